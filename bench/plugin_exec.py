@@ -1,0 +1,137 @@
+"""Time `vpc-cni` from exec to exit beside its interpreter doing nothing, in the same run.
+
+Interleaved, because on a shared machine one minute differs from the next by more than what is measured; medians, because the tail is the
+machine's. Imports nothing of the plugin: it takes any executable, so the one-file binary and other CNI plugins can be measured with
+it too. Budget (design section 11): plugin <= 1.5 x bare interpreter.
+
+    python bench/plugin_exec.py --plugin build/vpc-cni --python /usr/bin/python3 [--responder raw|grpcio] [--rounds 400]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+# What `raw` answers to every connection as soon as a request's frame arrives: SETTINGS, HEADERS (:status 200), DATA (an ExecReply with
+# protocol 1 and no result), trailers (grpc-status 0). Written out, so that the time measured is the plugin's and not a server's.
+RAW_ANSWER = (
+    b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+    b"\x00\x00\x01\x01\x04\x00\x00\x00\x01\x88"
+    b"\x00\x00\x07\x00\x00\x00\x00\x00\x01\x00\x00\x00\x00\x02\x08\x01"
+    b"\x00\x00\x0f\x01\x05\x00\x00\x00\x01\x00\x0bgrpc-status\x010"
+)
+CONFIG = b'{"cniVersion":"1.0.0","name":"vpc","type":"vpc-cni"}'
+
+_RAW_SERVER = """
+import socket, sys
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(sys.argv[1])
+listener.listen(64)
+print("ready", flush=True)
+while True:
+    peer, _ = listener.accept()
+    peer.recv(65536)
+    peer.sendall(bytes.fromhex(sys.argv[2]))
+    peer.recv(65536)
+    peer.close()
+"""
+_GRPC_SERVER = """
+import sys
+from concurrent.futures import ThreadPoolExecutor
+import grpc
+from ipamd.pb import cni_pb2, cni_pb2_grpc
+
+class Servicer(cni_pb2_grpc.CniServicer):
+    def Exec(self, request, context):
+        return cni_pb2.ExecReply(protocol=1)
+
+server = grpc.server(ThreadPoolExecutor(2))
+cni_pb2_grpc.add_CniServicer_to_server(Servicer(), server)
+server.add_insecure_port("unix:" + sys.argv[1])
+server.start()
+print("ready", flush=True)
+server.wait_for_termination()
+"""
+
+
+def medians_ms(
+    commands: Mapping[str, Sequence[str]], *, environment: Mapping[str, str], rounds: int = 200, stdin: bytes = CONFIG
+) -> dict[str, float]:
+    """Run every command `rounds` times, one after the other in each round.
+
+    Args:
+        commands: name -> argv; each must exit with 0.
+    Returns: name -> median of posix_spawn to reaped, in ms.
+    Raises: RuntimeError if a command fails.
+    """
+    samples: dict[str, list[float]] = {name: [] for name in commands}
+    with tempfile.NamedTemporaryFile() as config:
+        config.write(stdin)
+        config.flush()
+        actions = [
+            (os.POSIX_SPAWN_OPEN, 0, config.name, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+        ]
+        for _ in range(rounds):
+            for name, argv in commands.items():
+                started = time.perf_counter()
+                pid = os.posix_spawn(argv[0], list(argv), dict(environment), file_actions=actions)
+                _, status = os.waitpid(pid, 0)
+                samples[name].append((time.perf_counter() - started) * 1000)
+                if status:
+                    raise RuntimeError(f"{name}: wait status {status:#x}")
+    return {name: statistics.median(times) for name, times in samples.items()}
+
+
+def measure_plugin(plugin: Path, *, python: Path, responder: str = "raw", rounds: int = 200) -> dict[str, float]:
+    """Measure `plugin` and its bare interpreter, with a responder that answers at once.
+
+    Args:
+        responder: "raw" (a socket that writes a canned answer) or "grpcio" (a real server, which costs its own ~0.5 ms).
+    Returns: {"bare": ms, "plugin": ms}, medians of the same run.
+    """
+    with tempfile.TemporaryDirectory(prefix="vpc-cni-bench-") as run_dir:
+        path = f"{run_dir}/ipamd.sock"
+        script = _RAW_SERVER if responder == "raw" else _GRPC_SERVER
+        server = subprocess.Popen(
+            [sys.executable, "-c", script, path, RAW_ANSWER.hex()], stdout=subprocess.PIPE, cwd=Path(__file__).parents[1]
+        )
+        try:
+            if server.stdout is None or server.stdout.readline() != b"ready\n":
+                raise RuntimeError("the responder did not start")
+            environment = {
+                "VPC_IPAMD_RUN_DIR": run_dir,
+                "CNI_COMMAND": "ADD",
+                "CNI_CONTAINERID": "0123456789abcdef" * 4,
+                "CNI_IFNAME": "eth0",
+                "CNI_NETNS": "/var/run/netns/bench",
+            }
+            commands = {"bare": [str(python), "-I", "-S", "-c", "pass"], "plugin": [str(plugin)]}
+            return medians_ms(commands, environment=environment, rounds=rounds)
+        finally:
+            server.kill()
+            server.wait()
+
+
+def main() -> None:
+    """Entry point: print one line."""
+    parser = argparse.ArgumentParser(description="Time vpc-cni beside its bare interpreter.")
+    parser.add_argument("--plugin", type=Path, default=Path("build/vpc-cni"))
+    parser.add_argument("--python", type=Path, default=Path("/usr/bin/python3"))
+    parser.add_argument("--responder", choices=("raw", "grpcio"), default="raw")
+    parser.add_argument("--rounds", type=int, default=400)
+    options = parser.parse_args()
+    found = measure_plugin(options.plugin.resolve(), python=options.python, responder=options.responder, rounds=options.rounds)
+    ratio = found["plugin"] / found["bare"]
+    print(f"{options.responder}: bare {found['bare']:.2f} ms, plugin {found['plugin']:.2f} ms, ratio {ratio:.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""Make `vpc-cni` as one interpreted file, for nodes and tests that have a CPython: `python -m cni_plugin.build`.
+
+The file is a short Python script whose last two lines are comments: the modules' sources (docstrings and annotations removed,
+compressed) and their code marshalled for the interpreter named in the first line. An interpreter with another bytecode magic, after
+an upgrade of the node, compiles the sources: slower, never broken. One file, so that `rename` installs it whole.
+Rejected, with figures in docs/adr/0003: plain source, bytes literals, a zip, code in the `#!` line, a .pyc beside a launcher.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import base64
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+# In order of import. `seam` is for type checkers only; `build` and `__init__` are not needed to run.
+MODULES = ("errors", "cnijson", "envelope", "hpack", "h2", "client", "spool", "request", "_cni", "vpc_cni")
+SHEBANG_BYTES_MAX = 127  # Linux before 5.1 cuts the line there
+
+_STUB = """\
+#!{python} -IS
+# vpc-cni {version}, built by cni_plugin.build for {python}. Do not edit: the two long comments below are the program.
+import marshal
+import posix
+import sys
+from binascii import a2b_base64
+
+
+def load():
+    fd = posix.open(__file__, posix.O_RDONLY | posix.O_CLOEXEC)
+    parts = [posix.read(fd, {read_bytes})]
+    while parts[-1]:
+        parts.append(posix.read(fd, {read_bytes}))
+    posix.close(fd)
+    _, sources, codes = b"".join(parts).rsplit(b"\\n#", 2)
+    loader = sys.modules.get("_frozen_importlib_external")
+    if getattr(loader, "MAGIC_NUMBER", None) == {magic!r}:
+        return marshal.loads(a2b_base64(codes))
+    import zlib
+
+    modules = zlib.decompress(a2b_base64(sources)).decode().split("\\0")
+    return [(modules[i], compile(modules[i + 1], modules[i] + ".py", "exec")) for i in range(0, len(modules), 2)]
+
+
+kind = type(sys)
+package = sys.modules["cni_plugin"] = kind("cni_plugin")
+package.__path__ = []
+for name, code in load():
+    module = sys.modules["cni_plugin." + name] = kind("cni_plugin." + name)
+    setattr(package, name, module)
+    exec(code, module.__dict__)
+module.main()
+"""
+
+_COMPILE = """
+import importlib.util, marshal, sys
+modules = sys.stdin.buffer.read().decode().split("\\0")
+codes = [(n, compile(s, n + ".py", "exec", optimize=2)) for n, s in zip(modules[::2], modules[1::2])]
+sys.stdout.buffer.write(importlib.util.MAGIC_NUMBER + marshal.dumps(codes))
+"""
+
+
+def build(python: Path, output: Path) -> None:
+    """Write an executable `vpc-cni` for the interpreter `python` (an absolute path, also on the node) to `output`, atomically.
+
+    Raises: ValueError if the path does not fit into a `#!` line; CalledProcessError if the interpreter cannot compile it.
+    """
+    if not python.is_absolute() or " " in str(python) or len(f"#!{python} -IS") > SHEBANG_BYTES_MAX:
+        raise ValueError(f"{python}: must be absolute, without spaces, and short enough for a #! line")
+    package = Path(__file__).parent
+    sources = "\0".join(part for name in MODULES for part in (name, _stripped((package / f"{name}.py").read_text())))
+    compiled = subprocess.run(
+        [str(python), "-I", "-S", "-c", _COMPILE], input=sources.encode(), stdout=subprocess.PIPE, check=True
+    ).stdout
+    magic, codes = compiled[:4], base64.b64encode(compiled[4:])
+    stub = _STUB.format(python=python, version=_version(package), magic=magic, read_bytes=1 << 20)
+    packed = base64.b64encode(zlib.compress(sources.encode(), 9))
+    output.parent.mkdir(parents=True, exist_ok=True)
+    temporary = output.with_name(f".{output.name}.tmp")
+    temporary.write_bytes(stub.encode() + b"\n#" + packed + b"\n#" + codes)
+    temporary.chmod(0o755)
+    temporary.rename(output)
+
+
+class _Stripper(ast.NodeTransformer):
+    """Remove what costs bytes and does nothing at run time: docstrings, annotations, blocks for type checkers."""
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:  # noqa: N802 (the name is ast's)
+        self.generic_visit(node)
+        node.returns = None
+        for argument in (*node.args.args, *node.args.kwonlyargs, *node.args.posonlyargs):
+            argument.annotation = None
+        node.body = _without_docstring(node.body)
+        return node
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:  # noqa: N802
+        self.generic_visit(node)
+        node.body = _without_docstring(node.body)
+        return node
+
+    def visit_If(self, node: ast.If) -> ast.AST | None:  # noqa: N802
+        self.generic_visit(node)
+        return None if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING" else node
+
+
+def _stripped(source: str) -> str:
+    tree = _Stripper().visit(ast.parse(source))
+    tree.body = _without_docstring(tree.body)
+    return ast.unparse(tree)
+
+
+def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
+    first = body[0] if body else None
+    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+        return body[1:] or [ast.Pass()]
+    return body
+
+
+def _version(package: Path) -> str:
+    for node in ast.parse((package / "vpc_cni.py").read_text()).body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "PLUGIN_VERSION":
+            return str(ast.literal_eval(node.value))
+    raise ValueError("vpc_cni.py has no PLUGIN_VERSION")
+
+
+def main() -> None:
+    """Entry point of `python -m cni_plugin.build`."""
+    parser = argparse.ArgumentParser(prog="python -m cni_plugin.build", description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--python", type=Path, default=Path("/usr/bin/python3"), help="interpreter on the node")
+    parser.add_argument("--output", type=Path, default=Path("build/vpc-cni"), help="file to write")
+    arguments = parser.parse_args()
+    try:
+        build(arguments.python, arguments.output)
+    except (ValueError, OSError, subprocess.CalledProcessError) as exc:
+        sys.exit(f"cni_plugin.build: {exc}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""The way to the daemon: is the socket ours to trust, connect, one call within a deadline.
+
+The plugin runs as root and hands a namespace to whoever answers; so the run directory and the socket are looked at before use.
+They must belong to root (or to our own user, in tests), and nobody else may write the directory; then nobody else can have put
+the socket there, and there is no race between the look and the connect. That something is missing is no fault: the daemon is away.
+"""
+
+from cni_plugin import errors
+from cni_plugin.errors import DaemonAway, DaemonLate, PluginError
+from cni_plugin.h2 import UnaryCall
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from cni_plugin.seam import System
+
+METHOD = "/vpc_ipamd.v1.Cni/Exec"  # proto/vpc_ipamd/v1/cni.proto
+SOCKET_NAME = "ipamd.sock"  # design section 5
+SOCKET_PATH_BYTES_MAX = 107  # unix(7): sun_path has 108 bytes with its NUL
+READ_BYTES = 65536  # ours, because one stream window's worth keeps the number of reads low
+RETRY_MS = 10  # ours: pause before another try when the listener's queue is full
+
+_TYPE_MASK, _DIRECTORY, _LINK, _SOCKET = 0o170000, 0o040000, 0o120000, 0o140000
+_OTHERS_WRITE = 0o022
+
+
+def check_directory(system: "System", path: str) -> None:
+    """Demand a directory that only its owner writes and that root or we own.
+
+    Raises: DaemonAway if it is missing; PluginError (191) naming what is wrong.
+    """
+    mode, owner = _look(system, path)
+    kind = mode & _TYPE_MASK
+    if kind == _LINK:
+        raise _unsafe(path, "it is a symbolic link")
+    if kind != _DIRECTORY:
+        raise _unsafe(path, "it is not a directory")
+    if mode & _OTHERS_WRITE:
+        raise _unsafe(path, "group or others may write it (mode " + oct(mode & 0o7777) + ", expected 0o700)")
+    _check_owner(system, path, owner)
+
+
+def connect(system: "System", run_dir: str, *, deadline_ms: int) -> int:
+    """Connect to the daemon's socket; the descriptor is the caller's to close.
+
+    Raises: DaemonAway when nobody listens, DaemonLate when its queue stays full, PluginError when the socket is not to be trusted.
+    """
+    check_directory(system, run_dir)
+    path = run_dir + "/" + SOCKET_NAME
+    mode, owner = _look(system, path)
+    if mode & _TYPE_MASK != _SOCKET:
+        raise _unsafe(path, "it is not a socket")
+    _check_owner(system, path, owner)
+    while True:
+        try:
+            return system.connect(path)
+        except OSError as exc:
+            number = exc.errno or 0
+            if number != errors.EAGAIN:
+                if number in (errors.ENOENT, errors.ECONNREFUSED, errors.ECONNRESET, errors.EPIPE):
+                    raise DaemonAway(path + ": " + system.error_text(number)) from None
+                raise _unsafe(path, "connect: " + system.error_text(number)) from None
+        if system.monotonic_ms() >= deadline_ms:
+            raise DaemonLate(path + ": its queue of connections stayed full")
+        system.sleep_ms(RETRY_MS)
+
+
+def exchange(system: "System", descriptor: int, request: bytes, *, deadline_ms: int) -> UnaryCall:
+    """Make the call on a fresh connection and close it.
+
+    Returns: the finished call, whatever its gRPC status.
+    Raises: DaemonLate at the deadline; DaemonAway if the connection breaks first; PeerError if the peer is no gRPC server.
+    """
+    try:
+        call = UnaryCall(METHOD, request, timeout_ms=deadline_ms - system.monotonic_ms())
+        is_writable = True
+        while not call.is_done:
+            pending = call.outgoing() if is_writable else b""
+            while pending:
+                try:
+                    pending = pending[system.write(descriptor, pending, _left(system, deadline_ms)) :]
+                except OSError as exc:
+                    if exc.errno not in (errors.EPIPE, errors.ECONNRESET):
+                        raise
+                    is_writable, pending = False, b""  # it may have answered before it closed: read on
+            data = system.read(descriptor, READ_BYTES, _left(system, deadline_ms))
+            if not data:
+                raise DaemonAway("the daemon closed the connection before it answered")
+            call.receive(data)
+        return call
+    except OSError as exc:
+        number = exc.errno or 0
+        if number == errors.ETIMEDOUT:
+            raise DaemonLate("the daemon took the connection and did not answer in time") from None
+        raise DaemonAway("the connection broke: " + system.error_text(number)) from None
+    finally:
+        system.close(descriptor)
+
+
+def _left(system: "System", deadline_ms: int) -> int:
+    left = deadline_ms - system.monotonic_ms()
+    if left <= 0:
+        raise DaemonLate("the daemon took the connection and did not answer in time")
+    return left
+
+
+def _look(system: "System", path: str) -> "tuple[int, int]":
+    try:
+        return system.lstat(path)
+    except OSError as exc:
+        if exc.errno == errors.ENOENT:
+            raise DaemonAway(path + " does not exist") from None
+        raise _unsafe(path, "lstat: " + system.error_text(exc.errno or 0)) from None
+
+
+def _check_owner(system: "System", path: str, owner: int) -> None:
+    if owner not in (0, system.euid()):
+        raise _unsafe(path, "it belongs to user " + str(owner))
+
+
+def _unsafe(path: str, cause: str) -> PluginError:
+    details = cause + "; nothing was sent; see who made it, then let ipamd make it anew"
+    return PluginError(errors.CODE_UNSAFE_SOCKET, path + " cannot be trusted", details)

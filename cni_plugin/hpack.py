@@ -1,0 +1,123 @@
+"""Header blocks: enough of RFC 7541 to send one request and to find three headers in the answer.
+
+Sending uses literals without indexing, without Huffman. For receiving we announce a header table of size zero (`h2.py`), so a
+correct peer keeps no dynamic table towards us and there is none here: one call per connection could never profit from it.
+Names from the static table are no business of ours except `:status`. Everything malformed is a PeerError.
+"""
+
+from cni_plugin.errors import PeerError
+
+STATIC_COUNT = 61  # RFC 7541 appendix A
+STATUS_FIRST = 8  # appendix A: entries 8 to 14 are :status with these values
+STATUS_VALUES = (b"200", b"204", b"206", b"304", b"400", b"404", b"500")
+WANTED = (b":status", b"grpc-status", b"grpc-message")
+INTEGER_BYTES_MAX = 4  # ours, because no length here needs more than 28 bits
+
+# RFC 7541 appendix B is a canonical code: within one length codes count upwards, so the symbols per length in code order say it
+# all. Only what may stand in a gRPC status or message is listed (NUL keeps the count right); all longer codes are refused.
+HUFFMAN = (
+    (5, b"012aceiost"),
+    (6, b" %-./3456789=A_bdfghlmnpru"),
+    (7, b":BCDEFGHIJKLMNOPQRSTUVWYjkqvwxyz"),
+    (8, b"&*,;XZ"),
+    (10, b'!"()?'),
+    (11, b"'+|"),
+    (12, b"#>"),
+    (13, b"\x00$@[]~"),
+    (14, b"^}"),
+    (15, b"<`{"),
+    (19, b"\\"),
+)
+
+
+def encode_literal(name: bytes, value: bytes) -> bytes:
+    """One header as literal without indexing. `name` and `value` are shorter than 127 bytes (all ours are)."""
+    return b"\x00" + bytes([len(name)]) + name + bytes([len(value)]) + value
+
+
+def decode_headers(block: bytes) -> "list[tuple[bytes, bytes]]":
+    """Decode a complete header block.
+
+    Returns: (name, value) in order, those in WANTED only.
+    Raises: PeerError if it is malformed, or refers to a dynamic table that we did not offer.
+    """
+    headers = []
+    position = 0
+    while position < len(block):
+        first = block[position]
+        if first & 0x80:  # indexed
+            index, position = _integer(block, position, 7)
+            if not 1 <= index <= STATIC_COUNT:
+                raise PeerError("a header refers to entry " + str(index) + " of a table that we did not offer")
+            if STATUS_FIRST <= index < STATUS_FIRST + len(STATUS_VALUES):
+                headers.append((b":status", STATUS_VALUES[index - STATUS_FIRST]))
+            continue
+        if first & 0xE0 == 0x20:  # table size update: the size we asked for, or less than any; nothing to resize
+            _, position = _integer(block, position, 5)
+            continue
+        index, position = _integer(block, position, 6 if first & 0x40 else 4)
+        if index > STATIC_COUNT:
+            raise PeerError("a header refers to entry " + str(index) + " of a table that we did not offer")
+        name = b""
+        if index == 0:
+            raw, is_huffman, position = _string(block, position)
+            name = _huffman(raw) if is_huffman else raw
+        elif STATUS_FIRST <= index < STATUS_FIRST + len(STATUS_VALUES):
+            name = b":status"
+        raw, is_huffman, position = _string(block, position)
+        if name in WANTED:
+            headers.append((name, _huffman(raw) if is_huffman else raw))
+    return headers
+
+
+def _integer(block: bytes, position: int, prefix_bits: int) -> "tuple[int, int]":
+    limit = (1 << prefix_bits) - 1
+    value = block[position] & limit
+    position += 1
+    if value < limit:
+        return value, position
+    for index in range(INTEGER_BYTES_MAX):
+        if position >= len(block):
+            raise PeerError("a header block ends within a number")
+        byte = block[position]
+        position += 1
+        value += (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            return value, position
+    raise PeerError("a header block has a number beyond 28 bits")
+
+
+def _string(block: bytes, position: int) -> "tuple[bytes, bool, int]":
+    if position >= len(block):
+        raise PeerError("a header block ends before a string")
+    is_huffman = block[position] & 0x80 != 0
+    size, position = _integer(block, position, 7)
+    if size > len(block) - position:
+        raise PeerError("a header block ends within a string")
+    return block[position : position + size], is_huffman, position + size
+
+
+def _huffman(raw: bytes) -> bytes:
+    """Decode; C-core never sends Huffman, other servers do, so the table is only made when one is met."""
+    symbols = {}
+    code = previous = 0
+    for bits, alphabet in HUFFMAN:
+        code <<= bits - previous
+        previous = bits
+        for symbol in alphabet:
+            symbols[(bits, code)] = symbol
+            code += 1
+    out = []
+    code = bits = 0
+    for byte in raw:
+        for shift in (7, 6, 5, 4, 3, 2, 1, 0):
+            code = code << 1 | byte >> shift & 1
+            bits += 1
+            if (bits, code) in symbols:
+                out.append(symbols[(bits, code)])
+                code = bits = 0
+            elif bits > 19:
+                raise PeerError("a header has a Huffman code outside printable ASCII")
+    if bits > 7 or code != (1 << bits) - 1:
+        raise PeerError("a header has wrong Huffman padding")
+    return bytes(out)

@@ -1,0 +1,147 @@
+"""What the runtime asks: verb, identity and configuration, checked before anything leaves the process.
+
+A wrong environment is answered here with CNI code 4 and the variable's name, also when the daemon is away, and nothing invalid can
+reach the spool. Values are bytes until they are known to be UTF-8, because the environment may hold anything.
+The configuration is carried, not parsed: only its size, and that it has the braces of an object where it must not be missing.
+"""
+
+from cni_plugin import cnijson, envelope, errors
+from cni_plugin.errors import PluginError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from cni_plugin.seam import System
+
+STDIN = 0
+CONFIG_BYTES_MAX = 1 << 20  # ours: a conflist has a few KB, GC's list of attachments about 100 bytes each
+CONTAINER_ID_BYTES_MAX = 256  # ours: CRI sandbox IDs have 64
+NETNS_BYTES_MAX = 4096  # Linux PATH_MAX
+IFNAME_BYTES_MAX = 15  # Linux IFNAMSIZ less the NUL
+READ_BYTES = 65536
+
+# Whole process, monotonic. kubelet gives RunPodSandbox 4 minutes and containerd kills a plugin when its caller gives up; each of
+# these ends well before, so that our words, not "signal: killed", reach the pod's events.
+DEADLINES_MS = {
+    "ADD": 60000,  # ours: a cold pool waits for one EC2 create and attach, 10-40 s (design section 7)
+    "DEL": 30000,  # ours: never touches EC2 (I12); beyond this it is spooled
+    "CHECK": 10000,  # ours: reads one record and the kernel
+    "GC": 60000,  # ours: as many deletions as there are stale attachments
+    "STATUS": 5000,  # ours: containerd asks on a clock, and a late answer makes the node NotReady
+    "VERSION": 5000,  # ours: no daemon; only a standard input that does not end can use it up
+}
+NEEDS_SANDBOX = ("ADD", "DEL", "CHECK")
+NEEDS_NETNS = ("ADD", "CHECK")
+NEEDS_CONFIG = ("ADD", "CHECK", "GC")  # an empty GC would read as "nothing is attached"; DEL and STATUS do without
+
+# container_id: [a-zA-Z0-9][a-zA-Z0-9_.-]* (CNI spec, parameters)
+_ALNUM = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+_ID_REST = _ALNUM + b"_.-"
+_IFNAME_FORBIDDEN = b"/: \t\n\v\f\r\xa0"  # Linux dev_valid_name, whose isspace counts latin-1's no-break space
+
+
+def read_verb(system: "System") -> str:
+    """CNI_COMMAND. Raises: PluginError (4) if it is missing or unknown."""
+    verb = _variable(system, "CNI_COMMAND")
+    if not verb:
+        raise _environment("CNI_COMMAND", "it is not set; vpc-cni is started by a container runtime, not by hand")
+    for known in DEADLINES_MS:
+        if verb == known.encode():
+            return known
+    raise _environment("CNI_COMMAND", "unknown verb; known are " + ", ".join(DEADLINES_MS))
+
+
+def read_config(system: "System", *, deadline_ms: int) -> bytes:
+    """Standard input to its end. Raises: PluginError: it stalls or fails (5), or is larger than the cap (7)."""
+    parts = []  # type: list[bytes]
+    size = 0
+    while True:
+        try:
+            data = system.read(STDIN, READ_BYTES, deadline_ms - system.monotonic_ms())
+        except OSError as exc:
+            number = exc.errno or 0
+            if number == errors.EAGAIN:
+                continue  # a non-blocking pipe whose data another reader took
+            cause = "it did not end before the deadline" if number == errors.ETIMEDOUT else system.error_text(number)
+            raise PluginError(errors.CODE_IO, "the network configuration could not be read from standard input", cause) from None
+        if not data:
+            return b"".join(parts)
+        parts.append(data)
+        size += len(data)
+        if size > CONFIG_BYTES_MAX:
+            cause = "more than " + str(CONFIG_BYTES_MAX) + " bytes on standard input"
+            raise PluginError(errors.CODE_CONFIG, "the network configuration is too large", cause)
+
+
+def encode(system: "System", verb: str, config: bytes, *, plugin_version: str) -> bytes:
+    """Check the environment for this verb and build the ExecRequest. Raises: PluginError (4 or 7)."""
+    container_id = ifname = netns = b""
+    if verb in NEEDS_SANDBOX:
+        container_id = _required(system, verb, "CNI_CONTAINERID")
+        _check_container_id(container_id)
+        ifname = _required(system, verb, "CNI_IFNAME")
+        _check_ifname(ifname)
+        netns = _required(system, verb, "CNI_NETNS") if verb in NEEDS_NETNS else _variable(system, "CNI_NETNS")
+        if netns[:1] not in (b"", b"/"):
+            raise _environment("CNI_NETNS", "it is not an absolute path")
+        if len(netns) > NETNS_BYTES_MAX:
+            raise _environment("CNI_NETNS", "it has more than " + str(NETNS_BYTES_MAX) + " bytes")
+    if verb in NEEDS_CONFIG and not config.strip():
+        raise PluginError(errors.CODE_CONFIG, "the network configuration is empty", verb + " needs one on standard input")
+    return envelope.encode_request(
+        verb,
+        container_id=container_id,
+        netns=netns,
+        ifname=ifname,
+        args=_variable(system, "CNI_ARGS"),
+        path=_variable(system, "CNI_PATH"),
+        config=config,
+        plugin_version=plugin_version,
+    )
+
+
+def check_spoolable(config: bytes) -> None:
+    """Refuse to keep a DEL whose configuration was cut: nobody will be there to ask again. Raises: PluginError (7)."""
+    if not cnijson.looks_like_object(config):
+        cause = "ipamd is away, and only a DEL with a JSON object on standard input is kept for it"
+        raise PluginError(errors.CODE_CONFIG, "the network configuration is not a JSON object", cause)
+
+
+def _variable(system: "System", name: str) -> bytes:
+    """The variable's bytes, b"" if it is not set. Raises: PluginError (4) if it is not UTF-8."""
+    value = system.env(name) or b""
+    try:
+        value.decode()
+    except UnicodeError:
+        raise _environment(name, "it is not UTF-8") from None
+    return value
+
+
+def _required(system: "System", verb: str, name: str) -> bytes:
+    value = _variable(system, name)
+    if not value:
+        raise _environment(name, "it is not set, and " + verb + " needs it")
+    return value
+
+
+def _check_container_id(container_id: bytes) -> None:
+    if len(container_id) > CONTAINER_ID_BYTES_MAX:
+        raise _environment("CNI_CONTAINERID", "it has more than " + str(CONTAINER_ID_BYTES_MAX) + " bytes")
+    if container_id[0] not in _ALNUM:
+        raise _environment("CNI_CONTAINERID", "it must begin with a letter or digit")
+    for byte in container_id:
+        if byte not in _ID_REST:
+            raise _environment("CNI_CONTAINERID", "only letters, digits, '_', '.' and '-' are allowed")
+
+
+def _check_ifname(ifname: bytes) -> None:
+    if len(ifname) > IFNAME_BYTES_MAX:
+        raise _environment("CNI_IFNAME", "it has more than " + str(IFNAME_BYTES_MAX) + " bytes")
+    if ifname in (b".", b".."):
+        raise _environment("CNI_IFNAME", "'.' and '..' are no interface names")
+    for byte in ifname:
+        if byte in _IFNAME_FORBIDDEN:
+            raise _environment("CNI_IFNAME", "'/', ':' and white space are not allowed in interface names")
+
+
+def _environment(name: str, cause: str) -> PluginError:
+    return PluginError(errors.CODE_ENVIRONMENT, "environment variable " + name + " is invalid", cause)

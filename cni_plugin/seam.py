@@ -1,0 +1,77 @@
+"""The one seam to the operating system, as a Protocol; type checkers read it, nothing imports it at run time.
+
+CPython's side is `_cni.py`; MicroPython's is a C module of the same name and the same functions. They are fd-shaped and few so that
+the C side stays near a hundred lines. Failures are `OSError` with an `errno`; a wait that ran out is ETIMEDOUT. Paths are str,
+everything that crosses a pipe or socket is bytes. Rejected: file and socket objects (two implementations to keep alike).
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn, Protocol
+
+
+class System(Protocol):
+    """What the plugin asks of the kernel. `wait_ms` bounds one call; 0 or less means "only if ready at once"."""
+
+    def monotonic_ms(self) -> int:
+        """Milliseconds that never go back."""
+
+    def unique(self) -> str:
+        """A file name part that no other process of this boot produces: pid and monotonic nanoseconds."""
+
+    def env(self, name: str) -> bytes | None:
+        """One environment variable, undecoded."""
+
+    def read(self, fd: int, count: int, wait_ms: int) -> bytes:
+        """1 to `count` bytes, or b"" at end of file."""
+
+    def write(self, fd: int, data: bytes, wait_ms: int) -> int:
+        """Write a part of `data` without blocking longer than `wait_ms`; how much was taken. EPIPE, never SIGPIPE."""
+
+    def connect(self, path: str) -> int:
+        """A connected, non-blocking, close-on-exec Unix stream socket. EAGAIN when the listener's queue is full."""
+
+    def close(self, fd: int) -> None:
+        """Close; frees any flock held through it."""
+
+    def sleep_ms(self, duration_ms: int) -> None:
+        """Wait without doing anything."""
+
+    def euid(self) -> int:
+        """Effective user ID."""
+
+    def lstat(self, path: str) -> tuple[int, int]:
+        """(st_mode, st_uid), links not followed."""
+
+    def make_directory(self, path: str) -> None:
+        """mkdir with mode 0700."""
+
+    def open_lock(self, path: str) -> int:
+        """Open or create for locking: O_RDWR|O_CREAT|O_NOFOLLOW|O_CLOEXEC, mode 0600."""
+
+    def open_directory(self, path: str) -> int:
+        """Open a directory, for `sync`."""
+
+    def create(self, path: str) -> int:
+        """Create a new file: O_WRONLY|O_CREAT|O_EXCL|O_NOFOLLOW|O_CLOEXEC, mode 0600. EEXIST if it is there."""
+
+    def lock_shared(self, fd: int) -> bool:
+        """flock(LOCK_SH|LOCK_NB); False when somebody holds it exclusively."""
+
+    def sync(self, fd: int) -> None:
+        """fsync."""
+
+    def rename(self, source: str, target: str) -> None:
+        """Atomically, within one directory."""
+
+    def remove(self, path: str) -> None:
+        """unlink."""
+
+    def names(self, path: str) -> list[str]:
+        """Entries of a directory without '.' and '..'."""
+
+    def error_text(self, errno: int) -> str:
+        """strerror."""
+
+    def leave(self, status: int) -> NoReturn:
+        """End the process now: no finalisers, no atexit."""

@@ -1,0 +1,120 @@
+"""DELs that the daemon could not take, kept on disk until it can (I3), without losing one to its start (the race of cilium 22067).
+
+Protocol between plugin and daemon, all below the run directory (default /run/vpc-ipamd; tmpfs, dies with the namespaces):
+
+    spool.lock     0600, made by whoever comes first, never removed; flock: plugins SHARED, the daemon EXCLUSIVE
+    spool/         0700, made by whoever comes first
+    spool/.tmp-*   being written; without meaning; after a kill -9 it stays behind
+    spool/del-*    one complete serialized ExecRequest each (cni.proto), verb DEL; written, fsynced and renamed before success
+
+Plugin: no answer -> take the lock shared (tries until its deadline) -> under it, connect once more: if somebody listens now, give
+the lock back and call; if not, write the entry, still under the lock, and report success. A plugin never waits for an answer
+while it holds the lock, so the daemon's wait for the exclusive lock is as short as a few fsyncs.
+
+Daemon, at start: (1) bind and listen, so that connects succeed (requests may wait unanswered); (2) take the lock exclusively; (3) apply
+every `del-*` in any order (DELs are idempotent), each removed only after its transaction is on disk; remove every `.tmp-*`;
+(4) give the lock back; (5) only then serve ADD. Thus a plugin that got the lock before (2) has its entry replayed, and one that
+gets it after (4) finds a listener. Daemon, while running: the same (2)-(4) from time to time if `spool/` is not empty, because a DEL is
+spooled too when a live daemon is stalled past the deadline or keeps answering UNAVAILABLE. An entry that does not parse is
+moved aside and reported, not retried. Names carry no meaning; after fsync(spool) the entry survives the daemon, not the node.
+"""
+
+from cni_plugin import client, errors
+from cni_plugin.errors import DaemonAway, DaemonLate, PluginError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from cni_plugin.seam import System
+
+LOCK_NAME = "spool.lock"
+SPOOL_NAME = "spool"
+ENTRY_PREFIX = "del-"
+TEMPORARY_PREFIX = ".tmp-"
+ENTRIES_MAX = 256  # design section 5; above twice the sandboxes of a node (110)
+LOCK_RETRY_MS = 10  # ours, because an exclusive holder replays for milliseconds; flock has no timeout of its own
+
+
+def spool_or_connect(system: "System", run_dir: str, request: bytes, *, try_connect: bool, deadline_ms: int) -> int:
+    """Write the DEL into the spool, unless the daemon has come meanwhile.
+
+    Args:
+        try_connect: False when the daemon was there and did not do it: then connecting proves nothing.
+    Returns: -1 when the entry is on disk; otherwise a connected descriptor, the caller's to use and close.
+    Raises: PluginError: the spool is full or locked (11), the disk refuses (5), a directory is not to be trusted (191).
+    Concurrency: any number of plugins share the lock; the cap may be exceeded by as many as write at once.
+    Guards: I3.
+    """
+    try:
+        _own_directory(system, run_dir)
+        lock = system.open_lock(run_dir + "/" + LOCK_NAME)
+        try:
+            _lock_shared(system, lock, run_dir, deadline_ms)
+            if try_connect:
+                try:
+                    return client.connect(system, run_dir, deadline_ms=0)  # one try: no waiting under the lock
+                except (DaemonAway, DaemonLate):
+                    pass
+            _write_entry(system, run_dir + "/" + SPOOL_NAME, request)
+            return -1
+        finally:
+            system.close(lock)
+    except OSError as exc:
+        cause = (
+            system.error_text(exc.errno or 0) + "; ipamd is away and the DEL could not be kept for it; the runtime will repeat it"
+        )
+        raise PluginError(errors.CODE_IO, "DEL could not be spooled in " + run_dir, cause) from None
+
+
+def _own_directory(system: "System", path: str) -> None:
+    """Make the directory if it is missing (after a reboot the daemon may not have run yet) and demand that it is safe."""
+    try:
+        system.make_directory(path)
+    except OSError as exc:
+        if exc.errno != errors.EEXIST:
+            raise
+    client.check_directory(system, path)
+
+
+def _lock_shared(system: "System", lock: int, run_dir: str, deadline_ms: int) -> None:
+    while not system.lock_shared(lock):
+        if system.monotonic_ms() >= deadline_ms:
+            details = (
+                "the lock has been held exclusively until the deadline; ipamd is replaying, or stuck; the runtime will repeat DEL"
+            )
+            raise PluginError(
+                errors.CODE_TRY_AGAIN, "DEL could not be spooled: " + run_dir + "/" + LOCK_NAME + " is held", details
+            )
+        system.sleep_ms(LOCK_RETRY_MS)
+
+
+def _write_entry(system: "System", spool: str, request: bytes) -> None:
+    _own_directory(system, spool)
+    count = len([name for name in system.names(spool) if name.startswith(ENTRY_PREFIX)])
+    if count >= ENTRIES_MAX:
+        details = (
+            str(count)
+            + " DELs wait for ipamd, the cap is "
+            + str(ENTRIES_MAX)
+            + "; start ipamd: it replays them; DEL will be repeated"
+        )
+        raise PluginError(errors.CODE_TRY_AGAIN, "DEL could not be spooled: " + spool + " is full", details)
+    unique = system.unique()
+    temporary = spool + "/" + TEMPORARY_PREFIX + unique
+    descriptor = system.create(temporary)
+    try:
+        try:
+            pending = request
+            while pending:
+                pending = pending[system.write(descriptor, pending, 0) :]
+            system.sync(descriptor)
+        finally:
+            system.close(descriptor)
+        system.rename(temporary, spool + "/" + ENTRY_PREFIX + unique)
+    except OSError:
+        system.remove(temporary)
+        raise
+    directory = system.open_directory(spool)
+    try:
+        system.sync(directory)
+    finally:
+        system.close(directory)

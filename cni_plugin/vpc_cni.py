@@ -1,0 +1,183 @@
+"""The life of the process: read, check, one call, print, leave. The thin end of design section 5.
+
+It decides nothing about addresses. What it does decide is what the runtime hears when the daemon cannot be heard: every way in which
+that can happen ends in a CNI document on standard output within the verb's deadline, and every DEL is done, spooled, or an
+error (I3). Rejected: grpcio (98 ms instead of 9), logging (the daemon logs; standard error of a plugin is read by nobody).
+"""
+
+import sys
+
+from cni_plugin import client, cnijson, envelope, errors, request, spool
+from cni_plugin.errors import DaemonAway, DaemonLate, PluginError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from cni_plugin.h2 import UnaryCall
+    from cni_plugin.seam import System
+
+PLUGIN_VERSION = "0.1.0"
+RUN_DIR = "/run/vpc-ipamd"  # design section 3
+# Set in the runtime's own environment (a node whose /run is elsewhere, tests). No privilege is crossed: whoever sets it runs as the
+# runtime does and could as well name another plugin. The directory is checked like the default one.
+RUN_DIR_VARIABLE = "VPC_IPAMD_RUN_DIR"
+STDOUT = 1
+PIPE_BYTES = 4096  # pipe(7): a pipe that polls writable takes PIPE_BUF bytes without blocking
+MARGIN_MS = 500  # ours: interpreter start before our clock begins (10 ms, more under load) and printing the error
+SPOOL_RESERVE_MS = 3000  # ours: what a DEL keeps of its deadline for the lock and two fsyncs on a busy disk
+
+# gRPC status codes (statuscodes.md of gRPC). CANCELLED is what a daemon that stops answers to the calls it drops.
+_STATUS_NAMES = (
+    "OK CANCELLED UNKNOWN INVALID_ARGUMENT DEADLINE_EXCEEDED NOT_FOUND ALREADY_EXISTS PERMISSION_DENIED RESOURCE_EXHAUSTED "
+    "FAILED_PRECONDITION ABORTED OUT_OF_RANGE UNIMPLEMENTED INTERNAL UNAVAILABLE DATA_LOSS UNAUTHENTICATED"
+)
+_MEANS_AWAY = ("CANCELLED", "UNAVAILABLE")
+_MEANS_LATE = ("DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED")
+_TEXT_BYTES_MAX = 1024  # ours: how much of a status message of the daemon goes into an error
+
+
+def main() -> None:
+    """Run as a process; does not return."""
+    if sys.implementation.name == "micropython":
+        import _cni as system  # type: ignore[import-not-found,unused-ignore]
+    else:
+        from cni_plugin import _cni as system
+    system.leave(run(system))
+
+
+def run(system: "System") -> int:
+    """Serve one invocation. Returns: the exit status: 0 for success, 1 for a CNI error or an output nobody reads."""
+    started_ms = system.monotonic_ms()
+    document, status, limit_ms = answer(system, started_ms=started_ms)
+    while document:
+        try:
+            wait_ms = started_ms + limit_ms - system.monotonic_ms()
+            document = document[system.write(STDOUT, document[:PIPE_BYTES], wait_ms) :]
+        except OSError as exc:
+            if exc.errno != errors.EAGAIN:
+                return 1  # closed or stalled: nobody is left to tell
+    return status
+
+
+def answer(system: "System", *, started_ms: int) -> "tuple[bytes, int, int]":
+    """Find out what to print.
+
+    Returns: (document, exit status, the verb's deadline in ms after the start). Never raises.
+    """
+    verb = "STATUS"  # until known: the shortest deadline
+    config = b""
+    try:
+        verb = request.read_verb(system)
+        deadline_ms = started_ms + request.DEADLINES_MS[verb] - MARGIN_MS
+        config = request.read_config(system, deadline_ms=deadline_ms)
+        if verb == "VERSION":
+            document, status = cnijson.version_document(cnijson.scan_cni_version(config)), 0
+        else:
+            message = request.encode(system, verb, config, plugin_version=PLUGIN_VERSION)
+            document, status = _serve(system, verb, config, message, deadline_ms)
+    except PluginError as exc:
+        document, status = _error(config, exc), 1
+    except BaseException as exc:  # the top: a defect, or a signal; the runtime gets a document, not a traceback
+        internal = PluginError(errors.CODE_INTERNAL, "vpc-cni failed", type(exc).__name__ + ": " + str(exc))
+        document, status = _error(config, internal), 1
+    return document, status, request.DEADLINES_MS[verb]
+
+
+def _serve(system: "System", verb: str, config: bytes, message: bytes, deadline_ms: int) -> "tuple[bytes, int]":
+    run_dir = run_directory(system)
+    try:
+        if verb == "DEL":
+            outcome = _delete(system, run_dir, config, message, deadline_ms)
+        else:
+            outcome = _ask(system, client.connect(system, run_dir, deadline_ms=deadline_ms), message, deadline_ms)
+    except DaemonAway as exc:
+        raise _unserved(verb, "ipamd is away", exc.cause) from None
+    except DaemonLate as exc:
+        raise _unserved(verb, "ipamd is overloaded or stuck", exc.cause) from None
+    if outcome is None:
+        return b"", 0
+    reply = envelope.decode_reply(outcome)
+    if reply.is_error:
+        version = reply.cni_version.decode() if _is_text(reply.cni_version) else cnijson.scan_cni_version(config)
+        code = reply.code or errors.CODE_PEER  # 0 would read as success
+        return cnijson.error_document(version, code, reply.message, reply.details), 1
+    if not envelope.PROTOCOL_MIN <= reply.protocol <= envelope.PROTOCOL_MAX:
+        details = "it answered in version " + str(reply.protocol) + ", this binary speaks " + str(envelope.PROTOCOL_MIN)
+        details += " to " + str(envelope.PROTOCOL_MAX) + "; let the older of the two be upgraded"
+        raise PluginError(errors.CODE_PROTOCOL_RANGE, "ipamd and vpc-cni have no protocol version in common", details)
+    return reply.result, 0
+
+
+def _delete(system: "System", run_dir: str, config: bytes, message: bytes, deadline_ms: int) -> "bytes | None":
+    """DEL: the daemon's reply, or None when it is spooled (I3). Raises: PluginError."""
+    call_deadline_ms = deadline_ms - SPOOL_RESERVE_MS
+    is_away = False
+    try:
+        return _ask(system, client.connect(system, run_dir, deadline_ms=call_deadline_ms), message, call_deadline_ms)
+    except DaemonAway:
+        is_away = True
+    except DaemonLate:
+        pass
+    request.check_spoolable(config)
+    spool_deadline_ms = max(deadline_ms, system.monotonic_ms())
+    descriptor = spool.spool_or_connect(system, run_dir, message, try_connect=is_away, deadline_ms=spool_deadline_ms)
+    if descriptor < 0:
+        return None
+    try:
+        return _ask(system, descriptor, message, call_deadline_ms)
+    except (DaemonAway, DaemonLate):  # it came and went, or is starting for long: keep the DEL, a running daemon looks there too
+        spool.spool_or_connect(system, run_dir, message, try_connect=False, deadline_ms=spool_deadline_ms)
+    return None
+
+
+def _ask(system: "System", descriptor: int, message: bytes, deadline_ms: int) -> bytes:
+    """One call: the reply's bytes. Raises: DaemonAway, DaemonLate, PluginError by gRPC status."""
+    call = client.exchange(system, descriptor, message, deadline_ms=deadline_ms)
+    if call.status == 0:
+        return call.reply
+    names = _STATUS_NAMES.split(" ")
+    name = names[call.status] if call.status < len(names) else str(call.status)
+    cause = "gRPC status " + name + _status_text(call)
+    if name in _MEANS_AWAY:
+        raise DaemonAway(cause)
+    if name in _MEANS_LATE:
+        raise DaemonLate(cause)
+    raise PluginError(errors.CODE_REFUSED, "ipamd refused the call", cause + "; its log has the rest")
+
+
+def run_directory(system: "System") -> str:
+    """The run directory, from RUN_DIR_VARIABLE if set. Raises: PluginError (4)."""
+    value = system.env(RUN_DIR_VARIABLE)
+    if not value:
+        return RUN_DIR
+    if value[:1] != b"/" or len(value) + 1 + len(client.SOCKET_NAME) > client.SOCKET_PATH_BYTES_MAX or not _is_text(value):
+        cause = "it must be an absolute path in UTF-8 and leave room for a socket (107 bytes in all)"
+        raise PluginError(errors.CODE_ENVIRONMENT, "environment variable " + RUN_DIR_VARIABLE + " is invalid", cause)
+    return value.decode()
+
+
+def _unserved(verb: str, what: str, cause: str) -> PluginError:
+    code = errors.CODE_NOT_AVAILABLE if verb == "STATUS" else errors.CODE_TRY_AGAIN
+    return PluginError(
+        code, verb + " is not served now: " + what, cause + "; see the state and log of the vpc-ipamd pod of this node"
+    )
+
+
+def _error(config: bytes, exc: PluginError) -> bytes:
+    return cnijson.error_document(cnijson.scan_cni_version(config), exc.code, exc.message.encode(), exc.details.encode())
+
+
+def _status_text(call: "UnaryCall") -> str:
+    text = call.status_message[:_TEXT_BYTES_MAX]
+    return ": " + (text.decode() if _is_text(text) else repr(text)) if text else ""
+
+
+def _is_text(data: bytes) -> bool:
+    """Tell whether there is something, and it is UTF-8."""
+    try:
+        return len(data.decode()) > 0
+    except UnicodeError:
+        return False
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,267 @@
+"""Bring ports and adapters together: the only module that knows who implements what.
+
+Nothing heavy is imported or asked here that DEL does not need: boto3, pyroute2 and the metrics server come later, in their own
+threads, because a restarted daemon must take DEL within milliseconds (design 6, 11).
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+from ipamd import __version__
+from ipamd.clock import SystemClock
+from ipamd.cloud.ec2 import BotoEc2
+from ipamd.cloud.metadata import ImdsMetadata
+from ipamd.config import Settings
+from ipamd.datastore.open import OpenReport, current_boot_id, open_datastore
+from ipamd.datastore.spool import FileSpool
+from ipamd.kernel.hostnet import KernelHostNetwork
+from ipamd.kernel.netns import HostNetns
+from ipamd.kernel.wiring import KernelWiring
+from ipamd.metrics import Metrics
+from ipamd.model.cloud import InstanceIdentity
+from ipamd.model.errors import CloudError
+from ipamd.model.sandbox import RuntimeInfo
+from ipamd.ports import Datastore, Ec2, HostNetwork, Metadata, Runtime, Wiring
+from ipamd.rpc.cni import CniServicer, Services
+from ipamd.rpc.introspection import CloudView, IntrospectionServicer, Sources
+from ipamd.rpc.server import RpcServer
+from ipamd.runtime.cri import CriRuntime
+from ipamd.service.adopt import AdoptionService
+from ipamd.service.attach import AttachPolicy, AttachService
+from ipamd.service.check import CheckService
+from ipamd.service.cooling import Cooling
+from ipamd.service.demand import Demand
+from ipamd.service.detach import DetachService
+from ipamd.service.enis import EniService
+from ipamd.service.follow import LIST_INTERVAL_S, Follower
+from ipamd.service.gc import GcService
+from ipamd.service.growth import Growth
+from ipamd.service.health import Health
+from ipamd.service.hostaudit import HostAudit
+from ipamd.service.keylock import KeyLocks
+from ipamd.service.pool import PoolService
+from ipamd.service.restore import RestoreService
+
+STAGES = ("datastore", "rpc", "metadata", "ec2", "cri", "spool", "kernel", "host-routing", "serve", "conflist")
+
+DEL_PLACES = 16
+"""RPC threads that ADD never takes: a DEL is served while ADDs wait for addresses. Ours: a quarter of the default limit."""
+
+
+class Facts:
+    """What becomes known of this node while the daemon runs; written by start-up, read by everyone."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._identity: InstanceIdentity | None = None
+        self._runtime: RuntimeInfo | None = None
+        self._cloud_detail = "not asked yet"
+        self._is_cloud_reachable = False
+
+    @property
+    def identity(self) -> InstanceIdentity | None:
+        """Who this node is, once instance metadata told."""
+        with self._lock:
+            return self._identity
+
+    @property
+    def runtime(self) -> RuntimeInfo | None:
+        """Which runtime answered."""
+        with self._lock:
+            return self._runtime
+
+    def region(self) -> str:
+        """The region for EC2. Raises: CloudError while it is not known."""
+        identity = self.identity
+        if identity is None:
+            raise CloudError("the region is not known yet", details="instance metadata has not answered; it is asked again")
+        return identity.region
+
+    def set_identity(self, identity: InstanceIdentity) -> None:
+        """Instance metadata answered."""
+        with self._lock:
+            self._identity = identity
+
+    def set_runtime(self, runtime: RuntimeInfo) -> None:
+        """The runtime answered."""
+        with self._lock:
+            self._runtime = runtime
+
+    def set_cloud(self, *, reachable: bool, detail: str) -> None:
+        """EC2 answered, or did not."""
+        with self._lock:
+            self._is_cloud_reachable, self._cloud_detail = reachable, detail
+
+    def cloud(self) -> tuple[bool, str]:
+        """Whether EC2 answered at the last try, and what it said."""
+        with self._lock:
+            return self._is_cloud_reachable, self._cloud_detail
+
+
+@dataclass(frozen=True, slots=True)
+class App:
+    """Everything that the life of the process handles."""
+
+    settings: Settings
+    clock: SystemClock
+    facts: Facts
+    health: Health
+    datastore: Datastore
+    open_report: OpenReport
+    wiring: Wiring
+    hostnet: HostNetwork
+    metadata: Metadata
+    ec2: Ec2
+    runtime: Runtime | None
+    demand: Demand
+    cooling: Cooling
+    enis: EniService
+    growth: Growth
+    pool: PoolService
+    restore: RestoreService
+    follower: Follower | None
+    host_audit: HostAudit
+    cni: CniServicer
+    server: RpcServer
+    metrics: Metrics
+
+
+def build(settings: Settings) -> App:
+    """Open the datastore and make every part; nothing runs yet.
+
+    Raises: DatastoreError, SettingsError.
+    """
+    clock, facts = SystemClock(), Facts()
+    health = Health(clock, STAGES)
+    with health.stage("datastore") as stage:
+        opened = open_datastore(settings.daemon.run_dir / "state.db", boot_id=current_boot_id(), clock=clock)
+        stage.detail = opened.report.detail
+    datastore = opened.datastore
+    host = HostNetns()
+    network, cooldown_s = settings.network, float(settings.pool.cooldown_s)
+    wiring = KernelWiring(host, veth_prefix=network.veth_prefix)
+    hostnet = KernelHostNetwork(host, config=network, clock=clock)
+    metadata = ImdsMetadata(settings.cloud, clock=clock)
+    ec2 = BotoEc2(settings.cloud, region=facts.region, clock=clock)
+    runtime = None if settings.runtime.cri_socket == "off" else CriRuntime(socket=settings.runtime.cri_socket)
+    spool = FileSpool(settings.daemon.run_dir, clock=clock)
+    demand, locks = Demand(), KeyLocks(clock)
+    cooling = Cooling(datastore=datastore, wiring=wiring, demand=demand, health=health, clock=clock, period_s=cooldown_s)
+    detach = DetachService(
+        datastore=datastore, wiring=wiring, cooling=cooling, locks=locks, clock=clock, veth_prefix=network.veth_prefix
+    )
+    attach = AttachService(
+        datastore=datastore,
+        wiring=wiring,
+        cooling=cooling,
+        demand=demand,
+        health=health,
+        locks=locks,
+        clock=clock,
+        policy=AttachPolicy(
+            veth_prefix=network.veth_prefix,
+            mtu=network.sandbox_mtu,
+            waiting_limit=max(settings.daemon.max_concurrent_rpcs - DEL_PLACES, 1),
+        ),
+    )
+    adoption = AdoptionService(
+        datastore=datastore, wiring=wiring, clock=clock, mtu=network.sandbox_mtu, list_interval_s=LIST_INTERVAL_S
+    )
+    enis = EniService(datastore=datastore, ec2=ec2, hostnet=hostnet, wiring=wiring, demand=demand, health=health, clock=clock)
+    growth = Growth(
+        datastore=datastore,
+        ec2=ec2,
+        enis=enis,
+        clock=clock,
+        cluster_name=settings.cloud.cluster_name,
+        additional_tags=settings.cloud.additional_tags,
+    )
+    pool = PoolService(
+        datastore=datastore,
+        growth=growth,
+        demand=demand,
+        health=health,
+        clock=clock,
+        settings=settings.pool_settings(max_pods=0),
+    )
+    restore = RestoreService(
+        datastore=datastore,
+        wiring=wiring,
+        cooling=cooling,
+        spool=spool,
+        runtime=runtime,
+        adoption=adoption,
+        clock=clock,
+        is_datastore_intact=opened.report.is_intact,
+    )
+    follower = None
+    if runtime is not None:
+        follower = Follower(
+            runtime=runtime,
+            datastore=datastore,
+            wiring=wiring,
+            detach=detach,
+            adoption=adoption,
+            health=health,
+            clock=clock,
+        )
+    host_audit = HostAudit(datastore=datastore, hostnet=hostnet, enis=enis, health=health, clock=clock)
+    services = Services(
+        attach=attach,
+        detach=detach,
+        check=CheckService(datastore=datastore, wiring=wiring, locks=locks, mtu=network.sandbox_mtu),
+        gc=GcService(datastore=datastore, runtime=runtime, detach=detach, clock=clock),
+    )
+    metrics = Metrics()
+    cni = CniServicer(services=services, health=health, clock=clock, observer=metrics)
+
+    def cloud_view() -> CloudView:
+        reachable, detail = facts.cloud()
+        return CloudView(reachable=reachable, call_count=sum(ec2.call_counts().values()), detail=detail)
+
+    sources = Sources(
+        health=health,
+        datastore=datastore,
+        spool=spool,
+        cooling=cooling,
+        demand=demand,
+        pool=pool,
+        follower=lambda: follower.view() if follower is not None else None,
+        runtime=lambda: facts.runtime,
+        cloud=cloud_view,
+        instance_id=lambda: facts.identity.instance_id if facts.identity is not None else "",
+        version=__version__,
+    )
+    metrics.watch(sources, lambda: ec2)
+    server = RpcServer(
+        run_dir=settings.daemon.run_dir,
+        cni=cni,
+        introspection=IntrospectionServicer(sources),
+        max_concurrent_rpcs=settings.daemon.max_concurrent_rpcs,
+    )
+    return App(
+        settings=settings,
+        clock=clock,
+        facts=facts,
+        health=health,
+        datastore=datastore,
+        open_report=opened.report,
+        wiring=wiring,
+        hostnet=hostnet,
+        metadata=metadata,
+        ec2=ec2,
+        runtime=runtime,
+        demand=demand,
+        cooling=cooling,
+        enis=enis,
+        growth=growth,
+        pool=pool,
+        restore=restore,
+        follower=follower,
+        host_audit=host_audit,
+        cni=cni,
+        server=server,
+        metrics=metrics,
+    )

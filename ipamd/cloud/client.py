@@ -1,0 +1,139 @@
+"""One botocore EC2 client, built once and late, and one HTTP attempt at a time.
+
+Built at the first call rather than at start, because importing botocore (0.1 s) and finding credentials (instance metadata)
+must not delay the serving of DEL (I12). botocore itself is used, not boto3: the same client without the session's
+resource layer, whose import costs as much again. botocore's retries are off (`retries.py` has them all).
+Concurrency: any thread; the lock is held while the client is built and around counting, never across a call (I10).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ipamd import __version__
+from ipamd.cloud import errors
+from ipamd.cloud.model_data import DATA_DIR, trimmed_loader, why_unusable
+from ipamd.cloud.operations import OPERATIONS
+from ipamd.config import CloudConfig
+
+if TYPE_CHECKING:
+    from botocore.session import Session
+
+CONNECT_TIMEOUT_S = 3
+"""Longest wait for a connection, if HTTP_TIMEOUT allows it. Ours: one lost SYN is sent again after 1 s; EC2's
+endpoint is milliseconds away, and a black hole must not cost start-up ten seconds."""
+
+CREDENTIAL_TIMEOUT_S = 1
+"""Seconds per request for credentials to instance metadata. Source: botocore's own default; said here so that it is ours."""
+
+CREDENTIAL_ATTEMPTS = 2
+"""Ours: metadata drops a request now and then while an instance boots; more would stall start where there is none."""
+
+POOL_CONNECTIONS = 4
+"""HTTP connections kept. Ours: one worker per network card, and one for start's looks."""
+
+_log = logging.getLogger(__name__)
+
+
+class Ec2Client:
+    """Makes EC2 calls, each exactly one HTTP attempt (none if there are no credentials), and counts them."""
+
+    def __init__(self, config: CloudConfig, *, region: str, model_dir: Path = DATA_DIR) -> None:
+        self._config = config
+        self._region = region
+        self._model_dir = model_dir
+        self._lock = threading.Lock()
+        self._client: Any = None
+        self._counts: Counter[str] = Counter()
+
+    def call(self, api: str, subject: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Make one attempt.
+
+        Args:
+            api: a key of OPERATIONS.
+            subject: the object, for messages.
+        Raises: AttemptError and below, by the table in `errors.py`.
+        """
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        client = self._built(api, subject)
+        try:
+            answer: Mapping[str, Any] = getattr(client, OPERATIONS[api])(**params)
+        except ClientError as exc:
+            raise _refusal(api, subject, exc.response) from exc
+        except BotoCoreError as exc:
+            raise errors.unreached(api, subject, endpoint=client.meta.endpoint_url, exc=exc) from exc
+        return answer
+
+    def counts(self) -> Mapping[str, int]:
+        """HTTP attempts by API since the start."""
+        with self._lock:
+            return dict(self._counts)
+
+    def _built(self, api: str, subject: str) -> Any:
+        """Return the client; one without credentials is not kept, so that they may appear later."""
+        from botocore.exceptions import BotoCoreError
+
+        with self._lock:
+            if self._client is None:
+                try:
+                    session = self._session()
+                    found = session.get_credentials()
+                    client = self._build(session) if found is not None else None
+                except BotoCoreError as exc:
+                    raise errors.unreached(api, subject, endpoint="instance metadata", exc=exc) from exc
+                if client is None:
+                    message = f"EC2 {api} was not called for {subject}"
+                    raise errors.AttemptError(errors.no_credentials(message, "no AWS credentials were found"))
+                self._client = client
+            return self._client
+
+    def _session(self) -> Session:
+        from botocore.session import Session
+
+        session = Session()
+        unusable = why_unusable(self._model_dir, operations=frozenset(OPERATIONS))
+        if unusable:
+            _log.warning("using botocore's whole EC2 model, which costs about 25 MB more: %s", unusable)
+        else:
+            session.register_component("data_loader", trimmed_loader(self._model_dir))
+        session.set_config_variable("ec2_metadata_service_endpoint", self._config.imds_endpoint)
+        session.set_config_variable("ec2_metadata_v1_disabled", True)
+        session.set_config_variable("metadata_service_timeout", CREDENTIAL_TIMEOUT_S)
+        session.set_config_variable("metadata_service_num_attempts", CREDENTIAL_ATTEMPTS)
+        return session
+
+    def _build(self, session: Session) -> Any:
+        from botocore.config import Config
+
+        client = session.create_client(
+            "ec2",
+            region_name=self._region,
+            endpoint_url=self._config.ec2_endpoint or None,  # None: AWS_ENDPOINT_URL_EC2, else the region's own
+            config=Config(
+                connect_timeout=min(self._config.http_timeout_s, CONNECT_TIMEOUT_S),
+                read_timeout=self._config.http_timeout_s,
+                retries={"mode": "standard", "total_max_attempts": 1},
+                max_pool_connections=POOL_CONNECTIONS,
+                user_agent_extra=f"vpc-ipamd/{__version__}",
+            ),
+        )
+        client.meta.events.register("before-send.ec2", self._count)
+        return client
+
+    def _count(self, *, event_name: str, **_: object) -> None:
+        """Count an attempt; the event is named `before-send.ec2.<API>` and fires once per HTTP request."""
+        with self._lock:
+            self._counts[event_name.rpartition(".")[2]] += 1
+
+
+def _refusal(api: str, subject: str, response: Mapping[str, Any]) -> errors.AttemptError:
+    error = response.get("Error", {})
+    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    code, message = str(error.get("Code", "")), str(error.get("Message", ""))
+    return errors.refused(api, subject, code=code, message=message, status=status)

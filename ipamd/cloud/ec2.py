@@ -1,0 +1,275 @@
+"""The port `Ec2` over botocore: each method is one API call, its budget, its retries, and a typed answer.
+
+Guards I6 (answers.py), I9 (a create is replayed by its token; NotFound of something new is not believed), I11 (a page that
+fails fails the whole Describe), I13 (budget.py). Rejected: retries by botocore, which know neither our budget nor
+which of our calls may be sent twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+from typing import Any
+
+from ipamd.cloud import limits
+from ipamd.cloud.answers import described_eni, incomplete
+from ipamd.cloud.budget import CallBudget
+from ipamd.cloud.client import Ec2Client
+from ipamd.cloud.errors import AttemptError, BusyAttempt, ThrottledAttempt, UnseenAttempt
+from ipamd.cloud.model_data import DATA_DIR
+from ipamd.cloud.retries import AT_MOST_ONCE, HURRIED, IDEMPOTENT, SETTLING, RetryPolicy
+from ipamd.config import CloudConfig
+from ipamd.model.cloud import DescribedEni, EniRequest
+from ipamd.model.eni import InstanceLimits
+from ipamd.model.errors import CloudDeniedError, CloudError, CloudNotFoundError, EniLimitError
+from ipamd.model.ids import EniId, InstanceId, SubnetId
+from ipamd.ports import Clock
+
+FRESH_S = 30.0
+"""For this long after we made an object its NotFound is not believed. Ours: EC2 promises no bound; seconds are usual
+(EC2 developer guide, "Eventual consistency")."""
+
+PAGE_SIZE = 1000
+"""ENIs per answer, EC2's maximum. Source: upstream_reference 2.12."""
+
+LIMITS_RETRY_S = 300.0
+"""Time after which EC2 is asked again for limits that it did not tell. Ours: only a type that the table does not know gains."""
+
+_log = logging.getLogger(__name__)
+
+
+class BotoEc2:
+    """EC2 for one node. Makes no call and imports no AWS library until its first method is called."""
+
+    def __init__(
+        self,
+        config: CloudConfig,
+        *,
+        region: str,
+        clock: Clock,
+        sleep: Callable[[float], None] = time.sleep,
+        budget: CallBudget | None = None,
+        model_dir: Path = DATA_DIR,
+    ) -> None:
+        self._client = Ec2Client(config, region=region, model_dir=model_dir)
+        self._budget = budget or CallBudget(clock.monotonic)
+        self._clock = clock
+        self._sleep = sleep
+        self._lock = threading.Lock()
+        self._made: dict[str, float] = {}
+        self._subnets: dict[SubnetId, IPv4Network] = {}
+        self._limits: dict[str, tuple[InstanceLimits, float]] = {}
+
+    def describe_enis(self, instance_id: InstanceId) -> tuple[DescribedEni, ...]:
+        """All ENIs of the instance, by device index; complete or CloudError (I11)."""
+        params = {"Filters": [{"Name": "attachment.instance-id", "Values": [instance_id]}], "MaxResults": PAGE_SIZE}
+        entries: list[Mapping[str, Any]] = []
+        while True:
+            page = self._call("DescribeNetworkInterfaces", f"instance {instance_id}", params, IDEMPOTENT)
+            entries += page.get("NetworkInterfaces", ())
+            if not page.get("NextToken"):
+                break
+            params["NextToken"] = page["NextToken"]
+        return tuple(sorted(map(described_eni, entries), key=lambda eni: (eni.device_index, eni.network_card)))
+
+    def describe_eni(self, eni_id: EniId) -> DescribedEni:
+        """One ENI; CloudNotFoundError if it does not exist (one that we made just now is looked for again)."""
+        answer = self._call("DescribeNetworkInterfaces", eni_id, {"NetworkInterfaceIds": [eni_id]}, IDEMPOTENT, about=eni_id)
+        entries = answer.get("NetworkInterfaces", ())
+        if not entries:
+            raise incomplete(eni_id, "NetworkInterfaces")
+        return described_eni(entries[0])
+
+    def subnet_cidr(self, subnet_id: SubnetId) -> IPv4Network:
+        """The subnet's IPv4 block; asked once."""
+        if subnet_id not in self._subnets:
+            answer = self._call("DescribeSubnets", subnet_id, {"SubnetIds": [subnet_id]}, IDEMPOTENT)
+            try:
+                self._subnets[subnet_id] = IPv4Network(answer["Subnets"][0]["CidrBlock"])
+            except (KeyError, IndexError, ValueError) as exc:
+                raise incomplete(subnet_id, exc) from exc
+        return self._subnets[subnet_id]
+
+    def create_eni(self, request: EniRequest) -> DescribedEni:
+        """Create an ENI with its addresses or prefixes and tags in one call; replayed by its token (I9)."""
+        params: dict[str, Any] = {
+            "SubnetId": request.subnet_id,
+            "Description": request.description,
+            "ClientToken": request.client_token,
+        }
+        if request.security_group_ids:
+            params["Groups"] = list(request.security_group_ids)
+        if request.address_count:
+            params["SecondaryPrivateIpAddressCount"] = request.address_count
+        if request.prefix_count:
+            params["Ipv4PrefixCount"] = request.prefix_count
+        if request.tags:
+            tags = [{"Key": key, "Value": value} for key, value in sorted(request.tags.items())]
+            params["TagSpecifications"] = [{"ResourceType": "network-interface", "Tags": tags}]
+        subject = f"a new ENI in {request.subnet_id}"
+        answer = self._call("CreateNetworkInterface", subject, params, IDEMPOTENT)
+        eni = described_eni(answer.get("NetworkInterface") or {})
+        self._remember(eni.eni_id)
+        return eni
+
+    def attach_eni(self, eni_id: EniId, *, instance_id: InstanceId, device_index: int, network_card: int) -> str:
+        """Attach, returning the attachment ID; an attach whose answer was lost is found again."""
+        params = {
+            "NetworkInterfaceId": eni_id,
+            "InstanceId": instance_id,
+            "DeviceIndex": device_index,
+            "NetworkCardIndex": network_card,
+        }
+        subject = f"{eni_id} as device {device_index} of card {network_card} of {instance_id}"
+        try:
+            answer = self._attempts("AttachNetworkInterface", subject, params, IDEMPOTENT, about=eni_id)
+            attachment_id = answer.get("AttachmentId", "")
+        except AttemptError as failed:
+            if not isinstance(failed, BusyAttempt) and not isinstance(failed.error, EniLimitError):
+                raise failed.error from failed
+            # Refused perhaps because our own first try, whose answer was lost, has taken the place.
+            found = self.describe_eni(eni_id)
+            if (found.instance_id, found.device_index, found.network_card) != (instance_id, device_index, network_card):
+                raise failed.error from failed
+            attachment_id = found.attachment_id
+        if not attachment_id:
+            raise incomplete(f"the attachment of {eni_id}", "AttachmentId")
+        self._remember(attachment_id)
+        return str(attachment_id)
+
+    def set_delete_on_termination(self, eni_id: EniId, *, attachment_id: str) -> None:
+        """Have EC2 delete the ENI together with the instance."""
+        params = {
+            "NetworkInterfaceId": eni_id,
+            "Attachment": {"AttachmentId": attachment_id, "DeleteOnTermination": True},
+        }
+        self._call("ModifyNetworkInterfaceAttribute", eni_id, params, SETTLING, about=attachment_id)
+
+    def detach_eni(self, attachment_id: str) -> None:
+        """Detach; an attachment that is gone is fine."""
+        try:
+            params = {"AttachmentId": attachment_id}
+            self._call("DetachNetworkInterface", attachment_id, params, IDEMPOTENT, about=attachment_id)
+        except CloudNotFoundError:
+            _log.info("attachment %s is gone already", attachment_id)
+
+    def delete_eni(self, eni_id: EniId) -> None:
+        """Delete, waiting for a detach to finish (up to SETTLING.total_s); an ENI that is gone is fine."""
+        try:
+            self._call("DeleteNetworkInterface", eni_id, {"NetworkInterfaceId": eni_id}, SETTLING, about=eni_id)
+        except CloudNotFoundError:
+            _log.info("ENI %s is gone already", eni_id)
+        with self._lock:
+            self._made.pop(eni_id, None)
+
+    def assign_addresses(self, eni_id: EniId, *, count: int) -> frozenset[IPv4Address]:
+        """Allocate more secondary addresses. A lost answer is an error: Describe tells what happened."""
+        params = {"NetworkInterfaceId": eni_id, "SecondaryPrivateIpAddressCount": count}
+        subject = f"{count} addresses on {eni_id}"
+        answer = self._call("AssignPrivateIpAddresses", subject, params, AT_MOST_ONCE, about=eni_id)
+        return frozenset(IPv4Address(item["PrivateIpAddress"]) for item in answer.get("AssignedPrivateIpAddresses", ()))
+
+    def assign_prefixes(self, eni_id: EniId, *, count: int) -> frozenset[IPv4Network]:
+        """Allocate more /28 prefixes. A lost answer is an error: Describe tells what happened."""
+        params = {"NetworkInterfaceId": eni_id, "Ipv4PrefixCount": count}
+        subject = f"{count} prefixes on {eni_id}"
+        answer = self._call("AssignPrivateIpAddresses", subject, params, AT_MOST_ONCE, about=eni_id)
+        return frozenset(IPv4Network(item["Ipv4Prefix"]) for item in answer.get("AssignedIpv4Prefixes", ()))
+
+    def unassign(self, eni_id: EniId, *, addresses: Iterable[IPv4Address], prefixes: Iterable[IPv4Network]) -> None:
+        """Release addresses and prefixes, a call for each kind; what is not there is fine."""
+        wanted_addresses, wanted_prefixes = frozenset(addresses), frozenset(prefixes)
+        if not wanted_addresses and not wanted_prefixes:
+            raise ValueError("nothing to release was named")
+        try:
+            self._release(eni_id, wanted_addresses, wanted_prefixes)
+        except CloudNotFoundError:
+            # EC2 refuses the whole call when one item is not there, and may have done part of ours before: keep what is.
+            try:
+                present = self.describe_eni(eni_id)
+            except CloudNotFoundError:
+                return
+            self._release(eni_id, wanted_addresses & present.secondary_addresses, wanted_prefixes & present.prefixes)
+
+    def instance_limits(self, instance_type: str) -> InstanceLimits:
+        """EC2's answer, the built-in table's, or a safe default; `source` says whose. Never raises."""
+        known, ask_again_at = self._limits.get(instance_type, (None, 0.0))
+        if known is not None and self._clock.monotonic() < ask_again_at:
+            return known
+        told, until = self._limits_of_ec2(instance_type)
+        found = told or limits.from_table(instance_type) or limits.safe_default(instance_type)
+        if told is None:
+            _log.warning("limits of %s are taken from %s: %s", instance_type, found.source, found)
+        self._limits[instance_type] = (found, until)
+        return found
+
+    def call_counts(self) -> Mapping[str, int]:
+        """HTTP attempts since start, retries and pages included, by API name."""
+        return self._client.counts()
+
+    def _limits_of_ec2(self, instance_type: str) -> tuple[InstanceLimits | None, float]:
+        """One hurried try; and until when its outcome holds: for ever, unless EC2 could not be asked."""
+        try:
+            answer = self._call("DescribeInstanceTypes", instance_type, {"InstanceTypes": [instance_type]}, HURRIED)
+        except CloudDeniedError as exc:
+            _log.warning("%s", exc)
+            return None, float("inf")
+        except CloudError as exc:
+            _log.warning("%s", exc)
+            return None, self._clock.monotonic() + LIMITS_RETRY_S
+        return limits.from_ec2(instance_type, answer), float("inf")
+
+    def _release(self, eni_id: EniId, addresses: frozenset[IPv4Address], prefixes: frozenset[IPv4Network]) -> None:
+        api = "UnassignPrivateIpAddresses"
+        if addresses:
+            params = {"NetworkInterfaceId": eni_id, "PrivateIpAddresses": [str(item) for item in sorted(addresses)]}
+            self._call(api, f"{len(addresses)} addresses of {eni_id}", params, IDEMPOTENT)
+        if prefixes:
+            params = {"NetworkInterfaceId": eni_id, "Ipv4Prefixes": [str(item) for item in sorted(prefixes)]}
+            self._call(api, f"{len(prefixes)} prefixes of {eni_id}", params, IDEMPOTENT)
+
+    def _call(
+        self, api: str, subject: str, params: Mapping[str, Any], policy: RetryPolicy, *, about: str = ""
+    ) -> Mapping[str, Any]:
+        """Call with retries; the error that comes out is one of our tree."""
+        try:
+            return self._attempts(api, subject, params, policy, about=about)
+        except AttemptError as failed:
+            raise failed.error from failed
+
+    def _attempts(
+        self, api: str, subject: str, params: Mapping[str, Any], policy: RetryPolicy, *, about: str
+    ) -> Mapping[str, Any]:
+        return policy.retrying(self._clock, self._sleep)(self._attempt, api, subject, params, about)
+
+    def _attempt(self, api: str, subject: str, params: Mapping[str, Any], about: str) -> Mapping[str, Any]:
+        """Wait for the budget, try once, tell the budget."""
+        wait_s = self._budget.reserve(api)
+        if wait_s > 0:
+            self._sleep(wait_s)
+        try:
+            answer = self._client.call(api, subject, params)
+        except ThrottledAttempt:
+            self._budget.throttled(api)
+            raise
+        except AttemptError as failed:
+            if isinstance(failed.error, CloudNotFoundError) and self._is_fresh(about):
+                raise UnseenAttempt(failed.error) from failed
+            raise
+        self._budget.succeeded(api)
+        return answer
+
+    def _remember(self, made_id: str) -> None:
+        now = self._clock.monotonic()
+        with self._lock:
+            self._made = {key: at for key, at in self._made.items() if now - at < FRESH_S}
+            self._made[made_id] = now
+
+    def _is_fresh(self, object_id: str) -> bool:
+        with self._lock:
+            made_at = self._made.get(object_id)
+        return made_at is not None and self._clock.monotonic() - made_at < FRESH_S

@@ -1,0 +1,237 @@
+"""What botocore raises, as errors of our tree, by one table.
+
+Two things are decided here: which `CloudError` the caller sees, and (for `retries.py` only) how an attempt failed, because
+a retry must know whether the request can have taken effect. `AttemptError` and below never leave this package; they keep
+the tree in `model/errors.py` free of retry matters. Rejected: matching on exception classes that botocore generates per
+code; EC2's model declares none. Sources of codes: EC2 User Guide "Error codes"; upstream_reference 2.16.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ipamd.model.errors import (
+    CloudDeniedError,
+    CloudError,
+    CloudNotFoundError,
+    EniLimitError,
+    SubnetExhaustedError,
+    ThrottledError,
+)
+
+SERVER_ERROR = 500
+"""HTTP status from which the fault is EC2's own and the outcome unknown. Source: RFC 9110, 15.6."""
+
+MESSAGE_MAX = 300
+"""Characters of EC2's message that we repeat. Ours: an encoded authorization failure runs to kilobytes."""
+
+
+class AttemptError(Exception):
+    """One HTTP attempt failed; `error` is what the caller gets when no retry follows. This class: EC2 said no."""
+
+    def __init__(self, error: CloudError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class ThrottledAttempt(AttemptError):
+    """EC2 did nothing and asks us to slow down."""
+
+
+class UnsentAttempt(AttemptError):
+    """No connection was made, so nothing was done."""
+
+
+class UnansweredAttempt(AttemptError):
+    """Sent, but the answer was lost or is EC2's own fault: it may have taken effect."""
+
+
+class BusyAttempt(AttemptError):
+    """The object is in use or in transition; the same call can succeed in a while."""
+
+
+class UnseenAttempt(AttemptError):
+    """NotFound of an object that we made just now: EC2 is eventually consistent."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One row: EC2 codes (`*` ends a beginning), a part of the message if the code says too little, and what they mean."""
+
+    codes: tuple[str, ...]
+    error: type[CloudError]
+    attempt: type[AttemptError]
+    advice: str
+    contains: str = ""
+
+
+RULES = (
+    Rule(
+        ("RequestLimitExceeded", "Throttl*", "RequestThrottled*", "TooManyRequests*", "EC2ThrottledException", "SlowDown"),
+        ThrottledError,
+        ThrottledAttempt,
+        "this node slows down by itself; if it lasts, ask AWS for a higher limit of this API or lower the warm targets",
+    ),
+    Rule(
+        ("InsufficientFreeAddressesInSubnet",),
+        SubnetExhaustedError,
+        AttemptError,
+        "the subnet has no free address: delete unused ENIs in it, lower the warm targets or use a larger subnet",
+    ),
+    Rule(
+        ("InsufficientCidrBlocks",),
+        SubnetExhaustedError,
+        AttemptError,
+        "the subnet has no free /28: reserve a part of it for prefixes (subnet CIDR reservation) or use single addresses",
+    ),
+    Rule(  # observed wording; the code alone says nothing (cilium issue 31016)
+        ("InvalidParameterValue",),
+        SubnetExhaustedError,
+        AttemptError,
+        "the subnet is too full for a /28: use a larger subnet or single addresses",
+        contains="sufficient free Ipv4 addresses or prefixes",
+    ),
+    Rule(
+        ("PrivateIpAddressLimitExceeded",),
+        EniLimitError,
+        AttemptError,
+        "the ENI has no slot left: read it again with Describe; the pool goes on with another ENI",
+    ),
+    Rule(
+        ("AttachmentLimitExceeded",),
+        EniLimitError,
+        AttemptError,
+        "the instance takes no further ENI: the pool lowers its cap; pods beyond it need a larger instance type or prefixes",
+    ),
+    Rule(
+        ("NetworkInterfaceLimitExceeded",),
+        CloudError,
+        AttemptError,
+        "the account's quota of network interfaces is used up in this region: delete leaked ENIs or ask for a higher quota",
+    ),
+    Rule(
+        ("*.NotFound",),
+        CloudNotFoundError,
+        AttemptError,
+        "it was deleted, or by someone else: the pool reads EC2 again; check for other controllers if this comes back",
+    ),
+    Rule(  # observed wording (cilium issue 15877)
+        ("InvalidParameterValue",),
+        CloudNotFoundError,
+        AttemptError,
+        "the pool reads the ENI again; check for other controllers if this comes back",
+        contains="not assigned to interface",
+    ),
+    Rule(
+        ("UnauthorizedOperation", "AccessDenied*"),
+        CloudDeniedError,
+        AttemptError,
+        "allow {actions} to the node's role (manifests: IAM policy); deny statements and boundaries count too",
+    ),
+    Rule(
+        ("RequestExpired", "SignatureDoesNotMatch"),
+        CloudDeniedError,
+        AttemptError,
+        "the request's signature was refused: check the node's clock and its credentials; IAM action {actions}",
+    ),
+    Rule(
+        (
+            "AuthFailure", "ExpiredToken*", "InvalidClientTokenId", "UnrecognizedClientException",
+            "MissingAuthenticationToken", "OptInRequired", "Blocked", "PendingVerification",
+        ),
+        CloudDeniedError,
+        AttemptError,
+        "AWS refused the credentials: check the node's role and its instance profile; IAM action {actions}",
+    ),
+    Rule(
+        ("InvalidNetworkInterface.InUse", "IncorrectState", "IncorrectInstanceState"),
+        CloudError,
+        BusyAttempt,
+        "it is in use or changing state: it is tried again; if this lasts, look at its attachment in EC2",
+    ),
+    Rule(  # observed wording of DeleteNetworkInterface (cloud-nuke issue 1132)
+        ("InvalidParameterValue",),
+        CloudError,
+        BusyAttempt,
+        "it is still attached; it is tried again until the detach has finished",
+        contains="currently in use",
+    ),
+    Rule(  # observed wording of AttachNetworkInterface (terraform-provider-aws issue 27513)
+        ("InvalidParameterValue",),
+        CloudError,
+        BusyAttempt,
+        "another ENI has that device index: the pool reads EC2 again and takes the next one",
+        contains="already has an interface attached at device index",
+    ),
+    Rule(
+        ("IdempotentParameterMismatch",),
+        CloudError,
+        AttemptError,
+        "the client token was used for another request before: the intent must be settled and a new token made",
+    ),
+    Rule(
+        ("InternalError", "InternalFailure", "Unavailable", "ServiceUnavailable", "RequestTimeout"),
+        CloudError,
+        UnansweredAttempt,
+        "EC2 has a fault of its own: see the AWS health dashboard if it lasts",
+    ),
+)  # fmt: skip
+"""First match wins."""
+
+UNKNOWN = Rule(("*",), CloudError, AttemptError, "EC2 does not accept the request: look the code up in EC2's list of error codes")
+SERVER = Rule(("*",), CloudError, UnansweredAttempt, "EC2 has a fault of its own: see the AWS health dashboard if it lasts")
+
+UNSENT_NAMES = frozenset({"ConnectTimeoutError", "EndpointConnectionError", "ProxyConnectionError", "SSLError"})
+"""botocore exceptions (by name, so that naming them imports nothing) raised before a request was sent."""
+
+UNANSWERED_NAMES = frozenset({"ReadTimeoutError", "ConnectionClosedError", "HTTPClientError", "ResponseStreamingError"})
+
+CREDENTIAL_NAMES = frozenset({"NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError"})
+
+
+def refused(api: str, subject: str, *, code: str, message: str, status: int) -> AttemptError:
+    """Translate an error answer of EC2; `details` begins with EC2's code."""
+    rule = next((rule for rule in RULES if _matches(rule, code, message)), SERVER if status >= SERVER_ERROR else UNKNOWN)
+    told = message if len(message) <= MESSAGE_MAX else f"{message[:MESSAGE_MAX]}..."
+    advice = rule.advice.format(actions=iam_actions(api))
+    error = rule.error(f"EC2 {api} failed for {subject}", details=f"{code}: {told}; {advice}")
+    return rule.attempt(error)
+
+
+def unreached(api: str, subject: str, *, endpoint: str, exc: Exception) -> AttemptError:
+    """Translate an exception of botocore that is no answer of EC2."""
+    names = {kind.__name__ for kind in type(exc).__mro__}
+    if names & CREDENTIAL_NAMES:
+        return AttemptError(no_credentials(f"EC2 {api} was not called for {subject}", str(exc)))
+    if names & UNSENT_NAMES:
+        advice = f"nothing was changed; check the node's route, DNS, proxy and security groups to {endpoint}"
+        return UnsentAttempt(CloudError(f"EC2 {api} could not be sent for {subject}", details=f"{exc}; {advice}"))
+    if names & UNANSWERED_NAMES:
+        advice = f"it may have taken effect; Describe will tell (HTTP_TIMEOUT sets the wait for {endpoint})"
+        return UnansweredAttempt(CloudError(f"EC2 {api} was not answered for {subject}", details=f"{exc}; {advice}"))
+    advice = "the request or the AWS configuration is wrong; report it with this line"
+    return AttemptError(CloudError(f"EC2 {api} was not called for {subject}", details=f"{type(exc).__name__}: {exc}; {advice}"))
+
+
+def no_credentials(message: str, cause: str) -> CloudError:
+    """Say that there are no credentials (yet)."""
+    return CloudError(
+        message,
+        details=f"{cause}; give the node an instance profile, and let this pod reach instance metadata "
+        "(hostNetwork, or a hop limit of 2); it is tried again",
+    )
+
+
+def iam_actions(api: str) -> str:
+    """Name what IAM must allow for an API; an ENI is created with its tags, which is an action of its own."""
+    return f"ec2:{api} and ec2:CreateTags" if api == "CreateNetworkInterface" else f"ec2:{api}"
+
+
+def _matches(rule: Rule, code: str, message: str) -> bool:
+    return rule.contains in message and any(_code_matches(pattern, code) for pattern in rule.codes)
+
+
+def _code_matches(pattern: str, code: str) -> bool:
+    if pattern.startswith("*"):
+        return code.endswith(pattern[1:])
+    return code.startswith(pattern[:-1]) if pattern.endswith("*") else code == pattern

@@ -1,0 +1,64 @@
+"""What an instance type can carry: EC2's answer, then the built-in table, then a default that no known type undercuts.
+
+An unknown type is no error: new types appear weekly, and a node that panics on one cannot even run its DNS. ENIs are those
+of the default network card, as the incumbent counts them (p5.48xlarge: 2, not 64); further cards are the pool's matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ipamd.cloud.limits_table import TABLE
+from ipamd.model.eni import InstanceLimits
+
+DEFAULT_ENIS, DEFAULT_ADDRESSES = 2, 4
+"""The smallest Nitro size of the general families (a1.medium, c6g.medium, m7a.medium, ...). Less have only the nano and micro of
+the T families, d3 and hpc6id; the table knows them all, so an unknown type, which is a new one, is none of them. A guess too
+high would be corrected by EC2 at the first refusal, one too low never: hence not the very lowest."""
+
+
+def from_ec2(instance_type: str, answer: Mapping[str, Any]) -> InstanceLimits | None:
+    """Read a DescribeInstanceTypes answer; None if it does not tell about the type or gives no usable count."""
+    for entry in answer.get("InstanceTypes", ()):
+        network = entry.get("NetworkInfo", {})
+        cards = {card.get("NetworkCardIndex", 0): card for card in network.get("NetworkCards", ())}
+        default_card = cards.get(network.get("DefaultNetworkCardIndex", 0), {})
+        enis = default_card.get("MaximumNetworkInterfaces", network.get("MaximumNetworkInterfaces", 0))
+        addresses = network.get("Ipv4AddressesPerInterface", 0)
+        if entry.get("InstanceType") == instance_type and enis > 0 and addresses > 0:
+            return InstanceLimits(
+                instance_type=instance_type,
+                eni_count=enis,
+                ipv4_per_eni=addresses,
+                network_card_count=max(network.get("MaximumNetworkCards", 1), 1),
+                hypervisor=entry.get("Hypervisor", ""),
+                is_bare_metal=entry.get("BareMetal", False),
+                source="ec2",
+            )
+    return None
+
+
+def from_table(instance_type: str) -> InstanceLimits | None:
+    """Look a type up in the built-in table; None if it is not there."""
+    family, _, size = instance_type.partition(".")
+    for row in TABLE.splitlines():
+        enis, addresses, cards, kind, *held = row.split()
+        for part in held:
+            name, _, sizes = part.partition(":")
+            if name == family and size in sizes.split(","):
+                return InstanceLimits(
+                    instance_type=instance_type,
+                    eni_count=int(enis),
+                    ipv4_per_eni=int(addresses),
+                    network_card_count=int(cards),
+                    hypervisor="" if kind == "metal" else kind,
+                    is_bare_metal=kind == "metal",
+                    source="table",
+                )
+    return None
+
+
+def safe_default(instance_type: str) -> InstanceLimits:
+    """What every current type carries."""
+    return InstanceLimits(instance_type, DEFAULT_ENIS, DEFAULT_ADDRESSES, source="default")

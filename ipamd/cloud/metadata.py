@@ -1,0 +1,196 @@
+"""The port `Metadata`: who this node is, from instance metadata (IMDSv2) and nothing else.
+
+Written on `http.client` rather than botocore's fetcher: start needs the identity before anything of AWS's library is
+imported, http.client knows no proxy (metadata must never go through one), and IMDSv1 is not asked even when v2 fails. A hint
+source: nothing is removed on its word (I7), and a failed read is an error, never an empty value (I11).
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from collections.abc import Callable
+from contextlib import closing
+from http import HTTPStatus
+from ipaddress import IPv4Address, IPv4Network
+from urllib.parse import urlsplit
+
+from ipamd.cloud.errors import AttemptError, ThrottledAttempt, UnansweredAttempt, UnseenAttempt, UnsentAttempt
+from ipamd.cloud.retries import RetryPolicy
+from ipamd.config import CloudConfig
+from ipamd.model.cloud import InstanceIdentity
+from ipamd.model.errors import CloudError, SettingsError, ThrottledError
+from ipamd.model.ids import EniId, InstanceId, MacAddress, SubnetId
+from ipamd.ports import Clock
+
+CONNECT_TIMEOUT_S = 1.0
+"""Metadata is on the host itself. Source: botocore's default for the same service."""
+
+READ_TIMEOUT_S = 2.0
+"""Ours: twice the above; the service answers in milliseconds, or is throttling this instance."""
+
+TOKEN_TTL_S = 21600
+"""The longest life a token may have. Source: EC2 User Guide, "Use IMDSv2"."""
+
+TOKEN_MARGIN_S = 300.0
+"""Renewed so long before its end. Ours: no request starts with a token that dies on the way."""
+
+POLICY = RetryPolicy(
+    (UnsentAttempt, UnansweredAttempt, UnseenAttempt, ThrottledAttempt),
+    attempts=5,
+    total_s=8.0,
+    first_wait_s=0.1,
+    wait_cap_s=1.0,
+)
+"""For one reading of the identity. Ours: outlasts the second or two in which metadata of a booting instance is incomplete,
+and leaves start within its patience. A 404 is tried again because metadata lags."""
+
+DOCUMENT = "dynamic/instance-identity/document"
+MAC = "meta-data/mac"
+MACS = "meta-data/network/interfaces/macs"
+
+CHANGING = ("vpc-ipv4-cidr-blocks", "security-group-ids")
+"""What is read anew each time; the rest holds as long as the instance runs."""
+
+
+class ImdsMetadata:
+    """Instance metadata of this node. A first reading makes nine small requests on one connection, later ones two or three."""
+
+    def __init__(self, config: CloudConfig, *, clock: Clock, sleep: Callable[[float], None] = time.sleep) -> None:
+        """Raises: SettingsError if the endpoint is not an http URL."""
+        parts = urlsplit(config.imds_endpoint)
+        if parts.scheme != "http" or not parts.hostname:
+            raise SettingsError(
+                f"AWS_EC2_METADATA_SERVICE_ENDPOINT={config.imds_endpoint!r} is not usable",
+                details="it must be an http:// URL with a host; leave it empty on EC2",
+            )
+        self._endpoint = config.imds_endpoint
+        self._host, self._port = parts.hostname, parts.port or http.client.HTTP_PORT
+        self._root = f"{parts.path.rstrip('/')}/latest"
+        self._clock = clock
+        self._sleep = sleep
+        self._token: tuple[str, float] | None = None
+        self._settled: dict[str, str] = {}
+
+    def identity(self) -> InstanceIdentity:
+        """Who this node is.
+
+        Raises: CloudError naming the path, after POLICY's tries.
+        Concurrency: any thread; two at once read twice, no lock is held.
+        """
+        read: dict[str, str] = dict(self._settled)
+        try:
+            found = POLICY.retrying(self._clock, self._sleep)(self._read_identity, read)
+        except AttemptError as failed:
+            raise failed.error from failed
+        self._settled = {path: text for path, text in read.items() if not path.endswith(CHANGING)}
+        return found
+
+    def _read_identity(self, read: dict[str, str]) -> InstanceIdentity:
+        """One try; what `read` holds from the try before is not asked again."""
+        with closing(http.client.HTTPConnection(self._host, self._port, timeout=CONNECT_TIMEOUT_S)) as connection:
+
+            def text(path: str) -> str:
+                if path not in read:
+                    read[path] = self._get(connection, path)
+                return read[path]
+
+            return _identity(text)
+
+    def _get(self, connection: http.client.HTTPConnection, path: str) -> str:
+        """GET with a token; a 401 means that the token was forgotten (metadata restarted), and it is renewed once."""
+        for is_last in (False, True):
+            headers = {"X-aws-ec2-metadata-token": self._living_token(connection)}
+            status, body = self._request(connection, "GET", path, headers)
+            if status == HTTPStatus.OK:
+                return body
+            if status != HTTPStatus.UNAUTHORIZED or is_last:
+                break
+            self._token = None
+        raise self._refused(path, status)
+
+    def _living_token(self, connection: http.client.HTTPConnection) -> str:
+        now = self._clock.monotonic()
+        held = self._token
+        if held is not None and now < held[1]:
+            return held[0]
+        path = "api/token"
+        headers = {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_TTL_S)}
+        status, body = self._request(connection, "PUT", path, headers)
+        if status != HTTPStatus.OK:
+            raise self._refused(path, status)
+        self._token = (body, now + TOKEN_TTL_S - TOKEN_MARGIN_S)
+        return body
+
+    def _request(
+        self, connection: http.client.HTTPConnection, method: str, path: str, headers: dict[str, str]
+    ) -> tuple[int, str]:
+        """One HTTP request on a connection that is opened if need be."""
+        if connection.sock is None:
+            self._connect(connection, path)
+        try:
+            connection.request(method, f"{self._root}/{path}", headers=headers)
+            response = connection.getresponse()
+            return response.status, response.read().decode()
+        except (OSError, http.client.HTTPException, UnicodeDecodeError) as exc:
+            connection.close()
+            advice = "a PUT that is never answered means a hop limit of 1 between pod and host: set it to 2"
+            raise UnansweredAttempt(self._error(path, f"no answer from {self._endpoint} ({exc!r}); {advice}")) from exc
+
+    def _connect(self, connection: http.client.HTTPConnection, path: str) -> None:
+        try:
+            connection.connect()
+        except OSError as exc:
+            advice = "is this an EC2 instance, and does the pod use hostNetwork or the instance a hop limit of 2?"
+            raise UnsentAttempt(self._error(path, f"no connection to {self._endpoint} ({exc}); {advice}")) from exc
+        connection.sock.settimeout(READ_TIMEOUT_S)
+
+    def _refused(self, path: str, status: int) -> AttemptError:
+        if status == HTTPStatus.NOT_FOUND:
+            return UnseenAttempt(self._error(path, "404: the instance has none, or metadata has not caught up yet; try again"))
+        if status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
+            advice = "find out what else on this node asks instance metadata so often"
+            return ThrottledAttempt(ThrottledError(_what(path), details=f"{status}: too many requests; {advice}"))
+        if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            return UnansweredAttempt(self._error(path, f"{status}: a fault of instance metadata; reboot the node if it lasts"))
+        if status == HTTPStatus.FORBIDDEN:
+            return AttemptError(self._error(path, "403: switched off for this instance; set HttpEndpoint=enabled"))
+        return AttemptError(self._error(path, f"{status}; check AWS_EC2_METADATA_SERVICE_ENDPOINT={self._endpoint}"))
+
+    def _error(self, path: str, details: str) -> CloudError:
+        return CloudError(_what(path), details=details)
+
+
+def _what(path: str) -> str:
+    return f"instance metadata /latest/{path} could not be read"
+
+
+def _identity(text: Callable[[str], str]) -> InstanceIdentity:
+    """Compose the identity from paths. AttemptError if a value is malformed."""
+    path = DOCUMENT
+    try:
+        document = json.loads(text(path))
+        instance_id, instance_type = document["instanceId"], document["instanceType"]
+        region, zone = document["region"], document["availabilityZone"]
+        path = MAC
+        mac = text(path).strip().lower()
+        path = f"{MACS}/{mac}"
+        primary = document.get("privateIp") or text(f"{path}/local-ipv4s").split()[0]
+        return InstanceIdentity(
+            instance_id=InstanceId(instance_id),
+            instance_type=instance_type,
+            region=region,
+            availability_zone=zone,
+            vpc_id=text(f"{path}/vpc-id").strip(),
+            vpc_cidrs=tuple(IPv4Network(item) for item in text(f"{path}/vpc-ipv4-cidr-blocks").split()),
+            primary_mac=MacAddress(mac),
+            primary_eni_id=EniId(text(f"{path}/interface-id").strip()),
+            primary_address=IPv4Address(primary),
+            subnet_id=SubnetId(text(f"{path}/subnet-id").strip()),
+            subnet_cidr=IPv4Network(text(f"{path}/subnet-ipv4-cidr-block").strip()),
+            security_group_ids=tuple(sorted(text(f"{path}/security-group-ids").split())),
+        )
+    except (ValueError, KeyError, IndexError, TypeError) as exc:
+        details = f"the value is malformed ({exc!r}); check what AWS_EC2_METADATA_SERVICE_ENDPOINT points to"
+        raise AttemptError(CloudError(_what(path), details=details)) from exc

@@ -1,0 +1,107 @@
+"""Write the part of botocore's data that we use: `python -m ipamd.cloud.trim_model [directory]`.
+
+Kept: our EC2 operations and the shapes reachable from them, two STS operations (a service account's role is assumed through
+them, inside botocore's credential chain), the endpoint rules of both, and the global files that making a client reads.
+Dropped: documentation and enum lists, which neither serialiser, validator nor parser reads. Run by `make setup` and by the image
+build; the result is not committed. Rejected: a hand-written EC2 client, because signing, credentials and endpoints are
+exactly what is worth sharing with everyone.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ipamd.cloud.model_data import DATA_DIR, MANIFEST
+from ipamd.cloud.operations import OPERATIONS
+
+KEPT: Mapping[str, tuple[str, ...]] = {
+    "ec2": tuple(OPERATIONS),
+    "sts": ("AssumeRole", "AssumeRoleWithWebIdentity"),
+}
+
+GLOBAL_FILES = ("partitions", "sdk-default-configuration", "_retry")
+"""Copied whole (18 KB): read by botocore while it makes a client."""
+
+SERVICE_FILES = ("endpoint-rule-set-1",)
+
+_REFERENCES = ("input", "output", "member", "key", "value")
+_UNREAD = ("documentation", "documentationUrl", "enum", "examples")
+
+
+def write(target: Path = DATA_DIR) -> int:
+    """Replace `target` with trimmed data of the installed botocore. Returns: bytes written."""
+    import botocore
+    from botocore.loaders import Loader
+
+    loader = Loader(include_default_search_paths=False, extra_search_paths=[Loader.BUILTIN_DATA_PATH])
+    shutil.rmtree(target, ignore_errors=True)
+    for service, operations in KEPT.items():
+        version = loader.determine_latest_version(service, "service-2")
+        folder = target / service / version
+        folder.mkdir(parents=True)
+        _dump(folder / "service-2.json", trimmed(loader.load_service_model(service, "service-2", version), operations))
+        for name in SERVICE_FILES:
+            _dump(folder / f"{name}.json", loader.load_service_model(service, name, version))
+    for name in GLOBAL_FILES:
+        _dump(target / f"{name}.json", loader.load_data(name))
+    _dump(target / "endpoints.json", _trimmed_endpoints(loader.load_data("endpoints")))
+    _dump(target / MANIFEST, {"botocore": botocore.__version__, "operations": sorted(KEPT["ec2"])})
+    return sum(path.stat().st_size for path in target.rglob("*.json"))
+
+
+def trimmed(model: Mapping[str, Any], operations: Iterable[str]) -> dict[str, Any]:
+    """Reduce a service model to some operations. Raises: KeyError if the service has no such operation. Pure."""
+    kept = {name: model["operations"][name] for name in operations}
+    shapes: dict[str, Any] = {}
+    waiting = [shape for operation in kept.values() for shape in _referenced(operation)]
+    while waiting:
+        name = waiting.pop()
+        if name not in shapes:
+            shapes[name] = model["shapes"][name]
+            waiting += _referenced(shapes[name])
+    reduced = {**model, "operations": kept, "shapes": dict(sorted(shapes.items()))}
+    bare = _without_unread(reduced)
+    assert isinstance(bare, dict)
+    return bare
+
+
+def _referenced(part: Mapping[str, Any]) -> list[str]:
+    """Names of the shapes that an operation or a shape points to."""
+    references = [part[key] for key in _REFERENCES if key in part]
+    references += [*part.get("members", {}).values(), *part.get("errors", ())]
+    return [reference["shape"] for reference in references]
+
+
+def _without_unread(value: Any) -> Any:
+    """Drop keys nobody reads. A member that happens to have such a name is a dict and stays."""
+    if isinstance(value, Mapping):
+        return {key: _without_unread(item) for key, item in value.items() if key not in _UNREAD or isinstance(item, Mapping)}
+    return [_without_unread(item) for item in value] if isinstance(value, list) else value
+
+
+def _trimmed_endpoints(endpoints: Mapping[str, Any]) -> dict[str, Any]:
+    partitions = [
+        {**partition, "services": {name: part for name, part in partition["services"].items() if name in KEPT}}
+        for partition in endpoints["partitions"]
+    ]
+    return {**endpoints, "partitions": partitions}
+
+
+def _dump(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, separators=(",", ":")))
+
+
+def main() -> int:
+    """Write, and say how much."""
+    target = Path(sys.argv[1]) if len(sys.argv) > 1 else DATA_DIR
+    sys.stdout.write(f"{target}: {write(target)} bytes\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

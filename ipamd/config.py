@@ -1,0 +1,253 @@
+"""Settings: frozen dataclasses, one per topic, each field with its environment variable and a sentence.
+
+Names and meanings are the incumbent's where it has them (upstream_reference 1.2), so that a DaemonSet's environment carries
+over. Different on purpose: the incumbent logs junk and goes on with a default; here every problem is reported at once and the
+daemon does not start (exit 2), because a node that silently ignores its settings is found out in production.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ipamd.model.errors import SettingsError
+from ipamd.model.plan import PoolSettings
+
+RUN_DIR = Path("/run/vpc-ipamd")
+CONFLIST_PATH = Path("/etc/cni/net.d/10-vpc-ipamd.conflist")
+
+
+def _setting(env: str, parse: Callable[[str], Any], default: Any, text: str) -> Any:
+    return field(default=default, metadata={"env": env, "parse": parse, "text": text})
+
+
+def parse_bool(text: str) -> bool:
+    """Accept what Go's strconv.ParseBool accepts, as the incumbent's variables do. Raises: ValueError."""
+    if text in {"1", "t", "T", "TRUE", "true", "True"}:
+        return True
+    if text in {"0", "f", "F", "FALSE", "false", "False"}:
+        return False
+    raise ValueError("must be true or false")
+
+
+def integer(lowest: int, highest: int | None = None) -> Callable[[str], int]:
+    """Make a parser of whole numbers in a closed range; the parser raises ValueError."""
+
+    def parse(text: str) -> int:
+        value = int(text, 0) if text.lower().startswith("0x") else int(text)
+        if value < lowest or (highest is not None and value > highest):
+            raise ValueError(f"must be {lowest} or more" if highest is None else f"must be {lowest} to {highest}")
+        return value
+
+    return parse
+
+
+def parse_veth_prefix(text: str) -> str:
+    """Accept a host veth prefix. Source: upstream_reference 1.2. Raises: ValueError."""
+    if not 1 <= len(text) <= 4 or text in {"eth", "lo", "vlan"} or not text.isalnum():
+        raise ValueError("must be 1 to 4 letters or digits, and not eth, lo or vlan")
+    return text
+
+
+def parse_cidrs(text: str) -> tuple[IPv4Network, ...]:
+    """Accept a comma-separated list of IPv4 CIDRs. Raises: ValueError naming the bad one."""
+    return tuple(IPv4Network(part.strip(), strict=False) for part in text.split(",") if part.strip())
+
+
+def parse_tags(text: str) -> tuple[tuple[str, str], ...]:
+    """Accept a JSON object of strings; keys that contain k8s.amazonaws.com are reserved and refused. Raises: ValueError."""
+    tags = json.loads(text) if text.strip() else {}
+    if not isinstance(tags, dict) or not all(isinstance(k, str) and isinstance(v, str) for k, v in tags.items()):
+        raise ValueError("must be a JSON object of strings")
+    reserved = sorted(key for key in tags if "k8s.amazonaws.com" in key)
+    if reserved:
+        raise ValueError(f"keys with k8s.amazonaws.com are ours: {', '.join(reserved)}")
+    return tuple(sorted(tags.items()))
+
+
+def choice(*allowed: str) -> Callable[[str], str]:
+    """Make a parser of a closed set of lower-case words; the parser raises ValueError."""
+
+    def parse(text: str) -> str:
+        if text.lower() not in allowed:
+            raise ValueError(f"must be one of {', '.join(allowed)}")
+        return text.lower()
+
+    return parse
+
+
+@dataclass(frozen=True)
+class PoolConfig:
+    """How many addresses to keep ahead of need."""
+
+    warm_eni_target: int = _setting(
+        "WARM_ENI_TARGET", integer(0), 1, "Whole ENIs' worth of free addresses to keep; ignored once an IP target is set."
+    )
+    warm_ip_target: int = _setting("WARM_IP_TARGET", integer(0), 0, "Free addresses to keep; 0: not defined.")
+    minimum_ip_target: int = _setting("MINIMUM_IP_TARGET", integer(0), 0, "Floor for all addresses; 0: not defined.")
+    warm_prefix_target: int = _setting("WARM_PREFIX_TARGET", integer(0), 0, "Free /28 prefixes to keep, in prefix mode.")
+    max_eni: int = _setting("MAX_ENI", integer(0), 0, "Cap on ENIs below the instance's own limit; 0: none.")
+    max_pods: int = _setting("MAX_PODS", integer(0), 0, "Cap on the pool, in addresses; 0: what the instance type allows.")
+    prefix_delegation: bool = _setting("ENABLE_PREFIX_DELEGATION", parse_bool, False, "Allocate /28 prefixes.")
+    cooldown_s: int = _setting(
+        "IP_COOLDOWN_PERIOD", integer(0, 86400), 30, "Seconds before an address that was released is given again."
+    )
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """How sandboxes and the node are wired."""
+
+    eni_mtu: int = _setting("AWS_VPC_ENI_MTU", integer(576, 9001), 9001, "MTU of ENIs, bytes.")
+    pod_mtu: int = _setting("POD_MTU", integer(576, 9001), 0, "MTU of sandboxes, bytes; default: that of the ENIs.")
+    veth_prefix: str = _setting("AWS_VPC_K8S_CNI_VETHPREFIX", parse_veth_prefix, "eni", "Beginning of host veth names.")
+    external_snat: bool = _setting("AWS_VPC_K8S_CNI_EXTERNALSNAT", parse_bool, False, "Something else does SNAT.")
+    exclude_snat_cidrs: tuple[IPv4Network, ...] = _setting(
+        "AWS_VPC_K8S_CNI_EXCLUDE_SNAT_CIDRS", parse_cidrs, (), "IPv4 CIDRs, comma separated, that are reached without SNAT."
+    )
+    randomize_snat: str = _setting(
+        "AWS_VPC_K8S_CNI_RANDOMIZESNAT", choice("prng", "hashrandom", "none"), "prng", "How SNAT chooses ports."
+    )
+    node_port_support: bool = _setting("AWS_VPC_CNI_NODE_PORT_SUPPORT", parse_bool, True, "Mark NodePort connections.")
+    connmark: int = _setting("AWS_VPC_K8S_CNI_CONNMARK", integer(1, 0xFFFFFFFF), 0x80, "The mark's bit.")
+
+    @property
+    def sandbox_mtu(self) -> int:
+        """POD_MTU, or the ENIs' MTU when it is not set."""
+        return self.pod_mtu or self.eni_mtu
+
+
+@dataclass(frozen=True)
+class CloudConfig:
+    """How EC2 and instance metadata are reached, and how ENIs are tagged."""
+
+    ec2_endpoint: str = _setting("AWS_EC2_ENDPOINT", str, "", "URL of the EC2 API; empty: the region's own.")
+    imds_endpoint: str = _setting(
+        "AWS_EC2_METADATA_SERVICE_ENDPOINT", str, "http://169.254.169.254", "URL of the instance metadata service."
+    )
+    cluster_name: str = _setting("CLUSTER_NAME", str, "", "Name of the EKS cluster, for tags.")
+    additional_tags: tuple[tuple[str, str], ...] = _setting(
+        "ADDITIONAL_ENI_TAGS", parse_tags, (), "JSON object of further tags for ENIs that we create."
+    )
+    http_timeout_s: int = _setting("HTTP_TIMEOUT", integer(1, 300), 10, "Seconds per HTTP request to AWS.")
+
+
+@dataclass(frozen=True)
+class RuntimeConfig:
+    """How the container runtime is reached."""
+
+    cri_socket: str = _setting(
+        "CRI_SOCKET", str, "", "Path of the CRI socket; empty: the usual ones in turn; 'off': no CRI, no reaping."
+    )
+
+
+@dataclass(frozen=True)
+class DaemonConfig:
+    """Where the daemon lives and how much it takes on at once."""
+
+    run_dir: Path = _setting("VPC_IPAMD_RUN_DIR", Path, RUN_DIR, "Socket, datastore and spool; owned by root, 0700.")
+    conflist_path: Path = _setting("VPC_IPAMD_CONFLIST", Path, CONFLIST_PATH, "Where the conflist is written once ready.")
+    portmap: bool = _setting("ENABLE_PORTMAP_PLUGIN", parse_bool, False, "Chain the portmap plugin, for hostPort.")
+    bandwidth: bool = _setting("ENABLE_BANDWIDTH_PLUGIN", parse_bool, False, "Chain the bandwidth plugin.")
+    log_level: str = _setting(
+        "VPC_IPAMD_LOG_LEVEL", choice("debug", "info", "warning", "error"), "info", "Lowest level that is logged."
+    )
+    metrics_address: str = _setting(
+        "VPC_IPAMD_METRICS_ADDRESS", str, ":61678", "host:port of the Prometheus endpoint; 'off': none."
+    )
+    max_concurrent_rpcs: int = _setting("VPC_IPAMD_MAX_RPCS", integer(4, 1024), 64, "CNI requests handled at once.")
+    drain_s: int = _setting("VPC_IPAMD_DRAIN", integer(0, 60), 10, "Seconds of serving DEL after the first SIGTERM.")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All topics."""
+
+    pool: PoolConfig = PoolConfig()
+    network: NetworkConfig = NetworkConfig()
+    cloud: CloudConfig = CloudConfig()
+    runtime: RuntimeConfig = RuntimeConfig()
+    daemon: DaemonConfig = DaemonConfig()
+
+    def pool_settings(self, *, max_pods: int) -> PoolSettings:
+        """The planner's view; `max_pods` is the instance type's, used when MAX_PODS is not set."""
+        pool = self.pool
+        return PoolSettings(
+            warm_eni_target=pool.warm_eni_target,
+            warm_ip_target=pool.warm_ip_target,
+            minimum_ip_target=pool.minimum_ip_target,
+            warm_prefix_target=pool.warm_prefix_target,
+            max_eni=pool.max_eni,
+            max_pods=pool.max_pods or max_pods,
+            prefix_delegation=pool.prefix_delegation,
+        )
+
+
+@dataclass(frozen=True)
+class ConfigLine:
+    """One setting for people: `origin` is "environment" or "default"."""
+
+    env: str
+    value: str
+    default: str
+    origin: str
+    text: str
+
+
+T = TypeVar("T")
+
+
+def load(environ: Mapping[str, str] | None = None) -> Settings:
+    """Read every setting from the environment. An empty value counts as not set.
+
+    Raises: SettingsError whose details name every problem at once.
+    """
+    environ = os.environ if environ is None else environ
+    problems: list[str] = []
+    settings = Settings(
+        pool=_topic(PoolConfig, environ, problems),
+        network=_topic(NetworkConfig, environ, problems),
+        cloud=_topic(CloudConfig, environ, problems),
+        runtime=_topic(RuntimeConfig, environ, problems),
+        daemon=_topic(DaemonConfig, environ, problems),
+    )
+    if problems:
+        raise SettingsError(f"{len(problems)} setting(s) are wrong", details="; ".join(problems))
+    return settings
+
+
+def describe(settings: Settings, environ: Mapping[str, str] | None = None) -> list[ConfigLine]:
+    """List every setting with its value, default, origin and sentence, in the order of the classes above."""
+    environ = os.environ if environ is None else environ
+    lines = []
+    for topic in dataclasses.fields(settings):
+        value = getattr(settings, topic.name)
+        for item in dataclasses.fields(value):
+            env = item.metadata["env"]
+            origin = "environment" if environ.get(env, "") else "default"
+            lines.append(ConfigLine(env, _show(getattr(value, item.name)), _show(item.default), origin, item.metadata["text"]))
+    return lines
+
+
+def _topic(kind: type[T], environ: Mapping[str, str], problems: list[str]) -> T:
+    values = {}
+    for item in dataclasses.fields(kind):  # type: ignore[arg-type]  # every topic is a dataclass; the bound is private to typeshed
+        text = environ.get(item.metadata["env"], "")
+        if text:
+            try:
+                values[item.name] = item.metadata["parse"](text)
+            except ValueError as error:
+                problems.append(f"{item.metadata['env']}={text!r}: {error}")
+    return kind(**values)
+
+
+def _show(value: object) -> str:
+    if isinstance(value, tuple):
+        return ",".join("=".join(part) if isinstance(part, tuple) else str(part) for part in value)
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,58 @@
+"""The CNI configuration that tells the runtime to call us: written last, atomically, and never removed.
+
+Without it a runtime cannot delete sandboxes (containerd #8774): shutting down leaves it in place. `cniVersion` is what every
+libcni takes; `cniVersions` lets newer ones choose 1.1.0, which brings GC and STATUS.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from ipamd.config import DaemonConfig
+from ipamd.model.cniresult import SUPPORTED_VERSIONS
+from ipamd.model.errors import SettingsError
+
+NETWORK_NAME = "vpc-ipamd"
+PLUGIN_TYPE = "vpc-cni"
+BASE_VERSION = "1.0.0"
+
+
+def render(config: DaemonConfig) -> dict[str, Any]:
+    """Build the conflist; `config` says which plugins are chained behind ours."""
+    plugins: list[dict[str, Any]] = [{"type": PLUGIN_TYPE}]
+    if config.portmap:
+        plugins.append({"type": "portmap", "snat": True, "capabilities": {"portMappings": True}})
+    if config.bandwidth:
+        plugins.append({"type": "bandwidth", "capabilities": {"bandwidth": True}})
+    return {
+        "cniVersion": BASE_VERSION,
+        "cniVersions": list(SUPPORTED_VERSIONS),
+        "name": NETWORK_NAME,
+        "plugins": plugins,
+    }
+
+
+def write(config: DaemonConfig) -> Path:
+    """Put the conflist in place: a reader sees the old file or the new one, whole.
+
+    Returns: its path. Raises: SettingsError if the directory cannot be written.
+    """
+    path = config.conflist_path
+    content = json.dumps(render(config), indent=2) + "\n"
+    scratch = path.with_name(f".{path.name}.tmp")
+    try:
+        if path.exists() and path.read_text() == content:
+            return path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        with os.fdopen(descriptor, "w") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        scratch.replace(path)
+    except OSError as error:
+        raise SettingsError(f"cannot write {path}: {error.strerror}", details="mount the CNI configuration directory") from error
+    return path

@@ -1,0 +1,105 @@
+"""The life of the process on one page: settings, lock, datastore, socket, start-up in the background, signals, drain, end.
+
+First SIGTERM or SIGINT: not ready, ADD is refused with code 11, DEL is served for a while. Second: out at once; everything that
+matters is on disk already.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from types import FrameType
+
+from ipamd import logs
+from ipamd.config import Settings, load
+from ipamd.model.errors import DatastoreError, IpamError, SettingsError
+
+EXIT_SETTINGS = 2
+EXIT_DATASTORE = 3
+EXIT_FAILED = 1
+
+log = logging.getLogger("ipamd")
+
+
+class Signals:
+    """Counts requests to end."""
+
+    def __init__(self) -> None:
+        self._requested = threading.Event()
+        self._again = threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._receive)
+
+    def wait(self) -> None:
+        """Sleep until the first request."""
+        self._requested.wait()
+
+    def wait_again(self, timeout_s: float) -> bool:
+        """Sleep until the second request; False when time is up first."""
+        return self._again.wait(timeout_s)
+
+    def _receive(self, _number: int, _frame: FrameType | None) -> None:
+        (self._again if self._requested.is_set() else self._requested).set()
+
+
+def main() -> int:
+    """Run the daemon until it is told to end; returns the exit status."""
+    try:
+        settings = load()
+    except SettingsError as error:
+        print(f"vpc-ipamd: {error}", file=sys.stderr)  # noqa: T201  # logging is not set up yet
+        return EXIT_SETTINGS
+    logs.set_up(settings.daemon.log_level)
+    signals = Signals()
+    try:
+        return run(settings, signals)
+    except SettingsError as error:
+        log.error("%s", error)
+        return EXIT_SETTINGS
+    except DatastoreError as error:
+        log.error("%s", error)
+        return EXIT_DATASTORE
+    except IpamError as error:
+        log.error("%s", error)
+        return EXIT_FAILED
+
+
+def run(settings: Settings, signals: Signals) -> int:
+    """Serve until the signals say so. Raises: SettingsError, DatastoreError, NotServingError when it cannot begin."""
+    from ipamd.rpc.server import prepare_run_dir, take_instance_lock
+
+    prepare_run_dir(settings.daemon.run_dir)
+    lock = take_instance_lock(settings.daemon.run_dir)
+    from ipamd import metrics
+    from ipamd.bootstrap import build
+    from ipamd.service.health import Phase
+    from ipamd.startup import StartUp
+
+    app = build(settings)
+    with app.health.stage("rpc") as stage:
+        app.server.start()
+        stage.detail = "DEL and introspection are served"
+    log.info("alive after %.3f s: %s", app.health.uptime_s(), app.open_report.detail)
+    start_up = StartUp(app)
+    starter = threading.Thread(target=start_up.run, name="start-up", daemon=True)
+    starter.start()
+    scraped = metrics.serve(app.metrics, settings.daemon.metrics_address)
+    signals.wait()
+    app.health.enter(Phase.DRAINING)
+    log.info("draining: ADD is refused, DEL is served for %d s", settings.daemon.drain_s)
+    start_up.stop()
+    is_hurried = signals.wait_again(settings.daemon.drain_s)
+    app.server.stop(0.0 if is_hurried else 1.0)
+    if scraped is not None:
+        scraped[0].shutdown()
+    app.datastore.close()
+    os.close(lock)
+    log.info("ended")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

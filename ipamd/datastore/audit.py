@@ -1,0 +1,85 @@
+"""Memory against disk, and what no constraint can say: pure comparisons that only report, never repair."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+from ipamd.datastore.rows import Contents
+from ipamd.model.address import Address, AddressState
+from ipamd.model.eni import PREFIX_LENGTH, EniState
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+def differences(memory: Contents, disk: Contents) -> list[str]:
+    """Compare what is served with what is stored; one sentence per difference.
+
+    A reserved address is free on disk, with the `since` it had then: a reservation promises nothing (I5).
+    """
+    addresses = {
+        key: _unreserved(address, disk.addresses.get(key)) if address.state is AddressState.RESERVED else address
+        for key, address in memory.addresses.items()
+    }
+    return [
+        *_compare("ENI", memory.enis, disk.enis),
+        *_compare("address", addresses, disk.addresses),
+        *_compare("attachment", memory.attachments, disk.attachments),
+        *_compare("tombstone", memory.tombstones, disk.tombstones),
+        *_compare("intent", memory.intents, disk.intents),
+    ]
+
+
+def contradictions(contents: Contents) -> list[str]:
+    """Check what SQL cannot: prefixes that hold their addresses, places on the instance, I4 and I6 across tables."""
+    return [*_addresses(contents), *_attachments(contents), *_places(contents)]
+
+
+def _unreserved(address: Address, stored: Address | None) -> Address:
+    if stored is None:
+        return address
+    return replace(address, state=AddressState.FREE, since=stored.since, owner=None, reason=stored.reason)
+
+
+def _compare(what: str, memory: Mapping[K, V], disk: Mapping[K, V]) -> Iterator[str]:
+    for key in memory.keys() - disk.keys():
+        yield f"{what} {key} is in memory but not on disk"
+    for key in disk.keys() - memory.keys():
+        yield f"{what} {key} is on disk but not in memory"
+    for key in memory.keys() & disk.keys():
+        if memory[key] != disk[key]:
+            yield f"{what} {key} is {memory[key]} in memory but {disk[key]} on disk"
+
+
+def _addresses(contents: Contents) -> Iterator[str]:
+    primaries = {eni.primary_address: eni.eni_id for eni in contents.enis.values()}
+    for address in contents.addresses.values():
+        prefix = address.prefix
+        if prefix is not None and (prefix.prefixlen != PREFIX_LENGTH or address.address not in prefix):
+            yield f"address {address.address} is not in its prefix {prefix}"
+        if address.address in primaries:
+            yield f"address {address.address} is the primary one of {primaries[address.address]} (I6)"
+        if address.eni_id not in contents.enis:
+            yield f"address {address.address} is on {address.eni_id}, which is not known"
+        if address.state is AddressState.ASSIGNED and (address.owner is None or address.owner not in contents.attachments):
+            yield f"address {address.address} is assigned to {address.owner}, which is not attached (I1)"
+
+
+def _attachments(contents: Contents) -> Iterator[str]:
+    for attachment in contents.attachments.values():
+        address = contents.addresses.get(attachment.address)
+        if address is None or address.owner != attachment.key or address.eni_id != attachment.eni_id:
+            yield f"attachment {attachment.key} has {attachment.address}, which is not assigned to it (I1)"
+        if attachment.key in contents.tombstones:
+            yield f"attachment {attachment.key} lives although its DEL was done (I4)"
+
+
+def _places(contents: Contents) -> Iterator[str]:
+    places: dict[tuple[int, int], str] = {}
+    for eni in contents.enis.values():
+        if eni.state is not EniState.DETACHING:
+            other = places.setdefault((eni.network_card, eni.device_index), eni.eni_id)
+            if other != eni.eni_id:
+                yield f"ENIs {other} and {eni.eni_id} are both device {eni.device_index} of card {eni.network_card}"

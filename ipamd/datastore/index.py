@@ -1,0 +1,312 @@
+"""Memory: the copy of the last committed state that every read and every reservation is served from.
+
+Addresses lie in buckets per (ENI, prefix), free ones ordered by how long they have been free, so that a reservation looks at a
+few buckets and never at a disk (I5, I10). Only two things write here: `reserve`, and `apply` of a unit of work that has been
+committed. A unit of work first claims each address it is going to change, which hides it from `reserve` until it ends:
+without that, an address could be removed on disk and reserved in memory at one time.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left, insort
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from ipaddress import IPv4Address, IPv4Network
+from typing import TypeVar
+
+from ipamd.datastore.rows import Contents
+from ipamd.datastore.staged import Staged
+from ipamd.model.address import Address, AddressEvent, AddressState, next_state
+from ipamd.model.attachment import Attachment
+from ipamd.model.eni import Eni, EniState
+from ipamd.model.errors import InvariantError, PoolEmptyError
+from ipamd.model.ids import AttachmentKey, EniId
+from ipamd.model.ledger import Intent
+from ipamd.model.plan import PoolCounts
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+IN_USE = (AddressState.ASSIGNED, AddressState.RESERVED)
+
+
+class Index:
+    """The state in memory. Every method takes the one lock for a few dictionary steps and calls nothing outside."""
+
+    def __init__(self, contents: Contents) -> None:
+        self._lock = threading.Lock()
+        self._enis: dict[EniId, _EniSlot] = {}
+        self._addresses: dict[IPv4Address, Address] = {}
+        self._attachments: dict[AttachmentKey, Attachment] = {}
+        self._reservations: dict[AttachmentKey, IPv4Address] = {}
+        self._tombstones: dict[AttachmentKey, datetime] = {}
+        self._intents: dict[str, Intent] = {}
+        self._primaries: dict[IPv4Address, EniId] = {}
+        self._counts = dict.fromkeys(AddressState, 0)
+        for eni in contents.enis.values():
+            self._put_eni(eni)
+        for address in contents.addresses.values():
+            self._put_address(address)
+        self._attachments.update(contents.attachments)
+        self._tombstones.update(contents.tombstones)
+        self._intents.update(contents.intents)
+
+    def reserve(self, key: AttachmentKey, *, now: datetime) -> Address:
+        """Take a free address for `key`: densest ENI, densest prefix in it, longest free in that (design 5.3).
+
+        Ties go to the lower network card, device index, prefix and address; addresses outside any prefix come before prefixes.
+        Only attached, host-ready, managed ENIs count (I7). Cost: the number of ENIs plus of prefixes on one.
+        Raises: PoolEmptyError with the counts; InvariantError if the key has an address already (I1).
+        """
+        with self._lock:
+            taken = self._reservations.get(key)
+            if taken is None and key in self._attachments:
+                taken = self._attachments[key].address
+            if taken is not None:
+                raise InvariantError(f"sandbox {key} has {taken} already", details="I1: one address per attachment")
+            open_slots = [slot for slot in self._enis.values() if slot.is_assignable]
+            if not open_slots:
+                raise self._pool_empty(key)
+            bucket = min(open_slots, key=_EniSlot.preference).densest_bucket()
+            free = self._addresses[IPv4Address(bucket.free[0][1])]
+            state = next_state(free.state, AddressEvent.RESERVE)
+            reserved = replace(free, state=state, since=now, owner=key, reason="")
+            self._put_address(reserved)
+            return reserved
+
+    def claim(self, address: IPv4Address) -> Address | None:
+        """Hide an address from `reserve` and return it as it is now; only the holder of the transaction may call."""
+        with self._lock:
+            found = self._addresses.get(address)
+            if found is not None and found.state is AddressState.FREE:
+                self._enis[found.eni_id].bucket(found.prefix).drop_free(found)
+            return found
+
+    def release(self, addresses: Iterable[IPv4Address]) -> None:
+        """Undo claims: the unit of work was rolled back."""
+        with self._lock:
+            for address in addresses:
+                found = self._addresses.get(address)
+                if found is not None and found.state is AddressState.FREE:
+                    self._enis[found.eni_id].bucket(found.prefix).put_free(found)
+
+    def apply(self, staged: Staged) -> None:
+        """Make a committed unit of work visible, all at once. Does not fail: `Staged` was checked before COMMIT."""
+        with self._lock:
+            for eni in staged.enis.values():
+                if eni is not None:
+                    self._put_eni(eni)
+            for address, changed in staged.addresses.items():
+                if changed is None:
+                    self._drop_address(address)
+                else:
+                    self._put_address(changed)
+            for eni_id, eni in staged.enis.items():
+                if eni is None:
+                    self._drop_eni(eni_id)
+            _merge(self._attachments, staged.attachments)
+            _merge(self._tombstones, staged.tombstones)
+            _merge(self._intents, staged.intents)
+
+    def eni(self, eni_id: EniId) -> Eni | None:
+        """Find one ENI."""
+        with self._lock:
+            slot = self._enis.get(eni_id)
+            return None if slot is None else slot.eni
+
+    def eni_of_primary(self, address: IPv4Address) -> EniId | None:
+        """Which ENI has this primary address (I6)."""
+        with self._lock:
+            return self._primaries.get(address)
+
+    def addresses_of(self, eni_id: EniId) -> list[IPv4Address]:
+        """The addresses of one ENI, in no order."""
+        with self._lock:
+            return [address.address for address in self._addresses.values() if address.eni_id == eni_id]
+
+    def address(self, address: IPv4Address) -> Address | None:
+        """Find one address."""
+        with self._lock:
+            return self._addresses.get(address)
+
+    def attachment(self, key: AttachmentKey) -> Attachment | None:
+        """Find one attachment."""
+        with self._lock:
+            return self._attachments.get(key)
+
+    def reservation(self, key: AttachmentKey) -> IPv4Address | None:
+        """The address reserved for a key."""
+        with self._lock:
+            return self._reservations.get(key)
+
+    def tombstone(self, key: AttachmentKey) -> datetime | None:
+        """When DEL was done for a key."""
+        with self._lock:
+            return self._tombstones.get(key)
+
+    def intent(self, intent_id: str) -> Intent | None:
+        """Find one open intent."""
+        with self._lock:
+            return self._intents.get(intent_id)
+
+    def counts(self) -> PoolCounts:
+        """Addresses by state over managed ENIs, in O(1)."""
+        with self._lock:
+            return self._pool_counts()
+
+    def contents(self) -> Contents:
+        """Copy everything at one moment; reserved addresses show as reserved."""
+        with self._lock:
+            return Contents(
+                {eni_id: slot.eni for eni_id, slot in self._enis.items()},
+                dict(self._addresses),
+                dict(self._attachments),
+                dict(self._tombstones),
+                dict(self._intents),
+            )
+
+    def recount(self) -> list[str]:
+        """Check counters and buckets against the addresses; only between transactions. One sentence per difference."""
+        with self._lock:
+            managed = [a for a in self._addresses.values() if self._enis[a.eni_id].eni.managed]
+            found = []
+            for state, count in self._counts.items():
+                real = sum(address.state is state for address in managed)
+                if real != count:
+                    found.append(f"memory counts {count} {state} addresses where {real} are")
+            listed = sorted(
+                number for slot in self._enis.values() for bucket in slot.buckets.values() for _, number in bucket.free
+            )
+            if listed != sorted(int(a.address) for a in self._addresses.values() if a.state is AddressState.FREE):
+                found.append("memory's lists of free addresses differ from the addresses that are free")
+            return found
+
+    def _put_eni(self, eni: Eni) -> None:
+        slot = self._enis.get(eni.eni_id)
+        if slot is None:
+            slot = self._enis[eni.eni_id] = _EniSlot(eni)
+        elif slot.eni.managed != eni.managed:
+            sign = 1 if eni.managed else -1
+            for state, count in slot.counts.items():
+                self._counts[state] += sign * count
+        self._primaries.pop(slot.eni.primary_address, None)
+        self._primaries[eni.primary_address] = eni.eni_id
+        slot.eni = eni
+
+    def _drop_eni(self, eni_id: EniId) -> None:
+        slot = self._enis.pop(eni_id, None)
+        if slot is not None:
+            self._primaries.pop(slot.eni.primary_address, None)
+
+    def _put_address(self, address: Address) -> None:
+        self._drop_address(address.address)
+        self._addresses[address.address] = address
+        self._count(address, 1)
+        if address.state is AddressState.FREE:
+            self._enis[address.eni_id].bucket(address.prefix).put_free(address)
+        elif address.state is AddressState.RESERVED and address.owner is not None:
+            self._reservations[address.owner] = address.address
+
+    def _drop_address(self, address: IPv4Address) -> None:
+        old = self._addresses.pop(address, None)
+        if old is None:
+            return
+        slot = self._enis[old.eni_id]
+        if old.state is AddressState.FREE:
+            slot.bucket(old.prefix).drop_free(old)
+        elif old.state is AddressState.RESERVED and old.owner is not None:
+            self._reservations.pop(old.owner, None)
+        self._count(old, -1)
+        slot.forget_empty(old.prefix)
+
+    def _count(self, address: Address, sign: int) -> None:
+        slot = self._enis[address.eni_id]
+        slot.counts[address.state] += sign
+        if address.state in IN_USE:
+            slot.bucket(address.prefix).in_use_count += sign
+        slot.bucket(address.prefix).total_count += sign
+        if slot.eni.managed:
+            self._counts[address.state] += sign
+
+    def _pool_counts(self) -> PoolCounts:
+        counts = self._counts
+        return PoolCounts(
+            free=counts[AddressState.FREE],
+            reserved=counts[AddressState.RESERVED],
+            assigned=counts[AddressState.ASSIGNED],
+            cooling=counts[AddressState.COOLING],
+            quarantined=counts[AddressState.QUARANTINED],
+        )
+
+    def _pool_empty(self, key: AttachmentKey) -> PoolEmptyError:
+        counts = self._pool_counts()
+        details = str(counts)
+        if counts.free:
+            details += " (the free ones are on ENIs that are not ready, or are just being changed)"
+        return PoolEmptyError(f"no address is free for sandbox {key.container_id}", details=details)
+
+
+@dataclass(slots=True)
+class _Bucket:
+    """The addresses of one prefix, or those of an ENI outside any; `free` by (since, address as a number)."""
+
+    free: list[tuple[datetime, int]] = field(default_factory=list)
+    in_use_count: int = 0
+    total_count: int = 0
+
+    def put_free(self, address: Address) -> None:
+        entry = (address.since, int(address.address))
+        place = bisect_left(self.free, entry)
+        if place == len(self.free) or self.free[place] != entry:
+            insort(self.free, entry)
+
+    def drop_free(self, address: Address) -> None:
+        entry = (address.since, int(address.address))
+        place = bisect_left(self.free, entry)
+        if place < len(self.free) and self.free[place] == entry:
+            del self.free[place]
+
+
+@dataclass(slots=True)
+class _EniSlot:
+    """One ENI with its buckets."""
+
+    eni: Eni
+    counts: dict[AddressState, int] = field(default_factory=lambda: dict.fromkeys(AddressState, 0))
+    buckets: dict[IPv4Network | None, _Bucket] = field(default_factory=dict)
+
+    @property
+    def is_assignable(self) -> bool:
+        eni = self.eni
+        if not (eni.state is EniState.ATTACHED and eni.host_ready and eni.managed):
+            return False
+        return any(bucket.free for bucket in self.buckets.values())
+
+    def preference(self) -> tuple[int, int, int, str]:
+        in_use = self.counts[AddressState.ASSIGNED] + self.counts[AddressState.RESERVED]
+        return -in_use, self.eni.network_card, self.eni.device_index, self.eni.eni_id
+
+    def densest_bucket(self) -> _Bucket:
+        order = {prefix: -1 if prefix is None else int(prefix.network_address) for prefix in self.buckets}
+        with_free = [prefix for prefix, bucket in self.buckets.items() if bucket.free]
+        return self.buckets[min(with_free, key=lambda prefix: (-self.buckets[prefix].in_use_count, order[prefix]))]
+
+    def bucket(self, prefix: IPv4Network | None) -> _Bucket:
+        found = self.buckets.get(prefix)
+        if found is None:
+            found = self.buckets[prefix] = _Bucket()
+        return found
+
+    def forget_empty(self, prefix: IPv4Network | None) -> None:
+        if self.buckets[prefix].total_count == 0:
+            del self.buckets[prefix]
+
+
+def _merge(target: dict[K, V], changes: dict[K, V | None]) -> None:
+    for key, value in changes.items():
+        if value is None:
+            target.pop(key, None)
+        else:
+            target[key] = value

@@ -1,0 +1,90 @@
+"""The ledger: what happened to every address, written in the transaction that did it.
+
+Bounded, because `/run` is memory that is charged to the daemon: every so often the oldest rows beyond the limit go, in the
+same transaction as the rows that pushed them out.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from ipaddress import IPv4Address
+
+from sqlalchemy import bindparam, delete, func, insert, or_, select
+
+from ipamd.datastore import schema
+from ipamd.datastore.disk import Disk
+from ipamd.datastore.rows import Params, read_entry, time_text
+from ipamd.model.ids import AttachmentKey, EniId
+from ipamd.model.ledger import LedgerEntry, LedgerEvent
+
+LEDGER_LIMIT = 20_000
+"""Rows. Ours: four rows a sandbox make 5,000 sandboxes, in about 6 MB of tmpfs."""
+
+PRUNE_EVERY = 500
+"""Rows written between two prunings. Ours: one DELETE of 500 rows costs less than 2 ms."""
+
+_INSERT = insert(schema.ledger)
+_NEWEST = select(func.max(schema.ledger.c.sequence))
+_PRUNE = delete(schema.ledger).where(schema.ledger.c.sequence <= bindparam("last"))
+_HISTORY = (
+    select(schema.ledger)
+    .where(
+        or_(
+            schema.ledger.c.address == bindparam("subject"),
+            # A range instead of LIKE: it uses the index, tells upper from lower case, and nothing needs escaping.
+            schema.ledger.c.container_id.between(bindparam("subject"), bindparam("beyond")),
+        )
+    )
+    .order_by(schema.ledger.c.sequence.desc())
+    .limit(bindparam("row_limit"))
+)
+_HIGHEST = "\U0010ffff"
+
+
+class Ledger:
+    """Writer and reader of the ledger. Used under the disk's lock only."""
+
+    def __init__(self, disk: Disk, *, limit: int = LEDGER_LIMIT) -> None:
+        self._disk = disk
+        self._limit = limit
+        self._unpruned_count = PRUNE_EVERY  # the first write prunes: the last process may have stopped just before
+
+    def write(self, entries: list[Params]) -> None:
+        """Append rows within the open transaction."""
+        if not entries:
+            return
+        self._disk.execute(_INSERT, entries, subject="writing the ledger")
+        self._unpruned_count += len(entries)
+        if self._unpruned_count >= PRUNE_EVERY:
+            newest = self._disk.execute(_NEWEST, subject="pruning the ledger").scalar_one()
+            self._disk.execute(_PRUNE, {"last": newest - self._limit}, subject="pruning the ledger")
+            self._unpruned_count = 0
+
+    def read(self, subject: str, *, limit: int) -> tuple[LedgerEntry, ...]:
+        """Find the last `limit` rows of an address or of container IDs that begin with `subject`, oldest first."""
+        if not subject or limit <= 0:
+            return ()
+        params: Params = {"subject": subject, "beyond": subject + _HIGHEST, "row_limit": limit}
+        rows = self._disk.execute(_HISTORY, params, subject=f"reading the history of {subject!r}").all()
+        return tuple(read_entry(row) for row in reversed(rows))
+
+
+def entry(
+    event: LedgerEvent,
+    *,
+    at: datetime,
+    address: IPv4Address | None = None,
+    key: AttachmentKey | None = None,
+    eni_id: EniId | None = None,
+    detail: str = "",
+) -> Params:
+    """Build one row."""
+    return {
+        "at": time_text(at),
+        "event": event.value,
+        "address": "" if address is None else str(address),
+        "container_id": "" if key is None else key.container_id,
+        "ifname": "" if key is None else key.ifname,
+        "eni_id": eni_id or "",
+        "detail": detail,
+    }

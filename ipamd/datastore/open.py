@@ -1,0 +1,204 @@
+"""Open the datastore at start: decide what the file that is there is worth, and say so.
+
+The file lives in `/run` and describes network namespaces, which die at reboot: a file of another boot is stale, whatever it says.
+A damaged file is kept for diagnosis, never repaired and never deleted on the spot; state is then rebuilt from kernel and CRI
+(design 3, 6). A file of a newer release is left untouched, because going on with a guess could give one address twice (I1).
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+
+from sqlalchemy import insert, select
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+from ipamd import __version__
+from ipamd.datastore import schema
+from ipamd.datastore.audit import contradictions
+from ipamd.datastore.disk import Disk, refusals
+from ipamd.datastore.ledger import LEDGER_LIMIT
+from ipamd.datastore.repository import SqlDatastore, no_failpoint
+from ipamd.datastore.rows import read_contents, time_text
+from ipamd.datastore.set_aside import set_aside
+from ipamd.model.errors import DatastoreError, SchemaVersionError
+from ipamd.ports import Clock
+
+BOOT_ID_PATH = Path("/proc/sys/kernel/random/boot_id")
+"""Another value after every boot. Source: proc(5), random(4)."""
+
+DAMAGE = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
+"""Result codes that speak about the file's content rather than about the disk. Source: sqlite.org/rescode.html."""
+
+
+class OpenOutcome(StrEnum):
+    """What was there."""
+
+    CREATED = "created"
+    INTACT = "intact"
+    CORRUPT = "corrupt"
+    OTHER_BOOT = "other-boot"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenReport:
+    """What happened at open. `kept` is where the former file is now; `problems` are what the audit found in a readable file."""
+
+    outcome: OpenOutcome
+    detail: str
+    kept: Path | None = None
+    problems: tuple[str, ...] = ()
+
+    @property
+    def is_intact(self) -> bool:
+        """Same boot and a clean audit: ADD may be served without asking CRI first (design 6)."""
+        return self.outcome is OpenOutcome.INTACT and not self.problems
+
+    def __str__(self) -> str:
+        return f"datastore {self.outcome}: {self.detail}"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedDatastore:
+    """The datastore, and how it came to be."""
+
+    datastore: SqlDatastore
+    report: OpenReport
+
+
+def current_boot_id(path: Path = BOOT_ID_PATH) -> str:
+    """Read which boot this is. Raises: DatastoreError."""
+    try:
+        return path.read_text().strip()
+    except OSError as error:
+        raise DatastoreError(f"the boot ID cannot be read from {path}", details=str(error)) from error
+
+
+def open_datastore(
+    path: Path,
+    *,
+    boot_id: str,
+    clock: Clock,
+    failpoint: Callable[[str], None] = no_failpoint,
+    lock_wait_s: float = 2.0,
+    ledger_limit: int = LEDGER_LIMIT,
+) -> OpenedDatastore:
+    """Open `path`, or start an empty datastore there, setting aside a file that is damaged or of another boot.
+
+    Args:
+        boot_id: `current_boot_id()`.
+        failpoint: called with each of `repository.FAILPOINTS`; for crash tests.
+        lock_wait_s: how long to wait for a predecessor that still holds the file.
+    Raises: SchemaVersionError if a newer release wrote it, with the file untouched; DatastoreError if the disk refuses or another
+        process has it open.
+    """
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        report = _examine(path, boot_id=boot_id, lock_wait_s=lock_wait_s)
+        if report.outcome is not OpenOutcome.INTACT:
+            kept = set_aside(path, why=report.outcome.value, now=clock.now())
+            detail = report.detail if kept is None else f"{report.detail}; the former file is kept as {kept}"
+            report = OpenReport(report.outcome, detail, kept)
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise DatastoreError(f"{path} cannot be opened: {error}", details="look at the run directory") from error
+    disk = Disk(path, lock_wait_s=lock_wait_s)
+    Path(f"{path}-shm").unlink(missing_ok=True)  # the probe made it; with the exclusive lock nobody maps it
+    try:
+        if report.outcome is not OpenOutcome.INTACT:
+            _create(disk, boot_id=boot_id, now=clock.now())
+        with refusals(f"reading {path}"):
+            contents = read_contents(disk.connection)
+            disk.connection.rollback()
+    except BaseException:
+        disk.close()
+        raise
+    store = SqlDatastore(disk, contents, clock=clock, failpoint=failpoint, ledger_limit=ledger_limit)
+    return OpenedDatastore(store, report)
+
+
+def _examine(path: Path, *, boot_id: str, lock_wait_s: float) -> OpenReport:
+    """Judge the file without changing it."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return OpenReport(OpenOutcome.CREATED, f"{path} did not exist")
+    if not stat.S_ISREG(found.st_mode):
+        return OpenReport(OpenOutcome.CORRUPT, f"{path} is not a regular file")
+    if found.st_size == 0:
+        return OpenReport(OpenOutcome.CORRUPT, f"{path} is empty: truncated, or ipamd was killed while creating it")
+    try:
+        probe = Disk(path, lock_wait_s=lock_wait_s, is_probe=True)
+    except DatastoreError as error:
+        return _judge(error)
+    try:
+        with refusals(f"reading {path}"):
+            return _examine_content(probe, boot_id=boot_id)
+    except ValueError as error:
+        return OpenReport(OpenOutcome.CORRUPT, f"a value is none of ours: {error}")
+    except SchemaVersionError:
+        raise
+    except DatastoreError as error:
+        return _judge(error)
+    finally:
+        probe.close()
+
+
+def _judge(error: DatastoreError) -> OpenReport:
+    """Tell damage, which a new file cures, from a disk that refuses or a file in use, which it does not."""
+    if error.details.startswith(DAMAGE):
+        return OpenReport(OpenOutcome.CORRUPT, error.message)
+    raise error
+
+
+def _examine_content(probe: Disk, *, boot_id: str) -> OpenReport:
+    def pragma(name: str) -> list[str]:
+        return [", ".join(map(str, row)) for row in probe.connection.exec_driver_sql(f"PRAGMA {name}")]
+
+    path = probe.path
+    version = int(pragma("user_version")[0])
+    if version > schema.SCHEMA_VERSION:
+        raise SchemaVersionError(
+            f"{path} was written by a newer release (schema {version}, this one knows {schema.SCHEMA_VERSION})",
+            details="run that release or a later one; or drain the node and reboot it, which starts an empty datastore",
+        )
+    check = pragma("quick_check")
+    if check != ["ok"]:
+        return OpenReport(OpenOutcome.CORRUPT, f"SQLite's quick_check says: {'; '.join(check[:3])}")
+    names = {row[0] for row in probe.connection.exec_driver_sql("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+    missing = sorted(table.name for table in schema.TABLES if table.name not in names)
+    if version < 1 or missing:
+        return OpenReport(OpenOutcome.CORRUPT, f"schema {version} without tables {', '.join(missing) or '-'}")
+    meta = {row.name: row.value for row in probe.connection.execute(select(schema.meta))}
+    if meta.get("boot_id") != boot_id:
+        return OpenReport(OpenOutcome.OTHER_BOOT, f"it describes boot {meta.get('boot_id')}, this is boot {boot_id}")
+    orphans = pragma("foreign_key_check")
+    if orphans:
+        return OpenReport(OpenOutcome.CORRUPT, f"rows without the row they point to: {'; '.join(orphans[:3])}")
+    contents = read_contents(probe.connection)
+    problems = tuple(contradictions(contents))
+    detail = f"{len(contents.attachments)} attachments, {len(contents.addresses)} addresses, {len(contents.enis)} ENIs"
+    if problems:
+        detail += f"; the audit found {len(problems)}: {problems[0]}"
+    return OpenReport(OpenOutcome.INTACT, detail, problems=problems)
+
+
+def _create(disk: Disk, *, boot_id: str, now: datetime) -> None:
+    """Make the schema, all in one transaction: a file either has a version and all tables, or is empty."""
+    disk.begin()
+    with refusals(f"creating {disk.path}"):
+        for table in schema.TABLES:
+            disk.connection.execute(CreateTable(table))
+            for index in sorted(table.indexes, key=lambda index: str(index.name)):
+                disk.connection.execute(CreateIndex(index))
+        for trigger in schema.TRIGGERS:
+            disk.connection.exec_driver_sql(trigger)
+        facts = {"boot_id": boot_id, "created_at": time_text(now.astimezone(UTC)), "created_by": __version__}
+        disk.connection.execute(insert(schema.meta), [{"name": name, "value": value} for name, value in facts.items()])
+        disk.connection.exec_driver_sql(f"PRAGMA user_version = {schema.SCHEMA_VERSION}")
+    disk.commit()

@@ -1,0 +1,210 @@
+"""Between rows and the model: the one place that knows how a value is spelled on disk.
+
+Times are ISO 8601 in UTC, always with microseconds, so that text order is time order; addresses are dotted; both so that an
+operator reads them with `sqlite3`. Everything reads back equal to what was written.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from ipaddress import IPv4Address, IPv4Network
+from typing import Any
+
+from sqlalchemy import Connection, Row, Select, select
+
+from ipamd.datastore import schema
+from ipamd.model.address import Address, AddressState
+from ipamd.model.attachment import Attachment, NetnsIdentity, Origin
+from ipamd.model.eni import Eni, EniState
+from ipamd.model.ids import AttachmentKey, ContainerId, EniId, IfName, MacAddress, SubnetId
+from ipamd.model.ledger import Intent, IntentKind, LedgerEntry, LedgerEvent
+
+Params = dict[str, str | int | bytes | None]
+"""The values of one row by column."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """All that memory holds a copy of. On disk no address is reserved (I5)."""
+
+    enis: dict[EniId, Eni]
+    addresses: dict[IPv4Address, Address]
+    attachments: dict[AttachmentKey, Attachment]
+    tombstones: dict[AttachmentKey, datetime]
+    intents: dict[str, Intent]
+
+
+def read_contents(connection: Connection) -> Contents:
+    """Read every table that memory mirrors. Raises: ValueError for a value that is none of ours."""
+
+    def rows(query: Select[Any]) -> list[Row[Any]]:
+        return list(connection.execute(query))
+
+    attachments = [_attachment(row) for row in rows(select(schema.attachment))]
+    return Contents(
+        enis={eni.eni_id: eni for eni in map(_eni, rows(select(schema.eni)))},
+        addresses={address.address: address for address in map(_address, rows(select(schema.address)))},
+        attachments={attachment.key: attachment for attachment in attachments},
+        tombstones={_key(row): read_time(row.at) for row in rows(select(schema.tombstone))},
+        intents={intent.intent_id: intent for intent in map(_intent, rows(select(schema.intent)))},
+    )
+
+
+def time_text(moment: datetime) -> str:
+    """Spell an aware time. Raises: ValueError for a naive one."""
+    if moment.tzinfo is not UTC:
+        if moment.tzinfo is None:
+            raise ValueError(f"{moment} has no time zone")
+        moment = moment.astimezone(UTC)
+    return moment.isoformat(timespec="microseconds")
+
+
+def read_time(text: str) -> datetime:
+    """Read what `time_text` wrote. Raises: ValueError."""
+    return datetime.fromisoformat(text).astimezone(UTC)
+
+
+def key_params(key: AttachmentKey) -> Params:
+    """The primary key of an attachment or tombstone."""
+    return {"container_id": key.container_id, "ifname": key.ifname}
+
+
+def eni_params(eni: Eni) -> Params:
+    """Spell an ENI."""
+    return {
+        "eni_id": eni.eni_id,
+        "mac": eni.mac,
+        "device_index": eni.device_index,
+        "network_card": eni.network_card,
+        "subnet_id": eni.subnet_id,
+        "subnet_cidr": str(eni.subnet_cidr),
+        "primary_address": str(eni.primary_address),
+        "is_primary": int(eni.is_primary),
+        "state": eni.state.value,
+        "host_ready": int(eni.host_ready),
+        "created_by_us": int(eni.created_by_us),
+        "managed": int(eni.managed),
+    }
+
+
+def address_params(address: Address) -> Params:
+    """Spell an address."""
+    return {
+        "address": str(address.address),
+        "eni_id": address.eni_id,
+        "prefix": None if address.prefix is None else str(address.prefix),
+        "state": address.state.value,
+        "since": time_text(address.since),
+        "container_id": None if address.owner is None else address.owner.container_id,
+        "ifname": None if address.owner is None else address.owner.ifname,
+        "cooling_until": None if address.cooling_until is None else time_text(address.cooling_until),
+        "reason": address.reason,
+    }
+
+
+def attachment_params(attachment: Attachment) -> Params:
+    """Spell an attachment."""
+    return {
+        "container_id": attachment.key.container_id,
+        "ifname": attachment.key.ifname,
+        "address": str(attachment.address),
+        "eni_id": attachment.eni_id,
+        "route_table": attachment.route_table,
+        "host_veth": attachment.host_veth,
+        "netns": attachment.netns,
+        "netns_device": attachment.netns_identity.device,
+        "netns_inode": attachment.netns_identity.inode,
+        "fingerprint": attachment.fingerprint,
+        "result": attachment.result,
+        "created_at": time_text(attachment.created_at),
+        "origin": attachment.origin.value,
+        "network_name": attachment.network_name,
+        "pod_namespace": attachment.pod_namespace,
+        "pod_name": attachment.pod_name,
+        "pod_uid": attachment.pod_uid,
+    }
+
+
+def intent_params(intent: Intent) -> Params:
+    """Spell an intent."""
+    return {
+        "intent_id": intent.intent_id,
+        "kind": intent.kind.value,
+        "opened_at": time_text(intent.opened_at),
+        "payload": json.dumps(dict(intent.payload), sort_keys=True),
+        "client_token": intent.client_token,
+    }
+
+
+def read_entry(row: Row[Any]) -> LedgerEntry:
+    """Read a ledger row."""
+    return LedgerEntry(
+        row.sequence,
+        read_time(row.at),
+        LedgerEvent(row.event),
+        address=row.address,
+        container_id=row.container_id,
+        ifname=row.ifname,
+        eni_id=row.eni_id,
+        detail=row.detail,
+    )
+
+
+def _key(row: Row[Any]) -> AttachmentKey:
+    return AttachmentKey(ContainerId(row.container_id), IfName(row.ifname))
+
+
+def _eni(row: Row[Any]) -> Eni:
+    return Eni(
+        eni_id=EniId(row.eni_id),
+        mac=MacAddress(row.mac),
+        device_index=row.device_index,
+        network_card=row.network_card,
+        subnet_id=SubnetId(row.subnet_id),
+        subnet_cidr=IPv4Network(row.subnet_cidr),
+        primary_address=IPv4Address(row.primary_address),
+        is_primary=bool(row.is_primary),
+        state=EniState(row.state),
+        host_ready=bool(row.host_ready),
+        created_by_us=bool(row.created_by_us),
+        managed=bool(row.managed),
+    )
+
+
+def _address(row: Row[Any]) -> Address:
+    return Address(
+        address=IPv4Address(row.address),
+        eni_id=EniId(row.eni_id),
+        state=AddressState(row.state),
+        since=read_time(row.since),
+        prefix=None if row.prefix is None else IPv4Network(row.prefix),
+        owner=None if row.container_id is None else _key(row),
+        cooling_until=None if row.cooling_until is None else read_time(row.cooling_until),
+        reason=row.reason,
+    )
+
+
+def _attachment(row: Row[Any]) -> Attachment:
+    return Attachment(
+        key=_key(row),
+        address=IPv4Address(row.address),
+        eni_id=EniId(row.eni_id),
+        route_table=row.route_table,
+        host_veth=row.host_veth,
+        netns=row.netns,
+        netns_identity=NetnsIdentity(row.netns_device, row.netns_inode),
+        fingerprint=row.fingerprint,
+        result=row.result,
+        created_at=read_time(row.created_at),
+        origin=Origin(row.origin),
+        network_name=row.network_name,
+        pod_namespace=row.pod_namespace,
+        pod_name=row.pod_name,
+        pod_uid=row.pod_uid,
+    )
+
+
+def _intent(row: Row[Any]) -> Intent:
+    return Intent(row.intent_id, IntentKind(row.kind), read_time(row.opened_at), json.loads(row.payload), row.client_token)

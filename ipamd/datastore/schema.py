@@ -1,0 +1,201 @@
+"""The tables, with the invariants as constraints: what can be said in SQL is not an `if`.
+
+An attachment and its address point at each other through all of (address, ENI, container ID, interface name), deferred to
+COMMIT: neither can exist without the other, on either side (I1). `reserved` has no spelling on disk (I5). Triggers say what a
+CHECK cannot: I2, I4, I6 and I8 across rows. Rejected: one JSON column per row (constraints could not see into it); integers for
+addresses and times (an operator with `sqlite3` could not read them).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+from sqlalchemy import (
+    CheckConstraint,
+    Column,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+from sqlalchemy.schema import SchemaItem
+
+from ipamd.model.address import AddressState
+from ipamd.model.eni import PREFIX_LENGTH, EniState
+
+SCHEMA_VERSION = 1
+"""Written to `user_version`. A release that changes a table adds one and a step that leads there from the version before."""
+
+STRICT = sqlite3.sqlite_version_info >= (3, 37, 0)
+"""Whether SQLite can refuse a value of the wrong type. Source: sqlite.org/stricttables.html."""
+
+DISK_STATES = tuple(state for state in AddressState if state is not AddressState.RESERVED)
+
+_metadata = MetaData()
+
+
+def _text(name: str, *, nullable: bool = False, primary_key: bool = False) -> Column[str]:
+    return Column(name, Text, nullable=nullable, primary_key=primary_key)
+
+
+def _flag(name: str) -> Column[int]:
+    return Column(name, Integer, CheckConstraint(f"{name} IN (0, 1)"), nullable=False)
+
+
+def _one_of(name: str, values: tuple[str, ...]) -> CheckConstraint:
+    return CheckConstraint(f"{name} IN ({', '.join(repr(str(value)) for value in values)})")
+
+
+def _table(name: str, *parts: SchemaItem, with_rowid: bool = False) -> Table:
+    return Table(name, _metadata, *parts, sqlite_strict=STRICT, sqlite_with_rowid=with_rowid)
+
+
+meta = _table("meta", _text("name", primary_key=True), _text("value"))
+
+eni = _table(
+    "eni",
+    _text("eni_id", primary_key=True),
+    _text("mac"),
+    Column("device_index", Integer, nullable=False),
+    Column("network_card", Integer, nullable=False),
+    _text("subnet_id"),
+    _text("subnet_cidr"),
+    _text("primary_address"),
+    _flag("is_primary"),
+    _text("state"),
+    _flag("host_ready"),
+    _flag("created_by_us"),
+    _flag("managed"),
+    UniqueConstraint("primary_address"),
+    _one_of("state", tuple(EniState)),
+)
+
+prefix = _table(
+    "prefix",
+    _text("prefix", primary_key=True),
+    _text("eni_id"),
+    UniqueConstraint("prefix", "eni_id"),
+    ForeignKeyConstraint(["eni_id"], ["eni.eni_id"]),
+    CheckConstraint(f"prefix LIKE '%/{PREFIX_LENGTH}'"),
+)
+
+address = _table(
+    "address",
+    _text("address", primary_key=True),
+    _text("eni_id"),
+    _text("prefix", nullable=True),
+    _text("state"),
+    _text("since"),
+    _text("container_id", nullable=True),
+    _text("ifname", nullable=True),
+    _text("cooling_until", nullable=True),
+    _text("reason"),
+    UniqueConstraint("address", "eni_id", "container_id", "ifname"),
+    UniqueConstraint("container_id", "ifname"),
+    ForeignKeyConstraint(["eni_id"], ["eni.eni_id"]),
+    ForeignKeyConstraint(["prefix", "eni_id"], ["prefix.prefix", "prefix.eni_id"]),
+    ForeignKeyConstraint(
+        ["address", "eni_id", "container_id", "ifname"],
+        ["attachment.address", "attachment.eni_id", "attachment.container_id", "attachment.ifname"],
+        deferrable=True,
+        initially="DEFERRED",
+    ),
+    _one_of("state", DISK_STATES),
+    CheckConstraint("(state = 'assigned') = (container_id IS NOT NULL)"),
+    CheckConstraint("(container_id IS NULL) = (ifname IS NULL)"),
+    CheckConstraint("(state = 'cooling') = (cooling_until IS NOT NULL)"),
+)
+
+attachment = _table(
+    "attachment",
+    _text("container_id", primary_key=True),
+    _text("ifname", primary_key=True),
+    _text("address"),
+    _text("eni_id"),
+    Column("route_table", Integer, nullable=False),
+    _text("host_veth"),
+    _text("netns"),
+    Column("netns_device", Integer, nullable=False),
+    Column("netns_inode", Integer, nullable=False),
+    _text("fingerprint"),
+    Column("result", LargeBinary, nullable=False),
+    _text("created_at"),
+    _text("origin"),
+    _text("network_name"),
+    _text("pod_namespace"),
+    _text("pod_name"),
+    _text("pod_uid"),
+    UniqueConstraint("address"),
+    UniqueConstraint("address", "eni_id", "container_id", "ifname"),
+    ForeignKeyConstraint(
+        ["address", "eni_id", "container_id", "ifname"],
+        ["address.address", "address.eni_id", "address.container_id", "address.ifname"],
+        deferrable=True,
+        initially="DEFERRED",
+    ),
+)
+
+tombstone = _table("tombstone", _text("container_id", primary_key=True), _text("ifname", primary_key=True), _text("at"))
+
+intent = _table(
+    "intent",
+    _text("intent_id", primary_key=True),
+    _text("kind"),
+    _text("opened_at"),
+    _text("payload"),
+    _text("client_token"),
+)
+
+ledger = _table(
+    "ledger",
+    Column("sequence", Integer, primary_key=True),
+    _text("at"),
+    _text("event"),
+    _text("address"),
+    _text("container_id"),
+    _text("ifname"),
+    _text("eni_id"),
+    _text("detail"),
+    with_rowid=True,
+)
+Index("ledger_address", ledger.c.address)
+Index("ledger_container_id", ledger.c.container_id)
+
+TABLES = (meta, eni, prefix, address, attachment, tombstone, intent, ledger)
+"""In the order of creation."""
+
+TRIGGERS = (
+    """
+    CREATE TRIGGER address_is_not_primary BEFORE INSERT ON address
+    WHEN EXISTS (SELECT 1 FROM eni WHERE primary_address = NEW.address)
+    BEGIN SELECT RAISE(ABORT, 'I6: the primary address of an ENI is never given to a sandbox'); END
+    """,
+    """
+    CREATE TRIGGER eni_primary_is_not_given BEFORE INSERT ON eni
+    WHEN EXISTS (SELECT 1 FROM address WHERE address = NEW.primary_address)
+    BEGIN SELECT RAISE(ABORT, 'I6: the primary address of an ENI is never given to a sandbox'); END
+    """,
+    """
+    CREATE TRIGGER eni_primary_stays_ungiven BEFORE UPDATE OF primary_address ON eni
+    WHEN EXISTS (SELECT 1 FROM address WHERE address = NEW.primary_address)
+    BEGIN SELECT RAISE(ABORT, 'I6: the primary address of an ENI is never given to a sandbox'); END
+    """,
+    """
+    CREATE TRIGGER assigned_is_not_removed BEFORE DELETE ON address WHEN OLD.state = 'assigned'
+    BEGIN SELECT RAISE(ABORT, 'I2: the address of a live sandbox is untouchable'); END
+    """,
+    """
+    CREATE TRIGGER assigned_cools_first BEFORE UPDATE OF state ON address
+    WHEN OLD.state = 'assigned' AND NEW.state <> 'cooling'
+    BEGIN SELECT RAISE(ABORT, 'I8: an assigned address cools before anything else'); END
+    """,
+    """
+    CREATE TRIGGER deleted_sandbox_stays_deleted BEFORE INSERT ON attachment
+    WHEN EXISTS (SELECT 1 FROM tombstone WHERE container_id = NEW.container_id AND ifname = NEW.ifname)
+    BEGIN SELECT RAISE(ABORT, 'I4: DEL was done for this key'); END
+    """,
+)

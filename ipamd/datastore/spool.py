@@ -1,0 +1,227 @@
+"""The daemon's side of the spool: DELs that the plugin left while nobody listened (I3).
+
+The plugin takes `spool.lock` shared, tries the socket once more, then writes `.tmp-*`, syncs and renames it to `del-*`. The
+daemon listens before it takes the lock exclusively: whoever holds it shared either reaches the daemon or has its entry seen
+here. What is not a plain file of ours is moved aside, never followed. The plugin's half: cni_plugin/spool.py.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import re
+import shutil
+import stat
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ipamd.model.errors import DatastoreError, TryAgainError
+from ipamd.ports import Clock, Spool, SpoolEntry
+
+ENTRY_MAX_BYTES = 2 * 1024 * 1024
+"""Ours: the largest envelope is a network configuration, which runtimes keep far below 1 MiB."""
+
+LOCK_WAIT_S = 5.0
+"""Ours: a plugin holds the lock for one write and one fsync, some milliseconds."""
+
+LOCK_PAUSE_S = 0.01
+HALF_WRITTEN_MAX_AGE_S = 3600.0
+"""Ours: no plugin lives an hour; kubelet gives up after four minutes (design 4)."""
+
+KEPT_COUNT = 32
+"""Damaged entries kept at most, the newest ones. Ours: `/run` is memory."""
+
+ENTRY_PREFIX = "del-"
+HALF_WRITTEN_PREFIX = ".tmp-"
+_MONOTONIC_NS = re.compile(r"-(\d{6,})$")
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+logger = logging.getLogger(__name__)
+
+
+class FileSpool(Spool):
+    """The spool in a run directory that only root can write."""
+
+    def __init__(
+        self,
+        run_dir: Path,
+        *,
+        clock: Clock,
+        pause: Callable[[float], None] = time.sleep,
+        lock_wait_s: float = LOCK_WAIT_S,
+    ) -> None:
+        self._lock_path = run_dir / "spool.lock"
+        self._directory = run_dir / "spool"
+        self._kept = run_dir / "spool-bad"
+        self._clock = clock
+        self._pause = pause
+        self._lock_wait_s = lock_wait_s
+
+    def pending_count(self) -> int:
+        """See Spool. Takes no lock."""
+        try:
+            return sum(path.name.startswith(ENTRY_PREFIX) for path in self._directory.iterdir())
+        except (FileNotFoundError, NotADirectoryError):
+            return 0
+        except OSError as error:
+            raise _refused(self._directory, error) from error
+
+    @contextmanager
+    def replay(self) -> Iterator[Iterator[SpoolEntry]]:
+        """See Spool. Raises: TryAgainError if plugins hold the lock for too long; DatastoreError if the disk refuses."""
+        try:
+            lock = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise _refused(self._lock_path, error) from error
+        try:
+            self._lock(lock)
+            yield self._entries()
+        finally:
+            os.close(lock)  # frees the lock
+
+    def _lock(self, handle: int) -> None:
+        """Take the lock within the bound. It is polled: a blocking flock has no deadline."""
+        deadline = self._clock.monotonic() + self._lock_wait_s
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if self._clock.monotonic() >= deadline:
+                    raise TryAgainError(
+                        f"the spool lock {self._lock_path} was not free for {self._lock_wait_s:g} s",
+                        details=f"a vpc-cni process holds it: `fuser {self._lock_path}` names it; DELs stay spooled meanwhile",
+                    ) from None
+            except OSError as error:
+                raise _refused(self._lock_path, error) from error
+            self._pause(LOCK_PAUSE_S)
+
+    def _entries(self) -> Iterator[SpoolEntry]:
+        try:
+            directory = os.open(self._directory, _DIRECTORY)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise _refused(self._directory, error) from error
+        try:
+            self._drop_half_written(directory)
+            names = [name for name in _names(directory) if name.startswith(ENTRY_PREFIX)]
+            for name in _oldest_first(names, directory):
+                entry = FileSpoolEntry(name, self._directory, self._kept)
+                problem = entry.load(directory)
+                if problem:
+                    entry.set_aside(problem)
+                else:
+                    yield entry
+        except OSError as error:
+            raise _refused(self._directory, error) from error
+        finally:
+            os.close(directory)
+
+    def _drop_half_written(self, directory: int) -> None:
+        oldest = self._clock.now().timestamp() - HALF_WRITTEN_MAX_AGE_S
+        for name in _names(directory):
+            if name.startswith(HALF_WRITTEN_PREFIX):
+                found = os.stat(name, dir_fd=directory, follow_symlinks=False)
+                if found.st_mtime < oldest and not stat.S_ISDIR(found.st_mode):
+                    os.unlink(name, dir_fd=directory)
+
+
+class FileSpoolEntry(SpoolEntry):
+    """One entry; its file was read while the lock was held."""
+
+    def __init__(self, name: str, directory: Path, kept: Path) -> None:
+        self._name = name
+        self._directory = directory
+        self._kept = kept
+        self._request = b""
+
+    @property
+    def name(self) -> str:
+        """See SpoolEntry."""
+        return self._name
+
+    @property
+    def request(self) -> bytes:
+        """See SpoolEntry."""
+        return self._request
+
+    def done(self) -> None:
+        """See SpoolEntry. Durable when it returns; a second call is fine."""
+        try:
+            (self._directory / self._name).unlink(missing_ok=True)
+            _sync(self._directory)
+        except OSError as error:
+            raise _refused(self._directory / self._name, error) from error
+
+    def set_aside(self, reason: str) -> None:
+        """See SpoolEntry. Only the newest ones are kept."""
+        try:
+            self._kept.mkdir(mode=0o700, exist_ok=True)
+            number = 0
+            while os.path.lexists(target := self._kept / (f"{self._name}.{number}" if number else self._name)):
+                number += 1
+            (self._directory / self._name).rename(target)
+            _prune(self._kept)
+            _sync(self._kept)
+            _sync(self._directory)
+        except OSError as error:
+            raise _refused(self._directory / self._name, error) from error
+        logger.warning("spool entry %s was not replayed: %s; it is kept as %s", self._name, reason, target)
+
+    def load(self, directory: int) -> str:
+        """Read the file. Returns: why it cannot be replayed, or an empty string."""
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        try:
+            handle = os.open(self._name, flags, dir_fd=directory)
+        except OSError as error:
+            return f"it cannot be opened ({error.strerror})"
+        try:
+            found = os.fstat(handle)
+            if not stat.S_ISREG(found.st_mode):
+                return "it is not a regular file"
+            if found.st_uid != os.geteuid():
+                return f"it belongs to user {found.st_uid}"
+            if not 0 < found.st_size <= ENTRY_MAX_BYTES:
+                return f"it has {found.st_size} bytes, where 1 to {ENTRY_MAX_BYTES} are allowed"
+            with os.fdopen(handle, "rb", closefd=False) as file:
+                self._request = file.read(ENTRY_MAX_BYTES)
+            return ""
+        finally:
+            os.close(handle)
+
+
+def _names(directory: int) -> list[str]:
+    return os.listdir(directory)  # by descriptor, so that the directory cannot be changed under us
+
+
+def _oldest_first(names: list[str], directory: int) -> list[str]:
+    """Order by the monotonic nanoseconds that end a name; by modification time if any name lacks them: never a mixture."""
+    stamps = {name: match for name in names if (match := _MONOTONIC_NS.search(name))}
+    if len(stamps) == len(names):
+        return sorted(names, key=lambda name: (int(stamps[name][1]), name))
+    return sorted(names, key=lambda name: (os.stat(name, dir_fd=directory, follow_symlinks=False).st_mtime_ns, name))
+
+
+def _prune(directory: Path) -> None:
+    entries = sorted(directory.iterdir(), key=lambda path: (path.lstat().st_ctime_ns, path.name))
+    for path in entries[:-KEPT_COUNT]:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def _sync(directory: Path) -> None:
+    handle = os.open(directory, _DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _refused(path: Path, error: OSError) -> DatastoreError:
+    return DatastoreError(f"{path}: {error.strerror or error}", details="look at the run directory and its file system")

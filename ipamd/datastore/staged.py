@@ -1,0 +1,27 @@
+"""What one unit of work is about to change: an overlay over memory, dropped on rollback and applied after COMMIT.
+
+A value of None means "removed". Nothing here is shared between threads: the unit's holder has the transaction lock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from ipaddress import IPv4Address
+
+from ipamd.model.address import Address
+from ipamd.model.attachment import Attachment
+from ipamd.model.eni import Eni
+from ipamd.model.ids import AttachmentKey, EniId
+from ipamd.model.ledger import Intent
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Changes by identity, in the order in which they were first made."""
+
+    enis: dict[EniId, Eni | None] = field(default_factory=dict)
+    addresses: dict[IPv4Address, Address | None] = field(default_factory=dict)
+    attachments: dict[AttachmentKey, Attachment | None] = field(default_factory=dict)
+    tombstones: dict[AttachmentKey, datetime | None] = field(default_factory=dict)
+    intents: dict[str, Intent | None] = field(default_factory=dict)

@@ -1,0 +1,58 @@
+"""The statements of a unit of work, built once so that SQLAlchemy compiles each once.
+
+Parameters in WHERE are named `key_...`: a bind parameter must not share its name with a column that the statement sets.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import Delete, Insert, Update, bindparam, delete, exists, insert, select, update
+from sqlalchemy.dialects.sqlite import insert as upsert
+
+from ipamd.datastore import schema
+
+Statement = Insert | Update | Delete
+
+ADDRESS_CHANGES = ("state", "since", "container_id", "ifname", "cooling_until", "reason")
+"""What changes in an address's life; its ENI and prefix do not."""
+
+_eni_insert = upsert(schema.eni)
+UPSERT_ENI = _eni_insert.on_conflict_do_update(
+    index_elements=["eni_id"],
+    set_={column.name: _eni_insert.excluded[column.name] for column in schema.eni.columns if not column.primary_key},
+)
+DELETE_ENI = delete(schema.eni).where(schema.eni.c.eni_id == bindparam("key_eni_id"))
+
+PREFIX_HOLDER = select(schema.prefix.c.eni_id).where(schema.prefix.c.prefix == bindparam("key_prefix"))
+INSERT_PREFIX = insert(schema.prefix)
+DELETE_EMPTY_PREFIX = delete(schema.prefix).where(
+    schema.prefix.c.prefix == bindparam("key_prefix"),
+    ~exists(select(schema.address.c.address).where(schema.address.c.prefix == bindparam("key_prefix"))),
+)
+
+_this_address = (
+    schema.address.c.address == bindparam("key_address"),
+    schema.address.c.state == bindparam("key_state"),  # compare and set: memory and disk must agree on what it was
+)
+INSERT_ADDRESS = insert(schema.address)
+UPDATE_ADDRESS = update(schema.address).where(*_this_address).values({name: bindparam(name) for name in ADDRESS_CHANGES})
+DELETE_ADDRESS = delete(schema.address).where(*_this_address)
+
+INSERT_ATTACHMENT = insert(schema.attachment)
+DELETE_ATTACHMENT = delete(schema.attachment).where(
+    schema.attachment.c.container_id == bindparam("key_container_id"),
+    schema.attachment.c.ifname == bindparam("key_ifname"),
+)
+
+_tombstone_insert = upsert(schema.tombstone)
+UPSERT_TOMBSTONE = _tombstone_insert.on_conflict_do_update(
+    index_elements=["container_id", "ifname"], set_={"at": _tombstone_insert.excluded["at"]}
+)
+DELETE_TOMBSTONES = delete(schema.tombstone).where(schema.tombstone.c.at < bindparam("before"))
+
+INSERT_INTENT = insert(schema.intent)
+UPDATE_INTENT = (
+    update(schema.intent)
+    .where(schema.intent.c.intent_id == bindparam("key_intent_id"))
+    .values({name: bindparam(name) for name in ("kind", "opened_at", "payload", "client_token")})
+)
+DELETE_INTENT = delete(schema.intent).where(schema.intent.c.intent_id == bindparam("key_intent_id"))

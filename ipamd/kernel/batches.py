@@ -1,0 +1,79 @@
+"""The batches that wire and unwire one sandbox: values in, messages out.
+
+Order and membership are the data plane's contract with the incumbent (design 8); how they are sent is `wiring`'s business.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import IPv4Address
+
+from ipamd.kernel import layout, messages, survey, uapi
+from ipamd.kernel.netlink import Message, NetlinkSocket
+from ipamd.model.attachment import WiringSpec
+
+
+def publish(spec: WiringSpec, index: int) -> list[Message]:
+    """Host side of a sandbox whose host veth has link index `index`: 3 messages, 4 on a secondary ENI."""
+    batch = [
+        messages.change_link(index, step=f"name and raise {spec.host_veth}", is_up=True, alias=spec.alias),
+        messages.add_route(spec.address, index=index, step=f"add route {spec.address} dev {spec.host_veth}"),
+    ]
+    return batch + rule_additions(spec.address, spec.route_table)
+
+
+def furnish(spec: WiringSpec, index: int, host_mac: str) -> list[Message]:
+    """Sandbox side, in the order the kernel needs: a link must be up before routes, the next hop known before the default."""
+    name = spec.key.ifname
+    return [
+        messages.change_link(index, step=f"raise {name}", is_up=True),
+        messages.add_address(index, spec.address, length=32, step=f"add address {spec.address} to {name}"),
+        messages.add_route(layout.GATEWAY, index=index, step=f"add route {layout.GATEWAY} dev {name}"),
+        messages.add_route(None, index=index, via=layout.GATEWAY, step=f"add default route via {layout.GATEWAY}"),
+        messages.add_neighbour(index, layout.GATEWAY, mac=host_mac, step=f"add neighbour {layout.GATEWAY}"),
+    ]
+
+
+def rule_additions(address: IPv4Address, route_table: int) -> list[Message]:
+    """Rule 512, and rule 1536 unless the address is routed by main."""
+    batch = [messages.add_rule(layout.TO_SANDBOX_PRIORITY, table=uapi.RT_TABLE_MAIN, destination=address)]
+    if route_table != uapi.RT_TABLE_MAIN:
+        batch.append(messages.add_rule(layout.FROM_SANDBOX_PRIORITY, table=route_table, source=address))
+    return batch
+
+
+def rule_removals(address: IPv4Address, route_table: int) -> list[Message]:
+    """The opposite of `rule_additions`; absent rules are fine."""
+    batch = [messages.delete_rule(layout.TO_SANDBOX_PRIORITY, table=uapi.RT_TABLE_MAIN, destination=address)]
+    if route_table != uapi.RT_TABLE_MAIN:
+        batch.append(messages.delete_rule(layout.FROM_SANDBOX_PRIORITY, table=route_table, source=address))
+    return batch
+
+
+def address_removals(host: NetlinkSocket, address: IPv4Address) -> list[Message]:
+    """Everything that concerns address/32 in any table but the kernel's own (local). Dumps.
+
+    Raises: KernelDumpError, WiringError.
+    """
+    batch = [
+        messages.delete_route(
+            address, length=32, table=route.table, index=route.index, metric=route.metric,
+            step=f"delete route {address} of table {route.table}",
+        )
+        for route in survey.routes_of(host)
+        if route.destination == address and route.length == 32 and route.route_type == uapi.RTN_UNICAST
+    ]  # fmt: skip
+    for rule in survey.rules_of(host):
+        if survey.is_to_sandbox(rule) and rule.destination == address:
+            batch.append(messages.delete_rule(rule.priority, table=rule.table, destination=address))
+        if survey.is_from_sandbox(rule) and rule.source == address:
+            # releases of the incumbent before 1.8 added one per destination CIDR: take it as it is
+            batch.append(messages.delete_rule(rule.priority, table=rule.table, source=address))
+    return batch
+
+
+def removal_of(message: Message) -> Message | None:
+    """What undoes a message that added a rule."""
+    if message.kind != uapi.RTM_NEWRULE:
+        return None
+    return replace(message, step=f"undo: {message.step}", kind=uapi.RTM_DELRULE, flags=0, tolerated=messages.ABSENT)

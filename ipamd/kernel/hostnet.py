@@ -1,0 +1,187 @@
+"""The port `HostNetwork`: the node's own routing and that of its ENIs, made so and kept so.
+
+Setting up and auditing run the same comparisons; an audit that finds nothing writes nothing. Other agents flush rules and
+tables sooner or later and the incumbent never notices (upstream weakness 54). Nothing here is on the ADD path.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from ipaddress import IPv4Network
+from pathlib import Path
+
+from ipamd.config import NetworkConfig
+from ipamd.kernel import enis, layout, links, messages, records, ruleset, survey, uapi
+from ipamd.kernel.netlink import BATCH_MAX, Message
+from ipamd.kernel.netns import HostNetns
+from ipamd.kernel.nft import Nftables
+from ipamd.model.cloud import InstanceIdentity
+from ipamd.model.eni import Eni
+from ipamd.model.errors import WiringError
+
+SYSCTL_ROOT = Path("/proc/sys")
+"""/proc/sys/net shows the namespace of the thread that opens it. Source: net/sysctl_net.c."""
+
+
+class KernelHostNetwork:
+    """Implements `ipamd.ports.HostNetwork`.
+
+    Concurrency: safe from any thread; one operation at a time (its lock comes before that of `Nftables`, and no other).
+    """
+
+    def __init__(self, host: HostNetns, *, config: NetworkConfig, nft: Nftables, link_wait_s: float = links.LINK_WAIT_S) -> None:
+        """Keep `host` as `config` wants it; `link_wait_s` bounds the wait for a newly attached ENI's link."""
+        self._host = host
+        self._config = config
+        self._nft = nft
+        self._link_wait_s = link_wait_s
+        self._lock = threading.Lock()
+        self._applied: tuple[str, str] | None = None  # the commands, and how nft lists what they made
+
+    def setup_node(self, identity: InstanceIdentity) -> None:
+        """Make the node's own part so. Idempotent. Raises: WiringError, KernelDumpError."""
+        with self._lock:
+            self._applied = None  # a table of an earlier release or configuration is replaced, not compared
+            self._repair_node(identity)
+
+    def setup_eni(self, eni: Eni) -> None:
+        """Bring a secondary ENI's link up with address, table, routes and rule.
+
+        Raises: WiringError if its link does not appear, if it has no table of its own, or for a refusal; KernelDumpError.
+        """
+        enis.refuse_kernel_table(eni)
+        # waited for outside the lock: an ENI that does not come must not hold up an audit
+        link = links.wait_for_link(self._host, eni.mac, veth_prefix=self._config.veth_prefix, timeout_s=self._link_wait_s)
+        with self._lock:
+            self._repair_eni(eni, link)
+
+    def teardown_eni(self, eni: Eni) -> None:
+        """Remove an ENI's table and rules. Idempotent. Raises: WiringError, KernelDumpError."""
+        enis.refuse_kernel_table(eni)
+        with self._lock:
+            with self._host.netlink() as sock:
+                batch = enis.removals(sock, eni)
+            self._send(batch, f"teardown of {eni.eni_id}")
+
+    def audit(self, *, identity: InstanceIdentity, enis: Iterable[Eni]) -> list[str]:
+        """Repair what something else on the node took away.
+
+        Returns: one sentence per repair, and one per link that is missing (which cannot be repaired here).
+        Raises: WiringError, KernelDumpError.
+        """
+        with self._lock:
+            sentences = self._repair_node(identity)
+            for eni in enis:
+                if not eni.is_primary:
+                    sentences += self._audit_eni(eni)
+        return sentences
+
+    def _audit_eni(self, eni: Eni) -> list[str]:
+        """Repair one ENI; what cannot be repaired is a sentence, so that the others have their turn. Raises: KernelDumpError."""
+        with self._host.netlink() as sock:
+            link = links.find_by_mac(sock, eni.mac, veth_prefix=self._config.veth_prefix)
+        if link is None:
+            return [f"the link of {eni.eni_id} with MAC {eni.mac} is missing: not repaired"]
+        try:
+            return self._repair_eni(eni, link)
+        except WiringError as exc:
+            return [f"{eni.eni_id} could not be repaired: {exc}"]
+
+    def _repair_node(self, identity: InstanceIdentity) -> list[str]:
+        config = self._config
+        with self._host.netlink() as sock:
+            link = links.find_by_mac(sock, identity.primary_mac, veth_prefix=config.veth_prefix)
+            rules = survey.rules_of(sock)
+        if link is None:
+            raise WiringError(
+                f"the primary ENI's link with MAC {identity.primary_mac} is missing",
+                details="is the daemon in the host's network namespace (hostNetwork: true)?",
+            )
+        done: list[tuple[Message, str]] = []
+        if link.mtu != config.eni_mtu:
+            message = messages.change_link(link.index, step=f"set MTU of {link.name}", mtu=config.eni_mtu)
+            done.append((message, f"{link.name} (primary) had MTU {link.mtu}: set to {config.eni_mtu}"))
+        main, mark = uapi.RT_TABLE_MAIN, config.connmark
+        has_mark = any(
+            rule.priority == layout.MARK_PRIORITY and (rule.mark, rule.mask, rule.table) == (mark, mark, main) for rule in rules
+        )
+        words = f"rule {layout.MARK_PRIORITY} fwmark {mark:#x}"
+        if ruleset.needs_mark(config) and not has_mark:
+            message = messages.add_rule(layout.MARK_PRIORITY, table=main, mark=mark)
+            done.append((message, f"{words} was missing: added"))
+        if not ruleset.needs_mark(config) and has_mark:
+            message = messages.delete_rule(layout.MARK_PRIORITY, table=main, mark=mark)
+            done.append((message, f"{words} is not wanted: removed"))
+        sentences = self._repair_sysctls(link.name)
+        self._send([message for message, _ in done], "setup of the node")
+        sentences += [sentence for _, sentence in done]
+        return sentences + self._repair_nft(identity, link.name, tuple(identity.vpc_cidrs))
+
+    def _repair_sysctls(self, primary_link: str) -> list[str]:
+        """Forwarding on; loose reverse path on the primary ENI, where replies to other ENIs' addresses come in."""
+        wanted = {
+            "net/ipv4/ip_forward": "1",  # upstream_reference 3.1
+            f"net/ipv4/conf/{primary_link}/rp_filter": "2",  # upstream_reference 3.1
+        }
+        sentences = []
+        with self._host.entered():
+            for key, value in wanted.items():
+                path = SYSCTL_ROOT / key
+                try:
+                    now = path.read_text(encoding="ascii").strip()
+                    if now != value:
+                        path.write_text(value, encoding="ascii")
+                        sentences.append(f"sysctl {key} was {now}: set to {value}")
+                except OSError as exc:
+                    raise WiringError(
+                        f"sysctl {key} could not be set to {value}",
+                        details=f"{exc.strerror}; the daemon needs a writable /proc/sys/net (privileged container)",
+                    ) from exc
+        return sentences
+
+    def _repair_nft(self, identity: InstanceIdentity, primary_link: str, cidrs: tuple[IPv4Network, ...]) -> list[str]:
+        commands = ruleset.replace_table(
+            self._config, vpc_cidrs=cidrs, primary_address=identity.primary_address, primary_link=primary_link
+        )
+        now = self._nft.list_table(ruleset.FAMILY, ruleset.TABLE)
+        if self._applied == (commands, now):
+            return []
+        self._nft.run(commands)
+        first_time = self._applied is None
+        was_changed_by_us = self._applied is not None and self._applied[0] != commands
+        self._applied = (commands, self._nft.list_table(ruleset.FAMILY, ruleset.TABLE))
+        if now == self._applied[1]:
+            return []
+        what = f"nftables table {ruleset.TABLE}"
+        if not now:
+            return [f"{what} was missing: added"]
+        if not self._applied[1]:
+            return [f"{what} is not wanted: removed"]
+        if was_changed_by_us:
+            return [f"{what} followed a change of the VPC's CIDRs: replaced"]
+        return [f"{what} {'was of an earlier start' if first_time else 'had been changed'}: replaced"]
+
+    def _repair_eni(self, eni: Eni, link: records.Link) -> list[str]:
+        enis.refuse_kernel_table(eni)
+        sentences: list[str] = []
+        with self._host.netlink() as sock:
+            # each looks when its turn comes: routes need the link up, and what the address brought along is looked at after it
+            for repairs in (
+                enis.link_repairs(eni, link, mtu=self._config.eni_mtu),
+                enis.address_repairs(sock, eni, link),
+                enis.table_repairs(sock, eni, link),
+                enis.rule_repairs(sock, eni),
+            ):
+                found = list(repairs)
+                self._send([message for message, _ in found], f"setup of {eni.eni_id}")
+                sentences += [sentence for _, sentence in found]
+        return sentences
+
+    def _send(self, batch: list[Message], what: str) -> None:
+        """Carry messages out in order. Raises: WiringError at the first that is refused."""
+        with self._host.netlink() as sock:
+            for start in range(0, len(batch), BATCH_MAX):
+                for one in sock.request(batch[start : start + BATCH_MAX]):
+                    if one.is_refused:
+                        raise WiringError(f"{what}: {one.message.step} failed", details=one.cause)

@@ -1,0 +1,67 @@
+"""Finding an ENI's link by its MAC, and waiting for it to appear after EC2 said "attached".
+
+Waiting listens to the kernel's own notices instead of polling: the link is used the moment it is there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+from ipamd.kernel import layout, records, survey, uapi
+from ipamd.kernel.netlink import NetlinkSocket
+from ipamd.kernel.netns import HostNetns
+from ipamd.model.errors import WiringError
+from ipamd.model.ids import MacAddress
+
+LINK_WAIT_S = 10.0
+"""How long an attached ENI's link may take to appear. Ours: EC2 hot-plug takes 1-2 s; the caller tries again."""
+
+
+def find_by_mac(sock: NetlinkSocket, mac: MacAddress, *, veth_prefix: str) -> records.Link | None:
+    """Find the link with a MAC, sandboxes' host veths aside; the lowest index if several have it (a bridge takes its port's).
+
+    Raises: KernelDumpError, WiringError.
+    """
+    return _lowest(survey.links_of(sock, kind=""), mac, veth_prefix)
+
+
+def wait_for_link(
+    host: HostNetns,
+    mac: MacAddress,
+    *,
+    veth_prefix: str,
+    timeout_s: float = LINK_WAIT_S,
+    monotonic: Callable[[], float] = time.monotonic,
+) -> records.Link:
+    """Find the link with a MAC, waiting for it up to `timeout_s`.
+
+    Raises: WiringError if it does not appear; KernelDumpError.
+    """
+    deadline = monotonic() + timeout_s
+    listener = host.open_netlink(groups=uapi.RTMGRP_LINK)  # listen first, look second: nothing falls between
+    try:
+        while True:
+            with host.netlink() as sock:
+                link = find_by_mac(sock, mac, veth_prefix=veth_prefix)
+            if link is not None:
+                return link
+            left_s = deadline - monotonic()
+            if left_s <= 0 or not listener.wait(timeout_s=left_s):
+                raise WiringError(
+                    f"no link with MAC {mac} appeared within {timeout_s:g} s",
+                    details="EC2 says that the ENI is attached; the node's driver has not shown it yet; it is tried again",
+                )
+    finally:
+        listener.close()
+
+
+def _lowest(links: Iterable[records.Link], mac: MacAddress, veth_prefix: str) -> records.Link | None:
+    found = [
+        link
+        for link in links
+        if link.mac == mac
+        and link.group != layout.DYING_GROUP
+        and not (link.kind == layout.VETH_KIND and link.name.startswith(veth_prefix))
+    ]
+    return min(found, key=lambda link: link.index, default=None)

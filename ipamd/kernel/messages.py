@@ -1,0 +1,261 @@
+"""Every netlink message that we send, as one function each: from values to bytes, no I/O.
+
+Additions carry CREATE|EXCL where a second copy would be somebody else's, CREATE|REPLACE where ours is the only truth; removals
+tolerate "not there". Rejected: RTM_NEWLINK with NLM_F_REPLACE, which changes a stranger's link of the same name.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+from ipaddress import IPv4Address
+from typing import Final
+
+from ipamd.kernel import layout, uapi
+from ipamd.kernel.netlink import Message, attribute
+
+ABSENT: Final = frozenset({errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EADDRNOTAVAIL})
+"""What the kernel says when a rule, route, link or address to be removed is not there (fib_rules.c, fib_trie.c, rtnetlink.c)."""
+
+PRESENT: Final = frozenset({errno.EEXIST})
+
+_ADD: Final = uapi.NLM_F_CREATE | uapi.NLM_F_EXCL
+_PUT: Final = uapi.NLM_F_CREATE | uapi.NLM_F_REPLACE
+
+_LINK = struct.Struct("=BxHiII")  # ifinfomsg: family, type, index, flags, change
+_ADDRESS = struct.Struct("=BBBBI")  # ifaddrmsg: family, prefix length, flags, scope, index
+_ROUTE = struct.Struct("=BBBBBBBBI")  # rtmsg: family, dst length, src length, tos, table, protocol, scope, type, flags
+_RULE = struct.Struct("=BBBBBBBBI")  # fib_rule_hdr: family, dst length, src length, tos, table, 0, 0, action, flags
+_NEIGHBOUR = struct.Struct("=BxxxiHBB")  # ndmsg: family, index, state, flags, type
+_U32 = struct.Struct("=I")
+_AF_INET: Final = 2
+_AF_UNSPEC: Final = 0
+
+
+def create_veth(name: str, *, mac: str, peer_name: str, peer_mac: str, peer_netns: int, mtu: int) -> Message:
+    """Create a pair whose peer is born in its final namespace (an open descriptor); EEXIST if either name is taken.
+
+    `mtu` in bytes, of both ends. Moving the peer later would cost seconds under a burst (design 8).
+    """
+    peer = _LINK.pack(_AF_UNSPEC, 0, 0, 0, 0) + b"".join(
+        (
+            _text(uapi.IFLA_IFNAME, peer_name),
+            attribute(uapi.IFLA_ADDRESS, _mac(peer_mac)),
+            _u32(uapi.IFLA_MTU, mtu),
+            _u32(uapi.IFLA_NET_NS_FD, peer_netns),
+            _ONE_QUEUE,
+        )
+    )
+    data = attribute(uapi.IFLA_INFO_DATA | uapi.NLA_F_NESTED, attribute(uapi.VETH_INFO_PEER | uapi.NLA_F_NESTED, peer))
+    body = _LINK.pack(_AF_UNSPEC, 0, 0, 0, 0) + b"".join(
+        (
+            _text(uapi.IFLA_IFNAME, name),
+            attribute(uapi.IFLA_ADDRESS, _mac(mac)),
+            _u32(uapi.IFLA_MTU, mtu),
+            _ONE_QUEUE,
+            attribute(uapi.IFLA_LINKINFO | uapi.NLA_F_NESTED, _text(uapi.IFLA_INFO_KIND, layout.VETH_KIND) + data),
+        )
+    )
+    return Message(f"create veth {name} and {peer_name}", uapi.RTM_NEWLINK, _ADD, body)
+
+
+def get_link(name: str) -> Message:
+    """Ask for one link by name; ENODEV if there is none."""
+    body = _LINK.pack(_AF_UNSPEC, 0, 0, 0, 0) + _text(uapi.IFLA_IFNAME, name) + _NO_STATS
+    return Message(f"look at link {name}", uapi.RTM_GETLINK, 0, body)
+
+
+def change_link(
+    index: int, *, step: str, is_up: bool | None = None, alias: str = "", mtu: int = 0, group: int | None = None
+) -> Message:
+    """Change a link: state, ifalias (at most 255 bytes), MTU in bytes, group; what is not given stays."""
+    flags = uapi.IFF_UP if is_up else 0
+    change = 0 if is_up is None else uapi.IFF_UP
+    body = _LINK.pack(_AF_UNSPEC, 0, index, flags, change)
+    if mtu:
+        body += _u32(uapi.IFLA_MTU, mtu)
+    if alias:
+        body += attribute(uapi.IFLA_IFALIAS, alias.encode())  # its length is the attribute's: no terminator
+    if group is not None:
+        body += _u32(uapi.IFLA_GROUP, group)
+    return Message(step, uapi.RTM_SETLINK, 0, body)
+
+
+def delete_link(index: int, *, step: str) -> Message:
+    """Delete one link; gone already is fine. The kernel answers after an RCU grace period, about 16-20 ms (design 5)."""
+    if index <= 0:
+        raise ValueError(f"link index {index} names no link")
+    return Message(step, uapi.RTM_DELLINK, 0, _LINK.pack(_AF_UNSPEC, 0, index, 0, 0), ABSENT)
+
+
+def delete_group(group: int) -> Message:
+    """Delete every link of a group in one kernel call; none is fine.
+
+    Raises: ValueError for group 0, which is every link that nobody put elsewhere (the kernel refuses it too).
+    """
+    if group == 0:
+        raise ValueError("group 0 holds every ordinary link of the node")
+    body = _LINK.pack(_AF_UNSPEC, 0, 0, 0, 0) + _u32(uapi.IFLA_GROUP, group)
+    return Message(f"delete links of group {group:#x}", uapi.RTM_DELLINK, 0, body, ABSENT)
+
+
+def add_address(index: int, address: IPv4Address, *, length: int, step: str, with_prefix_route: bool = True) -> Message:
+    """Add an address of global scope; EEXIST if the link has it.
+
+    Without `with_prefix_route` the kernel makes no connected route in main (IFA_F_NOPREFIXROUTE).
+    """
+    flags = 0 if with_prefix_route else uapi.IFA_F_NOPREFIXROUTE
+    body = _ADDRESS.pack(_AF_INET, length, 0, uapi.RT_SCOPE_UNIVERSE, index)
+    body += attribute(uapi.IFA_LOCAL, address.packed) + attribute(uapi.IFA_ADDRESS, address.packed)
+    return Message(step, uapi.RTM_NEWADDR, _ADD, body + _u32(uapi.IFA_FLAGS, flags))
+
+
+def delete_address(index: int, address: IPv4Address, *, length: int, step: str) -> Message:
+    """Remove an address from a link; absent is fine."""
+    body = _ADDRESS.pack(_AF_INET, length, 0, 0, index) + attribute(uapi.IFA_LOCAL, address.packed)
+    return Message(step, uapi.RTM_DELADDR, 0, body, ABSENT)
+
+
+def add_route(
+    destination: IPv4Address | None,
+    *,
+    index: int,
+    step: str,
+    via: IPv4Address | None = None,
+    table: int = uapi.RT_TABLE_MAIN,
+    is_replacing: bool = False,
+) -> Message:
+    """Add a route to one address (/32), or the default route for None; scope link unless `via` a next hop.
+
+    EEXIST if the table has one to the same destination, unless `is_replacing`.
+    """
+    scope = uapi.RT_SCOPE_LINK if via is None else uapi.RT_SCOPE_UNIVERSE
+    body = _route_body(destination, length=32, table=table, scope=scope, protocol=uapi.RTPROT_STATIC)
+    if via is not None:
+        body += attribute(uapi.RTA_GATEWAY, via.packed)
+    flags = _PUT if is_replacing else _ADD
+    return Message(step, uapi.RTM_NEWROUTE, flags, body + _u32(uapi.RTA_OIF, index))
+
+
+def delete_route(destination: IPv4Address | None, *, length: int, table: int, index: int, step: str, metric: int = 0) -> Message:
+    """Remove one route through a link, whatever its scope and protocol; absent is fine. `metric` 0: any."""
+    body = _route_body(destination, length=length, table=table, scope=uapi.RT_SCOPE_NOWHERE, protocol=0)
+    if index:
+        body += _u32(uapi.RTA_OIF, index)
+    if metric:
+        body += _u32(uapi.RTA_PRIORITY, metric)
+    return Message(step, uapi.RTM_DELROUTE, 0, body, ABSENT)
+
+
+def add_neighbour(index: int, address: IPv4Address, *, mac: str, step: str) -> Message:
+    """Put a permanent neighbour entry, replacing what is known of the address."""
+    body = _NEIGHBOUR.pack(_AF_INET, index, uapi.NUD_PERMANENT, 0, 0)
+    body += attribute(uapi.NDA_DST, address.packed) + attribute(uapi.NDA_LLADDR, _mac(mac))
+    return Message(step, uapi.RTM_NEWNEIGH, _PUT, body)
+
+
+def add_rule(
+    priority: int,
+    *,
+    table: int,
+    source: IPv4Address | None = None,
+    destination: IPv4Address | None = None,
+    mark: int = 0,
+) -> Message:
+    """Add a rule; one that is there is fine. `source` and `destination` are /32, `mark` is its own mask."""
+    body, words = _rule(priority, table, source, destination, mark)
+    return Message(f"add rule {words}", uapi.RTM_NEWRULE, _ADD, body, PRESENT)
+
+
+def delete_rule(
+    priority: int,
+    *,
+    table: int,
+    source: IPv4Address | None = None,
+    destination: IPv4Address | None = None,
+    mark: int = 0,
+) -> Message:
+    """Remove one rule, selected as for `add_rule`; absent is fine."""
+    body, words = _rule(priority, table, source, destination, mark)
+    return Message(f"delete rule {words}", uapi.RTM_DELRULE, 0, body, ABSENT)
+
+
+def dump_links(*, kind: str = "") -> Message:
+    """Ask for all links, or those of a kind, without statistics."""
+    body = _LINK.pack(_AF_UNSPEC, 0, 0, 0, 0) + _NO_STATS
+    if kind:
+        body += attribute(uapi.IFLA_LINKINFO | uapi.NLA_F_NESTED, _text(uapi.IFLA_INFO_KIND, kind))
+    return Message("the look at links", uapi.RTM_GETLINK, 0, body)
+
+
+def dump_addresses() -> Message:
+    """Ask for all IPv4 addresses."""
+    return Message("the look at addresses", uapi.RTM_GETADDR, 0, _ADDRESS.pack(_AF_INET, 0, 0, 0, 0))
+
+
+def dump_routes(table: int = uapi.RT_TABLE_UNSPEC) -> Message:
+    """Ask for the IPv4 routes of a table, or of all; no such table is fine. A kernel before 4.20 sends all: filter again."""
+    body = _ROUTE.pack(_AF_INET, 0, 0, 0, 0, 0, 0, 0, 0)
+    if table:
+        body += _u32(uapi.RTA_TABLE, table)
+    return Message("the look at routes", uapi.RTM_GETROUTE, 0, body, ABSENT)
+
+
+def dump_rules() -> Message:
+    """Ask for all IPv4 rules."""
+    return Message("the look at rules", uapi.RTM_GETRULE, 0, _RULE.pack(_AF_INET, 0, 0, 0, 0, 0, 0, 0, 0))
+
+
+def dump_neighbours() -> Message:
+    """Ask for all IPv4 neighbours."""
+    return Message("the look at neighbours", uapi.RTM_GETNEIGH, 0, _NEIGHBOUR.pack(_AF_INET, 0, 0, 0, 0))
+
+
+def _rule(priority: int, table: int, source: IPv4Address | None, destination: IPv4Address | None, mark: int) -> tuple[bytes, str]:
+    """Pack a rule and spell it as `ip rule` does."""
+    small = table if table < 256 else uapi.RT_TABLE_UNSPEC
+    lengths = (32 if destination else 0, 32 if source else 0)
+    body = _RULE.pack(_AF_INET, *lengths, 0, small, 0, 0, uapi.FR_ACT_TO_TBL, 0)
+    words = str(priority)
+    if destination:
+        body += attribute(uapi.FRA_DST, destination.packed)
+        words += f" to {destination}"
+    if source:
+        body += attribute(uapi.FRA_SRC, source.packed)
+        words += f" from {source}"
+    if mark:
+        body += _u32(uapi.FRA_FWMARK, mark) + _u32(uapi.FRA_FWMASK, mark)
+        words += f" fwmark {mark:#x}/{mark:#x}"
+    body += _u32(uapi.FRA_PRIORITY, priority) + _u32(uapi.FRA_TABLE, table)
+    return body, f"{words} lookup {'main' if table == uapi.RT_TABLE_MAIN else table}"
+
+
+def _route_body(destination: IPv4Address | None, *, length: int, table: int, scope: int, protocol: int) -> bytes:
+    small = table if table < 256 else uapi.RT_TABLE_UNSPEC
+    route_type = uapi.RTN_UNICAST if scope != uapi.RT_SCOPE_NOWHERE else uapi.RTN_UNSPEC
+    if destination is None:
+        body = _ROUTE.pack(_AF_INET, 0, 0, 0, small, protocol, scope, route_type, 0)
+    else:
+        body = _ROUTE.pack(_AF_INET, length, 0, 0, small, protocol, scope, route_type, 0)
+        body += attribute(uapi.RTA_DST, destination.packed)
+    return body + _u32(uapi.RTA_TABLE, table)
+
+
+def _u32(kind: int, value: int) -> bytes:
+    return attribute(kind, _U32.pack(value))
+
+
+def _text(kind: int, text: str) -> bytes:
+    return attribute(kind, text.encode() + b"\0")
+
+
+def _mac(text: str) -> bytes:
+    return bytes.fromhex(text.replace(":", ""))
+
+
+_NO_STATS: Final = _u32(uapi.IFLA_EXT_MASK, uapi.RTEXT_FILTER_SKIP_STATS)
+"""A link's answer is a third without counters: more links per datagram, fewer interrupted dumps."""
+
+_ONE_QUEUE: Final = _u32(uapi.IFLA_NUM_TX_QUEUES, 1) + _u32(uapi.IFLA_NUM_RX_QUEUES, 1)
+"""A veth uses one queue whatever it has, but allocates one per possible CPU unless told (drivers/net/veth.c, veth_init_queues):
+15 % of the time to create a pair on 2 CPUs, measured, and more on large nodes."""

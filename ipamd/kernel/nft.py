@@ -1,0 +1,88 @@
+"""nftables through libnftables: text in, one transaction, no fork (docs/adr/0005).
+
+Loaded on first use, so that a node without the library still starts, wires and says what is missing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+
+from ipamd.kernel.netns import HostNetns
+from ipamd.model.errors import WiringError
+
+LIBRARY = "libnftables.so.1"
+PACKAGE = "libnftables1"
+"""Debian's and Ubuntu's package of the library; it is in the image."""
+
+
+class Nftables:
+    """Runs nft commands in the host's namespace.
+
+    Concurrency: safe from any thread; its lock is a leaf (nothing else is locked inside), because a context is not.
+    """
+
+    def __init__(self, host: HostNetns, *, library: str = LIBRARY) -> None:
+        """Nothing is loaded yet; `library` is what dlopen is given."""
+        self._host = host
+        self._library_name = library
+        self._library: ctypes.CDLL | None = None
+        self._lock = threading.Lock()
+
+    def run(self, commands: str) -> str:
+        """Run commands as one transaction: all of them or none.
+
+        Returns: what they print (of `list`). Raises: WiringError with libnftables' own text.
+        """
+        with self._lock, self._host.entered():
+            library = self._load()
+            # a context opens its socket when it is made: it must be made inside, and is not worth keeping
+            context = ctypes.c_void_p(library.nft_ctx_new(0))
+            if not context:
+                raise WiringError("nftables context could not be made", details="libnftables: nft_ctx_new returned NULL")
+            try:
+                library.nft_ctx_buffer_output(context)
+                library.nft_ctx_buffer_error(context)
+                code = library.nft_run_cmd_from_buffer(context, commands.encode())
+                output = library.nft_ctx_get_output_buffer(context) or b""
+                errors = library.nft_ctx_get_error_buffer(context) or b""
+            finally:
+                library.nft_ctx_free(context)
+        if code:
+            raise WiringError("nftables refused the transaction; nothing was changed", details=_one_line(errors))
+        return bytes(output).decode("utf-8", "replace")
+
+    def list_table(self, family: str, table: str) -> str:
+        """Print a table without counters and handles; an empty string if there is none.
+
+        Raises: WiringError if nftables cannot be asked at all.
+        """
+        if f"table {family} {table}\n" not in self.run(f"list tables {family}\n"):
+            return ""
+        return self.run(f"list table {family} {table}\n")
+
+    def _load(self) -> ctypes.CDLL:
+        if self._library is None:
+            try:
+                library = ctypes.CDLL(self._library_name)
+            except OSError as exc:
+                raise WiringError(
+                    f"{self._library_name} is missing: no SNAT and no connection marks on this node",
+                    details=f"install the package {PACKAGE} into the daemon's image ({exc})",
+                ) from exc
+            library.nft_ctx_new.restype = ctypes.c_void_p
+            library.nft_ctx_new.argtypes = [ctypes.c_uint32]
+            library.nft_run_cmd_from_buffer.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+            for name in ("nft_ctx_get_output_buffer", "nft_ctx_get_error_buffer"):
+                getter = getattr(library, name)
+                getter.restype = ctypes.c_char_p
+                getter.argtypes = [ctypes.c_void_p]
+            for name in ("nft_ctx_buffer_output", "nft_ctx_buffer_error", "nft_ctx_free"):
+                getattr(library, name).argtypes = [ctypes.c_void_p]
+            self._library = library
+        return self._library
+
+
+def _one_line(errors: bytes) -> str:
+    lines = [line.strip() for line in errors.decode("utf-8", "replace").splitlines()]
+    return "; ".join(line for line in lines if line and set(line) != {"^"}) or "no text from libnftables"

@@ -1,0 +1,102 @@
+"""The text of our one nftables table: who is SNATed and whose connections keep to the primary ENI. Pure.
+
+    mark_in   prerouting  mangle (-150)    before kube-proxy's DNAT: NodePort connections that come in on the primary ENI get
+                                           the bit in their conntrack mark; packets of sandboxes get it back from there
+    mark_out  prerouting  dstnat+10 (-90)  after DNAT: a sandbox's new connections to outside the VPC get the bit
+    snat      postrouting srcnat+10 (110)  after kube-proxy and portmap had their say: SNAT to the node's primary address
+
+The bit leads to table main (rule 1024), that is, out by the primary ENI, where the SNAT address is valid. Restates
+upstream_reference 3.5. Different on purpose: marks of others are kept (the incumbent's nft flavour overwrites the whole mark),
+CIDRs are one interval set instead of a rule each, one table in one transaction instead of rules one by one (weakness 56).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from ipaddress import IPv4Address, IPv4Network, collapse_addresses
+from typing import Final
+
+from ipamd.config import NetworkConfig
+from ipamd.model.errors import WiringError
+
+TABLE: Final = "vpc-ipamd"
+FAMILY: Final = "ip"
+
+PORT_FLAGS: Final = {"prng": " fully-random", "hashrandom": " random", "none": ""}
+"""AWS_VPC_K8S_CNI_RANDOMIZESNAT -> how SNAT chooses ports. Source: upstream_reference 3.5 (--random-fully, --random)."""
+
+
+def replace_table(
+    config: NetworkConfig, *, vpc_cidrs: Collection[IPv4Network], primary_address: IPv4Address, primary_link: str
+) -> str:
+    """Write commands which put our table in place of whatever it was; to be run as one transaction.
+
+    Args:
+        vpc_cidrs: 1 or more (0 with external SNAT); with `config.exclude_snat_cidrs` what is reached without SNAT.
+        primary_link: the primary ENI's interface name.
+    Returns: nothing but the removal where neither SNAT nor marks are wanted.
+    Raises: WiringError if `vpc_cidrs` is empty and SNAT is ours: everything would be SNATed then (I11).
+    Concurrency: pure.
+    """
+    if not vpc_cidrs and not config.external_snat:
+        raise WiringError(
+            "the nftables table was not made",
+            details="no CIDR of the VPC is known, and without one traffic within the VPC would be SNATed",
+        )
+    chains: list[str] = []
+    if needs_mark(config):
+        chains.append(_mark_in(config, primary_link))
+    if not config.external_snat:
+        chains.append(_exempt_set(collapse_addresses([*vpc_cidrs, *config.exclude_snat_cidrs])))
+        chains.append(_mark_out(config))
+        chains.append(_snat(config, primary_address))
+    if not chains:
+        return remove_table()
+    body = "\n".join(chains)
+    # `add` makes `delete` safe when there is none; all three are one transaction
+    return f"{remove_table()}add table {FAMILY} {TABLE}\ntable {FAMILY} {TABLE} {{\n{body}\n}}\n"
+
+
+def remove_table() -> str:
+    """Write commands which remove our table, there or not."""
+    return f"add table {FAMILY} {TABLE}\ndelete table {FAMILY} {TABLE}\n"
+
+
+def needs_mark(config: NetworkConfig) -> bool:
+    """Whether rule 1024 and mark restoring are wanted. Source: upstream_reference 3.2."""
+    return config.node_port_support or not config.external_snat
+
+
+def _exempt_set(networks: Iterable[IPv4Network]) -> str:
+    elements = ", ".join(str(network) for network in networks)
+    return f"  set exempt {{\n    type ipv4_addr; flags interval;\n    elements = {{ {elements} }}\n  }}"
+
+
+def _mark_in(config: NetworkConfig, primary_link: str) -> str:
+    mark = f"{config.connmark:#x}"
+    rules = []
+    if config.node_port_support:
+        rules.append(f'iifname "{primary_link}" fib daddr . iif type local ct mark set ct mark or {mark}')
+    rules.append(f'iifname "{config.veth_prefix}*" ct mark and {mark} == {mark} meta mark set meta mark or {mark}')
+    return _chain("mark_in", "type filter hook prerouting priority mangle; policy accept;", rules)
+
+
+def _mark_out(config: NetworkConfig) -> str:
+    mark = f"{config.connmark:#x}"
+    selector = f'iifname "{config.veth_prefix}*" ct state new fib daddr type != local ip daddr != @exempt'
+    rule = f"{selector} ct mark set ct mark or {mark} meta mark set meta mark or {mark}"
+    return _chain("mark_out", "type filter hook prerouting priority dstnat + 10; policy accept;", [rule])
+
+
+def _snat(config: NetworkConfig, primary_address: IPv4Address) -> str:
+    rules = [
+        'oifname "lo" return',
+        "ip daddr @exempt return",
+        f"fib daddr type != local snat to {primary_address}{PORT_FLAGS[config.randomize_snat]}",
+    ]
+    return _chain("snat", "type nat hook postrouting priority srcnat + 10; policy accept;", rules)
+
+
+def _chain(name: str, head: str, rules: Iterable[str]) -> str:
+    body = "".join(f"    {rule}\n" for rule in rules)
+    return f"  chain {name} {{\n    {head}\n{body}  }}"

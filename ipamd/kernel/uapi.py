@@ -1,0 +1,110 @@
+"""Numbers of the kernel's user interface that the standard library does not carry, each with the header it comes from.
+
+They are ABI: the kernel never renumbers them. One place, so that a reviewer can hold them against the headers.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# linux/netlink.h
+NETLINK_ROUTE: Final = 0
+SOL_NETLINK: Final = 270  # linux/socket.h
+NETLINK_CAP_ACK: Final = 10
+NETLINK_EXT_ACK: Final = 11
+NETLINK_GET_STRICT_CHK: Final = 12
+NLM_F_REQUEST: Final = 0x01
+NLM_F_ACK: Final = 0x04
+NLM_F_DUMP_INTR: Final = 0x10
+NLM_F_DUMP: Final = 0x300
+NLM_F_REPLACE: Final = 0x100
+NLM_F_EXCL: Final = 0x200
+NLM_F_CREATE: Final = 0x400
+NLM_F_CAPPED: Final = 0x100  # in answers
+NLM_F_ACK_TLVS: Final = 0x200  # in answers
+NLMSG_ERROR: Final = 2
+NLMSG_DONE: Final = 3
+NLMSG_OVERRUN: Final = 4
+NLMSGERR_ATTR_MSG: Final = 1
+NLA_F_NESTED: Final = 0x8000
+NLA_TYPE_MASK: Final = 0x3FFF
+
+# linux/rtnetlink.h
+RTM_NEWLINK: Final = 16
+RTM_DELLINK: Final = 17
+RTM_GETLINK: Final = 18
+RTM_SETLINK: Final = 19
+RTM_NEWADDR: Final = 20
+RTM_DELADDR: Final = 21
+RTM_GETADDR: Final = 22
+RTM_NEWROUTE: Final = 24
+RTM_DELROUTE: Final = 25
+RTM_GETROUTE: Final = 26
+RTM_NEWNEIGH: Final = 28
+RTM_GETNEIGH: Final = 30
+RTM_NEWRULE: Final = 32
+RTM_DELRULE: Final = 33
+RTM_GETRULE: Final = 34
+RTM_UNKNOWN: Final = 0xFFF0
+"""No such message: the kernel answers EOPNOTSUPP. Ours, for failpoints only."""
+
+RTMGRP_LINK: Final = 1
+RTEXT_FILTER_SKIP_STATS: Final = 1 << 3
+RTA_DST: Final = 1
+RTA_OIF: Final = 4
+RTA_GATEWAY: Final = 5
+RTA_PRIORITY: Final = 6
+RTA_TABLE: Final = 15
+RTN_UNSPEC: Final = 0
+RTN_UNICAST: Final = 1
+RTPROT_KERNEL: Final = 2
+RTPROT_STATIC: Final = 4
+RT_SCOPE_UNIVERSE: Final = 0
+RT_SCOPE_LINK: Final = 253
+RT_SCOPE_NOWHERE: Final = 255
+RT_TABLE_UNSPEC: Final = 0
+RT_TABLE_COMPAT: Final = 252  # "the number is in RTA_TABLE"
+RT_TABLE_DEFAULT: Final = 253
+RT_TABLE_MAIN: Final = 254
+RT_TABLE_LOCAL: Final = 255
+
+# linux/if_link.h, linux/if.h, linux/veth.h
+IFLA_ADDRESS: Final = 1
+IFLA_IFNAME: Final = 3
+IFLA_MTU: Final = 4
+IFLA_LINK: Final = 5
+IFLA_LINKINFO: Final = 18
+IFLA_IFALIAS: Final = 20
+IFLA_GROUP: Final = 27
+IFLA_NET_NS_FD: Final = 28
+IFLA_EXT_MASK: Final = 29
+IFLA_NUM_TX_QUEUES: Final = 31
+IFLA_NUM_RX_QUEUES: Final = 32
+IFLA_INFO_KIND: Final = 1
+IFLA_INFO_DATA: Final = 2
+VETH_INFO_PEER: Final = 1
+IFF_UP: Final = 1
+
+# linux/if_addr.h
+IFA_ADDRESS: Final = 1
+IFA_LOCAL: Final = 2
+IFA_FLAGS: Final = 8
+IFA_F_NOPREFIXROUTE: Final = 0x200
+
+# linux/neighbour.h
+NDA_DST: Final = 1
+NDA_LLADDR: Final = 2
+NUD_PERMANENT: Final = 0x80
+
+# linux/fib_rules.h
+FRA_DST: Final = 1
+FRA_SRC: Final = 2
+FRA_PRIORITY: Final = 6
+FRA_FWMARK: Final = 10
+FRA_TABLE: Final = 15
+FRA_FWMASK: Final = 16
+FR_ACT_TO_TBL: Final = 1
+
+# linux/sched.h, linux/nsfs.h
+CLONE_NEWNET: Final = 0x40000000
+NS_GET_NSTYPE: Final = 0xB703  # _IO(0xb7, 3): which kind of namespace a descriptor is

@@ -1,0 +1,269 @@
+"""The port `Wiring`: one sandbox's veth pair, routes and rules, in three sends and without a dump.
+
+    create   host ns     veth, its peer born in the sandbox's namespace; the answer tells both link indexes
+    publish  host ns     alias, up, route address/32, rule 512, rule 1536 on a secondary ENI
+    furnish  sandbox ns  up, address/32, route to 169.254.1.1, default route, permanent neighbour
+
+The kernel goes on in a batch after a message it refused, so what could hit a stranger's link waits until `create` is known to
+have made ours; from there on links are named by index. All or nothing (I5): a failure undoes what was done before it is raised.
+An address that is routed already, or a default route that is there already, is refused rather than replaced (I1).
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from ipaddress import IPv4Address
+
+from ipamd.kernel import batches, checks, layout, messages, records, repair, uapi
+from ipamd.kernel import survey as surveys
+from ipamd.kernel.netlink import BATCH_MAX, Message, NetlinkSocket, Outcome
+from ipamd.kernel.netns import HostNetns, opened_netns
+from ipamd.model.attachment import NetnsIdentity, Wired, WiringSpec, decode_alias, sandbox_mac
+from ipamd.model.errors import NetnsError, WiringError
+from ipamd.model.ids import MacAddress
+from ipamd.model.sandbox import KernelSurvey
+
+Failpoint = Callable[[str], bool]
+"""Called with every step's name before it is sent; True has the kernel refuse that step. For crash and rollback tests."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """A veth pair that exists: link indexes of the host end, and of the sandbox end in its namespace."""
+
+    host_index: int
+    sandbox_index: int
+    host_mac: MacAddress
+    sandbox_mac: MacAddress
+
+
+class KernelWiring:
+    """Implements `ipamd.ports.Wiring`.
+
+    Concurrency: safe from any thread, also for different sandboxes at once; calls for one sandbox are serialised by the caller
+    (the sandbox lock). Holds no lock.
+    """
+
+    def __init__(self, host: HostNetns, *, veth_prefix: str, failpoint: Failpoint | None = None) -> None:
+        """Wire between `host` and sandboxes; `veth_prefix` is how a host veth without alias is recognised."""
+        self._host = host
+        self._veth_prefix = veth_prefix
+        self._failpoint = failpoint
+
+    def identify_netns(self, path: str) -> NetnsIdentity:
+        """Which namespace a path leads to. NetnsError if it is missing or is not a network namespace."""
+        with opened_netns(path) as (_, identity):
+            return identity
+
+    def wire(self, spec: WiringSpec) -> Wired:
+        """Create and configure the veth pair, routes and rules. On any error everything is undone before it is raised.
+
+        A link of the same name that is this sandbox's own (a leftover) is removed and the creation repeated once.
+        Raises: NetnsError; WiringError naming the step and the kernel's cause.
+        """
+        with ExitStack() as stack:
+            netns, identity = stack.enter_context(opened_netns(spec.netns))
+            self._refuse_host(spec, identity)
+            sandbox = stack.enter_context(self._host.sandbox_netlink(netns))
+            pair = self._create(spec, netns)
+            done: list[Message] = []
+            try:
+                with self._host.netlink() as host:
+                    self._apply(host, batches.publish(spec, pair.host_index), undo=done, spec=spec)
+                self._apply(sandbox, batches.furnish(spec, pair.sandbox_index, pair.host_mac), undo=done, spec=spec)
+            except BaseException as exc:
+                self._undo(spec, pair, done, exc)
+                raise
+        return Wired(host_mac=pair.host_mac, sandbox_mac=pair.sandbox_mac, netns_identity=identity)
+
+    def unwire(self, spec: WiringSpec) -> None:
+        """Remove all wiring of a spec and wait until the link is gone (rollback). Absent parts are fine."""
+        with self._host.netlink() as host:
+            link = self._own_veth(host, spec.host_veth, address=spec.address)
+            batch = batches.rule_removals(spec.address, spec.route_table)
+            if link is not None:
+                batch.append(messages.delete_link(link.index, step=f"delete link {link.name}"))
+            _must(host.request(batch), f"unwiring of {spec.key}")
+
+    def retire(self, *, host_veth: str, address: IPv4Address, route_table: int) -> None:
+        """Drop route and rules, take the link down and put it into the dying group (DEL). Absent parts are fine.
+
+        The route needs no message: the kernel drops a link's routes while it takes it down, and a route through any other link
+        is not this sandbox's.
+        """
+        with self._host.netlink() as host:
+            link = self._own_veth(host, host_veth, address=address)
+            batch = batches.rule_removals(address, route_table)
+            if link is not None:
+                step = f"take link {host_veth} down"
+                down = messages.change_link(link.index, step=step, is_up=False, group=layout.DYING_GROUP)
+                batch.append(replace(down, tolerated=messages.ABSENT))
+            _must(host.request(batch), f"retiring of {host_veth} ({address})")
+
+    def sweep(self) -> None:
+        """Delete every dying link in one kernel call; returns when they are gone. None dying is fine."""
+        with self._host.netlink() as host:
+            _must(host.request([messages.delete_group(layout.DYING_GROUP)]), "sweep of retired links")
+
+    def check(self, spec: WiringSpec) -> list[str]:
+        """Compare the kernel, both sides, with a spec; one sentence per difference (CHECK; may dump)."""
+        with self._host.netlink() as host:
+            differences, link = checks.host_differences(host, spec)
+        try:
+            with opened_netns(spec.netns) as (netns, identity):
+                self._refuse_host(spec, identity)
+                with self._host.sandbox_netlink(netns) as sandbox:
+                    differences += checks.sandbox_differences(sandbox, spec, host_link=link)
+        except NetnsError as exc:
+            differences.append(str(exc))
+        return differences
+
+    def survey(self) -> KernelSurvey:
+        """Look at all our wiring in the host namespace. KernelDumpError if every try was interrupted (I11)."""
+        with self._host.netlink() as host:
+            return surveys.survey(host, veth_prefix=self._veth_prefix)
+
+    def repair(self, specs: Iterable[WiringSpec]) -> list[str]:
+        """Put back what something else took from wired sandboxes: routes, rules, alias, link state.
+
+        Returns: one sentence per repair, and one per link that is missing (which nobody can put back). Empty: all well.
+        """
+        with self._host.netlink() as host:
+            plan = repair.plan(host, specs)
+            sentences = plan.sentences
+            for start in range(0, len(plan.messages), BATCH_MAX):
+                outcomes = host.request(plan.messages[start : start + BATCH_MAX])
+                sentences += [f"{one.message.step} failed: {one.cause}" for one in outcomes if one.is_refused]
+        return sentences
+
+    def remove_leftover(self, *, host_veth: str | None, address: IPv4Address | None) -> None:
+        """Remove wiring that nobody owns: link by name, and every route and rule of an address, whatever the table."""
+        batch: list[Message] = []
+        with self._host.netlink() as host:
+            if host_veth:
+                link = self._own_veth(host, host_veth)
+                if link is not None:
+                    batch.append(messages.delete_link(link.index, step=f"delete link {link.name}"))
+            if address is not None:
+                batch += batches.address_removals(host, address)
+            for start in range(0, len(batch), BATCH_MAX):
+                _must(host.request(batch[start : start + BATCH_MAX]), f"removal of leftover {host_veth or address}")
+
+    def _create(self, spec: WiringSpec, netns: int) -> _Pair:
+        macs = sandbox_mac(spec.key, side="host"), sandbox_mac(spec.key, side="sandbox")
+        create = messages.create_veth(
+            spec.host_veth, mac=macs[0], peer_name=spec.key.ifname, peer_mac=macs[1], peer_netns=netns, mtu=spec.mtu
+        )
+        for is_last in (False, True):
+            try:
+                with self._host.netlink() as host:
+                    made, looked = host.request(self._armed([create, messages.get_link(spec.host_veth)]))
+            except BaseException:
+                self._delete_own(spec)
+                raise
+            link = records.read_link(looked.replies[0]) if looked.replies else None
+            if made.errno == 0 and link is not None:
+                return _Pair(link.index, link.peer_index, *macs)
+            removed = self._delete_own(spec)
+            if made.errno == 0:
+                raise WiringError(f"wiring of {spec.key}: {looked.message.step} failed", details=looked.cause)
+            if not removed or is_last:
+                break
+        raise WiringError(f"wiring of {spec.key}: {create.step} failed", details=_why_not_made(spec, made, link))
+
+    def _delete_own(self, spec: WiringSpec) -> bool:
+        """Delete the link of the spec's name if it is this very sandbox's, with the rules of its address; tells whether."""
+        with self._host.netlink() as host:
+            link = checks.find_link(host, spec.host_veth)
+            if link is None or not _is_own(link, spec):
+                return False
+            batch = [messages.delete_link(link.index, step=f"delete leftover link {link.name} of the same sandbox")]
+            identity = decode_alias(link.alias)
+            if identity is not None and identity[1] == spec.address:
+                batch += batches.rule_removals(spec.address, spec.route_table)
+            _must(host.request(batch), f"wiring of {spec.key}")
+        return True
+
+    def _apply(self, sock: NetlinkSocket, batch: Sequence[Message], *, undo: list[Message], spec: WiringSpec) -> None:
+        """Carry a batch out; the removal of every rule that it added goes to `undo`, also when it fails."""
+        try:
+            outcomes = sock.request(self._armed(batch))
+        except BaseException:  # the answers are lost: every rule may have been added
+            undo += [removal for one in batch if (removal := batches.removal_of(one)) is not None]
+            raise
+        added = [one.message for one in outcomes if one.errno == 0]
+        undo += [removal for one in added if (removal := batches.removal_of(one)) is not None]
+        _must(outcomes, f"wiring of {spec.key}")
+
+    def _undo(self, spec: WiringSpec, pair: _Pair, rules: Sequence[Message], cause: BaseException) -> None:
+        """Remove the pair (its routes go with it) and the rules that were added; a failure is told in the cause's details."""
+        link = messages.delete_link(pair.host_index, step=f"undo: delete link {spec.host_veth}")
+        try:
+            with self._host.netlink() as host:
+                _must(host.request([*rules, link]), f"undoing of {spec.key}")
+        except WiringError as exc:
+            if not isinstance(cause, WiringError):
+                raise
+            cause.details += f"; and undoing failed, remains are removed at the next start: {exc}"
+
+    def _armed(self, batch: Sequence[Message]) -> Sequence[Message]:
+        """Let the failpoint, if there is one, spoil messages."""
+        if self._failpoint is None:
+            return batch
+        return [replace(one, kind=uapi.RTM_UNKNOWN) if self._failpoint(one.step) else one for one in batch]
+
+    def _refuse_host(self, spec: WiringSpec, identity: NetnsIdentity) -> None:
+        if identity == self._host.identity:
+            raise NetnsError(
+                f"{spec.netns} is the host's own network namespace",
+                details="a sandbox on the host's network is not wired; the runtime should not have called",
+            )
+
+    def _own_veth(self, host: NetlinkSocket, name: str, *, address: IPv4Address | None = None) -> records.Link | None:
+        """Find a link by name, None if it is gone.
+
+        Raises: WiringError if it is no veth, or if its alias names another address than `address`: not ours to take.
+        """
+        (looked,) = host.request([replace(messages.get_link(name), tolerated=messages.ABSENT)])
+        _must([looked], f"look at {name}")
+        if not looked.replies:
+            return None
+        link = records.read_link(looked.replies[0])
+        identity = decode_alias(link.alias)
+        if link.kind != layout.VETH_KIND or (address and identity and identity[1] != address):
+            raise WiringError(
+                f"link {name} is not the host veth of {address or 'a sandbox'}: it is left alone",
+                details=f"kind {link.kind or 'hardware'}, alias {link.alias!r}; see `ip -d link show {name}`",
+            )
+        return link
+
+
+def _is_own(link: records.Link, spec: WiringSpec) -> bool:
+    """Whether a link is this very sandbox's: by alias, or by MAC where a crash came before the alias."""
+    if link.kind != layout.VETH_KIND:
+        return False
+    if link.alias:
+        identity = decode_alias(link.alias)
+        return identity is not None and identity[0] == spec.key
+    return link.mac == sandbox_mac(spec.key, side="host")
+
+
+def _why_not_made(spec: WiringSpec, made: Outcome, link: records.Link | None) -> str:
+    if made.errno == errno.EEXIST and link is not None:
+        return (
+            f"the host has a link {spec.host_veth} that is not this sandbox's (alias {link.alias!r}); "
+            f"see `ip -d link show {spec.host_veth}`"
+        )
+    if made.errno == errno.EEXIST:
+        return f"{spec.netns} has an interface {spec.key.ifname} already: {made.cause}"
+    return made.cause if made.errno else "the link vanished while it was created"
+
+
+def _must(outcomes: Iterable[Outcome], what: str) -> None:
+    """Raise the first refusal. Raises: WiringError naming the step, the errno and the kernel's own words."""
+    for one in outcomes:
+        if one.is_refused:
+            raise WiringError(f"{what}: {one.message.step} failed", details=one.cause)

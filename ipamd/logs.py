@@ -1,0 +1,38 @@
+"""One JSON line per event on standard error: what the container runtime collects, and what `jq` reads."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+
+
+class JsonFormatter(logging.Formatter):
+    """Format a record as one JSON object; a message that is itself a JSON object is merged into it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return one line without a line break."""
+        at = datetime.fromtimestamp(record.created, UTC)
+        line = {
+            "at": at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at.microsecond // 1000:03d}Z",
+            "level": record.levelname,
+            "logger": record.name,
+        }
+        message = record.getMessage()
+        if message.startswith("{") and record.name == "ipamd.rpc":
+            line |= json.loads(message)
+        else:
+            line["message"] = message
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, separators=(",", ":"))
+
+
+def set_up(level: str) -> None:
+    """Send every record of `level` (debug, info, warning, error) and above to standard error."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    for noisy in ("botocore", "boto3", "urllib3", "pyroute2", "asyncio"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)

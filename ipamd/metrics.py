@@ -1,0 +1,126 @@
+"""Prometheus metrics: the incumbent's names where it has one (so that dashboards keep working), ours with units, closed labels.
+
+Gauges are read from memory when somebody scrapes; nothing is computed for nobody.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from wsgiref.simple_server import WSGIServer
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from ipamd.model.errors import SettingsError
+from ipamd.model.plan import eni_limit
+from ipamd.ports import Ec2
+from ipamd.rpc.introspection import Sources
+
+VERBS = ("ADD", "DEL", "CHECK", "GC", "STATUS")
+STEPS = ("decode", "lock", "netns", "reserve", "wire", "commit", "retire", "leftover", "check")
+LATENCY_BUCKETS_MS = (0.5, 1, 2, 2.5, 5, 10, 20, 50, 100, 250, 1000, 5000, 60000)
+"""The budgets of design 11 (2, 2.5 and 10 ms) are bounds of their own."""
+
+
+class Metrics:
+    """Registry and request counters; implements `rpc.cni.RequestObserver`."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._requests = Counter("ipamd_requests", "CNI requests answered", ("verb", "code"), registry=self.registry)
+        self._latency = Histogram(
+            "ipamd_request_duration_ms",
+            "Daemon's part of a CNI request",
+            ("verb",),
+            buckets=LATENCY_BUCKETS_MS,
+            registry=self.registry,
+        )
+        self._steps = Histogram(
+            "ipamd_step_duration_ms",
+            "One step of a CNI request",
+            ("verb", "step"),
+            buckets=LATENCY_BUCKETS_MS,
+            registry=self.registry,
+        )
+        self._adds = Counter("awscni_add_ip_req_count", "ADD requests", registry=self.registry)
+        self._dels = Counter("awscni_del_ip_req_count", "DEL requests", ("reason",), registry=self.registry)
+        self._empty = Counter("awscni_no_available_ip_addresses", "ADDs refused with code 11", registry=self.registry)
+
+    def request_done(self, verb: str, *, code: int, total_ms: float, steps_ms: dict[str, float]) -> None:
+        """Count one answered request; an unknown verb has one label of its own."""
+        verb = verb if verb in VERBS else "other"
+        self._requests.labels(verb, str(code)).inc()
+        self._latency.labels(verb).observe(total_ms)
+        for step, duration_ms in steps_ms.items():
+            if step in STEPS:
+                self._steps.labels(verb, step).observe(duration_ms)
+        if verb == "ADD":
+            self._adds.inc()
+            if code == 11:
+                self._empty.inc()
+        elif verb == "DEL":
+            self._dels.labels("PodDeleted").inc()
+
+    def watch(self, sources: Sources, ec2: Callable[[], Ec2 | None]) -> None:
+        """Read pool, runtime and EC2 figures from `sources` at every scrape."""
+        self.registry.register(_StateCollector(sources, ec2))
+
+
+class _StateCollector(Collector):
+    def __init__(self, sources: Sources, ec2: Callable[[], Ec2 | None]) -> None:
+        self._sources = sources
+        self._ec2 = ec2
+
+    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+        """Yield the present figures."""
+        sources = self._sources
+        counts = sources.datastore.counts()
+        limits, settings = sources.pool.limits, sources.pool.settings
+        limit = eni_limit(limits, settings) if limits else 0
+        gauges = {
+            "awscni_eni_allocated": (len(sources.datastore.enis()), "ENIs attached"),
+            "awscni_eni_max": (limit, "ENIs this node may have"),
+            "awscni_ip_max": (limit * (limits.slots_per_eni if limits else 0), "Addresses this node may have"),
+            "awscni_total_ip_addresses": (counts.total, "Addresses on our ENIs"),
+            "awscni_assigned_ip_addresses": (counts.assigned, "Addresses that sandboxes have"),
+            "ipamd_ready": (int(sources.health.is_ready), "1 when ADD is served and the conflist is in place"),
+            "ipamd_spooled_deletes": (sources.spool.pending_count(), "DELs waiting in the spool"),
+            "ipamd_dying_links": (sources.cooling.dying_count(), "Host veths marked and not yet deleted"),
+        }
+        for name, (value, text) in gauges.items():
+            yield GaugeMetricFamily(name, text, value=value)
+        states = GaugeMetricFamily("ipamd_addresses", "Addresses by state", labels=("state",))
+        for state in ("free", "reserved", "assigned", "cooling", "quarantined"):
+            states.add_metric((state,), getattr(counts, state))
+        yield states
+        follower = sources.follower()
+        if follower is not None:
+            yield GaugeMetricFamily("ipamd_cri_reachable", "1 when the last list was complete", value=int(follower.reachable))
+            yield CounterMetricFamily(
+                "ipamd_cri_missed_events", "Changes that a list found and no event announced", value=follower.missed_events_count
+            )
+        ec2 = self._ec2()
+        calls = CounterMetricFamily("awscni_ec2api_req_count", "EC2 calls, retries included", labels=("fn",))
+        for api, count in sorted((ec2.call_counts() if ec2 else {}).items()):
+            calls.add_metric((api,), count)
+        yield calls
+
+
+def serve(metrics: Metrics, address: str) -> tuple[WSGIServer, threading.Thread] | None:
+    """Serve /metrics on `host:port`; None when the address is "off".
+
+    Raises: SettingsError if the address is malformed or taken.
+    """
+    if address == "off":
+        return None
+    host, _, port = address.rpartition(":")
+    if not port.isdigit():
+        raise SettingsError(f"VPC_IPAMD_METRICS_ADDRESS={address!r}", details="expected host:port or off")
+    try:
+        return start_http_server(int(port), addr=host or "0.0.0.0", registry=metrics.registry)  # noqa: S104  # scraped from other nodes
+    except OSError as error:
+        raise SettingsError(
+            f"cannot serve metrics on {address}: {error.strerror}", details="free the port or set it to off"
+        ) from error

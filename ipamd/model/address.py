@@ -1,0 +1,90 @@
+"""The life of one address, as one table.
+
+    free --reserve--> reserved --confirm--> assigned --unassign--> cooling --cooled--> free
+    reserved --abort--> cooling          any unassigned --disagree--> quarantined --settle--> free, or it is removed
+
+A pair that is not in the table raises (I1, I8): a state is never repaired by guessing. `reserved` lives in memory only: a
+crash before the confirming transaction promised nothing (I5).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from ipaddress import IPv4Address, IPv4Network
+
+from ipamd.model.errors import IllegalTransitionError
+from ipamd.model.ids import AttachmentKey, EniId
+
+
+class AddressState(StrEnum):
+    """Where an address is in its life."""
+
+    FREE = "free"
+    RESERVED = "reserved"
+    ASSIGNED = "assigned"
+    COOLING = "cooling"
+    QUARANTINED = "quarantined"
+
+
+class AddressEvent(StrEnum):
+    """What may happen to an address."""
+
+    RESERVE = "reserve"
+    CONFIRM = "confirm"
+    ABORT = "abort"
+    UNASSIGN = "unassign"
+    COOLED = "cooled"
+    DISAGREE = "disagree"
+    SETTLE = "settle"
+    ADOPT = "adopt"
+
+
+TRANSITIONS: dict[tuple[AddressState, AddressEvent], AddressState] = {
+    (AddressState.FREE, AddressEvent.RESERVE): AddressState.RESERVED,
+    (AddressState.RESERVED, AddressEvent.CONFIRM): AddressState.ASSIGNED,
+    (AddressState.RESERVED, AddressEvent.ABORT): AddressState.COOLING,
+    (AddressState.ASSIGNED, AddressEvent.UNASSIGN): AddressState.COOLING,
+    (AddressState.COOLING, AddressEvent.COOLED): AddressState.FREE,
+    (AddressState.FREE, AddressEvent.DISAGREE): AddressState.QUARANTINED,
+    (AddressState.RESERVED, AddressEvent.DISAGREE): AddressState.QUARANTINED,
+    (AddressState.COOLING, AddressEvent.DISAGREE): AddressState.QUARANTINED,
+    (AddressState.QUARANTINED, AddressEvent.SETTLE): AddressState.FREE,
+    # Adoption (design 4): a wired sandbox that the datastore does not know gets back the address it never lost.
+    (AddressState.FREE, AddressEvent.ADOPT): AddressState.ASSIGNED,
+    (AddressState.COOLING, AddressEvent.ADOPT): AddressState.ASSIGNED,
+    (AddressState.QUARANTINED, AddressEvent.ADOPT): AddressState.ASSIGNED,
+}
+
+
+def next_state(state: AddressState, event: AddressEvent) -> AddressState:
+    """Look up what `event` does to an address in `state`.
+
+    Raises: IllegalTransitionError for a pair that is not in the table.
+    """
+    try:
+        return TRANSITIONS[state, event]
+    except KeyError:
+        raise IllegalTransitionError(
+            f"address cannot {event} while {state}",
+            details="this is a defect in vpc-ipamd: the operation was stopped and nothing was changed; please report it",
+        ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """One secondary address of an ENI, as the datastore knows it.
+
+    `since` is when the present state began (aware UTC); `owner` is set if and only if the state is assigned or reserved;
+    `cooling_until` if and only if it is cooling. `prefix` is the delegated /28 that contains it, or None.
+    """
+
+    address: IPv4Address
+    eni_id: EniId
+    state: AddressState
+    since: datetime
+    prefix: IPv4Network | None = None
+    owner: AttachmentKey | None = None
+    cooling_until: datetime | None = None
+    reason: str = ""

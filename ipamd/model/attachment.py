@@ -1,0 +1,134 @@
+"""Attachments: one interface of one sandbox with its address, and how the kernel knows it.
+
+The host veth's name comes from the key, so that no second sandbox of a same-named pod can meet it (upstream weakness 61); its
+ifalias carries the whole identity, so that `ip link` tells an operator who it is and a lost database can be rebuilt (design 3).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from ipaddress import AddressValueError, IPv4Address
+
+from ipamd.model.errors import IpamError
+from ipamd.model.ids import AttachmentKey, EniId, IfName, MacAddress, parse_key
+
+VETH_HASH_LENGTH = 11
+"""Hexadecimal digits: prefix (at most 4) + 11 = 15, the kernel's limit. Source: upstream_reference 3.6."""
+
+ALIAS_TAG = "vpc-ipamd/1"
+DYING_ALIAS_TAG = "vpc-ipamd/dying"
+
+
+class Origin(StrEnum):
+    """How an attachment came to be known."""
+
+    ADD = "add"
+    ADOPT = "adopt"
+
+
+@dataclass(frozen=True, slots=True)
+class NetnsIdentity:
+    """Which network namespace a path led to: device and inode of the nsfs file. Zero: not known (adopted)."""
+
+    device: int
+    inode: int
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """One row of who owns which address, with what CNI ADD answered.
+
+    `fingerprint` identifies the request (netns identity, ifname, configuration): the same request gets the same answer.
+    `result` is the CNI result as canonical JSON of spec 1.1.0, converted per request. Names are aids to people only.
+    """
+
+    key: AttachmentKey
+    address: IPv4Address
+    eni_id: EniId
+    route_table: int
+    host_veth: str
+    netns: str
+    netns_identity: NetnsIdentity
+    fingerprint: str
+    result: bytes
+    created_at: datetime
+    origin: Origin = Origin.ADD
+    network_name: str = ""
+    pod_namespace: str = ""
+    pod_name: str = ""
+    pod_uid: str = ""
+
+    @property
+    def sandbox_name(self) -> str:
+        """`namespace/name` as the runtime told, or an empty string."""
+        return f"{self.pod_namespace}/{self.pod_name}" if self.pod_name else ""
+
+
+@dataclass(frozen=True, slots=True)
+class WiringSpec:
+    """All that the kernel adapter needs to wire one sandbox.
+
+    `route_table` is the table of the ENI that holds the address; the main table (254) needs no from-rule. `mtu` in bytes.
+    """
+
+    key: AttachmentKey
+    address: IPv4Address
+    route_table: int
+    host_veth: str
+    netns: str
+    mtu: int
+
+    @property
+    def alias(self) -> str:
+        """The host veth's ifalias."""
+        return encode_alias(self.key, self.address)
+
+
+@dataclass(frozen=True, slots=True)
+class Wired:
+    """What the kernel made of a WiringSpec. MACs in lower case; `netns_identity` of the namespace really entered."""
+
+    host_mac: MacAddress
+    sandbox_mac: MacAddress
+    netns_identity: NetnsIdentity
+
+
+def veth_name(key: AttachmentKey, *, prefix: str) -> str:
+    """Name the host veth of an attachment: the same key always gives the same name.
+
+    Args:
+        prefix: 1 to 4 characters (AWS_VPC_K8S_CNI_VETHPREFIX).
+    Returns: at most 15 characters.
+    """
+    digest = hashlib.sha1(f"{key.container_id}/{key.ifname}".encode(), usedforsecurity=False).hexdigest()
+    return prefix + digest[:VETH_HASH_LENGTH]
+
+
+def sandbox_mac(key: AttachmentKey, *, side: str) -> MacAddress:
+    """Derive a locally administered unicast MAC from the key, so that no search for a unique one is needed.
+
+    Args:
+        side: "host" or "sandbox"; the two ends of a pair differ.
+    """
+    digest = hashlib.sha1(f"{side}:{key.container_id}/{key.ifname}".encode(), usedforsecurity=False).digest()
+    octets = bytes([(digest[0] & 0xFC) | 0x02]) + digest[1:6]
+    return MacAddress(":".join(f"{octet:02x}" for octet in octets))
+
+
+def encode_alias(key: AttachmentKey, address: IPv4Address) -> str:
+    """Write the identity for a host veth's ifalias, at most 255 bytes for a container ID of CRI length."""
+    return f"{ALIAS_TAG} {key.container_id} {key.ifname} {address}"
+
+
+def decode_alias(alias: str) -> tuple[AttachmentKey, IPv4Address] | None:
+    """Read an identity back; None if the alias is not one of ours or is damaged."""
+    parts = alias.split(" ")
+    if len(parts) != 4 or parts[0] != ALIAS_TAG:
+        return None
+    try:
+        return parse_key(parts[1], IfName(parts[2])), IPv4Address(parts[3])
+    except (IpamError, AddressValueError):
+        return None

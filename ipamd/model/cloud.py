@@ -1,0 +1,66 @@
+"""What EC2 and instance metadata tell, as values: the vocabulary between the pool and the cloud adapters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv4Network
+
+from ipamd.model.ids import EniId, InstanceId, MacAddress, SubnetId
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceIdentity:
+    """Who this node is, from instance metadata. Does not change while the instance runs, except `vpc_cidrs`."""
+
+    instance_id: InstanceId
+    instance_type: str
+    region: str
+    availability_zone: str
+    vpc_id: str
+    vpc_cidrs: tuple[IPv4Network, ...]
+    primary_mac: MacAddress
+    primary_eni_id: EniId
+    primary_address: IPv4Address
+    subnet_id: SubnetId
+    subnet_cidr: IPv4Network
+    security_group_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedEni:
+    """One ENI as EC2 described it. Addresses never include the primary one (I6); empty IDs mean "not attached"."""
+
+    eni_id: EniId
+    mac: MacAddress
+    subnet_id: SubnetId
+    primary_address: IPv4Address
+    secondary_addresses: frozenset[IPv4Address] = frozenset()
+    prefixes: frozenset[IPv4Network] = frozenset()
+    status: str = "available"
+    interface_type: str = "interface"
+    description: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    attachment_id: str = ""
+    attachment_status: str = ""
+    instance_id: str = ""
+    device_index: int = -1
+    network_card: int = 0
+    delete_on_termination: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EniRequest:
+    """One CreateNetworkInterface call: addresses or prefixes, tags and our token in a single request.
+
+    Exactly one of `address_count` and `prefix_count` is positive. `client_token` was stored before the call and is replayed
+    after a crash (I9).
+    """
+
+    subnet_id: SubnetId
+    security_group_ids: tuple[str, ...]
+    description: str
+    tags: Mapping[str, str]
+    client_token: str
+    address_count: int = 0
+    prefix_count: int = 0

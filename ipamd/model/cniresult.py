@@ -1,0 +1,100 @@
+"""The CNI result: built once as spec 1.1.0, stored, and converted to the version that each request asks for.
+
+Why stored: a client that timed out and retries must get the same answer (design 5). Source of the shapes: the CNI
+specification 0.3.1, 0.4.0, 1.0.0 and 1.1.0, section "Result Types".
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from ipaddress import IPv4Address
+from typing import Any
+
+from ipamd.model.attachment import Wired, WiringSpec
+from ipamd.model.errors import IncompatibleVersionError, InvalidConfigError
+from ipamd.model.request import JsonObject
+
+SUPPORTED_VERSIONS = ("0.3.1", "0.4.0", "1.0.0", "1.1.0")
+CANONICAL_VERSION = "1.1.0"
+SANDBOX_GATEWAY = IPv4Address("169.254.1.1")
+"""Next hop inside every sandbox, answered by a permanent neighbour entry. Source: upstream_reference 3.7."""
+
+_ONLY_SINCE_1_1 = {"interfaces": ("mtu", "socketPath", "pciID"), "routes": ("mtu", "advmss", "priority", "table", "scope")}
+
+
+def build_result(spec: WiringSpec, wired: Wired, *, prev_result: JsonObject | None = None) -> bytes:
+    """Describe a wired sandbox as a canonical 1.1.0 result.
+
+    Args:
+        prev_result: what plugins before us in the chain answered; ours is appended to it.
+    Raises: InvalidConfigError if prev_result has no lists where lists belong.
+    """
+    base = _as_lists(prev_result or {})
+    first = len(base["interfaces"])
+    base["interfaces"] += [
+        {"name": spec.host_veth, "mac": wired.host_mac, "mtu": spec.mtu},
+        {"name": spec.key.ifname, "mac": wired.sandbox_mac, "mtu": spec.mtu, "sandbox": spec.netns},
+    ]
+    base["ips"].append({"address": f"{spec.address}/32", "gateway": str(SANDBOX_GATEWAY), "interface": first + 1})
+    base["routes"].append({"dst": "0.0.0.0/0", "gw": str(SANDBOX_GATEWAY)})
+    base["cniVersion"] = CANONICAL_VERSION
+    return json.dumps(base, sort_keys=True, separators=(",", ":")).encode()
+
+
+def convert_result(stored: bytes, *, version: str) -> bytes:
+    """Say a canonical result in another version of the specification.
+
+    Raises: IncompatibleVersionError for a version that we do not speak.
+    """
+    require_supported(version)
+    result: dict[str, Any] = json.loads(stored)
+    if version != CANONICAL_VERSION:
+        for section, fields in _ONLY_SINCE_1_1.items():
+            for entry in result.get(section, ()):
+                for name in fields:
+                    entry.pop(name, None)
+    if version in ("0.3.1", "0.4.0"):
+        for entry in result.get("ips", ()):
+            entry["version"] = "6" if ":" in entry["address"] else "4"
+    result["cniVersion"] = version
+    return json.dumps(result, sort_keys=True, separators=(",", ":")).encode()
+
+
+def require_supported(version: str) -> None:
+    """Raise IncompatibleVersionError unless we speak this cniVersion."""
+    if version not in SUPPORTED_VERSIONS:
+        raise IncompatibleVersionError(
+            f"cniVersion {version[:40]!r} is not supported", details=f"supported: {', '.join(SUPPORTED_VERSIONS)}"
+        )
+
+
+def result_differences(prev_result: JsonObject, *, ifname: str, address: IPv4Address, netns: str) -> list[str]:
+    """Say what in a prevResult contradicts an attachment (CHECK); empty if nothing does.
+
+    Raises: InvalidConfigError if prev_result has no lists where lists belong.
+    """
+    result = _as_lists(prev_result)
+    problems = []
+    mine = [entry for entry in result["interfaces"] if entry.get("name") == ifname and entry.get("sandbox")]
+    if not mine:
+        problems.append(f"prevResult has no interface {ifname} inside the sandbox")
+    elif all(entry["sandbox"] != netns for entry in mine):
+        problems.append(f"prevResult places {ifname} in {mine[0]['sandbox']}, not in {netns}")
+    if not any(str(entry.get("address", "")).split("/")[0] == str(address) for entry in result["ips"]):
+        problems.append(f"prevResult does not carry address {address}")
+    return problems
+
+
+def _as_lists(result: JsonObject) -> dict[str, Any]:
+    copied = copy.deepcopy(dict(result))
+    for section in ("interfaces", "ips", "routes"):
+        value = copied.get(section)
+        value = [] if value is None else value
+        if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
+            raise InvalidConfigError(f"prevResult.{section} is not a list of objects")
+        copied[section] = value
+    for entry in copied["ips"]:
+        entry.pop("version", None)
+    copied.setdefault("dns", {})
+    return copied

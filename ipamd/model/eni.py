@@ -1,0 +1,116 @@
+"""ENIs: what EC2 attached to this instance, and how the host reaches each of them.
+
+Route table numbers follow the incumbent (upstream_reference 3.3), so that a node can be moved between both without
+renumbering.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from ipaddress import IPv4Address, IPv4Network
+
+from ipamd.model.ids import EniId, MacAddress, SubnetId
+
+MAIN_TABLE = 254
+"""The kernel's main routing table."""
+
+PREFIX_LENGTH = 28
+"""Length of a delegated IPv4 prefix; EC2 delegates no other."""
+
+ADDRESSES_PER_PREFIX = 16
+
+
+class EniState(StrEnum):
+    """Where an ENI is in its life on this node. Only an attached ENI with host routing gives addresses (I7)."""
+
+    ATTACHING = "attaching"
+    ATTACHED = "attached"
+    DRAINING = "draining"
+    DETACHING = "detaching"
+
+
+@dataclass(frozen=True, slots=True)
+class Eni:
+    """One ENI of this instance.
+
+    `host_ready`: the host's routing for it is in place. `managed`: its addresses may be given to sandboxes.
+    `created_by_us`: we made it, so we may delete it (I9).
+    """
+
+    eni_id: EniId
+    mac: MacAddress
+    device_index: int
+    network_card: int
+    subnet_id: SubnetId
+    subnet_cidr: IPv4Network
+    primary_address: IPv4Address
+    is_primary: bool
+    state: EniState = EniState.ATTACHED
+    host_ready: bool = False
+    created_by_us: bool = False
+    managed: bool = True
+
+    @property
+    def route_table(self) -> int:
+        """The kernel routing table that carries this ENI's traffic."""
+        return route_table(self.device_index, self.network_card)
+
+
+@dataclass(frozen=True, slots=True)
+class EniAddresses:
+    """What EC2 says is on one ENI: secondary addresses (never the primary one, I6) and delegated /28 prefixes."""
+
+    eni: Eni
+    secondary_addresses: frozenset[IPv4Address] = frozenset()
+    prefixes: frozenset[IPv4Network] = frozenset()
+
+    @property
+    def used_slot_count(self) -> int:
+        """Slots that EC2 counts as taken, the primary address not included."""
+        return len(self.secondary_addresses) + len(self.prefixes)
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceLimits:
+    """What an instance type can carry. `source` says who told: ec2, table or default."""
+
+    instance_type: str
+    eni_count: int
+    ipv4_per_eni: int
+    network_card_count: int = 1
+    hypervisor: str = "nitro"
+    is_bare_metal: bool = False
+    source: str = "table"
+
+    @property
+    def slots_per_eni(self) -> int:
+        """Addresses (or prefixes) beside the primary one. Source: upstream_reference 2.1."""
+        return max(self.ipv4_per_eni - 1, 0)
+
+    @property
+    def supports_prefixes(self) -> bool:
+        """Prefix delegation needs nitro or bare metal. Source: upstream_reference 1.2."""
+        return self.hypervisor == "nitro" or self.is_bare_metal
+
+    @property
+    def max_pods(self) -> int:
+        """The incumbent's table of maximum pods. Source: upstream_reference 2.1."""
+        return self.eni_count * self.slots_per_eni + 2
+
+
+def route_table(device_index: int, network_card: int) -> int:
+    """Number the routing table of an ENI. Source: upstream_reference 3.3.
+
+    Raises: ValueError for a negative index or card.
+    """
+    if device_index < 0 or network_card < 0:
+        raise ValueError(f"device index {device_index} and network card {network_card} must not be negative")
+    if network_card > 0:
+        return 10000 + 100 * network_card + device_index
+    return MAIN_TABLE if device_index == 0 else device_index + 1
+
+
+def gateway(subnet: IPv4Network) -> IPv4Address:
+    """The subnet's router: its first address after the network address. Source: upstream_reference 3.4."""
+    return subnet.network_address + 1

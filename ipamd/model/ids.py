@@ -1,0 +1,72 @@
+"""Identities, and the only place where text from outside becomes one.
+
+The key of an attachment is `(container_id, ifname)`: container_id is CNI_CONTAINERID, which is the CRI sandbox ID, in full
+(design 3). Pod names and UIDs are no identities here; two sandboxes of one pod are two attachments.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import NewType
+
+from ipamd.model.errors import InvalidRequestError
+
+ContainerId = NewType("ContainerId", str)
+IfName = NewType("IfName", str)
+EniId = NewType("EniId", str)
+SubnetId = NewType("SubnetId", str)
+InstanceId = NewType("InstanceId", str)
+MacAddress = NewType("MacAddress", str)
+"""Lower case, colon separated."""
+
+CONTAINER_ID_MAX = 200
+"""Characters. Ours: CRI IDs have 64, and with 200 the whole identity always fits the kernel's ifalias (255 bytes)."""
+
+IFNAME_MAX = 15
+"""Bytes: the kernel's IFNAMSIZ less its terminator."""
+
+_CONTAINER_ID = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")  # CNI spec, section 2, CNI_CONTAINERID
+_IFNAME_BAD = re.compile(r"[/:\s\x00]")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class AttachmentKey:
+    """One interface of one sandbox: what an address is attached to."""
+
+    container_id: ContainerId
+    ifname: IfName
+
+    def __str__(self) -> str:
+        return f"{self.container_id}/{self.ifname}"
+
+
+def parse_container_id(text: str) -> ContainerId:
+    """Accept a container ID as the CNI specification spells it.
+
+    Raises: InvalidRequestError if it is empty, too long or has other characters.
+    """
+    if not text or len(text) > CONTAINER_ID_MAX or not _CONTAINER_ID.fullmatch(text):
+        raise InvalidRequestError(
+            f"container ID {text[:80]!r} is not valid",
+            details=f"1 to {CONTAINER_ID_MAX} letters, digits, '_', '.' or '-', starting with a letter or digit",
+        )
+    return ContainerId(text)
+
+
+def parse_ifname(text: str) -> IfName:
+    """Accept an interface name that the kernel will take.
+
+    Raises: InvalidRequestError otherwise.
+    """
+    if not text or len(text.encode()) > IFNAME_MAX or text in {".", ".."} or _IFNAME_BAD.search(text):
+        raise InvalidRequestError(
+            f"interface name {text[:80]!r} is not valid",
+            details=f"1 to {IFNAME_MAX} bytes without '/', ':' or white space, not '.' or '..'",
+        )
+    return IfName(text)
+
+
+def parse_key(container_id: str, ifname: str) -> AttachmentKey:
+    """Build a key from text. Raises: InvalidRequestError."""
+    return AttachmentKey(parse_container_id(container_id), parse_ifname(ifname))

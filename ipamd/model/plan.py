@@ -1,0 +1,275 @@
+"""What to ask of EC2 so that the warm pool reaches its target: a pure decision (design 7).
+
+Targets keep the incumbent's names and meaning (upstream_reference 2.4-2.6). Different on purpose: cooling addresses are not
+free (I8); ADDs that wait count as demand; the pool never grows past maxPods; existing ENIs are filled before a new one is made,
+in a fixed order. Releasing what is in excess is not planned yet: `excess_count` only reports it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from ipamd.model.eni import ADDRESSES_PER_PREFIX, EniState, InstanceLimits
+from ipamd.model.errors import SettingsError
+from ipamd.model.ids import EniId
+
+MAX_ENI_CREATION_ADDRESSES = 49
+"""Most addresses one CreateNetworkInterface asks for: the largest type has 50 per ENI, one of them the primary."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSettings:
+    """Targets in addresses, ENIs or /28 prefixes; 0 means not defined, as the incumbent has it.
+
+    `max_eni` caps ENIs per network card below the instance's limit; 0: no cap. `max_pods` caps the pool; 0: no cap.
+    """
+
+    warm_eni_target: int = 1
+    warm_ip_target: int = 0
+    minimum_ip_target: int = 0
+    warm_prefix_target: int = 0
+    max_eni: int = 0
+    max_pods: int = 0
+    prefix_delegation: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("warm_eni_target", "warm_ip_target", "minimum_ip_target", "warm_prefix_target", "max_eni", "max_pods"):
+            if getattr(self, name) < 0:
+                raise SettingsError(f"{name} is {getattr(self, name)}", details="targets and caps must not be negative")
+
+    @property
+    def ip_targets_defined(self) -> bool:
+        """WARM_IP_TARGET or MINIMUM_IP_TARGET is set: they take the place of WARM_ENI_TARGET and WARM_PREFIX_TARGET."""
+        return self.warm_ip_target > 0 or self.minimum_ip_target > 0
+
+
+@dataclass(frozen=True, slots=True)
+class PoolCounts:
+    """Addresses by state, over all managed ENIs."""
+
+    free: int = 0
+    reserved: int = 0
+    assigned: int = 0
+    cooling: int = 0
+    quarantined: int = 0
+
+    @property
+    def total(self) -> int:
+        """All addresses, whatever their state."""
+        return self.free + self.reserved + self.assigned + self.cooling + self.quarantined
+
+    @property
+    def in_use(self) -> int:
+        """Assigned, or about to be."""
+        return self.assigned + self.reserved
+
+    def __str__(self) -> str:
+        return (
+            f"{self.total} addresses: {self.assigned} assigned, {self.reserved} reserved, {self.cooling} cooling, "
+            f"{self.quarantined} quarantined, {self.free} free"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class EniCapacity:
+    """One ENI for the planner. `used_slot_count` counts addresses and prefixes on it, the primary address not included."""
+
+    eni_id: EniId
+    device_index: int
+    state: EniState
+    used_slot_count: int
+    managed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSnapshot:
+    """One consistent look at one network card's pool.
+
+    `unmanaged_eni_count`: attached ENIs that take a place on the instance and give us nothing. `waiting_count`: ADDs that wait
+    for an address now. `blocked_until`/`blocked_reason`: after EC2 refused growth (subnet empty, limit, IAM).
+    """
+
+    enis: tuple[EniCapacity, ...]
+    counts: PoolCounts
+    limits: InstanceLimits
+    free_prefix_count: int = 0
+    total_prefix_count: int = 0
+    unmanaged_eni_count: int = 0
+    waiting_count: int = 0
+    blocked_until: datetime | None = None
+    blocked_reason: str = ""
+    prefixes_available: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class AllocateAddresses:
+    """Ask EC2 for more secondary addresses on an attached ENI."""
+
+    eni_id: EniId
+    count: int
+
+    def __str__(self) -> str:
+        return f"allocate {self.count} addresses on {self.eni_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatePrefixes:
+    """Ask EC2 for more /28 prefixes on an attached ENI."""
+
+    eni_id: EniId
+    count: int
+
+    def __str__(self) -> str:
+        return f"allocate {self.count} prefixes on {self.eni_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class CreateEni:
+    """Create and attach an ENI that comes with `address_count` addresses or `prefix_count` prefixes."""
+
+    device_index: int
+    address_count: int = 0
+    prefix_count: int = 0
+
+    def __str__(self) -> str:
+        what = f"{self.address_count} addresses" if self.address_count else f"{self.prefix_count} prefixes"
+        return f"create an ENI with {what} as device {self.device_index}"
+
+
+Action = AllocateAddresses | AllocatePrefixes | CreateEni
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do, in order, and one sentence why. `blocked_by`: why the pool cannot grow now, empty if it can."""
+
+    actions: tuple[Action, ...]
+    sentence: str
+    deficit_count: int = 0
+    excess_count: int = 0
+    blocked_by: str = ""
+
+
+def plan(snapshot: PoolSnapshot, *, settings: PoolSettings, now: datetime) -> Plan:
+    """Decide what to ask of EC2 so that the warm pool reaches its target.
+
+    Args:
+        snapshot: one consistent read; counts in addresses.
+        settings: targets.
+        now: aware UTC.
+    Returns: zero or more actions in order, ENIs by device index (same input, same output).
+    Raises: nothing for lack of capacity: that is `blocked_by`.
+    Concurrency: pure. Guards: I7, I8, I13.
+    Source: upstream_reference 2.4-2.6 with the differences of design 7.
+    """
+    deficit = deficit_count(snapshot, settings)
+    excess = excess_count(snapshot, settings)
+    blocked = growth_blocker(snapshot, settings, now)
+    if deficit == 0:
+        return Plan((), f"nothing to do: {snapshot.counts}", excess_count=excess, blocked_by=blocked)
+    if blocked:
+        return Plan((), f"short of {deficit} addresses, and cannot grow: {blocked}", deficit, excess, blocked)
+    actions = _growth(snapshot, settings, deficit)
+    sentence = f"short of {deficit} addresses: " + "; ".join(str(action) for action in actions)
+    return Plan(actions, sentence, deficit, excess)
+
+
+def deficit_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
+    """Addresses the pool is short of, waiting ADDs included.
+
+    With IP targets: max(W - free, M - total, 0), where free excludes cooling (I8). Without: what makes the free count reach
+    WARM_ENI_TARGET whole ENIs (or WARM_PREFIX_TARGET prefixes), and at least one free address.
+    """
+    counts = snapshot.counts
+    waiting = max(snapshot.waiting_count - counts.free, 0)
+    if settings.max_pods and counts.total >= settings.max_pods:
+        return 0
+    if settings.ip_targets_defined:
+        short = max(settings.warm_ip_target - counts.free, settings.minimum_ip_target - counts.total, 0)
+    else:
+        unit, target = _warm_unit(snapshot, settings)
+        short = max(unit * target - counts.free, 1 if target == 0 and counts.free == 0 else 0, 0)
+    short = max(short, waiting)
+    return min(short, settings.max_pods - counts.total) if settings.max_pods else short
+
+
+def excess_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
+    """Free addresses above the IP targets; 0 when none is defined (then whole ENIs are kept, not addresses)."""
+    if not settings.ip_targets_defined:
+        return 0
+    counts = snapshot.counts
+    return max(min(counts.free - settings.warm_ip_target, counts.total - settings.minimum_ip_target), 0)
+
+
+def growth_blocker(snapshot: PoolSnapshot, settings: PoolSettings, now: datetime) -> str:
+    """Say in one sentence why the pool cannot grow now; an empty string if it can."""
+    if settings.max_pods and snapshot.counts.total >= settings.max_pods:
+        return f"the pool has reached maxPods ({settings.max_pods})"
+    if snapshot.blocked_until is not None and now < snapshot.blocked_until:
+        return f"{snapshot.blocked_reason} (next try in {(snapshot.blocked_until - now).total_seconds():.0f} s)"
+    if any(_has_slot(eni, snapshot.limits) for eni in snapshot.enis) or room_for_eni(snapshot, settings):
+        return ""
+    pending = sum(eni.state is EniState.ATTACHING for eni in snapshot.enis)
+    if pending:
+        return ""
+    limits = snapshot.limits
+    return (
+        f"all {len(snapshot.enis)} of {eni_limit(limits, settings)} ENIs that {limits.instance_type} may have are attached "
+        f"and their {limits.slots_per_eni} slots each are taken"
+    )
+
+
+def eni_limit(limits: InstanceLimits, settings: PoolSettings) -> int:
+    """ENIs this node may have: the instance's limit, or MAX_ENI if lower. Source: upstream_reference 2.1."""
+    return min(limits.eni_count, settings.max_eni) if settings.max_eni >= 1 else limits.eni_count
+
+
+def room_for_eni(snapshot: PoolSnapshot, settings: PoolSettings) -> bool:
+    """Whether another ENI may be attached. Source: upstream_reference 2.5 (the excluded count cancels out)."""
+    return len(snapshot.enis) < eni_limit(snapshot.limits, settings) - snapshot.unmanaged_eni_count
+
+
+def addresses_per_eni(limits: InstanceLimits, settings: PoolSettings) -> int:
+    """Addresses a full ENI gives. Source: upstream_reference 2.1."""
+    return limits.slots_per_eni * (ADDRESSES_PER_PREFIX if settings.prefix_delegation else 1)
+
+
+def _warm_unit(snapshot: PoolSnapshot, settings: PoolSettings) -> tuple[int, int]:
+    if settings.prefix_delegation and settings.warm_prefix_target:
+        return ADDRESSES_PER_PREFIX, settings.warm_prefix_target
+    return addresses_per_eni(snapshot.limits, settings), settings.warm_eni_target
+
+
+def _has_slot(eni: EniCapacity, limits: InstanceLimits) -> bool:
+    return eni.managed and eni.state is EniState.ATTACHED and eni.used_slot_count < limits.slots_per_eni
+
+
+def _growth(snapshot: PoolSnapshot, settings: PoolSettings, deficit: int) -> tuple[Action, ...]:
+    by_prefix = settings.prefix_delegation and snapshot.prefixes_available and snapshot.limits.supports_prefixes
+    unit = ADDRESSES_PER_PREFIX if by_prefix else 1
+    slots = snapshot.limits.slots_per_eni
+    want = -(-deficit // unit)
+    # Without IP targets the incumbent fills an ENI whole: fewer, larger calls. Prefixes come one deficit at a time.
+    whole = not settings.ip_targets_defined and not by_prefix
+    room = (settings.max_pods - snapshot.counts.total) // unit if settings.max_pods else slots * snapshot.limits.eni_count
+    actions: list[Action] = []
+    for eni in sorted(snapshot.enis, key=lambda eni: (eni.device_index, eni.eni_id)):
+        if want <= 0 or room <= 0:
+            break
+        if _has_slot(eni, snapshot.limits):
+            vacant = slots - eni.used_slot_count
+            count = min(vacant if whole else want, vacant, room)
+            actions.append(AllocatePrefixes(eni.eni_id, count) if by_prefix else AllocateAddresses(eni.eni_id, count))
+            want, room = want - count, room - count
+    pending = sum(eni.state is EniState.ATTACHING for eni in snapshot.enis)
+    want -= pending * slots
+    taken = {eni.device_index for eni in snapshot.enis}
+    places = eni_limit(snapshot.limits, settings) - snapshot.unmanaged_eni_count - len(snapshot.enis)
+    for device_index in (index for index in range(100) if index not in taken):
+        if want <= 0 or room <= 0 or places <= 0:
+            break
+        count = min(slots if whole else want, slots, room, MAX_ENI_CREATION_ADDRESSES)
+        actions.append(CreateEni(device_index, prefix_count=count) if by_prefix else CreateEni(device_index, address_count=count))
+        want, room, places = want - count, room - count, places - 1
+    return tuple(actions)

@@ -1,0 +1,41 @@
+"""What a CNI request asks for, once decoded: values, no wire format."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ipamd.model.attachment import NetnsIdentity
+from ipamd.model.ids import AttachmentKey
+
+JsonObject = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxNames:
+    """Names that the runtime told, as aids to people; no decision reads them (design 3)."""
+
+    pod_namespace: str = ""
+    pod_name: str = ""
+    pod_uid: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AttachRequest:
+    """One ADD (or CHECK). `config_digest` identifies the network configuration, byte for byte."""
+
+    key: AttachmentKey
+    netns: str
+    network_name: str
+    cni_version: str
+    config_digest: str
+    names: SandboxNames = field(default_factory=SandboxNames)
+    prev_result: JsonObject | None = None
+
+
+def fingerprint(request: AttachRequest, identity: NetnsIdentity) -> str:
+    """Identify a request: the same sandbox namespace, interface and configuration give the same text (design 5)."""
+    material = f"{identity.device}:{identity.inode}\n{request.key.ifname}\n{request.config_digest}"
+    return hashlib.sha256(material.encode()).hexdigest()

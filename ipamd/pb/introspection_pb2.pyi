@@ -1,0 +1,247 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class GetStatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetStatusReply(_message.Message):
+    __slots__ = ("version", "instance_id", "alive", "ready", "phase", "uptime_s", "stages", "pool", "runtime", "cloud", "last_error", "lacks", "spooled_count", "dying_count")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    ALIVE_FIELD_NUMBER: _ClassVar[int]
+    READY_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    UPTIME_S_FIELD_NUMBER: _ClassVar[int]
+    STAGES_FIELD_NUMBER: _ClassVar[int]
+    POOL_FIELD_NUMBER: _ClassVar[int]
+    RUNTIME_FIELD_NUMBER: _ClassVar[int]
+    CLOUD_FIELD_NUMBER: _ClassVar[int]
+    LAST_ERROR_FIELD_NUMBER: _ClassVar[int]
+    LACKS_FIELD_NUMBER: _ClassVar[int]
+    SPOOLED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DYING_COUNT_FIELD_NUMBER: _ClassVar[int]
+    version: str
+    instance_id: str
+    alive: bool
+    ready: bool
+    phase: str
+    uptime_s: float
+    stages: _containers.RepeatedCompositeFieldContainer[Stage]
+    pool: Pool
+    runtime: Runtime
+    cloud: Cloud
+    last_error: LastError
+    lacks: _containers.RepeatedScalarFieldContainer[str]
+    spooled_count: int
+    dying_count: int
+    def __init__(self, version: _Optional[str] = ..., instance_id: _Optional[str] = ..., alive: _Optional[bool] = ..., ready: _Optional[bool] = ..., phase: _Optional[str] = ..., uptime_s: _Optional[float] = ..., stages: _Optional[_Iterable[_Union[Stage, _Mapping]]] = ..., pool: _Optional[_Union[Pool, _Mapping]] = ..., runtime: _Optional[_Union[Runtime, _Mapping]] = ..., cloud: _Optional[_Union[Cloud, _Mapping]] = ..., last_error: _Optional[_Union[LastError, _Mapping]] = ..., lacks: _Optional[_Iterable[str]] = ..., spooled_count: _Optional[int] = ..., dying_count: _Optional[int] = ...) -> None: ...
+
+class Stage(_message.Message):
+    __slots__ = ("name", "state", "elapsed_ms", "detail")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    ELAPSED_MS_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    state: str
+    elapsed_ms: float
+    detail: str
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., elapsed_ms: _Optional[float] = ..., detail: _Optional[str] = ...) -> None: ...
+
+class Pool(_message.Message):
+    __slots__ = ("total_count", "free_count", "reserved_count", "assigned_count", "cooling_count", "quarantined_count", "eni_count", "eni_limit", "slots_per_eni", "last_cycle", "targets")
+    TOTAL_COUNT_FIELD_NUMBER: _ClassVar[int]
+    FREE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    RESERVED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    COOLING_COUNT_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ENI_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ENI_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_PER_ENI_FIELD_NUMBER: _ClassVar[int]
+    LAST_CYCLE_FIELD_NUMBER: _ClassVar[int]
+    TARGETS_FIELD_NUMBER: _ClassVar[int]
+    total_count: int
+    free_count: int
+    reserved_count: int
+    assigned_count: int
+    cooling_count: int
+    quarantined_count: int
+    eni_count: int
+    eni_limit: int
+    slots_per_eni: int
+    last_cycle: str
+    targets: _containers.RepeatedCompositeFieldContainer[Target]
+    def __init__(self, total_count: _Optional[int] = ..., free_count: _Optional[int] = ..., reserved_count: _Optional[int] = ..., assigned_count: _Optional[int] = ..., cooling_count: _Optional[int] = ..., quarantined_count: _Optional[int] = ..., eni_count: _Optional[int] = ..., eni_limit: _Optional[int] = ..., slots_per_eni: _Optional[int] = ..., last_cycle: _Optional[str] = ..., targets: _Optional[_Iterable[_Union[Target, _Mapping]]] = ...) -> None: ...
+
+class Target(_message.Message):
+    __slots__ = ("name", "value", "defined")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    DEFINED_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: int
+    defined: bool
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[int] = ..., defined: _Optional[bool] = ...) -> None: ...
+
+class Runtime(_message.Message):
+    __slots__ = ("socket", "reachable", "name", "version", "list_age_s", "sandbox_count", "detail", "events")
+    SOCKET_FIELD_NUMBER: _ClassVar[int]
+    REACHABLE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    LIST_AGE_S_FIELD_NUMBER: _ClassVar[int]
+    SANDBOX_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    socket: str
+    reachable: bool
+    name: str
+    version: str
+    list_age_s: float
+    sandbox_count: int
+    detail: str
+    events: bool
+    def __init__(self, socket: _Optional[str] = ..., reachable: _Optional[bool] = ..., name: _Optional[str] = ..., version: _Optional[str] = ..., list_age_s: _Optional[float] = ..., sandbox_count: _Optional[int] = ..., detail: _Optional[str] = ..., events: _Optional[bool] = ...) -> None: ...
+
+class Cloud(_message.Message):
+    __slots__ = ("reachable", "call_count", "detail")
+    REACHABLE_FIELD_NUMBER: _ClassVar[int]
+    CALL_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    reachable: bool
+    call_count: int
+    detail: str
+    def __init__(self, reachable: _Optional[bool] = ..., call_count: _Optional[int] = ..., detail: _Optional[str] = ...) -> None: ...
+
+class LastError(_message.Message):
+    __slots__ = ("at", "what", "message")
+    AT_FIELD_NUMBER: _ClassVar[int]
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    at: str
+    what: str
+    message: str
+    def __init__(self, at: _Optional[str] = ..., what: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
+
+class ListEnisRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListEnisReply(_message.Message):
+    __slots__ = ("enis",)
+    ENIS_FIELD_NUMBER: _ClassVar[int]
+    enis: _containers.RepeatedCompositeFieldContainer[Eni]
+    def __init__(self, enis: _Optional[_Iterable[_Union[Eni, _Mapping]]] = ...) -> None: ...
+
+class Eni(_message.Message):
+    __slots__ = ("eni_id", "mac", "device_index", "network_card", "primary", "state", "subnet_id", "subnet_cidr", "primary_address", "slot_count", "free_count", "assigned_count", "cooling_count", "quarantined_count", "route_table", "host_ready", "prefixes", "reserved_count")
+    ENI_ID_FIELD_NUMBER: _ClassVar[int]
+    MAC_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_INDEX_FIELD_NUMBER: _ClassVar[int]
+    NETWORK_CARD_FIELD_NUMBER: _ClassVar[int]
+    PRIMARY_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    SUBNET_ID_FIELD_NUMBER: _ClassVar[int]
+    SUBNET_CIDR_FIELD_NUMBER: _ClassVar[int]
+    PRIMARY_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    SLOT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    FREE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    COOLING_COUNT_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ROUTE_TABLE_FIELD_NUMBER: _ClassVar[int]
+    HOST_READY_FIELD_NUMBER: _ClassVar[int]
+    PREFIXES_FIELD_NUMBER: _ClassVar[int]
+    RESERVED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    eni_id: str
+    mac: str
+    device_index: int
+    network_card: int
+    primary: bool
+    state: str
+    subnet_id: str
+    subnet_cidr: str
+    primary_address: str
+    slot_count: int
+    free_count: int
+    assigned_count: int
+    cooling_count: int
+    quarantined_count: int
+    route_table: int
+    host_ready: bool
+    prefixes: _containers.RepeatedScalarFieldContainer[str]
+    reserved_count: int
+    def __init__(self, eni_id: _Optional[str] = ..., mac: _Optional[str] = ..., device_index: _Optional[int] = ..., network_card: _Optional[int] = ..., primary: _Optional[bool] = ..., state: _Optional[str] = ..., subnet_id: _Optional[str] = ..., subnet_cidr: _Optional[str] = ..., primary_address: _Optional[str] = ..., slot_count: _Optional[int] = ..., free_count: _Optional[int] = ..., assigned_count: _Optional[int] = ..., cooling_count: _Optional[int] = ..., quarantined_count: _Optional[int] = ..., route_table: _Optional[int] = ..., host_ready: _Optional[bool] = ..., prefixes: _Optional[_Iterable[str]] = ..., reserved_count: _Optional[int] = ...) -> None: ...
+
+class ListAttachmentsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListAttachmentsReply(_message.Message):
+    __slots__ = ("attachments",)
+    ATTACHMENTS_FIELD_NUMBER: _ClassVar[int]
+    attachments: _containers.RepeatedCompositeFieldContainer[Attachment]
+    def __init__(self, attachments: _Optional[_Iterable[_Union[Attachment, _Mapping]]] = ...) -> None: ...
+
+class Attachment(_message.Message):
+    __slots__ = ("container_id", "ifname", "address", "eni_id", "host_veth", "netns", "sandbox_name", "created_at", "origin")
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    IFNAME_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    ENI_ID_FIELD_NUMBER: _ClassVar[int]
+    HOST_VETH_FIELD_NUMBER: _ClassVar[int]
+    NETNS_FIELD_NUMBER: _ClassVar[int]
+    SANDBOX_NAME_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_FIELD_NUMBER: _ClassVar[int]
+    ORIGIN_FIELD_NUMBER: _ClassVar[int]
+    container_id: str
+    ifname: str
+    address: str
+    eni_id: str
+    host_veth: str
+    netns: str
+    sandbox_name: str
+    created_at: str
+    origin: str
+    def __init__(self, container_id: _Optional[str] = ..., ifname: _Optional[str] = ..., address: _Optional[str] = ..., eni_id: _Optional[str] = ..., host_veth: _Optional[str] = ..., netns: _Optional[str] = ..., sandbox_name: _Optional[str] = ..., created_at: _Optional[str] = ..., origin: _Optional[str] = ...) -> None: ...
+
+class GetHistoryRequest(_message.Message):
+    __slots__ = ("subject", "limit")
+    SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    subject: str
+    limit: int
+    def __init__(self, subject: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class GetHistoryReply(_message.Message):
+    __slots__ = ("entries",)
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedCompositeFieldContainer[LedgerEntry]
+    def __init__(self, entries: _Optional[_Iterable[_Union[LedgerEntry, _Mapping]]] = ...) -> None: ...
+
+class LedgerEntry(_message.Message):
+    __slots__ = ("sequence", "at", "event", "address", "container_id", "ifname", "eni_id", "detail")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    EVENT_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    IFNAME_FIELD_NUMBER: _ClassVar[int]
+    ENI_ID_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    at: str
+    event: str
+    address: str
+    container_id: str
+    ifname: str
+    eni_id: str
+    detail: str
+    def __init__(self, sequence: _Optional[int] = ..., at: _Optional[str] = ..., event: _Optional[str] = ..., address: _Optional[str] = ..., container_id: _Optional[str] = ..., ifname: _Optional[str] = ..., eni_id: _Optional[str] = ..., detail: _Optional[str] = ...) -> None: ...

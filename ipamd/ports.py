@@ -1,0 +1,355 @@
+"""The seams between use cases and the outside world: what `service` may ask of disk, kernel, cloud and runtime.
+
+Services take these Protocols as arguments; only `bootstrap.py` knows who implements them. Fakes in `tests/fakes` implement
+the same Protocols and pass the same contract tests as the adapters. All implementations are safe to call from any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from datetime import datetime
+from ipaddress import IPv4Address, IPv4Network
+from typing import Protocol
+
+from ipamd.model.address import Address, AddressEvent
+from ipamd.model.attachment import Attachment, NetnsIdentity, Wired, WiringSpec
+from ipamd.model.cloud import DescribedEni, EniRequest, InstanceIdentity
+from ipamd.model.eni import Eni, InstanceLimits
+from ipamd.model.ids import AttachmentKey, EniId, InstanceId, SubnetId
+from ipamd.model.ledger import Intent, LedgerEntry, LedgerEvent
+from ipamd.model.plan import PoolCounts
+from ipamd.model.sandbox import KernelSurvey, RuntimeInfo, Sandbox, SandboxEvent
+
+
+class Clock(Protocol):
+    """Both clocks, so that tests own time. They are never mixed."""
+
+    def now(self) -> datetime:
+        """Aware UTC wall time: for records."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds that never go back: for deadlines and ages within one process."""
+        ...
+
+
+class UnitOfWork(Protocol):
+    """Changes that become true together, on disk and in memory, or not at all.
+
+    Every change writes its ledger row in the same transaction. Nothing outside SQLite may be called while one is open (I10).
+    All methods raise InvariantError when a constraint refuses, IllegalTransitionError for a wrong address state; either rolls
+    the whole unit back.
+    """
+
+    def put_eni(self, eni: Eni) -> None:
+        """Add an ENI, or replace what is known of it."""
+        ...
+
+    def remove_eni(self, eni_id: EniId, *, reason: str) -> None:
+        """Forget an ENI and its unassigned addresses. InvariantError if one is assigned or reserved."""
+        ...
+
+    def add_addresses(
+        self, eni_id: EniId, addresses: Iterable[IPv4Address], *, prefix: IPv4Network | None = None, now: datetime
+    ) -> None:
+        """Add free addresses which EC2 confirmed. An address that is known on the same ENI is left as it is."""
+        ...
+
+    def remove_addresses(self, addresses: Iterable[IPv4Address], *, reason: str, now: datetime) -> None:
+        """Forget addresses which are neither assigned nor reserved. InvariantError otherwise (I2)."""
+        ...
+
+    def confirm(self, attachment: Attachment) -> None:
+        """reserved -> assigned, with the attachment. InvariantError if the reservation is not this key's."""
+        ...
+
+    def adopt(self, attachment: Attachment) -> None:
+        """free, cooling or quarantined -> assigned for a wired sandbox that the datastore did not know."""
+        ...
+
+    def unassign(self, key: AttachmentKey, *, now: datetime, cooling_until: datetime, reason: str) -> Attachment:
+        """assigned -> cooling; the attachment row goes. UnknownAttachmentError if there is none."""
+        ...
+
+    def abort(self, address: IPv4Address, *, now: datetime, cooling_until: datetime, reason: str) -> None:
+        """reserved -> cooling: an ADD failed after its reservation."""
+        ...
+
+    def change(self, address: IPv4Address, event: AddressEvent, *, now: datetime, reason: str) -> None:
+        """Apply `cooled`, `disagree` or `settle`."""
+        ...
+
+    def put_tombstone(self, key: AttachmentKey, *, now: datetime) -> None:
+        """Remember that DEL was done for a key: a late ADD is refused (I4)."""
+        ...
+
+    def drop_tombstones(self, *, before: datetime) -> int:
+        """Forget tombstones older than `before`; returns how many."""
+        ...
+
+    def open_intent(self, intent: Intent) -> None:
+        """Record what we are about to ask of EC2, before asking (I9)."""
+        ...
+
+    def update_intent(self, intent: Intent) -> None:
+        """Replace the payload of an open intent (an ENI ID learnt on the way, say)."""
+        ...
+
+    def close_intent(self, intent_id: str, *, now: datetime, outcome: str) -> None:
+        """Settle an intent."""
+        ...
+
+    def note(
+        self,
+        event: LedgerEvent,
+        *,
+        now: datetime,
+        address: IPv4Address | None = None,
+        key: AttachmentKey | None = None,
+        eni_id: EniId | None = None,
+        detail: str = "",
+    ) -> None:
+        """Append a ledger row that no other change writes (a refusal, a repair, a verdict)."""
+        ...
+
+
+class Datastore(Protocol):
+    """Who owns which address. Reads are from memory and never block on disk; they equal the last committed unit of work."""
+
+    def transaction(self) -> AbstractContextManager[UnitOfWork]:
+        """Open the one unit of work: serialised, BEGIN IMMEDIATE. An exception inside rolls back disk and memory."""
+        ...
+
+    def reserve(self, key: AttachmentKey, *, now: datetime) -> Address:
+        """Take a free address for a key, in memory only (I5).
+
+        Densest ENI first, densest prefix within it, longest-free first within that; only attached, host-ready, managed ENIs
+        (I7). Returns: the address, now reserved. Raises: PoolEmptyError with the counts; InvariantError if the key has one.
+        """
+        ...
+
+    def attachment(self, key: AttachmentKey) -> Attachment | None:
+        """Find one attachment."""
+        ...
+
+    def attachments(self) -> tuple[Attachment, ...]:
+        """All attachments, by creation."""
+        ...
+
+    def address(self, address: IPv4Address) -> Address | None:
+        """Find one address."""
+        ...
+
+    def addresses(self) -> tuple[Address, ...]:
+        """All addresses, ascending."""
+        ...
+
+    def enis(self) -> tuple[Eni, ...]:
+        """All ENIs, by network card and device index."""
+        ...
+
+    def counts(self) -> PoolCounts:
+        """Addresses by state over managed ENIs, in O(1)."""
+        ...
+
+    def is_tombstoned(self, key: AttachmentKey) -> bool:
+        """Whether DEL was done for this key."""
+        ...
+
+    def open_intents(self) -> tuple[Intent, ...]:
+        """Intents not yet settled, oldest first."""
+        ...
+
+    def history(self, subject: str, *, limit: int) -> tuple[LedgerEntry, ...]:
+        """Ledger rows of an address or of container IDs that begin with `subject`, oldest first, the last `limit` of them."""
+        ...
+
+    def audit(self) -> list[str]:
+        """Compare memory with disk and check what constraints cannot say; one sentence per difference, empty if clean."""
+        ...
+
+    def close(self) -> None:
+        """Finish and release the file."""
+        ...
+
+
+class Spool(Protocol):
+    """DELs that the plugin left while the daemon was away."""
+
+    def pending_count(self) -> int:
+        """How many entries wait."""
+        ...
+
+    def replay(self) -> AbstractContextManager[Iterator[SpoolEntry]]:
+        """Hold the exclusive lock and yield the entries, oldest first; `done` removes one durably."""
+        ...
+
+
+class SpoolEntry(Protocol):
+    """One spooled request envelope."""
+
+    @property
+    def name(self) -> str:
+        """The entry's file name, for messages."""
+        ...
+
+    @property
+    def request(self) -> bytes:
+        """The serialised ExecRequest."""
+        ...
+
+    def done(self) -> None:
+        """Remove the entry: its DEL has been carried out."""
+        ...
+
+    def set_aside(self, reason: str) -> None:
+        """Keep a damaged entry for diagnosis where it is not replayed again."""
+        ...
+
+
+class Wiring(Protocol):
+    """Sandbox wiring in the kernel. No dumps, no fork, no EC2 on the ADD and DEL path; every write is idempotent."""
+
+    def identify_netns(self, path: str) -> NetnsIdentity:
+        """Which namespace a path leads to. NetnsError if it is missing or is not a network namespace."""
+        ...
+
+    def wire(self, spec: WiringSpec) -> Wired:
+        """Create and configure the veth pair, routes and rules. On any error everything is undone before it is raised.
+
+        Raises: NetnsError, WiringError.
+        """
+        ...
+
+    def unwire(self, spec: WiringSpec) -> None:
+        """Remove all wiring of a spec and wait until the link is gone (rollback). Absent parts are fine."""
+        ...
+
+    def retire(self, *, host_veth: str, address: IPv4Address, route_table: int) -> None:
+        """Drop route and rules, take the link down and put it into the dying group (DEL). Absent parts are fine."""
+        ...
+
+    def sweep(self) -> None:
+        """Delete every dying link in one kernel call; returns when they are gone. None dying is fine."""
+        ...
+
+    def check(self, spec: WiringSpec) -> list[str]:
+        """Compare the kernel, both sides, with a spec; one sentence per difference (CHECK; may dump)."""
+        ...
+
+    def survey(self) -> KernelSurvey:
+        """Look at all our wiring in the host namespace. KernelDumpError if every try was interrupted (I11)."""
+        ...
+
+    def remove_leftover(self, *, host_veth: str | None, address: IPv4Address | None) -> None:
+        """Remove wiring that nobody owns: link by name, and every route and rule of an address, whatever the table."""
+        ...
+
+
+class HostNetwork(Protocol):
+    """Routing of the node and its ENIs: sysctls, ENI tables, mark rules, the nftables table. Repaired on a clock."""
+
+    def setup_node(self, identity: InstanceIdentity) -> None:
+        """Make the node's own part so. Idempotent. Raises: WiringError."""
+        ...
+
+    def setup_eni(self, eni: Eni) -> None:
+        """Bring a secondary ENI's link up with address, table, routes and rule. WiringError if its link does not appear."""
+        ...
+
+    def teardown_eni(self, eni: Eni) -> None:
+        """Remove an ENI's table and rules. Idempotent."""
+        ...
+
+    def audit(self, *, identity: InstanceIdentity, enis: Iterable[Eni]) -> list[str]:
+        """Repair what something else on the node took away; one sentence per repair."""
+        ...
+
+
+class Ec2(Protocol):
+    """The EC2 calls the pool makes. Each is one API call plus bounded retries; errors are CloudError and below."""
+
+    def describe_enis(self, instance_id: InstanceId) -> tuple[DescribedEni, ...]:
+        """All ENIs attached to the instance (one paginated call), by device index."""
+        ...
+
+    def describe_eni(self, eni_id: EniId) -> DescribedEni:
+        """One ENI. CloudNotFoundError if it does not exist."""
+        ...
+
+    def describe_attached_eni(self, eni_id: EniId) -> DescribedEni:
+        """Wait, bounded, until EC2 says that an ENI is attached, and describe it then. CloudError if it never is."""
+        ...
+
+    def subnet_cidr(self, subnet_id: SubnetId) -> IPv4Network:
+        """A subnet's IPv4 block; cached for the life of the process."""
+        ...
+
+    def create_eni(self, request: EniRequest) -> DescribedEni:
+        """Create an ENI with its addresses or prefixes; the same token gives the same ENI."""
+        ...
+
+    def attach_eni(self, eni_id: EniId, *, instance_id: InstanceId, device_index: int, network_card: int) -> str:
+        """Attach, returning the attachment ID. EniLimitError teaches a lower cap."""
+        ...
+
+    def set_delete_on_termination(self, eni_id: EniId, *, attachment_id: str) -> None:
+        """Have EC2 delete the ENI together with the instance."""
+        ...
+
+    def detach_eni(self, attachment_id: str) -> None:
+        """Detach; an attachment that is gone is fine."""
+        ...
+
+    def delete_eni(self, eni_id: EniId) -> None:
+        """Delete; an ENI that is gone is fine."""
+        ...
+
+    def assign_addresses(self, eni_id: EniId, *, count: int) -> frozenset[IPv4Address]:
+        """Allocate `count` more secondary addresses. SubnetExhaustedError, EniLimitError."""
+        ...
+
+    def assign_prefixes(self, eni_id: EniId, *, count: int) -> frozenset[IPv4Network]:
+        """Allocate `count` more /28 prefixes. SubnetExhaustedError, EniLimitError."""
+        ...
+
+    def unassign(self, eni_id: EniId, *, addresses: Iterable[IPv4Address], prefixes: Iterable[IPv4Network]) -> None:
+        """Release addresses and prefixes (at least one); what is not there is fine."""
+        ...
+
+    def instance_limits(self, instance_type: str) -> InstanceLimits:
+        """DescribeInstanceTypes, then the built-in table, then a safe default. Never raises for an unknown type."""
+        ...
+
+    def call_counts(self) -> Mapping[str, int]:
+        """Calls since start, retries included, by API name."""
+        ...
+
+
+class Metadata(Protocol):
+    """Instance metadata (IMDSv2): a hint, never a reason to remove (I7)."""
+
+    def identity(self) -> InstanceIdentity:
+        """Who this node is. CloudError if it cannot be read within its deadline."""
+        ...
+
+
+class Runtime(Protocol):
+    """The container runtime over CRI, read side only."""
+
+    def info(self) -> RuntimeInfo:
+        """Find the socket and ask who answers. RuntimeUnreachableError otherwise."""
+        ...
+
+    def sandboxes(self) -> tuple[Sandbox, ...]:
+        """Every sandbox in any state: a complete answer, or RuntimeUnreachableError (I11)."""
+        ...
+
+    def events(self) -> Iterator[SandboxEvent]:
+        """Follow the event stream until it breaks. EventsUnsupportedError, RuntimeUnreachableError."""
+        ...
+
+    def cancel_events(self) -> None:
+        """End a running `events` iterator from another thread."""
+        ...

@@ -1,0 +1,169 @@
+"""The CNI servicer: one method, five verbs, one log line per request with where its milliseconds went."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import grpc
+
+from ipamd.model.cniresult import convert_result
+from ipamd.model.errors import IncompatibleVersionError, InvalidConfigError, InvalidRequestError, IpamError
+from ipamd.pb import cni_pb2, cni_pb2_grpc
+from ipamd.ports import Clock
+from ipamd.rpc import codec
+from ipamd.service.attach import AttachService
+from ipamd.service.check import CheckService
+from ipamd.service.deadline import Deadline
+from ipamd.service.detach import DetachService
+from ipamd.service.gc import GcService
+from ipamd.service.health import Health, log_text
+from ipamd.service.steps import Steps
+
+DEFAULT_DEADLINE_S = 60.0
+"""For a caller that sets none. Ours: the plugin's own ADD deadline."""
+
+log = logging.getLogger("ipamd.rpc")
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The use cases behind the verbs."""
+
+    attach: AttachService
+    detach: DetachService
+    check: CheckService
+    gc: GcService
+
+
+class RequestObserver(Protocol):
+    """Whoever counts requests (metrics)."""
+
+    def request_done(self, verb: str, *, code: int, total_ms: float, steps_ms: dict[str, float]) -> None:
+        """One request was answered; code 0 is success."""
+        ...
+
+
+class CniServicer(cni_pb2_grpc.CniServicer):
+    """Serves `vpc_ipamd.v1.Cni`."""
+
+    def __init__(self, *, services: Services, health: Health, clock: Clock, observer: RequestObserver) -> None:
+        self._services = services
+        self._health = health
+        self._clock = clock
+        self._observer = observer
+        self._verbs: dict[str, Callable[[cni_pb2.ExecRequest, Deadline, Steps], bytes]] = {
+            "ADD": self._add,
+            "DEL": self._del,
+            "CHECK": self._check,
+            "GC": self._gc,
+            "STATUS": self._status,
+        }
+
+    def Exec(self, request: cni_pb2.ExecRequest, context: grpc.ServicerContext) -> cni_pb2.ExecReply:
+        """Carry out one CNI invocation; every error is told in the reply, in CNI's own terms."""
+        remaining = context.time_remaining()
+        deadline = Deadline.after(
+            self._clock,
+            min(remaining, 3600.0) if remaining is not None else DEFAULT_DEADLINE_S,
+            is_cancelled=lambda: not context.is_active(),
+        )
+        return self.execute(request, deadline)
+
+    def execute(self, request: cni_pb2.ExecRequest, deadline: Deadline) -> cni_pb2.ExecReply:
+        """The same without gRPC around it: spool replay comes this way too."""
+        started, steps = self._clock.monotonic(), Steps(self._clock)
+        try:
+            protocol = codec.negotiate(request)
+            verb = self._verbs.get(request.verb)
+            if verb is None:
+                raise InvalidRequestError(f"CNI_COMMAND {request.verb[:20]!r} is not known")
+            reply = cni_pb2.ExecReply(protocol=protocol, result=verb(request, deadline, steps))
+        except Exception as error:  # noqa: BLE001  # top of an RPC: everything becomes a CNI error
+            reply = cni_pb2.ExecReply(
+                protocol=codec.PROTOCOL_MAX,
+                error=codec.encode_error(error, cni_version=codec.requested_version(request.config)),
+            )
+            self._log_error(request, error)
+        self._log_request(request, reply, (self._clock.monotonic() - started) * 1000, steps)
+        return reply
+
+    def replay(self, raw: bytes, deadline: Deadline) -> None:
+        """Carry out one spooled DEL.
+
+        Raises: InvalidRequestError if it is not a DEL envelope; the error of the DEL otherwise.
+        """
+        request = cni_pb2.ExecRequest()
+        try:
+            request.ParseFromString(raw)
+        except Exception as error:  # protobuf's DecodeError has no public home that all versions share
+            raise InvalidRequestError("the spooled request is not an envelope", details=str(error)) from error
+        if request.verb != "DEL":
+            raise InvalidRequestError(f"the spooled request is {request.verb[:20]!r}, only DEL is spooled")
+        steps = Steps(self._clock)
+        self._services.detach.detach_sandbox(codec.decode_key(request), deadline=deadline, steps=steps, reason="spooled DEL")
+
+    def _add(self, request: cni_pb2.ExecRequest, deadline: Deadline, steps: Steps) -> bytes:
+        with steps.step("decode"):
+            wanted = codec.decode_attach(request)
+        attachment = self._services.attach.attach_sandbox(wanted, deadline=deadline, steps=steps)
+        return convert_result(attachment.result, version=wanted.cni_version)
+
+    def _del(self, request: cni_pb2.ExecRequest, deadline: Deadline, steps: Steps) -> bytes:
+        # Only the identity is needed: a DEL whose configuration is damaged must still free its address (I3).
+        self._services.detach.detach_sandbox(codec.decode_key(request), deadline=deadline, steps=steps, reason="DEL")
+        return b""
+
+    def _check(self, request: cni_pb2.ExecRequest, deadline: Deadline, steps: Steps) -> bytes:
+        wanted = codec.decode_attach(request)
+        if wanted.cni_version == "0.3.1":
+            raise IncompatibleVersionError("CHECK came with cniVersion 0.4.0", details="the request says 0.3.1")
+        with steps.step("check"):
+            self._services.check.check_sandbox(wanted, deadline=deadline)
+        return b""
+
+    def _gc(self, request: cni_pb2.ExecRequest, deadline: Deadline, steps: Steps) -> bytes:
+        conf = self._since_1_1(request)
+        if conf.valid_attachments is None:
+            raise InvalidConfigError(f"GC without {codec.VALID_ATTACHMENTS}", details="an absent list is not an empty one")
+        outcome = self._services.gc.collect(conf.valid_attachments, network_name=conf.name, deadline=deadline, steps=steps)
+        log.info("GC freed %d attachments and kept %d against the list", len(outcome.freed), len(outcome.kept))
+        return b""
+
+    def _status(self, request: cni_pb2.ExecRequest, _deadline: Deadline, _steps: Steps) -> bytes:
+        self._since_1_1(request)
+        self._health.require_status()
+        return b""
+
+    def _since_1_1(self, request: cni_pb2.ExecRequest) -> codec.NetworkConf:
+        conf = codec.decode_conf(request.config)
+        if conf.cni_version != codec.STATUS_SINCE:
+            raise IncompatibleVersionError(
+                f"{request.verb} came with cniVersion {codec.STATUS_SINCE}", details=f"the request says {conf.cni_version}"
+            )
+        return conf
+
+    def _log_error(self, request: cni_pb2.ExecRequest, error: BaseException) -> None:
+        self._health.record_error(f"{request.verb} {request.container_id[:13]}", error)
+        if not isinstance(error, IpamError):
+            log.error("%s of %s met an unexpected error", request.verb, request.container_id, exc_info=error)
+
+    def _log_request(self, request: cni_pb2.ExecRequest, reply: cni_pb2.ExecReply, total_ms: float, steps: Steps) -> None:
+        code = reply.error.code if reply.HasField("error") else 0
+        durations = {name: round(ms, 3) for name, ms in steps.durations_ms.items()}
+        self._observer.request_done(request.verb, code=code, total_ms=total_ms, steps_ms=durations)
+        line = {
+            "verb": request.verb,
+            "container_id": request.container_id,
+            "ifname": request.ifname,
+            "outcome": "error" if code else "ok",
+            "code": code,
+            "ms": round(total_ms, 3),
+            "steps_ms": durations,
+        }
+        if code:
+            line["error"] = log_text(IpamError(reply.error.message, details=reply.error.details))
+        log.log(logging.WARNING if code else logging.INFO, "%s", json.dumps(line, separators=(",", ":")))

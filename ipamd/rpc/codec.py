@@ -1,0 +1,153 @@
+"""Decode the plugin's envelope into typed requests, and encode results and errors: the one place where wire and model meet.
+
+What comes in is from a root-owned socket and still not trusted: sizes, types and names are checked, and a wrong one gets the CNI
+code that the specification has for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from ipamd.model.cniresult import require_supported
+from ipamd.model.errors import (
+    IncompatibleVersionError,
+    InvalidConfigError,
+    InvalidRequestError,
+    IpamError,
+    UndecodableConfigError,
+)
+from ipamd.model.ids import AttachmentKey, parse_key
+from ipamd.model.request import AttachRequest, SandboxNames
+from ipamd.pb import cni_pb2
+
+PROTOCOL_MIN = 1
+PROTOCOL_MAX = 1
+"""Envelope versions that this daemon speaks."""
+
+MAX_CONFIG_BYTES = 1024 * 1024
+"""Largest network configuration. Ours: a conflist entry with prevResult and runtimeConfig is a few KiB."""
+
+MAX_NETNS_BYTES = 4096
+"""Linux PATH_MAX."""
+
+STATUS_SINCE = "1.1.0"
+"""GC and STATUS came with this specification version."""
+
+VALID_ATTACHMENTS = "cni.dev/valid-attachments"
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkConf:
+    """What we read of a network configuration."""
+
+    name: str
+    cni_version: str
+    prev_result: dict[str, Any] | None
+    valid_attachments: frozenset[AttachmentKey] | None
+
+
+def negotiate(request: cni_pb2.ExecRequest) -> int:
+    """Choose the highest envelope version that both sides speak.
+
+    Raises: IncompatibleVersionError if there is none.
+    """
+    lowest, highest = max(request.protocol_min, PROTOCOL_MIN), min(request.protocol_max, PROTOCOL_MAX)
+    if lowest > highest:
+        raise IncompatibleVersionError(
+            f"vpc-cni {request.plugin_version or '(unknown)'} speaks envelope {request.protocol_min}-{request.protocol_max}",
+            details=f"this daemon speaks {PROTOCOL_MIN}-{PROTOCOL_MAX}; install plugin and daemon of neighbouring releases",
+        )
+    return highest
+
+
+def decode_conf(raw: bytes) -> NetworkConf:
+    """Read a network configuration.
+
+    Raises: UndecodableConfigError, InvalidConfigError, IncompatibleVersionError.
+    """
+    if len(raw) > MAX_CONFIG_BYTES:
+        raise InvalidConfigError(f"the network configuration has {len(raw)} bytes", details=f"at most {MAX_CONFIG_BYTES}")
+    try:
+        conf = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise UndecodableConfigError("the network configuration is not JSON", details=str(error)[:200]) from error
+    if not isinstance(conf, dict):
+        raise InvalidConfigError("the network configuration is not a JSON object")
+    name, version = conf.get("name", ""), conf.get("cniVersion", "")
+    prev_result, valid = conf.get("prevResult"), conf.get(VALID_ATTACHMENTS)
+    if not isinstance(name, str) or not isinstance(version, str):
+        raise InvalidConfigError("name and cniVersion must be strings")
+    if prev_result is not None and not isinstance(prev_result, dict):
+        raise InvalidConfigError("prevResult must be an object")
+    require_supported(version)
+    return NetworkConf(name, version, prev_result, _valid_attachments(valid))
+
+
+def decode_attach(request: cni_pb2.ExecRequest) -> AttachRequest:
+    """Read an ADD or CHECK. Raises: InvalidRequestError and the errors of `decode_conf`."""
+    conf = decode_conf(request.config)
+    key = decode_key(request)
+    netns = request.netns
+    if not netns.startswith("/") or "\x00" in netns or len(netns.encode()) > MAX_NETNS_BYTES:
+        raise InvalidRequestError(f"CNI_NETNS {netns[:80]!r} is not an absolute path")
+    return AttachRequest(
+        key=key,
+        netns=netns,
+        network_name=conf.name,
+        cni_version=conf.cni_version,
+        config_digest=hashlib.sha256(request.config).hexdigest(),
+        names=decode_names(request.args),
+        prev_result=conf.prev_result,
+    )
+
+
+def decode_key(request: cni_pb2.ExecRequest) -> AttachmentKey:
+    """Read the identity of any request about one sandbox. Raises: InvalidRequestError."""
+    return parse_key(request.container_id, request.ifname)
+
+
+def decode_names(args: str) -> SandboxNames:
+    """Read pod names from CNI_ARGS ("K=V;K=V"); they are aids only, so that what is odd is left out rather than refused."""
+    pairs = dict(part.split("=", 1) for part in args.split(";") if "=" in part)
+    return SandboxNames(
+        pod_namespace=pairs.get("K8S_POD_NAMESPACE", "")[:253],
+        pod_name=pairs.get("K8S_POD_NAME", "")[:253],
+        pod_uid=pairs.get("K8S_POD_UID", "")[:64],
+    )
+
+
+def requested_version(raw: bytes) -> str:
+    """The cniVersion of a configuration for an error reply, or an empty string when it cannot be told."""
+    try:
+        version = json.loads(raw).get("cniVersion", "")
+    except (ValueError, AttributeError, RecursionError):
+        return ""
+    return version if isinstance(version, str) and len(version) <= 16 else ""
+
+
+def encode_error(error: BaseException, *, cni_version: str) -> cni_pb2.CniError:
+    """Say any error as CNI does. Ours carry their code; a foreign one is a defect and gets the general code 100."""
+    if isinstance(error, IpamError):
+        return cni_pb2.CniError(code=error.cni_code, message=error.message, details=error.details, cni_version=cni_version)
+    return cni_pb2.CniError(
+        code=IpamError.cni_code,
+        message="vpc-ipamd met an unexpected error; nothing was promised",
+        details=f"{type(error).__name__}: {error}; see the daemon's log",
+        cni_version=cni_version,
+    )
+
+
+def _valid_attachments(value: object) -> frozenset[AttachmentKey] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list):
+        raise InvalidConfigError(f"{VALID_ATTACHMENTS} must be a list")
+    keys = set()
+    for entry in value:
+        if not isinstance(entry, dict):
+            raise InvalidConfigError(f"{VALID_ATTACHMENTS} must list objects with containerID and ifname")
+        keys.add(parse_key(str(entry.get("containerID", "")), str(entry.get("ifname", ""))))
+    return frozenset(keys)

@@ -1,0 +1,205 @@
+"""The introspection servicer: what `ipamctl` shows, read from memory; it changes nothing and asks nobody outside."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from ipaddress import IPv4Network
+
+import grpc
+
+from ipamd.model.address import Address, AddressState
+from ipamd.model.eni import Eni
+from ipamd.model.plan import PoolCounts, eni_limit
+from ipamd.model.sandbox import RuntimeInfo
+from ipamd.pb import introspection_pb2 as pb
+from ipamd.pb import introspection_pb2_grpc
+from ipamd.ports import Datastore, Spool
+from ipamd.service.cooling import Cooling
+from ipamd.service.demand import Demand
+from ipamd.service.follow import FollowerView
+from ipamd.service.health import Health, Phase
+from ipamd.service.pool import PoolService
+
+HISTORY_LIMIT_DEFAULT = 100
+HISTORY_LIMIT_MAX = 10_000
+"""Rows of one answer. Ours: 10 000 rows are about 1.5 MB, below gRPC's default message limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class CloudView:
+    """What is known of the cloud, for people."""
+
+    reachable: bool
+    call_count: int
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where the answers come from. The callables return the latest view, or None while there is none."""
+
+    health: Health
+    datastore: Datastore
+    spool: Spool
+    cooling: Cooling
+    demand: Demand
+    pool: PoolService
+    follower: Callable[[], FollowerView | None]
+    runtime: Callable[[], RuntimeInfo | None]
+    cloud: Callable[[], CloudView]
+    instance_id: Callable[[], str]
+    version: str
+
+
+class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
+    """Serves `vpc_ipamd.v1.Introspection`."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+
+    def GetStatus(self, request: pb.GetStatusRequest, context: grpc.ServicerContext) -> pb.GetStatusReply:  # noqa: ARG002  # gRPC's signature
+        """Phase, stages, pool, runtime, cloud, last error."""
+        sources, health = self._sources, self._sources.health
+        reply = pb.GetStatusReply(
+            version=sources.version,
+            instance_id=sources.instance_id(),
+            alive=health.phase is not Phase.DRAINING,
+            ready=health.is_ready,
+            phase=health.phase,
+            uptime_s=health.uptime_s(),
+            stages=[pb.Stage(name=s.name, state=s.state, elapsed_ms=s.elapsed_ms, detail=s.detail) for s in health.stages()],
+            pool=self._pool(),
+            runtime=self._runtime(),
+            lacks=health.lacks(),
+            spooled_count=sources.spool.pending_count(),
+            dying_count=sources.cooling.dying_count(),
+        )
+        cloud = sources.cloud()
+        reply.cloud.CopyFrom(pb.Cloud(reachable=cloud.reachable, call_count=cloud.call_count, detail=cloud.detail))
+        last = health.last_error()
+        if last is not None:
+            reply.last_error.CopyFrom(pb.LastError(at=rfc3339(last.at), what=last.what, message=last.message))
+        return reply
+
+    def ListEnis(self, request: pb.ListEnisRequest, context: grpc.ServicerContext) -> pb.ListEnisReply:  # noqa: ARG002  # gRPC's signature
+        """ENIs with their addresses by state."""
+        limits = self._sources.pool.limits
+        rows: dict[str, list[Address]] = {}
+        for row in self._sources.datastore.addresses():
+            rows.setdefault(row.eni_id, []).append(row)
+        return pb.ListEnisReply(
+            enis=[
+                _eni(eni, rows.get(eni.eni_id, []), limits.slots_per_eni if limits else 0)
+                for eni in self._sources.datastore.enis()
+            ]
+        )
+
+    def ListAttachments(self, request: pb.ListAttachmentsRequest, context: grpc.ServicerContext) -> pb.ListAttachmentsReply:  # noqa: ARG002  # gRPC's signature
+        """Attachments, oldest first."""
+        return pb.ListAttachmentsReply(
+            attachments=[
+                pb.Attachment(
+                    container_id=row.key.container_id,
+                    ifname=row.key.ifname,
+                    address=str(row.address),
+                    eni_id=row.eni_id,
+                    host_veth=row.host_veth,
+                    netns=row.netns,
+                    sandbox_name=row.sandbox_name,
+                    created_at=rfc3339(row.created_at),
+                    origin=row.origin,
+                )
+                for row in self._sources.datastore.attachments()
+            ]
+        )
+
+    def GetHistory(self, request: pb.GetHistoryRequest, context: grpc.ServicerContext) -> pb.GetHistoryReply:
+        """What happened to an address or a sandbox."""
+        if not request.subject:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "history of what? give an address or a container ID")
+        limit = min(request.limit or HISTORY_LIMIT_DEFAULT, HISTORY_LIMIT_MAX)
+        entries = self._sources.datastore.history(request.subject, limit=limit)
+        return pb.GetHistoryReply(
+            entries=[
+                pb.LedgerEntry(
+                    sequence=entry.sequence,
+                    at=rfc3339(entry.at),
+                    event=entry.event,
+                    address=entry.address,
+                    container_id=entry.container_id,
+                    ifname=entry.ifname,
+                    eni_id=entry.eni_id,
+                    detail=entry.detail,
+                )
+                for entry in entries
+            ]
+        )
+
+    def _pool(self) -> pb.Pool:
+        sources = self._sources
+        counts: PoolCounts = sources.datastore.counts()
+        limits, settings = sources.pool.limits, sources.pool.settings
+        targets = {
+            "WARM_ENI_TARGET": (settings.warm_eni_target, not settings.ip_targets_defined),
+            "WARM_IP_TARGET": (settings.warm_ip_target, settings.warm_ip_target > 0),
+            "MINIMUM_IP_TARGET": (settings.minimum_ip_target, settings.minimum_ip_target > 0),
+            "WARM_PREFIX_TARGET": (settings.warm_prefix_target, settings.warm_prefix_target > 0),
+            "MAX_ENI": (settings.max_eni, settings.max_eni > 0),
+            "MAX_PODS": (settings.max_pods, settings.max_pods > 0),
+        }
+        return pb.Pool(
+            total_count=counts.total,
+            free_count=counts.free,
+            reserved_count=counts.reserved,
+            assigned_count=counts.assigned,
+            cooling_count=counts.cooling,
+            quarantined_count=counts.quarantined,
+            eni_count=len(sources.datastore.enis()),
+            eni_limit=eni_limit(limits, settings) if limits else 0,
+            slots_per_eni=limits.slots_per_eni if limits else 0,
+            last_cycle=sources.demand.outlook().sentence,
+            targets=[pb.Target(name=name, value=value, defined=on) for name, (value, on) in targets.items()],
+        )
+
+    def _runtime(self) -> pb.Runtime:
+        view, info = self._sources.follower(), self._sources.runtime()
+        reply = pb.Runtime(list_age_s=-1.0, detail="CRI is off: nothing is reaped" if view is None else view.detail)
+        if info is not None:
+            reply.MergeFrom(pb.Runtime(socket=info.socket, name=info.name, version=info.version))
+        if view is not None:
+            reply.reachable, reply.events = view.reachable, view.events
+            reply.sandbox_count, reply.list_age_s = view.sandbox_count, view.list_age_s
+        return reply
+
+
+def rfc3339(at: datetime) -> str:
+    """Write a UTC time with milliseconds."""
+    return at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at.microsecond // 1000:03d}Z"
+
+
+def _eni(eni: Eni, rows: list[Address], slot_count: int) -> pb.Eni:
+    states = Counter(row.state for row in rows)
+    prefixes: set[IPv4Network] = {row.prefix for row in rows if row.prefix is not None}
+    return pb.Eni(
+        eni_id=eni.eni_id,
+        mac=eni.mac,
+        device_index=eni.device_index,
+        network_card=eni.network_card,
+        primary=eni.is_primary,
+        state=eni.state if eni.managed else "unmanaged",
+        subnet_id=eni.subnet_id,
+        subnet_cidr=str(eni.subnet_cidr),
+        primary_address=str(eni.primary_address),
+        slot_count=slot_count,
+        free_count=states[AddressState.FREE],
+        reserved_count=states[AddressState.RESERVED],
+        assigned_count=states[AddressState.ASSIGNED],
+        cooling_count=states[AddressState.COOLING],
+        quarantined_count=states[AddressState.QUARANTINED],
+        route_table=eni.route_table,
+        host_ready=eni.host_ready,
+        prefixes=[str(prefix) for prefix in sorted(prefixes)],
+    )

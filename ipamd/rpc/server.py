@@ -1,0 +1,110 @@
+"""The gRPC server on a Unix socket that only root can reach.
+
+The directory is 0700 and owned by root, the socket is made under umask 0177, and a lock file keeps two daemons from serving one
+node: gRPC removes a socket that stands in its way, whoever listens on it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+
+from ipamd.model.errors import NotServingError, SettingsError
+from ipamd.pb import cni_pb2_grpc, introspection_pb2_grpc
+from ipamd.rpc.cni import CniServicer
+from ipamd.rpc.introspection import IntrospectionServicer
+
+SOCKET_NAME = "ipamd.sock"
+LOCK_NAME = "ipamd.lock"
+
+MAX_REQUEST_BYTES = 2 * 1024 * 1024
+"""Twice the largest network configuration. Ours."""
+
+SPARE_THREADS = 8
+"""Beyond the RPC limit, so that introspection answers while every CNI place is taken. Ours."""
+
+
+def prepare_run_dir(run_dir: Path) -> None:
+    """Make the run directory, or verify the one that is there.
+
+    Raises: SettingsError if it is not a directory of ours that only we can write.
+    """
+    run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = run_dir.lstat()
+    if not stat.S_ISDIR(status.st_mode):
+        raise SettingsError(f"{run_dir} is not a directory", details="a symbolic link is not followed here: remove it")
+    if status.st_uid != os.geteuid():
+        raise SettingsError(f"{run_dir} is owned by user {status.st_uid}", details=f"expected {os.geteuid()}: remove it")
+    run_dir.chmod(0o700)
+
+
+def take_instance_lock(run_dir: Path) -> int:
+    """Be the only daemon of this run directory until the process ends.
+
+    Returns: the file descriptor that holds the lock. Raises: NotServingError if another daemon has it.
+    """
+    descriptor = os.open(run_dir / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise NotServingError(
+            f"another vpc-ipamd serves {run_dir}", details="stop it first; two daemons must not share a node"
+        ) from None
+    return descriptor
+
+
+class RpcServer:
+    """Both services on one socket."""
+
+    def __init__(
+        self, *, run_dir: Path, cni: CniServicer, introspection: IntrospectionServicer, max_concurrent_rpcs: int
+    ) -> None:
+        self._path = run_dir / SOCKET_NAME
+        self._server = grpc.server(
+            ThreadPoolExecutor(max_workers=max_concurrent_rpcs + SPARE_THREADS, thread_name_prefix="rpc"),
+            maximum_concurrent_rpcs=max_concurrent_rpcs + SPARE_THREADS,
+            options=[
+                ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
+                ("grpc.so_reuseport", 0),
+            ],
+        )
+        cni_pb2_grpc.add_CniServicer_to_server(cni, self._server)  # type: ignore[no-untyped-call]  # generated code
+        introspection_pb2_grpc.add_IntrospectionServicer_to_server(introspection, self._server)  # type: ignore[no-untyped-call]  # generated code
+
+    def start(self) -> None:
+        """Listen. A stale socket is removed; anything else at its path is refused.
+
+        Raises: SettingsError.
+        """
+        self._remove_stale()
+        before = os.umask(0o177)
+        try:
+            self._server.add_insecure_port(f"unix:{self._path}")
+        finally:
+            os.umask(before)
+        status = self._path.lstat()
+        if not stat.S_ISSOCK(status.st_mode) or status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o177:
+            raise SettingsError(
+                f"{self._path} is not the socket that was made",
+                details=f"mode {status.st_mode:o}, owner {status.st_uid}: something else writes to the run directory",
+            )
+        self._server.start()
+
+    def stop(self, grace_s: float) -> None:
+        """Stop taking requests; those at work have `grace_s` to finish."""
+        self._server.stop(grace_s).wait(grace_s + 1.0)
+
+    def _remove_stale(self) -> None:
+        try:
+            mode = self._path.lstat().st_mode
+        except FileNotFoundError:
+            return
+        if not stat.S_ISSOCK(mode):
+            raise SettingsError(f"{self._path} is in the way and is no socket", details="remove it")
+        self._path.unlink()

@@ -1,0 +1,142 @@
+"""Sandboxes that are wired and not recorded: take them in where kernel and runtime agree, hold their address back until then.
+
+A quarantined address is settled by what the witnesses say later: the runtime lists its sandbox (adopted), or the wiring is gone
+(free again), or the sandbox has been absent long enough to be a leftover (removed, then free). Never by a guess (design 4).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+
+from ipamd.model.address import Address, AddressEvent, AddressState
+from ipamd.model.attachment import Attachment, NetnsIdentity, Origin, Wired, WiringSpec, sandbox_mac
+from ipamd.model.cniresult import build_result
+from ipamd.model.errors import IpamError
+from ipamd.model.evidence import REAP_MIN_ABSENT_LISTS, REAP_MIN_AGE
+from ipamd.model.sandbox import HostVeth, KernelSurvey, Sandbox
+from ipamd.ports import Clock, Datastore, Wiring
+from ipamd.service.health import log_text
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Absence:
+    last_counted: float
+    list_count: int
+
+
+class AdoptionService:
+    """Adopts sandboxes and settles quarantined addresses."""
+
+    def __init__(self, *, datastore: Datastore, wiring: Wiring, clock: Clock, mtu: int, list_interval_s: float) -> None:
+        self._datastore = datastore
+        self._wiring = wiring
+        self._clock = clock
+        self._mtu = mtu
+        self._list_interval_s = list_interval_s
+        self._absences: dict[IPv4Address, _Absence] = {}
+
+    def adopt(self, veth: HostVeth, sandbox: Sandbox, survey: KernelSurvey) -> str:
+        """Record a wired sandbox that the runtime lists.
+
+        Returns: an empty string, or in one sentence why it must not be adopted.
+        """
+        if veth.key is None or veth.address is None:
+            return "the veth carries no identity"
+        row = self._datastore.address(veth.address)
+        if row is None:
+            return "the address is on no ENI of this node"
+        if survey.routes.get(veth.address) != veth.name:
+            return "alias and route disagree"
+        if row.owner is not None:
+            return f"recorded for {row.owner}"
+        if self._datastore.attachment(veth.key) is not None:
+            return "the sandbox is recorded with another address"
+        with self._datastore.transaction() as uow:
+            uow.adopt(self._attachment(veth, row, sandbox))
+        log.info("adopted sandbox %s with %s: alias, route and runtime agree", veth.key, veth.address)
+        return ""
+
+    def settle_unclaimed(self, claimed: Collection[IPv4Address]) -> int:
+        """Free the quarantined addresses that no wiring claims any more; returns how many."""
+        settled = [row for row in self._quarantined() if row.address not in claimed]
+        now = self._clock.now()
+        for row in settled:
+            with self._datastore.transaction() as uow:
+                uow.change(row.address, AddressEvent.SETTLE, now=now, reason="its wiring is gone")
+        return len(settled)
+
+    def settle_quarantine(self, listed: Mapping[str, Sandbox]) -> None:
+        """Look at every quarantined address again, with a complete list of the runtime at hand."""
+        rows = self._quarantined()
+        if not rows:
+            self._absences.clear()
+            return
+        try:
+            survey = self._wiring.survey()
+        except IpamError as error:
+            log.info("quarantine is looked at later: %s", log_text(error))
+            return
+        claims = {veth.address: veth for veth in survey.veths if not veth.is_dying and veth.address is not None}
+        for row in rows:
+            self._settle_one(row, claims.get(row.address), survey, listed)
+
+    def _settle_one(self, row: Address, veth: HostVeth | None, survey: KernelSurvey, listed: Mapping[str, Sandbox]) -> None:
+        if veth is None or veth.key is None:
+            if row.address not in survey.routes:
+                self._settle(row, "its wiring is gone")
+            return
+        sandbox = listed.get(veth.key.container_id)
+        if sandbox is not None:
+            refusal = self.adopt(veth, sandbox, survey)
+            if refusal:
+                log.warning("address %s stays quarantined: %s", row.address, refusal)
+            return
+        if self._is_long_absent(row):
+            self._wiring.remove_leftover(host_veth=veth.name, address=row.address)
+            self._settle(row, f"sandbox {veth.key} is absent from the runtime: its wiring was removed")
+
+    def _is_long_absent(self, row: Address) -> bool:
+        """The reap rule's two lists and five minutes (design 4), counted from the quarantine."""
+        now = self._clock.monotonic()
+        absence = self._absences.setdefault(row.address, _Absence(now, 1))
+        if now - absence.last_counted >= self._list_interval_s:
+            absence.last_counted, absence.list_count = now, absence.list_count + 1
+        return absence.list_count >= REAP_MIN_ABSENT_LISTS and self._clock.now() - row.since >= REAP_MIN_AGE
+
+    def _settle(self, row: Address, reason: str) -> None:
+        self._absences.pop(row.address, None)
+        with self._datastore.transaction() as uow:
+            uow.change(row.address, AddressEvent.SETTLE, now=self._clock.now(), reason=reason)
+
+    def _quarantined(self) -> list[Address]:
+        return [row for row in self._datastore.addresses() if row.state is AddressState.QUARANTINED]
+
+    def _attachment(self, veth: HostVeth, row: Address, sandbox: Sandbox) -> Attachment:
+        """Rebuild a record from the kernel's copy. The netns path is not known; MACs are derived as at ADD."""
+        if veth.key is None:
+            raise ValueError("a veth without identity cannot be recorded")
+        eni = next(eni for eni in self._datastore.enis() if eni.eni_id == row.eni_id)
+        unknown = NetnsIdentity(0, 0)
+        macs = Wired(sandbox_mac(veth.key, side="host"), sandbox_mac(veth.key, side="sandbox"), unknown)
+        spec = WiringSpec(veth.key, row.address, eni.route_table, veth.name, "", self._mtu)
+        return Attachment(
+            key=veth.key,
+            address=row.address,
+            eni_id=row.eni_id,
+            route_table=eni.route_table,
+            host_veth=veth.name,
+            netns="",
+            netns_identity=unknown,
+            fingerprint="",
+            result=build_result(spec, macs),
+            created_at=self._clock.now(),
+            origin=Origin.ADOPT,
+            pod_namespace=sandbox.pod_namespace,
+            pod_name=sandbox.pod_name,
+            pod_uid=sandbox.pod_uid,
+        )

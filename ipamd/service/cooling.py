@@ -1,0 +1,190 @@
+"""From DEL to free again: delete the dying link, let the address cool, hand it back (I4, I8).
+
+Deleting a link costs 16-20 ms of kernel waiting whoever waits for it, so that DEL only marks it; this thread deletes all marked
+links at once. Ages are measured on the monotonic clock while the process lives, so that a stepped wall clock neither frees an
+address early nor keeps it for ever; across a restart the recorded time counts, bounded by the period.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import threading
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from ipaddress import IPv4Address
+
+from ipamd.model.address import AddressEvent, AddressState
+from ipamd.model.errors import DatastoreError, IpamError
+from ipamd.ports import Clock, Datastore, Wiring
+from ipamd.service.demand import Demand
+from ipamd.service.health import Health, log_text
+
+SWEEP_RETRY_S = 1.0
+"""Pause after the kernel refused to delete dying links. Ours: I4 asks for a second."""
+
+log = logging.getLogger(__name__)
+
+
+class Cooling:
+    """Owns the dying links and the cooling addresses of this process."""
+
+    def __init__(
+        self, *, datastore: Datastore, wiring: Wiring, demand: Demand, health: Health, clock: Clock, period_s: float
+    ) -> None:
+        self._datastore = datastore
+        self._wiring = wiring
+        self._demand = demand
+        self._health = health
+        self._clock = clock
+        self._period_s = period_s
+        self._changed = threading.Condition()
+        self._dying: dict[str, IPv4Address | None] = {}
+        self._due: list[tuple[float, IPv4Address]] = []
+        self._aborts: dict[IPv4Address, str] = {}
+        self._stopping = False
+
+    def until(self, now: datetime) -> datetime:
+        """When an address that begins to cool at `now` will have cooled, for the record."""
+        return now + timedelta(seconds=self._period_s)
+
+    def began(self, address: IPv4Address, *, dying_veth: str | None) -> None:
+        """An address began to cool; its link, if any, waits to be deleted."""
+        with self._changed:
+            heapq.heappush(self._due, (self._clock.monotonic() + self._period_s, address))
+            if dying_veth is not None:
+                self._dying[dying_veth] = address
+            self._changed.notify()
+
+    def abort(self, address: IPv4Address, *, reason: str, dying_veth: str | None) -> None:
+        """Take a reservation back after a failed ADD: the address begins to cool.
+
+        If the disk refuses (full, say) the address stays reserved and is tried again every second: nothing is lost, and the
+        error of the ADD itself is what its caller hears.
+        """
+        if dying_veth is not None:
+            with self._changed:
+                self._dying[dying_veth] = address
+        try:
+            self._write_abort(address, reason)
+        except DatastoreError as error:
+            self._health.record_error(f"abort of {address}", error)
+            log.error("address %s stays reserved until the datastore takes writes again: %s", address, log_text(error))
+            with self._changed:
+                self._aborts[address] = reason
+                self._changed.notify()
+
+    def resume(self, dying_veths: Iterable[tuple[str, IPv4Address | None]]) -> None:
+        """After a restart: take up the cooling addresses of the datastore and the dying links of the kernel."""
+        now, monotonic = self._clock.now(), self._clock.monotonic()
+        with self._changed:
+            known = {address for _, address in self._due}
+            for row in self._datastore.addresses():
+                if row.state is AddressState.COOLING and row.address not in known:
+                    left = (row.cooling_until - now).total_seconds() if row.cooling_until else self._period_s
+                    heapq.heappush(self._due, (monotonic + min(max(left, 0.0), self._period_s), row.address))
+            self._dying.update(dying_veths)
+            self._changed.notify()
+
+    def dying_count(self) -> int:
+        """Links marked and not yet deleted."""
+        with self._changed:
+            return len(self._dying)
+
+    def next_due_s(self) -> float | None:
+        """Seconds until the next address has cooled; None if none is cooling."""
+        with self._changed:
+            return max(self._due[0][0] - self._clock.monotonic(), 0.0) if self._due else None
+
+    def run(self) -> None:
+        """Thread body: sweep as soon as a link is marked, free an address as soon as it has cooled; until `stop`."""
+        pause = 0.0
+        while self._sleep(pause):
+            try:
+                self.sweep()
+                self._retry_aborts()
+                self.release_cooled()
+                pause = 0.0
+            except Exception as error:  # noqa: BLE001  # top of a loop: it must outlive any one failure
+                self._health.record_error("cooling", error)
+                log.warning("cooling goes on after an error: %s", log_text(error))
+                pause = SWEEP_RETRY_S
+
+    def stop(self) -> None:
+        """End `run`."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+
+    def sweep(self) -> int:
+        """Delete every link that was marked before the call; returns how many."""
+        with self._changed:
+            batch = dict(self._dying)
+        if batch:
+            self._wiring.sweep()
+            with self._changed:
+                for veth in batch:
+                    self._dying.pop(veth, None)
+        return len(batch)
+
+    def release_cooled(self) -> int:
+        """Free every address whose time has come and whose link is gone; returns how many."""
+        due = self._take_due()
+        freed = 0
+        for address in due:
+            try:
+                freed += self._free(address)
+            except IpamError:
+                with self._changed:
+                    heapq.heappush(self._due, (self._clock.monotonic() + SWEEP_RETRY_S, address))
+                raise
+        if freed:
+            self._demand.announce_supply()
+            self._demand.poke()
+        return freed
+
+    def _write_abort(self, address: IPv4Address, reason: str) -> None:
+        now = self._clock.now()
+        with self._datastore.transaction() as uow:
+            uow.abort(address, now=now, cooling_until=self.until(now), reason=reason)
+        self.began(address, dying_veth=None)
+
+    def _retry_aborts(self) -> None:
+        with self._changed:
+            waiting = dict(self._aborts)
+        for address, reason in waiting.items():
+            self._write_abort(address, reason)
+            with self._changed:
+                del self._aborts[address]
+
+    def _free(self, address: IPv4Address) -> int:
+        row = self._datastore.address(address)
+        if row is None or row.state is not AddressState.COOLING:
+            return 0  # it was adopted, quarantined or removed meanwhile
+        with self._datastore.transaction() as uow:
+            uow.change(address, AddressEvent.COOLED, now=self._clock.now(), reason="cooldown over and link gone")
+        return 1
+
+    def _take_due(self) -> list[IPv4Address]:
+        now = self._clock.monotonic()
+        taken: list[tuple[float, IPv4Address]] = []
+        held: list[tuple[float, IPv4Address]] = []
+        with self._changed:
+            dying = set(self._dying.values())
+            while self._due and self._due[0][0] <= now:
+                due_at, address = heapq.heappop(self._due)
+                (held if address in dying else taken).append((due_at, address))
+            for item in held:
+                heapq.heappush(self._due, item)
+        return [address for _, address in taken]
+
+    def _sleep(self, pause_s: float) -> bool:
+        """Wait for work; False to stop."""
+        with self._changed:
+            if pause_s:
+                self._changed.wait(pause_s)
+            elif not self._dying and not self._aborts and not self._stopping:
+                left = max(self._due[0][0] - self._clock.monotonic(), 0.0) if self._due else None
+                if left is None or left > 0:
+                    self._changed.wait(left)
+            return not self._stopping

@@ -1,0 +1,39 @@
+"""A deadline made once at the edge and passed down, so that every wait on the way shares it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ipamd.model.errors import DeadlineError
+from ipamd.ports import Clock
+
+
+def never_cancelled() -> bool:
+    """The caller cannot leave (tests, replay)."""
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """A monotonic point in time, and whether the caller is still there to hear the answer."""
+
+    clock: Clock
+    at: float
+    is_cancelled: Callable[[], bool] = never_cancelled
+
+    @classmethod
+    def after(cls, clock: Clock, seconds: float, *, is_cancelled: Callable[[], bool] = never_cancelled) -> Deadline:
+        """Make a deadline `seconds` from now."""
+        return cls(clock, clock.monotonic() + seconds, is_cancelled)
+
+    def remaining_s(self) -> float:
+        """Seconds left, never negative."""
+        return max(self.at - self.clock.monotonic(), 0.0)
+
+    def check(self, doing: str) -> None:
+        """Raise DeadlineError if time is up or the caller has left; `doing` names the step."""
+        if self.is_cancelled():
+            raise DeadlineError(f"the caller left while {doing}", details="the operation was rolled back; a retry is safe")
+        if self.remaining_s() <= 0:
+            raise DeadlineError(f"the deadline passed while {doing}", details="the operation was rolled back; a retry is safe")

@@ -1,0 +1,83 @@
+"""Where an ADD that finds the pool empty meets the pool loop: nobody polls, nobody waits in vain (design 5, 7)."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What the pool loop last said. `generation`: the latest demand that this outlook has taken into account."""
+
+    generation: int = 0
+    sentence: str = "the pool loop has not run yet"
+    blocked_by: str = ""
+
+
+class Demand:
+    """Counts waiting ADDs, wakes the pool loop, and wakes the ADDs when addresses appear."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._wake = threading.Event()
+        self._waiting = 0
+        self._generation = 0
+        self._supply = 0
+        self._outlook = Outlook()
+
+    def poke(self) -> None:
+        """Something changed that the pool loop should look at."""
+        self._wake.set()
+
+    def wait_for_poke(self, timeout_s: float | None) -> bool:
+        """Pool loop: sleep until poked; returns whether it was."""
+        poked = self._wake.wait(timeout_s)
+        self._wake.clear()
+        return poked
+
+    def join(self) -> int:
+        """An ADD begins to wait; returns the generation that an outlook must have reached to speak for it."""
+        with self._changed:
+            self._waiting += 1
+            self._generation += 1
+            generation = self._generation
+        self._wake.set()
+        return generation
+
+    def leave(self) -> None:
+        """An ADD waits no more."""
+        with self._changed:
+            self._waiting -= 1
+
+    def waiting(self) -> tuple[int, int]:
+        """Pool loop: how many ADDs wait, and the latest generation."""
+        with self._changed:
+            return self._waiting, self._generation
+
+    def announce_supply(self) -> None:
+        """Addresses became free: let the waiting ADDs try."""
+        with self._changed:
+            self._supply += 1
+            self._changed.notify_all()
+
+    def publish(self, outlook: Outlook) -> None:
+        """Pool loop: say what it decided."""
+        with self._changed:
+            self._outlook = outlook
+            self._changed.notify_all()
+
+    def outlook(self) -> Outlook:
+        """The last word of the pool loop."""
+        with self._changed:
+            return self._outlook
+
+    def supply_count(self) -> int:
+        """A number that grows with every announcement; read it before trying, wait on it after."""
+        with self._changed:
+            return self._supply
+
+    def wait(self, *, seen_supply: int, seen_outlook: Outlook, timeout_s: float) -> None:
+        """Sleep until supply was announced, the outlook changed, or time is up."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._supply != seen_supply or self._outlook is not seen_outlook, timeout=timeout_s)

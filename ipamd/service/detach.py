@@ -1,0 +1,67 @@
+"""Take a sandbox's address back: quick, idempotent, and final (I3, I4).
+
+Order of effects: host route and rules go and the link is marked dying, then one transaction moves the address to cooling and
+leaves a tombstone, then the reply; the link itself is deleted by `cooling`, and the address is not assignable before it is gone.
+No EC2 call (I12).
+"""
+
+from __future__ import annotations
+
+from ipamd.model.attachment import veth_name
+from ipamd.model.ids import AttachmentKey
+from ipamd.ports import Clock, Datastore, Wiring
+from ipamd.service.cooling import Cooling
+from ipamd.service.deadline import Deadline
+from ipamd.service.keylock import KeyLocks
+from ipamd.service.steps import Steps
+
+
+class DetachService:
+    """DEL, and everything that acts as one: GC, spool replay, reap."""
+
+    def __init__(
+        self,
+        *,
+        datastore: Datastore,
+        wiring: Wiring,
+        cooling: Cooling,
+        locks: KeyLocks,
+        clock: Clock,
+        veth_prefix: str,
+    ) -> None:
+        self._datastore = datastore
+        self._wiring = wiring
+        self._cooling = cooling
+        self._locks = locks
+        self._clock = clock
+        self._veth_prefix = veth_prefix
+
+    def detach_sandbox(self, key: AttachmentKey, *, deadline: Deadline, steps: Steps, reason: str) -> bool:
+        """Detach one interface of one sandbox; an unknown or repeated one is fine.
+
+        Returns: whether an attachment was there.
+        Raises: BusyError if another operation holds the key until the deadline; WiringError, DatastoreError. Then the
+            attachment is still recorded and a retry is safe.
+        """
+        with self._locks.hold(key, reason, deadline):
+            known = self._datastore.attachment(key)
+            if known is None:
+                with steps.step("leftover"):
+                    self._forget(key)
+                return False
+            with steps.step("retire"):
+                self._wiring.retire(host_veth=known.host_veth, address=known.address, route_table=known.route_table)
+            with steps.step("commit"):
+                now = self._clock.now()
+                with self._datastore.transaction() as uow:
+                    uow.unassign(key, now=now, cooling_until=self._cooling.until(now), reason=reason)
+                    uow.put_tombstone(key, now=now)
+            self._cooling.began(known.address, dying_veth=known.host_veth)
+            return True
+
+    def _forget(self, key: AttachmentKey) -> None:
+        """DEL of a key without a row: remember it, and remove what a crash may have left in the kernel."""
+        if not self._datastore.is_tombstoned(key):
+            with self._datastore.transaction() as uow:
+                uow.put_tombstone(key, now=self._clock.now())
+        self._wiring.remove_leftover(host_veth=veth_name(key, prefix=self._veth_prefix), address=None)

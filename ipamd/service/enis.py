@@ -1,0 +1,217 @@
+"""Bring what EC2 says about our ENIs into the datastore, and each ENI into the host's routing (I6, I7).
+
+A complete Describe is believed for which addresses are on which ENI, and for nothing else: an address that EC2 no longer shows
+is forgotten only while no sandbox has it; one that a sandbox has is kept and reported (I2).
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field, replace
+from ipaddress import IPv4Address, IPv4Network
+
+from ipamd.model.address import AddressEvent, AddressState
+from ipamd.model.cloud import DescribedEni, InstanceIdentity
+from ipamd.model.eni import Eni, EniState
+from ipamd.model.errors import IpamError
+from ipamd.model.ids import EniId
+from ipamd.model.ledger import LedgerEvent
+from ipamd.ports import Clock, Datastore, Ec2, HostNetwork, UnitOfWork, Wiring
+from ipamd.service.demand import Demand
+from ipamd.service.health import Health, log_text
+
+INSTANCE_TAG = "node.k8s.amazonaws.com/instance_id"
+NO_MANAGE_TAG = "node.k8s.amazonaws.com/no_manage"
+"""Names of the incumbent's tags. Source: upstream_reference 2.13, 1.3."""
+
+FOREIGN_INTERFACE_TYPES = frozenset({"efa-only", "trunk", "branch"})
+"""Attached, and not for sandboxes. Source: upstream_reference 1.3."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class CloudComparison:
+    """What comparing EC2 with the datastore changed, for the stage's sentence."""
+
+    eni_count: int = 0
+    added_count: int = 0
+    removed_count: int = 0
+    kept: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        text = f"{self.eni_count} ENIs, {self.added_count} addresses added, {self.removed_count} forgotten"
+        return f"{text}; kept: {'; '.join(self.kept)}" if self.kept else text
+
+
+class EniService:
+    """ENIs of this instance."""
+
+    def __init__(
+        self,
+        *,
+        datastore: Datastore,
+        ec2: Ec2,
+        hostnet: HostNetwork,
+        wiring: Wiring,
+        demand: Demand,
+        health: Health,
+        clock: Clock,
+    ) -> None:
+        self._datastore = datastore
+        self._ec2 = ec2
+        self._hostnet = hostnet
+        self._wiring = wiring
+        self._demand = demand
+        self._health = health
+        self._clock = clock
+
+    def compare_with_ec2(self, identity: InstanceIdentity) -> CloudComparison:
+        """Describe this instance's ENIs (one call) and bring the datastore in line.
+
+        Raises: CloudError if EC2 did not answer; then nothing has changed (I11).
+        """
+        described = self._ec2.describe_enis(identity.instance_id)
+        attached = [eni for eni in described if eni.attachment_status == "attached"]
+        outcome = CloudComparison(eni_count=len(attached))
+        for eni in attached:
+            subnet = self._subnet_cidr(eni, identity)
+            self.record(self._to_eni(eni, identity, subnet), eni, outcome)
+        self._forget_absent({eni.eni_id for eni in described}, outcome)
+        if outcome.added_count:
+            self._demand.announce_supply()
+        return outcome
+
+    def record(self, eni: Eni, described: DescribedEni, outcome: CloudComparison) -> None:
+        """Store one ENI as EC2 described it: new addresses become free, vanished unassigned ones are forgotten."""
+        known = {row.eni_id: row for row in self._datastore.enis()}.get(eni.eni_id)
+        if known is not None:
+            eni = replace(eni, host_ready=known.host_ready, created_by_us=known.created_by_us or eni.created_by_us)
+        held = {row.address: row for row in self._datastore.addresses() if row.eni_id == eni.eni_id}
+        on_eni = set(described.secondary_addresses) | {a for prefix in described.prefixes for a in prefix}
+        gone = set(held) - on_eni if eni.managed else set()
+        in_use = {a for a in gone if held[a].state in (AddressState.ASSIGNED, AddressState.RESERVED)}
+        wired = self._wired_addresses() if eni.managed else frozenset()
+        now = self._clock.now()
+        with self._datastore.transaction() as uow:
+            uow.put_eni(eni)
+            if eni.managed:
+                self._admit(uow, eni.eni_id, described.secondary_addresses, described.prefixes, wired)
+            uow.remove_addresses(sorted(gone - in_use), reason="EC2 shows it on this ENI no more", now=now)
+        for address in sorted(in_use):
+            outcome.kept.append(f"{address} is in use and EC2 shows it on {eni.eni_id} no more")
+        outcome.added_count += len(on_eni - set(held)) if eni.managed else 0
+        outcome.removed_count += len(gone - in_use)
+
+    def add_addresses(self, eni_id: EniId, addresses: frozenset[IPv4Address], prefixes: frozenset[IPv4Network]) -> None:
+        """EC2 answered our allocation with these: they are free now."""
+        wired = self._wired_addresses()
+        with self._datastore.transaction() as uow:
+            self._admit(uow, eni_id, addresses, prefixes, wired)
+        self._demand.announce_supply()
+
+    def _wired_addresses(self) -> frozenset[IPv4Address]:
+        """Addresses that the kernel has wired to a sandbox, whoever knows of it. Raises: KernelDumpError."""
+        survey = self._wiring.survey()
+        return frozenset(survey.routes) | {veth.address for veth in survey.veths if veth.address and not veth.is_dying}
+
+    def _admit(
+        self,
+        uow: UnitOfWork,
+        eni_id: EniId,
+        addresses: frozenset[IPv4Address],
+        prefixes: frozenset[IPv4Network],
+        wired: frozenset[IPv4Address],
+    ) -> None:
+        """Add addresses that EC2 confirmed. One that is new to us and wired already is quarantined at once: after a lost
+        datastore a live sandbox may have it (I1, I2); adoption or its disappearance settles it."""
+        now = self._clock.now()
+        batches: list[tuple[IPv4Network | None, list[IPv4Address]]] = [(None, sorted(addresses))]
+        batches += [(prefix, list(prefix)) for prefix in sorted(prefixes)]
+        for prefix, batch in batches:
+            fresh = [address for address in batch if self._datastore.address(address) is None]
+            uow.add_addresses(eni_id, batch, prefix=prefix, now=now)
+            for address in fresh:
+                if address in wired:
+                    uow.change(address, AddressEvent.DISAGREE, now=now, reason="wired in the kernel, unknown to the datastore")
+
+    def set_up_hosts(self) -> list[str]:
+        """Make host routing for every attached ENI so; only then are its addresses assignable (I7).
+
+        Returns: one sentence per ENI that could not be set up; the others are not held back by it.
+        """
+        problems = []
+        for eni in self._datastore.enis():
+            if not eni.managed:
+                continue
+            try:
+                self.set_up_host(eni)
+            except IpamError as error:
+                self._health.record_error(f"host routing of {eni.eni_id}", error)
+                problems.append(f"{eni.eni_id}: {log_text(error)}")
+        return problems
+
+    def set_up_host(self, eni: Eni) -> None:
+        """Make host routing for one ENI so. Raises: WiringError; then its addresses stay unassignable."""
+        if not eni.is_primary:
+            try:
+                self._hostnet.setup_eni(eni)
+            except IpamError:
+                if eni.host_ready:
+                    self._put(replace(eni, host_ready=False))
+                raise
+        if not eni.host_ready:
+            self._put(replace(eni, host_ready=True))
+            self._demand.announce_supply()
+
+    def _put(self, eni: Eni) -> None:
+        with self._datastore.transaction() as uow:
+            uow.put_eni(eni)
+
+    def _subnet_cidr(self, eni: DescribedEni, identity: InstanceIdentity) -> IPv4Network:
+        return identity.subnet_cidr if eni.subnet_id == identity.subnet_id else self._ec2.subnet_cidr(eni.subnet_id)
+
+    def _to_eni(self, described: DescribedEni, identity: InstanceIdentity, subnet: IPv4Network) -> Eni:
+        is_primary = described.eni_id == identity.primary_eni_id or described.device_index == 0 == described.network_card
+        return Eni(
+            eni_id=described.eni_id,
+            mac=described.mac,
+            device_index=described.device_index,
+            network_card=described.network_card,
+            subnet_id=described.subnet_id,
+            subnet_cidr=subnet,
+            primary_address=described.primary_address,
+            is_primary=is_primary,
+            state=EniState.ATTACHED,
+            created_by_us=described.tags.get(INSTANCE_TAG) == identity.instance_id and not is_primary,
+            managed=is_managed(described, is_primary=is_primary, instance_id=identity.instance_id),
+        )
+
+    def _forget_absent(self, present: set[EniId], outcome: CloudComparison) -> None:
+        for eni in self._datastore.enis():
+            if eni.eni_id in present:
+                continue
+            rows = [row for row in self._datastore.addresses() if row.eni_id == eni.eni_id]
+            if any(row.state in (AddressState.ASSIGNED, AddressState.RESERVED) for row in rows):
+                outcome.kept.append(f"{eni.eni_id} has sandboxes and is attached no more")
+                with self._datastore.transaction() as uow:
+                    uow.note(LedgerEvent.KEPT, now=self._clock.now(), eni_id=eni.eni_id, detail="not attached any more; in use")
+                continue
+            try:
+                self._hostnet.teardown_eni(eni)
+            except IpamError as error:
+                log.warning("routing of absent ENI %s stays behind: %s", eni.eni_id, log_text(error))
+            with self._datastore.transaction() as uow:
+                uow.remove_eni(eni.eni_id, reason="EC2 shows it attached no more")
+            outcome.removed_count += len(rows)
+
+
+def is_managed(described: DescribedEni, *, is_primary: bool, instance_id: str) -> bool:
+    """Whether an attached ENI's addresses are for sandboxes. Source: upstream_reference 2.11, "Unmanaged rule"."""
+    if is_primary:
+        return True
+    if described.interface_type in FOREIGN_INTERFACE_TYPES or described.network_card > 0:
+        return False
+    if NO_MANAGE_TAG in described.tags:
+        return described.tags[NO_MANAGE_TAG] != "true"
+    return described.tags.get(INSTANCE_TAG, instance_id) == instance_id

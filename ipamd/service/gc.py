@@ -1,0 +1,95 @@
+"""GC: free what the runtime no longer counts among its valid attachments, unless another witness says it lives (I2).
+
+Candidates come from our datastore only. The runtime's list was made before we got it: attachments younger than that are not
+judged, and a sandbox which CRI lists is kept whatever the list says.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from datetime import timedelta
+
+from ipamd.model.errors import IpamError, RuntimeUnreachableError
+from ipamd.model.ids import AttachmentKey
+from ipamd.model.ledger import LedgerEvent
+from ipamd.ports import Clock, Datastore, Runtime
+from ipamd.service.deadline import Deadline
+from ipamd.service.detach import DetachService
+from ipamd.service.health import log_text
+from ipamd.service.steps import Steps
+
+GC_MIN_AGE = timedelta(seconds=60)
+"""Attachments younger than this are not judged by a list that may be older than they are. Ours: the longest ADD deadline."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class GcOutcome:
+    """What GC did, by key."""
+
+    freed: tuple[AttachmentKey, ...]
+    kept: tuple[AttachmentKey, ...]
+
+
+class GcService:
+    """GC."""
+
+    def __init__(self, *, datastore: Datastore, runtime: Runtime | None, detach: DetachService, clock: Clock) -> None:
+        self._datastore = datastore
+        self._runtime = runtime
+        self._detach = detach
+        self._clock = clock
+
+    def collect(self, valid: frozenset[AttachmentKey], *, network_name: str, deadline: Deadline, steps: Steps) -> GcOutcome:
+        """Free the attachments of one network that are not valid any more.
+
+        Args:
+            valid: the runtime's `cni.dev/valid-attachments`.
+        Returns: what was freed and what was kept against the list.
+        Raises: the first error, after every candidate was tried.
+        """
+        now = self._clock.now()
+        candidates = [
+            attachment
+            for attachment in self._datastore.attachments()
+            if attachment.network_name == network_name
+            and attachment.key not in valid
+            and now - attachment.created_at >= GC_MIN_AGE
+        ]
+        listed = self._listed() if candidates else frozenset()
+        freed, kept, first_error = [], [], None
+        for attachment in candidates:
+            if attachment.key.container_id in listed:
+                kept.append(attachment.key)
+                self._note_kept(attachment.key)
+                continue
+            try:
+                self._detach.detach_sandbox(attachment.key, deadline=deadline, steps=steps, reason="GC")
+                freed.append(attachment.key)
+            except IpamError as error:
+                log.warning("GC of sandbox %s: %s", attachment.key, log_text(error))
+                first_error = first_error or error
+        if first_error is not None:
+            raise first_error
+        return GcOutcome(tuple(freed), tuple(kept))
+
+    def _listed(self) -> frozenset[str]:
+        """Sandboxes that CRI knows; without CRI the runtime's own list, which came with the request, decides alone."""
+        if self._runtime is None:
+            return frozenset()
+        try:
+            return frozenset(sandbox.container_id for sandbox in self._runtime.sandboxes())
+        except RuntimeUnreachableError as error:
+            log.warning("GC goes by the runtime's list of valid attachments alone: %s", log_text(error))
+            return frozenset()
+
+    def _note_kept(self, key: AttachmentKey) -> None:
+        with self._datastore.transaction() as uow:
+            uow.note(
+                LedgerEvent.KEPT,
+                now=self._clock.now(),
+                key=key,
+                detail="GC did not list it as valid, but the runtime still lists its sandbox",
+            )

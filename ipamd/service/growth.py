@@ -1,0 +1,254 @@
+"""Carry out one action of the planner at EC2, so that nothing we create can be lost (I9).
+
+Every action is an intent first, written with the token that makes its replay idempotent; the intent is closed when the answer is
+in the datastore. What a crash or a lost answer leaves open is settled before anything new is asked.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+
+from ipamd.model.cloud import DescribedEni, EniRequest, InstanceIdentity
+from ipamd.model.eni import Eni, EniState
+from ipamd.model.errors import CloudError, CloudNotFoundError, EniLimitError, IpamError, ThrottledError
+from ipamd.model.ids import EniId, SubnetId
+from ipamd.model.ledger import Intent, IntentKind
+from ipamd.model.plan import Action, AllocateAddresses, AllocatePrefixes, CreateEni
+from ipamd.ports import Clock, Datastore, Ec2
+from ipamd.service.enis import INSTANCE_TAG, CloudComparison, EniService
+from ipamd.service.health import log_text
+
+CLUSTER_TAG = "cluster.k8s.amazonaws.com/name"
+OWNER_TAG = ("eks:eni:owner", "amazon-vpc-cni")
+CREATED_AT_TAG = "node.k8s.amazonaws.com/createdAt"
+"""The incumbent's tags, so that its clean-up tools and IAM conditions hold for our ENIs. Source: upstream_reference 2.13."""
+
+log = logging.getLogger(__name__)
+
+
+class Growth:
+    """Creates ENIs and allocates addresses; used by one thread at a time (the pool loop, or restore before it)."""
+
+    def __init__(
+        self,
+        *,
+        datastore: Datastore,
+        ec2: Ec2,
+        enis: EniService,
+        clock: Clock,
+        cluster_name: str,
+        additional_tags: tuple[tuple[str, str], ...],
+        new_token: Callable[[], str] = lambda: str(uuid.uuid4()),
+    ) -> None:
+        self._datastore = datastore
+        self._ec2 = ec2
+        self._enis = enis
+        self._clock = clock
+        self._cluster_name = cluster_name
+        self._additional_tags = additional_tags
+        self._new_token = new_token
+        self._identity: InstanceIdentity | None = None
+
+    def set_identity(self, identity: InstanceIdentity) -> None:
+        """This node became known."""
+        self._identity = identity
+
+    def has_unsettled(self) -> bool:
+        """Whether an intent is open: its outcome at EC2 is not known."""
+        return bool(self._datastore.open_intents())
+
+    def carry_out(self, action: Action) -> None:
+        """Do one action at EC2 and store the answer.
+
+        Raises: CloudError and below; what is not known to have failed stays an open intent.
+        """
+        match action:
+            case CreateEni():
+                self._create(action)
+            case AllocateAddresses() | AllocatePrefixes():
+                self._allocate(action)
+
+    def settle(self) -> None:
+        """Find out what became of every open intent, and finish or undo it.
+
+        Raises: CloudError if EC2 does not tell; the intent stays open.
+        """
+        for intent in self._datastore.open_intents():
+            match intent.kind:
+                case IntentKind.CREATE_ENI:
+                    self._finish_create(intent)
+                case IntentKind.ASSIGN | IntentKind.UNASSIGN:
+                    self._reread(intent)
+                case IntentKind.DELETE_ENI:
+                    self._delete(intent, EniId(intent.payload["eni_id"]), outcome="deleted")
+
+    def _allocate(self, action: AllocateAddresses | AllocatePrefixes) -> None:
+        intent = Intent(
+            self._new_token(),
+            IntentKind.ASSIGN,
+            self._clock.now(),
+            {"eni_id": action.eni_id, "count": str(action.count)},
+        )
+        self._open(intent)
+        try:
+            if isinstance(action, AllocatePrefixes):
+                prefixes = self._ec2.assign_prefixes(action.eni_id, count=action.count)
+                self._enis.add_addresses(action.eni_id, frozenset(), prefixes)
+            else:
+                addresses = self._ec2.assign_addresses(action.eni_id, count=action.count)
+                self._enis.add_addresses(action.eni_id, addresses, frozenset())
+        except CloudError as error:
+            self._close_if_refused(intent, error)
+            raise
+        self._close(intent, "allocated")
+
+    def _create(self, action: CreateEni) -> None:
+        identity = self._require_identity()
+        token = self._new_token()
+        intent = Intent(
+            token,
+            IntentKind.CREATE_ENI,
+            self._clock.now(),
+            {
+                "subnet_id": identity.subnet_id,
+                "device_index": str(action.device_index),
+                "address_count": str(action.address_count),
+                "prefix_count": str(action.prefix_count),
+                "tags": json.dumps(self._tags(identity), sort_keys=True),
+                "security_group_ids": ",".join(identity.security_group_ids),
+            },
+            client_token=token,
+        )
+        self._open(intent)
+        self._finish_create(intent)
+
+    def _finish_create(self, intent: Intent) -> None:
+        """Take a creation from wherever it stands to attached and stored; replays are harmless at every step."""
+        identity = self._require_identity()
+        described = self._created(intent, identity)
+        if described is None:
+            return
+        intent = replace(intent, payload={**intent.payload, "eni_id": described.eni_id})
+        with self._datastore.transaction() as uow:
+            uow.update_intent(intent)
+        try:
+            described = self._attached(intent, described, identity)
+        except ThrottledError:
+            raise  # nothing is wrong with the ENI: the intent stays open and goes on later
+        except CloudError as error:
+            log.warning("ENI %s could not be attached and is deleted: %s", described.eni_id, log_text(error))
+            self._delete(intent, described.eni_id, outcome=f"not attached: {log_text(error)}")
+            raise
+        eni = self._store(described, identity)
+        self._close(intent, f"attached {described.eni_id} as device {described.device_index}")
+        self._enis.set_up_host(eni)
+
+    def _created(self, intent: Intent, identity: InstanceIdentity) -> DescribedEni | None:
+        known = intent.payload.get("eni_id")
+        if known:
+            try:
+                return self._ec2.describe_eni(EniId(known))
+            except CloudNotFoundError:
+                self._close(intent, "the ENI is gone")
+                return None
+        try:
+            return self._ec2.create_eni(
+                EniRequest(
+                    subnet_id=SubnetId(intent.payload["subnet_id"]),
+                    security_group_ids=tuple(intent.payload["security_group_ids"].split(",")),
+                    description=f"aws-K8S-{identity.instance_id}",
+                    tags=json.loads(intent.payload["tags"]),
+                    client_token=intent.client_token,
+                    address_count=int(intent.payload["address_count"]),
+                    prefix_count=int(intent.payload["prefix_count"]),
+                )
+            )
+        except CloudError as error:
+            self._close_if_refused(intent, error)
+            raise
+
+    def _attached(self, intent: Intent, described: DescribedEni, identity: InstanceIdentity) -> DescribedEni:
+        """Attach, have EC2 delete it with the instance, and verify by Describe; each step only where it is missing."""
+        if not described.attachment_id:
+            attachment_id = self._ec2.attach_eni(
+                described.eni_id,
+                instance_id=identity.instance_id,
+                device_index=int(intent.payload["device_index"]),
+                network_card=0,
+            )
+            described = replace(described, attachment_id=attachment_id)
+        if described.instance_id not in ("", identity.instance_id):
+            raise EniLimitError(f"ENI {described.eni_id} is attached to {described.instance_id}, not to this instance")
+        if not described.delete_on_termination:
+            self._ec2.set_delete_on_termination(described.eni_id, attachment_id=described.attachment_id)
+        return self._ec2.describe_attached_eni(described.eni_id)
+
+    def _store(self, described: DescribedEni, identity: InstanceIdentity) -> Eni:
+        subnet = identity.subnet_cidr if described.subnet_id == identity.subnet_id else self._ec2.subnet_cidr(described.subnet_id)
+        eni = Eni(
+            eni_id=described.eni_id,
+            mac=described.mac,
+            device_index=described.device_index,
+            network_card=described.network_card,
+            subnet_id=described.subnet_id,
+            subnet_cidr=subnet,
+            primary_address=described.primary_address,
+            is_primary=False,
+            state=EniState.ATTACHED,
+            created_by_us=True,
+        )
+        self._enis.record(eni, described, CloudComparison())
+        return eni
+
+    def _reread(self, intent: Intent) -> None:
+        """An allocation whose answer was lost: what EC2 shows on the ENI now is the answer."""
+        eni_id = EniId(intent.payload["eni_id"])
+        known = {eni.eni_id: eni for eni in self._datastore.enis()}.get(eni_id)
+        if known is None:
+            self._close(intent, "the ENI is not ours any more")
+            return
+        outcome = CloudComparison()
+        self._enis.record(known, self._ec2.describe_eni(eni_id), outcome)
+        self._close(intent, f"read back: {outcome.added_count} addresses added")
+
+    def _delete(self, intent: Intent, eni_id: EniId, *, outcome: str) -> None:
+        """Delete an ENI of ours; if that fails the intent stays open and is tried again."""
+        try:
+            attachment_id = self._ec2.describe_eni(eni_id).attachment_id
+            if attachment_id:
+                self._ec2.detach_eni(attachment_id)
+            self._ec2.delete_eni(eni_id)
+        except CloudNotFoundError:
+            outcome = f"{outcome} (it was gone already)"
+        except IpamError as error:
+            log.warning("ENI %s is deleted later: %s", eni_id, log_text(error))
+            return
+        self._close(intent, outcome)
+
+    def _close_if_refused(self, intent: Intent, error: CloudError) -> None:
+        """A typed refusal changed nothing at EC2; any other failure leaves the outcome open."""
+        if type(error) is not CloudError:
+            self._close(intent, f"refused: {log_text(error)}")
+
+    def _tags(self, identity: InstanceIdentity) -> dict[str, str]:
+        tags = {INSTANCE_TAG: str(identity.instance_id), CREATED_AT_TAG: self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")}
+        if self._cluster_name:
+            tags |= {CLUSTER_TAG: self._cluster_name, OWNER_TAG[0]: OWNER_TAG[1]}
+        return tags | dict(self._additional_tags)
+
+    def _require_identity(self) -> InstanceIdentity:
+        if self._identity is None:
+            raise CloudError("this node is not known yet", details="instance metadata has not answered; it is asked again")
+        return self._identity
+
+    def _open(self, intent: Intent) -> None:
+        with self._datastore.transaction() as uow:
+            uow.open_intent(intent)
+
+    def _close(self, intent: Intent, outcome: str) -> None:
+        with self._datastore.transaction() as uow:
+            uow.close_intent(intent.intent_id, now=self._clock.now(), outcome=outcome)

@@ -1,0 +1,191 @@
+"""What the daemon is doing: phase, start-up stages with timings, what it lacks, its last error.
+
+One object, read by STATUS, ipamctl, probes and metrics, so that all of them tell the same story.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+
+from ipamd.model.errors import IpamError, NotServingError, PluginNotAvailableError
+from ipamd.ports import Clock
+
+STATUS_GRACE_S = 30.0
+"""STATUS succeeds this long after start though ADD is not served yet. Ours: a failing STATUS makes containerd report the node
+NotReady (design 4), and a restart takes a second or two."""
+
+
+class Phase(StrEnum):
+    """The life of the process."""
+
+    STARTING = "starting"
+    RESTORING = "restoring"
+    SERVING = "serving"
+    DRAINING = "draining"
+
+
+class StageState(StrEnum):
+    """How a start-up stage went. Degraded: the daemon goes on without it."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    DONE = "done"
+    DEGRADED = "degraded"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class StageReport:
+    """One start-up stage."""
+
+    name: str
+    state: StageState = StageState.PENDING
+    elapsed_ms: float = 0.0
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorReport:
+    """The last thing that went wrong."""
+
+    at: datetime
+    what: str
+    message: str
+
+
+class Stage:
+    """Handle of a running stage: tell its outcome in a sentence."""
+
+    def __init__(self) -> None:
+        self.detail = ""
+        self.degraded = False
+
+    def degrade(self, detail: str) -> None:
+        """The daemon goes on without what this stage was to bring."""
+        self.degraded, self.detail = True, detail
+
+
+class Health:
+    """Phase and stages; safe to use from any thread."""
+
+    def __init__(self, clock: Clock, stages: tuple[str, ...]) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._started = clock.monotonic()
+        self._phase = Phase.STARTING
+        self._stages = {name: StageReport(name) for name in stages}
+        self._lacks: dict[str, str] = {}
+        self._last_error: ErrorReport | None = None
+        self._is_ready = False
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[Stage]:
+        """Run a stage: timed, and failed if it raises (the error passes on)."""
+        stage, started = Stage(), self._clock.monotonic()
+        self._report(StageReport(name, StageState.RUNNING))
+        try:
+            yield stage
+        except BaseException as error:
+            self._report(StageReport(name, StageState.FAILED, self._since_ms(started), str(error)))
+            raise
+        state = StageState.DEGRADED if stage.degraded else StageState.DONE
+        self._report(StageReport(name, state, self._since_ms(started), stage.detail))
+
+    def enter(self, phase: Phase) -> None:
+        """Go to a phase. Draining is never left."""
+        with self._lock:
+            if self._phase is not Phase.DRAINING:
+                self._phase = phase
+
+    def mark_ready(self) -> None:
+        """ADD is served and the conflist is in place."""
+        with self._lock:
+            self._is_ready = True
+
+    def lack(self, subject: str, sentence: str) -> None:
+        """Say what the daemon does without."""
+        with self._lock:
+            self._lacks[subject] = sentence
+
+    def regain(self, subject: str) -> None:
+        """It is back."""
+        with self._lock:
+            self._lacks.pop(subject, None)
+
+    def record_error(self, what: str, error: BaseException) -> None:
+        """Remember the last error for people."""
+        with self._lock:
+            self._last_error = ErrorReport(self._clock.now(), what, str(error))
+
+    @property
+    def phase(self) -> Phase:
+        """Where the process is in its life."""
+        with self._lock:
+            return self._phase
+
+    @property
+    def is_ready(self) -> bool:
+        """ADD is served and the conflist was written."""
+        with self._lock:
+            return self._is_ready and self._phase is Phase.SERVING
+
+    def stages(self) -> list[StageReport]:
+        """Start-up stages, in order."""
+        with self._lock:
+            return list(self._stages.values())
+
+    def lacks(self) -> list[str]:
+        """What the daemon does without, one sentence each."""
+        with self._lock:
+            return sorted(self._lacks.values())
+
+    def last_error(self) -> ErrorReport | None:
+        """The last thing that went wrong since start."""
+        with self._lock:
+            return self._last_error
+
+    def uptime_s(self) -> float:
+        """Seconds since start."""
+        return self._clock.monotonic() - self._started
+
+    def require_add_service(self) -> None:
+        """Let an ADD through, or raise NotServingError with the phase and what is missing (I14)."""
+        phase = self.phase
+        if phase is Phase.SERVING:
+            return
+        if phase is Phase.DRAINING:
+            raise NotServingError("vpc-ipamd is shutting down", details="its successor will take this ADD: retry")
+        running = [stage.name for stage in self.stages() if stage.state is StageState.RUNNING]
+        raise NotServingError(
+            f"vpc-ipamd is {phase} and does not take ADD yet",
+            details=f"up for {self.uptime_s():.1f} s, at work on: {', '.join(running) or 'nothing'}; retry; see `ipamctl status`",
+        )
+
+    def require_status(self) -> None:
+        """CNI STATUS: succeed unless ADD has not been served for longer than a grace.
+
+        A full pool is no reason to fail: that would evict every pod of the node (design 5).
+        Raises: PluginNotAvailableError.
+        """
+        if self.phase in (Phase.STARTING, Phase.RESTORING) and self.uptime_s() > STATUS_GRACE_S:
+            lacks = "; ".join(self.lacks()) or "see `ipamctl status`"
+            raise PluginNotAvailableError(
+                f"vpc-ipamd has been {self.phase} for {self.uptime_s():.0f} s and does not take ADD", details=lacks
+            )
+
+    def _since_ms(self, started: float) -> float:
+        return (self._clock.monotonic() - started) * 1000
+
+    def _report(self, report: StageReport) -> None:
+        with self._lock:
+            self._stages[report.name] = replace(report)
+
+
+def log_text(error: BaseException) -> str:
+    """One line for a log: our message with details, or the foreign error's type and text."""
+    return str(error) if isinstance(error, IpamError) else f"{type(error).__name__}: {error}"

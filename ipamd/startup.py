@@ -1,0 +1,205 @@
+"""From alive to ready: look at cloud, runtime and kernel, restore, set up the host, serve ADD (design 6).
+
+Each look has its own deadline and its own sentence in `ipamctl status`. What a restart needs least is waited for least: with an
+intact datastore nothing but the kernel is indispensable, and what did not answer is asked again in the background.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from ipamd import conflist
+from ipamd.bootstrap import App
+from ipamd.model.cloud import InstanceIdentity
+from ipamd.model.errors import IpamError, KernelDumpError, NotServingError, RuntimeUnreachableError
+from ipamd.model.sandbox import Sandbox
+from ipamd.service.deadline import Deadline
+from ipamd.service.health import Phase, log_text
+
+CLOUD_PATIENCE_S = 3.0
+"""How long a restore with confirmed addresses waits for EC2. Ours: most of a normal answer's time, far below any ADD deadline."""
+
+RETRY_FIRST_S = 0.5
+RETRY_MAX_S = 30.0
+"""Doubling pause between tries of a look that failed. Ours."""
+
+REPLAY_DEADLINE_S = 30.0
+SURVEY_TRIES = 5
+
+log = logging.getLogger(__name__)
+
+
+class StartUp:
+    """One start of the daemon. `run` is a thread body; `stop` ends its waits."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._stopped = threading.Event()
+        self._cloud_done = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def run(self) -> None:
+        """Go from alive to ready; an error that time does not heal is recorded and the daemon keeps serving DEL."""
+        try:
+            self._run()
+        except NotServingError:
+            return  # stopped meanwhile
+        except Exception as error:  # top of the thread
+            self._app.health.record_error("start", error)
+            log.error("start-up stopped; DEL is served, ADD is not: %s", log_text(error), exc_info=error)
+
+    def stop(self) -> None:
+        """End every loop that was started, and every wait."""
+        self._stopped.set()
+        app = self._app
+        app.pool.stop()
+        app.cooling.stop()
+        app.host_audit.stop()
+        if app.follower is not None:
+            app.follower.stop()
+
+    def _run(self) -> None:
+        app = self._app
+        app.health.enter(Phase.RESTORING)
+        self._spawn("cloud", self._look_at_cloud)
+        self._replay_spool()
+        listed = self._look_at_runtime()
+        has_addresses = any(eni.host_ready and eni.managed for eni in app.datastore.enis())
+        self._wait_for_cloud(CLOUD_PATIENCE_S if has_addresses else None)
+        self._restore(listed)
+        self._set_up_hosts()
+        with app.health.stage("serve") as stage:
+            app.health.enter(Phase.SERVING)
+            stage.detail = str(app.datastore.counts())
+        self._spawn("cooling", app.cooling.run)
+        self._spawn("pool", app.pool.run)
+        self._spawn("host-audit", app.host_audit.run)
+        if app.follower is not None:
+            self._spawn("events", app.follower.run_events)
+            self._spawn("follower", app.follower.run)
+        app.demand.announce_supply()
+        app.demand.poke()
+        with app.health.stage("conflist") as stage:
+            stage.detail = str(conflist.write(app.settings.daemon))
+        app.health.mark_ready()
+        log.info("ready after %.2f s: %s", app.health.uptime_s(), app.datastore.counts())
+
+    def _look_at_cloud(self) -> None:
+        """Thread body: metadata, then EC2, until both have answered once."""
+        pause = RETRY_FIRST_S
+        while not self._stopped.is_set():
+            try:
+                self._ask_cloud()
+                self._cloud_done.set()
+                return
+            except Exception as error:  # noqa: BLE001  # top of a loop: it must outlive any one failure
+                self._app.health.record_error("cloud", error)
+                self._app.health.lack("ec2", f"EC2: {log_text(error)}; the pool cannot grow")
+                self._app.facts.set_cloud(reachable=False, detail=log_text(error))
+                log.warning("cloud is asked again in %.1f s: %s", pause, log_text(error))
+            self._stopped.wait(pause)
+            pause = min(pause * 2, RETRY_MAX_S)
+
+    def _ask_cloud(self) -> None:
+        app = self._app
+        with app.health.stage("metadata") as stage:
+            identity = app.metadata.identity()
+            stage.detail = f"{identity.instance_id} ({identity.instance_type}) in {identity.availability_zone}"
+        app.facts.set_identity(identity)
+        app.growth.set_identity(identity)
+        with app.health.stage("ec2") as stage:
+            comparison = app.enis.compare_with_ec2(identity)
+            limits = app.ec2.instance_limits(identity.instance_type)
+            stage.detail = f"{comparison}; limits from {limits.source}: {limits.eni_count} x {limits.ipv4_per_eni}"
+        app.facts.set_cloud(reachable=True, detail=str(comparison))
+        app.health.regain("ec2")
+        self._set_up_node(identity)
+        if app.health.phase is Phase.SERVING:  # late: restore has gone on without us
+            for problem in app.enis.set_up_hosts():
+                log.warning("host routing: %s", problem)
+        app.pool.set_limits(limits, settings=app.settings.pool_settings(max_pods=limits.max_pods))
+
+    def _set_up_node(self, identity: InstanceIdentity) -> None:
+        """SNAT and marks; sandboxes get addresses without them, and the audit tries again."""
+        try:
+            self._app.host_audit.set_identity(identity)
+        except IpamError as error:
+            self._app.health.record_error("node routing", error)
+            self._app.health.lack("node routing", f"node routing: {log_text(error)}")
+            log.error("the node's own routing is not complete and is tried again: %s", log_text(error))
+
+    def _wait_for_cloud(self, patience_s: float | None) -> None:
+        if patience_s is not None:
+            self._cloud_done.wait(patience_s)
+        else:
+            while not self._cloud_done.wait(0.2):
+                self._check_stopped()
+
+    def _replay_spool(self) -> None:
+        app = self._app
+        with app.health.stage("spool") as stage:
+            deadline = Deadline.after(app.clock, REPLAY_DEADLINE_S)
+            count = app.restore.replay_spool(lambda raw: app.cni.replay(raw, deadline))
+            stage.detail = f"{count} DELs carried out"
+
+    def _look_at_runtime(self) -> dict[str, Sandbox] | None:
+        """Sandboxes by ID. With a datastore that is not intact there is no going on without them (design 6)."""
+        app, pause = self._app, RETRY_FIRST_S
+        if app.runtime is None:
+            app.health.lack("cri", "CRI is off: nothing is reaped")
+            return None
+        while True:
+            with app.health.stage("cri") as stage:
+                try:
+                    app.facts.set_runtime(app.runtime.info())
+                    listed: dict[str, Sandbox] = {sandbox.container_id: sandbox for sandbox in app.runtime.sandboxes()}
+                    stage.detail = f"{len(listed)} sandboxes"
+                    return listed
+                except RuntimeUnreachableError as error:
+                    stage.degrade(log_text(error))
+                    app.health.lack("cri", f"CRI: {log_text(error)}; nothing is reaped")
+            if app.open_report.is_intact:
+                return None
+            self._stopped.wait(pause)
+            self._check_stopped()
+            pause = min(pause * 2, RETRY_MAX_S)
+
+    def _restore(self, listed: dict[str, Sandbox] | None) -> None:
+        app = self._app
+        with app.health.stage("kernel") as stage:
+            for attempt in range(SURVEY_TRIES):
+                try:
+                    survey = app.wiring.survey()
+                    break
+                except KernelDumpError:
+                    if attempt == SURVEY_TRIES - 1:
+                        raise
+            outcome = app.restore.reconcile_kernel(survey, listed)
+            stage.detail = str(outcome)
+        log.info("restored: %s", outcome)
+
+    def _set_up_hosts(self) -> None:
+        app = self._app
+        with app.health.stage("host-routing") as stage:
+            problems = app.enis.set_up_hosts()
+            if app.facts.identity is None:
+                problems.append("the node's own part waits for instance metadata")
+            if problems:
+                stage.degrade("; ".join(problems))
+
+    def _spawn(self, name: str, body: object) -> None:
+        thread = threading.Thread(target=self._guarded, args=(name, body), name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _guarded(self, name: str, body: object) -> None:
+        try:
+            body()  # type: ignore[operator]  # every caller passes a function without arguments
+        except IpamError as error:
+            self._app.health.record_error(name, error)
+            log.error("thread %s ended: %s", name, log_text(error), exc_info=error)
+
+    def _check_stopped(self) -> None:
+        if self._stopped.is_set():
+            raise NotServingError("vpc-ipamd is shutting down")

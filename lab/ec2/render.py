@@ -1,0 +1,158 @@
+"""How ENIs, instances, subnets and instance types look in EC2's answers. Pure: a world and a thing in, a tree out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from ipaddress import IPv4Address
+
+from lab.ec2.xml import Tree
+from lab.vpc.limits import InstanceLimits
+from lab.vpc.model import OWNER_ID, Eni, EniAttachment, Instance, Subnet
+from lab.vpc.state import Vpc
+from lab.vpc.world import World
+
+_IMAGE_ID = "ami-0123456789abcdef0"  # ours, because: AWS's own documentation uses an ID of this form
+
+
+def eni_tree(vpc: Vpc, eni: Eni, *, status: str | None = None) -> Tree:
+    """Show an ENI as DescribeNetworkInterfaces does; CreateNetworkInterface answers with status `pending`."""
+    return {
+        "networkInterfaceId": eni.eni_id,
+        "subnetId": eni.subnet_id,
+        "vpcId": vpc.vpc_id,
+        "availabilityZone": eni.az,
+        "description": eni.description,
+        "ownerId": OWNER_ID,
+        "requesterManaged": False,
+        "status": status or eni.status,
+        "macAddress": eni.mac,
+        "privateIpAddress": eni.primary_address,
+        "privateDnsName": _dns_name(vpc, eni.primary_address),
+        "sourceDestCheck": True,
+        "groupSet": _groups(vpc, eni),
+        "attachment": _attachment(eni.attachment) if eni.attachment else None,
+        "tagSet": tag_set(eni.tags),
+        "privateIpAddressesSet": _addresses(vpc, eni),
+        "ipv4PrefixSet": [{"ipv4Prefix": prefix} for prefix in eni.prefixes] or None,
+        "ipv6AddressesSet": [],
+        "interfaceType": "interface",
+    }
+
+
+def instance_tree(vpc: Vpc, world: World, instance: Instance) -> Tree:
+    """Show an instance as DescribeInstances does, within its reservation."""
+    enis = world.attached_to(instance.instance_id)
+    primary = enis[0].primary_address if enis else None
+    limits = vpc.limits[instance.instance_type]
+    return {
+        "instanceId": instance.instance_id,
+        "imageId": _IMAGE_ID,
+        "instanceState": {"code": 16, "name": "running"} if instance.running else {"code": 48, "name": "terminated"},
+        "privateDnsName": _dns_name(vpc, primary) if primary else "",
+        "amiLaunchIndex": 0,
+        "instanceType": instance.instance_type,
+        "launchTime": instance.launched_at,
+        "placement": {"availabilityZone": instance.az, "groupName": "", "tenancy": "default"},
+        "subnetId": instance.subnet_id if instance.running else None,
+        "vpcId": vpc.vpc_id if instance.running else None,
+        "privateIpAddress": primary,
+        "sourceDestCheck": True,
+        "architecture": limits.architecture,
+        "hypervisor": "xen",  # DescribeInstances says xen for Nitro too; DescribeInstanceTypes tells them apart
+        "tagSet": tag_set(instance.tags),
+        "groupSet": _groups(vpc, enis[0]) if enis else [],
+        "networkInterfaceSet": [_instance_eni(vpc, eni) for eni in enis],
+    }
+
+
+def subnet_tree(vpc: Vpc, world: World, subnet: Subnet) -> Tree:
+    """Show a subnet as DescribeSubnets does."""
+    return {
+        "subnetId": subnet.subnet_id,
+        "subnetArn": f"arn:aws:ec2:{vpc.region}:{OWNER_ID}:subnet/{subnet.subnet_id}",
+        "state": "available",
+        "vpcId": vpc.vpc_id,
+        "ownerId": OWNER_ID,
+        "cidrBlock": subnet.cidr,
+        "availableIpAddressCount": world.free_count(subnet),
+        "availabilityZone": subnet.az,
+        "defaultForAz": False,
+        "mapPublicIpOnLaunch": False,
+        "assignIpv6AddressOnCreation": False,
+        "tagSet": tag_set(subnet.tags),
+    }
+
+
+def instance_type_tree(name: str, limits: InstanceLimits) -> Tree:
+    """Show an instance type as DescribeInstanceTypes does, the network part and little else."""
+    cards = [
+        {"networkCardIndex": index, "networkPerformance": "Up to 10 Gigabit", "maximumNetworkInterfaces": count}
+        for index, count in enumerate(limits.enis_per_card)
+    ]
+    return {
+        "instanceType": name,
+        "currentGeneration": True,
+        "bareMetal": limits.is_bare_metal,
+        "hypervisor": limits.hypervisor or None,
+        "processorInfo": {"supportedArchitectures": [limits.architecture]},
+        "vCpuInfo": {"defaultVCpus": limits.vcpus},
+        "memoryInfo": {"sizeInMiB": limits.memory_mib},
+        "networkInfo": {
+            "networkPerformance": "Up to 10 Gigabit",
+            "maximumNetworkInterfaces": limits.total_enis,
+            "maximumNetworkCards": len(cards),
+            "defaultNetworkCardIndex": 0,
+            "networkCards": cards,
+            "ipv4AddressesPerInterface": limits.addresses_per_eni,
+            "ipv6AddressesPerInterface": limits.addresses_per_eni,
+            "ipv6Supported": True,
+        },
+    }
+
+
+def tag_set(tags: Mapping[str, str]) -> list[Tree]:
+    """Show tags, sorted by key."""
+    return [{"key": key, "value": value} for key, value in sorted(tags.items())]
+
+
+def _instance_eni(vpc: Vpc, eni: Eni) -> Tree:
+    attachment = dict(_attachment(eni.attachment)) if eni.attachment else {}
+    for absent in ("instanceId", "instanceOwnerId"):
+        attachment.pop(absent, None)
+    shown = dict(eni_tree(vpc, eni))
+    for absent in ("availabilityZone", "requesterManaged", "tagSet"):
+        del shown[absent]
+    return {**shown, "attachment": attachment}
+
+
+def _attachment(attachment: EniAttachment) -> Tree:
+    return {
+        "attachmentId": attachment.attachment_id,
+        "instanceId": attachment.instance_id,
+        "instanceOwnerId": OWNER_ID,
+        "deviceIndex": attachment.device_index,
+        "networkCardIndex": attachment.network_card,
+        "status": attachment.status,
+        "attachTime": attachment.attached_at,
+        "deleteOnTermination": attachment.delete_on_termination,
+    }
+
+
+def _addresses(vpc: Vpc, eni: Eni) -> list[Tree]:
+    return [
+        {
+            "privateIpAddress": address,
+            "privateDnsName": _dns_name(vpc, address),
+            "primary": address == eni.primary_address,
+        }
+        for address in eni.addresses
+    ]
+
+
+def _groups(vpc: Vpc, eni: Eni) -> list[Tree]:
+    return [{"groupId": group, "groupName": vpc.group_name(group) or ""} for group in eni.security_groups]
+
+
+def _dns_name(vpc: Vpc, address: IPv4Address) -> str:
+    domain = "ec2.internal" if vpc.region == "us-east-1" else f"{vpc.region}.compute.internal"
+    return f"ip-{str(address).replace('.', '-')}.{domain}"

@@ -1,0 +1,189 @@
+"""The VPC router: follows EC2's events and makes the kernel agree with them.
+
+Guards: a packet passes only if EC2 says that its source is on the ENI it comes from, and arrives only where EC2 says that its
+destination is. Events come in commit order from one thread, and each is applied before the next is taken, so after
+`Vpc.drain` the wires are as EC2 says. An address that moves from one ENI to another is given up first: two ports never own it.
+
+Lifetime: the namespace is held by this object alone; closing it, or the death of the process, destroys every port, and
+with the ports the nodes' interfaces.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv4Network
+
+from lab.fabric import port, source_check
+from lab.fabric.errors import FabricError
+from lab.fabric.netns import Netns
+from lab.fabric.source_check import Drop
+from lab.vpc.model import AddressesChanged, Eni, EniAttached, EniDetached, VpcEvent
+
+log = logging.getLogger(__name__)
+
+ROUTER_SYSCTLS = {
+    "ipv4/ip_forward": "1",
+    "ipv4/conf/all/rp_filter": "0",
+    "ipv4/conf/all/send_redirects": "0",
+    "ipv4/icmp_ratelimit": "0",
+    "ipv6/conf/all/disable_ipv6": "1",
+    "ipv6/conf/default/disable_ipv6": "1",
+}
+
+
+@dataclass
+class _Plug:
+    """One plugged ENI: what EC2 says of it, and what of that the kernel has been told."""
+
+    eni: Eni
+    instance_id: str
+    told: frozenset[IPv4Network] | None = None  # None: no wire yet, its instance has no namespace
+
+
+@dataclass
+class _State:
+    netns_of: dict[str, Netns] = field(default_factory=dict)
+    plugs: dict[str, _Plug] = field(default_factory=dict)
+    wanted: dict[str, frozenset[IPv4Network]] = field(default_factory=dict)
+    port_owner: dict[str, str] = field(default_factory=dict)  # port name -> ENI, also of ENIs long gone: drops outlive them
+
+
+class Fabric:
+    """Subscribe `handle` to a Vpc, `connect` each instance's namespace; the rest follows from events."""
+
+    def __init__(self) -> None:
+        self._state = _State()
+        self._changed = threading.Condition(threading.RLock())
+        self._problems: list[str] = []
+        self._netns = Netns.new("fabric")
+        self._netns.sysctl(ROUTER_SYSCTLS)
+        source_check.install(self._netns)
+
+    @property
+    def problems(self) -> list[str]:
+        """Events that could not be applied, in words; a sound lab has none."""
+        with self._changed:
+            return list(self._problems)
+
+    def connect(self, instance_id: str, netns: Netns) -> None:
+        """Tell which namespace an instance is, and wire the ENIs that it has by now."""
+        with self._changed:
+            self._state.netns_of[instance_id] = netns
+            for plug in self._state.plugs.values():
+                if plug.instance_id == instance_id and plug.told is None:
+                    self._wire(plug)
+            self._changed.notify_all()
+
+    def disconnect(self, instance_id: str) -> None:
+        """Cut an instance's wires and forget its namespace; for a node that ends while the VPC goes on."""
+        with self._changed:
+            self._state.netns_of.pop(instance_id, None)
+            for plug in [plug for plug in self._state.plugs.values() if plug.instance_id == instance_id]:
+                self._cut(plug)
+                plug.told = None
+
+    def handle(self, event: VpcEvent) -> None:
+        """Apply one event of the Vpc; a failure is recorded in `problems`, for the dispatcher has other listeners."""
+        with self._changed:
+            try:
+                self._apply(event)
+            except (FabricError, OSError) as exc:
+                log.error("the fabric could not apply %s: %s", event, exc)
+                self._problems.append(f"{type(event).__name__}: {exc}")
+            self._changed.notify_all()
+
+    def wait_for(self, claim: Callable[[Fabric], bool], *, timeout_s: float) -> bool:
+        """Wait until `claim` holds, looking after each event; False at the deadline."""
+        with self._changed:
+            return self._changed.wait_for(lambda: claim(self), timeout_s)
+
+    def is_wired(self, eni_id: str) -> bool:
+        """Whether the ENI's interface exists in its instance's namespace."""
+        with self._changed:
+            plug = self._state.plugs.get(eni_id)
+            return plug is not None and plug.told is not None
+
+    def drops(self) -> list[Drop]:
+        """Tell what the source check refused since the start, by ENI and source address, ascending."""
+        counts = source_check.drop_counts(self._netns)
+        with self._changed:
+            owner = dict(self._state.port_owner)
+        found = [Drop(owner.get(name, name), source, count) for (name, source), count in counts.items()]
+        return sorted(found, key=lambda drop: (drop.eni_id, drop.source))
+
+    def dropped(self, source: IPv4Address) -> int:
+        """Count the refused packets of one source address over all ENIs."""
+        return sum(drop.packet_count for drop in self.drops() if drop.source == source)
+
+    def close(self) -> None:
+        """Destroy the router and every wire; idempotent."""
+        self._netns.close()
+
+    def _apply(self, event: VpcEvent) -> None:
+        match event:
+            case EniAttached(instance_id=instance_id, eni=eni):
+                if eni.eni_id in self._state.plugs:
+                    return
+                plug = _Plug(eni, instance_id)
+                self._state.plugs[eni.eni_id] = plug
+                self._state.wanted[eni.eni_id] = _networks(eni.addresses, eni.prefixes)
+                self._wire(plug)
+            case EniDetached(eni_id=eni_id):
+                gone = self._state.plugs.pop(eni_id, None)
+                if gone is not None:
+                    self._cut(gone)
+            case AddressesChanged(eni_id=eni_id, addresses=addresses, prefixes=prefixes):
+                self._state.wanted[eni_id] = _networks(addresses, prefixes)
+                present = self._state.plugs.get(eni_id)
+                if present is not None and present.told is not None:
+                    self._tell(present)
+
+    def _wire(self, plug: _Plug) -> None:
+        node = self._state.netns_of.get(plug.instance_id)
+        if node is None:
+            return  # `connect` comes back to it
+        eni = plug.eni
+        self._state.port_owner[port.port_name(eni.eni_id)] = eni.eni_id
+        self._netns.ip(
+            [
+                f"addr replace {port.gateway(eni.subnet_cidr)}/32 dev lo",
+                *port.create_lines(eni, node_netns_path=node.path),
+            ]
+        )
+        self._netns.sysctl(port.port_sysctls(eni.eni_id))
+        plug.told = frozenset()
+        self._tell(plug)
+        if port.is_primary(eni):
+            node.ip(port.dhcp_lines(eni))
+
+    def _tell(self, plug: _Plug) -> None:
+        """Bring routes and source check from what the kernel was told to what EC2 wants."""
+        eni_id, told = plug.eni.eni_id, plug.told or frozenset()
+        wanted = self._state.wanted.get(eni_id, frozenset())
+        added, removed = wanted - told, told - wanted
+        for other in self._state.plugs.values():
+            if other is not plug and other.told is not None and other.told & added:
+                self._retract(other, other.told & added)
+        source_check.change(self._netns, port.port_name(eni_id), added=added, removed=removed)
+        self._netns.ip(port.route_lines(eni_id, added=added, removed=removed))
+        plug.told = wanted
+
+    def _retract(self, plug: _Plug, networks: frozenset[IPv4Network]) -> None:
+        name = port.port_name(plug.eni.eni_id)
+        source_check.change(self._netns, name, added=(), removed=networks)
+        self._netns.ip(port.route_lines(plug.eni.eni_id, added=(), removed=networks))
+        plug.told = (plug.told or frozenset()) - networks
+
+    def _cut(self, plug: _Plug) -> None:
+        if plug.told is None:
+            return
+        name = port.port_name(plug.eni.eni_id)
+        source_check.change(self._netns, name, added=(), removed=plug.told)
+        self._netns.ip([f"link del {name}"])
+
+
+def _networks(addresses: tuple[IPv4Address, ...], prefixes: tuple[IPv4Network, ...]) -> frozenset[IPv4Network]:
+    return frozenset([*(IPv4Network(address) for address in addresses), *prefixes])

@@ -1,0 +1,153 @@
+"""A network namespace held by a file descriptor, and the one thread that lives in it.
+
+`setns` and `unshare` belong to a thread, so each namespace gets a thread of its own and whatever must happen inside
+(sockets, `ip`, `nft`, sysctls) is sent there; child processes and sockets that the thread makes are born inside. The lab's own
+threads never leave the machine's namespace, and nothing is ever run in the machine's namespace.
+Rejected: named namespaces (a name outlives a crash), `ip netns exec` (remounts /sys), pyroute2 (opens its sockets lazily in
+whichever thread calls, that is, in the wrong namespace).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import socket
+import subprocess
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from lab.fabric.errors import FabricError
+
+T = TypeVar("T")
+
+CLONE_NEWNET = 0x40000000  # linux/sched.h
+COMMAND_TIMEOUT_S = 10.0
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Netns:
+    """One network namespace; lives until `close` (or the process's end) unless somebody else holds it too.
+
+    Concurrency: calls from many threads are run one after another in the namespace's thread.
+    """
+
+    def __init__(self, name: str, enter: Callable[[], None]) -> None:
+        """Prefer `new` and `at`; `enter` is run once in the namespace's thread and must put it into the namespace."""
+        self.name = name
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"netns-{name}")
+        try:
+            self._fd = self.call(lambda: _entered(enter))
+        except BaseException:
+            self._thread.shutdown(wait=False)
+            raise
+
+    @classmethod
+    def new(cls, name: str) -> Netns:
+        """Make a namespace with its loopback up."""
+        netns = cls(name, lambda: _syscall("unshare", CLONE_NEWNET))
+        netns.ip(["link set lo up"])
+        return netns
+
+    @classmethod
+    def at(cls, path: str, *, name: str) -> Netns:
+        """Enter the namespace at `path` (`/proc/PID/ns/net`, or a bind mount of one)."""
+        return cls(name, lambda: enter_netns(path))
+
+    @property
+    def path(self) -> str:
+        """A path that opens this namespace from any process of the machine, while this object is open."""
+        return f"/proc/{os.getpid()}/fd/{self._fd}"
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Run `function` inside and return what it returns; its exceptions come out here."""
+        try:
+            return self._thread.submit(function).result()
+        except RuntimeError as exc:
+            if "shutdown" in str(exc):
+                raise FabricError(f"network namespace {self.name} is closed") from exc
+            raise
+
+    def ip(self, lines: Iterable[str]) -> None:
+        """Run lines of `ip -batch` inside, stopping at the first failure.
+
+        Raises: FabricError naming the line that failed.
+        """
+        script = "\n".join(lines)
+        if script:
+            self.tool(["ip", "-batch", "-"], script=script)
+
+    def tool(self, argv: list[str], *, script: str = "") -> str:
+        """Run a command inside with `script` on its standard input; return its standard output."""
+        try:
+            done = self.call(
+                lambda: subprocess.run(
+                    argv, input=script, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False
+                )
+            )
+        except subprocess.TimeoutExpired as exc:
+            raise FabricError(f"in {self.name}: {' '.join(argv)} took over {COMMAND_TIMEOUT_S:.0f} s") from exc
+        if done.returncode:
+            raise FabricError(f"in {self.name}: {' '.join(argv)}: {done.stderr.strip()}\n{script}")
+        return done.stdout
+
+    def sysctl(self, settings: dict[str, str]) -> None:
+        """Write settings below /proc/sys/net; the kernel resolves that path by the writing thread's namespace."""
+
+        def write() -> None:
+            for key, value in settings.items():
+                Path("/proc/sys/net", key).write_text(value, encoding="ascii")
+
+        self.call(write)
+
+    def listener(self, address: str, port: int) -> socket.socket:
+        """Make a TCP socket that listens inside, to be served by any thread outside."""
+        return self.call(lambda: socket.create_server((address, port), backlog=64))
+
+    def interfaces(self) -> dict[str, str]:
+        """Tell name and MAC of every interface inside but the loopback."""
+
+        def look() -> dict[str, str]:
+            names = [name for _, name in socket.if_nameindex() if name != "lo"]
+            return {name: _mac(name) for name in names}
+
+        return self.call(look)
+
+    def close(self) -> None:
+        """End the thread and let the namespace go; idempotent."""
+        if self._fd >= 0:
+            self._thread.shutdown(wait=True)
+            os.close(self._fd)
+            self._fd = -1
+
+
+def enter_netns(path: str) -> None:
+    """Move the calling thread into the namespace at `path`; for threads made for it, never the main thread."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _syscall("setns", fd, CLONE_NEWNET)
+    finally:
+        os.close(fd)
+
+
+def _entered(enter: Callable[[], None]) -> int:
+    enter()
+    return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def _mac(interface: str) -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+        try:
+            answer = fcntl.ioctl(sock, 0x8927, interface.encode().ljust(40, b"\0"))  # SIOCGIFHWADDR, linux/sockios.h
+        except OSError:
+            return ""  # deleted since we listed it
+    return answer[18:24].hex(":")
+
+
+def _syscall(name: str, *arguments: int) -> None:
+    if getattr(_libc, name)(*arguments) != 0:
+        errno = ctypes.get_errno()
+        raise OSError(errno, f"{name}: {os.strerror(errno)}")

@@ -1,0 +1,81 @@
+"""What one attached ENI needs of the kernel, as text for `ip -batch`; pure, so that it can be read and tested as text.
+
+The fabric's end of the veth pair is the *port*. EC2 never asks who has a secondary address: it knows which ENI it is on. So
+every address and prefix is routed to one made-up next hop per port, and that next hop has a permanent neighbour entry with the
+ENI's MAC (one entry per ENI instead of one per address). In the other direction the port answers ARP for every address (proxy ARP),
+because a node believes its whole subnet to be on the wire.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from ipaddress import IPv4Address, IPv4Network
+
+from lab.vpc.model import Eni
+
+MTU = 9001  # bytes; "Network MTU for your EC2 instance", EC2 user guide
+NEXT_HOP = "169.254.255.1"  # ours, because: link-local and not one of Amazon's 169.254.169.0/24
+
+
+def port_name(eni_id: str) -> str:
+    """Name the fabric's end after the ENI; an ENI ID (21 characters) does not fit the 15 of an interface name."""
+    return f"p{hashlib.sha256(eni_id.encode()).hexdigest()[:13]}"
+
+
+def interface_name(eni: Eni) -> str:
+    """Name the node's end as Amazon Linux would: eth0, eth1 by device index; card n > 0 adds `c<n>`."""
+    if eni.attachment is None:
+        return "eth0"
+    card = f"c{eni.attachment.network_card}" if eni.attachment.network_card else ""
+    return f"eth{eni.attachment.device_index}{card}"
+
+
+def is_primary(eni: Eni) -> bool:
+    """Whether the instance booted with this ENI, so that DHCP has configured it."""
+    return eni.attachment is not None and eni.attachment.device_index == 0 and eni.attachment.network_card == 0
+
+
+def create_lines(eni: Eni, *, node_netns_path: str) -> list[str]:
+    """Make the pair with both ends in their final namespaces; the node's end has the ENI's MAC and is down."""
+    port, interface = port_name(eni.eni_id), interface_name(eni)
+    return [
+        f"link add {port} mtu {MTU} type veth peer name {interface} address {eni.mac} mtu {MTU} netns {node_netns_path}",
+        f"link set {port} alias {eni.eni_id} up",
+        f"neigh replace {NEXT_HOP} lladdr {eni.mac} dev {port} nud permanent",
+    ]
+
+
+def port_sysctls(eni_id: str) -> dict[str, str]:
+    """Answer ARP for everything, at once; never redirect, never judge by reverse path (the source check does)."""
+    port = port_name(eni_id)
+    return {
+        f"ipv4/conf/{port}/proxy_arp": "1",
+        f"ipv4/neigh/{port}/proxy_delay": "0",
+        f"ipv4/conf/{port}/rp_filter": "0",
+        f"ipv4/conf/{port}/send_redirects": "0",
+    }
+
+
+def dhcp_lines(eni: Eni) -> list[str]:
+    """What DHCP would have set at boot: for the primary ENI only; EC2 configures no other one."""
+    interface = interface_name(eni)
+    return [
+        f"link set {interface} up",
+        f"addr add {eni.primary_address}/{eni.subnet_cidr.prefixlen} brd + dev {interface}",
+        f"route add default via {gateway(eni.subnet_cidr)} dev {interface}",
+    ]
+
+
+def gateway(subnet: IPv4Network) -> IPv4Address:
+    """The VPC router's address in a subnet: the first after the network address ("Subnet CIDR blocks", VPC user guide)."""
+    return subnet.network_address + 1
+
+
+def route_lines(eni_id: str, *, added: Iterable[IPv4Network], removed: Iterable[IPv4Network]) -> list[str]:
+    """Route what was added to this port; take back what was removed."""
+    port = port_name(eni_id)
+    return [
+        *(f"route del {network} via {NEXT_HOP} dev {port}" for network in sorted(removed)),
+        *(f"route replace {network} via {NEXT_HOP} dev {port} onlink" for network in sorted(added)),
+    ]

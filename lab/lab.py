@@ -1,0 +1,218 @@
+"""The whole lab in one object: a VPC, its fabric, nodes with containerd, hosts, and Amazon's endpoints in each node.
+
+`with Lab(nodes=["node-a", "node-b"], hosts=["host-a"]) as lab:` and everything is up; leaving the block, an exception while
+starting, or the death of the process removes all of it (lab/node/guard.py, lab/node/init.py, and file descriptors).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from ipaddress import IPv4Address
+from typing import Protocol
+
+from lab import ping
+from lab.ec2.server import Ec2Server
+from lab.fabric.fabric import Fabric
+from lab.fabric.netns import Netns
+from lab.faults import Faults
+from lab.httpd import Listener
+from lab.imds.server import ImdsServer
+from lab.node import containerd
+from lab.node.errors import NodeError
+from lab.node.ground import Ground
+from lab.node.node import EC2_ADDRESS, EC2_PORT, IMDS_ADDRESS, IMDS_PORT, Node
+from lab.vpc.model import Instance
+from lab.vpc.state import Vpc
+
+log = logging.getLogger(__name__)
+
+NODE_SUBNET, HOST_SUBNET = "10.0.0.0/22", "10.0.8.0/24"  # ours, because: a page of addresses an eye can tell apart
+WIRE_TIMEOUT_S = 10.0
+
+Source = str | Node | tuple[Node, str]
+
+
+class _Server(Protocol):
+    def start(self) -> object: ...
+    def stop(self) -> object: ...
+
+
+class Lab:
+    """One lab. Concurrency: the methods may be called from any thread; enter and leave from one."""
+
+    def __init__(
+        self,
+        *,
+        name: str = "",
+        nodes: Sequence[str] = ("node-a",),
+        hosts: Sequence[str] = (),
+        instance_type: str = "m5.large",
+        attach_delay_s: float = 0.0,
+        detach_delay_s: float = 0.0,
+        containerd: bool = True,
+        vpc: Vpc | None = None,
+    ) -> None:
+        """Say what to build; entering the context builds it.
+
+        Args:
+            name: unique on this machine; by default from the process ID.
+            nodes, hosts: n >= 0 names, unique together. Nodes share NODE_SUBNET, hosts HOST_SUBNET.
+            attach_delay_s, detach_delay_s: from EC2's acceptance to the interface's appearance or disappearance.
+            containerd: False leaves it out; `Node.make_netns` then makes what stands for sandboxes.
+            vpc: one made by the caller, with other delays, clock or faults; the lab closes it.
+        """
+        self.name = name or f"lab-{os.getpid()}"
+        self.vpc = vpc or Vpc(attach_delay_s=attach_delay_s, detach_delay_s=detach_delay_s)
+        self.ec2: Ec2Server
+        self.imds: dict[str, ImdsServer] = {}
+        self.fabric: Fabric
+        self._names = (tuple(nodes), tuple(hosts))
+        self._instance_type = instance_type
+        self._with_containerd = containerd
+        self._nodes: dict[str, Node] = {}
+        self._hosts: dict[str, Netns] = {}
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Lab:
+        missing = missing_requirements(containerd=self._with_containerd)
+        if missing:
+            raise NodeError(missing)
+        try:
+            self._build()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    @property
+    def faults(self) -> Faults:
+        """What goes wrong in the simulated cloud, on purpose."""
+        return self.vpc.faults
+
+    @property
+    def nodes(self) -> Mapping[str, Node]:
+        """Nodes by name."""
+        return self._nodes
+
+    @property
+    def hosts(self) -> Mapping[str, Netns]:
+        """Namespaces of the plain hosts by name."""
+        return self._hosts
+
+    def node(self, name: str) -> Node:
+        """Find a node. Raises: NodeError naming those that exist."""
+        try:
+            return self._nodes[name]
+        except KeyError:
+            raise NodeError(f"no node {name!r} in lab {self.name!r}; there are: {', '.join(self._nodes) or 'none'}") from None
+
+    def settle(self) -> None:
+        """Wait until the wires are as EC2 says now (attachments still in their delay are not waited for)."""
+        self.vpc.drain(WIRE_TIMEOUT_S)
+
+    def ping(
+        self,
+        *,
+        source: Source,
+        targets: Iterable[IPv4Address | str],
+        timeout_s: float = 1.0,
+        source_address: IPv4Address | None = None,
+    ) -> Mapping[IPv4Address, bool]:
+        """Tell of each target whether it answers.
+
+        Args:
+            source: a host's or node's name, a Node, or (Node, sandbox ID or path of a namespace in the node).
+        """
+        return ping.ping(self._netns_path(source), targets=targets, timeout_s=timeout_s, source=source_address)
+
+    def add_node(self, name: str) -> Node:
+        """Start one more node, instance included; returns when its eth0 is up and (if wanted) containerd serves."""
+        node = self._build_node(name)
+        if self._with_containerd:
+            node.start_containerd()
+        return node
+
+    def add_host(self, name: str) -> Netns:
+        """Start one more plain host of the VPC."""
+        netns = self._hosts[name] = Netns.new(name)
+        self._stack.callback(netns.close)
+        self._connect(self.vpc.add_host(name=name, subnet_id=self._host_subnet_id), netns)
+        return netns
+
+    def close(self) -> None:
+        """Stop and remove everything; idempotent."""
+        self.vpc.close()  # first: no event may reach namespaces that are going away
+        self._stack.close()
+
+    def _build(self) -> None:
+        self._ground = Ground(self.name)
+        self._stack.callback(self._ground.close)
+        self._node_subnet_id = self.vpc.add_subnet(NODE_SUBNET).subnet_id
+        self._host_subnet_id = self.vpc.add_subnet(HOST_SUBNET).subnet_id
+        self.fabric = Fabric()
+        self._stack.callback(self.fabric.close)
+        self.vpc.subscribe(self.fabric.handle)
+        self.ec2 = Ec2Server(self.vpc)
+        self._serve(self.ec2)
+        nodes, hosts = self._names
+        for host in hosts:
+            self.add_host(host)
+        built = [self._build_node(node) for node in nodes]  # in order: the same seed gives the same instances
+        if self._with_containerd:
+            with ThreadPoolExecutor(max_workers=os.cpu_count() or 2) as pool:
+                list(pool.map(Node.start_containerd, built))
+
+    def _build_node(self, name: str) -> Node:
+        node = Node.start(name, cgroup=self._ground.node_cgroup(name))
+        self._nodes[name] = node
+        self._stack.callback(node.close)
+        instance = self.vpc.add_instance(name=name, instance_type=self._instance_type, subnet_id=self._node_subnet_id)
+        node.instance_id = instance.instance_id
+        self._connect(instance, node.netns)
+        self.ec2.add_listener(Listener(node.netns.listener(EC2_ADDRESS, EC2_PORT), instance.instance_id))
+        listener = node.netns.listener(IMDS_ADDRESS, IMDS_PORT)
+        self.imds[name] = ImdsServer(self.vpc, instance.instance_id, socket=listener)
+        self._serve(self.imds[name])
+        return node
+
+    def _connect(self, instance: Instance, netns: Netns) -> None:
+        self.fabric.connect(instance.instance_id, netns)
+        self.vpc.drain(WIRE_TIMEOUT_S)
+        if self.fabric.problems:
+            raise NodeError(f"{instance.name} has no network: {'; '.join(self.fabric.problems)}")
+
+    def _serve(self, server: _Server) -> None:
+        server.start()
+        self._stack.callback(server.stop)
+
+    def _netns_path(self, source: Source) -> str:
+        if isinstance(source, tuple):
+            return source[0].netns_path(source[1])
+        if isinstance(source, Node):
+            return source.netns_path()
+        return self._hosts[source].path if source in self._hosts else self.node(source).netns_path()
+
+
+def missing_requirements(*, containerd: bool) -> str:
+    """Say in one sentence what this machine lacks for a lab; "" if nothing."""
+    if os.geteuid() != 0:
+        return "the lab needs root, to make namespaces"
+    absent = [tool for tool in ("ip", "nft", "unshare") if shutil.which(tool) is None]
+    if absent:
+        return f"the lab needs {', '.join(absent)}: apt-get install iproute2 nftables util-linux"
+    if containerd and not _containerd_is_installed():
+        packages = "containerd runc containernetworking-plugins"
+        return f"the lab's nodes need containerd, runc and the loopback plugin: apt-get install {packages}"
+    return ""
+
+
+def _containerd_is_installed() -> bool:
+    return containerd.is_installed()

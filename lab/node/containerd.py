@@ -1,0 +1,123 @@
+"""A real containerd for one lab node, on the default paths, which are the node's own (lab/node/init.py).
+
+Measured traps: without `restrict_oom_score_adj` runc cannot start a sandbox where CAP_SYS_RESOURCE is missing; an imported
+image is invisible to CRI until its event handler has seen it, and RunPodSandbox would go to the network for it, so `start` waits
+for ImageStatus; where cgroup v2 carries no cpu controller (hybrid machines) runc cannot write cpu.weight, so CRI is told to set no
+limits, and each sandbox still has a cgroup of its own; disabling `io.containerd.runtime.v1.linux` (unused) takes 1.6's CRI plugin with it; the `loopback` plugin is executed for every sandbox before ours and must be in the bin directory.
+"""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from lab.node import pause
+from lab.node.errors import NodeError
+from lab.node.process import NodeProcess, Spawner
+
+SOCKET = "/run/containerd/containerd.sock"
+LOG = "/var/log/containerd.log"
+CONFIG_PATH = "/etc/containerd/config.toml"
+START_DEADLINE_S = 20.0
+POLL_S = 0.01
+PLUGIN_DIRECTORIES = ("/usr/lib/cni", "/opt/cni/bin")  # Debian's, and the usual one
+CONFIG = f"""
+version = 2
+disabled_plugins = [
+  "io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.devmapper",
+  "io.containerd.snapshotter.v1.zfs", "io.containerd.snapshotter.v1.native", "io.containerd.internal.v1.restart",
+  "io.containerd.internal.v1.tracing", "io.containerd.tracing.processor.v1.otlp",
+]
+[grpc]
+  address = "{SOCKET}"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{pause.IMAGE}"
+  restrict_oom_score_adj = true
+  disable_apparmor = true
+  disable_hugetlb_controller = true
+  disable_cgroup = @disable_cgroup@
+  stream_server_address = "127.0.0.1"
+  stream_server_port = "0"
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "/opt/cni/bin"
+    conf_dir = "/etc/cni/net.d"
+    max_conf_num = 1
+"""
+
+
+def is_installed() -> bool:
+    """Whether this machine has what `start` needs."""
+    tools = all(shutil.which(tool) for tool in ("containerd", "runc", "ctr"))
+    return tools and plugin_binary("loopback") is not None
+
+
+def plugin_binary(name: str) -> Path | None:
+    """Find one of the standard CNI plugins on this machine."""
+    candidates = (Path(directory, name) for directory in PLUGIN_DIRECTORIES)
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def start(spawner: Spawner, *, root: str, write_file: Callable[[str, bytes, int], None]) -> NodeProcess:
+    """Start containerd and return when CRI serves and knows the pause image.
+
+    Args:
+        root: the node's root as this process sees it (`/proc/PID/root`).
+        write_file: writes a file in the node (path, content, mode).
+    Raises: NodeError with the end of containerd's log.
+    """
+    loopback = plugin_binary("loopback")
+    if loopback is None:
+        raise NodeError("the `loopback` CNI plugin is missing: apt-get install containernetworking-plugins")
+    write_file("/opt/cni/bin/loopback", loopback.read_bytes(), 0o755)
+    controllers = Path(f"{root}/sys/fs/cgroup/cgroup.controllers").read_text(encoding="ascii").split()
+    config = CONFIG.replace("@disable_cgroup@", "false" if "cpu" in controllers else "true")
+    write_file(CONFIG_PATH, config.encode(), 0o644)
+    write_file("/run/pause.tar", pause.image_archive(), 0o644)
+    process = spawner.spawn(["/bin/sh", "-c", f"exec containerd --config {CONFIG_PATH} >{LOG} 2>&1"])
+    deadline = time.monotonic() + START_DEADLINE_S
+    try:
+        _wait(lambda: _listens(root + SOCKET), process, deadline, "serve")
+        spawner.run(["ctr", "--namespace", "k8s.io", "images", "import", "/run/pause.tar"])
+        _wait(lambda: _knows_image(root + SOCKET), process, deadline, f"see the image {pause.IMAGE}")
+    except NodeError as exc:
+        log = spawner.run(["tail", "-n", "5", LOG], check=False).stdout
+        process.kill()
+        raise NodeError(f"{exc}\n{log}") from exc
+    return process
+
+
+def _wait(claim: Callable[[], bool], process: NodeProcess, deadline: float, what: str) -> None:
+    while not claim():
+        if process.poll() is not None:
+            raise NodeError(f"containerd ended with {process.returncode} before it could {what}")
+        if time.monotonic() > deadline:
+            raise NodeError(f"containerd did not {what} within {START_DEADLINE_S:.0f} s")
+        time.sleep(POLL_S)  # containerd announces neither
+
+
+def _listens(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX) as sock:
+        return sock.connect_ex(path) == 0
+
+
+def _knows_image(path: str) -> bool:
+    """Ask CRI's ImageStatus for the pause image; the two messages are short enough to be written by hand."""
+    import grpc  # ~75 ms, and only nodes with containerd need it
+
+    spec = _field(pause.IMAGE.encode())
+    with grpc.insecure_channel(f"unix:{path}", options=[("grpc.default_authority", "localhost")]) as channel:
+        call = channel.unary_unary("/runtime.v1.ImageService/ImageStatus")
+        try:
+            answer: bytes = call(_field(spec), timeout=5, wait_for_ready=True)
+        except grpc.RpcError as exc:
+            if isinstance(exc, grpc.Call) and exc.code() is grpc.StatusCode.UNIMPLEMENTED:
+                raise NodeError("containerd serves no CRI: its CRI plugin did not load") from exc
+            return False
+    return answer[:1] == b"\x0a"  # field 1, the image, is present
+
+
+def _field(payload: bytes) -> bytes:
+    return b"\x0a" + bytes([len(payload)]) + payload

@@ -1,0 +1,100 @@
+# ruff: noqa: PTH, SIM105 - pathlib and contextlib would double the start time of a process without site-packages
+"""Remove what a lab leaves behind, also when the lab was killed: the one process that outlives it, for a moment.
+
+Runs as `python -I -S guard.py LIFELINE_FD STATE_DIR CGROUP`, so it imports nothing of the project. The lab holds the other end
+of the lifeline; end-of-file means that the lab is gone, whatever the cause. Namespaces, mounts, interfaces and addresses need
+no guard (they die with the nodes' PID 1 and the lab's file descriptors); directories and cgroups do. A lab that ends in an orderly
+way goes the same road, so the crash path is the one that every test walks. `vpc-lab down` calls `clean` for a lab whose
+guard was killed as well.
+"""
+
+import os
+import select
+import shutil
+import signal
+import sys
+import time
+
+KILL_DEADLINE_S = 10.0  # ours: a node dies in ~50 ms; ten seconds means an unkillable task
+
+
+def main() -> None:
+    """Wait for the lab's end, then clean."""
+    lifeline, state_dir, cgroup = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # a Ctrl-C is for the lab; its end is our signal
+    while os.read(lifeline, 1):
+        pass
+    clean(state_dir, cgroup)
+
+
+def clean(state_dir: str, cgroup: str) -> bool:
+    """Kill what is left in `cgroup`, remove it with its children, remove `state_dir`; say whether both are gone.
+
+    Concurrency: may run twice at once (guard and `vpc-lab down`); each step tolerates that it was done already.
+    """
+    if os.path.isdir(cgroup):
+        _kill(cgroup)
+        _remove_cgroup(cgroup)
+    shutil.rmtree(state_dir, ignore_errors=True)
+    try:
+        os.rmdir(os.path.dirname(state_dir))
+    except OSError:
+        pass  # other labs live there
+    return not os.path.exists(cgroup) and not os.path.exists(state_dir)
+
+
+def _kill(cgroup: str) -> None:
+    try:
+        with open(f"{cgroup}/cgroup.kill", "w", encoding="ascii") as file:  # Linux >= 5.14
+            file.write("1")
+    except FileNotFoundError:
+        for pid in _processes(cgroup):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+    except OSError:
+        pass
+    _wait_empty(cgroup)
+
+
+def _wait_empty(cgroup: str) -> None:
+    """Return when no process is left in the subtree, by the kernel's own notice, or at the deadline."""
+    deadline = time.monotonic() + KILL_DEADLINE_S
+    try:
+        fd = os.open(f"{cgroup}/cgroup.events", os.O_RDONLY)
+    except OSError:
+        return
+    poll = select.poll()
+    poll.register(fd, select.POLLPRI)
+    try:
+        while b"populated 1" in os.pread(fd, 4096, 0) and time.monotonic() < deadline:
+            poll.poll(200)
+    except OSError:
+        pass  # removed by another cleaner
+    finally:
+        os.close(fd)
+
+
+def _processes(cgroup: str) -> "list[int]":
+    pids: list[int] = []
+    for directory, _, _ in os.walk(cgroup):
+        try:
+            with open(f"{directory}/cgroup.procs", encoding="ascii") as file:
+                pids.extend(int(line) for line in file)
+        except OSError:
+            continue
+    return pids
+
+
+def _remove_cgroup(cgroup: str) -> None:
+    for directory, _, _ in os.walk(cgroup, topdown=False):
+        try:
+            os.rmdir(directory)
+        except OSError:
+            continue
+
+
+if __name__ == "__main__":
+    main()

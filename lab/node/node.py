@@ -1,0 +1,196 @@
+"""One lab node: an EC2 instance's inside. Namespaces, PID 1, containerd, and the link-local endpoints of Amazon.
+
+Containment by construction: everything that runs in the node descends from its PID 1, which ends when our control socket does; the
+kernel then ends the rest. Nothing of a node is written to the machine's file system, except what its processes write outside /run,
+/etc, /opt and /var (they see the machine's root, and are trusted).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lab.fabric.netns import Netns
+from lab.node import containerd
+from lab.node.errors import NodeError
+from lab.node.process import File, NodeProcess, Spawner
+from lab.sandboxes import SandboxClient
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+IMDS_ADDRESS, IMDS_PORT = "169.254.169.254", 80  # as on EC2
+EC2_ADDRESS, EC2_PORT = "169.254.169.253", 8000  # ours, because: link-local, so the fabric never carries it
+DAEMON_LOG = "/var/log/vpc-ipamd.log"
+PLUGIN_PATH = "/opt/cni/bin/vpc-cni"
+START_TIMEOUT_S = 10.0
+# CLONE_NEWNS, NEWUTS, NEWIPC, NEWPID, NEWNET (linux/sched.h); the cgroup namespace is made by PID 1 once it stands in its cgroup
+NAMESPACES = 0x00020000 | 0x04000000 | 0x08000000 | 0x20000000 | 0x40000000
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Node:
+    """A running node. Make with `Node.start`; end with `close`. Concurrency: any thread."""
+
+    def __init__(self, name: str, init: subprocess.Popen[bytes], control: socket.socket) -> None:
+        """For `start` only."""
+        self.name = name
+        self.pid = init.pid
+        self.instance_id = ""
+        self.containerd: NodeProcess | None = None
+        self._init = init
+        self._control = control
+        self._spawner = Spawner(control, node=name)
+        self._cri: SandboxClient | None = None
+        self.netns = Netns.at(f"/proc/{init.pid}/ns/net", name=name)
+
+    @classmethod
+    def start(cls, name: str, *, cgroup: str) -> Node:
+        """Make the namespaces and PID 1, with loopback up and Amazon's addresses on it.
+
+        Args:
+            cgroup: an existing cgroup v2 directory, the node's alone.
+        Raises: NodeError, with nothing left behind.
+        """
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            init = _start_init(name, theirs, cgroup)
+            ours.settimeout(START_TIMEOUT_S)
+            answer = ours.recv(4096)
+        except OSError as exc:
+            ours.close()
+            raise NodeError(f"node {name} did not start: {exc}") from exc
+        finally:
+            theirs.close()
+        if b"ready" not in answer:
+            ours.close()
+            init.wait(START_TIMEOUT_S)
+            raise NodeError(f"node {name} did not start: {answer.decode() or 'PID 1 ended'}")
+        ours.settimeout(None)
+        node = cls(name, init, ours)
+        node.netns.ip(["link set lo up", *(f"addr add {address}/32 dev lo" for address in (IMDS_ADDRESS, EC2_ADDRESS))])
+        return node
+
+    @property
+    def root(self) -> str:
+        """The node's root directory as the machine sees it. Beware of absolute symbolic links below it: they lead outside."""
+        return f"/proc/{self.pid}/root"
+
+    @property
+    def cri(self) -> SandboxClient:
+        """The node's container runtime; the lab plays its kubelet."""
+        if self._cri is None:
+            self._cri = SandboxClient(self.root + containerd.SOCKET)
+        return self._cri
+
+    def start_containerd(self) -> None:
+        """Start containerd (again, if it was killed) and return when it can run sandboxes."""
+        self.containerd = containerd.start(self._spawner, root=self.root, write_file=self.write_file)
+
+    def spawn(self, argv: Sequence[str], **options: Any) -> NodeProcess:
+        """Start a process in the node; options as in `Spawner.spawn`: env, stdin, stdout, stderr, cwd, netns."""
+        return self._spawner.spawn(argv, **options)
+
+    def run(self, argv: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        """Run a process in the node to its end; options as in `Spawner.run`: stdin_bytes, timeout_s, check and `spawn`'s."""
+        return self._spawner.run(argv, **options)
+
+    def write_file(self, path: str, content: bytes, mode: int = 0o644) -> None:
+        """Write a file in the node, directories included."""
+        self.run(["install", "-D", "-m", f"{mode:o}", "/dev/stdin", path], stdin_bytes=content)
+
+    def install(self, source: Path, path: str) -> None:
+        """Copy an executable of the machine into the node."""
+        self.write_file(path, source.read_bytes(), 0o755)
+
+    def make_netns(self, name: str) -> str:
+        """Make a bare 'sandbox': a named namespace with loopback up; return its path as the node sees it."""
+        path = f"/run/netns/{name}"
+        self.run(["/bin/sh", "-c", f"touch {path} && exec unshare --net={path} ip link set lo up"])
+        return path
+
+    def remove_netns(self, name: str) -> None:
+        """Unmount and remove a namespace made by `make_netns`; what was in it goes when nobody else holds it."""
+        self.run(["/bin/sh", "-c", f"umount /run/netns/{name} && rm /run/netns/{name}"])
+
+    def netns_path(self, sandbox: str = "") -> str:
+        """Give a path that opens, from this process, the namespace of the node, of a sandbox ID, or of a path in the node."""
+        return self.root + self.inside_netns_path(sandbox) if sandbox else f"/proc/{self.pid}/ns/net"
+
+    def inside_netns_path(self, sandbox: str) -> str:
+        """Give the path, as the node sees it, of a sandbox's namespace; a path is taken as it is.
+
+        Raises: SandboxError for an unknown ID, NodeError if the sandbox has no namespace any more.
+        """
+        path = sandbox if sandbox.startswith("/") else self.cri.status(sandbox).netns_path
+        if not path:
+            raise NodeError(f"sandbox {sandbox} on {self.name} has no network namespace (any more)")
+        return path.replace("/var/run/", "/run/", 1)  # the link /var/run would lead out of the node
+
+    def start_daemon(self, *, region: str, env: Mapping[str, str] | None = None, log: File = None) -> NodeProcess:
+        """Install the CNI plugin and start vpc-ipamd in the node; its log is `log`, by default DAEMON_LOG in the node."""
+        build = [sys.executable, "-m", "cni_plugin.build", "--python", "/usr/bin/python3", "--output", PLUGIN_PATH]
+        self.run(build, cwd=str(REPOSITORY))
+        environment = self.daemon_environment(region) | dict(env or {})
+        argv = [sys.executable, "-m", "ipamd.daemon"]
+        if log is None:
+            argv = ["/bin/sh", "-c", f'exec "$@" >>{DAEMON_LOG} 2>&1', "sh", *argv]
+        return self.spawn(argv, env=environment, cwd=str(REPOSITORY), stdout=log, stderr=log)
+
+    def daemon_environment(self, region: str) -> dict[str, str]:
+        """What points an AWS client in this node to the lab, and only to the lab."""
+        return {
+            "AWS_ENDPOINT_URL_EC2": f"http://{EC2_ADDRESS}:{EC2_PORT}",
+            "AWS_REGION": region,
+            "AWS_DEFAULT_REGION": region,
+            "AWS_ACCESS_KEY_ID": "lab",
+            "AWS_SECRET_ACCESS_KEY": "lab",
+            "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://{IMDS_ADDRESS}:{IMDS_PORT}",
+            "NODE_NAME": self.name,
+            "MY_NODE_NAME": self.name,
+            "PYTHONUNBUFFERED": "1",
+        }
+
+    def close(self) -> None:
+        """End PID 1 and with it everything in the node; idempotent."""
+        if self._cri is not None:
+            self._cri.close()
+        self._control.close()
+        try:
+            self._init.wait(START_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._init.kill()
+            self._init.wait()
+        self.netns.close()
+
+
+def _start_init(name: str, control: socket.socket, cgroup: str) -> subprocess.Popen[bytes]:
+    """Start PID 1 from a thread that has unshared everything: `unshare` is per thread, and the child is ours directly."""
+    argv = [sys.executable, "-I", "-S", str(Path(__file__).with_name("init.py")), str(control.fileno()), cgroup, name]
+    result: list[subprocess.Popen[bytes] | OSError] = []
+
+    def start() -> None:
+        try:
+            if _libc.unshare(NAMESPACES) != 0:
+                errno = ctypes.get_errno()
+                raise OSError(errno, f"unshare: {os.strerror(errno)}")
+            result.append(
+                subprocess.Popen(
+                    argv, pass_fds=[control.fileno()], stdin=subprocess.DEVNULL, cwd="/", start_new_session=True
+                )
+            )
+        except OSError as exc:
+            result.append(exc)
+
+    thread = threading.Thread(target=start, name=f"start-{name}")
+    thread.start()
+    thread.join()
+    if isinstance(result[0], OSError):
+        raise result[0]
+    return result[0]

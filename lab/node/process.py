@@ -1,0 +1,192 @@
+"""Processes in a node: started by the node's PID 1, held from outside by pidfd.
+
+`nsenter` was rejected: it forks, so the caller holds the PID of nsenter and not of the process it wants to kill -9. Here
+PID 1 forks, passes a pidfd back, and the kernel tells which PID that is in our own PID namespace.
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from lab.node.errors import NodeError
+
+START_TIMEOUT_S = 10.0
+BASE_ENVIRONMENT = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "HOME": "/root",
+    "LANG": "C.UTF-8",
+}
+
+File = int | IO[bytes] | IO[str] | None  # None: /dev/null
+
+
+class NodeProcess:
+    """One process of a node; like subprocess.Popen, with `pid` as the machine sees it.
+
+    Concurrency: one waiter at a time; signals from any thread.
+    """
+
+    def __init__(self, argv: Sequence[str], *, pidfd: int, notify: socket.socket) -> None:
+        """For `Spawner` only."""
+        self.args = list(argv)
+        self.returncode: int | None = None
+        self.pid = _pid_of(pidfd)
+        self._pidfd = pidfd
+        self._notify = notify
+
+    def fileno(self) -> int:
+        """A descriptor that is readable from the process's end on; valid until `wait` or `poll` has told the exit code."""
+        return self._notify.fileno()
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end; the exit code, or minus the signal's number.
+
+        Raises: subprocess.TimeoutExpired.
+        """
+        if self.returncode is None:
+            if not select.select([self._notify], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+            message = self._notify.recv(4096)  # empty: PID 1 was killed, and everything with it
+            status = json.loads(message)["status"] if message else signal.SIGKILL
+            self.returncode = os.waitstatus_to_exitcode(status)
+            self._notify.close()
+            os.close(self._pidfd)
+        return self.returncode
+
+    def poll(self) -> int | None:
+        """The exit code if the process has ended, else None."""
+        try:
+            return self.wait(0)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def send_signal(self, number: signal.Signals | int) -> None:
+        """Send a signal; nothing happens to a process that has ended."""
+        if self.returncode is None:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, number)
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+
+class Spawner:
+    """The lab's end of the control socket of one node's PID 1. Concurrency: any thread; one request at a time."""
+
+    def __init__(self, control: socket.socket, *, node: str) -> None:
+        self._control = control
+        self._node = node
+        self._lock = threading.Lock()
+
+    def spawn(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        stdin: File = None,
+        stdout: File = None,
+        stderr: File = None,
+        cwd: str = "/",
+        netns: str = "",
+    ) -> NodeProcess:
+        """Start `argv` in the node.
+
+        Args:
+            env: added to a small base environment; the lab's own is not inherited.
+            netns: path, as the node sees it, of another network namespace to start in (a sandbox's).
+        Raises: NodeError if the program cannot be executed, or the node is gone.
+        """
+        request = {"argv": list(argv), "env": BASE_ENVIRONMENT | dict(env or {}), "cwd": cwd, "netns": netns}
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ExitStack() as stack:
+            stack.callback(theirs.close)
+            null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+            stack.callback(os.close, null)
+            fds = [*(_fileno(file, null) for file in (stdin, stdout, stderr)), theirs.fileno()]
+            try:
+                with self._lock:
+                    socket.send_fds(self._control, [json.dumps(request).encode()], fds)
+                ours.settimeout(START_TIMEOUT_S)
+                message, pidfds, _, _ = _receive_fd(ours)
+            except OSError as exc:
+                ours.close()
+                raise NodeError(f"node {self._node} cannot start {argv[0]}: its PID 1 does not answer ({exc})") from exc
+        answer: dict[str, Any] = json.loads(message or b'{"error": "its PID 1 has ended"}')
+        if "error" in answer:
+            ours.close()
+            raise NodeError(f"node {self._node} cannot start {argv[0]}: {answer['error']}")
+        ours.settimeout(None)
+        return NodeProcess(argv, pidfd=pidfds[0], notify=ours)
+
+    def run(
+        self, argv: Sequence[str], *, stdin_bytes: bytes = b"", timeout_s: float = 30.0, check: bool = True, **rest: Any
+    ) -> subprocess.CompletedProcess[str]:
+        """Run `argv` in the node to its end and collect its output (as text).
+
+        Raises: NodeError if it failed (with `check`) or exceeded `timeout_s`; it is killed then.
+        """
+        with ExitStack() as stack:
+            files = []
+            for name in ("stdin", "stdout", "stderr"):
+                file = stack.enter_context(os.fdopen(os.memfd_create(name), "w+b", buffering=0))
+                files.append(file)
+            files[0].write(stdin_bytes)
+            files[0].seek(0)
+            process = self.spawn(argv, stdin=files[0], stdout=files[1], stderr=files[2], **rest)
+            started = time.monotonic()
+            try:
+                code = process.wait(timeout_s)
+            except subprocess.TimeoutExpired as exc:
+                process.kill()
+                process.wait(START_TIMEOUT_S)
+                spent = time.monotonic() - started
+                raise NodeError(f"node {self._node}: {' '.join(argv)} took over {spent:.1f} s and was killed") from exc
+            stdout, stderr = (_text(file) for file in files[1:])
+        if check and code:
+            raise NodeError(f"node {self._node}: {' '.join(argv)} ended with {code}: {stderr or stdout}")
+        return subprocess.CompletedProcess(list(argv), code, stdout, stderr)
+
+
+def _receive_fd(sock: socket.socket) -> tuple[bytes, list[int], int, Any]:
+    room = socket.CMSG_LEN(array.array("i").itemsize)
+    message, ancillary, flags, address = sock.recvmsg(65536, room, socket.MSG_CMSG_CLOEXEC)
+    fds = array.array("i")
+    for _, _, data in ancillary:
+        fds.frombytes(data)
+    return message, list(fds), flags, address
+
+
+def _pid_of(pidfd: int) -> int:
+    for line in Path(f"/proc/self/fdinfo/{pidfd}").read_text(encoding="ascii").splitlines():
+        key, _, value = line.partition(":")
+        if key == "Pid":
+            return int(value)
+    return -1
+
+
+def _fileno(file: File, null: int) -> int:
+    if file is None:
+        return null
+    return file if isinstance(file, int) else file.fileno()
+
+
+def _text(file: Any) -> str:
+    file.seek(0)
+    return str(file.read().decode(errors="replace"))

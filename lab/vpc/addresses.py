@@ -1,0 +1,141 @@
+"""Which addresses and prefixes an ENI gets and loses: the rules of Create, Assign and UnassignPrivateIpAddresses.
+
+Pure with respect to the store: everything is read from and put into an open transaction. Sources: the API reference of
+the three calls; for the order of checks, ours (syntax, then limit, then the subnet).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from ipaddress import IPv4Address, IPv4Network
+
+from lab.vpc import errors
+from lab.vpc.model import Eni
+from lab.vpc.store import Transaction
+
+
+@dataclass(frozen=True, kw_only=True)
+class AddressRequest:
+    """What a caller asks for: by count or by name, single addresses or /28 prefixes."""
+
+    primary: IPv4Address | None = None
+    addresses: tuple[IPv4Address, ...] = ()
+    address_count: int = 0
+    prefixes: tuple[IPv4Network, ...] = ()
+    prefix_count: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse a mix of counts and names, and two kinds at once with a count, as EC2 does."""
+        asked = [bool(self.addresses), bool(self.address_count), bool(self.prefixes), bool(self.prefix_count)]
+        if min(self.address_count, self.prefix_count) < 0:
+            raise errors.invalid_value("The number of addresses or prefixes must not be negative")
+        if sum(asked) > 1 and (self.address_count or self.prefix_count):
+            raise errors.invalid_combination(
+                "A count of addresses or prefixes cannot be combined with a second request for addresses or prefixes"
+            )
+        if len(set(self.addresses)) < len(self.addresses) or len(set(self.prefixes)) < len(self.prefixes):
+            raise errors.invalid_value("An address or prefix is specified twice")
+
+    @property
+    def slot_count(self) -> int:
+        """Slots asked for beyond the primary address; a prefix takes one."""
+        return len(self.addresses) + self.address_count + len(self.prefixes) + self.prefix_count
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Addresses chosen for a new ENI."""
+
+    primary: IPv4Address
+    secondary: tuple[IPv4Address, ...]
+    prefixes: tuple[IPv4Network, ...]
+
+
+def choose_for_new(tx: Transaction, subnet_id: str, want: AddressRequest, *, limit: int) -> Choice:
+    """Choose all addresses of an ENI to be created; nothing is taken yet."""
+    if 1 + want.slot_count > limit:
+        raise errors.address_limit()
+    space = tx.space(subnet_id)
+    named = [address for address in (want.primary, *want.addresses) if address is not None]
+    for address in named:
+        space.check_assignable(address)
+        if space.owner_of(address) is not None:
+            raise errors.address_taken(address)
+    for prefix in want.prefixes:
+        space.check_prefix(prefix)
+    prefixes = want.prefixes or tuple(space.pick_prefixes(want.prefix_count, exclude=named))
+    within = [address for prefix in prefixes for address in prefix]
+    primary = want.primary or space.pick_addresses(1, exclude=[*named, *within])[0]
+    secondary = want.addresses or tuple(space.pick_addresses(want.address_count, exclude=[*named, *within, primary]))
+    if primary in secondary:
+        raise errors.invalid_value(f"Address {primary} is specified twice")
+    return Choice(primary, secondary, prefixes)
+
+
+def assign(
+    tx: Transaction, eni: Eni, want: AddressRequest, *, limit: int, allow_reassignment: bool
+) -> tuple[tuple[IPv4Address, ...], tuple[IPv4Network, ...]]:
+    """Give an ENI more addresses or prefixes.
+
+    Returns: what was asked for by name or chosen, in that order; an address named that is already on the ENI is in it.
+    """
+    if not want.slot_count:
+        raise errors.missing_parameter("privateIpAddress, secondaryPrivateIpAddressCount, Ipv4Prefix or Ipv4PrefixCount")
+    space = tx.space(eni.subnet_id)
+    new_addresses = tuple(a for a in want.addresses if a not in eni.addresses)
+    new_prefixes = tuple(p for p in want.prefixes if p not in eni.prefixes)
+    used = len(eni.addresses) + len(eni.prefixes)
+    if used + len(new_addresses) + len(new_prefixes) + want.address_count + want.prefix_count > limit:
+        raise errors.address_limit()
+    for address in new_addresses:
+        space.check_assignable(address)
+    for prefix in new_prefixes:
+        space.check_prefix(prefix)
+    _take_from_others(tx, new_addresses, space_owner={a: space.owner_of(a) for a in new_addresses}, allowed=allow_reassignment)
+    new_addresses += tuple(space.pick_addresses(want.address_count))
+    new_prefixes += tuple(space.pick_prefixes(want.prefix_count))
+    tx.put_eni(
+        replace(
+            eni,
+            secondary_addresses=eni.secondary_addresses + new_addresses,
+            prefixes=eni.prefixes + new_prefixes,
+        )
+    )
+    return want.addresses or new_addresses, want.prefixes or new_prefixes
+
+
+def unassign(tx: Transaction, eni: Eni, *, addresses: Iterable[IPv4Address], prefixes: Iterable[IPv4Network]) -> None:
+    """Take addresses and prefixes from an ENI: all of them or, when one is not there or is the primary one, none."""
+    gone, gone_prefixes = set(addresses), set(prefixes)
+    if not gone and not gone_prefixes:
+        raise errors.missing_parameter("privateIpAddress or Ipv4Prefix")
+    if eni.primary_address in gone:
+        raise errors.invalid_value(
+            f"Value ({eni.primary_address}) for parameter privateIpAddress is invalid. "
+            "The primary IP address of an interface cannot be unassigned."
+        )
+    if not gone <= set(eni.secondary_addresses) or not gone_prefixes <= set(eni.prefixes):
+        raise errors.not_assigned(eni.eni_id)
+    tx.put_eni(
+        replace(
+            eni,
+            secondary_addresses=tuple(a for a in eni.secondary_addresses if a not in gone),
+            prefixes=tuple(p for p in eni.prefixes if p not in gone_prefixes),
+        )
+    )
+
+
+def _take_from_others(
+    tx: Transaction, addresses: Iterable[IPv4Address], *, space_owner: dict[IPv4Address, str | None], allowed: bool
+) -> None:
+    """Remove addresses from the ENIs that have them, when the caller allowed it and they are secondary ones there."""
+    taken = [address for address in addresses if space_owner[address] is not None]
+    if taken and not allowed:
+        raise errors.addresses_in_use(taken)
+    for address in taken:
+        other = tx.world.enis.get(space_owner[address] or "")
+        if other is None or address not in other.secondary_addresses:
+            raise errors.addresses_in_use([address])
+        rest = tuple(a for a in other.secondary_addresses if a != address)
+        tx.put_eni(replace(other, secondary_addresses=rest))

@@ -1,0 +1,54 @@
+"""The log of every EC2 call the lab received; it proves "idle means zero EC2 calls" (I13).
+
+Calls are recorded whether they succeed, fail, are throttled or lose their answer.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from typing import NamedTuple
+
+OK = "OK"
+
+
+class Call(NamedTuple):
+    """One call: `at` on the VPC's clock, `instance` the tag of the socket it came by, `outcome` OK or the error code.
+
+    `answered` is False when a fault cut the connection after the call was decided.
+    """
+
+    at: float
+    instance: str | None
+    api: str
+    params: Mapping[str, str]
+    outcome: str
+    answered: bool = True
+
+
+class CallLog:
+    """An append-only list with a lock of its own (a leaf: it takes no other lock)."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._calls: list[Call] = []
+
+    def record(self, call: Call) -> None:
+        """Append one call."""
+        with self._lock:
+            self._calls.append(call)
+
+    def calls(self, *, instance: str | None = None) -> list[Call]:
+        """List the calls in order of arrival, those of one instance when named."""
+        with self._lock:
+            return [call for call in self._calls if instance is None or call.instance == instance]
+
+    def counts(self, *, instance: str | None = None) -> Counter[str]:
+        """Count calls per API."""
+        return Counter(call.api for call in self.calls(instance=instance))
+
+    def clear(self) -> None:
+        """Forget everything so far; a measurement starts here."""
+        with self._lock:
+            self._calls.clear()

@@ -1,0 +1,117 @@
+"""Delivery of events: one thread, commit order, no lock of the state held while a listener runs.
+
+The thread also wakes the store when a delayed change (an attach that takes time) falls due, so that events come without
+anyone asking. It is started by the first subscriber and ended by `close`; nobody subscribed means no thread.
+Lock order: the store's lock, then ours; never the reverse.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from lab.vpc.errors import LabError
+from lab.vpc.model import VpcEvent
+
+Listener = Callable[[VpcEvent], None]
+
+_JOIN_S = 5.0  # ours, because: a listener that does not return in this time is reported, not waited for
+_log = logging.getLogger(__name__)
+
+
+class Dispatcher:
+    """A queue of events and the thread that empties it."""
+
+    def __init__(self, *, seconds_to_due: Callable[[], float | None], settle: Callable[[], None]) -> None:
+        self._seconds_to_due = seconds_to_due
+        self._settle = settle
+        self._changed = threading.Condition()
+        self._queue: deque[tuple[VpcEvent, Listener]] = deque()
+        self._listeners: list[Listener] = []
+        self._posted = 0
+        self._delivered = 0
+        self._woken = False
+        self._closed = False
+        self._thread: threading.Thread | None = None
+        self.listener_errors: list[Exception] = []
+
+    def subscribe(self, listener: Listener, *, replay: Iterable[VpcEvent]) -> None:
+        """Add a listener; it gets `replay` alone first, then everything posted from now on."""
+        with self._changed:
+            if self._closed:
+                raise LabError("the VPC is closed; subscribe before close()")
+            self._listeners.append(listener)
+            self._enqueue([(event, listener) for event in replay])
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="vpc-events", daemon=True)
+                self._thread.start()
+
+    def unsubscribe(self, listener: Listener) -> None:
+        """Remove a listener; events still queued do not reach it."""
+        with self._changed:
+            self._listeners.remove(listener)
+
+    def post(self, events: Iterable[VpcEvent]) -> None:
+        """Queue events for those who listen now. Called with the store's lock held: the order is the commit order."""
+        with self._changed:
+            listeners = list(self._listeners)
+            self._enqueue([(event, listener) for event in events for listener in listeners])
+
+    def wake(self) -> None:
+        """Make the thread look at what is due again."""
+        with self._changed:
+            self._woken = True
+            self._changed.notify_all()
+
+    def drain(self, timeout_s: float) -> None:
+        """Wait until everything posted so far was delivered; TimeoutError otherwise."""
+        if threading.current_thread() is self._thread:
+            raise LabError("drain() from a listener would wait for itself")
+        with self._changed:
+            target = self._posted
+            if not self._changed.wait_for(lambda: self._delivered >= target or self._closed, timeout_s):
+                raise TimeoutError(f"{target - self._delivered} events not delivered within {timeout_s} s")
+
+    def close(self) -> None:
+        """Stop the thread; what is queued is not delivered. Safe to call twice."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(_JOIN_S)
+            if thread.is_alive():
+                raise LabError(f"a listener did not return within {_JOIN_S} s")
+
+    def _enqueue(self, items: list[tuple[VpcEvent, Listener]]) -> None:
+        self._queue.extend(items)
+        self._posted += len(items)
+        self._changed.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            self._settle()
+            timeout_s = self._seconds_to_due()
+            with self._changed:
+                self._changed.wait_for(lambda: self._queue or self._woken or self._closed, timeout_s)
+                self._woken = False
+                if self._closed:
+                    return
+                item = self._queue.popleft() if self._queue else None
+            if item is not None:
+                self._deliver(*item)
+
+    def _deliver(self, event: VpcEvent, listener: Listener) -> None:
+        with self._changed:
+            is_listening = listener in self._listeners
+        try:
+            if is_listening:
+                listener(event)
+        except Exception as exc:  # noqa: BLE001  top of the loop: one listener's fault must not silence the others
+            _log.exception("a listener failed on %s", event)
+            self.listener_errors.append(exc)
+        with self._changed:
+            self._delivered += 1
+            self._changed.notify_all()

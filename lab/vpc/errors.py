@@ -1,0 +1,158 @@
+"""What the simulated EC2 refuses, with the codes and the wording of the real one.
+
+    Ec2Error          an answer of EC2: code, message, HTTP status
+    LabError          wrong use of the lab by its own operator; never an answer on the wire
+
+Wording matters because real clients match on it (InvalidParameterValue alone says nothing). Sources: the EC2 "Error
+codes" page; messages as quoted in cilium 15877, 31016 and 42512, amazon-vpc-cni-k8s 989, 1585 and 3105,
+cloud-nuke 1132, terraform-provider-aws 906 and 27513. Those marked (ours) are worded by us under the documented code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from http import HTTPStatus
+from ipaddress import IPv4Address
+
+
+class LabError(Exception):
+    """Wrong use of the lab itself: an unknown subnet in add_instance, a malformed fault."""
+
+
+class Ec2Error(Exception):
+    """One refusal of EC2. `status` 4xx blames the caller, 5xx the service (botocore retries those)."""
+
+    def __init__(self, code: str, message: str, *, status: int = HTTPStatus.BAD_REQUEST) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+        self.message = message
+        self.status = int(status)
+
+
+def interface_not_found(eni_ids: Iterable[str]) -> Ec2Error:
+    """Say that ENIs do not exist; with several, EC2 names them all."""
+    missing = list(eni_ids)
+    if len(missing) == 1:
+        return Ec2Error("InvalidNetworkInterfaceID.NotFound", f"The networkInterface ID '{missing[0]}' does not exist")
+    return Ec2Error("InvalidNetworkInterfaceID.NotFound", f"The networkInterface IDs '{', '.join(missing)}' do not exist")
+
+
+def instance_not_found(instance_id: str) -> Ec2Error:
+    """Say that an instance does not exist."""
+    return Ec2Error("InvalidInstanceID.NotFound", f"The instance ID '{instance_id}' does not exist")
+
+
+def subnet_not_found(subnet_id: str) -> Ec2Error:
+    """Say that a subnet does not exist."""
+    return Ec2Error("InvalidSubnetID.NotFound", f"The subnet ID '{subnet_id}' does not exist")
+
+
+def group_not_found(group_id: str) -> Ec2Error:
+    """Say that a security group does not exist."""
+    return Ec2Error("InvalidGroup.NotFound", f"The security group '{group_id}' does not exist")
+
+
+def attachment_not_found(attachment_id: str) -> Ec2Error:
+    """Say that an attachment does not exist."""
+    return Ec2Error("InvalidAttachmentID.NotFound", f"The attachment ID '{attachment_id}' does not exist")
+
+
+def interface_in_use(eni_id: str) -> Ec2Error:
+    """Refuse to attach what is attached."""
+    return Ec2Error("InvalidNetworkInterface.InUse", f"Interface: [{eni_id}] in use.")
+
+
+def interface_not_deletable(eni_id: str) -> Ec2Error:
+    """Refuse to delete what is attached; the real service uses this bare code, not InvalidNetworkInterface.InUse."""
+    return invalid_value(f"Network interface '{eni_id}' is currently in use.")
+
+
+def device_index_taken(instance_id: str, device_index: int) -> Ec2Error:
+    """Refuse a second ENI on one device index of one card."""
+    return invalid_value(f"Instance '{instance_id}' already has an interface attached at device index '{device_index}'.")
+
+
+def attachment_limit(count: int, instance_type: str) -> Ec2Error:
+    """Refuse more ENIs than the instance type carries; `count` includes the one asked for."""
+    return Ec2Error("AttachmentLimitExceeded", f"Interface count {count} exceeds the limit for {instance_type}")
+
+
+def address_limit() -> Ec2Error:
+    """Refuse more addresses and prefixes than an interface carries."""
+    return Ec2Error("PrivateIpAddressLimitExceeded", "Number of private addresses will exceed limit.")
+
+
+def no_free_addresses() -> Ec2Error:
+    """Say that the subnet has not enough single addresses."""
+    return Ec2Error(
+        "InsufficientFreeAddressesInSubnet",
+        "The specified subnet does not have enough free addresses to satisfy the request.",
+    )
+
+
+def no_room_for_prefixes() -> Ec2Error:
+    """Say that the subnet has fewer free addresses than the prefixes need (cilium 31016)."""
+    return invalid_value("There aren't sufficient free Ipv4 addresses or prefixes")
+
+
+def no_free_prefixes() -> Ec2Error:
+    """Say that the subnet has the addresses but no whole aligned blocks: it is fragmented (cilium 31016)."""
+    return Ec2Error(
+        "InsufficientCidrBlocks",
+        "The specified subnet does not have enough free cidr blocks to satisfy the request.",
+    )
+
+
+def addresses_in_use(addresses: Iterable[IPv4Address]) -> Ec2Error:
+    """Refuse to move an address without AllowReassignment."""
+    return invalid_value(f"[{', '.join(map(str, addresses))}] assigned, but move is not allowed.")
+
+
+def address_taken(address: object) -> Ec2Error:
+    """Refuse to create an ENI with an address that has an owner."""
+    return Ec2Error("InvalidIPAddress.InUse", f"Address {address} is in use.")
+
+
+def not_assigned(eni_id: str) -> Ec2Error:
+    """Refuse to unassign what is not on the ENI."""
+    return invalid_value(f"Some of the specified addresses are not assigned to interface {eni_id}")
+
+
+def interface_quota() -> Ec2Error:
+    """Say that the account may not have more ENIs (ours)."""
+    return Ec2Error(
+        "NetworkInterfaceLimitExceeded", "You have reached the limit on the number of network interfaces (lab quota)."
+    )
+
+
+def token_mismatch() -> Ec2Error:
+    """Refuse a client token that came with other parameters before (ours)."""
+    return Ec2Error(
+        "IdempotentParameterMismatch",
+        "The request uses the same client token as a previous, but non-identical request.",
+    )
+
+
+def request_limit() -> Ec2Error:
+    """Throttle; the status is 503 and botocore retries it."""
+    return Ec2Error("RequestLimitExceeded", "Request limit exceeded.", status=HTTPStatus.SERVICE_UNAVAILABLE)
+
+
+def not_permitted(message: str) -> Ec2Error:
+    """Refuse what nobody may do."""
+    return Ec2Error("OperationNotPermitted", message)
+
+
+def invalid_value(message: str) -> Ec2Error:
+    """Refuse a value; the code says nothing, the message everything."""
+    return Ec2Error("InvalidParameterValue", message)
+
+
+def invalid_combination(message: str) -> Ec2Error:
+    """Refuse parameters that contradict each other."""
+    return Ec2Error("InvalidParameterCombination", message)
+
+
+def missing_parameter(name: str) -> Ec2Error:
+    """Ask for a parameter that was left out."""
+    return Ec2Error("MissingParameter", f"The request must contain the parameter {name}")

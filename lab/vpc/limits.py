@@ -1,0 +1,58 @@
+"""How many ENIs, cards and addresses an instance type carries.
+
+A small table for the lab, not the daemon's: the daemon asks DescribeInstanceTypes and gets what stands here. Numbers:
+AWS "IP addresses per network interface per instance type", held against moto's data by a test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class InstanceLimits:
+    """Limits of one instance type.
+
+    `enis_per_card` has one entry per network card; `addresses_per_eni` counts the primary address and each prefix as
+    one; `hypervisor` is empty on bare metal. `total_enis` is what the type carries over all cards.
+    """
+
+    enis_per_card: tuple[int, ...]
+    addresses_per_eni: int
+    hypervisor: str = "nitro"
+    architecture: str = "x86_64"
+    vcpus: int = 2
+    memory_mib: int = 8192
+
+    @property
+    def total_enis(self) -> int:
+        """ENIs over all cards together."""
+        return sum(self.enis_per_card)
+
+    @property
+    def is_bare_metal(self) -> bool:
+        """Whether there is no hypervisor."""
+        return not self.hypervisor
+
+
+LIMITS: Mapping[str, InstanceLimits] = {
+    "t3.nano": InstanceLimits((2,), 2, memory_mib=512),
+    "t3.micro": InstanceLimits((2,), 2, memory_mib=1024),
+    "t3.small": InstanceLimits((3,), 4, memory_mib=2048),
+    "t3.medium": InstanceLimits((3,), 6, memory_mib=4096),
+    "t3.large": InstanceLimits((3,), 12),
+    "m4.large": InstanceLimits((2,), 10, hypervisor="xen"),
+    "m5.large": InstanceLimits((3,), 10),
+    "m5.xlarge": InstanceLimits((4,), 15, vcpus=4, memory_mib=16384),
+    "m5.4xlarge": InstanceLimits((8,), 30, vcpus=16, memory_mib=65536),
+    "m5.24xlarge": InstanceLimits((15,), 50, vcpus=96, memory_mib=393216),
+    "m5.metal": InstanceLimits((15,), 50, hypervisor="", vcpus=96, memory_mib=393216),
+    "m6g.large": InstanceLimits((3,), 10, architecture="arm64"),
+    "c5.large": InstanceLimits((3,), 10, memory_mib=4096),
+    "c5.18xlarge": InstanceLimits((15,), 50, vcpus=72, memory_mib=147456),
+    "c6in.32xlarge": InstanceLimits((8, 8), 50, vcpus=128, memory_mib=262144),
+    "p4d.24xlarge": InstanceLimits((15, 15, 15, 15), 50, vcpus=96, memory_mib=1179648),
+}
+
+MOST_ADDRESSES_PER_ENI = 50  # the largest value AWS lists; bounds an ENI that is attached to nothing

@@ -1,0 +1,138 @@
+"""The things of a simulated VPC, as frozen values, and the events that tell of their changes.
+
+Everything here is immutable, so that a reader, a stale Describe and the fabric may hold one without a lock. Rejected:
+live objects with methods, because eventual consistency then needs a second copy of everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from ipaddress import IPv4Address, IPv4Network
+
+OWNER_ID = "123456789012"  # ours, because: AWS's own documentation uses this account number
+
+
+class EniStatus(StrEnum):
+    """Status of an ENI, as DescribeNetworkInterfaces spells it."""
+
+    AVAILABLE = "available"
+    IN_USE = "in-use"
+
+
+class AttachmentStatus(StrEnum):
+    """Status of an attachment, as DescribeNetworkInterfaces spells it."""
+
+    ATTACHING = "attaching"
+    ATTACHED = "attached"
+    DETACHING = "detaching"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subnet:
+    """One subnet; `held_count` addresses are taken by nobody in particular (a fault made by the operator)."""
+
+    subnet_id: str
+    cidr: IPv4Network
+    az: str
+    tags: Mapping[str, str] = field(default_factory=dict)
+    held_count: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instance:
+    """One instance or plain host; `running` is False once terminated. ENIs name it, it does not name them."""
+
+    instance_id: str
+    name: str
+    instance_type: str
+    subnet_id: str
+    az: str
+    launched_at: datetime
+    ordinal: int
+    tags: Mapping[str, str] = field(default_factory=dict)
+    running: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class EniAttachment:
+    """The bond of an ENI to an instance."""
+
+    instance_id: str
+    device_index: int
+    network_card: int
+    attachment_id: str
+    status: AttachmentStatus
+    delete_on_termination: bool
+    attached_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class Eni:
+    """One network interface at one moment. `ordinal` grows with every ENI made, and orders answers and pages."""
+
+    eni_id: str
+    mac: str
+    subnet_id: str
+    subnet_cidr: IPv4Network
+    az: str
+    primary_address: IPv4Address
+    secondary_addresses: tuple[IPv4Address, ...] = ()
+    prefixes: tuple[IPv4Network, ...] = ()
+    attachment: EniAttachment | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+    description: str = ""
+    security_groups: tuple[str, ...] = ()
+    ordinal: int = 0
+
+    @property
+    def status(self) -> EniStatus:
+        """In use as soon as an attachment exists, as EC2 says it."""
+        return EniStatus.AVAILABLE if self.attachment is None else EniStatus.IN_USE
+
+    @property
+    def addresses(self) -> tuple[IPv4Address, ...]:
+        """All single addresses, the primary one first."""
+        return (self.primary_address, *self.secondary_addresses)
+
+    @property
+    def is_plugged(self) -> bool:
+        """Whether the interface is in the instance: attached, or detaching and not yet gone."""
+        return self.attachment is not None and self.attachment.status is not AttachmentStatus.ATTACHING
+
+
+@dataclass(frozen=True)
+class EniAttached:
+    """The interface has appeared in the instance."""
+
+    instance_id: str
+    instance_name: str
+    eni: Eni
+
+
+@dataclass(frozen=True)
+class EniDetached:
+    """The interface has gone from the instance."""
+
+    instance_id: str
+    instance_name: str
+    eni_id: str
+
+
+@dataclass(frozen=True)
+class AddressesChanged:
+    """What EC2 now says about one ENI, in full; empty when the ENI is deleted.
+
+    `instance_name` is None while the ENI is plugged into nothing. Also sent after each EniAttached and EniDetached, so
+    that a listener to this event alone knows who may speak as whom.
+    """
+
+    eni_id: str
+    instance_name: str | None
+    addresses: tuple[IPv4Address, ...]
+    prefixes: tuple[IPv4Network, ...]
+
+
+VpcEvent = EniAttached | EniDetached | AddressesChanged

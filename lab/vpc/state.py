@@ -1,0 +1,269 @@
+"""The simulated VPC: what the lab builds, what EC2 and the instance metadata show, what the fabric obeys.
+
+One object, one truth: the HTTP faces (lab/ec2, lab/imds) and the fabric hold nothing of their own. Operators build it
+with the `add_*` methods; the API calls of clients come through `interfaces` and are written into the call log.
+Rejected: a moto server underneath, because it does not enforce limits, subnets or delays, and tells nobody of changes.
+Over 300 lines because it is the facade: each method is one step of the lab's vocabulary and a few lines long.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from ipaddress import IPv4Address, IPv4Network
+from random import Random
+
+from lab.faults import Faults
+from lab.vpc.addresses import AddressRequest
+from lab.vpc.calls import Call, CallLog
+from lab.vpc.dispatch import Listener
+from lab.vpc.errors import LabError
+from lab.vpc.ids import Ids
+from lab.vpc.interfaces import Delays, Interfaces
+from lab.vpc.limits import LIMITS, InstanceLimits
+from lab.vpc.model import (
+    AddressesChanged,
+    AttachmentStatus,
+    Eni,
+    EniAttached,
+    EniAttachment,
+    EniDetached,
+    Instance,
+    Subnet,
+    VpcEvent,
+)
+from lab.vpc.space import BLOCK_SIZE, AddressChoice, SubnetSpace
+from lab.vpc.store import Store
+from lab.vpc.world import World
+
+__all__ = [
+    "AddressChoice",
+    "AddressesChanged",
+    "Eni",
+    "EniAttached",
+    "EniAttachment",
+    "EniDetached",
+    "Instance",
+    "Subnet",
+    "Vpc",
+    "VpcEvent",
+]
+
+HOST_TYPE = "t3.nano"  # ours, because: the smallest type in the table; a plain host never grows
+
+
+class Vpc:
+    """One VPC in one region. Thread-safe; `close` it, or use it as a context manager."""
+
+    def __init__(
+        self,
+        *,
+        cidr: str = "10.0.0.0/16",
+        region: str = "us-west-2",
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        faults: Faults | None = None,
+        limits: Mapping[str, InstanceLimits] | None = None,
+        attach_delay_s: float = 0.0,
+        detach_delay_s: float = 0.0,
+        choice: AddressChoice = AddressChoice.RANDOM,
+        seed: int = 0,
+    ) -> None:
+        self.cidr = IPv4Network(cidr)
+        self.region = region
+        self.clock = clock
+        self.wall_clock = wall_clock
+        self.faults = faults if faults is not None else Faults(clock=clock, seed=seed)
+        self.limits = limits if limits is not None else LIMITS
+        self.ids = Ids(Random(seed))
+        self.vpc_id = self.ids.make("vpc")
+        self.default_group_id = self.ids.make("sg")
+        self._groups = {self.default_group_id: "default"}
+        self._held: dict[str, list[IPv4Address]] = {}
+        self._log = CallLog()
+        self._store = Store(clock=clock, rng=Random(seed + 1), choice=choice)
+        self.interfaces = Interfaces(
+            self._store,
+            ids=self.ids,
+            limits=self.limits,
+            faults=self.faults,
+            delays=Delays(attach_delay_s, detach_delay_s),
+            wall_clock=wall_clock,
+        )
+
+    def __enter__(self) -> Vpc:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop the dispatcher thread, if any; idempotent. Events not yet delivered are dropped."""
+        self._store.dispatcher.close()
+
+    def add_subnet(self, cidr: str, *, az: str = "us-west-2a", tags: Mapping[str, str] | None = None) -> Subnet:
+        """Create a subnet within the VPC, overlapping none."""
+        network = IPv4Network(cidr)
+        with self._store.transaction() as tx:
+            if not network.subnet_of(self.cidr) or not 16 <= network.prefixlen <= 28:
+                raise LabError(f"subnet {network} must be a /16 to /28 within {self.cidr}")
+            if any(network.overlaps(other.cidr) for other in tx.world.subnets.values()):
+                raise LabError(f"subnet {network} overlaps another one")
+            subnet = Subnet(subnet_id=self.ids.make("subnet"), cidr=network, az=az, tags=dict(tags or {}))
+            tx.put_subnet(subnet)
+        return subnet
+
+    def add_instance(
+        self, *, name: str, instance_type: str = "m5.large", subnet_id: str, tags: Mapping[str, str] | None = None
+    ) -> Instance:
+        """Start an instance with its primary ENI, plugged in at once (device 0, deleted on termination)."""
+        if instance_type not in self.limits:
+            raise LabError(f"instance type {instance_type} is not in the lab's table (lab/vpc/limits.py)")
+        with self._store.transaction() as tx:
+            if any(other.name == name and other.running for other in tx.world.instances.values()):
+                raise LabError(f"an instance named {name} is running")
+            instance = Instance(
+                instance_id=self.ids.make("i"),
+                name=name,
+                instance_type=instance_type,
+                subnet_id=subnet_id,
+                az=tx.world.subnet(subnet_id).az,
+                launched_at=self.wall_clock(),
+                ordinal=self._store.next_number(),
+                tags=dict(tags or {}),
+            )
+            tx.put_instance(instance)
+            eni = self.interfaces.create_in(tx, subnet_id, AddressRequest(), groups=(self.default_group_id,))
+            attachment = self.interfaces.new_attachment(instance.instance_id, device_index=0)
+            plugged = replace(attachment, status=AttachmentStatus.ATTACHED, delete_on_termination=True)
+            tx.put_eni(replace(eni, attachment=plugged))
+        return instance
+
+    def add_host(self, *, name: str, subnet_id: str) -> Instance:
+        """Start a plain host of the VPC: an instance with one ENI that nobody manages."""
+        return self.add_instance(name=name, instance_type=HOST_TYPE, subnet_id=subnet_id)
+
+    def terminate_instance(self, instance_id: str) -> None:
+        """Terminate: ENIs marked delete-on-termination go, the others become available."""
+        with self._store.transaction() as tx:
+            instance = tx.world.instance(instance_id)
+            tx.put_instance(replace(instance, running=False))
+            for eni in tx.world.attached_to(instance_id):
+                if eni.attachment is not None and eni.attachment.delete_on_termination:
+                    tx.drop_eni(eni.eni_id)
+                else:
+                    tx.put_eni(replace(eni, attachment=None))
+
+    def add_security_group(self, name: str) -> str:
+        """Create a security group and return its ID; the lab checks existence only."""
+        group_id = self.ids.make("sg")
+        self._groups[group_id] = name
+        return group_id
+
+    def group_name(self, group_id: str) -> str | None:
+        """Return the name of a security group, None if there is none."""
+        return self._groups.get(group_id)
+
+    def retag(self, resource_id: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> bool:
+        """Replace the tags of an ENI, instance or subnet; False if there is no such resource."""
+        with self._store.transaction() as tx:
+            if eni := tx.world.enis.get(resource_id):
+                tx.put_eni(replace(eni, tags=change(eni.tags)))
+            elif instance := tx.world.instances.get(resource_id):
+                tx.put_instance(replace(instance, tags=change(instance.tags)))
+            elif subnet := tx.world.subnets.get(resource_id):
+                tx.put_subnet(replace(subnet, tags=change(subnet.tags)))
+            else:
+                return False
+        return True
+
+    def subscribe(self, listener: Listener) -> None:
+        """Tell `listener` the present, then every change, in commit order, from the dispatcher's thread."""
+        self._store.subscribe(listener)
+
+    def unsubscribe(self, listener: Listener) -> None:
+        """Tell `listener` nothing any more; one event may still be under way in it."""
+        self._store.dispatcher.unsubscribe(listener)
+
+    def drain(self, timeout_s: float = 5.0) -> None:
+        """Wait until every event committed so far was handed to every listener; TimeoutError otherwise."""
+        self._store.settle()
+        self._store.dispatcher.drain(timeout_s)
+
+    @property
+    def listener_errors(self) -> list[Exception]:
+        """What listeners raised; empty in a healthy lab."""
+        return list(self._store.dispatcher.listener_errors)
+
+    def tick(self) -> None:
+        """Apply what is due now; call after moving an injected clock."""
+        self._store.settle()
+
+    @property
+    def world(self) -> World:
+        """The present, as one immutable value."""
+        return self._store.world
+
+    def world_at(self, age_s: float) -> World:
+        """Return the VPC as it was `age_s` ago."""
+        return self._store.world_at(age_s)
+
+    def enis(self) -> list[Eni]:
+        """List the ENIs in order of creation."""
+        return list(self.world.enis.values())
+
+    def eni(self, eni_id: str) -> Eni:
+        """Return one ENI; KeyError if there is none."""
+        return self.world.enis[eni_id]
+
+    def subnets(self) -> list[Subnet]:
+        """List the subnets in order of creation."""
+        return list(self.world.subnets.values())
+
+    def instances(self) -> list[Instance]:
+        """List the instances in order of creation, terminated ones too."""
+        return list(self.world.instances.values())
+
+    def instance(self, id_or_name: str) -> Instance:
+        """Return one instance by ID, or the youngest of that name; KeyError if there is none."""
+        world = self.world
+        named = [instance for instance in world.instances.values() if instance.name == id_or_name]
+        return named[-1] if named else world.instances[id_or_name]
+
+    def owner_of(self, address: IPv4Address) -> str | None:
+        """Say on which ENI an address is, alone or within a prefix."""
+        return self._store.owner_of(address)
+
+    def exhaust_subnet(self, subnet_id: str, *, leave: int = 0) -> None:
+        """Take free addresses of a subnet out of circulation until `leave` are left, lowest first."""
+        self._hold(subnet_id, lambda space: space.free_addresses()[: max(0, space.free_count - leave)])
+
+    def fragment_subnet(self, subnet_id: str) -> None:
+        """Hold one address in each free aligned /28, so that no prefix can be had while addresses are plenty."""
+        self._hold(subnet_id, lambda space: [IPv4Address(base + BLOCK_SIZE // 2) for base in space.free_blocks()])
+
+    def restore_subnet(self, subnet_id: str) -> None:
+        """Undo exhaust_subnet and fragment_subnet."""
+        self._store.unhold(subnet_id, self._held.pop(subnet_id, []))
+
+    def record_call(self, call: Call) -> None:
+        """Write one API call into the log; for the servers."""
+        self._log.record(call)
+
+    def calls(self, *, instance: str | None = None) -> list[Call]:
+        """List the EC2 calls as (at, instance, api, params, outcome, answered), in order of completion."""
+        return self._log.calls(instance=instance)
+
+    def call_counts(self, *, instance: str | None = None) -> Counter[str]:
+        """Count the EC2 calls per API."""
+        return self._log.counts(instance=instance)
+
+    def clear_calls(self) -> None:
+        """Forget the calls so far; a measurement starts here."""
+        self._log.clear()
+
+    def _hold(self, subnet_id: str, choose: Callable[[SubnetSpace], list[IPv4Address]]) -> None:
+        self._held.setdefault(subnet_id, []).extend(self._store.hold(subnet_id, choose))

@@ -1,0 +1,85 @@
+"""One moment of the VPC, and the moments before it.
+
+A `World` is immutable; each commit makes a new one. Eventual consistency and metadata lag are then nothing but reading
+an older moment, whole and coherent. Copying the maps costs microseconds at the lab's sizes (hundreds of ENIs).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from lab.vpc import errors
+from lab.vpc.model import Eni, Instance, Subnet
+from lab.vpc.space import BLOCK_SIZE, RESERVED_HEAD
+
+KEPT_S = 600.0  # ours, because: longer than any lag a test sets; older moments are forgotten
+
+
+@dataclass(frozen=True)
+class World:
+    """Everything EC2 knows at one moment, by ID, in order of creation."""
+
+    subnets: Mapping[str, Subnet] = field(default_factory=dict)
+    instances: Mapping[str, Instance] = field(default_factory=dict)
+    enis: Mapping[str, Eni] = field(default_factory=dict)
+
+    def subnet(self, subnet_id: str) -> Subnet:
+        """Return one subnet or raise EC2's not-found."""
+        found = self.subnets.get(subnet_id)
+        if found is None:
+            raise errors.subnet_not_found(subnet_id)
+        return found
+
+    def instance(self, instance_id: str) -> Instance:
+        """Return one instance or raise EC2's not-found."""
+        found = self.instances.get(instance_id)
+        if found is None:
+            raise errors.instance_not_found(instance_id)
+        return found
+
+    def eni(self, eni_id: str) -> Eni:
+        """Return one ENI or raise EC2's not-found."""
+        found = self.enis.get(eni_id)
+        if found is None:
+            raise errors.interface_not_found([eni_id])
+        return found
+
+    def attached_to(self, instance_id: str) -> list[Eni]:
+        """List the ENIs of an instance, attaching and detaching ones too, by card and device index."""
+        bound = [(eni.attachment, eni) for eni in self.enis.values() if eni.attachment is not None]
+        mine = [(at.network_card, at.device_index, eni) for at, eni in bound if at.instance_id == instance_id]
+        return [eni for _, _, eni in sorted(mine, key=lambda item: item[:2])]
+
+    def plugged_into(self, eni: Eni) -> Instance | None:
+        """Return the instance in which the interface is present now."""
+        if eni.attachment is None or not eni.is_plugged:
+            return None
+        return self.instances[eni.attachment.instance_id]
+
+    def free_count(self, subnet: Subnet) -> int:
+        """Count the free addresses of a subnet at this moment, as AvailableIpAddressCount does."""
+        inside = [eni for eni in self.enis.values() if eni.subnet_id == subnet.subnet_id]
+        taken = sum(len(eni.addresses) + BLOCK_SIZE * len(eni.prefixes) for eni in inside)
+        return subnet.cidr.num_addresses - RESERVED_HEAD - 1 - subnet.held_count - taken
+
+
+class History:
+    """The worlds of the last KEPT_S seconds. Not thread-safe: the store's lock is around it."""
+
+    def __init__(self, at: float, world: World) -> None:
+        self._moments: deque[tuple[float, World]] = deque([(at, world)])
+
+    def append(self, at: float, world: World) -> None:
+        """Add the newest moment and forget those nobody can ask for any more."""
+        self._moments.append((at, world))
+        while len(self._moments) > 1 and self._moments[1][0] <= at - KEPT_S:
+            self._moments.popleft()
+
+    def at(self, when: float) -> World:
+        """Return the world as it was at `when`: the empty one before the beginning, the oldest kept if forgotten."""
+        for at, world in reversed(self._moments):
+            if at <= when:
+                return world
+        return self._moments[0][1]

@@ -1,0 +1,313 @@
+"""What each EC2 method does when EC2, the network or IAM is not well. Sleeping moves the lab's clock; nothing waits for real."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ipamd.cloud.budget import BudgetLimits
+from ipamd.cloud.operations import OPERATIONS
+from ipamd.cloud.retries import IDEMPOTENT, SETTLING
+from ipamd.model.errors import CloudDeniedError, CloudError, ThrottledError
+from tests.lab.cloud_adapter.conftest import Bench
+
+
+def test_a_lost_create_answer_is_replayed_to_the_same_eni(bench: Bench) -> None:
+    """When the answer of Create is lost, the retry with the same token finds the same ENI: none leaks (I9)."""
+    before = len(bench.vpc.enis())
+    bench.fault("CreateNetworkInterface", lost_answers={"count": 2})
+    made = bench.ec2.create_eni(bench.request(addresses=2))
+    assert bench.vpc.call_counts() == {"CreateNetworkInterface": 3}
+    assert len(bench.vpc.enis()) == before + 1
+    assert bench.vpc.eni(made.eni_id).eni_id == made.eni_id
+
+
+def test_a_stored_token_finds_the_eni_after_a_restart(bench: Bench) -> None:
+    """A daemon that died between call and answer repeats the call with the token it stored, and gets that ENI (I9)."""
+    bench.fault("CreateNetworkInterface", lost_answers={})
+    with pytest.raises(CloudError, match="was not answered"):
+        bench.ec2.create_eni(bench.request(addresses=2))
+    (orphan,) = bench.vpc.enis()[1:]
+    bench.vpc.faults.clear()
+    assert bench.new_ec2().create_eni(bench.request(addresses=2)).eni_id == orphan.eni_id
+
+
+def test_a_token_for_another_request_is_refused(bench: Bench) -> None:
+    """A token that is used for something else is a typed error, not a second ENI."""
+    bench.ec2.create_eni(bench.request(addresses=2))
+    with pytest.raises(CloudError, match="IdempotentParameterMismatch"):
+        bench.ec2.create_eni(bench.request(addresses=3))
+
+
+def test_a_lost_attach_answer_is_found_again(bench: Bench) -> None:
+    """When the answer of Attach is lost, the retry hears that the ENI is in use and returns the attachment that is there (I9)."""
+    made = bench.ec2.create_eni(bench.request(addresses=1))
+    bench.fault("AttachNetworkInterface", lost_answers={"count": 1})
+    attachment_id = bench.ec2.attach_eni(made.eni_id, instance_id=bench.instance_id, device_index=1, network_card=0)
+    found = bench.vpc.eni(made.eni_id).attachment
+    assert found is not None
+    assert found.attachment_id == attachment_id
+
+
+def test_an_attach_elsewhere_is_an_error(bench: Bench) -> None:
+    """A device index that another ENI has, and an ENI that is attached at another index, are errors, not our attachment."""
+    bench.attached(device_index=1)
+    made = bench.ec2.create_eni(bench.request(token="second", addresses=1))
+    with pytest.raises(CloudError, match="device index"):
+        bench.ec2.attach_eni(made.eni_id, instance_id=bench.instance_id, device_index=1, network_card=0)
+    bench.ec2.attach_eni(made.eni_id, instance_id=bench.instance_id, device_index=2, network_card=0)
+    with pytest.raises(CloudError, match="in use"):
+        bench.ec2.attach_eni(made.eni_id, instance_id=bench.instance_id, device_index=3, network_card=0)
+
+
+def test_a_lost_assign_answer_is_not_repeated(bench: Bench) -> None:
+    """Assign has no token: after a lost answer it is not sent again, and the error says that Describe will tell (I7)."""
+    eni_id = bench.attached(addresses=1)
+    bench.fault("AssignPrivateIpAddresses", lost_answers={"count": 1})
+    with pytest.raises(CloudError, match="may have taken effect; Describe"):
+        bench.ec2.assign_addresses(eni_id, count=2)
+    assert bench.vpc.call_counts()["AssignPrivateIpAddresses"] == 1
+    assert len(bench.ec2.describe_eni(eni_id).secondary_addresses) == 3
+
+
+def test_a_lost_unassign_answer_is_fine(bench: Bench) -> None:
+    """When the answer of a release is lost, the retry finds nothing left to release, and that is success."""
+    eni_id = bench.attached(addresses=3)
+    bench.fault("UnassignPrivateIpAddresses", lost_answers={"count": 1})
+    bench.ec2.unassign(eni_id, addresses=bench.owned(eni_id), prefixes=())
+    assert bench.owned(eni_id) == frozenset()
+
+
+@pytest.mark.parametrize("answers_lost", [0, 1])
+def test_delete_waits_for_the_detach(make_bench: Callable[..., Bench], answers_lost: int) -> None:
+    """Delete goes on while the ENI is detaching, with growing waits, until EC2 lets go of it (I9)."""
+    bench = make_bench(detach_delay_s=8.0)
+    eni_id = bench.attached()
+    attachment = bench.vpc.eni(eni_id).attachment
+    assert attachment is not None
+    bench.ec2.detach_eni(attachment.attachment_id)
+    if answers_lost:
+        bench.fault("DeleteNetworkInterface", lost_answers={"count": answers_lost})
+    bench.ec2.delete_eni(eni_id)
+    assert eni_id not in {eni.eni_id for eni in bench.vpc.enis()}
+    assert bench.clock.elapsed_s >= 8.0
+    assert bench.vpc.call_counts()["DeleteNetworkInterface"] <= SETTLING.attempts
+
+
+def test_delete_gives_up_in_time(bench: Bench) -> None:
+    """An ENI that stays attached is not waited for beyond the policy's limit; the error says why."""
+    eni_id = bench.attached()
+    with pytest.raises(CloudError, match="currently in use"):
+        bench.ec2.delete_eni(eni_id)
+    assert bench.clock.elapsed_s <= SETTLING.total_s + SETTLING.wait_cap_s + BudgetLimits().max_wait_s
+
+
+def test_describe_of_a_new_eni_waits_for_consistency(bench: Bench) -> None:
+    """NotFound of an ENI that we made just now is eventual consistency: it is looked for again until it shows."""
+    bench.clock.elapsed_s += 60
+    made = bench.ec2.create_eni(bench.request(addresses=1))
+    bench.fault("DescribeNetworkInterfaces", lag_s=1.5)
+    seen = None
+    while seen is None:  # a lag may outlast one method's patience; each try moves the clock
+        try:
+            seen = bench.ec2.describe_eni(made.eni_id)
+        except CloudError:
+            assert bench.clock.elapsed_s < 90
+    assert seen.eni_id == made.eni_id
+    assert bench.vpc.call_counts()["DescribeNetworkInterfaces"] > 1
+
+
+def test_a_new_eni_is_not_believed_gone(bench: Bench) -> None:
+    """NotFound on deleting an ENI that we made just now is not taken for success: it would leak (I9)."""
+    made = bench.ec2.create_eni(bench.request(addresses=1))
+    bench.fault("DeleteNetworkInterface", error={"code": "InvalidNetworkInterfaceID.NotFound", "count": 2})
+    bench.ec2.delete_eni(made.eni_id)
+    assert made.eni_id not in {eni.eni_id for eni in bench.vpc.enis()}
+    assert bench.vpc.call_counts()["DeleteNetworkInterface"] == 3
+
+
+def test_throttling_is_survived(bench: Bench) -> None:
+    """A throttled call is tried again after a jittered wait, and succeeds when EC2 relents."""
+    bench.fault("DescribeSubnets", error={"code": "RequestLimitExceeded", "count": 3})
+    bench.ec2.subnet_cidr(bench.subnet_id)
+    assert bench.vpc.call_counts() == {"DescribeSubnets": 4}
+    assert bench.clock.elapsed_s > 0
+
+
+def test_lasting_throttling_slows_this_api_and_no_other(bench: Bench) -> None:
+    """One API throttled for ever costs ever fewer calls and is a typed error; the others go on as if nothing were (I13)."""
+    eni_id = bench.attached(addresses=1)
+    bench.vpc.clear_calls()
+    bench.fault("AssignPrivateIpAddresses", throttle={"rate_per_s": 0.0, "burst": 0})
+    began_s = bench.clock.elapsed_s
+    for _ in range(20):
+        with pytest.raises(ThrottledError):
+            bench.ec2.assign_addresses(eni_id, count=1)
+    calls = bench.vpc.call_counts()["AssignPrivateIpAddresses"]
+    assert calls <= 25 + (bench.clock.elapsed_s - began_s) * BudgetLimits().floor_per_s * 2
+    before_s = bench.clock.elapsed_s
+    bench.ec2.unassign(eni_id, addresses=bench.owned(eni_id), prefixes=())
+    bench.ec2.describe_enis(bench.instance_id)
+    assert bench.clock.elapsed_s == before_s
+
+
+@pytest.mark.parametrize("code", ["InternalError", "Unavailable", "ServiceUnavailable"])
+def test_faults_of_ec2_are_retried_where_that_is_safe(bench: Bench, code: str) -> None:
+    """A server error is tried again for calls that may be repeated, a bounded number of times."""
+    bench.fault("DescribeNetworkInterfaces", error={"code": code})
+    with pytest.raises(CloudError, match=code):
+        bench.ec2.describe_enis(bench.instance_id)
+    assert bench.vpc.call_counts() == {"DescribeNetworkInterfaces": IDEMPOTENT.attempts}
+
+
+def test_a_failing_page_fails_the_whole_describe(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half an answer is no answer: the pool never sees an ENI missing because a page was (I11)."""
+    for number in range(6):
+        bench.ec2.create_eni(bench.request(token=f"t{number}", addresses=1))
+    monkeypatch.setattr("ipamd.cloud.ec2.PAGE_SIZE", 5)
+    calls = bench.ec2._client.call
+
+    def second_page_fails(api: str, subject: str, params: dict[str, object]) -> object:
+        if "NextToken" in params:
+            bench.fault("DescribeNetworkInterfaces", error={"code": "UnauthorizedOperation"})
+        answer = dict(calls(api, subject, params))
+        return {**answer, "NextToken": "more"}
+
+    monkeypatch.setattr(bench.ec2._client, "call", second_page_fails)
+    with pytest.raises(CloudDeniedError):
+        bench.ec2.describe_enis(bench.instance_id)
+
+
+def test_a_denied_call_names_api_and_action(bench: Bench) -> None:
+    """IAM's refusal is not retried and names what to allow (I14)."""
+    bench.fault("CreateNetworkInterface", error={"code": "UnauthorizedOperation", "message": "not authorized"})
+    with pytest.raises(CloudDeniedError, match="ec2:CreateNetworkInterface and ec2:CreateTags"):
+        bench.ec2.create_eni(bench.request(addresses=1))
+    assert bench.vpc.call_counts() == {"CreateNetworkInterface": 1}
+
+
+def test_an_unreachable_ec2_is_typed(bench: Bench) -> None:
+    """A refused connection is tried again, bounded, and ends in an error that names the endpoint."""
+    bench.vpc.faults.apply({"unreachable": {"ec2": "refuse"}})
+    with pytest.raises(CloudError, match=bench.config.ec2_endpoint):
+        bench.ec2.subnet_cidr(bench.subnet_id)
+    assert bench.vpc.calls() == []
+
+
+def test_an_answer_that_does_not_come_is_given_up(bench: Bench) -> None:
+    """With HTTP_TIMEOUT=1 a call that hangs ends after a second (here: one that must not be sent twice)."""
+    eni_id = bench.attached(addresses=1)
+    bench.fault("AssignPrivateIpAddresses", hang=True)
+    with pytest.raises(CloudError, match="was not answered"):
+        bench.ec2.assign_addresses(eni_id, count=1)
+    bench.vpc.faults.clear()
+
+
+def test_slow_answers_are_waited_for(bench: Bench) -> None:
+    """Latency below the limit is no failure: one call, one answer."""
+    bench.fault("DescribeSubnets", latency_s=0.2)
+    bench.ec2.subnet_cidr(bench.subnet_id)
+    assert bench.vpc.call_counts() == {"DescribeSubnets": 1}
+
+
+@pytest.mark.parametrize("how", ["denied", "refused", "broken", "throttled"])
+def test_limits_do_not_wait_for_ec2(bench: Bench, how: str) -> None:
+    """When EC2 cannot be asked, limits come from the table after a single try: start does not wait (I12)."""
+    codes = {"denied": "UnauthorizedOperation", "broken": "InternalError", "throttled": "RequestLimitExceeded"}
+    if how in codes:
+        bench.fault("DescribeInstanceTypes", error={"code": codes[how]})
+    else:
+        bench.vpc.faults.apply({"unreachable": {"ec2": "refuse"}})
+    limits = bench.ec2.instance_limits("m5.large")
+    assert (limits.eni_count, limits.source) == (3, "table")
+    assert bench.clock.slept == []
+    bench.ec2.instance_limits("m5.large")
+    assert bench.ec2.call_counts().get("DescribeInstanceTypes", 0) <= 1
+
+
+def test_limits_are_asked_again_later(bench: Bench) -> None:
+    """Limits that EC2 could not tell at start are EC2's once it answers again, but not before some minutes."""
+    bench.fault("DescribeInstanceTypes", error={"code": "InternalError", "count": 1})
+    assert bench.ec2.instance_limits("m5.large").source == "table"
+    assert bench.ec2.instance_limits("m5.large").source == "table"
+    bench.clock.elapsed_s += 301
+    assert bench.ec2.instance_limits("m5.large").source == "ec2"
+
+
+def test_credentials_of_the_instance_role_are_used(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without credentials in the environment those of the instance profile are found through instance metadata."""
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    assert len(bench.ec2.describe_enis(bench.instance_id)) == 1
+    assert bench.imds_server.request_count == 3
+
+
+def test_no_credentials_is_a_typed_error_and_heals(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without any credentials each call fails at once and typed, no EC2 call is made, and once they appear calls succeed."""
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    bench.vpc.faults.apply({"unreachable": {"imds": "refuse"}})
+    with pytest.raises(CloudError, match="instance profile"):
+        bench.ec2.describe_enis(bench.instance_id)
+    assert bench.ec2.instance_limits("m5.large").source == "table"
+    assert bench.vpc.calls() == []
+    bench.vpc.faults.clear()
+    assert len(bench.ec2.describe_enis(bench.instance_id)) == 1
+
+
+def test_the_endpoint_may_come_from_awss_own_variable(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AWS_ENDPOINT_URL_EC2 is honoured when our own setting is empty."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL_EC2", bench.config.ec2_endpoint)
+    assert len(bench.new_ec2(ec2_endpoint="").describe_enis(bench.instance_id)) == 1
+
+
+def test_one_client_for_all_threads(bench: Bench) -> None:
+    """Eight threads that call first build one client between them, and every call succeeds and is counted."""
+    built: list[object] = []
+    build = bench.ec2._client._build
+    bench.ec2._client._build = lambda session: built.append(session) or build(session)  # type: ignore[method-assign,func-returns-value]
+    found: list[int] = []
+    threads = [threading.Thread(target=lambda: found.append(len(bench.ec2.describe_enis(bench.instance_id)))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(built), found) == (1, [1] * 8)
+    assert bench.ec2.call_counts() == {"DescribeNetworkInterfaces": 8}
+
+
+def test_the_trimmed_model_is_used_when_present(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """With fitting data there is no warning, and the client knows our operations and no other."""
+    with caplog.at_level(logging.WARNING, logger="ipamd"):
+        bench.ec2.describe_enis(bench.instance_id)
+    assert caplog.records == []
+    client = bench.ec2._client._client
+    assert set(client.meta.service_model.operation_names) == set(OPERATIONS)
+    assert "vpc-ipamd/" in client.meta.config.user_agent_extra
+
+
+def test_whole_and_trimmed_model_give_the_same_answers(bench: Bench, caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    """Without data the whole model is used with a warning, and every answer and every request is the same."""
+    trimmed = bench.ec2
+    bench.model_dir = tmp_path / "nothing"
+    whole = bench.new_ec2()
+    eni_id = bench.attached(addresses=2)
+    with caplog.at_level(logging.WARNING, logger="ipamd"):
+        assert whole.describe_enis(bench.instance_id) == trimmed.describe_enis(bench.instance_id)
+    assert ["trim_model" in record.getMessage() for record in caplog.records] == [True]
+    assert whole.describe_eni(eni_id) == trimmed.describe_eni(eni_id)
+    assert whole.instance_limits("p4d.24xlarge") == trimmed.instance_limits("p4d.24xlarge")
+    assert whole.subnet_cidr(bench.subnet_id) == trimmed.subnet_cidr(bench.subnet_id)
+    assert whole.create_eni(bench.request(token="same", prefixes=1)) == trimmed.create_eni(
+        bench.request(token="same", prefixes=1)
+    )
+    bench.vpc.clear_calls()
+    for ec2 in (whole, trimmed):
+        added = ec2.assign_addresses(eni_id, count=1)
+        ec2.unassign(eni_id, addresses=added, prefixes=())
+    calls = [(call.api, sorted(call.params)) for call in bench.vpc.calls()]
+    assert calls[: len(calls) // 2] == calls[len(calls) // 2 :]

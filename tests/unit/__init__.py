@@ -1,0 +1,1 @@
+"""Tests of one piece at a time, without network, kernel or runtime."""

@@ -1,0 +1,103 @@
+"""EC2's answers become values of the model, and the primary address is kept out of reach of sandboxes (I6)."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv4Network
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ipamd.cloud.answers import described_eni
+from ipamd.model.errors import CloudError
+
+
+def interface(**changes: Any) -> dict[str, Any]:
+    """One NetworkInterface as botocore parses it."""
+    return {
+        "NetworkInterfaceId": "eni-1",
+        "MacAddress": "02:AA:BB:CC:DD:EE",
+        "SubnetId": "subnet-1",
+        "PrivateIpAddress": "10.0.0.5",
+        "PrivateIpAddresses": [
+            {"PrivateIpAddress": "10.0.0.5", "Primary": True},
+            {"PrivateIpAddress": "10.0.0.6", "Primary": False},
+        ],
+        **changes,
+    }
+
+
+def test_everything_is_read() -> None:
+    """Attachment, tags, prefixes and addresses arrive typed; the MAC in lower case."""
+    eni = described_eni(
+        interface(
+            Ipv4Prefixes=[{"Ipv4Prefix": "10.0.0.16/28"}],
+            Status="in-use",
+            InterfaceType="efa",
+            Description="ours",
+            TagSet=[{"Key": "a", "Value": "b"}],
+            Attachment={
+                "AttachmentId": "eni-attach-1",
+                "Status": "attached",
+                "InstanceId": "i-1",
+                "DeviceIndex": 2,
+                "NetworkCardIndex": 1,
+                "DeleteOnTermination": True,
+            },
+        )
+    )
+    assert (eni.eni_id, eni.mac, eni.subnet_id) == ("eni-1", "02:aa:bb:cc:dd:ee", "subnet-1")
+    assert eni.primary_address == IPv4Address("10.0.0.5")
+    assert eni.secondary_addresses == {IPv4Address("10.0.0.6")}
+    assert eni.prefixes == {IPv4Network("10.0.0.16/28")}
+    assert (eni.status, eni.interface_type, eni.description, eni.tags) == ("in-use", "efa", "ours", {"a": "b"})
+    assert (eni.attachment_id, eni.attachment_status, eni.instance_id) == ("eni-attach-1", "attached", "i-1")
+    assert (eni.device_index, eni.network_card, eni.delete_on_termination) == (2, 1, True)
+
+
+def test_an_unattached_eni_has_no_attachment() -> None:
+    """Without an attachment the IDs are empty and the device index is -1."""
+    eni = described_eni(interface())
+    assert (eni.attachment_id, eni.instance_id, eni.device_index) == ("", "", -1)
+
+
+@given(
+    count=st.integers(1, 20),
+    flagged=st.sets(st.integers(0, 19)),
+    named=st.booleans(),
+    names_flag=st.booleans(),
+)
+def test_no_primary_address_is_ever_secondary(count: int, flagged: set[int], named: bool, names_flag: bool) -> None:
+    """However the primary is told (field, flag, both, or two flags at once), it is never among the others (I6)."""
+    listed: list[dict[str, Any]] = [{"PrivateIpAddress": f"10.0.0.{n + 1}"} for n in range(count)]
+    for n, item in enumerate(listed):
+        if names_flag:
+            item["Primary"] = n in flagged
+    primaries = {IPv4Address(item["PrivateIpAddress"]) for item in listed if item.get("Primary")}
+    entry = interface(PrivateIpAddresses=listed, PrivateIpAddress="10.0.0.1" if named else None)
+    if not named and not primaries:
+        with pytest.raises(CloudError, match="incomplete"):
+            described_eni(entry)
+        return
+    eni = described_eni(entry)
+    assert eni.primary_address not in eni.secondary_addresses
+    assert not primaries & eni.secondary_addresses
+    assert not named or eni.primary_address == IPv4Address("10.0.0.1")
+    everything = {IPv4Address(item["PrivateIpAddress"]) for item in listed}
+    assert eni.secondary_addresses == everything - primaries - {eni.primary_address}
+
+
+@pytest.mark.parametrize("missing", ["NetworkInterfaceId", "MacAddress", "SubnetId"])
+def test_an_incomplete_answer_is_an_error(missing: str) -> None:
+    """What EC2 did not say is not made up (I11)."""
+    entry = interface()
+    del entry[missing]
+    with pytest.raises(CloudError, match=missing):
+        described_eni(entry)
+
+
+def test_a_malformed_address_is_an_error() -> None:
+    """An address that is none stops the reading of that ENI, typed."""
+    with pytest.raises(CloudError, match="incomplete"):
+        described_eni(interface(PrivateIpAddresses=[{"PrivateIpAddress": "10.0.0.300"}]))

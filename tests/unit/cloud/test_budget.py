@@ -1,0 +1,148 @@
+"""The call budget: a burst, a rate, halving on throttling, recovery on success, and no API pays for another (I13)."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ipamd.cloud.budget import BudgetLimits, CallBudget
+from ipamd.model.errors import ThrottledError
+from tests.unit.cloud.clocks import FakeClock
+
+LIMITS = BudgetLimits()
+
+
+def make(clock: FakeClock, *, jitter: float = 0.0) -> CallBudget:
+    """A budget whose jitter is fixed."""
+    return CallBudget(clock.monotonic, draw=lambda: jitter)
+
+
+def test_a_burst_is_free_and_then_calls_are_spaced() -> None:
+    """From rest `burst` calls go at once; the next ones wait for the refill, each for its own token."""
+    clock = FakeClock()
+    budget = make(clock)
+    assert [budget.reserve("A") for _ in range(LIMITS.burst)] == [0.0] * LIMITS.burst
+    assert [budget.reserve("A") for _ in range(3)] == pytest.approx([1.0, 2.0, 3.0])
+
+
+def test_throttling_halves_the_rate_down_to_the_floor() -> None:
+    """Each throttled answer halves the rate, but never below the floor: the end of throttling is noticed."""
+    clock = FakeClock()
+    budget = make(clock)
+    rates = []
+    for _ in range(8):
+        budget.throttled("A")
+        rates.append(budget.rate_per_s("A"))
+        clock.elapsed_s += LIMITS.cut_interval_s
+    assert rates == pytest.approx([0.5, 0.25, 0.125, 0.0625, 0.05, 0.05, 0.05, 0.05])
+
+
+def test_calls_in_flight_together_halve_once() -> None:
+    """Ten throttled answers of one moment are one piece of news."""
+    clock = FakeClock()
+    budget = make(clock)
+    for _ in range(10):
+        budget.throttled("A")
+    assert budget.rate_per_s("A") == pytest.approx(LIMITS.rate_per_s / 2)
+
+
+def test_success_recovers_to_the_best_rate_and_not_beyond() -> None:
+    """Successes add up to the best rate, so that one bad minute does not slow a node for the day."""
+    clock = FakeClock()
+    budget = make(clock)
+    for _ in range(6):
+        budget.throttled("A")
+        clock.elapsed_s += 1.0
+    for _ in range(50):
+        budget.succeeded("A")
+    assert budget.rate_per_s("A") == LIMITS.rate_per_s
+
+
+def test_one_throttled_api_never_stops_the_others() -> None:
+    """With one API at its floor and refused, another still has its whole burst (I13)."""
+    clock = FakeClock()
+    budget = make(clock)
+    for _ in range(10):
+        budget.throttled("CreateNetworkInterface")
+        clock.elapsed_s += 1.0
+    with pytest.raises(ThrottledError, match="CreateNetworkInterface"):
+        for _ in range(LIMITS.burst):
+            budget.reserve("CreateNetworkInterface")
+    assert [budget.reserve("UnassignPrivateIpAddresses") for _ in range(LIMITS.burst)] == [0.0] * LIMITS.burst
+
+
+def test_a_refused_caller_takes_no_token() -> None:
+    """Refusals do not push the queue further back: once time has passed, the next caller is served."""
+    clock = FakeClock()
+    budget = make(clock)
+    for _ in range(LIMITS.burst + int(LIMITS.max_wait_s)):
+        budget.reserve("A")
+    for _ in range(100):
+        with pytest.raises(ThrottledError):
+            budget.reserve("A")
+    clock.elapsed_s += 5.0
+    assert budget.reserve("A") <= LIMITS.max_wait_s
+
+
+def test_waits_are_jittered_upwards() -> None:
+    """Jitter only ever lengthens a wait, so that the rate holds, by one second at most."""
+    clock = FakeClock()
+    budget = make(clock, jitter=1.0)
+    for _ in range(LIMITS.burst):
+        assert budget.reserve("A") == 0.0
+    assert budget.reserve("A") == pytest.approx(2.0)
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("call"), st.floats(0, 5)),
+        st.tuples(st.just("throttled"), st.floats(0, 5)),
+        st.tuples(st.just("succeeded"), st.floats(0, 5)),
+        st.tuples(st.just("pause"), st.floats(0, 120)),
+    ),
+    max_size=80,
+)
+
+
+@given(steps=STEPS, jitter=st.floats(0, 1, exclude_max=True))
+def test_the_rate_holds_whatever_happens(steps: list[tuple[str, float]], jitter: float) -> None:
+    """In any window, calls go out no faster than a burst plus the best rate; waits and rates stay in their bounds (I13)."""
+    clock = FakeClock()
+    budget = make(clock, jitter=jitter)
+    sent: list[float] = []
+    for step, pause_s in steps:
+        if step == "call":
+            try:
+                wait_s = budget.reserve("A")
+            except ThrottledError:
+                wait_s = None
+            if wait_s is not None:
+                assert 0.0 <= wait_s <= LIMITS.max_wait_s + 1.0
+                sent.append(clock.monotonic() + wait_s)
+        elif step == "throttled":
+            budget.throttled("A")
+        elif step == "succeeded":
+            budget.succeeded("A")
+        assert LIMITS.floor_per_s <= budget.rate_per_s("A") <= LIMITS.rate_per_s
+        clock.elapsed_s += pause_s
+    sent.sort()
+    for first, began in enumerate(sent):
+        for last in range(first, len(sent)):
+            window_s = sent[last] - began + 1.0  # a second for jitter, which may move neighbours together
+            assert last - first + 1 <= LIMITS.burst + LIMITS.rate_per_s * window_s + 1e-6 + 1
+
+
+def test_threads_never_share_a_token() -> None:
+    """Forty threads at once get a burst of free tokens and no more, the others each a place of its own in the queue."""
+    clock = FakeClock()
+    budget = make(clock)
+    waits: list[float] = []
+    threads = [threading.Thread(target=lambda: waits.append(budget.reserve("A"))) for _ in range(LIMITS.burst + 15)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(waits) == pytest.approx([0.0] * LIMITS.burst + [float(n) for n in range(1, 16)])

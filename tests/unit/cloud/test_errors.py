@@ -1,0 +1,143 @@
+"""EC2 codes and botocore exceptions become errors of our tree by one table."""
+
+from __future__ import annotations
+
+import pytest
+from botocore import exceptions as theirs
+
+from ipamd.cloud import errors
+from ipamd.cloud.errors import AttemptError, BusyAttempt, ThrottledAttempt, UnansweredAttempt, UnsentAttempt
+from ipamd.model.errors import (
+    CloudDeniedError,
+    CloudError,
+    CloudNotFoundError,
+    EniLimitError,
+    SubnetExhaustedError,
+    ThrottledError,
+)
+
+ANSWERS = [
+    ("RequestLimitExceeded", "Request limit exceeded.", 503, ThrottledError, ThrottledAttempt),
+    ("Throttling", "Rate exceeded", 400, ThrottledError, ThrottledAttempt),
+    ("ThrottlingException", "Rate exceeded", 400, ThrottledError, ThrottledAttempt),
+    ("RequestThrottledException", "", 400, ThrottledError, ThrottledAttempt),
+    ("TooManyRequestsException", "", 429, ThrottledError, ThrottledAttempt),
+    ("EC2ThrottledException", "", 400, ThrottledError, ThrottledAttempt),
+    ("SlowDown", "", 503, ThrottledError, ThrottledAttempt),
+    ("InsufficientFreeAddressesInSubnet", "not enough", 400, SubnetExhaustedError, AttemptError),
+    ("InsufficientCidrBlocks", "not enough", 400, SubnetExhaustedError, AttemptError),
+    (
+        "InvalidParameterValue",
+        "There aren't sufficient free Ipv4 addresses or prefixes",
+        400,
+        SubnetExhaustedError,
+        AttemptError,
+    ),
+    ("PrivateIpAddressLimitExceeded", "Number of private addresses will exceed limit.", 400, EniLimitError, AttemptError),
+    ("AttachmentLimitExceeded", "Interface count 4 exceeds the limit for m5.large", 400, EniLimitError, AttemptError),
+    ("NetworkInterfaceLimitExceeded", "quota", 400, CloudError, AttemptError),
+    (
+        "InvalidNetworkInterfaceID.NotFound",
+        "The networkInterface ID 'eni-1' does not exist",
+        400,
+        CloudNotFoundError,
+        AttemptError,
+    ),
+    ("InvalidAttachmentID.NotFound", "", 400, CloudNotFoundError, AttemptError),
+    ("InvalidSubnetID.NotFound", "", 400, CloudNotFoundError, AttemptError),
+    (
+        "InvalidParameterValue",
+        "Some of the specified addresses are not assigned to interface eni-1",
+        400,
+        CloudNotFoundError,
+        AttemptError,
+    ),
+    ("UnauthorizedOperation", "You are not authorized", 403, CloudDeniedError, AttemptError),
+    ("AccessDenied", "", 403, CloudDeniedError, AttemptError),
+    ("RequestExpired", "", 400, CloudDeniedError, AttemptError),
+    ("SignatureDoesNotMatch", "", 403, CloudDeniedError, AttemptError),
+    ("AuthFailure", "", 401, CloudDeniedError, AttemptError),
+    ("ExpiredTokenException", "", 400, CloudDeniedError, AttemptError),
+    ("InvalidClientTokenId", "", 403, CloudDeniedError, AttemptError),
+    ("UnrecognizedClientException", "", 400, CloudDeniedError, AttemptError),
+    ("InvalidNetworkInterface.InUse", "Interface: [eni-1] in use.", 400, CloudError, BusyAttempt),
+    ("IncorrectState", "", 400, CloudError, BusyAttempt),
+    ("InvalidParameterValue", "Network interface 'eni-1' is currently in use.", 400, CloudError, BusyAttempt),
+    (
+        "InvalidParameterValue",
+        "Instance 'i-1' already has an interface attached at device index '1'.",
+        400,
+        CloudError,
+        BusyAttempt,
+    ),
+    ("IdempotentParameterMismatch", "", 400, CloudError, AttemptError),
+    ("InternalError", "", 500, CloudError, UnansweredAttempt),
+    ("Unavailable", "", 503, CloudError, UnansweredAttempt),
+    ("", "no code at all", 502, CloudError, UnansweredAttempt),
+    ("InvalidParameterValue", "something else", 400, CloudError, AttemptError),
+    ("NeverHeardOf", "", 400, CloudError, AttemptError),
+]
+
+
+@pytest.mark.parametrize(("code", "message", "status", "error", "attempt"), ANSWERS, ids=[f"{a[0]}-{a[1][:24]}" for a in ANSWERS])
+def test_each_ec2_code_has_its_class(
+    code: str, message: str, status: int, error: type[CloudError], attempt: type[AttemptError]
+) -> None:
+    """Every EC2 code becomes exactly one class, says the API, the object and EC2's own code, and ends with advice (I14)."""
+    failed = errors.refused("AttachNetworkInterface", "eni-1", code=code, message=message, status=status)
+    assert type(failed) is attempt
+    assert type(failed.error) is error
+    assert failed.error.message == "EC2 AttachNetworkInterface failed for eni-1"
+    assert failed.error.details.startswith(f"{code}: {message}; ")
+    assert len(failed.error.details.rpartition("; ")[2]) > 20
+
+
+def test_every_rule_is_exercised() -> None:
+    """The table above reaches every row of the adapter's table."""
+    reached = {
+        next((rule for rule in errors.RULES if errors._matches(rule, code, message)), None) for code, message, *_ in ANSWERS
+    }
+    assert reached - {None} == set(errors.RULES)
+
+
+@pytest.mark.parametrize("error", [CloudError, *CloudError.__subclasses__()])
+def test_every_cloud_error_has_a_cause(error: type[CloudError]) -> None:
+    """Each class of the cloud branch is raised for at least one EC2 code."""
+    assert error in {row[3] for row in ANSWERS}
+
+
+def test_denied_names_the_iam_action() -> None:
+    """A refusal by IAM names every action that the policy lacks; an ENI is created with tags, which is an action too."""
+    failed = errors.refused("CreateNetworkInterface", "subnet-1", code="UnauthorizedOperation", message="no", status=403)
+    assert "ec2:CreateNetworkInterface and ec2:CreateTags" in failed.error.details
+
+
+def test_long_messages_are_cut() -> None:
+    """An encoded authorization failure of kilobytes does not flood the log."""
+    failed = errors.refused("DescribeSubnets", "subnet-1", code="UnauthorizedOperation", message="x" * 5000, status=403)
+    assert len(failed.error.details) < 600
+
+
+EXCEPTIONS = [
+    (theirs.ConnectTimeoutError(endpoint_url="http://ec2"), UnsentAttempt),
+    (theirs.EndpointConnectionError(endpoint_url="http://ec2"), UnsentAttempt),
+    (theirs.ProxyConnectionError(proxy_url="http://proxy"), UnsentAttempt),
+    (theirs.SSLError(endpoint_url="http://ec2", error="bad"), UnsentAttempt),
+    (theirs.ReadTimeoutError(endpoint_url="http://ec2"), UnansweredAttempt),
+    (theirs.ConnectionClosedError(endpoint_url="http://ec2"), UnansweredAttempt),
+    (theirs.HTTPClientError(error="cut"), UnansweredAttempt),
+    (theirs.NoCredentialsError(), AttemptError),
+    (theirs.CredentialRetrievalError(provider="iam", error_msg="no"), AttemptError),
+    (theirs.ParamValidationError(report="bad"), AttemptError),
+]
+
+
+@pytest.mark.parametrize(("exc", "attempt"), EXCEPTIONS, ids=[type(row[0]).__name__ for row in EXCEPTIONS])
+def test_each_transport_exception_has_its_class(exc: Exception, attempt: type[AttemptError]) -> None:
+    """What botocore raises becomes a CloudError; whether the request may have taken effect decides about a retry (I9)."""
+    failed = errors.unreached("DescribeSubnets", "subnet-1", endpoint="http://ec2", exc=exc)
+    assert type(failed) is attempt
+    assert type(failed.error) is CloudError
+    assert "DescribeSubnets" in failed.error.message
+    assert "subnet-1" in failed.error.message
+    assert str(exc) in failed.error.details

@@ -1,0 +1,29 @@
+"""A store in a directory of its own, filled with one ENI of four addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ipamd.datastore.repository import SqlDatastore
+from tests.unit.datastore.support import FakeClock, fill, open_at
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run" / "state.db"
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def store(path: Path, clock: FakeClock) -> Iterator[SqlDatastore]:
+    store = open_at(path, clock=clock).datastore
+    fill(store)
+    yield store
+    store.close()

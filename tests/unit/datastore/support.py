@@ -1,0 +1,124 @@
+"""Builders for the datastore's tests: a clock that only tests move, ENIs, attachments, and ways to open a store."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from datetime import UTC, datetime, timedelta
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+
+from ipamd.datastore.open import OpenedDatastore, open_datastore
+from ipamd.datastore.repository import SqlDatastore
+from ipamd.model.address import Address
+from ipamd.model.attachment import Attachment, NetnsIdentity, veth_name
+from ipamd.model.eni import Eni, EniState
+from ipamd.model.ids import AttachmentKey, EniId, MacAddress, SubnetId, parse_key
+
+BOOT = "11111111-2222-3333-4444-555555555555"
+START = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
+COOLDOWN = timedelta(seconds=30)
+
+
+class FakeClock:
+    """Both clocks, moved by hand; `pause` stands in for sleep."""
+
+    def __init__(self) -> None:
+        self.at = START
+        self.ticks = 1000.0
+
+    def now(self) -> datetime:
+        return self.at
+
+    def monotonic(self) -> float:
+        return self.ticks
+
+    def pause(self, duration_s: float) -> None:
+        self.ticks += duration_s
+        self.at += timedelta(seconds=duration_s)
+
+
+def eni_id(number: int) -> EniId:
+    return EniId(f"eni-{number:017x}")
+
+
+def an_eni(number: int = 0, *, state: EniState = EniState.ATTACHED, host_ready: bool = True, managed: bool = True) -> Eni:
+    return Eni(
+        eni_id=eni_id(number),
+        mac=MacAddress(f"02:00:00:00:00:{number:02x}"),
+        device_index=number,
+        network_card=0,
+        subnet_id=SubnetId("subnet-1"),
+        subnet_cidr=IPv4Network("10.0.0.0/16"),
+        primary_address=IPv4Address(f"10.0.{number}.4"),
+        is_primary=number == 0,
+        state=state,
+        host_ready=host_ready,
+        created_by_us=number > 0,
+        managed=managed,
+    )
+
+
+def ip(text: str) -> IPv4Address:
+    return IPv4Address(text)
+
+
+def a_key(number: int = 1, ifname: str = "eth0") -> AttachmentKey:
+    return parse_key(f"{number:064x}", ifname)
+
+
+def an_attachment(address: Address, key: AttachmentKey, *, at: datetime = START) -> Attachment:
+    return Attachment(
+        key=key,
+        address=address.address,
+        eni_id=address.eni_id,
+        route_table=254,
+        host_veth=veth_name(key, prefix="eni"),
+        netns=f"/run/netns/{key.container_id[-4:]}",
+        netns_identity=NetnsIdentity(4, 4026531840),
+        fingerprint="f",
+        result=b'{"cniVersion": "1.1.0"}',
+        created_at=at,
+        pod_namespace="default",
+        pod_name="web-0",
+    )
+
+
+def open_at(path: Path, *, boot_id: str = BOOT, clock: FakeClock | None = None, **options: object) -> OpenedDatastore:
+    return open_datastore(path, boot_id=boot_id, clock=clock or FakeClock(), lock_wait_s=0.0, **options)  # type: ignore[arg-type]
+
+
+def fill(store: SqlDatastore, *, addresses: int = 4, enis: int = 1) -> None:
+    """Give each of `enis` ENIs `addresses` free secondary addresses 10.0.<eni>.100 and up."""
+    with store.transaction() as unit:
+        for number in range(enis):
+            unit.put_eni(an_eni(number))
+            unit.add_addresses(eni_id(number), [ip(f"10.0.{number}.{100 + i}") for i in range(addresses)], now=START)
+
+
+def attach(store: SqlDatastore, key: AttachmentKey, *, at: datetime = START) -> Attachment:
+    attachment = an_attachment(store.reserve(key, now=at), key, at=at)
+    with store.transaction() as unit:
+        unit.confirm(attachment)
+    return attachment
+
+
+def crashed_copy(store_path: Path, target: Path) -> Path:
+    """Copy what is on disk at this instant, WAL included: what a process that starts after kill -9 would find."""
+    target.mkdir(parents=True)
+    for suffix in ("", "-wal"):
+        source = Path(f"{store_path}{suffix}")
+        if source.exists():
+            shutil.copyfile(source, target / f"state.db{suffix}")
+    return target / "state.db"
+
+
+def raw(path: Path, *statements: str) -> None:
+    """Change a closed file behind the datastore's back, constraints off where SQLite allows it."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    try:
+        connection.execute("PRAGMA ignore_check_constraints = ON")
+        for statement in statements:
+            connection.execute(statement)
+    finally:
+        connection.close()

@@ -1,0 +1,361 @@
+"""Each change a unit of work offers: what it does, and what it refuses without changing anything."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from ipaddress import IPv4Network
+
+import pytest
+
+from ipamd.datastore.repository import SqlDatastore
+from ipamd.model.address import AddressEvent, AddressState
+from ipamd.model.eni import EniState
+from ipamd.model.errors import (
+    DatastoreError,
+    IllegalTransitionError,
+    InvariantError,
+    PoolEmptyError,
+    UnknownAttachmentError,
+)
+from ipamd.model.ledger import Intent, IntentKind, LedgerEvent
+from tests.unit.datastore.support import (
+    COOLDOWN,
+    START,
+    FakeClock,
+    a_key,
+    an_attachment,
+    an_eni,
+    attach,
+    eni_id,
+    ip,
+)
+
+LATER = START + timedelta(minutes=1)
+
+
+def test_life_of_an_address(store: SqlDatastore, clock: FakeClock) -> None:
+    """free, reserved, assigned, cooling, free: each step shows in memory and equals the disk (design 3)."""
+    key = a_key()
+    reserved = store.reserve(key, now=START)
+    assert (reserved.state, reserved.owner) == (AddressState.RESERVED, key)
+    attachment = an_attachment(reserved, key)
+    with store.transaction() as unit:
+        unit.confirm(attachment)
+        assert store.attachment(key) is None, "memory must not run ahead of the disk"
+    assert store.attachment(key) == attachment
+    with store.transaction() as unit:
+        assert unit.unassign(key, now=START, cooling_until=START + COOLDOWN, reason="DEL") == attachment
+        unit.put_tombstone(key, now=START)
+    found = store.address(attachment.address)
+    assert found is not None
+    assert (found.state, found.owner, found.cooling_until) == (AddressState.COOLING, None, START + COOLDOWN)
+    assert store.is_tombstoned(key)
+    with store.transaction() as unit:
+        unit.change(attachment.address, AddressEvent.COOLED, now=LATER, reason="cooled")
+    assert store.counts().free == 4
+    assert store.audit() == []
+
+
+def test_reservation_belongs_to_its_key(store: SqlDatastore) -> None:
+    """Another key cannot confirm my reservation, and I keep it (I1)."""
+    mine = store.reserve(a_key(1), now=START)
+    with pytest.raises(InvariantError, match="not for"), store.transaction() as unit:
+        unit.confirm(an_attachment(mine, a_key(2)))
+    assert store.address(mine.address) == mine
+
+
+def test_one_address_for_a_key(store: SqlDatastore) -> None:
+    """A key with a reservation or an attachment gets no second address (I1)."""
+    store.reserve(a_key(1), now=START)
+    attach(store, a_key(2))
+    for number in (1, 2):
+        with pytest.raises(InvariantError, match="already"):
+            store.reserve(a_key(number), now=START)
+
+
+def test_two_interfaces_of_one_sandbox(store: SqlDatastore) -> None:
+    """The key is (container ID, ifname): a second interface is a second attachment (design 3)."""
+    attach(store, a_key(1, "eth0"))
+    attach(store, a_key(1, "net1"))
+    assert store.counts().assigned == 2
+
+
+def test_abort_cools_on_disk(store: SqlDatastore) -> None:
+    """An aborted address is cooling, on disk too, and its key may reserve again (I5, I8)."""
+    reserved = store.reserve(a_key(), now=START)
+    with store.transaction() as unit:
+        unit.abort(reserved.address, now=START, cooling_until=START + COOLDOWN, reason="wiring failed")
+    assert store.counts().cooling == 1
+    assert store.audit() == []
+    assert store.reserve(a_key(), now=START).address != reserved.address
+
+
+def test_empty_pool_tells_counts(store: SqlDatastore) -> None:
+    """A pool without a free address refuses with the sandbox and the counts by state (I14)."""
+    for number in range(4):
+        attach(store, a_key(number))
+    with pytest.raises(PoolEmptyError) as refusal:
+        store.reserve(a_key(9), now=START)
+    assert a_key(9).container_id in refusal.value.message
+    assert refusal.value.details == "4 addresses: 4 assigned, 0 reserved, 0 cooling, 0 quarantined, 0 free"
+
+
+@pytest.mark.parametrize(
+    "unready",
+    [
+        an_eni(0, state=EniState.ATTACHING),
+        an_eni(0, state=EniState.DRAINING),
+        an_eni(0, state=EniState.DETACHING),
+        an_eni(0, host_ready=False),
+        an_eni(0, managed=False),
+    ],
+    ids=["attaching", "draining", "detaching", "no-host-routing", "unmanaged"],
+)
+def test_only_ready_enis_give_addresses(store: SqlDatastore, unready: object) -> None:
+    """An ENI that is not attached, not host-ready or not managed gives no address; ready again, it does (I7)."""
+    with store.transaction() as unit:
+        unit.put_eni(unready)  # type: ignore[arg-type]
+    with pytest.raises(PoolEmptyError):
+        store.reserve(a_key(), now=START)
+    with store.transaction() as unit:
+        unit.put_eni(an_eni(0))
+    assert store.reserve(a_key(), now=START).state is AddressState.RESERVED
+    assert store.audit() == []
+
+
+def test_counts_are_of_managed_enis(store: SqlDatastore) -> None:
+    """An ENI that stops being managed takes its addresses out of the counts, and back."""
+    with store.transaction() as unit:
+        unit.put_eni(an_eni(0, managed=False))
+    assert store.counts().total == 0
+    with store.transaction() as unit:
+        unit.put_eni(an_eni(0))
+    assert store.counts().free == 4
+    assert store.audit() == []
+
+
+@pytest.mark.parametrize("state", [AddressState.ASSIGNED, AddressState.RESERVED])
+def test_addresses_in_use_stay(store: SqlDatastore, state: AddressState) -> None:
+    """Neither an assigned nor a reserved address can be removed, alone or with its ENI (I2)."""
+    address = attach(store, a_key()).address if state is AddressState.ASSIGNED else store.reserve(a_key(), now=START).address
+    with pytest.raises(InvariantError, match="in use"), store.transaction() as unit:
+        unit.remove_addresses([address], reason="EC2 does not list it", now=START)
+    with pytest.raises(InvariantError, match="in use"), store.transaction() as unit:
+        unit.remove_eni(eni_id(0), reason="excess")
+    assert store.counts().total == 4
+    assert store.audit() == []
+
+
+def test_primary_address_is_never_given(store: SqlDatastore) -> None:
+    """An ENI's primary address cannot enter the pool, and a pool address cannot become primary (I6)."""
+    with pytest.raises(InvariantError, match=r"10\.0\.0\.4"), store.transaction() as unit:
+        unit.add_addresses(eni_id(0), [ip("10.0.0.4")], now=START)
+    with pytest.raises(InvariantError, match="I6"), store.transaction() as unit:
+        unit.put_eni(an_eni(1))
+        unit.add_addresses(eni_id(0), [an_eni(1).primary_address], now=START)
+    with store.transaction() as unit:
+        unit.add_addresses(eni_id(0), [an_eni(2).primary_address], now=START)
+    with pytest.raises(InvariantError, match="I6"), store.transaction() as unit:
+        unit.put_eni(an_eni(2))
+    assert store.audit() == []
+
+
+def test_adding_known_addresses_again(store: SqlDatastore) -> None:
+    """An address that is known on the same ENI keeps its state when EC2 confirms it again."""
+    attachment = attach(store, a_key())
+    with store.transaction() as unit:
+        unit.add_addresses(eni_id(0), [attachment.address, ip("10.0.0.200")], now=LATER)
+    assert store.counts().assigned == 1
+    assert store.counts().total == 5
+
+
+def test_address_of_another_eni(store: SqlDatastore) -> None:
+    """An address cannot be on two ENIs at once (I1), and needs an ENI that is known (I7)."""
+    with pytest.raises(InvariantError, match="is on"), store.transaction() as unit:
+        unit.put_eni(an_eni(1))
+        unit.add_addresses(eni_id(1), [ip("10.0.0.100")], now=START)
+    assert len(store.enis()) == 1, "the whole unit is rolled back"
+    with pytest.raises(InvariantError, match="not known"), store.transaction() as unit:
+        unit.add_addresses(eni_id(7), [ip("10.0.7.100")], now=START)
+
+
+def test_prefix_holds_its_addresses(store: SqlDatastore) -> None:
+    """A prefix is a /28 of one ENI that contains its addresses, and goes with the last of them."""
+    prefix = IPv4Network("10.0.9.16/28")
+    for wrong in (IPv4Network("10.0.9.0/27"), IPv4Network("10.0.9.32/28")):
+        with pytest.raises(InvariantError, match=r"10\.0\.9\.16"), store.transaction() as unit:
+            unit.add_addresses(eni_id(0), [ip("10.0.9.16")], prefix=wrong, now=START)
+    with store.transaction() as unit:
+        unit.put_eni(an_eni(1))
+        unit.add_addresses(eni_id(0), list(prefix), prefix=prefix, now=START)
+    with store.transaction() as unit:
+        unit.remove_addresses([ip("10.0.9.16")], reason="test", now=START)
+    with pytest.raises(InvariantError, match=r"prefix 10\.0\.9\.16/28"), store.transaction() as unit:
+        unit.add_addresses(eni_id(1), [ip("10.0.9.16")], prefix=prefix, now=START)
+    with store.transaction() as unit:
+        unit.remove_addresses(list(prefix), reason="test", now=START)
+        unit.add_addresses(eni_id(1), list(prefix), prefix=prefix, now=START)
+    assert {a.eni_id for a in store.addresses() if a.prefix == prefix} == {eni_id(1)}
+    assert store.audit() == []
+
+
+def test_remove_eni_takes_its_addresses(store: SqlDatastore) -> None:
+    """Forgetting an ENI forgets its unassigned addresses with it; a second time is fine."""
+    for _ in range(2):
+        with store.transaction() as unit:
+            unit.remove_eni(eni_id(0), reason="detached")
+    assert (store.enis(), store.addresses(), store.counts().total) == ((), (), 0)
+    assert store.audit() == []
+
+
+def test_adopt_gives_back(store: SqlDatastore) -> None:
+    """A wired sandbox that was not known is adopted onto a free, cooling or quarantined address, never onto another's (I1)."""
+    free, cooling, quarantined, taken = (ip(f"10.0.0.{100 + i}") for i in range(4))
+    # Longest-free first with equal times is lowest first: reserve three to reach the states.
+    for number, address in enumerate((free, cooling, quarantined, taken)):
+        assert attach(store, a_key(10 + number)).address == address
+    with store.transaction() as unit:
+        for number in range(3):
+            unit.unassign(a_key(10 + number), now=START, cooling_until=START, reason="test")
+        unit.change(free, AddressEvent.COOLED, now=START, reason="test")
+        unit.change(quarantined, AddressEvent.DISAGREE, now=START, reason="test")
+    for number, address in enumerate((free, cooling, quarantined)):
+        found = store.address(address)
+        assert found is not None
+        with store.transaction() as unit:
+            unit.adopt(an_attachment(found, a_key(number)))
+    found = store.address(taken)
+    assert found is not None
+    with pytest.raises(IllegalTransitionError, match=r"10\.0\.0\.103"), store.transaction() as unit:
+        unit.adopt(an_attachment(found, a_key(5)))
+    assert store.counts().assigned == 4
+    assert store.audit() == []
+
+
+def test_tombstoned_key_cannot_return(store: SqlDatastore) -> None:
+    """After DEL neither ADD nor adoption brings the key back, until its tombstone is dropped (I4)."""
+    reserved = store.reserve(a_key(), now=START)
+    with store.transaction() as unit:
+        unit.put_tombstone(a_key(), now=START)
+    with pytest.raises(InvariantError, match="DEL was done"), store.transaction() as unit:
+        unit.confirm(an_attachment(reserved, a_key()))
+    with store.transaction() as unit:
+        assert unit.drop_tombstones(before=START) == 0
+        assert unit.drop_tombstones(before=LATER) == 1
+        assert unit.drop_tombstones(before=LATER) == 0
+        unit.confirm(an_attachment(reserved, a_key()))
+    assert not store.is_tombstoned(a_key())
+    assert store.audit() == []
+
+
+def test_unknown_unassign_leaves_the_unit_usable(store: SqlDatastore) -> None:
+    """A DEL for an unknown key can still write its tombstone in the same unit of work (I3, I4)."""
+    with store.transaction() as unit:
+        with pytest.raises(UnknownAttachmentError):
+            unit.unassign(a_key(), now=START, cooling_until=LATER, reason="DEL")
+        unit.put_tombstone(a_key(), now=START)
+    assert store.is_tombstoned(a_key())
+
+
+def test_cooling_lasts(store: SqlDatastore) -> None:
+    """An address does not become free before its cooldown has passed (I8)."""
+    attachment = attach(store, a_key())
+    with store.transaction() as unit:
+        unit.unassign(a_key(), now=START, cooling_until=LATER, reason="DEL")
+    with pytest.raises(InvariantError, match="cools until"), store.transaction() as unit:
+        unit.change(attachment.address, AddressEvent.COOLED, now=LATER - timedelta(seconds=1), reason="early")
+    assert store.counts().cooling == 1
+
+
+def test_wrong_state_names_the_address(store: SqlDatastore) -> None:
+    """A pair that is not in the transition table raises and names the address; `change` takes its three events only."""
+    for event in (AddressEvent.COOLED, AddressEvent.SETTLE, AddressEvent.RESERVE):
+        with pytest.raises(IllegalTransitionError, match=r"10\.0\.0\.100"), store.transaction() as unit:
+            unit.change(ip("10.0.0.100"), event, now=START, reason="test")
+    assert store.counts().free == 4
+
+
+def test_swallowed_refusal_still_dooms(store: SqlDatastore) -> None:
+    """A caller that catches a refusal inside the unit cannot commit the half that went before it."""
+    with pytest.raises(InvariantError), store.transaction() as unit:
+        unit.put_eni(an_eni(1))
+        with pytest.raises(InvariantError):
+            unit.add_addresses(eni_id(0), [ip("10.0.0.4")], now=START)
+    assert len(store.enis()) == 1
+    assert store.audit() == []
+
+
+def test_exception_rolls_back_both(store: SqlDatastore) -> None:
+    """Leaving a unit of work with any exception changes neither disk nor memory, and hidden addresses come back."""
+    with pytest.raises(KeyboardInterrupt), store.transaction() as unit:
+        unit.put_eni(an_eni(1))
+        unit.remove_addresses([ip("10.0.0.100")], reason="test", now=START)
+        unit.put_tombstone(a_key(), now=START)
+        raise KeyboardInterrupt
+    assert store.counts().free == 4
+    assert store.audit() == []
+    assert store.reserve(a_key(), now=START).address == ip("10.0.0.100")
+
+
+def test_address_under_change_is_not_reserved(store: SqlDatastore) -> None:
+    """A free address that an open unit of work is removing cannot be reserved meanwhile (I2, I5)."""
+    with store.transaction() as unit:
+        unit.remove_addresses([ip(f"10.0.0.{100 + i}") for i in range(3)], reason="excess", now=START)
+        assert store.reserve(a_key(1), now=START).address == ip("10.0.0.103")
+        with pytest.raises(PoolEmptyError, match="being changed"):
+            store.reserve(a_key(2), now=START)
+    assert store.counts().total == 1
+    assert store.audit() == []
+
+
+def test_ended_unit_refuses(store: SqlDatastore) -> None:
+    """A unit of work that is kept beyond its block refuses, and units of one thread do not nest."""
+    with store.transaction() as unit, pytest.raises(DatastoreError, match="already"), store.transaction():
+        pass
+    with pytest.raises(DatastoreError, match="has ended"):
+        unit.put_tombstone(a_key(), now=START)
+
+
+def test_intents(store: SqlDatastore) -> None:
+    """An intent is open from before the call until it is settled, oldest first, and its trace stays in the ledger (I9)."""
+    old = Intent("i-1", IntentKind.CREATE_ENI, START, {"device_index": "1"}, "token-1")
+    new = Intent("i-2", IntentKind.UNASSIGN, LATER, {"eni_id": eni_id(0)})
+    with store.transaction() as unit:
+        unit.open_intent(new)
+        unit.open_intent(old)
+    assert store.open_intents() == (old, new)
+    learnt = Intent("i-1", IntentKind.CREATE_ENI, START, {"device_index": "1", "eni_id": eni_id(1)}, "token-1")
+    with store.transaction() as unit:
+        unit.update_intent(learnt)
+        unit.close_intent("i-2", now=LATER, outcome="done")
+    assert store.open_intents() == (learnt,)
+    assert store.audit() == []
+    with pytest.raises(InvariantError, match="i-2"), store.transaction() as unit:
+        unit.close_intent("i-2", now=LATER, outcome="again")
+    with pytest.raises(InvariantError, match="i-1"), store.transaction() as unit:
+        unit.open_intent(learnt)
+    with pytest.raises(InvariantError, match="i-9"), store.transaction() as unit:
+        unit.update_intent(Intent("i-9", IntentKind.ASSIGN, START, {}))
+
+
+def test_naive_time_is_refused(store: SqlDatastore) -> None:
+    """A time without a zone cannot be recorded: the two clocks and the zones are never guessed."""
+    with pytest.raises(InvariantError, match="put_tombstone"), store.transaction() as unit:
+        unit.put_tombstone(a_key(), now=START.replace(tzinfo=None))
+    assert not store.is_tombstoned(a_key())
+
+
+def test_history(store: SqlDatastore) -> None:
+    """History is found by address or by the beginning of a container ID, oldest first, the last of them when there are more."""
+    attachment = attach(store, a_key(0xABC))
+    with store.transaction() as unit:
+        unit.unassign(a_key(0xABC), now=LATER, cooling_until=LATER, reason="DEL")
+        unit.note(LedgerEvent.REFUSED, now=LATER, key=a_key(0xABD), detail="no address is free")
+    of_address = [entry.event for entry in store.history(str(attachment.address), limit=10)]
+    assert of_address == [LedgerEvent.ADDED, LedgerEvent.ASSIGNED, LedgerEvent.UNASSIGNED]
+    assert [e.event for e in store.history(str(attachment.address), limit=1)] == [LedgerEvent.UNASSIGNED]
+    full = a_key(0xABC).container_id
+    assert [e.event for e in store.history(full, limit=10)] == [LedgerEvent.ASSIGNED, LedgerEvent.UNASSIGNED]
+    assert len(store.history(full[:-1], limit=10)) == 3
+    for nothing in ("", "%", "0_", full.upper(), full + "0"):
+        assert store.history(nothing, limit=10) == ()

@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# Install what the commands need, each thing only if it is missing: `packages` (Debian), `venv` (Python, generated data).
+# Says in one sentence what it cannot install; what needs it is then skipped, and named, by the tests.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+python=${PYTHON:-python3.11}
+
+# package:file that shows it is there
+needed=(containerd:/usr/bin/containerd runc:/usr/sbin/runc nftables:/usr/sbin/nft iproute2:/usr/sbin/ip
+        util-linux:/usr/bin/nsenter containernetworking-plugins:/usr/lib/cni/ptp)
+
+packages() {
+    local missing=() entry
+    for entry in "${needed[@]}"; do
+        [ -e "${entry#*:}" ] || missing+=("${entry%%:*}")
+    done
+    ldconfig -p 2>/dev/null | grep -q libnftables.so.1 || missing+=(libnftables1)
+    [ ${#missing[@]} -eq 0 ] && return 0
+    if [ "$(id -u)" -ne 0 ]; then
+        echo "setup: not root, so these packages are not installed and what needs them is skipped: ${missing[*]}" >&2
+        return 0
+    fi
+    if ! command -v apt-get >/dev/null; then
+        echo "setup: no apt-get here, so these packages are not installed and what needs them is skipped: ${missing[*]}" >&2
+        return 0
+    fi
+    echo "setup: installing ${missing[*]}"
+    # policy-rc.d keeps a package from starting its service: containerd is started by the lab, in the lab's namespaces only.
+    local policy=/usr/sbin/policy-rc.d made=no
+    if [ ! -e "$policy" ]; then printf '#!/bin/sh\nexit 101\n' >"$policy"; chmod +x "$policy"; made=yes; fi
+    local log; log=$(mktemp)
+    if ! { DEBIAN_FRONTEND=noninteractive apt-get update -q && \
+           DEBIAN_FRONTEND=noninteractive apt-get install -yq --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
+        tail -n 15 "$log" >&2
+        echo "setup: apt-get could not install ${missing[*]}; what needs them is skipped" >&2
+    fi
+    rm -f "$log"
+    if [ "$made" = yes ]; then rm -f "$policy"; fi
+}
+
+venv() {
+    if [ ! -x .venv/bin/python ]; then
+        command -v "$python" >/dev/null || { echo "setup: $python is missing: install Python 3.11" >&2; exit 1; }
+        echo "setup: making .venv"
+        if ! "$python" -m venv .venv 2>/dev/null; then
+            # Debian splits ensurepip off its python3.
+            rm -rf .venv
+            [ "$(id -u)" -eq 0 ] && DEBIAN_FRONTEND=noninteractive apt-get install -yq --no-install-recommends python3-venv >/dev/null
+            "$python" -m venv .venv
+        fi
+    fi
+    echo "setup: installing Python packages"
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[lab,test]'
+    .venv/bin/python -m ipamd.cloud.trim_model
+}
+
+for part in "$@"; do "$part"; done
