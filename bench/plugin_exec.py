@@ -1,8 +1,8 @@
 """Time `vpc-cni` from exec to exit beside its interpreter doing nothing, in the same run.
 
-Interleaved, because on a shared machine one minute differs from the next by more than what is measured; medians, because the tail is the
-machine's. Imports nothing of the plugin: it takes any executable, so the one-file binary and other CNI plugins can be measured with
-it too. Budget (design section 11): plugin <= 1.5 x bare interpreter.
+Interleaved, because on a shared machine one minute differs from the next by more than what is measured; medians, because the
+tail is the machine's. Imports nothing of the plugin: it takes any executable, so the one-file binary and other CNI plugins can
+be measured with it too. Budget (design section 11): plugin <= 1.5 x bare interpreter.
 
     python bench/plugin_exec.py --plugin build/vpc-cni --python /usr/bin/python3 [--responder raw|grpcio] [--rounds 400]
 """
@@ -19,8 +19,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-# What `raw` answers to every connection as soon as a request's frame arrives: SETTINGS, HEADERS (:status 200), DATA (an ExecReply with
-# protocol 1 and no result), trailers (grpc-status 0). Written out, so that the time measured is the plugin's and not a server's.
+# What `raw` answers to every connection as soon as a request arrives: SETTINGS, HEADERS (:status 200), DATA (an ExecReply with
+# protocol 1 and no result), trailers (grpc-status 0). Written out, so that the time measured is the plugin's, not a server's.
 RAW_ANSWER = (
     b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
     b"\x00\x00\x01\x01\x04\x00\x00\x00\x01\x88"
@@ -100,24 +100,22 @@ def measure_plugin(plugin: Path, *, python: Path, responder: str = "raw", rounds
     with tempfile.TemporaryDirectory(prefix="vpc-cni-bench-") as run_dir:
         path = f"{run_dir}/ipamd.sock"
         script = _RAW_SERVER if responder == "raw" else _GRPC_SERVER
-        server = subprocess.Popen(
-            [sys.executable, "-c", script, path, RAW_ANSWER.hex()], stdout=subprocess.PIPE, cwd=Path(__file__).parents[1]
-        )
-        try:
-            if server.stdout is None or server.stdout.readline() != b"ready\n":
-                raise RuntimeError("the responder did not start")
-            environment = {
-                "VPC_IPAMD_RUN_DIR": run_dir,
-                "CNI_COMMAND": "ADD",
-                "CNI_CONTAINERID": "0123456789abcdef" * 4,
-                "CNI_IFNAME": "eth0",
-                "CNI_NETNS": "/var/run/netns/bench",
-            }
-            commands = {"bare": [str(python), "-I", "-S", "-c", "pass"], "plugin": [str(plugin)]}
-            return medians_ms(commands, environment=environment, rounds=rounds)
-        finally:
-            server.kill()
-            server.wait()
+        argv = [sys.executable, "-c", script, path, RAW_ANSWER.hex()]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE, cwd=Path(__file__).parents[1]) as server:
+            try:
+                if server.stdout is None or server.stdout.readline() != b"ready\n":
+                    raise RuntimeError("the responder did not start")
+                environment = {
+                    "VPC_IPAMD_RUN_DIR": run_dir,
+                    "CNI_COMMAND": "ADD",
+                    "CNI_CONTAINERID": "0123456789abcdef" * 4,
+                    "CNI_IFNAME": "eth0",
+                    "CNI_NETNS": "/var/run/netns/bench",
+                }
+                commands = {"bare": [str(python), "-I", "-S", "-c", "pass"], "plugin": [str(plugin)]}
+                return medians_ms(commands, environment=environment, rounds=rounds)
+            finally:
+                server.kill()
 
 
 def main() -> None:

@@ -5,12 +5,11 @@ It calls the extension modules under the standard library directly: `socket` alo
 Waiting is always poll before read or write, so that a peer that stalls costs at most its wait.
 """
 
+import _socket
 import posix
+import select
 import sys
 import time
-
-import _socket
-import select
 
 POLL_IN = 1  # poll(2); hang-up and error are always reported
 POLL_OUT = 4
@@ -18,28 +17,34 @@ ETIMEDOUT = 110
 
 
 def monotonic_ms() -> int:
+    """Milliseconds that never go back."""
     return time.monotonic_ns() // 1000000
 
 
 def unique() -> str:
+    """A file name part that no other process of this boot produces: pid and monotonic nanoseconds."""
     return "%d-%d" % (posix.getpid(), time.monotonic_ns())
 
 
 def env(name: str) -> "bytes | None":
+    """One environment variable, undecoded."""
     return posix.environ.get(name.encode())
 
 
 def read(fd: int, count: int, wait_ms: int) -> bytes:
+    """1 to `count` bytes, or b"" at end of file."""
     _wait(fd, POLL_IN, wait_ms)
     return posix.read(fd, count)
 
 
 def write(fd: int, data: bytes, wait_ms: int) -> int:
+    """Write a part of `data` without blocking longer than `wait_ms`; how much was taken. EPIPE, never SIGPIPE."""
     _wait(fd, POLL_OUT, wait_ms)
     return posix.write(fd, data)
 
 
 def connect(path: str) -> int:
+    """A connected, non-blocking, close-on-exec Unix stream socket. EAGAIN when the listener's queue is full."""
     sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)  # CPython sets close-on-exec
     try:
         sock.setblocking(False)
@@ -50,40 +55,49 @@ def connect(path: str) -> int:
 
 
 def close(fd: int) -> None:
+    """Close; frees any flock held through it."""
     posix.close(fd)
 
 
 def sleep_ms(duration_ms: int) -> None:
+    """Wait without doing anything."""
     time.sleep(duration_ms / 1000)
 
 
 def euid() -> int:
+    """Effective user ID."""
     return posix.geteuid()
 
 
 def lstat(path: str) -> "tuple[int, int]":
+    """(st_mode, st_uid), links not followed."""
     found = posix.lstat(path.encode())
     return found.st_mode, found.st_uid
 
 
 def make_directory(path: str) -> None:
+    """mkdir with mode 0700."""
     posix.mkdir(path.encode(), 0o700)
 
 
 def open_lock(path: str) -> int:
+    """Open or create for locking: O_RDWR|O_CREAT|O_NOFOLLOW|O_CLOEXEC, mode 0600."""
     return posix.open(path.encode(), posix.O_RDWR | posix.O_CREAT | posix.O_NOFOLLOW | posix.O_CLOEXEC, 0o600)
 
 
 def open_directory(path: str) -> int:
+    """Open a directory, for `sync`."""
     return posix.open(path.encode(), posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC)
 
 
 def create(path: str) -> int:
+    """Create a new file: O_WRONLY|O_CREAT|O_EXCL|O_NOFOLLOW|O_CLOEXEC, mode 0600. EEXIST if it is there."""
     flags = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_NOFOLLOW | posix.O_CLOEXEC
     return posix.open(path.encode(), flags, 0o600)
 
 
 def lock_shared(fd: int) -> bool:
+    """flock(LOCK_SH|LOCK_NB); False when somebody holds it exclusively."""
     import fcntl
 
     try:
@@ -94,26 +108,32 @@ def lock_shared(fd: int) -> bool:
 
 
 def sync(fd: int) -> None:
+    """fsync."""
     posix.fsync(fd)
 
 
 def rename(source: str, target: str) -> None:
+    """Atomically, within one directory."""
     posix.rename(source.encode(), target.encode())
 
 
 def remove(path: str) -> None:
+    """unlink."""
     posix.unlink(path.encode())
 
 
 def names(path: str) -> "list[str]":
+    """Entries of a directory without '.' and '..'."""
     return [name.decode("utf-8", "replace") for name in posix.listdir(path.encode())]
 
 
 def error_text(errno: int) -> str:
+    """strerror."""
     return posix.strerror(errno)
 
 
 def leave(status: int) -> None:
+    """End the process now: no finalisers, no atexit."""
     posix._exit(status)
 
 

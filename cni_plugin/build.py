@@ -1,8 +1,8 @@
 """Make `vpc-cni` as one interpreted file, for nodes and tests that have a CPython: `python -m cni_plugin.build`.
 
 The file is a short Python script whose last two lines are comments: the modules' sources (docstrings and annotations removed,
-compressed) and their code marshalled for the interpreter named in the first line. An interpreter with another bytecode magic, after
-an upgrade of the node, compiles the sources: slower, never broken. One file, so that `rename` installs it whole.
+compressed) and their code marshalled for the interpreter named in the first line. An interpreter with another bytecode
+magic, after an upgrade of the node, compiles the sources: slower, never broken. One file, so that `rename` installs it whole.
 Rejected, with figures in docs/adr/0003: plain source, bytes literals, a zip, code in the `#!` line, a .pyc beside a launcher.
 """
 

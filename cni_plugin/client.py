@@ -1,8 +1,8 @@
 """The way to the daemon: is the socket ours to trust, connect, one call within a deadline.
 
 The plugin runs as root and hands a namespace to whoever answers; so the run directory and the socket are looked at before use.
-They must belong to root (or to our own user, in tests), and nobody else may write the directory; then nobody else can have put
-the socket there, and there is no race between the look and the connect. That something is missing is no fault: the daemon is away.
+They must belong to root (or to our own user, in tests), and nobody else may write the directory; then nobody else can have
+put the socket there, and there is no race between the look and the connect. Something missing is no fault: the daemon is away.
 """
 
 from cni_plugin import errors
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 METHOD = "/vpc_ipamd.v1.Cni/Exec"  # proto/vpc_ipamd/v1/cni.proto
 SOCKET_NAME = "ipamd.sock"  # design section 5
 SOCKET_PATH_BYTES_MAX = 107  # unix(7): sun_path has 108 bytes with its NUL
-READ_BYTES = 65536  # ours, because one stream window's worth keeps the number of reads low
+READ_BYTES = 16384  # ours: an ordinary answer comes in one or two reads, and MicroPython finds room for it in a small heap
 RETRY_MS = 10  # ours: pause before another try when the listener's queue is full
 
 _TYPE_MASK, _DIRECTORY, _LINK, _SOCKET = 0o170000, 0o040000, 0o120000, 0o140000
@@ -42,7 +42,7 @@ def check_directory(system: "System", path: str) -> None:
 def connect(system: "System", run_dir: str, *, deadline_ms: int) -> int:
     """Connect to the daemon's socket; the descriptor is the caller's to close.
 
-    Raises: DaemonAway when nobody listens, DaemonLate when its queue stays full, PluginError when the socket is not to be trusted.
+    Raises: DaemonAway when nobody listens, DaemonLate when its queue stays full, PluginError when the socket cannot be trusted.
     """
     check_directory(system, run_dir)
     path = run_dir + "/" + SOCKET_NAME

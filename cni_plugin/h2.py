@@ -49,11 +49,12 @@ class UnaryCall:
         self.status = STATUS_INTERNAL
         self.status_message = b""
         self.reply = b""
-        self._send = _opening(path, timeout_ms)
-        self._body = b"\x00" + len(message).to_bytes(4, "big") + message
+        prefix = b"\x00" + len(message).to_bytes(4, "big")  # gRPC's message prefix: not compressed, length
+        self._send = _opening(path, timeout_ms) + frame(DATA, 0 if message else END_STREAM, 1, prefix)
+        self._body = message  # sent in slices, never copied as a whole: MicroPython's heap is small
         self._body_sent = 0
-        self._connection_window = WINDOW_INITIAL
-        self._stream_window = WINDOW_INITIAL
+        self._connection_window = WINDOW_INITIAL - len(prefix)
+        self._stream_window = WINDOW_INITIAL - len(prefix)
         self._peer_initial_window = WINDOW_INITIAL
         self._received = b""
         self._frame_count = 0
@@ -222,6 +223,7 @@ class UnaryCall:
 
     def _message(self) -> bytes:
         body = b"".join(self._parts)
+        self._parts = []  # MicroPython: make room for the copies of the message to come
         if len(body) < 5 or body[0] != 0 or int.from_bytes(body[1:5], "big") != len(body) - 5:
             raise PeerError("status OK with something else than one uncompressed message of the length it states")
         return body[5:]

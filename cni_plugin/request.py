@@ -1,7 +1,7 @@
 """What the runtime asks: verb, identity and configuration, checked before anything leaves the process.
 
-A wrong environment is answered here with CNI code 4 and the variable's name, also when the daemon is away, and nothing invalid can
-reach the spool. Values are bytes until they are known to be UTF-8, because the environment may hold anything.
+A wrong environment is answered here with CNI code 4 and the variable's name, also when the daemon is away, and nothing
+invalid can reach the spool. Values are bytes until they are known to be UTF-8, because the environment may hold anything.
 The configuration is carried, not parsed: only its size, and that it has the braces of an object where it must not be missing.
 """
 
@@ -17,7 +17,7 @@ CONFIG_BYTES_MAX = 1 << 20  # ours: a conflist has a few KB, GC's list of attach
 CONTAINER_ID_BYTES_MAX = 256  # ours: CRI sandbox IDs have 64
 NETNS_BYTES_MAX = 4096  # Linux PATH_MAX
 IFNAME_BYTES_MAX = 15  # Linux IFNAMSIZ less the NUL
-READ_BYTES = 65536
+READ_BYTES = 16384  # ours, as in `client.py`
 
 # Whole process, monotonic. kubelet gives RunPodSandbox 4 minutes and containerd kills a plugin when its caller gives up; each of
 # these ends well before, so that our words, not "signal: killed", reach the pod's events.

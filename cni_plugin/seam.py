@@ -1,7 +1,7 @@
 """The one seam to the operating system, as a Protocol; type checkers read it, nothing imports it at run time.
 
-CPython's side is `_cni.py`; MicroPython's is a C module of the same name and the same functions. They are fd-shaped and few so that
-the C side stays near a hundred lines. Failures are `OSError` with an `errno`; a wait that ran out is ETIMEDOUT. Paths are str,
+CPython's side is `_cni.py`; MicroPython's is a C module of the same name and the same functions. They are fd-shaped and few
+so that the C side stays small. Failures are `OSError` with an `errno`; a wait that ran out is ETIMEDOUT. Paths are str,
 everything that crosses a pipe or socket is bytes. Rejected: file and socket objects (two implementations to keep alike).
 """
 

@@ -1,22 +1,23 @@
-"""DELs that the daemon could not take, kept on disk until it can (I3), without losing one to its start (the race of cilium 22067).
+"""DELs that the daemon could not take, kept on disk until it can (I3); none is lost to its start (the race of cilium 22067).
 
 Protocol between plugin and daemon, all below the run directory (default /run/vpc-ipamd; tmpfs, dies with the namespaces):
 
     spool.lock     0600, made by whoever comes first, never removed; flock: plugins SHARED, the daemon EXCLUSIVE
     spool/         0700, made by whoever comes first
     spool/.tmp-*   being written; without meaning; after a kill -9 it stays behind
-    spool/del-*    one complete serialized ExecRequest each (cni.proto), verb DEL; written, fsynced and renamed before success
+    spool/del-*    one complete serialized ExecRequest each (cni.proto), verb DEL; written, fsynced, then renamed to this name
 
-Plugin: no answer -> take the lock shared (tries until its deadline) -> under it, connect once more: if somebody listens now, give
-the lock back and call; if not, write the entry, still under the lock, and report success. A plugin never waits for an answer
-while it holds the lock, so the daemon's wait for the exclusive lock is as short as a few fsyncs.
+Plugin: no answer -> take the lock shared (tries until its deadline) -> under it, connect once more: if somebody listens now,
+give the lock back and call; if not, write the entry, still under the lock, and report success. A plugin never waits for an
+answer while it holds the lock, so the daemon's wait for the exclusive lock is as short as a few fsyncs.
 
-Daemon, at start: (1) bind and listen, so that connects succeed (requests may wait unanswered); (2) take the lock exclusively; (3) apply
-every `del-*` in any order (DELs are idempotent), each removed only after its transaction is on disk; remove every `.tmp-*`;
-(4) give the lock back; (5) only then serve ADD. Thus a plugin that got the lock before (2) has its entry replayed, and one that
-gets it after (4) finds a listener. Daemon, while running: the same (2)-(4) from time to time if `spool/` is not empty, because a DEL is
-spooled too when a live daemon is stalled past the deadline or keeps answering UNAVAILABLE. An entry that does not parse is
-moved aside and reported, not retried. Names carry no meaning; after fsync(spool) the entry survives the daemon, not the node.
+Daemon, at start: (1) bind and listen, so that connects succeed (requests may wait unanswered); (2) take the lock exclusively;
+(3) apply every `del-*` in any order (DELs are idempotent), removing each only after its transaction is on disk, and remove
+every `.tmp-*`; (4) give the lock back; (5) only then serve ADD. Thus a plugin that got the lock before (2) has its entry
+replayed, and one that gets it after (4) finds a listener.
+Daemon, while running: (2)-(4) again from time to time when `spool/` is not empty, because a DEL is spooled too when a live
+daemon stalls past the deadline or keeps answering UNAVAILABLE. An entry that does not parse is set aside and reported, not
+retried. Names carry no meaning. An entry survives the daemon, not the node.
 """
 
 from cni_plugin import client, errors

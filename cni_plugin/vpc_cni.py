@@ -1,8 +1,8 @@
 """The life of the process: read, check, one call, print, leave. The thin end of design section 5.
 
-It decides nothing about addresses. What it does decide is what the runtime hears when the daemon cannot be heard: every way in which
-that can happen ends in a CNI document on standard output within the verb's deadline, and every DEL is done, spooled, or an
-error (I3). Rejected: grpcio (98 ms instead of 9), logging (the daemon logs; standard error of a plugin is read by nobody).
+It decides nothing about addresses. What it does decide is what the runtime hears when the daemon cannot be heard: every way
+in which that can happen ends in a CNI document on standard output within the verb's deadline, and every DEL is done, spooled,
+or an error (I3). Rejected: grpcio (98 ms instead of 9), logging (the daemon logs; standard error of a plugin is read by nobody).
 """
 
 import sys
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 PLUGIN_VERSION = "0.1.0"
 RUN_DIR = "/run/vpc-ipamd"  # design section 3
-# Set in the runtime's own environment (a node whose /run is elsewhere, tests). No privilege is crossed: whoever sets it runs as the
-# runtime does and could as well name another plugin. The directory is checked like the default one.
+# Set in the runtime's own environment (a node whose /run is elsewhere, tests). No privilege is crossed: whoever sets it runs
+# as the runtime does and could as well name another plugin. The directory is checked like the default one.
 RUN_DIR_VARIABLE = "VPC_IPAMD_RUN_DIR"
 STDOUT = 1
 PIPE_BYTES = 4096  # pipe(7): a pipe that polls writable takes PIPE_BUF bytes without blocking
@@ -48,10 +48,11 @@ def run(system: "System") -> int:
     """Serve one invocation. Returns: the exit status: 0 for success, 1 for a CNI error or an output nobody reads."""
     started_ms = system.monotonic_ms()
     document, status, limit_ms = answer(system, started_ms=started_ms)
-    while document:
+    position = 0
+    while position < len(document):
         try:
             wait_ms = started_ms + limit_ms - system.monotonic_ms()
-            document = document[system.write(STDOUT, document[:PIPE_BYTES], wait_ms) :]
+            position += system.write(STDOUT, document[position : position + PIPE_BYTES], wait_ms)
         except OSError as exc:
             if exc.errno != errors.EAGAIN:
                 return 1  # closed or stalled: nobody is left to tell

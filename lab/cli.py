@@ -63,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument("--type", default="m5.large", help="instance type of the nodes (default: %(default)s)")
     up.add_argument("--attach-delay", type=float, default=1.0, metavar="S", help="seconds (default: %(default)s)")
     up.add_argument("--no-containerd", action="store_true", help="network only")
+    up.add_argument("--containerd", default="", metavar="DIR", help="another containerd, unpacked in DIR")
     up.add_argument("--daemon", action="store_true", help="start vpc-ipamd in every node")
     up.add_argument("--foreground", action="store_true", help="stay until SIGINT or SIGTERM")
     up.add_argument("--ready-fd", type=int, default=-1, help=argparse.SUPPRESS)
@@ -101,7 +102,11 @@ def _up(arguments: argparse.Namespace) -> int:
         start_new_session=True,
     ) as process:
         os.close(ready_w)
-        text = _read_until_closed(ready_r, timeout_s=UP_TIMEOUT_S)
+        try:
+            text = _read_until_closed(ready_r, timeout_s=UP_TIMEOUT_S)
+        except KeyboardInterrupt:
+            process.kill()
+            raise
         if text.endswith("ready\n"):
             process.returncode = 0  # it lives on without us
             print(f"lab {arguments.name!r} is up (process {process.pid}); `vpc-lab status --name {arguments.name}`")
@@ -112,7 +117,7 @@ def _up(arguments: argparse.Namespace) -> int:
 
 def _up_arguments(arguments: argparse.Namespace) -> list[str]:
     flags = [f"--{name.replace('_', '-')}" for name in ("no_containerd", "daemon") if getattr(arguments, name)]
-    values = ("name", "nodes", "hosts", "type", "attach_delay")
+    values = ("name", "nodes", "hosts", "type", "attach_delay", "containerd")
     return ["up", *(f"--{name.replace('_', '-')}={getattr(arguments, name)}" for name in values), *flags]
 
 
@@ -128,6 +133,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         instance_type=arguments.type,
         attach_delay_s=arguments.attach_delay,
         containerd=not arguments.no_containerd,
+        containerd_directory=arguments.containerd,
     )
     with lab:
         control = ControlServer(lab)
@@ -221,9 +227,7 @@ def _exec(arguments: argparse.Namespace) -> int:
 
 
 def _ping(arguments: argparse.Namespace) -> int:
-    answer = ask(
-        arguments.name, "ping", source=arguments.source, sandbox=arguments.sandbox, targets=arguments.targets
-    )
+    answer = ask(arguments.name, "ping", source=arguments.source, sandbox=arguments.sandbox, targets=arguments.targets)
     for target, answered in answer["answers"].items():
         print(f"{target:<15}  {'answers' if answered else 'silent'}")
     return 0 if all(answer["answers"].values()) else 1

@@ -1,8 +1,8 @@
 """The lab process's control socket: how `vpc-lab` talks to a lab in the background.
 
-One Unix stream socket per lab, /run/vpc-lab/NAME/control: one JSON request per connection (with the caller's standard streams as file
-descriptors for `exec`), one JSON answer, end. Root only, by the directory's mode. The verbs are the methods below; what is not
-a verb or fails as a LabError comes back as {"error": sentence}.
+One Unix stream socket per lab, /run/vpc-lab/NAME/control: one JSON request per connection (with the caller's
+standard streams as file descriptors for `exec`), one JSON answer, end. Root only, by the directory's mode. The
+verbs are the methods below; what is not a verb or fails as a LabError comes back as {"error": sentence}.
 """
 
 from __future__ import annotations
@@ -158,9 +158,7 @@ class ControlServer:
             raise ControlError("; ".join(failures))
         return {"removed": removed}
 
-    def _exec(
-        self, connection: socket.socket, fds: list[int], *, node: str, argv: list[str], sandbox: str = ""
-    ) -> Answer:
+    def _exec(self, connection: socket.socket, fds: list[int], *, node: str, argv: list[str], sandbox: str = "") -> Answer:
         found = self._lab.node(node)
         netns = found.inside_netns_path(sandbox) if sandbox else ""
         env = found.daemon_environment(self._lab.vpc.region)

@@ -3,6 +3,7 @@
 The standard library's server listens on one socket of its own; ours takes sockets made elsewhere (inside a node's
 network namespace), knows for each the instance that calls, closes its listeners on request so that the kernel refuses
 connections, and cuts connections half-way. One thread accepts, one per connection answers; `stop` ends them all.
+Over 250 lines because listening, conversing and failing share the same few sockets and one lock.
 """
 
 from __future__ import annotations
@@ -197,6 +198,8 @@ class HttpServer:
         connection.setblocking(True)
         with self._changed:
             instance = self._listeners.get(listener)
+            # A thread is forgotten only when it has ended, so that stop() can wait for every one that has not.
+            self._connections = {sock: thread for sock, thread in self._connections.items() if thread.is_alive()}
             thread = threading.Thread(
                 target=self._converse, args=(connection, peer, instance), name="lab-http-connection", daemon=True
             )
@@ -208,8 +211,6 @@ class HttpServer:
             with contextlib.suppress(OSError):  # the client went away, or a fault cut the connection
                 _Conversation(connection, peer, cast(Any, _Context(self, instance)))
         finally:
-            with self._changed:
-                self._connections.pop(connection, None)
             connection.close()
 
     def _cut_connections(self) -> None:

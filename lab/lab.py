@@ -1,7 +1,8 @@
 """The whole lab in one object: a VPC, its fabric, nodes with containerd, hosts, and Amazon's endpoints in each node.
 
-`with Lab(nodes=["node-a", "node-b"], hosts=["host-a"]) as lab:` and everything is up; leaving the block, an exception while
-starting, or the death of the process removes all of it (lab/node/guard.py, lab/node/init.py, and file descriptors).
+`with Lab(nodes=["node-a", "node-b"], hosts=["host-a"]) as lab:` and everything is up; leaving the block, an
+exception while starting, or the death of the process removes all of it (lab/node/guard.py, lab/node/init.py, and
+file descriptors).
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ class Lab:
         attach_delay_s: float = 0.0,
         detach_delay_s: float = 0.0,
         containerd: bool = True,
+        containerd_directory: str = "",
         vpc: Vpc | None = None,
     ) -> None:
         """Say what to build; entering the context builds it.
@@ -64,6 +66,7 @@ class Lab:
             nodes, hosts: n >= 0 names, unique together. Nodes share NODE_SUBNET, hosts HOST_SUBNET.
             attach_delay_s, detach_delay_s: from EC2's acceptance to the interface's appearance or disappearance.
             containerd: False leaves it out; `Node.make_netns` then makes what stands for sandboxes.
+            containerd_directory: where another containerd (1.7 and later have events), its shim and ctr are unpacked.
             vpc: one made by the caller, with other delays, clock or faults; the lab closes it.
         """
         self.name = name or f"lab-{os.getpid()}"
@@ -74,6 +77,7 @@ class Lab:
         self._names = (tuple(nodes), tuple(hosts))
         self._instance_type = instance_type
         self._with_containerd = containerd
+        self._containerd_directory = containerd_directory
         self._nodes: dict[str, Node] = {}
         self._hosts: dict[str, Netns] = {}
         self._stack = ExitStack()
@@ -137,7 +141,7 @@ class Lab:
         """Start one more node, instance included; returns when its eth0 is up and (if wanted) containerd serves."""
         node = self._build_node(name)
         if self._with_containerd:
-            node.start_containerd()
+            node.start_containerd(self._containerd_directory)
         return node
 
     def add_host(self, name: str) -> Netns:
@@ -168,7 +172,7 @@ class Lab:
         built = [self._build_node(node) for node in nodes]  # in order: the same seed gives the same instances
         if self._with_containerd:
             with ThreadPoolExecutor(max_workers=os.cpu_count() or 2) as pool:
-                list(pool.map(Node.start_containerd, built))
+                list(pool.map(lambda node: node.start_containerd(self._containerd_directory), built))
 
     def _build_node(self, name: str) -> Node:
         node = Node.start(name, cgroup=self._ground.node_cgroup(name))

@@ -1,8 +1,8 @@
 """Ask from inside a namespace which addresses answer: ICMP echo to many targets at once, in well under a second.
 
-A thread made for one question enters the namespace, opens a raw socket and is done; no `ping` binary, no process. A target
-that has not answered is asked again every 100 ms until the deadline: the first echo through cold neighbour tables may be late,
-and what stays silent to the deadline is lost traffic.
+A thread made for one question enters the namespace, opens a raw socket and is done; no `ping` binary, no process. A
+target that has not answered is asked again every 100 ms until the deadline: the first echo through cold neighbour
+tables may be late, and what stays silent to the deadline is lost traffic.
 """
 
 from __future__ import annotations
@@ -59,6 +59,8 @@ def ping(
 
 def _exchange(sock: socket.socket, asked: set[IPv4Address], answered: set[IPv4Address], *, deadline: float) -> None:
     identifier = int.from_bytes(os.urandom(2), "big")
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
     sequence = 0
     ask_again_at = 0.0
     while asked - answered and (now := time.monotonic()) < deadline:
@@ -68,7 +70,7 @@ def _exchange(sock: socket.socket, asked: set[IPv4Address], answered: set[IPv4Ad
                 _send(sock, target, identifier, sequence)
             ask_again_at = now + ASK_AGAIN_S
         wait_s = max(0.0, min(deadline, ask_again_at) - time.monotonic())
-        if select.select([sock], [], [], wait_s)[0]:
+        if poll.poll(wait_s * 1000):
             packet, (sender, _) = sock.recvfrom(2048)
             if _is_reply(packet, identifier):
                 answered.add(IPv4Address(sender))
@@ -88,6 +90,6 @@ def _is_reply(packet: bytes, identifier: int) -> bool:
 
 def _checksum(data: bytes) -> int:
     """RFC 1071, for data of even length."""
-    total = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    total: int = sum(struct.unpack(f"!{len(data) // 2}H", data))
     total = (total >> 16) + (total & 0xFFFF)
     return ~(total + (total >> 16)) & 0xFFFF

@@ -52,7 +52,7 @@ class SandboxClient:
         """`socket_path` opens the socket from this process; the connection is made by the first call."""
         options = [("grpc.default_authority", "localhost"), ("grpc.initial_reconnect_backoff_ms", 50)]
         self._channel = grpc.insecure_channel(f"unix:{socket_path}", options=options)
-        self._runtime = cri_pb2_grpc.RuntimeServiceStub(self._channel)
+        self._runtime = cri_pb2_grpc.RuntimeServiceStub(self._channel)  # type: ignore[no-untyped-call]  # generated
 
     def run_sandbox(
         self, name: str, *, namespace: str = "default", uid: str = "", attempt: int = 0, timeout_s: float = RUN_TIMEOUT_S
@@ -62,9 +62,7 @@ class SandboxClient:
         Raises: SandboxError with the runtime's words, which carry the CNI plugin's error.
         """
         config = cri_pb2.PodSandboxConfig(
-            metadata=cri_pb2.PodSandboxMetadata(
-                name=name, namespace=namespace, uid=uid or str(uuid.uuid4()), attempt=attempt
-            ),
+            metadata=cri_pb2.PodSandboxMetadata(name=name, namespace=namespace, uid=uid or str(uuid.uuid4()), attempt=attempt),
             hostname=name,
             linux=cri_pb2.LinuxPodSandboxConfig(cgroup_parent="/kubepods"),
         )
@@ -131,5 +129,5 @@ def _call(what: str, method: Callable[..., T], request: Any, timeout_s: float) -
     try:
         return method(request, timeout=timeout_s)
     except grpc.RpcError as exc:
-        details = exc.details() if isinstance(exc, grpc.Call) else str(exc)
+        details = exc.details() if hasattr(exc, "details") else str(exc)
         raise SandboxError(f"cannot {what}: {details}") from exc

@@ -1,8 +1,8 @@
-"""One botocore EC2 client, built once and late, and one HTTP attempt at a time.
+"""One boto3 EC2 client, built once and late, and one HTTP attempt at a time.
 
 Built at the first call rather than at start, because importing botocore (0.1 s) and finding credentials (instance metadata)
-must not delay the serving of DEL (I12). botocore itself is used, not boto3: the same client without the session's
-resource layer, whose import costs as much again. botocore's retries are off (`retries.py` has them all).
+must not delay the serving of DEL (I12). The client is boto3's, made from a botocore session of ours that knows only the
+calls we make (`trim_model`). botocore's retries are off (`retries.py` has them all).
 Concurrency: any thread; the lock is held while the client is built and around counting, never across a call (I10).
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 class Ec2Client:
     """Makes EC2 calls, each exactly one HTTP attempt (none if there are no credentials), and counts them."""
 
-    def __init__(self, config: CloudConfig, *, region: str, model_dir: Path = DATA_DIR) -> None:
+    def __init__(self, config: CloudConfig, *, region: Callable[[], str], model_dir: Path = DATA_DIR) -> None:
         self._config = config
         self._region = region
         self._model_dir = model_dir
@@ -99,7 +99,7 @@ class Ec2Client:
         session = Session()
         unusable = why_unusable(self._model_dir, operations=frozenset(OPERATIONS))
         if unusable:
-            _log.warning("using botocore's whole EC2 model, which costs about 25 MB more: %s", unusable)
+            _log.warning("using botocore's whole EC2 model, which costs about 23 MiB more: %s", unusable)
         else:
             session.register_component("data_loader", trimmed_loader(self._model_dir))
         session.set_config_variable("ec2_metadata_service_endpoint", self._config.imds_endpoint)
@@ -109,11 +109,12 @@ class Ec2Client:
         return session
 
     def _build(self, session: Session) -> Any:
+        import boto3.session
         from botocore.config import Config
 
-        client = session.create_client(
+        client = boto3.session.Session(botocore_session=session).client(
             "ec2",
-            region_name=self._region,
+            region_name=self._region(),
             endpoint_url=self._config.ec2_endpoint or None,  # None: AWS_ENDPOINT_URL_EC2, else the region's own
             config=Config(
                 connect_timeout=min(self._config.http_timeout_s, CONNECT_TIMEOUT_S),

@@ -21,7 +21,7 @@ from ipamd.cloud.budget import CallBudget
 from ipamd.cloud.client import Ec2Client
 from ipamd.cloud.errors import AttemptError, BusyAttempt, ThrottledAttempt, UnseenAttempt
 from ipamd.cloud.model_data import DATA_DIR
-from ipamd.cloud.retries import AT_MOST_ONCE, HURRIED, IDEMPOTENT, SETTLING, RetryPolicy
+from ipamd.cloud.retries import AT_MOST_ONCE, ATTACHING, HURRIED, IDEMPOTENT, SETTLING, NotAttachedYet, RetryPolicy
 from ipamd.config import CloudConfig
 from ipamd.model.cloud import DescribedEni, EniRequest
 from ipamd.model.eni import InstanceLimits
@@ -49,7 +49,7 @@ class BotoEc2:
         self,
         config: CloudConfig,
         *,
-        region: str,
+        region: Callable[[], str],
         clock: Clock,
         sleep: Callable[[float], None] = time.sleep,
         budget: CallBudget | None = None,
@@ -83,6 +83,22 @@ class BotoEc2:
         if not entries:
             raise incomplete(eni_id, "NetworkInterfaces")
         return described_eni(entries[0])
+
+    def describe_attached_eni(self, eni_id: EniId) -> DescribedEni:
+        """Describe one ENI once it is attached; CloudError if that takes longer than a minute."""
+
+        def look() -> DescribedEni:
+            eni = self.describe_eni(eni_id)
+            if eni.attachment_status != "attached":
+                raise NotAttachedYet(eni.attachment_status or "not attached")
+            return eni
+
+        try:
+            return ATTACHING.retrying(self._clock, self._sleep)(look)
+        except NotAttachedYet as exc:
+            raise CloudError(
+                f"ENI {eni_id} is not attached after {ATTACHING.total_s:.0f} s", details=f"EC2 says: {exc}; it is looked at again"
+            ) from exc
 
     def subnet_cidr(self, subnet_id: SubnetId) -> IPv4Network:
         """The subnet's IPv4 block; asked once."""
@@ -150,10 +166,10 @@ class BotoEc2:
         self._call("ModifyNetworkInterfaceAttribute", eni_id, params, SETTLING, about=attachment_id)
 
     def detach_eni(self, attachment_id: str) -> None:
-        """Detach; an attachment that is gone is fine."""
+        """Detach, waiting for an attach to finish; an attachment that is gone is fine."""
         try:
             params = {"AttachmentId": attachment_id}
-            self._call("DetachNetworkInterface", attachment_id, params, IDEMPOTENT, about=attachment_id)
+            self._call("DetachNetworkInterface", attachment_id, params, SETTLING, about=attachment_id)
         except CloudNotFoundError:
             _log.info("attachment %s is gone already", attachment_id)
 

@@ -186,7 +186,9 @@ UNSENT_NAMES = frozenset({"ConnectTimeoutError", "EndpointConnectionError", "Pro
 
 UNANSWERED_NAMES = frozenset({"ReadTimeoutError", "ConnectionClosedError", "HTTPClientError", "ResponseStreamingError"})
 
-CREDENTIAL_NAMES = frozenset({"NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError"})
+CREDENTIAL_NAMES = frozenset(
+    {"NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError", "MetadataRetrievalError"}
+)
 
 
 def refused(api: str, subject: str, *, code: str, message: str, status: int) -> AttemptError:

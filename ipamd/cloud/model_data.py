@@ -1,6 +1,6 @@
 """Where the trimmed AWS data is, whether it may be used, and a botocore loader that reads it.
 
-botocore describes EC2 in 5 MB of JSON, of which we call ten operations; holding it all is what makes a client cost tens of
+botocore describes EC2 in 4.3 MB of JSON, of which we call ten operations; holding it all is what makes a client cost tens of
 megabytes. `trim_model.py` writes what we need into `data/` at build time; nothing of botocore is committed. Data of another
 botocore than the installed one is never used: a parser and its model belong together. Imports botocore inside functions only.
 """

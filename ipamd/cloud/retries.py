@@ -49,15 +49,24 @@ class RetryPolicy:
 
 
 IDEMPOTENT = RetryPolicy((ThrottledAttempt, UnsentAttempt, UnansweredAttempt, UnseenAttempt), attempts=6, total_s=30.0)
-"""Calls that may be sent twice: Describe, Create with its token, Attach, Detach, Unassign. Ours: 6 tries wait 3 s on
+"""Calls that may be sent twice: Describe, Create with its token, Attach, Unassign. Ours: 6 tries wait 3 s on
 average and 6 s at most, which a blip survives; the pool loop comes back by itself after that."""
 
 AT_MOST_ONCE = RetryPolicy((ThrottledAttempt, UnsentAttempt, UnseenAttempt), attempts=6, total_s=30.0)
 """AssignPrivateIpAddresses has no client token: after a lost answer, only Describe may say what happened."""
 
 SETTLING = RetryPolicy((*IDEMPOTENT.on, BusyAttempt), attempts=40, total_s=60.0)
-"""Delete and Modify while a detach or attach is under way. Ours: detaches take seconds, and the incumbent's 303 s
+"""Detach, Delete and Modify while another attach or detach is under way. Ours: detaches take seconds, and the incumbent's 303 s
 (upstream_reference 2.12) hold its whole pool loop; an open intent brings us back later (I9)."""
 
 HURRIED = RetryPolicy((), attempts=1, total_s=0.0)
 """Where a good answer is at hand without EC2: instance limits at start (design 6)."""
+
+
+class NotAttachedYet(Exception):
+    """EC2 described the ENI, and its attachment is still under way."""
+
+
+ATTACHING = RetryPolicy((NotAttachedYet,), attempts=40, total_s=60.0, wait_cap_s=2.0)
+"""Waiting for an attachment, one Describe per look. Ours: attaches take 1 to 10 s; the incumbent waits up to 162 s at worst
+(upstream_reference 2.12), we come back through the open intent."""

@@ -57,14 +57,22 @@ class Disk:
         self._engine = engine
         with refusals(f"opening {path}"):
             self.connection: Connection = engine.connect()
+        driver = self.connection.connection.driver_connection
+        if not isinstance(driver, sqlite3.Connection):
+            raise DatastoreError(f"{path} is open without a driver", details="a defect of ours")
+        self._driver = driver
         self._identity = self._files()
 
     def begin(self) -> None:
         """Start a transaction. Raises: DatastoreError."""
         if self._broken:
             raise DatastoreError(f"{self.path} is out of use", details=self._broken)
-        with refusals("beginning a transaction"):
-            self.connection.begin()
+        try:
+            with refusals("beginning a transaction"):
+                self.connection.begin()
+        except DatastoreError:
+            self.rollback()
+            raise
 
     def commit(self) -> None:
         """Make the transaction durable. Raises: DatastoreError, and then it is still to be rolled back."""
@@ -77,10 +85,16 @@ class Disk:
             self.connection.commit()
 
     def rollback(self) -> None:
-        """Undo the transaction; if even that fails, nothing is begun any more."""
+        """Undo the transaction; if even that fails, nothing is begun any more.
+
+        SQLAlchemy regards a transaction as over once COMMIT was tried, and then rolls back nothing; SQLite keeps it open when
+        COMMIT fails. So the driver is asked whether one is left.
+        """
         try:
             self.connection.rollback()
-        except SQLAlchemyError as error:
+            if self._driver.in_transaction:
+                self._driver.rollback()
+        except (SQLAlchemyError, sqlite3.Error) as error:
             self._broken = f"a rollback failed ({error}): restart ipamd"
 
     def execute(

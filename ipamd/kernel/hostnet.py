@@ -71,11 +71,11 @@ class KernelHostNetwork:
         Raises: WiringError, KernelDumpError.
         """
         with self._lock:
-            sentences = self._repair_node(identity)
+            sentences = []
             for eni in enis:
                 if not eni.is_primary:
                     sentences += self._audit_eni(eni)
-        return sentences
+            return sentences + self._repair_node(identity)
 
     def _audit_eni(self, eni: Eni) -> list[str]:
         """Repair one ENI; what cannot be repaired is a sentence, so that the others have their turn. Raises: KernelDumpError."""

@@ -84,5 +84,6 @@ class Nftables:
 
 
 def _one_line(errors: bytes) -> str:
-    lines = [line.strip() for line in errors.decode("utf-8", "replace").splitlines()]
-    return "; ".join(line for line in lines if line and set(line) != {"^"}) or "no text from libnftables"
+    """Keep what is said, not the echo of our commands (which shows the first line of the buffer, whichever is meant)."""
+    said = [line.strip() for line in errors.decode("utf-8", "replace").splitlines() if "Error:" in line]
+    return "; ".join(said) or "no text from libnftables"

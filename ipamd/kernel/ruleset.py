@@ -3,7 +3,7 @@
     mark_in   prerouting  mangle (-150)    before kube-proxy's DNAT: NodePort connections that come in on the primary ENI get
                                            the bit in their conntrack mark; packets of sandboxes get it back from there
     mark_out  prerouting  dstnat+10 (-90)  after DNAT: a sandbox's new connections to outside the VPC get the bit
-    snat      postrouting srcnat+10 (110)  after kube-proxy and portmap had their say: SNAT to the node's primary address
+    snat_out  postrouting srcnat+10 (110)  after kube-proxy and portmap had their say: SNAT to the node's primary address
 
 The bit leads to table main (rule 1024), that is, out by the primary ENI, where the SNAT address is valid. Restates
 upstream_reference 3.5. Different on purpose: marks of others are kept (the incumbent's nft flavour overwrites the whole mark),
@@ -94,7 +94,7 @@ def _snat(config: NetworkConfig, primary_address: IPv4Address) -> str:
         "ip daddr @exempt return",
         f"fib daddr type != local snat to {primary_address}{PORT_FLAGS[config.randomize_snat]}",
     ]
-    return _chain("snat", "type nat hook postrouting priority srcnat + 10; policy accept;", rules)
+    return _chain("snat_out", "type nat hook postrouting priority srcnat + 10; policy accept;", rules)
 
 
 def _chain(name: str, head: str, rules: Iterable[str]) -> str:

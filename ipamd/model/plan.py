@@ -179,7 +179,7 @@ def deficit_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
     """Addresses the pool is short of, waiting ADDs included.
 
     With IP targets: max(W - free, M - total, 0), where free excludes cooling (I8). Without: what makes the free count reach
-    WARM_ENI_TARGET whole ENIs (or WARM_PREFIX_TARGET prefixes), and at least one free address.
+    WARM_ENI_TARGET whole ENIs (in prefix mode WARM_PREFIX_TARGET prefixes), and at least one free address.
     """
     counts = snapshot.counts
     waiting = max(snapshot.waiting_count - counts.free, 0)
@@ -236,7 +236,7 @@ def addresses_per_eni(limits: InstanceLimits, settings: PoolSettings) -> int:
 
 
 def _warm_unit(snapshot: PoolSnapshot, settings: PoolSettings) -> tuple[int, int]:
-    if settings.prefix_delegation and settings.warm_prefix_target:
+    if settings.prefix_delegation:
         return ADDRESSES_PER_PREFIX, settings.warm_prefix_target
     return addresses_per_eni(snapshot.limits, settings), settings.warm_eni_target
 

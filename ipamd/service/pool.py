@@ -107,8 +107,9 @@ class PoolService:
             if self._is_blocked():
                 return decided
             try:
-                self._growth.settle()
-                if decided.actions:
+                if self._growth.has_unsettled():
+                    self._growth.settle()  # its outcome changes what is needed: plan anew
+                else:
                     self._growth.carry_out(decided.actions[0])
                 self._error_pause = ERROR_PAUSE_FIRST
                 self._health.regain("ec2")

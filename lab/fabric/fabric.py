@@ -1,8 +1,9 @@
 """The VPC router: follows EC2's events and makes the kernel agree with them.
 
-Guards: a packet passes only if EC2 says that its source is on the ENI it comes from, and arrives only where EC2 says that its
-destination is. Events come in commit order from one thread, and each is applied before the next is taken, so after
-`Vpc.drain` the wires are as EC2 says. An address that moves from one ENI to another is given up first: two ports never own it.
+Guards: a packet passes only if EC2 says that its source is on the ENI it comes from, and arrives only where EC2
+says that its destination is. Events come in commit order from one thread, and each is applied before the next is
+taken, so after `Vpc.drain` the wires are as EC2 says. An address that moves from one ENI to another is given up
+first: two ports never own it.
 
 Lifetime: the namespace is held by this object alone; closing it, or the death of the process, destroys every port, and
 with the ports the nodes' interfaces.
@@ -77,14 +78,6 @@ class Fabric:
                     self._wire(plug)
             self._changed.notify_all()
 
-    def disconnect(self, instance_id: str) -> None:
-        """Cut an instance's wires and forget its namespace; for a node that ends while the VPC goes on."""
-        with self._changed:
-            self._state.netns_of.pop(instance_id, None)
-            for plug in [plug for plug in self._state.plugs.values() if plug.instance_id == instance_id]:
-                self._cut(plug)
-                plug.told = None
-
     def handle(self, event: VpcEvent) -> None:
         """Apply one event of the Vpc; a failure is recorded in `problems`, for the dispatcher has other listeners."""
         with self._changed:
@@ -154,6 +147,7 @@ class Fabric:
             ]
         )
         self._netns.sysctl(port.port_sysctls(eni.eni_id))
+        node.sysctl(port.interface_sysctls(eni))
         plug.told = frozenset()
         self._tell(plug)
         if port.is_primary(eni):

@@ -1,10 +1,10 @@
 """A network namespace held by a file descriptor, and the one thread that lives in it.
 
 `setns` and `unshare` belong to a thread, so each namespace gets a thread of its own and whatever must happen inside
-(sockets, `ip`, `nft`, sysctls) is sent there; child processes and sockets that the thread makes are born inside. The lab's own
-threads never leave the machine's namespace, and nothing is ever run in the machine's namespace.
-Rejected: named namespaces (a name outlives a crash), `ip netns exec` (remounts /sys), pyroute2 (opens its sockets lazily in
-whichever thread calls, that is, in the wrong namespace).
+(sockets, `ip`, `nft`, sysctls) is sent there; child processes and sockets that the thread makes are born inside.
+The lab's own threads never leave the machine's namespace, and nothing is ever run in the machine's namespace.
+Rejected: named namespaces (a name outlives a crash), `ip netns exec` (remounts /sys), pyroute2 (opens its sockets
+lazily in whichever thread calls, that is, in the wrong namespace).
 """
 
 from __future__ import annotations
@@ -84,9 +84,7 @@ class Netns:
         """Run a command inside with `script` on its standard input; return its standard output."""
         try:
             done = self.call(
-                lambda: subprocess.run(
-                    argv, input=script, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False
-                )
+                lambda: subprocess.run(argv, input=script, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False)
             )
         except subprocess.TimeoutExpired as exc:
             raise FabricError(f"in {self.name}: {' '.join(argv)} took over {COMMAND_TIMEOUT_S:.0f} s") from exc

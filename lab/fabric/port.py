@@ -1,9 +1,9 @@
 """What one attached ENI needs of the kernel, as text for `ip -batch`; pure, so that it can be read and tested as text.
 
-The fabric's end of the veth pair is the *port*. EC2 never asks who has a secondary address: it knows which ENI it is on. So
-every address and prefix is routed to one made-up next hop per port, and that next hop has a permanent neighbour entry with the
-ENI's MAC (one entry per ENI instead of one per address). In the other direction the port answers ARP for every address (proxy ARP),
-because a node believes its whole subnet to be on the wire.
+The fabric's end of the veth pair is the *port*. EC2 never asks who has a secondary address: it knows which ENI it
+is on. So every address and prefix is routed to one made-up next hop per port, and that next hop has a permanent
+neighbour entry with the ENI's MAC (one entry per ENI instead of one per address). In the other direction the port
+answers ARP for every address (proxy ARP), because a node believes its whole subnet to be on the wire.
 """
 
 from __future__ import annotations
@@ -55,6 +55,15 @@ def port_sysctls(eni_id: str) -> dict[str, str]:
         f"ipv4/conf/{port}/rp_filter": "0",
         f"ipv4/conf/{port}/send_redirects": "0",
     }
+
+
+def interface_sysctls(eni: Eni) -> dict[str, str]:
+    """Ask again after 100 ms, not 1 s, when the first ARP request after link-up is not answered.
+
+    Measured: in 10 % of link-ups the port's queue is activated (by the kernel's linkwatch work) after the request came, and its
+    answer is lost. A wire of EC2 has no such moment, and a second's silence would look like the source check at work.
+    """
+    return {f"ipv4/neigh/{interface_name(eni)}/retrans_time_ms": "100"}
 
 
 def dhcp_lines(eni: Eni) -> list[str]:

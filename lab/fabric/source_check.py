@@ -1,9 +1,9 @@
 """EC2's source check as one nftables table: a packet passes only if its source address is on the ENI it comes from.
 
-The set of (port, source) pairs is the whole truth; it is changed in one transaction, so that no packet sees half of a change.
-What does not match is counted by (port, source) and dropped without an answer, as EC2 does. Link-local destinations
-(instance metadata among them) are never carried: they belong to the node. Checked before routing, so that the router's
-own addresses are no way round it.
+The set of (port, source) pairs is the whole truth; it is changed in one transaction, so that no packet sees half of
+a change. What does not match is counted by (port, source) and dropped without an answer, as EC2 does. Link-local
+destinations (instance metadata among them) are never carried: they belong to the node. Checked before routing, so
+that the router's own addresses are no way round it.
 """
 
 from __future__ import annotations
@@ -49,11 +49,7 @@ def install(netns: Netns) -> None:
 
 def change(netns: Netns, port: str, *, added: Iterable[IPv4Network], removed: Iterable[IPv4Network]) -> None:
     """Allow and forbid sources on one port, in one transaction; `removed` must be allowed now."""
-    script = "".join(
-        f'{verb} element {TABLE} allowed {{ {", ".join(f"{chr(34)}{port}{chr(34)} . {_span(net)}" for net in nets)} }}\n'
-        for verb, nets in (("delete", sorted(removed)), ("add", sorted(added)))
-        if nets
-    )
+    script = _element("delete", port, removed) + _element("add", port, added)
     if script:
         netns.tool(["nft", "-f", "-"], script=script)
 
@@ -65,6 +61,11 @@ def drop_counts(netns: Netns) -> dict[tuple[str, IPv4Address], int]:
         if "set" in item:
             return dict(_count(element["elem"]) for element in item["set"].get("elem", []))
     raise FabricError("the source check's set of drops is missing")
+
+
+def _element(verb: str, port: str, networks: Iterable[IPv4Network]) -> str:
+    elements = ", ".join(f'"{port}" . {_span(network)}' for network in sorted(networks))
+    return f"{verb} element {TABLE} allowed {{ {elements} }}\n" if elements else ""
 
 
 def _count(element: dict[str, Any]) -> tuple[tuple[str, IPv4Address], int]:

@@ -1,9 +1,11 @@
 """A real containerd for one lab node, on the default paths, which are the node's own (lab/node/init.py).
 
-Measured traps: without `restrict_oom_score_adj` runc cannot start a sandbox where CAP_SYS_RESOURCE is missing; an imported
-image is invisible to CRI until its event handler has seen it, and RunPodSandbox would go to the network for it, so `start` waits
-for ImageStatus; where cgroup v2 carries no cpu controller (hybrid machines) runc cannot write cpu.weight, so CRI is told to set no
-limits, and each sandbox still has a cgroup of its own; disabling `io.containerd.runtime.v1.linux` (unused) takes 1.6's CRI plugin with it; the `loopback` plugin is executed for every sandbox before ours and must be in the bin directory.
+Measured traps: without `restrict_oom_score_adj` runc cannot start a sandbox where CAP_SYS_RESOURCE is missing; an
+imported image is invisible to CRI until its event handler has seen it, and RunPodSandbox would go to the network
+for it, so `start` waits for ImageStatus; where cgroup v2 carries no cpu controller (hybrid machines) runc cannot
+write cpu.weight, so CRI is told to set no limits, and each sandbox still has a cgroup of its own; disabling
+`io.containerd.runtime.v1.linux` (unused) takes 1.6's CRI plugin with it; the `loopback` plugin is executed for
+every sandbox before ours and must be in the bin directory.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from pathlib import Path
 
 from lab.node import pause
 from lab.node.errors import NodeError
-from lab.node.process import NodeProcess, Spawner
+from lab.node.process import BASE_ENVIRONMENT, NodeProcess, Spawner
 
 SOCKET = "/run/containerd/containerd.sock"
 LOG = "/var/log/containerd.log"
@@ -60,12 +62,13 @@ def plugin_binary(name: str) -> Path | None:
     return next((path for path in candidates if path.is_file()), None)
 
 
-def start(spawner: Spawner, *, root: str, write_file: Callable[[str, bytes, int], None]) -> NodeProcess:
+def start(spawner: Spawner, *, root: str, write_file: Callable[[str, bytes, int], None], directory: str = "") -> NodeProcess:
     """Start containerd and return when CRI serves and knows the pause image.
 
     Args:
         root: the node's root as this process sees it (`/proc/PID/root`).
         write_file: writes a file in the node (path, content, mode).
+        directory: where another containerd, its shim and ctr are, to be found before the machine's; not below /run.
     Raises: NodeError with the end of containerd's log.
     """
     loopback = plugin_binary("loopback")
@@ -76,11 +79,12 @@ def start(spawner: Spawner, *, root: str, write_file: Callable[[str, bytes, int]
     config = CONFIG.replace("@disable_cgroup@", "false" if "cpu" in controllers else "true")
     write_file(CONFIG_PATH, config.encode(), 0o644)
     write_file("/run/pause.tar", pause.image_archive(), 0o644)
-    process = spawner.spawn(["/bin/sh", "-c", f"exec containerd --config {CONFIG_PATH} >{LOG} 2>&1"])
+    env = {"PATH": f"{directory}:{BASE_ENVIRONMENT['PATH']}"} if directory else {}
+    process = spawner.spawn(["/bin/sh", "-c", f"exec containerd --config {CONFIG_PATH} >>{LOG} 2>&1"], env=env)
     deadline = time.monotonic() + START_DEADLINE_S
     try:
         _wait(lambda: _listens(root + SOCKET), process, deadline, "serve")
-        spawner.run(["ctr", "--namespace", "k8s.io", "images", "import", "/run/pause.tar"])
+        spawner.run(["ctr", "--namespace", "k8s.io", "images", "import", "/run/pause.tar"], env=env)
         _wait(lambda: _knows_image(root + SOCKET), process, deadline, f"see the image {pause.IMAGE}")
     except NodeError as exc:
         log = spawner.run(["tail", "-n", "5", LOG], check=False).stdout
@@ -109,11 +113,11 @@ def _knows_image(path: str) -> bool:
 
     spec = _field(pause.IMAGE.encode())
     with grpc.insecure_channel(f"unix:{path}", options=[("grpc.default_authority", "localhost")]) as channel:
-        call = channel.unary_unary("/runtime.v1.ImageService/ImageStatus")
+        call = channel.unary_unary("/runtime.v1.ImageService/ImageStatus", bytes, bytes)
         try:
             answer: bytes = call(_field(spec), timeout=5, wait_for_ready=True)
         except grpc.RpcError as exc:
-            if isinstance(exc, grpc.Call) and exc.code() is grpc.StatusCode.UNIMPLEMENTED:
+            if getattr(exc, "code", lambda: None)() is grpc.StatusCode.UNIMPLEMENTED:
                 raise NodeError("containerd serves no CRI: its CRI plugin did not load") from exc
             return False
     return answer[:1] == b"\x0a"  # field 1, the image, is present

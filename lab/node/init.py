@@ -1,13 +1,16 @@
-# ruff: noqa: PTH, SIM105 - pathlib and contextlib would double the start time of a process without site-packages
+# ruff: noqa: PTH102, PTH103, PTH123, SIM105
+# (pathlib and contextlib would double the start time of a process that is started for every node)
 """PID 1 of a lab node: builds the node's mounts, starts what the lab asks for, reaps, and dies with the lab.
 
-Runs as `python -I -S init.py`, so it imports nothing of the project. The lab starts it as the first process of fresh network,
-mount, PID, UTS and IPC namespaces; everything the node ever runs is a descendant. When the control socket closes (the lab
-closed it, or was killed), this process exits, the kernel kills the whole PID namespace, and mounts and netns go with it.
-Rejected: PR_SET_PDEATHSIG and `unshare --kill-child`, which fire when the parent *thread* ends, not the process.
+Runs as `python -I -S init.py`, so it imports nothing of the project. The lab starts it as the first process of
+fresh network, mount, PID, UTS and IPC namespaces; everything the node ever runs is a descendant. When the control
+socket closes (the lab closed it, or was killed), this process exits, the kernel kills the whole PID namespace, and
+mounts and netns go with it. Rejected: PR_SET_PDEATHSIG and `unshare --kill-child`, which fire when the parent
+*thread* ends, not the process.
 
-The machine's root stays visible, but /run is a tmpfs and /etc, /opt and /var are overlays whose upper half lives in it, so the
-real default paths of containerd and CNI are the node's own. Control messages (SOCK_SEQPACKET, JSON with file descriptors):
+The machine's root stays visible, but /run is a tmpfs and /etc, /opt and /var are overlays whose upper half lives in
+it, so the real default paths of containerd and CNI are the node's own. Control messages (SOCK_SEQPACKET, JSON with
+file descriptors):
 
     lab -> init   {"argv", "env", "cwd", "netns"} + fds [stdin, stdout, stderr, notify]
     init -> notify  {"pid": in the node's PID namespace} + pidfd, later {"status": wait status}; or {"error": text}

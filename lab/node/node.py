@@ -1,8 +1,8 @@
 """One lab node: an EC2 instance's inside. Namespaces, PID 1, containerd, and the link-local endpoints of Amazon.
 
-Containment by construction: everything that runs in the node descends from its PID 1, which ends when our control socket does; the
-kernel then ends the rest. Nothing of a node is written to the machine's file system, except what its processes write outside /run,
-/etc, /opt and /var (they see the machine's root, and are trusted).
+Containment by construction: everything that runs in the node descends from its PID 1, which ends when our control
+socket does; the kernel then ends the rest. Nothing of a node is written to the machine's file system, except what
+its processes write outside /run, /etc, /opt and /var (they see the machine's root, and are trusted).
 """
 
 from __future__ import annotations
@@ -89,9 +89,9 @@ class Node:
             self._cri = SandboxClient(self.root + containerd.SOCKET)
         return self._cri
 
-    def start_containerd(self) -> None:
-        """Start containerd (again, if it was killed) and return when it can run sandboxes."""
-        self.containerd = containerd.start(self._spawner, root=self.root, write_file=self.write_file)
+    def start_containerd(self, directory: str = "") -> None:
+        """Start containerd (again, if it was killed; or another one, from `directory`); return when it can run sandboxes."""
+        self.containerd = containerd.start(self._spawner, root=self.root, write_file=self.write_file, directory=directory)
 
     def spawn(self, argv: Sequence[str], **options: Any) -> NodeProcess:
         """Start a process in the node; options as in `Spawner.spawn`: env, stdin, stdout, stderr, cwd, netns."""
@@ -167,6 +167,7 @@ class Node:
         except subprocess.TimeoutExpired:
             self._init.kill()
             self._init.wait()
+        self._spawner.release()
         self.netns.close()
 
 
@@ -181,9 +182,7 @@ def _start_init(name: str, control: socket.socket, cgroup: str) -> subprocess.Po
                 errno = ctypes.get_errno()
                 raise OSError(errno, f"unshare: {os.strerror(errno)}")
             result.append(
-                subprocess.Popen(
-                    argv, pass_fds=[control.fileno()], stdin=subprocess.DEVNULL, cwd="/", start_new_session=True
-                )
+                subprocess.Popen(argv, pass_fds=[control.fileno()], stdin=subprocess.DEVNULL, cwd="/", start_new_session=True)
             )
         except OSError as exc:
             result.append(exc)

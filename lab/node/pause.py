@@ -1,9 +1,9 @@
 """The pause image: a static program of about 200 bytes, written without a compiler, in an OCI archive.
 
-A sandbox needs one process that holds its namespaces and does nothing. As PID 1 it must reap what is re-parented to it
-and end on SIGTERM (PID 1 ignores signals that it did not ask for). So: SIGCHLD ignored with SA_NOCLDWAIT (the kernel reaps),
-SIGTERM and SIGINT blocked and awaited with rt_sigtimedwait, then exit(0). No library, no file, no network is needed to build
-it. The aarch64 program is checked by its bytes only; the x86_64 one runs in every lab.
+A sandbox needs one process that holds its namespaces and does nothing. As PID 1 it must reap what is re-parented to
+it and end on SIGTERM (PID 1 ignores signals that it did not ask for). So: SIGCHLD ignored with SA_NOCLDWAIT (the
+kernel reaps), SIGTERM and SIGINT blocked and awaited with rt_sigtimedwait, then exit(0). No library, no file, no
+network is needed to build it. The aarch64 program is checked by its bytes only; the x86_64 one runs in every lab.
 """
 
 from __future__ import annotations
@@ -76,8 +76,9 @@ def pause_program(machine: str | None = None) -> bytes:
 def _x86_64(sigset: int, action: int) -> bytes:
     def call(number: int, rdi: int, rsi: int) -> bytes:
         """mov eax, edi, esi; xor edx, edx; mov r10d, 8; syscall (Intel SDM; syscall convention of the x86-64 psABI)."""
-        registers = b"".join(bytes([opcode]) + struct.pack("<I", value) for opcode, value in
-                             ((0xB8, number), (0xBF, rdi), (0xBE, rsi)))
+        registers = b"".join(
+            bytes([opcode]) + struct.pack("<I", value) for opcode, value in ((0xB8, number), (0xBF, rdi), (0xBE, rsi))
+        )
         return registers + b"\x31\xd2" + b"\x41\xba\x08\x00\x00\x00" + b"\x0f\x05"
 
     wait = call(128, sigset, 0) + b"\x85\xc0"  # rt_sigtimedwait; test eax, eax

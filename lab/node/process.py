@@ -1,7 +1,7 @@
 """Processes in a node: started by the node's PID 1, held from outside by pidfd.
 
-`nsenter` was rejected: it forks, so the caller holds the PID of nsenter and not of the process it wants to kill -9. Here
-PID 1 forks, passes a pidfd back, and the kernel tells which PID that is in our own PID namespace.
+`nsenter` was rejected: it forks, so the caller holds the PID of nsenter and not of the process it wants to kill -9.
+Here PID 1 forks, passes a pidfd back, and the kernel tells which PID that is in our own PID namespace.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ File = int | IO[bytes] | IO[str] | None  # None: /dev/null
 class NodeProcess:
     """One process of a node; like subprocess.Popen, with `pid` as the machine sees it.
 
-    Concurrency: one waiter at a time; signals from any thread.
+    Concurrency: any thread may wait, ask and send signals.
     """
 
     def __init__(self, argv: Sequence[str], *, pidfd: int, notify: socket.socket) -> None:
@@ -45,6 +45,7 @@ class NodeProcess:
         self.pid = _pid_of(pidfd)
         self._pidfd = pidfd
         self._notify = notify
+        self._lock = threading.Lock()  # a leaf: collecting the exit code and using the pidfd exclude each other
 
     def fileno(self) -> int:
         """A descriptor that is readable from the process's end on; valid until `wait` or `poll` has told the exit code."""
@@ -55,14 +56,18 @@ class NodeProcess:
 
         Raises: subprocess.TimeoutExpired.
         """
-        if self.returncode is None:
-            if not select.select([self._notify], [], [], timeout)[0]:
+        while self.returncode is None:
+            poll = select.poll()  # not select(), which knows 1024 descriptors only
+            try:
+                poll.register(self._notify, select.POLLIN)
+                is_over = bool(poll.poll(None if timeout is None else timeout * 1000))
+            except (OSError, ValueError):
+                continue  # another thread has just collected the exit code
+            if not is_over:
                 raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
-            message = self._notify.recv(4096)  # empty: PID 1 was killed, and everything with it
-            status = json.loads(message)["status"] if message else signal.SIGKILL
-            self.returncode = os.waitstatus_to_exitcode(status)
-            self._notify.close()
-            os.close(self._pidfd)
+            with self._lock:
+                if self.returncode is None:
+                    self.returncode = self._collect()
         return self.returncode
 
     def poll(self) -> int | None:
@@ -74,9 +79,17 @@ class NodeProcess:
 
     def send_signal(self, number: signal.Signals | int) -> None:
         """Send a signal; nothing happens to a process that has ended."""
-        if self.returncode is None:
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._pidfd, number)
+        with self._lock:
+            if self.returncode is None:
+                with suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(self._pidfd, number)
+
+    def _collect(self) -> int:
+        message = self._notify.recv(4096)  # empty: PID 1 was killed, and everything with it
+        status = json.loads(message)["status"] if message else signal.SIGKILL
+        self._notify.close()
+        os.close(self._pidfd)
+        return os.waitstatus_to_exitcode(status)
 
     def terminate(self) -> None:
         """Send SIGTERM."""
@@ -94,6 +107,7 @@ class Spawner:
         self._control = control
         self._node = node
         self._lock = threading.Lock()
+        self._running: list[NodeProcess] = []
 
     def spawn(
         self,
@@ -133,7 +147,10 @@ class Spawner:
             ours.close()
             raise NodeError(f"node {self._node} cannot start {argv[0]}: {answer['error']}")
         ours.settimeout(None)
-        return NodeProcess(argv, pidfd=pidfds[0], notify=ours)
+        process = NodeProcess(argv, pidfd=pidfds[0], notify=ours)
+        with self._lock:
+            self._running = [*(each for each in self._running if each.returncode is None), process]
+        return process
 
     def run(
         self, argv: Sequence[str], *, stdin_bytes: bytes = b"", timeout_s: float = 30.0, check: bool = True, **rest: Any
@@ -162,6 +179,13 @@ class Spawner:
         if check and code:
             raise NodeError(f"node {self._node}: {' '.join(argv)} ended with {code}: {stderr or stdout}")
         return subprocess.CompletedProcess(list(argv), code, stdout, stderr)
+
+    def release(self) -> None:
+        """Let go of every process whose end nobody has asked for; call it once PID 1 has ended, and all of them with it."""
+        with self._lock:
+            for process in self._running:
+                process.wait(START_TIMEOUT_S)
+            self._running.clear()
 
 
 def _receive_fd(sock: socket.socket) -> tuple[bytes, list[int], int, Any]:

@@ -16,7 +16,7 @@ from ipaddress import IPv4Address
 
 
 class LabError(Exception):
-    """Wrong use of the lab itself: an unknown subnet in add_instance, a malformed fault."""
+    """Wrong use of the lab itself: overlapping subnets, a malformed fault."""
 
 
 class Ec2Error(Exception):

@@ -3,7 +3,7 @@
 One object, one truth: the HTTP faces (lab/ec2, lab/imds) and the fabric hold nothing of their own. Operators build it
 with the `add_*` methods; the API calls of clients come through `interfaces` and are written into the call log.
 Rejected: a moto server underneath, because it does not enforce limits, subnets or delays, and tells nobody of changes.
-Over 300 lines because it is the facade: each method is one step of the lab's vocabulary and a few lines long.
+Over 250 lines because it is the facade: each method is one step of the lab's vocabulary and a few lines long.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the plugin's contract tests share: the built plugin, a way to run it as a process, a real gRPC daemon and raw peers.
 
-Everything lives below tmp_path and on Unix sockets there. Nothing sleeps to wait for something: servers listen before a plugin is started,
-and processes are awaited with a bound.
+Everything lives below tmp_path and on Unix sockets there. Nothing sleeps to wait for something: servers listen before a plugin
+is started, and processes are awaited with a bound.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -28,6 +29,10 @@ from ipamd.pb import cni_pb2, cni_pb2_grpc
 
 REPOSITORY = Path(__file__).parents[3]
 DEBIAN_PYTHON = Path("/usr/bin/python3")
+# A built one-file binary takes the place of the interpreted plugin in every test that starts one.
+BINARY = os.environ.get("VPC_CNI_BINARY")
+MICROPYTHON = shutil.which("micropython")
+MICROPYTHON_PATH = f"{REPOSITORY}:{Path(__file__).with_name('micropython_unix')}"
 RUN_BOUND_S = 70  # above the longest deadline of a verb
 CONTAINER_ID = "5a" * 32
 
@@ -103,7 +108,7 @@ class Daemon(cni_pb2_grpc.CniServicer):
         self.reply: Callable[[cni_pb2.ExecRequest], cni_pb2.ExecReply] = lambda _: cni_pb2.ExecReply(protocol=1)
         self.abort: tuple[grpc.StatusCode, str] | None = None
 
-    def Exec(self, request: cni_pb2.ExecRequest, context: Any) -> cni_pb2.ExecReply:  # noqa: N802 (the contract's name)
+    def Exec(self, request: cni_pb2.ExecRequest, context: Any) -> cni_pb2.ExecReply:
         self.requests.append(request)
         self.remaining_s.append(context.time_remaining())
         if self.abort:
@@ -162,6 +167,7 @@ def peer(run_dir: Path, behaviour: Callable[[socket.socket], None]) -> Iterator[
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
+    """An empty run directory as the daemon makes it."""
     path = tmp_path / "run"
     path.mkdir(mode=0o700)
     return path
@@ -180,9 +186,14 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return files
 
 
-@pytest.fixture(params=["debian", "tests"])
+@pytest.fixture(params=["debian", "tests", *(["micropython"] if MICROPYTHON else []), *(["binary"] if BINARY else [])])
 def plugin(request: pytest.FixtureRequest, built: dict[str, Path], run_dir: Path) -> Plugin:
-    """The plugin as installed, once per interpreter."""
+    """The plugin as installed, once per interpreter that is here."""
+    if request.param == "binary":
+        return Plugin([str(BINARY)], run_dir)
+    if request.param == "micropython":
+        flow = "from cni_plugin import vpc_cni; vpc_cni.main()"
+        return Plugin([str(MICROPYTHON), "-X", "heapsize=64m", "-c", flow], run_dir, {"MICROPYPATH": MICROPYTHON_PATH})
     if request.param not in built:
         pytest.skip(f"{DEBIAN_PYTHON} is not installed")
     return Plugin([str(built[request.param])], run_dir)
@@ -191,7 +202,7 @@ def plugin(request: pytest.FixtureRequest, built: dict[str, Path], run_dir: Path
 @pytest.fixture
 def any_plugin(built: dict[str, Path], run_dir: Path) -> Plugin:
     """The plugin once, where the interpreter makes no difference to what is tested."""
-    return Plugin([str(next(iter(built.values())))], run_dir)
+    return Plugin([BINARY or str(next(iter(built.values())))], run_dir)
 
 
 @pytest.fixture
@@ -215,16 +226,19 @@ def daemon(run_dir: Path) -> Iterator[Daemon]:
 
 @pytest.fixture
 def serve(run_dir: Path) -> Callable[[Daemon], contextlib.AbstractContextManager[None]]:
+    """Make a daemon serve from now on, within the test."""
     return lambda daemon: serving(run_dir, daemon)
 
 
 @pytest.fixture
 def raw_peer(run_dir: Path) -> Callable[[Callable[[socket.socket], None]], contextlib.AbstractContextManager[None]]:
+    """Put something else than a daemon on the socket."""
     return lambda behaviour: peer(run_dir, behaviour)
 
 
 @pytest.fixture
 def new_daemon() -> Callable[[], Daemon]:
+    """A daemon that does not serve yet."""
     return Daemon
 
 

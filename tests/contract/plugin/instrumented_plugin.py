@@ -1,7 +1,8 @@
 """Run the plugin's main flow behind a seam that a test controls. Not a test; started as a process by the fixture `instrumented`.
 
 CLOCK_FACTOR: how much faster than real time the plugin's clock runs, so that a deadline of 60 s is over in a fraction of one.
-HALT_AT: "name" or "name:n": stop before the n-th (first) call of that seam function, say "halted" on standard error, wait to be killed.
+HALT_AT: "name" or "name:n": before the n-th (first) call of that seam function say "halted" on standard error and wait to be
+killed.
 FAIL_AT: "name:errno": that seam function fails with this errno on every call.
 """
 

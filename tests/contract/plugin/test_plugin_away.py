@@ -9,12 +9,14 @@ import pytest
 
 
 def leave_stale_socket(run_dir):
+    """What kill -9 leaves: a socket that nobody listens on."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(f"{run_dir}/ipamd.sock")
     listener.close()
 
 
 def remove_run_dir(run_dir):
+    """What a reboot leaves: nothing."""
     run_dir.rmdir()
 
 
@@ -27,7 +29,8 @@ def test_a_daemon_that_is_away_has_a_code_per_verb(plugin, run_dir, spooled, mak
     make_away(run_dir)
     for verb in ("ADD", "CHECK", "GC"):
         document = plugin.run(verb).error(11)
-        assert verb in document["msg"] and str(run_dir) in document["details"]
+        assert verb in document["msg"]
+        assert str(run_dir) in document["details"]
     plugin.run("STATUS").error(50)
     assert spooled() == []
     outcome = plugin.run("DEL", b'{"name":"vpc"}')
@@ -48,7 +51,8 @@ def test_a_run_directory_that_others_may_write_is_refused(any_plugin, daemon, ru
     """Whoever can write the directory can be the daemon: nothing is sent and nothing spooled, and the error says why."""
     run_dir.chmod(mode)
     document = any_plugin.run(verb).error(191)
-    assert str(run_dir) in document["msg"] and "write" in document["details"]
+    assert str(run_dir) in document["msg"]
+    assert "write" in document["details"]
     assert daemon.requests == []
     assert not (run_dir / "spool").exists()
 

@@ -19,14 +19,17 @@ SETTINGS = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 
 
 def silent(connection):
+    """Take the request, answer nothing."""
     connection.recv(65536)
 
 
 def half_an_answer(connection):
+    """Stop after the headers."""
     connection.sendall(SETTINGS + b"\x00\x00\x01\x01\x04\x00\x00\x00\x01")
 
 
 def does_not_read(connection):
+    """Accept, and not even read."""
     del connection
 
 
@@ -86,14 +89,17 @@ def test_standard_input_that_never_ends_is_an_io_error(instrumented, daemon, spo
     """A runtime that forgets to close our standard input gets code 5 within the deadline."""
     plugin = instrumented(CLOCK_FACTOR=str(FACTOR))
     process = plugin.start(verb)
-    assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
     process.stdin.write(b'{"cniVersion":"1.0.0",')
     process.stdin.flush()
     assert b'"code":5' in process.stdout.read()
     assert process.wait(10) == 1
     for stream in (process.stdin, process.stdout, process.stderr):
         stream.close()
-    assert daemon.requests == [] and spooled() == []
+    assert daemon.requests == []
+    assert spooled() == []
 
 
 def test_standard_output_that_nobody_reads_ends_the_process(instrumented, daemon):

@@ -13,14 +13,17 @@ SETTINGS = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 
 
 def frame(kind, flags, stream, payload):
+    """One HTTP/2 frame."""
     return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
 
 
 def literal(name, value):
+    """One header as literal without indexing."""
     return b"\x00" + bytes([len(name)]) + name + bytes([len(value)]) + value
 
 
 def message(payload, flag=0):
+    """One length-prefixed gRPC message."""
     return struct.pack(">BI", flag, len(payload)) + payload
 
 

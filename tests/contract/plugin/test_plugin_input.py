@@ -1,4 +1,4 @@
-"""What the runtime passes wrongly is answered by the plugin itself, with the code of the specification and the name of the culprit."""
+"""What the runtime passes wrongly is answered by the plugin itself: the code of the specification and the culprit's name."""
 
 from __future__ import annotations
 
@@ -79,7 +79,8 @@ def test_an_unknown_verb_is_refused(plugin, verb):
     with subprocess.Popen(
         plugin.argv, env=plugin.environment("ADD", CNI_COMMAND=verb), stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
-        assert process.stdout is not None and process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdin is not None
         assert b'"code":4' in process.stdout.read()  # standard input is still open here
         process.stdin.close()
         assert process.wait(10) == 1
@@ -101,14 +102,19 @@ def test_standard_input_is_capped(any_plugin, daemon, verb):
     assert any_plugin.run(verb, b"{" + b" " * ((1 << 20) - 2) + b"}").status == 0
 
 
+def write_for_ever(descriptor):
+    """Until the reader is gone."""
+    while True:
+        os.write(descriptor, b"x" * 65536)
+
+
 def test_endless_standard_input_ends_at_the_cap(any_plugin):
     """A writer that never stops is answered as soon as the cap is passed."""
     reader, writer = os.pipe()
     process = subprocess.Popen(any_plugin.argv, env=any_plugin.environment("ADD"), stdin=reader, stdout=subprocess.PIPE)
     os.close(reader)
     with pytest.raises(BrokenPipeError):
-        while True:
-            os.write(writer, b"x" * 65536)
+        write_for_ever(writer)
     os.close(writer)
     stdout, _ = process.communicate(timeout=10)
     assert b'"code":7' in stdout
@@ -116,12 +122,13 @@ def test_endless_standard_input_ends_at_the_cap(any_plugin):
 
 def test_closed_standard_input_is_an_io_error(plugin, daemon):
     """No standard input at all gives code 5."""
-    script = 'exec "$0" <&-'
+    script = 'exec "$0" "$@" <&-'
     finished = subprocess.run(
         ["/bin/sh", "-c", script, *plugin.argv], env=plugin.environment("ADD"), capture_output=True, timeout=20
     )
     assert finished.returncode == 1
-    assert b'"code":5' in finished.stdout and finished.stderr == b""
+    assert b'"code":5' in finished.stdout
+    assert finished.stderr == b""
 
 
 def test_a_reader_that_left_ends_the_process(plugin, daemon):
@@ -138,7 +145,7 @@ def test_a_reader_that_left_ends_the_process(plugin, daemon):
     process.stdout = None
     _, stderr = process.communicate(b"{}", timeout=20)
     assert (process.returncode, stderr) == (1, b"")
-    script = 'exec "$0" >&-'
+    script = 'exec "$0" "$@" >&-'
     finished = subprocess.run(
         ["/bin/sh", "-c", script, *plugin.argv],
         env=plugin.environment("VERSION"),

@@ -10,6 +10,7 @@ SIZES = (0, 1, 16379, 16384, 16385, 65530, 65535, 65536, 100_000, 900_000)
 
 
 def config_of_size(size: int) -> bytes:
+    """A JSON object of so many bytes (two at least)."""
     return (b'{"pad":"' + b"x" * size)[: size - 2] + b'"}' if size > 20 else b"{}"
 
 

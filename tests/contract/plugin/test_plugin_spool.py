@@ -1,4 +1,4 @@
-"""The spool: no DEL is lost between a daemon that leaves and one that comes, none is half written, and it does not grow for ever."""
+"""The spool: no DEL is lost between a daemon that leaves and one that comes, none is half written, and it has a cap."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ BOUND_S = 20
 
 @contextlib.contextmanager
 def locked(run_dir, operation):
+    """Hold the spool's lock, as the daemon (exclusive) or as another plugin (shared)."""
     with open(run_dir / "spool.lock", "a") as lock:
         fcntl.flock(lock, operation)
         yield
@@ -38,11 +39,13 @@ def wait_until_waiting_for_lock(process, run_dir):
 
 
 def finish(process):
+    """Exit status, standard output and standard error, within a bound."""
     stdout, stderr = process.communicate(timeout=BOUND_S)
     return process.returncode, stdout, stderr
 
 
 def start_del(plugin, **variables):
+    """Start a DEL whose standard input is complete."""
     process = plugin.start("DEL", **variables)
     process.stdin.write(b"{}")
     process.stdin.close()
@@ -78,7 +81,8 @@ def test_the_spool_is_capped(any_plugin, run_dir, spooled):
         (run_dir / "spool" / f".tmp-{number}").write_bytes(b"")
     assert any_plugin.run("DEL").status == 0
     document = any_plugin.run("DEL").error(11)
-    assert "full" in document["msg"] and "256" in document["details"]
+    assert "full" in document["msg"]
+    assert "256" in document["details"]
     assert len(spooled()) == 256
 
 
@@ -121,7 +125,8 @@ def test_the_daemon_that_came_may_refuse(any_plugin, run_dir, new_daemon, serve,
             wait_until_waiting_for_lock(process, run_dir)
             stack.enter_context(serve(daemon))
         status, stdout, _ = finish(process)
-    assert status == 1 and b'"code":107' in stdout
+    assert status == 1
+    assert b'"code":107' in stdout
     assert spooled() == []
 
 
@@ -153,7 +158,8 @@ def test_no_del_is_lost_while_a_daemon_starts(any_plugin, run_dir, new_daemon, s
     assert spooled() == []  # nothing was written after the replay
     done = replayed + [request.container_id for request in daemon.requests]
     assert set(done) == {f"c{number}" for number in range(60)}
-    assert replayed and daemon.requests  # both ways were taken
+    assert replayed
+    assert daemon.requests
 
 
 def test_the_lock_is_not_held_while_the_daemon_works(any_plugin, run_dir, new_daemon, serve):

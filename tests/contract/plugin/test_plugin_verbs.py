@@ -15,6 +15,7 @@ CODES = (1, 2, 3, 4, 5, 6, 7, 11, 50, 100, 119, 999)
 
 
 def config_of(version: str) -> bytes:
+    """A plausible network configuration."""
     return json.dumps({"cniVersion": version, "name": "vpc", "type": "vpc-cni", "mtu": 9001}).encode()
 
 
@@ -119,7 +120,8 @@ def test_every_grpc_status_has_a_cni_code(any_plugin, daemon, spooled, status):
     code = STATUS_TABLE[status]
     for verb in ("ADD", "CHECK", "GC"):
         details = any_plugin.run(verb).error(code)["details"]
-        assert status.name in details and "because \u00e4 % \x01" in details
+        assert status.name in details
+        assert "because \u00e4 % \x01" in details
     any_plugin.run("STATUS").error(50 if code == 11 else 193)
     if code == 11:
         assert any_plugin.run("DEL").status == 0

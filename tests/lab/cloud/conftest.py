@@ -12,6 +12,7 @@ import boto3
 import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
+from moto_players import arena  # noqa: F401  a fixture of the two moto files
 
 from lab.ec2 import Ec2Server
 from lab.httpd import Listener

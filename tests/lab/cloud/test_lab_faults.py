@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from typing import Any
@@ -14,7 +15,9 @@ from botocore.exceptions import (
     ReadTimeoutError,
 )
 
+from lab.ec2 import Ec2Server
 from lab.faults import Faults, FaultSpecError
+from lab.httpd import Listener
 from lab.vpc.calls import OK
 
 CUT = (ConnectionClosedError, ConnectionError)
@@ -266,6 +269,23 @@ def test_call_log_knows_callers_and_outcomes(cloud: Any, refused: Any, make_clie
     cloud.vpc.clear_calls()
     assert cloud.vpc.calls() == []
     assert cloud.vpc.call_counts().total() == 0
+
+
+def test_sockets_made_elsewhere(cloud: Any, make_client: Any) -> None:
+    """A server takes sockets bound or listening already, tags calls by socket, and lets them refuse."""
+    made = [socket.create_server(("127.0.0.1", 0)), socket.socket()]
+    made[1].bind(("127.0.0.1", 0))
+    ports = [sock.getsockname()[1] for sock in made]
+    listeners = [Listener(sock, f"node-{number}") for number, sock in enumerate(made)]
+    with Ec2Server(cloud.vpc, sockets=listeners) as server:
+        assert [port for _, port in server.addresses] == ports
+        clients = [make_client(f"http://127.0.0.1:{port}") for port in ports]
+        for client in clients:
+            client.describe_vpcs()
+        cloud.vpc.faults.apply({"unreachable": {"ec2": "refuse"}})
+        with pytest.raises(EndpointConnectionError):
+            clients[0].describe_vpcs()
+    assert [call.instance for call in cloud.vpc.calls()] == ["node-0", "node-1"]
 
 
 def test_removed_listener(cloud: Any, make_client: Any) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import closing
 from http.client import HTTPConnection, HTTPException
 from typing import Any
 from urllib.parse import urlsplit
 
+import boto3
 import pytest
-from botocore.credentials import InstanceMetadataFetcher, InstanceMetadataProvider
 
 from lab.imds import ImdsServer
 
@@ -168,11 +169,20 @@ def test_terminated_instance_has_no_metadata(cloud: Any, imds: Metadata) -> None
     assert imds.status("instance-id") == 404
 
 
-def test_credentials_for_a_real_client(imds: Metadata) -> None:
-    """boto3's own instance-role provider gets its credentials here."""
-    fetcher = InstanceMetadataFetcher(timeout=5, num_attempts=1, base_url=imds.server.url + "/", user_agent="lab-test", config={})
-    credentials = InstanceMetadataProvider(iam_role_fetcher=fetcher).load()
+def test_a_real_client_needs_nothing_else(cloud: Any, imds: Metadata, monkeypatch: pytest.MonkeyPatch) -> None:
+    """boto3 without any configuration gets its credentials from the instance role here, and calls EC2 with them."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
+    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", imds.server.url)
+    session = boto3.Session()
+    credentials = session.get_credentials()
     assert credentials is not None
-    assert credentials.method == "iam-role"
-    assert credentials.get_frozen_credentials().token == "lab-session-token"
-    assert imds.server.request_count >= 4
+    assert (credentials.method, credentials.token) == ("iam-role", "lab-session-token")
+    before = imds.server.request_count
+    ec2: Any = session.client("ec2", endpoint_url=cloud.server.url, region_name=cloud.vpc.region)
+    with closing(ec2):
+        assert ec2.describe_instances()["Reservations"]
+    assert before >= 3
+    assert imds.server.request_count == before

@@ -39,8 +39,8 @@ class Bench:
 
     def new_ec2(self, **changes: object) -> BotoEc2:
         """Another adapter, as after a restart, with other settings if named."""
-        config = replace(self.config, **changes)  # type: ignore[arg-type]  # names are checked by replace itself
-        return BotoEc2(config, region=self.vpc.region, clock=self.clock, sleep=self.clock.sleep, model_dir=self.model_dir)
+        config = replace(self.config, **changes)
+        return BotoEc2(config, region=lambda: self.vpc.region, clock=self.clock, sleep=self.clock.sleep, model_dir=self.model_dir)
 
     def request(self, *, token: str = "token-1", addresses: int = 0, prefixes: int = 0) -> EniRequest:
         """A CreateNetworkInterface request."""
@@ -116,7 +116,7 @@ def make_bench(model_dir: Path) -> Iterator[Callable[..., Bench]]:
         return Bench(
             vpc=vpc,
             clock=clock,
-            ec2=BotoEc2(config, region=vpc.region, clock=clock, sleep=clock.sleep, model_dir=model_dir),
+            ec2=BotoEc2(config, region=lambda: vpc.region, clock=clock, sleep=clock.sleep, model_dir=model_dir),
             imds=ImdsMetadata(config, clock=clock, sleep=clock.sleep),
             config=config,
             instance_id=InstanceId(instance.instance_id),

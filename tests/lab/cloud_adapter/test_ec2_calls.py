@@ -41,18 +41,18 @@ def test_describe_tells_all_enis_by_device_index(bench: Bench) -> None:
     assert [len(eni.secondary_addresses) for eni in enis] == [0, 2]
 
 
-def test_describe_follows_every_page(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_describe_follows_every_page(make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer in pages is read to the end, and each page is counted (I11)."""
-    bench.attached(device_index=1)
-    bench.attached(device_index=2)
-    for _ in range(4):
-        bench.ec2.create_eni(bench.request(token=f"more-{_}", addresses=1))
+    bench = make_bench(instance_type="m5.4xlarge")
+    for device_index in range(1, 7):
+        bench.attached(device_index=device_index, addresses=1)
     whole = bench.ec2.describe_enis(bench.instance_id)
     bench.vpc.clear_calls()
     monkeypatch.setattr("ipamd.cloud.ec2.PAGE_SIZE", 5)
-    paged = bench.ec2.describe_enis(bench.instance_id)
-    assert paged == whole
-    assert len(paged) == 3
+    assert bench.ec2.describe_enis(bench.instance_id) == whole
+    assert [eni.device_index for eni in whole] == list(range(7))
+    assert bench.vpc.call_counts() == {"DescribeNetworkInterfaces": 2}
+    assert bench.ec2.call_counts()["DescribeNetworkInterfaces"] == 3
 
 
 def test_addresses_are_allocated_and_released(bench: Bench) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from botocore.session import Session
 
 from ipamd.cloud.budget import BudgetLimits
 from ipamd.cloud.operations import OPERATIONS
@@ -51,6 +54,15 @@ def test_a_lost_attach_answer_is_found_again(bench: Bench) -> None:
     found = bench.vpc.eni(made.eni_id).attachment
     assert found is not None
     assert found.attachment_id == attachment_id
+
+
+def test_our_own_attachment_does_not_teach_a_lower_cap(bench: Bench) -> None:
+    """If the first try took the instance's last place, the refusal of the second is no limit: the attachment is found (I9)."""
+    made = bench.ec2.create_eni(bench.request(addresses=1))
+    there = bench.vpc.interfaces.attach(made.eni_id, bench.instance_id, device_index=2, network_card=0)
+    bench.fault("AttachNetworkInterface", error={"code": "AttachmentLimitExceeded"})
+    found = bench.ec2.attach_eni(made.eni_id, instance_id=bench.instance_id, device_index=2, network_card=0)
+    assert found == there.attachment_id
 
 
 def test_an_attach_elsewhere_is_an_error(bench: Bench) -> None:
@@ -164,22 +176,16 @@ def test_faults_of_ec2_are_retried_where_that_is_safe(bench: Bench, code: str) -
     assert bench.vpc.call_counts() == {"DescribeNetworkInterfaces": IDEMPOTENT.attempts}
 
 
-def test_a_failing_page_fails_the_whole_describe(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_page_fails_the_whole_describe(make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch) -> None:
     """Half an answer is no answer: the pool never sees an ENI missing because a page was (I11)."""
-    for number in range(6):
-        bench.ec2.create_eni(bench.request(token=f"t{number}", addresses=1))
+    bench = make_bench(instance_type="m5.4xlarge")
+    for device_index in range(1, 7):
+        bench.attached(device_index=device_index, addresses=1)
     monkeypatch.setattr("ipamd.cloud.ec2.PAGE_SIZE", 5)
-    calls = bench.ec2._client.call
-
-    def second_page_fails(api: str, subject: str, params: dict[str, object]) -> object:
-        if "NextToken" in params:
-            bench.fault("DescribeNetworkInterfaces", error={"code": "UnauthorizedOperation"})
-        answer = dict(calls(api, subject, params))
-        return {**answer, "NextToken": "more"}
-
-    monkeypatch.setattr(bench.ec2._client, "call", second_page_fails)
-    with pytest.raises(CloudDeniedError):
+    bench.fault("DescribeNetworkInterfaces", throttle={"rate_per_s": 0.0, "burst": 1})
+    with pytest.raises(ThrottledError):
         bench.ec2.describe_enis(bench.instance_id)
+    assert bench.vpc.call_counts()["DescribeNetworkInterfaces"] > 1
 
 
 def test_a_denied_call_names_api_and_action(bench: Bench) -> None:
@@ -259,24 +265,41 @@ def test_no_credentials_is_a_typed_error_and_heals(bench: Bench, monkeypatch: py
     assert len(bench.ec2.describe_enis(bench.instance_id)) == 1
 
 
+def test_hanging_metadata_does_not_stall_for_credentials(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When metadata swallows requests, the search for credentials ends, typed, within five seconds."""
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    bench.vpc.faults.apply({"apis": {"imds": {"hang": True}}})
+    began = time.monotonic()
+    with pytest.raises(CloudError, match="instance profile"):
+        bench.ec2.describe_enis(bench.instance_id)
+    assert time.monotonic() - began < 5.0
+    bench.vpc.faults.clear()
+
+
 def test_the_endpoint_may_come_from_awss_own_variable(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """AWS_ENDPOINT_URL_EC2 is honoured when our own setting is empty."""
     monkeypatch.setenv("AWS_ENDPOINT_URL_EC2", bench.config.ec2_endpoint)
     assert len(bench.new_ec2(ec2_endpoint="").describe_enis(bench.instance_id)) == 1
 
 
-def test_one_client_for_all_threads(bench: Bench) -> None:
+def test_one_client_for_all_threads(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight threads that call first build one client between them, and every call succeeds and is counted."""
-    built: list[object] = []
-    build = bench.ec2._client._build
-    bench.ec2._client._build = lambda session: built.append(session) or build(session)  # type: ignore[method-assign,func-returns-value]
+    built: list[str] = []
+    create = Session.create_client
+
+    def counting(session: Session, name: str, **settings: Any) -> Any:
+        built.append(name)
+        return create(session, name, **settings)
+
+    monkeypatch.setattr(Session, "create_client", counting)
     found: list[int] = []
     threads = [threading.Thread(target=lambda: found.append(len(bench.ec2.describe_enis(bench.instance_id)))) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert (len(built), found) == (1, [1] * 8)
+    assert (built, found) == (["ec2"], [1] * 8)
     assert bench.ec2.call_counts() == {"DescribeNetworkInterfaces": 8}
 
 

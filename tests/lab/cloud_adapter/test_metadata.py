@@ -51,8 +51,16 @@ def test_a_forgotten_token_is_renewed_once(bench: Bench) -> None:
     assert bench.imds_server.request_count == 9 + 4
 
 
-def test_a_token_that_is_never_accepted_is_an_error(bench: Bench) -> None:
-    """401 after a renewal is not tried for ever."""
+def test_a_token_that_is_never_accepted_is_an_error(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """401 again with a token just renewed is not tried for ever: two tokens, two readings, then the error."""
+    monkeypatch.setattr("lab.imds.tokens.Tokens.is_valid", lambda *_: False)
+    with pytest.raises(CloudError, match="401"):
+        bench.imds.identity()
+    assert bench.imds_server.request_count == 4
+
+
+def test_a_refused_token_is_an_error(bench: Bench) -> None:
+    """When no token is to be had, the error names the token's path, and v1 is not tried."""
     bench.vpc.faults.apply({"apis": {"imds": {"error": {"code": "Unauthorized", "status": 401}}}})
     with pytest.raises(CloudError, match="api/token"):
         bench.imds.identity()
@@ -78,7 +86,7 @@ def test_lost_answers_are_survived(bench: Bench) -> None:
 
 
 def test_lag_is_waited_for(make_bench: Callable[..., Bench]) -> None:
-    """While metadata does not know the instance yet, 404s are tried again within the policy; beyond it the error names the path."""
+    """While metadata does not know the instance, 404s are tried again within the policy; then the error names the path."""
     bench = make_bench()
     bench.vpc.faults.apply({"apis": {"imds": {"lag_s": 3600}}})
     with pytest.raises(CloudError, match="/latest/dynamic/instance-identity/document"):

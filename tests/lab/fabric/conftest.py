@@ -48,9 +48,7 @@ def assign(lab: Lab, eni: Eni, count: int = 1) -> list[IPv4Address]:
 
 def attach(lab: Lab, node: Node, *, device_index: int) -> Eni:
     """Have EC2 make an ENI and attach it to a node; returns when the interface is wired."""
-    eni = lab.vpc.interfaces.create(
-        primary(lab, node.name).subnet_id, AddressRequest(), groups=(lab.vpc.default_group_id,)
-    )
+    eni = lab.vpc.interfaces.create(primary(lab, node.name).subnet_id, AddressRequest(), groups=(lab.vpc.default_group_id,))
     lab.vpc.interfaces.attach(eni.eni_id, node.instance_id, device_index=device_index)
     assert lab.fabric.wait_for(lambda fabric: fabric.is_wired(eni.eni_id), timeout_s=5)
     return lab.vpc.eni(eni.eni_id)

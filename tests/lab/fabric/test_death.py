@@ -72,9 +72,7 @@ class Machine:
 def victim() -> Iterator[Victim]:
     """Two nodes, each with containerd, three sandboxes and a process, in a lab process that can be killed."""
     name = f"victim-{time.monotonic_ns()}"
-    with subprocess.Popen(
-        [sys.executable, "-c", CHILD, name], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True
-    ) as process:
+    with subprocess.Popen([sys.executable, "-c", CHILD, name], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         told = json.loads(process.stdout.readline())
         cgroup = Path(told["cgroup"])

@@ -83,8 +83,12 @@ def test_bare_sandbox_behind_the_node_is_reached(net: Lab) -> None:
     node.netns.sysctl({"ipv4/ip_forward": "1", "ipv4/conf/veth1/proxy_arp": "1", "ipv4/neigh/veth1/proxy_delay": "0"})
     pod = Netns.at(node.netns_path(path), name="pod-1")
     pod.ip(
-        ["link set eth0 up", f"addr add {address}/32 dev eth0", "route add 169.254.1.1 dev eth0"]
-        + ["route add default via 169.254.1.1 dev eth0"]
+        [
+            "link set eth0 up",
+            f"addr add {address}/32 dev eth0",
+            "route add 169.254.1.1 dev eth0",
+            "route add default via 169.254.1.1 dev eth0",
+        ]
     )
     assert net.ping(source="host-a", targets=[address])[address]
     target = primary(net, "host-a").primary_address

@@ -128,6 +128,7 @@ EXCEPTIONS = [
     (theirs.HTTPClientError(error="cut"), UnansweredAttempt),
     (theirs.NoCredentialsError(), AttemptError),
     (theirs.CredentialRetrievalError(provider="iam", error_msg="no"), AttemptError),
+    (theirs.MetadataRetrievalError(error_msg="no"), AttemptError),
     (theirs.ParamValidationError(report="bad"), AttemptError),
 ]
 

@@ -12,6 +12,7 @@ import botocore
 import pytest
 from botocore.loaders import Loader
 from botocore.model import ServiceModel, Shape
+from botocore.session import Session
 
 from ipamd.cloud import trim_model
 from ipamd.cloud.model_data import MANIFEST, trimmed_loader, why_unusable
@@ -64,6 +65,33 @@ def test_trimmed_operations_equal_the_whole_ones(data_dir: Path, name: str, oper
 def test_operations_are_named_as_botocore_names_them() -> None:
     """Our table of method names is botocore's own mapping."""
     assert {api: botocore.xform_name(api) for api in OPERATIONS} == dict(OPERATIONS)
+
+
+REGIONS = ["us-west-2", "eu-central-1", "cn-north-1", "us-gov-west-1", "me-central-1", "xx-nowhere-9"]
+
+
+@pytest.mark.parametrize("name", sorted(trim_model.KEPT))
+@pytest.mark.parametrize("region", REGIONS)
+def test_endpoints_are_resolved_alike(data_dir: Path, region: str, name: str) -> None:
+    """In every partition, and in a region that botocore does not know yet, requests go where the whole data sends them."""
+    sent = []
+    for loader in (Loader(), trimmed_loader(data_dir)):
+        session = Session()
+        session.register_component("data_loader", loader)
+        session.set_credentials("key", "secret")
+        client = session.create_client(name, region_name=region)
+
+        def stop(request: Any, **_: object) -> None:
+            credential = request.headers["Authorization"].decode().split(",")[0]
+            raise LookupError(request.url, *credential.split("/")[2:4])  # without the key and the date
+
+        client.meta.events.register("before-send", stop)
+        call = client.describe_subnets if name == "ec2" else client.assume_role
+        with pytest.raises(LookupError) as stopped:
+            call(**({} if name == "ec2" else {"RoleArn": "arn:aws:iam::123456789012:role/r", "RoleSessionName": "session"}))
+        sent.append(stopped.value.args)
+    assert sent[0] == sent[1]
+    assert sent[0][1:] == (region, name)
 
 
 def test_the_data_is_small_and_stamped(data_dir: Path) -> None:

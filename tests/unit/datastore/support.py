@@ -39,10 +39,12 @@ class FakeClock:
 
 
 def eni_id(number: int) -> EniId:
+    """The ID of the ENI that `an_eni` builds."""
     return EniId(f"eni-{number:017x}")
 
 
 def an_eni(number: int = 0, *, state: EniState = EniState.ATTACHED, host_ready: bool = True, managed: bool = True) -> Eni:
+    """An ENI with device index `number` and primary address 10.0.<number>.4."""
     return Eni(
         eni_id=eni_id(number),
         mac=MacAddress(f"02:00:00:00:00:{number:02x}"),
@@ -60,14 +62,17 @@ def an_eni(number: int = 0, *, state: EniState = EniState.ATTACHED, host_ready: 
 
 
 def ip(text: str) -> IPv4Address:
+    """Short for IPv4Address."""
     return IPv4Address(text)
 
 
 def a_key(number: int = 1, ifname: str = "eth0") -> AttachmentKey:
+    """The key of one interface of sandbox `number`."""
     return parse_key(f"{number:064x}", ifname)
 
 
 def an_attachment(address: Address, key: AttachmentKey, *, at: datetime = START) -> Attachment:
+    """What `confirm` and `adopt` take."""
     return Attachment(
         key=key,
         address=address.address,
@@ -85,6 +90,7 @@ def an_attachment(address: Address, key: AttachmentKey, *, at: datetime = START)
 
 
 def open_at(path: Path, *, boot_id: str = BOOT, clock: FakeClock | None = None, **options: object) -> OpenedDatastore:
+    """Open a store of this boot without waiting for a predecessor."""
     return open_datastore(path, boot_id=boot_id, clock=clock or FakeClock(), lock_wait_s=0.0, **options)  # type: ignore[arg-type]
 
 
@@ -97,6 +103,7 @@ def fill(store: SqlDatastore, *, addresses: int = 4, enis: int = 1) -> None:
 
 
 def attach(store: SqlDatastore, key: AttachmentKey, *, at: datetime = START) -> Attachment:
+    """Reserve and confirm."""
     attachment = an_attachment(store.reserve(key, now=at), key, at=at)
     with store.transaction() as unit:
         unit.confirm(attachment)

@@ -1,5 +1,7 @@
 """Each change a unit of work offers: what it does, and what it refuses without changing anything."""
 
+# ruff: noqa: PT012 - a block is one unit of work, which must be rolled back as a whole
+
 from __future__ import annotations
 
 from datetime import timedelta

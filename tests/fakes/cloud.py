@@ -1,0 +1,207 @@
+"""An EC2 of dictionaries with one subnet, and an instance metadata service that always knows."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv4Network
+
+from ipamd.model.cloud import DescribedEni, EniRequest, InstanceIdentity
+from ipamd.model.eni import InstanceLimits
+from ipamd.model.errors import CloudNotFoundError, EniLimitError, IpamError, SubnetExhaustedError
+from ipamd.model.ids import EniId, InstanceId, MacAddress, SubnetId
+
+INSTANCE = InstanceId("i-0123456789abcdef0")
+SUBNET = SubnetId("subnet-1")
+SUBNET_CIDR = IPv4Network("10.0.0.0/20")
+PRIMARY = EniId("eni-primary")
+
+IDENTITY = InstanceIdentity(
+    instance_id=INSTANCE,
+    instance_type="m5.large",
+    region="us-west-2",
+    availability_zone="us-west-2a",
+    vpc_id="vpc-1",
+    vpc_cidrs=(IPv4Network("10.0.0.0/16"),),
+    primary_mac=MacAddress("02:00:00:00:00:01"),
+    primary_eni_id=PRIMARY,
+    primary_address=IPv4Address("10.0.0.10"),
+    subnet_id=SUBNET,
+    subnet_cidr=SUBNET_CIDR,
+    security_group_ids=("sg-1",),
+)
+LIMITS = InstanceLimits("m5.large", 3, 10)
+
+
+class FakeEc2:
+    """Implements `Ec2`. `fail[method]` is raised before the call takes effect, `lose[method]` after it (a lost answer)."""
+
+    def __init__(self, *, limits: InstanceLimits = LIMITS, pool_size: int = 1000) -> None:
+        self._lock = threading.RLock()
+        self.limits = limits
+        self.enis: dict[EniId, DescribedEni] = {}
+        self.calls: Counter[str] = Counter()
+        self.fail: dict[str, list[IpamError]] = {}
+        self.lose: dict[str, list[IpamError]] = {}
+        self._tokens: dict[str, EniId] = {}
+        self._fresh = (SUBNET_CIDR.network_address + n for n in range(20, 20 + pool_size))
+        self._fresh_prefixes = (p for p in SUBNET_CIDR.subnets(new_prefix=28) if p.network_address >= IPv4Address("10.0.8.0"))
+        self.enis[PRIMARY] = DescribedEni(
+            PRIMARY,
+            IDENTITY.primary_mac,
+            SUBNET,
+            IDENTITY.primary_address,
+            status="in-use",
+            attachment_id="attach-primary",
+            attachment_status="attached",
+            instance_id=INSTANCE,
+            device_index=0,
+            delete_on_termination=True,
+        )
+
+    def describe_enis(self, instance_id: InstanceId) -> tuple[DescribedEni, ...]:
+        """See the port."""
+        self._call("describe_enis")
+        return tuple(sorted((e for e in self.enis.values() if e.instance_id == instance_id), key=lambda e: e.device_index))
+
+    def describe_eni(self, eni_id: EniId) -> DescribedEni:
+        """See the port."""
+        self._call("describe_eni")
+        return self._eni(eni_id)
+
+    def describe_attached_eni(self, eni_id: EniId) -> DescribedEni:
+        """See the port."""
+        return self.describe_eni(eni_id)
+
+    def subnet_cidr(self, subnet_id: SubnetId) -> IPv4Network:
+        """See the port."""
+        return SUBNET_CIDR
+
+    def create_eni(self, request: EniRequest) -> DescribedEni:
+        """See the port."""
+        self._call("create_eni")
+        with self._lock:
+            if request.client_token not in self._tokens:
+                number = len(self.enis) + 1
+                eni_id = EniId(f"eni-{number}")
+                self.enis[eni_id] = DescribedEni(
+                    eni_id,
+                    MacAddress(f"02:00:00:00:00:{number:02x}"),
+                    request.subnet_id,
+                    self._take(1).pop(),
+                    frozenset(self._take(request.address_count)),
+                    frozenset(next(self._fresh_prefixes) for _ in range(request.prefix_count)),
+                    tags=dict(request.tags),
+                    description=request.description,
+                )
+                self._tokens[request.client_token] = eni_id
+        self._lose("create_eni")
+        return self.enis[self._tokens[request.client_token]]
+
+    def attach_eni(self, eni_id: EniId, *, instance_id: InstanceId, device_index: int, network_card: int) -> str:
+        """See the port."""
+        self._call("attach_eni")
+        with self._lock:
+            if sum(e.instance_id == instance_id for e in self.enis.values()) >= self.limits.eni_count:
+                raise EniLimitError(f"instance {instance_id} takes no further ENI", details="AttachmentLimitExceeded")
+            eni = self._eni(eni_id)
+            self.enis[eni_id] = replace(
+                eni,
+                status="in-use",
+                attachment_id=f"attach-{eni_id}",
+                attachment_status="attached",
+                instance_id=instance_id,
+                device_index=device_index,
+            )
+        self._lose("attach_eni")
+        return f"attach-{eni_id}"
+
+    def set_delete_on_termination(self, eni_id: EniId, *, attachment_id: str) -> None:
+        """See the port."""
+        self._call("set_delete_on_termination")
+        self.enis[eni_id] = replace(self._eni(eni_id), delete_on_termination=True)
+
+    def detach_eni(self, attachment_id: str) -> None:
+        """See the port."""
+        self._call("detach_eni")
+        for eni in list(self.enis.values()):
+            if eni.attachment_id == attachment_id:
+                self.enis[eni.eni_id] = replace(
+                    eni, status="available", attachment_id="", attachment_status="", instance_id="", device_index=-1
+                )
+
+    def delete_eni(self, eni_id: EniId) -> None:
+        """See the port."""
+        self._call("delete_eni")
+        self.enis.pop(eni_id, None)
+
+    def assign_addresses(self, eni_id: EniId, *, count: int) -> frozenset[IPv4Address]:
+        """See the port."""
+        self._call("assign_addresses")
+        with self._lock:
+            eni = self._eni(eni_id)
+            if len(eni.secondary_addresses) + len(eni.prefixes) + count > self.limits.slots_per_eni:
+                raise EniLimitError(f"ENI {eni_id} has no {count} free slots", details="PrivateIpAddressLimitExceeded")
+            taken = frozenset(self._take(count))
+            self.enis[eni_id] = replace(eni, secondary_addresses=eni.secondary_addresses | taken)
+        self._lose("assign_addresses")
+        return taken
+
+    def assign_prefixes(self, eni_id: EniId, *, count: int) -> frozenset[IPv4Network]:
+        """See the port."""
+        self._call("assign_prefixes")
+        with self._lock:
+            taken = frozenset(next(self._fresh_prefixes) for _ in range(count))
+            eni = self._eni(eni_id)
+            self.enis[eni_id] = replace(eni, prefixes=eni.prefixes | taken)
+        self._lose("assign_prefixes")
+        return taken
+
+    def unassign(self, eni_id: EniId, *, addresses: Iterable[IPv4Address], prefixes: Iterable[IPv4Network]) -> None:
+        """See the port."""
+        self._call("unassign")
+        eni = self._eni(eni_id)
+        self.enis[eni_id] = replace(
+            eni,
+            secondary_addresses=eni.secondary_addresses - set(addresses),
+            prefixes=eni.prefixes - set(prefixes),
+        )
+
+    def instance_limits(self, instance_type: str) -> InstanceLimits:
+        """See the port."""
+        return self.limits
+
+    def call_counts(self) -> Mapping[str, int]:
+        """See the port."""
+        return dict(self.calls)
+
+    def _eni(self, eni_id: EniId) -> DescribedEni:
+        try:
+            return self.enis[eni_id]
+        except KeyError:
+            raise CloudNotFoundError(f"ENI {eni_id} does not exist") from None
+
+    def _take(self, count: int) -> list[IPv4Address]:
+        taken = [address for address, _ in zip(self._fresh, range(count), strict=False)]
+        if len(taken) < count:
+            raise SubnetExhaustedError(f"subnet {SUBNET} has no {count} free addresses")
+        return taken
+
+    def _call(self, method: str) -> None:
+        self.calls[method] += 1
+        if self.fail.get(method):
+            raise self.fail[method].pop(0)
+
+    def _lose(self, method: str) -> None:
+        if self.lose.get(method):
+            raise self.lose[method].pop(0)
+
+
+class FakeMetadata:
+    """Implements `Metadata`."""
+
+    def identity(self) -> InstanceIdentity:
+        """See the port."""
+        return IDENTITY

@@ -1,0 +1,137 @@
+"""A kernel of dictionaries: what is wired, what is dying, and which namespaces exist."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from ipaddress import IPv4Address
+
+from ipamd.model.attachment import NetnsIdentity, Wired, WiringSpec, decode_alias, sandbox_mac
+from ipamd.model.cloud import InstanceIdentity
+from ipamd.model.eni import Eni
+from ipamd.model.errors import IpamError, NetnsError
+from ipamd.model.sandbox import HostVeth, KernelSurvey
+
+
+class FakeWiring:
+    """Implements `Wiring`. `fail[method]` is raised by that method, once per entry; `before_wire` runs inside `wire`."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.netns: dict[str, NetnsIdentity] = {}
+        self.wired: dict[str, WiringSpec] = {}
+        self.routes: dict[IPv4Address, str] = {}
+        self.rules: dict[IPv4Address, int] = {}
+        self.dying: dict[str, IPv4Address] = {}
+        self.fail: dict[str, list[IpamError]] = {}
+        self.before_wire: Callable[[WiringSpec], None] = lambda spec: None
+
+    def make_netns(self, path: str) -> str:
+        """A namespace comes to be at `path`."""
+        self.netns[path] = NetnsIdentity(4, 1000 + len(self.netns))
+        return path
+
+    def identify_netns(self, path: str) -> NetnsIdentity:
+        """See the port."""
+        self._maybe_fail("identify_netns")
+        try:
+            return self.netns[path]
+        except KeyError:
+            raise NetnsError(f"netns {path} does not exist") from None
+
+    def wire(self, spec: WiringSpec) -> Wired:
+        """See the port."""
+        self.before_wire(spec)
+        self._maybe_fail("wire")
+        identity = self.identify_netns(spec.netns)
+        with self.lock:
+            self.wired[spec.host_veth] = spec
+            self.routes[spec.address] = spec.host_veth
+            self.rules[spec.address] = spec.route_table
+        return Wired(sandbox_mac(spec.key, side="host"), sandbox_mac(spec.key, side="sandbox"), identity)
+
+    def unwire(self, spec: WiringSpec) -> None:
+        """See the port."""
+        self._maybe_fail("unwire")
+        with self.lock:
+            self._drop(spec.host_veth, spec.address)
+
+    def retire(self, *, host_veth: str, address: IPv4Address, route_table: int) -> None:
+        """See the port."""
+        self._maybe_fail("retire")
+        with self.lock:
+            if self.wired.pop(host_veth, None) is not None:
+                self.dying[host_veth] = address
+            self.routes.pop(address, None)
+            self.rules.pop(address, None)
+
+    def sweep(self) -> None:
+        """See the port."""
+        self._maybe_fail("sweep")
+        with self.lock:
+            self.dying.clear()
+
+    def check(self, spec: WiringSpec) -> list[str]:
+        """See the port."""
+        held = self.wired.get(spec.host_veth)
+        return [] if held is not None and held.address == spec.address else [f"host veth {spec.host_veth} is missing"]
+
+    def survey(self) -> KernelSurvey:
+        """See the port."""
+        self._maybe_fail("survey")
+        with self.lock:
+            live = [(name, spec.alias, spec.address, False) for name, spec in self.wired.items()]
+            dead = [(name, "", address, True) for name, address in self.dying.items()]
+            veths = []
+            for index, (name, alias, address, is_dying) in enumerate(live + dead, start=1):
+                key = decode_alias(alias)
+                veths.append(HostVeth(name, index, alias, is_dying, not is_dying, key[0] if key else None, address))
+            return KernelSurvey(tuple(veths), dict(self.routes), frozenset(self.rules), {a: (t,) for a, t in self.rules.items()})
+
+    def remove_leftover(self, *, host_veth: str | None, address: IPv4Address | None) -> None:
+        """See the port."""
+        self._maybe_fail("remove_leftover")
+        with self.lock:
+            if host_veth is not None and host_veth in self.wired:
+                address = address or self.wired[host_veth].address
+            self._drop(host_veth, address)
+
+    def _drop(self, host_veth: str | None, address: IPv4Address | None) -> None:
+        self.wired.pop(host_veth or "", None)
+        if address is not None:
+            self.routes.pop(address, None)
+            self.rules.pop(address, None)
+
+    def _maybe_fail(self, method: str) -> None:
+        if self.fail.get(method):
+            raise self.fail[method].pop(0)
+
+
+class FakeHostNetwork:
+    """Implements `HostNetwork`; remembers what was set up."""
+
+    def __init__(self) -> None:
+        self.enis: dict[str, Eni] = {}
+        self.nodes: list[InstanceIdentity] = []
+        self.fail: dict[str, list[IpamError]] = {}
+
+    def setup_node(self, identity: InstanceIdentity) -> None:
+        """See the port."""
+        self.nodes.append(identity)
+
+    def setup_eni(self, eni: Eni) -> None:
+        """See the port."""
+        if self.fail.get("setup_eni"):
+            raise self.fail["setup_eni"].pop(0)
+        self.enis[eni.eni_id] = eni
+
+    def teardown_eni(self, eni: Eni) -> None:
+        """See the port."""
+        self.enis.pop(eni.eni_id, None)
+
+    def audit(self, *, identity: InstanceIdentity, enis: Iterable[Eni]) -> list[str]:
+        """See the port."""
+        missing = [eni for eni in enis if not eni.is_primary and eni.eni_id not in self.enis]
+        for eni in missing:
+            self.enis[eni.eni_id] = eni
+        return [f"routing of {eni.eni_id} was missing: set up" for eni in missing]

@@ -1,0 +1,207 @@
+"""A private "host" namespace and sandboxes, so that nothing here ever touches the machine's own network.
+
+Each namespace has a thread of its own that made it; the adapters are built in the host's thread and then used from any thread.
+What the kernel holds is looked at with `ip` and `nft`, so that our own parsing does not judge itself.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+
+import pytest
+
+from ipamd.config import NetworkConfig
+from ipamd.kernel.hostnet import KernelHostNetwork
+from ipamd.kernel.netns import HostNetns
+from ipamd.kernel.nft import Nftables
+from ipamd.kernel.wiring import KernelWiring
+from ipamd.model.attachment import WiringSpec, veth_name
+from ipamd.model.cloud import InstanceIdentity
+from ipamd.model.eni import Eni
+from ipamd.model.ids import AttachmentKey, EniId, InstanceId, MacAddress, SubnetId, parse_key
+
+CLONE_NEWNET = 0x40000000
+libc = ctypes.CDLL(None, use_errno=True)
+ROOT_NETNS = os.stat("/proc/self/ns/net").st_ino
+
+PRIMARY_MAC = MacAddress("02:00:00:00:00:01")
+SECONDARY_MAC = MacAddress("02:00:00:00:00:02")
+
+
+def pytest_collection_modifyitems(items):
+    """Skip what needs root, in one clear sentence."""
+    here = Path(__file__).parent
+    for item in items:
+        if os.geteuid() != 0 and here in Path(item.path).parents and item.get_closest_marker("privileged"):
+            item.add_marker(pytest.mark.skip(reason="needs root: the test makes network namespaces"))
+
+
+class Space:
+    """One fresh network namespace and the thread that lives in it."""
+
+    def __init__(self):
+        self._thread = ThreadPoolExecutor(max_workers=1)
+        self.fd = self.call(self._enter)
+
+    @staticmethod
+    def _enter():
+        assert libc.unshare(CLONE_NEWNET) == 0, os.strerror(ctypes.get_errno())
+        fd = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        assert os.fstat(fd).st_ino != ROOT_NETNS
+        subprocess.run(["ip", "link", "set", "lo", "up"], check=True, timeout=10)
+        return fd
+
+    @property
+    def path(self):
+        """A path to the namespace while it is held."""
+        return f"/proc/{os.getpid()}/fd/{self.fd}"
+
+    def call(self, function, *args, **named):
+        """Run a function inside."""
+        return self._thread.submit(function, *args, **named).result(timeout=30)
+
+    def submit(self, function, *args):
+        """Start a function inside."""
+        return self._thread.submit(function, *args)
+
+    def sh(self, command):
+        """Run a command line inside; its output."""
+        done = self.call(
+            lambda: subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, timeout=20, check=False)
+        )
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+        return done.stdout
+
+    def ip(self, command):
+        """Run `ip -j -d` inside; the parsed answer."""
+        return json.loads(self.sh(f"ip -j -d {command}") or "[]")
+
+    def link_names(self):
+        """Names of all links but the loopback."""
+        return {one["ifname"] for one in self.ip("link") if one["ifname"] != "lo"}
+
+    def snapshot(self):
+        """Everything of IPv4 that a wiring could leave behind, but for carrier, which the kernel tells late (linkwatch)."""
+        asked = ("-o addr", "route show table all", "rule", "neigh show nud permanent")
+        found = {what: self.sh(f"ip -4 {what}").replace(" linkdown", "") for what in asked}
+        found["link"] = [
+            (one["ifname"], one["address"], one["mtu"], one["group"], one.get("ifalias"), "UP" in one["flags"])
+            for one in self.ip("link")
+        ]
+        return found
+
+    def close(self):
+        """Let the namespace go."""
+        self._thread.shutdown(wait=True)
+        os.close(self.fd)
+
+
+class World:
+    """A host with the adapters under test, and as many sandboxes as a test asks for."""
+
+    def __init__(self, **config):
+        self.spaces = []
+        self.host = self.space()
+        self.netns = self.host.call(HostNetns)
+        self.config = NetworkConfig(**config)
+        self.wiring = self.new_wiring()
+        self.nft = Nftables(self.netns)
+        self.hostnet = KernelHostNetwork(self.netns, config=self.config, nft=self.nft, link_wait_s=2.0)
+        self.vpc_cidrs = (IPv4Network("10.0.0.0/16"),)
+
+    def new_wiring(self, failpoint=None):
+        """Another adapter on the same host."""
+        return KernelWiring(self.netns, veth_prefix="eni", failpoint=failpoint)
+
+    def space(self):
+        """Make a namespace that goes with the world."""
+        space = Space()
+        self.spaces.append(space)
+        return space
+
+    def spec(self, sandbox, *, number=5, table=254, ifname="eth0", container="", mtu=9001):
+        """What to wire for a sandbox: address 10.0.0.<number>."""
+        key = self.key(container or f"sandbox{number}", ifname)
+        address = IPv4Address("10.0.0.0") + number
+        path = sandbox if isinstance(sandbox, str) else sandbox.path
+        return WiringSpec(key, address, table, veth_name(key, prefix="eni"), path, mtu)
+
+    @staticmethod
+    def key(container, ifname="eth0") -> AttachmentKey:
+        """A key."""
+        return parse_key(container, ifname)
+
+    def retire(self, spec):
+        """DEL of a spec."""
+        self.wiring.retire(host_veth=spec.host_veth, address=spec.address, route_table=spec.route_table)
+
+    def fabric(self):
+        """Give the host a primary and a secondary ENI (eth0, eth1), cabled to a VPC router; returns the router's space.
+
+        Strict reverse path there: a packet whose source address came in by the wrong ENI is lost, as in a VPC.
+        """
+        vpc = self.space()
+        vpc.sh("ip link add p0 type veth peer name q0; ip link add p1 type veth peer name q1")
+        vpc.sh(
+            f"ip link set q0 address {PRIMARY_MAC} name eth0 netns /proc/{os.getpid()}/fd/{self.host.fd} &&"
+            f"ip link set q1 address {SECONDARY_MAC} name eth1 netns /proc/{os.getpid()}/fd/{self.host.fd}"
+        )
+        vpc.sh(
+            "sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.rp_filter=1 net.ipv4.conf.p0.rp_filter=1"
+            " net.ipv4.conf.p1.rp_filter=1;"
+            "ip addr add 10.0.0.1/32 dev p0; ip addr add 10.0.1.1/24 dev p1; ip link set p0 up; ip link set p1 up;"
+            "ip addr add 203.0.113.9/32 dev lo; ip route add 10.0.0.10/32 dev p0; ip addr add 10.0.77.7/32 dev lo"
+        )
+        self.host.sh(
+            "ip addr add 10.0.0.10/24 dev eth0; ip link set eth0 up; ip route add default via 10.0.0.1"
+        )
+        return vpc
+
+    def identity(self):
+        """The node's identity."""
+        return InstanceIdentity(
+            InstanceId("i-1"), "m5.large", "eu-x-1", "eu-x-1a", "vpc-1", self.vpc_cidrs, PRIMARY_MAC, EniId("eni-1"),
+            IPv4Address("10.0.0.10"), SubnetId("subnet-1"), IPv4Network("10.0.0.0/24"), ("sg-1",),
+        )  # fmt: skip
+
+    @staticmethod
+    def eni(*, device_index=1, mac=SECONDARY_MAC):
+        """The secondary ENI."""
+        return Eni(
+            EniId("eni-2"), mac, device_index, 0, SubnetId("subnet-2"), IPv4Network("10.0.1.0/24"),
+            IPv4Address("10.0.1.10"), is_primary=device_index == 0,
+        )  # fmt: skip
+
+    def close(self):
+        """Let everything go."""
+        self.netns.close()
+        for space in self.spaces:
+            space.close()
+
+
+@pytest.fixture
+def world():
+    """A host of its own for the test."""
+    world = World()
+    yield world
+    world.close()
+
+
+@pytest.fixture
+def make_world():
+    """Hosts with settings of the test's choice."""
+    worlds = []
+
+    def make(**config):
+        worlds.append(World(**config))
+        return worlds[-1]
+
+    yield make
+    for world in worlds:
+        world.close()

@@ -1,0 +1,313 @@
+"""The node's own routing: set up once, set up again, audited and repaired; packets take the right ENI."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+
+import pytest
+
+from ipamd.kernel import layout, links, ruleset
+from ipamd.kernel.nft import Nftables
+from ipamd.model.attachment import sandbox_mac, veth_name
+from ipamd.model.eni import gateway, route_table
+from ipamd.model.errors import WiringError
+from ipamd.model.ids import MacAddress
+
+pytestmark = pytest.mark.privileged
+
+VECTORS = json.loads((Path(__file__).parent / "vectors_kernel.json").read_text(encoding="utf-8"))
+
+TO_SECONDARY = "ip route add 10.0.1.20/32 dev p1; ip neigh add 10.0.1.20 dev p1 lladdr 02:00:00:00:00:02"
+"""A VPC delivers to the ENI that has the address and asks no host for it."""
+
+
+def udp_peer(server, server_address, client, client_address=""):
+    """Send one datagram and its answer; what the server saw as the client's address. TimeoutError if it is lost."""
+    with contextlib.ExitStack() as stack:
+        bound = stack.enter_context(server.call(socket.socket, socket.AF_INET, socket.SOCK_DGRAM))
+        bound.settimeout(3)
+        bound.bind((server_address, 4000))
+        sender = stack.enter_context(client.call(socket.socket, socket.AF_INET, socket.SOCK_DGRAM))
+        sender.settimeout(3)
+        if client_address:
+            sender.bind((client_address, 0))
+        sender.connect((server_address, 4000))
+        sender.send(b"out")
+        data, peer = bound.recvfrom(16)
+        bound.sendto(b"back", peer)
+        assert (data, sender.recv(16)) == (b"out", b"back")
+        return peer[0]
+
+
+def test_packets_take_the_eni_of_their_address(world):
+    """I7: a sandbox on the secondary ENI reaches the VPC by that ENI as itself, and the world by the primary one as the node."""
+    vpc = world.fabric()
+    vpc.sh(f"ip route add 10.0.0.30/32 dev p0; {TO_SECONDARY}; ip neigh add 10.0.0.30 dev p0 lladdr 02:00:00:00:00:01")
+    world.hostnet.setup_node(world.identity())
+    world.hostnet.setup_eni(world.eni())
+    on_secondary, on_primary = world.space(), world.space()
+    secondary = replace(world.spec(on_secondary, number=20, table=2), address=IPv4Address("10.0.1.20"))
+    world.wiring.wire(secondary)
+    world.wiring.wire(world.spec(on_primary, number=30))
+    assert udp_peer(vpc, "10.0.77.7", on_secondary) == "10.0.1.20"
+    assert udp_peer(vpc, "10.0.77.7", on_primary) == "10.0.0.30"
+    assert udp_peer(on_secondary, "10.0.1.20", vpc, "10.0.77.7") == "10.0.77.7"
+    assert udp_peer(on_secondary, "10.0.1.20", on_primary) == "10.0.0.30"
+    assert udp_peer(vpc, "203.0.113.9", on_secondary) == "10.0.0.10"
+    assert udp_peer(vpc, "203.0.113.9", on_primary) == "10.0.0.10"
+    assert udp_peer(vpc, "10.0.77.7", world.host, "10.0.1.10") == "10.0.1.10"
+    counters = vpc.ip("-s link show p1")[0]["stats64"]
+    assert counters["rx"]["packets"] > 0
+    # without the from-rule the same packet leaves by the primary ENI and is lost: the fabric does tell
+    world.host.sh("ip rule del prio 1536")
+    with pytest.raises(TimeoutError):
+        udp_peer(vpc, "10.0.77.7", on_secondary)
+    assert world.wiring.repair([secondary])
+    assert udp_peer(vpc, "10.0.77.7", on_secondary) == "10.0.1.20"
+
+
+def test_nodeport_answers_leave_by_the_primary_eni(world):
+    """Upstream 3.5: an answer to a connection that came to the node's address goes out where it came in."""
+    vpc = world.fabric()
+    vpc.sh(TO_SECONDARY)
+    world.hostnet.setup_node(world.identity())
+    world.hostnet.setup_eni(world.eni())
+    pod = world.space()
+    world.wiring.wire(replace(world.spec(pod, number=20, table=2), address=IPv4Address("10.0.1.20")))
+    # what kube-proxy does for a NodePort service with externalTrafficPolicy: Local
+    world.host.sh(
+        "nft 'add table ip kube; add chain ip kube pre { type nat hook prerouting priority dstnat; };"
+        " add rule ip kube pre ip daddr 10.0.0.10 udp dport 30000 dnat to 10.0.1.20:4000'"
+    )
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(pod.call(socket.socket, socket.AF_INET, socket.SOCK_DGRAM))
+        server.settimeout(3)
+        server.bind(("0.0.0.0", 4000))
+        client = stack.enter_context(vpc.call(socket.socket, socket.AF_INET, socket.SOCK_DGRAM))
+        client.settimeout(3)
+        client.bind(("10.0.77.7", 0))
+        client.connect(("10.0.0.10", 30000))
+        client.send(b"in")
+        _, peer = server.recvfrom(16)
+        assert peer[0] == "10.0.77.7"
+        server.sendto(b"answer", peer)
+        # strict reverse path in the fabric: an answer by eth1 with the node's address would be dropped
+        assert client.recv(16) == b"answer"
+
+
+def test_setup_is_idempotent(world):
+    """Setting up twice leaves what setting up once made, and an audit of it finds nothing."""
+    world.fabric()
+    world.hostnet.setup_node(world.identity())
+    world.hostnet.setup_eni(world.eni())
+    once = world.host.snapshot(), world.host.sh("nft list ruleset")
+    world.hostnet.setup_node(world.identity())
+    world.hostnet.setup_eni(world.eni())
+    assert (world.host.snapshot(), world.host.sh("nft list ruleset")) == once
+    assert world.hostnet.audit(identity=world.identity(), enis=[world.eni()]) == []
+
+
+def test_secondary_eni_is_set_up_as_the_incumbent_does(world):
+    """Upstream 3.4: address, table and rule are there; foreign addresses and the connected route of main are not."""
+    world.fabric()
+    world.host.sh("ip link set eth1 up; ip addr add 10.0.1.99/24 dev eth1; ip rule add prio 32765 from 10.0.1.10 lookup 7")
+    world.hostnet.setup_eni(world.eni())
+    link = world.host.ip("addr show eth1")[0]
+    assert (link["mtu"], "UP" in link["flags"]) == (9001, True)
+    assert [(a["local"], a["prefixlen"]) for a in link["addr_info"] if a["family"] == "inet"] == [("10.0.1.10", 24)]
+    table = {one["dst"]: one.get("gateway") for one in world.host.ip("route show table 2")}
+    assert table == {"10.0.1.1": None, "default": "10.0.1.1"}
+    assert "10.0.1." not in world.host.sh("ip route show table main")
+    rules = [(one["priority"], one["src"], one["table"]) for one in world.host.ip("rule") if one["priority"] == 32765]
+    assert rules == [(32765, "10.0.1.10", "2")]
+
+
+def test_teardown_removes_table_and_rules(world):
+    """After teardown nothing of the ENI's table or rules is left; a second teardown, and one without a link, succeed."""
+    world.fabric()
+    before = world.host.snapshot()
+    world.hostnet.setup_eni(world.eni())
+    world.hostnet.teardown_eni(world.eni())
+    after = world.host.snapshot()
+    assert after["rule"] == before["rule"]
+    assert "table 2" not in after["route show table all"]
+    world.host.sh("ip link del eth1")
+    world.hostnet.teardown_eni(world.eni())
+
+
+def test_main_table_is_never_an_enis(world):
+    """The primary ENI has no table to be filled or cleared: refused, and main is as before."""
+    world.fabric()
+    before = world.host.snapshot()
+    for step in (world.hostnet.setup_eni, world.hostnet.teardown_eni):
+        with pytest.raises(WiringError, match="no table of its own"):
+            step(world.eni(device_index=0))
+        with pytest.raises(WiringError, match="no table of its own"):
+            step(world.eni(device_index=252))  # would be table 253
+    assert world.host.snapshot() == before
+
+
+def test_link_that_appears_late_is_waited_for(world):
+    """An ENI's link is used the moment that it appears; one that never does is an error within the bound."""
+    world.fabric()
+    late = MacAddress("02:00:00:00:00:03")
+    found = []
+    waiter = threading.Thread(
+        target=lambda: found.append(links.wait_for_link(world.netns, late, veth_prefix="eni", timeout_s=10))
+    )
+    waiter.start()
+    world.host.sh("ip link add noise type bridge; ip link add late type veth peer name etal")
+    world.host.sh(f"ip link set late address {late}")
+    waiter.join(timeout=10)
+    assert [link.name for link in found] == ["late"]
+    with pytest.raises(WiringError, match=r"no link with MAC 02:00:00:00:00:04 appeared within 0\.05 s"):
+        links.wait_for_link(world.netns, MacAddress("02:00:00:00:00:04"), veth_prefix="eni", timeout_s=0.05)
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        ("ip rule del prio 1024", "rule 1024 fwmark 0x80 was missing: added"),
+        ("ip rule del prio 32765", "rule 32765 from 10.0.1.10 lookup 2 was missing: added"),
+        ("ip rule add prio 32765 from 10.0.1.10 lookup 9", "rule 32765 from 10.0.1.10 looked up table 9: removed"),
+        ("ip route flush table 2", "default route via 10.0.1.1 dev eth1 table 2 of eni-2 was missing: added"),
+        ("ip route flush table 2", "route 10.0.1.1 dev eth1 table 2 of eni-2 was missing: added"),
+        ("ip link set eth1 down", "eth1 (eni-2) was down: raised"),
+        ("ip link set eth1 mtu 1500", "eth1 (eni-2) had MTU 1500: set to 9001"),
+        ("ip link set eth0 mtu 1500", "eth0 (primary) had MTU 1500: set to 9001"),
+        ("ip addr flush dev eth1", "eth1 (eni-2) lacked its address 10.0.1.10/24: added"),
+        ("ip addr add 10.0.1.99/32 dev eth1", "eth1 (eni-2) had a foreign address 10.0.1.99/32: removed"),
+        ("ip route add 10.0.1.0/24 dev eth1", "main had the connected route 10.0.1.0/24 dev eth1 (eni-2): removed"),
+        ("sysctl -qw net.ipv4.ip_forward=0", "sysctl net/ipv4/ip_forward was 0: set to 1"),
+        ("sysctl -qw net.ipv4.conf.eth0.rp_filter=1", "sysctl net/ipv4/conf/eth0/rp_filter was 1: set to 2"),
+        ("nft flush ruleset", "nftables table vpc-ipamd was missing: added"),
+        ("nft flush chain ip vpc-ipamd snat_out", "nftables table vpc-ipamd had been changed: replaced"),
+        ("nft add rule ip vpc-ipamd snat_out accept", "nftables table vpc-ipamd had been changed: replaced"),
+        ("ip link del eth1", "the link of eni-2 with MAC 02:00:00:00:00:02 is missing: not repaired"),
+    ],
+)
+def test_audit_repairs_what_others_took(world, command, sentence):
+    """Design 8: whatever something else deletes or changes is put back with one sentence, and then all is quiet."""
+    world.fabric()
+    world.hostnet.setup_node(world.identity())
+    world.hostnet.setup_eni(world.eni())
+    whole = world.host.snapshot(), world.host.sh("nft list ruleset")
+    world.host.sh(command)
+    assert sentence in world.hostnet.audit(identity=world.identity(), enis=[world.eni()])
+    if "not repaired" in sentence:
+        return
+    assert (world.host.snapshot(), world.host.sh("nft list ruleset")) == whole
+    assert world.hostnet.audit(identity=world.identity(), enis=[world.eni()]) == []
+
+
+def test_nft_table_restates_the_incumbents_rules(world):
+    """Upstream 3.5: exempt CIDRs, SNAT to the node's primary address, marks by veth prefix and primary ENI; others' tables stay."""
+    world.fabric()
+    world.host.sh("nft add table ip theirs")
+    world.hostnet.setup_node(world.identity())
+    text = " ".join(world.host.sh("nft list table ip vpc-ipamd").split())
+    assert "elements = { 10.0.0.0/16 }" in text
+    assert "type nat hook postrouting priority srcnat + 10; policy accept;" in text
+    assert "fib daddr type != local snat to 10.0.0.10 fully-random" in text
+    assert 'iifname "eth0" fib daddr . iif type local ct mark set ct mark | 0x00000080' in text
+    assert 'iifname "eni*" ct mark & 0x00000080 == 0x00000080 meta mark set meta mark | 0x00000080' in text
+    assert 'iifname "eni*" ct state new fib daddr type != local ip daddr != @exempt ct mark set ct mark | 0x00000080' in text
+    assert "table ip theirs" in world.host.sh("nft list tables")
+
+
+@pytest.mark.parametrize(
+    ("config", "present", "absent"),
+    [
+        ({"randomize_snat": "hashrandom"}, ["snat to 10.0.0.10 random"], ["fully-random"]),
+        ({"randomize_snat": "none"}, ["snat to 10.0.0.10"], ["random"]),
+        ({"external_snat": True}, ["chain mark_in"], ["snat", "exempt", "mark_out"]),
+        ({"node_port_support": False}, ["snat to", "mark_out", "mark_in"], ["type local ct mark set"]),
+        ({"external_snat": True, "node_port_support": False}, [], ["vpc-ipamd"]),
+        ({"connmark": 0x200, "veth_prefix": "cali"}, ['iifname "cali*"', "0x00000200"], ["0x00000080", "eni*"]),
+        ({"exclude_snat_cidrs": (IPv4Network("10.0.5.0/24"), IPv4Network("192.168.0.0/16"))}, ["10.0.0.0/16, 192.168.0.0/16"], []),
+    ],
+)
+def test_settings_shape_table_and_rule(make_world, config, present, absent):
+    """Upstream 1.2: each setting has its effect on the table, and rule 1024 is there exactly when marks are wanted."""
+    world = make_world(**config)
+    world.fabric()
+    world.hostnet.setup_node(world.identity())
+    text = " ".join(world.host.sh("nft list ruleset").split())
+    assert all(part in text for part in present), text
+    assert not any(part in text for part in absent), text
+    wants = ruleset.needs_mark(world.config)
+    assert any(one["priority"] == layout.MARK_PRIORITY for one in world.host.ip("rule")) == wants
+    assert world.hostnet.audit(identity=world.identity(), enis=[]) == []
+
+
+def test_nft_transaction_is_all_or_nothing(world):
+    """A transaction that nftables refuses changes nothing, and its own words reach the error."""
+    world.fabric()
+    world.hostnet.setup_node(world.identity())
+    before = world.host.sh("nft list ruleset")
+    with pytest.raises(WiringError, match="syntax error"):
+        world.nft.run(ruleset.remove_table() + "add rule ip vpc-ipamd snat_out nonsense\n")
+    assert world.host.sh("nft list ruleset") == before
+
+
+def test_changed_vpc_cidrs_replace_the_table(world):
+    """A further CIDR of the VPC is exempt after the next audit, which says so."""
+    world.fabric()
+    world.hostnet.setup_node(world.identity())
+    world.vpc_cidrs = (*world.vpc_cidrs, IPv4Network("100.64.0.0/16"))
+    found = world.hostnet.audit(identity=world.identity(), enis=[])
+    assert found == ["nftables table vpc-ipamd followed a change of the VPC's CIDRs: replaced"]
+    assert "100.64.0.0/16" in world.host.sh("nft list table ip vpc-ipamd")
+
+
+def test_no_vpc_cidr_is_refused(world):
+    """I11: without a CIDR of the VPC no SNAT is made, rather than SNAT of everything."""
+    world.fabric()
+    world.vpc_cidrs = ()
+    with pytest.raises(WiringError, match="no CIDR of the VPC is known"):
+        world.hostnet.setup_node(world.identity())
+    assert world.host.sh("nft list ruleset") == ""
+
+
+def test_missing_library_names_its_package(world):
+    """I14: without libnftables the error says which package to install."""
+    nft = Nftables(world.netns, library="libnftables-that-is-not.so")
+    with pytest.raises(WiringError, match="libnftables1"):
+        nft.run("list tables\n")
+
+
+def test_primary_link_that_is_missing_is_an_error(world):
+    """I14: a daemon outside the host's network namespace is told so."""
+    with pytest.raises(WiringError, match="hostNetwork: true"):
+        world.hostnet.setup_node(world.identity())
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: f"{vector['area']}-{vector['when']}"[:60])
+def test_numbers_are_the_incumbents(vector):
+    """Tables, the sandbox's next hop and the subnet's router have the incumbent's numbers."""
+    given, expect = vector["given"], vector["expect"]
+    if vector["area"] == "route_table":
+        assert route_table(given["device"], given["network_card"]) == expect["table"]
+    elif "subnet" in given:
+        assert str(gateway(IPv4Network(given["subnet"]))) == expect["ipv4"]
+    elif "interface_index" in given:
+        assert str(layout.GATEWAY) == expect["ipv4"]
+    else:
+        assert str(IPv4Address(given["ip"]) + 1) == expect["ip"]
+
+
+def test_names_and_macs_come_from_the_key_alone(world):
+    """Names have the incumbent's length and prefix, and no two keys of a thousand share a name or a MAC."""
+    keys = [world.key(f"{i:064x}", ifname) for i in range(500) for ifname in ("eth0", "net1")]
+    names = {veth_name(key, prefix="vlan") for key in keys}
+    assert len(names) == 1000
+    assert {len(name) for name in names} == {15}
+    macs = {sandbox_mac(key, side=side) for key in keys for side in ("host", "sandbox")}
+    assert len(macs) == 2000
+    assert all(int(mac[:2], 16) & 3 == 2 for mac in macs)

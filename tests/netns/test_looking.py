@@ -1,0 +1,206 @@
+"""CHECK, survey and repair: what the kernel says is read right, or not at all."""
+
+from __future__ import annotations
+
+import os
+import threading
+from ipaddress import IPv4Address
+
+import pytest
+
+from ipamd.kernel import messages, records, uapi
+from ipamd.kernel.netlink import NetlinkSocket
+from ipamd.model.errors import KernelDumpError
+
+pytestmark = pytest.mark.privileged
+
+
+@pytest.mark.parametrize(
+    ("side", "command", "sentence"),
+    [
+        ("host", "ip link set {veth} down", "is down"),
+        ("host", "ip link set {veth} alias x", "has alias 'x'"),
+        ("host", "ip link set {veth} mtu 1400", "has MTU 1400, not 9001"),
+        ("host", "ip link set {veth} address 02:00:00:00:00:77", "has MAC 02:00:00:00:00:77"),
+        ("host", "ip route del 10.0.0.5", "the route 10.0.0.5 dev {veth} is missing"),
+        ("host", "ip route replace 10.0.0.5 dev lo", "is routed through link 1"),
+        ("host", "ip rule del prio 512", "rule 512 to 10.0.0.5 lookup main is missing"),
+        ("host", "ip rule del prio 1536", "rule 1536 from 10.0.0.5 lookup 2 is missing"),
+        ("host", "ip rule add prio 1536 from 10.0.0.5 lookup 9", "looks up table 9, not 2"),
+        ("host", "ip link del {veth}", "host link {veth} is missing"),
+        ("host", "ip link set {veth} group 113213", "retired"),
+        ("pod", "ip link set eth0 name eth9", "interface eth0 is missing"),
+        ("pod", "ip link set eth0 down", "interface eth0 is down"),
+        ("pod", "ip link set eth0 mtu 1400", "interface eth0 has MTU 1400"),
+        ("pod", "ip addr del 10.0.0.5/32 dev eth0", "interface eth0 has none, not 10.0.0.5/32"),
+        ("pod", "ip route del default", "the default route via 169.254.1.1 dev eth0 is missing"),
+        ("pod", "ip route del default; ip route del 169.254.1.1", "the route to 169.254.1.1 dev eth0 is missing"),
+        ("pod", "ip neigh del 169.254.1.1 dev eth0", "the neighbour 169.254.1.1 in the sandbox is"),
+        ("pod", "ip neigh replace 169.254.1.1 dev eth0 lladdr 02:00:00:00:00:77", "is 02:00:00:00:00:77"),
+        ("pod", "ip link del eth0; ip link add eth0 type bridge", "is of kind bridge"),
+    ],
+)
+def test_check_names_each_difference(world, side, command, sentence):
+    """CHECK says in a sentence what differs, on either side."""
+    pod = world.space()
+    spec = world.spec(pod, table=2)
+    world.wiring.wire(spec)
+    assert world.wiring.check(spec) == []
+    (world.host if side == "host" else pod).sh(command.format(veth=spec.host_veth))
+    found = world.wiring.check(spec)
+    assert any(sentence.format(veth=spec.host_veth) in one for one in found), found
+
+
+def test_check_of_a_gone_namespace_is_a_sentence(world):
+    """CHECK of a sandbox whose namespace has gone reports it rather than failing."""
+    found = world.wiring.check(world.spec("/gone"))
+    assert any("cannot be opened" in one for one in found)
+
+
+def test_survey_sees_ours_and_only_ours(world):
+    """I2: the survey recognises veths by alias, by prefix and by the dying group, and reads routes and rules back."""
+    world.host.sh("ip link add other type veth peer name rehto; ip link add enibridge type bridge")
+    live, dead = world.spec(world.space(), number=5, table=2), world.spec(world.space(), number=6)
+    renamed = world.spec(world.space(), number=7, table=10203)
+    for spec in (live, dead, renamed):
+        world.wiring.wire(spec)
+    world.retire(dead)
+    world.host.sh(f"ip link set {renamed.host_veth} down; ip link set {renamed.host_veth} name old7")
+    world.host.sh("ip link add eninaked type veth peer name zzz")
+    seen = world.wiring.survey()
+    veths = {veth.name: veth for veth in seen.veths}
+    assert set(veths) == {live.host_veth, dead.host_veth, "old7", "eninaked"}
+    assert (veths[live.host_veth].key, veths[live.host_veth].address) == (live.key, live.address)
+    assert (veths[live.host_veth].is_up, veths[live.host_veth].is_dying) == (True, False)
+    assert (veths[dead.host_veth].is_up, veths[dead.host_veth].is_dying) == (False, True)
+    assert veths["old7"].key == renamed.key
+    assert veths["eninaked"].key is None
+    assert seen.routes == {live.address: live.host_veth}
+    assert seen.to_rules == {live.address, renamed.address}
+    assert seen.from_rules == {live.address: (2,), renamed.address: (10203,)}
+
+
+def test_survey_under_churn_is_whole_or_refused(world):
+    """I11: while links of fifty names come and go, a survey either has every live sandbox or says that it was interrupted."""
+    specs = [world.spec(world.space(), number=20 + i) for i in range(40)]
+    for spec in specs:
+        world.wiring.wire(spec)
+    expected = {spec.host_veth for spec in specs}
+    elsewhere = world.space()
+    stop = threading.Event()
+
+    def churn():
+        number = 0
+        while not stop.is_set():
+            number += 1
+            name = f"churn{number % 50}"
+            create = messages.create_veth(
+                name, mac="02:00:00:00:01:01", peer_name="c", peer_mac="02:00:00:00:01:02", peer_netns=elsewhere.fd, mtu=1500
+            )
+            with world.netns.netlink() as sock:
+                _, looked = sock.request([create, messages.get_link(name)])
+                sock.request([messages.delete_link(records.read_link(looked.replies[0]).index, step="churn")])
+
+    thread = threading.Thread(target=churn)
+    thread.start()
+    whole = refused = 0
+    try:
+        for _ in range(300):
+            try:
+                seen = world.wiring.survey()
+            except KernelDumpError:
+                refused += 1
+                continue
+            whole += 1
+            assert expected <= {veth.name for veth in seen.veths}
+            assert len(seen.routes) == 40
+    finally:
+        stop.set()
+        thread.join(timeout=30)
+    assert whole > 0
+    assert whole + refused == 300
+
+
+class _Interrupted(NetlinkSocket):
+    """A socket whose kernel interrupts the first `times` dumps."""
+
+    def __init__(self, times):
+        super().__init__()
+        self.times = times
+        self.dumps = 0
+
+    def _send(self, data, step):
+        self.dumps += 1
+        super()._send(data, step)
+
+    def _receive(self, step):
+        data = super()._receive(step)
+        if self.dumps <= self.times:
+            flags = int.from_bytes(data[6:8], "little") | uapi.NLM_F_DUMP_INTR
+            data = data[:6] + flags.to_bytes(2, "little") + data[8:]
+        return data
+
+
+def test_interrupted_dump_is_repeated_and_then_refused(world):
+    """I11: an interrupted dump is read again at most five times, and is never taken for an answer."""
+    sock = world.host.call(_Interrupted, 4)
+    assert len(sock.dump(messages.dump_links())) == 1
+    assert sock.dumps == 5
+    sock.close()
+    sock = world.host.call(_Interrupted, 5)
+    with pytest.raises(KernelDumpError, match="interrupted 5 times"):
+        sock.dump(messages.dump_links())
+    sock.close()
+
+
+def test_kernel_words_reach_the_error(world):
+    """I14: the kernel's extended text is part of the outcome, beside the errno."""
+    with world.netns.netlink() as sock:
+        (outcome,) = sock.request([messages.add_route(IPv4Address("10.9.9.9"), index=4711, step="x")])
+        assert outcome.is_refused
+        assert "ENODEV" in outcome.cause
+        (outcome,) = sock.request([messages.add_route(None, index=1, via=IPv4Address("10.9.9.9"), step="x")])
+        assert "invalid gateway" in outcome.cause
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        ("ip route del 10.0.0.5", "route 10.0.0.5 dev {veth} was missing: added"),
+        ("ip rule del prio 512", "rule 512 to 10.0.0.5 was missing: added"),
+        ("ip rule del prio 1536", "rule 1536 from 10.0.0.5 lookup 2 was missing: added"),
+        ("ip rule add prio 1536 from 10.0.0.5 lookup 9", "looked up table 9: removed"),
+        ("ip link set {veth} down", "was down: raised"),
+        ("ip link set {veth} alias x", "had alias 'x': set"),
+        ("ip rule flush; ip rule add prio 32766 lookup main; ip rule add prio 0 lookup local", "rule 512 to 10.0.0.5"),
+    ],
+)
+def test_repair_puts_back_what_others_took(world, command, sentence):
+    """Design 8: routes and rules of wired sandboxes that something else deleted come back, each with its sentence."""
+    spec = world.spec(world.space(), table=2)
+    world.wiring.wire(spec)
+    assert world.wiring.repair([spec]) == []
+    world.host.sh(command.format(veth=spec.host_veth))
+    found = world.wiring.repair([spec])
+    assert any(sentence.format(veth=spec.host_veth) in one for one in found), found
+    assert world.wiring.check(spec) == []
+    assert world.wiring.repair([spec]) == []
+
+
+def test_repair_never_takes_a_route_over(world):
+    """I1: an address that is routed elsewhere is reported and left, as is a link that is gone."""
+    spec, gone = world.spec(world.space()), world.spec("/gone", number=9)
+    world.wiring.wire(spec)
+    world.host.sh("ip route replace 10.0.0.5 dev lo")
+    found = world.wiring.repair([spec, gone])
+    assert any("not repaired" in one and "10.0.0.5" in one for one in found)
+    assert any("is missing: not repaired" in one for one in found)
+    assert "10.0.0.5 dev lo" in world.host.sh("ip route")
+
+
+def test_namespace_identity_is_that_of_the_file(world):
+    """Design 3: an identity is device and inode of the nsfs file, the same by every path."""
+    pod = world.space()
+    identity = world.wiring.identify_netns(pod.path)
+    assert (identity.device, identity.inode) == (os.fstat(pod.fd).st_dev, os.fstat(pod.fd).st_ino)
+    assert identity != world.wiring.identify_netns(world.space().path)

@@ -1,0 +1,315 @@
+"""ADD and DEL in the kernel: everything or nothing, and nothing afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from ipamd.kernel import layout, messages
+from ipamd.model.attachment import sandbox_mac
+from ipamd.model.errors import NetnsError, WiringError
+
+pytestmark = pytest.mark.privileged
+
+
+def talk(server, server_address, client):
+    """Send a line over TCP from one namespace to another; what the server saw as the client's address."""
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(server.call(socket.create_server, (server_address, 0)))
+        listener.settimeout(3)
+        sender = stack.enter_context(client.call(socket.socket))
+        sender.settimeout(3)
+        sender.connect((server_address, listener.getsockname()[1]))
+        accepted, peer = listener.accept()
+        with accepted:
+            accepted.settimeout(3)
+            sender.sendall(b"hello\n")
+            assert accepted.recv(16) == b"hello\n"
+        return peer[0]
+
+
+@pytest.mark.parametrize("table", [254, 2])
+def test_wired_sandbox_is_complete_on_both_sides(world, table):
+    """Design 8: what `ip` shows after ADD is the incumbent's data plane, to the letter."""
+    pod = world.space()
+    spec = world.spec(pod, table=table)
+    wired = world.wiring.wire(spec)
+
+    host_link = world.host.ip(f"link show {spec.host_veth}")[0]
+    assert host_link["address"] == wired.host_mac == sandbox_mac(spec.key, side="host")
+    assert (host_link["ifalias"], host_link["mtu"], host_link["group"]) == (spec.alias, 9001, "default")
+    assert "UP" in host_link["flags"]
+    route = world.host.ip("route show table main")
+    assert [(one["dst"], one["dev"], one["scope"]) for one in route] == [("10.0.0.5", spec.host_veth, "link")]
+    rules = [(one["priority"], one.get("src"), one.get("dst"), one["table"]) for one in world.host.ip("rule")]
+    assert (512, "all", "10.0.0.5", "main") in rules
+    assert ((1536, "10.0.0.5", None, "2") in rules) == (table == 2)
+    assert len(rules) == (5 if table == 2 else 4)
+
+    pod_link = pod.ip("addr show eth0")[0]
+    assert pod_link["address"] == wired.sandbox_mac == sandbox_mac(spec.key, side="sandbox")
+    assert pod_link["mtu"] == 9001
+    addresses = [(one["local"], one["prefixlen"], one["scope"]) for one in pod_link["addr_info"] if one["family"] == "inet"]
+    assert addresses == [("10.0.0.5", 32, "global")]
+    routes = {one["dst"]: (one.get("gateway"), one["dev"]) for one in pod.ip("route")}
+    assert routes == {"default": ("169.254.1.1", "eth0"), "169.254.1.1": (None, "eth0")}
+    neighbour = [one for one in pod.ip("neigh") if one["dst"] == "169.254.1.1"][0]
+    assert (neighbour["lladdr"], neighbour["state"]) == (wired.host_mac, ["PERMANENT"])
+    assert wired.netns_identity.inode == os.fstat(pod.fd).st_ino
+    assert world.wiring.check(spec) == []
+
+
+def test_packets_flow_between_sandboxes_and_host(world):
+    """A wired sandbox reaches another one and the host, and both reach it."""
+    one, two = world.space(), world.space()
+    world.host.sh("sysctl -qw net.ipv4.ip_forward=1; ip addr add 10.0.0.10/32 dev lo")
+    world.wiring.wire(world.spec(one, number=5))
+    world.wiring.wire(world.spec(two, number=6))
+    assert talk(one, "10.0.0.5", two) == "10.0.0.6"
+    assert talk(two, "10.0.0.6", one) == "10.0.0.5"
+    assert talk(one, "10.0.0.5", world.host) == "10.0.0.10"
+    assert talk(world.host, "10.0.0.10", two) == "10.0.0.6"
+
+
+def test_retire_leaves_no_route_or_rule_at_once_and_sweep_no_link(world):
+    """I4: after DEL neither route nor rule remains at the reply, and no veth after the sweep."""
+    pod = world.space()
+    before = world.host.snapshot()
+    spec = world.spec(pod, table=2)
+    world.wiring.wire(spec)
+    world.retire(spec)
+    after = world.host.snapshot()
+    assert (after["rule"], after["route show table all"]) == (before["rule"], before["route show table all"])
+    link = world.host.ip(f"link show {spec.host_veth}")[0]
+    assert "UP" not in link["flags"]
+    assert int(link["group"], 0) == layout.DYING_GROUP
+    world.retire(spec)
+    world.wiring.sweep()
+    assert world.host.snapshot() == before
+    assert pod.link_names() == set()
+
+
+def test_retire_sweep_and_unwire_of_nothing_succeed(world):
+    """I3: a repeated or unknown DEL succeeds."""
+    spec = world.spec(world.space(), table=2)
+    before = world.host.snapshot()
+    world.retire(spec)
+    world.wiring.sweep()
+    world.wiring.unwire(spec)
+    world.wiring.remove_leftover(host_veth=spec.host_veth, address=spec.address)
+    assert world.host.snapshot() == before
+
+
+def test_unwire_removes_everything_before_it_returns(world):
+    """I5: after a rollback both namespaces are as they were."""
+    pod = world.space()
+    before = world.host.snapshot(), pod.snapshot()
+    spec = world.spec(pod, table=3)
+    world.wiring.wire(spec)
+    world.wiring.unwire(spec)
+    assert (world.host.snapshot(), pod.snapshot()) == before
+
+
+def steps_of(world, spec):
+    """Every step that a wiring takes, as the failpoint hears it."""
+    heard = []
+    wiring = world.new_wiring(failpoint=lambda step: bool(heard.append(step)))
+    wiring.wire(spec)
+    wiring.unwire(spec)
+    return heard
+
+
+def test_refusal_of_any_message_leaves_nothing(world):
+    """I5: whichever message the kernel refuses, both namespaces are as before and the error names the step."""
+    pod = world.space()
+    spec = world.spec(pod, table=2)
+    before = world.host.snapshot(), pod.snapshot()
+    steps = steps_of(world, spec)
+    assert len(steps) == len(set(steps)) == 11
+    for step in steps:
+        with pytest.raises(WiringError) as caught:
+            world.new_wiring(failpoint=step.__eq__).wire(spec)
+        assert step in caught.value.message
+        assert "Operation not supported" in caught.value.details
+        assert (world.host.snapshot(), pod.snapshot()) == before, step
+    world.wiring.wire(spec)
+    assert world.wiring.check(spec) == []
+
+
+@pytest.mark.parametrize(
+    ("setup", "step"),
+    [
+        ("ip link add eth0 type bridge", "create veth"),
+        ("ip route add default dev lo", "add default route"),
+        ("ip route add 169.254.1.1/32 dev lo", "add route 169.254.1.1"),
+    ],
+)
+def test_what_the_sandbox_has_already_is_not_overwritten(world, setup, step):
+    """I5: an interface or route that is there before ADD makes ADD fail, and is still there after."""
+    pod = world.space()
+    pod.sh(setup)
+    before = world.host.snapshot(), pod.snapshot()
+    with pytest.raises(WiringError, match="EEXIST") as caught:
+        world.wiring.wire(world.spec(pod))
+    assert step in str(caught.value)
+    assert (world.host.snapshot(), pod.snapshot()) == before
+
+
+def test_address_that_is_routed_already_is_refused(world):
+    """I1: a second sandbox with the same address is refused, and the first keeps its route and rules."""
+    first, second = world.space(), world.space()
+    one = world.spec(first, container="first", table=2)
+    world.wiring.wire(one)
+    before = world.host.snapshot()
+    with pytest.raises(WiringError, match=r"add route 10\.0\.0\.5.*EEXIST"):
+        world.wiring.wire(world.spec(second, container="second", table=2))
+    assert world.host.snapshot() == before
+    assert world.wiring.check(one) == []
+
+
+def test_leftover_of_the_same_sandbox_is_replaced(world):
+    """I5: what a crash left of the same key, even before the alias was set, does not stop the next ADD."""
+    pod = world.space()
+    spec = world.spec(pod, table=2)
+    world.wiring.wire(spec)
+    world.wiring.wire(spec)
+    assert world.wiring.check(spec) == []
+    world.host.sh(f"ip link set {spec.host_veth} alias ''")
+    world.wiring.wire(spec)
+    assert world.wiring.check(spec) == []
+    assert world.host.link_names() == {spec.host_veth}
+
+
+def test_strangers_link_of_the_same_name_is_left_alone(world):
+    """I2: a link that carries our name but another identity is neither changed nor removed."""
+    pod = world.space()
+    spec = world.spec(pod)
+    world.host.sh(f"ip link add {spec.host_veth} type veth peer name x; ip link set {spec.host_veth} alias theirs")
+    before = world.host.snapshot()
+    with pytest.raises(WiringError, match="not this sandbox's"):
+        world.wiring.wire(spec)
+    assert world.host.snapshot() == before
+    world.host.sh("ip link add eni0bridge type bridge")
+    with pytest.raises(WiringError, match="left alone"):
+        world.wiring.retire(host_veth="eni0bridge", address=spec.address, route_table=254)
+    assert "eni0bridge" in world.host.link_names()
+
+
+def test_bad_namespace_paths_are_refused(world, tmp_path):
+    """A path that is gone, is no namespace, is of another kind, or is the host's own is a NetnsError and changes nothing."""
+    (tmp_path / "file").write_text("no")
+    os.mkfifo(tmp_path / "fifo")
+    before = world.host.snapshot()
+    bad = ["", "/gone/netns", str(tmp_path), str(tmp_path / "file"), str(tmp_path / "fifo"), "/dev/null"]
+    for path in [*bad, "/proc/self/ns/mnt", "/proc/self/ns/uts", "nul\0byte"]:
+        with pytest.raises(NetnsError):
+            world.wiring.identify_netns(path)
+        with pytest.raises(NetnsError):
+            world.wiring.wire(world.spec(path))
+    with pytest.raises(NetnsError, match="host's own"):
+        world.wiring.wire(world.spec(world.host))
+    assert world.host.snapshot() == before
+
+
+def test_thread_that_cannot_come_back_ends_the_process(world):
+    """A thread stranded in a sandbox is fatal: it must never serve anybody else."""
+    from ipamd.kernel import netns
+
+    class StrandedError(Exception):
+        pass
+
+    def fatal(reason):
+        raise StrandedError(reason)
+
+    def strand():
+        pod = os.open(world.space().path, os.O_RDONLY)
+        real = netns._setns
+        entered_fds = []
+
+        def refuse_return(fd):
+            entered_fds.append(fd)
+            return real(fd) if len(entered_fds) == 1 else 1
+
+        netns._setns = refuse_return
+        try:
+            with netns.entered(pod, fatal=fatal):
+                pass
+        finally:
+            netns._setns = real
+            os.close(pod)
+
+    with ThreadPoolExecutor(1) as thread, pytest.raises(StrandedError, match="stranded"):
+        thread.submit(strand).result(timeout=10)
+
+
+def test_thirty_wires_at_once(world):
+    """I1: thirty sandboxes wired from thirty threads have thirty links, and each is complete; DEL of all leaves nothing."""
+    before = world.host.snapshot()
+    specs = [world.spec(world.space(), number=20 + i, table=2) for i in range(30)]
+    with ThreadPoolExecutor(30) as threads:
+        list(threads.map(world.wiring.wire, specs, timeout=60))
+        assert list(threads.map(world.wiring.check, specs, timeout=60)) == [[]] * 30
+        assert world.host.link_names() == {spec.host_veth for spec in specs}
+        assert len(world.host.link_names()) == 30
+        list(threads.map(world.retire, specs, timeout=60))
+    world.wiring.sweep()
+    assert world.host.snapshot() == before
+
+
+def test_sweep_takes_only_the_dying_group(world):
+    """I2: a sweep deletes retired links and no other, and a request for group 0 cannot be made."""
+    world.host.sh("ip link add other type veth peer name rehto; ip link add br0 type bridge; ip link set br0 group 77")
+    live = world.spec(world.space(), number=5)
+    dead = world.spec(world.space(), number=6)
+    world.wiring.wire(live)
+    world.wiring.wire(dead)
+    world.retire(dead)
+    world.wiring.sweep()
+    assert world.host.link_names() == {"other", "rehto", "br0", live.host_veth}
+    with pytest.raises(ValueError, match="group 0"):
+        messages.delete_group(0)
+    with pytest.raises(ValueError, match="names no link"):
+        messages.delete_link(0, step="none")
+
+
+def test_leftover_is_removed_whatever_the_table(world):
+    """I4: wiring that nobody owns goes completely: link, routes and rules in any table, also copies."""
+    pod = world.space()
+    before = world.host.snapshot()
+    spec = world.spec(pod, table=2)
+    world.wiring.wire(spec)
+    world.host.sh(
+        f"ip route add 10.0.0.5 dev {spec.host_veth} table 9; ip rule add prio 1536 from 10.0.0.5 lookup 3;"
+        "ip rule add prio 1536 from 10.0.0.5 lookup 10203; ip rule add prio 1536 from 10.0.0.6 lookup 3"
+    )
+    world.wiring.remove_leftover(host_veth=None, address=spec.address)
+    assert "10.0.0.5" not in world.host.sh("ip route show table all; ip rule")
+    assert "10.0.0.6" in world.host.sh("ip rule")
+    world.host.sh("ip rule del prio 1536 from 10.0.0.6 lookup 3")
+    world.wiring.remove_leftover(host_veth=spec.host_veth, address=None)
+    assert world.host.snapshot() == before
+
+
+def test_second_interface_of_a_sandbox_needs_its_own_routes(world):
+    """A second ADD for the same namespace under another ifname fails on the default route, and the first stays whole."""
+    pod = world.space()
+    first = world.spec(pod, number=5)
+    world.wiring.wire(first)
+    with pytest.raises(WiringError, match="EEXIST"):
+        world.wiring.wire(world.spec(pod, number=6, container="sandbox5", ifname="eth1"))
+    assert world.wiring.check(first) == []
+    assert pod.link_names() == {"eth0"}
+
+
+def test_caller_in_another_namespace_wires_the_host_all_the_same(world):
+    """The ambient namespace of the calling thread does not matter, and the thread is back in it afterwards."""
+    pod, elsewhere = world.space(), world.space()
+    spec = world.spec(pod)
+    elsewhere.call(world.wiring.wire, spec)
+    assert world.host.link_names() == {spec.host_veth}
+    assert elsewhere.link_names() == set()
+    assert elsewhere.call(lambda: os.stat("/proc/thread-self/ns/net").st_ino) == os.fstat(elsewhere.fd).st_ino

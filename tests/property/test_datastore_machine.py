@@ -1,0 +1,313 @@
+"""The datastore against a plain-Python model, through any sequence of changes, roll-backs and crashes."""
+
+# ruff: noqa: PT012 - a block is one unit of work, which must be rolled back as a whole
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import replace
+from datetime import datetime, timedelta
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from ipamd.datastore.repository import SqlDatastore
+from ipamd.model.address import Address, AddressEvent, AddressState
+from ipamd.model.attachment import Attachment
+from ipamd.model.eni import Eni
+from ipamd.model.errors import DatastoreError, InvariantError, PoolEmptyError, UnknownAttachmentError
+from ipamd.model.ids import AttachmentKey
+from ipamd.model.plan import PoolCounts
+from tests.unit.datastore.support import START, a_key, an_attachment, an_eni, crashed_copy, eni_id, open_at
+
+FREE, RESERVED, ASSIGNED, COOLING, QUARANTINED = AddressState
+ENIS = (0, 1)
+PREFIXES = {n: IPv4Network(f"10.0.{n}.16/28") for n in ENIS}
+POOL = {
+    **{IPv4Address(f"10.0.{n}.{100 + i}"): (n, False) for n in ENIS for i in range(3)},
+    **{IPv4Address(f"10.0.{n}.{16 + i}"): (n, True) for n in ENIS for i in range(2)},
+}
+"""Address -> (ENI, in a prefix)."""
+
+enis = st.sampled_from(ENIS)
+addresses = st.sampled_from(sorted(POOL))
+keys = st.builds(a_key, st.integers(0, 4))
+SHM = "/dev/shm" if Path("/dev/shm").is_dir() else None
+
+
+class Undo(Exception):
+    """Leaves a unit of work."""
+
+
+class DatastoreMachine(RuleBasedStateMachine):
+    """Each rule predicts from the model whether the datastore accepts, does it there, and then in the model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = Path(tempfile.mkdtemp(dir=SHM))
+        self.generation = 0
+        self.path = self.directory / "0" / "state.db"
+        self.store: SqlDatastore = open_at(self.path).datastore
+        self.ticks = 0
+        self.enis: dict[str, Eni] = {}
+        self.addresses: dict[IPv4Address, Address] = {}
+        self.attachments: dict[AttachmentKey, Attachment] = {}
+        self.tombstones: set[AttachmentKey] = set()
+        self.free_since: dict[IPv4Address, datetime] = {}
+
+    def teardown(self) -> None:
+        self.store.close()
+        shutil.rmtree(self.directory)
+
+    def now(self) -> datetime:
+        self.ticks += 1
+        return START + timedelta(seconds=self.ticks)
+
+    def state(self, address: IPv4Address) -> AddressState | None:
+        return self.addresses[address].state if address in self.addresses else None
+
+    def reserved_for(self, key: AttachmentKey) -> Address | None:
+        return next((a for a in self.addresses.values() if a.state is RESERVED and a.owner == key), None)
+
+    def free(self, address: Address) -> None:
+        self.addresses[address.address] = address
+        self.free_since[address.address] = address.since
+
+    @initialize()
+    def two_enis(self) -> None:
+        for number in ENIS:
+            self.put_eni(number, True, True)
+            for in_prefix in (False, True):
+                self.add(number, [a for a, place in POOL.items() if place == (number, in_prefix)], in_prefix)
+
+    @rule(number=enis, host_ready=st.booleans(), managed=st.booleans())
+    def put_eni(self, number: int, host_ready: bool, managed: bool) -> None:
+        eni = an_eni(number, host_ready=host_ready, managed=managed)
+        with self.store.transaction() as unit:
+            unit.put_eni(eni)
+        self.enis[eni.eni_id] = eni
+
+    @rule(number=enis)
+    def remove_eni(self, number: int) -> None:
+        on_it = [a for a in self.addresses.values() if a.eni_id == eni_id(number)]
+        if any(a.state in (ASSIGNED, RESERVED) for a in on_it):
+            with pytest.raises(InvariantError), self.store.transaction() as unit:
+                unit.remove_eni(eni_id(number), reason="test")
+            return
+        with self.store.transaction() as unit:
+            unit.remove_eni(eni_id(number), reason="test")
+        self.enis.pop(eni_id(number), None)
+        for address in on_it:
+            del self.addresses[address.address]
+
+    @rule(number=enis, chosen=st.lists(addresses, max_size=4), in_prefix=st.booleans())
+    def add(self, number: int, chosen: list[IPv4Address], in_prefix: bool) -> None:
+        now = self.now()
+        chosen = [address for address in chosen if POOL[address] == (number, in_prefix)]
+        prefix = PREFIXES[number] if in_prefix else None
+        if eni_id(number) not in self.enis:
+            with pytest.raises(InvariantError), self.store.transaction() as unit:
+                unit.add_addresses(eni_id(number), chosen, prefix=prefix, now=now)
+            return
+        with self.store.transaction() as unit:
+            unit.add_addresses(eni_id(number), chosen, prefix=prefix, now=now)
+        for address in chosen:
+            if address not in self.addresses:
+                self.free(Address(address, eni_id(number), FREE, now, prefix))
+
+    @rule(number=enis)
+    def add_primary(self, number: int) -> None:
+        with pytest.raises(InvariantError), self.store.transaction() as unit:
+            unit.add_addresses(eni_id(number), [an_eni(number).primary_address], now=self.now())
+
+    @rule(address=addresses)
+    def remove(self, address: IPv4Address) -> None:
+        now = self.now()
+        if self.state(address) in (ASSIGNED, RESERVED):
+            with pytest.raises(InvariantError), self.store.transaction() as unit:
+                unit.remove_addresses([address], reason="test", now=now)
+            return
+        with self.store.transaction() as unit:
+            unit.remove_addresses([address], reason="test", now=now)
+        self.addresses.pop(address, None)
+
+    @rule(key=keys)
+    def reserve(self, key: AttachmentKey) -> None:
+        now = self.now()
+        ready = {e.eni_id for e in self.enis.values() if e.host_ready and e.managed}
+        free = {a.address for a in self.addresses.values() if a.state is FREE and a.eni_id in ready}
+        if key in self.attachments or self.reserved_for(key):
+            with pytest.raises(InvariantError):
+                self.store.reserve(key, now=now)
+        elif not free:
+            with pytest.raises(PoolEmptyError):
+                self.store.reserve(key, now=now)
+        else:
+            taken = self.store.reserve(key, now=now)
+            assert taken.address in free
+            self.addresses[taken.address] = replace(
+                self.addresses[taken.address], state=RESERVED, owner=key, since=now, reason=""
+            )
+
+    @rule(key=keys, address=addresses)
+    def confirm_another(self, key: AttachmentKey, address: IPv4Address) -> None:
+        found = self.addresses.get(address, Address(address, eni_id(0), FREE, START))
+        if found.state is RESERVED and found.owner == key:
+            return
+        with pytest.raises(DatastoreError), self.store.transaction() as unit:
+            unit.confirm(an_attachment(found, key, at=self.now()))
+
+    @rule(key=keys)
+    def confirm(self, key: AttachmentKey) -> None:
+        reserved = self.reserved_for(key)
+        if reserved is None:
+            return
+        attachment = an_attachment(reserved, key, at=self.now())
+        if key in self.tombstones:
+            with pytest.raises(InvariantError), self.store.transaction() as unit:
+                unit.confirm(attachment)
+            return
+        with self.store.transaction() as unit:
+            unit.confirm(attachment)
+        self.assigned(attachment)
+
+    def assigned(self, attachment: Attachment) -> None:
+        self.attachments[attachment.key] = attachment
+        self.addresses[attachment.address] = replace(
+            self.addresses[attachment.address],
+            state=ASSIGNED,
+            owner=attachment.key,
+            since=attachment.created_at,
+            cooling_until=None,
+            reason="",
+        )
+
+    def cooled_down(self, address: IPv4Address, now: datetime, until: datetime, reason: str) -> None:
+        self.addresses[address] = replace(
+            self.addresses[address], state=COOLING, owner=None, since=now, cooling_until=until, reason=reason
+        )
+
+    @rule(key=keys)
+    def abort(self, key: AttachmentKey) -> None:
+        reserved = self.reserved_for(key)
+        if reserved is None:
+            return
+        now = self.now()
+        with self.store.transaction() as unit:
+            unit.abort(reserved.address, now=now, cooling_until=now, reason="wiring failed")
+        self.cooled_down(reserved.address, now, now, "wiring failed")
+
+    @rule(key=keys, cooldown_s=st.sampled_from([0, 5, 1000]), bury=st.booleans())
+    def unassign(self, key: AttachmentKey, cooldown_s: int, bury: bool) -> None:
+        now = self.now()
+        until = now + timedelta(seconds=cooldown_s)
+        with self.store.transaction() as unit:
+            if key in self.attachments:
+                assert unit.unassign(key, now=now, cooling_until=until, reason="DEL") == self.attachments[key]
+            else:
+                with pytest.raises(UnknownAttachmentError):
+                    unit.unassign(key, now=now, cooling_until=until, reason="DEL")
+            if bury:
+                unit.put_tombstone(key, now=now)
+        if key in self.attachments:
+            self.cooled_down(self.attachments.pop(key).address, now, until, "DEL")
+        if bury:
+            self.tombstones.add(key)
+
+    @rule()
+    def drop_tombstones(self) -> None:
+        with self.store.transaction() as unit:
+            assert unit.drop_tombstones(before=self.now()) == len(self.tombstones)
+        self.tombstones.clear()
+
+    @rule(address=addresses, event=st.sampled_from(AddressEvent))
+    def change(self, address: IPv4Address, event: AddressEvent) -> None:
+        now = self.now()
+        found = self.addresses.get(address)
+        cooling_ended = found is not None and found.cooling_until is not None and found.cooling_until <= now
+        allowed = found is not None and (
+            (event is AddressEvent.COOLED and found.state is COOLING and cooling_ended)
+            or (event is AddressEvent.DISAGREE and found.state in (FREE, RESERVED, COOLING))
+            or (event is AddressEvent.SETTLE and found.state is QUARANTINED)
+        )
+        if not allowed or found is None:
+            with pytest.raises(DatastoreError), self.store.transaction() as unit:
+                unit.change(address, event, now=now, reason="test")
+            return
+        with self.store.transaction() as unit:
+            unit.change(address, event, now=now, reason="test")
+        state = QUARANTINED if event is AddressEvent.DISAGREE else FREE
+        changed = replace(found, state=state, since=now, owner=None, cooling_until=None, reason="test")
+        if state is FREE:
+            self.free(changed)
+        self.addresses[address] = changed
+
+    @rule(key=keys, address=addresses)
+    def adopt(self, key: AttachmentKey, address: IPv4Address) -> None:
+        found = self.addresses.get(address)
+        attachment = an_attachment(found or Address(address, eni_id(0), FREE, START), key, at=self.now())
+        fits = self.state(address) in (FREE, COOLING, QUARANTINED)
+        if not fits or key in self.tombstones or key in self.attachments or self.reserved_for(key):
+            with pytest.raises(DatastoreError), self.store.transaction() as unit:
+                unit.adopt(attachment)
+            return
+        with self.store.transaction() as unit:
+            unit.adopt(attachment)
+        self.assigned(attachment)
+
+    @rule(key=keys, address=addresses)
+    def undone(self, key: AttachmentKey, address: IPv4Address) -> None:
+        """Do what can be done, and leave with an exception."""
+        with pytest.raises(Undo), self.store.transaction() as unit:
+            unit.put_tombstone(a_key(77), now=self.now())
+            if key in self.attachments:
+                unit.unassign(key, now=self.now(), cooling_until=self.now(), reason="test")
+            if self.state(address) in (FREE, COOLING, QUARANTINED):
+                unit.remove_addresses([address], reason="test", now=self.now())
+            raise Undo
+
+    @rule()
+    def crash_and_reopen(self) -> None:
+        """Take what is on disk at this instant, as after kill -9: same boot, reservations forgotten (I5)."""
+        self.generation += 1
+        copy = crashed_copy(self.path, self.directory / str(self.generation))
+        self.store.close()
+        opened = open_at(copy)
+        assert opened.report.is_intact
+        self.path, self.store = copy, opened.datastore
+        for address in [a for a in self.addresses.values() if a.state is RESERVED]:
+            stored = self.store.address(address.address)
+            assert stored is not None
+            self.addresses[address.address] = replace(
+                address, state=FREE, owner=None, since=self.free_since[address.address], reason=stored.reason
+            )
+
+    @invariant()
+    def equals_the_model(self) -> None:
+        """Memory equals the model, the disk equals memory, and nothing contradicts itself."""
+        assert {a.address: a for a in self.store.addresses()} == self.addresses
+        assert {a.key: a for a in self.store.attachments()} == self.attachments
+        assert {e.eni_id: e for e in self.store.enis()} == self.enis
+        assert {key for key in map(a_key, range(5)) if self.store.is_tombstoned(key)} == self.tombstones
+        managed = [a.state for a in self.addresses.values() if self.enis[a.eni_id].managed]
+        assert self.store.counts() == PoolCounts(**{str(state): managed.count(state) for state in AddressState})
+        assert self.store.audit() == []
+
+    @invariant()
+    def one_address_one_attachment(self) -> None:
+        """I1: no two live attachments share an address. I6: none has a primary one."""
+        held = [attachment.address for attachment in self.store.attachments()]
+        assert len(held) == len(set(held))
+        primaries = {eni.primary_address for eni in self.store.enis()}
+        assert primaries.isdisjoint(address.address for address in self.store.addresses())
+
+
+TestDatastoreMachine = DatastoreMachine.TestCase
+TestDatastoreMachine.settings = settings(
+    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)

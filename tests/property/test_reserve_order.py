@@ -1,0 +1,101 @@
+"""Which address a sandbox gets: densest ENI, densest prefix, longest free (design 5.3), for any pool."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from ipaddress import IPv4Address, IPv4Network
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ipamd.datastore.index import Index
+from ipamd.datastore.rows import Contents
+from ipamd.model.address import Address, AddressState
+from ipamd.model.eni import EniState
+from ipamd.model.errors import PoolEmptyError
+from tests.unit.datastore.support import START, a_key, an_attachment, an_eni
+
+READINESS = st.tuples(st.sampled_from(list(EniState)), st.booleans(), st.booleans())
+READY = (EniState.ATTACHED, True, True)
+
+
+@st.composite
+def pools(draw: st.DrawFn) -> Contents:
+    """One to three ENIs with addresses in and outside prefixes, in any state but reserved, free for various times."""
+    enis, addresses, attachments = {}, {}, {}
+    for number in range(draw(st.integers(1, 3))):
+        state, host_ready, managed = draw(st.one_of(st.just(READY), READINESS))
+        eni = an_eni(number, state=state, host_ready=host_ready, managed=managed)
+        enis[eni.eni_id] = eni
+        for third in (0, 16, 32):
+            prefix = IPv4Network(f"10.0.{number}.{third}/28") if third else None
+            for last in draw(st.sets(st.integers(5, 9), max_size=4)):
+                address = IPv4Address(f"10.0.{number}.{third + last}")
+                kind = draw(st.sampled_from([AddressState.FREE, AddressState.ASSIGNED, AddressState.COOLING]))
+                since = START + timedelta(seconds=draw(st.integers(0, 2)))
+                key = a_key(int(address)) if kind is AddressState.ASSIGNED else None
+                until = START if kind is AddressState.COOLING else None
+                addresses[address] = Address(address, eni.eni_id, kind, since, prefix, key, until)
+                if key is not None:
+                    attachments[key] = an_attachment(addresses[address], key)
+    return Contents(enis, addresses, attachments, {}, {})
+
+
+def _expected(contents: Contents, taken: set[IPv4Address]) -> IPv4Address | None:
+    """Choose by the rule's own words, looking at everything."""
+
+    def in_use(address: Address) -> bool:
+        return address.state is AddressState.ASSIGNED or address.address in taken
+
+    def rank(address: Address) -> tuple[object, ...]:
+        on_eni = sum(in_use(a) for a in contents.addresses.values() if a.eni_id == address.eni_id)
+        beside = sum(in_use(a) for a in contents.addresses.values() if (a.eni_id, a.prefix) == (address.eni_id, address.prefix))
+        eni = contents.enis[address.eni_id]
+        place = -1 if address.prefix is None else int(address.prefix.network_address)
+        return -on_eni, eni.device_index, -beside, place, address.since, address.address
+
+    candidates = [
+        a
+        for a in contents.addresses.values()
+        if a.state is AddressState.FREE
+        and a.address not in taken
+        and (contents.enis[a.eni_id].state, contents.enis[a.eni_id].host_ready, contents.enis[a.eni_id].managed) == READY
+    ]
+    return min(candidates, key=rank).address if candidates else None
+
+
+@given(pools())
+def test_order(contents: Contents) -> None:
+    """Until the pool is empty each reservation is the one the rule names, and only ready ENIs give any (I7)."""
+    index = Index(contents)
+    taken: set[IPv4Address] = set()
+    for number in range(len(contents.addresses) + 1):
+        expected = _expected(contents, taken)
+        try:
+            reserved = index.reserve(a_key(number), now=START + timedelta(hours=1))
+        except PoolEmptyError:
+            assert expected is None
+            return
+        assert reserved.address == expected
+        taken.add(reserved.address)
+    raise AssertionError("a pool gave more addresses than it has")
+
+
+@given(pools())
+def test_claims_hide_and_come_back(contents: Contents) -> None:
+    """Claimed addresses are not reserved, and once released the order is as if nothing had happened."""
+    index = Index(contents)
+    for address in contents.addresses:
+        index.claim(address)
+    try:
+        index.reserve(a_key(0), now=START)
+    except PoolEmptyError:
+        pass
+    else:
+        raise AssertionError("a claimed address was reserved")
+    index.release(contents.addresses)
+    index.release(contents.addresses)
+    assert index.recount() == []
+    expected = _expected(contents, set())
+    if expected is not None:
+        assert index.reserve(a_key(0), now=START).address == expected

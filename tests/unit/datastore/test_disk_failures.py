@@ -1,0 +1,176 @@
+"""The disk refuses: full, read-only, removed under us, failing at COMMIT. Nothing may change, on disk or in memory."""
+
+# ruff: noqa: PT012 - a block is one unit of work, which must be rolled back as a whole
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ipamd.datastore.repository import SqlDatastore
+from ipamd.model.address import AddressState
+from ipamd.model.errors import DatastoreError, InvariantError
+from ipamd.model.ledger import LedgerEvent
+from tests.unit.datastore.support import COOLDOWN, START, a_key, an_attachment, an_eni, attach, eni_id, fill, ip, open_at
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Iterator[Path]:
+    """A tmpfs of 1 MiB, as /run is one."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting needs root")
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path)], check=False, capture_output=True, text=True
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"mounting is not allowed here: {mounted.stderr.strip()}")
+    yield tmp_path
+    subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+@pytest.mark.privileged
+def test_disk_full(tiny: Path) -> None:
+    """On a full disk a change is refused with advice, memory equals disk, reads go on; with space again all works."""
+    opened = open_at(tiny / "state.db")
+    store = opened.datastore
+    fill(store)
+    attach(store, a_key(1))
+    reserved = store.reserve(a_key(2), now=START)
+    ballast = tiny / "ballast"
+    with ballast.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
+        while True:
+            file.write(b"x" * 4096)
+    with pytest.raises(DatastoreError) as refusal:
+        for _ in range(50):
+            with store.transaction() as unit:
+                unit.note(LedgerEvent.KEPT, now=START, detail="x" * 8192)
+    assert "full" in str(refusal.value)
+    assert "free space" in refusal.value.details
+    assert refusal.value.retryable
+    with pytest.raises(DatastoreError), store.transaction() as unit:
+        unit.confirm(an_attachment(reserved, a_key(2)))
+        unit.note(LedgerEvent.KEPT, now=START, detail="x" * 100_000)
+    assert store.address(reserved.address) == reserved, "a failed confirm leaves the address reserved"
+    assert store.attachment(a_key(1)) is not None
+    assert store.audit() == []
+    ballast.unlink()
+    with store.transaction() as unit:
+        unit.abort(reserved.address, now=START, cooling_until=START + COOLDOWN, reason="the disk was full")
+    assert store.audit() == []
+    store.close()
+    opened = open_at(tiny / "state.db")
+    assert opened.report.is_intact
+    assert opened.datastore.counts().cooling == 1
+    opened.datastore.close()
+
+
+@pytest.mark.privileged
+def test_no_room_to_create(tiny: Path) -> None:
+    """A disk that is full at start gives a typed error that names the file."""
+    with (tiny / "ballast").open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
+        while True:
+            file.write(b"x" * 4096)
+    with pytest.raises(DatastoreError, match=r"state\.db"):
+        open_at(tiny / "state.db")
+
+
+@pytest.mark.privileged
+def test_read_only_file_system(tiny: Path) -> None:
+    """On a read-only file system opening is refused with advice, and the file is neither changed nor set aside."""
+    store = open_at(tiny / "state.db").datastore
+    fill(store)
+    store.close()
+    subprocess.run(["mount", "-o", "remount,ro", str(tiny)], check=True)
+    before = sorted(os.listdir(tiny))
+    with pytest.raises(DatastoreError, match=r"state\.db") as refusal:
+        open_at(tiny / "state.db")
+    assert "run directory" in refusal.value.details
+    assert sorted(os.listdir(tiny)) == before
+
+
+@pytest.mark.parametrize("suffix", ["", "-wal"])
+def test_file_removed_under_us(path: Path, store: SqlDatastore, suffix: str) -> None:
+    """A change that no restart could find again is refused; reads go on from memory and the audit says what happened."""
+    attach(store, a_key(1))
+    Path(f"{path}{suffix}").unlink()
+    with pytest.raises(DatastoreError, match="removed or replaced"), store.transaction() as unit:
+        unit.unassign(a_key(1), now=START, cooling_until=START, reason="DEL")
+    assert store.attachment(a_key(1)) is not None
+    assert len(store.audit()) == 1
+    assert "removed or replaced" in store.audit()[0]
+
+
+def test_file_replaced_under_us(path: Path, store: SqlDatastore) -> None:
+    """A copy that was put in our file's place does not count as our file."""
+    copy = path.with_name("copy")
+    copy.write_bytes(path.read_bytes())
+    copy.rename(path)
+    with pytest.raises(DatastoreError, match="removed or replaced"), store.transaction() as unit:
+        unit.put_tombstone(a_key(1), now=START)
+
+
+def test_commit_that_fails(path: Path) -> None:
+    """When COMMIT fails the address being confirmed is still reserved for its key, and can be aborted (I5)."""
+    failing: list[str] = []
+
+    def failpoint(name: str) -> None:
+        if name in failing:
+            raise OSError(name)
+
+    store = open_at(path, failpoint=failpoint).datastore
+    fill(store)
+    reserved = store.reserve(a_key(1), now=START)
+    failing.append("datastore.before-commit")
+    with pytest.raises(OSError, match="before-commit"), store.transaction() as unit:
+        unit.confirm(an_attachment(reserved, a_key(1)))
+    failing.clear()
+    assert store.address(reserved.address) == reserved
+    assert store.audit() == []
+    with store.transaction() as unit:
+        unit.abort(reserved.address, now=START, cooling_until=START + COOLDOWN, reason="no commit")
+    assert store.audit() == []
+    failing.append("datastore.after-commit")
+    with pytest.raises(OSError, match="after-commit"), store.transaction() as unit:
+        unit.put_tombstone(a_key(1), now=START)
+    failing.clear()
+    assert store.is_tombstoned(a_key(1)), "what is committed is in memory, whatever happens next"
+    assert store.audit() == []
+    store.close()
+
+
+def test_deferred_constraint_at_commit(store: SqlDatastore) -> None:
+    """A constraint that only COMMIT can judge rolls both back and is an InvariantError (I1)."""
+    attach(store, a_key(1))
+    with pytest.raises(InvariantError, match="committing"), store.transaction() as unit:
+        unit.put_eni(an_eni(1))
+        store._disk.connection.exec_driver_sql("DELETE FROM attachment")
+    assert len(store.enis()) == 1
+    assert store.audit() == []
+    with store.transaction() as unit:
+        unit.put_eni(an_eni(1))
+    assert store.audit() == []
+
+
+def test_begin_that_fails(store: SqlDatastore) -> None:
+    """A transaction that cannot begin is refused, and the next one is not harmed by it."""
+    store._disk._driver.execute("BEGIN")
+    with pytest.raises(DatastoreError, match="beginning"), store.transaction():
+        pass
+    fill(store, enis=2)
+    assert store.audit() == []
+
+
+def test_memory_that_differs_stops(store: SqlDatastore) -> None:
+    """If memory and disk differ about an address, a change of it stops and the audit names it: no silent repair."""
+    with store.transaction():
+        store._disk.connection.exec_driver_sql("UPDATE address SET state = 'quarantined' WHERE address = '10.0.0.100'")
+    assert [sentence for sentence in store.audit() if "10.0.0.100" in sentence]
+    with pytest.raises(InvariantError, match="in memory but not on disk"), store.transaction() as unit:
+        unit.remove_addresses([ip("10.0.0.100")], reason="test", now=START)
+    found = store.address(ip("10.0.0.100"))
+    assert found is not None
+    assert (found.state, found.eni_id) == (AddressState.FREE, eni_id(0))

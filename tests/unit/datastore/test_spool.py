@@ -1,0 +1,175 @@
+"""The spool: what the plugin left is replayed once, in order, and nothing else is touched (I3)."""
+
+# ruff: noqa: PT012 - the error must come out of the replay block
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ipamd.datastore.spool import ENTRY_MAX_BYTES, KEPT_COUNT, LOCK_WAIT_S, FileSpool
+from ipamd.model.errors import DatastoreError, TryAgainError
+from tests.unit.datastore.support import FakeClock
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    """The run directory."""
+    return tmp_path
+
+
+@pytest.fixture
+def spool(run_dir: Path, clock: FakeClock) -> FileSpool:
+    """A spool whose waiting is the fake clock's."""
+    return FileSpool(run_dir, clock=clock, pause=clock.pause)
+
+
+def _write(run_dir: Path, name: str, content: bytes = b"request") -> Path:
+    """Leave an entry as the plugin does."""
+    directory = run_dir / "spool"
+    directory.mkdir(exist_ok=True)
+    path = directory / name
+    path.write_bytes(content)
+    return path
+
+
+def _names(spool: FileSpool) -> list[str]:
+    with spool.replay() as entries:
+        return [entry.name for entry in entries]
+
+
+@pytest.fixture
+def plugin_lock(run_dir: Path) -> Iterator[int]:
+    """The lock, held shared as a plugin holds it."""
+    handle = os.open(run_dir / "spool.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(handle, fcntl.LOCK_SH)
+    yield handle
+    os.close(handle)
+
+
+def test_nothing_spooled(spool: FileSpool) -> None:
+    """Without a spool directory nothing waits and replay yields nothing."""
+    assert spool.pending_count() == 0
+    assert _names(spool) == []
+
+
+def test_replay(run_dir: Path, spool: FileSpool) -> None:
+    """Entries come whole; `done` removes one for good, what is not done comes again."""
+    _write(run_dir, "del-10-1000000001", b"one")
+    _write(run_dir, "del-10-1000000002", b"two\x00\xff")
+    assert spool.pending_count() == 2
+    with spool.replay() as entries:
+        first, second = entries
+        assert (first.request, second.request) == (b"one", b"two\x00\xff")
+        first.done()
+        first.done()
+    assert spool.pending_count() == 1
+    assert _names(spool) == ["del-10-1000000002"]
+
+
+def test_oldest_first(run_dir: Path, spool: FileSpool) -> None:
+    """Order is by the monotonic time in the names, whatever the pid, the length or the file's own time says."""
+    for age, name in enumerate(["del-7-20000000000", "del-99999-3000000000", "del-1-100000000000"]):
+        os.utime(_write(run_dir, name), (age, age))
+    assert _names(spool) == ["del-99999-3000000000", "del-7-20000000000", "del-1-100000000000"]
+    os.utime(_write(run_dir, "del-without-time"), (1, 0.5))
+    assert _names(spool) == ["del-7-20000000000", "del-without-time", "del-99999-3000000000", "del-1-100000000000"]
+
+
+def test_half_written(run_dir: Path, spool: FileSpool, clock: FakeClock) -> None:
+    """A half-written entry is not replayed or counted, and goes after an hour; other names are left alone."""
+    now = clock.now().timestamp()
+    for name, age_s in ((".tmp-1-1000000", 3700), (".tmp-2-2000000", 3500), ("README", 9999)):
+        os.utime(_write(run_dir, name), (now - age_s, now - age_s))
+    assert spool.pending_count() == 0
+    assert _names(spool) == []
+    assert sorted(os.listdir(run_dir / "spool")) == [".tmp-2-2000000", "README"]
+
+
+def test_suspicious_entries(run_dir: Path, spool: FileSpool) -> None:
+    """Links, directories, pipes, empty and oversized entries are set aside, not followed; good ones still come."""
+    _write(run_dir, "del-1-1000000")
+    _write(run_dir, "del-2-2000000", b"")
+    _write(run_dir, "del-3-3000000", b"x" * (ENTRY_MAX_BYTES + 1))
+    secret = run_dir / "secret"
+    secret.write_bytes(b"secret")
+    (run_dir / "spool" / "del-4-4000000").symlink_to(secret)
+    (run_dir / "spool" / "del-5-5000000").mkdir()
+    os.mkfifo(run_dir / "spool" / "del-6-6000000")
+    _write(run_dir, "del-7-7000000", b"x" * ENTRY_MAX_BYTES)
+    assert _names(spool) == ["del-1-1000000", "del-7-7000000"]
+    assert sorted(os.listdir(run_dir / "spool-bad")) == [f"del-{n}-{n}000000" for n in (2, 3, 4, 5, 6)]
+    assert (run_dir / "spool-bad" / "del-4-4000000").is_symlink()
+    assert secret.read_bytes() == b"secret"
+    assert spool.pending_count() == 2
+
+
+def test_entry_of_another_user(run_dir: Path, spool: FileSpool) -> None:
+    """An entry that is not ours is set aside: only root may ask for a DEL."""
+    if os.geteuid() != 0:
+        pytest.skip("changing an owner needs root")
+    os.chown(_write(run_dir, "del-1-1000000"), 12345, 12345)
+    assert _names(spool) == []
+    assert os.listdir(run_dir / "spool-bad") == ["del-1-1000000"]
+
+
+def test_set_aside_is_capped(run_dir: Path, spool: FileSpool, caplog: pytest.LogCaptureFixture) -> None:
+    """A damaged entry is kept where it is not replayed, with a warning that says why; only the newest are kept."""
+    for number in range(KEPT_COUNT + 5):
+        _write(run_dir, "del-1-1000000", str(number).encode())
+        with spool.replay() as entries:
+            for entry in entries:
+                entry.set_aside("it is not an ExecRequest")
+    kept = run_dir / "spool-bad"
+    assert len(os.listdir(kept)) == KEPT_COUNT
+    assert str(KEPT_COUNT + 4) in {path.read_text() for path in kept.iterdir()}
+    assert spool.pending_count() == 0
+    assert "it is not an ExecRequest" in caplog.text
+
+
+def test_waits_for_plugins_within_a_bound(spool: FileSpool, clock: FakeClock, plugin_lock: int) -> None:
+    """While a plugin holds the lock replay waits, then gives up with an error that may be retried."""
+    began = clock.monotonic()
+    with pytest.raises(TryAgainError, match=r"spool\.lock"), spool.replay():
+        pass
+    assert LOCK_WAIT_S <= clock.monotonic() - began < LOCK_WAIT_S + 0.1
+    fcntl.flock(plugin_lock, fcntl.LOCK_UN)
+    assert _names(spool) == []
+
+
+def test_plugin_that_finishes(run_dir: Path, clock: FakeClock, plugin_lock: int) -> None:
+    """An entry that a plugin was just writing when replay began is seen by that replay (I3)."""
+
+    def pause(duration_s: float) -> None:
+        clock.pause(duration_s)
+        _write(run_dir, "del-1-1000000")
+        fcntl.flock(plugin_lock, fcntl.LOCK_UN)
+
+    assert _names(FileSpool(run_dir, clock=clock, pause=pause)) == ["del-1-1000000"]
+
+
+def test_lock_is_exclusive_and_given_back(run_dir: Path, spool: FileSpool) -> None:
+    """During replay no plugin gets the lock; after it, also after an error, it is free."""
+    with pytest.raises(RuntimeError), spool.replay():
+        handle = os.open(run_dir / "spool.lock", os.O_RDWR)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        raise RuntimeError
+    fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    os.close(handle)
+
+
+def test_links_in_place_of_our_files(run_dir: Path, spool: FileSpool) -> None:
+    """A link where the lock or the directory should be is refused, not followed."""
+    (run_dir / "spool").symlink_to("/etc")
+    with pytest.raises(DatastoreError, match="spool"), spool.replay() as entries:
+        list(entries)
+    (run_dir / "spool").unlink()
+    (run_dir / "spool.lock").unlink()
+    (run_dir / "spool.lock").symlink_to("/etc/passwd")
+    with pytest.raises(DatastoreError, match=r"spool\.lock"), spool.replay():
+        pass

@@ -1,0 +1,46 @@
+"""The transition table: exactly the arrows of design 3 and of adoption, everything else raises (I1, I8)."""
+
+from __future__ import annotations
+
+import pytest
+
+from ipamd.model.address import TRANSITIONS, AddressEvent, AddressState, next_state
+from ipamd.model.errors import IllegalTransitionError
+
+ARROWS = """
+    free reserve reserved
+    reserved confirm assigned
+    assigned unassign cooling
+    cooling cooled free
+    reserved abort cooling
+    free disagree quarantined
+    reserved disagree quarantined
+    cooling disagree quarantined
+    quarantined settle free
+    free adopt assigned
+    cooling adopt assigned
+    quarantined adopt assigned
+"""
+TABLE = {(before, event): after for before, event, after in (line.split() for line in ARROWS.strip().splitlines())}
+
+
+@pytest.mark.parametrize("state", AddressState)
+@pytest.mark.parametrize("event", AddressEvent)
+def test_every_pair(state: AddressState, event: AddressEvent) -> None:
+    """Each of the 40 pairs does what the design says, or raises and names both."""
+    if (state, event) in TABLE:
+        assert next_state(state, event) == TABLE[state, event]
+    else:
+        with pytest.raises(IllegalTransitionError, match=f"{event} while {state}") as refusal:
+            next_state(state, event)
+        assert "nothing was changed" in refusal.value.details
+
+
+def test_assigned_only_cools() -> None:
+    """A live sandbox's address has one way out, and it leads to cooling (I2, I8)."""
+    assert {after for (before, _), after in TRANSITIONS.items() if before is AddressState.ASSIGNED} == {AddressState.COOLING}
+
+
+def test_every_state_is_reached_and_left() -> None:
+    """No state is a trap and none is dead."""
+    assert {before for before, _ in TRANSITIONS} == set(AddressState) == set(TRANSITIONS.values())

@@ -1,0 +1,207 @@
+"""ADD: all or nothing, once or the same again."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ipamd.model.address import AddressState
+from ipamd.model.errors import (
+    AttachmentConflictError,
+    DatastoreError,
+    DeadlineError,
+    NetnsError,
+    NotServingError,
+    PoolEmptyError,
+    TombstonedError,
+    WiringError,
+)
+from ipamd.service.deadline import Deadline
+from ipamd.service.health import Phase
+from ipamd.service.steps import Steps
+from tests.fakes.node import FakeNode
+
+
+def nothing_of(node: FakeNode, name: str) -> None:
+    """Assert that no row, veth, route or reservation of a sandbox is left."""
+    assert node.datastore.attachment(node.key(name)) is None
+    assert not any(spec.key == node.key(name) for spec in node.wiring.wired.values())
+    assert node.datastore.counts().reserved == 0
+    node.assert_sound()
+
+
+def test_an_add_is_wired_recorded_and_answered(node: FakeNode) -> None:
+    """An ADD leaves a row, a route and a result that carry the same address (I1)."""
+    made = node.add("a")
+    assert node.datastore.attachment(made.key) == made
+    assert node.wiring.routes[made.address] == made.host_veth
+    assert json.loads(made.result)["ips"][0]["address"] == f"{made.address}/32"
+    node.assert_sound()
+
+
+def test_the_same_request_gets_the_same_answer(node: FakeNode) -> None:
+    """A client that timed out and retries gets the stored result, and nothing is wired twice (I1)."""
+    first = node.add("a")
+    node.wiring.fail["wire"] = [WiringError("must not be called")]
+    assert node.add("a") == first
+
+
+def test_another_request_for_the_same_key_is_refused(node: FakeNode) -> None:
+    """The same key from another namespace or configuration is a conflict that names the first one (I14)."""
+    node.add("a")
+    with pytest.raises(AttachmentConflictError, match="DEL it first"):
+        node.add("a", netns=node.wiring.make_netns("/run/netns/other"))
+    with pytest.raises(AttachmentConflictError):
+        node.add("a", config="other")
+
+
+def test_two_sandboxes_of_one_pod_are_two_attachments(node: FakeNode) -> None:
+    """Nothing but the sandbox ID decides: two sandboxes with the same names get two addresses (design 3)."""
+    assert node.add("a1").address != node.add("a2").address
+
+
+def test_an_add_after_its_del_is_refused(node: FakeNode) -> None:
+    """A late ADD finds the tombstone, also when the DEL came first and knew nothing (I4)."""
+    node.add("a")
+    node.delete("a")
+    node.delete("never-added")
+    for name in ("a", "never-added"):
+        with pytest.raises(TombstonedError):
+            node.add(name)
+        nothing_of(node, name)
+
+
+@pytest.mark.parametrize("phase", [Phase.STARTING, Phase.RESTORING])
+def test_an_add_before_serving_is_told_to_try_again(node: FakeNode, phase: Phase) -> None:
+    """Until restore is done ADD gets code 11 with the phase, and nothing happens (I14)."""
+    node.health.enter(phase)
+    with pytest.raises(NotServingError, match=phase):
+        node.add("a")
+    nothing_of(node, "a")
+
+
+def test_a_wiring_failure_leaves_nothing(node: FakeNode) -> None:
+    """When the kernel refuses, the address cools and no row is left (I5)."""
+    node.wiring.fail["wire"] = [WiringError("refused")]
+    with pytest.raises(WiringError):
+        node.add("a")
+    nothing_of(node, "a")
+    assert node.datastore.counts().cooling == 1
+
+
+def test_a_commit_failure_unwires(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the disk refuses the promise, the wiring is undone and the reservation is tried back until the disk writes (I5)."""
+    real = node.datastore.transaction
+    refusals = [DatastoreError("disk full"), DatastoreError("disk full")]
+
+    def failing():  # noqa: ANN202
+        if refusals:
+            raise refusals.pop()
+        return real()
+
+    monkeypatch.setattr(node.datastore, "transaction", failing)
+    with pytest.raises(DatastoreError):
+        node.add("a")
+    assert not node.wiring.wired
+    assert node.datastore.counts().reserved == 1, "nothing could be written: the address is held back, not lost"
+    node.cooling._retry_aborts()
+    assert node.datastore.counts().reserved == 0
+    nothing_of(node, "a")
+
+
+def test_when_even_undoing_fails_the_address_waits_for_its_link(node: FakeNode) -> None:
+    """An address is not assignable before the link that had it is gone, whatever the cooldown says (I4)."""
+    node.wiring.before_wire = lambda spec: node.wiring.wired.__setitem__(spec.host_veth, spec)
+    node.wiring.fail["wire"] = [WiringError("refused half-way")]
+    node.wiring.fail["unwire"] = [WiringError("refused too")]
+    with pytest.raises(WiringError, match="half-way"):
+        node.add("a")
+    node.clock.advance(3600)
+    node.cooling.release_cooled()
+    assert node.datastore.counts().cooling == 1, "its link is still dying"
+    node.cooling.sweep()
+    node.cooling.release_cooled()
+    assert node.datastore.counts().cooling == 0
+
+
+def test_a_caller_that_leaves_leaves_nothing(node: FakeNode) -> None:
+    """An ADD whose caller is gone before the commit is rolled back (I5)."""
+    gone = [False]
+    node.wiring.before_wire = lambda _: gone.__setitem__(0, True)
+    deadline = Deadline.after(node.clock, 60, is_cancelled=lambda: gone[0])
+    with pytest.raises(DeadlineError):
+        node.attacher.attach_sandbox(node.request("a"), deadline=deadline, steps=Steps(node.clock))
+    nothing_of(node, "a")
+
+
+def test_a_deadline_that_passes_while_wiring_leaves_nothing(node: FakeNode) -> None:
+    """A slow kernel does not make a promise after the deadline (I5)."""
+    node.wiring.before_wire = lambda _: node.clock.advance(61)
+    with pytest.raises(DeadlineError):
+        node.add("a")
+    nothing_of(node, "a")
+
+
+def test_a_namespace_that_is_missing_is_said_to_be(node: FakeNode) -> None:
+    """ADD for a path without a namespace is a typed error before anything is reserved."""
+    request = node.request("a")
+    del node.wiring.netns[request.netns]
+    with pytest.raises(NetnsError):
+        node.attacher.attach_sandbox(request, deadline=Deadline.after(node.clock, 9), steps=Steps(node.clock))
+    nothing_of(node, "a")
+
+
+def test_a_full_node_refuses_with_cause_counts_and_next_step(node: FakeNode) -> None:
+    """27 sandboxes fit on 3 x 10; the 28th is told why, with counts and what to do, and leaves nothing (I14)."""
+    for number in range(27):
+        node.add(f"s{number}")
+        node.pool.cycle()
+    generation_before = node.demand.waiting()[1]
+    node.demand.publish(_outlook_after(node))
+    with pytest.raises(PoolEmptyError) as refused:
+        node.add("one-too-many")
+    assert generation_before + 1 == node.demand.waiting()[1]
+    text = str(refused.value)
+    assert "3 of 3 ENIs" in text
+    assert "27 assigned" in text
+    assert "larger instance type" in text
+    nothing_of(node, "one-too-many")
+
+
+def test_an_add_waits_for_an_address_that_cools_in_time(node: FakeNode) -> None:
+    """With the pool full and one address cooling, ADD waits for it rather than refusing."""
+    for number in range(27):
+        node.add(f"s{number}")
+        node.pool.cycle()
+    node.delete("s0")
+    node.demand.publish(_outlook_after(node))
+    real_wait = node.demand.wait
+
+    def wait(**arguments: object) -> None:
+        node.cool()
+        real_wait(seen_supply=-1, seen_outlook=node.demand.outlook(), timeout_s=0)
+
+    node.demand.wait = wait  # type: ignore[method-assign]
+    assert node.add("waits").address is not None
+    node.assert_sound()
+
+
+def test_addresses_are_packed_onto_the_densest_eni(node: FakeNode) -> None:
+    """New sandboxes go where most are, so that ENIs drain (design 7)."""
+    for number in range(12):
+        node.add(f"s{number}")
+        node.pool.cycle()
+    by_eni: dict[str, int] = {}
+    for row in node.datastore.addresses():
+        by_eni[row.eni_id] = by_eni.get(row.eni_id, 0) + (row.state is AddressState.ASSIGNED)
+    assert sorted(by_eni.values()) == [0, 3, 9]
+
+
+def _outlook_after(node: FakeNode):  # noqa: ANN202
+    """What the pool loop would say right after the next ADD has begun to wait."""
+    from ipamd.service.demand import Outlook
+
+    node.pool.cycle()
+    said = node.demand.outlook()
+    return Outlook(said.generation + 1, said.sentence, said.blocked_by)

@@ -1,0 +1,109 @@
+"""DEL: done, repeated or unknown, it succeeds; and what it frees is not given again too early."""
+
+from __future__ import annotations
+
+import pytest
+
+from ipamd.model.address import AddressState
+from ipamd.model.errors import WiringError
+from tests.fakes.node import COOLDOWN_S, FakeNode
+
+
+def test_a_del_leaves_nothing_at_its_reply(node: FakeNode) -> None:
+    """At the reply no row, route or rule of the key is left; the link is dying (I4)."""
+    made = node.add("a")
+    assert node.delete("a") is True
+    assert node.datastore.attachment(made.key) is None
+    assert made.address not in node.wiring.routes
+    assert made.address not in node.wiring.rules
+    assert node.wiring.dying == {made.host_veth: made.address}
+    node.assert_sound()
+
+
+def test_repeated_and_unknown_dels_succeed(node: FakeNode) -> None:
+    """A DEL that has nothing to do is fine (I3)."""
+    node.add("a")
+    assert [node.delete("a"), node.delete("a"), node.delete("never")] == [True, False, False]
+
+
+def test_a_del_that_the_kernel_refuses_can_be_repeated(node: FakeNode) -> None:
+    """When routes cannot be removed the row stays, so that the retry finds it (I3)."""
+    made = node.add("a")
+    node.wiring.fail["retire"] = [WiringError("refused")]
+    with pytest.raises(WiringError):
+        node.delete("a")
+    assert node.datastore.attachment(made.key) == made
+    assert node.delete("a") is True
+
+
+def test_an_unknown_del_removes_what_a_crash_left_in_the_kernel(node: FakeNode) -> None:
+    """Wiring of a key without a row goes with its DEL (I4)."""
+    made = node.add("a")
+    spec = node.wiring.wired[made.host_veth]
+    node.delete("a")
+    node.cool()
+    node.wiring.wired[spec.host_veth] = spec
+    node.wiring.routes[spec.address] = spec.host_veth
+    node.delete("a")
+    assert not node.wiring.wired
+    assert not node.wiring.routes
+
+
+def test_an_address_cools_for_the_whole_period(node: FakeNode) -> None:
+    """Cooling addresses are not free before the period is over (I8)."""
+    made = node.add("a")
+    node.delete("a")
+    node.cooling.sweep()
+    node.clock.advance(COOLDOWN_S - 1)
+    assert node.cooling.release_cooled() == 0
+    node.clock.advance(1)
+    assert node.cooling.release_cooled() == 1
+    row = node.datastore.address(made.address)
+    assert row is not None
+    assert row.state is AddressState.FREE
+
+
+@pytest.mark.parametrize("step_s", [-86400, 86400])
+def test_a_stepped_wall_clock_changes_no_cooldown(node: FakeNode, step_s: int) -> None:
+    """Within one process the monotonic clock counts, not the wall clock (I8)."""
+    node.add("a")
+    node.delete("a")
+    node.cooling.sweep()
+    node.clock.step_wall(step_s)
+    assert node.cooling.release_cooled() == 0
+    node.clock.advance(COOLDOWN_S)
+    assert node.cooling.release_cooled() == 1
+
+
+def test_cooling_survives_a_crash(node: FakeNode) -> None:
+    """After kill -9 an address that cooled is still cooling, for what is left of its time (I8)."""
+    node.add("a")
+    node.delete("a")
+    node.clock.advance(10)
+    node.crash()
+    node.bring_up()
+    assert node.datastore.counts().cooling == 1
+    node.clock.advance(COOLDOWN_S - 10 - 1)
+    assert node.cooling.release_cooled() == 0
+    node.clock.advance(1)
+    assert node.cooling.release_cooled() == 1
+
+
+def test_a_crash_with_the_clock_set_back_does_not_cool_for_ever(node: FakeNode) -> None:
+    """After a restart the recorded time counts, bounded by the period (I8)."""
+    node.add("a")
+    node.delete("a")
+    node.clock.step_wall(-86400)
+    node.crash()
+    node.bring_up()
+    node.clock.advance(COOLDOWN_S)
+    assert node.cooling.release_cooled() == 1
+
+
+def test_the_longest_free_address_is_given_first(node: FakeNode) -> None:
+    """An address that was just released is the last to be given again."""
+    first = node.add("a").address
+    node.delete("a")
+    node.cool()
+    given = [node.add(f"s{number}").address for number in range(8)]
+    assert first not in given

@@ -1,0 +1,138 @@
+"""GC, CHECK, STATUS and the lock per sandbox."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from ipamd.model.errors import BusyError, CheckFailedError, PluginNotAvailableError, UnknownAttachmentError
+from ipamd.service.deadline import Deadline
+from ipamd.service.health import STATUS_GRACE_S, Health, Phase
+from ipamd.service.keylock import KeyLocks
+from ipamd.service.steps import Steps
+from tests.fakes.clock import FakeClock
+from tests.fakes.node import FakeNode
+
+
+def collect(node: FakeNode, *valid: str) -> tuple[int, int]:
+    """GC with a list of valid sandboxes; returns how many were freed and kept."""
+    outcome = node.collector.collect(
+        frozenset(node.key(name) for name in valid),
+        network_name="vpc-ipamd",
+        deadline=Deadline.after(node.clock, 60),
+        steps=Steps(node.clock),
+    )
+    return len(outcome.freed), len(outcome.kept)
+
+
+def test_gc_frees_what_is_not_valid(node: FakeNode) -> None:
+    """GC frees our attachments that the runtime does not count as valid."""
+    node.add("a")
+    node.add("b")
+    node.clock.advance(120)
+    assert collect(node, "b") == (1, 0)
+    assert [a.key.container_id for a in node.datastore.attachments()] == ["b"]
+
+
+def test_gc_keeps_what_the_runtime_still_lists(node: FakeNode) -> None:
+    """A live sandbox's address is untouchable even for a GC that forgot it (I2)."""
+    node.add("a")
+    node.runtime.run("a")
+    node.clock.advance(120)
+    assert collect(node) == (0, 1)
+
+
+def test_gc_does_not_judge_what_is_younger_than_its_list(node: FakeNode) -> None:
+    """An ADD that ran while the runtime made its list is not in it, and is kept (I2)."""
+    node.add("a")
+    assert collect(node) == (0, 0)
+
+
+def test_check_tells_every_difference(node: FakeNode) -> None:
+    """CHECK of a sound sandbox is silent, of a damaged one it says what is missing, of an unknown one code 3."""
+    made = node.add("a")
+    deadline = Deadline.after(node.clock, 9)
+    node.checker.check_sandbox(node.request("a"), deadline=deadline)
+    del node.wiring.wired[made.host_veth]
+    with pytest.raises(CheckFailedError, match=made.host_veth):
+        node.checker.check_sandbox(node.request("a"), deadline=deadline)
+    with pytest.raises(UnknownAttachmentError):
+        node.checker.check_sandbox(node.request("b"), deadline=deadline)
+
+
+def test_status_fails_only_beyond_its_grace() -> None:
+    """STATUS is silent while a restart takes its second or two, and fails when restoring hangs (design 5)."""
+    clock = FakeClock()
+    health = Health(clock, ())
+    health.enter(Phase.RESTORING)
+    health.require_status()
+    clock.advance(STATUS_GRACE_S + 1)
+    with pytest.raises(PluginNotAvailableError, match="restoring"):
+        health.require_status()
+    health.enter(Phase.SERVING)
+    health.require_status()
+
+
+def test_a_full_pool_does_not_fail_status(node: FakeNode) -> None:
+    """A failing STATUS evicts every pod of the node: a full pool is said by ADD, not here (design 5)."""
+    for number in range(27):
+        node.add(f"s{number}")
+        node.pool.cycle()
+    node.health.require_status()
+
+
+def test_operations_on_one_key_run_in_arrival_order() -> None:
+    """A DEL does not overtake the ADD it follows, and nobody else is held up."""
+    clock = FakeClock()
+    locks = KeyLocks(clock)
+    key, other = (FakeNodeKey(name) for name in ("a", "b"))
+    order: list[int] = []
+    inside, go_on = threading.Event(), threading.Event()
+
+    def first() -> None:
+        with locks.hold(key, "ADD", Deadline.after(clock, 30)):
+            inside.set()
+            go_on.wait(10)
+            order.append(0)
+
+    threads = [threading.Thread(target=first)]
+    threads[0].start()
+    assert inside.wait(10)
+    for number in range(1, 5):
+
+        def later(number: int = number) -> None:
+            with locks.hold(key, "DEL", Deadline.after(clock, 30)):
+                order.append(number)
+
+        threads.append(threading.Thread(target=later))
+        threads[-1].start()
+        while locks.held()[0].waiting_count < number:
+            threads[-1].join(0.001)
+    with locks.hold(other, "ADD", Deadline.after(clock, 0.1)):
+        assert order == []
+    go_on.set()
+    for thread in threads:
+        thread.join(10)
+    assert order == [0, 1, 2, 3, 4]
+    assert locks.held() == []
+
+
+def test_a_key_that_is_held_too_long_names_its_holder() -> None:
+    """Who waits until the deadline is told who holds the key, and leaves the queue whole (I14)."""
+    clock = FakeClock()
+    locks = KeyLocks(clock)
+    key = FakeNodeKey("a")
+    with locks.hold(key, "ADD", Deadline.after(clock, 30)):
+        with pytest.raises(BusyError, match="ADD has run for"), locks.hold(key, "DEL", Deadline.after(clock, 0.0)):
+            raise AssertionError("must not get in")
+        assert locks.held()[0].waiting_count == 0
+    with locks.hold(key, "DEL", Deadline.after(clock, 0.1)):
+        assert locks.held()[0].operation == "DEL"
+
+
+def FakeNodeKey(name: str):  # noqa: ANN201, N802
+    """A key."""
+    from ipamd.model.ids import parse_key
+
+    return parse_key(name, "eth0")

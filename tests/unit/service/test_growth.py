@@ -1,0 +1,158 @@
+"""The pool grows ahead of need, and nothing that it creates at EC2 is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ipamd.model.errors import CloudError, EniLimitError, SubnetExhaustedError, ThrottledError
+from ipamd.model.plan import PoolSettings
+from tests.fakes.cloud import INSTANCE, FakeEc2
+from tests.fakes.node import FakeNode
+
+
+def no_eni_is_lost(node: FakeNode) -> None:
+    """I9: every ENI at EC2 is attached and recorded, or covered by an open intent."""
+    recorded = {eni.eni_id for eni in node.datastore.enis()}
+    covered = {intent.payload.get("eni_id") for intent in node.datastore.open_intents()}
+    covered_unnamed = any("eni_id" not in intent.payload for intent in node.datastore.open_intents())
+    for eni in node.ec2.enis.values():
+        assert (eni.instance_id == INSTANCE and eni.eni_id in recorded) or eni.eni_id in covered or covered_unnamed
+
+
+def test_a_second_eni_comes_before_it_is_needed(node: FakeNode) -> None:
+    """With WARM_ENI_TARGET=1 the first sandbox brings the next ENI."""
+    node.add("a")
+    node.pool.cycle()
+    assert len(node.datastore.enis()) == 2
+    assert node.datastore.counts().free == 17
+    no_eni_is_lost(node)
+
+
+def test_an_eni_costs_one_creation_call(node: FakeNode) -> None:
+    """CreateNetworkInterface brings the addresses along; no assign call follows (design 7)."""
+    node.add("a")
+    before = node.ec2.calls["assign_addresses"]
+    node.pool.cycle()
+    assert node.ec2.calls["create_eni"] == 1
+    assert node.ec2.calls["assign_addresses"] == before
+
+
+def test_an_idle_pool_asks_nothing(node: FakeNode) -> None:
+    """A cycle at the target makes no EC2 call (I13)."""
+    before = dict(node.ec2.calls)
+    node.pool.cycle()
+    node.pool.cycle()
+    assert node.ec2.calls == before
+
+
+@pytest.mark.parametrize("method", ["create_eni", "attach_eni"])
+def test_a_lost_answer_leaks_no_eni(node: FakeNode, method: str) -> None:
+    """When EC2 did it and the answer was lost, the replay finds the same ENI (I9)."""
+    node.add("a")
+    node.ec2.lose[method] = [CloudError("connection reset")]
+    node.pool.cycle()
+    no_eni_is_lost(node)
+    node.clock.advance(120)
+    node.pool.cycle()
+    no_eni_is_lost(node)
+    assert len(node.ec2.enis) == 2
+    assert node.datastore.open_intents() == ()
+
+
+def test_a_crash_after_creation_leaks_no_eni(node: FakeNode) -> None:
+    """kill -9 between CreateNetworkInterface and its record: the stored token gives the same ENI again (I9)."""
+    node.add("a")
+    node.ec2.lose["create_eni"] = [CloudError("killed here")]
+    node.pool.cycle()
+    node.crash()
+    node.bring_up()
+    no_eni_is_lost(node)
+    assert len(node.ec2.enis) == 2
+    assert len(node.datastore.enis()) == 2
+
+
+def test_an_eni_that_cannot_be_attached_is_deleted(node: FakeNode) -> None:
+    """A refused attach undoes the creation and blocks growth with its reason (I9, I14)."""
+    node.add("a")
+    node.ec2.fail["attach_eni"] = [EniLimitError("instance is full", details="AttachmentLimitExceeded")]
+    node.pool.cycle()
+    assert len(node.ec2.enis) == 1
+    assert "instance is full" in node.demand.outlook().blocked_by or node.health.last_error() is not None
+    no_eni_is_lost(node)
+
+
+def test_a_throttled_attach_goes_on_later(node: FakeNode) -> None:
+    """Throttling says nothing against the ENI: it is kept, and attached when EC2 allows (I9, I13)."""
+    node.add("a")
+    node.ec2.fail["attach_eni"] = [ThrottledError("slow down")]
+    node.pool.cycle()
+    assert len(node.ec2.enis) == 2
+    no_eni_is_lost(node)
+    node.clock.advance(120)
+    node.pool.cycle()
+    assert len(node.datastore.enis()) == 2
+
+
+def test_a_lost_allocation_is_read_back(tmp_path: Path) -> None:
+    """Addresses whose answer was lost are found on the ENI, not allocated again (I9)."""
+    ec2 = FakeEc2()
+    node = FakeNode(tmp_path, settings=PoolSettings(warm_ip_target=3), ec2=ec2)
+    ec2.lose["assign_addresses"] = [CloudError("connection reset")]
+    node.bring_up()
+    assert node.datastore.counts().total == 0
+    node.clock.advance(120)
+    node.pool.cycle()
+    assert node.datastore.counts().free == 3
+    assert ec2.calls["assign_addresses"] == 1
+
+
+def test_an_empty_subnet_pauses_growth_and_says_why(tmp_path: Path) -> None:
+    """Subnet exhaustion blocks for its pause and is the cause that a refused ADD names (I13, I14)."""
+    ec2 = FakeEc2()
+    node = FakeNode(tmp_path, ec2=ec2)
+    ec2.fail["assign_addresses"] = [SubnetExhaustedError("subnet-1 has no free address")]
+    node.bring_up()
+    assert "no free address" in node.demand.outlook().blocked_by
+    calls = dict(ec2.calls)
+    node.pool.cycle()
+    assert ec2.calls == calls, "not asked again during the pause"
+    node.clock.advance(121)
+    node.pool.cycle()
+    assert node.datastore.counts().free == 9
+
+
+def test_prefix_mode_falls_back_to_addresses(tmp_path: Path) -> None:
+    """A subnet without a free /28 may still have addresses (design 7)."""
+    ec2 = FakeEc2()
+    node = FakeNode(tmp_path, settings=PoolSettings(warm_ip_target=5, prefix_delegation=True), ec2=ec2)
+    ec2.fail["assign_prefixes"] = [SubnetExhaustedError("no free /28")]
+    node.bring_up()
+    assert node.datastore.counts().free == 5
+    assert ec2.calls["assign_addresses"] == 1
+
+
+def test_prefix_mode_gives_all_sixteen_addresses(tmp_path: Path) -> None:
+    """A delegated /28 gives 16 addresses, its first and last included (upstream_reference 1.3)."""
+    node = FakeNode(tmp_path, settings=PoolSettings(warm_prefix_target=1, prefix_delegation=True))
+    node.bring_up()
+    assert node.datastore.counts().free == 16
+    given = {node.add(f"s{number}").address for number in range(16)}
+    assert len(given) == 16
+    node.assert_sound()
+
+
+def test_an_address_that_ec2_took_away_is_forgotten_only_if_unused(node: FakeNode) -> None:
+    """A complete Describe removes free addresses; one in use is kept and reported (I2)."""
+    used = node.add("a").address
+    free = next(row.address for row in node.datastore.addresses() if row.owner is None)
+    for address in (used, free):
+        eni = node.ec2.enis["eni-primary"]
+        node.ec2.unassign(eni.eni_id, addresses=[address], prefixes=[])
+    from tests.fakes.cloud import IDENTITY
+
+    outcome = node.enis.compare_with_ec2(IDENTITY)
+    assert node.datastore.address(free) is None
+    assert node.datastore.address(used) is not None
+    assert any(str(used) in sentence for sentence in outcome.kept)

@@ -1,0 +1,153 @@
+"""After a start: what lives is kept, what was forgotten is adopted, what nobody was promised goes."""
+
+from __future__ import annotations
+
+from ipamd.model.address import AddressState
+from ipamd.model.sandbox import SandboxState
+from ipamd.pb import cni_pb2
+from tests.fakes.cloud import IDENTITY
+from tests.fakes.node import FakeNode
+
+
+def test_a_crash_loses_no_attachment(node: FakeNode) -> None:
+    """What was answered before kill -9 is there after it (I5)."""
+    before = [node.add(f"s{number}") for number in range(5)]
+    node.crash()
+    node.bring_up()
+    assert list(node.datastore.attachments()) == before
+    node.assert_sound()
+
+
+def test_unpromised_wiring_is_removed_before_its_address_is_given(node: FakeNode) -> None:
+    """An ADD that died between wiring and commit left a veth without a row: it goes, with route and rule (I5)."""
+    made = node.add("a")
+    spec = node.wiring.wired[made.host_veth]
+    node.delete("a")
+    node.cool()
+    other = node.request("b")
+    lost = type(spec)(other.key, spec.address, spec.route_table, "enilost", other.netns, spec.mtu)
+    node.wiring.wired["enilost"] = lost
+    node.wiring.routes[spec.address] = "enilost"
+    node.crash()
+    node.bring_up()
+    assert "enilost" not in node.wiring.wired
+    assert spec.address not in node.wiring.routes
+    row = node.datastore.address(spec.address)
+    assert row is not None
+    assert row.state is AddressState.FREE
+
+
+def test_a_lost_datastore_is_rebuilt_from_kernel_and_runtime(node: FakeNode) -> None:
+    """Alias, route and CRI agree: the rows are made again, and no live address is given twice (I1, I2)."""
+    before = {}
+    for number in range(5):
+        made = node.add(f"s{number}")
+        before[made.key] = made.address
+        node.runtime.run(f"s{number}", state=SandboxState.NOTREADY if number else SandboxState.READY)
+    node.crash(keep_datastore=False)
+    node.bring_up()
+    assert {a.key: a.address for a in node.datastore.attachments()} == before
+    assert {a.origin for a in node.datastore.attachments()} == {"adopt"}
+    fresh = {node.add(f"t{number}").address for number in range(4)}
+    assert not fresh & set(before.values())
+    node.assert_sound()
+
+
+def test_a_lost_datastore_with_a_silent_runtime_guesses_nothing(node: FakeNode) -> None:
+    """Wired and unknown, the runtime silent: quarantined until the runtime speaks, then adopted (I2, I11)."""
+    made = node.add("a")
+    node.runtime.is_down = True
+    node.crash(keep_datastore=False)
+    node.bring_up()
+    row = node.datastore.address(made.address)
+    assert row is not None
+    assert row.state is AddressState.QUARANTINED
+    node.runtime.is_down = False
+    node.runtime.run("a")
+    node.follower.look()
+    assert [a.address for a in node.datastore.attachments()] == [made.address]
+
+
+def test_a_wired_sandbox_that_the_runtime_does_not_list_is_quarantined(node: FakeNode) -> None:
+    """After a lost datastore absence from one list proves nothing: the address is held back until the wiring is gone (I2)."""
+    made = node.add("a")
+    node.crash(keep_datastore=False)
+    node.bring_up()
+    row = node.datastore.address(made.address)
+    assert row is not None
+    assert row.state is AddressState.QUARANTINED
+    node.wiring.wired.clear()
+    node.wiring.routes.clear()
+    node.follower.look()
+    row = node.datastore.address(made.address)
+    assert row is not None
+    assert row.state is AddressState.FREE
+
+
+def test_addresses_that_ec2_tells_late_are_not_given_while_wired(node: FakeNode) -> None:
+    """Datastore lost and EC2 late: an address that comes back is quarantined if the kernel has it wired (I1)."""
+    made = node.add("a")
+    node.crash(keep_datastore=False)
+    node.enis.compare_with_ec2(IDENTITY)
+    row = node.datastore.address(made.address)
+    assert row is not None
+    assert row.state is AddressState.QUARANTINED
+
+
+def test_alias_and_route_that_disagree_are_not_adopted(node: FakeNode) -> None:
+    """The kernel contradicts itself: the address is quarantined and reported, never guessed (design 4)."""
+    made = node.add("a")
+    node.runtime.run("a")
+    node.wiring.routes[made.address] = "somebody-else"
+    node.crash(keep_datastore=False)
+    node.growth.set_identity(IDENTITY)
+    node.enis.compare_with_ec2(IDENTITY)
+    outcome = node.restore.reconcile_kernel(node.wiring.survey(), node.restore.listed_sandboxes())
+    assert outcome.adopted_count == 0
+    assert any("disagree" in sentence for sentence in outcome.quarantined)
+
+
+def test_a_spooled_del_is_carried_out_before_anything_else(node: FakeNode) -> None:
+    """A DEL that came while we were away is replayed, and damaged entries are set aside (I3)."""
+    made = node.add("a")
+    spool = node.run_dir / "spool"
+    spool.mkdir(exist_ok=True, mode=0o700)
+    request = cni_pb2.ExecRequest(verb="DEL", container_id="a", ifname="eth0", protocol_min=1, protocol_max=1)
+    (spool / "del-1").write_bytes(request.SerializeToString())
+    (spool / "del-2").write_bytes(b"\xff\xff\xff")
+    node.crash()
+    from ipamd.rpc.cni import CniServicer, Services
+    from ipamd.service.deadline import Deadline
+
+    class Nobody:
+        def request_done(self, verb: str, *, code: int, total_ms: float, steps_ms: dict[str, float]) -> None:
+            raise AssertionError("replay is no request")
+
+    services = Services(node.attacher, node.detacher, node.checker, node.collector)
+    cni = CniServicer(services=services, health=node.health, clock=node.clock, observer=Nobody())
+    count = node.restore.replay_spool(lambda raw: cni.replay(raw, Deadline.after(node.clock, 9)))
+    assert count == 1
+    assert node.datastore.attachment(made.key) is None
+    assert node.spool.pending_count() == 0
+    assert list((node.run_dir / "spool-bad").iterdir()) != []
+
+
+def test_a_dying_link_is_swept_before_its_address_cools(node: FakeNode) -> None:
+    """kill -9 between DEL and the sweep: the link is found by its group and deleted at start (I4)."""
+    node.add("a")
+    node.delete("a")
+    node.crash()
+    node.bring_up()
+    assert not node.wiring.dying
+
+
+def test_a_foreign_veth_is_left_alone(node: FakeNode) -> None:
+    """A veth without our alias, the incumbent's perhaps, is not ours to remove (I2)."""
+    made = node.add("a")
+    spec = node.wiring.wired.pop(made.host_veth)
+    foreign = type(spec)(spec.key, spec.address, spec.route_table, "eniforeign", spec.netns, spec.mtu)
+    node.wiring.wired["eniforeign"] = foreign
+    survey = node.wiring.survey()
+    stripped = [type(v)(v.name, v.ifindex, "", v.is_dying, v.is_up) for v in survey.veths]
+    node.restore.reconcile_kernel(type(survey)(tuple(stripped), survey.routes, survey.to_rules, survey.from_rules), {})
+    assert "eniforeign" in node.wiring.wired

@@ -1,0 +1,261 @@
+"""Settings from the environment: every parser, every problem at once, and the incumbent's rules where ours are the same.
+
+`vectors_config.json` holds the incumbent's observed behaviour (areas env_parse, mtu, entrypoint_validation), each with the
+environment that asks the same of us. Vectors about settings that we do not have are not in it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from functools import reduce
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ipamd.config import Settings, describe, integer, load, parse_bool, parse_cidrs, parse_tags, parse_veth_prefix
+from ipamd.model.errors import SettingsError
+
+VECTORS = json.loads((Path(__file__).parent / "vectors_config.json").read_text())
+
+JUNK_IS_AN_ERROR = [
+    {"AWS_VPC_K8S_CNI_RANDOMIZESNAT": "bogus"},
+    {"ENABLE_PREFIX_DELEGATION": "TrUe"},
+    {"MINIMUM_IP_TARGET": "-5"},
+    {"IP_COOLDOWN_PERIOD": "2O"},
+    {"AWS_VPC_K8S_CNI_CONNMARK": "4294967296"},
+    {"MAX_ENI": "abc"},
+    {"WARM_PREFIX_TARGET": "non-integer-string"},
+    {"HTTP_TIMEOUT": "abc"},
+]
+"""Different on purpose: the incumbent logs these and goes on with a default; we name them all and do not start."""
+
+PREFIXES_WITHOUT_TARGET = [
+    {"ENABLE_PREFIX_DELEGATION": "true", "WARM_PREFIX_TARGET": "0", "WARM_IP_TARGET": "0"},
+    {"ENABLE_PREFIX_DELEGATION": "true"},
+]
+"""Different on purpose: the incumbent's entrypoint refuses prefix mode without a target; WARM_ENI_TARGET means something here."""
+
+SAME = [v["ours"] for v in VECTORS if v["ours"]["env"] not in [*JUNK_IS_AN_ERROR, *PREFIXES_WITHOUT_TARGET]]
+
+
+def _value(settings: Settings, path: str) -> Any:
+    return reduce(getattr, path.split("."), settings)
+
+
+@pytest.mark.parametrize("vector", SAME, ids=lambda vector: " ".join(f"{k}={v}" for k, v in vector["env"].items()) or "unset")
+def test_like_the_incumbent(vector: dict[str, Any]) -> None:
+    """The same environment means the same, so that a DaemonSet's environment carries over."""
+    if vector.get("accepted") is False:
+        with pytest.raises(SettingsError):
+            load(vector["env"])
+        return
+    settings = load(vector["env"])
+    if "field" in vector:
+        assert _value(settings, vector["field"]) == vector["value"]
+    if "ip_targets_defined" in vector:
+        assert settings.pool_settings(max_pods=0).ip_targets_defined == vector["ip_targets_defined"]
+
+
+def test_differences_are_in_the_vectors() -> None:
+    """Each difference that is named here is one that a vector shows."""
+    environments = [vector["ours"]["env"] for vector in VECTORS]
+    assert all(environment in environments for environment in [*JUNK_IS_AN_ERROR, *PREFIXES_WITHOUT_TARGET])
+
+
+@pytest.mark.parametrize("environment", JUNK_IS_AN_ERROR, ids=str)
+def test_junk_is_an_error(environment: dict[str, str]) -> None:
+    """A value that cannot be meant is an error that names the variable and the value."""
+    with pytest.raises(SettingsError) as refusal:
+        load(environment)
+    ((name, value),) = environment.items()
+    assert refusal.value.details.startswith(f"{name}={value!r}: ")
+
+
+@pytest.mark.parametrize("environment", PREFIXES_WITHOUT_TARGET, ids=str)
+def test_prefix_mode_without_target(environment: dict[str, str]) -> None:
+    """Prefix mode without a prefix target is accepted."""
+    assert load(environment).pool.prefix_delegation
+
+
+def test_all_problems_at_once() -> None:
+    """Every problem of every topic is in one error, so that an operator corrects them in one go."""
+    environment = {"WARM_IP_TARGET": "x", "POD_MTU": "1", "HTTP_TIMEOUT": "0", "VPC_IPAMD_LOG_LEVEL": "loud", "MAX_ENI": "2"}
+    with pytest.raises(SettingsError) as refusal:
+        load(environment)
+    assert "4 setting(s)" in refusal.value.message
+    assert [problem.split("=")[0] for problem in refusal.value.details.split("; ")] == [
+        "WARM_IP_TARGET",
+        "POD_MTU",
+        "HTTP_TIMEOUT",
+        "VPC_IPAMD_LOG_LEVEL",
+    ]
+
+
+@pytest.mark.parametrize("text", ["1", "t", "T", "TRUE", "true", "True"])
+def test_true(text: str) -> None:
+    """What Go's strconv.ParseBool takes for true is true."""
+    assert parse_bool(text) is True
+
+
+@pytest.mark.parametrize("text", ["0", "f", "F", "FALSE", "false", "False"])
+def test_false(text: str) -> None:
+    """What Go's strconv.ParseBool takes for false is false."""
+    assert parse_bool(text) is False
+
+
+@pytest.mark.parametrize("text", ["yes", "no", "on", "tRUE", "2", " true", ""])
+def test_neither(text: str) -> None:
+    """Nothing else is a boolean."""
+    with pytest.raises(ValueError, match="true or false"):
+        parse_bool(text)
+
+
+GOOD = {
+    "WARM_ENI_TARGET": ("0", 0),
+    "WARM_IP_TARGET": ("7", 7),
+    "MINIMUM_IP_TARGET": ("12", 12),
+    "WARM_PREFIX_TARGET": ("2", 2),
+    "MAX_ENI": ("3", 3),
+    "MAX_PODS": ("110", 110),
+    "ENABLE_PREFIX_DELEGATION": ("t", True),
+    "IP_COOLDOWN_PERIOD": ("86400", 86400),
+    "AWS_VPC_ENI_MTU": ("576", 576),
+    "POD_MTU": ("9001", 9001),
+    "AWS_VPC_K8S_CNI_VETHPREFIX": ("pod1", "pod1"),
+    "AWS_VPC_K8S_CNI_EXTERNALSNAT": ("1", True),
+    "AWS_VPC_K8S_CNI_EXCLUDE_SNAT_CIDRS": (
+        "10.1.0.0/16, 10.2.3.4/24,",
+        (IPv4Network("10.1.0.0/16"), IPv4Network("10.2.3.0/24")),
+    ),
+    "AWS_VPC_K8S_CNI_RANDOMIZESNAT": ("HashRandom", "hashrandom"),
+    "AWS_VPC_CNI_NODE_PORT_SUPPORT": ("F", False),
+    "AWS_VPC_K8S_CNI_CONNMARK": ("0xFFFFFFFF", 0xFFFFFFFF),
+    "AWS_EC2_ENDPOINT": ("http://127.0.0.1:1", "http://127.0.0.1:1"),
+    "AWS_EC2_METADATA_SERVICE_ENDPOINT": ("http://127.0.0.1:2", "http://127.0.0.1:2"),
+    "CLUSTER_NAME": ("blue", "blue"),
+    "ADDITIONAL_ENI_TAGS": ('{"b": "2", "a": "1"}', (("a", "1"), ("b", "2"))),
+    "HTTP_TIMEOUT": ("300", 300),
+    "CRI_SOCKET": ("off", "off"),
+    "VPC_IPAMD_RUN_DIR": ("/tmp/x", Path("/tmp/x")),
+    "VPC_IPAMD_CONFLIST": ("/tmp/y", Path("/tmp/y")),
+    "ENABLE_BANDWIDTH_PLUGIN": ("true", True),
+    "ENABLE_PORTMAP_PLUGIN": ("false", False),
+    "VPC_IPAMD_LOG_LEVEL": ("DEBUG", "debug"),
+    "VPC_IPAMD_METRICS_ADDRESS": ("off", "off"),
+    "VPC_IPAMD_MAX_RPCS": ("4", 4),
+    "VPC_IPAMD_DRAIN": ("0", 0),
+}
+"""For each variable a text and what it means."""
+
+FREE_TEXT = {
+    "AWS_EC2_ENDPOINT",
+    "AWS_EC2_METADATA_SERVICE_ENDPOINT",
+    "CLUSTER_NAME",
+    "CRI_SOCKET",
+    "VPC_IPAMD_RUN_DIR",
+    "VPC_IPAMD_CONFLIST",
+    "VPC_IPAMD_METRICS_ADDRESS",
+}
+"""Variables for which any text is a value."""
+
+BAD = {
+    "WARM_ENI_TARGET": ["-1", "1.5", "one", "1 2"],
+    "WARM_IP_TARGET": ["-1", " "],
+    "MINIMUM_IP_TARGET": ["-1"],
+    "WARM_PREFIX_TARGET": ["-1"],
+    "MAX_ENI": ["-1"],
+    "MAX_PODS": ["-1"],
+    "ENABLE_PREFIX_DELEGATION": ["yes"],
+    "IP_COOLDOWN_PERIOD": ["-1", "86401", "30s"],
+    "AWS_VPC_ENI_MTU": ["575", "9002"],
+    "POD_MTU": ["575", "9002"],
+    "AWS_VPC_K8S_CNI_VETHPREFIX": ["eth", "lo", "vlan", "abcde", "a/b", "a b"],
+    "AWS_VPC_K8S_CNI_EXTERNALSNAT": ["yes"],
+    "AWS_VPC_K8S_CNI_EXCLUDE_SNAT_CIDRS": ["10.1.0.0/33", "2000::1/128", "10.0.0.0/8,abcd"],
+    "AWS_VPC_K8S_CNI_RANDOMIZESNAT": ["random"],
+    "AWS_VPC_CNI_NODE_PORT_SUPPORT": ["yes"],
+    "AWS_VPC_K8S_CNI_CONNMARK": ["0", "0x100000000", "0xzz"],
+    "ADDITIONAL_ENI_TAGS": ["x", "[]", '{"a": 1}', '{"k8s.amazonaws.com/x": "1"}'],
+    "HTTP_TIMEOUT": ["0", "301"],
+    "ENABLE_BANDWIDTH_PLUGIN": ["yes"],
+    "ENABLE_PORTMAP_PLUGIN": ["yes"],
+    "VPC_IPAMD_LOG_LEVEL": ["loud"],
+    "VPC_IPAMD_MAX_RPCS": ["3", "1025"],
+    "VPC_IPAMD_DRAIN": ["-1", "61"],
+}
+"""For each variable texts that cannot be meant."""
+
+
+def _fields() -> dict[str, str]:
+    """Variable -> path of its field, from the classes themselves."""
+    return {
+        item.metadata["env"]: f"{topic.name}.{item.name}"
+        for topic in dataclasses.fields(Settings)
+        for item in dataclasses.fields(getattr(Settings(), topic.name))
+    }
+
+
+def test_every_setting_is_tested() -> None:
+    """A setting that is added brings a good and a bad example here, or is free text."""
+    assert set(GOOD) == set(_fields())
+    assert set(BAD) | FREE_TEXT == set(_fields())
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_good_value(name: str) -> None:
+    """A value is read into its own field, and no other field changes."""
+    text, meaning = GOOD[name]
+    settings = load({name: text})
+    for variable, path in _fields().items():
+        assert _value(settings, path) == (meaning if variable == name else _value(Settings(), path))
+
+
+@pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in BAD.items() for text in texts])
+def test_bad_value(name: str, text: str) -> None:
+    """A value out of range or of the wrong kind is refused with the variable's name and the value."""
+    with pytest.raises(SettingsError) as refusal:
+        load({name: text})
+    assert refusal.value.details.startswith(f"{name}={text!r}: ")
+    assert refusal.value.cni_code == 119
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_empty_is_not_set(name: str) -> None:
+    """An empty value counts as not set."""
+    assert load({name: ""}) == load({}) == Settings()
+
+
+def test_derived() -> None:
+    """The sandboxes' MTU is the ENIs' unless set; the planner sees the instance type's limit unless MAX_PODS is set."""
+    assert load({"AWS_VPC_ENI_MTU": "1500"}).network.sandbox_mtu == 1500
+    assert load({"AWS_VPC_ENI_MTU": "1500", "POD_MTU": "1400"}).network.sandbox_mtu == 1400
+    assert load({}).pool_settings(max_pods=29).max_pods == 29
+    planned = load({"MAX_PODS": "5", "WARM_IP_TARGET": "3", "ENABLE_PREFIX_DELEGATION": "1"}).pool_settings(max_pods=29)
+    assert (planned.max_pods, planned.warm_ip_target, planned.prefix_delegation) == (5, 3, True)
+
+
+def test_describe() -> None:
+    """Every setting is shown once with its value, default, origin and a sentence (`ipamctl config`)."""
+    environment = {"ADDITIONAL_ENI_TAGS": '{"a": "1"}', "AWS_VPC_CNI_NODE_PORT_SUPPORT": "0", "MAX_ENI": "", "UNKNOWN": "1"}
+    lines = {line.env: line for line in describe(load(environment), environment)}
+    assert set(lines) == set(_fields())
+    assert (lines["ADDITIONAL_ENI_TAGS"].value, lines["ADDITIONAL_ENI_TAGS"].origin) == ("a=1", "environment")
+    shown = lines["AWS_VPC_CNI_NODE_PORT_SUPPORT"]
+    assert (shown.value, shown.default, shown.origin) == ("false", "true", "environment")
+    assert lines["MAX_ENI"].origin == "default"
+    assert all(line.text.endswith(".") for line in lines.values())
+
+
+def test_parsers_alone() -> None:
+    """The parsers name what they refuse; nothing at all is no CIDR and no tag."""
+    assert parse_cidrs("") == parse_cidrs(" , ") == ()
+    assert parse_tags(" ") == ()
+    assert parse_veth_prefix("e") == "e"
+    assert integer(0)("0x10") == 16
+    with pytest.raises(ValueError, match="abcd"):
+        parse_cidrs("10.0.0.0/32,abcd")
+    with pytest.raises(ValueError, match=r"k8s\.amazonaws\.com/x"):
+        parse_tags('{"k8s.amazonaws.com/x": "1"}')
