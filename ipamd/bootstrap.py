@@ -18,6 +18,7 @@ from ipamd.datastore.open import OpenReport, current_boot_id, open_datastore
 from ipamd.datastore.spool import FileSpool
 from ipamd.kernel.hostnet import KernelHostNetwork
 from ipamd.kernel.netns import HostNetns
+from ipamd.kernel.nft import Nftables
 from ipamd.kernel.wiring import KernelWiring
 from ipamd.metrics import Metrics
 from ipamd.model.cloud import InstanceIdentity
@@ -142,7 +143,7 @@ def build(settings: Settings) -> App:
     host = HostNetns()
     network, cooldown_s = settings.network, float(settings.pool.cooldown_s)
     wiring = KernelWiring(host, veth_prefix=network.veth_prefix)
-    hostnet = KernelHostNetwork(host, config=network, clock=clock)
+    hostnet = KernelHostNetwork(host, config=network, nft=Nftables(host))
     metadata = ImdsMetadata(settings.cloud, clock=clock)
     ec2 = BotoEc2(settings.cloud, region=facts.region, clock=clock)
     runtime = None if settings.runtime.cri_socket == "off" else CriRuntime(socket=settings.runtime.cri_socket)

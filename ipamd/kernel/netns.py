@@ -13,7 +13,6 @@ import fcntl
 import os
 import stat
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import NoReturn
 
 from ipamd.kernel import uapi
@@ -124,7 +123,7 @@ def entered(fd: int, *, fatal: Callable[[str], NoReturn]) -> Iterator[None]:
 def _open(path: str) -> int:
     """Open a namespace file, touching nothing that is not one (a FIFO would block, a device could act)."""
     try:
-        if not stat.S_ISREG(Path(path).stat().st_mode):
+        if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116  # a Path costs as much as the call
             raise NetnsError(f"{path or '(empty path)'} is not a network namespace", details="it is no nsfs file")
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (OSError, ValueError) as exc:

@@ -167,7 +167,7 @@ def plan(snapshot: PoolSnapshot, *, settings: PoolSettings, now: datetime) -> Pl
     excess = excess_count(snapshot, settings)
     blocked = growth_blocker(snapshot, settings, now)
     if deficit == 0:
-        return Plan((), f"nothing to do: {snapshot.counts}", excess_count=excess, blocked_by=blocked)
+        return Plan((), "at target: nothing to do", excess_count=excess, blocked_by=blocked)
     if blocked:
         return Plan((), f"short of {deficit} addresses, and cannot grow: {blocked}", deficit, excess, blocked)
     actions = _growth(snapshot, settings, deficit)

@@ -158,9 +158,7 @@ class World:
             "ip addr add 10.0.0.1/32 dev p0; ip addr add 10.0.1.1/24 dev p1; ip link set p0 up; ip link set p1 up;"
             "ip addr add 203.0.113.9/32 dev lo; ip route add 10.0.0.10/32 dev p0; ip addr add 10.0.77.7/32 dev lo"
         )
-        self.host.sh(
-            "ip addr add 10.0.0.10/24 dev eth0; ip link set eth0 up; ip route add default via 10.0.0.1"
-        )
+        self.host.sh("ip addr add 10.0.0.10/24 dev eth0; ip link set eth0 up; ip route add default via 10.0.0.1")
         return vpc
 
     def identity(self):

@@ -207,7 +207,7 @@ def test_audit_repairs_what_others_took(world, command, sentence):
 
 
 def test_nft_table_restates_the_incumbents_rules(world):
-    """Upstream 3.5: exempt CIDRs, SNAT to the node's primary address, marks by veth prefix and primary ENI; others' tables stay."""
+    """Upstream 3.5: exempt CIDRs, SNAT to the node, marks by veth prefix and primary ENI; others' tables stay."""
     world.fabric()
     world.host.sh("nft add table ip theirs")
     world.hostnet.setup_node(world.identity())
@@ -230,7 +230,11 @@ def test_nft_table_restates_the_incumbents_rules(world):
         ({"node_port_support": False}, ["snat to", "mark_out", "mark_in"], ["type local ct mark set"]),
         ({"external_snat": True, "node_port_support": False}, [], ["vpc-ipamd"]),
         ({"connmark": 0x200, "veth_prefix": "cali"}, ['iifname "cali*"', "0x00000200"], ["0x00000080", "eni*"]),
-        ({"exclude_snat_cidrs": (IPv4Network("10.0.5.0/24"), IPv4Network("192.168.0.0/16"))}, ["10.0.0.0/16, 192.168.0.0/16"], []),
+        (
+            {"exclude_snat_cidrs": (IPv4Network("10.0.5.0/24"), IPv4Network("192.168.0.0/16"))},
+            ["10.0.0.0/16, 192.168.0.0/16"],
+            [],
+        ),
     ],
 )
 def test_settings_shape_table_and_rule(make_world, config, present, absent):

@@ -12,6 +12,7 @@ import pytest
 from ipamd.kernel import layout, messages
 from ipamd.model.attachment import sandbox_mac
 from ipamd.model.errors import NetnsError, WiringError
+from ipamd.model.ids import CONTAINER_ID_MAX
 
 pytestmark = pytest.mark.privileged
 
@@ -30,6 +31,15 @@ def talk(server, server_address, client):
             sender.sendall(b"hello\n")
             assert accepted.recv(16) == b"hello\n"
         return peer[0]
+
+
+def test_longest_identity_fits(world):
+    """Ours: the longest container ID and ifname that the model accepts fit the kernel's alias and names."""
+    pod = world.space()
+    spec = world.spec(pod, container="c" * CONTAINER_ID_MAX, ifname="i" * 15, table=10203)
+    world.wiring.wire(spec)
+    assert world.wiring.check(spec) == []
+    assert world.wiring.survey().veths[0].key == spec.key
 
 
 @pytest.mark.parametrize("table", [254, 2])
@@ -57,7 +67,7 @@ def test_wired_sandbox_is_complete_on_both_sides(world, table):
     assert addresses == [("10.0.0.5", 32, "global")]
     routes = {one["dst"]: (one.get("gateway"), one["dev"]) for one in pod.ip("route")}
     assert routes == {"default": ("169.254.1.1", "eth0"), "169.254.1.1": (None, "eth0")}
-    neighbour = [one for one in pod.ip("neigh") if one["dst"] == "169.254.1.1"][0]
+    neighbour = next(one for one in pod.ip("neigh") if one["dst"] == "169.254.1.1")
     assert (neighbour["lladdr"], neighbour["state"]) == (wired.host_mac, ["PERMANENT"])
     assert wired.netns_identity.inode == os.fstat(pod.fd).st_ino
     assert world.wiring.check(spec) == []

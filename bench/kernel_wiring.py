@@ -1,0 +1,205 @@
+"""Kernel wiring, timed: our batches against pyroute2 call by call, in one run and in namespaces of their own.
+
+    .venv/bin/python -m bench.kernel_wiring
+
+Needs root. The machine's own network namespace is never touched; mounts are made in a private mount namespace.
+Times are medians in milliseconds. Namespaces are reached by bind mounts, as container runtimes hand them over.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import statistics
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import NoReturn
+
+from ipamd.kernel import uapi
+from ipamd.kernel.netns import OWN_NETNS, HostNetns, entered
+from ipamd.kernel.wiring import KernelWiring
+from ipamd.model.attachment import WiringSpec, sandbox_mac, veth_name
+from ipamd.model.ids import parse_key
+
+ROUNDS = 200
+"""Wirings measured one by one."""
+
+SWEPT = 30
+"""Retired links per measured sweep, as in design 5."""
+
+SURVEYED = 110
+"""Sandboxes of a survey: the pods of a full m5.xlarge with prefixes, as in design 11."""
+
+CLONE_NEWNS = 0x00020000  # linux/sched.h
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def measure() -> dict[str, float]:
+    """Time everything in a thread with namespaces of its own.
+
+    Returns: name -> median ms. Raises: PermissionError unless root; ImportError without pyroute2 (a test dependency).
+    """
+    found: dict[str, float] = {}
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                found.update(_Bench(Path(folder)).run())
+        except BaseException as exc:  # noqa: BLE001  # raised again in the caller's thread
+            failed.append(exc)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+    return found
+
+
+class _Bench:
+    """The measurements; made and run in one thread, which moves into namespaces of its own and never comes back."""
+
+    def __init__(self, folder: Path) -> None:
+        _unshare(CLONE_NEWNS | uapi.CLONE_NEWNET)
+        _mount("none", "/", 0x4000 | 0x40000)  # MS_REC | MS_PRIVATE
+        self._folder = folder
+        self._host = HostNetns()
+        subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+        self._wiring = KernelWiring(self._host, veth_prefix="eni")
+        self._pod = self._sandbox("pod")
+
+    def run(self) -> dict[str, float]:
+        """Measure in turn; nothing is left but what the thread's end removes."""
+        try:
+            found = {}
+            for name, table in (("main table", 254), ("ENI table", 2)):
+                spec = self._spec(0, self._pod, table=table)
+                found[f"wire, {name}"], found[f"retire, {name}"] = self._pairs(spec, ROUNDS)
+            found["wire, pyroute2 call by call"], found["retire, pyroute2 call by call"] = self._pyroute2(ROUNDS // 4)
+            found[f"sweep of {SWEPT}"], found[f"{SWEPT} wires at once, all done"] = self._sweeps()
+            found[f"survey of {SURVEYED}"] = self._survey()
+            return found
+        finally:
+            for path in self._folder.iterdir():
+                _libc.umount2(str(path).encode(), 2)  # MNT_DETACH
+
+    def _pairs(self, spec: WiringSpec, rounds: int) -> tuple[float, float]:
+        wired, retired = [], []
+        for _ in range(rounds):
+            wired.append(_timed(lambda: self._wiring.wire(spec)))
+            retired.append(_timed(lambda: self._retire(spec)))
+            self._wiring.sweep()
+        return statistics.median(wired), statistics.median(retired)
+
+    def _sweeps(self) -> tuple[float, float]:
+        specs = [self._spec(i, self._sandbox(f"swept{i}"), table=2) for i in range(SWEPT)]
+        sweeps, bursts = [], []
+        with ThreadPoolExecutor(SWEPT) as threads:
+            for _ in range(10):
+                bursts.append(_timed(lambda: list(threads.map(self._wiring.wire, specs))))
+                list(threads.map(self._retire, specs))
+                sweeps.append(_timed(self._wiring.sweep))
+        return statistics.median(sweeps), statistics.median(bursts)
+
+    def _survey(self) -> float:
+        specs = [self._spec(i, self._sandbox(f"surveyed{i}"), table=2) for i in range(SURVEYED)]
+        for spec in specs:
+            self._wiring.wire(spec)
+        found = statistics.median(_timed(self._wiring.survey) for _ in range(20))
+        for spec in specs:
+            self._retire(spec)
+        self._wiring.sweep()
+        return found
+
+    def _pyroute2(self, rounds: int) -> tuple[float, float]:
+        """The same wiring and retiring as on an ENI table, the way pyroute2's documentation does it."""
+        from pyroute2 import IPRoute
+
+        spec = self._spec(0, self._pod, table=2)
+        wired, retired = [], []
+        with IPRoute() as host, Path(self._pod).open() as pod:
+            host.link_lookup(ifname="lo")
+
+            def wire() -> None:
+                peer = {
+                    "ifname": "eth0",
+                    "net_ns_fd": pod.fileno(),
+                    "address": sandbox_mac(spec.key, side="sandbox"),
+                    "mtu": 9001,
+                }
+                mac = sandbox_mac(spec.key, side="host")
+                host.link("add", ifname=spec.host_veth, kind="veth", address=mac, mtu=9001, peer=peer)
+                index = host.link_lookup(ifname=spec.host_veth)[0]
+                host.link("set", index=index, state="up", ifalias=spec.alias)
+                address = f"{spec.address}/32"
+                host.route("add", dst=address, oif=index, scope="link")
+                host.rule("add", priority=512, dst=str(spec.address), dst_len=32, table=254)
+                host.rule("add", priority=1536, src=str(spec.address), src_len=32, table=2)
+                with entered(pod.fileno(), fatal=_fatal), IPRoute() as inside:
+                    eth0 = inside.link_lookup(ifname="eth0")[0]
+                    inside.link("set", index=eth0, state="up")
+                    inside.addr("add", index=eth0, address=str(spec.address), prefixlen=32)
+                    inside.route("add", dst="169.254.1.1/32", oif=eth0, scope="link")
+                    inside.route("add", dst="default", gateway="169.254.1.1", oif=eth0)
+                    inside.neigh("add", dst="169.254.1.1", lladdr=mac, ifindex=eth0, state="permanent")
+
+            def retire() -> None:
+                host.route("del", dst=f"{spec.address}/32", scope="link")
+                host.rule("del", priority=512, dst=str(spec.address), dst_len=32, table=254)
+                host.rule("del", priority=1536, src=str(spec.address), src_len=32, table=2)
+                host.link("set", index=host.link_lookup(ifname=spec.host_veth)[0], state="down")
+
+            for _ in range(rounds):
+                wired.append(_timed(wire))
+                retired.append(_timed(retire))
+                self._wiring.unwire(spec)
+        return statistics.median(wired), statistics.median(retired)
+
+    def _spec(self, number: int, netns: str, *, table: int) -> WiringSpec:
+        key = parse_key(f"{number:064x}", "eth0")
+        address = IPv4Address("10.0.0.0") + 5 + number
+        return WiringSpec(key, address, table, veth_name(key, prefix="eni"), netns, 9001)
+
+    def _retire(self, spec: WiringSpec) -> None:
+        self._wiring.retire(host_veth=spec.host_veth, address=spec.address, route_table=spec.route_table)
+
+    def _sandbox(self, name: str) -> str:
+        """Make a namespace and bind it to a file, as a container runtime does."""
+        path = self._folder / name
+        path.touch()
+        with self._host.entered():  # unshared inside, back in the host's namespace after it
+            _unshare(uapi.CLONE_NEWNET)
+            _mount(OWN_NETNS, str(path), 0x1000)  # MS_BIND
+        return str(path)
+
+
+def _unshare(flags: int) -> None:
+    if _libc.unshare(flags) != 0:
+        raise PermissionError(ctypes.get_errno(), "unshare: root is needed")
+
+
+def _mount(source: str, target: str, flags: int) -> None:
+    if _libc.mount(source.encode(), target.encode(), None, flags, None) != 0:
+        raise OSError(ctypes.get_errno(), f"mount {target}")
+
+
+def _timed(function: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    function()
+    return (time.perf_counter() - started) * 1000
+
+
+def _fatal(reason: str) -> NoReturn:
+    raise SystemExit(reason)
+
+
+if __name__ == "__main__":
+    for what, median_ms in measure().items():
+        print(f"{what:35s} {median_ms:8.3f} ms")
