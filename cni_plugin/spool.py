@@ -11,7 +11,8 @@ Plugin: no answer -> take the lock shared (tries until its deadline) -> under it
 give the lock back and call; if not, write the entry, still under the lock, and report success. A plugin never waits for an
 answer while it holds the lock, so the daemon's wait for the exclusive lock is as short as a few fsyncs.
 
-Daemon, at start: (1) bind and listen, so that connects succeed (requests may wait unanswered); (2) take the lock exclusively;
+Daemon, at start: (1) bind and listen, so that connects succeed (grpcio's add_insecure_port does, before start; requests may wait
+unanswered); (2) take the lock exclusively;
 (3) apply every `del-*` in any order (DELs are idempotent), removing each only after its transaction is on disk, and remove
 every `.tmp-*`; (4) give the lock back; (5) only then serve ADD. Thus a plugin that got the lock before (2) has its entry
 replayed, and one that gets it after (4) finds a listener.

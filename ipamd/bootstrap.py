@@ -31,11 +31,13 @@ from ipamd.rpc.server import RpcServer
 from ipamd.runtime.cri import CriRuntime
 from ipamd.service.adopt import AdoptionService
 from ipamd.service.attach import AttachPolicy, AttachService
+from ipamd.service.audit import AuditService
 from ipamd.service.check import CheckService
 from ipamd.service.cooling import Cooling
 from ipamd.service.demand import Demand
 from ipamd.service.detach import DetachService
 from ipamd.service.enis import EniService
+from ipamd.service.explain import ExplainService
 from ipamd.service.follow import LIST_INTERVAL_S, Follower
 from ipamd.service.gc import GcService
 from ipamd.service.growth import Growth
@@ -232,6 +234,16 @@ def build(settings: Settings) -> App:
         follower=lambda: follower.view() if follower is not None else None,
         runtime=lambda: facts.runtime,
         cloud=cloud_view,
+        audit=AuditService(
+            datastore=datastore, wiring=wiring, ec2=ec2, runtime=runtime, locks=locks, identity=lambda: facts.identity
+        ),
+        explain=ExplainService(
+            datastore=datastore,
+            wiring=wiring,
+            follower=follower,
+            locks=locks,
+            clock=clock,
+        ),
         instance_id=lambda: facts.identity.instance_id if facts.identity is not None else "",
         version=__version__,
     )

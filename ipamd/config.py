@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network
@@ -40,6 +41,8 @@ def integer(lowest: int, highest: int | None = None) -> Callable[[str], int]:
     """Make a parser of whole numbers in a closed range; the parser raises ValueError."""
 
     def parse(text: str) -> int:
+        if not re.fullmatch(r"-?\d+|0[xX][0-9a-fA-F]+", text, re.ASCII):
+            raise ValueError("must be a whole number")
         value = int(text, 0) if text.lower().startswith("0x") else int(text)
         if value < lowest or (highest is not None and value > highest):
             raise ValueError(f"must be {lowest} or more" if highest is None else f"must be {lowest} to {highest}")
@@ -50,8 +53,8 @@ def integer(lowest: int, highest: int | None = None) -> Callable[[str], int]:
 
 def parse_veth_prefix(text: str) -> str:
     """Accept a host veth prefix. Source: upstream_reference 1.2. Raises: ValueError."""
-    if not 1 <= len(text) <= 4 or text in {"eth", "lo", "vlan"} or not text.isalnum():
-        raise ValueError("must be 1 to 4 letters or digits, and not eth, lo or vlan")
+    if not re.fullmatch(r"[a-zA-Z0-9]{1,4}", text) or text in {"eth", "lo", "vlan"}:
+        raise ValueError("must be 1 to 4 ASCII letters or digits, and not eth, lo or vlan")
     return text
 
 
@@ -217,6 +220,8 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         runtime=_topic(RuntimeConfig, environ, problems),
         daemon=_topic(DaemonConfig, environ, problems),
     )
+    if settings.network.sandbox_mtu > settings.network.eni_mtu:
+        problems.append(f"POD_MTU={settings.network.pod_mtu}: must not exceed AWS_VPC_ENI_MTU ({settings.network.eni_mtu})")
     if problems:
         raise SettingsError(f"{len(problems)} setting(s) are wrong", details="; ".join(problems))
     return settings

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from lab.node.errors import SandboxError
 from lab.node.ground import STATE_ROOT
 from lab.node.process import NodeProcess
+from lab.ping import TIMEOUT_S
 from lab.vpc.errors import LabError
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ class ControlServer:
         process = found.spawn(argv, stdin=fds[0], stdout=fds[1], stderr=fds[2], netns=netns, env=env)
         return {"exit_code": _wait_while_connected(process, connection)}
 
-    def _ping(self, *, source: str, sandbox: str = "", targets: list[str], timeout_s: float = 1.0) -> Answer:
+    def _ping(self, *, source: str, sandbox: str = "", targets: list[str], timeout_s: float = TIMEOUT_S) -> Answer:
         asker = (self._lab.node(source), sandbox) if sandbox else source
         answers = self._lab.ping(source=asker, targets=targets, timeout_s=timeout_s)
         return {"answers": {str(target): answered for target, answered in answers.items()}}

@@ -127,7 +127,7 @@ class Lab:
         *,
         source: Source,
         targets: Iterable[IPv4Address | str],
-        timeout_s: float = 1.0,
+        timeout_s: float = ping.TIMEOUT_S,
         source_address: IPv4Address | None = None,
     ) -> Mapping[IPv4Address, bool]:
         """Tell of each target whether it answers.

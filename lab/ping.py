@@ -22,11 +22,14 @@ from lab.fabric.netns import enter_netns
 
 ECHO_REQUEST, ECHO_REPLY = 8, 0  # RFC 792
 ASK_AGAIN_S = 0.1
+TIMEOUT_S = (
+    2.5  # ours, because: one lost ARP request costs the kernel a second (lab/fabric/port.py), and that is not lost traffic
+)
 GRACE_S = 5.0  # beyond the deadline, for a thread on a busy machine
 
 
 def ping(
-    netns_path: str, *, targets: Iterable[IPv4Address | str], timeout_s: float = 1.0, source: IPv4Address | None = None
+    netns_path: str, *, targets: Iterable[IPv4Address | str], timeout_s: float = TIMEOUT_S, source: IPv4Address | None = None
 ) -> Mapping[IPv4Address, bool]:
     """Tell of each target whether it answered within `timeout_s`; returns earlier when all did.
 

@@ -9,18 +9,18 @@ without that, an address could be removed on disk and reserved in memory at one 
 from __future__ import annotations
 
 import threading
-from bisect import bisect_left, insort
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address
 from typing import TypeVar
 
+from ipamd.datastore.buckets import EniSlot
 from ipamd.datastore.rows import Contents
 from ipamd.datastore.staged import Staged
 from ipamd.model.address import Address, AddressEvent, AddressState, next_state
 from ipamd.model.attachment import Attachment
-from ipamd.model.eni import Eni, EniState
+from ipamd.model.eni import Eni
 from ipamd.model.errors import InvariantError, PoolEmptyError
 from ipamd.model.ids import AttachmentKey, EniId
 from ipamd.model.ledger import Intent
@@ -37,7 +37,7 @@ class Index:
 
     def __init__(self, contents: Contents) -> None:
         self._lock = threading.Lock()
-        self._enis: dict[EniId, _EniSlot] = {}
+        self._enis: dict[EniId, EniSlot] = {}
         self._addresses: dict[IPv4Address, Address] = {}
         self._attachments: dict[AttachmentKey, Attachment] = {}
         self._reservations: dict[AttachmentKey, IPv4Address] = {}
@@ -69,7 +69,7 @@ class Index:
             open_slots = [slot for slot in self._enis.values() if slot.is_assignable]
             if not open_slots:
                 raise self._pool_empty(key)
-            bucket = min(open_slots, key=_EniSlot.preference).densest_bucket()
+            bucket = min(open_slots, key=EniSlot.preference).densest_bucket()
             free = self._addresses[IPv4Address(bucket.free[0][1])]
             state = next_state(free.state, AddressEvent.RESERVE)
             reserved = replace(free, state=state, since=now, owner=key, reason="")
@@ -186,7 +186,7 @@ class Index:
     def _put_eni(self, eni: Eni) -> None:
         slot = self._enis.get(eni.eni_id)
         if slot is None:
-            slot = self._enis[eni.eni_id] = _EniSlot(eni)
+            slot = self._enis[eni.eni_id] = EniSlot(eni)
         elif slot.eni.managed != eni.managed:
             sign = 1 if eni.managed else -1
             for state, count in slot.counts.items():
@@ -246,62 +246,6 @@ class Index:
         if counts.free:
             details += " (the free ones are on ENIs that are not ready, or are just being changed)"
         return PoolEmptyError(f"no address is free for sandbox {key.container_id}", details=details)
-
-
-@dataclass(slots=True)
-class _Bucket:
-    """The addresses of one prefix, or those of an ENI outside any; `free` by (since, address as a number)."""
-
-    free: list[tuple[datetime, int]] = field(default_factory=list)
-    in_use_count: int = 0
-    total_count: int = 0
-
-    def put_free(self, address: Address) -> None:
-        entry = (address.since, int(address.address))
-        place = bisect_left(self.free, entry)
-        if place == len(self.free) or self.free[place] != entry:
-            insort(self.free, entry)
-
-    def drop_free(self, address: Address) -> None:
-        entry = (address.since, int(address.address))
-        place = bisect_left(self.free, entry)
-        if place < len(self.free) and self.free[place] == entry:
-            del self.free[place]
-
-
-@dataclass(slots=True)
-class _EniSlot:
-    """One ENI with its buckets."""
-
-    eni: Eni
-    counts: dict[AddressState, int] = field(default_factory=lambda: dict.fromkeys(AddressState, 0))
-    buckets: dict[IPv4Network | None, _Bucket] = field(default_factory=dict)
-
-    @property
-    def is_assignable(self) -> bool:
-        eni = self.eni
-        if not (eni.state is EniState.ATTACHED and eni.host_ready and eni.managed):
-            return False
-        return any(bucket.free for bucket in self.buckets.values())
-
-    def preference(self) -> tuple[int, int, int, str]:
-        in_use = self.counts[AddressState.ASSIGNED] + self.counts[AddressState.RESERVED]
-        return -in_use, self.eni.network_card, self.eni.device_index, self.eni.eni_id
-
-    def densest_bucket(self) -> _Bucket:
-        order = {prefix: -1 if prefix is None else int(prefix.network_address) for prefix in self.buckets}
-        with_free = [prefix for prefix, bucket in self.buckets.items() if bucket.free]
-        return self.buckets[min(with_free, key=lambda prefix: (-self.buckets[prefix].in_use_count, order[prefix]))]
-
-    def bucket(self, prefix: IPv4Network | None) -> _Bucket:
-        found = self.buckets.get(prefix)
-        if found is None:
-            found = self.buckets[prefix] = _Bucket()
-        return found
-
-    def forget_empty(self, prefix: IPv4Network | None) -> None:
-        if self.buckets[prefix].total_count == 0:
-            del self.buckets[prefix]
 
 
 def _merge(target: dict[K, V], changes: dict[K, V | None]) -> None:

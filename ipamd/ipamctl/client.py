@@ -15,6 +15,8 @@ from ipamd.pb import introspection_pb2 as pb
 from ipamd.pb import introspection_pb2_grpc
 
 TIMEOUT_S = 5.0
+AUDIT_TIMEOUT_S = 60.0
+"""An audit asks EC2, which may make it wait."""
 DEFAULT_RUN_DIR = "/run/vpc-ipamd"
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 
@@ -59,9 +61,17 @@ class Client:
         """`entries`: a list, oldest first."""
         return self._ask(self._stub.GetHistory, pb.GetHistoryRequest(subject=subject, limit=max(limit, 1)))
 
-    def _ask(self, method: Callable[..., Any], request: Any) -> dict[str, Any]:
+    def audit(self, *, skip_ec2: bool = False) -> dict[str, Any]:
+        """`findings`, worst first, and `silent` witnesses."""
+        return self._ask(self._stub.Audit, pb.AuditRequest(skip_ec2=skip_ec2), timeout_s=AUDIT_TIMEOUT_S)
+
+    def explain(self, subject: str) -> dict[str, Any]:
+        """`sentences` and `history`."""
+        return self._ask(self._stub.Explain, pb.ExplainRequest(subject=subject))
+
+    def _ask(self, method: Callable[..., Any], request: Any, *, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
         try:
-            reply = method(request, timeout=TIMEOUT_S)
+            reply = method(request, timeout=timeout_s)
         except grpc.RpcError as error:
             status: Any = error  # at run time every RpcError of a call carries code and details
             if status.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ipamd.ipamctl.client import Client
 
 EXIT_NOT_READY = 1
+EXIT_FINDING = 1
 EXIT_USAGE = 2
 EXIT_AWAY = 3
 EXIT_REFUSED = 4
@@ -46,6 +47,12 @@ def _parser() -> argparse.ArgumentParser:
     history.add_argument("subject", metavar="ADDRESS|CONTAINER_ID", help="an address, or a container ID or its beginning")
     history.add_argument("-n", "--limit", type=int, default=100, help="latest entries (default 100)")
     history.set_defaults(run=_history)
+    audit = commands.add_parser("audit", help="compare datastore, kernel, EC2 and runtime; exit 1 on a violation")
+    audit.add_argument("--skip-ec2", action="store_true", help="make no EC2 call")
+    audit.set_defaults(run=_audit)
+    explain = commands.add_parser("explain", help="why an address or a sandbox is as it is")
+    explain.add_argument("subject", metavar="ADDRESS|CONTAINER_ID", help="an address, or a container ID or its beginning")
+    explain.set_defaults(run=_explain)
     commands.add_parser("config", help="settings: value, default, origin, meaning").set_defaults(run=_config)
     return parser
 
@@ -69,6 +76,19 @@ def _attachments(arguments: argparse.Namespace) -> int:
 
 def _history(arguments: argparse.Namespace) -> int:
     return _ask(arguments, lambda client: client.history(arguments.subject, limit=arguments.limit), render.history)
+
+
+def _audit(arguments: argparse.Namespace) -> int:
+    return _ask(
+        arguments,
+        lambda client: client.audit(skip_ec2=arguments.skip_ec2),
+        render.audit,
+        exit_status=lambda answer: EXIT_FINDING if any(f["severity"] == "violation" for f in answer["findings"]) else 0,
+    )
+
+
+def _explain(arguments: argparse.Namespace) -> int:
+    return _ask(arguments, lambda client: client.explain(arguments.subject), render.explain)
 
 
 def _config(arguments: argparse.Namespace) -> int:

@@ -103,6 +103,20 @@ def history(answer: dict[str, Any]) -> str:
     )
 
 
+def audit(answer: dict[str, Any]) -> str:
+    """Render Audit."""
+    lines = [f"silent: {sentence}" for sentence in answer["silent"]]
+    if not answer["findings"]:
+        return "\n".join([*lines, f"{answer['address_count']} addresses compared: the witnesses agree"])
+    rows = [(f["severity"], f["subject"], f["what"], f["next"]) for f in answer["findings"]]
+    return "\n".join([*lines, table(("SEVERITY", "SUBJECT", "WHAT DIFFERS", "NEXT"), rows)])
+
+
+def explain(answer: dict[str, Any]) -> str:
+    """Render Explain."""
+    return "\n".join([*answer["sentences"], "", history({"entries": answer["history"]})])
+
+
 def config(answer: dict[str, Any]) -> str:
     """Render settings."""
     return table(

@@ -67,7 +67,7 @@ def address_removals(host: NetlinkSocket, address: IPv4Address) -> list[Message]
         if survey.is_to_sandbox(rule) and rule.destination == address:
             batch.append(messages.delete_rule(rule.priority, table=rule.table, destination=address))
         if survey.is_from_sandbox(rule) and rule.source == address:
-            # releases of the incumbent before 1.8 added one per destination CIDR: take it as it is
+            # also those with a destination, which old releases of the incumbent made (upstream_reference 3.2): one deletion each
             batch.append(messages.delete_rule(rule.priority, table=rule.table, source=address))
     return batch
 

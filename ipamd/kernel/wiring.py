@@ -23,7 +23,7 @@ from ipamd.kernel.netlink import BATCH_MAX, Message, NetlinkSocket, Outcome
 from ipamd.kernel.netns import HostNetns, opened_netns
 from ipamd.model.attachment import NetnsIdentity, Wired, WiringSpec, decode_alias, sandbox_mac
 from ipamd.model.errors import NetnsError, WiringError
-from ipamd.model.ids import MacAddress
+from ipamd.model.ids import AttachmentKey, MacAddress
 from ipamd.model.sandbox import KernelSurvey
 
 Failpoint = Callable[[str], bool]
@@ -82,7 +82,7 @@ class KernelWiring:
     def unwire(self, spec: WiringSpec) -> None:
         """Remove all wiring of a spec and wait until the link is gone (rollback). Absent parts are fine."""
         with self._host.netlink() as host:
-            link = self._own_veth(host, spec.host_veth, address=spec.address)
+            link = self._own_veth(host, spec.host_veth, key=spec.key)
             batch = batches.rule_removals(spec.address, spec.route_table)
             if link is not None:
                 batch.append(messages.delete_link(link.index, step=f"delete link {link.name}"))
@@ -95,7 +95,7 @@ class KernelWiring:
         is not this sandbox's.
         """
         with self._host.netlink() as host:
-            link = self._own_veth(host, host_veth, address=address)
+            link = self._own_veth(host, host_veth)
             batch = batches.rule_removals(address, route_table)
             if link is not None:
                 step = f"take link {host_veth} down"
@@ -222,10 +222,10 @@ class KernelWiring:
                 details="a sandbox on the host's network is not wired; the runtime should not have called",
             )
 
-    def _own_veth(self, host: NetlinkSocket, name: str, *, address: IPv4Address | None = None) -> records.Link | None:
-        """Find a link by name, None if it is gone.
+    def _own_veth(self, host: NetlinkSocket, name: str, *, key: AttachmentKey | None = None) -> records.Link | None:
+        """Find a host veth by name, which comes from the key; None if it is gone.
 
-        Raises: WiringError if it is no veth, or if its alias names another address than `address`: not ours to take.
+        Raises: WiringError if it is no veth, or if its alias names another sandbox than `key`: not ours to take.
         """
         (looked,) = host.request([replace(messages.get_link(name), tolerated=messages.ABSENT)])
         _must([looked], f"look at {name}")
@@ -233,9 +233,9 @@ class KernelWiring:
             return None
         link = records.read_link(looked.replies[0])
         identity = decode_alias(link.alias)
-        if link.kind != layout.VETH_KIND or (address and identity and identity[1] != address):
+        if link.kind != layout.VETH_KIND or (key and identity and identity[0] != key):
             raise WiringError(
-                f"link {name} is not the host veth of {address or 'a sandbox'}: it is left alone",
+                f"link {name} is not the host veth of {key or 'a sandbox'}: it is left alone",
                 details=f"kind {link.kind or 'hardware'}, alias {link.alias!r}; see `ip -d link show {name}`",
             )
         return link

@@ -245,3 +245,47 @@ class LedgerEntry(_message.Message):
     eni_id: str
     detail: str
     def __init__(self, sequence: _Optional[int] = ..., at: _Optional[str] = ..., event: _Optional[str] = ..., address: _Optional[str] = ..., container_id: _Optional[str] = ..., ifname: _Optional[str] = ..., eni_id: _Optional[str] = ..., detail: _Optional[str] = ...) -> None: ...
+
+class AuditRequest(_message.Message):
+    __slots__ = ("skip_ec2",)
+    SKIP_EC2_FIELD_NUMBER: _ClassVar[int]
+    skip_ec2: bool
+    def __init__(self, skip_ec2: _Optional[bool] = ...) -> None: ...
+
+class AuditReply(_message.Message):
+    __slots__ = ("findings", "silent", "address_count")
+    FINDINGS_FIELD_NUMBER: _ClassVar[int]
+    SILENT_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_COUNT_FIELD_NUMBER: _ClassVar[int]
+    findings: _containers.RepeatedCompositeFieldContainer[Finding]
+    silent: _containers.RepeatedScalarFieldContainer[str]
+    address_count: int
+    def __init__(self, findings: _Optional[_Iterable[_Union[Finding, _Mapping]]] = ..., silent: _Optional[_Iterable[str]] = ..., address_count: _Optional[int] = ...) -> None: ...
+
+class Finding(_message.Message):
+    __slots__ = ("severity", "subject", "what", "next")
+    SEVERITY_FIELD_NUMBER: _ClassVar[int]
+    SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
+    severity: str
+    subject: str
+    what: str
+    next: str
+    def __init__(self, severity: _Optional[str] = ..., subject: _Optional[str] = ..., what: _Optional[str] = ..., next: _Optional[str] = ...) -> None: ...
+
+class ExplainRequest(_message.Message):
+    __slots__ = ("subject",)
+    SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    subject: str
+    def __init__(self, subject: _Optional[str] = ...) -> None: ...
+
+class ExplainReply(_message.Message):
+    __slots__ = ("subject", "sentences", "history")
+    SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    SENTENCES_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_FIELD_NUMBER: _ClassVar[int]
+    subject: str
+    sentences: _containers.RepeatedScalarFieldContainer[str]
+    history: _containers.RepeatedCompositeFieldContainer[LedgerEntry]
+    def __init__(self, subject: _Optional[str] = ..., sentences: _Optional[_Iterable[str]] = ..., history: _Optional[_Iterable[_Union[LedgerEntry, _Mapping]]] = ...) -> None: ...

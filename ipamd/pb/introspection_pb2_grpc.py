@@ -54,6 +54,16 @@ class IntrospectionStub:
                 request_serializer=vpc__ipamd_dot_v1_dot_introspection__pb2.GetHistoryRequest.SerializeToString,
                 response_deserializer=vpc__ipamd_dot_v1_dot_introspection__pb2.GetHistoryReply.FromString,
                 _registered_method=True)
+        self.Audit = channel.unary_unary(
+                '/vpc_ipamd.v1.Introspection/Audit',
+                request_serializer=vpc__ipamd_dot_v1_dot_introspection__pb2.AuditRequest.SerializeToString,
+                response_deserializer=vpc__ipamd_dot_v1_dot_introspection__pb2.AuditReply.FromString,
+                _registered_method=True)
+        self.Explain = channel.unary_unary(
+                '/vpc_ipamd.v1.Introspection/Explain',
+                request_serializer=vpc__ipamd_dot_v1_dot_introspection__pb2.ExplainRequest.SerializeToString,
+                response_deserializer=vpc__ipamd_dot_v1_dot_introspection__pb2.ExplainReply.FromString,
+                _registered_method=True)
 
 
 class IntrospectionServicer:
@@ -83,6 +93,18 @@ class IntrospectionServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Audit(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Explain(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_IntrospectionServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -105,6 +127,16 @@ def add_IntrospectionServicer_to_server(servicer, server):
                     servicer.GetHistory,
                     request_deserializer=vpc__ipamd_dot_v1_dot_introspection__pb2.GetHistoryRequest.FromString,
                     response_serializer=vpc__ipamd_dot_v1_dot_introspection__pb2.GetHistoryReply.SerializeToString,
+            ),
+            'Audit': grpc.unary_unary_rpc_method_handler(
+                    servicer.Audit,
+                    request_deserializer=vpc__ipamd_dot_v1_dot_introspection__pb2.AuditRequest.FromString,
+                    response_serializer=vpc__ipamd_dot_v1_dot_introspection__pb2.AuditReply.SerializeToString,
+            ),
+            'Explain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Explain,
+                    request_deserializer=vpc__ipamd_dot_v1_dot_introspection__pb2.ExplainRequest.FromString,
+                    response_serializer=vpc__ipamd_dot_v1_dot_introspection__pb2.ExplainReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -215,6 +247,60 @@ class Introspection:
             '/vpc_ipamd.v1.Introspection/GetHistory',
             vpc__ipamd_dot_v1_dot_introspection__pb2.GetHistoryRequest.SerializeToString,
             vpc__ipamd_dot_v1_dot_introspection__pb2.GetHistoryReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Audit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/vpc_ipamd.v1.Introspection/Audit',
+            vpc__ipamd_dot_v1_dot_introspection__pb2.AuditRequest.SerializeToString,
+            vpc__ipamd_dot_v1_dot_introspection__pb2.AuditReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Explain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/vpc_ipamd.v1.Introspection/Explain',
+            vpc__ipamd_dot_v1_dot_introspection__pb2.ExplainRequest.SerializeToString,
+            vpc__ipamd_dot_v1_dot_introspection__pb2.ExplainReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -12,13 +12,17 @@ import grpc
 
 from ipamd.model.address import Address, AddressState
 from ipamd.model.eni import Eni
+from ipamd.model.errors import InvalidRequestError
+from ipamd.model.ledger import LedgerEntry
 from ipamd.model.plan import PoolCounts, eni_limit
 from ipamd.model.sandbox import RuntimeInfo
 from ipamd.pb import introspection_pb2 as pb
 from ipamd.pb import introspection_pb2_grpc
 from ipamd.ports import Datastore, Spool
+from ipamd.service.audit import AuditService
 from ipamd.service.cooling import Cooling
 from ipamd.service.demand import Demand
+from ipamd.service.explain import ExplainService
 from ipamd.service.follow import FollowerView
 from ipamd.service.health import Health, Phase
 from ipamd.service.pool import PoolService
@@ -50,6 +54,8 @@ class Sources:
     follower: Callable[[], FollowerView | None]
     runtime: Callable[[], RuntimeInfo | None]
     cloud: Callable[[], CloudView]
+    audit: AuditService
+    explain: ExplainService
     instance_id: Callable[[], str]
     version: str
 
@@ -122,20 +128,31 @@ class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, "history of what? give an address or a container ID")
         limit = min(request.limit or HISTORY_LIMIT_DEFAULT, HISTORY_LIMIT_MAX)
         entries = self._sources.datastore.history(request.subject, limit=limit)
-        return pb.GetHistoryReply(
-            entries=[
-                pb.LedgerEntry(
-                    sequence=entry.sequence,
-                    at=rfc3339(entry.at),
-                    event=entry.event,
-                    address=entry.address,
-                    container_id=entry.container_id,
-                    ifname=entry.ifname,
-                    eni_id=entry.eni_id,
-                    detail=entry.detail,
-                )
-                for entry in entries
-            ]
+        return pb.GetHistoryReply(entries=[_entry(entry) for entry in entries])
+
+    def Audit(self, request: pb.AuditRequest, context: grpc.ServicerContext) -> pb.AuditReply:  # noqa: ARG002  # gRPC's signature
+        """Every witness against every other."""
+        report = self._sources.audit.audit(ask_ec2=not request.skip_ec2)
+        return pb.AuditReply(
+            findings=[
+                pb.Finding(severity=found.severity, subject=found.subject, what=found.what, next=found.next)
+                for found in report.findings
+            ],
+            silent=report.silent,
+            address_count=report.address_count,
+        )
+
+    def Explain(self, request: pb.ExplainRequest, context: grpc.ServicerContext) -> pb.ExplainReply:
+        """Why an address or a sandbox is as it is."""
+        try:
+            explanation = self._sources.explain.explain(request.subject)
+        except InvalidRequestError as error:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            raise
+        return pb.ExplainReply(
+            subject=explanation.subject,
+            sentences=explanation.sentences,
+            history=[_entry(entry) for entry in explanation.history],
         )
 
     def _pool(self) -> pb.Pool:
@@ -178,6 +195,19 @@ class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
 def rfc3339(at: datetime) -> str:
     """Write a UTC time with milliseconds."""
     return at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at.microsecond // 1000:03d}Z"
+
+
+def _entry(entry: LedgerEntry) -> pb.LedgerEntry:
+    return pb.LedgerEntry(
+        sequence=entry.sequence,
+        at=rfc3339(entry.at),
+        event=entry.event,
+        address=entry.address,
+        container_id=entry.container_id,
+        ifname=entry.ifname,
+        eni_id=entry.eni_id,
+        detail=entry.detail,
+    )
 
 
 def _eni(eni: Eni, rows: list[Address], slot_count: int) -> pb.Eni:

@@ -202,6 +202,11 @@ class Follower:
         log.info("reaped sandbox %s (%s): %s", attachment.key, attachment.address, detail)
         return True
 
+    def present_evidence(self, attachment: Attachment) -> Evidence:
+        """What the witnesses say now, from the last list; asks the kernel, not the runtime."""
+        listed = self._seen if self._reachable else None
+        return self.evidence(attachment, listed, self._survey())
+
     def evidence(self, attachment: Attachment, listed: Collection[str] | None, survey: KernelSurvey | None) -> Evidence:
         """Collect what every witness says of one attachment."""
         absence = self._absences.get(attachment.key)

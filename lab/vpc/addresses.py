@@ -36,6 +36,9 @@ class AddressRequest:
             )
         if len(set(self.addresses)) < len(self.addresses) or len(set(self.prefixes)) < len(self.prefixes):
             raise errors.invalid_value("An address or prefix is specified twice")
+        named = [address for address in (self.primary, *self.addresses) if address is not None]
+        if any(address in prefix for address in named for prefix in self.prefixes):
+            raise errors.invalid_value("A specified address lies within a specified prefix")
 
     @property
     def slot_count(self) -> int:

@@ -213,11 +213,11 @@ class Interfaces:
         limits = self._limits[instance.instance_type]
         if not 0 <= card < len(limits.enis_per_card):
             raise errors.invalid_value(f"Network card index {card} does not exist on {instance.instance_type}")
-        bound = [at for e in world.attached_to(instance_id) if (at := e.attachment) is not None]
-        on_card = [at for at in bound if at.network_card == card]
+        bound = [other.attachment for other in world.attached_to(instance_id)]
+        on_card = [at for at in bound if at is not None and at.network_card == card]
         if device_index < 0 or any(at.device_index == device_index for at in on_card):
             raise errors.device_index_taken(instance_id, device_index)
-        if len(bound) + 1 > limits.total_enis or len(on_card) + 1 > limits.enis_per_card[card]:
+        if len(on_card) + 1 > limits.enis_per_card[card]:
             raise errors.attachment_limit(len(on_card) + 1, instance.instance_type)
         if len(eni.addresses) + len(eni.prefixes) > limits.addresses_per_eni:
             raise errors.address_limit()

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import socket
 import threading
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network
-from pathlib import Path
 
 import pytest
 
 from ipamd.kernel import layout, links, ruleset
 from ipamd.kernel.nft import Nftables
-from ipamd.model.attachment import sandbox_mac, veth_name
-from ipamd.model.eni import gateway, route_table
 from ipamd.model.errors import WiringError
 from ipamd.model.ids import MacAddress
 
 pytestmark = pytest.mark.privileged
-
-VECTORS = json.loads((Path(__file__).parent / "vectors_kernel.json").read_text(encoding="utf-8"))
 
 TO_SECONDARY = "ip route add 10.0.1.20/32 dev p1; ip neigh add 10.0.1.20 dev p1 lladdr 02:00:00:00:00:02"
 """A VPC delivers to the ENI that has the address and asks no host for it."""
@@ -290,28 +284,3 @@ def test_primary_link_that_is_missing_is_an_error(world):
     """I14: a daemon outside the host's network namespace is told so."""
     with pytest.raises(WiringError, match="hostNetwork: true"):
         world.hostnet.setup_node(world.identity())
-
-
-@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: f"{vector['area']}-{vector['when']}"[:60])
-def test_numbers_are_the_incumbents(vector):
-    """Tables, the sandbox's next hop and the subnet's router have the incumbent's numbers."""
-    given, expect = vector["given"], vector["expect"]
-    if vector["area"] == "route_table":
-        assert route_table(given["device"], given["network_card"]) == expect["table"]
-    elif "subnet" in given:
-        assert str(gateway(IPv4Network(given["subnet"]))) == expect["ipv4"]
-    elif "interface_index" in given:
-        assert str(layout.GATEWAY) == expect["ipv4"]
-    else:
-        assert str(IPv4Address(given["ip"]) + 1) == expect["ip"]
-
-
-def test_names_and_macs_come_from_the_key_alone(world):
-    """Names have the incumbent's length and prefix, and no two keys of a thousand share a name or a MAC."""
-    keys = [world.key(f"{i:064x}", ifname) for i in range(500) for ifname in ("eth0", "net1")]
-    names = {veth_name(key, prefix="vlan") for key in keys}
-    assert len(names) == 1000
-    assert {len(name) for name in names} == {15}
-    macs = {sandbox_mac(key, side=side) for key in keys for side in ("host", "sandbox")}
-    assert len(macs) == 2000
-    assert all(int(mac[:2], 16) & 3 == 2 for mac in macs)

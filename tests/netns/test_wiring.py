@@ -294,7 +294,8 @@ def test_leftover_is_removed_whatever_the_table(world):
     world.wiring.wire(spec)
     world.host.sh(
         f"ip route add 10.0.0.5 dev {spec.host_veth} table 9; ip rule add prio 1536 from 10.0.0.5 lookup 3;"
-        "ip rule add prio 1536 from 10.0.0.5 lookup 10203; ip rule add prio 1536 from 10.0.0.6 lookup 3"
+        "ip rule add prio 1536 from 10.0.0.5 lookup 10203; ip rule add prio 1536 from 10.0.0.6 lookup 3;"
+        "ip rule add prio 1536 from 10.0.0.5 to 10.1.0.0/16 lookup 3; ip rule add prio 1536 from 10.0.0.5 to 10.2.0.0/16 lookup 3"
     )
     world.wiring.remove_leftover(host_veth=None, address=spec.address)
     assert "10.0.0.5" not in world.host.sh("ip route show table all; ip rule")

@@ -229,9 +229,8 @@ class DatastoreMachine(RuleBasedStateMachine):
     def change(self, address: IPv4Address, event: AddressEvent) -> None:
         now = self.now()
         found = self.addresses.get(address)
-        cooling_ended = found is not None and found.cooling_until is not None and found.cooling_until <= now
         allowed = found is not None and (
-            (event is AddressEvent.COOLED and found.state is COOLING and cooling_ended)
+            (event is AddressEvent.COOLED and found.state is COOLING)
             or (event is AddressEvent.DISAGREE and found.state in (FREE, RESERVED, COOLING))
             or (event is AddressEvent.SETTLE and found.state is QUARANTINED)
         )

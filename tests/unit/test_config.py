@@ -259,3 +259,25 @@ def test_parsers_alone() -> None:
         parse_cidrs("10.0.0.0/32,abcd")
     with pytest.raises(ValueError, match=r"k8s\.amazonaws\.com/x"):
         parse_tags('{"k8s.amazonaws.com/x": "1"}')
+
+
+@pytest.mark.parametrize(
+    ("env", "text"),
+    [
+        ("AWS_VPC_K8S_CNI_VETHPREFIX", "éééé"),
+        ("WARM_IP_TARGET", "1_000"),
+        ("WARM_IP_TARGET", " 5"),
+        ("WARM_IP_TARGET", "٥"),
+        ("POD_MTU", "9002"),
+    ],
+)
+def test_lookalikes_of_good_values_are_refused(env: str, text: str) -> None:
+    """What Python would read generously is refused: a 19-byte veth name or a half-read number is found out at start."""
+    with pytest.raises(SettingsError, match=env):
+        load({env: text})
+
+
+def test_sandboxes_must_not_have_a_larger_mtu_than_enis() -> None:
+    """A packet that fits the sandbox's MTU must fit the ENI's."""
+    with pytest.raises(SettingsError, match="must not exceed"):
+        load({"POD_MTU": "9001", "AWS_VPC_ENI_MTU": "1500"})

@@ -150,6 +150,23 @@ def test_an_answer_before_the_end_of_the_request_is_read(any_plugin, raw_peer):
     assert "PERMISSION_DENIED: no!" in document["details"]
 
 
+def test_an_answer_of_a_peer_that_closes_while_we_write_is_read(any_plugin, raw_peer):
+    """A broken pipe on the way there does not hide the answer that lies on the way back."""
+
+    def behave(connection):
+        window = struct.pack(">I", 1 << 22)
+        connection.sendall(SETTINGS + frame(8, 0, 0, window) + frame(8, 0, 1, window))
+        received = 0
+        while received < 200_000:
+            received += len(connection.recv(65536))
+        connection.sendall(frame(1, 5, 1, b"\x88" + literal(b"grpc-status", b"7")))
+        connection.close()
+
+    with raw_peer(behave):
+        document = any_plugin.run("ADD", b"{" + b" " * 1_000_000 + b"}").error(193)
+    assert "PERMISSION_DENIED" in document["details"]
+
+
 RESETS = {0: 193, 2: 193, 7: 11, 8: 11, 11: 11, 12: 193, 0xFFFFFFFF: 193}
 
 

@@ -204,6 +204,17 @@ def _count(count: int) -> AddressRequest:
     return AddressRequest(address_count=count)
 
 
+def test_an_interface_does_not_overlap_itself(cloud: Any, refused: Any) -> None:
+    """The primary address chosen lies outside the prefixes chosen with it; named ones that overlap are refused."""
+    lowest = Vpc(choice=AddressChoice.LOWEST)
+    subnet = lowest.add_subnet("10.0.0.0/26")
+    lowest.interfaces.create(subnet.subnet_id, _count(11), groups=())
+    eni = lowest.interfaces.create(subnet.subnet_id, AddressRequest(prefix_count=1), groups=())
+    assert (str(eni.prefixes[0]), str(eni.primary_address)) == ("10.0.0.16/28", "10.0.0.32")
+    with refused("InvalidParameterValue", "within a specified prefix"):
+        cloud.create(PrivateIpAddress="10.0.1.70", Ipv4Prefixes=[{"Ipv4Prefix": "10.0.1.64/28"}])
+
+
 def test_lowest_and_recent_first() -> None:
     """LOWEST starts at .4; RECENT_FIRST hands out at once what was just released (the worst case for cooling, I8)."""
     lowest = Vpc(choice=AddressChoice.LOWEST)

@@ -191,6 +191,15 @@ def test_detach_takes_its_time(cloud: Any) -> None:
     assert "Attachment" not in cloud.show(eni_id)
 
 
+def test_what_is_due_has_happened_before_the_next_call(cloud: Any) -> None:
+    """A call that comes after the attach delay finds the ENI attached, though nobody looked in between."""
+    eni_id = cloud.create()
+    attachment_id = cloud.attach(eni_id)
+    cloud.clock.advance(2.0)
+    cloud.ec2.detach_network_interface(AttachmentId=attachment_id)
+    assert cloud.show(eni_id)["Attachment"]["Status"] == "detaching"
+
+
 def test_forced_detach_is_immediate(cloud: Any) -> None:
     """Force skips the wait."""
     eni_id = cloud.create()

@@ -1,0 +1,138 @@
+"""What a measurement says: a figure with its unit, its reference from the same run, and the budget it is held against.
+
+Budgets stand here and nowhere else in the code; design section 11 is their source. A figure without a budget is context (a
+phase, a floor); `met` is then None, never True. Two kinds: the value itself is bounded, or its ratio to the reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class Budget:
+    """An upper bound on a figure's value (in its unit) or on its ratio to the reference; `is_strict` excludes the limit."""
+
+    of: Literal["value", "ratio"]
+    limit: float
+    is_strict: bool = False
+
+    def allows(self, measured: float) -> bool:
+        """Tell whether `measured` keeps the budget. It is not rounded first."""
+        return measured < self.limit if self.is_strict else measured <= self.limit
+
+
+BUDGETS: Mapping[str, Budget] = {
+    "plugin_exec_interpreted": Budget("ratio", 1.5),
+    "plugin_exec_onefile": Budget("ratio", 0.7),
+    "add_whole_interpreted": Budget("ratio", 1.8),
+    "del_whole_interpreted": Budget("ratio", 0.6),
+    "add_whole_onefile": Budget("ratio", 0.6),
+    "del_whole_onefile": Budget("ratio", 0.2),
+    "add_daemon_p50": Budget("value", 2.5),
+    "add_daemon_p99": Budget("value", 10),
+    "del_daemon_p50": Budget("value", 2),
+    "del_daemon_p99": Budget("value", 10),
+    "burst30": Budget("value", 0.6),
+    "burst30_onefile": Budget("value", 0.2),
+    "cold_pool_110": Budget("ratio", 1.2),
+    "restart_first_del": Budget("value", 0.7),
+    "restart_first_add": Budget("value", 2),
+    "rss": Budget("value", 100),
+    "idle_ec2_calls": Budget("value", 0),
+    "idle_cpu": Budget("value", 1, is_strict=True),
+}
+"""By figure, in the units that the measurements use. Source: design section 11."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measured number. `reference` is in the same unit; `reference_is` says what it is, `note` what a reader must know."""
+
+    name: str
+    value: float
+    unit: str
+    reference: float | None = None
+    reference_is: str = ""
+    sample_count: int = 1
+    note: str = ""
+
+    @property
+    def budget(self) -> Budget | None:
+        """The bound of design section 11; None for context."""
+        return BUDGETS.get(self.name)
+
+    @property
+    def ratio(self) -> float | None:
+        """Value over reference; None without a reference to divide by."""
+        return self.value / self.reference if self.reference else None
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the budget is kept; None without one, and when a ratio is bounded and there is none."""
+        if self.budget is None:
+            return None
+        measured = self.value if self.budget.of == "value" else self.ratio
+        return None if measured is None else self.budget.allows(measured)
+
+    def as_dict(self) -> dict[str, Any]:
+        """What goes into the JSON report."""
+        return {
+            "name": self.name,
+            "value": round(self.value, 4),
+            "unit": self.unit,
+            "reference": None if self.reference is None else round(self.reference, 4),
+            "ratio": None if self.ratio is None else round(self.ratio, 4),
+            "budget": None if self.budget is None else self.budget.limit,
+            "met": self.met,
+            "budget_of": None if self.budget is None else self.budget.of,
+            "reference_is": self.reference_is,
+            "samples": self.sample_count,
+            "note": self.note,
+        }
+
+
+def report(figures: Sequence[Figure], *, machine: Mapping[str, Any], failures: Mapping[str, str]) -> dict[str, Any]:
+    """Build the JSON report; `failures` maps a measurement that broke to its error."""
+    return {"figures": [figure.as_dict() for figure in figures], "machine": dict(machine), "failures": dict(failures)}
+
+
+HEADINGS = ("figure", "value", "reference", "ratio", "budget", "met", "reference is; note")
+
+
+def table(figures: Sequence[Figure]) -> str:
+    """Lay the figures out in columns, numbers to the right; one line each, in the order given."""
+    rows = [HEADINGS, *(_cells(figure) for figure in figures)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS) - 1)]
+    lines = []
+    for row in rows:
+        cells = [f"{cell:{'<' if column in (0, 5) else '>'}{width}}" for column, (cell, width) in enumerate(zip(row, widths, strict=False))]
+        lines.append("  ".join([*cells, row[-1]]).rstrip())
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(lines)
+
+
+def _cells(figure: Figure) -> tuple[str, ...]:
+    return (
+        figure.name,
+        f"{_number(figure.value)} {figure.unit}",
+        "" if figure.reference is None else f"{_number(figure.reference)} {figure.unit}",
+        "" if figure.ratio is None else f"{figure.ratio:.2f} x",
+        _budget_text(figure),
+        {True: "yes", False: "NO", None: ""}[figure.met],
+        "; ".join(part for part in (figure.reference_is, figure.note) if part),
+    )
+
+
+def _budget_text(figure: Figure) -> str:
+    budget = figure.budget
+    if budget is None:
+        return ""
+    unit = "x" if budget.of == "ratio" else figure.unit
+    return f"{'<' if budget.is_strict else '<='} {budget.limit:g} {unit}"
+
+
+def _number(value: float) -> str:
+    return f"{value:.2f}" if abs(value) < 100 else f"{value:.0f}"

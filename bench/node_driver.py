@@ -1,0 +1,283 @@
+"""The container runtime's part, inside the node: makes namespaces, executes CNI plugins, takes the time.
+
+    python -m bench.node_driver        one JSON job per line on standard input, one JSON answer per line on standard output
+
+It runs in the node so that a plugin is executed as a runtime executes it (posix_spawn, environment, configuration on standard
+input) and nothing of the lab stands between exec and exit. Namespaces are made before a timed block and removed after it, because
+the kernel tears them down in the background under the very lock that the next plugin needs. A job that fails answers
+{"error": text}; the driver goes on.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from cni_plugin import _cni, client, envelope
+
+CLONE_NEWNET = 0x40000000  # linux/sched.h
+MS_BIND, MNT_DETACH = 0x1000, 2  # linux/mount.h
+FOLDER = Path("/run/bench")
+RUN_DIR = "/run/vpc-ipamd"
+IFNAME = "eth0"
+CONFIGS = {
+    "vpc": {"cniVersion": "1.0.0", "name": "aws-cni", "type": "vpc-cni"},
+    "ptp": {
+        "cniVersion": "1.0.0",
+        "name": "bench-ptp",
+        "type": "ptp",
+        "ipam": {"type": "host-local", "subnet": "10.250.0.0/16", "routes": [{"dst": "0.0.0.0/0"}], "dataDir": "/run/bench/host-local"},
+    },
+}
+"""One network configuration per kind of plugin. `ptp`: as little as gives a sandbox an address and a default route."""
+
+RETRY_S = 0.1
+"""Pause before a refused ADD is tried again in `storm`. Ours: a tenth of what kubelet waits, so that it does not show."""
+
+POLL_S = 0.001
+CALL_DEADLINE_MS = 5000
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class PluginFailed(Exception):
+    """A plugin ended with an error; the text is what it printed."""
+
+
+def cycles(*, plugins: dict[str, str], rounds: int, settle_s: float, tag: str) -> dict[str, Any]:
+    """Do ADD and DEL with each plugin in turn, `rounds` times, each with a namespace of its own.
+
+    Args:
+        plugins: path of an executable -> kind of CONFIGS. Who begins changes from round to round.
+        settle_s: pause after every operation, so that background work of one is not in the other's time.
+    Returns: path -> {"ADD": ms list, "DEL": ms list, "ids": container IDs}.
+    """
+    found: dict[str, Any] = {path: {"ADD": [], "DEL": [], "ids": []} for path in plugins}
+    work = [[(path, _container_id(tag, number, path)) for path in plugins] for number in range(rounds)]
+    names = [container_id for each in work for _, container_id in each]
+    _make_all(names)
+    try:
+        for number, each in enumerate(work):
+            turn = number % len(each)
+            for verb in ("ADD", "DEL"):
+                for path, container_id in each[turn:] + each[:turn]:
+                    found[path][verb].append(_timed(lambda verb=verb, path=path, container_id=container_id: _run_one(verb, path, plugins[path], container_id)))
+                    time.sleep(settle_s)
+            for path, container_id in each:
+                found[path]["ids"].append(container_id)
+    finally:
+        _remove_all(names)
+    return found
+
+
+def bursts(*, plugins: dict[str, str], rounds: int, count: int, settle_s: float, tag: str) -> dict[str, list[float]]:
+    """Start `count` ADDs at once with each plugin in turn, `rounds` times; DELs and pauses between are not timed.
+
+    Returns: path -> ms from the first exec to the last exit, per round.
+    """
+    found: dict[str, list[float]] = {path: [] for path in plugins}
+    for number in range(rounds):
+        for path, kind in plugins.items():
+            ids = [_container_id(tag, number * count + index, path) for index in range(count)]
+            _make_all(ids)
+            try:
+                found[path].append(_timed(lambda path=path, kind=kind, ids=ids: _run_all("ADD", path, kind, ids)))
+                _run_all("DEL", path, kind, ids)
+            finally:
+                _remove_all(ids)
+            time.sleep(settle_s)
+    return found
+
+
+def attach(*, path: str, count: int, tag: str) -> list[str]:
+    """Attach `count` sandboxes that stay. Returns: their container IDs."""
+    ids = [_container_id(tag, number, path) for number in range(count)]
+    _make_all(ids)
+    for container_id in ids:
+        _run_one("ADD", path, "vpc", container_id)
+    return ids
+
+
+def storm(*, path: str, count: int, tag: str, deadline_s: float) -> dict[str, Any]:
+    """Attach `count` sandboxes all at once, each tried again when it is refused, as kubelet does.
+
+    Returns: monotonic "started" and "ended" (s), "refusals" (count). Raises: PluginFailed if the deadline passes.
+    """
+    ids = [_container_id(tag, number, path) for number in range(count)]
+    _make_all(ids)
+    started = time.monotonic()
+    running = {_spawn("ADD", path, "vpc", container_id): container_id for container_id in ids}
+    waiting: list[tuple[float, str]] = []
+    refusals = 0
+    while running or waiting:
+        while waiting and waiting[0][0] <= time.monotonic():
+            container_id = waiting.pop(0)[1]
+            running[_spawn("ADD", path, "vpc", container_id)] = container_id
+        pid, status = os.waitpid(-1, os.WNOHANG) if running else (0, 0)
+        if pid == 0:
+            time.sleep(POLL_S)
+            continue
+        container_id = running.pop(pid)
+        if status:
+            refusals += 1
+            if time.monotonic() - started > deadline_s:
+                raise PluginFailed(_output(container_id))
+            waiting.append((time.monotonic() + RETRY_S, container_id))
+    return {"started": started, "ended": time.monotonic(), "refusals": refusals}
+
+
+def first_served(*, delete_id: str, add_id: str, deadline_s: float) -> dict[str, float]:
+    """Ask the daemon itself, over and over, for one DEL and then one ADD, until each succeeds.
+
+    Not through the plugin: while the daemon is away that spools a DEL and succeeds, which is not the daemon's doing.
+    Returns: {"DEL": monotonic s of the first success, "ADD": the same}. Raises: PluginFailed with the last refusal.
+    """
+    _make_netns(add_id)
+    return {
+        verb: _ask_until_served(_request(verb, container_id), time.monotonic() + deadline_s)
+        for verb, container_id in (("DEL", delete_id), ("ADD", add_id))
+    }
+
+
+def _ask_until_served(request: bytes, give_up_at: float) -> float:
+    refusal = "nobody listened"
+    while time.monotonic() < give_up_at:
+        try:
+            deadline_ms = _cni.monotonic_ms() + CALL_DEADLINE_MS
+            call = client.exchange(_cni, client.connect(_cni, RUN_DIR, deadline_ms=deadline_ms), request, deadline_ms=deadline_ms)
+            answered_at = time.monotonic()
+            reply = envelope.decode_reply(call.reply)
+            if call.status == 0 and not reply.is_error:
+                return answered_at
+            refusal = f"gRPC status {call.status}, {reply.message!r} {reply.details!r}"
+        except Exception as exc:  # noqa: BLE001  # away, late or broken: all mean "again" here
+            refusal = repr(exc)
+        time.sleep(POLL_S)
+    raise PluginFailed(f"not served in time: {refusal}")
+
+
+def _request(verb: str, container_id: str) -> bytes:
+    return envelope.encode_request(
+        verb,
+        container_id=container_id.encode(),
+        netns=str(_netns(container_id)).encode(),
+        ifname=IFNAME.encode(),
+        config=json.dumps(CONFIGS["vpc"]).encode(),
+        plugin_version="bench",
+    )
+
+
+def _run_one(verb: str, path: str, kind: str, container_id: str) -> None:
+    _run_all(verb, path, kind, [container_id])
+
+
+def _run_all(verb: str, path: str, kind: str, container_ids: Sequence[str]) -> None:
+    running = {_spawn(verb, path, kind, container_id): container_id for container_id in container_ids}
+    failed = []
+    while running:
+        pid, status = os.waitpid(-1, 0)
+        container_id = running.pop(pid)
+        if status:
+            failed.append(f"{verb} {path} {container_id}: wait status {status:#x}: {_output(container_id)}")
+    if failed:
+        raise PluginFailed("; ".join(failed[:3]))
+
+
+def _spawn(verb: str, path: str, kind: str, container_id: str) -> int:
+    environment = {
+        "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+        "CNI_COMMAND": verb,
+        "CNI_CONTAINERID": container_id,
+        "CNI_NETNS": str(_netns(container_id)),
+        "CNI_IFNAME": IFNAME,
+        "CNI_PATH": "/usr/lib/cni",
+    }
+    output = str(FOLDER / f"{container_id}.out")
+    actions = [
+        (os.POSIX_SPAWN_OPEN, 0, str(FOLDER / f"{kind}.conf"), os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 1, output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600),
+        (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
+    ]
+    return os.posix_spawn(path, [path], environment, file_actions=actions)
+
+
+def _output(container_id: str) -> str:
+    return (FOLDER / f"{container_id}.out").read_text(errors="replace")[:500]
+
+
+def _timed(function: Callable[[], None]) -> float:
+    started = time.perf_counter()
+    function()
+    return (time.perf_counter() - started) * 1000
+
+
+def _container_id(tag: str, number: int, path: str) -> str:
+    """64 characters, as CRI sandbox IDs have."""
+    return f"{tag}-{Path(path).name}-{number}-".ljust(64, "0")
+
+
+def _netns(container_id: str) -> Path:
+    return FOLDER / f"{container_id}.net"
+
+
+def _make_all(container_ids: Sequence[str]) -> None:
+    for container_id in container_ids:
+        _make_netns(container_id)
+
+
+def _make_netns(container_id: str) -> None:
+    """Bind a fresh network namespace to a file, as a container runtime does; the thread that unshared it ends."""
+    failed: list[OSError] = []
+
+    def make() -> None:
+        path = _netns(container_id)
+        path.touch()
+        if _libc.unshare(CLONE_NEWNET) or _libc.mount(b"/proc/thread-self/ns/net", str(path).encode(), None, MS_BIND, None):
+            failed.append(OSError(ctypes.get_errno(), f"namespace {path}"))
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+
+
+def _remove_all(container_ids: Sequence[str]) -> None:
+    for container_id in container_ids:
+        _libc.umount2(str(_netns(container_id)).encode(), MNT_DETACH)
+        _netns(container_id).unlink(missing_ok=True)
+        (FOLDER / f"{container_id}.out").unlink(missing_ok=True)
+
+
+JOBS: dict[str, Callable[..., Any]] = {
+    "cycles": cycles,
+    "bursts": bursts,
+    "attach": attach,
+    "storm": storm,
+    "first_served": first_served,
+}
+
+
+def main() -> None:
+    """Serve jobs until standard input ends."""
+    FOLDER.mkdir(exist_ok=True)
+    for kind, config in CONFIGS.items():
+        (FOLDER / f"{kind}.conf").write_text(json.dumps(config))
+    for line in sys.stdin:
+        job = json.loads(line)
+        try:
+            answer: dict[str, Any] = {"result": JOBS[job.pop("job")](**job)}
+        except Exception as exc:  # noqa: BLE001  # told to whoever asked
+            answer = {"error": f"{type(exc).__name__}: {exc}"}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""Statistics of timings: median and nearest-rank percentiles, which name a sample that was really measured.
+
+No mean: one preempted sample would move it. No interpolation, no outlier removal: the tail is part of the answer.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+
+def median(samples: Sequence[float]) -> float:
+    """The middle sample, or the mean of the middle two. Raises: ValueError without samples."""
+    if not samples:
+        raise ValueError("no samples to take a median of")
+    return statistics.median(samples)
+
+
+def percentile(samples: Sequence[float], share: float) -> float:
+    """The smallest sample that at least `share` (0 to 1) of all samples do not exceed. Raises: ValueError without samples."""
+    if not samples:
+        raise ValueError("no samples to take a percentile of")
+    if not 0 < share <= 1:
+        raise ValueError(f"a share lies above 0 and not above 1, not at {share}")
+    return sorted(samples)[math.ceil(share * len(samples)) - 1]
+
+
+def spread(samples: Sequence[float]) -> str:
+    """Say in words how far samples lie apart: the middle half, and the worst."""
+    return f"middle half {percentile(samples, 0.25):.2f}-{percentile(samples, 0.75):.2f}, worst {max(samples):.2f}"
+
+
+def covered(intervals: Sequence[tuple[float, float]]) -> float:
+    """Length of the union of intervals (start, end): how long at least one of them was under way."""
+    total, reached = 0.0, -math.inf
+    for start, end in sorted(intervals):
+        if end > reached:
+            total += end - max(start, reached)
+            reached = end
+    return total

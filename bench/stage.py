@@ -1,0 +1,191 @@
+"""One lab node with the daemon and the driver on it: where everything but the bare plugin is measured.
+
+CRI is off and sandboxes are bare namespaces: what is measured is ours and the reference's, not containerd's. The driver is a
+process in the node (`node_driver`); this side only asks it for jobs and reads the daemon's log.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, Any
+
+from lab.lab import Lab
+from lab.node.node import PLUGIN_PATH, REPOSITORY, Node
+from lab.node.process import NodeProcess
+
+ONEFILE = REPOSITORY / "build" / "vpc-cni-onefile"
+ONEFILE_PATH = "/opt/cni/bin/vpc-cni-onefile"
+REFERENCE_PATH = "/usr/lib/cni/ptp"
+READY_TIMEOUT_S = 30.0
+QUIET_S = 1.0
+"""Without a call to EC2 for this long, the pool has what it wants. Ours: ten times a call's latency in the cold-pool lab."""
+
+JOB_TIMEOUT_S = 120.0
+
+
+class BenchError(Exception):
+    """A measurement could not be made; nothing is said about the budget."""
+
+
+class Stage:
+    """A lab of one node, the daemon and the driver. Use as a context."""
+
+    def __init__(self, *, instance_type: str, daemon_env: Mapping[str, str], attach_delay_s: float = 0.0) -> None:
+        self.lab = Lab(
+            name=f"bench-{os.getpid()}", instance_type=instance_type, attach_delay_s=attach_delay_s, containerd=False
+        )
+        self.node: Node
+        self.daemon: NodeProcess
+        self._daemon_env = {"CRI_SOCKET": "off", "VPC_IPAMD_METRICS_ADDRESS": "off"} | dict(daemon_env)
+        self._stack = ExitStack()
+        self._log: IO[bytes]
+
+    def __enter__(self) -> Stage:
+        try:
+            self._stack.enter_context(self.lab)
+            self.node = self.lab.node("node-a")
+            self._log = self._stack.enter_context(tempfile.TemporaryFile(mode="a+b"))
+            self._driver = self._stack.enter_context(_Driver(self.node))
+            if ONEFILE.exists():
+                self.node.install(ONEFILE, ONEFILE_PATH)
+            self.daemon = self.node.start_daemon(region=self.lab.vpc.region, env=self._daemon_env, log=self._log)
+            self.wait_ready()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stack.close()
+
+    @property
+    def plugins(self) -> dict[str, str]:
+        """Our plugins that exist, and the reference: path in the node -> kind of configuration."""
+        ours = [PLUGIN_PATH, *([ONEFILE_PATH] if ONEFILE.exists() else [])]
+        return {**dict.fromkeys(ours, "vpc"), REFERENCE_PATH: "ptp"}
+
+    def job(self, name: str, **arguments: Any) -> Any:
+        """Have the driver do one job of `node_driver.JOBS`. Raises: BenchError with the driver's or the daemon's last words."""
+        try:
+            return self._driver.ask({"job": name, **arguments})
+        except BenchError as exc:
+            raise BenchError(f"{name}: {exc}; the daemon's last lines:\n{self.log_tail()}") from exc
+
+    def submit(self, name: str, **arguments: Any) -> None:
+        """Start a job; `collect` has its answer."""
+        self._driver.send({"job": name, **arguments})
+
+    def collect(self) -> Any:
+        """Wait for the answer to `submit`. Raises: BenchError."""
+        return self._driver.receive()
+
+    def restart_daemon(self) -> float:
+        """kill -9, and start again as soon as it is gone. Returns: the monotonic time of the kill."""
+        environment = self.node.daemon_environment(self.lab.vpc.region) | self._daemon_env
+        killed_at = time.monotonic()
+        self.daemon.kill()
+        self.daemon.wait(READY_TIMEOUT_S)
+        self.daemon = self.node.spawn(
+            [sys.executable, "-m", "ipamd.daemon"], env=environment, cwd=str(REPOSITORY), stdout=self._log, stderr=self._log
+        )
+        return killed_at
+
+    def wait_ready(self) -> None:
+        """Wait until the newest daemon says that it is ready and EC2 has not been called for QUIET_S. Raises: BenchError."""
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while time.monotonic() < deadline:
+            if self.daemon.poll() is not None:
+                raise BenchError(f"the daemon ended:\n{self.log_tail()}")
+            if self._is_ready() and self._seconds_since_call() > QUIET_S:
+                return
+            time.sleep(0.05)
+        raise BenchError(f"the daemon is not ready after {READY_TIMEOUT_S:.0f} s:\n{self.log_tail()}")
+
+    def requests(self, verb: str, container_ids: Iterable[str]) -> list[dict[str, Any]]:
+        """The daemon's own lines about `verb` of these containers, in order."""
+        wanted = set(container_ids)
+        lines = (line for line in self._log_lines() if line.get("verb") == verb)
+        return [line for line in lines if line["container_id"] in wanted]
+
+    def log_tail(self) -> str:
+        """The last lines of the daemon's log."""
+        return "\n".join(self._log_text().splitlines()[-8:])
+
+    def _is_ready(self) -> bool:
+        messages = [str(line.get("message", "")) for line in self._log_lines()]
+        lives = [index for index, message in enumerate(messages) if message.startswith("alive after")]
+        return bool(lives) and any(message.startswith("ready after") for message in messages[lives[-1] :])
+
+    def _seconds_since_call(self) -> float:
+        calls = self.lab.vpc.calls()
+        return self.lab.vpc.clock() - calls[-1].at if calls else QUIET_S * 2
+
+    def _log_lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self._log_text().splitlines() if line.startswith("{")]
+
+    def _log_text(self) -> str:
+        self._log.seek(0)
+        return self._log.read().decode(errors="replace")
+
+
+class _Driver:
+    """The driver's process and the two pipes to it."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def __enter__(self) -> _Driver:
+        jobs_r, jobs_w = os.pipe()
+        answers_r, answers_w = os.pipe()
+        self._jobs, self._answers = os.fdopen(jobs_w, "w"), os.fdopen(answers_r)
+        self._errors = tempfile.TemporaryFile(mode="w+")
+        try:
+            self._process = self._node.spawn(
+                [sys.executable, "-m", "bench.node_driver"],
+                cwd=str(REPOSITORY),
+                stdin=jobs_r,
+                stdout=answers_w,
+                stderr=self._errors,
+            )
+        finally:
+            os.close(jobs_r)
+            os.close(answers_w)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._jobs.close()
+        self._answers.close()
+        self._errors.close()
+
+    def ask(self, job: Mapping[str, Any]) -> Any:
+        self.send(job)
+        return self.receive()
+
+    def send(self, job: Mapping[str, Any]) -> None:
+        self._jobs.write(json.dumps(job) + "\n")
+        self._jobs.flush()
+
+    def receive(self) -> Any:
+        line = self._answers.readline()
+        if not line:
+            self._errors.seek(0)
+            raise BenchError(f"the driver ended: {self._errors.read()[-1000:]}")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise BenchError(answer["error"])
+        return answer["result"]
+
+
+def plugin_label(path: str) -> str:
+    """How figures call a plugin of ours."""
+    return "onefile" if path == ONEFILE_PATH else "interpreted"
+
+
+__all__ = ["ONEFILE", "PLUGIN_PATH", "REFERENCE_PATH", "BenchError", "Path", "Stage", "plugin_label"]

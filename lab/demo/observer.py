@@ -1,0 +1,100 @@
+"""Watches the kernel of each node through netlink and keeps the kernel's address ledger (lab/demo/ledger.py).
+
+`ip monitor` in the node's namespace, because its events are complete and ordered (a loss is announced, and then the observer
+says that it knows nothing); looking from time to time would miss exactly the short overlaps that matter.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+
+from lab.demo.ledger import AddressLedger
+from lab.node.node import Node
+from lab.node.process import NodeProcess
+
+VETH_PREFIX = "eni"  # the daemon's default, AWS_VPC_K8S_CNI_VETHPREFIX
+STOP_TIMEOUT_S = 5.0
+
+# `ip -o monitor link route`, iproute2 6.1: "10.0.0.5 dev eni4fbb scope link", "Deleted 7: eni4fbb@NONE: <...>"
+_ROUTE = re.compile(r"^(?P<address>\d+\.\d+\.\d+\.\d+) dev (?P<link>\S+) (?!.*\btable\b)")
+_LINK_GONE = re.compile(r"^Deleted \d+: (?P<link>[^@:\s]+)")
+
+
+@dataclass(frozen=True)
+class RouteMade:
+    """The node now sends packets for `address` into `link`."""
+
+    address: IPv4Address
+    link: str
+
+
+@dataclass(frozen=True)
+class LinkGone:
+    """The link exists no more, and whatever led into it."""
+
+    link: str
+
+
+def parse(line: str) -> RouteMade | LinkGone | None:
+    """Read one line of `ip -o monitor link route`; None for what is not about a sandbox's host veth."""
+    if (route := _ROUTE.match(line)) and route["link"].startswith(VETH_PREFIX):
+        return RouteMade(IPv4Address(route["address"]), route["link"])
+    if (gone := _LINK_GONE.match(line)) and gone["link"].startswith(VETH_PREFIX):
+        return LinkGone(gone["link"])
+    return None
+
+
+class Observer:
+    """Watches nodes until `stop`. Concurrency: one thread per node feeds the ledger."""
+
+    def __init__(self, ledger: AddressLedger) -> None:
+        self.ledger = ledger
+        self._processes: list[tuple[str, NodeProcess]] = []
+        self._threads: list[threading.Thread] = []
+        self._lost: list[str] = []
+
+    def watch(self, node: Node) -> None:
+        """Start to watch a node; what exists already is not seen, so call it while the node is empty."""
+        reader, writer = os.pipe2(os.O_CLOEXEC)
+        try:
+            process = node.spawn(["ip", "-o", "monitor", "link", "route"], stdout=writer, stderr=writer)
+        except BaseException:
+            os.close(reader)
+            raise
+        finally:
+            os.close(writer)
+        self._processes.append((node.name, process))
+        thread = threading.Thread(target=self._follow, args=(node.name, reader), name=f"observe-{node.name}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def stop(self) -> None:
+        """Stop watching; the ledger is complete afterwards. Idempotent."""
+        for name, process in self._processes:
+            if process.poll() is not None:
+                self._lost.append(f"{name}: the monitor had ended by itself")
+            process.kill()
+        for thread in self._threads:
+            thread.join(STOP_TIMEOUT_S)
+        self._processes.clear()
+        self._threads.clear()
+
+    @property
+    def lost(self) -> list[str]:
+        """Why the ledger may not be complete, in words; empty if it is."""
+        return list(self._lost)
+
+    def _follow(self, node: str, reader: int) -> None:
+        with open(reader, encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                event = parse(line)
+                if isinstance(event, RouteMade):
+                    self.ledger.give(event.address, f"{node}/{event.link}")
+                elif isinstance(event, LinkGone):
+                    self.ledger.let_go(f"{node}/{event.link}")
+                elif "netlink" in line or "No buffer space" in line:
+                    self._lost.append(f"{node}: {line.strip()}")
