@@ -108,7 +108,10 @@ def table(figures: Sequence[Figure]) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS) - 1)]
     lines = []
     for row in rows:
-        cells = [f"{cell:{'<' if column in (0, 5) else '>'}{width}}" for column, (cell, width) in enumerate(zip(row, widths, strict=False))]
+        cells = [
+            f"{cell:{'<' if column in (0, 5) else '>'}{width}}"
+            for column, (cell, width) in enumerate(zip(row, widths, strict=False))
+        ]
         lines.append("  ".join([*cells, row[-1]]).rstrip())
     lines.insert(1, "  ".join("-" * width for width in widths))
     return "\n".join(lines)

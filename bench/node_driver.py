@@ -33,7 +33,12 @@ CONFIGS = {
         "cniVersion": "1.0.0",
         "name": "bench-ptp",
         "type": "ptp",
-        "ipam": {"type": "host-local", "subnet": "10.250.0.0/16", "routes": [{"dst": "0.0.0.0/0"}], "dataDir": "/run/bench/host-local"},
+        "ipam": {
+            "type": "host-local",
+            "subnet": "10.250.0.0/16",
+            "routes": [{"dst": "0.0.0.0/0"}],
+            "dataDir": "/run/bench/host-local",
+        },
     },
 }
 """One network configuration per kind of plugin. `ptp`: as little as gives a sandbox an address and a default route."""
@@ -68,7 +73,13 @@ def cycles(*, plugins: dict[str, str], rounds: int, settle_s: float, tag: str) -
             turn = number % len(each)
             for verb in ("ADD", "DEL"):
                 for path, container_id in each[turn:] + each[:turn]:
-                    found[path][verb].append(_timed(lambda verb=verb, path=path, container_id=container_id: _run_one(verb, path, plugins[path], container_id)))
+                    found[path][verb].append(
+                        _timed(
+                            lambda verb=verb, path=path, container_id=container_id: _run_one(
+                                verb, path, plugins[path], container_id
+                            )
+                        )
+                    )
                     time.sleep(settle_s)
             for path, container_id in each:
                 found[path]["ids"].append(container_id)
@@ -97,7 +108,7 @@ def bursts(*, plugins: dict[str, str], rounds: int, count: int, settle_s: float,
 
 
 def attach(*, path: str, count: int, tag: str) -> list[str]:
-    """Attach `count` sandboxes that stay. Returns: their container IDs."""
+    """Attach `count` sandboxes that stay, one after the other. Returns: their container IDs."""
     ids = [_container_id(tag, number, path) for number in range(count)]
     _make_all(ids)
     for container_id in ids:
@@ -108,7 +119,7 @@ def attach(*, path: str, count: int, tag: str) -> list[str]:
 def storm(*, path: str, count: int, tag: str, deadline_s: float) -> dict[str, Any]:
     """Attach `count` sandboxes all at once, each tried again when it is refused, as kubelet does.
 
-    Returns: monotonic "started" and "ended" (s), "refusals" (count). Raises: PluginFailed if the deadline passes.
+    Returns: monotonic "started" and "ended" (s), "refusals" (count), "ids". Raises: PluginFailed if the deadline passes.
     """
     ids = [_container_id(tag, number, path) for number in range(count)]
     _make_all(ids)
@@ -130,7 +141,7 @@ def storm(*, path: str, count: int, tag: str, deadline_s: float) -> dict[str, An
             if time.monotonic() - started > deadline_s:
                 raise PluginFailed(_output(container_id))
             waiting.append((time.monotonic() + RETRY_S, container_id))
-    return {"started": started, "ended": time.monotonic(), "refusals": refusals}
+    return {"started": started, "ended": time.monotonic(), "refusals": refusals, "ids": ids}
 
 
 def first_served(*, delete_id: str, add_id: str, deadline_s: float) -> dict[str, float]:

@@ -13,7 +13,6 @@ import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from pathlib import Path
 from typing import IO, Any
 
 from lab.lab import Lab
@@ -37,12 +36,18 @@ class BenchError(Exception):
 class Stage:
     """A lab of one node, the daemon and the driver. Use as a context."""
 
-    def __init__(self, *, instance_type: str, daemon_env: Mapping[str, str], attach_delay_s: float = 0.0) -> None:
-        self.lab = Lab(
-            name=f"bench-{os.getpid()}", instance_type=instance_type, attach_delay_s=attach_delay_s, containerd=False
-        )
+    def __init__(
+        self,
+        *,
+        instance_type: str,
+        daemon_env: Mapping[str, str],
+        faults: Mapping[str, object] | None = None,
+        attach_delay_s: float = 0.0,
+    ) -> None:
+        self.lab = Lab(name=f"bench-{os.getpid()}", instance_type=instance_type, attach_delay_s=attach_delay_s, containerd=False)
         self.node: Node
         self.daemon: NodeProcess
+        self.lab.faults.apply(faults or {})
         self._daemon_env = {"CRI_SOCKET": "off", "VPC_IPAMD_METRICS_ADDRESS": "off"} | dict(daemon_env)
         self._stack = ExitStack()
         self._log: IO[bytes]
@@ -77,14 +82,6 @@ class Stage:
             return self._driver.ask({"job": name, **arguments})
         except BenchError as exc:
             raise BenchError(f"{name}: {exc}; the daemon's last lines:\n{self.log_tail()}") from exc
-
-    def submit(self, name: str, **arguments: Any) -> None:
-        """Start a job; `collect` has its answer."""
-        self._driver.send({"job": name, **arguments})
-
-    def collect(self) -> Any:
-        """Wait for the answer to `submit`. Raises: BenchError."""
-        return self._driver.receive()
 
     def restart_daemon(self) -> float:
         """kill -9, and start again as soon as it is gone. Returns: the monotonic time of the kill."""
@@ -186,6 +183,3 @@ class _Driver:
 def plugin_label(path: str) -> str:
     """How figures call a plugin of ours."""
     return "onefile" if path == ONEFILE_PATH else "interpreted"
-
-
-__all__ = ["ONEFILE", "PLUGIN_PATH", "REFERENCE_PATH", "BenchError", "Path", "Stage", "plugin_label"]

@@ -1,0 +1,141 @@
+"""`python -m bench`: measure the budgets of design section 11, print a table, write build/bench.json.
+
+Exit status 0 also when a budget is not met, because that is an answer; 1 when a measurement could not be made. Two nodes, one
+after the other: a warm one (a pool that never runs out) and a cold one (EC2 with delays), which then has its 110 sandboxes for
+memory, idling and restarts. A measurement that fails takes none of the others with it, unless its node is gone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench import cold, daemon_part, idle, machine, plugin, restart, whole
+from bench.figures import Figure, report, table
+from bench.scale import FULL, QUICK, Scale
+from bench.stage import PLUGIN_PATH, BenchError, Stage
+from lab.lab import missing_requirements
+
+OUTPUT = Path("build/bench.json")
+WARM_POOL = {"MINIMUM_IP_TARGET": "700", "WARM_IP_TARGET": "1"}
+"""More addresses than a run uses within a cooldown of 30 s, so that no growth and no wait is in the figures."""
+
+WARM_INSTANCE_TYPE = "c5.18xlarge"
+"""15 ENIs x 49 addresses."""
+
+GROUPS = {
+    "plugin": ("plugin_exec",),
+    "daemon": ("add_daemon", "del_daemon"),
+    "whole": ("add_whole", "del_whole"),
+    "burst": ("burst30",),
+    "cold": ("cold_pool_110",),
+    "idle": ("rss", "idle_cpu", "idle_ec2_calls"),
+    "restart": ("restart_first",),
+}
+"""Measurement -> how the names of its figures begin; `--only` takes either."""
+
+
+@dataclass
+class Run:
+    """One run: what is wanted, what was found."""
+
+    wanted: frozenset[str]
+    scale: Scale
+    figures: list[Figure] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
+
+    def all(self) -> None:
+        """Measure everything that is wanted."""
+        self._try("plugin", lambda: plugin.measure(self.scale))
+        if self.wanted & {"daemon", "whole", "burst"}:
+            self._on_node(self._warm, "daemon", "whole", "burst")
+        if self.wanted & {"cold", "idle", "restart"}:
+            self._on_node(self._cold, "cold", "idle", "restart")
+
+    def _warm(self) -> None:
+        with Stage(instance_type=WARM_INSTANCE_TYPE, daemon_env=WARM_POOL) as stage:
+            stage.job("attach", path=PLUGIN_PATH, count=cold.SANDBOX_COUNT, tag="resident")
+            self._try("whole", lambda: whole.measure(stage, self.scale))
+            self._try("daemon", lambda: daemon_part.measure(stage, self.scale))
+            self._try("burst", lambda: whole.measure_burst(stage, self.scale))
+
+    def _cold(self) -> None:
+        with cold.open_stage() as stage:
+            storm = cold.bring_up(stage)
+            self._try("cold", lambda: cold.measure(storm))
+            self._try("idle", lambda: idle.measure(stage, self.scale))
+            self._try("restart", lambda: restart.measure(stage, self.scale, storm.container_ids))
+
+    def _on_node(self, body: Callable[[], None], *names: str) -> None:
+        """Run the measurements of one node; if the node itself fails, all of them have failed."""
+        try:
+            body()
+        except Exception as exc:  # noqa: BLE001  # the other node's figures are still wanted
+            self._failed(", ".join(name for name in names if name in self.wanted), exc)
+
+    def _try(self, name: str, measure: Callable[[], list[Figure]]) -> None:
+        if name not in self.wanted:
+            return
+        print(f"measuring {name} ...", file=sys.stderr, flush=True)
+        try:
+            self.figures += measure()
+        except Exception as exc:  # noqa: BLE001  # told at the end, and by the exit status
+            self._failed(name, exc)
+
+    def _failed(self, name: str, exc: Exception) -> None:
+        self.failures[name] = f"{type(exc).__name__}: {exc}"
+        if not isinstance(exc, BenchError):
+            traceback.print_exception(exc)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure the budgets of design section 11.")
+    parser.add_argument(
+        "--only", action="append", metavar="NAME", help=f"a figure, or one of {', '.join(GROUPS)}; may be repeated"
+    )
+    parser.add_argument("--quick", action="store_true", help="few samples: to see that it works")
+    parser.add_argument("--output", type=Path, default=OUTPUT, help="JSON report (default: %(default)s)")
+    options = parser.parse_args(arguments)
+    try:
+        wanted = selected(options.only)
+    except ValueError as exc:
+        parser.error(str(exc))
+    missing = missing_requirements(containerd=False)
+    if missing:
+        sys.exit(f"bench: {missing}")
+    facts = machine.facts(plugin.PYTHON)
+    run = Run(wanted, QUICK if options.quick else FULL)
+    started = time.monotonic()
+    run.all()
+    facts["seconds"] = round(time.monotonic() - started, 1)
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    options.output.write_text(json.dumps(report(run.figures, machine=facts, failures=run.failures), indent=2) + "\n")
+    print(table(run.figures))
+    print("\n" + "; ".join(f"{name}: {value}" for name, value in facts.items()))
+    for name, failure in run.failures.items():
+        print(f"\nNOT MEASURED: {name}: {failure}")
+    return 1 if run.failures else 0
+
+
+def selected(names: Sequence[str] | None) -> frozenset[str]:
+    """Which measurements make the named figures; all of them for None. Raises: ValueError for a name that nothing makes."""
+    if not names:
+        return frozenset(GROUPS)
+    chosen = set()
+    for name in names:
+        found = {group for group, beginnings in GROUPS.items() if name == group or name.startswith(beginnings)}
+        if not found:
+            raise ValueError(f"nothing measures {name!r}; there are: {', '.join(GROUPS)}")
+        chosen |= found
+    return frozenset(chosen)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,83 @@
+"""`cold_pool_110`: 110 sandboxes at once on a node that has one spare address, against the time EC2 itself takes.
+
+EC2 of the lab answers each call after LATENCY_S and attaches an ENI after ATTACH_S. The critical path is the length of the union
+of those waits, as the lab's call log dates them: time in which EC2 owed us something. What is above it is ours. (It does not
+tell whether another order of calls would have been quicker; `note` says which calls were made.)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bench.figures import Figure
+from bench.samples import covered
+from bench.stage import PLUGIN_PATH, Stage
+from lab.vpc.calls import Call
+
+LATENCY_S = 0.125
+"""Per EC2 call. Ours: the middle of the 50-200 ms that EC2's control plane usually takes; fixed, so that the path is computable."""
+
+ATTACH_S = 2.0
+"""From AttachNetworkInterface to the interface in the instance. Source: the incumbent's operators see 1-5 s."""
+
+SANDBOX_COUNT = 110
+STORM_DEADLINE_S = 90.0
+INSTANCE_TYPE = "m5.4xlarge"
+"""8 ENIs x 29 addresses: the smallest of the lab's types that carries 110 sandboxes."""
+
+
+@dataclass(frozen=True)
+class Storm:
+    """What happened while the sandboxes came up. Times are monotonic seconds."""
+
+    started: float
+    ended: float
+    refusals: int
+    calls: Sequence[Call]
+    container_ids: list[str]
+
+
+def open_stage() -> Stage:
+    """Make the node: a warm pool of one address, EC2 with real delays."""
+    return Stage(
+        instance_type=INSTANCE_TYPE,
+        daemon_env={"WARM_IP_TARGET": "1"},
+        faults={"apis": {"*": {"latency_s": LATENCY_S}}},
+        attach_delay_s=ATTACH_S,
+    )
+
+
+def bring_up(stage: Stage) -> Storm:
+    """Attach the 110 sandboxes; they stay."""
+    stage.lab.vpc.clear_calls()
+    answer = stage.job("storm", path=PLUGIN_PATH, count=SANDBOX_COUNT, tag="storm", deadline_s=STORM_DEADLINE_S)
+    calls = [call for call in stage.lab.vpc.calls() if answer["started"] <= call.at <= answer["ended"]]
+    return Storm(answer["started"], answer["ended"], answer["refusals"], calls, answer["ids"])
+
+
+def measure(storm: Storm) -> list[Figure]:
+    """Hold the storm's duration against EC2's."""
+    counts = Counter(call.api for call in storm.calls)
+    made = ", ".join(f"{count} {api}" for api, count in sorted(counts.items()))
+    return [
+        Figure(
+            "cold_pool_110",
+            storm.ended - storm.started,
+            "s",
+            critical_path_s(storm.calls, until=storm.ended),
+            "EC2's waits",
+            1,
+            f"{made}; {storm.refusals} ADDs refused and retried",
+        )
+    ]
+
+
+def critical_path_s(calls: Sequence[Call], *, until: float) -> float:
+    """How long at least one call or attachment was under way, up to `until`."""
+    waits = []
+    for call in calls:
+        wait_s = LATENCY_S + (ATTACH_S if call.api == "AttachNetworkInterface" and call.outcome == "OK" else 0.0)
+        waits.append((call.at, min(call.at + wait_s, until)))
+    return covered(waits)

@@ -1,0 +1,57 @@
+"""`add_daemon_*`, `del_daemon_*`: the daemon's own time, by phase, as its log line of each request tells it.
+
+From the arrival of the decoded message to the finished reply; gRPC's own work and the log line itself are outside (they are in
+the whole figures). The reference is the kernel's share at its least: the same wiring as packed netlink batches without a daemon
+(`kernel_wiring`), and the way it is usually done, pyroute2 call by call, stands beside it for scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bench import kernel_wiring
+from bench.figures import Figure
+from bench.samples import median, percentile, spread
+from bench.scale import Scale
+from bench.stage import PLUGIN_PATH, BenchError, Stage
+
+KERNEL_PARTS = {"ADD": "wire, ENI table", "DEL": "retire, ENI table"}
+"""By verb, the key in kernel_wiring's answer; " , pyroute2 call by call" has the usual way's."""
+
+USUAL_PARTS = {"ADD": "wire, pyroute2 call by call", "DEL": "retire, pyroute2 call by call"}
+
+
+def measure(stage: Stage, scale: Scale) -> list[Figure]:
+    """Do ADD, DEL, ADD, DEL ... through the plugin without a rest, and read the daemon's log about exactly those."""
+    arguments: dict[str, Any] = {"plugins": {PLUGIN_PATH: "vpc"}, "settle_s": 0.0}
+    stage.job("cycles", rounds=5, tag="daemon-warm-up", **arguments)
+    ids = stage.job("cycles", rounds=scale.daemon_rounds, tag="daemon", **arguments)[PLUGIN_PATH]["ids"]
+    kernel = kernel_wiring.measure()
+    figures = []
+    for verb in ("ADD", "DEL"):
+        lines = stage.requests(verb, ids)
+        if len(lines) != scale.daemon_rounds or any(line["code"] for line in lines):
+            raise BenchError(f"{scale.daemon_rounds} {verb}s were made and {len(lines)} are in the daemon's log")
+        figures += _figures(verb, lines, kernel)
+    return figures
+
+
+def _figures(verb: str, lines: list[dict[str, Any]], kernel: Mapping[str, float]) -> list[Figure]:
+    name, count = verb.lower(), len(lines)
+    totals = [line["ms"] for line in lines]
+    floor, usual = kernel[KERNEL_PARTS[verb]], kernel[USUAL_PARTS[verb]]
+    reference_is = "the kernel's part alone, packed batches"
+    figures = [
+        Figure(f"{name}_daemon_p50", median(totals), "ms", floor, reference_is, count, f"pyroute2 call by call {usual:.2f} ms"),
+        Figure(f"{name}_daemon_p99", percentile(totals, 0.99), "ms", None, "", count, spread(totals)),
+    ]
+    phases: dict[str, list[float]] = {}
+    for line in lines:
+        steps = dict(line["steps_ms"])
+        for phase, ms in {**steps, "other": line["ms"] - sum(steps.values())}.items():
+            phases.setdefault(phase, []).append(ms)
+    for phase, samples in phases.items():
+        note = f"p99 {percentile(samples, 0.99):.2f}"
+        figures.append(Figure(f"{name}_daemon_{phase}", median(samples), "ms", None, "", len(samples), note))
+    return figures

@@ -1,0 +1,64 @@
+"""`rss`, `idle_cpu`, `idle_ec2_calls`: what a node pays for a daemon that has 110 sandboxes and nothing to do.
+
+CRI is off here, so events are not in it (the lab's containerd 1.6 has none). On-CPU time is the scheduler's own account per
+thread in nanoseconds; utime and stime count in ticks of 10 ms, which is all that an idle daemon uses.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from pathlib import Path
+
+from bench.figures import Figure
+from bench.scale import Scale
+from bench.stage import Stage
+from lab.node.node import REPOSITORY
+
+IMPORTS = "import ipamd.daemon, ipamd.bootstrap, ipamd.startup, ipamd.rpc.server, ipamd.metrics"
+"""What the daemon imports on its way to ready; floor of its memory and of its start."""
+
+
+def measure(stage: Stage, scale: Scale) -> list[Figure]:
+    """Watch the daemon for a while in which nobody asks it anything."""
+    stage.wait_ready()
+    stage.lab.vpc.clear_calls()
+    pid = stage.daemon.pid
+    began, used_ns = time.monotonic(), _on_cpu_ns(pid)
+    time.sleep(scale.idle_s)
+    used_ns, lasted_s = _on_cpu_ns(pid) - used_ns, time.monotonic() - began
+    calls = len(stage.lab.vpc.calls())
+    memory = _status_mib(pid)
+    window = f"over {lasted_s:.0f} s"
+    return [
+        Figure(
+            "rss",
+            memory["VmRSS"],
+            "MiB",
+            _floor_mib(stage),
+            "the same imports, nothing done",
+            1,
+            f"peak {memory['VmHWM']:.0f} MiB",
+        ),
+        Figure("idle_cpu", used_ns / 1e9 / lasted_s * 100, "%", None, "", 1, f"of one core, {window}"),
+        Figure("idle_ec2_calls", calls, "calls", None, "", 1, window),
+    ]
+
+
+def _on_cpu_ns(pid: int) -> int:
+    return sum(int(path.read_text().split()[0]) for path in Path(f"/proc/{pid}/task").glob("*/schedstat"))
+
+
+def _status_mib(pid: int | str) -> dict[str, float]:
+    return status_mib(Path(f"/proc/{pid}/status").read_text())
+
+
+def status_mib(text: str) -> dict[str, float]:
+    """Read the sizes of /proc/<pid>/status: name -> MiB."""
+    return {name: int(kib) / 1024 for name, kib in re.findall(r"^(Vm\w+):\s+(\d+) kB$", text, re.MULTILINE)}
+
+
+def _floor_mib(stage: Stage) -> float:
+    script = f"{IMPORTS}\nprint(open('/proc/self/status').read())"
+    return status_mib(stage.node.run([sys.executable, "-c", script], cwd=str(REPOSITORY)).stdout)["VmRSS"]

@@ -1,0 +1,49 @@
+"""`plugin_exec_*`: `vpc-cni` from exec to exit with a daemon that answers at once; the reference is a process that does nothing."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from bench import plugin_exec
+from bench.figures import Figure
+from bench.samples import median
+from bench.scale import Scale
+from bench.stage import ONEFILE
+from cni_plugin import build
+
+PYTHON = Path("/usr/bin/python3")
+"""The interpreter of the lab's nodes."""
+
+LOOPBACK = "/usr/lib/cni/loopback"
+BLOCKS = 4
+"""The one-file plugin and its reference take turns in so many blocks. Ours: enough to see the same load on the machine."""
+
+
+def measure(scale: Scale) -> list[Figure]:
+    """Measure the interpreted plugin, and the one-file one where it exists."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        plugin = Path(folder) / "vpc-cni"
+        build.build(PYTHON, plugin)
+        found = plugin_exec.measure_plugin(plugin, python=PYTHON, rounds=scale.exec_rounds)
+    figures = [
+        Figure(
+            "plugin_exec_interpreted",
+            found["plugin"],
+            "ms",
+            found["bare"],
+            "bare interpreter, -I -S -c pass",
+            scale.exec_rounds,
+        )
+    ]
+    return figures + (_onefile(scale) if ONEFILE.exists() else [])
+
+
+def _onefile(scale: Scale) -> list[Figure]:
+    ours, bare = [], []
+    for _ in range(BLOCKS):
+        rounds = scale.exec_rounds // BLOCKS
+        ours.append(plugin_exec.measure_plugin(ONEFILE, python=PYTHON, rounds=rounds)["plugin"])
+        environment = {"CNI_COMMAND": "VERSION"}
+        bare.append(plugin_exec.medians_ms({"go": [LOOPBACK]}, environment=environment, rounds=rounds)["go"])
+    return [Figure("plugin_exec_onefile", median(ours), "ms", median(bare), "Go `loopback`, VERSION", scale.exec_rounds)]

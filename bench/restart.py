@@ -1,0 +1,74 @@
+"""`restart_first_*`: kill -9 with 110 sandboxes attached, a new daemon at once, until it has served a DEL and an ADD.
+
+Counted from the kill, so the old process's end and the new interpreter's start are in it. EC2 has the delays of `cold`. The
+reference is what no restart can avoid: an interpreter that imports what the daemon imports.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from bench.cold import SANDBOX_COUNT
+from bench.figures import Figure
+from bench.idle import IMPORTS
+from bench.samples import median, spread
+from bench.scale import Scale
+from bench.stage import Stage
+from lab.node.node import REPOSITORY
+
+DEADLINE_S = 30.0
+AWAY: dict[str, object] = {"unreachable": {"ec2": "hang"}}
+PRESENT: dict[str, object] = {"unreachable": {"ec2": None}}
+
+
+def measure(stage: Stage, scale: Scale, attached: list[str]) -> list[Figure]:
+    """Restart several times; each round deletes one of the `attached` and adds one, so that the count stays.
+
+    Args:
+        attached: container IDs, one more than rounds or more.
+    """
+    served: dict[str, list[float]] = {"DEL": [], "ADD": []}
+    floors = []
+    for number in range(scale.restart_rounds):
+        for verb, seconds in _round(stage, number, attached[number]).items():
+            served[verb].append(seconds)
+        stage.wait_ready()
+        floors.append(_floor_s(stage))
+    figures = [
+        Figure(
+            f"restart_first_{verb.lower()}",
+            median(times),
+            "s",
+            median(floors),
+            "interpreter and imports alone",
+            scale.restart_rounds,
+            f"{spread(times)}; {SANDBOX_COUNT} sandboxes",
+        )
+        for verb, times in served.items()
+    ]
+    return [*figures, _without_ec2(stage, scale.restart_rounds, attached[scale.restart_rounds])]
+
+
+def _without_ec2(stage: Stage, number: int, delete_id: str) -> Figure:
+    """The same while EC2 takes connections and does not answer: ADD needs no EC2 then either (design 6)."""
+    stage.lab.faults.apply(AWAY)
+    try:
+        seconds = _round(stage, number, delete_id)["ADD"]
+    finally:
+        stage.lab.faults.apply(PRESENT)
+    stage.wait_ready()
+    return Figure("restart_first_add_ec2_away", seconds, "s", note="EC2 hangs; the pool has an address")
+
+
+def _round(stage: Stage, number: int, delete_id: str) -> dict[str, float]:
+    killed_at = stage.restart_daemon()  # returns when the old one is gone, so that only the new one can serve
+    add_id = f"restart-{number}-".ljust(64, "0")
+    answer = stage.job("first_served", delete_id=delete_id, add_id=add_id, deadline_s=DEADLINE_S)
+    return {verb: at - killed_at for verb, at in answer.items()}
+
+
+def _floor_s(stage: Stage) -> float:
+    started = time.monotonic()
+    stage.node.run([sys.executable, "-c", IMPORTS], cwd=str(REPOSITORY))
+    return time.monotonic() - started

@@ -1,0 +1,22 @@
+"""How many samples a run takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The full run: p99 of 200 requests is their third-worst, and all of it stays under three minutes on two cores."""
+
+    exec_rounds: int = 200
+    whole_rounds: int = 60
+    daemon_rounds: int = 200
+    burst_rounds: int = 7
+    restart_rounds: int = 5
+    idle_s: float = 10.0
+
+
+FULL = Scale()
+QUICK = Scale(exec_rounds=40, whole_rounds=12, daemon_rounds=60, burst_rounds=3, restart_rounds=2, idle_s=3.0)
+"""To see that everything works; the percentiles mean little."""

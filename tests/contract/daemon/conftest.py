@@ -1,0 +1,17 @@
+"""One daemon for the tests that leave it as they found it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.rig import Rig, rig
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Rig]:
+    """A node with a daemon, shared by a module; every test removes what it attached."""
+    with rig() as made:
+        yield made
+        made.assert_sound(expected=0)

@@ -1,0 +1,121 @@
+"""The process: socket and directory, two daemons, bad settings, signals, idle."""
+
+from __future__ import annotations
+
+import json
+import signal
+import stat
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from lab.node.node import REPOSITORY
+from tests.rig import RUN_DIR, rig, wait_until
+
+pytestmark = pytest.mark.privileged
+
+
+def test_socket_and_directory_are_for_root_only() -> None:
+    """The run directory is 0700, the socket 0600, both root's."""
+    with rig() as made:
+        directory = Path(made.node.root + RUN_DIR).stat()
+        socket = Path(made.node.root + RUN_DIR + "/ipamd.sock").stat()
+        assert (stat.S_IMODE(directory.st_mode), directory.st_uid) == (0o700, 0)
+        assert stat.S_ISSOCK(socket.st_mode)
+        assert stat.S_IMODE(socket.st_mode) == 0o600
+
+
+def test_a_second_daemon_refuses_to_start() -> None:
+    """Two daemons must not share a node: the second ends with a sentence, the first is not disturbed."""
+    with rig() as made:
+        env = made.node.daemon_environment(made.lab.vpc.region) | made.env
+        done = made.node.run([sys.executable, "-m", "ipamd.daemon"], env=env, cwd=str(REPOSITORY), check=False, timeout_s=30)
+        assert done.returncode == 1
+        assert "another vpc-ipamd serves" in done.stderr
+        assert made.add("still-served").ok
+
+
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        ({"WARM_IP_TARGET": "many", "POD_MTU": "1"}, ["WARM_IP_TARGET", "POD_MTU"]),
+        ({"AWS_EC2_METADATA_SERVICE_ENDPOINT": "ftp://x"}, ["AWS_EC2_METADATA_SERVICE_ENDPOINT"]),
+    ],
+)
+def test_bad_settings_are_all_named_and_end_with_2(env: dict[str, str], words: list[str]) -> None:
+    """Every problem at once, exit status 2, no traceback."""
+    with rig(start=False) as made:
+        environment = made.node.daemon_environment(made.lab.vpc.region) | made.env | env
+        done = made.node.run(
+            [sys.executable, "-m", "ipamd.daemon"], env=environment, cwd=str(REPOSITORY), check=False, timeout_s=30
+        )
+        assert done.returncode == 2
+        assert all(word in done.stderr for word in words)
+        assert "Traceback" not in done.stderr
+
+
+def test_the_first_signal_drains_and_the_second_ends() -> None:
+    """After SIGTERM ADD is refused with 11 and DEL is served; a second SIGTERM ends the process at once (design 6)."""
+    with rig(env={"VPC_IPAMD_DRAIN": "30"}) as made:
+        assert made.add("a").ok
+        assert made.daemon is not None
+        made.daemon.send_signal(signal.SIGTERM)
+        wait_until(lambda: (made.status() or {}).get("phase") == "draining", what="draining")
+        assert made.add("b").code == 11
+        assert made.delete("a").ok
+        assert not (made.status() or {"ready": True})["ready"]
+        began = time.monotonic()
+        made.daemon.send_signal(signal.SIGTERM)
+        assert made.daemon.wait(10) == 0
+        assert time.monotonic() - began < 5
+        conflist = json.loads(Path(made.node.root + "/etc/cni/net.d/10-vpc-ipamd.conflist").read_text())
+        assert conflist["plugins"][0]["type"] == "vpc-cni", "the conflist stays: without it runtimes cannot delete"
+        made.start()
+        made.assert_sound(expected=0)
+
+
+def test_an_idle_daemon_asks_ec2_nothing() -> None:
+    """No EC2 call between two looks at a pool that is at its target (I13)."""
+    with rig() as made:
+        wait_until(lambda: made.pool()["free_count"] == 9, what="pool at target")
+        before = len(made.lab.vpc.calls())
+        wait_until(lambda: (made.status() or {"uptime_s": 0})["uptime_s"] > 5, what="five seconds of life")
+        assert len(made.lab.vpc.calls()) == before
+
+
+def test_introspection_answers_for_people_and_programs() -> None:
+    """Every command of ipamctl prints a table and JSON, and says with status 3 when the daemon is away."""
+    with rig() as made:
+        address = made.add("seen").address
+
+        def ctl(*arguments: str) -> tuple[int, str, str]:
+            argv = [sys.executable, "-m", "ipamd.ipamctl.main", *arguments]
+            done = made.node.run(argv, cwd=str(REPOSITORY), check=False, timeout_s=30)
+            return done.returncode, done.stdout, done.stderr
+
+        for command in (
+            ["status"],
+            ["enis"],
+            ["attachments"],
+            ["history", str(address)],
+            ["history", "see"],
+            ["explain", str(address)],
+            ["explain", "seen"],
+            ["audit"],
+            ["config"],
+        ):
+            code, table, stderr = ctl(*command)
+            assert (code, stderr) == (0, ""), f"{command}: {stderr}{table}"
+            assert table.strip()
+            code, text, _ = ctl("-o", "json", *command)
+            assert code == 0
+            assert isinstance(json.loads(text), dict)
+        assert str(address) in ctl("attachments")[1]
+        assert "assigned" in ctl("history", str(address))[1]
+        assert ctl("explain", "10.99.99.99")[0] == 4
+        made.kill()
+        code, _, stderr = ctl("status")
+        assert code == 3
+        assert "is the daemon running" in stderr

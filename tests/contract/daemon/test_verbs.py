@@ -1,0 +1,170 @@
+"""Every verb, every specification version, through the real plugin, the real socket and the real kernel."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.rig import Rig
+
+pytestmark = pytest.mark.privileged
+
+VERSIONS = ("0.3.1", "0.4.0", "1.0.0", "1.1.0")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_add_check_del_in_every_version(served: Rig, version: str) -> None:
+    """The result has the shape of the version asked for, CHECK accepts it, DEL frees it (I4)."""
+    name = f"v{version.replace('.', '')}"
+    added = served.add(name, version=version)
+    assert added.ok, added.body
+    body = added.body
+    assert body is not None
+    assert body["cniVersion"] == version
+    assert ("version" in body["ips"][0]) == (version in ("0.3.1", "0.4.0"))
+    assert ("mtu" in body["interfaces"][0]) == (version == "1.1.0")
+    assert body["interfaces"][1]["sandbox"] == f"/run/netns/{name}"
+    assert body["routes"] == [{"dst": "0.0.0.0/0", "gw": "169.254.1.1"}]
+    assert served.lab.ping(source="host-a", targets=[added.address])[added.address]
+    checked = served.cni("CHECK", name, version=version, conf={"prevResult": body})
+    assert checked.code == (1 if version == "0.3.1" else 0), "CHECK came with 0.4.0"
+    assert served.delete(name, version=version, conf={"prevResult": body}).ok
+    served.assert_sound(expected=0)
+
+
+@pytest.mark.parametrize("version", ["0.2.0", "0.3.0", "2.0.0", "", "x" * 100])
+def test_versions_we_do_not_speak_are_refused(served: Rig, version: str) -> None:
+    """An unsupported cniVersion is code 1 and names those that are supported; nothing is attached."""
+    reply = served.add(f"u{len(version)}{version[:1] or 'e'}{version[2:3]}", version=version)
+    assert reply.code == 1
+    assert reply.body is not None
+    assert "1.1.0" in reply.body["details"]
+    served.assert_sound(expected=0)
+
+
+def test_status_and_gc_came_with_1_1_0(served: Rig) -> None:
+    """STATUS succeeds while ADD is served; both verbs are refused for older configurations."""
+    assert served.cni("STATUS", "", netns="", version="1.1.0").ok
+    assert served.cni("STATUS", "", netns="", version="1.0.0").code == 1
+    assert served.cni("GC", "", netns="", version="1.0.0").code == 1
+
+
+def test_gc_without_a_list_is_refused(served: Rig) -> None:
+    """An absent list of valid attachments is not an empty one: nothing is freed (I2)."""
+    assert served.cni("GC", "", netns="", version="1.1.0").code == 7
+    assert served.cni("GC", "", netns="", version="1.1.0", conf={"cni.dev/valid-attachments": []}).ok
+
+
+def test_version_is_answered_without_the_daemon(served: Rig) -> None:
+    """VERSION lists what we speak."""
+    reply = served.cni("VERSION", "", netns="")
+    assert reply.ok
+    assert reply.body is not None
+    assert set(VERSIONS) <= set(reply.body["supportedVersions"])
+
+
+def test_a_repeated_add_gives_the_same_answer(served: Rig) -> None:
+    """The same request twice: one attachment, one answer, byte for byte (design 5)."""
+    first = served.add("again")
+    assert served.cni("ADD", "again").body == first.body
+    assert served.cni("ADD", "again", conf={"extra": 1}).code == 101
+    assert served.delete("again").ok
+    assert served.cni("DEL", "again").ok, "I3: a repeated DEL succeeds"
+    served.node.make_netns("again")
+    assert served.cni("ADD", "again").code == 102, "I4: a late ADD is refused"
+    served.node.remove_netns("again")
+    served.assert_sound(expected=0)
+
+
+def test_del_needs_neither_namespace_nor_sound_configuration(served: Rig) -> None:
+    """A DEL with an empty netns, after the namespace is gone, or with damaged configuration frees the address (I3)."""
+    for number, options in enumerate(({"netns": ""}, {}, {"raw_conf": b"{not json"})):
+        name = f"del{number}"
+        assert served.add(name).ok
+        served.node.remove_netns(name)
+        assert served.cni("DEL", name, **options).ok  # type: ignore[arg-type]  # a table of options
+    served.assert_sound(expected=0)
+
+
+def test_a_chained_result_is_kept(served: Rig) -> None:
+    """As a later plugin of a chain we append to prevResult and do not lose what was there."""
+    before = {
+        "cniVersion": "1.0.0",
+        "interfaces": [{"name": "other0", "mac": "02:00:00:00:00:99"}],
+        "ips": [{"address": "192.0.2.1/24", "interface": 0}],
+    }
+    reply = served.add("chained", conf={"prevResult": before})
+    assert reply.ok, reply.body
+    assert reply.body is not None
+    assert [entry["name"] for entry in reply.body["interfaces"]][0] == "other0"
+    assert reply.body["ips"][0] == {"address": "192.0.2.1/24", "interface": 0}
+    assert reply.body["ips"][1]["interface"] == 2
+    assert served.delete("chained").ok
+    served.assert_sound(expected=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({"raw_conf": b"{"}, 6),
+        ({"raw_conf": b"[]"}, 7),
+        ({"raw_conf": b"\xff\xfe"}, 6),
+        ({"raw_conf": b"[" * 100_000}, 6),
+        ({"conf": {"prevResult": []}}, 7),
+        ({"conf": {"prevResult": {"ips": 3}}}, 7),
+        ({"conf": {"name": 3}}, 7),
+        ({"netns": "/run/netns/does-not-exist"}, 104),
+        ({"netns": "/etc/passwd"}, 104),
+        ({"netns": "/proc/1/ns/mnt"}, 104),
+        ({"netns": "/proc/1/ns/net"}, 104),
+        ({"netns": "/run/netns"}, 104),
+        ({"netns": "relative"}, 4),
+        ({"ifname": "a/b"}, 4),
+        ({"ifname": "x" * 16}, 4),
+    ],
+    ids=lambda value: json.dumps(value, default=repr)[:40] if isinstance(value, dict) else str(value),
+)
+def test_bad_requests_get_their_code_and_leave_nothing(served: Rig, options: dict[str, object], code: int) -> None:
+    """Every malformed or hostile ADD has a typed error of the specification's or ours, and no effect (I5)."""
+    netns = "bad"
+    served.node.make_netns(netns)
+    reply = served.cni("ADD", netns, **options)  # type: ignore[arg-type]  # a table of options
+    served.node.remove_netns(netns)
+    assert reply.code == code, reply.body
+    served.assert_sound(expected=0)
+
+
+@pytest.mark.parametrize("container_id", ["../../etc", "a b", "-x", "x" * 300, "é"])
+def test_bad_container_ids_are_refused(served: Rig, container_id: str) -> None:
+    """An ID that is a path, too long or not ASCII never becomes a key."""
+    assert served.cni("ADD", container_id, netns="/run/netns/none").code == 4
+
+
+def test_an_interface_name_that_is_taken_is_refused_whole(served: Rig) -> None:
+    """The sandbox has an eth0 of its own already: ADD fails and leaves it as it was (I5)."""
+    served.node.make_netns("taken")
+    served.node.run(["ip", "-n", "taken", "link", "add", "eth0", "type", "veth", "peer", "name", "peer0"])
+    assert served.cni("ADD", "taken").code == 105
+    links = served.node.run(["ip", "-n", "taken", "-br", "link"]).stdout
+    assert "peer0" in links
+    served.node.remove_netns("taken")
+    served.assert_sound(expected=0)
+
+
+def test_check_finds_what_was_taken_away(served: Rig) -> None:
+    """CHECK names every missing part: rule, route, default route, address."""
+    added = served.add("checked")
+    assert served.cni("CHECK", "checked", conf={"prevResult": added.body}).ok
+    served.node.run(["ip", "rule", "del", "prio", "512", "to", str(added.address)])
+    served.node.run(["ip", "-n", "checked", "route", "del", "default"])
+    reply = served.cni("CHECK", "checked", conf={"prevResult": added.body})
+    assert reply.code == 103
+    assert reply.body is not None
+    assert "512" in reply.body["details"]
+    assert "default" in reply.body["details"]
+    other = json.loads(json.dumps(added.body).replace(str(added.address), "10.9.9.9"))
+    assert "does not carry" in (served.cni("CHECK", "checked", conf={"prevResult": other}).body or {})["details"]
+    assert served.cni("CHECK", "never-added", netns="/run/netns/checked").code == 3
+    assert served.delete("checked").ok
+    served.assert_sound(expected=0)

@@ -1,0 +1,269 @@
+"""A lab node with the real daemon and the real plugin in it, and the observer that judges it from outside.
+
+The observer reads the kernel with `ip`, EC2 from the lab's own books and the rows through the socket: none of it is code that it
+judges. `assert_sound` is the last step of every test that uses a rig (I1-I9).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Any
+
+from cni_plugin.build import build
+from lab.lab import Lab
+from lab.node.node import REPOSITORY, Node
+from lab.node.process import NodeProcess
+
+PLUGIN_PATH = "/opt/cni/bin/vpc-cni"
+RUN_DIR = "/run/vpc-ipamd"
+READY_TIMEOUT_S = 30.0
+NETWORK = "vpc-ipamd"
+
+
+@dataclass(frozen=True)
+class CniReply:
+    """What the plugin answered: exit status and the JSON of its standard output (None if it printed nothing)."""
+
+    status: int
+    body: dict[str, Any] | None
+
+    @property
+    def ok(self) -> bool:
+        """The plugin exited with 0."""
+        return self.status == 0
+
+    @property
+    def code(self) -> int:
+        """The CNI error code; 0 for success."""
+        return 0 if self.ok or self.body is None else int(self.body["code"])
+
+    @property
+    def address(self) -> IPv4Address:
+        """The address of an ADD's result."""
+        assert self.ok, self.body
+        assert self.body is not None
+        return IPv4Address(self.body["ips"][0]["address"].split("/")[0])
+
+
+def wait_until(is_so: Callable[[], bool], *, what: str, timeout_s: float = 10.0) -> float:
+    """Look until a thing is so, bounded; returns how many seconds it took."""
+    began = time.monotonic()
+    while not is_so():
+        assert time.monotonic() - began < timeout_s, f"not within {timeout_s} s: {what}"
+        time.sleep(0.02)
+    return time.monotonic() - began
+
+
+class Rig:
+    """One node of a lab, its daemon and its plugin."""
+
+    def __init__(self, lab: Lab, node: Node, *, env: Mapping[str, str] | None = None) -> None:
+        self.lab = lab
+        self.node = node
+        self.env = {"IP_COOLDOWN_PERIOD": "1", "VPC_IPAMD_METRICS_ADDRESS": "off", "CRI_SOCKET": "off"} | dict(env or {})
+        self.daemon: NodeProcess | None = None
+        plugin = REPOSITORY / "build" / f"vpc-cni-{lab.name}"
+        build(Path("/usr/bin/python3"), plugin)
+        node.install(plugin, PLUGIN_PATH)
+        plugin.unlink()
+
+    def start(self, *, wait: bool = True, env: Mapping[str, str] | None = None) -> None:
+        """Start the daemon; with `wait` return when it is ready."""
+        environment = self.node.daemon_environment(self.lab.vpc.region) | self.env | dict(env or {})
+        argv = ["/bin/sh", "-c", 'exec "$@" >>/var/log/vpc-ipamd.log 2>&1', "sh", sys.executable, "-m", "ipamd.daemon"]
+        self.daemon = self.node.spawn(argv, env=environment, cwd=str(REPOSITORY))
+        if wait:
+            self.wait_ready()
+
+    def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> float:
+        """Wait until ADD is served and the conflist is written; returns seconds."""
+
+        def is_ready() -> bool:
+            status = self.status()
+            if self.daemon is not None and self.daemon.poll() is not None:
+                raise AssertionError(f"the daemon ended with {self.daemon.returncode}:\n{self.log_tail()}")
+            return bool(status and status["ready"])
+
+        try:
+            return wait_until(is_ready, what="daemon ready", timeout_s=timeout_s)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{json.dumps(self.status(), indent=1)}\n{self.log_tail()}") from None
+
+    def kill(self) -> None:
+        """kill -9, and wait for the end."""
+        assert self.daemon is not None
+        self.daemon.kill()
+        self.daemon.wait(10)
+
+    def restart(self, *, env: Mapping[str, str] | None = None) -> None:
+        """kill -9 and start again, until ready."""
+        self.kill()
+        self.start(env=env)
+
+    def client(self, question: Callable[[Any], dict[str, Any]]) -> dict[str, Any] | None:
+        """Ask the daemon over its socket, in this process; None when it is away."""
+        from ipamd.ipamctl.client import AwayError, Client
+
+        try:
+            with Client(f"{self.node.root}{RUN_DIR}/ipamd.sock") as client:
+                return question(client)
+        except AwayError:
+            return None
+
+    def status(self) -> dict[str, Any] | None:
+        """GetStatus, or None."""
+        return self.client(lambda client: client.status())
+
+    def pool(self) -> dict[str, Any]:
+        """The pool's figures."""
+        status = self.status()
+        assert status is not None
+        return dict(status["pool"])
+
+    def attachments(self) -> dict[str, IPv4Address]:
+        """Container ID -> address, as the daemon has it."""
+        answer = self.client(lambda client: client.attachments())
+        assert answer is not None
+        return {row["container_id"]: IPv4Address(row["address"]) for row in answer["attachments"]}
+
+    def cni(
+        self,
+        verb: str,
+        container_id: str,
+        *,
+        netns: str | None = None,
+        ifname: str = "eth0",
+        version: str = "1.0.0",
+        conf: Mapping[str, Any] | None = None,
+        raw_conf: bytes | None = None,
+        timeout_s: float = 70.0,
+    ) -> CniReply:
+        """Execute the plugin as a runtime does. `netns` None: the sandbox's own by name; "" for none."""
+        document = {"cniVersion": version, "name": NETWORK, "type": "vpc-cni"} | dict(conf or {})
+        env = {
+            "CNI_COMMAND": verb,
+            "CNI_CONTAINERID": container_id,
+            "CNI_NETNS": f"/run/netns/{container_id}" if netns is None else netns,
+            "CNI_IFNAME": ifname,
+            "CNI_PATH": "/opt/cni/bin",
+            "CNI_ARGS": f"K8S_POD_NAMESPACE=default;K8S_POD_NAME={container_id}",
+        }
+        done = self.node.run(
+            [PLUGIN_PATH],
+            env={name: value for name, value in env.items() if value},
+            stdin_bytes=raw_conf if raw_conf is not None else json.dumps(document).encode(),
+            timeout_s=timeout_s,
+            check=False,
+        )
+        body = json.loads(done.stdout) if done.stdout.strip() else None
+        return CniReply(done.returncode, body)
+
+    def add(self, name: str, **options: Any) -> CniReply:
+        """Make a namespace and ADD it."""
+        self.node.make_netns(name)
+        return self.cni("ADD", name, **options)
+
+    def delete(self, name: str, **options: Any) -> CniReply:
+        """DEL, and remove the namespace as a runtime does."""
+        reply = self.cni("DEL", name, **options)
+        if reply.ok:
+            self.node.remove_netns(name)
+        return reply
+
+    def log_tail(self, lines: int = 30) -> str:
+        """The end of the daemon's log."""
+        return self.node.run(["tail", "-n", str(lines), "/var/log/vpc-ipamd.log"], check=False).stdout
+
+    def kernel_addresses(self) -> dict[str, list[str]]:
+        """Host veth -> addresses its route in main leads to it, seen with `ip`, dying links left out."""
+        routes = json.loads(self.node.run(["ip", "-j", "route", "show", "table", "main", "scope", "link"]).stdout or "[]")
+        links = json.loads(self.node.run(["ip", "-j", "-d", "link", "show", "type", "veth"]).stdout or "[]")
+        found: dict[str, list[str]] = {
+            link["ifname"]: [] for link in links if link.get("ifalias", "").startswith("vpc-ipamd/1 ") and "UP" in link["flags"]
+        }
+        for route in routes:
+            if route["dev"] in found:
+                found[route["dev"]].append(route["dst"])
+        return found
+
+    def rule_addresses(self) -> set[str]:
+        """Addresses with a rule 512 or 1536, seen with `ip`."""
+        text = self.node.run(["ip", "rule", "show"]).stdout
+        return set(re.findall(r"^(?:512|1536):\s+from (?:all to )?(\d+\.\d+\.\d+\.\d+)", text, re.M))
+
+    def ec2_addresses(self) -> dict[IPv4Address, str]:
+        """Secondary addresses EC2 has on this node's ENIs -> ENI."""
+        return {
+            address: eni.eni_id
+            for eni in self.lab.vpc.enis()
+            if eni.attachment and eni.attachment.instance_id == self.node.instance_id
+            for address in (*eni.secondary_addresses, *(a for prefix in eni.prefixes for a in prefix))
+        }
+
+    def assert_sound(self, *, expected: int | None = None) -> None:
+        """I1-I9 from outside: rows, kernel and EC2 tell the same story about every address."""
+        wait_until(lambda: self._is_swept(), what="dying links deleted", timeout_s=5)
+        rows = self.attachments()
+        assert len(set(rows.values())) == len(rows), "I1: one address has one attachment"
+        if expected is not None:
+            assert len(rows) == expected, f"{len(rows)} attachments, expected {expected}: {rows}"
+        wired = self.kernel_addresses()
+        assert sorted(str(address) for address in rows.values()) == sorted(a for addresses in wired.values() for a in addresses)
+        assert all(len(addresses) == 1 for addresses in wired.values()), wired
+        assert self.rule_addresses() == {str(address) for address in rows.values()}
+        on_enis = self.ec2_addresses()
+        assert set(rows.values()) <= set(on_enis), "I7: every assigned address is on an ENI of this node"
+        ours = [eni for eni in self.lab.vpc.enis() if eni.description == f"aws-K8S-{self.node.instance_id}"]
+        assert all(eni.attachment is not None for eni in ours), "I9: every ENI we made is attached or gone"
+        answer = self.client(lambda client: client.audit())
+        assert answer is not None
+        worst = [found for found in answer["findings"] if found["severity"] != "pending"]
+        assert worst == [], worst
+
+    def _is_swept(self) -> bool:
+        status = self.status()
+        return status is not None and status["dying_count"] == 0
+
+
+@contextmanager
+def rig(
+    *,
+    env: Mapping[str, str] | None = None,
+    instance_type: str = "m5.large",
+    containerd: bool = False,
+    attach_delay_s: float = 0.0,
+    start: bool = True,
+    name: str = "",
+) -> Iterator[Rig]:
+    """A lab with one node and one host, the daemon in it; everything is gone afterwards."""
+    label = name or f"rig-{time.monotonic_ns()}"
+    with Lab(
+        name=label,
+        nodes=["node-a"],
+        hosts=["host-a"],
+        instance_type=instance_type,
+        containerd=containerd,
+        attach_delay_s=attach_delay_s,
+    ) as lab:
+        made = Rig(lab, lab.node("node-a"), env=({"CRI_SOCKET": ""} if containerd else {}) | dict(env or {}))
+        if start:
+            made.start()
+        try:
+            yield made
+        except BaseException:
+            sys.stderr.write(f"--- the daemon's log\n{made.log_tail(60)}\n")
+            raise
+
+
+def run_bounded(argv: list[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
+    """Run a command of the machine with a bound on time."""
+    return subprocess.run(argv, timeout=timeout_s, check=False, text=True, capture_output=True)
