@@ -19,8 +19,9 @@ from pathlib import Path
 from bench import cold, daemon_part, idle, machine, plugin, restart, whole
 from bench.figures import Figure, report, table
 from bench.scale import FULL, QUICK, Scale
-from bench.stage import PLUGIN_PATH, BenchError, Stage
+from bench.stage import BenchError, Stage
 from lab.lab import missing_requirements
+from lab.node.node import PLUGIN_PATH
 
 OUTPUT = Path("build/bench.json")
 WARM_POOL = {"MINIMUM_IP_TARGET": "700", "WARM_IP_TARGET": "1"}

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 
 from bench.figures import Figure
 from bench.samples import covered
-from bench.stage import PLUGIN_PATH, Stage
+from bench.stage import Stage
+from lab.node.node import PLUGIN_PATH
 from lab.vpc.calls import Call
 
 LATENCY_S = 0.125
-"""Per EC2 call. Ours: the middle of the 50-200 ms that EC2's control plane usually takes; fixed, so that the path is computable."""
+"""Per EC2 call. Ours: the middle of EC2's usual 50-200 ms; fixed, so that the path can be computed."""
 
 ATTACH_S = 2.0
 """From AttachNetworkInterface to the interface in the instance. Source: the incumbent's operators see 1-5 s."""

@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,9 @@ RETRY_S = 0.1
 POLL_S = 0.001
 CALL_DEADLINE_MS = 5000
 
+SYSTEM: Any = _cni
+"""The plugin's seam to the system, used as its client uses it; Any, because a module is not matched against its Protocol here."""
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -73,13 +77,7 @@ def cycles(*, plugins: dict[str, str], rounds: int, settle_s: float, tag: str) -
             turn = number % len(each)
             for verb in ("ADD", "DEL"):
                 for path, container_id in each[turn:] + each[:turn]:
-                    found[path][verb].append(
-                        _timed(
-                            lambda verb=verb, path=path, container_id=container_id: _run_one(
-                                verb, path, plugins[path], container_id
-                            )
-                        )
-                    )
+                    found[path][verb].append(_timed(partial(_run_one, verb, path, plugins[path], container_id)))
                     time.sleep(settle_s)
             for path, container_id in each:
                 found[path]["ids"].append(container_id)
@@ -99,7 +97,7 @@ def bursts(*, plugins: dict[str, str], rounds: int, count: int, settle_s: float,
             ids = [_container_id(tag, number * count + index, path) for index in range(count)]
             _make_all(ids)
             try:
-                found[path].append(_timed(lambda path=path, kind=kind, ids=ids: _run_all("ADD", path, kind, ids)))
+                found[path].append(_timed(partial(_run_all, "ADD", path, kind, ids)))
                 _run_all("DEL", path, kind, ids)
             finally:
                 _remove_all(ids)
@@ -161,8 +159,10 @@ def _ask_until_served(request: bytes, give_up_at: float) -> float:
     refusal = "nobody listened"
     while time.monotonic() < give_up_at:
         try:
-            deadline_ms = _cni.monotonic_ms() + CALL_DEADLINE_MS
-            call = client.exchange(_cni, client.connect(_cni, RUN_DIR, deadline_ms=deadline_ms), request, deadline_ms=deadline_ms)
+            deadline_ms = SYSTEM.monotonic_ms() + CALL_DEADLINE_MS
+            call = client.exchange(
+                SYSTEM, client.connect(SYSTEM, RUN_DIR, deadline_ms=deadline_ms), request, deadline_ms=deadline_ms
+            )
             answered_at = time.monotonic()
             reply = envelope.decode_reply(call.reply)
             if call.status == 0 and not reply.is_error:

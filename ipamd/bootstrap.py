@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 
-from ipamd import __version__
+from ipamd import __version__, failpoints
 from ipamd.clock import SystemClock
 from ipamd.cloud.ec2 import BotoEc2
 from ipamd.cloud.metadata import ImdsMetadata
@@ -24,7 +24,7 @@ from ipamd.metrics import Metrics
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.errors import CloudError
 from ipamd.model.sandbox import RuntimeInfo
-from ipamd.ports import Datastore, Ec2, HostNetwork, Metadata, Runtime, Wiring
+from ipamd.ports import Datastore, Ec2, HostNetwork, Metadata, Runtime, Spool, Wiring
 from ipamd.rpc.cni import CniServicer, Services
 from ipamd.rpc.introspection import CloudView, IntrospectionServicer, Sources
 from ipamd.rpc.server import RpcServer
@@ -118,6 +118,7 @@ class App:
     metadata: Metadata
     ec2: Ec2
     runtime: Runtime | None
+    spool: Spool
     demand: Demand
     cooling: Cooling
     enis: EniService
@@ -137,14 +138,20 @@ def build(settings: Settings) -> App:
     Raises: DatastoreError, SettingsError.
     """
     clock, facts = SystemClock(), Facts()
+    failpoint = failpoints.from_environment(settings.daemon.run_dir)
     health = Health(clock, STAGES)
     with health.stage("datastore") as stage:
-        opened = open_datastore(settings.daemon.run_dir / "state.db", boot_id=current_boot_id(), clock=clock)
+        opened = open_datastore(settings.daemon.run_dir / "state.db", boot_id=current_boot_id(), clock=clock, failpoint=failpoint)
         stage.detail = opened.report.detail
     datastore = opened.datastore
     host = HostNetns()
+
+    def kernel_failpoint(step: str) -> bool:
+        failpoint("kernel." + "-".join(step.split()[:2]))
+        return False
+
     network, cooldown_s = settings.network, float(settings.pool.cooldown_s)
-    wiring = KernelWiring(host, veth_prefix=network.veth_prefix)
+    wiring = KernelWiring(host, veth_prefix=network.veth_prefix, failpoint=kernel_failpoint)
     hostnet = KernelHostNetwork(host, config=network, nft=Nftables(host))
     metadata = ImdsMetadata(settings.cloud, clock=clock)
     ec2 = BotoEc2(settings.cloud, region=facts.region, clock=clock)
@@ -153,7 +160,13 @@ def build(settings: Settings) -> App:
     demand, locks = Demand(), KeyLocks(clock)
     cooling = Cooling(datastore=datastore, wiring=wiring, demand=demand, health=health, clock=clock, period_s=cooldown_s)
     detach = DetachService(
-        datastore=datastore, wiring=wiring, cooling=cooling, locks=locks, clock=clock, veth_prefix=network.veth_prefix
+        datastore=datastore,
+        wiring=wiring,
+        cooling=cooling,
+        locks=locks,
+        clock=clock,
+        veth_prefix=network.veth_prefix,
+        failpoint=failpoint,
     )
     attach = AttachService(
         datastore=datastore,
@@ -168,9 +181,15 @@ def build(settings: Settings) -> App:
             mtu=network.sandbox_mtu,
             waiting_limit=max(settings.daemon.max_concurrent_rpcs - DEL_PLACES, 1),
         ),
+        failpoint=failpoint,
     )
     adoption = AdoptionService(
-        datastore=datastore, wiring=wiring, clock=clock, mtu=network.sandbox_mtu, list_interval_s=LIST_INTERVAL_S
+        datastore=datastore,
+        wiring=wiring,
+        clock=clock,
+        mtu=network.sandbox_mtu,
+        list_interval_s=LIST_INTERVAL_S,
+        failpoint=failpoint,
     )
     enis = EniService(datastore=datastore, ec2=ec2, hostnet=hostnet, wiring=wiring, demand=demand, health=health, clock=clock)
     growth = Growth(
@@ -180,6 +199,7 @@ def build(settings: Settings) -> App:
         clock=clock,
         cluster_name=settings.cloud.cluster_name,
         additional_tags=settings.cloud.additional_tags,
+        failpoint=failpoint,
     )
     pool = PoolService(
         datastore=datastore,
@@ -198,6 +218,7 @@ def build(settings: Settings) -> App:
         adoption=adoption,
         clock=clock,
         is_datastore_intact=opened.report.is_intact,
+        failpoint=failpoint,
     )
     follower = None
     if runtime is not None:
@@ -209,8 +230,18 @@ def build(settings: Settings) -> App:
             adoption=adoption,
             health=health,
             clock=clock,
+            failpoint=failpoint,
         )
-    host_audit = HostAudit(datastore=datastore, hostnet=hostnet, enis=enis, health=health, clock=clock)
+    host_audit = HostAudit(
+        datastore=datastore,
+        hostnet=hostnet,
+        wiring=wiring,
+        enis=enis,
+        locks=locks,
+        health=health,
+        clock=clock,
+        mtu=network.sandbox_mtu,
+    )
     services = Services(
         attach=attach,
         detach=detach,
@@ -266,6 +297,7 @@ def build(settings: Settings) -> App:
         metadata=metadata,
         ec2=ec2,
         runtime=runtime,
+        spool=spool,
         demand=demand,
         cooling=cooling,
         enis=enis,

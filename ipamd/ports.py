@@ -6,7 +6,7 @@ the same Protocols and pass the same contract tests as the adapters. All impleme
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from datetime import datetime
 from ipaddress import IPv4Address, IPv4Network
@@ -20,6 +20,13 @@ from ipamd.model.ids import AttachmentKey, EniId, InstanceId, SubnetId
 from ipamd.model.ledger import Intent, LedgerEntry, LedgerEvent
 from ipamd.model.plan import PoolCounts
 from ipamd.model.sandbox import KernelSurvey, RuntimeInfo, Sandbox, SandboxEvent
+
+Failpoint = Callable[[str], None]
+"""Called with a name between two effects; tests kill or pause the process there (`ipamd.failpoints`)."""
+
+
+def no_failpoint(_name: str) -> None:
+    """Production: nothing happens."""
 
 
 class Clock(Protocol):
@@ -236,6 +243,13 @@ class Wiring(Protocol):
 
     def check(self, spec: WiringSpec) -> list[str]:
         """Compare the kernel, both sides, with a spec; one sentence per difference (CHECK; may dump)."""
+        ...
+
+    def repair(self, specs: Iterable[WiringSpec]) -> list[str]:
+        """Put back route, rules, alias and up state of wired sandboxes; one sentence per repair or per part beyond repair.
+
+        A link that is missing, or a route that leads elsewhere, is reported and not touched (I1).
+        """
         ...
 
     def survey(self) -> KernelSurvey:

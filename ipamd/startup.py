@@ -24,6 +24,9 @@ RETRY_FIRST_S = 0.5
 RETRY_MAX_S = 30.0
 """Doubling pause between tries of a look that failed. Ours."""
 
+SPOOL_WATCH_S = 5.0
+"""Ours: one directory listing; a stalled daemon's DELs wait no longer than this once it answers again."""
+
 REPLAY_DEADLINE_S = 30.0
 SURVEY_TRIES = 5
 
@@ -73,6 +76,7 @@ class StartUp:
             app.health.enter(Phase.SERVING)
             stage.detail = str(app.datastore.counts())
         self._spawn("cooling", app.cooling.run)
+        self._spawn("spool", self._watch_spool)
         self._spawn("pool", app.pool.run)
         self._spawn("host-audit", app.host_audit.run)
         if app.follower is not None:
@@ -142,6 +146,16 @@ class StartUp:
             deadline = Deadline.after(app.clock, REPLAY_DEADLINE_S)
             count = app.restore.replay_spool(lambda raw: app.cni.replay(raw, deadline))
             stage.detail = f"{count} DELs carried out"
+
+    def _watch_spool(self) -> None:
+        """Thread body: a plugin spools a DEL also when we were too slow to answer it; carry it out soon (I3)."""
+        while not self._stopped.wait(SPOOL_WATCH_S):
+            try:
+                if self._app.spool.pending_count():
+                    self._replay_spool()
+            except Exception as error:  # noqa: BLE001  # top of a loop: it must outlive any one failure
+                self._app.health.record_error("spool", error)
+                log.warning("the spool is looked at again: %s", log_text(error))
 
     def _look_at_runtime(self) -> dict[str, Sandbox] | None:
         """Sandboxes by ID. With a datastore that is not intact there is no going on without them (design 6)."""

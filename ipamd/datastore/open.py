@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -23,11 +22,11 @@ from ipamd.datastore import schema
 from ipamd.datastore.audit import contradictions
 from ipamd.datastore.disk import Disk, refusals
 from ipamd.datastore.ledger import LEDGER_LIMIT
-from ipamd.datastore.repository import SqlDatastore, no_failpoint
+from ipamd.datastore.repository import SqlDatastore
 from ipamd.datastore.rows import read_contents, time_text
 from ipamd.datastore.set_aside import set_aside
 from ipamd.model.errors import DatastoreError, SchemaVersionError
-from ipamd.ports import Clock
+from ipamd.ports import Clock, Failpoint, no_failpoint
 
 BOOT_ID_PATH = Path("/proc/sys/kernel/random/boot_id")
 """Another value after every boot. Source: proc(5), random(4)."""
@@ -84,7 +83,7 @@ def open_datastore(
     *,
     boot_id: str,
     clock: Clock,
-    failpoint: Callable[[str], None] = no_failpoint,
+    failpoint: Failpoint = no_failpoint,
     lock_wait_s: float = 2.0,
     ledger_limit: int = LEDGER_LIMIT,
 ) -> OpenedDatastore:

@@ -7,7 +7,7 @@ one only, so that nobody waits for a disk who does not change it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from ipaddress import IPv4Address
@@ -26,14 +26,10 @@ from ipamd.model.errors import DatastoreError
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.ledger import Intent, LedgerEntry
 from ipamd.model.plan import PoolCounts
-from ipamd.ports import Clock, Datastore
+from ipamd.ports import Clock, Datastore, Failpoint, no_failpoint
 
 FAILPOINTS = ("datastore.begun", "datastore.before-commit", "datastore.after-commit")
 """Where crash tests may stop the process: after BEGIN, before COMMIT, and between COMMIT and memory."""
-
-
-def no_failpoint(name: str) -> None:
-    """Do nothing: what runs in production."""
 
 
 class SqlDatastore(Datastore):
@@ -45,7 +41,7 @@ class SqlDatastore(Datastore):
         contents: Contents,
         *,
         clock: Clock,
-        failpoint: Callable[[str], None] = no_failpoint,
+        failpoint: Failpoint = no_failpoint,
         ledger_limit: int = LEDGER_LIMIT,
     ) -> None:
         self._disk = disk

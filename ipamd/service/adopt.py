@@ -17,8 +17,10 @@ from ipamd.model.cniresult import build_result
 from ipamd.model.errors import IpamError
 from ipamd.model.evidence import REAP_MIN_ABSENT_LISTS, REAP_MIN_AGE
 from ipamd.model.sandbox import HostVeth, KernelSurvey, Sandbox
-from ipamd.ports import Clock, Datastore, Wiring
+from ipamd.ports import Clock, Datastore, Failpoint, Wiring, no_failpoint
 from ipamd.service.health import log_text
+
+FAILPOINTS = ("adopt.adopted", "adopt.leftover-removed", "adopt.settled")
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +34,17 @@ class _Absence:
 class AdoptionService:
     """Adopts sandboxes and settles quarantined addresses."""
 
-    def __init__(self, *, datastore: Datastore, wiring: Wiring, clock: Clock, mtu: int, list_interval_s: float) -> None:
+    def __init__(
+        self,
+        *,
+        datastore: Datastore,
+        wiring: Wiring,
+        clock: Clock,
+        mtu: int,
+        list_interval_s: float,
+        failpoint: Failpoint = no_failpoint,
+    ) -> None:
+        self._failpoint = failpoint
         self._datastore = datastore
         self._wiring = wiring
         self._clock = clock
@@ -58,6 +70,7 @@ class AdoptionService:
             return "the sandbox is recorded with another address"
         with self._datastore.transaction() as uow:
             uow.adopt(self._attachment(veth, row, sandbox))
+        self._failpoint("adopt.adopted")
         log.info("adopted sandbox %s with %s: alias, route and runtime agree", veth.key, veth.address)
         return ""
 
@@ -98,6 +111,7 @@ class AdoptionService:
             return
         if self._is_long_absent(row):
             self._wiring.remove_leftover(host_veth=veth.name, address=row.address)
+            self._failpoint("adopt.leftover-removed")
             self._settle(row, f"sandbox {veth.key} is absent from the runtime: its wiring was removed")
 
     def _is_long_absent(self, row: Address) -> bool:
@@ -112,6 +126,7 @@ class AdoptionService:
         self._absences.pop(row.address, None)
         with self._datastore.transaction() as uow:
             uow.change(row.address, AddressEvent.SETTLE, now=self._clock.now(), reason=reason)
+        self._failpoint("adopt.settled")
 
     def _quarantined(self) -> list[Address]:
         return [row for row in self._datastore.addresses() if row.state is AddressState.QUARANTINED]

@@ -26,7 +26,7 @@ from ipamd.model.errors import (
 )
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.request import AttachRequest, fingerprint
-from ipamd.ports import Clock, Datastore, Wiring
+from ipamd.ports import Clock, Datastore, Failpoint, Wiring, no_failpoint
 from ipamd.service.cooling import Cooling
 from ipamd.service.deadline import Deadline
 from ipamd.service.demand import Demand
@@ -36,6 +36,9 @@ from ipamd.service.steps import Steps
 
 POOL_WAIT_MARGIN_S = 1.0
 """Of the caller's deadline kept for saying no in time and for undoing. Ours: an unwire takes about 20 ms, a reply 1 ms."""
+
+FAILPOINTS = ("attach.reserved", "attach.wired", "attach.committed", "attach.unwired")
+"""Between every two effects of an ADD; the datastore and the kernel have their own."""
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +66,7 @@ class AttachService:
         locks: KeyLocks,
         clock: Clock,
         policy: AttachPolicy,
+        failpoint: Failpoint = no_failpoint,
     ) -> None:
         self._datastore = datastore
         self._wiring = wiring
@@ -72,6 +76,7 @@ class AttachService:
         self._locks = locks
         self._clock = clock
         self._policy = policy
+        self._failpoint = failpoint
         self._places = threading.BoundedSemaphore(policy.waiting_limit)
 
     def attach_sandbox(self, request: AttachRequest, *, deadline: Deadline, steps: Steps) -> Attachment:
@@ -105,6 +110,7 @@ class AttachService:
             return self._replay(known, request, identity)
         with steps.step("reserve"):
             reserved = self._reserve(key, deadline)
+        self._failpoint("attach.reserved")
         try:
             spec = self._spec(request, reserved)
         except BaseException:
@@ -113,6 +119,7 @@ class AttachService:
         try:
             with steps.step("wire"):
                 wired = self._wire(spec, identity, deadline)
+            self._failpoint("attach.wired")
             with steps.step("commit"):
                 attachment = self._attachment(request, spec, reserved, wired)
                 deadline.check(f"attaching sandbox {key}")
@@ -121,6 +128,7 @@ class AttachService:
         except BaseException as error:
             self._roll_back(spec, reserved, reason=log_text(error))
             raise
+        self._failpoint("attach.committed")
         self._demand.poke()
         return attachment
 
@@ -218,6 +226,7 @@ class AttachService:
         except IpamError as error:
             log.warning("undoing sandbox %s left its link to the sweeper: %s", spec.key, log_text(error))
             dying_veth = self._retire_after_failure(spec)
+        self._failpoint("attach.unwired")
         self._cooling.abort(reserved.address, reason=reason, dying_veth=dying_veth)
 
     def _retire_after_failure(self, spec: WiringSpec) -> str:

@@ -16,12 +16,14 @@ from ipaddress import IPv4Address
 
 from ipamd.model.address import AddressEvent, AddressState
 from ipamd.model.errors import DatastoreError, IpamError
-from ipamd.ports import Clock, Datastore, Wiring
+from ipamd.ports import Clock, Datastore, Failpoint, Wiring, no_failpoint
 from ipamd.service.demand import Demand
 from ipamd.service.health import Health, log_text
 
 SWEEP_RETRY_S = 1.0
 """Pause after the kernel refused to delete dying links. Ours: I4 asks for a second."""
+
+FAILPOINTS = ("cooling.swept", "cooling.cooled")
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +32,15 @@ class Cooling:
     """Owns the dying links and the cooling addresses of this process."""
 
     def __init__(
-        self, *, datastore: Datastore, wiring: Wiring, demand: Demand, health: Health, clock: Clock, period_s: float
+        self,
+        *,
+        datastore: Datastore,
+        wiring: Wiring,
+        demand: Demand,
+        health: Health,
+        clock: Clock,
+        period_s: float,
+        failpoint: Failpoint = no_failpoint,
     ) -> None:
         self._datastore = datastore
         self._wiring = wiring
@@ -38,6 +48,7 @@ class Cooling:
         self._health = health
         self._clock = clock
         self._period_s = period_s
+        self._failpoint = failpoint
         self._changed = threading.Condition()
         self._dying: dict[str, IPv4Address | None] = {}
         self._due: list[tuple[float, IPv4Address]] = []
@@ -122,6 +133,7 @@ class Cooling:
             batch = dict(self._dying)
         if batch:
             self._wiring.sweep()
+            self._failpoint("cooling.swept")
             with self._changed:
                 for veth in batch:
                     self._dying.pop(veth, None)
@@ -163,6 +175,7 @@ class Cooling:
             return 0  # it was adopted, quarantined or removed meanwhile
         with self._datastore.transaction() as uow:
             uow.change(address, AddressEvent.COOLED, now=self._clock.now(), reason="cooldown over and link gone")
+        self._failpoint("cooling.cooled")
         return 1
 
     def _take_due(self) -> list[IPv4Address]:

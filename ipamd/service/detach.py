@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from ipamd.model.attachment import veth_name
 from ipamd.model.ids import AttachmentKey
-from ipamd.ports import Clock, Datastore, Wiring
+from ipamd.ports import Clock, Datastore, Failpoint, Wiring, no_failpoint
 from ipamd.service.cooling import Cooling
 from ipamd.service.deadline import Deadline
 from ipamd.service.keylock import KeyLocks
 from ipamd.service.steps import Steps
+
+FAILPOINTS = ("detach.retired", "detach.committed", "detach.tombstoned")
+"""Between every two effects of a DEL."""
 
 
 class DetachService:
@@ -28,6 +31,7 @@ class DetachService:
         locks: KeyLocks,
         clock: Clock,
         veth_prefix: str,
+        failpoint: Failpoint = no_failpoint,
     ) -> None:
         self._datastore = datastore
         self._wiring = wiring
@@ -35,6 +39,7 @@ class DetachService:
         self._locks = locks
         self._clock = clock
         self._veth_prefix = veth_prefix
+        self._failpoint = failpoint
 
     def detach_sandbox(self, key: AttachmentKey, *, deadline: Deadline, steps: Steps, reason: str) -> bool:
         """Detach one interface of one sandbox; an unknown or repeated one is fine.
@@ -51,11 +56,13 @@ class DetachService:
                 return False
             with steps.step("retire"):
                 self._wiring.retire(host_veth=known.host_veth, address=known.address, route_table=known.route_table)
+            self._failpoint("detach.retired")
             with steps.step("commit"):
                 now = self._clock.now()
                 with self._datastore.transaction() as uow:
                     uow.unassign(key, now=now, cooling_until=self._cooling.until(now), reason=reason)
                     uow.put_tombstone(key, now=now)
+            self._failpoint("detach.committed")
             self._cooling.began(known.address, dying_veth=known.host_veth)
             return True
 
@@ -64,4 +71,5 @@ class DetachService:
         if not self._datastore.is_tombstoned(key):
             with self._datastore.transaction() as uow:
                 uow.put_tombstone(key, now=self._clock.now())
+        self._failpoint("detach.tombstoned")
         self._wiring.remove_leftover(host_veth=veth_name(key, prefix=self._veth_prefix), address=None)

@@ -18,7 +18,7 @@ from ipamd.model.evidence import Evidence, Judgement, Presence, Verdict, judge
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.ledger import LedgerEvent
 from ipamd.model.sandbox import KernelSurvey, Sandbox
-from ipamd.ports import Clock, Datastore, Runtime, Wiring
+from ipamd.ports import Clock, Datastore, Failpoint, Runtime, Wiring, no_failpoint
 from ipamd.service.adopt import AdoptionService
 from ipamd.service.deadline import Deadline
 from ipamd.service.detach import DetachService
@@ -34,6 +34,8 @@ LIST_INTERVAL_S = 10.0
 
 REAP_DEADLINE_S = 10.0
 RESUBSCRIBE_S = 5.0
+
+FAILPOINTS = ("reap.judged", "reap.done")
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +72,9 @@ class Follower:
         adoption: AdoptionService,
         health: Health,
         clock: Clock,
+        failpoint: Failpoint = no_failpoint,
     ) -> None:
+        self._failpoint = failpoint
         self._runtime = runtime
         self._datastore = datastore
         self._wiring = wiring
@@ -188,6 +192,7 @@ class Follower:
             self._note_kept(attachment.key, judgement)
             return False
         detail = "; ".join(judgement.reasons)
+        self._failpoint("reap.judged")
         try:
             self._detach.detach_sandbox(
                 attachment.key,
@@ -199,6 +204,7 @@ class Follower:
             self._health.record_error(f"reap of {attachment.key}", error)
             log.warning("sandbox %s is reaped later: %s", attachment.key, log_text(error))
             return False
+        self._failpoint("reap.done")
         log.info("reaped sandbox %s (%s): %s", attachment.key, attachment.address, detail)
         return True
 

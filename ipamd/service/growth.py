@@ -18,7 +18,7 @@ from ipamd.model.errors import CloudError, CloudNotFoundError, EniLimitError, Ip
 from ipamd.model.ids import EniId, SubnetId
 from ipamd.model.ledger import Intent, IntentKind
 from ipamd.model.plan import Action, AllocateAddresses, AllocatePrefixes, CreateEni
-from ipamd.ports import Clock, Datastore, Ec2
+from ipamd.ports import Clock, Datastore, Ec2, Failpoint, no_failpoint
 from ipamd.service.enis import INSTANCE_TAG, CloudComparison, EniService
 from ipamd.service.health import log_text
 
@@ -26,6 +26,20 @@ CLUSTER_TAG = "cluster.k8s.amazonaws.com/name"
 OWNER_TAG = ("eks:eni:owner", "amazon-vpc-cni")
 CREATED_AT_TAG = "node.k8s.amazonaws.com/createdAt"
 """The incumbent's tags, so that its clean-up tools and IAM conditions hold for our ENIs. Source: upstream_reference 2.13."""
+
+FAILPOINTS = (
+    "growth.intent-opened",
+    "growth.created",
+    "growth.named",
+    "growth.attach-asked",
+    "growth.attached",
+    "growth.stored",
+    "growth.host-ready",
+    "growth.allocated",
+    "growth.deleted",
+    "growth.intent-closed",
+)
+"""Between every two effects of growing; `named`: the intent knows the ENI."""
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +57,7 @@ class Growth:
         cluster_name: str,
         additional_tags: tuple[tuple[str, str], ...],
         new_token: Callable[[], str] = lambda: str(uuid.uuid4()),
+        failpoint: Failpoint = no_failpoint,
     ) -> None:
         self._datastore = datastore
         self._ec2 = ec2
@@ -51,6 +66,7 @@ class Growth:
         self._cluster_name = cluster_name
         self._additional_tags = additional_tags
         self._new_token = new_token
+        self._failpoint = failpoint
         self._identity: InstanceIdentity | None = None
 
     def set_identity(self, identity: InstanceIdentity) -> None:
@@ -97,9 +113,11 @@ class Growth:
         try:
             if isinstance(action, AllocatePrefixes):
                 prefixes = self._ec2.assign_prefixes(action.eni_id, count=action.count)
+                self._failpoint("growth.allocated")
                 self._enis.add_addresses(action.eni_id, frozenset(), prefixes)
             else:
                 addresses = self._ec2.assign_addresses(action.eni_id, count=action.count)
+                self._failpoint("growth.allocated")
                 self._enis.add_addresses(action.eni_id, addresses, frozenset())
         except CloudError as error:
             self._close_if_refused(intent, error)
@@ -132,9 +150,11 @@ class Growth:
         described = self._created(intent, identity)
         if described is None:
             return
+        self._failpoint("growth.created")
         intent = replace(intent, payload={**intent.payload, "eni_id": described.eni_id})
         with self._datastore.transaction() as uow:
             uow.update_intent(intent)
+        self._failpoint("growth.named")
         try:
             described = self._attached(intent, described, identity)
         except ThrottledError:
@@ -143,9 +163,12 @@ class Growth:
             log.warning("ENI %s could not be attached and is deleted: %s", described.eni_id, log_text(error))
             self._delete(intent, described.eni_id, outcome=f"not attached: {log_text(error)}")
             raise
+        self._failpoint("growth.attached")
         eni = self._store(described, identity)
+        self._failpoint("growth.stored")
         self._close(intent, f"attached {described.eni_id} as device {described.device_index}")
         self._enis.set_up_host(eni)
+        self._failpoint("growth.host-ready")
 
     def _created(self, intent: Intent, identity: InstanceIdentity) -> DescribedEni | None:
         known = intent.payload.get("eni_id")
@@ -181,6 +204,7 @@ class Growth:
                 network_card=0,
             )
             described = replace(described, attachment_id=attachment_id)
+            self._failpoint("growth.attach-asked")
         if described.instance_id not in ("", identity.instance_id):
             raise EniLimitError(f"ENI {described.eni_id} is attached to {described.instance_id}, not to this instance")
         if not described.delete_on_termination:
@@ -222,6 +246,7 @@ class Growth:
             if attachment_id:
                 self._ec2.detach_eni(attachment_id)
             self._ec2.delete_eni(eni_id)
+            self._failpoint("growth.deleted")
         except CloudNotFoundError:
             outcome = f"{outcome} (it was gone already)"
         except IpamError as error:
@@ -248,7 +273,9 @@ class Growth:
     def _open(self, intent: Intent) -> None:
         with self._datastore.transaction() as uow:
             uow.open_intent(intent)
+        self._failpoint("growth.intent-opened")
 
     def _close(self, intent: Intent, outcome: str) -> None:
         with self._datastore.transaction() as uow:
             uow.close_intent(intent.intent_id, now=self._clock.now(), outcome=outcome)
+        self._failpoint("growth.intent-closed")

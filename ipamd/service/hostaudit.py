@@ -5,15 +5,22 @@ from __future__ import annotations
 import logging
 import threading
 
+from ipamd.model.attachment import Attachment, WiringSpec
 from ipamd.model.cloud import InstanceIdentity
+from ipamd.model.eni import MAIN_TABLE
 from ipamd.model.errors import IpamError
 from ipamd.model.ledger import LedgerEvent
-from ipamd.ports import Clock, Datastore, HostNetwork
+from ipamd.ports import Clock, Datastore, HostNetwork, Wiring
+from ipamd.service.deadline import Deadline
 from ipamd.service.enis import EniService
 from ipamd.service.health import Health, log_text
+from ipamd.service.keylock import KeyLocks
 
 AUDIT_INTERVAL_S = 30.0
 """Ours: the incumbent looks at VPC CIDRs every 30 s and at nothing else (upstream_reference 2.12); a look costs milliseconds."""
+
+REPAIR_WAIT_S = 1.0
+"""How long a repair waits for an operation on the same sandbox; the next audit comes anyway. Ours."""
 
 log = logging.getLogger(__name__)
 
@@ -26,13 +33,19 @@ class HostAudit:
         *,
         datastore: Datastore,
         hostnet: HostNetwork,
+        wiring: Wiring,
         enis: EniService,
+        locks: KeyLocks,
         health: Health,
         clock: Clock,
+        mtu: int,
     ) -> None:
         self._datastore = datastore
         self._hostnet = hostnet
+        self._wiring = wiring
         self._enis = enis
+        self._locks = locks
+        self._mtu = mtu
         self._health = health
         self._clock = clock
         self._stopped = threading.Event()
@@ -56,6 +69,40 @@ class HostAudit:
         """End `run`."""
         self._stopped.set()
 
+    def _repair_sandboxes(self) -> list[str]:
+        """Put back routes and rules of attached sandboxes.
+
+        One survey tells who is damaged; each of those is looked at again under its own lock, so that a DEL which runs meanwhile
+        is never undone (I4).
+        """
+        survey = self._wiring.survey()
+        wired = {veth.name for veth in survey.veths if veth.is_up and not veth.is_dying}
+        repairs: list[str] = []
+        for attachment in self._datastore.attachments():
+            is_whole = (
+                attachment.host_veth in wired
+                and survey.routes.get(attachment.address) == attachment.host_veth
+                and attachment.address in survey.to_rules
+                and survey.from_rules.get(attachment.address, ())
+                == (() if attachment.route_table == MAIN_TABLE else (attachment.route_table,))
+            )
+            if is_whole:
+                continue
+            with self._locks.hold(attachment.key, "REPAIR", Deadline.after(self._clock, REPAIR_WAIT_S)):
+                if self._datastore.attachment(attachment.key) == attachment:
+                    repairs += self._wiring.repair([self._spec(attachment)])
+        return repairs
+
+    def _spec(self, attachment: Attachment) -> WiringSpec:
+        return WiringSpec(
+            key=attachment.key,
+            address=attachment.address,
+            route_table=attachment.route_table,
+            host_veth=attachment.host_veth,
+            netns=attachment.netns,
+            mtu=self._mtu,
+        )
+
     def audit(self) -> list[str]:
         """Look and repair once; returns one sentence per repair."""
         if self._identity is None:
@@ -69,6 +116,7 @@ class HostAudit:
         enis = [eni for eni in self._datastore.enis() if eni.managed and eni.host_ready]
         repairs = self._hostnet.audit(identity=self._identity, enis=enis)
         self._health.regain("node routing")
+        repairs += self._repair_sandboxes()
         if repairs:
             log.warning("host routing was repaired: %s", "; ".join(repairs))
             with self._datastore.transaction() as uow:

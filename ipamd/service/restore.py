@@ -17,10 +17,12 @@ from ipamd.model.address import AddressEvent, AddressState
 from ipamd.model.errors import IpamError, RuntimeUnreachableError
 from ipamd.model.ledger import LedgerEvent
 from ipamd.model.sandbox import HostVeth, KernelSurvey, Sandbox
-from ipamd.ports import Clock, Datastore, Runtime, Spool, Wiring
+from ipamd.ports import Clock, Datastore, Failpoint, Runtime, Spool, Wiring, no_failpoint
 from ipamd.service.adopt import AdoptionService
 from ipamd.service.cooling import Cooling
 from ipamd.service.health import log_text
+
+FAILPOINTS = ("restore.replayed", "restore.entry-done", "restore.leftover-removed", "restore.veth-settled")
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +65,7 @@ class RestoreService:
         adoption: AdoptionService,
         clock: Clock,
         is_datastore_intact: bool,
+        failpoint: Failpoint = no_failpoint,
     ) -> None:
         self._datastore = datastore
         self._wiring = wiring
@@ -72,6 +75,7 @@ class RestoreService:
         self._clock = clock
         self._adoption = adoption
         self._is_datastore_intact = is_datastore_intact
+        self._failpoint = failpoint
 
     def replay_spool(self, delete: Callable[[bytes], None]) -> int:
         """Carry out every DEL that the plugin left while we were away (I3). The socket must be listening already.
@@ -85,6 +89,7 @@ class RestoreService:
             for entry in entries:
                 try:
                     delete(entry.request)
+                    self._failpoint("restore.replayed")
                 except IpamError as error:
                     if error.retryable:
                         raise
@@ -92,6 +97,7 @@ class RestoreService:
                     log.error("spooled DEL %s is damaged and was set aside: %s", entry.name, log_text(error))
                 else:
                     entry.done()
+                    self._failpoint("restore.entry-done")
                     count += 1
         return count
 
@@ -122,6 +128,7 @@ class RestoreService:
         for veth in survey.veths:
             if not veth.is_dying:
                 self._settle_veth(veth, survey, listed, claimed, outcome)
+                self._failpoint("restore.veth-settled")
         wired = {veth.name for veth in survey.veths if not veth.is_dying}
         outcome.missing_count = sum(a.host_veth not in wired for a in self._datastore.attachments())
         self._remove_stray_routes(survey, claimed, outcome)
@@ -185,6 +192,7 @@ class RestoreService:
 
     def _remove(self, veth: HostVeth, why: str, outcome: RestoreOutcome) -> None:
         self._wiring.remove_leftover(host_veth=veth.name, address=veth.address)
+        self._failpoint("restore.leftover-removed")
         with self._datastore.transaction() as uow:
             uow.note(
                 LedgerEvent.REPAIRED,

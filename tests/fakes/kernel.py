@@ -8,7 +8,7 @@ from ipaddress import IPv4Address
 
 from ipamd.model.attachment import NetnsIdentity, Wired, WiringSpec, decode_alias, sandbox_mac
 from ipamd.model.cloud import InstanceIdentity
-from ipamd.model.eni import Eni
+from ipamd.model.eni import MAIN_TABLE, Eni
 from ipamd.model.errors import IpamError, NetnsError
 from ipamd.model.sandbox import HostVeth, KernelSurvey
 
@@ -76,6 +76,19 @@ class FakeWiring:
         held = self.wired.get(spec.host_veth)
         return [] if held is not None and held.address == spec.address else [f"host veth {spec.host_veth} is missing"]
 
+    def repair(self, specs: Iterable[WiringSpec]) -> list[str]:
+        """See the port."""
+        said = []
+        with self.lock:
+            for spec in specs:
+                if spec.host_veth not in self.wired:
+                    said.append(f"host link {spec.host_veth} of {spec.key} is missing: not repaired")
+                elif spec.address not in self.routes:
+                    self.routes[spec.address] = spec.host_veth
+                    self.rules[spec.address] = spec.route_table
+                    said.append(f"route to {spec.address} was missing: added")
+        return said
+
     def survey(self) -> KernelSurvey:
         """See the port."""
         self._maybe_fail("survey")
@@ -83,10 +96,11 @@ class FakeWiring:
             live = [(name, spec.alias, spec.address, False) for name, spec in self.wired.items()]
             dead = [(name, "", address, True) for name, address in self.dying.items()]
             veths = []
+            from_rules = {address: (table,) for address, table in self.rules.items() if table != MAIN_TABLE}
             for index, (name, alias, address, is_dying) in enumerate(live + dead, start=1):
                 key = decode_alias(alias)
                 veths.append(HostVeth(name, index, alias, is_dying, not is_dying, key[0] if key else None, address))
-            return KernelSurvey(tuple(veths), dict(self.routes), frozenset(self.rules), {a: (t,) for a, t in self.rules.items()})
+            return KernelSurvey(tuple(veths), dict(self.routes), frozenset(self.rules), from_rules)
 
     def remove_leftover(self, *, host_veth: str | None, address: IPv4Address | None) -> None:
         """See the port."""

@@ -125,7 +125,14 @@ class FakeNode:
             clock=clock,
         )
         self.host_audit = HostAudit(
-            datastore=datastore, hostnet=self.hostnet, enis=self.enis, health=self.health, clock=clock
+            datastore=datastore,
+            hostnet=self.hostnet,
+            wiring=wiring,
+            enis=self.enis,
+            locks=self.locks,
+            health=self.health,
+            clock=clock,
+            mtu=9001,
         )
 
     def bring_up(self) -> None:

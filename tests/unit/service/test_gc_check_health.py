@@ -136,3 +136,30 @@ def FakeNodeKey(name: str):  # noqa: ANN201, N802
     from ipamd.model.ids import parse_key
 
     return parse_key(name, "eth0")
+
+
+def test_the_host_audit_puts_routes_of_sandboxes_back(node: FakeNode) -> None:
+    """What something else on the node deleted is repaired within an audit, and the ledger says so (design 8)."""
+    made = node.add("a")
+    del node.wiring.routes[made.address]
+    del node.wiring.rules[made.address]
+    assert any(str(made.address) in sentence for sentence in node.host_audit.audit())
+    assert node.wiring.routes[made.address] == made.host_veth
+    assert node.host_audit.audit() == []
+
+
+def test_the_host_audit_never_undoes_a_del(node: FakeNode) -> None:
+    """A DEL between the audit's look and its repair wins: nothing of the sandbox comes back (I4)."""
+    made = node.add("a")
+    del node.wiring.routes[made.address]
+    real_hold = node.locks.hold
+
+    def hold(key, operation, deadline):  # noqa: ANN001, ANN202
+        if operation == "REPAIR":
+            node.locks.hold = real_hold  # type: ignore[method-assign]
+            node.delete("a")
+        return real_hold(key, operation, deadline)
+
+    node.locks.hold = hold  # type: ignore[method-assign]
+    node.host_audit.audit()
+    assert made.address not in node.wiring.routes

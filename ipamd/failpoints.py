@@ -1,0 +1,58 @@
+"""Named points between two effects, at which a test may kill or pause the daemon; in production they do nothing.
+
+`VPC_IPAMD_FAILPOINT=name` kills the process (SIGKILL, as power loss to it) when the point is reached, `name:3` at the third time,
+`name=pause` holds the thread there until the file `failpoint.hold` in the run directory is removed. Every name is listed with the
+code that reaches it, and tests/crash demands that each is covered.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+from ipamd.model.errors import SettingsError
+from ipamd.ports import Failpoint, no_failpoint
+
+ENV = "VPC_IPAMD_FAILPOINT"
+HOLD_NAME = "failpoint.hold"
+HOLD_TIMEOUT_S = 60.0
+"""A forgotten hold must not last: the thread goes on by itself."""
+
+
+class ArmedFailpoint:
+    """Acts at the nth time that its name is reached, once."""
+
+    def __init__(self, text: str, *, run_dir: Path) -> None:
+        name, _, action = text.partition("=")
+        name, _, count = name.partition(":")
+        if action not in ("", "kill", "pause") or not (count or "1").isdigit() or not name:
+            raise SettingsError(f"{ENV}={text!r}", details="expected NAME, NAME:COUNT, NAME=kill or NAME=pause")
+        self._name = name
+        self._left = int(count or "1")
+        self._pauses = action == "pause"
+        self._hold = run_dir / HOLD_NAME
+        self._lock = threading.Lock()
+
+    def __call__(self, name: str) -> None:
+        """Reach a point."""
+        if name != self._name:
+            return
+        with self._lock:
+            self._left -= 1
+            if self._left != 0:
+                return
+        if not self._pauses:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self._hold.touch()
+        gives_up = time.monotonic() + HOLD_TIMEOUT_S
+        while self._hold.exists() and time.monotonic() < gives_up:
+            time.sleep(0.01)
+
+
+def from_environment(run_dir: Path) -> Failpoint:
+    """The failpoint that the environment arms, or one that does nothing. Raises: SettingsError."""
+    text = os.environ.get(ENV, "")
+    return ArmedFailpoint(text, run_dir=run_dir) if text else no_failpoint

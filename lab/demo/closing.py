@@ -1,0 +1,171 @@
+"""The demo's last part: everything is removed; kernel, datastore, EC2 and the witnesses prove that nothing is left."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+from lab.demo.checks import Verdict
+from lab.demo.member import Member
+from lab.demo.observer import VETH_PREFIX
+from lab.demo.scene import NODES, PODS_PER_NODE, Scene, brief
+
+ALL_REMOVED = "all sandboxes are removed"
+NOTHING_LEFT = {name: f"{name}: no rule, route, veth or row is left" for name in NODES}
+COOLED = "released addresses have cooled and are free again"
+IDLE = "idle: no EC2 call in 5 s"
+AGREE = "EC2 and the datastores agree"
+NO_LEAK = "no ENI is left unattached"
+NEVER_TWICE = "no address was ever given to two sandboxes at once"
+NO_DROPS = "the VPC dropped no packet of ours"
+LAB_SOUND = "the lab itself had no fault"
+
+SANDBOX_RULES = (512, 1536)  # to and from a sandbox's address; design 8
+GONE_WITHIN_S = 5.0  # ours, because: I4 allows a second for the veth; a busy machine gets five
+COOLDOWN_S = 30.0  # the daemon's default, IP_COOLDOWN_PERIOD
+COOLED_WITHIN_S = COOLDOWN_S + 15.0
+QUIET_S = 2.0  # ours, because: EC2 calls in flight are over by then
+QUIET_WITHIN_S = 20.0
+IDLE_S = 5.0
+POLL_S = 0.1
+
+
+def remove_all(scene: Scene, verdict: Verdict) -> None:
+    """Remove every sandbox, and wait until the daemons have deleted the links."""
+    pods = scene.pods
+    started_s = scene.progress.elapsed_s
+    failures = scene.remove_pods(pods)
+    left = [f"{member.name} still lists {sandbox.name}" for member in scene.members for sandbox in member.node.cri.list()]
+    took_s = scene.progress.elapsed_s - started_s
+    is_done = len(pods) >= PODS_PER_NODE and not (failures or left)
+    verdict(ALL_REMOVED, is_done, brief([*failures, *left]) or f"{len(pods)} sandboxes, in {took_s:.1f} s")
+
+
+def nothing_left(scene: Scene, verdict: Verdict) -> None:
+    """Look for leftovers of any sandbox in each node's kernel and datastore."""
+    for member in scene.members:
+        deadline = time.monotonic() + GONE_WITHIN_S
+        while (left := _left(member, scene)) and time.monotonic() < deadline:
+            time.sleep(POLL_S)  # dying links are deleted in the background
+        nothing = "0 host veths, 0 sandbox routes, 0 rules 512/1536, 0 namespaces; 0 attachments, 0 spooled DELs, 0 dying links"
+        verdict(NOTHING_LEFT[member.name], not left, brief(left, most=6) or nothing)
+
+
+def agree(scene: Scene, verdict: Verdict) -> None:
+    """Let the addresses cool, watch five seconds of idleness, then compare the two accounts of ENIs and addresses."""
+    counter = scene.progress
+    counter.say(f"waiting until released addresses have cooled ({COOLDOWN_S:.0f} s by default)")
+    pools = [
+        member.wait_until(
+            lambda status: status["pool"]["cooling_count"] == 0, what="all addresses free again", timeout_s=COOLED_WITHIN_S
+        )["pool"]
+        for member in scene.members
+    ]
+    free = "; ".join(
+        f"{member.name} {pool['free_count']} of {pool['total_count']} free"
+        for member, pool in zip(scene.members, pools, strict=True)
+    )
+    verdict(COOLED, all(pool["free_count"] == pool["total_count"] > 0 for pool in pools), free)
+    total = _wait_for_quiet(scene)
+    time.sleep(IDLE_S)  # the promise is about time passing
+    calls = scene.lab.vpc.calls()[total:]
+    verdict(IDLE, not calls, f"{total} calls since the start" if not calls else brief([f"{c.instance}: {c.api}" for c in calls]))
+    problems = [problem for member in scene.members for problem in _disagreements(scene, member)]
+    counts = ", ".join(f"{member.name} {len(_ec2_view(scene, member))} ENIs" for member in scene.members)
+    verdict(AGREE, not problems, brief(problems) or f"{counts}; the same addresses per ENI in number, none assigned")
+    stray = [eni.eni_id for eni in scene.lab.vpc.enis() if eni.attachment is None]
+    verdict(NO_LEAK, not stray, brief(stray) or f"{len(scene.lab.vpc.enis())} ENIs, all attached")
+
+
+def witnesses(scene: Scene, verdict: Verdict) -> None:
+    """Hear the witnesses that watched all the time."""
+    scene.lab.settle()
+    scene.observer.stop()
+    kernel, kubelets = scene.observer.ledger, scene.kubelets
+    problems = [*kernel.conflicts, *kubelets.conflicts, *scene.observer.lost]
+    if kernel.given_count < kubelets.given_count:
+        problems.append(f"the kernels showed {kernel.given_count} addresses given, the runtimes {kubelets.given_count}")
+    problems += [f"{holder} never let go of {address}" for address, holder in kernel.held.items()]
+    soonest = min((reuse.after_s for reuse in kernel.reuses), default=None)
+    reuse = "none was given again" if soonest is None else f"soonest given again after {soonest:.0f} s"
+    seen = f"{kernel.given_count} times given as the kernels saw it, {kubelets.given_count} as the runtimes did; {reuse}"
+    verdict(NEVER_TWICE, kubelets.given_count >= 2 * PODS_PER_NODE and not problems, brief(problems) or seen)
+    drops = [f"{drop.packet_count} packets from {drop.source} on {drop.eni_id}" for drop in scene.lab.fabric.drops()]
+    verdict(NO_DROPS, not drops, brief(drops) or "every packet came from the ENI that EC2 has its source address on")
+    faults = [*scene.lab.fabric.problems, *map(str, scene.lab.vpc.listener_errors)]
+    verdict(LAB_SOUND, not faults, brief(faults) or "no event was lost between EC2 and the wires")
+
+
+def _left(member: Member, scene: Scene) -> list[str]:
+    """Everything of a sandbox that is still there, in words."""
+    ever = {str(address) for address in scene.kubelets.ever | scene.observer.ledger.ever}
+    links = [link["ifname"] for link in _ip(member, "link", "show") if link["ifname"].startswith(VETH_PREFIX)]
+    routes = [
+        f"{route['dst']} dev {route.get('dev', '-')}"
+        for route in _ip(member, "route", "show", "table", "all")
+        if route.get("dev", "").startswith(VETH_PREFIX) or route["dst"] in ever
+    ]
+    rules = [f"{rule['priority']} {rule['src']} {rule.get('dst', '')}" for rule in _ip(member, "rule") if _is_ours(rule)]
+    netns = member.node.run(["/bin/sh", "-c", "ls -1 /run/netns 2>/dev/null || true"]).stdout.split()
+    status, rows = member.ask("status"), member.ask("attachments")["attachments"]
+    pool = status["pool"]
+    counts = {
+        "spooled DELs": status["spooled_count"] + member.spooled_count(),
+        "dying links": status["dying_count"],
+        "assigned addresses": pool["assigned_count"],
+        "reserved addresses": pool["reserved_count"],
+        "quarantined addresses": pool["quarantined_count"],
+    }
+    found = {"veth": links, "route": routes, "rule": rules, "namespace": netns, "row": [row["container_id"] for row in rows]}
+    return [f"{kind} {name}" for kind, names in found.items() for name in names] + [
+        f"{count} {what}" for what, count in counts.items() if count
+    ]
+
+
+def _is_ours(rule: dict[str, Any]) -> bool:
+    return int(rule["priority"]) in SANDBOX_RULES
+
+
+def _ip(member: Member, *words: str) -> list[dict[str, Any]]:
+    out = member.node.run(["ip", "-json", *words]).stdout
+    found: list[dict[str, Any]] = json.loads(out or "[]")
+    return found
+
+
+def _wait_for_quiet(scene: Scene) -> int:
+    """Wait until no EC2 call came for a while, or give up waiting; the number of calls so far."""
+    deadline = time.monotonic() + QUIET_WITHIN_S
+    total, since = len(scene.lab.vpc.calls()), time.monotonic()
+    while time.monotonic() - since < QUIET_S and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+        if (now := len(scene.lab.vpc.calls())) != total:
+            total, since = now, time.monotonic()
+    return total
+
+
+def _ec2_view(scene: Scene, member: Member) -> dict[str, tuple[Any, ...]]:
+    """The node's ENIs as EC2 has them: device index, MAC, primary address, number of secondary addresses."""
+    return {
+        eni.eni_id: (eni.attachment.device_index, eni.mac, str(eni.primary_address), len(eni.secondary_addresses))
+        for eni in scene.lab.vpc.enis()
+        if eni.attachment is not None and eni.attachment.instance_id == member.node.instance_id
+    }
+
+
+def _disagreements(scene: Scene, member: Member) -> list[str]:
+    """Where `ipamctl enis` says something else than EC2, in words."""
+    ours = {}
+    problems = []
+    for eni in member.ask("enis")["enis"]:
+        count = sum(eni[f"{state}_count"] for state in ("free", "reserved", "assigned", "cooling", "quarantined"))
+        ours[eni["eni_id"]] = (eni["device_index"], eni["mac"], eni["primary_address"], count)
+        if eni["assigned_count"] or eni["reserved_count"]:
+            problems.append(f"{member.name}: {eni['eni_id']} has {eni['assigned_count']} assigned addresses")
+    theirs = _ec2_view(scene, member)
+    problems += [
+        f"{member.name}: {eni_id}: EC2 says {theirs.get(eni_id, 'nothing')}, the datastore {ours.get(eni_id, 'nothing')}"
+        for eni_id in sorted(ours.keys() | theirs.keys())
+        if ours.get(eni_id) != theirs.get(eni_id)
+    ]
+    return problems if ours else [*problems, f"{member.name}: the datastore knows no ENI"]

@@ -1,0 +1,156 @@
+"""Image, conflist, IAM policy and node preparation agree with the code that they carry."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+
+import ipamd
+from cni_plugin import vpc_cni
+from ipamd import conflist
+from ipamd.cloud.operations import OPERATIONS
+from ipamd.config import load
+from ipamd.kernel import nft
+from tests.unit.manifests import dockerfile
+from tests.unit.manifests.manifest import MANIFESTS, ROOT, container, environment, init_container, schema
+
+INSTRUCTIONS = dockerfile.read(MANIFESTS / "Dockerfile")
+FINAL = INSTRUCTIONS[-1].stage
+
+
+def _all(name: str, stage: str | None = None) -> list[str]:
+    return [each.text for each in INSTRUCTIONS if each.name == name and stage in (None, each.stage)]
+
+
+def test_stages() -> None:
+    """Plugin and daemon are built in stages of their own; the last one carries their results and neither pip nor sources of ours."""
+    assert _all("FROM") == ["${NODE_PYTHON_IMAGE} AS plugin", "${PYTHON_IMAGE} AS daemon", "${PYTHON_IMAGE}"]
+    images = dict(text.split("=", 1) for text in _all("ARG"))
+    assert images == {"PYTHON_IMAGE": "python:3.11-slim-bookworm", "NODE_PYTHON_IMAGE": "python:3.9-slim-bookworm"}
+    assert not [text for text in _all("RUN", FINAL) if "pip" in text]
+    assert _all("ENTRYPOINT") == ['["ipamd"]']
+
+
+def test_copied_files_exist_and_are_sent_to_the_build() -> None:
+    """What is copied from the repository is there, and .dockerignore lets it through."""
+    ignored = (MANIFESTS / "Dockerfile.dockerignore").read_text().split()
+    for text in _all("COPY"):
+        words = text.split()
+        if words[0].startswith("--from="):
+            continue
+        for source in [word for word in words[:-1] if not word.startswith("--")]:
+            assert (ROOT / source).exists(), source
+            assert f"!{source}" in ignored, source
+
+
+def test_run_time_library_is_installed() -> None:
+    """The library that the daemon loads at run time is in the last stage, not in a stage that is thrown away."""
+    (installed,) = _all("RUN", FINAL)
+    assert f" {nft.PACKAGE} " in installed
+
+
+def test_trimmed_model_is_made_for_the_installed_package() -> None:
+    """The EC2 model is trimmed where no source tree is in the way, else it would be written beside the sources and lost."""
+    stage = [each for each in INSTRUCTIONS if each.stage == "daemon"]
+    trim = next(index for index, each in enumerate(stage) if "ipamd.cloud.trim_model" in each.text)
+    workdirs = [each.text for each in stage[:trim] if each.name == "WORKDIR"]
+    assert workdirs[-1] == "/"
+
+
+def test_versions_agree() -> None:
+    """The image's label, the build command, daemon and plugin are of one version."""
+    (label,) = _all("LABEL")
+    assert f'org.opencontainers.image.version="{ipamd.__version__}"' in label
+    assert f"vpc-ipamd:{ipamd.__version__} " in (MANIFESTS / "Dockerfile").read_text()
+    assert ipamd.__version__ == vpc_cni.PLUGIN_VERSION
+
+
+def test_commands_of_the_daemonset_are_in_the_image() -> None:
+    """What the init container runs is what the image has at that path, and the probes' PATH has ipamctl."""
+    placed = {text.split()[-1] for text in _all("COPY", FINAL)}
+    command = init_container()["command"]
+    assert set(command[:2]) <= placed
+    assert command[2] == init_container()["volumeMounts"][0]["mountPath"]
+    (variables,) = _all("ENV", FINAL)
+    assert re.match(r"PATH=/opt/ipamd/bin:", variables)
+    assert "command" not in container()  # the image's entry point
+
+
+def test_conflist_is_what_the_daemon_writes() -> None:
+    """manifests/conflist.json is for reading only: the daemon writes its own, and it is this one."""
+    shown = json.loads((MANIFESTS / "conflist.json").read_text())
+    assert shown == conflist.render(load(environment()).daemon)
+    Draft202012Validator.check_schema(schema("conflist"))
+    Draft202012Validator(schema("conflist")).validate(shown)
+
+
+@pytest.mark.parametrize(
+    "variables", [{}, {"ENABLE_BANDWIDTH_PLUGIN": "true"}, {"ENABLE_PORTMAP_PLUGIN": "1", "ENABLE_BANDWIDTH_PLUGIN": "1"}]
+)
+def test_every_conflist_is_valid(variables: dict[str, str]) -> None:
+    """Whatever is chained, the list is one that the specification allows, ours comes first, and 1.0.0 is among the versions."""
+    made = conflist.render(load(variables).daemon)
+    Draft202012Validator(schema("conflist")).validate(made)
+    assert made["plugins"][0]["type"] == "vpc-cni"
+    assert made["cniVersion"] in made["cniVersions"]
+
+
+def _actions() -> dict[str, dict[str, object]]:
+    policy = json.loads((MANIFESTS / "iam-policy.json").read_text())
+    found: dict[str, dict[str, object]] = {}
+    for statement in policy["Statement"]:
+        actions = statement["Action"]
+        for action in [actions] if isinstance(actions, str) else actions:
+            assert action not in found, f"{action} is allowed twice"
+            found[action] = statement
+    return found
+
+
+def test_policy_is_valid() -> None:
+    """The policy is well formed, allows whole action names only, and allows nothing twice."""
+    Draft202012Validator.check_schema(schema("iam_policy"))
+    Draft202012Validator(schema("iam_policy")).validate(json.loads((MANIFESTS / "iam-policy.json").read_text()))
+
+
+def test_policy_allows_exactly_the_calls_we_make() -> None:
+    """Each EC2 call of the daemon, and the tags that come with CreateNetworkInterface, which EC2 checks as a call of its own."""
+    assert set(_actions()) == {f"ec2:{api}" for api in OPERATIONS} | {"ec2:CreateTags"}
+    tags = _actions()["ec2:CreateTags"]
+    assert tags["Resource"] == "arn:aws:ec2:*:*:network-interface/*"
+    assert tags["Condition"] == {"StringEquals": {"ec2:CreateAction": "CreateNetworkInterface"}}
+
+
+@pytest.mark.privileged
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not shutil.which("unshare"), reason="node-init changes sysctls: it needs root and unshare"
+)
+def test_node_init(tmp_path: Path) -> None:
+    """In a namespace of its own: both sysctls are set on the link of the default route, and the plugin is put in place whole, twice."""
+    plugin, target = tmp_path / "vpc-cni", tmp_path / "bin"
+    plugin.write_text("#!/bin/sh\necho new\n")
+    target.mkdir()
+    (target / "vpc-cni").write_text("old")
+    script = f"""
+        set -e
+        ip link add prim0 type veth peer name peer0
+        ip addr add 10.0.0.2/24 dev prim0
+        ip link set prim0 up; ip link set peer0 up
+        ip route add default via 10.0.0.1
+        echo 0 >/proc/sys/net/ipv4/ip_forward
+        {MANIFESTS / "node-init"} {plugin} {target}
+        {MANIFESTS / "node-init"} {plugin} {target}
+        cat /proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv4/conf/prim0/rp_filter
+    """
+    done = subprocess.run(["unshare", "--net", "sh", "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-2:] == ["1", "2"]
+    assert (target / "vpc-cni").read_text() == plugin.read_text()
+    assert (target / "vpc-cni").stat().st_mode & 0o777 == 0o755
+    assert [path.name for path in target.iterdir()] == ["vpc-cni"]
