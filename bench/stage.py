@@ -50,6 +50,7 @@ class Stage:
         self.lab.faults.apply(faults or {})
         self._daemon_env = {"CRI_SOCKET": "off", "VPC_IPAMD_METRICS_ADDRESS": "off"} | dict(daemon_env)
         self._stack = ExitStack()
+        self._started_at_byte = 0
         self._log: IO[bytes]
 
     def __enter__(self) -> Stage:
@@ -89,6 +90,7 @@ class Stage:
         killed_at = time.monotonic()
         self.daemon.kill()
         self.daemon.wait(READY_TIMEOUT_S)
+        self._started_at_byte = self._log.seek(0, os.SEEK_END)
         self.daemon = self.node.spawn(
             [sys.executable, "-m", "ipamd.daemon"], env=environment, cwd=str(REPOSITORY), stdout=self._log, stderr=self._log
         )
@@ -116,19 +118,20 @@ class Stage:
         return "\n".join(self._log_text().splitlines()[-8:])
 
     def _is_ready(self) -> bool:
-        messages = [str(line.get("message", "")) for line in self._log_lines()]
-        lives = [index for index, message in enumerate(messages) if message.startswith("alive after")]
-        return bool(lives) and any(message.startswith("ready after") for message in messages[lives[-1] :])
+        """Whether the newest daemon, not one before it, has said so."""
+        lines = self._log_lines(since=self._started_at_byte)
+        return any(str(line.get("message", "")).startswith("ready after") for line in lines)
 
     def _seconds_since_call(self) -> float:
         calls = self.lab.vpc.calls()
         return self.lab.vpc.clock() - calls[-1].at if calls else QUIET_S * 2
 
-    def _log_lines(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self._log_text().splitlines() if line.startswith("{")]
+    def _log_lines(self, *, since: int = 0) -> list[dict[str, Any]]:
+        lines = self._log_text(since).splitlines()
+        return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
 
-    def _log_text(self) -> str:
-        self._log.seek(0)
+    def _log_text(self, since: int = 0) -> str:
+        self._log.seek(since)
         return self._log.read().decode(errors="replace")
 
 

@@ -107,6 +107,10 @@ class UnitOfWork(Protocol):
         """Settle an intent."""
         ...
 
+    def mark_restored(self, *, now: datetime, detail: str) -> None:
+        """Record that kernel and runtime have been taken in whole: from now on this datastore knows every sandbox."""
+        ...
+
     def note(
         self,
         event: LedgerEvent,

@@ -52,11 +52,20 @@ class OpenReport:
     detail: str
     kept: Path | None = None
     problems: tuple[str, ...] = ()
+    was_restored: bool = False
+
+    @property
+    def is_sound(self) -> bool:
+        """Same boot and a clean audit: what the file says holds."""
+        return self.outcome is OpenOutcome.INTACT and not self.problems
 
     @property
     def is_intact(self) -> bool:
-        """Same boot and a clean audit: ADD may be served without asking CRI first (design 6)."""
-        return self.outcome is OpenOutcome.INTACT and not self.problems
+        """Sound, and restored once: ADD may be served without asking CRI first (design 6).
+
+        A file that was made anew after a loss, by a process that died before it had taken the kernel in, knows too little.
+        """
+        return self.is_sound and self.was_restored
 
     def __str__(self) -> str:
         return f"datastore {self.outcome}: {self.detail}"
@@ -184,7 +193,10 @@ def _examine_content(probe: Disk, *, boot_id: str) -> OpenReport:
     detail = f"{len(contents.attachments)} attachments, {len(contents.addresses)} addresses, {len(contents.enis)} ENIs"
     if problems:
         detail += f"; the audit found {len(problems)}: {problems[0]}"
-    return OpenReport(OpenOutcome.INTACT, detail, problems=problems)
+    was_restored = schema.RESTORED_AT in meta
+    if not was_restored:
+        detail += "; its restore was never finished"
+    return OpenReport(OpenOutcome.INTACT, detail, problems=problems, was_restored=was_restored)
 
 
 def _create(disk: Disk, *, boot_id: str, now: datetime) -> None:

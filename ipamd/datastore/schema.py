@@ -54,6 +54,9 @@ def _table(name: str, *parts: SchemaItem, with_rowid: bool = False) -> Table:
     return Table(name, _metadata, *parts, sqlite_strict=STRICT, sqlite_with_rowid=with_rowid)
 
 
+RESTORED_AT = "restored_at"
+"""Fact in `meta`: when kernel and runtime were last taken in whole; a file without it may know less than the kernel."""
+
 meta = _table("meta", _text("name", primary_key=True), _text("value"))
 
 eni = _table(

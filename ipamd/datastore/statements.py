@@ -49,6 +49,9 @@ UPSERT_TOMBSTONE = _tombstone_insert.on_conflict_do_update(
 )
 DELETE_TOMBSTONES = delete(schema.tombstone).where(schema.tombstone.c.at < bindparam("before"))
 
+_meta_insert = upsert(schema.meta)
+UPSERT_META = _meta_insert.on_conflict_do_update(index_elements=["name"], set_={"value": _meta_insert.excluded["value"]})
+
 INSERT_INTENT = insert(schema.intent)
 UPDATE_INTENT = (
     update(schema.intent)

@@ -16,6 +16,7 @@ from functools import wraps
 from ipaddress import IPv4Address, IPv4Network
 from typing import Concatenate, ParamSpec, TypeVar
 
+from ipamd.datastore import schema
 from ipamd.datastore import statements as sql
 from ipamd.datastore.disk import Disk
 from ipamd.datastore.index import IN_USE
@@ -232,6 +233,12 @@ class SqlUnitOfWork(UnitOfWork):
         self._disk.execute(sql.UPSERT_TOMBSTONE, {**key_params(key), "at": time_text(now)}, subject=f"recording DEL of {key}")
         self._view.staged.tombstones[key] = now
         self._log(LedgerEvent.TOMBSTONED, at=now, key=key)
+
+    @_step
+    def mark_restored(self, *, now: datetime, detail: str) -> None:
+        """See UnitOfWork."""
+        self._disk.execute(sql.UPSERT_META, {"name": schema.RESTORED_AT, "value": time_text(now)}, subject="marking the restore")
+        self._log(LedgerEvent.RESTORED, at=now, detail=detail)
 
     @_step
     def drop_tombstones(self, *, before: datetime) -> int:

@@ -133,6 +133,9 @@ class RestoreService:
         outcome.missing_count = sum(a.host_veth not in wired for a in self._datastore.attachments())
         self._remove_stray_routes(survey, claimed, outcome)
         self._adoption.settle_unclaimed(claimed)
+        if listed is not None or self._is_datastore_intact or self._runtime is None:
+            with self._datastore.transaction() as uow:
+                uow.mark_restored(now=self._clock.now(), detail=str(outcome))
         return outcome
 
     def _settle_veth(

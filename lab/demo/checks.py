@@ -67,11 +67,6 @@ class Checks:
         with self._lock:
             return list(self._found)
 
-    @property
-    def ok(self) -> bool:
-        """Whether there is something to be proud of: at least one check, and none failed."""
-        return bool(self.all) and all(check.ok for check in self.all)
-
     def missing(self, names: Sequence[str]) -> list[str]:
         """Those of `names` that nobody has reported."""
         reported = {check.name for check in self.all}
@@ -92,7 +87,7 @@ def run_steps(steps: Sequence[Step], checks: Checks, *, announce: Callable[[str]
             cause = _run(step, checks)
         missing = checks.missing(step.promises)
         if cause or missing:
-            broken[step.title] = cause if cause.startswith("not checked") else f"“{step.title}” broke: {cause or 'no result'}"
+            broken[step.title] = cause if cause.startswith("not checked") else f"'{step.title}' broke: {cause or 'no result'}"
         for name in missing:
             checks.record(name, False, cause or "the step ended without telling")
 

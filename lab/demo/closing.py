@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from typing import Any
 
@@ -17,7 +18,9 @@ COOLED = "released addresses have cooled and are free again"
 IDLE = "idle: no EC2 call in 5 s"
 AGREE = "EC2 and the datastores agree"
 NO_LEAK = "no ENI is left unattached"
+AUDITED = "`ipamctl audit` finds nothing on either node"
 NEVER_TWICE = "no address was ever given to two sandboxes at once"
+NEVER_HOT = "no address was given again before it had cooled"
 NO_DROPS = "the VPC dropped no packet of ours"
 LAB_SOUND = "the lab itself had no fault"
 
@@ -74,6 +77,8 @@ def agree(scene: Scene, verdict: Verdict) -> None:
     problems = [problem for member in scene.members for problem in _disagreements(scene, member)]
     counts = ", ".join(f"{member.name} {len(_ec2_view(scene, member))} ENIs" for member in scene.members)
     verdict(AGREE, not problems, brief(problems) or f"{counts}; the same addresses per ENI in number, none assigned")
+    findings = [_finding(member, item) for member in scene.members for item in _audit(member)]
+    verdict(AUDITED, not findings, brief(findings) or "datastore, kernel, EC2 and runtime tell the same")
     stray = [eni.eni_id for eni in scene.lab.vpc.enis() if eni.attachment is None]
     verdict(NO_LEAK, not stray, brief(stray) or f"{len(scene.lab.vpc.enis())} ENIs, all attached")
 
@@ -87,14 +92,41 @@ def witnesses(scene: Scene, verdict: Verdict) -> None:
     if kernel.given_count < kubelets.given_count:
         problems.append(f"the kernels showed {kernel.given_count} addresses given, the runtimes {kubelets.given_count}")
     problems += [f"{holder} never let go of {address}" for address, holder in kernel.held.items()]
-    soonest = min((reuse.after_s for reuse in kernel.reuses), default=None)
-    reuse = "none was given again" if soonest is None else f"soonest given again after {soonest:.0f} s"
-    seen = f"{kernel.given_count} times given as the kernels saw it, {kubelets.given_count} as the runtimes did; {reuse}"
+    seen = f"addresses were given {kernel.given_count} times as the kernels saw it, {kubelets.given_count} as the runtimes did"
     verdict(NEVER_TWICE, kubelets.given_count >= 2 * PODS_PER_NODE and not problems, brief(problems) or seen)
+    _hear_of_reuse(scene, verdict)
     drops = [f"{drop.packet_count} packets from {drop.source} on {drop.eni_id}" for drop in scene.lab.fabric.drops()]
     verdict(NO_DROPS, not drops, brief(drops) or "every packet came from the ENI that EC2 has its source address on")
     faults = [*scene.lab.fabric.problems, *map(str, scene.lab.vpc.listener_errors)]
     verdict(LAB_SOUND, not faults, brief(faults) or "no event was lost between EC2 and the wires")
+
+
+def _hear_of_reuse(scene: Scene, verdict: Verdict) -> None:
+    """Judge each reuse by the runtimes' ledger (from StopPodSandbox's call, before the DEL, to RunPodSandbox's answer).
+
+    Cooldowns are in the datastore and die with it: what a node gives after its datastore was deleted is told, not judged.
+    """
+    lost_at = scene.datastore_lost_at
+    excused = [r for r in scene.kubelets.reuses if r.at_s > lost_at.get(r.holder.partition("/")[0], math.inf)]
+    judged = [reuse for reuse in scene.kubelets.reuses if reuse not in excused]
+    hot = [f"{r.address} after {r.after_s:.1f} s" for r in judged if r.after_s < COOLDOWN_S]
+    told = f"{len(judged)} given again, none within {COOLDOWN_S:.0f} s"
+    if excused:
+        soonest = min(reuse.after_s for reuse in excused)
+        told += (
+            f"; {len(excused)} more where the datastore was deleted and its cooldowns with it, the soonest after {soonest:.0f} s"
+        )
+    verdict(NEVER_HOT, not hot, brief(hot) or told)
+
+
+def _audit(member: Member) -> list[dict[str, Any]]:
+    """Findings of `ipamctl audit`; a witness that was silent counts as one."""
+    answer = member.ask("audit")
+    return [*answer["findings"], *({"what": silent} for silent in answer["silent"])]
+
+
+def _finding(member: Member, item: dict[str, Any]) -> str:
+    return f"{member.name}: {' '.join(str(item[key]) for key in ('severity', 'subject', 'what') if key in item)}"
 
 
 def _left(member: Member, scene: Scene) -> list[str]:

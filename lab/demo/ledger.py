@@ -16,9 +16,11 @@ from ipaddress import IPv4Address
 
 @dataclass(frozen=True)
 class Reuse:
-    """An address given again, `after_s` seconds after its last holder had let go."""
+    """An address given again, `after_s` seconds after its last holder had let go; `at_s` on the ledger's clock."""
 
     address: IPv4Address
+    holder: str
+    at_s: float
     after_s: float
 
 
@@ -45,7 +47,7 @@ class AddressLedger:
             if other is not None:
                 self._conflicts.append(f"{address} was given to {holder} while {other} had it")
             elif address in self._let_go_at:
-                self._reuses.append(Reuse(address, now - self._let_go_at[address]))
+                self._reuses.append(Reuse(address, holder, now, now - self._let_go_at[address]))
             self._holder[address] = holder
 
     def let_go(self, holder: str) -> None:

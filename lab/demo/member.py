@@ -25,8 +25,7 @@ from lab.node.process import NodeProcess
 RUN_DIR = "/run/vpc-ipamd"  # the daemon's default, VPC_IPAMD_RUN_DIR
 RUN_TIMEOUT_S = 90.0  # ours, because: above the 60 s of the plugin, whose words we want; a demo that waits longer has failed
 POLL_S = 0.05
-ANSWERED = 0  # exit statuses of ipamctl: answered; 1 besides: answered, and the daemon is not ready
-NOT_READY = 1
+ANSWERED = (0, 1)  # exit statuses of ipamctl; 1: answered, and the answer is bad news
 
 
 @dataclass(frozen=True)
@@ -39,6 +38,11 @@ class Pod:
     sandbox_id: str
     address: IPv4Address
     netns_path: str
+
+    @property
+    def holder(self) -> str:
+        """Its name in the kubelets' ledger."""
+        return f"{self.node}/{self.sandbox_id}"
 
 
 class Member:
@@ -104,7 +108,7 @@ class Member:
     def ask(self, *words: str) -> dict[str, Any]:
         """Run `ipamctl -o json` in the node. Raises: NodeError if it has no answer."""
         out, error, code = self._run_ipamctl(("-o", "json", *words))
-        if code not in (ANSWERED, NOT_READY):
+        if code not in ANSWERED:
             raise NodeError(f"{self.name}: ipamctl {' '.join(words)} ended with {code}: {error.strip()}")
         document: dict[str, Any] = json.loads(out)
         return document
@@ -133,14 +137,14 @@ class Member:
         if status.address is None:
             raise NodeError(f"{self.name}: the runtime reports no address for sandbox {sandbox_id}")
         pod = Pod(self.name, name, uid, sandbox_id, status.address, self.node.inside_netns_path(status.netns_path))
-        self._ledger.give(pod.address, sandbox_id)
+        self._ledger.give(pod.address, pod.holder)
         with self._lock:
             self._pods[name] = pod
         return pod
 
     def remove_pod(self, pod: Pod) -> None:
         """Have the runtime stop and remove a sandbox. Raises: SandboxError."""
-        self._ledger.let_go(pod.sandbox_id)  # from the call on, as the daemon may give the address before the call returns
+        self._ledger.let_go(pod.holder)  # from the call on, as the daemon may give the address before the call returns
         self.node.cri.stop(pod.sandbox_id, timeout_s=RUN_TIMEOUT_S)
         self.node.cri.remove(pod.sandbox_id, timeout_s=RUN_TIMEOUT_S)
         with self._lock:

@@ -13,7 +13,10 @@ from typing import TextIO
 from lab.demo.checks import Check
 
 ERASE_LINE = "\r\x1b[K"  # ECMA-48: carriage return, erase to the end of the line
-COUNTER_LINES = 4  # ours, because: a line at every quarter
+LONG_COUNT, LONG_COUNT_LINES = (
+    20,
+    4,
+)  # ours, because: in a log a line at every quarter of a long count, and at the end of a short one
 
 
 class Progress:
@@ -61,7 +64,7 @@ class Progress:
             if self._is_terminal:
                 self._is_counting = done < total
                 self._write(f"{ERASE_LINE}{line}{'' if self._is_counting else chr(10)}")
-            elif done * COUNTER_LINES // total > (done - 1) * COUNTER_LINES // total:
+            elif _is_mark(done, total):
                 self._write(line + "\n")
 
     def _line(self, text: str) -> None:
@@ -78,6 +81,11 @@ class Progress:
     def _write(self, text: str) -> None:
         self._out.write(text)
         self._out.flush()
+
+
+def _is_mark(done: int, total: int) -> bool:
+    lines = LONG_COUNT_LINES if total >= LONG_COUNT else 1
+    return done * lines // total > (done - 1) * lines // total
 
 
 class Counter:

@@ -41,6 +41,7 @@ class Scene:
         self.kubelets = AddressLedger()
         self.observer = Observer(AddressLedger())
         self.refused: list[str] = []  # pods that a dead daemon could not serve, for the retry
+        self.datastore_lost_at: dict[str, float] = {}  # by node, monotonic
         self.members: list[Member] = []
         self._stack = stack
         self._lab: Lab | None = None
@@ -139,8 +140,14 @@ class Scene:
             pools = {
                 member.name: stack.enter_context(ThreadPoolExecutor(max_workers=WORKERS_PER_NODE)) for member in self.members
             }
-            for future in [pools[member.name].submit(do, job) for member, job in jobs]:
-                future.result()
+            futures = [pools[member.name].submit(do, job) for member, job in jobs]
+            try:
+                for future in futures:
+                    future.result()
+            except BaseException:
+                for future in futures:
+                    future.cancel()  # Ctrl-C: what is under way ends, the rest does not begin
+                raise
         return failures
 
     def _show(self, event: VpcEvent) -> None:

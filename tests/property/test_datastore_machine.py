@@ -277,7 +277,7 @@ class DatastoreMachine(RuleBasedStateMachine):
         copy = crashed_copy(self.path, self.directory / str(self.generation))
         self.store.close()
         opened = open_at(copy)
-        assert opened.report.is_intact
+        assert opened.report.is_sound
         self.path, self.store = copy, opened.datastore
         for address in [a for a in self.addresses.values() if a.state is RESERVED]:
             stored = self.store.address(address.address)

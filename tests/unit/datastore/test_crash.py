@@ -31,7 +31,7 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path, acknowledged_count: int) -
     child.stdout.close()
 
     opened = open_at(path)
-    assert opened.report.is_intact, opened.report
+    assert opened.report.is_sound, opened.report
     store = opened.datastore
     real = _state({int(a.key.container_id, 16) for a in store.attachments()}, store)
     alternatives = [_expected(lines), _expected([*lines, _next(lines)])]

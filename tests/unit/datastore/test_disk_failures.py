@@ -63,7 +63,7 @@ def test_disk_full(tiny: Path) -> None:
     assert store.audit() == []
     store.close()
     opened = open_at(tiny / "state.db")
-    assert opened.report.is_intact
+    assert opened.report.is_sound
     assert opened.datastore.counts().cooling == 1
     opened.datastore.close()
 

@@ -73,7 +73,7 @@ def test_everything_comes_back(path: Path) -> None:
     opened = open_at(path)
     again = opened.datastore
     assert opened.report.outcome is OpenOutcome.INTACT
-    assert opened.report.is_intact
+    assert opened.report.is_sound
     assert "1 attachments, 4 addresses, 2 ENIs" in opened.report.detail
     assert (again.attachments(), again.enis(), again.open_intents()) == before
     assert [address for address in again.addresses() if address.address != reserved.address] == others
@@ -162,7 +162,7 @@ def test_damage(path: Path, damage: object) -> None:
     damage(path)  # type: ignore[operator]
     opened = open_at(path)
     assert opened.report.outcome is OpenOutcome.CORRUPT, opened.report
-    assert not opened.report.is_intact
+    assert not opened.report.is_sound
     assert opened.report.kept is not None
     assert os.path.lexists(opened.report.kept)
     assert str(opened.report.kept) in str(opened.report)
@@ -170,7 +170,7 @@ def test_damage(path: Path, damage: object) -> None:
     fill(opened.datastore)
     assert opened.datastore.audit() == []
     opened.datastore.close()
-    assert _report(path).is_intact
+    assert _report(path).is_sound
 
 
 def test_damaged_wal_loses_only_its_tail(path: Path, tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_damaged_wal_loses_only_its_tail(path: Path, tmp_path: Path) -> None:
     wal = Path(f"{copy}-wal")
     os.truncate(wal, wal.stat().st_size - 100)
     opened = open_at(copy)
-    assert opened.report.is_intact
+    assert opened.report.is_sound
     assert (len(opened.datastore.addresses()), opened.datastore.attachments()) == (4, ())
     opened.datastore.close()
 
@@ -213,7 +213,7 @@ def test_audit_of_a_readable_file(path: Path) -> None:
     )
     opened = open_at(path)
     assert opened.report.outcome is OpenOutcome.INTACT
-    assert not opened.report.is_intact
+    assert not opened.report.is_sound
     assert opened.report.problems == ("address 10.0.0.103 is not in its prefix 10.0.9.0/28",)
     assert opened.datastore.audit() == list(opened.report.problems)
     opened.datastore.close()
@@ -274,3 +274,17 @@ def test_closed_datastore(path: Path) -> None:
         pass
     assert store.counts().free == 4
     assert ip("10.0.0.100") in {address.address for address in store.addresses()}
+
+
+def test_only_a_restored_file_is_intact(path: Path) -> None:
+    """A file that was never restored knows too little, however clean it is; the mark survives a restart (I2)."""
+    for expected in (False, True):
+        opened = open_at(path)
+        assert opened.report.is_intact is False
+        if expected:
+            with opened.datastore.transaction() as unit:
+                unit.mark_restored(now=START, detail="0 sandboxes kept")
+        opened.datastore.close()
+    reopened = open_at(path)
+    assert reopened.report.is_intact
+    reopened.datastore.close()

@@ -1,4 +1,4 @@
-"""The DaemonSet says what the daemon needs, no less and no more; what the code's defaults and exit statuses are is asked of the code."""
+"""The DaemonSet says what the daemon needs, no less and no more; defaults and exit statuses are asked of the code."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_environment_repeats_no_default_by_accident() -> None:
 
 
 def test_later_mounts_are_seen() -> None:
-    """Sandboxes' namespaces are mounted while the daemon runs, and containers' file systems below the CRI directory must be let go."""
+    """Namespaces are mounted while the daemon runs, and file systems below the CRI directory must be let go."""
     propagated = {mount["mountPath"] for mount in mounts() if mount.get("mountPropagation") == "HostToContainer"}
     assert propagated == {"/run/netns", "/run/containerd"}
 
@@ -105,7 +105,7 @@ def test_the_node_is_its_own() -> None:
 
 
 def test_least_privilege() -> None:
-    """All capabilities are dropped and two are given back; the root file system is read-only (test_privileges.py shows why two)."""
+    """All capabilities are dropped and two are given back (test_privileges.py shows why); the root file system is read-only."""
     context = container()["securityContext"]
     assert context["capabilities"] == {"drop": ["ALL"], "add": ["NET_ADMIN", "SYS_ADMIN"]}
     assert context["readOnlyRootFilesystem"] is True

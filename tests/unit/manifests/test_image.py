@@ -30,7 +30,7 @@ def _all(name: str, stage: str | None = None) -> list[str]:
 
 
 def test_stages() -> None:
-    """Plugin and daemon are built in stages of their own; the last one carries their results and neither pip nor sources of ours."""
+    """Plugin and daemon are built in stages of their own; the last one installs nothing with pip."""
     assert _all("FROM") == ["${NODE_PYTHON_IMAGE} AS plugin", "${PYTHON_IMAGE} AS daemon", "${PYTHON_IMAGE}"]
     images = dict(text.split("=", 1) for text in _all("ARG"))
     assert images == {"PYTHON_IMAGE": "python:3.11-slim-bookworm", "NODE_PYTHON_IMAGE": "python:3.9-slim-bookworm"}
@@ -132,7 +132,7 @@ def test_policy_allows_exactly_the_calls_we_make() -> None:
     os.geteuid() != 0 or not shutil.which("unshare"), reason="node-init changes sysctls: it needs root and unshare"
 )
 def test_node_init(tmp_path: Path) -> None:
-    """In a namespace of its own: both sysctls are set on the link of the default route, and the plugin is put in place whole, twice."""
+    """In a namespace of its own: both sysctls are set, the plugin is put in place whole, and a second run changes nothing."""
     plugin, target = tmp_path / "vpc-cni", tmp_path / "bin"
     plugin.write_text("#!/bin/sh\necho new\n")
     target.mkdir()

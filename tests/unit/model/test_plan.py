@@ -90,9 +90,7 @@ def test_short_in_prefixes_is_the_incumbents(given_: dict[str, Any], expect: dic
 def test_low_is_the_incumbents(given_: dict[str, Any], expect: dict[str, Any]) -> None:
     """Whether the pool is low equals the incumbent's answer, maxPods included."""
     slots = given_.get("max_ips_per_eni") or given_["max_prefixes_per_eni"]
-    snapshot = snapshot_of(
-        given_["total_ips"], given_["assigned_ips"], limits=InstanceLimits("t", given_["max_eni"], slots + 1)
-    )
+    snapshot = snapshot_of(given_["total_ips"], given_["assigned_ips"], limits=InstanceLimits("t", given_["max_eni"], slots + 1))
     settings = settings_of(given_, max_pods=given_["max_pods"])
     assert (deficit_count(snapshot, settings) > 0) == expect["low"]
 
@@ -109,9 +107,7 @@ def test_room_for_an_eni_is_the_incumbents(given_: dict[str, Any], expect: dict[
     assert room_for_eni(snapshot, PoolSettings()) == expect["result"]
 
 
-@pytest.mark.parametrize(
-    ("given_", "expect"), [v for v in vectors("instance_limits") if "max_pods" in v.values[1]]
-)
+@pytest.mark.parametrize(("given_", "expect"), [v for v in vectors("instance_limits") if "max_pods" in v.values[1]])
 def test_max_pods_is_the_incumbents(given_: dict[str, Any], expect: dict[str, Any]) -> None:
     """maxPods = ENIs x (addresses - 1) + 2."""
     assert InstanceLimits(given_["instance_type"], given_["enis"], given_["ipv4_per_eni"]).max_pods == expect["max_pods"]
@@ -212,9 +208,7 @@ def test_negative_targets_are_refused() -> None:
 
 SNAPSHOTS = st.builds(
     lambda enis, free, assigned, cooling, waiting, limit, slots: PoolSnapshot(
-        enis=tuple(
-            EniCapacity(EniId(f"eni-{n}"), n, EniState.ATTACHED, min(used, slots)) for n, used in enumerate(enis[:limit])
-        ),
+        enis=tuple(EniCapacity(EniId(f"eni-{n}"), n, EniState.ATTACHED, min(used, slots)) for n, used in enumerate(enis[:limit])),
         counts=PoolCounts(free=free, assigned=assigned, cooling=cooling),
         limits=InstanceLimits("t", limit, slots + 1),
         waiting_count=waiting,

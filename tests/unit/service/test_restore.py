@@ -151,3 +151,18 @@ def test_a_foreign_veth_is_left_alone(node: FakeNode) -> None:
     stripped = [type(v)(v.name, v.ifindex, "", v.is_dying, v.is_up) for v in survey.veths]
     node.restore.reconcile_kernel(type(survey)(tuple(stripped), survey.routes, survey.to_rules, survey.from_rules), {})
     assert "eniforeign" in node.wiring.wired
+
+
+def test_a_restore_that_died_half_way_is_begun_again(node: FakeNode) -> None:
+    """Datastore lost, then kill -9 in the middle of adopting: the new file exists, but it must not pass for a whole one (I2)."""
+    made = [node.add(f"s{number}") for number in range(3)]
+    for number in range(3):
+        node.runtime.run(f"s{number}")
+    node.crash(keep_datastore=False)
+    node.enis.compare_with_ec2(IDENTITY)
+    node.crash()  # before reconcile_kernel
+    assert not node.opened.report.is_intact
+    node.runtime.listed.clear()  # and now the runtime has only just come up
+    node.bring_up()
+    assert all(spec.key in {a.key for a in made} for spec in node.wiring.wired.values())
+    assert len(node.wiring.wired) == 3, "live wiring must not be taken for the remains of a dead ADD"
