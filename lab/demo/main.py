@@ -93,7 +93,11 @@ def _tidy(scene: Scene, verdict: Verdict) -> None:
 
 def _help(scene: Scene) -> None:
     """Show what somebody who looks for the cause asks first: each daemon's status and the end of its log."""
-    for member in scene.members:
+    try:
+        members = scene.members
+    except LabError:
+        return  # the lab did not come up: there is nobody to ask
+    for member in members:
         with suppress(LabError):
             scene.progress.text(f"\n---- {member.name}: ipamctl status\n{member.ipamctl('status')}")
         with suppress(LabError):

@@ -34,7 +34,11 @@ def start_daemons(scene: Scene, verdict: Verdict) -> None:
     for member in scene.members:
         status = member.wait_until(lambda status: bool(status["ready"]), what="ready", timeout_s=READY_TIMEOUT_S)
         scene.progress.say(f"{member.name}: {status['instance_id']}, ready; pool loop: {status['pool']['last_cycle']}")
-    verdict(DAEMONS_READY, True, f"{scene.progress.elapsed_s:.1f} s after the demo's start, the lab's building included")
+    verdict(
+        DAEMONS_READY,
+        True,
+        f"{scene.progress.elapsed_s:.1f} s after the demo's start, the lab's building included",
+    )
 
 
 def run_pods(scene: Scene, verdict: Verdict) -> None:

@@ -42,9 +42,9 @@ class Scene:
         self.observer = Observer(AddressLedger())
         self.refused: list[str] = []  # pods that a dead daemon could not serve, for the retry
         self.datastore_lost_at: dict[str, float] = {}  # by node, monotonic
-        self.members: list[Member] = []
         self._stack = stack
         self._lab: Lab | None = None
+        self._members: tuple[Member, Member] | None = None
 
     @property
     def lab(self) -> Lab:
@@ -52,6 +52,13 @@ class Scene:
         if self._lab is None:
             raise NodeError("the lab is not up")
         return self._lab
+
+    @property
+    def members(self) -> tuple[Member, Member]:
+        """The two nodes. Raises: NodeError before `enter`: no loop over nobody proves anything."""
+        if self._members is None:
+            raise NodeError("the lab has no nodes yet")
+        return self._members
 
     def enter(self) -> None:
         """Build the lab and start to watch the nodes. Raises: LabError."""
@@ -64,7 +71,8 @@ class Scene:
         )
         self._lab = self._stack.enter_context(lab)
         region = lab.vpc.region
-        self.members = [Member(node, region=region, ledger=self.kubelets) for node in lab.nodes.values()]
+        first, second = (Member(lab.node(name), region=region, ledger=self.kubelets) for name in NODES)
+        self._members = (first, second)
         self._stack.callback(self.observer.stop)
         for node in lab.nodes.values():
             self.observer.watch(node)

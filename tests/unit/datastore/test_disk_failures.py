@@ -29,7 +29,7 @@ def tiny(tmp_path: Path) -> Iterator[Path]:
     if mounted.returncode != 0:
         pytest.skip(f"mounting is not allowed here: {mounted.stderr.strip()}")
     yield tmp_path
-    subprocess.run(["umount", str(tmp_path)], check=True)
+    subprocess.run(["umount", "-l", str(tmp_path)], check=True)
 
 
 @pytest.mark.privileged
