@@ -67,11 +67,15 @@ class Run:
             self._try("burst", lambda: whole.measure_burst(stage, self.scale))
 
     def _cold(self) -> None:
+        storms = []
+        for _ in range(self.scale.cold_rounds - 1 if "cold" in self.wanted else 0):
+            with cold.open_stage() as stage:
+                storms.append(cold.bring_up(stage))
         with cold.open_stage() as stage:
-            storm = cold.bring_up(stage)
-            self._try("cold", lambda: cold.measure(storm))
+            storms.append(cold.bring_up(stage))
+            self._try("cold", lambda: cold.measure(storms))
             self._try("idle", lambda: idle.measure(stage, self.scale))
-            self._try("restart", lambda: restart.measure(stage, self.scale, storm.container_ids))
+            self._try("restart", lambda: restart.measure(stage, self.scale, storms[-1].container_ids))
 
     def _on_node(self, body: Callable[[], None], *names: str) -> None:
         """Run the measurements of one node; if the node itself fails, all of them have failed."""

@@ -13,10 +13,11 @@ class Scale:
     whole_rounds: int = 60
     daemon_rounds: int = 200
     burst_rounds: int = 7
+    cold_rounds: int = 3
     restart_rounds: int = 5
     idle_s: float = 10.0
 
 
 FULL = Scale()
-QUICK = Scale(exec_rounds=40, whole_rounds=12, daemon_rounds=60, burst_rounds=3, restart_rounds=2, idle_s=3.0)
+QUICK = Scale(exec_rounds=40, whole_rounds=12, daemon_rounds=60, burst_rounds=3, cold_rounds=1, restart_rounds=2, idle_s=3.0)
 """To see that everything works; the percentiles mean little."""

@@ -158,7 +158,15 @@ def build(settings: Settings) -> App:
     runtime = None if settings.runtime.cri_socket == "off" else CriRuntime(socket=settings.runtime.cri_socket)
     spool = FileSpool(settings.daemon.run_dir, clock=clock)
     demand, locks = Demand(), KeyLocks(clock)
-    cooling = Cooling(datastore=datastore, wiring=wiring, demand=demand, health=health, clock=clock, period_s=cooldown_s)
+    cooling = Cooling(
+        datastore=datastore,
+        wiring=wiring,
+        demand=demand,
+        health=health,
+        clock=clock,
+        period_s=cooldown_s,
+        failpoint=failpoint,
+    )
     detach = DetachService(
         datastore=datastore,
         wiring=wiring,
@@ -236,6 +244,7 @@ def build(settings: Settings) -> App:
         datastore=datastore,
         hostnet=hostnet,
         wiring=wiring,
+        adoption=adoption,
         enis=enis,
         locks=locks,
         health=health,

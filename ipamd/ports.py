@@ -365,7 +365,10 @@ class Runtime(Protocol):
         ...
 
     def events(self) -> Iterator[SandboxEvent]:
-        """Follow the event stream until it breaks. EventsUnsupportedError, RuntimeUnreachableError."""
+        """Follow the event stream; the first event is SUBSCRIBED, told when the stream is open. Never ends but by an error.
+
+        Raises: EventsUnsupportedError if the runtime has no events; RuntimeUnreachableError when the stream broke.
+        """
         ...
 
     def cancel_events(self) -> None:

@@ -37,12 +37,24 @@ class RuntimeInfo:
     socket: str
 
 
+class EventKind(StrEnum):
+    """What an event says. SUBSCRIBED is our own: the stream is open, and a list that begins now is not too early."""
+
+    SUBSCRIBED = "subscribed"
+    CREATED = "created"
+    STARTED = "started"
+    STOPPED = "stopped"
+    DELETED = "deleted"
+    OTHER = "other"
+
+
 @dataclass(frozen=True, slots=True)
 class SandboxEvent:
-    """A hint to look again. `container_id` may be a sandbox's or a container's."""
+    """A hint to look again. `container_id` may be a sandbox's or a container's; `sandbox_id` is empty if its sandbox is gone."""
 
     container_id: str
-    kind: str
+    sandbox_id: str
+    kind: EventKind
 
 
 @dataclass(frozen=True, slots=True)

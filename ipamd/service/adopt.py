@@ -83,6 +83,17 @@ class AdoptionService:
                 uow.change(row.address, AddressEvent.SETTLE, now=now, reason="its wiring is gone")
         return len(settled)
 
+    def settle_gone(self) -> int:
+        """Free the quarantined addresses whose wiring is gone, without the runtime; returns how many.
+
+        Raises: KernelDumpError.
+        """
+        if not self._quarantined():
+            return 0
+        survey = self._wiring.survey()
+        wired = {veth.address for veth in survey.veths if veth.address is not None}
+        return self.settle_unclaimed(wired | set(survey.routes))
+
     def settle_quarantine(self, listed: Mapping[str, Sandbox]) -> None:
         """Look at every quarantined address again, with a complete list of the runtime at hand."""
         rows = self._quarantined()

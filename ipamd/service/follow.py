@@ -1,7 +1,7 @@
 """Follow the runtime: subscribe first, list second, re-list for ever, and free what is provably gone (design 4).
 
-An event only shortens the time to the next list. A list counts for a verdict when it is complete, plausible and taken after the
-datastore was read; attachments made later are not judged by it (whereabouts #162).
+An event only shortens the time to the next list, and many events are one list. A list counts for a verdict when it is complete,
+plausible and taken after the datastore was read; attachments made later are not judged by it (whereabouts #162).
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import logging
 import threading
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import timedelta
 
 from ipamd.model.attachment import Attachment
-from ipamd.model.errors import EventsUnsupportedError, IpamError, NetnsError, RuntimeUnreachableError
-from ipamd.model.evidence import Evidence, Judgement, Presence, Verdict, judge
+from ipamd.model.errors import IpamError, NetnsError, RuntimeUnreachableError
+from ipamd.model.evidence import REAP_MIN_ABSENT_LISTS, REAP_MIN_AGE, Evidence, Judgement, Presence, Verdict, judge
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.ledger import LedgerEvent
 from ipamd.model.sandbox import KernelSurvey, Sandbox
@@ -24,16 +24,26 @@ from ipamd.service.deadline import Deadline
 from ipamd.service.detach import DetachService
 from ipamd.service.health import Health, log_text
 from ipamd.service.steps import Steps
+from ipamd.service.stream import EventStream
 
 RELIST_WITH_EVENTS_S = 60.0
 RELIST_WITHOUT_EVENTS_S = 10.0
 """Source: design 4, Events."""
 
+RELIST_UNREACHABLE_S = 2.0
+"""After a list that failed. Ours: a restarted runtime is known again within seconds, at the price of one refused call."""
+
+LIST_GAP_S = 1.0
+"""Least time from one list to the next, or twice what a list takes if that is longer. Ours: an event is answered at once after a
+quiet second, and a node on which something happens all the time is listed once a second, not once an event."""
+
+SUBSCRIBE_PATIENCE_S = 5.0
+"""How long the first list waits for the stream. Ours: twice the adapter's own deadline for it; then polling has to do."""
+
 LIST_INTERVAL_S = 10.0
 """Least time between two lists that count as successive evidence. Ours: the re-list interval without events."""
 
 REAP_DEADLINE_S = 10.0
-RESUBSCRIBE_S = 5.0
 
 FAILPOINTS = ("reap.judged", "reap.done")
 
@@ -54,7 +64,9 @@ class FollowerView:
 
 @dataclass(slots=True)
 class _Absence:
-    since: datetime
+    """Points of the monotonic clock: a wall clock that NTP sets at boot must not make an absence of seconds one of hours."""
+
+    began: float
     last_counted: float
     list_count: int
 
@@ -86,57 +98,49 @@ class Follower:
         self._stopped = threading.Event()
         self._absences: dict[AttachmentKey, _Absence] = {}
         self._seen: frozenset[str] | None = None
-        self._announced: set[str] = set()
-        self._announced_lock = threading.Lock()
         self._listed_at: float | None = None
-        self._has_events = False
         self._detail = "not listed yet"
         self._reachable = False
-        self._missed_events_count = 0
+        self._stream = EventStream(runtime=runtime, health=health, clock=clock, wake=self._wake.set)
         self._kept: dict[AttachmentKey, tuple[str, ...]] = {}
 
     def view(self) -> FollowerView:
         """What is known of the runtime now."""
         age = self._clock.monotonic() - self._listed_at if self._listed_at is not None else -1.0
         count = len(self._seen) if self._seen is not None else 0
-        return FollowerView(self._reachable, self._has_events, count, age, self._detail, self._missed_events_count)
+        heard = self._stream.announcements
+        return FollowerView(self._reachable, heard.is_open, count, age, self._detail, heard.missed_count)
 
     def run(self) -> None:
-        """Thread body: list, judge, sleep until an event or the interval; until `stop`."""
+        """Thread body: wait for the stream's outcome, list, judge, rest until an event or the interval; until `stop`."""
+        self._stream.wait_for_outcome(SUBSCRIBE_PATIENCE_S)
         while not self._stopped.is_set():
+            self._wake.clear()  # an event during the list asks for another one
+            began = self._clock.monotonic()
             try:
                 self.look()
             except Exception as error:  # noqa: BLE001  # top of a loop: it must outlive any one failure
                 self._health.record_error("follow", error)
                 log.warning("following the runtime goes on after an error: %s", log_text(error))
-            self._wake.wait(RELIST_WITH_EVENTS_S if self._has_events else RELIST_WITHOUT_EVENTS_S)
-            self._wake.clear()
+            took_s = self._clock.monotonic() - began
+            self._stopped.wait(max(LIST_GAP_S - took_s, took_s))
+            self._wake.wait(self.interval_s())
 
     def run_events(self) -> None:
-        """Thread body: hold the event stream open and turn every event into "look again"; until `stop`."""
-        while not self._stopped.is_set():
-            try:
-                for event in self._runtime.events():
-                    self._has_events = True
-                    with self._announced_lock:
-                        self._announced.add(event.container_id)
-                    self._wake.set()
-            except EventsUnsupportedError as error:
-                self._has_events = False
-                log.info("no events from the runtime, re-listing every %.0f s: %s", RELIST_WITHOUT_EVENTS_S, log_text(error))
-                return
-            except RuntimeUnreachableError as error:
-                self._has_events = False
-                if not self._stopped.is_set():
-                    log.info("event stream broke and is opened again: %s", log_text(error))
-            self._stopped.wait(RESUBSCRIBE_S)
-            self._wake.set()
+        """Thread body: hold the event stream open; until `stop`."""
+        self._stream.run()
 
     def stop(self) -> None:
         """End both threads."""
         self._stopped.set()
-        self._runtime.cancel_events()
+        self._stream.stop()
         self._wake.set()
+
+    def interval_s(self) -> float:
+        """How long until the next list if nothing happens."""
+        if not self._reachable:
+            return RELIST_UNREACHABLE_S
+        return RELIST_WITH_EVENTS_S if self._stream.announcements.is_open else RELIST_WITHOUT_EVENTS_S
 
     def look(self) -> list[AttachmentKey]:
         """List once, judge every attachment that is old enough for this list, and reap; returns what was reaped."""
@@ -150,6 +154,7 @@ class Follower:
 
     def _list(self, attachments: tuple[Attachment, ...]) -> dict[str, Sandbox] | None:
         """A complete, plausible list of sandboxes by ID, or None: then nothing is judged (I11)."""
+        stream = self._stream.announcements.before_list()
         try:
             sandboxes = self._runtime.sandboxes()
         except RuntimeUnreachableError as error:
@@ -157,10 +162,14 @@ class Follower:
             self._health.lack("cri", f"CRI: {log_text(error)}; nothing is reaped")
             return None
         listed: dict[str, Sandbox] = {sandbox.container_id: sandbox for sandbox in sandboxes}
+        if not self._reachable and self._listed_at is not None:
+            self._stream.runtime_is_back()
         self._reachable = True
-        self._note_missed_events(sandboxes)
         self._seen, self._listed_at = frozenset(listed), self._clock.monotonic()
-        if len(attachments) > 1 and not any(attachment.key.container_id in listed for attachment in attachments):
+        self._stream.announcements.listed(self._seen, stream=stream)
+        oldest_at = min((attachment.created_at for attachment in attachments), default=self._clock.now())
+        is_settled = len(attachments) > 1 and self._clock.now() - oldest_at >= REAP_MIN_AGE
+        if is_settled and not any(attachment.key.container_id in listed for attachment in attachments):
             survey = self._survey()
             wired_count = sum(not veth.is_dying for veth in survey.veths) if survey else len(attachments)
             if wired_count > 1:
@@ -172,19 +181,20 @@ class Follower:
         return listed
 
     def _count_absences(self, attachments: tuple[Attachment, ...], listed: Collection[str] | None) -> list[Attachment]:
+        """Attachments absent from enough lists to be judged; a sandbox that is being created is not looked at closer."""
         if listed is None:
             return []
-        now, monotonic = self._clock.now(), self._clock.monotonic()
+        monotonic = self._clock.monotonic()
         absent = [attachment for attachment in attachments if attachment.key.container_id not in listed]
         self._absences = {a.key: self._absences[a.key] for a in absent if a.key in self._absences}
         self._kept = {a.key: self._kept[a.key] for a in absent if a.key in self._kept}
         for attachment in absent:
             absence = self._absences.get(attachment.key)
             if absence is None:
-                self._absences[attachment.key] = _Absence(now, monotonic, 1)
+                self._absences[attachment.key] = _Absence(monotonic, monotonic, 1)
             elif monotonic - absence.last_counted >= LIST_INTERVAL_S:
                 absence.last_counted, absence.list_count = monotonic, absence.list_count + 1
-        return absent
+        return [a for a in absent if self._absences[a.key].list_count >= REAP_MIN_ABSENT_LISTS]
 
     def _decide(self, attachment: Attachment, listed: Collection[str] | None, survey: KernelSurvey | None) -> bool:
         judgement = judge(self.evidence(attachment, listed, survey), now=self._clock.now())
@@ -216,6 +226,7 @@ class Follower:
     def evidence(self, attachment: Attachment, listed: Collection[str] | None, survey: KernelSurvey | None) -> Evidence:
         """Collect what every witness says of one attachment."""
         absence = self._absences.get(attachment.key)
+        absent_s = self._clock.monotonic() - absence.began if absence else 0.0
         host_veth = _veth_presence(attachment, survey)
         if listed is None:
             runtime = Presence.UNKNOWN
@@ -225,7 +236,7 @@ class Follower:
             attached_at=attachment.created_at,
             runtime=runtime,
             absent_list_count=absence.list_count if absence else 0,
-            absent_since=absence.since if absence else None,
+            absent_since=self._clock.now() - timedelta(seconds=absent_s) if absence else None,
             netns=self._netns(attachment, host_veth),
             host_veth=host_veth,
         )
@@ -256,14 +267,6 @@ class Follower:
         self._kept[key] = kinds
         with self._datastore.transaction() as uow:
             uow.note(LedgerEvent.KEPT, now=self._clock.now(), key=key, detail="; ".join(judgement.reasons))
-
-    def _note_missed_events(self, sandboxes: tuple[Sandbox, ...]) -> None:
-        """Count changes that this list found and no event announced."""
-        now = frozenset(sandbox.container_id for sandbox in sandboxes)
-        with self._announced_lock:
-            announced, self._announced = self._announced, set()
-        if self._seen is not None and self._has_events:
-            self._missed_events_count += len((self._seen ^ now) - announced)
 
 
 def _veth_presence(attachment: Attachment, survey: KernelSurvey | None) -> Presence:

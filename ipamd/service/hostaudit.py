@@ -11,6 +11,7 @@ from ipamd.model.eni import MAIN_TABLE
 from ipamd.model.errors import IpamError
 from ipamd.model.ledger import LedgerEvent
 from ipamd.ports import Clock, Datastore, HostNetwork, Wiring
+from ipamd.service.adopt import AdoptionService
 from ipamd.service.deadline import Deadline
 from ipamd.service.enis import EniService
 from ipamd.service.health import Health, log_text
@@ -34,6 +35,7 @@ class HostAudit:
         datastore: Datastore,
         hostnet: HostNetwork,
         wiring: Wiring,
+        adoption: AdoptionService,
         enis: EniService,
         locks: KeyLocks,
         health: Health,
@@ -43,6 +45,7 @@ class HostAudit:
         self._datastore = datastore
         self._hostnet = hostnet
         self._wiring = wiring
+        self._adoption = adoption
         self._enis = enis
         self._locks = locks
         self._mtu = mtu
@@ -117,6 +120,7 @@ class HostAudit:
         repairs = self._hostnet.audit(identity=self._identity, enis=enis)
         self._health.regain("node routing")
         repairs += self._repair_sandboxes()
+        self._adoption.settle_gone()
         if repairs:
             log.warning("host routing was repaired: %s", "; ".join(repairs))
             with self._datastore.transaction() as uow:

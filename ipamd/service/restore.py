@@ -160,14 +160,15 @@ class RestoreService:
             self._quarantine(veth, f"the datastore says {known.address}, the kernel {veth.address}", outcome)
         elif self._datastore.is_tombstoned(veth.key):
             self._remove(veth, "its DEL was done", outcome)
-        elif listed is None:
-            claimed.add(veth.address)
-            self._quarantine(veth, "the runtime is silent", outcome)
-        elif veth.key.container_id in listed:
+        elif listed is not None and veth.key.container_id in listed:
             claimed.add(veth.address)
             self._adopt(veth, listed[veth.key.container_id], survey, outcome)
         elif self._is_datastore_intact:
+            # Every promise is a row, and no row is lost: this ADD died before it promised anything, whatever the runtime says.
             self._remove(veth, "no ADD was promised for it", outcome)
+        elif listed is None:
+            claimed.add(veth.address)
+            self._quarantine(veth, "the runtime is silent", outcome)
         else:
             claimed.add(veth.address)
             self._quarantine(veth, "wired, but the runtime does not list its sandbox", outcome)

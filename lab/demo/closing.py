@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Callable
 from typing import Any
 
 from lab.demo.checks import Verdict
 from lab.demo.member import Member
 from lab.demo.observer import VETH_PREFIX
 from lab.demo.scene import NODES, PODS_PER_NODE, Scene, brief
+from lab.vpc.errors import LabError
 
 ALL_REMOVED = "all sandboxes are removed"
 NOTHING_LEFT = {name: f"{name}: no rule, route, veth or row is left" for name in NODES}
@@ -56,28 +58,28 @@ def nothing_left(scene: Scene, verdict: Verdict) -> None:
 
 
 def agree(scene: Scene, verdict: Verdict) -> None:
-    """Let the addresses cool, watch five seconds of idleness, then compare the two accounts of ENIs and addresses."""
-    counter = scene.progress
-    counter.say(f"waiting until released addresses have cooled ({COOLDOWN_S:.0f} s by default)")
-    pools = [
-        member.wait_until(
-            lambda status: status["pool"]["cooling_count"] == 0, what="all addresses free again", timeout_s=COOLED_WITHIN_S
-        )["pool"]
-        for member in scene.members
-    ]
-    free = "; ".join(
-        f"{member.name} {pool['free_count']} of {pool['total_count']} free"
-        for member, pool in zip(scene.members, pools, strict=True)
-    )
-    verdict(COOLED, all(pool["free_count"] == pool["total_count"] > 0 for pool in pools), free)
+    """Let the addresses cool, watch five seconds of idleness, then compare the accounts of ENIs and addresses."""
+    scene.progress.say(f"waiting until released addresses have cooled ({COOLDOWN_S:.0f} s by default)")
+    pools: dict[str, dict[str, Any]] = {}
+
+    def cool(member: Member) -> list[str]:
+        pool = pools[member.name] = _cooled_pool(member)
+        free_count, total_count = pool["free_count"], pool["total_count"]
+        return [] if free_count == total_count > 0 else [f"{member.name}: {free_count} of {total_count} free"]
+
+    hot = _each(scene, cool)
+    free = ", ".join(f"{name} {pool['free_count']} of {pool['total_count']}" for name, pool in pools.items())
+    verdict(COOLED, not hot, brief(hot) or f"free: {free}")
     total = _wait_for_quiet(scene)
     time.sleep(IDLE_S)  # the promise is about time passing
-    calls = scene.lab.vpc.calls()[total:]
-    verdict(IDLE, not calls, f"{total} calls since the start" if not calls else brief([f"{c.instance}: {c.api}" for c in calls]))
-    problems = [problem for member in scene.members for problem in _disagreements(scene, member)]
+    calls = scene.lab.vpc.calls()
+    apis = ", ".join(f"{api} {count}" for api, count in scene.lab.vpc.call_counts().most_common())
+    told = f"{total} calls before, since the start: {apis}"
+    verdict(IDLE, len(calls) == total > 0, brief([f"{call.instance}: {call.api}" for call in calls[total:]]) or told)
+    problems = _each(scene, lambda member: _disagreements(scene, member))
     counts = ", ".join(f"{member.name} {len(_ec2_view(scene, member))} ENIs" for member in scene.members)
     verdict(AGREE, not problems, brief(problems) or f"{counts}; the same addresses per ENI in number, none assigned")
-    findings = [_finding(member, item) for member in scene.members for item in _audit(member)]
+    findings = _each(scene, _audit)
     verdict(AUDITED, not findings, brief(findings) or "datastore, kernel, EC2 and runtime tell the same")
     stray = [eni.eni_id for eni in scene.lab.vpc.enis() if eni.attachment is None]
     verdict(NO_LEAK, not stray, brief(stray) or f"{len(scene.lab.vpc.enis())} ENIs, all attached")
@@ -119,14 +121,30 @@ def _hear_of_reuse(scene: Scene, verdict: Verdict) -> None:
     verdict(NEVER_HOT, not hot, brief(hot) or told)
 
 
-def _audit(member: Member) -> list[dict[str, Any]]:
+def _each(scene: Scene, look: Callable[[Member], list[str]]) -> list[str]:
+    """Problems of both nodes; one that cannot be looked at is a problem, and does not hide the other."""
+    problems = []
+    for member in scene.members:
+        try:
+            problems += look(member)
+        except LabError as exc:
+            problems.append(str(exc))
+    return problems
+
+
+def _cooled_pool(member: Member) -> dict[str, Any]:
+    status = member.wait_until(
+        lambda status: status["pool"]["cooling_count"] == 0, what="all addresses free again", timeout_s=COOLED_WITHIN_S
+    )
+    pool: dict[str, Any] = status["pool"]
+    return pool
+
+
+def _audit(member: Member) -> list[str]:
     """Findings of `ipamctl audit`; a witness that was silent counts as one."""
     answer = member.ask("audit")
-    return [*answer["findings"], *({"what": silent} for silent in answer["silent"])]
-
-
-def _finding(member: Member, item: dict[str, Any]) -> str:
-    return f"{member.name}: {' '.join(str(item[key]) for key in ('severity', 'subject', 'what') if key in item)}"
+    found = [f"{item['severity']}: {item['subject']}: {item['what']}" for item in answer["findings"]]
+    return [f"{member.name}: {sentence}" for sentence in (*found, *answer["silent"])]
 
 
 def _left(member: Member, scene: Scene) -> list[str]:
@@ -140,19 +158,22 @@ def _left(member: Member, scene: Scene) -> list[str]:
     ]
     rules = [f"{rule['priority']} {rule['src']} {rule.get('dst', '')}" for rule in _ip(member, "rule") if _is_ours(rule)]
     netns = member.node.run(["/bin/sh", "-c", "ls -1 /run/netns 2>/dev/null || true"]).stdout.split()
-    status, rows = member.ask("status"), member.ask("attachments")["attachments"]
-    pool = status["pool"]
+    found = {"veth": links, "route": routes, "rule": rules, "namespace": netns}
+    return [f"{kind} {name}" for kind, names in found.items() for name in names] + _left_in_datastore(member)
+
+
+def _left_in_datastore(member: Member) -> list[str]:
+    """The same of what the daemon knows; a daemon that does not answer proves nothing."""
+    try:
+        status, rows = member.ask("status"), member.ask("attachments")["attachments"]
+    except LabError as exc:
+        return [str(exc)]
     counts = {
-        "spooled DELs": status["spooled_count"] + member.spooled_count(),
+        "spooled DELs": max(status["spooled_count"], member.spooled_count()),
         "dying links": status["dying_count"],
-        "assigned addresses": pool["assigned_count"],
-        "reserved addresses": pool["reserved_count"],
-        "quarantined addresses": pool["quarantined_count"],
+        **{f"{state} addresses": status["pool"][f"{state}_count"] for state in ("assigned", "reserved", "quarantined")},
     }
-    found = {"veth": links, "route": routes, "rule": rules, "namespace": netns, "row": [row["container_id"] for row in rows]}
-    return [f"{kind} {name}" for kind, names in found.items() for name in names] + [
-        f"{count} {what}" for what, count in counts.items() if count
-    ]
+    return [f"row {row['container_id']}" for row in rows] + [f"{count} {what}" for what, count in counts.items() if count]
 
 
 def _is_ours(rule: dict[str, Any]) -> bool:

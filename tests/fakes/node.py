@@ -128,6 +128,7 @@ class FakeNode:
             datastore=datastore,
             hostnet=self.hostnet,
             wiring=wiring,
+            adoption=self.adoption,
             enis=self.enis,
             locks=self.locks,
             health=self.health,

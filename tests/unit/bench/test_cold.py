@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.cold import ATTACH_S, LATENCY_S, critical_path_s
+from bench.cold import ATTACH_S, LATENCY_S, Storm, critical_path_s, measure
 from bench.idle import status_mib
 from lab.vpc.calls import Call
 
@@ -37,3 +37,11 @@ def test_what_ec2_does_after_the_last_sandbox_is_up_does_not_count():
 def test_sizes_are_read_from_a_status_file():
     """kB become MiB; other lines are passed over."""
     assert status_mib("Name:\tpython\nVmHWM:\t  2048 kB\nVmRSS:\t   1536 kB\nThreads:\t9\n") == {"VmHWM": 2.0, "VmRSS": 1.5}
+
+
+def test_the_middle_storm_is_shown_with_all_ratios():
+    """Neither the luckiest nor the unluckiest run is the figure; both are in the note."""
+    storms = [Storm(0.0, ended, refusals, [call(0.0), call(1.0)], []) for ended, refusals in ((2.0, 1), (9.0, 2), (3.0, 3))]
+    figure = measure(storms)[0]
+    assert (figure.value, figure.reference) == (3.0, pytest.approx(2 * LATENCY_S))
+    assert figure.note.startswith("ratios 8.00, 12.00, 36.00; 2 CreateNetworkInterface; 3 ADDs refused")

@@ -166,3 +166,34 @@ def test_a_restore_that_died_half_way_is_begun_again(node: FakeNode) -> None:
     node.bring_up()
     assert all(spec.key in {a.key for a in made} for spec in node.wiring.wired.values())
     assert len(node.wiring.wired) == 3, "live wiring must not be taken for the remains of a dead ADD"
+
+
+def test_unpromised_wiring_goes_even_when_the_runtime_is_silent(node: FakeNode) -> None:
+    """With an intact datastore every promise is a row: a veth without one goes, CRI or not (I5)."""
+    node.add("kept")
+    made = node.add("a")
+    spec = node.wiring.wired[made.host_veth]
+    node.delete("a")
+    node.cool()
+    node.wiring.wired["enilost"] = type(spec)(node.key("lost"), spec.address, spec.route_table, "enilost", spec.netns, spec.mtu)
+    node.runtime.is_down = True
+    node.crash()
+    node.bring_up()
+    assert set(node.wiring.wired) == {node.datastore.attachments()[0].host_veth}
+
+
+def test_a_quarantined_address_is_free_once_its_wiring_is_gone_without_a_runtime(node: FakeNode) -> None:
+    """CRI off: nothing adopts, but what is not wired any more needs no guard; the host audit sees it."""
+    made = node.add("a")
+    node.runtime.is_down = True
+    node.crash(keep_datastore=False)
+    node.bring_up()
+    node.host_audit.audit()
+    row = node.datastore.address(made.address)
+    assert row is not None
+    assert row.state is AddressState.QUARANTINED
+    node.delete("a")
+    node.host_audit.audit()
+    row = node.datastore.address(made.address)
+    assert row is not None
+    assert row.state is AddressState.FREE

@@ -1,0 +1,121 @@
+"""The connection to the container runtime: which socket, with which limits, and what its failures mean to us.
+
+A socket that exists proves little: a removed runtime leaves its file behind, and Docker's containerd serves no CRI. So the first
+candidate that answers CRI's Version is taken, and then kept for the life of the process: a list of another runtime would make
+every sandbox look gone (I11).
+"""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from ipamd.model.errors import EventsUnsupportedError, RuntimeUnreachableError
+from ipamd.pb import cri_pb2, cri_pb2_grpc
+
+USUAL_SOCKETS = (
+    "/run/containerd/containerd.sock",
+    "/run/crio/crio.sock",
+    "/run/cri-dockerd.sock",
+    "/var/run/dockershim.sock",
+)
+"""Probed in this order when CRI_SOCKET is not set. Source: Kubernetes documentation of container runtimes, EKS's AMIs."""
+
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+"""CRI-O and containerd send lists of 16 MiB and more on crowded nodes. Ours: four times their own limit."""
+
+PROBE_TIMEOUT_S = 2.0
+"""Ours: Version is answered from memory in under a millisecond; a candidate that needs longer is not serving."""
+
+OPTIONS = (
+    ("grpc.enable_http_proxy", 0),
+    # The path of a socket is no host name, and Go's HTTP/2 server refuses it as one.
+    ("grpc.default_authority", "localhost"),
+    # Back-off is per connection: a probe of yesterday must not delay the call of today.
+    ("grpc.use_local_subchannel_pool", 1),
+    # A restarted runtime must be seen at once: the default back-off grows to two minutes.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+)
+
+
+def choose_socket(configured: str, candidates: tuple[str, ...]) -> str:
+    """Find the CRI socket: the configured one, or the first candidate that answers CRI's Version.
+
+    Raises: RuntimeUnreachableError with what stands at each path that was tried.
+    """
+    if configured:
+        path = configured.removeprefix("unix://")
+        problem = _socket_problem(path)
+        if problem:
+            raise _nobody({path: problem})
+        return path
+    problems: dict[str, str] = {}
+    for path in candidates:
+        problems[path] = _socket_problem(path) or _probe(path)
+        if not problems[path]:
+            return path
+    raise _nobody(problems)
+
+
+def open_channel(path: str) -> grpc.Channel:
+    """Make a channel to a Unix socket; it connects at the first call and again after the runtime restarted."""
+    return grpc.insecure_channel(f"unix:{path}", options=[("grpc.max_receive_message_length", MAX_MESSAGE_BYTES), *OPTIONS])
+
+
+def unreachable(error: grpc.RpcError, *, call: str, socket: str) -> RuntimeUnreachableError:
+    """Say in our words why a call gave no complete answer."""
+    code, text = _status(error)
+    if code is grpc.StatusCode.UNIMPLEMENTED and call == "GetContainerEvents":
+        return EventsUnsupportedError(
+            f"the runtime at {socket} does not know {call}", details="re-listing takes its place (containerd < 1.7)"
+        )
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return RuntimeUnreachableError(
+            f"what listens at {socket} serves no CRI v1 ({call} is not known there)",
+            details="enable the runtime's CRI plugin, or set CRI_SOCKET; nothing is freed until it answers",
+        )
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return RuntimeUnreachableError(
+            f"the answer of the container runtime at {socket} to {call} is larger than {MAX_MESSAGE_BYTES >> 20} MiB",
+            details=f"{text}; remove exited sandboxes; nothing is freed until a whole list fits",
+        )
+    return RuntimeUnreachableError(
+        f"the container runtime at {socket} did not answer {call}",
+        details=f"{code.name}: {text}; nothing is freed until it answers",
+    )
+
+
+def _nobody(problems: dict[str, str]) -> RuntimeUnreachableError:
+    return RuntimeUnreachableError(
+        f"no CRI socket at {', '.join(problems)}",
+        details="; ".join(f"{path}: {problem}" for path, problem in problems.items())
+        + "; start the runtime, mount its socket, or set CRI_SOCKET (or CRI_SOCKET=off)",
+    )
+
+
+def _socket_problem(path: str) -> str:
+    try:
+        return "" if stat.S_ISSOCK(Path(path).stat().st_mode) else "not a socket"
+    except OSError as error:
+        return error.strerror or str(error)
+
+
+def _probe(path: str) -> str:
+    with open_channel(path) as channel:
+        stub = cri_pb2_grpc.RuntimeServiceStub(channel)  # type: ignore[no-untyped-call]  # generated code
+        try:
+            stub.Version(cri_pb2.VersionRequest(version="v1"), timeout=PROBE_TIMEOUT_S)
+        except grpc.RpcError as error:
+            code, text = _status(error)
+            return f"{code.name}: {text}"
+    return ""
+
+
+def _status(error: grpc.RpcError) -> tuple[grpc.StatusCode, str]:
+    # At run time every RpcError of a call is a grpc.Call too; the stubs cannot say so.
+    status: Any = error
+    return status.code(), status.details() or "no text"

@@ -1,0 +1,103 @@
+"""Which changes of the runtime's list no event announced: the measure of how far the event stream can be trusted (design 4).
+
+Only changes between two lists that both fall into one open stream count: what happened while no stream was open could not be
+announced. An event may come shortly after the list that shows its change, so a change counts as missed after a grace, at the next
+list. Existence counts, READY or not does not: both are reasons to keep. Nothing here decides anything; it is counted and shown.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from ipamd.model.sandbox import EventKind, SandboxEvent
+from ipamd.ports import Clock
+
+LATE_EVENT_S = 5.0
+"""How long after the list its event may come. Ours: containerd 1.7 sends within a millisecond; the rest is for a busy machine."""
+
+ANNOUNCED_LIMIT_COUNT = 4096
+"""Announcements remembered, the oldest forgotten first. Ours: a list follows within seconds, a node has some hundreds."""
+
+Change = tuple[str, bool]
+"""Sandbox ID, and whether it went (True) or came (False)."""
+
+
+class Announcements:
+    """Holds events against lists. `heard` is called by the stream's thread, `listed` by the lister's."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._stream_count = 0
+        self._is_open = False
+        self._base: frozenset[str] | None = None
+        self._announced: dict[Change, None] = {}
+        self._unannounced: dict[Change, float] = {}
+        self._missed_count = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a stream is known to be open."""
+        return self._is_open
+
+    @property
+    def missed_count(self) -> int:
+        """Changes that a list found and no event announced."""
+        return self._missed_count
+
+    def opened(self) -> None:
+        """A stream is open from now on."""
+        with self._lock:
+            self._forget()
+            self._stream_count += 1
+            self._is_open = True
+
+    def broke(self) -> None:
+        """The stream ended: what is open now is not decided."""
+        with self._lock:
+            self._forget()
+            self._is_open = False
+
+    def heard(self, event: SandboxEvent) -> None:
+        """Take note of what an event announces.
+
+        A DELETED says that what it names went (a sandbox, or a container, whose ID no list shows); every other event says that
+        what it names is there; and each may name the sandbox it belongs to, which is there, unless it went itself.
+        """
+        changes = {(event.container_id, event.kind is EventKind.DELETED)}
+        if event.sandbox_id and event.sandbox_id != event.container_id:
+            changes.add((event.sandbox_id, False))
+        with self._lock:
+            for change in changes:
+                self._announced.pop(change, None)
+                self._announced[change] = None
+                self._unannounced.pop(change, None)
+            while len(self._announced) > ANNOUNCED_LIMIT_COUNT:
+                del self._announced[next(iter(self._announced))]
+
+    def before_list(self) -> int:
+        """Take the number of the stream, to be handed to `listed`."""
+        with self._lock:
+            return self._stream_count if self._is_open else 0
+
+    def listed(self, sandbox_ids: frozenset[str], *, stream: int) -> None:
+        """Hold a complete list, begun when `before_list` said `stream`, against the one before it."""
+        with self._lock:
+            if not self._is_open or stream != self._stream_count:
+                return
+            now = self._clock.monotonic()
+            if self._base is not None:
+                for sandbox_id in self._base ^ sandbox_ids:
+                    change = (sandbox_id, sandbox_id in self._base)
+                    if change not in self._announced:
+                        self._unannounced[change] = now
+            self._base = sandbox_ids
+            late = [change for change, found_at in self._unannounced.items() if now - found_at >= LATE_EVENT_S]
+            for change in late:
+                del self._unannounced[change]
+            self._missed_count += len(late)
+
+    def _forget(self) -> None:
+        self._base = None
+        self._announced.clear()
+        self._unannounced.clear()

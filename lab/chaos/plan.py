@@ -1,0 +1,186 @@
+"""What a chaos run will do, decided before it begins: a seed becomes a sequence of timed events, as JSON if wanted.
+
+Pure. An event says what to do and with which luck (`pick` in [0, 1)), never with which address: those are known only when it
+runs. Every event stands alone (a removal of a pod that is not there does nothing), so that any subset of a plan is a plan: that is
+what makes shrinking possible. Rejected: drawing events while the run goes on, because a slow machine would then change the story.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from random import Random
+from typing import Any
+
+from lab.chaos.mishaps import cloud_fault
+
+NODES = ("node-a", "node-b")
+COOLDOWN_S = 5
+"""Ours: short enough that addresses come round again and again within a run; the default of 30 s would hide reuse."""
+
+PODS_MOST = 16
+"""Ours, per node: two ENIs of an m5.large are needed for them, and two cores can keep them running."""
+
+POD_GAP_S = 1.4
+MISHAP_GAP_S = 4.5
+"""Mean seconds between two pod events of a node, and between two mishaps. Ours: a sandbox takes 0.3 s of a core here, a
+restart of the daemon a second; the machine must be busy and not late."""
+
+CLOCK_STEPS_S = (-3600, -600, -90, 45, 600, 3600)
+
+
+class Kind(StrEnum):
+    """What can happen. The first two are a kubelet's day, the rest is bad luck."""
+
+    RUN_POD = "run-pod"
+    REMOVE_POD = "remove-pod"
+    KILL_DAEMON = "kill-daemon"
+    STOP_DAEMON = "stop-daemon"
+    ARM_FAILPOINT = "arm-failpoint"
+    LOSE_DATASTORE = "lose-datastore"
+    KILL_RUNTIME = "kill-runtime"
+    CLOUD_FAULT = "cloud-fault"
+    DELETE_WIRING = "delete-wiring"
+    STEP_CLOCK = "step-clock"
+
+
+WEIGHTS: Mapping[Kind, float] = {
+    Kind.KILL_DAEMON: 5,
+    Kind.STOP_DAEMON: 2,
+    Kind.ARM_FAILPOINT: 6,
+    Kind.LOSE_DATASTORE: 0.7,
+    Kind.KILL_RUNTIME: 2,
+    Kind.CLOUD_FAULT: 6,
+    Kind.DELETE_WIRING: 4,
+    Kind.STEP_CLOCK: 2,
+}
+"""Ours; each seed multiplies every weight by 0.5 to 2, so that seeds differ in kind and not only in order."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing to do `at_s` seconds after the beginning. `node` is empty for what concerns the cloud."""
+
+    at_s: float
+    kind: Kind
+    node: str = ""
+    args: Mapping[str, Any] | None = None
+
+    def arg(self, name: str, default: Any = None) -> Any:
+        """One argument."""
+        return (self.args or {}).get(name, default)
+
+    def __str__(self) -> str:
+        words = " ".join(f"{name}={value}" for name, value in (self.args or {}).items())
+        return f"{self.at_s:7.2f} {self.node or 'cloud':<7} {self.kind} {words}".rstrip()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A whole run. `env`: settings of each node's daemon."""
+
+    seed: int
+    duration_s: float
+    env: Mapping[str, Mapping[str, str]]
+    events: tuple[Event, ...]
+
+    def with_events(self, events: Sequence[Event]) -> Plan:
+        """The same run with other events."""
+        return replace(self, events=tuple(events))
+
+    def to_json(self) -> str:
+        """Write it for `--replay`."""
+        return json.dumps(asdict(self), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """Read what `to_json` wrote. Raises: ValueError, KeyError for anything else."""
+        raw = json.loads(text)
+        events = tuple(Event(one["at_s"], Kind(one["kind"]), one["node"], one["args"]) for one in raw["events"])
+        return cls(int(raw["seed"]), float(raw["duration_s"]), raw["env"], events)
+
+
+def make_plan(seed: int, *, minutes: float, failpoints: Sequence[str]) -> Plan:
+    """Draw a run.
+
+    Args:
+        minutes: above 0; how long events come. Settling and the last audit take longer.
+        failpoints: n >= 1 names, in any order.
+    Returns: events ascending in time; the same arguments give the same plan.
+    """
+    rng = Random(seed)
+    duration_s = minutes * 60
+    events: list[Event] = []
+    for node in NODES:
+        events += _pods(Random(rng.random()), node, duration_s)
+    events += _mishaps(Random(rng.random()), duration_s, sorted(set(failpoints)))
+    env = {node: _env(rng) for node in NODES}
+    return Plan(seed, duration_s, env, tuple(sorted(events, key=lambda event: event.at_s)))
+
+
+def _env(rng: Random) -> dict[str, str]:
+    """Small targets, so that the pool grows in many steps and EC2 is asked often; one node in three uses prefixes."""
+    env = {"IP_COOLDOWN_PERIOD": str(COOLDOWN_S), "VPC_IPAMD_DRAIN": "2", "CLUSTER_NAME": "chaos"}
+    if rng.random() < 1 / 3:
+        return env | {"ENABLE_PREFIX_DELEGATION": "true", "WARM_PREFIX_TARGET": "1"}
+    return env | {"WARM_IP_TARGET": str(rng.randint(1, 3)), "MINIMUM_IP_TARGET": str(rng.randint(0, 6))}
+
+
+def _pods(rng: Random, node: str, duration_s: float) -> list[Event]:
+    """A kubelet's day: the number of pods drifts towards a wish that changes now and then."""
+    events: list[Event] = []
+    pods: list[str] = []
+    at_s, wish, number = 0.0, rng.randint(4, PODS_MOST), 0
+    while (at_s := at_s + rng.expovariate(1 / POD_GAP_S)) < duration_s:
+        if rng.random() < 0.04:
+            wish = rng.randint(1, PODS_MOST)
+        if pods and rng.random() < (0.3 if len(pods) < wish else 0.7):
+            pod = pods.pop(rng.randrange(len(pods)))
+            events.append(Event(round(at_s, 2), Kind.REMOVE_POD, node, {"pod": pod}))
+        else:
+            number += 1
+            pods.append(f"p{number}")
+            events.append(Event(round(at_s, 2), Kind.RUN_POD, node, {"pod": pods[-1]}))
+    return events
+
+
+def _mishaps(rng: Random, duration_s: float, failpoints: Sequence[str]) -> list[Event]:
+    weights = {kind: weight * rng.uniform(0.5, 2) for kind, weight in WEIGHTS.items()}
+    events: list[Event] = []
+    unused: list[str] = []
+    at_s = 3.0
+    while (at_s := at_s + rng.expovariate(1 / MISHAP_GAP_S)) < duration_s:
+        kind = rng.choices(list(weights), list(weights.values()))[0]
+        if kind is Kind.ARM_FAILPOINT and not unused:
+            unused = rng.sample(failpoints, len(failpoints))  # every name has its turn before one comes again
+        args = _ARGUMENTS[kind](rng, unused)
+        node = "" if kind is Kind.CLOUD_FAULT else rng.choice(NODES)
+        events.append(Event(round(at_s, 2), kind, node, args))
+    return events
+
+
+def _down(rng: Random, _: list[str]) -> dict[str, Any]:
+    # one death in four is long: the DELs of that time go into the spool
+    return {"down_s": round(rng.uniform(0, 5) if rng.random() < 0.75 else rng.uniform(5, 10), 2)}
+
+
+def _armed(rng: Random, unused: list[str]) -> dict[str, Any]:
+    return {"name": unused.pop(), "count": rng.choice((1, 1, 2, 3)), "down_s": round(rng.uniform(0, 2), 2)}
+
+
+def _wiring(rng: Random, _: list[str]) -> dict[str, Any]:
+    return {"what": rng.choice(("to-rule", "from-rule", "route", "nft")), "pick": round(rng.random(), 4)}
+
+
+_ARGUMENTS: Mapping[Kind, Callable[[Random, list[str]], dict[str, Any]]] = {
+    Kind.KILL_DAEMON: _down,
+    Kind.STOP_DAEMON: _down,
+    Kind.LOSE_DATASTORE: _down,
+    Kind.KILL_RUNTIME: lambda rng, _: {"down_s": round(rng.uniform(0, 4), 2)},
+    Kind.ARM_FAILPOINT: _armed,
+    Kind.CLOUD_FAULT: lambda rng, _: cloud_fault(rng),
+    Kind.DELETE_WIRING: _wiring,
+    Kind.STEP_CLOCK: lambda rng, _: {"offset_s": rng.choice(CLOCK_STEPS_S)},
+}

@@ -1,0 +1,195 @@
+"""For every failpoint: what must be going on for the daemon to reach it, told once as a table.
+
+A scenario prepares a node with a sound daemon, arms the failpoint at a restart, provokes it, and says what must be true after the
+next start. `after` runs on a ready daemon; `assert_sound` follows in every test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.rig import CniReply, Rig, wait_until
+
+
+def nothing(_rig: Rig) -> None:
+    """No preparation, or nothing special afterwards."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """How one failpoint is reached. `needs_fresh_node`: growth begins from an instance that has no addresses yet."""
+
+    provoke: Callable[[Rig], None]
+    prepare: Callable[[Rig], None] = nothing
+    after: Callable[[Rig], None] = nothing
+    count: int = 1
+    needs_fresh_node: bool = False
+
+
+def add_again(rig: Rig) -> CniReply:
+    """ADD, in the namespace that may be there from before the crash."""
+    if rig.node.run(["test", "-e", "/run/netns/victim"], check=False).returncode != 0:
+        rig.node.make_netns("victim")
+    return rig.cni("ADD", "victim")
+
+
+def provoke_add(rig: Rig) -> None:
+    """An ADD whose daemon dies under it is answered with code 11."""
+    rig.node.make_netns("victim")
+    reply = rig.cni("ADD", "victim")
+    assert reply.code == 11, reply.body
+
+
+def provoke_failing_add(rig: Rig) -> None:
+    """An ADD that the kernel refuses: the sandbox has an eth0 already."""
+    rig.node.make_netns("victim")
+    rig.node.run(["ip", "-n", "victim", "link", "add", "eth0", "type", "veth", "peer", "name", "p0"])
+    assert rig.cni("ADD", "victim").code == 11
+
+
+def after_add(rig: Rig) -> None:
+    """The runtime retries: the same sandbox gets an address that works, once."""
+    rig.node.run(["ip", "-n", "victim", "link", "del", "p0"], check=False)
+    again = add_again(rig)
+    assert again.ok, again.body
+    assert rig.lab.ping(source="host-a", targets=[again.address])[again.address]
+    rig.assert_sound(expected=1)
+
+
+def prepare_one(rig: Rig) -> None:
+    """One sandbox is attached."""
+    assert rig.add("victim").ok
+
+
+def provoke_del(rig: Rig) -> None:
+    """A DEL whose daemon dies under it is spooled by the plugin, and succeeds (I3)."""
+    assert rig.cni("DEL", "victim").ok
+
+
+def after_del(rig: Rig) -> None:
+    """The DEL has been carried out, and stays so."""
+    assert "victim" not in rig.attachments()
+    assert rig.cni("ADD", "victim").code == 102, "I4: a late ADD is refused"
+
+
+def provoke_unknown_del(rig: Rig) -> None:
+    """A DEL of a sandbox that was never added."""
+    assert rig.cni("DEL", "victim").ok
+
+
+def provoke_cooling(rig: Rig) -> None:
+    """A DEL, then the sweeper and the cooldown do their work."""
+    assert rig.cni("DEL", "victim").ok
+
+
+def prepare_spooled(rig: Rig) -> None:
+    """Two sandboxes whose DELs came while the daemon was away."""
+    for name in ("victim", "victim2"):
+        assert rig.add(name).ok
+    rig.kill()
+    for name in ("victim", "victim2"):
+        assert rig.cni("DEL", name).ok
+
+
+def prepare_unpromised(rig: Rig) -> None:
+    """An ADD died after wiring and before its commit."""
+    rig.restart(env={"VPC_IPAMD_FAILPOINT": "attach.wired"})
+    provoke_add(rig)
+    wait_until(lambda: rig.daemon is not None and rig.daemon.poll() is not None, what="died in ADD")
+
+
+def prepare_three(rig: Rig) -> None:
+    """Three sandboxes are attached."""
+    for name in ("victim", "victim2", "victim3"):
+        assert rig.add(name).ok
+
+
+def after_three(rig: Rig) -> None:
+    """All of them are there and answer."""
+    addresses = rig.attachments()
+    assert set(addresses) == {"victim", "victim2", "victim3"}
+    assert all(rig.lab.ping(source="host-a", targets=addresses.values()).values())
+
+
+def refuse_attach(rig: Rig) -> None:
+    """EC2 will refuse the next attachment for good: the ENI must be deleted again."""
+    rig.lab.faults.apply({"apis": {"AttachNetworkInterface": {"error": {"code": "AttachmentLimitExceeded"}}}})
+
+
+def allow_attach(rig: Rig) -> None:
+    """And allows it again."""
+    rig.lab.faults.apply({"apis": {"AttachNetworkInterface": None}})
+
+
+def provoke_growth(rig: Rig) -> None:
+    """A sandbox takes the first of nine addresses: another ENI is wanted."""
+    rig.add("victim")
+
+
+def after_growth(rig: Rig) -> None:
+    """The pool ends where it would have without the crash: nothing created twice, nothing lost (I9)."""
+    if "victim" not in rig.attachments():
+        assert add_again(rig).ok
+    wait_until(lambda: rig.pool()["total_count"] == 18, what="two full ENIs", timeout_s=15)
+    enis = [eni for eni in rig.lab.vpc.enis() if eni.description == f"aws-K8S-{rig.node.instance_id}"]
+    assert len(enis) == 1, f"I9: {len(enis)} ENIs of ours, one is needed"
+
+
+ADD = Scenario(provoke_add, after=after_add)
+DEL = Scenario(provoke_del, prepare=prepare_one, after=after_del)
+GROWTH = Scenario(provoke_growth, after=after_growth, needs_fresh_node=True)
+START = nothing
+
+SCENARIOS: dict[str, Scenario] = {
+    "attach.reserved": ADD,
+    "attach.wired": ADD,
+    "attach.committed": ADD,
+    "attach.unwired": Scenario(provoke_failing_add, after=after_add),
+    "detach.retired": DEL,
+    "detach.committed": DEL,
+    "detach.tombstoned": Scenario(provoke_unknown_del),
+    "cooling.swept": Scenario(provoke_cooling, prepare=prepare_one, after=after_del),
+    "cooling.cooled": Scenario(provoke_cooling, prepare=prepare_one, after=after_del),
+    "growth.intent-opened": GROWTH,
+    "growth.created": GROWTH,
+    "growth.named": GROWTH,
+    "growth.attach-asked": GROWTH,
+    "growth.attached": GROWTH,
+    "growth.stored": GROWTH,
+    "growth.host-ready": GROWTH,
+    "growth.intent-closed": GROWTH,
+    "growth.allocated": Scenario(START, after=after_growth, needs_fresh_node=True),
+    "growth.deleted": Scenario(
+        provoke_growth,
+        prepare=refuse_attach,
+        after=lambda rig: (allow_attach(rig), after_growth_unblocked(rig))[0],
+        needs_fresh_node=True,
+    ),
+    "restore.replayed": Scenario(START, prepare=prepare_spooled, after=after_del),
+    "restore.entry-done": Scenario(START, prepare=prepare_spooled, after=after_del),
+    "restore.leftover-removed": Scenario(START, prepare=prepare_unpromised, after=after_add),
+    "restore.veth-settled": Scenario(START, prepare=prepare_three, after=after_three),
+    "datastore.begun": ADD,
+    "datastore.before-commit": ADD,
+    "datastore.after-commit": ADD,
+    "kernel.create-veth": ADD,
+    "kernel.name-and": ADD,
+    "kernel.raise-eth0": ADD,
+}
+
+
+def after_growth_unblocked(rig: Rig) -> None:
+    """With attachments allowed again a restart clears the pause, and the pool grows."""
+    rig.restart()
+    after_growth(rig)
+
+
+ELSEWHERE: dict[str, str] = {
+    "adopt.adopted": "tests/crash/test_adoption.py",
+    "adopt.leftover-removed": "tests/crash/test_simulated.py",
+    "adopt.settled": "tests/crash/test_simulated.py",
+    "reap.judged": "tests/crash/test_simulated.py",
+    "reap.done": "tests/crash/test_simulated.py",
+}
+"""Failpoints that need a runtime, or more minutes than a test may last: on an owned clock, or with containerd."""

@@ -1,0 +1,132 @@
+"""The run directory's disk fails: full, damaged, truncated, deleted, from the future. ADD says so, DEL goes on, nothing is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.rig import Rig, rig, wait_until
+
+pytestmark = pytest.mark.privileged
+
+
+@pytest.fixture(scope="module")
+def made() -> Iterator[Rig]:
+    """A node whose run directory is a small disk of its own."""
+    with rig(start=False) as one:
+        one.node.run(
+            ["/bin/sh", "-c", "mkdir -m 700 -p /run/vpc-ipamd && mount -t tmpfs -o size=3m,mode=700 none /run/vpc-ipamd"]
+        )
+        one.start()
+        yield one
+        one.assert_sound(expected=0)
+
+
+def test_a_full_disk_refuses_add_whole_and_heals(made: Rig) -> None:
+    """No space: ADD gets a typed error and leaves nothing; with space again it works without a restart (I5)."""
+    assert made.add("before").ok
+    made.node.run(["/bin/sh", "-c", "dd if=/dev/zero of=/run/vpc-ipamd/filler bs=4k count=1000 2>/dev/null"], check=False)
+    refused = None
+    for number in range(20):  # the WAL has some room left: it is used up first
+        reply = made.add(f"full{number}")
+        if not reply.ok:
+            refused = reply
+            break
+    assert refused is not None, "the disk never became full"
+    assert refused.code == 107, refused.body
+    assert refused.body is not None
+    assert "full" in str(refused.body).lower()
+    live = set(made.attachments().values())
+    assert sorted(str(a) for a in live) == sorted(a for addresses in made.kernel_addresses().values() for a in addresses)
+    made.node.run(["rm", "/run/vpc-ipamd/filler"])
+    assert made.add("after").ok
+    wait_until(lambda: made.pool()["reserved_count"] == 0, what="the refused reservation was taken back")
+    for name in list(made.attachments()):
+        assert made.cni("DEL", name).ok
+    made.assert_sound(expected=0)
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (
+            "dd if=/dev/urandom of=/run/vpc-ipamd/state.db bs=4k count=3 conv=notrunc 2>/dev/null; rm -f /run/vpc-ipamd/state.db-wal",
+            "kept as",
+        ),
+        ("truncate -s 5000 /run/vpc-ipamd/state.db; rm -f /run/vpc-ipamd/state.db-wal", "kept as"),
+        ("rm -f /run/vpc-ipamd/state.db*", "did not exist"),
+    ],
+    ids=["garbage", "truncated", "deleted"],
+)
+def test_a_damaged_datastore_is_set_aside_and_nothing_live_is_given_again(made: Rig, damage: str, words: str) -> None:
+    """The daemon starts over a damaged file, keeps it for diagnosis, and holds back every address that is wired (I1, I2)."""
+    label = f"d{len(damage)}"
+    live = {name: made.add(name).address for name in (f"{label}-live1", f"{label}-live2")}
+    made.kill()
+    made.node.run(["/bin/sh", "-c", damage])
+    made.start()
+    status = made.status()
+    assert status is not None
+    assert words in next(stage["detail"] for stage in status["stages"] if stage["name"] == "datastore")
+    assert made.pool()["quarantined_count"] == 2, "CRI is off here: held back, not guessed"
+    fresh = {made.add(f"{label}-new{number}").address for number in range(5)}
+    assert not fresh & set(live.values())
+    for name in [*made.attachments(), *live]:
+        assert made.cni("DEL", name).ok
+    made.restart()
+    made.assert_sound(expected=0)
+
+
+def test_a_datastore_from_the_future_is_left_untouched(made: Rig) -> None:
+    """A newer release wrote it: the daemon ends with a sentence and status 3, and the file is as it was."""
+    made.kill()
+    path = "/run/vpc-ipamd/state.db"
+    script = f"import sqlite3; c = sqlite3.connect('{path}'); c.execute('PRAGMA user_version = 99'); c.close()"
+    made.node.run(["/usr/bin/python3", "-c", script])
+    before = made.node.run(["sha256sum", path]).stdout
+    made.start(wait=False)
+    assert made.daemon is not None
+    assert made.daemon.wait(20) == 3
+    assert "newer release" in made.log_tail()
+    assert made.node.run(["sha256sum", path]).stdout == before
+    made.node.run(["/bin/sh", "-c", f"rm -f {path}*"])
+    made.start()
+
+
+def test_a_stale_socket_is_replaced_and_a_file_is_refused(made: Rig) -> None:
+    """After kill -9 the socket file stays: the next daemon takes its place; anything else there is not ours to remove."""
+    made.kill()
+    assert made.node.run(["test", "-S", "/run/vpc-ipamd/ipamd.sock"]).returncode == 0
+    made.start()
+    made.kill()
+    made.node.run(["/bin/sh", "-c", "rm /run/vpc-ipamd/ipamd.sock; echo precious > /run/vpc-ipamd/ipamd.sock"])
+    made.start(wait=False)
+    assert made.daemon is not None
+    assert made.daemon.wait(20) == 2
+    assert made.node.run(["cat", "/run/vpc-ipamd/ipamd.sock"]).stdout == "precious\n"
+    made.node.run(["rm", "/run/vpc-ipamd/ipamd.sock"])
+    made.start()
+
+
+def test_the_cloud_runtime_and_metadata_all_unreachable(made: Rig) -> None:
+    """With an intact datastore DEL is served at once and ADD from confirmed addresses; it says what it lacks (I12)."""
+    assert made.add("old").ok
+    made.kill()
+    made.lab.faults.apply({"unreachable": {"ec2": "refuse", "imds": "refuse"}})
+    try:
+        made.start(env={"CRI_SOCKET": "/run/nowhere.sock"})
+        assert made.cni("DEL", "old").ok
+        added = made.add("new")
+        assert added.ok, added.body
+        assert made.lab.ping(source="host-a", targets=[added.address])[added.address]
+        status = made.status()
+        assert status is not None
+        lacks = " ".join(status["lacks"])
+        assert "EC2" in lacks
+        assert "CRI" in lacks
+        assert made.cni("DEL", "new").ok
+    finally:
+        made.lab.faults.apply({"unreachable": {"ec2": None, "imds": None}})
+    wait_until(lambda: (made.status() or {"cloud": {}})["cloud"].get("reachable", False), what="EC2 is asked again", timeout_s=40)
+    made.restart()

@@ -1,0 +1,126 @@
+"""Crashes at points that take minutes to reach: on an owned clock, with a kill that unwinds nothing.
+
+Here a crash is an exception that no code of ours catches, followed by a new process over the same disk, kernel and EC2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ipamd.model.address import AddressState
+from ipamd.service.follow import LIST_INTERVAL_S
+from tests.fakes.node import FakeNode
+
+
+class KilledHere(BaseException):
+    """The process is gone: not an Exception, so that no loop goes on after it."""
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[FakeNode]:
+    """A node that serves."""
+    made = FakeNode(tmp_path)
+    made.bring_up()
+    yield made
+    made.datastore.close()
+
+
+def kill_at(wanted: str) -> Callable[[str], None]:
+    """A failpoint that kills at one name."""
+
+    def reached(name: str) -> None:
+        if name == wanted:
+            raise KilledHere(name)
+
+    return reached
+
+
+def vanish(node: FakeNode, name: str) -> None:
+    """A sandbox dies and no DEL comes."""
+    made = node.datastore.attachment(node.key(name))
+    assert made is not None
+    del node.wiring.netns[made.netns]
+    node.wiring.wired.pop(made.host_veth, None)
+
+
+def look_often(node: FakeNode) -> None:
+    """Four lists, an interval apart."""
+    for _ in range(4):
+        node.follower.look()
+        node.clock.advance(LIST_INTERVAL_S)
+
+
+@pytest.mark.parametrize("name", ["reap.judged", "reap.done"])
+def test_a_crash_while_reaping_frees_once(node: FakeNode, name: str) -> None:
+    """Killed before or after the reap: afterwards the dead sandbox is freed exactly once, the live one never (I1, I2)."""
+    live = node.add("live")
+    node.runtime.run("live")
+    dead = node.add("dead")
+    vanish(node, "dead")
+    node.clock.advance(3600)
+    node.follower._failpoint = kill_at(name)
+    with pytest.raises(KilledHere):
+        look_often(node)
+    node.crash()
+    node.bring_up()
+    look_often(node)
+    assert [a.key for a in node.datastore.attachments()] == [live.key]
+    node.cool()
+    row = node.datastore.address(dead.address)
+    assert row is not None
+    assert row.state is AddressState.FREE
+    node.assert_sound()
+
+
+@pytest.mark.parametrize("name", ["adopt.leftover-removed", "adopt.settled"])
+def test_a_crash_while_settling_a_quarantine_settles_it_later(node: FakeNode, name: str) -> None:
+    """Killed between removing a leftover and freeing its address: the next look finishes, nothing is given early (I1)."""
+    made = node.add("gone")
+    node.crash(keep_datastore=False)
+    node.bring_up()
+    row = node.datastore.address(made.address)
+    assert row is not None
+    assert row.state is AddressState.QUARANTINED
+    node.clock.advance(3600)
+    node.adoption._failpoint = kill_at(name)
+    with pytest.raises(KilledHere):
+        look_often(node)
+    node.crash()
+    node.bring_up()
+    look_often(node)
+    row = node.datastore.address(made.address)
+    assert row is not None
+    assert row.state is AddressState.FREE
+    assert not node.wiring.wired
+    node.assert_sound()
+
+
+@pytest.mark.parametrize("name", ["attach.reserved", "attach.wired", "attach.committed"])
+@pytest.mark.parametrize("later", ["same sandbox again", "its DEL", "nobody comes back"])
+def test_whoever_comes_back_after_a_crash_in_add(node: FakeNode, name: str, later: str) -> None:
+    """After kill -9 in an ADD: the same sandbox gets its address, its DEL frees it, and silence is reaped (I3, I5)."""
+    node.attacher._failpoint = kill_at(name)
+    # A real SIGKILL runs no handler: what the rollback would undo stays, as it does in the kernel.
+    node.attacher._roll_back = lambda *_, **__: None  # type: ignore[method-assign]
+    with pytest.raises(KilledHere):
+        node.add("a")
+    node.crash()
+    node.bring_up()
+    promised = node.datastore.attachment(node.key("a"))
+    assert (promised is not None) == (name == "attach.committed")
+    assert len(node.wiring.wired) == (1 if promised else 0), "unpromised wiring is gone before anything is given"
+    if later == "same sandbox again":
+        again = node.add("a")
+        assert promised is None or again == promised
+        node.runtime.run("a")
+    elif later == "its DEL":
+        node.delete("a")
+    elif promised is not None:
+        vanish(node, "a")
+        node.clock.advance(301)
+        look_often(node)
+        assert node.datastore.attachments() == ()
+    node.assert_sound()

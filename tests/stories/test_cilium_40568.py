@@ -1,0 +1,134 @@
+"""cilium PR 40568 (2025): DEL while the daemon restores.
+
+cilium-agent opened its API before it had restored its endpoints. A DEL that came in between was answered "not found", which the
+plugin took for done; the restore then brought the deleted endpoint back, and tried for ever to regenerate something whose link
+was gone. Its first cure, to refuse DEL while restoring and let the plugin queue it, had a gap of its own: refused, then queued
+just after the queue had been read.
+
+What prevents it here: DEL is served from the first moment and leaves a tombstone though it knows no row
+(`service/detach.py: _forget`), and restoring looks for tombstones before it adopts (`service/restore.py: _settle_veth`); a DEL that
+comes still later is caught by the transaction of `service/adopt.py: adopt` (I3, I4). A DEL that a living daemon was too slow to
+answer is in the spool, and `startup.py: _watch_spool` looks there again every 5 s, so that nothing waits for the next restart.
+
+Bound: the DEL's own reply (0 fake seconds); for a spooled one 5 s.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from ipamd.model.sandbox import HostVeth, KernelSurvey, Sandbox
+from ipamd.service.adopt import AdoptionService
+from ipamd.service.health import Phase
+from ipamd.startup import SPOOL_WATCH_S, StartUp
+from tests.fakes.cloud import IDENTITY
+from tests.fakes.node import FakeNode
+from tests.stories.wire import PluginProcess, ask, replay
+
+
+def restoring(node: FakeNode) -> tuple[KernelSurvey, dict[str, Sandbox] | None]:
+    """A daemon that has lost its datastore has just asked kernel and runtime, and has settled nothing yet."""
+    node.crash(keep_datastore=False)
+    node.health.enter(Phase.RESTORING)
+    node.growth.set_identity(IDENTITY)
+    node.enis.compare_with_ec2(IDENTITY)
+    return node.wiring.survey(), node.restore.listed_sandboxes()
+
+
+def serve(node: FakeNode) -> None:
+    """The rest of the start."""
+    assert node.enis.set_up_hosts() == []
+    node.health.enter(Phase.SERVING)
+
+
+def stays_deleted(node: FakeNode) -> None:
+    """Nothing of `leaving` has come back, and nobody else suffered."""
+    assert [a.key.container_id for a in node.datastore.attachments()] == ["staying"], "the deleted sandbox came back"
+    assert not any(spec.key == node.key("leaving") for spec in node.wiring.wired.values())
+    assert node.datastore.counts().quarantined == 0, "its address is still in doubt"
+    node.cool()
+    node.assert_sound()
+
+
+def begin(node: FakeNode) -> None:
+    """Two pods run."""
+    for name in ("staying", "leaving"):
+        node.add(name)
+        node.runtime.run(name)
+
+
+def play(node: FakeNode) -> None:
+    """DEL comes after kernel and runtime were asked, and before their answers are worked on."""
+    begin(node)
+    survey, listed = restoring(node)
+    assert not ask(node, "DEL", "leaving").HasField("error"), "DEL is served while restoring"
+    node.restore.reconcile_kernel(survey, listed)
+    serve(node)
+    stays_deleted(node)
+
+
+def play_later(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DEL comes when the restore has already decided to adopt."""
+    begin(node)
+    survey, listed = restoring(node)
+    real = AdoptionService.adopt
+
+    def adopt(self: AdoptionService, veth: HostVeth, sandbox: Sandbox, survey: KernelSurvey) -> str:
+        if veth.key == node.key("leaving"):
+            assert not ask(node, "DEL", "leaving").HasField("error")
+        return real(self, veth, sandbox, survey)
+
+    monkeypatch.setattr(AdoptionService, "adopt", adopt)
+    node.restore.reconcile_kernel(survey, listed)
+    serve(node)
+    stays_deleted(node)
+
+
+def play_spooled(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Restore is over, the spool was read; now a DEL arrives in it. The daemon's watch gets one turn, `SPOOL_WATCH_S` later."""
+    begin(node)
+    assert replay(node) == 0
+    node.run_dir.chmod(0o700)
+    assert PluginProcess(node.run_dir, "DEL", "leaving").run() == (0, {}), "nobody listens: spooled"
+    app = type("App", (), {"spool": node.spool, "health": node.health})()
+    monkeypatch.setattr(StartUp, "_replay_spool", lambda self: replay(node))
+    watch = StartUp(app)
+    turns = iter([False, True])
+
+    def wait(timeout: float) -> bool:
+        assert timeout == SPOOL_WATCH_S
+        node.clock.advance(timeout)
+        return next(turns)
+
+    monkeypatch.setattr(watch._stopped, "wait", wait)
+    watch._watch_spool()
+    stays_deleted(node)
+
+
+def test_a_del_while_restoring_is_final(node: FakeNode) -> None:
+    """A deleted sandbox is not restored, though kernel and runtime had named it before its DEL (I4)."""
+    play(node)
+
+
+def test_a_del_in_the_last_moment_is_final_too(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A DEL between the restore's decision and its transaction neither comes back nor stops the start (I4)."""
+    play_later(node, monkeypatch)
+
+
+def test_a_del_in_the_spool_of_a_living_daemon_is_carried_out(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is spooled after the replay at start waits 5 s, not for the next restart (I3)."""
+    play_spooled(node, monkeypatch)
+
+
+def test_the_deleted_sandbox_comes_back_without_tombstones(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A DEL that only says "not found" is forgotten, and the restore makes the row again."""
+    monkeypatch.setattr("ipamd.service.detach.DetachService._forget", lambda self, key: None)
+    with pytest.raises(AssertionError, match="came back"):
+        play(node)
+
+
+def test_the_spooled_del_waits_for_ever_without_the_watch(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A daemon that reads its spool at start only leaves the sandbox attached."""
+    monkeypatch.setattr(StartUp, "_watch_spool", lambda self: None)
+    with pytest.raises(AssertionError, match="came back"):
+        play_spooled(node, monkeypatch)

@@ -1,0 +1,127 @@
+"""KEP-3386, Evented PLEG (kubernetes #121003, #123087, and others): an event that is older than the list it comes after.
+
+kubelet put what events said into the same cache as what its lists said. Events came late, doubled and out of order; a stale one
+overwrote a newer list, and pods got a second set of containers or hung in termination. The proposal was rewritten in 2026 so
+that an event only asks for a list.
+
+What prevents it here: it was never anything else. `service/stream.py` turns an event into "look again" and notes it for one
+statistic (`service/announced.py`); only `service/follow.py: _list` says who exists (I11). And because events may cause lists in any number, two lists count
+as successive evidence only with `LIST_INTERVAL_S` between them.
+
+Bound: a sandbox that is listed is kept through two hours of stale events; one that vanished without any event is freed within
+6 minutes and one list interval (fake).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from ipamd.model.attachment import Attachment
+from ipamd.model.sandbox import EventKind, Sandbox, SandboxEvent
+from ipamd.service import follow
+from ipamd.service.announced import Announcements
+from ipamd.service.follow import RELIST_WITH_EVENTS_S, Follower
+from tests.fakes.node import FakeNode
+
+SUBSCRIBED = SandboxEvent("", "", EventKind.SUBSCRIBED)
+FREED_WITHIN_S = 360 + RELIST_WITH_EVENTS_S
+
+
+def deliver(node: FakeNode, events: Sequence[SandboxEvent]) -> None:
+    """A stretch of the event stream, in this thread."""
+
+    def stream() -> Iterator[SandboxEvent]:
+        yield from events
+
+    node.runtime.events = stream  # type: ignore[method-assign]
+    node.follower._stream._follow()
+
+
+def event(name: str, kind: EventKind) -> SandboxEvent:
+    """What the runtime says of a sandbox."""
+    return SandboxEvent(name, name, kind)
+
+
+def vanish(node: FakeNode, made: Attachment) -> None:
+    """A sandbox ends without a DEL."""
+    node.runtime.listed.pop(made.key.container_id)
+    del node.wiring.netns[made.netns]
+    del node.wiring.wired[made.host_veth]
+
+
+def play(node: FakeNode) -> None:
+    """Two hours in which the stream says the opposite of what is."""
+    alive, dead = node.add("alive"), node.add("dead")
+    node.runtime.run("alive")
+    node.runtime.run("dead")
+    node.follower.look()
+    deliver(node, [SUBSCRIBED])
+    vanish(node, dead)
+    stale = [event("alive", EventKind.DELETED), event("dead", EventKind.STARTED), event("alive", EventKind.DELETED)]
+    spent = 0.0
+    while spent < 7200:
+        deliver(node, stale)
+        node.follower.look()
+        assert node.datastore.attachment(alive.key) == alive, f"after {spent:.0f} s a living sandbox was freed on an event's word"
+        assert node.datastore.attachment(dead.key) is None or spent <= FREED_WITHIN_S
+        node.clock.advance(RELIST_WITH_EVENTS_S)
+        spent += RELIST_WITH_EVENTS_S
+    assert alive.host_veth in node.wiring.wired
+    node.cool()
+    node.assert_sound()
+
+
+def play_storm(node: FakeNode) -> None:
+    """A sandbox is missing in the lists of one moment, which a storm of events makes many."""
+    made = node.add("a")
+    node.runtime.run("a")
+    node.clock.advance(3600)
+    node.runtime.listed.clear()  # the runtime is just starting again and has not found it yet
+    for _ in range(20):
+        deliver(node, [event("other", EventKind.STARTED)])
+        node.follower.look()
+        node.clock.advance(0.1)
+    evidence = node.follower.evidence(made, {}, node.wiring.survey())
+    assert evidence.absent_list_count == 1, "one moment counts as many lists"
+    node.runtime.run("a")
+    node.follower.look()
+    node.assert_sound()
+
+
+def test_events_say_nothing_but_look_again(node: FakeNode) -> None:
+    """Stale, doubled and wrong events neither free the living nor keep the dead (I2, I11)."""
+    play(node)
+
+
+def test_a_living_sandbox_is_torn_down_when_events_are_believed(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the stream put above the list the story ends with a pod without network."""
+    said_to_be_gone = set()
+    heard, made = Announcements.heard, Follower._list
+
+    def noting(self: Announcements, told: SandboxEvent) -> None:
+        if told.kind is EventKind.DELETED:
+            said_to_be_gone.add(told.container_id)
+        heard(self, told)
+
+    def believing(self: Follower, attachments: tuple[Attachment, ...]) -> dict[str, Sandbox] | None:
+        listed = made(self, attachments)
+        return None if listed is None else {name: s for name, s in listed.items() if name not in said_to_be_gone}
+
+    monkeypatch.setattr(Announcements, "heard", noting)
+    monkeypatch.setattr(Follower, "_list", believing)
+    with pytest.raises(AssertionError, match="on an event's word"):
+        play(node)
+
+
+def test_a_storm_of_events_is_one_witness(node: FakeNode) -> None:
+    """Twenty lists within two seconds are one look at one moment (design 4)."""
+    play_storm(node)
+
+
+def test_one_moment_counts_often_without_the_interval(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a least time between them, every event makes the absence more certain."""
+    monkeypatch.setattr(follow, "LIST_INTERVAL_S", 0.0)
+    with pytest.raises(AssertionError, match="counts as many"):
+        play_storm(node)

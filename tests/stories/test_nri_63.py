@@ -1,0 +1,71 @@
+"""containerd/nri #63 (2023): a sandbox that is being created is missing in the first list.
+
+A plugin that connects to the runtime while RunPodSandbox is under way gets a list without that sandbox and no event for it
+either: it lives, and the plugin never hears of it. Whoever takes the first list for the whole truth takes its address away.
+
+What prevents it here: one list proves nothing. After a lost datastore a wired sandbox that the list does not name is
+quarantined, wiring and all (`service/restore.py: _settle_veth`), and `service/follow.py` lists for ever: as soon as the sandbox
+is listed, `service/adopt.py: settle_quarantine` makes its row (I2, I11). A restart in between changes nothing of that: what was
+in doubt stays in doubt, though the new datastore is intact by then.
+
+Bound: one list interval (10 s, fake) after the sandbox became listable.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from ipamd.datastore.open import OpenReport
+from ipamd.model.address import AddressState
+from ipamd.service.adopt import AdoptionService
+from ipamd.service.follow import RELIST_WITHOUT_EVENTS_S
+from tests.fakes.node import FakeNode
+
+
+def play(node: FakeNode, *, restart_count: int = 0) -> None:
+    """The datastore is lost while kubelet still waits for RunPodSandbox; its sandbox is not listable yet."""
+    made = node.add("in-creation")
+    node.add("listed")
+    node.runtime.run("listed")
+    node.crash(keep_datastore=False)
+    node.bring_up()
+    for _ in range(restart_count):
+        node.crash()
+        node.bring_up()
+    assert made.host_veth in node.wiring.wired, "a living sandbox lost its network"
+    row = node.datastore.address(made.address)
+    assert row is not None
+    assert row.state is AddressState.QUARANTINED
+    assert made.address not in {node.add(f"next{number}").address for number in range(7)}
+
+    node.follower.look()
+    assert node.datastore.attachment(made.key) is None, "still nothing to go by"
+    node.runtime.run("in-creation")
+    node.clock.advance(RELIST_WITHOUT_EVENTS_S)
+    node.follower.look()
+    known = node.datastore.attachment(made.key)
+    assert known is not None, "listed, wired, and still unknown to us"
+    assert known.address == made.address
+    assert node.delete("in-creation")
+    assert made.host_veth not in node.wiring.wired
+    node.assert_sound()
+
+
+@pytest.mark.parametrize("restart_count", [0, 1])
+def test_a_sandbox_missing_in_the_first_list_keeps_its_address(node: FakeNode, restart_count: int) -> None:
+    """Held back while unlisted, adopted within a list interval once listed, restarts in between or not (I2)."""
+    play(node, restart_count=restart_count)
+
+
+def test_it_loses_its_network_when_the_first_list_is_believed(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A daemon that takes its new, empty datastore for the truth removes the wiring of a living sandbox."""
+    monkeypatch.setattr(OpenReport, "is_intact", property(lambda self: True))
+    with pytest.raises(AssertionError, match="lost its network"):
+        play(node)
+
+
+def test_it_is_never_heard_of_without_listing_again(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a second look at what is quarantined the sandbox stays unknown, as for the NRI plugin."""
+    monkeypatch.setattr(AdoptionService, "settle_quarantine", lambda self, listed: None)
+    with pytest.raises(AssertionError, match="still unknown"):
+        play(node)

@@ -1,0 +1,58 @@
+"""amazon-vpc-cni-k8s #3109 (2024): 64 addresses in use by 59 pods, and nothing ever noticed.
+
+A DEL was lost or failed (the runtime gave up, the daemon was away); the daemon compares its books with the node only when it
+starts, so that the addresses of long-gone pods stayed taken until somebody restarted it. New pods failed for lack of addresses.
+The proposed cure (their pull request 3113) looked at one witness, the veth, and was not taken.
+
+Here: `Follower.look` compares for ever, and `model/evidence.judge` frees only what every witness gives up: absent from two
+complete CRI lists, older than five minutes, network namespace gone, host veth gone (I2, I11). Bound: 6 min (360 s, fake) after
+the sandbox died without a DEL; a living one is never touched.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from ipamd.model.evidence import Evidence, Judgement, Verdict
+from ipamd.service.follow import RELIST_WITHOUT_EVENTS_S
+from tests.fakes.node import FakeNode
+from tests.stories.stale import assert_each_its_own, recorded, run_sandboxes
+
+BOUND_S = 360.0
+LOST = ("s0", "s1", "s2", "s3", "s4")
+
+
+def play(node: FakeNode) -> None:
+    """Nine sandboxes; five die without a DEL; the daemon is not restarted."""
+    given = run_sandboxes(node, *[f"s{number}" for number in range(9)])
+    for name in LOST:
+        made = node.datastore.attachment(node.key(name))
+        assert made is not None
+        del node.runtime.listed[name], node.wiring.netns[made.netns], node.wiring.wired[made.host_veth]
+    living = {name: address for name, address in given.items() if name not in LOST}
+    spent = 0.0
+    while recorded(node) != living:
+        assert spent < BOUND_S, f"after {spent:.0f} s the dead still hold {len(recorded(node)) - len(living)} addresses"
+        node.clock.advance(RELIST_WITHOUT_EVENTS_S)
+        spent += RELIST_WITHOUT_EVENTS_S
+        node.follower.look()
+    node.cool()
+    assert node.datastore.counts().cooling == 0
+    assert_each_its_own(node)
+    node.assert_sound()
+
+
+def test_what_no_del_came_for_is_freed(node: FakeNode) -> None:
+    """Within six minutes the dead have given their addresses back, without a restart, and the living have theirs (I2)."""
+    play(node)
+
+
+def test_the_dead_hold_their_addresses_without_the_verdict(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With nobody to judge them between two starts, as in the incumbent, they hold them past the bound and for ever."""
+
+    def never(evidence: Evidence, *, now: object) -> Judgement:
+        return Judgement(Verdict.KEEP, ("nobody judges",))
+
+    monkeypatch.setattr("ipamd.service.follow.judge", never)
+    with pytest.raises(AssertionError, match="the dead still hold 5"):
+        play(node)

@@ -1,0 +1,125 @@
+"""amazon-vpc-cni-k8s #3753 (2026): pods were given the node's own primary address.
+
+On SageMaker HyperPod nodes the primary ENI is device 1, not 0, and an optional check of the subnet failed at start. A map of
+"the primary address of each ENI" was left without its entry, and the reconciler trusted the map rather than EC2's flag: the
+primary address went into the pool, a pod got it, and node and pod fought for every packet. (The older report of the same leak,
+#1466, could not be found in the stored issues; upstream_reference 5.1, item 12, says of the code what both would show.)
+
+Here: primary and secondary are told apart where EC2's answer is read, by the ENI's own field and by the flag
+(`cloud/answers._addresses`); the unit of work refuses a primary address (`SqlUnitOfWork._is_fresh`); and the tables refuse it
+(`schema.TRIGGERS`; I6). Each of the three suffices. A primary ENI that is not device 0 keeps the main table, and no new ENI
+is attached as device 0. Bound: never, that is from start to a full node; 0 s (fake).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ipamd.cloud import answers
+from ipamd.datastore import schema
+from ipamd.datastore.view import View
+from ipamd.model.eni import MAIN_TABLE
+from ipamd.model.errors import InvariantError, PoolEmptyError
+from tests.fakes.cloud import IDENTITY, INSTANCE, PRIMARY, SUBNET
+from tests.fakes.node import FakeNode
+from tests.stories.stale import recorded
+
+ANSWER: dict[str, Any] = {
+    "NetworkInterfaceId": PRIMARY,
+    "MacAddress": IDENTITY.primary_mac,
+    "SubnetId": SUBNET,
+    "PrivateIpAddress": str(IDENTITY.primary_address),
+    "Status": "in-use",
+    "Attachment": {
+        "AttachmentId": "attach-primary",
+        "Status": "attached",
+        "InstanceId": INSTANCE,
+        "DeviceIndex": 1,
+        "DeleteOnTermination": True,
+    },
+}
+"""The primary ENI as EC2 tells it on such a node: device 1."""
+
+SECONDARY = tuple(f"10.0.14.{number}" for number in range(1, 9))
+
+
+def play(run_dir: Path, *, is_flagged: bool = False) -> FakeNode:
+    """EC2's answer lists all addresses alike (or flags the primary one); the node starts and is filled to the last address."""
+    node = FakeNode(run_dir)
+    primary = {"PrivateIpAddress": ANSWER["PrivateIpAddress"]} | ({"Primary": True} if is_flagged else {})
+    listed = [primary, *({"PrivateIpAddress": address} for address in SECONDARY)]
+    node.ec2.enis[PRIMARY] = answers.described_eni(ANSWER | {"PrivateIpAddresses": listed})
+    node.ec2.limits = replace(node.ec2.limits, eni_count=2)
+    node.demand.wait = lambda *, timeout_s, **_: node.clock.advance(timeout_s)  # type: ignore[method-assign]
+    try:
+        node.bring_up()
+        assert [eni.is_primary for eni in node.datastore.enis()] == [True, False]
+        with pytest.raises(PoolEmptyError):
+            for number in range(100):
+                node.add(f"s{number}")
+                node.pool.cycle()
+        given = recorded(node)
+        assert IDENTITY.primary_address not in given.values(), "a sandbox has the node's own address"
+        assert {IPv4Address(address) for address in SECONDARY} <= set(given.values())
+        assert len(given) == 18, "nine places on each of two ENIs"
+        node.assert_sound()
+    finally:
+        node.datastore.close()
+    return node
+
+
+@pytest.mark.parametrize("is_flagged", [False, True])
+def test_the_primary_address_is_given_to_nobody(tmp_path: Path, is_flagged: bool) -> None:
+    """A full node has given every address but the primary ones, flagged or not (I6)."""
+    play(tmp_path, is_flagged=is_flagged)
+
+
+def test_a_primary_eni_at_another_device_index_is_still_the_primary_one(tmp_path: Path) -> None:
+    """Its sandboxes leave through the main table, as the node does, and device 0 is never asked for (design 8)."""
+    node = play(tmp_path)
+    primary, second = node.datastore.enis()
+    assert primary.route_table == MAIN_TABLE
+    assert (second.device_index, second.route_table) == (2, 3)
+
+
+def without_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    """First line off: every listed address is taken for a secondary one."""
+
+    def alike(entry: dict[str, Any]) -> tuple[IPv4Address, frozenset[IPv4Address]]:
+        return IPv4Address(entry["PrivateIpAddress"]), frozenset(
+            IPv4Address(item["PrivateIpAddress"]) for item in entry["PrivateIpAddresses"]
+        )
+
+    monkeypatch.setattr(answers, "_addresses", alike)
+
+
+def without_unit_of_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Second line off: the unit of work knows no primary addresses."""
+    monkeypatch.setattr(View, "eni_of_primary", lambda self, address: None)
+
+
+def without_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Third line off: tables without triggers."""
+    monkeypatch.setattr(schema, "TRIGGERS", ())
+
+
+def test_the_primary_address_is_given_without_all_three_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With none of the lines the node's own address ends up in a sandbox: the story can fail."""
+    for switch_off in (without_reading, without_unit_of_work, without_tables):
+        switch_off(monkeypatch)
+    with pytest.raises(AssertionError, match="the node's own address"):
+        play(tmp_path)
+
+
+@pytest.mark.parametrize("still_off", [without_unit_of_work, without_tables])
+def test_each_line_behind_the_first_refuses_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, still_off: Any) -> None:
+    """If the answer were read wrongly, either of the two lines behind it stops the start and names the invariant (I6)."""
+    without_reading(monkeypatch)
+    still_off(monkeypatch)
+    with pytest.raises(InvariantError, match="I6"):
+        play(tmp_path)

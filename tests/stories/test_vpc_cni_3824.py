@@ -1,0 +1,81 @@
+"""amazon-vpc-cni-k8s #3824 (2026, open): the prefix of running pods was unassigned at EC2.
+
+In prefix mode a /28 came and went in instance metadata. Its addresses were added to the daemon's books and dropped again for
+46 hours without an error; at a restore the pods on it were declared dead because their address was not in the books, and the
+record that could have told otherwise was overwritten in the same pass (their pull requests 3825, 3876 and 3877 describe the
+three halves). The prefix then looked empty and was released. The pods kept veth, route and rule, and lost every packet.
+
+Here: that an address is not in the books says nothing about its sandbox. A wired sandbox stays, whatever the list lacks
+(`RestoreService`, `AdoptionService`), and when its address turns up the kernel's word makes it quarantined, not free
+(`EniService._admit`; I1, I2), until kernel and runtime agree and the record is made again. Bound: at the first list of the runtime
+after the address turned up, that is 10 s (fake); and still so after 46 hours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ipamd.model.errors import CloudError
+from ipamd.model.plan import PoolSettings
+from ipamd.service.enis import EniService
+from ipamd.service.follow import RELIST_WITHOUT_EVENTS_S
+from tests.fakes.cloud import PRIMARY
+from tests.fakes.node import FakeNode
+from tests.stories.stale import assert_each_its_own, ec2_tells, recorded, run_sandboxes
+
+HOURS = 46
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[FakeNode]:
+    """A node in prefix mode with one spare /28."""
+    made = FakeNode(tmp_path, settings=PoolSettings(warm_prefix_target=1, prefix_delegation=True))
+    made.bring_up()
+    yield made
+    made.datastore.close()
+
+
+def play(node: FakeNode) -> None:
+    """Datastore lost, and the first answer lacks a /28 with four sandboxes; the pool then finds that /28 by reading back."""
+    given = run_sandboxes(node, *[f"s{number}" for number in range(20)])
+    eni = node.ec2.enis[PRIMARY]
+    used = {prefix for prefix in eni.prefixes if any(address in prefix for address in given.values())}
+    missing = next(prefix for prefix in used if given["s19"] in prefix)
+    node.crash(keep_datastore=False)
+    node.ec2.lose["assign_prefixes"] = [CloudError("connection reset")]
+    stale = replace(eni, prefixes=frozenset(used - {missing}))
+    with ec2_tells(node.ec2, [stale]):
+        node.bring_up()
+    node.clock.advance(2)
+    node.pool.cycle()  # the lost answer is read back: what EC2 shows on the ENI now, the missing /28 included
+    new = {f"t{number}": node.add(f"t{number}").address for number in range(14)}
+    assert_each_its_own(node)
+    for name in new:
+        node.runtime.run(name)
+    node.clock.advance(RELIST_WITHOUT_EVENTS_S)
+    node.follower.look()
+    assert recorded(node) == given | new, "running sandboxes have no record"
+    for _ in range(HOURS):
+        node.clock.advance(3600)
+        node.pool.cycle()
+        node.follower.look()
+    assert recorded(node) == given | new
+    assert missing in node.ec2.enis[PRIMARY].prefixes
+    assert node.ec2.calls["unassign"] == 0
+    node.assert_sound()
+
+
+def test_a_prefix_in_use_is_never_taken_for_empty(node: FakeNode) -> None:
+    """Sandboxes whose prefix was not in the books keep it, and get their record back (I1, I2)."""
+    play(node)
+
+
+def test_a_prefix_in_use_is_taken_for_free_without_the_kernels_word(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If what turns up were simply free, the next pods would get the addresses of running ones."""
+    monkeypatch.setattr(EniService, "_wired_addresses", lambda self: frozenset())
+    with pytest.raises(AssertionError, match="one address in two sandboxes"):
+        play(node)

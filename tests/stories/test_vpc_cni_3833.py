@@ -1,0 +1,125 @@
+"""amazon-vpc-cni-k8s #3833 (2026, open): ENIs were attached and never used, and the node could get no others.
+
+On m6a.large nodes (3 ENIs) the daemon created and attached two ENIs within seconds of the node's birth; the step that takes an
+attached ENI into its books never happened. The pool had the nine addresses of the primary ENI. Every later attempt was create,
+attach, AttachmentLimitExceeded, delete, again and again; pods hung in ContainerCreating until the node was replaced.
+
+Here: an ENI is an open intent from before it is asked for until it is in the datastore (I9): whatever fails in between,
+`Growth.settle` takes it up before anything new is asked. And if an attach is refused, the pool asks EC2 what hangs on the instance
+(`Growth._take_in_unknown`): an ENI that came by another hand is adopted or counted by rule, never looped over (design 7).
+Bound: 60 s (fake), the longest pause after an error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import IPv4Address
+
+import pytest
+
+from ipamd.model.cloud import DescribedEni
+from ipamd.model.errors import KernelDumpError
+from ipamd.model.ids import EniId, MacAddress
+from ipamd.service.growth import Growth
+from tests.fakes.cloud import INSTANCE, SUBNET
+from tests.fakes.node import FakeNode
+
+BOUND_S = 60
+
+
+def known_and_attached(node: FakeNode) -> tuple[int, int]:
+    """ENIs in the datastore, and attached at EC2."""
+    return len(node.datastore.enis()), sum(eni.instance_id == INSTANCE for eni in node.ec2.enis.values())
+
+
+def let_the_pool_work(node: FakeNode) -> None:
+    """One cycle a second for as long as the bound is."""
+    for _ in range(BOUND_S):
+        node.clock.advance(1)
+        node.pool.cycle()
+
+
+def play(node: FakeNode) -> None:
+    """Both further ENIs of the instance fail between attach and record; 27 pods are wanted."""
+    node.wiring.fail["survey"] = [KernelDumpError("interrupted"), KernelDumpError("interrupted")]
+    for number in range(9):
+        node.add(f"s{number}")
+        node.pool.cycle()
+    let_the_pool_work(node)
+    known, attached = known_and_attached(node)
+    assert known == attached, f"{attached - known} ENIs are attached and not used"
+    assert node.datastore.counts().free >= 9, "the warm target is reached"
+    for number in range(9, 18):
+        node.add(f"s{number}")
+        node.pool.cycle()
+    let_the_pool_work(node)
+    for number in range(18, 27):
+        node.add(f"s{number}")
+    assert node.datastore.counts().assigned == 27
+    assert all(eni.instance_id == INSTANCE for eni in node.ec2.enis.values()), "I9: no ENI lies about"
+    assert node.datastore.open_intents() == ()
+    node.assert_sound()
+
+
+def test_an_attached_eni_is_taken_into_use_whatever_failed_in_between(node: FakeNode) -> None:
+    """27 pods fit on 3 x 9, and every ENI that we attached carries some (I9)."""
+    play(node)
+
+
+def test_attached_enis_are_orphaned_without_intents_taken_up(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If nobody took up what was left open (and nobody asked EC2 what hangs there), the node would stay at nine addresses."""
+    monkeypatch.setattr(Growth, "has_unsettled", lambda self: False)
+    monkeypatch.setattr(Growth, "_take_in_unknown", lambda self, identity: False)
+    with pytest.raises(AssertionError, match="attached and not used"):
+        play(node)
+    assert known_and_attached(node) == (1, 3)
+
+
+def attach_by_another_hand(node: FakeNode, number: int, *, tags: dict[str, str]) -> EniId:
+    """Somebody attaches an ENI to this instance while the daemon runs."""
+    eni_id = EniId(f"eni-foreign-{number}")
+    node.ec2.enis[eni_id] = replace(
+        DescribedEni(eni_id, MacAddress(f"06:00:00:00:00:{number:02x}"), SUBNET, IPv4Address(f"10.0.15.{10 * number}")),
+        secondary_addresses=frozenset(IPv4Address(f"10.0.15.{10 * number + n}") for n in range(1, 4)),
+        status="in-use",
+        attachment_id=f"attach-{eni_id}",
+        attachment_status="attached",
+        instance_id=INSTANCE,
+        device_index=number,
+        tags=tags,
+    )
+    return eni_id
+
+
+def play_foreign(node: FakeNode, *, tags: dict[str, str]) -> int:
+    """Two ENIs are attached by another hand, then the pool wants to grow; returns how many addresses are free after an hour."""
+    for number in (1, 2):
+        attach_by_another_hand(node, number, tags=tags)
+    for number in range(9):
+        node.add(f"s{number}")
+    for _ in range(60):
+        node.clock.advance(60)
+        node.pool.cycle()
+    creations = node.ec2.calls["create_eni"]
+    assert creations <= 1, f"{creations} ENIs were created, refused and deleted in an hour"
+    assert known_and_attached(node) == (3, 3)
+    node.assert_sound()
+    return node.datastore.counts().free
+
+
+def test_enis_of_another_hand_are_adopted_not_looped_over(node: FakeNode) -> None:
+    """Untagged ENIs are ours to use, by the incumbent's rule: one refused attach, then their 2 x 9 places serve (design 7)."""
+    assert play_foreign(node, tags={}) >= 9
+
+
+def test_enis_that_are_not_to_be_managed_are_counted_not_looped_over(node: FakeNode) -> None:
+    """Tagged no_manage they give nothing, and the pool knows that the instance is full (I14)."""
+    assert play_foreign(node, tags={"node.k8s.amazonaws.com/no_manage": "true"}) == 0
+    assert "3 of 3" in node.demand.outlook().blocked_by or "ENIs that m5.large may have" in node.demand.outlook().blocked_by
+
+
+def test_the_pool_loops_over_them_without_asking_ec2(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If a refused attach taught nothing, it would be create, refuse, delete for ever."""
+    monkeypatch.setattr(Growth, "_take_in_unknown", lambda self, identity: False)
+    with pytest.raises(AssertionError, match="created, refused and deleted"):
+        play_foreign(node, tags={})
