@@ -30,6 +30,7 @@ class Signals:
     def __init__(self) -> None:
         self._requested = threading.Event()
         self._again = threading.Event()
+        self.exit_status = 0
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._receive)
 
@@ -40,6 +41,12 @@ class Signals:
     def wait_again(self, timeout_s: float) -> bool:
         """Sleep until the second request; False when time is up first."""
         return self._again.wait(timeout_s)
+
+    def fail(self, _reason: str) -> None:
+        """End at once with a status that makes the supervisor start us again."""
+        self.exit_status = EXIT_FAILED
+        self._requested.set()
+        self._again.set()
 
     def _receive(self, _number: int, _frame: FrameType | None) -> None:
         (self._again if self._requested.is_set() else self._requested).set()
@@ -83,7 +90,7 @@ def run(settings: Settings, signals: Signals) -> int:
         app.server.start()
         stage.detail = "DEL and introspection are served"
     log.info("alive after %.3f s: %s", app.health.uptime_s(), app.open_report.detail)
-    start_up = StartUp(app)
+    start_up = StartUp(app, end=signals.fail)
     starter = threading.Thread(target=start_up.run, name="start-up", daemon=True)
     starter.start()
     scraped = metrics.serve(app.metrics, settings.daemon.metrics_address)
@@ -98,7 +105,7 @@ def run(settings: Settings, signals: Signals) -> int:
     app.datastore.close()
     os.close(lock)
     log.info("ended")
-    return 0
+    return signals.exit_status
 
 
 if __name__ == "__main__":

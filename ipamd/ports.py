@@ -176,6 +176,10 @@ class Datastore(Protocol):
         """Ledger rows of an address or of container IDs that begin with `subject`, oldest first, the last `limit` of them."""
         ...
 
+    def file_problem(self) -> str:
+        """Say in one sentence if the file was removed or replaced under us (every change is refused then); else ""."""
+        ...
+
     def audit(self) -> list[str]:
         """Compare memory with disk and check what constraints cannot say; one sentence per difference, empty if clean."""
         ...

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 
 from ipamd import conflist
 from ipamd.bootstrap import App
@@ -16,6 +17,7 @@ from ipamd.model.errors import IpamError, KernelDumpError, NotServingError, Runt
 from ipamd.model.sandbox import Sandbox
 from ipamd.service.deadline import Deadline
 from ipamd.service.health import Phase, log_text
+from ipamd.service.upkeep import Upkeep
 
 CLOUD_PATIENCE_S = 3.0
 """How long a restore with confirmed addresses waits for EC2. Ours: most of a normal answer's time, far below any ADD deadline."""
@@ -23,9 +25,6 @@ CLOUD_PATIENCE_S = 3.0
 RETRY_FIRST_S = 0.5
 RETRY_MAX_S = 30.0
 """Doubling pause between tries of a look that failed. Ours."""
-
-SPOOL_WATCH_S = 5.0
-"""Ours: one directory listing; a stalled daemon's DELs wait no longer than this once it answers again."""
 
 REPLAY_DEADLINE_S = 30.0
 SURVEY_TRIES = 5
@@ -36,8 +35,17 @@ log = logging.getLogger(__name__)
 class StartUp:
     """One start of the daemon. `run` is a thread body; `stop` ends its waits."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: App, *, end: Callable[[str], None]) -> None:
+        """Start `app`; `end` ends the process for a reason that only a new start can heal."""
         self._app = app
+        self._upkeep = Upkeep(
+            datastore=app.datastore,
+            spool=app.spool,
+            health=app.health,
+            clock=app.clock,
+            replay=self._replay_spool,
+            end=end,
+        )
         self._stopped = threading.Event()
         self._cloud_done = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -59,6 +67,7 @@ class StartUp:
         app.pool.stop()
         app.cooling.stop()
         app.host_audit.stop()
+        self._upkeep.stop()
         if app.follower is not None:
             app.follower.stop()
 
@@ -66,17 +75,17 @@ class StartUp:
         app = self._app
         app.health.enter(Phase.RESTORING)
         self._spawn("cloud", self._look_at_cloud)
-        self._replay_spool()
+        self._until_done("spool", self._replay_spool)
         listed = self._look_at_runtime()
         has_addresses = any(eni.host_ready and eni.managed for eni in app.datastore.enis())
         self._wait_for_cloud(CLOUD_PATIENCE_S if has_addresses else None)
-        self._restore(listed)
-        self._set_up_hosts()
+        self._until_done("kernel", lambda: self._restore(listed))
+        self._until_done("host-routing", self._set_up_hosts)
         with app.health.stage("serve") as stage:
             app.health.enter(Phase.SERVING)
             stage.detail = str(app.datastore.counts())
         self._spawn("cooling", app.cooling.run)
-        self._spawn("spool", self._watch_spool)
+        self._spawn("upkeep", self._upkeep.run)
         self._spawn("pool", app.pool.run)
         self._spawn("host-audit", app.host_audit.run)
         if app.follower is not None:
@@ -88,6 +97,24 @@ class StartUp:
             stage.detail = str(conflist.write(app.settings.daemon))
         app.health.mark_ready()
         log.info("ready after %.2f s: %s", app.health.uptime_s(), app.datastore.counts())
+
+    def _until_done(self, what: str, step: Callable[[], None]) -> None:
+        """Repeat a step that every restart may repeat until it succeeds; an error that time does not heal passes on."""
+        pause = RETRY_FIRST_S
+        while True:
+            try:
+                step()
+                self._app.health.regain(what)
+                return
+            except IpamError as error:
+                if not error.retryable:
+                    raise
+                self._app.health.record_error(what, error)
+                self._app.health.lack(what, f"{what}: {log_text(error)}; tried again, ADD waits for it")
+                log.warning("%s is tried again in %.1f s: %s", what, pause, log_text(error))
+            self._stopped.wait(pause)
+            self._check_stopped()
+            pause = min(pause * 2, RETRY_MAX_S)
 
     def _look_at_cloud(self) -> None:
         """Thread body: metadata, then EC2, until both have answered once."""
@@ -147,16 +174,6 @@ class StartUp:
             count = app.restore.replay_spool(lambda raw: app.cni.replay(raw, deadline))
             stage.detail = f"{count} DELs carried out"
 
-    def _watch_spool(self) -> None:
-        """Thread body: a plugin spools a DEL also when we were too slow to answer it; carry it out soon (I3)."""
-        while not self._stopped.wait(SPOOL_WATCH_S):
-            try:
-                if self._app.spool.pending_count():
-                    self._replay_spool()
-            except Exception as error:  # noqa: BLE001  # top of a loop: it must outlive any one failure
-                self._app.health.record_error("spool", error)
-                log.warning("the spool is looked at again: %s", log_text(error))
-
     def _look_at_runtime(self) -> dict[str, Sandbox] | None:
         """Sandboxes by ID. With a datastore that is not intact there is no going on without them (design 6)."""
         app, pause = self._app, RETRY_FIRST_S
@@ -202,14 +219,14 @@ class StartUp:
             if problems:
                 stage.degrade("; ".join(problems))
 
-    def _spawn(self, name: str, body: object) -> None:
+    def _spawn(self, name: str, body: Callable[[], None]) -> None:
         thread = threading.Thread(target=self._guarded, args=(name, body), name=name, daemon=True)
         self._threads.append(thread)
         thread.start()
 
-    def _guarded(self, name: str, body: object) -> None:
+    def _guarded(self, name: str, body: Callable[[], None]) -> None:
         try:
-            body()  # type: ignore[operator]  # every caller passes a function without arguments
+            body()
         except IpamError as error:
             self._app.health.record_error(name, error)
             log.error("thread %s ended: %s", name, log_text(error), exc_info=error)

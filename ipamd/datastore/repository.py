@@ -123,6 +123,10 @@ class SqlDatastore(Datastore):
         with self._reading():
             return self._ledger.read(subject, limit=limit)
 
+    def file_problem(self) -> str:
+        """See Datastore. Does not wait for a running transaction: it looks at names only."""
+        return "; ".join(self._disk.complaints())
+
     def audit(self) -> list[str]:
         """See Datastore. Reads the disk, and so waits for a running unit of work."""
         with self._reading():

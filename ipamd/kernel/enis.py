@@ -2,24 +2,25 @@
 
 Every step looks first and writes only what differs, so that setting up, setting up again and auditing are the same code, and
 each repair is one sentence. Source of the steps: upstream_reference 3.4; instead of deleting and replacing routes, routes are
-put with NLM_F_REPLACE and the address is added without its connected route, so that there is no gap (weakness 55 is its like).
+replaced in one call and the address is added without its connected route, so that there is no gap (weakness 55 is its like).
+Looking is `survey`'s reading, changing is pyroute2's (`changes`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
-from ipamd.kernel import layout, messages, records, survey, uapi
-from ipamd.kernel.netlink import Message, NetlinkSocket
+from ipamd.kernel import changes, layout, messages, records, survey, uapi
+from ipamd.kernel.changes import Change
+from ipamd.kernel.netlink import NetlinkSocket
 from ipamd.model.eni import Eni, gateway
 from ipamd.model.errors import WiringError
 
 KERNEL_TABLES = frozenset({uapi.RT_TABLE_UNSPEC, uapi.RT_TABLE_DEFAULT, uapi.RT_TABLE_MAIN, uapi.RT_TABLE_LOCAL})
 """Tables which are not an ENI's to fill or to clear."""
 
-Repair = tuple[Message, str]
-"""What to send, and the sentence that tells it."""
+Repair = tuple[Change, str]
+"""What to change, and the sentence that tells it."""
 
 
 def refuse_kernel_table(eni: Eni) -> None:
@@ -35,10 +36,9 @@ def link_repairs(eni: Eni, link: records.Link, *, mtu: int) -> Iterator[Repair]:
     """MTU (bytes) and state of the link."""
     who = f"{link.name} ({eni.eni_id})"
     if link.mtu != mtu:
-        message = messages.change_link(link.index, step=f"set MTU of {who}", mtu=mtu)
-        yield message, f"{who} had MTU {link.mtu}: set to {mtu}"
+        yield changes.set_mtu(link.index, mtu, who=who), f"{who} had MTU {link.mtu}: set to {mtu}"
     if not link.is_up:
-        yield messages.change_link(link.index, step=f"raise {who}", is_up=True), f"{who} was down: raised"
+        yield changes.raise_link(link.index, who=who), f"{who} was down: raised"
 
 
 def address_repairs(sock: NetlinkSocket, eni: Eni, link: records.Link) -> Iterator[Repair]:
@@ -49,31 +49,17 @@ def address_repairs(sock: NetlinkSocket, eni: Eni, link: records.Link) -> Iterat
     wanted = (eni.primary_address, eni.subnet_cidr.prefixlen)
     for one in ours:
         if one.scope == uapi.RT_SCOPE_UNIVERSE and (one.address, one.length) != wanted:
-            text = f"{one.address}/{one.length}"
-            step = f"delete address {text} from {who}"
-            message = messages.delete_address(link.index, one.address, length=one.length, step=step)
-            yield message, f"{who} had a foreign address {text}: removed"
+            change = changes.delete_address(link.index, one.address, one.length, who=who)
+            yield change, f"{who} had a foreign address {one.address}/{one.length}: removed"
     if wanted not in {(one.address, one.length) for one in ours}:
-        text = f"{wanted[0]}/{wanted[1]}"
-        message = messages.add_address(
-            link.index, wanted[0], length=wanted[1], step=f"add address {text} to {who}", with_prefix_route=False
-        )
-        yield replace(message, tolerated=messages.PRESENT), f"{who} lacked its address {text}: added"
+        change = changes.add_address(link.index, *wanted, who=who)
+        yield change, f"{who} lacked its address {wanted[0]}/{wanted[1]}: added"
     for route in survey.routes_of(sock, table=uapi.RT_TABLE_MAIN):
         if (route.destination, route.length) == (eni.subnet_cidr.network_address, wanted[1]) and (
             route.index == link.index and route.via is None
         ):
-            yield (
-                messages.delete_route(
-                    route.destination,
-                    length=route.length,
-                    table=uapi.RT_TABLE_MAIN,
-                    index=link.index,
-                    metric=route.metric,
-                    step=f"delete connected route {eni.subnet_cidr} of {who}",
-                ),
-                f"main had the connected route {eni.subnet_cidr} dev {who}: removed",
-            )
+            step = f"delete connected route {eni.subnet_cidr} of {who}"
+            yield _removal(route, step), f"main had the connected route {eni.subnet_cidr} dev {who}: removed"
 
 
 def table_repairs(sock: NetlinkSocket, eni: Eni, link: records.Link) -> Iterator[Repair]:
@@ -81,13 +67,13 @@ def table_repairs(sock: NetlinkSocket, eni: Eni, link: records.Link) -> Iterator
     router, table = gateway(eni.subnet_cidr), eni.route_table
     routes = [one for one in survey.routes_of(sock, table=table) if one.index == link.index]
     if not any(one.destination == router and one.length == 32 and one.via is None for one in routes):
-        step = f"route {router} dev {link.name} table {table}"
-        message = messages.add_route(router, index=link.index, step=f"add {step}", table=table, is_replacing=True)
-        yield message, f"{step} of {eni.eni_id} was missing: added"
+        words = f"route {router} dev {link.name} table {table}"
+        change = changes.put_route(router, index=link.index, table=table, step=f"add {words}")
+        yield change, f"{words} of {eni.eni_id} was missing: added"
     if not any(one.destination is None and one.via == router for one in routes):
-        step = f"default route via {router} dev {link.name} table {table}"
-        message = messages.add_route(None, index=link.index, via=router, step=f"add {step}", table=table, is_replacing=True)
-        yield message, f"{step} of {eni.eni_id} was missing: added"
+        words = f"default route via {router} dev {link.name} table {table}"
+        change = changes.put_route(None, via=router, index=link.index, table=table, step=f"add {words}")
+        yield change, f"{words} of {eni.eni_id} was missing: added"
 
 
 def rule_repairs(sock: NetlinkSocket, eni: Eni) -> Iterator[Repair]:
@@ -99,31 +85,28 @@ def rule_repairs(sock: NetlinkSocket, eni: Eni) -> Iterator[Repair]:
         if rule.priority == priority and rule.source == address and rule.source_length == 32
     ]
     if eni.route_table not in tables:
-        message = messages.add_rule(priority, table=eni.route_table, source=address)
-        yield message, f"rule {priority} from {address} lookup {eni.route_table} was missing: added"
+        change = changes.add_rule(priority, table=eni.route_table, source=address)
+        yield change, f"rule {priority} from {address} lookup {eni.route_table} was missing: added"
     for table in tables:
         if table != eni.route_table:
-            message = messages.delete_rule(priority, table=table, source=address)
-            yield message, f"rule {priority} from {address} looked up table {table}: removed"
+            change = changes.delete_rule(priority, table=table, source=address)
+            yield change, f"rule {priority} from {address} looked up table {table}: removed"
 
 
-def removals(sock: NetlinkSocket, eni: Eni) -> list[Message]:
+def removals(sock: NetlinkSocket, eni: Eni) -> list[Change]:
     """Everything in the ENI's table, and our rules that look it up. Dumps."""
     table = eni.route_table
-    batch = [
-        messages.delete_route(
-            one.destination,
-            length=one.length,
-            table=table,
-            index=one.index,
-            metric=one.metric,
-            step=f"delete route {one.destination or 'default'} of table {table}",
-        )
-        # default routes first: the kernel drops one whose next hop becomes unreachable by itself only with its link
-        for one in sorted(survey.routes_of(sock, table=table), key=lambda one: one.length)
-    ]
+    # default routes first: the kernel drops one whose next hop becomes unreachable by itself only with its link
+    routes = sorted(survey.routes_of(sock, table=table), key=lambda one: one.length)
+    found = [_removal(one, f"delete route {one.destination or 'default'} of table {table}") for one in routes]
     for rule in survey.rules_of(sock):
         is_ours = rule.priority in {layout.FROM_ENI_PRIORITY, layout.FROM_SANDBOX_PRIORITY}
         if rule.table == table and is_ours and rule.source is not None and rule.source_length == 32:
-            batch.append(messages.delete_rule(rule.priority, table=table, source=rule.source))
-    return batch
+            found.append(changes.delete_rule(rule.priority, table=table, source=rule.source))
+    return found
+
+
+def _removal(route: records.Route, step: str) -> Change:
+    return changes.delete_route(
+        route.destination, route.length, index=route.index, table=route.table, metric=route.metric, step=step
+    )

@@ -1,7 +1,8 @@
 """The port `HostNetwork`: the node's own routing and that of its ENIs, made so and kept so.
 
 Setting up and auditing run the same comparisons; an audit that finds nothing writes nothing. Other agents flush rules and
-tables sooner or later and the incumbent never notices (upstream weakness 54). Nothing here is on the ADD path.
+tables sooner or later and the incumbent never notices (upstream weakness 54). Nothing here is on the ADD path: what is to be
+changed goes through pyroute2 (`changes`, docs/adr/0004).
 """
 
 from __future__ import annotations
@@ -12,8 +13,7 @@ from ipaddress import IPv4Network
 from pathlib import Path
 
 from ipamd.config import NetworkConfig
-from ipamd.kernel import enis, layout, links, messages, records, ruleset, survey, uapi
-from ipamd.kernel.netlink import BATCH_MAX, Message
+from ipamd.kernel import changes, enis, layout, links, records, ruleset, survey, uapi
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables
 from ipamd.model.cloud import InstanceIdentity
@@ -61,8 +61,8 @@ class KernelHostNetwork:
         enis.refuse_kernel_table(eni)
         with self._lock:
             with self._host.netlink() as sock:
-                batch = enis.removals(sock, eni)
-            self._send(batch, f"teardown of {eni.eni_id}")
+                found = enis.removals(sock, eni)
+            changes.carry_out(self._host, found, what=f"teardown of {eni.eni_id}")
 
     def audit(self, *, identity: InstanceIdentity, enis: Iterable[Eni]) -> list[str]:
         """Repair what something else on the node took away.
@@ -98,24 +98,21 @@ class KernelHostNetwork:
                 f"the primary ENI's link with MAC {identity.primary_mac} is missing",
                 details="is the daemon in the host's network namespace (hostNetwork: true)?",
             )
-        done: list[tuple[Message, str]] = []
+        found: list[enis.Repair] = []
         if link.mtu != config.eni_mtu:
-            message = messages.change_link(link.index, step=f"set MTU of {link.name}", mtu=config.eni_mtu)
-            done.append((message, f"{link.name} (primary) had MTU {link.mtu}: set to {config.eni_mtu}"))
+            change = changes.set_mtu(link.index, config.eni_mtu, who=link.name)
+            found.append((change, f"{link.name} (primary) had MTU {link.mtu}: set to {config.eni_mtu}"))
         main, mark = uapi.RT_TABLE_MAIN, config.connmark
         has_mark = any(
             rule.priority == layout.MARK_PRIORITY and (rule.mark, rule.mask, rule.table) == (mark, mark, main) for rule in rules
         )
         words = f"rule {layout.MARK_PRIORITY} fwmark {mark:#x}"
         if ruleset.needs_mark(config) and not has_mark:
-            message = messages.add_rule(layout.MARK_PRIORITY, table=main, mark=mark)
-            done.append((message, f"{words} was missing: added"))
+            found.append((changes.add_rule(layout.MARK_PRIORITY, table=main, mark=mark), f"{words} was missing: added"))
         if not ruleset.needs_mark(config) and has_mark:
-            message = messages.delete_rule(layout.MARK_PRIORITY, table=main, mark=mark)
-            done.append((message, f"{words} is not wanted: removed"))
+            found.append((changes.delete_rule(layout.MARK_PRIORITY, table=main, mark=mark), f"{words} is not wanted: removed"))
         sentences = self._repair_sysctls(link.name)
-        self._send([message for message, _ in done], "setup of the node")
-        sentences += [sentence for _, sentence in done]
+        sentences += self._carry_out(found, what="setup of the node")
         return sentences + self._repair_nft(identity, link.name, tuple(identity.vpc_cidrs))
 
     def _repair_sysctls(self, primary_link: str) -> list[str]:
@@ -173,15 +170,10 @@ class KernelHostNetwork:
                 enis.table_repairs(sock, eni, link),
                 enis.rule_repairs(sock, eni),
             ):
-                found = list(repairs)
-                self._send([message for message, _ in found], f"setup of {eni.eni_id}")
-                sentences += [sentence for _, sentence in found]
+                sentences += self._carry_out(list(repairs), what=f"setup of {eni.eni_id}")
         return sentences
 
-    def _send(self, batch: list[Message], what: str) -> None:
-        """Carry messages out in order. Raises: WiringError at the first that is refused."""
-        with self._host.netlink() as sock:
-            for start in range(0, len(batch), BATCH_MAX):
-                for one in sock.request(batch[start : start + BATCH_MAX]):
-                    if one.is_refused:
-                        raise WiringError(f"{what}: {one.message.step} failed", details=one.cause)
+    def _carry_out(self, repairs: list[enis.Repair], *, what: str) -> list[str]:
+        """Make repairs, and tell them. Raises: WiringError for the first that is refused."""
+        changes.carry_out(self._host, [change for change, _ in repairs], what=what)
+        return [sentence for _, sentence in repairs]

@@ -86,8 +86,9 @@ class EniCapacity:
 class PoolSnapshot:
     """One consistent look at one network card's pool.
 
-    `unmanaged_eni_count`: attached ENIs that take a place on the instance and give us nothing. `waiting_count`: ADDs that wait
-    for an address now. `blocked_until`/`blocked_reason`: after EC2 refused growth (subnet empty, limit, IAM).
+    `unmanaged_eni_count`: attached ENIs that take a place on the instance and give us nothing; `unmanaged_device_indexes`: where
+    on this card they are. `waiting_count`: ADDs that wait for an address now. `blocked_until`/`blocked_reason`: after EC2 refused
+    growth (subnet empty, limit, IAM).
     """
 
     enis: tuple[EniCapacity, ...]
@@ -96,6 +97,7 @@ class PoolSnapshot:
     free_prefix_count: int = 0
     total_prefix_count: int = 0
     unmanaged_eni_count: int = 0
+    unmanaged_device_indexes: frozenset[int] = frozenset()
     waiting_count: int = 0
     blocked_until: datetime | None = None
     blocked_reason: str = ""
@@ -213,9 +215,10 @@ def growth_blocker(snapshot: PoolSnapshot, settings: PoolSettings, now: datetime
     pending = sum(eni.state is EniState.ATTACHING for eni in snapshot.enis)
     if pending:
         return ""
-    limits = snapshot.limits
+    limits, foreign = snapshot.limits, snapshot.unmanaged_eni_count
+    count = f"{len(snapshot.enis) + foreign}" + (f" (with {foreign} that are not ours to use)" if foreign else "")
     return (
-        f"all {len(snapshot.enis)} of {eni_limit(limits, settings)} ENIs that {limits.instance_type} may have are attached "
+        f"all {count} of {eni_limit(limits, settings)} ENIs that {limits.instance_type} may have are attached "
         f"and their {limits.slots_per_eni} slots each are taken"
     )
 
@@ -264,7 +267,8 @@ def _growth(snapshot: PoolSnapshot, settings: PoolSettings, deficit: int) -> tup
             want, room = want - count, room - count
     pending = sum(eni.state is EniState.ATTACHING for eni in snapshot.enis)
     want -= pending * slots
-    taken = {eni.device_index for eni in snapshot.enis}
+    # Device 0 is the instance's own: where the primary ENI is device 1 (#3753) it is not free, only not shown.
+    taken = {0} | {eni.device_index for eni in snapshot.enis} | snapshot.unmanaged_device_indexes
     places = eni_limit(snapshot.limits, settings) - snapshot.unmanaged_eni_count - len(snapshot.enis)
     for device_index in (index for index in range(100) if index not in taken):
         if want <= 0 or room <= 0 or places <= 0:

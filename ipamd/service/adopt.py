@@ -14,7 +14,7 @@ from ipaddress import IPv4Address
 from ipamd.model.address import Address, AddressEvent, AddressState
 from ipamd.model.attachment import Attachment, NetnsIdentity, Origin, Wired, WiringSpec, sandbox_mac
 from ipamd.model.cniresult import build_result
-from ipamd.model.errors import IpamError
+from ipamd.model.errors import InvariantError, IpamError
 from ipamd.model.evidence import REAP_MIN_ABSENT_LISTS, REAP_MIN_AGE
 from ipamd.model.sandbox import HostVeth, KernelSurvey, Sandbox
 from ipamd.ports import Clock, Datastore, Failpoint, Wiring, no_failpoint
@@ -68,8 +68,13 @@ class AdoptionService:
             return f"recorded for {row.owner}"
         if self._datastore.attachment(veth.key) is not None:
             return "the sandbox is recorded with another address"
-        with self._datastore.transaction() as uow:
-            uow.adopt(self._attachment(veth, row, sandbox))
+        try:
+            with self._datastore.transaction() as uow:
+                uow.adopt(self._attachment(veth, row, sandbox))
+        except InvariantError:
+            if not self._datastore.is_tombstoned(veth.key):
+                raise
+            return "its DEL was done"
         self._failpoint("adopt.adopted")
         log.info("adopted sandbox %s with %s: alias, route and runtime agree", veth.key, veth.address)
         return ""

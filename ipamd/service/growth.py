@@ -162,6 +162,8 @@ class Growth:
         except CloudError as error:
             log.warning("ENI %s could not be attached and is deleted: %s", described.eni_id, log_text(error))
             self._delete(intent, described.eni_id, outcome=f"not attached: {log_text(error)}")
+            if self._take_in_unknown(identity):
+                return  # the pool plans anew, with what hangs on the instance already
             raise
         self._failpoint("growth.attached")
         eni = self._store(described, identity)
@@ -210,6 +212,25 @@ class Growth:
         if not described.delete_on_termination:
             self._ec2.set_delete_on_termination(described.eni_id, attachment_id=described.attachment_id)
         return self._ec2.describe_attached_eni(described.eni_id)
+
+    def _take_in_unknown(self, identity: InstanceIdentity) -> bool:
+        """After a refused attach, ask EC2 what hangs on the instance: an ENI that came by another hand, and takes the place, is
+        adopted or counted by rule, never looped over (design 7; amazon-vpc-cni-k8s #3833). One Describe per refusal (I13).
+
+        Returns: whether there was an ENI that the datastore did not know.
+        """
+        known = {eni.eni_id for eni in self._datastore.enis()}
+        try:
+            self._enis.compare_with_ec2(identity)
+        except IpamError as error:
+            log.warning("what hangs on the instance is not known: %s", log_text(error))
+            return False
+        unknown = {eni.eni_id for eni in self._datastore.enis()} - known
+        if unknown:
+            log.warning("ENIs that another hand attached were taken in: %s", ", ".join(sorted(unknown)))
+            for problem in self._enis.set_up_hosts():
+                log.warning("host routing: %s", problem)
+        return bool(unknown)
 
     def _store(self, described: DescribedEni, identity: InstanceIdentity) -> Eni:
         subnet = identity.subnet_cidr if described.subnet_id == identity.subnet_id else self._ec2.subnet_cidr(described.subnet_id)

@@ -145,6 +145,7 @@ class PoolService:
             free_prefix_count=sum(prefixes.values()),
             total_prefix_count=len(prefixes),
             unmanaged_eni_count=sum(not eni.managed for eni in enis),
+            unmanaged_device_indexes=frozenset(eni.device_index for eni in enis if not eni.managed and eni.network_card == 0),
             waiting_count=waiting_count,
             blocked_until=self._blocked_until,
             blocked_reason=self._blocked_reason,

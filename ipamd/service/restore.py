@@ -162,8 +162,8 @@ class RestoreService:
             self._remove(veth, "its DEL was done", outcome)
         elif listed is not None and veth.key.container_id in listed:
             claimed.add(veth.address)
-            self._adopt(veth, listed[veth.key.container_id], survey, outcome)
-        elif self._is_datastore_intact:
+            self._adopt(veth, listed[veth.key.container_id], survey, claimed, outcome)
+        elif self._is_datastore_intact and not self._is_in_doubt(veth.address):
             # Every promise is a row, and no row is lost: this ADD died before it promised anything, whatever the runtime says.
             self._remove(veth, "no ADD was promised for it", outcome)
         elif listed is None:
@@ -173,18 +173,27 @@ class RestoreService:
             claimed.add(veth.address)
             self._quarantine(veth, "wired, but the runtime does not list its sandbox", outcome)
 
+    def _is_in_doubt(self, address: IPv4Address) -> bool:
+        """An earlier restore, after a loss, could not tell whose the address is: its promise may be without a row."""
+        row = self._datastore.address(address)
+        return row is not None and row.state is AddressState.QUARANTINED
+
     def _adopt(
         self,
         veth: HostVeth,
         sandbox: Sandbox,
         survey: KernelSurvey,
+        claimed: set[IPv4Address],
         outcome: RestoreOutcome,
     ) -> None:
         refusal = self._adoption.adopt(veth, sandbox, survey)
         if not refusal:
             outcome.adopted_count += 1
-            return
-        self._quarantine(veth, refusal, outcome)
+        elif veth.key is not None and veth.address is not None and self._datastore.is_tombstoned(veth.key):
+            claimed.discard(veth.address)  # its DEL came while we looked
+            self._remove(veth, "its DEL was done", outcome)
+        else:
+            self._quarantine(veth, refusal, outcome)
 
     def _quarantine(self, veth: HostVeth, why: str, outcome: RestoreOutcome) -> None:
         outcome.quarantined.append(f"{veth.address} of {veth.key}: {why}")

@@ -2,20 +2,20 @@
 
     I1  two wired host veths with one address, on one node or on two; two rows with one address: two looks. A sandbox's own eth0
         has another address than was promised, or its row has: two looks. (Books judges what was promised, at once.)
-    I2  a living sandbox's host veth is wired with its address: two looks. Route and rule 512 lead to it: 3 s, or REPAIR_S after chaos
-        took them and the daemon was ready to repair. Its row is there while the daemon is ready: ROW_S (adoption after a lost
-        datastore needs a list). It answers a ping from the VPC: SILENT_S, or REPAIR_S as above.
+    I2  a living sandbox's host veth is wired with its address: two looks. Route and rule 512 lead to it: WIRED_S, or REPAIR_S after
+        chaos took them and the daemon was ready to repair. Its row is there while the daemon is ready: ROW_S (adoption after a
+        lost datastore needs a list). It answers a ping from the VPC: SILENT_S, or REPAIR_S as above.
     I3  after its removal was answered and the daemon is ready, no row is left: DONE_S. (The kubelet judges a removal that fails.)
     I4  after the same, no wired veth is left, and nothing answers at the address that nobody has: DONE_S.
-    I5  a wired veth of a sandbox that the runtime did not promise, with no creation under way that is older: STRAY_S. A route or rule
-        whose address is on no wired veth: STRAY_S. Excused for good if the runtime was killed meanwhile: such a sandbox is an orphan.
+    I5  a wired veth of a sandbox that the runtime did not promise, with no creation under way that is older: STRAY_S. A route or
+        rule whose address is on no wired veth: STRAY_S. Excused if the runtime was killed meanwhile: such a sandbox is an orphan.
     I6  a primary address of an ENI is wired: at once.
     I7  a wired address is on no ENI that EC2 has attached to this node: two looks.
     I8  an address is with EC2 for as long as it cools: two looks. (Books judges what was given too early, at once.)
     I9  an ENI of ours is attached to nothing: LOOSE_S after the last cloud fault ended, with the daemon ready.
 
-A look is judged only for what was so before and after it; with the daemon away nothing is asked that is its work, and the clock of
-such a tolerance starts when it is ready again.
+A look is judged only for what was so before and after it; with the daemon away nothing is asked that is its work, and the
+clock of such a tolerance starts when it is ready again.
 """
 
 from __future__ import annotations
@@ -121,14 +121,12 @@ class Judge:
             elif life.gone_at is not None and state.ready_since is not None:
                 yield from _gone(life, life.gone_at, wired, sight, state.ready_since)
         for veth in wired.values():
-            yield from self._wired(name, veth, sight, state, moment)
+            yield from self._wired(name, veth, state, moment)
         if state.ready_since is not None:
             yield from _strays(name, wired.values(), sight, state.ready_since)
             yield from self._rows(name, sight, wired, moment)
 
-    def _living(
-        self, life: Life, veth: Veth | None, sight: Sight, state: NodeState, moment: Moment
-    ) -> Iterable[_Claim]:
+    def _living(self, life: Life, veth: Veth | None, sight: Sight, state: NodeState, moment: Moment) -> Iterable[_Claim]:
         subject = f"{life.node}/{life.pod} {life.address}"
         if veth is None or veth.address != life.address:
             yield _Claim("I2", subject, f"it lives, and its host veth is {'gone' if veth is None else veth.address}")
@@ -151,7 +149,7 @@ class Judge:
             elif row != life.address:
                 yield _Claim("I1", subject, f"its row says {row}")
 
-    def _wired(self, name: str, veth: Veth, sight: Sight, state: NodeState, moment: Moment) -> Iterable[_Claim]:
+    def _wired(self, name: str, veth: Veth, state: NodeState, moment: Moment) -> Iterable[_Claim]:
         first = self._first_wired.setdefault(f"{name}/{veth.container_id}", moment.at_s)
         subject = f"{name} {veth.address} {veth.container_id[:12]}"
         if veth.address in moment.primaries:
@@ -200,9 +198,9 @@ class Judge:
         for address in moment.echoing - held:
             yield _Claim("I4", address, "it answers, and no sandbox has it", SILENT_S)
         for life in moment.before.lives.values():
-            if life.leaving_at is not None and moment.at_s - life.leaving_at < self._cooldown_s - COOLDOWN_MARGIN_S:
-                if moment.on_enis.get(life.address) != life.node:
-                    yield _Claim("I8", f"{life.node} {life.address}", "it cools, and EC2 has it no more")
+            cools = life.leaving_at is not None and moment.at_s - life.leaving_at < self._cooldown_s - COOLDOWN_MARGIN_S
+            if cools and moment.on_enis.get(life.address) != life.node:
+                yield _Claim("I8", f"{life.node} {life.address}", "it cools, and EC2 has it no more")
         ready = [state.ready_since for state in moment.nodes.values()]
         if moment.faultless_since is not None and None not in ready:
             calm_since = max([moment.faultless_since, *(since for since in ready if since is not None)])
@@ -225,9 +223,7 @@ class _Patience:
             yield _Claim(invariant, subject, f"{what} (chaos took it)", REPAIR_S, not_before=since)
 
 
-def _gone(
-    life: Life, gone_at: float, wired: Mapping[str, Veth], sight: Sight, ready_since: float
-) -> Iterable[_Claim]:
+def _gone(life: Life, gone_at: float, wired: Mapping[str, Veth], sight: Sight, ready_since: float) -> Iterable[_Claim]:
     subject, since = f"{life.node}/{life.pod} {life.address}", max(gone_at, ready_since)
     if life.sandbox_id in wired:
         yield _Claim("I4", subject, "removed, and its veth is still wired", DONE_S, not_before=since)

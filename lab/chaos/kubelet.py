@@ -108,9 +108,7 @@ class Kubelet:
         finally:
             self._books.ended(ticket)
         took_s = round(time.monotonic() - began, 2)
-        self._journal.note(
-            "runs", node=name, counted="pod run", pod=pod, address=life.address, sandbox=sandbox_id, took_s=took_s
-        )
+        self._journal.note("runs", node=name, counted="pod run", pod=pod, address=life.address, sandbox=sandbox_id, took_s=took_s)
         return True
 
     def _remove(self, pod: str) -> None:
@@ -126,7 +124,9 @@ class Kubelet:
                     self._remove_sandbox(life.sandbox_id)
                     break
                 except SandboxError as error:
-                    self._journal.note("removal failed", node=life.node, counted="removal failed", pod=pod, error=str(error)[:600])
+                    self._journal.note(
+                        "removal failed", node=life.node, counted="removal failed", pod=pod, error=str(error)[:600]
+                    )
                     if not self._member.runtime_is_up:
                         served_since = time.monotonic()
                     elif time.monotonic() - served_since > REMOVAL_LATE_S:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
@@ -64,7 +64,7 @@ def _unreachable(server: str, rng: Random) -> dict[str, Any]:
     return {"apply": {"unreachable": {server: how}}, "undo": {"unreachable": {server: None}}}
 
 
-_FAULTS = {
+_FAULTS: Mapping[str, Callable[[Random], dict[str, Any]]] = {
     "ec2-latency": lambda rng: _api("*", {"latency_s": {"low": 0.05, "high": round(rng.uniform(0.3, 3), 2)}}),
     "ec2-late-answers": lambda rng: _api("*", {"answer_latency_s": {"low": 0.05, "high": round(rng.uniform(0.3, 3), 2)}}),
     "ec2-throttle": lambda rng: _api("*", {"throttle": {"rate_per_s": round(rng.uniform(0.1, 1), 2), "burst": 1}}),

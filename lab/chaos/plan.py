@@ -1,8 +1,8 @@
 """What a chaos run will do, decided before it begins: a seed becomes a sequence of timed events, as JSON if wanted.
 
 Pure. An event says what to do and with which luck (`pick` in [0, 1)), never with which address: those are known only when it
-runs. Every event stands alone (a removal of a pod that is not there does nothing), so that any subset of a plan is a plan: that is
-what makes shrinking possible. Rejected: drawing events while the run goes on, because a slow machine would then change the story.
+runs. Every event stands alone (a removal of a pod that is not there does nothing), so that any subset of a plan is a plan: that
+is what makes shrinking possible. Rejected: drawing events while the run goes on, because a slow machine would then change the story.
 """
 
 from __future__ import annotations

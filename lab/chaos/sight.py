@@ -1,7 +1,7 @@
 """One look at one node from outside: the kernel as `ip` shows it, the inside of sandboxes, the daemon's rows by its socket.
 
-No code of the daemon reads the kernel here, so that a defect there cannot hide itself. Three dumps are not one moment: whoever judges
-a sight must want to see a thing twice.
+No code of the daemon reads the kernel here, so that a defect there cannot hide itself. Three dumps are not one moment: whoever
+judges a sight must want to see a thing twice.
 """
 
 from __future__ import annotations

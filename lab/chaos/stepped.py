@@ -19,7 +19,7 @@ OFFSET_PATH = Path("/run/chaos-clock")  # in the node, whose /run is its own
 """Seconds, as text, that the daemon's wall clock is off; a missing file means 0."""
 
 
-def stepped_now(_: SystemClock | None = None) -> datetime:
+def stepped_now(_: SystemClock) -> datetime:
     """Aware UTC, off by what the file says now."""
     try:
         offset_s = float(OFFSET_PATH.read_text(encoding="ascii"))
@@ -29,5 +29,5 @@ def stepped_now(_: SystemClock | None = None) -> datetime:
 
 
 if __name__ == "__main__":
-    SystemClock.now = stepped_now  # type: ignore[method-assign]  # the one purpose of this module
+    SystemClock.now = stepped_now  # type: ignore[assignment, method-assign]  # the one purpose of this module
     sys.exit(daemon.main())

@@ -130,3 +130,17 @@ def test_the_cloud_runtime_and_metadata_all_unreachable(made: Rig) -> None:
         made.lab.faults.apply({"unreachable": {"ec2": None, "imds": None}})
     wait_until(lambda: (made.status() or {"cloud": {}})["cloud"].get("reachable", False), what="EC2 is asked again", timeout_s=40)
     made.restart()
+
+
+def test_a_datastore_deleted_under_a_running_daemon(made: Rig) -> None:
+    """The file is gone while we serve: the process ends by itself within 10 s and its successor guesses nothing (I1)."""
+    address = made.add("survivor").address
+    made.node.run(["/bin/sh", "-c", "rm -f /run/vpc-ipamd/state.db*"])
+    assert made.daemon is not None
+    assert made.daemon.wait(12) == 1
+    assert "removed or replaced" in made.log_tail()
+    made.start()
+    assert made.lab.ping(source="host-a", targets=[address])[address]
+    assert made.pool()["quarantined_count"] == 1
+    assert made.cni("DEL", "survivor").ok
+    made.restart()

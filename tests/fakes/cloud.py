@@ -10,7 +10,7 @@ from ipaddress import IPv4Address, IPv4Network
 
 from ipamd.model.cloud import DescribedEni, EniRequest, InstanceIdentity
 from ipamd.model.eni import InstanceLimits
-from ipamd.model.errors import CloudNotFoundError, EniLimitError, IpamError, SubnetExhaustedError
+from ipamd.model.errors import CloudError, CloudNotFoundError, EniLimitError, IpamError, SubnetExhaustedError
 from ipamd.model.ids import EniId, InstanceId, MacAddress, SubnetId
 
 INSTANCE = InstanceId("i-0123456789abcdef0")
@@ -106,6 +106,8 @@ class FakeEc2:
         with self._lock:
             if sum(e.instance_id == instance_id for e in self.enis.values()) >= self.limits.eni_count:
                 raise EniLimitError(f"instance {instance_id} takes no further ENI", details="AttachmentLimitExceeded")
+            if any((e.instance_id, e.device_index) == (instance_id, device_index) for e in self.enis.values()):
+                raise CloudError(f"instance {instance_id} has a device {device_index} already", details="InvalidParameterValue")
             eni = self._eni(eni_id)
             self.enis[eni_id] = replace(
                 eni,

@@ -6,7 +6,7 @@ either: it lives, and the plugin never hears of it. Whoever takes the first list
 What prevents it here: one list proves nothing. After a lost datastore a wired sandbox that the list does not name is
 quarantined, wiring and all (`service/restore.py: _settle_veth`), and `service/follow.py` lists for ever: as soon as the sandbox
 is listed, `service/adopt.py: settle_quarantine` makes its row (I2, I11). A restart in between changes nothing of that: what was
-in doubt stays in doubt, though the new datastore is intact by then.
+in doubt stays in doubt (`_is_in_doubt`), though the new datastore is intact by then and "no row" would else mean "no promise".
 
 Bound: one list interval (10 s, fake) after the sandbox became listable.
 """
@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import pytest
 
-from ipamd.datastore.open import OpenReport
 from ipamd.model.address import AddressState
 from ipamd.service.adopt import AdoptionService
 from ipamd.service.follow import RELIST_WITHOUT_EVENTS_S
+from ipamd.service.restore import RestoreService
 from tests.fakes.node import FakeNode
 
 
@@ -57,11 +57,11 @@ def test_a_sandbox_missing_in_the_first_list_keeps_its_address(node: FakeNode, r
     play(node, restart_count=restart_count)
 
 
-def test_it_loses_its_network_when_the_first_list_is_believed(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A daemon that takes its new, empty datastore for the truth removes the wiring of a living sandbox."""
-    monkeypatch.setattr(OpenReport, "is_intact", property(lambda self: True))
+def test_it_loses_its_network_without_the_doubt(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A daemon that takes its young datastore for the whole truth removes the wiring of a living sandbox at the next start."""
+    monkeypatch.setattr(RestoreService, "_is_in_doubt", lambda self, address: False)
     with pytest.raises(AssertionError, match="lost its network"):
-        play(node)
+        play(node, restart_count=1)
 
 
 def test_it_is_never_heard_of_without_listing_again(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:

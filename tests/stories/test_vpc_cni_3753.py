@@ -6,8 +6,8 @@ primary address went into the pool, a pod got it, and node and pod fought for ev
 #1466, could not be found in the stored issues; upstream_reference 5.1, item 12, says of the code what both would show.)
 
 Here: primary and secondary are told apart where EC2's answer is read, by the ENI's own field and by the flag
-(`cloud/answers._addresses`); the unit of work refuses a primary address (`SqlUnitOfWork._is_fresh`); and the tables refuse it
-(`schema.TRIGGERS`; I6). Each of the three suffices. A primary ENI that is not device 0 keeps the main table, and no new ENI
+(`cloud/answers._addresses`); the unit of work refuses a primary address (`SqlUnitOfWork.put_eni`, `_is_fresh`); and the tables
+refuse it (`schema.TRIGGERS`; I6). Each of the three suffices. A primary ENI that is not device 0 keeps the main table, and no new ENI
 is attached as device 0. Bound: never, that is from start to a full node; 0 s (fake).
 """
 
@@ -22,8 +22,9 @@ import pytest
 
 from ipamd.cloud import answers
 from ipamd.datastore import schema
+from ipamd.datastore.unit_of_work import SqlUnitOfWork
 from ipamd.datastore.view import View
-from ipamd.model.eni import MAIN_TABLE
+from ipamd.model.eni import MAIN_TABLE, Eni
 from ipamd.model.errors import InvariantError, PoolEmptyError
 from tests.fakes.cloud import IDENTITY, INSTANCE, PRIMARY, SUBNET
 from tests.fakes.node import FakeNode
@@ -58,12 +59,12 @@ def play(run_dir: Path, *, is_flagged: bool = False) -> FakeNode:
     node.demand.wait = lambda *, timeout_s, **_: node.clock.advance(timeout_s)  # type: ignore[method-assign]
     try:
         node.bring_up()
-        assert [eni.is_primary for eni in node.datastore.enis()] == [True, False]
         with pytest.raises(PoolEmptyError):
             for number in range(100):
                 node.add(f"s{number}")
                 node.pool.cycle()
         given = recorded(node)
+        assert [eni.is_primary for eni in node.datastore.enis()] == [True, False]
         assert IDENTITY.primary_address not in given.values(), "a sandbox has the node's own address"
         assert {IPv4Address(address) for address in SECONDARY} <= set(given.values())
         assert len(given) == 18, "nine places on each of two ENIs"
@@ -99,7 +100,17 @@ def without_reading(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def without_unit_of_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Second line off: the unit of work knows no primary addresses."""
+    """Second line off: the unit of work asks of no address whether it is a primary one, nor of an ENI."""
+    real_put_eni, real_address = SqlUnitOfWork.put_eni, View.address
+    is_asking: list[bool] = []
+
+    def put_eni(self: SqlUnitOfWork, eni: Eni) -> None:
+        is_asking.append(True)
+        real_put_eni(self, eni)
+        is_asking.clear()
+
+    monkeypatch.setattr(SqlUnitOfWork, "put_eni", put_eni)
+    monkeypatch.setattr(View, "address", lambda self, address: None if is_asking else real_address(self, address))
     monkeypatch.setattr(View, "eni_of_primary", lambda self, address: None)
 
 

@@ -115,7 +115,19 @@ def test_enis_of_another_hand_are_adopted_not_looped_over(node: FakeNode) -> Non
 def test_enis_that_are_not_to_be_managed_are_counted_not_looped_over(node: FakeNode) -> None:
     """Tagged no_manage they give nothing, and the pool knows that the instance is full (I14)."""
     assert play_foreign(node, tags={"node.k8s.amazonaws.com/no_manage": "true"}) == 0
-    assert "3 of 3" in node.demand.outlook().blocked_by or "ENIs that m5.large may have" in node.demand.outlook().blocked_by
+    assert "2 that are not ours to use" in node.demand.outlook().blocked_by
+
+
+def test_an_eni_of_another_hand_takes_its_place_only(node: FakeNode) -> None:
+    """One ENI with no_manage as device 1: the pool attaches its own as device 2, and is refused once at most (design 7)."""
+    attach_by_another_hand(node, 1, tags={"node.k8s.amazonaws.com/no_manage": "true"})
+    for number in range(18):
+        node.add(f"s{number}")
+        node.pool.cycle()
+        node.clock.advance(BOUND_S)
+    assert node.ec2.calls["create_eni"] <= 2
+    assert sorted(eni.device_index for eni in node.datastore.enis() if eni.managed) == [0, 2]
+    node.assert_sound()
 
 
 def test_the_pool_loops_over_them_without_asking_ec2(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:

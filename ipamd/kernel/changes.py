@@ -1,0 +1,152 @@
+"""Changes to the host's own links, addresses, ENI tables and rules, carried out through pyroute2.
+
+This is off the ADD path, so the library speaks netlink here rather than we (docs/adr/0004). It is imported at the first change
+and not before: starting, surveying, DEL, and an audit that finds all well do without it. Looking stays with `survey`, which the
+hot path needs anyway: its dumps notice interruptions (I11), and cost a thirteenth of the library's.
+Rejected: its `netns=` (forks), a socket kept open (pyroute2 ties it to the thread that first used it).
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address
+from typing import TYPE_CHECKING, Literal
+
+from ipamd.kernel import uapi
+from ipamd.kernel.messages import ABSENT, PRESENT
+from ipamd.kernel.netlink import RECEIVE_TIMEOUT_S, describe_errno
+from ipamd.kernel.netns import HostNetns
+from ipamd.model.errors import WiringError
+
+if TYPE_CHECKING:
+    from pyroute2 import AsyncIPRoute
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One call of pyroute2: `subject` is its method, `fields` its arguments in `ip`'s words.
+
+    `step` names it for people; errnos in `tolerated` count as done (what was wanted is so already).
+    """
+
+    step: str
+    subject: Literal["link", "addr", "route", "rule"]
+    command: Literal["set", "add", "replace", "del"]
+    fields: Mapping[str, object] = field(default_factory=dict)
+    tolerated: frozenset[int] = frozenset()
+
+
+def carry_out(host: HostNetns, changes: Sequence[Change], *, what: str) -> None:
+    """Make changes in the host's namespace, in order; goes on after one that the kernel refused. None: nothing is imported.
+
+    Raises: WiringError for the first refusal, naming its step, or if the kernel does not answer.
+    Concurrency: safe from any thread; the socket and its event loop live for this call in this thread.
+    """
+    if not changes:
+        return
+    import asyncio
+
+    from pyroute2 import AsyncIPRoute
+
+    async def run() -> None:
+        async with AsyncIPRoute(ext_ack=True) as route:
+            for change in changes:
+                # pyroute2 puts a socket's error where nobody waits for it: without a bound it would be waited for for ever
+                async with asyncio.timeout(RECEIVE_TIMEOUT_S):
+                    refused.append(await _refusal(route, change, what))
+
+    refused: list[WiringError | None] = []
+    try:
+        with host.entered():
+            asyncio.run(run())
+    except (OSError, TimeoutError) as exc:
+        step = changes[min(len(refused), len(changes) - 1)].step
+        details = f"{exc or type(exc).__name__} within {RECEIVE_TIMEOUT_S} s; it is tried again"
+        raise WiringError(f"{what}: {step}: the kernel's answer was lost", details=details) from exc
+    for error in refused:
+        if error is not None:
+            raise error
+
+
+async def _refusal(route: AsyncIPRoute, change: Change, what: str) -> WiringError | None:
+    """Make one change; why it was refused, unless that is tolerated."""
+    from pyroute2.netlink.exceptions import NetlinkError
+
+    try:
+        await getattr(route, change.subject)(change.command, **change.fields)
+    except NetlinkError as exc:
+        if exc.code in change.tolerated:
+            return None
+        error = WiringError(f"{what}: {change.step} failed", details=f"{describe_errno(exc.code)}: {exc.args[1]}")
+        error.__cause__ = exc
+        return error
+    return None
+
+
+def set_mtu(index: int, mtu: int, *, who: str) -> Change:
+    """Set a link's MTU in bytes."""
+    return Change(f"set MTU of {who}", "link", "set", {"index": index, "mtu": mtu})
+
+
+def raise_link(index: int, *, who: str) -> Change:
+    """Take a link up."""
+    return Change(f"raise {who}", "link", "set", {"index": index, "state": "up"})
+
+
+def add_address(index: int, address: IPv4Address, length: int, *, who: str) -> Change:
+    """Add an address, without the connected route in main that the kernel would make; present is fine."""
+    fields = {"index": index, "address": str(address), "prefixlen": length, "flags": uapi.IFA_F_NOPREFIXROUTE}
+    return Change(f"add address {address}/{length} to {who}", "addr", "add", fields, PRESENT)
+
+
+def delete_address(index: int, address: IPv4Address, length: int, *, who: str) -> Change:
+    """Remove an address from a link; absent is fine."""
+    fields = {"index": index, "address": str(address), "prefixlen": length}
+    return Change(f"delete address {address}/{length} from {who}", "addr", "del", fields, ABSENT)
+
+
+def put_route(destination: IPv4Address | None, *, index: int, table: int, step: str, via: IPv4Address | None = None) -> Change:
+    """Put a route to one address (None: the default route) in place of the one there is; scope link unless `via` a next hop."""
+    fields = _route(destination, 32, table) | {"oif": index, "proto": "static"}
+    fields |= {"scope": "link"} if via is None else {"scope": "universe", "gateway": str(via)}
+    return Change(step, "route", "replace", fields)
+
+
+def delete_route(destination: IPv4Address | None, length: int, *, index: int, table: int, metric: int, step: str) -> Change:
+    """Remove one route through a link, whatever its scope, type and protocol; absent is fine. `index` or `metric` 0: any."""
+    fields = _route(destination, length, table) | {"scope": "nowhere", "proto": 0, "type": 0}
+    fields |= {"oif": index} if index else {}
+    fields |= {"priority": metric} if metric else {}
+    return Change(step, "route", "del", fields, ABSENT)
+
+
+def add_rule(priority: int, *, table: int, source: IPv4Address | None = None, mark: int = 0) -> Change:
+    """Add a rule for a source address (/32) or a mark, which is its own mask; present is fine."""
+    fields, words = _rule(priority, table, source, mark)
+    return Change(f"add rule {words}", "rule", "add", fields, PRESENT)
+
+
+def delete_rule(priority: int, *, table: int, source: IPv4Address | None = None, mark: int = 0) -> Change:
+    """Remove one rule, selected as for `add_rule`; absent is fine."""
+    fields, words = _rule(priority, table, source, mark)
+    return Change(f"delete rule {words}", "rule", "del", fields, ABSENT)
+
+
+def _route(destination: IPv4Address | None, length: int, table: int) -> dict[str, object]:
+    prefix = f"{destination}/{length}" if destination is not None else "default"
+    return {"family": socket.AF_INET, "dst": prefix, "table": table}  # pyroute2 cannot tell the family of "default"
+
+
+def _rule(priority: int, table: int, source: IPv4Address | None, mark: int) -> tuple[Mapping[str, object], str]:
+    """Describe a rule to pyroute2, and as `ip rule` spells it."""
+    fields: dict[str, object] = {"priority": priority, "table": table}
+    words = str(priority)
+    if source:
+        fields["src"] = str(source)
+        words += f" from {source}"
+    if mark:
+        fields |= {"fwmark": mark, "fwmask": mark}
+        words += f" fwmark {mark:#x}/{mark:#x}"
+    return fields, f"{words} lookup {'main' if table == uapi.RT_TABLE_MAIN else table}"
