@@ -17,7 +17,7 @@ from bench.stage import Stage
 from lab.node.node import REPOSITORY
 
 IMPORTS = "import ipamd.daemon, ipamd.bootstrap, ipamd.startup, ipamd.rpc.server, ipamd.metrics"
-"""What the daemon imports on its way to ready; floor of its memory and of its start."""
+"""What the daemon imports before it serves; boto3 comes later, in the background. Floor of its memory and of its start."""
 
 
 def measure(stage: Stage, scale: Scale) -> list[Figure]:

@@ -1,7 +1,7 @@
-"""Every netlink message that we send, as one function each: from values to bytes, no I/O.
+"""Every netlink message that wiring and looking send, as one function each: from values to bytes, no I/O.
 
 Additions carry CREATE|EXCL where a second copy would be somebody else's, CREATE|REPLACE where ours is the only truth; removals
-tolerate "not there". Rejected: RTM_NEWLINK with NLM_F_REPLACE, which changes a stranger's link of the same name.
+tolerate "not there". What is off the ADD path is not here: `changes` has pyroute2 pack it. Rejected: RTM_NEWLINK with NLM_F_REPLACE, which changes a stranger's link of the same name.
 """
 
 from __future__ import annotations
@@ -65,15 +65,11 @@ def get_link(name: str) -> Message:
     return Message(f"look at link {name}", uapi.RTM_GETLINK, 0, body)
 
 
-def change_link(
-    index: int, *, step: str, is_up: bool | None = None, alias: str = "", mtu: int = 0, group: int | None = None
-) -> Message:
-    """Change a link: state, ifalias (at most 255 bytes), MTU in bytes, group; what is not given stays."""
+def change_link(index: int, *, step: str, is_up: bool | None = None, alias: str = "", group: int | None = None) -> Message:
+    """Change a link: state, ifalias (at most 255 bytes), group; what is not given stays."""
     flags = uapi.IFF_UP if is_up else 0
     change = 0 if is_up is None else uapi.IFF_UP
     body = _LINK.pack(_AF_UNSPEC, 0, index, flags, change)
-    if mtu:
-        body += _u32(uapi.IFLA_MTU, mtu)
     if alias:
         body += attribute(uapi.IFLA_IFALIAS, alias.encode())  # its length is the attribute's: no terminator
     if group is not None:
@@ -99,21 +95,11 @@ def delete_group(group: int) -> Message:
     return Message(f"delete links of group {group:#x}", uapi.RTM_DELLINK, 0, body, ABSENT)
 
 
-def add_address(index: int, address: IPv4Address, *, length: int, step: str, with_prefix_route: bool = True) -> Message:
-    """Add an address of global scope; EEXIST if the link has it.
-
-    Without `with_prefix_route` the kernel makes no connected route in main (IFA_F_NOPREFIXROUTE).
-    """
-    flags = 0 if with_prefix_route else uapi.IFA_F_NOPREFIXROUTE
+def add_address(index: int, address: IPv4Address, *, length: int, step: str) -> Message:
+    """Add an address of global scope; EEXIST if the link has it."""
     body = _ADDRESS.pack(_AF_INET, length, 0, uapi.RT_SCOPE_UNIVERSE, index)
     body += attribute(uapi.IFA_LOCAL, address.packed) + attribute(uapi.IFA_ADDRESS, address.packed)
-    return Message(step, uapi.RTM_NEWADDR, _ADD, body + _u32(uapi.IFA_FLAGS, flags))
-
-
-def delete_address(index: int, address: IPv4Address, *, length: int, step: str) -> Message:
-    """Remove an address from a link; absent is fine."""
-    body = _ADDRESS.pack(_AF_INET, length, 0, 0, index) + attribute(uapi.IFA_LOCAL, address.packed)
-    return Message(step, uapi.RTM_DELADDR, 0, body, ABSENT)
+    return Message(step, uapi.RTM_NEWADDR, _ADD, body)
 
 
 def add_route(
@@ -122,19 +108,16 @@ def add_route(
     index: int,
     step: str,
     via: IPv4Address | None = None,
-    table: int = uapi.RT_TABLE_MAIN,
-    is_replacing: bool = False,
 ) -> Message:
-    """Add a route to one address (/32), or the default route for None; scope link unless `via` a next hop.
+    """Add a route of main to one address (/32), or the default route for None; scope link unless `via` a next hop.
 
-    EEXIST if the table has one to the same destination, unless `is_replacing`.
+    EEXIST if there is one to the same destination.
     """
     scope = uapi.RT_SCOPE_LINK if via is None else uapi.RT_SCOPE_UNIVERSE
-    body = _route_body(destination, length=32, table=table, scope=scope, protocol=uapi.RTPROT_STATIC)
+    body = _route_body(destination, length=32, table=uapi.RT_TABLE_MAIN, scope=scope, protocol=uapi.RTPROT_STATIC)
     if via is not None:
         body += attribute(uapi.RTA_GATEWAY, via.packed)
-    flags = _PUT if is_replacing else _ADD
-    return Message(step, uapi.RTM_NEWROUTE, flags, body + _u32(uapi.RTA_OIF, index))
+    return Message(step, uapi.RTM_NEWROUTE, _ADD, body + _u32(uapi.RTA_OIF, index))
 
 
 def delete_route(destination: IPv4Address | None, *, length: int, table: int, index: int, step: str, metric: int = 0) -> Message:
@@ -154,29 +137,17 @@ def add_neighbour(index: int, address: IPv4Address, *, mac: str, step: str) -> M
     return Message(step, uapi.RTM_NEWNEIGH, _PUT, body)
 
 
-def add_rule(
-    priority: int,
-    *,
-    table: int,
-    source: IPv4Address | None = None,
-    destination: IPv4Address | None = None,
-    mark: int = 0,
-) -> Message:
-    """Add a rule; one that is there is fine. `source` and `destination` are /32, `mark` is its own mask."""
-    body, words = _rule(priority, table, source, destination, mark)
+def add_rule(priority: int, *, table: int, source: IPv4Address | None = None, destination: IPv4Address | None = None) -> Message:
+    """Add a rule; one that is there is fine. `source` and `destination` are /32."""
+    body, words = _rule(priority, table, source, destination)
     return Message(f"add rule {words}", uapi.RTM_NEWRULE, _ADD, body, PRESENT)
 
 
 def delete_rule(
-    priority: int,
-    *,
-    table: int,
-    source: IPv4Address | None = None,
-    destination: IPv4Address | None = None,
-    mark: int = 0,
+    priority: int, *, table: int, source: IPv4Address | None = None, destination: IPv4Address | None = None
 ) -> Message:
     """Remove one rule, selected as for `add_rule`; absent is fine."""
-    body, words = _rule(priority, table, source, destination, mark)
+    body, words = _rule(priority, table, source, destination)
     return Message(f"delete rule {words}", uapi.RTM_DELRULE, 0, body, ABSENT)
 
 
@@ -211,7 +182,7 @@ def dump_neighbours() -> Message:
     return Message("the look at neighbours", uapi.RTM_GETNEIGH, 0, _NEIGHBOUR.pack(_AF_INET, 0, 0, 0, 0))
 
 
-def _rule(priority: int, table: int, source: IPv4Address | None, destination: IPv4Address | None, mark: int) -> tuple[bytes, str]:
+def _rule(priority: int, table: int, source: IPv4Address | None, destination: IPv4Address | None) -> tuple[bytes, str]:
     """Pack a rule and spell it as `ip rule` does."""
     small = table if table < 256 else uapi.RT_TABLE_UNSPEC
     lengths = (32 if destination else 0, 32 if source else 0)
@@ -223,9 +194,6 @@ def _rule(priority: int, table: int, source: IPv4Address | None, destination: IP
     if source:
         body += attribute(uapi.FRA_SRC, source.packed)
         words += f" from {source}"
-    if mark:
-        body += _u32(uapi.FRA_FWMARK, mark) + _u32(uapi.FRA_FWMASK, mark)
-        words += f" fwmark {mark:#x}/{mark:#x}"
     body += _u32(uapi.FRA_PRIORITY, priority) + _u32(uapi.FRA_TABLE, table)
     return body, f"{words} lookup {'main' if table == uapi.RT_TABLE_MAIN else table}"
 

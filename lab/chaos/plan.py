@@ -2,7 +2,7 @@
 
 Pure. An event says what to do and with which luck (`pick` in [0, 1)), never with which address: those are known only when it
 runs. Every event stands alone (a removal of a pod that is not there does nothing), so that any subset of a plan is a plan: that
-is what makes shrinking possible. Rejected: drawing events while the run goes on, because a slow machine would then change the story.
+is what makes shrinking possible. Rejected: drawing events while the run goes on; a slow machine would then change the story.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PODS_MOST = 16
 """Ours, per node: two ENIs of an m5.large are needed for them, and two cores can keep them running."""
 
 POD_GAP_S = 1.4
-MISHAP_GAP_S = 4.5
+MISHAP_GAP_S = 2.5
 """Mean seconds between two pod events of a node, and between two mishaps. Ours: a sandbox takes 0.3 s of a core here, a
 restart of the daemon a second; the machine must be busy and not late."""
 

@@ -66,9 +66,7 @@ def test_a_dead_sandbox_keeps_an_address_without_the_lock(node: FakeNode, monkey
         play_crossing(node)
 
 
-def test_the_overtaken_add_is_refused_by_the_constraint_without_the_lock(
-    node: FakeNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_overtaken_add_is_refused_by_the_constraint_without_the_lock(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the other order the second line holds: the commit is refused, the ADD undone, and nothing leaks (I4, I5)."""
     switch_off_locks(monkeypatch)
     with pytest.raises(InvariantError, match="DEL was done"):

@@ -24,7 +24,9 @@ from tests.fakes.node import FakeNode
 from tests.stories.wire import ask
 
 
-def refusing_once(transaction: Callable[[], AbstractContextManager[UnitOfWork]]) -> Callable[[], AbstractContextManager[UnitOfWork]]:
+def refusing_once(
+    transaction: Callable[[], AbstractContextManager[UnitOfWork]],
+) -> Callable[[], AbstractContextManager[UnitOfWork]]:
     """A disk that is full at the first write."""
     refusals = [DatastoreError("disk full")]
 

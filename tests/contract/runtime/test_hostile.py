@@ -1,0 +1,139 @@
+"""Answers that no runtime should give and some do: each is an error, none is a short list (I11)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+
+import grpc
+import pytest
+
+from ipamd.model.errors import EventsUnsupportedError, RuntimeUnreachableError
+from ipamd.model.sandbox import EventKind
+from ipamd.pb import cri_pb2
+from ipamd.runtime.cri import MAX_MESSAGE_BYTES, CriRuntime
+from tests.contract.runtime.conftest import Listener
+from tests.contract.runtime.server import CutOffCri, FakeCri, event, pod_sandbox
+
+MIB = 1024 * 1024
+
+
+def list_bytes(*, count: int, padding_bytes: int) -> bytes:
+    """A list of `count` sandboxes, each with a long annotation."""
+    items = [pod_sandbox(f"s{number}", padding_bytes=padding_bytes) for number in range(count)]
+    return cri_pb2.ListPodSandboxResponse(items=items).SerializeToString()
+
+
+def test_a_list_of_20_mib_is_read_whole(server: FakeCri, cri: CriRuntime) -> None:
+    """Crowded nodes send more than the 16 MiB that are CRI's custom, and far more than gRPC's default of 4."""
+    answer = list_bytes(count=200, padding_bytes=MIB // 10)
+    assert len(answer) > 19 * MIB
+    server.list_answer = lambda: answer
+    assert len(cri.sandboxes()) == 200
+
+
+def test_a_list_beyond_our_limit_is_refused_whole(server: FakeCri, cri: CriRuntime) -> None:
+    """Memory is bounded; the message says how large a list may be and what to do."""
+    answer = list_bytes(count=1, padding_bytes=MAX_MESSAGE_BYTES)
+    server.list_answer = lambda: answer
+    with pytest.raises(RuntimeUnreachableError, match=r"larger than 64 MiB.*nothing is freed"):
+        cri.sandboxes()
+    server.list_answer = None
+    assert cri.sandboxes() == ()
+
+
+@pytest.mark.parametrize("ends_with_success", [False, True])
+def test_a_list_that_is_cut_off_is_an_error(tmp_path: Path, ends_with_success: bool) -> None:
+    """The connection dies inside the message, or the call ends with success before the message is whole."""
+    server = CutOffCri(str(tmp_path / "cri.sock"), ends_with_success=ends_with_success)
+    with closing(server), closing(CriRuntime(socket=str(tmp_path / "cri.sock"), call_timeout_s=2.0)) as cri:
+        began = time.monotonic()
+        with pytest.raises(RuntimeUnreachableError, match="did not answer ListPodSandbox"):
+            cri.sandboxes()
+        assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize("answer", [b"\x0a\xff", list_bytes(count=3, padding_bytes=0)[:-2], b"\x0a\x04\x0a\x02\xff\xfe"])
+def test_bytes_that_are_no_list_are_an_error(server: FakeCri, cri: CriRuntime, answer: bytes) -> None:
+    """Garbage, a message cut inside a field, an ID that is not text."""
+    server.list_answer = lambda: answer
+    with pytest.raises(RuntimeUnreachableError):
+        cri.sandboxes()
+
+
+@pytest.mark.parametrize("sandbox_id", ["", "../../etc", "a b"])
+def test_a_sandbox_without_a_usable_id_spoils_the_list(server: FakeCri, cri: CriRuntime, sandbox_id: str) -> None:
+    """Which sandbox it is cannot be known: it may be any of ours, so the whole list is not believed."""
+    server.run("good")
+    server.sandboxes["bad"] = pod_sandbox(sandbox_id)
+    with pytest.raises(RuntimeUnreachableError, match="without a usable ID"):
+        cri.sandboxes()
+
+
+def test_a_state_that_we_do_not_know_is_a_reason_to_keep(server: FakeCri, cri: CriRuntime) -> None:
+    """A later CRI may have more states: the sandbox exists in each of them."""
+    server.list_answer = lambda: cri_pb2.ListPodSandboxResponse(items=[cri_pb2.PodSandbox(id="a", state=7)]).SerializeToString()
+    assert [each.container_id for each in cri.sandboxes()] == ["a"]
+
+
+def test_a_slow_list_ends_at_its_deadline(server: FakeCri, cri: CriRuntime) -> None:
+    """A runtime that hangs does not hang us."""
+    server.hold_list = threading.Event()
+    began = time.monotonic()
+    with pytest.raises(RuntimeUnreachableError, match="DEADLINE_EXCEEDED"):
+        cri.sandboxes()
+    assert 0.9 < time.monotonic() - began < 5
+
+
+def test_a_stream_that_dies_with_an_error_says_which(server: FakeCri, cri: CriRuntime) -> None:
+    """What was sent before it died was heard."""
+    listener = Listener(cri)
+    listener.wait_open()
+    server.emit("a", cri_pb2.CONTAINER_CREATED_EVENT, sandbox_id="a")
+    server.send(grpc.StatusCode.INTERNAL)
+    error = listener.wait_end()
+    assert "INTERNAL: so it was told" in str(error)
+    assert [each.container_id for each in listener.heard] == ["", "a"]
+
+
+def test_an_event_that_is_no_event_breaks_the_stream_and_nothing_else(server: FakeCri, cri: CriRuntime) -> None:
+    """Garbage on the stream is one broken stream."""
+    listener = Listener(cri)
+    listener.wait_open()
+    server.send(b"\x0a\xff")
+    assert isinstance(listener.wait_end(), RuntimeUnreachableError)
+    assert cri.sandboxes() == ()
+
+
+def test_strange_events_are_hints_like_any_other(server: FakeCri, cri: CriRuntime) -> None:
+    """An unknown type, an event that names nothing, and a container's event, which names its sandbox."""
+    listener = Listener(cri)
+    listener.wait_open()
+    server.emit("a", 9, sandbox_id="a")
+    server.send(event("", cri_pb2.CONTAINER_CREATED_EVENT))
+    server.emit("app", cri_pb2.CONTAINER_STARTED_EVENT, sandbox_id="a")
+    heard = [(each.container_id, each.sandbox_id, each.kind) for each in listener.wait_heard(3)]
+    assert heard == [("a", "a", EventKind.OTHER), ("", "", EventKind.CREATED), ("app", "a", EventKind.STARTED)]
+    cri.cancel_events()
+    listener.wait_end()
+
+
+def test_a_stream_that_ends_at_once_is_no_stream(server: FakeCri, cri: CriRuntime) -> None:
+    """CRI-O without enable_pod_events ends the call with success: that is a runtime without events, not one that broke."""
+    server.ends_stream_at_once = True
+    error = Listener(cri).wait_end()
+    assert isinstance(error, EventsUnsupportedError)
+    assert "enable_pod_events" in str(error)
+
+
+def test_a_list_goes_on_beside_an_open_stream(server: FakeCri, cri: CriRuntime) -> None:
+    """A silent stream holds up nothing."""
+    listener = Listener(cri)
+    listener.wait_open()
+    for number in range(20):
+        server.run(f"s{number}")
+        assert len(cri.sandboxes()) == number + 1
+    cri.cancel_events()
+    listener.wait_end()
