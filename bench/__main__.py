@@ -19,7 +19,7 @@ from pathlib import Path
 from bench import cold, daemon_part, idle, machine, plugin, restart, whole
 from bench.figures import Figure, report, table
 from bench.scale import FULL, QUICK, Scale
-from bench.stage import BenchError, Stage
+from bench.stage import REFERENCE_PATH, BenchError, Stage
 from lab.lab import missing_requirements
 from lab.node.node import PLUGIN_PATH
 
@@ -112,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         wanted = selected(options.only)
     except ValueError as exc:
         parser.error(str(exc))
-    missing = missing_requirements(containerd=False)
+    missing = missing_requirements(containerd=False) or missing_references()
     if missing:
         sys.exit(f"bench: {missing}")
     facts = machine.facts(plugin.PYTHON)
@@ -127,6 +127,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, failure in run.failures.items():
         print(f"\nNOT MEASURED: {name}: {failure}")
     return 1 if run.failures else 0
+
+
+def missing_references() -> str:
+    """Say in one sentence which program to compare with is absent; "" if none is."""
+    absent = [path for path in (REFERENCE_PATH, plugin.LOOPBACK, str(plugin.PYTHON)) if not Path(path).exists()]
+    packages = "containernetworking-plugins python3"
+    return f"no {', '.join(absent)} to compare with: apt-get install {packages}" if absent else ""
 
 
 def selected(names: Sequence[str] | None) -> frozenset[str]:

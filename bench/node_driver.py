@@ -10,22 +10,18 @@ the kernel tears them down in the background under the very lock that the next p
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from bench.namespaces import FOLDER, make_all, make_netns, netns_path, remove_all
 from cni_plugin import _cni, client, envelope
 
-CLONE_NEWNET = 0x40000000  # linux/sched.h
-MS_BIND, MNT_DETACH = 0x1000, 2  # linux/mount.h
-FOLDER = Path("/run/bench")
 RUN_DIR = "/run/vpc-ipamd"
 IFNAME = "eth0"
 CONFIGS = {
@@ -53,8 +49,6 @@ CALL_DEADLINE_MS = 5000
 SYSTEM: Any = _cni
 """The plugin's seam to the system, used as its client uses it; Any, because a module is not matched against its Protocol here."""
 
-_libc = ctypes.CDLL(None, use_errno=True)
-
 
 class PluginFailed(Exception):
     """A plugin ended with an error; the text is what it printed."""
@@ -71,7 +65,7 @@ def cycles(*, plugins: dict[str, str], rounds: int, settle_s: float, tag: str) -
     found: dict[str, Any] = {path: {"ADD": [], "DEL": [], "ids": []} for path in plugins}
     work = [[(path, _container_id(tag, number, path)) for path in plugins] for number in range(rounds)]
     names = [container_id for each in work for _, container_id in each]
-    _make_all(names)
+    make_all(names)
     try:
         for number, each in enumerate(work):
             turn = number % len(each)
@@ -82,7 +76,7 @@ def cycles(*, plugins: dict[str, str], rounds: int, settle_s: float, tag: str) -
             for path, container_id in each:
                 found[path]["ids"].append(container_id)
     finally:
-        _remove_all(names)
+        remove_all(names)
     return found
 
 
@@ -95,12 +89,12 @@ def bursts(*, plugins: dict[str, str], rounds: int, count: int, settle_s: float,
     for number in range(rounds):
         for path, kind in plugins.items():
             ids = [_container_id(tag, number * count + index, path) for index in range(count)]
-            _make_all(ids)
+            make_all(ids)
             try:
                 found[path].append(_timed(partial(_run_all, "ADD", path, kind, ids)))
                 _run_all("DEL", path, kind, ids)
             finally:
-                _remove_all(ids)
+                remove_all(ids)
             time.sleep(settle_s)
     return found
 
@@ -108,7 +102,7 @@ def bursts(*, plugins: dict[str, str], rounds: int, count: int, settle_s: float,
 def attach(*, path: str, count: int, tag: str) -> list[str]:
     """Attach `count` sandboxes that stay, one after the other. Returns: their container IDs."""
     ids = [_container_id(tag, number, path) for number in range(count)]
-    _make_all(ids)
+    make_all(ids)
     for container_id in ids:
         _run_one("ADD", path, "vpc", container_id)
     return ids
@@ -120,7 +114,7 @@ def storm(*, path: str, count: int, tag: str, deadline_s: float) -> dict[str, An
     Returns: monotonic "started" and "ended" (s), "refusals" (count), "ids". Raises: PluginFailed if the deadline passes.
     """
     ids = [_container_id(tag, number, path) for number in range(count)]
-    _make_all(ids)
+    make_all(ids)
     started = time.monotonic()
     running = {_spawn("ADD", path, "vpc", container_id): container_id for container_id in ids}
     waiting: list[tuple[float, str]] = []
@@ -148,7 +142,7 @@ def first_served(*, delete_id: str, add_id: str, deadline_s: float) -> dict[str,
     Not through the plugin: while the daemon is away that spools a DEL and succeeds, which is not the daemon's doing.
     Returns: {"DEL": monotonic s of the first success, "ADD": the same}. Raises: PluginFailed with the last refusal.
     """
-    _make_netns(add_id)
+    make_netns(add_id)
     return {
         verb: _ask_until_served(_request(verb, container_id), time.monotonic() + deadline_s)
         for verb, container_id in (("DEL", delete_id), ("ADD", add_id))
@@ -178,7 +172,7 @@ def _request(verb: str, container_id: str) -> bytes:
     return envelope.encode_request(
         verb,
         container_id=container_id.encode(),
-        netns=str(_netns(container_id)).encode(),
+        netns=str(netns_path(container_id)).encode(),
         ifname=IFNAME.encode(),
         config=json.dumps(CONFIGS["vpc"]).encode(),
         plugin_version="bench",
@@ -206,7 +200,7 @@ def _spawn(verb: str, path: str, kind: str, container_id: str) -> int:
         "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
         "CNI_COMMAND": verb,
         "CNI_CONTAINERID": container_id,
-        "CNI_NETNS": str(_netns(container_id)),
+        "CNI_NETNS": str(netns_path(container_id)),
         "CNI_IFNAME": IFNAME,
         "CNI_PATH": "/usr/lib/cni",
     }
@@ -232,39 +226,6 @@ def _timed(function: Callable[[], None]) -> float:
 def _container_id(tag: str, number: int, path: str) -> str:
     """64 characters, as CRI sandbox IDs have."""
     return f"{tag}-{Path(path).name}-{number}-".ljust(64, "0")
-
-
-def _netns(container_id: str) -> Path:
-    return FOLDER / f"{container_id}.net"
-
-
-def _make_all(container_ids: Sequence[str]) -> None:
-    for container_id in container_ids:
-        _make_netns(container_id)
-
-
-def _make_netns(container_id: str) -> None:
-    """Bind a fresh network namespace to a file, as a container runtime does; the thread that unshared it ends."""
-    failed: list[OSError] = []
-
-    def make() -> None:
-        path = _netns(container_id)
-        path.touch()
-        if _libc.unshare(CLONE_NEWNET) or _libc.mount(b"/proc/thread-self/ns/net", str(path).encode(), None, MS_BIND, None):
-            failed.append(OSError(ctypes.get_errno(), f"namespace {path}"))
-
-    thread = threading.Thread(target=make)
-    thread.start()
-    thread.join()
-    if failed:
-        raise failed[0]
-
-
-def _remove_all(container_ids: Sequence[str]) -> None:
-    for container_id in container_ids:
-        _libc.umount2(str(_netns(container_id)).encode(), MNT_DETACH)
-        _netns(container_id).unlink(missing_ok=True)
-        (FOLDER / f"{container_id}.out").unlink(missing_ok=True)
 
 
 JOBS: dict[str, Callable[..., Any]] = {

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 STDIN = 0
 CONFIG_BYTES_MAX = 1 << 20  # ours: a conflist has a few KB, GC's list of attachments about 100 bytes each
-CONTAINER_ID_BYTES_MAX = 256  # ours: CRI sandbox IDs have 64
+CONTAINER_ID_BYTES_MAX = 200  # as the daemon has it: with 200 an identity fits the ifalias; CRI IDs have 64
 NETNS_BYTES_MAX = 4096  # Linux PATH_MAX
 IFNAME_BYTES_MAX = 15  # Linux IFNAMSIZ less the NUL
 READ_BYTES = 16384  # ours, as in `client.py`

@@ -243,18 +243,18 @@ def build(settings: Settings) -> App:
     host_audit = HostAudit(
         datastore=datastore,
         hostnet=hostnet,
+        metadata=metadata,
         wiring=wiring,
         adoption=adoption,
         enis=enis,
         locks=locks,
         health=health,
         clock=clock,
-        mtu=network.sandbox_mtu,
     )
     services = Services(
         attach=attach,
         detach=detach,
-        check=CheckService(datastore=datastore, wiring=wiring, locks=locks, mtu=network.sandbox_mtu),
+        check=CheckService(datastore=datastore, wiring=wiring, locks=locks),
         gc=GcService(datastore=datastore, runtime=runtime, detach=detach, clock=clock),
     )
     metrics = Metrics()

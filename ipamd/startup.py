@@ -143,7 +143,7 @@ class StartUp:
             comparison = app.enis.compare_with_ec2(identity)
             limits = app.ec2.instance_limits(identity.instance_type)
             stage.detail = f"{comparison}; limits from {limits.source}: {limits.eni_count} x {limits.ipv4_per_eni}"
-        app.facts.set_cloud(reachable=True, detail=str(comparison))
+        app.facts.set_cloud(reachable=True, detail=f"last compared at start: {comparison}")
         app.health.regain("ec2")
         self._set_up_node(identity)
         if app.health.phase is Phase.SERVING:  # late: restore has gone on without us

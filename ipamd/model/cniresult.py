@@ -86,6 +86,17 @@ def result_differences(prev_result: JsonObject, *, ifname: str, address: IPv4Add
     return problems
 
 
+def wired_mtu(stored: bytes, host_veth: str) -> int:
+    """The MTU that a sandbox was wired with, from its stored result: settings may have changed since.
+
+    Raises: InvalidConfigError if the result does not tell.
+    """
+    for interface in json.loads(stored).get("interfaces", ()):
+        if interface.get("name") == host_veth and "mtu" in interface:
+            return int(interface["mtu"])
+    raise InvalidConfigError(f"the stored result does not tell the MTU of {host_veth}")
+
+
 def _as_lists(result: JsonObject) -> dict[str, Any]:
     copied = copy.deepcopy(dict(result))
     for section in ("interfaces", "ips", "routes"):

@@ -53,7 +53,7 @@ class Eni:
 
     @property
     def route_table(self) -> int:
-        """The kernel routing table that carries this ENI's traffic: the main one for the primary ENI, whatever its device index."""
+        """The kernel routing table of this ENI's traffic: the main one for the primary ENI, whatever its device index."""
         return MAIN_TABLE if self.is_primary else route_table(self.device_index, self.network_card)
 
 

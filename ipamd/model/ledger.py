@@ -28,7 +28,6 @@ class LedgerEvent(StrEnum):
     QUARANTINED = "quarantined"
     SETTLED = "settled"
     TOMBSTONED = "tombstoned"
-    REFUSED = "refused"
     KEPT = "kept"
     REAPED = "reaped"
     REPAIRED = "repaired"

@@ -24,7 +24,7 @@ from ipamd.service.cooling import Cooling
 from ipamd.service.demand import Demand
 from ipamd.service.explain import ExplainService
 from ipamd.service.follow import FollowerView
-from ipamd.service.health import Health, Phase
+from ipamd.service.health import Health
 from ipamd.service.pool import PoolService
 
 HISTORY_LIMIT_DEFAULT = 100
@@ -72,7 +72,7 @@ class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
         reply = pb.GetStatusReply(
             version=sources.version,
             instance_id=sources.instance_id(),
-            alive=health.phase is not Phase.DRAINING,
+            alive=True,
             ready=health.is_ready,
             phase=health.phase,
             uptime_s=health.uptime_s(),

@@ -59,20 +59,12 @@ class CriRuntime:
 
     def info(self) -> RuntimeInfo:
         """Ask who answers, with a short deadline: this is on the way to ready."""
-        stub = self._stub()
-        try:
-            reply = stub.Version(cri_pb2.VersionRequest(version="v1"), timeout=PROBE_TIMEOUT_S)
-        except grpc.RpcError as error:
-            raise unreachable(error, call="Version", socket=self._socket) from error
+        reply = self._ask("Version", cri_pb2.VersionRequest(version="v1"), PROBE_TIMEOUT_S)
         return RuntimeInfo(name=reply.runtime_name, version=reply.runtime_version, socket=self._socket)
 
     def sandboxes(self) -> tuple[Sandbox, ...]:
         """List every sandbox in any state, in the runtime's order."""
-        stub = self._stub()
-        try:
-            reply = stub.ListPodSandbox(cri_pb2.ListPodSandboxRequest(), timeout=self._call_timeout_s)
-        except grpc.RpcError as error:
-            raise unreachable(error, call="ListPodSandbox", socket=self._socket) from error
+        reply = self._ask("ListPodSandbox", cri_pb2.ListPodSandboxRequest(), self._call_timeout_s)
         return tuple(_sandbox(item) for item in reply.items)
 
     def events(self) -> Iterator[SandboxEvent]:
@@ -109,6 +101,20 @@ class CriRuntime:
             channel, self._channel = self._channel, None
         if channel is not None:
             channel.close()
+
+    def _ask(self, call: str, request: Any, timeout_s: float) -> Any:
+        """Make one unary call: a complete answer, or an error."""
+        stub = self._stub()
+        try:
+            reply = getattr(stub, call)(request, timeout=timeout_s)
+        except grpc.RpcError as error:
+            raise unreachable(error, call=call, socket=self._socket) from error
+        if reply is None:  # grpcio's answer when the message was cut off and the call still ended with success
+            raise RuntimeUnreachableError(
+                f"the container runtime at {self._socket} did not answer {call} to the end",
+                details="its message was cut off; nothing is freed until a whole one comes",
+            )
+        return reply
 
     def _await_open(self, stub: Any, call: Any) -> None:
         """Return when the stream is open as far as can be known, or raise.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ipamd.model.attachment import WiringSpec
-from ipamd.model.cniresult import result_differences
+from ipamd.model.cniresult import result_differences, wired_mtu
 from ipamd.model.errors import CheckFailedError, UnknownAttachmentError
 from ipamd.model.request import AttachRequest
 from ipamd.ports import Datastore, Wiring
@@ -14,11 +14,10 @@ from ipamd.service.keylock import KeyLocks
 class CheckService:
     """CHECK."""
 
-    def __init__(self, *, datastore: Datastore, wiring: Wiring, locks: KeyLocks, mtu: int) -> None:
+    def __init__(self, *, datastore: Datastore, wiring: Wiring, locks: KeyLocks) -> None:
         self._datastore = datastore
         self._wiring = wiring
         self._locks = locks
-        self._mtu = mtu
 
     def check_sandbox(self, request: AttachRequest, *, deadline: Deadline) -> None:
         """Compare a sandbox with its record.
@@ -43,7 +42,7 @@ class CheckService:
                 route_table=known.route_table,
                 host_veth=known.host_veth,
                 netns=request.netns,
-                mtu=self._mtu,
+                mtu=wired_mtu(known.result, known.host_veth),
             )
             problems += self._wiring.check(spec)
         if problems:

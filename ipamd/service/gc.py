@@ -10,7 +10,7 @@ import logging
 from dataclasses import dataclass
 from datetime import timedelta
 
-from ipamd.model.errors import IpamError, RuntimeUnreachableError
+from ipamd.model.errors import IpamError
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.ledger import LedgerEvent
 from ipamd.ports import Clock, Datastore, Runtime
@@ -48,7 +48,8 @@ class GcService:
         Args:
             valid: the runtime's `cni.dev/valid-attachments`.
         Returns: what was freed and what was kept against the list.
-        Raises: the first error, after every candidate was tried.
+        Raises: RuntimeUnreachableError if CRI is on and silent: then nothing is freed (I11); else the first error, after every
+            candidate was tried.
         """
         now = self._clock.now()
         candidates = [
@@ -76,14 +77,10 @@ class GcService:
         return GcOutcome(tuple(freed), tuple(kept))
 
     def _listed(self) -> frozenset[str]:
-        """Sandboxes that CRI knows; without CRI the runtime's own list, which came with the request, decides alone."""
+        """Sandboxes that CRI knows; with CRI off the runtime's own list, which came with the request, decides alone."""
         if self._runtime is None:
             return frozenset()
-        try:
-            return frozenset(sandbox.container_id for sandbox in self._runtime.sandboxes())
-        except RuntimeUnreachableError as error:
-            log.warning("GC goes by the runtime's list of valid attachments alone: %s", log_text(error))
-            return frozenset()
+        return frozenset(sandbox.container_id for sandbox in self._runtime.sandboxes())
 
     def _note_kept(self, key: AttachmentKey) -> None:
         with self._datastore.transaction() as uow:

@@ -7,10 +7,11 @@ import threading
 
 from ipamd.model.attachment import Attachment, WiringSpec
 from ipamd.model.cloud import InstanceIdentity
+from ipamd.model.cniresult import wired_mtu
 from ipamd.model.eni import MAIN_TABLE
-from ipamd.model.errors import IpamError
+from ipamd.model.errors import BusyError, CloudError, IpamError
 from ipamd.model.ledger import LedgerEvent
-from ipamd.ports import Clock, Datastore, HostNetwork, Wiring
+from ipamd.ports import Clock, Datastore, HostNetwork, Metadata, Wiring
 from ipamd.service.adopt import AdoptionService
 from ipamd.service.deadline import Deadline
 from ipamd.service.enis import EniService
@@ -19,6 +20,9 @@ from ipamd.service.keylock import KeyLocks
 
 AUDIT_INTERVAL_S = 30.0
 """Ours: the incumbent looks at VPC CIDRs every 30 s and at nothing else (upstream_reference 2.12); a look costs milliseconds."""
+
+IDENTITY_INTERVAL_S = 300.0
+"""Between two looks at instance metadata. Ours: VPC CIDRs change by an operator's hand; the incumbent asks every 30 s."""
 
 REPAIR_WAIT_S = 1.0
 """How long a repair waits for an operation on the same sandbox; the next audit comes anyway. Ours."""
@@ -34,25 +38,27 @@ class HostAudit:
         *,
         datastore: Datastore,
         hostnet: HostNetwork,
+        metadata: Metadata,
         wiring: Wiring,
         adoption: AdoptionService,
         enis: EniService,
         locks: KeyLocks,
         health: Health,
         clock: Clock,
-        mtu: int,
     ) -> None:
         self._datastore = datastore
         self._hostnet = hostnet
+        self._metadata = metadata
         self._wiring = wiring
         self._adoption = adoption
         self._enis = enis
         self._locks = locks
-        self._mtu = mtu
         self._health = health
         self._clock = clock
         self._stopped = threading.Event()
         self._identity: InstanceIdentity | None = None
+        self._identity_at = clock.monotonic()
+        self._said: list[str] = []
 
     def set_identity(self, identity: InstanceIdentity) -> None:
         """This node became known. Raises: WiringError if its own routing cannot be set up; the audit tries again."""
@@ -71,6 +77,16 @@ class HostAudit:
     def stop(self) -> None:
         """End `run`."""
         self._stopped.set()
+
+    def _refresh_identity(self) -> None:
+        """The VPC may have got another CIDR, which changes what is reached without SNAT: ask metadata, which is no EC2 call."""
+        if self._clock.monotonic() - self._identity_at < IDENTITY_INTERVAL_S:
+            return
+        self._identity_at = self._clock.monotonic()
+        try:
+            self._identity = self._metadata.identity()
+        except CloudError as error:
+            log.info("instance metadata is asked again in %.0f s: %s", IDENTITY_INTERVAL_S, log_text(error))
 
     def _repair_sandboxes(self) -> list[str]:
         """Put back routes and rules of attached sandboxes.
@@ -91,9 +107,12 @@ class HostAudit:
             )
             if is_whole:
                 continue
-            with self._locks.hold(attachment.key, "REPAIR", Deadline.after(self._clock, REPAIR_WAIT_S)):
-                if self._datastore.attachment(attachment.key) == attachment:
-                    repairs += self._wiring.repair([self._spec(attachment)])
+            try:
+                with self._locks.hold(attachment.key, "REPAIR", Deadline.after(self._clock, REPAIR_WAIT_S)):
+                    if self._datastore.attachment(attachment.key) == attachment:
+                        repairs += self._wiring.repair([self._spec(attachment)])
+            except BusyError as error:
+                log.info("sandbox %s is looked at by the next audit: %s", attachment.key, log_text(error))
         return repairs
 
     def _spec(self, attachment: Attachment) -> WiringSpec:
@@ -103,13 +122,14 @@ class HostAudit:
             route_table=attachment.route_table,
             host_veth=attachment.host_veth,
             netns=attachment.netns,
-            mtu=self._mtu,
+            mtu=wired_mtu(attachment.result, attachment.host_veth),
         )
 
     def audit(self) -> list[str]:
         """Look and repair once; returns one sentence per repair."""
         if self._identity is None:
             return []
+        self._refresh_identity()
         unready = [eni for eni in self._datastore.enis() if eni.managed and not eni.host_ready]
         for eni in unready:
             try:
@@ -121,8 +141,11 @@ class HostAudit:
         self._health.regain("node routing")
         repairs += self._repair_sandboxes()
         self._adoption.settle_gone()
-        if repairs:
-            log.warning("host routing was repaired: %s", "; ".join(repairs))
-            with self._datastore.transaction() as uow:
-                uow.note(LedgerEvent.REPAIRED, now=self._clock.now(), detail="; ".join(repairs)[:1000])
+        if repairs != self._said:
+            # The same sentences again are something that cannot be repaired: it was said, and is not written every 30 s.
+            self._said = repairs
+            if repairs:
+                log.warning("host routing: %s", "; ".join(repairs))
+                with self._datastore.transaction() as uow:
+                    uow.note(LedgerEvent.REPAIRED, now=self._clock.now(), detail="; ".join(repairs)[:1000])
         return repairs

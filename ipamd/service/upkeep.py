@@ -1,7 +1,8 @@
 """Small chores on a clock: the spool, the datastore's file, old tombstones.
 
-A plugin spools a DEL also when we were too slow to answer, so that the spool is looked at while we serve (I3). A datastore file that
-was deleted under us can promise nothing any more: the process ends, and its successor rebuilds the rows from kernel and runtime.
+A plugin spools a DEL also when we were too slow to answer, so that the spool is looked at while we serve (I3). A datastore
+file that was deleted under us can promise nothing any more: the process ends, and its successor rebuilds the rows from kernel and
+runtime.
 """
 
 from __future__ import annotations

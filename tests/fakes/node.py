@@ -30,7 +30,7 @@ from ipamd.service.pool import PoolService
 from ipamd.service.restore import RestoreService
 from ipamd.service.steps import Steps
 from tests.fakes.clock import FakeClock
-from tests.fakes.cloud import IDENTITY, FakeEc2
+from tests.fakes.cloud import IDENTITY, FakeEc2, FakeMetadata
 from tests.fakes.kernel import FakeHostNetwork, FakeWiring
 from tests.fakes.runtime import FakeRuntime
 
@@ -83,7 +83,7 @@ class FakeNode:
         self.adoption = AdoptionService(
             datastore=datastore, wiring=wiring, clock=clock, mtu=9001, list_interval_s=LIST_INTERVAL_S
         )
-        self.checker = CheckService(datastore=datastore, wiring=wiring, locks=self.locks, mtu=9001)
+        self.checker = CheckService(datastore=datastore, wiring=wiring, locks=self.locks)
         self.collector = GcService(datastore=datastore, runtime=self.runtime, detach=self.detacher, clock=clock)
         self.enis = EniService(
             datastore=datastore,
@@ -127,13 +127,13 @@ class FakeNode:
         self.host_audit = HostAudit(
             datastore=datastore,
             hostnet=self.hostnet,
+            metadata=FakeMetadata(),
             wiring=wiring,
             adoption=self.adoption,
             enis=self.enis,
             locks=self.locks,
             health=self.health,
             clock=clock,
-            mtu=9001,
         )
 
     def bring_up(self) -> None:

@@ -54,7 +54,7 @@ def play_overtaking(node: FakeNode) -> None:
 
 
 @pytest.mark.parametrize("play", [play_crossing, play_overtaking])
-def test_add_and_del_of_one_sandbox_take_turns(node: FakeNode, play) -> None:  # noqa: ANN001
+def test_add_and_del_of_one_sandbox_take_turns(node: FakeNode, play) -> None:
     """In either order nothing of the sandbox is left, in memory, on disk or in the kernel (I4)."""
     play(node)
 

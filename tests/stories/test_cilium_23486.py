@@ -74,7 +74,7 @@ def play_plugin_comes_first(node: FakeNode, running: ExitStack) -> None:
 
 
 @pytest.mark.parametrize("play", [play_daemon_comes_first, play_plugin_comes_first])
-def test_a_del_is_served_or_replayed(node: FakeNode, running: ExitStack, play) -> None:  # noqa: ANN001
+def test_a_del_is_served_or_replayed(node: FakeNode, running: ExitStack, play) -> None:
     """A DEL that meets the daemon's start is carried out, whoever gets the lock first (I3)."""
     play(node, running)
 

@@ -6,9 +6,9 @@ was gone. Its first cure, to refuse DEL while restoring and let the plugin queue
 just after the queue had been read.
 
 What prevents it here: DEL is served from the first moment and leaves a tombstone though it knows no row
-(`service/detach.py: _forget`), and restoring looks for tombstones before it adopts (`service/restore.py: _settle_veth`); a DEL that
-comes still later is caught by the transaction of `service/adopt.py: adopt` (I3, I4). A DEL that a living daemon was too slow to
-answer is in the spool, and `startup.py: _watch_spool` looks there again every 5 s, so that nothing waits for the next restart.
+(`service/detach.py: _forget`), and restoring looks for tombstones before it adopts (`service/restore.py: _settle_veth`); a DEL
+that comes still later is caught by the transaction of `service/adopt.py: adopt` (I3, I4). A DEL that a living daemon was too slow
+to answer is in the spool, and `service/upkeep.py` looks there every 5 s, so that nothing waits for the next restart.
 
 Bound: the DEL's own reply (0 fake seconds); for a spooled one 5 s.
 """
@@ -20,7 +20,7 @@ import pytest
 from ipamd.model.sandbox import HostVeth, KernelSurvey, Sandbox
 from ipamd.service.adopt import AdoptionService
 from ipamd.service.health import Phase
-from ipamd.startup import SPOOL_WATCH_S, StartUp
+from ipamd.service.upkeep import INTERVAL_S, Upkeep
 from tests.fakes.cloud import IDENTITY
 from tests.fakes.node import FakeNode
 from tests.stories.wire import PluginProcess, ask, replay
@@ -85,23 +85,28 @@ def play_later(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def play_spooled(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Restore is over, the spool was read; now a DEL arrives in it. The daemon's watch gets one turn, `SPOOL_WATCH_S` later."""
+    """Restore is over, the spool was read; now a DEL arrives in it. The daemon's upkeep gets one turn, 5 s later."""
     begin(node)
     assert replay(node) == 0
     node.run_dir.chmod(0o700)
     assert PluginProcess(node.run_dir, "DEL", "leaving").run() == (0, {}), "nobody listens: spooled"
-    app = type("App", (), {"spool": node.spool, "health": node.health})()
-    monkeypatch.setattr(StartUp, "_replay_spool", lambda self: replay(node))
-    watch = StartUp(app)
+    upkeep = Upkeep(
+        datastore=node.datastore,
+        spool=node.spool,
+        health=node.health,
+        clock=node.clock,
+        replay=lambda: replay(node) and None,
+        end=pytest.fail,
+    )
     turns = iter([False, True])
 
     def wait(timeout: float) -> bool:
-        assert timeout == SPOOL_WATCH_S
+        assert timeout == INTERVAL_S == 5
         node.clock.advance(timeout)
         return next(turns)
 
-    monkeypatch.setattr(watch._stopped, "wait", wait)
-    watch._watch_spool()
+    monkeypatch.setattr(upkeep._stopped, "wait", wait)
+    upkeep.run()
     stays_deleted(node)
 
 
@@ -127,8 +132,8 @@ def test_the_deleted_sandbox_comes_back_without_tombstones(node: FakeNode, monke
         play(node)
 
 
-def test_the_spooled_del_waits_for_ever_without_the_watch(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_spooled_del_waits_for_ever_without_upkeep(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """A daemon that reads its spool at start only leaves the sandbox attached."""
-    monkeypatch.setattr(StartUp, "_watch_spool", lambda self: None)
+    monkeypatch.setattr(Upkeep, "round", lambda self: None)
     with pytest.raises(AssertionError, match="came back"):
         play_spooled(node, monkeypatch)

@@ -4,7 +4,7 @@ An agent that tidies up at shutdown removes its CNI configuration. From then on 
 RemovePodSandbox ("cni plugin not initialized"), although nothing but a DEL is wanted: pods hang in Terminating, nodes cannot be
 drained, and the agent's successor may find no place on a full node.
 
-What prevents it here: `conflist.py` writes the configuration and nothing removes it, at shutdown least of all (design 6); the DELs
+What prevents it here: `conflist.py` writes the configuration and nothing removes it, at shutdown least of all (design 6); DELs
 that come meanwhile go into the plugin's spool (I3).
 
 Bound (real): with the daemon ended in good order a sandbox is stopped and removed within 10 s.
@@ -74,7 +74,7 @@ def test_sandboxes_are_deleted_after_the_daemon_was_shut_down(made: Rig) -> None
 
 def test_sandboxes_cannot_be_deleted_without_the_conflist(made: Rig) -> None:
     """With the conflist removed at shutdown containerd refuses; the next start, which writes it anew, heals it."""
-    with pytest.raises(AssertionError, match="cannot delete its sandbox.*cni plugin not initialized"):
+    with pytest.raises(AssertionError, match=r"cannot delete its sandbox.*cni plugin not initialized"):
         play(made, "stuck", is_tidy=True)
     made.start()
     (stuck,) = [sandbox.sandbox_id for sandbox in made.node.cri.list()]

@@ -5,8 +5,8 @@ overwrote a newer list, and pods got a second set of containers or hung in termi
 that an event only asks for a list.
 
 What prevents it here: it was never anything else. `service/stream.py` turns an event into "look again" and notes it for one
-statistic (`service/announced.py`); only `service/follow.py: _list` says who exists (I11). And because events may cause lists in any number, two lists count
-as successive evidence only with `LIST_INTERVAL_S` between them.
+statistic (`service/announced.py`); only `service/follow.py: _list` says who exists (I11). And because events may cause lists in
+any number, two lists count as successive evidence only with `LIST_INTERVAL_S` between them.
 
 Bound: a sandbox that is listed is kept through two hours of stale events; one that vanished without any event is freed within
 6 minutes and one list interval (fake).

@@ -1,4 +1,4 @@
-"""The wire of the stories: a fake node's services behind the real servicer and socket, and the real plugin's code in this process.
+"""The wire of the stories: a fake node's services behind the real servicer and socket, and the real plugin's code in-process.
 
 The plugin runs on CPython's own system calls; a story may do something before one of them (`before`), and that is how a daemon
 comes to start at the worst moment.

@@ -1,7 +1,7 @@
 """A CRI server of our own on a Unix socket, which answers as told: late, cut off, too much, not at all.
 
-Two of them: `FakeCri` speaks gRPC through grpcio; `CutOffCri` speaks just enough HTTP/2 by hand to stop in the middle of a message,
-which no gRPC library lets its user do.
+Two of them: `FakeCri` speaks gRPC through grpcio; `CutOffCri` speaks just enough HTTP/2 by hand to stop in the middle of a
+message, which no gRPC library lets its user do.
 """
 
 from __future__ import annotations

@@ -6,7 +6,13 @@ import threading
 
 import pytest
 
-from ipamd.model.errors import BusyError, CheckFailedError, PluginNotAvailableError, UnknownAttachmentError
+from ipamd.model.errors import (
+    BusyError,
+    CheckFailedError,
+    PluginNotAvailableError,
+    RuntimeUnreachableError,
+    UnknownAttachmentError,
+)
 from ipamd.service.deadline import Deadline
 from ipamd.service.health import STATUS_GRACE_S, Health, Phase
 from ipamd.service.keylock import KeyLocks
@@ -163,3 +169,47 @@ def test_the_host_audit_never_undoes_a_del(node: FakeNode) -> None:
     node.locks.hold = hold  # type: ignore[method-assign]
     node.host_audit.audit()
     assert made.address not in node.wiring.routes
+
+
+def test_gc_frees_nothing_while_the_runtime_is_silent(node: FakeNode) -> None:
+    """CRI is on and does not answer: the list alone is no evidence, GC fails and says so (I11)."""
+    node.add("a")
+    node.clock.advance(120)
+    node.runtime.is_down = True
+    with pytest.raises(RuntimeUnreachableError):
+        collect(node)
+    assert len(node.datastore.attachments()) == 1
+
+
+def test_check_goes_by_the_mtu_that_was_wired(node: FakeNode) -> None:
+    """POD_MTU was changed since: a sandbox is compared with what it was promised, not with today's settings."""
+    node.add("a")
+    seen: list[int] = []
+    real = node.wiring.check
+    node.wiring.check = lambda spec: (seen.append(spec.mtu), real(spec))[1]  # type: ignore[method-assign]
+    node.attacher._policy = type(node.attacher._policy)(veth_prefix="eni", mtu=1500, waiting_limit=48)
+    node.checker.check_sandbox(node.request("a"), deadline=Deadline.after(node.clock, 9))
+    assert seen == [9001]
+
+
+def test_one_busy_sandbox_does_not_hold_up_the_repair_of_others(node: FakeNode) -> None:
+    """A sandbox in work is left to the next audit; the others are repaired now."""
+    first, second = node.add("a"), node.add("b")
+    for made in (first, second):
+        del node.wiring.routes[made.address]
+    with node.locks.hold(first.key, "ADD", Deadline.after(node.clock, 60)):
+        node.clock.advance(1)
+        node.host_audit.audit()
+    assert first.address not in node.wiring.routes
+    assert second.address in node.wiring.routes
+
+
+def test_what_cannot_be_repaired_is_said_once(node: FakeNode) -> None:
+    """A host veth that is gone for good does not fill the ledger every 30 s."""
+    made = node.add("a")
+    node.wiring.wired.clear()
+    node.wiring.routes.clear()
+    for _ in range(3):
+        node.host_audit.audit()
+    told = [e for e in node.datastore.history(made.key.container_id, limit=99) if e.event == "repaired"]
+    assert len(told) <= 1
