@@ -41,7 +41,7 @@ CONFIGS = {
 """One network configuration per kind of plugin. `ptp`: as little as gives a sandbox an address and a default route."""
 
 RETRY_S = 0.1
-"""Pause before a refused ADD is tried again in `storm`. Ours: a tenth of what kubelet waits, so that it does not show."""
+"""Pause before a refused ADD is tried again in `storm`. Ours: far below kubelet's seconds, so that it hides nothing of ours."""
 
 POLL_S = 0.001
 CALL_DEADLINE_MS = 5000

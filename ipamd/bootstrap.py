@@ -269,6 +269,7 @@ def build(settings: Settings) -> App:
         datastore=datastore,
         spool=spool,
         cooling=cooling,
+        locks=locks,
         demand=demand,
         pool=pool,
         follower=lambda: follower.view() if follower is not None else None,
@@ -287,7 +288,7 @@ def build(settings: Settings) -> App:
         instance_id=lambda: facts.identity.instance_id if facts.identity is not None else "",
         version=__version__,
     )
-    metrics.watch(sources, lambda: ec2)
+    metrics.watch(sources, ec2=ec2, replayed=lambda: attach.replayed_count)
     server = RpcServer(
         run_dir=settings.daemon.run_dir,
         cni=cni,

@@ -46,6 +46,9 @@ class Metrics:
         )
         self._adds = Counter("awscni_add_ip_req_count", "ADD requests", registry=self.registry)
         self._dels = Counter("awscni_del_ip_req_count", "DEL requests", ("reason",), registry=self.registry)
+        self._orphaned = Counter(
+            "ipamd_orphaned_requests", "Requests whose caller had left when they were done", ("verb",), registry=self.registry
+        )
         self._empty = Counter("awscni_no_available_ip_addresses", "ADDs refused with code 11", registry=self.registry)
 
     def request_done(self, verb: str, *, code: int, total_ms: float, steps_ms: dict[str, float]) -> None:
@@ -63,15 +66,20 @@ class Metrics:
         elif verb == "DEL":
             self._dels.labels("PodDeleted").inc()
 
-    def watch(self, sources: Sources, ec2: Callable[[], Ec2 | None]) -> None:
+    def request_orphaned(self, verb: str) -> None:
+        """Count a request whose caller had left."""
+        self._orphaned.labels(verb if verb in VERBS else "other").inc()
+
+    def watch(self, sources: Sources, *, ec2: Ec2, replayed: Callable[[], int]) -> None:
         """Read pool, runtime and EC2 figures from `sources` at every scrape."""
-        self.registry.register(_StateCollector(sources, ec2))
+        self.registry.register(_StateCollector(sources, ec2, replayed))
 
 
 class _StateCollector(Collector):
-    def __init__(self, sources: Sources, ec2: Callable[[], Ec2 | None]) -> None:
+    def __init__(self, sources: Sources, ec2: Ec2, replayed: Callable[[], int]) -> None:
         self._sources = sources
         self._ec2 = ec2
+        self._replayed = replayed
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         """Yield the present figures."""
@@ -91,6 +99,11 @@ class _StateCollector(Collector):
         }
         for name, (value, text) in gauges.items():
             yield GaugeMetricFamily(name, text, value=value)
+        held = sources.locks.held()
+        yield GaugeMetricFamily("ipamd_operations_in_progress", "Sandboxes in work", value=len(held))
+        oldest = max((row.age_s for row in held), default=0.0)
+        yield GaugeMetricFamily("ipamd_oldest_operation_age_s", "Age of the operation that runs longest", value=oldest)
+        yield CounterMetricFamily("ipamd_replayed_adds", "ADDs that came again and got the stored answer", value=self._replayed())
         states = GaugeMetricFamily("ipamd_addresses", "Addresses by state", labels=("state",))
         for state in ("free", "reserved", "assigned", "cooling", "quarantined"):
             states.add_metric((state,), getattr(counts, state))
@@ -101,9 +114,8 @@ class _StateCollector(Collector):
             yield CounterMetricFamily(
                 "ipamd_cri_missed_events", "Changes that a list found and no event announced", value=follower.missed_events_count
             )
-        ec2 = self._ec2()
         calls = CounterMetricFamily("awscni_ec2api_req_count", "EC2 calls, retries included", labels=("fn",))
-        for api, count in sorted((ec2.call_counts() if ec2 else {}).items()):
+        for api, count in sorted(self._ec2.call_counts().items()):
             calls.add_metric((api,), count)
         yield calls
 

@@ -38,6 +38,10 @@ def status(answer: dict[str, Any]) -> str:
         f"ec2      {'reachable' if cloud['reachable'] else 'not reachable'}, {cloud['call_count']} calls; {cloud['detail']}",
         f"pending  {answer['spooled_count']} spooled DELs, {answer['dying_count']} dying links",
     ]
+    lines += [
+        f"busy     {b['operation']} on {b['container_id']}/{b['ifname']} for {b['age_s']:.1f} s, {b['waiting_count']} wait behind"
+        for b in answer["busy"]
+    ]
     lines += [f"lacks    {sentence}" for sentence in answer["lacks"]]
     last = answer.get("last_error")
     lines.append(f"last error  {last['at']} {last['what']}: {last['message']}" if last else "last error  none since start")

@@ -1,4 +1,5 @@
-"""The kernel adapters: sandbox wiring and the node's own networking, over netlink packed by hand and libnftables.
+"""The kernel adapters: sandbox wiring over netlink packed by hand, the node's own networking over pyroute2 and libnftables.
 
-Nothing here forks, and nothing here imports pyroute2 (docs/adr/0004): the ADD path is two netlink sockets and three sends.
+Nothing here forks. The ADD path is two netlink sockets and three sends; pyroute2 is imported by `changes` alone, at the first
+change to the node itself (docs/adr/0004).
 """

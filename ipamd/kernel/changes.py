@@ -63,7 +63,7 @@ def carry_out(host: HostNetns, changes: Sequence[Change], *, what: str) -> None:
             asyncio.run(run())
     except (OSError, TimeoutError) as exc:
         step = changes[min(len(refused), len(changes) - 1)].step
-        details = f"{exc or type(exc).__name__} within {RECEIVE_TIMEOUT_S} s; it is tried again"
+        details = f"{str(exc) or 'nothing came'}, after at most {RECEIVE_TIMEOUT_S} s; it is tried again"
         raise WiringError(f"{what}: {step}: the kernel's answer was lost", details=details) from exc
     for error in refused:
         if error is not None:

@@ -1,7 +1,8 @@
 """Every netlink message that wiring and looking send, as one function each: from values to bytes, no I/O.
 
 Additions carry CREATE|EXCL where a second copy would be somebody else's, CREATE|REPLACE where ours is the only truth; removals
-tolerate "not there". What is off the ADD path is not here: `changes` has pyroute2 pack it. Rejected: RTM_NEWLINK with NLM_F_REPLACE, which changes a stranger's link of the same name.
+tolerate "not there". What changes the node itself is not here: pyroute2 packs it (`changes`).
+Rejected: RTM_NEWLINK with NLM_F_REPLACE, which changes a stranger's link of the same name.
 """
 
 from __future__ import annotations

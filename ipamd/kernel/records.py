@@ -53,9 +53,7 @@ class Route:
     table: int
     index: int
     via: IPv4Address | None
-    scope: int
     route_type: int
-    protocol: int
     metric: int
 
 
@@ -112,7 +110,7 @@ def read_address(body: bytes) -> InterfaceAddress:
 
 def read_route(body: bytes) -> Route:
     """Read an RTM_NEWROUTE body."""
-    _, length, _, _, table, protocol, scope, route_type, _ = _ROUTE.unpack_from(body)
+    _, length, _, _, table, _, _, route_type, _ = _ROUTE.unpack_from(body)
     found = attributes(body, _ROUTE.size)
     return Route(
         destination=_address(found.get(uapi.RTA_DST)),
@@ -120,9 +118,7 @@ def read_route(body: bytes) -> Route:
         table=_number(found.get(uapi.RTA_TABLE)) or table,
         index=_number(found.get(uapi.RTA_OIF)),
         via=_address(found.get(uapi.RTA_GATEWAY)),
-        scope=scope,
         route_type=route_type,
-        protocol=protocol,
         metric=_number(found.get(uapi.RTA_PRIORITY)),
     )
 

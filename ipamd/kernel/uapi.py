@@ -35,7 +35,6 @@ RTM_DELLINK: Final = 17
 RTM_GETLINK: Final = 18
 RTM_SETLINK: Final = 19
 RTM_NEWADDR: Final = 20
-RTM_DELADDR: Final = 21
 RTM_GETADDR: Final = 22
 RTM_NEWROUTE: Final = 24
 RTM_DELROUTE: Final = 25
@@ -57,13 +56,11 @@ RTA_PRIORITY: Final = 6
 RTA_TABLE: Final = 15
 RTN_UNSPEC: Final = 0
 RTN_UNICAST: Final = 1
-RTPROT_KERNEL: Final = 2
 RTPROT_STATIC: Final = 4
 RT_SCOPE_UNIVERSE: Final = 0
 RT_SCOPE_LINK: Final = 253
 RT_SCOPE_NOWHERE: Final = 255
 RT_TABLE_UNSPEC: Final = 0
-RT_TABLE_COMPAT: Final = 252  # "the number is in RTA_TABLE"
 RT_TABLE_DEFAULT: Final = 253
 RT_TABLE_MAIN: Final = 254
 RT_TABLE_LOCAL: Final = 255
@@ -88,7 +85,6 @@ IFF_UP: Final = 1
 # linux/if_addr.h
 IFA_ADDRESS: Final = 1
 IFA_LOCAL: Final = 2
-IFA_FLAGS: Final = 8
 IFA_F_NOPREFIXROUTE: Final = 0x200
 
 # linux/neighbour.h

@@ -46,6 +46,10 @@ class RequestObserver(Protocol):
         """One request was answered; code 0 is success."""
         ...
 
+    def request_orphaned(self, verb: str) -> None:
+        """The caller had left when its request was done."""
+        ...
+
 
 class CniServicer(cni_pb2_grpc.CniServicer):
     """Serves `vpc_ipamd.v1.Cni`."""
@@ -71,7 +75,10 @@ class CniServicer(cni_pb2_grpc.CniServicer):
             min(remaining, 3600.0) if remaining is not None else DEFAULT_DEADLINE_S,
             is_cancelled=lambda: not context.is_active(),
         )
-        return self.execute(request, deadline)
+        reply = self.execute(request, deadline)
+        if not context.is_active():
+            self._observer.request_orphaned(request.verb)
+        return reply
 
     def execute(self, request: cni_pb2.ExecRequest, deadline: Deadline) -> cni_pb2.ExecReply:
         """The same without gRPC around it: spool replay comes this way too."""

@@ -25,6 +25,7 @@ from ipamd.service.demand import Demand
 from ipamd.service.explain import ExplainService
 from ipamd.service.follow import FollowerView
 from ipamd.service.health import Health
+from ipamd.service.keylock import KeyLocks
 from ipamd.service.pool import PoolService
 
 HISTORY_LIMIT_DEFAULT = 100
@@ -49,6 +50,7 @@ class Sources:
     datastore: Datastore
     spool: Spool
     cooling: Cooling
+    locks: KeyLocks
     demand: Demand
     pool: PoolService
     follower: Callable[[], FollowerView | None]
@@ -82,6 +84,16 @@ class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
             lacks=health.lacks(),
             spooled_count=sources.spool.pending_count(),
             dying_count=sources.cooling.dying_count(),
+            busy=[
+                pb.Busy(
+                    container_id=held.key.container_id,
+                    ifname=held.key.ifname,
+                    operation=held.operation,
+                    age_s=held.age_s,
+                    waiting_count=held.waiting_count,
+                )
+                for held in sources.locks.held()
+            ],
         )
         cloud = sources.cloud()
         reply.cloud.CopyFrom(pb.Cloud(reachable=cloud.reachable, call_count=cloud.call_count, detail=cloud.detail))

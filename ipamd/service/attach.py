@@ -53,7 +53,7 @@ class AttachPolicy:
 
 
 class AttachService:
-    """ADD."""
+    """ADD. `replayed_count`: requests that came again and got the stored answer."""
 
     def __init__(
         self,
@@ -77,6 +77,7 @@ class AttachService:
         self._clock = clock
         self._policy = policy
         self._failpoint = failpoint
+        self.replayed_count = 0
         self._places = threading.BoundedSemaphore(policy.waiting_limit)
 
     def attach_sandbox(self, request: AttachRequest, *, deadline: Deadline, steps: Steps) -> Attachment:
@@ -134,6 +135,7 @@ class AttachService:
 
     def _replay(self, known: Attachment, request: AttachRequest, identity: NetnsIdentity) -> Attachment:
         if known.fingerprint == fingerprint(request, identity):
+            self.replayed_count += 1
             return known
         raise AttachmentConflictError(
             f"sandbox {known.key} is attached already, with address {known.address}",

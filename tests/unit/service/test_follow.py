@@ -101,6 +101,23 @@ def test_an_implausible_list_is_refused(node: FakeNode) -> None:
     assert any("implausible" in sentence for sentence in node.health.lacks())
 
 
+def test_an_implausible_list_is_refused_for_quarantined_sandboxes_too(node: FakeNode) -> None:
+    """Datastore lost, and a list with none of several wired sandboxes: their wiring stays, whatever the hour (I2, I11)."""
+    made = [node.add(f"s{number}") for number in range(3)]
+    node.crash(keep_datastore=False)
+    node.bring_up()
+    for _ in range(100):
+        node.follower.look()
+        node.clock.advance(LIST_INTERVAL_S)
+    assert {attachment.host_veth for attachment in made} == set(node.wiring.wired)
+    assert any("implausible" in sentence for sentence in node.health.lacks())
+    for attachment in made:
+        node.runtime.run(attachment.key.container_id)
+    node.follower.look()
+    assert {a.key: a.address for a in node.datastore.attachments()} == {a.key: a.address for a in made}
+    assert node.health.lacks() == []
+
+
 def test_a_sandbox_that_reappears_starts_the_count_anew(node: FakeNode) -> None:
     """Absences must be successive: one list with it in between, and the count begins again."""
     node.add("a")
