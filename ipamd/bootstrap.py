@@ -132,8 +132,11 @@ class App:
     metrics: Metrics
 
 
-def build(settings: Settings) -> App:
+def build(settings: Settings, *, has_run_before: bool = False) -> App:
     """Open the datastore and make every part; nothing runs yet.
+
+    Args:
+        has_run_before: a daemon has served this run directory since the machine booted.
 
     Raises: DatastoreError, SettingsError.
     """
@@ -199,7 +202,17 @@ def build(settings: Settings) -> App:
         list_interval_s=LIST_INTERVAL_S,
         failpoint=failpoint,
     )
-    enis = EniService(datastore=datastore, ec2=ec2, hostnet=hostnet, wiring=wiring, demand=demand, health=health, clock=clock)
+    enis = EniService(
+        datastore=datastore,
+        ec2=ec2,
+        hostnet=hostnet,
+        wiring=wiring,
+        cooling=cooling,
+        is_datastore_lost=has_run_before and not opened.report.is_intact,
+        demand=demand,
+        health=health,
+        clock=clock,
+    )
     growth = Growth(
         datastore=datastore,
         ec2=ec2,

@@ -79,13 +79,13 @@ def run(settings: Settings, signals: Signals) -> int:
     from ipamd.rpc.server import prepare_run_dir, take_instance_lock
 
     prepare_run_dir(settings.daemon.run_dir)
-    lock = take_instance_lock(settings.daemon.run_dir)
+    lock, has_run_before = take_instance_lock(settings.daemon.run_dir)
     from ipamd import metrics
     from ipamd.bootstrap import build
     from ipamd.service.health import Phase
     from ipamd.startup import StartUp
 
-    app = build(settings)
+    app = build(settings, has_run_before=has_run_before)
     with app.health.stage("rpc") as stage:
         app.server.start()
         stage.detail = "DEL and introspection are served"

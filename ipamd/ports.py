@@ -58,9 +58,18 @@ class UnitOfWork(Protocol):
         ...
 
     def add_addresses(
-        self, eni_id: EniId, addresses: Iterable[IPv4Address], *, prefix: IPv4Network | None = None, now: datetime
+        self,
+        eni_id: EniId,
+        addresses: Iterable[IPv4Address],
+        *,
+        prefix: IPv4Network | None = None,
+        now: datetime,
+        cooling_until: datetime | None = None,
     ) -> None:
-        """Add free addresses which EC2 confirmed. An address that is known on the same ENI is left as it is."""
+        """Add addresses which EC2 confirmed: free, or cooling where a lost datastore cannot tell when they were last used (I8).
+
+        An address that is known on the same ENI is left as it is.
+        """
         ...
 
     def remove_addresses(self, addresses: Iterable[IPv4Address], *, reason: str, now: datetime) -> None:

@@ -137,7 +137,13 @@ class SqlUnitOfWork(UnitOfWork):
 
     @_step
     def add_addresses(
-        self, eni_id: EniId, addresses: Iterable[IPv4Address], *, prefix: IPv4Network | None = None, now: datetime
+        self,
+        eni_id: EniId,
+        addresses: Iterable[IPv4Address],
+        *,
+        prefix: IPv4Network | None = None,
+        now: datetime,
+        cooling_until: datetime | None = None,
     ) -> None:
         """See UnitOfWork. Raises: InvariantError also for an unknown ENI, a primary address (I6) or a wrong prefix."""
         if self._view.eni(eni_id) is None:
@@ -148,7 +154,8 @@ class SqlUnitOfWork(UnitOfWork):
         subject = f"adding {fresh[0]} and {len(fresh) - 1} more to {eni_id}"
         if prefix is not None:
             self._put_prefix(prefix, eni_id)
-        rows = [Address(address, eni_id, AddressState.FREE, now, prefix) for address in fresh]
+        state = AddressState.FREE if cooling_until is None else AddressState.COOLING
+        rows = [Address(address, eni_id, state, now, prefix, cooling_until=cooling_until) for address in fresh]
         self._disk.execute(sql.INSERT_ADDRESS, [address_params(row) for row in rows], subject=subject)
         for row in rows:
             self._view.staged.addresses[row.address] = row

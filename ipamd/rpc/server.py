@@ -43,11 +43,13 @@ def prepare_run_dir(run_dir: Path) -> None:
     run_dir.chmod(0o700)
 
 
-def take_instance_lock(run_dir: Path) -> int:
+def take_instance_lock(run_dir: Path) -> tuple[int, bool]:
     """Be the only daemon of this run directory until the process ends.
 
-    Returns: the file descriptor that holds the lock. Raises: NotServingError if another daemon has it.
+    Returns: the file descriptor that holds the lock, and whether the lock was there: /run is empty after a boot, so that it tells
+        whether a daemon has served here before. Raises: NotServingError if another daemon has it.
     """
+    has_run_before = (run_dir / LOCK_NAME).exists()
     descriptor = os.open(run_dir / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -56,7 +58,7 @@ def take_instance_lock(run_dir: Path) -> int:
         raise NotServingError(
             f"another vpc-ipamd serves {run_dir}", details="stop it first; two daemons must not share a node"
         ) from None
-    return descriptor
+    return descriptor, has_run_before
 
 
 class RpcServer:

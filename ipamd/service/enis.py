@@ -17,6 +17,7 @@ from ipamd.model.errors import IpamError
 from ipamd.model.ids import EniId
 from ipamd.model.ledger import LedgerEvent
 from ipamd.ports import Clock, Datastore, Ec2, HostNetwork, UnitOfWork, Wiring
+from ipamd.service.cooling import Cooling
 from ipamd.service.demand import Demand
 from ipamd.service.health import Health, log_text
 
@@ -54,6 +55,8 @@ class EniService:
         ec2: Ec2,
         hostnet: HostNetwork,
         wiring: Wiring,
+        cooling: Cooling,
+        is_datastore_lost: bool,
         demand: Demand,
         health: Health,
         clock: Clock,
@@ -62,6 +65,8 @@ class EniService:
         self._ec2 = ec2
         self._hostnet = hostnet
         self._wiring = wiring
+        self._cooling = cooling
+        self._is_datastore_lost = is_datastore_lost
         self._demand = demand
         self._health = health
         self._clock = clock
@@ -76,14 +81,19 @@ class EniService:
         outcome = CloudComparison(eni_count=len(attached))
         for eni in attached:
             subnet = self._subnet_cidr(eni, identity)
-            self.record(self._to_eni(eni, identity, subnet), eni, outcome)
+            self.record(self._to_eni(eni, identity, subnet), eni, outcome, may_be_warm=self._is_datastore_lost)
+        self._is_datastore_lost = False
+        self._cooling.resume(())
         self._forget_absent({eni.eni_id for eni in described}, outcome)
         if outcome.added_count:
             self._demand.announce_supply()
         return outcome
 
-    def record(self, eni: Eni, described: DescribedEni, outcome: CloudComparison) -> None:
-        """Store one ENI as EC2 described it: new addresses become free, vanished unassigned ones are forgotten."""
+    def record(self, eni: Eni, described: DescribedEni, outcome: CloudComparison, *, may_be_warm: bool = False) -> None:
+        """Store one ENI as EC2 described it: new addresses become free, vanished unassigned ones are forgotten.
+
+        `may_be_warm`: new to us, but perhaps given and released before our datastore was lost; then they cool first (I8).
+        """
         known = {row.eni_id: row for row in self._datastore.enis()}.get(eni.eni_id)
         if known is not None:
             eni = replace(eni, host_ready=known.host_ready, created_by_us=known.created_by_us or eni.created_by_us)
@@ -96,7 +106,7 @@ class EniService:
         with self._datastore.transaction() as uow:
             uow.put_eni(eni)
             if eni.managed:
-                self._admit(uow, eni.eni_id, described.secondary_addresses, described.prefixes, wired)
+                self._admit(uow, eni.eni_id, described.secondary_addresses, described.prefixes, wired, may_be_warm)
             uow.remove_addresses(sorted(gone - in_use), reason="EC2 shows it on this ENI no more", now=now)
         for address in sorted(in_use):
             outcome.kept.append(f"{address} is in use and EC2 shows it on {eni.eni_id} no more")
@@ -122,6 +132,7 @@ class EniService:
         addresses: frozenset[IPv4Address],
         prefixes: frozenset[IPv4Network],
         wired: frozenset[IPv4Address],
+        may_be_warm: bool = False,
     ) -> None:
         """Add addresses that EC2 confirmed. One that is new to us and wired already is quarantined at once: after a lost
         datastore a live sandbox may have it (I1, I2); adoption or its disappearance settles it."""
@@ -130,7 +141,8 @@ class EniService:
         batches += [(prefix, list(prefix)) for prefix in sorted(prefixes)]
         for prefix, batch in batches:
             fresh = [address for address in batch if self._datastore.address(address) is None]
-            uow.add_addresses(eni_id, batch, prefix=prefix, now=now)
+            cooling_until = self._cooling.until(now) if may_be_warm else None
+            uow.add_addresses(eni_id, batch, prefix=prefix, now=now, cooling_until=cooling_until)
             for address in fresh:
                 if address in wired:
                     uow.change(address, AddressEvent.DISAGREE, now=now, reason="wired in the kernel, unknown to the datastore")

@@ -167,18 +167,34 @@ class Follower:
         self._reachable = True
         self._seen, self._listed_at = frozenset(listed), self._clock.monotonic()
         self._stream.announcements.listed(self._seen, stream=stream)
-        oldest_at = min((attachment.created_at for attachment in attachments), default=self._clock.now())
-        is_settled = len(attachments) > 1 and self._clock.now() - oldest_at >= REAP_MIN_AGE
-        if is_settled and not any(attachment.key.container_id in listed for attachment in attachments):
-            survey = self._survey()
-            wired_count = sum(not veth.is_dying for veth in survey.veths) if survey else len(attachments)
-            if wired_count > 1:
-                self._detail = f"implausible: none of {wired_count} wired sandboxes is in a list of {len(listed)}"
-                self._health.lack("cri", f"CRI: {self._detail}; nothing is reaped")
-                return None
+        missing_count = self._missing_count(attachments, listed)
+        if missing_count > 1:
+            self._detail = f"implausible: none of {missing_count} wired sandboxes is in a list of {len(listed)}"
+            self._health.lack("cri", f"CRI: {self._detail}; nothing is reaped")
+            return None
         self._detail = f"{len(listed)} sandboxes"
         self._health.regain("cri")
         return listed
+
+    def _missing_count(self, attachments: tuple[Attachment, ...], listed: Collection[str]) -> int:
+        """How many wired sandboxes, recorded or in quarantine, a list lacks that names none of them; 0 if it names one.
+
+        The kernel is asked only if there is something to lose: attachments of an age to be judged, or quarantined addresses.
+        """
+        if any(attachment.key.container_id in listed for attachment in attachments):
+            return 0
+        oldest_at = min((attachment.created_at for attachment in attachments), default=self._clock.now())
+        is_settled = len(attachments) > 1 and self._clock.now() - oldest_at >= REAP_MIN_AGE
+        quarantined_count = self._datastore.counts().quarantined
+        if not is_settled and quarantined_count < 2:
+            return 0
+        survey = self._survey()
+        if survey is None:
+            return len(attachments) + quarantined_count
+        wired = [veth for veth in survey.veths if not veth.is_dying]
+        if any(veth.key is not None and veth.key.container_id in listed for veth in wired):
+            return 0
+        return len(wired)
 
     def _count_absences(self, attachments: tuple[Attachment, ...], listed: Collection[str] | None) -> list[Attachment]:
         """Attachments absent from enough lists to be judged; a sandbox that is being created is not looked at closer."""

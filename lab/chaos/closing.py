@@ -45,7 +45,7 @@ class Closing:
             future.result()
         for member in self._members:
             if not member.wait_ready(READY_TIMEOUT_S):
-                self._tell("ready", member, f"not ready within {READY_TIMEOUT_S:.0f} s\n{member.ask(lambda c: c.status())}")
+                self._tell("ready", member, f"not ready within {READY_TIMEOUT_S:.0f} s: {member.ask(lambda c: c.status())}")
         for kubelet, member in zip(self._kubelets, self._members, strict=True):
             if not kubelet.remove_all(REMOVE_TIMEOUT_S):
                 self._tell("I3", member, f"the runtime could not remove every sandbox in {REMOVE_TIMEOUT_S:.0f} s")

@@ -3,8 +3,8 @@
     I1  two wired host veths with one address, on one node or on two; two rows with one address: two looks. A sandbox's own eth0
         has another address than was promised, or its row has: two looks. (Books judges what was promised, at once.)
     I2  a living sandbox's host veth is wired with its address: two looks. Route and rule 512 lead to it: WIRED_S, or REPAIR_S
-        after chaos took them and the daemon was ready to repair. Its row is there while the daemon is ready: ROW_S (adoption after a
-        lost datastore needs a list). It answers a ping from the VPC: SILENT_S, or REPAIR_S as above.
+        after chaos took them and the daemon was ready to repair. Its row is there while the daemon is ready: ROW_S (adoption
+        after a lost datastore needs a list). It answers a ping from the VPC: SILENT_S, or REPAIR_S as above.
     I3  after its removal was answered and the daemon is ready, no row is left: DONE_S. (The kubelet judges a removal that fails.)
     I4  after the same, no wired veth is left, and nothing answers at the address that nobody has: DONE_S.
     I5  a wired veth of a sandbox that the runtime did not promise, with no creation under way that is older: STRAY_S. A route or

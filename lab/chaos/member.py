@@ -6,6 +6,7 @@ asked for (a kill, a failpoint) from one that was not: the latter is a violation
 
 from __future__ import annotations
 
+import signal
 import sys
 import threading
 import time
@@ -24,12 +25,14 @@ from lab.node.node import DAEMON_LOG, PLUGIN_PATH, REPOSITORY, Node
 from lab.node.process import NodeProcess
 
 RUN_DIR = "/run/vpc-ipamd"
-RUNTIME_DIR_LOG = "/var/log/containerd.log"
 FAILPOINT_ENV = "VPC_IPAMD_FAILPOINT"
 DRAIN_MARGIN_S = 15.0
 WATCH_S = 0.25
 DAMAGE_KEPT_S = 150.0
 TIMEOUT_S = 20.0
+UNBORN_S = 5.0
+"""Ours: a process this young may be importing still and has not said yet what SIGTERM means to it; then it just ends."""
+
 TELLS = "unexpected end"
 
 
@@ -44,6 +47,7 @@ class Member:
         self._journal = journal
         self._daemon: NodeProcess | None = None
         self._armed = ""
+        self._started_at = 0.0
         self._is_expected = True
         self._lock = threading.RLock()  # around the daemon's process and what is expected of it
         self._ready_since: float | None = None
@@ -96,6 +100,7 @@ class Member:
             argv = [*shell, sys.executable, "-m", "lab.chaos.stepped"]
             self._daemon = self.node.spawn(argv, env=env, cwd=str(REPOSITORY))
             self._armed, self._is_expected = failpoint, False
+            self._started_at = self._journal.now()
 
     def kill_daemon(self, *, down_s: float, armed: str = "", lose: bool = False) -> None:
         """kill -9, stay away, come back; `lose` deletes the database meanwhile."""
@@ -107,12 +112,24 @@ class Member:
         self._ended.wait(down_s)
         self.start_daemon(armed)
 
+    def want_more(self) -> None:
+        """Raise the pool's target from the next start on, so that it grows."""
+        name = "WARM_PREFIX_TARGET" if "WARM_PREFIX_TARGET" in self._env else "WARM_IP_TARGET"
+        self._env[name] = str(int(self._env[name]) + 1)
+
+    def await_end(self, timeout_s: float) -> None:
+        """Wait until the daemon has ended by itself, at most so long."""
+        deadline = time.monotonic() + timeout_s
+        while self._daemon is not None and self._daemon.poll() is None and time.monotonic() < deadline:
+            self._ended.wait(WATCH_S)
+
     def stop_daemon(self, *, down_s: float) -> None:
         """SIGTERM, the drain, and come back."""
         drain_s = float(self._env["VPC_IPAMD_DRAIN"])
         code = self._end_daemon(lambda daemon: daemon.terminate(), drain_s + DRAIN_MARGIN_S)
-        if code not in (0, -9):
-            self._tell(f"it was asked to end and ended with {code}\n{self.log_tail(10)}")
+        is_unborn = code == -signal.SIGTERM and self._journal.now() - self._started_at < UNBORN_S
+        if code not in (0, -signal.SIGKILL) and not is_unborn:
+            self._tell(f"it was asked to end and ended with {code}", log=self.log_tail(20))
         self._ended.wait(down_s)
         self.start_daemon()
 
@@ -217,12 +234,13 @@ class Member:
         if armed and code == -9:
             self._journal.say(f"died at {armed}", node=self.name, counted=f"kill failpoint {armed.partition(':')[0]}")
         else:
-            self._tell(f"the daemon ended by itself with {code}\n{self.log_tail(20)}")
+            self._tell(f"the daemon ended by itself with {code}", log=self.log_tail(30))
         self._ended.wait(0.3)
         if not self._ended.is_set():
             self.start_daemon()
 
-    def _tell(self, what: str) -> None:
+    def _tell(self, what: str, *, log: str = "") -> None:
+        self._journal.note("log", node=self.name, log=log.splitlines())
         self._journal.violate(Violation(TELLS, self._journal.now(), self.name, what))
 
     def _guarded(self, action: Callable[[], None]) -> None:

@@ -26,6 +26,7 @@ from lab.node.errors import NodeError
 HOST = "host-a"
 READY_TIMEOUT_S = 60.0
 ATTACH_DELAY_S = 0.6  # ours: long enough to be killed in; EC2's own takes seconds and would starve a 2-minute run
+FAILPOINT_WAIT_S = 6.0  # ours: an armed daemon has this long to reach its point before the next mishap may hit it
 LOG_LINES = 400
 COOLDOWN = "IP_COOLDOWN_PERIOD"
 
@@ -188,7 +189,10 @@ class _Run:
             case Kind.KILL_DAEMON:
                 member.kill_daemon(down_s=args["down_s"])
             case Kind.ARM_FAILPOINT:
-                member.kill_daemon(down_s=args["down_s"], armed=f"{args['name']}:{args['count']}")
+                if args["name"].startswith("growth."):
+                    member.want_more()
+                member.kill_daemon(down_s=args["down_s"], armed=f"{args['name']}:{args['count']}", lose=args["lose"])
+                member.await_end(FAILPOINT_WAIT_S)
             case Kind.LOSE_DATASTORE:
                 member.kill_daemon(down_s=args["down_s"], lose=True)
             case Kind.STOP_DAEMON:

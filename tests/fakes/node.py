@@ -49,6 +49,7 @@ class FakeNode:
         self.hostnet = FakeHostNetwork()
         self.ec2 = ec2 or FakeEc2()
         self.runtime = FakeRuntime()
+        self.has_run_before = False
         self.start()
 
     def start(self) -> None:
@@ -90,6 +91,8 @@ class FakeNode:
             ec2=self.ec2,
             hostnet=self.hostnet,
             wiring=wiring,
+            cooling=self.cooling,
+            is_datastore_lost=self.has_run_before and not self.opened.report.is_intact,
             demand=self.demand,
             health=self.health,
             clock=clock,
@@ -158,6 +161,7 @@ class FakeNode:
         if (before / "spool").is_dir():
             shutil.copytree(before / "spool", self.run_dir / "spool")
         self.datastore.close()
+        self.has_run_before = True
         self.start()
 
     def key(self, name: str) -> AttachmentKey:

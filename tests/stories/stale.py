@@ -25,6 +25,7 @@ def ec2_tells(ec2: FakeEc2, enis: Iterable[DescribedEni]) -> Iterator[None]:
 def run_sandboxes(node: FakeNode, *names: str) -> dict[str, IPv4Address]:
     """ADD sandboxes that the runtime lists afterwards, the pool loop having its turn after each; name -> address."""
     given = {}
+    node.demand.wait = lambda *, timeout_s, **_: node.clock.advance(timeout_s)  # type: ignore[method-assign]  # nobody sleeps
     for name in names:
         given[name] = node.add(name).address
         node.runtime.run(name)

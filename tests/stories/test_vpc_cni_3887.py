@@ -41,6 +41,7 @@ def test_no_sandbox_gets_an_address_that_ec2_took_back(node: FakeNode) -> None:
 
 def test_a_sandbox_gets_a_dead_address_without_ec2s_word(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """With stale metadata for a source, as the incumbent's start has it, the same restart hands a dead address out."""
+    run_sandboxes(node, "before")
     metadata: tuple[DescribedEni, ...] = tuple(node.ec2.enis.values())
     real = EniService.compare_with_ec2
 

@@ -197,3 +197,26 @@ def test_a_quarantined_address_is_free_once_its_wiring_is_gone_without_a_runtime
     row = node.datastore.address(made.address)
     assert row is not None
     assert row.state is AddressState.FREE
+
+
+def test_after_a_lost_datastore_nothing_is_given_before_it_could_have_cooled(node: FakeNode) -> None:
+    """Nobody knows any more when an unwired address was last used: all of them cool once (I8)."""
+    released = node.add("a").address
+    node.delete("a")
+    node.cooling.sweep()
+    node.crash(keep_datastore=False)
+    node.bring_up()
+    warm = {row.address for row in node.datastore.addresses() if row.state is AddressState.COOLING}
+    assert released in warm
+    assert len(warm) == 9, "all that were there before; what EC2 has given since is free at once"
+    node.clock.advance(31)
+    node.cooling.release_cooled()
+    assert node.datastore.counts().cooling == 0
+    node.add("b")
+    node.assert_sound()
+
+
+def test_a_first_start_has_nothing_to_cool(node: FakeNode) -> None:
+    """On a fresh node no daemon has run: its addresses are free at once."""
+    assert node.datastore.counts().cooling == 0
+    assert node.datastore.counts().free == 9
