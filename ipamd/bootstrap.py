@@ -1,12 +1,11 @@
 """Bring ports and adapters together: the only module that knows who implements what.
 
 Nothing heavy is imported or asked here that DEL does not need: boto3, pyroute2 and the metrics server come later, in their own
-threads, because a restarted daemon must take DEL within milliseconds (design 6, 11).
+threads, because a restarted daemon must take DEL at once (design 6, 11).
 """
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 
 from ipamd import __version__, failpoints
@@ -16,14 +15,12 @@ from ipamd.cloud.metadata import ImdsMetadata
 from ipamd.config import Settings
 from ipamd.datastore.open import OpenReport, current_boot_id, open_datastore
 from ipamd.datastore.spool import FileSpool
+from ipamd.facts import Facts
 from ipamd.kernel.hostnet import KernelHostNetwork
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables
 from ipamd.kernel.wiring import KernelWiring
 from ipamd.metrics import Metrics
-from ipamd.model.cloud import InstanceIdentity
-from ipamd.model.errors import CloudError
-from ipamd.model.sandbox import RuntimeInfo
 from ipamd.ports import Datastore, Ec2, HostNetwork, Metadata, Runtime, Spool, Wiring
 from ipamd.rpc.cni import CniServicer, Services
 from ipamd.rpc.introspection import CloudView, IntrospectionServicer, Sources
@@ -51,56 +48,6 @@ STAGES = ("datastore", "rpc", "metadata", "ec2", "cri", "spool", "kernel", "host
 
 DEL_PLACES = 16
 """RPC threads that ADD never takes: a DEL is served while ADDs wait for addresses. Ours: a quarter of the default limit."""
-
-
-class Facts:
-    """What becomes known of this node while the daemon runs; written by start-up, read by everyone."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._identity: InstanceIdentity | None = None
-        self._runtime: RuntimeInfo | None = None
-        self._cloud_detail = "not asked yet"
-        self._is_cloud_reachable = False
-
-    @property
-    def identity(self) -> InstanceIdentity | None:
-        """Who this node is, once instance metadata told."""
-        with self._lock:
-            return self._identity
-
-    @property
-    def runtime(self) -> RuntimeInfo | None:
-        """Which runtime answered."""
-        with self._lock:
-            return self._runtime
-
-    def region(self) -> str:
-        """The region for EC2. Raises: CloudError while it is not known."""
-        identity = self.identity
-        if identity is None:
-            raise CloudError("the region is not known yet", details="instance metadata has not answered; it is asked again")
-        return identity.region
-
-    def set_identity(self, identity: InstanceIdentity) -> None:
-        """Instance metadata answered."""
-        with self._lock:
-            self._identity = identity
-
-    def set_runtime(self, runtime: RuntimeInfo) -> None:
-        """The runtime answered."""
-        with self._lock:
-            self._runtime = runtime
-
-    def set_cloud(self, *, reachable: bool, detail: str) -> None:
-        """EC2 answered, or did not."""
-        with self._lock:
-            self._is_cloud_reachable, self._cloud_detail = reachable, detail
-
-    def cloud(self) -> tuple[bool, str]:
-        """Whether EC2 answered at the last try, and what it said."""
-        with self._lock:
-            return self._is_cloud_reachable, self._cloud_detail
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 Services take these Protocols as arguments; only `bootstrap.py` knows who implements them. Fakes in `tests/fakes` implement
 the same Protocols and pass the same contract tests as the adapters. All implementations are safe to call from any thread.
+Over 300 lines because it is one list of promises, read as a whole; there is no code in it.
 """
 
 from __future__ import annotations
