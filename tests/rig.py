@@ -240,6 +240,7 @@ def rig(
     env: Mapping[str, str] | None = None,
     instance_type: str = "m5.large",
     containerd: bool = False,
+    containerd_directory: str = "",
     attach_delay_s: float = 0.0,
     start: bool = True,
     name: str = "",
@@ -252,6 +253,7 @@ def rig(
         hosts=["host-a"],
         instance_type=instance_type,
         containerd=containerd,
+        containerd_directory=containerd_directory,
         attach_delay_s=attach_delay_s,
     ) as lab:
         made = Rig(lab, lab.node("node-a"), env=({"CRI_SOCKET": ""} if containerd else {}) | dict(env or {}))

@@ -220,7 +220,7 @@ class Member:
             if code is not None:
                 self._ready_since, armed = None, self._armed
                 self._is_expected = True
-                self.queue(lambda: self._come_back(armed, code))
+                self.queue(lambda: self._come_back(daemon, armed, code))
                 return
         status = self.ask(lambda client: client.status())
         is_ready = status is not None and bool(status["ready"])
@@ -230,13 +230,13 @@ class Member:
             elif self._ready_since is None:
                 self._ready_since = self._journal.now()
 
-    def _come_back(self, armed: str, code: int) -> None:
+    def _come_back(self, dead: NodeProcess, armed: str, code: int) -> None:
         if armed and code == -9:
             self._journal.say(f"died at {armed}", node=self.name, counted=f"kill failpoint {armed.partition(':')[0]}")
         else:
             self._tell(f"the daemon ended by itself with {code}", log=self.log_tail(30))
         self._ended.wait(0.3)
-        if not self._ended.is_set():
+        if not self._ended.is_set() and self._daemon is dead:  # else a queued mishap has started another one meanwhile
             self.start_daemon()
 
     def _tell(self, what: str, *, log: str = "") -> None:

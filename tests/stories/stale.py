@@ -22,10 +22,21 @@ def ec2_tells(ec2: FakeEc2, enis: Iterable[DescribedEni]) -> Iterator[None]:
         del ec2.describe_enis  # the class's own shows again
 
 
+def give_the_threads_their_turn(node: FakeNode) -> None:
+    """While an ADD waits for an address nobody sleeps: the clock goes on, what has cooled is freed, and the pool loop looks."""
+
+    def wait(*, timeout_s: float, **_: object) -> None:
+        node.clock.advance(timeout_s)
+        node.cooling.release_cooled()
+        node.pool.cycle()
+
+    node.demand.wait = wait  # type: ignore[method-assign]
+
+
 def run_sandboxes(node: FakeNode, *names: str) -> dict[str, IPv4Address]:
     """ADD sandboxes that the runtime lists afterwards, the pool loop having its turn after each; name -> address."""
     given = {}
-    node.demand.wait = lambda *, timeout_s, **_: node.clock.advance(timeout_s)  # type: ignore[method-assign]  # nobody sleeps
+    give_the_threads_their_turn(node)
     for name in names:
         given[name] = node.add(name).address
         node.runtime.run(name)

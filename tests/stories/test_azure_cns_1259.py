@@ -7,7 +7,7 @@ What prevents it here: the rows survive the restart (`datastore/`, committed bef
 the kernel is asked before any address is free: `service/enis.py: _admit` quarantines each address that is new to us and wired,
 and `service/restore.py: reconcile_kernel` adopts or holds what it finds (I1, I2). Neither needs the API server (I12).
 
-Bound: 0 fake seconds after ready: the first ADD already gets an address that nobody has.
+Bound: 0 fake seconds after ready: the first ADD already gets an address that nobody has, and so does every later one.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ from tests.fakes.node import FakeNode
 
 
 def play(node: FakeNode, *, is_datastore_kept: bool) -> None:
-    """The daemon restarts under five running pods, and pods come to be right after it."""
+    """The daemon restarts under five running pods, and pods come to be right after it and later."""
     running = {made.key: made for made in (node.add(f"running{number}") for number in range(5))}
     for key in running:
         node.runtime.run(key.container_id)
     node.crash(keep_datastore=is_datastore_kept)
     node.bring_up()
-    fresh = [node.add(f"fresh{number}") for number in range(4)]
+    fresh = [node.add("fresh-at-once")]
+    node.cool()  # after a lost datastore an address cools once before it is given (I8)
+    fresh += [node.add(f"fresh{number}") for number in range(4)]
     taken = {made.address for made in running.values()}
     assert not taken & {made.address for made in fresh}, "two pods have one address"
     assert {a.key: a.address for a in node.datastore.attachments() if a.key in running} == {

@@ -18,6 +18,7 @@ import pytest
 from ipamd.model.errors import PoolEmptyError
 from ipamd.model.plan import PoolSettings, PoolSnapshot
 from tests.fakes.node import FakeNode
+from tests.stories.stale import give_the_threads_their_turn
 
 BOUND_S = 2.0
 
@@ -27,12 +28,7 @@ def node(tmp_path: Path) -> Iterator[FakeNode]:
     """WARM_IP_TARGET=2, MINIMUM_IP_TARGET=23, WARM_ENI_TARGET=0; the pool loop has its turn whenever an ADD waits."""
     made = FakeNode(tmp_path, settings=PoolSettings(warm_eni_target=0, warm_ip_target=2, minimum_ip_target=23))
     made.bring_up()
-
-    def wait(*, timeout_s: float, **_: object) -> None:
-        made.clock.advance(timeout_s)
-        made.pool.cycle()
-
-    made.demand.wait = wait  # type: ignore[method-assign]
+    give_the_threads_their_turn(made)
     yield made
     made.datastore.close()
 

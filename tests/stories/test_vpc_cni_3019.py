@@ -59,13 +59,15 @@ def test_a_sandbox_loses_its_address_without_the_rule_of_use(node: FakeNode, mon
     """With the incumbent's rule in its place (not in the list: force-remove) a running sandbox is struck from the books."""
     real = EniService.record
 
-    def believe_the_list(self: EniService, eni: Eni, described: DescribedEni, outcome: CloudComparison) -> None:
+    def believe_the_list(
+        self: EniService, eni: Eni, described: DescribedEni, outcome: CloudComparison, *, may_be_warm: bool = False
+    ) -> None:
         now = self._clock.now()
         for row in self._datastore.addresses():
             if row.eni_id == eni.eni_id and row.owner is not None and row.address not in described.secondary_addresses:
                 with self._datastore.transaction() as uow:
                     uow.unassign(row.owner, now=now, cooling_until=now, reason="not in the list")
-        real(self, eni, described, outcome)
+        real(self, eni, described, outcome, may_be_warm=may_be_warm)
 
     monkeypatch.setattr(EniService, "record", believe_the_list)
     with pytest.raises(AssertionError, match="lost its address"):

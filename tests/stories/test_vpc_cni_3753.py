@@ -28,7 +28,7 @@ from ipamd.model.eni import MAIN_TABLE, Eni
 from ipamd.model.errors import InvariantError, PoolEmptyError
 from tests.fakes.cloud import IDENTITY, INSTANCE, PRIMARY, SUBNET
 from tests.fakes.node import FakeNode
-from tests.stories.stale import recorded
+from tests.stories.stale import give_the_threads_their_turn, recorded
 
 ANSWER: dict[str, Any] = {
     "NetworkInterfaceId": PRIMARY,
@@ -56,13 +56,14 @@ def play(run_dir: Path, *, is_flagged: bool = False) -> FakeNode:
     listed = [primary, *({"PrivateIpAddress": address} for address in SECONDARY)]
     node.ec2.enis[PRIMARY] = answers.described_eni(ANSWER | {"PrivateIpAddresses": listed})
     node.ec2.limits = replace(node.ec2.limits, eni_count=2)
-    node.demand.wait = lambda *, timeout_s, **_: node.clock.advance(timeout_s)  # type: ignore[method-assign]
+    give_the_threads_their_turn(node)
     try:
         node.bring_up()
+        for number in range(18):
+            node.add(f"s{number}")
+            node.pool.cycle()
         with pytest.raises(PoolEmptyError):
-            for number in range(100):
-                node.add(f"s{number}")
-                node.pool.cycle()
+            node.add("one-too-many")
         given = recorded(node)
         assert [eni.is_primary for eni in node.datastore.enis()] == [True, False]
         assert IDENTITY.primary_address not in given.values(), "a sandbox has the node's own address"

@@ -52,7 +52,7 @@ def test_every_address_leaks_without_sandbox_ids(node: FakeNode, monkeypatch: py
     """Rebuilt under the application containers' IDs, as it was done then: six DELs succeed and six addresses stay taken."""
     real = AdoptionService._attachment
 
-    def named_after_the_application(self, veth, row, sandbox):  # noqa: ANN001, ANN202
+    def named_after_the_application(self, veth, row, sandbox):
         made = real(self, veth, row, sandbox)
         return replace(made, key=parse_key(f"app-in-{made.key.container_id}", made.key.ifname))
 

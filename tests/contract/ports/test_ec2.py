@@ -1,0 +1,123 @@
+"""What every `Ec2` promises: the fake of the service tests, and boto3 against the lab's EC2 over real HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from ipamd.cloud.ec2 import BotoEc2
+from ipamd.config import CloudConfig
+from ipamd.model.cloud import EniRequest
+from ipamd.model.errors import CloudNotFoundError, EniLimitError
+from ipamd.model.ids import EniId, InstanceId, SubnetId
+from ipamd.ports import Ec2
+from lab.ec2.server import Ec2Server
+from lab.vpc.state import Vpc
+from tests.fakes.cloud import INSTANCE, SUBNET, FakeEc2
+from tests.unit.cloud.clocks import FakeClock
+
+
+@dataclass(frozen=True)
+class Cloud:
+    """One EC2, whichever, with an m5.large in a subnet."""
+
+    ec2: Ec2
+    instance_id: InstanceId
+    subnet_id: SubnetId
+    security_group_ids: tuple[str, ...]
+
+    def request(self, token: str, *, addresses: int = 0, prefixes: int = 0) -> EniRequest:
+        """A CreateNetworkInterface."""
+        return EniRequest(self.subnet_id, self.security_group_ids, "aws-K8S-test", {"team": "net"}, token, addresses, prefixes)
+
+    def attached(self, token: str = "t1", *, addresses: int = 3, device_index: int = 1) -> EniId:
+        """An ENI of ours."""
+        eni = self.ec2.create_eni(self.request(token, addresses=addresses))
+        self.ec2.attach_eni(eni.eni_id, instance_id=self.instance_id, device_index=device_index, network_card=0)
+        return eni.eni_id
+
+
+@pytest.fixture(params=["fake", "boto3"])
+def cloud(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
+    """Both implementations."""
+    if request.param == "fake":
+        yield Cloud(FakeEc2(), INSTANCE, SUBNET, ("sg-1",))
+        return
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "lab")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "lab")
+    clock = FakeClock()
+    with Vpc(clock=clock.monotonic) as vpc:
+        subnet = vpc.add_subnet("10.0.0.0/20")
+        instance = vpc.add_instance(name="node", instance_type="m5.large", subnet_id=subnet.subnet_id)
+        with Ec2Server(vpc, sockets=[("127.0.0.1", 0)]) as server:
+            ec2 = BotoEc2(CloudConfig(ec2_endpoint=server.url), region=lambda: vpc.region, clock=clock, sleep=clock.sleep)
+            yield Cloud(ec2, InstanceId(instance.instance_id), SubnetId(subnet.subnet_id), (vpc.default_group_id,))
+
+
+def test_creation_brings_addresses_and_is_idempotent(cloud: Cloud) -> None:
+    """One call gives an unattached ENI with its addresses; the same token gives the same ENI (I9)."""
+    first = cloud.ec2.create_eni(cloud.request("t1", addresses=4))
+    again = cloud.ec2.create_eni(cloud.request("t1", addresses=4))
+    assert again.eni_id == first.eni_id
+    assert len(first.secondary_addresses) == 4
+    assert first.primary_address not in first.secondary_addresses
+    assert (first.attachment_id, first.tags["team"]) == ("", "net")
+
+
+def test_attached_enis_are_described_by_device_index(cloud: Cloud) -> None:
+    """The primary ENI comes first; what we attached follows with its index, and is deleted with the instance if we say so."""
+    eni_id = cloud.attached()
+    described = cloud.ec2.describe_attached_eni(eni_id)
+    assert (described.attachment_status, described.device_index) == ("attached", 1)
+    cloud.ec2.set_delete_on_termination(eni_id, attachment_id=described.attachment_id)
+    assert cloud.ec2.describe_eni(eni_id).delete_on_termination
+    assert [eni.device_index for eni in cloud.ec2.describe_enis(cloud.instance_id)] == [0, 1]
+
+
+def test_addresses_and_prefixes_come_and_go(cloud: Cloud) -> None:
+    """What is assigned is described, what is unassigned is not; both are idempotent enough to be repeated."""
+    eni_id = cloud.attached(addresses=2)
+    before = cloud.ec2.describe_eni(eni_id).secondary_addresses
+    more = cloud.ec2.assign_addresses(eni_id, count=3)
+    assert len(more) == 3
+    assert not more & before
+    prefixes = cloud.ec2.assign_prefixes(eni_id, count=1)
+    seen = cloud.ec2.describe_eni(eni_id)
+    assert seen.secondary_addresses == before | more
+    assert seen.prefixes == prefixes
+    for _ in range(2):
+        cloud.ec2.unassign(eni_id, addresses=more, prefixes=prefixes)
+    assert cloud.ec2.describe_eni(eni_id).secondary_addresses == before
+
+
+def test_limits_are_typed(cloud: Cloud) -> None:
+    """A tenth secondary address and a fourth ENI do not fit an m5.large; both are EniLimitError, and nothing has changed."""
+    eni_id = cloud.attached(addresses=9)
+    with pytest.raises(EniLimitError):
+        cloud.ec2.assign_addresses(eni_id, count=1)
+    assert len(cloud.ec2.describe_eni(eni_id).secondary_addresses) == 9
+    cloud.attached("t2", device_index=2)
+    extra = cloud.ec2.create_eni(cloud.request("t3", addresses=1))
+    with pytest.raises(EniLimitError):
+        cloud.ec2.attach_eni(extra.eni_id, instance_id=cloud.instance_id, device_index=3, network_card=0)
+
+
+def test_what_is_gone_is_gone_quietly(cloud: Cloud) -> None:
+    """Detach and delete of what is gone succeed; a Describe of it is typed."""
+    eni_id = cloud.attached()
+    attachment_id = cloud.ec2.describe_eni(eni_id).attachment_id
+    for _ in range(2):
+        cloud.ec2.detach_eni(attachment_id)
+        cloud.ec2.delete_eni(eni_id)
+    with pytest.raises(CloudNotFoundError):
+        cloud.ec2.describe_eni(eni_id)
+
+
+def test_limits_of_the_instance_type(cloud: Cloud) -> None:
+    """m5.large: 3 ENIs with 10 addresses each; calls are counted."""
+    limits = cloud.ec2.instance_limits("m5.large")
+    assert (limits.eni_count, limits.ipv4_per_eni, limits.slots_per_eni) == (3, 10, 9)
+    cloud.ec2.describe_enis(cloud.instance_id)
+    assert sum(cloud.ec2.call_counts().values()) >= 1

@@ -1,0 +1,114 @@
+"""What every `Wiring` promises: the fake of the service tests, and netlink in real namespaces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from ipaddress import IPv4Address
+
+import pytest
+
+from ipamd.model.attachment import WiringSpec, veth_name
+from ipamd.model.errors import NetnsError
+from ipamd.model.ids import parse_key
+from ipamd.ports import Wiring
+from tests.fakes.kernel import FakeWiring
+from tests.netns.conftest import World
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel, whichever; `new_netns` gives the path of a fresh sandbox."""
+
+    wiring: Wiring
+    new_netns: Callable[[], str]
+
+    def spec(self, number: int, *, table: int = 254) -> WiringSpec:
+        """What to wire for sandbox `number`."""
+        key = parse_key(f"sandbox{number}", "eth0")
+        return WiringSpec(key, IPv4Address("10.0.0.0") + number, table, veth_name(key, prefix="eni"), self.new_netns(), 9001)
+
+
+@pytest.fixture(params=["fake", pytest.param("netlink", marks=pytest.mark.privileged)])
+def kernel(request: pytest.FixtureRequest) -> Iterator[Kernel]:
+    """Both implementations."""
+    if request.param == "fake":
+        fake = FakeWiring()
+        yield Kernel(fake, lambda: fake.make_netns(f"/run/netns/n{len(fake.netns)}"))
+        return
+    world = World()
+    yield Kernel(world.wiring, lambda: world.space().path)
+    world.close()
+
+
+def test_what_is_wired_is_surveyed(kernel: Kernel) -> None:
+    """A wired sandbox is seen with its identity, route and rules, and CHECK finds nothing to say."""
+    main, secondary = kernel.spec(5), kernel.spec(6, table=2)
+    for spec in (main, secondary):
+        wired = kernel.wiring.wire(spec)
+        assert wired.netns_identity == kernel.wiring.identify_netns(spec.netns)
+        assert kernel.wiring.check(spec) == []
+    survey = kernel.wiring.survey()
+    assert {(veth.key, veth.address, veth.is_dying) for veth in survey.veths} == {
+        (main.key, main.address, False),
+        (secondary.key, secondary.address, False),
+    }
+    assert survey.routes == {main.address: main.host_veth, secondary.address: secondary.host_veth}
+    assert survey.to_rules == {main.address, secondary.address}
+    assert survey.from_rules == {secondary.address: (2,)}
+
+
+def test_retire_then_sweep(kernel: Kernel) -> None:
+    """DEL: route and rules go at once, the link dies until it is swept; both may be repeated (I4)."""
+    spec = kernel.spec(5, table=2)
+    kernel.wiring.wire(spec)
+    for _ in range(2):
+        kernel.wiring.retire(host_veth=spec.host_veth, address=spec.address, route_table=spec.route_table)
+    survey = kernel.wiring.survey()
+    assert (survey.routes, survey.to_rules, survey.from_rules) == ({}, frozenset(), {})
+    assert [(veth.name, veth.is_dying) for veth in survey.veths] == [(spec.host_veth, True)]
+    for _ in range(2):
+        kernel.wiring.sweep()
+    assert kernel.wiring.survey().veths == ()
+
+
+def test_unwire_leaves_nothing_and_may_be_repeated(kernel: Kernel) -> None:
+    """Rollback: everything of a spec goes, also what was never there (I5)."""
+    spec = kernel.spec(5, table=2)
+    kernel.wiring.wire(spec)
+    for _ in range(2):
+        kernel.wiring.unwire(spec)
+    survey = kernel.wiring.survey()
+    assert (survey.veths, survey.routes, survey.to_rules, survey.from_rules) == ((), {}, frozenset(), {})
+
+
+def test_leftovers_go_by_name_or_by_address(kernel: Kernel) -> None:
+    """What nobody owns is removed with either handle; what is not there is fine."""
+    first, second = kernel.spec(5), kernel.spec(6, table=3)
+    for spec in (first, second):
+        kernel.wiring.wire(spec)
+    kernel.wiring.remove_leftover(host_veth=first.host_veth, address=first.address)
+    kernel.wiring.remove_leftover(host_veth=second.host_veth, address=second.address)
+    kernel.wiring.remove_leftover(host_veth="eninothere", address=None)
+    survey = kernel.wiring.survey()
+    assert (survey.veths, survey.routes, survey.to_rules) == ((), {}, frozenset())
+
+
+def test_a_missing_namespace_is_typed(kernel: Kernel) -> None:
+    """A path without a namespace is a NetnsError, and nothing is wired."""
+    spec = replace(kernel.spec(5), netns="/nonexistent/netns")
+    with pytest.raises(NetnsError):
+        kernel.wiring.identify_netns(spec.netns)
+    with pytest.raises(NetnsError):
+        kernel.wiring.wire(spec)
+    assert kernel.wiring.survey().veths == ()
+
+
+def test_repair_reports_a_missing_link_and_touches_nothing_sound(kernel: Kernel) -> None:
+    """A sound sandbox needs no sentence; one without its link is told of and not made anew."""
+    sound, gone = kernel.spec(5), kernel.spec(6)
+    kernel.wiring.wire(sound)
+    said = kernel.wiring.repair([sound, gone])
+    assert len(said) == 1
+    assert "missing" in said[0]
+    assert gone.host_veth in said[0]

@@ -1,0 +1,140 @@
+"""The real daemon follows the real runtime: by events on containerd 1.7, by polling on 1.6, and through a restart on both."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+
+import pytest
+
+from ipamd.runtime.cri import CriRuntime
+from tests.contract.runtime.conftest import Listener
+from tests.lab.runtime.conftest import DIRECTORIES, kill_outside, quiet, rig_with, run_sandbox, runtime_view, socket_of
+from tests.rig import Rig, wait_until
+
+pytestmark = [pytest.mark.privileged, pytest.mark.containerd]
+
+METRICS = "127.0.0.1:61678"
+
+
+@pytest.fixture(scope="module")
+def followed() -> Iterator[Rig]:
+    """A node with containerd 1.7 and a daemon that follows its events."""
+    with rig_with("1.7", env={"VPC_IPAMD_METRICS_ADDRESS": METRICS}) as made:
+        wait_until(lambda: runtime_view(made)["events"], what="stream open")
+        yield made
+
+
+def metric(made: Rig, name: str) -> float:
+    """One figure of /metrics, read inside the node."""
+    read = f"import urllib.request as u; print(u.urlopen('http://{METRICS}/metrics').read().decode())"
+    text = made.node.run(["/usr/bin/python3", "-c", read]).stdout
+    return float(next(line.split()[1] for line in text.splitlines() if line.startswith(f"{name} ")))
+
+
+@pytest.mark.containerd17
+def test_an_event_is_a_list_within_a_second(followed: Rig) -> None:
+    """Created, killed from outside, removed: each is looked at long before the 60 s of the next list."""
+    latencies_s = []
+    for number in range(3):
+        quiet(followed)
+        sandbox = run_sandbox(followed, f"web-{number}")
+        latencies_s.append(wait_until(lambda: runtime_view(followed)["sandbox_count"] == 1, what="created one listed"))
+        quiet(followed)
+        killed_at = time.monotonic()
+        kill_outside(followed, sandbox, "1.7")
+        wait_until(lambda: runtime_view(followed)["list_age_s"] < 1.0, what="a list after the kill")
+        latencies_s.append(time.monotonic() - killed_at)
+        quiet(followed)
+        followed.node.cri.remove(sandbox)
+        latencies_s.append(wait_until(lambda: runtime_view(followed)["sandbox_count"] == 0, what="removed one not listed"))
+    print("event -> list, s:", [round(each, 3) for each in latencies_s])
+    # STOPPED and DELETED may come a moment apart: then the second waits for the gap of a second.
+    assert max(latencies_s) < 1.5
+    assert sorted(latencies_s)[len(latencies_s) // 2] < 1.0
+    followed.assert_sound(expected=0)
+
+
+@pytest.mark.containerd17
+def test_a_burst_is_listed_about_once_a_second(followed: Rig) -> None:
+    """Thirty sandboxes' worth of events cost a few lists, and the last list has them all."""
+    quiet(followed)
+    sandboxes = [run_sandbox(followed, f"burst-{number}") for number in range(10)]
+    wait_until(lambda: runtime_view(followed)["sandbox_count"] == 10, what="all listed")
+    for sandbox in sandboxes:
+        followed.node.cri.remove(sandbox)
+    wait_until(lambda: runtime_view(followed)["sandbox_count"] == 0, what="none listed")
+    followed.assert_sound(expected=0)
+
+
+@pytest.mark.containerd17
+def test_events_that_others_take_are_counted_as_missed(followed: Rig) -> None:
+    """containerd 1.7 gives each event to one subscriber only: three others starve us, and the metric says so."""
+    before = metric(followed, "ipamd_cri_missed_events_total")
+    with ExitStack() as stack:
+        thieves = [stack.enter_context(closing(CriRuntime(socket=socket_of(followed)))) for _ in range(3)]
+        listeners = [Listener(thief) for thief in thieves]
+        for listener in listeners:
+            listener.wait_open()
+        for number in range(4):
+            followed.node.cri.remove(run_sandbox(followed, f"robbed-{number}"))
+            sandbox = run_sandbox(followed, f"kept-{number}")
+        assert any(len(listener.heard) > 1 for listener in listeners)
+
+        def is_counted() -> bool:
+            """More events, so that the daemon lists again once the late ones have had their time."""
+            followed.node.cri.remove(run_sandbox(followed, "another"))
+            return metric(followed, "ipamd_cri_missed_events_total") > before
+
+        wait_until(is_counted, what="missed events counted", timeout_s=20)
+        for thief, listener in zip(thieves, listeners, strict=True):
+            thief.cancel_events()
+            listener.wait_end()
+    print("missed:", metric(followed, "ipamd_cri_missed_events_total") - before)
+    assert sandbox in followed.attachments(), "counted, and nothing else"
+    for each in followed.node.cri.list():
+        followed.node.cri.remove(each.sandbox_id)
+    followed.assert_sound(expected=0)
+
+
+@pytest.mark.parametrize("version", ["1.6", "1.7"])
+def test_a_restart_of_the_runtime_costs_nothing(version: str) -> None:
+    """It is known to be away, known to be back within seconds, events are on again, and nothing was freed (I11)."""
+    with rig_with(version) as made:
+        ids = {run_sandbox(made, f"survivor-{number}") for number in range(2)}
+        wait_until(lambda: runtime_view(made)["sandbox_count"] == 2, what="both listed", timeout_s=12)
+        view = runtime_view(made)
+        assert (view["reachable"], view["events"]) == (True, version == "1.7")
+        assert made.node.containerd is not None
+        made.node.containerd.kill()
+        made.node.containerd.wait(5)
+        wait_until(lambda: not runtime_view(made)["reachable"], what="known to be away", timeout_s=12)
+        assert not runtime_view(made)["events"]
+        assert set(made.attachments()) == ids
+        # A DEL needs no runtime, and neither does an ADD (I12).
+        assert made.add("meanwhile").ok
+        assert made.delete("meanwhile").ok
+        made.node.start_containerd(DIRECTORIES[version])
+        back_s = wait_until(lambda: runtime_view(made)["reachable"], what="known to be back", timeout_s=5)
+        print(f"containerd {version}: known to be back {back_s:.2f} s after it served")
+        if version == "1.7":
+            wait_until(lambda: runtime_view(made)["events"], what="events again", timeout_s=5)
+        assert runtime_view(made)["sandbox_count"] == 2
+        assert set(made.attachments()) == ids
+        for sandbox in ids:
+            made.node.cri.remove(sandbox)
+        made.assert_sound(expected=0)
+
+
+def test_without_events_the_runtime_is_polled() -> None:
+    """containerd 1.6: UNIMPLEMENTED, said once; a sandbox is noticed within the 10 s of the next list."""
+    with rig_with("1.6") as made:
+        wait_until(lambda: runtime_view(made)["reachable"], what="first list")
+        sandbox = run_sandbox(made, "web")
+        noticed_s = wait_until(lambda: runtime_view(made)["sandbox_count"] == 1, what="listed", timeout_s=12)
+        print(f"containerd 1.6: noticed by polling after {noticed_s:.1f} s")
+        assert not runtime_view(made)["events"]
+        assert made.log_tail(200).count("no events: ") == 1
+        made.node.cri.remove(sandbox)
+        made.assert_sound(expected=0)
