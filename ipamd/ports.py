@@ -17,7 +17,7 @@ from ipamd.model.address import Address, AddressEvent
 from ipamd.model.attachment import Attachment, NetnsIdentity, Wired, WiringSpec
 from ipamd.model.cloud import DescribedEni, EniRequest, InstanceIdentity
 from ipamd.model.eni import Eni, InstanceLimits
-from ipamd.model.ids import AttachmentKey, EniId, InstanceId, SubnetId
+from ipamd.model.ids import AttachmentKey, EniId, InstanceId, MacAddress, SubnetId
 from ipamd.model.ledger import Intent, LedgerEntry, LedgerEvent
 from ipamd.model.plan import PoolCounts
 from ipamd.model.sandbox import KernelSurvey, RuntimeInfo, Sandbox, SandboxEvent
@@ -284,6 +284,10 @@ class HostNetwork(Protocol):
 
     def setup_node(self, identity: InstanceIdentity) -> None:
         """Make the node's own part so. Idempotent. Raises: WiringError."""
+        ...
+
+    def await_link(self, mac: MacAddress) -> None:
+        """Return when the link of an ENI that is being attached has appeared. WiringError if it does not within a bound."""
         ...
 
     def setup_eni(self, eni: Eni) -> None:

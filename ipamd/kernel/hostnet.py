@@ -19,6 +19,7 @@ from ipamd.kernel.nft import Nftables
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import Eni
 from ipamd.model.errors import WiringError
+from ipamd.model.ids import MacAddress
 
 SYSCTL_ROOT = Path("/proc/sys")
 """/proc/sys/net shows the namespace of the thread that opens it. Source: net/sysctl_net.c."""
@@ -44,6 +45,10 @@ class KernelHostNetwork:
         with self._lock:
             self._applied = None  # a table of an earlier release or configuration is replaced, not compared
             self._repair_node(identity)
+
+    def await_link(self, mac: MacAddress) -> None:
+        """See HostNetwork. Takes no lock: an audit must not wait for a slow hot-plug."""
+        links.wait_for_link(self._host, mac, veth_prefix=self._config.veth_prefix, timeout_s=self._link_wait_s)
 
     def setup_eni(self, eni: Eni) -> None:
         """Bring a secondary ENI's link up with address, table, routes and rule.

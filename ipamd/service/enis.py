@@ -14,7 +14,7 @@ from ipamd.model.address import AddressEvent, AddressState
 from ipamd.model.cloud import DescribedEni, InstanceIdentity
 from ipamd.model.eni import Eni, EniState
 from ipamd.model.errors import IpamError
-from ipamd.model.ids import EniId
+from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.ledger import LedgerEvent
 from ipamd.ports import Clock, Datastore, Ec2, HostNetwork, UnitOfWork, Wiring
 from ipamd.service.cooling import Cooling
@@ -146,6 +146,13 @@ class EniService:
             for address in fresh:
                 if address in wired:
                     uow.change(address, AddressEvent.DISAGREE, now=now, reason="wired in the kernel, unknown to the datastore")
+
+    def await_link(self, mac: MacAddress) -> None:
+        """Wait for an attaching ENI's link, bounded: the kernel tells sooner than a Describe would, and EC2 is asked once."""
+        try:
+            self._hostnet.await_link(mac)
+        except IpamError as error:
+            log.info("EC2 is asked instead: %s", log_text(error))
 
     def set_up_hosts(self) -> list[str]:
         """Make host routing for every attached ENI so; only then are its addresses assignable (I7).

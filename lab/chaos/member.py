@@ -115,7 +115,7 @@ class Member:
     def want_more(self) -> None:
         """Raise the pool's target from the next start on, so that it grows."""
         name = "WARM_PREFIX_TARGET" if "WARM_PREFIX_TARGET" in self._env else "WARM_IP_TARGET"
-        self._env[name] = str(int(self._env[name]) + 1)
+        self._env[name] = str(int(self._env[name]) + 2)
 
     def await_end(self, timeout_s: float) -> None:
         """Wait until the daemon has ended by itself, at most so long."""

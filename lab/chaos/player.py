@@ -22,6 +22,9 @@ from lab.chaos.plan import NODES, Event, Kind, Plan
 from lab.chaos.report import Report
 from lab.lab import Lab
 from lab.node.errors import NodeError
+from lab.vpc.limits import LIMITS as REAL_LIMITS
+from lab.vpc.limits import InstanceLimits
+from lab.vpc.state import Vpc
 
 HOST = "host-a"
 READY_TIMEOUT_S = 60.0
@@ -29,6 +32,9 @@ ATTACH_DELAY_S = 0.6  # ours: long enough to be killed in; EC2's own takes secon
 FAILPOINT_WAIT_S = 6.0  # ours: an armed daemon has this long to reach its point before the next mishap may hit it
 LOG_LINES = 400
 COOLDOWN = "IP_COOLDOWN_PERIOD"
+TYPE = "m5.large"
+LIMITS = {**REAL_LIMITS, TYPE: InstanceLimits((12,), 4)}
+"""Ours: twelve ENIs of three addresses instead of three of nine, so that ENIs are made and attached throughout a run."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +60,13 @@ def play(plan: Plan, options: Options) -> Report:
     with ExitStack() as stack:
         stack.callback(journal.close)
         lab = stack.enter_context(
-            Lab(name=options.name, nodes=NODES, hosts=[HOST], instance_type="m5.large", attach_delay_s=ATTACH_DELAY_S)
+            Lab(
+                name=options.name,
+                nodes=NODES,
+                hosts=[HOST],
+                instance_type=TYPE,
+                vpc=Vpc(limits=LIMITS, attach_delay_s=ATTACH_DELAY_S, seed=plan.seed),
+            )
         )
         journal.start()
         run = _Run(lab, plan, journal=journal, books=books, judge=judge, goes_on=options.goes_on)

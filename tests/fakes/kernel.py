@@ -10,6 +10,7 @@ from ipamd.model.attachment import NetnsIdentity, Wired, WiringSpec, decode_alia
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import MAIN_TABLE, Eni
 from ipamd.model.errors import IpamError, NetnsError
+from ipamd.model.ids import MacAddress
 from ipamd.model.sandbox import HostVeth, KernelSurvey
 
 
@@ -132,6 +133,9 @@ class FakeHostNetwork:
     def setup_node(self, identity: InstanceIdentity) -> None:
         """See the port."""
         self.nodes.append(identity)
+
+    def await_link(self, mac: MacAddress) -> None:
+        """See the port: links appear at once here."""
 
     def setup_eni(self, eni: Eni) -> None:
         """See the port."""

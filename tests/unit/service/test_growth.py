@@ -156,3 +156,41 @@ def test_an_address_that_ec2_took_away_is_forgotten_only_if_unused(node: FakeNod
     assert node.datastore.address(free) is None
     assert node.datastore.address(used) is not None
     assert any(str(used) in sentence for sentence in outcome.kept)
+
+
+def test_a_stepped_wall_clock_does_not_hold_the_pool_back(node: FakeNode) -> None:
+    """A pause after an error lasts as long as it was meant to, though the wall clock goes back an hour meanwhile."""
+    node.add("a")
+    node.ec2.fail["create_eni"] = [CloudError("internal error")]
+    node.pool.cycle()
+    node.clock.step_wall(-3600)
+    node.clock.advance(61)
+    node.pool.cycle()
+    assert len(node.ec2.enis) == 2
+
+
+def test_a_wall_clock_put_forward_does_not_end_the_pool_s_pause(node: FakeNode) -> None:
+    """EC2 is left in peace for the whole pause, whatever the wall clock says (I13)."""
+    node.add("a")
+    node.ec2.fail["create_eni"] = [EniLimitError("instance is full")]
+    node.pool.cycle()
+    asked = node.ec2.calls["create_eni"]
+    node.clock.step_wall(3600)
+    node.pool.cycle()
+    assert node.ec2.calls["create_eni"] == asked
+
+
+def test_prefixes_may_run_out_a_second_time(tmp_path: Path) -> None:
+    """Single addresses take the place of a missing /28 every time, not only the first (design 7)."""
+    node = FakeNode(tmp_path, settings=PoolSettings(prefix_delegation=True, warm_prefix_target=1))
+    node.ec2.fail["assign_prefixes"] = [SubnetExhaustedError("no free /28")]
+    node.bring_up()
+    first = node.datastore.counts().total
+    assert first > 0
+    node.clock.advance(121)
+    for number in range(first):
+        node.add(f"sandbox-{number}")
+    node.ec2.fail["assign_prefixes"] = [SubnetExhaustedError("no free /28")]
+    node.ec2.fail["create_eni"] = [SubnetExhaustedError("no free /28")]
+    node.pool.cycle()
+    assert node.datastore.counts().total > first
