@@ -191,7 +191,7 @@ class EniService:
         return identity.subnet_cidr if eni.subnet_id == identity.subnet_id else self._ec2.subnet_cidr(eni.subnet_id)
 
     def _to_eni(self, described: DescribedEni, identity: InstanceIdentity, subnet: IPv4Network) -> Eni:
-        is_primary = described.eni_id == identity.primary_eni_id or described.device_index == 0 == described.network_card
+        is_primary = described.eni_id == identity.primary_eni_id
         return Eni(
             eni_id=described.eni_id,
             mac=described.mac,

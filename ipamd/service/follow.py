@@ -123,8 +123,9 @@ class Follower:
                 self._health.record_error("follow", error)
                 log.warning("following the runtime goes on after an error: %s", log_text(error))
             took_s = self._clock.monotonic() - began
-            self._stopped.wait(max(LIST_GAP_S - took_s, took_s))
-            self._wake.wait(self.interval_s())
+            gap_s = max(LIST_GAP_S - took_s, took_s)
+            self._stopped.wait(gap_s)
+            self._wake.wait(max(self.interval_s() - took_s - gap_s, 0.0))
 
     def run_events(self) -> None:
         """Thread body: hold the event stream open; until `stop`."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from ipamd.model.address import AddressState
 from ipamd.model.eni import InstanceLimits
@@ -49,9 +49,11 @@ class PoolService:
         self._settings = settings
         self._lock = threading.Lock()
         self._limits: InstanceLimits | None = None
-        self._blocked_until: datetime | None = None
+        self._blocked_until: float | None = (
+            None  # monotonic, like the next: a stepped wall clock neither ends nor prolongs a pause
+        )
         self._blocked_reason = ""
-        self._prefixes_blocked_until: datetime | None = None
+        self._prefixes_blocked_until: float | None = None
         self._error_pause = ERROR_PAUSE_FIRST
         self._stopping = False
 
@@ -147,19 +149,25 @@ class PoolService:
             unmanaged_eni_count=sum(not eni.managed for eni in enis),
             unmanaged_device_indexes=frozenset(eni.device_index for eni in enis if not eni.managed and eni.network_card == 0),
             waiting_count=waiting_count,
-            blocked_until=self._blocked_until,
+            blocked_until=self._clock.now() + timedelta(seconds=self._left_s()) if self._is_blocked() else None,
             blocked_reason=self._blocked_reason,
-            prefixes_available=self._prefixes_blocked_until is None or self._clock.now() >= self._prefixes_blocked_until,
+            prefixes_available=self._has_prefixes(),
         )
 
     def _is_blocked(self) -> bool:
-        return self._blocked_until is not None and self._clock.now() < self._blocked_until
+        return self._left_s() > 0
+
+    def _left_s(self) -> float:
+        return self._blocked_until - self._clock.monotonic() if self._blocked_until is not None else 0.0
+
+    def _has_prefixes(self) -> bool:
+        return self._prefixes_blocked_until is None or self._clock.monotonic() >= self._prefixes_blocked_until
 
     def _pause_s(self) -> float | None:
         """Sleep for ever unless a block ends: an idle pool has no clock (I13)."""
         if self._blocked_until is None:
             return None
-        left = (self._blocked_until - self._clock.now()).total_seconds()
+        left = self._left_s()
         if left <= 0:
             self._blocked_until, self._blocked_reason = None, ""
             self._demand.poke()
@@ -170,9 +178,9 @@ class PoolService:
         self._health.record_error("pool", error)
         if not isinstance(error, ThrottledError):
             log.warning("pool: %s", log_text(error))
-        if isinstance(error, SubnetExhaustedError) and self._settings.prefix_delegation and self._prefixes_blocked_until is None:
+        if isinstance(error, SubnetExhaustedError) and self._settings.prefix_delegation and self._has_prefixes():
             # No free /28 need not mean no free address: single addresses are tried before the pool gives up (design 7).
-            self._prefixes_blocked_until = self._clock.now() + SUBNET_PAUSE
+            self._prefixes_blocked_until = self._clock.monotonic() + SUBNET_PAUSE.total_seconds()
             return
         self._block_after(error)
 
@@ -185,7 +193,7 @@ class PoolService:
             pause, self._error_pause = self._error_pause, min(self._error_pause * 2, ERROR_PAUSE_MAX)
         if isinstance(error, CloudError):
             self._health.lack("ec2", f"EC2: {log_text(error)}")
-        self._blocked_until = self._clock.now() + pause
+        self._blocked_until = self._clock.monotonic() + pause.total_seconds()
         self._blocked_reason = log_text(error)
 
     def _publish(self, outlook: Outlook) -> None:

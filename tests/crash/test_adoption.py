@@ -76,34 +76,3 @@ def test_a_reboot_leaves_nothing_behind(made: Rig) -> None:
         made.node.cri.remove(sandbox.sandbox_id)
     made.node.cri.run_sandbox("after-reboot")
     made.assert_sound(expected=1)
-
-
-def test_containerd_killed_in_the_middle_of_an_add(made: Rig) -> None:
-    """The runtime dies while its ADD is between wiring and commit: the daemon finishes, and a restarted runtime finds no mess."""
-    made.restart(env={"VPC_IPAMD_FAILPOINT": "attach.wired=pause"})
-    import threading
-
-    def ask() -> None:
-        try:
-            made.node.cri.run_sandbox("interrupted", timeout_s=5)
-        except Exception:  # noqa: BLE001  # its runtime is killed under it
-            return
-
-    asking = threading.Thread(target=ask)
-    asking.start()
-    hold = f"{made.node.root}/run/vpc-ipamd/failpoint.hold"
-    import os
-
-    wait_until(lambda: os.path.exists(hold), what="ADD held at attach.wired")
-    assert made.node.containerd is not None
-    made.node.containerd.kill()
-    made.node.containerd.wait(10)
-    os.unlink(hold)
-    asking.join(15)
-    made.node.start_containerd()
-    made.restart()
-    before = dict(made.attachments())
-    made.node.cri.run_sandbox("after")
-    rows = made.attachments()
-    assert len(rows) == len(before) + 1
-    made.assert_sound()

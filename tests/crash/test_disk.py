@@ -144,3 +144,18 @@ def test_a_datastore_deleted_under_a_running_daemon(made: Rig) -> None:
     assert made.pool()["quarantined_count"] == 1
     assert made.cni("DEL", "survivor").ok
     made.restart()
+
+
+def test_a_read_only_disk_is_said_at_start(made: Rig) -> None:
+    """The run directory cannot be written: the daemon ends with a sentence and a status, without a traceback."""
+    made.kill()
+    made.node.run(["mount", "-o", "remount,ro", "/run/vpc-ipamd"])
+    try:
+        made.start(wait=False)
+        assert made.daemon is not None
+        assert made.daemon.wait(20) in (1, 2, 3)
+        assert "ead-only" in made.log_tail(5)
+        assert "Traceback" not in made.log_tail(5)
+    finally:
+        made.node.run(["mount", "-o", "remount,rw", "/run/vpc-ipamd"])
+    made.start()

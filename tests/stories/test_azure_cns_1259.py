@@ -19,8 +19,11 @@ from tests.fakes.kernel import FakeWiring
 from tests.fakes.node import FakeNode
 
 
+NODE_FULL = 27
+
+
 def play(node: FakeNode, *, is_datastore_kept: bool) -> None:
-    """The daemon restarts under five running pods, and pods come to be right after it and later."""
+    """The daemon restarts under five running pods, and pods come to be right after it, until the node is full."""
     running = {made.key: made for made in (node.add(f"running{number}") for number in range(5))}
     for key in running:
         node.runtime.run(key.container_id)
@@ -28,7 +31,9 @@ def play(node: FakeNode, *, is_datastore_kept: bool) -> None:
     node.bring_up()
     fresh = [node.add("fresh-at-once")]
     node.cool()  # after a lost datastore an address cools once before it is given (I8)
-    fresh += [node.add(f"fresh{number}") for number in range(4)]
+    for number in range(NODE_FULL - 5 - 1):
+        fresh.append(node.add(f"fresh{number}"))
+        node.pool.cycle()
     taken = {made.address for made in running.values()}
     assert not taken & {made.address for made in fresh}, "two pods have one address"
     assert {a.key: a.address for a in node.datastore.attachments() if a.key in running} == {

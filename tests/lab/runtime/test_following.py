@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 
 import pytest
@@ -34,10 +34,10 @@ def metric(made: Rig, name: str) -> float:
 
 
 @pytest.mark.containerd17
-def test_an_event_is_a_list_within_a_second(followed: Rig) -> None:
+def test_an_event_is_a_list_within_a_second(followed: Rig, record_property: Callable[[str, object], None]) -> None:
     """Created, killed from outside, removed: each is looked at long before the 60 s of the next list."""
     latencies_s = []
-    for number in range(3):
+    for number in range(2):
         quiet(followed)
         sandbox = run_sandbox(followed, f"web-{number}")
         latencies_s.append(wait_until(lambda: runtime_view(followed)["sandbox_count"] == 1, what="created one listed"))
@@ -49,22 +49,10 @@ def test_an_event_is_a_list_within_a_second(followed: Rig) -> None:
         quiet(followed)
         followed.node.cri.remove(sandbox)
         latencies_s.append(wait_until(lambda: runtime_view(followed)["sandbox_count"] == 0, what="removed one not listed"))
-    print("event -> list, s:", [round(each, 3) for each in latencies_s])
+    record_property("event_to_list_s", latencies_s)
     # STOPPED and DELETED may come a moment apart: then the second waits for the gap of a second.
     assert max(latencies_s) < 1.5
     assert sorted(latencies_s)[len(latencies_s) // 2] < 1.0
-    followed.assert_sound(expected=0)
-
-
-@pytest.mark.containerd17
-def test_a_burst_is_listed_about_once_a_second(followed: Rig) -> None:
-    """Thirty sandboxes' worth of events cost a few lists, and the last list has them all."""
-    quiet(followed)
-    sandboxes = [run_sandbox(followed, f"burst-{number}") for number in range(10)]
-    wait_until(lambda: runtime_view(followed)["sandbox_count"] == 10, what="all listed")
-    for sandbox in sandboxes:
-        followed.node.cri.remove(sandbox)
-    wait_until(lambda: runtime_view(followed)["sandbox_count"] == 0, what="none listed")
     followed.assert_sound(expected=0)
 
 
@@ -91,7 +79,6 @@ def test_events_that_others_take_are_counted_as_missed(followed: Rig) -> None:
         for thief, listener in zip(thieves, listeners, strict=True):
             thief.cancel_events()
             listener.wait_end()
-    print("missed:", metric(followed, "ipamd_cri_missed_events_total") - before)
     assert sandbox in followed.attachments(), "counted, and nothing else"
     for each in followed.node.cri.list():
         followed.node.cri.remove(each.sandbox_id)
@@ -99,42 +86,34 @@ def test_events_that_others_take_are_counted_as_missed(followed: Rig) -> None:
 
 
 @pytest.mark.parametrize("version", ["1.6", "1.7"])
-def test_a_restart_of_the_runtime_costs_nothing(version: str) -> None:
-    """It is known to be away, known to be back within seconds, events are on again, and nothing was freed (I11)."""
+def test_a_restart_of_the_runtime_costs_nothing(version: str, record_property: Callable[[str, object], None]) -> None:
+    """It is known to be away, known to be back within seconds, events are on again, and nothing was freed (I11).
+
+    On 1.6 the only way to know all this is to ask: every 10 s while it answers, every 2 s while it does not.
+    """
     with rig_with(version) as made:
+        wait_until(lambda: runtime_view(made)["reachable"], what="first list")
         ids = {run_sandbox(made, f"survivor-{number}") for number in range(2)}
-        wait_until(lambda: runtime_view(made)["sandbox_count"] == 2, what="both listed", timeout_s=12)
-        view = runtime_view(made)
-        assert (view["reachable"], view["events"]) == (True, version == "1.7")
+        if version == "1.7":
+            wait_until(lambda: runtime_view(made)["sandbox_count"] == 2, what="both announced", timeout_s=3)
+        assert runtime_view(made)["events"] == (version == "1.7")
         assert made.node.containerd is not None
         made.node.containerd.kill()
         made.node.containerd.wait(5)
-        wait_until(lambda: not runtime_view(made)["reachable"], what="known to be away", timeout_s=12)
+        away_s = wait_until(lambda: not runtime_view(made)["reachable"], what="known to be away", timeout_s=11)
         assert not runtime_view(made)["events"]
         assert set(made.attachments()) == ids
         # A DEL needs no runtime, and neither does an ADD (I12).
         assert made.add("meanwhile").ok
         assert made.delete("meanwhile").ok
         made.node.start_containerd(DIRECTORIES[version])
-        back_s = wait_until(lambda: runtime_view(made)["reachable"], what="known to be back", timeout_s=5)
-        print(f"containerd {version}: known to be back {back_s:.2f} s after it served")
+        back_s = wait_until(lambda: runtime_view(made)["reachable"], what="known to be back", timeout_s=4)
+        record_property("known_away_back_s", (away_s, back_s))
         if version == "1.7":
-            wait_until(lambda: runtime_view(made)["events"], what="events again", timeout_s=5)
+            wait_until(lambda: runtime_view(made)["events"], what="events again", timeout_s=3)
+        assert made.log_tail(200).count("no events: ") == (1 if version == "1.6" else 0)
         assert runtime_view(made)["sandbox_count"] == 2
         assert set(made.attachments()) == ids
         for sandbox in ids:
             made.node.cri.remove(sandbox)
-        made.assert_sound(expected=0)
-
-
-def test_without_events_the_runtime_is_polled() -> None:
-    """containerd 1.6: UNIMPLEMENTED, said once; a sandbox is noticed within the 10 s of the next list."""
-    with rig_with("1.6") as made:
-        wait_until(lambda: runtime_view(made)["reachable"], what="first list")
-        sandbox = run_sandbox(made, "web")
-        noticed_s = wait_until(lambda: runtime_view(made)["sandbox_count"] == 1, what="listed", timeout_s=12)
-        print(f"containerd 1.6: noticed by polling after {noticed_s:.1f} s")
-        assert not runtime_view(made)["events"]
-        assert made.log_tail(200).count("no events: ") == 1
-        made.node.cri.remove(sandbox)
         made.assert_sound(expected=0)

@@ -190,7 +190,6 @@ def test_prefixes_may_run_out_a_second_time(tmp_path: Path) -> None:
     node.clock.advance(121)
     for number in range(first):
         node.add(f"sandbox-{number}")
-    node.ec2.fail["assign_prefixes"] = [SubnetExhaustedError("no free /28")]
     node.ec2.fail["create_eni"] = [SubnetExhaustedError("no free /28")]
     node.pool.cycle()
     assert node.datastore.counts().total > first
