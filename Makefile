@@ -10,7 +10,11 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help setup fmt lint type imports docstrings proto proto-check unit test demo bench docs clean
+# of `make chaos`
+SEED ?= 1
+MINUTES ?= 30
+
+.PHONY: help setup fmt lint type imports docstrings proto proto-check unit test demo chaos bench docs clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -53,6 +57,9 @@ test: setup lint type imports docstrings proto-check ## everything: checks, then
 
 demo: setup ## the main job on the embedded lab: two nodes, real containerd, real daemon, real plugin
 	$(BIN)/vpc-lab demo
+
+chaos: setup ## random kills, faults and clock steps on two nodes, judged from outside: SEED=1 MINUTES=30; build/chaos.json
+	$(BIN)/python -m lab.chaos --seed $(SEED) --minutes $(MINUTES)
 
 bench: setup ## measure the budgets; table and build/bench.json
 	$(BIN)/python -m bench

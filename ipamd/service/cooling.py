@@ -7,7 +7,6 @@ address early nor keeps it for ever; across a restart the recorded time counts, 
 
 from __future__ import annotations
 
-import heapq
 import logging
 import threading
 from collections.abc import Iterable
@@ -51,7 +50,7 @@ class Cooling:
         self._failpoint = failpoint
         self._changed = threading.Condition()
         self._dying: dict[str, IPv4Address | None] = {}
-        self._due: list[tuple[float, IPv4Address]] = []
+        self._due: dict[IPv4Address, float] = {}
         self._aborts: dict[IPv4Address, str] = {}
         self._stopping = False
 
@@ -62,7 +61,7 @@ class Cooling:
     def began(self, address: IPv4Address, *, dying_veth: str | None) -> None:
         """An address began to cool; its link, if any, waits to be deleted."""
         with self._changed:
-            heapq.heappush(self._due, (self._clock.monotonic() + self._period_s, address))
+            self._due[address] = self._clock.monotonic() + self._period_s
             if dying_veth is not None:
                 self._dying[dying_veth] = address
             self._changed.notify()
@@ -89,11 +88,10 @@ class Cooling:
         """After a restart: take up the cooling addresses of the datastore and the dying links of the kernel."""
         now, monotonic = self._clock.now(), self._clock.monotonic()
         with self._changed:
-            known = {address for _, address in self._due}
             for row in self._datastore.addresses():
-                if row.state is AddressState.COOLING and row.address not in known:
+                if row.state is AddressState.COOLING and row.address not in self._due:
                     left = (row.cooling_until - now).total_seconds() if row.cooling_until else self._period_s
-                    heapq.heappush(self._due, (monotonic + min(max(left, 0.0), self._period_s), row.address))
+                    self._due[row.address] = monotonic + min(max(left, 0.0), self._period_s)
             self._dying.update(dying_veths)
             self._changed.notify()
 
@@ -105,7 +103,7 @@ class Cooling:
     def next_due_s(self) -> float | None:
         """Seconds until the next address has cooled; None if none is cooling."""
         with self._changed:
-            return max(self._due[0][0] - self._clock.monotonic(), 0.0) if self._due else None
+            return self._left_s()
 
     def run(self) -> None:
         """Thread body: sweep as soon as a link is marked, free an address as soon as it has cooled; until `stop`."""
@@ -140,19 +138,26 @@ class Cooling:
         return len(batch)
 
     def release_cooled(self) -> int:
-        """Free every address whose time has come and whose link is gone; returns how many."""
-        due = self._take_due()
+        """Free every address whose time has come and whose link is gone; returns how many.
+
+        Raises: DatastoreError; what was not freed stays due.
+        """
+        now = self._clock.monotonic()
+        with self._changed:
+            dying = set(self._dying.values())
+            due = [(address, at) for address, at in self._due.items() if at <= now and address not in dying]
         freed = 0
-        for address in due:
-            try:
+        try:
+            for address, due_at in due:
                 freed += self._free(address)
-            except IpamError:
                 with self._changed:
-                    heapq.heappush(self._due, (self._clock.monotonic() + SWEEP_RETRY_S, address))
-                raise
-        if freed:
-            self._demand.announce_supply()
-            self._demand.poke()
+                    # It may have been given, released and begun to cool anew since we looked: that time stands.
+                    if self._due.get(address) == due_at:
+                        del self._due[address]
+        finally:
+            if freed:
+                self._demand.announce_supply()
+                self._demand.poke()
         return freed
 
     def _write_abort(self, address: IPv4Address, reason: str) -> None:
@@ -178,26 +183,17 @@ class Cooling:
         self._failpoint("cooling.cooled")
         return 1
 
-    def _take_due(self) -> list[IPv4Address]:
-        now = self._clock.monotonic()
-        taken: list[tuple[float, IPv4Address]] = []
-        held: list[tuple[float, IPv4Address]] = []
-        with self._changed:
-            dying = set(self._dying.values())
-            while self._due and self._due[0][0] <= now:
-                due_at, address = heapq.heappop(self._due)
-                (held if address in dying else taken).append((due_at, address))
-            for item in held:
-                heapq.heappush(self._due, item)
-        return [address for _, address in taken]
-
     def _sleep(self, pause_s: float) -> bool:
         """Wait for work; False to stop."""
         with self._changed:
             if pause_s:
                 self._changed.wait(pause_s)
             elif not self._dying and not self._aborts and not self._stopping:
-                left = max(self._due[0][0] - self._clock.monotonic(), 0.0) if self._due else None
+                left = self._left_s()
                 if left is None or left > 0:
                     self._changed.wait(left)
             return not self._stopping
+
+    def _left_s(self) -> float | None:
+        """Seconds until the next address has cooled; the condition is held."""
+        return max(min(self._due.values()) - self._clock.monotonic(), 0.0) if self._due else None

@@ -160,6 +160,8 @@ class Growth:
         except ThrottledError:
             raise  # nothing is wrong with the ENI: the intent stays open and goes on later
         except CloudError as error:
+            if any(eni.eni_id == described.eni_id for eni in self._datastore.enis()):
+                raise  # it is recorded, and sandboxes may be on it: nothing that EC2 says now may delete it (I2)
             log.warning("ENI %s could not be attached and is deleted: %s", described.eni_id, log_text(error))
             self._delete(intent, described.eni_id, outcome=f"not attached: {log_text(error)}")
             if self._take_in_unknown(identity):

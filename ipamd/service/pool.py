@@ -49,9 +49,8 @@ class PoolService:
         self._settings = settings
         self._lock = threading.Lock()
         self._limits: InstanceLimits | None = None
-        self._blocked_until: float | None = (
-            None  # monotonic, like the next: a stepped wall clock neither ends nor prolongs a pause
-        )
+        # both monotonic: a stepped wall clock neither ends a pause nor prolongs it
+        self._blocked_until: float | None = None
         self._blocked_reason = ""
         self._prefixes_blocked_until: float | None = None
         self._error_pause = ERROR_PAUSE_FIRST

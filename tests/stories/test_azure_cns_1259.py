@@ -18,7 +18,6 @@ from ipamd.model.sandbox import KernelSurvey
 from tests.fakes.kernel import FakeWiring
 from tests.fakes.node import FakeNode
 
-
 NODE_FULL = 27
 
 

@@ -95,7 +95,7 @@ def test_a_commit_failure_unwires(node: FakeNode, monkeypatch: pytest.MonkeyPatc
     real = node.datastore.transaction
     refusals = [DatastoreError("disk full"), DatastoreError("disk full")]
 
-    def failing():  # noqa: ANN202
+    def failing():
         if refusals:
             raise refusals.pop()
         return real()
@@ -198,7 +198,7 @@ def test_addresses_are_packed_onto_the_densest_eni(node: FakeNode) -> None:
     assert sorted(by_eni.values()) == [0, 3, 9]
 
 
-def _outlook_after(node: FakeNode):  # noqa: ANN202
+def _outlook_after(node: FakeNode):
     """What the pool loop would say right after the next ADD has begun to wait."""
     from ipamd.service.demand import Outlook
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ipamd.model.address import AddressState
-from ipamd.model.errors import WiringError
+from ipamd.model.errors import DatastoreError, WiringError
 from tests.fakes.node import COOLDOWN_S, FakeNode
 
 
@@ -107,3 +107,44 @@ def test_the_longest_free_address_is_given_first(node: FakeNode) -> None:
     node.cool()
     given = [node.add(f"s{number}").address for number in range(8)]
     assert first not in given
+
+
+def test_a_disk_that_refuses_holds_up_no_cooled_address_for_ever(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three addresses have cooled and the disk is full for a moment: afterwards all three become free (I8)."""
+    for name in ("a", "b", "c"):
+        node.add(name)
+        node.delete(name)
+    node.cooling.sweep()
+    node.clock.advance(COOLDOWN_S)
+    real = node.datastore.transaction
+    refusals = [DatastoreError("disk full")]
+
+    def failing():
+        if refusals:
+            raise refusals.pop()
+        return real()
+
+    monkeypatch.setattr(node.datastore, "transaction", failing)
+    with pytest.raises(DatastoreError):
+        node.cooling.release_cooled()
+    assert node.cooling.release_cooled() == 3
+
+
+def test_an_adopted_address_cools_anew_from_its_own_del(node: FakeNode) -> None:
+    """Cooling, adopted, released again: the second cooldown counts in full, not what was left of the first (I8)."""
+    made = node.add("a")
+    spec = node.wiring.wired[made.host_veth]
+    node.delete("a")
+    node.cooling.sweep()
+    node.clock.advance(20)
+    other = type(spec)(node.key("b"), spec.address, spec.route_table, "enib", spec.netns, spec.mtu)
+    node.wiring.wired["enib"], node.wiring.routes[spec.address] = other, "enib"
+    node.runtime.run("b")
+    veth = next(veth for veth in node.wiring.survey().veths if veth.name == "enib")
+    assert node.adoption.adopt(veth, node.runtime.listed["b"], node.wiring.survey()) == ""
+    node.delete("b")
+    node.cooling.sweep()
+    node.clock.advance(20)
+    assert node.cooling.release_cooled() == 0, "20 s of the second cooldown are not 30"
+    node.clock.advance(10)
+    assert node.cooling.release_cooled() == 1

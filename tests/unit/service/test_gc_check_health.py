@@ -137,7 +137,7 @@ def test_a_key_that_is_held_too_long_names_its_holder() -> None:
         assert locks.held()[0].operation == "DEL"
 
 
-def FakeNodeKey(name: str):  # noqa: ANN201, N802
+def FakeNodeKey(name: str):
     """A key."""
     from ipamd.model.ids import parse_key
 
@@ -160,7 +160,7 @@ def test_the_host_audit_never_undoes_a_del(node: FakeNode) -> None:
     del node.wiring.routes[made.address]
     real_hold = node.locks.hold
 
-    def hold(key, operation, deadline):  # noqa: ANN001, ANN202
+    def hold(key, operation, deadline):
         if operation == "REPAIR":
             node.locks.hold = real_hold  # type: ignore[method-assign]
             node.delete("a")

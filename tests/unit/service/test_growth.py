@@ -8,7 +8,8 @@ import pytest
 
 from ipamd.model.errors import CloudError, EniLimitError, SubnetExhaustedError, ThrottledError
 from ipamd.model.plan import PoolSettings
-from tests.fakes.cloud import INSTANCE, FakeEc2
+from ipamd.service.health import Phase
+from tests.fakes.cloud import IDENTITY, INSTANCE, FakeEc2
 from tests.fakes.node import FakeNode
 
 
@@ -193,3 +194,39 @@ def test_prefixes_may_run_out_a_second_time(tmp_path: Path) -> None:
     node.ec2.fail["create_eni"] = [SubnetExhaustedError("no free /28")]
     node.pool.cycle()
     assert node.datastore.counts().total > first
+
+
+def test_an_eni_that_is_recorded_is_never_deleted_by_its_open_intent(node: FakeNode) -> None:
+    """Killed between storing an ENI and closing its intent: sandboxes may be on it by now, whatever EC2 answers later (I2)."""
+
+    class Killed(BaseException):
+        pass
+
+    def kill(name: str) -> None:
+        if name == "growth.stored":
+            raise Killed
+
+    node.growth._failpoint = kill
+    node.add("a")
+    with pytest.raises(Killed):
+        node.pool.cycle()
+    node.crash()
+    node.growth.set_identity(IDENTITY)
+    assert node.enis.set_up_hosts() == []
+    node.health.enter(Phase.SERVING)
+    for number in range(10):
+        node.add(f"s{number}")
+    in_use = {a.eni_id for a in node.datastore.attachments()}
+    assert len(in_use) == 2
+    node.ec2.fail["describe_eni"] = [CloudError("EC2 is not well") for _ in range(1)]
+    real = node.ec2.describe_attached_eni
+    node.ec2.describe_attached_eni = lambda eni_id: (_ for _ in ()).throw(CloudError("never attached, it says"))  # type: ignore[method-assign]
+    node.pool.set_limits(node.ec2.limits, settings=node.settings)
+    for _ in range(5):
+        node.pool.cycle()
+        node.clock.advance(120)
+    assert in_use <= set(node.ec2.enis), "an ENI with live sandboxes was deleted"
+    node.ec2.describe_attached_eni = real  # type: ignore[method-assign]
+    node.pool.cycle()
+    assert node.datastore.open_intents() == ()
+    node.assert_sound()

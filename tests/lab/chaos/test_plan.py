@@ -1,0 +1,117 @@
+"""A seed is a whole run: the same plan every time, on paper, and any part of it is a plan too."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from lab.chaos.mishaps import failpoint_names
+from lab.chaos.plan import NODES, WEIGHTS, Event, Kind, Plan, make_plan
+from lab.chaos.shrink import shrink
+from lab.faults import Faults
+
+NAMES = ["attach.wired", "detach.committed", "growth.created"]
+
+
+def test_a_seed_always_gives_the_same_plan() -> None:
+    """Seed and length are all that is needed to play a run again; the order of the failpoints' names does not matter."""
+    assert make_plan(7, minutes=3, failpoints=NAMES) == make_plan(7, minutes=3, failpoints=NAMES[::-1])
+
+
+def test_other_seeds_give_other_plans() -> None:
+    """Nights with different seeds are different nights."""
+    assert make_plan(7, minutes=3, failpoints=NAMES).events != make_plan(8, minutes=3, failpoints=NAMES).events
+
+
+def test_a_plan_survives_the_way_through_a_file() -> None:
+    """What `--replay` reads is what was played."""
+    plan = make_plan(3, minutes=5, failpoints=NAMES)
+    assert Plan.from_json(plan.to_json()) == plan
+
+
+def test_events_are_in_order_and_within_the_run() -> None:
+    """The player needs them so."""
+    plan = make_plan(5, minutes=2, failpoints=NAMES)
+    times = [event.at_s for event in plan.events]
+    assert times == sorted(times)
+    assert times[0] > 0
+    assert times[-1] <= plan.duration_s
+
+
+def test_a_long_plan_has_every_kind_of_event_on_both_nodes() -> None:
+    """No mishap is forgotten by a table."""
+    events = make_plan(1, minutes=60, failpoints=NAMES).events
+    assert {event.kind for event in events} == set(Kind)
+    assert {event.node for event in events} == {*NODES, ""}
+    assert set(WEIGHTS) | {Kind.RUN_POD, Kind.REMOVE_POD} == set(Kind)
+
+
+def test_every_failpoint_has_its_turn() -> None:
+    """In a long run each name is armed, and none twice before all were."""
+    events = make_plan(2, minutes=30, failpoints=NAMES).events
+    armed = Counter(event.arg("name") for event in events if event.kind is Kind.ARM_FAILPOINT)
+    assert set(armed) == set(NAMES)
+    assert max(armed.values()) - min(armed.values()) <= 1
+
+
+def test_a_pod_is_removed_after_it_was_run_and_once() -> None:
+    """The kubelet's part of a plan makes sense."""
+    for node in NODES:
+        seen: set[str] = set()
+        for event in make_plan(4, minutes=10, failpoints=NAMES).events:
+            if event.node == node and event.kind is Kind.RUN_POD:
+                assert event.arg("pod") not in seen
+                seen.add(event.arg("pod"))
+            if event.node == node and event.kind is Kind.REMOVE_POD:
+                seen.remove(event.arg("pod"))
+
+
+def test_every_cloud_fault_can_be_applied_and_taken_back() -> None:
+    """The lab's faults accept each spec, and nothing is in force after its undo."""
+    for event in make_plan(6, minutes=60, failpoints=NAMES).events:
+        if event.kind is Kind.CLOUD_FAULT:
+            faults = Faults()
+            faults.apply(event.arg("apply"))
+            faults.apply(event.arg("undo"))
+            api = next(iter(event.arg("apply").get("apis", {"*": None})))
+            assert (faults.lag_s(api), faults.reach("ec2"), faults.reach("imds"), faults.take_attach_fault()) == (
+                0.0,
+                "open",
+                "open",
+                None,
+            )
+
+
+def test_the_daemon_s_failpoints_are_found() -> None:
+    """Names come from the code's own lists, so that a new one joins by itself."""
+    names = failpoint_names()
+    assert {"attach.wired", "growth.created", "restore.replayed", "datastore.before-commit", "kernel.add-rule"} <= set(names)
+    assert names == sorted(set(names))
+
+
+def test_an_event_reads_as_a_sentence() -> None:
+    """A shrunk plan is read by a person."""
+    assert str(Event(1.5, Kind.KILL_DAEMON, "node-a", {"down_s": 2})) == "   1.50 node-a  kill-daemon down_s=2"
+
+
+def test_shrinking_finds_the_two_events_that_matter() -> None:
+    """ddmin leaves nothing that is not needed, when the question is answered the same every time."""
+    found = shrink(range(100), fails=lambda part: {13, 77} <= set(part), has_time=lambda: True)
+    assert found == [13, 77]
+
+
+def test_shrinking_without_time_keeps_everything() -> None:
+    """What was not tried is kept."""
+    assert shrink([1, 2, 3], fails=lambda _: True, has_time=lambda: False) == [1, 2, 3]
+
+
+def test_shrinking_keeps_only_what_was_seen_to_fail() -> None:
+    """A run that fails once in a while: the result is always a subset that did fail when it was asked."""
+    asked: list[list[int]] = []
+
+    def fails(part: object) -> bool:
+        failed = 5 in list(part) and len(asked) % 3 == 0  # type: ignore[call-overload]
+        asked.append(list(part) if failed else [])  # type: ignore[call-overload]
+        return failed
+
+    found = shrink(list(range(20)), fails=fails, has_time=lambda: len(asked) < 50)
+    assert found == list(range(20)) or found in asked
