@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from ipaddress import IPv4Address
 
 from ipamd.model.address import AddressEvent, AddressState
-from ipamd.model.errors import DatastoreError, IpamError
+from ipamd.model.errors import DatastoreError
 from ipamd.ports import Clock, Datastore, Failpoint, Wiring, no_failpoint
 from ipamd.service.demand import Demand
 from ipamd.service.health import Health, log_text
