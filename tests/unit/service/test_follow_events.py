@@ -59,7 +59,7 @@ def test_the_first_list_comes_after_the_subscription(node: FakeNode) -> None:
 def test_a_runtime_without_events_is_polled(node: FakeNode) -> None:
     """UNIMPLEMENTED is no error and no reason to wait: the list comes at once, and every 10 s."""
     with following(node):
-        wait_until(lambda: node.runtime.list_count > 0, what="first list", timeout_s=2)
+        wait_until(lambda: node.follower.view().reachable, what="first list", timeout_s=2)
         assert not is_open(node)
         assert node.follower.interval_s() == RELIST_WITHOUT_EVENTS_S
     assert node.health.lacks() == []
