@@ -46,8 +46,8 @@ from ipamd.service.restore import RestoreService
 
 STAGES = ("datastore", "rpc", "metadata", "ec2", "cri", "spool", "kernel", "host-routing", "serve", "conflist")
 
-DEL_PLACES = 16
-"""RPC threads that ADD never takes: a DEL is served while ADDs wait for addresses. Ours: a quarter of the default limit."""
+DEL_SHARE = 4
+"""One RPC place in so many is never taken by ADD: a DEL is served while ADDs wait for addresses. Ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,13 +137,14 @@ def build(settings: Settings, *, has_run_before: bool = False) -> App:
         policy=AttachPolicy(
             veth_prefix=network.veth_prefix,
             mtu=network.sandbox_mtu,
-            waiting_limit=max(settings.daemon.max_concurrent_rpcs - DEL_PLACES, 1),
+            waiting_limit=max(settings.daemon.max_concurrent_rpcs * (DEL_SHARE - 1) // DEL_SHARE, 1),
         ),
         failpoint=failpoint,
     )
     adoption = AdoptionService(
         datastore=datastore,
         wiring=wiring,
+        cooling=cooling,
         clock=clock,
         mtu=network.sandbox_mtu,
         list_interval_s=LIST_INTERVAL_S,

@@ -164,7 +164,7 @@ class DaemonConfig:
     metrics_address: str = _setting(
         "VPC_IPAMD_METRICS_ADDRESS", str, ":61678", "host:port of the Prometheus endpoint; 'off': none."
     )
-    max_concurrent_rpcs: int = _setting("VPC_IPAMD_MAX_RPCS", integer(4, 1024), 64, "CNI requests handled at once.")
+    max_concurrent_rpcs: int = _setting("VPC_IPAMD_MAX_RPCS", integer(4, 1024), 256, "CNI requests handled at once.")
     drain_s: int = _setting("VPC_IPAMD_DRAIN", integer(0, 60), 10, "Seconds of serving DEL after the first SIGTERM.")
 
 

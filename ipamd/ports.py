@@ -94,7 +94,11 @@ class UnitOfWork(Protocol):
         ...
 
     def change(self, address: IPv4Address, event: AddressEvent, *, now: datetime, reason: str) -> None:
-        """Apply `cooled`, `disagree` or `settle`."""
+        """Apply `cooled` or `disagree`."""
+        ...
+
+    def settle(self, address: IPv4Address, *, now: datetime, cooling_until: datetime, reason: str) -> None:
+        """quarantined -> cooling: nothing claims the address any more."""
         ...
 
     def put_tombstone(self, key: AttachmentKey, *, now: datetime) -> None:
@@ -164,6 +168,10 @@ class Datastore(Protocol):
 
     def addresses(self) -> tuple[Address, ...]:
         """All addresses, ascending."""
+        ...
+
+    def eni(self, eni_id: EniId) -> Eni | None:
+        """Find one ENI."""
         ...
 
     def enis(self) -> tuple[Eni, ...]:

@@ -34,7 +34,7 @@ apt=(apt-get -q
      -o APT::Sandbox::User="" -o APT::Update::Error-Mode=any -o Acquire::Languages=none -o Acquire::Retries=1
      -o Acquire::http::Timeout=15 -o Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false)
 
-{ timeout 120 "${apt[@]}" update && (cd "$work/deb" && timeout 180 "${apt[@]}" download containerd); } >"$work/log" 2>&1 \
+{ timeout 60 "${apt[@]}" update && (cd "$work/deb" && timeout 120 "${apt[@]}" download containerd); } >"$work/log" 2>&1 \
     || { tail -n 3 "$work/log" >&2; cannot "apt-get could not get Debian trixie's containerd"; }
 dpkg-deb -x "$work"/deb/containerd_*.deb "$work/root" || cannot "the package could not be unpacked"
 mkdir -p "$work/bin"

@@ -23,7 +23,7 @@ from ipamd.model.address import Address
 from ipamd.model.attachment import Attachment
 from ipamd.model.eni import Eni
 from ipamd.model.errors import DatastoreError
-from ipamd.model.ids import AttachmentKey
+from ipamd.model.ids import AttachmentKey, EniId
 from ipamd.model.ledger import Intent, LedgerEntry
 from ipamd.model.plan import PoolCounts
 from ipamd.ports import Clock, Datastore, Failpoint, no_failpoint
@@ -99,6 +99,10 @@ class SqlDatastore(Datastore):
     def addresses(self) -> tuple[Address, ...]:
         """See Datastore."""
         return tuple(sorted(self._index.contents().addresses.values(), key=lambda address: address.address))
+
+    def eni(self, eni_id: EniId) -> Eni | None:
+        """See Datastore."""
+        return self._index.eni(eni_id)
 
     def enis(self) -> tuple[Eni, ...]:
         """See Datastore."""

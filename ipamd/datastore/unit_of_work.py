@@ -45,7 +45,6 @@ R = TypeVar("R")
 CHANGES = {
     AddressEvent.COOLED: LedgerEvent.COOLED,
     AddressEvent.DISAGREE: LedgerEvent.QUARANTINED,
-    AddressEvent.SETTLE: LedgerEvent.SETTLED,
 }
 """What `change` applies, and the ledger's word for it."""
 
@@ -223,6 +222,13 @@ class SqlUnitOfWork(UnitOfWork):
         old = self._view.known_address(address)
         self._cool(old, AddressEvent.ABORT, now=now, cooling_until=cooling_until, reason=reason)
         self._log(LedgerEvent.ABORTED, at=now, address=address, key=old.owner, eni_id=old.eni_id, detail=reason)
+
+    @_step
+    def settle(self, address: IPv4Address, *, now: datetime, cooling_until: datetime, reason: str) -> None:
+        """See UnitOfWork."""
+        old = self._view.known_address(address)
+        self._cool(old, AddressEvent.SETTLE, now=now, cooling_until=cooling_until, reason=reason)
+        self._log(LedgerEvent.SETTLED, at=now, address=address, eni_id=old.eni_id, detail=reason)
 
     @_step
     def change(self, address: IPv4Address, event: AddressEvent, *, now: datetime, reason: str) -> None:

@@ -1,10 +1,11 @@
 """The life of one address, as one table.
 
     free --reserve--> reserved --confirm--> assigned --unassign--> cooling --cooled--> free
-    reserved --abort--> cooling          any unassigned --disagree--> quarantined --settle--> free, or it is removed
+    reserved --abort--> cooling          any unassigned --disagree--> quarantined --settle--> cooling, or it is removed
 
 A pair that is not in the table raises (I1, I8): a state is never repaired by guessing. `reserved` lives in memory only: a
-crash before the confirming transaction promised nothing (I5).
+crash before the confirming transaction promised nothing (I5). A settled address cools first, where design 3 has it free at
+once: its DEL may have come seconds before (docs/adr/0012).
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ TRANSITIONS: dict[tuple[AddressState, AddressEvent], AddressState] = {
     (AddressState.FREE, AddressEvent.DISAGREE): AddressState.QUARANTINED,
     (AddressState.RESERVED, AddressEvent.DISAGREE): AddressState.QUARANTINED,
     (AddressState.COOLING, AddressEvent.DISAGREE): AddressState.QUARANTINED,
-    (AddressState.QUARANTINED, AddressEvent.SETTLE): AddressState.FREE,
+    (AddressState.QUARANTINED, AddressEvent.SETTLE): AddressState.COOLING,
     # Adoption (design 4): a wired sandbox that the datastore does not know gets back the address it never lost.
     (AddressState.FREE, AddressEvent.ADOPT): AddressState.ASSIGNED,
     (AddressState.COOLING, AddressEvent.ADOPT): AddressState.ASSIGNED,

@@ -11,13 +11,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 
-from ipamd.model.address import Address, AddressEvent, AddressState
+from ipamd.model.address import Address, AddressState
 from ipamd.model.attachment import Attachment, NetnsIdentity, Origin, Wired, WiringSpec, sandbox_mac
 from ipamd.model.cniresult import build_result
 from ipamd.model.errors import InvariantError, IpamError
-from ipamd.model.evidence import REAP_MIN_ABSENT_LISTS, REAP_MIN_AGE
+from ipamd.model.evidence import REAP_LEAKED_NETNS_AGE, REAP_MIN_ABSENT_LISTS
 from ipamd.model.sandbox import HostVeth, KernelSurvey, Sandbox
 from ipamd.ports import Clock, Datastore, Failpoint, Wiring, no_failpoint
+from ipamd.service.cooling import Cooling
 from ipamd.service.health import log_text
 
 FAILPOINTS = ("adopt.adopted", "adopt.leftover-removed", "adopt.settled")
@@ -40,11 +41,13 @@ class AdoptionService:
         datastore: Datastore,
         wiring: Wiring,
         clock: Clock,
+        cooling: Cooling,
         mtu: int,
         list_interval_s: float,
         failpoint: Failpoint = no_failpoint,
     ) -> None:
         self._failpoint = failpoint
+        self._cooling = cooling
         self._datastore = datastore
         self._wiring = wiring
         self._clock = clock
@@ -62,8 +65,12 @@ class AdoptionService:
         row = self._datastore.address(veth.address)
         if row is None:
             return "the address is on no ENI of this node"
-        if survey.routes.get(veth.address) != veth.name:
-            return "alias and route disagree"
+        device = survey.routes.get(veth.address)
+        others = [
+            other for other in survey.veths if other.address == veth.address and other.name != veth.name and not other.is_dying
+        ]
+        if device != veth.name and (device is not None or others):
+            return "alias and route disagree"  # a route that is missing says nothing (I11): the host audit puts it back
         if row.owner is not None:
             return f"recorded for {row.owner}"
         if self._datastore.attachment(veth.key) is not None:
@@ -76,20 +83,18 @@ class AdoptionService:
                 raise
             return "its DEL was done"
         self._failpoint("adopt.adopted")
-        log.info("adopted sandbox %s with %s: alias, route and runtime agree", veth.key, veth.address)
+        log.info("adopted sandbox %s with %s: kernel and runtime agree", veth.key, veth.address)
         return ""
 
     def settle_unclaimed(self, claimed: Collection[IPv4Address]) -> int:
-        """Free the quarantined addresses that no wiring claims any more; returns how many."""
+        """Let the quarantined addresses that no wiring claims any more cool; returns how many."""
         settled = [row for row in self._quarantined() if row.address not in claimed]
-        now = self._clock.now()
         for row in settled:
-            with self._datastore.transaction() as uow:
-                uow.change(row.address, AddressEvent.SETTLE, now=now, reason="its wiring is gone")
+            self._settle(row, "its wiring is gone")
         return len(settled)
 
     def settle_gone(self) -> int:
-        """Free the quarantined addresses whose wiring is gone, without the runtime; returns how many.
+        """Let the quarantined addresses whose wiring is gone cool, without the runtime; returns how many.
 
         Raises: KernelDumpError.
         """
@@ -121,6 +126,7 @@ class AdoptionService:
             return
         sandbox = listed.get(veth.key.container_id)
         if sandbox is not None:
+            self._absences.pop(row.address, None)  # absences count when they are successive
             refusal = self.adopt(veth, sandbox, survey)
             if refusal:
                 log.warning("address %s stays quarantined: %s", row.address, refusal)
@@ -131,18 +137,20 @@ class AdoptionService:
             self._settle(row, f"sandbox {veth.key} is absent from the runtime: its wiring was removed")
 
     def _is_long_absent(self, row: Address) -> bool:
-        """The reap rule's two lists and five minutes (design 4), counted from the quarantine."""
+        """Two lists without it, and the hour that a leaked namespace has: its veth is there, so its namespace is (design 4)."""
         now = self._clock.monotonic()
         absence = self._absences.setdefault(row.address, _Absence(now, 1))
         if now - absence.last_counted >= self._list_interval_s:
             absence.last_counted, absence.list_count = now, absence.list_count + 1
-        return absence.list_count >= REAP_MIN_ABSENT_LISTS and self._clock.now() - row.since >= REAP_MIN_AGE
+        return absence.list_count >= REAP_MIN_ABSENT_LISTS and self._clock.now() - row.since >= REAP_LEAKED_NETNS_AGE
 
     def _settle(self, row: Address, reason: str) -> None:
         self._absences.pop(row.address, None)
+        now = self._clock.now()
         with self._datastore.transaction() as uow:
-            uow.change(row.address, AddressEvent.SETTLE, now=self._clock.now(), reason=reason)
+            uow.settle(row.address, now=now, cooling_until=self._cooling.until(now), reason=reason)
         self._failpoint("adopt.settled")
+        self._cooling.began(row.address, dying_veth=None)
 
     def _quarantined(self) -> list[Address]:
         return [row for row in self._datastore.addresses() if row.state is AddressState.QUARANTINED]

@@ -188,9 +188,9 @@ class AttachService:
         )
 
     def _eni(self, reserved: Address) -> Eni:
-        for eni in self._datastore.enis():
-            if eni.eni_id == reserved.eni_id:
-                return eni
+        eni = self._datastore.eni(reserved.eni_id)
+        if eni is not None:
+            return eni
         raise WiringError(f"ENI {reserved.eni_id} of address {reserved.address} is not known any more", details="retry")
 
     def _wire(self, spec: WiringSpec, identity: NetnsIdentity, deadline: Deadline) -> Wired:

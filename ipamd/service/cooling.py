@@ -19,6 +19,9 @@ from ipamd.ports import Clock, Datastore, Failpoint, Wiring, no_failpoint
 from ipamd.service.demand import Demand
 from ipamd.service.health import Health, log_text
 
+SWEEP_REST_S = 0.05
+"""Rest before a sweep, so that DELs that come together cost one. Ours, measured: it spares other requests the kernel's lock."""
+
 SWEEP_RETRY_S = 1.0
 """Pause after the kernel refused to delete dying links. Ours: I4 asks for a second."""
 
@@ -188,7 +191,9 @@ class Cooling:
         with self._changed:
             if pause_s:
                 self._changed.wait(pause_s)
-            elif not self._dying and not self._aborts and not self._stopping:
+            elif self._dying and not self._stopping:
+                self._changed.wait_for(lambda: self._stopping, timeout=SWEEP_REST_S)
+            elif not self._aborts and not self._stopping:
                 left = self._left_s()
                 if left is None or left > 0:
                     self._changed.wait(left)

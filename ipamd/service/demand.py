@@ -36,12 +36,18 @@ class Demand:
         self._wake.clear()
         return poked
 
+    def rest(self, timeout_s: float) -> None:
+        """Pool loop: let more pokes gather, unless an ADD waits."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting > 0, timeout=timeout_s)
+
     def join(self) -> int:
         """An ADD begins to wait; returns the generation that an outlook must have reached to speak for it."""
         with self._changed:
             self._waiting += 1
             self._generation += 1
             generation = self._generation
+            self._changed.notify_all()
         self._wake.set()
         return generation
 

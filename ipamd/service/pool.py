@@ -29,6 +29,9 @@ ERROR_PAUSE_FIRST = timedelta(seconds=1)
 ERROR_PAUSE_MAX = timedelta(seconds=60)
 """Doubling pause after any other EC2 error. Ours; the cap is the incumbent's (upstream_reference 2.12)."""
 
+COALESCE_S = 0.02
+"""Rest after a poke while no ADD waits. Ours, measured: planning beside every ADD of a burst cost a fifth of the daemon's CPU."""
+
 MAX_ACTIONS_PER_WAKE = 32
 """Bound on one wake-up: twice the 15 ENIs of the largest common types, each filled once. Ours."""
 
@@ -91,6 +94,8 @@ class PoolService:
     def _next_wake(self) -> bool:
         """Sleep until there is something to look at; False to stop."""
         self._demand.wait_for_poke(self._pause_s())
+        if not self._stopping:
+            self._demand.rest(COALESCE_S)
         return not self._stopping
 
     def cycle(self) -> Plan | None:

@@ -91,11 +91,11 @@ class EventStream:
             if event.kind is EventKind.SUBSCRIBED:
                 self._opened_at = self._clock.monotonic()
                 self.announcements.opened()
-                self._outcome.set()
                 self._say("the event stream is open")
             else:
                 self.announcements.heard(event)
             self._wake()
+            self._outcome.set()  # after the wake: the first list answers both
 
     def _say(self, sentence: str) -> None:
         if sentence != self._said and not self._stopped.is_set():

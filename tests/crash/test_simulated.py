@@ -91,6 +91,7 @@ def test_a_crash_while_settling_a_quarantine_settles_it_later(node: FakeNode, na
     node.crash()
     node.bring_up()
     look_often(node)
+    node.cool()
     row = node.datastore.address(made.address)
     assert row is not None
     assert row.state is AddressState.FREE

@@ -232,7 +232,6 @@ class DatastoreMachine(RuleBasedStateMachine):
         allowed = found is not None and (
             (event is AddressEvent.COOLED and found.state is COOLING)
             or (event is AddressEvent.DISAGREE and found.state in (FREE, RESERVED, COOLING))
-            or (event is AddressEvent.SETTLE and found.state is QUARANTINED)
         )
         if not allowed or found is None:
             with pytest.raises(DatastoreError), self.store.transaction() as unit:
@@ -245,6 +244,18 @@ class DatastoreMachine(RuleBasedStateMachine):
         if state is FREE:
             self.free(changed)
         self.addresses[address] = changed
+
+    @rule(address=addresses)
+    def settle(self, address: IPv4Address) -> None:
+        now = self.now()
+        until = now + timedelta(seconds=30)
+        if self.state(address) is not QUARANTINED:
+            with pytest.raises(DatastoreError), self.store.transaction() as unit:
+                unit.settle(address, now=now, cooling_until=until, reason="test")
+            return
+        with self.store.transaction() as unit:
+            unit.settle(address, now=now, cooling_until=until, reason="test")
+        self.cooled_down(address, now, until, "test")
 
     @rule(key=keys, address=addresses)
     def adopt(self, key: AttachmentKey, address: IPv4Address) -> None:

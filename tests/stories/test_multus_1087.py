@@ -47,6 +47,7 @@ def play(node: FakeNode) -> None:
     node.runtime.is_down = False
     node.clock.advance(RELIST_WITHOUT_EVENTS_S)
     node.follower.look()
+    node.cool()
     for attachment in made:
         row = node.datastore.address(attachment.address)
         assert row is not None

@@ -39,6 +39,16 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "RESUBSCRIBE_MAX_S", 0.5)
 
 
+def quiet(node: FakeNode) -> None:
+    """Return when the follower has rested for longer than its gap: the next event finds it waiting for one."""
+    deadline, seen, since = time.monotonic() + 10, -1, time.monotonic()
+    while time.monotonic() - since < follow.LIST_GAP_S + 0.3:
+        assert time.monotonic() < deadline, "lists without an event"
+        if node.runtime.list_count != seen:
+            seen, since = node.runtime.list_count, time.monotonic()
+        time.sleep(0.01)
+
+
 def is_open(node: FakeNode) -> bool:
     """Whether the follower says that a stream is open."""
     return node.follower.view().events
@@ -93,7 +103,7 @@ def test_an_event_is_a_list_at_once(node: FakeNode) -> None:
     node.runtime.has_events = True
     with following(node):
         wait_until(lambda: is_open(node) and node.runtime.list_count > 0, what="stream open")
-        time.sleep(follow.LIST_GAP_S + 0.2)  # the quiet second itself
+        quiet(node)
         node.runtime.run("a")
         began = time.monotonic()
         node.runtime.emit("a", EventKind.STARTED)

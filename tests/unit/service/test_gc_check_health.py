@@ -13,6 +13,7 @@ from ipamd.model.errors import (
     RuntimeUnreachableError,
     UnknownAttachmentError,
 )
+from ipamd.service import hostaudit
 from ipamd.service.deadline import Deadline
 from ipamd.service.health import STATUS_GRACE_S, Health, Phase
 from ipamd.service.keylock import KeyLocks
@@ -213,3 +214,23 @@ def test_what_cannot_be_repaired_is_said_once(node: FakeNode) -> None:
         node.host_audit.audit()
     told = [e for e in node.datastore.history(made.key.container_id, limit=99) if e.event == "repaired"]
     assert len(told) <= 1
+
+
+def test_what_was_taken_while_the_daemon_was_away_is_repaired_soon_after_its_start(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first audit does not wait for the interval: a daemon that is restarted again and again repairs all the same."""
+    made = node.add("a")
+    del node.wiring.routes[made.address]
+    repaired = threading.Event()
+    repair = node.wiring.repair
+    monkeypatch.setattr(node.wiring, "repair", lambda specs: (repair(specs), repaired.set())[0])
+    monkeypatch.setattr(hostaudit, "FIRST_AUDIT_S", 0.0)
+    auditor = threading.Thread(target=node.host_audit.run)
+    auditor.start()
+    try:
+        assert repaired.wait(5)
+    finally:
+        node.host_audit.stop()
+        auditor.join()
+    assert node.wiring.routes[made.address] == made.host_veth

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ipamd.model.address import AddressState
 from ipamd.model.sandbox import SandboxState
 from ipamd.pb import cni_pb2
@@ -81,6 +83,10 @@ def test_a_wired_sandbox_that_the_runtime_does_not_list_is_quarantined(node: Fak
     node.follower.look()
     row = node.datastore.address(made.address)
     assert row is not None
+    assert row.state is AddressState.COOLING, "it was in use until a moment ago (docs/adr/0012)"
+    node.cool()
+    row = node.datastore.address(made.address)
+    assert row is not None
     assert row.state is AddressState.FREE
 
 
@@ -105,6 +111,46 @@ def test_alias_and_route_that_disagree_are_not_adopted(node: FakeNode) -> None:
     outcome = node.restore.reconcile_kernel(node.wiring.survey(), node.restore.listed_sandboxes())
     assert outcome.adopted_count == 0
     assert any("disagree" in sentence for sentence in outcome.quarantined)
+
+
+def test_a_sandbox_whose_route_was_taken_is_adopted_and_repaired(node: FakeNode) -> None:
+    """A missing route contradicts nobody: alias and runtime agree, and the sandbox gets row and route back (I2, I11)."""
+    made = node.add("a")
+    node.runtime.run("a")
+    del node.wiring.routes[made.address]
+    node.crash(keep_datastore=False)
+    node.bring_up()
+    assert [a.address for a in node.datastore.attachments()] == [made.address]
+    node.host_audit.audit()
+    assert node.wiring.routes[made.address] == made.host_veth
+
+
+def test_two_veths_that_claim_one_address_without_a_route_are_not_adopted(node: FakeNode) -> None:
+    """The kernel contradicts itself, and no route says who is right: nobody is guessed (I1)."""
+    made, other = node.add("a"), node.add("b")
+    node.runtime.run("a")
+    node.runtime.run("b")
+    node.wiring.wired[other.host_veth] = replace(node.wiring.wired[other.host_veth], address=made.address)
+    node.wiring.routes.clear()
+    node.crash(keep_datastore=False)
+    node.bring_up()
+    assert node.datastore.attachments() == ()
+
+
+def test_a_quarantined_address_whose_sandbox_leaves_cools_like_any_other(node: FakeNode) -> None:
+    """Its DEL finds no row; when it came is written nowhere, so the cooldown starts when the wiring is seen to be gone (I8)."""
+    made = node.add("a")
+    node.runtime.is_down = True
+    node.crash(keep_datastore=False)
+    node.bring_up()
+    node.delete("a")
+    node.runtime.is_down = False
+    node.follower.look()
+    row = node.datastore.address(made.address)
+    assert row is not None
+    assert row.state is AddressState.COOLING
+    node.cool()
+    assert node.datastore.counts().quarantined == node.datastore.counts().cooling == 0
 
 
 def test_a_spooled_del_is_carried_out_before_anything_else(node: FakeNode) -> None:
@@ -194,6 +240,7 @@ def test_a_quarantined_address_is_free_once_its_wiring_is_gone_without_a_runtime
     assert row.state is AddressState.QUARANTINED
     node.delete("a")
     node.host_audit.audit()
+    node.cool()
     row = node.datastore.address(made.address)
     assert row is not None
     assert row.state is AddressState.FREE
