@@ -145,6 +145,9 @@ class CloudConfig:
 class RuntimeConfig:
     """How the container runtime is reached."""
 
+    cri_events: bool = _setting(
+        "CRI_EVENTS", parse_bool, True, "Follow the runtime's events; turn off where kubelet's EventedPLEG uses containerd 1.x."
+    )
     cri_socket: str = _setting(
         "CRI_SOCKET", str, "", "Path of the CRI socket; empty: the usual ones in turn; 'off': no CRI, no reaping."
     )

@@ -15,6 +15,7 @@ from ipamd.bootstrap import App
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.errors import IpamError, KernelDumpError, NotServingError, RuntimeUnreachableError
 from ipamd.model.sandbox import Sandbox
+from ipamd.ports import Runtime
 from ipamd.service.deadline import Deadline
 from ipamd.service.health import Phase, log_text
 from ipamd.service.upkeep import Upkeep
@@ -22,6 +23,10 @@ from ipamd.service.upkeep import Upkeep
 CLOUD_PATIENCE_S = 0.5
 """How long a restore with confirmed addresses waits for EC2. Ours, measured: with 3 s and EC2 hanging the first ADD came after
 3.4 s, which breaks the budget of 2 s; what EC2 says later is taken in while ADD is served."""
+
+RUNTIME_PATIENCE_S = 1.0
+"""How long a restore with an intact datastore waits for CRI. Ours: a list takes milliseconds; a runtime that hangs must not make
+every pod wait, and its word only adds reasons to keep."""
 
 RETRY_FIRST_S = 0.5
 RETRY_MAX_S = 30.0
@@ -49,6 +54,8 @@ class StartUp:
         )
         self._stopped = threading.Event()
         self._cloud_done = threading.Event()
+        self._runtime_done = threading.Event()
+        self._listed: dict[str, Sandbox] | None = None
         self._threads: list[threading.Thread] = []
 
     def run(self) -> None:
@@ -77,9 +84,9 @@ class StartUp:
         app.health.enter(Phase.RESTORING)
         self._spawn("cloud", self._look_at_cloud)
         self._until_done("spool", self._replay_spool)
-        listed = self._look_at_runtime()
+        listed = self._await_runtime()
         has_addresses = any(eni.host_ready and eni.managed for eni in app.datastore.enis())
-        self._wait_for_cloud(CLOUD_PATIENCE_S if has_addresses else None)
+        self._wait_for(self._cloud_done, CLOUD_PATIENCE_S if has_addresses else None)
         self._until_done("kernel", lambda: self._restore(listed))
         self._until_done("host-routing", self._set_up_hosts)
         with app.health.stage("serve") as stage:
@@ -90,7 +97,8 @@ class StartUp:
         self._spawn("pool", app.pool.run)
         self._spawn("host-audit", app.host_audit.run)
         if app.follower is not None:
-            self._spawn("events", app.follower.run_events)
+            if app.settings.runtime.cri_events:
+                self._spawn("events", app.follower.run_events)
             self._spawn("follower", app.follower.run)
         app.demand.announce_supply()
         app.demand.poke()
@@ -161,11 +169,12 @@ class StartUp:
             self._app.health.lack("node routing", f"node routing: {log_text(error)}")
             log.error("the node's own routing is not complete and is tried again: %s", log_text(error))
 
-    def _wait_for_cloud(self, patience_s: float | None) -> None:
+    def _wait_for(self, done: threading.Event, patience_s: float | None) -> None:
+        """Wait for a look that runs in its own thread; None: as long as it takes."""
         if patience_s is not None:
-            self._cloud_done.wait(patience_s)
+            done.wait(patience_s)
         else:
-            while not self._cloud_done.wait(0.2):
+            while not done.wait(0.2):
                 self._check_stopped()
 
     def _replay_spool(self) -> None:
@@ -175,27 +184,33 @@ class StartUp:
             count = app.restore.replay_spool(lambda raw: app.cni.replay(raw, deadline))
             stage.detail = f"{count} DELs carried out"
 
-    def _look_at_runtime(self) -> dict[str, Sandbox] | None:
-        """Sandboxes by ID. With a datastore that is not intact there is no going on without them (design 6)."""
+    def _look_at_runtime(self, runtime: Runtime) -> None:
+        """Thread body: who answers, and a complete list, until both were told once."""
         app, pause = self._app, RETRY_FIRST_S
-        if app.runtime is None:
-            app.health.lack("cri", "CRI is off: nothing is reaped")
-            return None
-        while True:
+        while not self._stopped.is_set():
             with app.health.stage("cri") as stage:
                 try:
-                    app.facts.set_runtime(app.runtime.info())
-                    listed: dict[str, Sandbox] = {sandbox.container_id: sandbox for sandbox in app.runtime.sandboxes()}
-                    stage.detail = f"{len(listed)} sandboxes"
-                    return listed
+                    app.facts.set_runtime(runtime.info())
+                    self._listed = {sandbox.container_id: sandbox for sandbox in runtime.sandboxes()}
+                    stage.detail = f"{len(self._listed)} sandboxes"
+                    self._runtime_done.set()
+                    return
                 except RuntimeUnreachableError as error:
                     stage.degrade(log_text(error))
                     app.health.lack("cri", f"CRI: {log_text(error)}; nothing is reaped")
-            if app.open_report.is_intact:
-                return None
             self._stopped.wait(pause)
-            self._check_stopped()
             pause = min(pause * 2, RETRY_MAX_S)
+
+    def _await_runtime(self) -> dict[str, Sandbox] | None:
+        """Sandboxes by ID, or None. With a datastore that is not intact there is no going on without them (design 6)."""
+        app = self._app
+        runtime = app.runtime
+        if runtime is None:
+            app.health.lack("cri", "CRI is off: nothing is reaped")
+            return None
+        self._spawn("runtime", lambda: self._look_at_runtime(runtime))
+        self._wait_for(self._runtime_done, RUNTIME_PATIENCE_S if app.open_report.is_intact else None)
+        return self._listed
 
     def _restore(self, listed: dict[str, Sandbox] | None) -> None:
         app = self._app
@@ -209,6 +224,10 @@ class StartUp:
                         raise
             outcome = app.restore.reconcile_kernel(survey, listed)
             stage.detail = str(outcome)
+        if outcome.duplicates:
+            sentence = f"{'; '.join(outcome.duplicates)}: given to nobody else; delete the sandbox that should not have it"
+            app.health.lack("duplicates", sentence)
+            log.error("I1 was broken before this start: %s", sentence)
         log.info("restored: %s", outcome)
 
     def _set_up_hosts(self) -> None:

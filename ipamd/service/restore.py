@@ -37,6 +37,7 @@ class RestoreOutcome:
     removed_count: int = 0
     dying_count: int = 0
     missing_count: int = 0
+    duplicates: list[str] = field(default_factory=list)
     quarantined: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
@@ -124,6 +125,7 @@ class RestoreService:
         outcome.dying_count = len(dying)
         if dying:
             self._cooling.sweep()
+        outcome.duplicates = duplicates(survey)
         claimed: set[IPv4Address] = set()
         for veth in survey.veths:
             if not veth.is_dying:
@@ -224,3 +226,15 @@ class RestoreService:
         for address in sorted(strays):
             self._wiring.remove_leftover(host_veth=None, address=address)
             outcome.removed_count += 1
+
+
+def duplicates(survey: KernelSurvey) -> list[str]:
+    """Name every address that more than one live veth carries, one sentence each (I1).
+
+    Such an address is given to nobody: it stays with the sandbox that is recorded, or quarantined until only one is left.
+    """
+    carriers: dict[IPv4Address, list[str]] = {}
+    for veth in survey.veths:
+        if veth.address is not None and not veth.is_dying:
+            carriers.setdefault(veth.address, []).append(f"{veth.name} ({veth.key})")
+    return [f"{address} is wired to {' and to '.join(names)}" for address, names in sorted(carriers.items()) if len(names) > 1]

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.model.errors import CloudError, EniLimitError, SubnetExhaustedError, ThrottledError
+from ipamd.model.errors import CloudError, CloudNotFoundError, EniLimitError, SubnetExhaustedError, ThrottledError
 from ipamd.model.plan import PoolSettings
 from ipamd.service.health import Phase
-from tests.fakes.cloud import IDENTITY, INSTANCE, FakeEc2
+from tests.fakes.cloud import IDENTITY, INSTANCE, PRIMARY, FakeEc2
 from tests.fakes.node import FakeNode
 
 
@@ -230,3 +230,47 @@ def test_an_eni_that_is_recorded_is_never_deleted_by_its_open_intent(node: FakeN
     node.pool.cycle()
     assert node.datastore.open_intents() == ()
     node.assert_sound()
+
+
+def test_an_eni_that_ec2_does_not_show_yet_is_not_taken_for_gone(node: FakeNode) -> None:
+    """Describe lags behind Create: NotFound of what we made a moment ago is silence; the intent stays open (I9, I11)."""
+    node.add("a")
+    node.ec2.fail["describe_eni"] = [CloudNotFoundError("no such ENI") for _ in range(4)]
+    node.ec2.fail["describe_enis"] = [CloudError("not now") for _ in range(4)]
+    for _ in range(4):
+        node.pool.cycle()
+        no_eni_is_lost(node)
+        node.clock.advance(5)
+    node.clock.advance(120)
+    node.pool.cycle()
+    no_eni_is_lost(node)
+    assert not node.growth.has_unsettled()
+    assert len(node.ec2.enis) == len(node.datastore.enis()) == 2
+
+
+def test_a_restart_does_not_lose_an_eni_that_ec2_does_not_show_yet(node: FakeNode) -> None:
+    """The same, with a crash between creation and attachment (I9)."""
+    node.add("a")
+    node.ec2.fail["attach_eni"] = [ThrottledError("slow down")]
+    node.pool.cycle()
+    node.crash()
+    node.ec2.fail["describe_eni"] = [CloudNotFoundError("no such ENI")]
+    node.bring_up()
+    no_eni_is_lost(node)
+    node.clock.advance(120)
+    node.pool.cycle()
+    assert len(node.ec2.enis) == len(node.datastore.enis()) == 2
+
+
+def test_an_intent_for_an_eni_that_is_gone_does_not_stay_open_for_ever(node: FakeNode) -> None:
+    """Somebody deleted it: believed once it cannot be lag any more, and the pool goes on."""
+    node.add("a")
+    node.ec2.fail["attach_eni"] = [ThrottledError("slow down")]
+    node.pool.cycle()
+    (gone,) = [eni_id for eni_id in node.ec2.enis if eni_id != PRIMARY]
+    del node.ec2.enis[gone]
+    for _ in range(3):
+        node.clock.advance(61)
+        node.pool.cycle()
+    assert not node.growth.has_unsettled()
+    assert len(node.ec2.enis) == len(node.datastore.enis()) == 2

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from ipaddress import IPv4Address
 
 from ipamd.model.address import AddressState
+from ipamd.model.attachment import WiringSpec
 from ipamd.model.sandbox import SandboxState
 from ipamd.pb import cni_pb2
 from tests.fakes.cloud import IDENTITY
@@ -267,3 +269,38 @@ def test_a_first_start_has_nothing_to_cool(node: FakeNode) -> None:
     """On a fresh node no daemon has run: its addresses are free at once."""
     assert node.datastore.counts().cooling == 0
     assert node.datastore.counts().free == 9
+
+
+def wire_double(node: FakeNode, name: str, address: IPv4Address) -> None:
+    """Something gave the address of one sandbox to another: a second veth with it."""
+    path = node.wiring.make_netns(f"/run/netns/{name}")
+    node.wiring.wired[f"eni{name}"] = WiringSpec(node.key(name), address, 254, f"eni{name}", path, 9001)
+
+
+def test_a_duplicate_found_at_start_is_said_and_given_to_nobody(node: FakeNode) -> None:
+    """Two veths with one address: the recorded sandbox keeps it, the other is told of, all other addresses are served (I1)."""
+    made = node.add("a")
+    wire_double(node, "double", made.address)
+    node.runtime.run("a")
+    node.runtime.run("double")
+    node.crash()
+    node.enis.compare_with_ec2(IDENTITY)
+    outcome = node.restore.reconcile_kernel(node.wiring.survey(), node.restore.listed_sandboxes())
+    assert len(outcome.duplicates) == 1
+    assert str(made.address) in outcome.duplicates[0]
+    assert {a.key: a.address for a in node.datastore.attachments()} == {made.key: made.address}
+    node.bring_up()
+    assert made.address not in {node.add(f"s{number}").address for number in range(12)}
+
+
+def test_a_duplicate_after_a_lost_datastore_follows_the_route(node: FakeNode) -> None:
+    """Nobody is recorded: the sandbox that the route leads to is adopted, the other is not, and a third gets neither (I1)."""
+    made = node.add("a")
+    wire_double(node, "double", made.address)
+    node.runtime.run("a")
+    node.runtime.run("double")
+    node.crash(keep_datastore=False)
+    node.bring_up()
+    assert {a.key: a.address for a in node.datastore.attachments()} == {made.key: made.address}
+    node.cool()
+    assert made.address not in {node.add(f"s{number}").address for number in range(8)}
