@@ -11,6 +11,7 @@ import logging
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 
 from ipamd.model.cloud import DescribedEni, EniRequest, InstanceIdentity
 from ipamd.model.eni import Eni, EniState
@@ -40,6 +41,10 @@ FAILPOINTS = (
     "growth.intent-closed",
 )
 """Between every two effects of growing; `named`: the intent knows the ENI."""
+
+GONE_AFTER = timedelta(seconds=60)
+"""Age of an intent from which EC2's NotFound of its ENI is believed; before, it is the lag of Describe behind Create. Ours: twice
+the time that the adapter looks again (cloud/ec2.py, FRESH_S), which a restart forgets."""
 
 log = logging.getLogger(__name__)
 
@@ -160,6 +165,8 @@ class Growth:
         except ThrottledError:
             raise  # nothing is wrong with the ENI: the intent stays open and goes on later
         except CloudError as error:
+            if isinstance(error, CloudNotFoundError) and self._is_too_new_to_be_gone(intent):
+                raise  # EC2 does not show yet what it made: the same
             if any(eni.eni_id == described.eni_id for eni in self._datastore.enis()):
                 raise  # it is recorded, and sandboxes may be on it: nothing that EC2 says now may delete it (I2)
             log.warning("ENI %s could not be attached and is deleted: %s", described.eni_id, log_text(error))
@@ -180,6 +187,8 @@ class Growth:
             try:
                 return self._ec2.describe_eni(EniId(known))
             except CloudNotFoundError:
+                if self._is_too_new_to_be_gone(intent):
+                    raise
                 self._close(intent, "the ENI is gone")
                 return None
         try:
@@ -271,12 +280,22 @@ class Growth:
                 self._ec2.detach_eni(attachment_id)
             self._ec2.delete_eni(eni_id)
             self._failpoint("growth.deleted")
-        except CloudNotFoundError:
+        except CloudNotFoundError as error:
+            if self._is_too_new_to_be_gone(intent):
+                log.info("ENI %s is looked for again: %s", eni_id, log_text(error))
+                return
             outcome = f"{outcome} (it was gone already)"
         except IpamError as error:
             log.warning("ENI %s is deleted later: %s", eni_id, log_text(error))
             return
         self._close(intent, outcome)
+
+    def _is_too_new_to_be_gone(self, intent: Intent) -> bool:
+        """Whether NotFound may be nothing but EC2's eventual consistency: silence, not evidence (I9, I11).
+
+        The distance counts in both directions, so that a wall clock set back does not keep an intent open for ever.
+        """
+        return abs(self._clock.now() - intent.opened_at) < GONE_AFTER
 
     def _close_if_refused(self, intent: Intent, error: CloudError) -> None:
         """A typed refusal changed nothing at EC2; any other failure leaves the outcome open."""
