@@ -182,15 +182,19 @@ class Settings:
     daemon: DaemonConfig = DaemonConfig()
 
     def pool_settings(self, *, max_pods: int) -> PoolSettings:
-        """The planner's view; `max_pods` is the instance type's, used when MAX_PODS is not set."""
+        """The planner's view; `max_pods` is the instance type's, used when MAX_PODS is not set.
+
+        It counts single addresses (upstream_reference 2.1), so that with prefixes, of which a slot holds 16, it is no cap.
+        """
         pool = self.pool
+        type_max_pods = 0 if pool.prefix_delegation else max_pods
         return PoolSettings(
             warm_eni_target=pool.warm_eni_target,
             warm_ip_target=pool.warm_ip_target,
             minimum_ip_target=pool.minimum_ip_target,
             warm_prefix_target=pool.warm_prefix_target,
             max_eni=pool.max_eni,
-            max_pods=pool.max_pods or max_pods,
+            max_pods=pool.max_pods or type_max_pods,
             prefix_delegation=pool.prefix_delegation,
         )
 

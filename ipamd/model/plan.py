@@ -86,8 +86,8 @@ class EniCapacity:
 class PoolSnapshot:
     """One consistent look at one network card's pool.
 
-    `unmanaged_eni_count`: attached ENIs that take a place on the instance and give us nothing; `unmanaged_device_indexes`: where
-    on this card they are. `waiting_count`: ADDs that wait for an address now. `blocked_until`/`blocked_reason`: after EC2 refused
+    `unmanaged_eni_count`: attached ENIs that take a place on this card and give us nothing; `unmanaged_device_indexes`: where on
+    it they are. `unready_free_count`: free addresses on ENIs whose host routing is not in place, so that no ADD can have them. `waiting_count`: ADDs that wait for an address now. `blocked_until`/`blocked_reason`: after EC2 refused
     growth (subnet empty, limit, IAM).
     """
 
@@ -96,6 +96,7 @@ class PoolSnapshot:
     limits: InstanceLimits
     free_prefix_count: int = 0
     total_prefix_count: int = 0
+    unready_free_count: int = 0
     unmanaged_eni_count: int = 0
     unmanaged_device_indexes: frozenset[int] = frozenset()
     waiting_count: int = 0
@@ -184,7 +185,7 @@ def deficit_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
     WARM_ENI_TARGET whole ENIs (in prefix mode WARM_PREFIX_TARGET prefixes), and at least one free address.
     """
     counts = snapshot.counts
-    waiting = max(snapshot.waiting_count - counts.free, 0)
+    waiting = max(snapshot.waiting_count - (counts.free - snapshot.unready_free_count), 0)
     if settings.max_pods and counts.total >= settings.max_pods:
         return 0
     if settings.ip_targets_defined:
@@ -250,6 +251,8 @@ def _has_slot(eni: EniCapacity, limits: InstanceLimits) -> bool:
 
 def _growth(snapshot: PoolSnapshot, settings: PoolSettings, deficit: int) -> tuple[Action, ...]:
     by_prefix = settings.prefix_delegation and snapshot.prefixes_available and snapshot.limits.supports_prefixes
+    if settings.max_pods and settings.max_pods - snapshot.counts.total < ADDRESSES_PER_PREFIX:
+        by_prefix = False  # no whole /28 fits under maxPods any more: single addresses reach it
     unit = ADDRESSES_PER_PREFIX if by_prefix else 1
     slots = snapshot.limits.slots_per_eni
     want = -(-deficit // unit)

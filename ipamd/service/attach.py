@@ -158,7 +158,9 @@ class AttachService:
                     left = deadline.remaining_s() - POOL_WAIT_MARGIN_S
                     cooled_s = self._cooling.next_due_s()
                     cools_in_time = cooled_s is not None and cooled_s < left
-                    is_hopeless = outlook.generation >= generation and outlook.blocked_by and not cools_in_time
+                    retries_in_time = outlook.retry_at is not None and outlook.retry_at - self._clock.monotonic() < left
+                    is_blocked = outlook.generation >= generation and outlook.blocked_by
+                    is_hopeless = is_blocked and not (cools_in_time or retries_in_time)
                     if left <= 0 or is_hopeless:
                         raise self._refusal(key, empty, outlook.blocked_by, cooled_s) from None
                 self._demand.wait(seen_supply=supply, seen_outlook=outlook, timeout_s=min(left, 1.0))
@@ -222,19 +224,21 @@ class AttachService:
 
     def _roll_back(self, spec: WiringSpec, reserved: Address, *, reason: str) -> None:
         """Undo the wiring; if even that fails, the link is left to the sweeper and the address waits for it."""
-        dying_veth = None
+        dying_veth: str | None = spec.host_veth
         try:
-            self._wiring.unwire(spec)
-        except IpamError as error:
-            log.warning("undoing sandbox %s left its link to the sweeper: %s", spec.key, log_text(error))
-            dying_veth = self._retire_after_failure(spec)
-        self._failpoint("attach.unwired")
-        self._cooling.abort(reserved.address, reason=reason, dying_veth=dying_veth)
+            try:
+                self._wiring.unwire(spec)
+                dying_veth = None
+            except IpamError as error:
+                log.warning("undoing sandbox %s left its link to the sweeper: %s", spec.key, log_text(error))
+                self._retire_after_failure(spec)
+            self._failpoint("attach.unwired")
+        finally:  # also after an error that is none of ours: or the address would stay reserved until a restart
+            self._cooling.abort(reserved.address, reason=reason, dying_veth=dying_veth)
 
-    def _retire_after_failure(self, spec: WiringSpec) -> str:
+    def _retire_after_failure(self, spec: WiringSpec) -> None:
         try:
             self._wiring.retire(host_veth=spec.host_veth, address=spec.address, route_table=spec.route_table)
         except IpamError as error:
             self._health.record_error(f"undo of {spec.key}", error)
             log.error("sandbox %s: link %s could not be marked for deletion: %s", spec.key, spec.host_veth, log_text(error))
-        return spec.host_veth

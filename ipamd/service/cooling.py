@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from ipaddress import IPv4Address
 
 from ipamd.model.address import AddressEvent, AddressState
-from ipamd.model.errors import DatastoreError
+from ipamd.model.errors import DatastoreError, IpamError
 from ipamd.ports import Clock, Datastore, Failpoint, Wiring, no_failpoint
 from ipamd.service.demand import Demand
 from ipamd.service.health import Health, log_text
@@ -113,9 +113,7 @@ class Cooling:
         pause = 0.0
         while self._sleep(pause):
             try:
-                self.sweep()
-                self._retry_aborts()
-                self.release_cooled()
+                self.work()
                 pause = 0.0
             except Exception as error:  # noqa: BLE001  # top of a loop: it must outlive any one failure
                 self._health.record_error("cooling", error)
@@ -127,6 +125,17 @@ class Cooling:
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
+
+    def work(self) -> None:
+        """Do once all there is to do; what one step cannot do holds no other step up. Raises: the last error."""
+        error: IpamError | None = None
+        for step in (self.sweep, self._retry_aborts, self.release_cooled):
+            try:
+                step()
+            except IpamError as refused:
+                error = refused
+        if error is not None:
+            raise error
 
     def sweep(self) -> int:
         """Delete every link that was marked before the call; returns how many."""
@@ -143,16 +152,20 @@ class Cooling:
     def release_cooled(self) -> int:
         """Free every address whose time has come and whose link is gone; returns how many.
 
-        Raises: DatastoreError; what was not freed stays due.
+        Raises: the last DatastoreError, after every address was tried; what was not freed stays due.
         """
         now = self._clock.monotonic()
         with self._changed:
             dying = set(self._dying.values())
             due = [(address, at) for address, at in self._due.items() if at <= now and address not in dying]
-        freed = 0
+        freed, error = 0, None
         try:
             for address, due_at in due:
-                freed += self._free(address)
+                try:
+                    freed += self._free(address)
+                except DatastoreError as refused:
+                    error = refused
+                    continue
                 with self._changed:
                     # It may have been given, released and begun to cool anew since we looked: that time stands.
                     if self._due.get(address) == due_at:
@@ -161,6 +174,8 @@ class Cooling:
             if freed:
                 self._demand.announce_supply()
                 self._demand.poke()
+        if error is not None:
+            raise error
         return freed
 
     def _write_abort(self, address: IPv4Address, reason: str) -> None:
@@ -172,10 +187,17 @@ class Cooling:
     def _retry_aborts(self) -> None:
         with self._changed:
             waiting = dict(self._aborts)
+        error: DatastoreError | None = None
         for address, reason in waiting.items():
-            self._write_abort(address, reason)
+            try:
+                self._write_abort(address, reason)
+            except DatastoreError as refused:
+                error = refused
+                continue
             with self._changed:
                 del self._aborts[address]
+        if error is not None:
+            raise error
 
     def _free(self, address: IPv4Address) -> int:
         row = self._datastore.address(address)

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What the pool loop last said. `generation`: the latest demand that this outlook has taken into account."""
+    """What the pool loop last said. `generation`: the latest demand that this outlook has taken into account. `retry_at`: the
+    monotonic point at which a blocked pool tries again by itself; None if it does not."""
 
     generation: int = 0
     sentence: str = "the pool loop has not run yet"
     blocked_by: str = ""
+    retry_at: float | None = None
 
 
 class Demand:

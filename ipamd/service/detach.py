@@ -7,7 +7,7 @@ No EC2 call (I12).
 
 from __future__ import annotations
 
-from ipamd.model.attachment import veth_name
+from ipamd.model.attachment import Attachment, veth_name
 from ipamd.model.ids import AttachmentKey
 from ipamd.ports import Clock, Datastore, Failpoint, Wiring, no_failpoint
 from ipamd.service.cooling import Cooling
@@ -52,7 +52,8 @@ class DetachService:
             known = self._datastore.attachment(key)
             if known is None:
                 with steps.step("leftover"):
-                    self._forget(key)
+                    known = self._forget(key)
+            if known is None:
                 return False
             with steps.step("retire"):
                 self._wiring.retire(host_veth=known.host_veth, address=known.address, route_table=known.route_table)
@@ -66,10 +67,17 @@ class DetachService:
             self._cooling.began(known.address, dying_veth=known.host_veth)
             return True
 
-    def _forget(self, key: AttachmentKey) -> None:
-        """DEL of a key without a row: remember it, and remove what a crash may have left in the kernel."""
+    def _forget(self, key: AttachmentKey) -> Attachment | None:
+        """DEL of a key without a row: remember it, and remove what a crash may have left in the kernel.
+
+        Returns: None; or the row, if the sandbox was adopted while we looked (an adoption takes no sandbox lock).
+        """
         if not self._datastore.is_tombstoned(key):
             with self._datastore.transaction() as uow:
+                adopted = self._datastore.attachment(key)  # units of work are serialised: after ours no adoption is possible
+                if adopted is not None:
+                    return adopted
                 uow.put_tombstone(key, now=self._clock.now())
         self._failpoint("detach.tombstoned")
         self._wiring.remove_leftover(host_veth=veth_name(key, prefix=self._veth_prefix), address=None)
+        return None

@@ -13,7 +13,7 @@ from ipaddress import IPv4Address, IPv4Network
 from ipamd.model.address import AddressEvent, AddressState
 from ipamd.model.cloud import DescribedEni, InstanceIdentity
 from ipamd.model.eni import Eni, EniState
-from ipamd.model.errors import IpamError
+from ipamd.model.errors import InvariantError, IpamError
 from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.ledger import LedgerEvent
 from ipamd.ports import Clock, Datastore, Ec2, HostNetwork, UnitOfWork, Wiring
@@ -28,6 +28,8 @@ NO_MANAGE_TAG = "node.k8s.amazonaws.com/no_manage"
 FOREIGN_INTERFACE_TYPES = frozenset({"efa-only", "trunk", "branch"})
 """Attached, and not for sandboxes. Source: upstream_reference 1.3."""
 
+IN_USE = (AddressState.ASSIGNED, AddressState.RESERVED)
+
 log = logging.getLogger(__name__)
 
 
@@ -39,6 +41,11 @@ class CloudComparison:
     added_count: int = 0
     removed_count: int = 0
     kept: list[str] = field(default_factory=list)
+
+    def keep(self, sentence: str) -> None:
+        """Tell what was left as it is, once."""
+        if sentence not in self.kept:
+            self.kept.append(sentence)
 
     def __str__(self) -> str:
         text = f"{self.eni_count} ENIs, {self.added_count} addresses added, {self.removed_count} forgotten"
@@ -79,12 +86,19 @@ class EniService:
         described = self._ec2.describe_enis(identity.instance_id)
         attached = [eni for eni in described if eni.attachment_status == "attached"]
         outcome = CloudComparison(eni_count=len(attached))
+        # What went is forgotten on all ENIs before anything is added to one: an address may have moved from ENI to ENI.
+        self._forget_absent({eni.eni_id for eni in described}, outcome)
+        for eni in attached:
+            self._forget_gone(eni, outcome)
         for eni in attached:
             subnet = self._subnet_cidr(eni, identity)
-            self.record(self._to_eni(eni, identity, subnet), eni, outcome, may_be_warm=self._is_datastore_lost)
+            try:
+                self.record(self._to_eni(eni, identity, subnet), eni, outcome, may_be_warm=self._is_datastore_lost)
+            except InvariantError as error:  # one ENI that contradicts what is recorded holds no other back
+                log.error("ENI %s is not taken in as EC2 describes it: %s", eni.eni_id, log_text(error))
+                outcome.keep(f"{eni.eni_id} is as it was recorded: {error.message}")
         self._is_datastore_lost = False
         self._cooling.resume(())
-        self._forget_absent({eni.eni_id for eni in described}, outcome)
         if outcome.added_count:
             self._demand.announce_supply()
         return outcome
@@ -97,28 +111,39 @@ class EniService:
         known = {row.eni_id: row for row in self._datastore.enis()}.get(eni.eni_id)
         if known is not None:
             eni = replace(eni, host_ready=known.host_ready, created_by_us=known.created_by_us or eni.created_by_us)
-        held = {row.address: row for row in self._datastore.addresses() if row.eni_id == eni.eni_id}
-        on_eni = set(described.secondary_addresses) | {a for prefix in described.prefixes for a in prefix}
-        gone = set(held) - on_eni if eni.managed else set()
-        in_use = {a for a in gone if held[a].state in (AddressState.ASSIGNED, AddressState.RESERVED)}
+        self._forget_gone(described, outcome)
         wired = self._wired_addresses() if eni.managed else frozenset()
-        now = self._clock.now()
         with self._datastore.transaction() as uow:
             uow.put_eni(eni)
             if eni.managed:
-                self._admit(uow, eni.eni_id, described.secondary_addresses, described.prefixes, wired, may_be_warm)
-            uow.remove_addresses(sorted(gone - in_use), reason="EC2 shows it on this ENI no more", now=now)
-        for address in sorted(in_use):
-            outcome.kept.append(f"{address} is in use and EC2 shows it on {eni.eni_id} no more")
-        outcome.added_count += len(on_eni - set(held)) if eni.managed else 0
-        outcome.removed_count += len(gone - in_use)
+                self._admit(uow, eni.eni_id, described.secondary_addresses, described.prefixes, wired, outcome, may_be_warm)
 
-    def add_addresses(self, eni_id: EniId, addresses: frozenset[IPv4Address], prefixes: frozenset[IPv4Network]) -> None:
-        """EC2 answered our allocation with these: they are free now."""
-        wired = self._wired_addresses()
+    def add_addresses(self, eni_id: EniId, addresses: frozenset[IPv4Address], prefixes: frozenset[IPv4Network]) -> list[str]:
+        """EC2 answered our allocation with these: they are free now.
+
+        Returns: one sentence per address that is recorded on another ENI, and was left there.
+        """
+        wired, outcome = self._wired_addresses(), CloudComparison()
         with self._datastore.transaction() as uow:
-            self._admit(uow, eni_id, addresses, prefixes, wired)
+            self._admit(uow, eni_id, addresses, prefixes, wired, outcome)
         self._demand.announce_supply()
+        return outcome.kept
+
+    def _forget_gone(self, described: DescribedEni, outcome: CloudComparison) -> None:
+        """Forget the addresses of an ENI that EC2 shows on it no more, but for those that are in use (I2)."""
+        known = self._datastore.eni(described.eni_id)
+        if known is None or not known.managed:
+            return
+        on_eni = _addresses_on(described)
+        gone = [row for row in self._datastore.addresses() if row.eni_id == known.eni_id and row.address not in on_eni]
+        unused = [row.address for row in gone if row.state not in IN_USE]
+        if unused:
+            with self._datastore.transaction() as uow:
+                uow.remove_addresses(unused, reason="EC2 shows it on this ENI no more", now=self._clock.now())
+        outcome.removed_count += len(unused)
+        for row in gone:
+            if row.state in IN_USE:
+                outcome.keep(f"{row.address} is in use and EC2 shows it on {known.eni_id} no more")
 
     def _wired_addresses(self) -> frozenset[IPv4Address]:
         """Addresses that the kernel has wired to a sandbox, whoever knows of it. Raises: KernelDumpError."""
@@ -132,6 +157,7 @@ class EniService:
         addresses: frozenset[IPv4Address],
         prefixes: frozenset[IPv4Network],
         wired: frozenset[IPv4Address],
+        outcome: CloudComparison,
         may_be_warm: bool = False,
     ) -> None:
         """Add addresses that EC2 confirmed. One that is new to us and wired already is quarantined at once: after a lost
@@ -140,7 +166,13 @@ class EniService:
         batches: list[tuple[IPv4Network | None, list[IPv4Address]]] = [(None, sorted(addresses))]
         batches += [(prefix, list(prefix)) for prefix in sorted(prefixes)]
         for prefix, batch in batches:
-            fresh = [address for address in batch if self._datastore.address(address) is None]
+            rows = [self._datastore.address(address) for address in batch]
+            elsewhere = {row.address: row.eni_id for row in rows if row is not None and row.eni_id != eni_id}
+            for address, other_id in elsewhere.items():
+                outcome.keep(f"{address} is on {eni_id} for EC2, and stays recorded on {other_id}")
+            fresh = [address for address, row in zip(batch, rows, strict=True) if row is None]
+            batch = [address for address in batch if address not in elsewhere]
+            outcome.added_count += len(fresh)
             cooling_until = self._cooling.until(now) if may_be_warm else None
             uow.add_addresses(eni_id, batch, prefix=prefix, now=now, cooling_until=cooling_until)
             for address in fresh:
@@ -161,7 +193,7 @@ class EniService:
         """
         problems = []
         for eni in self._datastore.enis():
-            if not eni.managed:
+            if not (eni.managed and eni.state is EniState.ATTACHED):
                 continue
             try:
                 self.set_up_host(eni)
@@ -176,16 +208,21 @@ class EniService:
             try:
                 self._hostnet.setup_eni(eni)
             except IpamError:
-                if eni.host_ready:
-                    self._put(replace(eni, host_ready=False))
+                self._mark(eni.eni_id, host_ready=False)
                 raise
-        if not eni.host_ready:
-            self._put(replace(eni, host_ready=True))
+        if self._mark(eni.eni_id, host_ready=True):
             self._demand.announce_supply()
 
-    def _put(self, eni: Eni) -> None:
+    def _mark(self, eni_id: EniId, *, host_ready: bool) -> bool:
+        """Change this one fact of what is known of an ENI now: setting up took long, and it may have been forgotten meanwhile."""
+        known = self._datastore.eni(eni_id)
+        if known is None or known.host_ready == host_ready:
+            return False
         with self._datastore.transaction() as uow:
-            uow.put_eni(eni)
+            known = self._datastore.eni(eni_id)  # units of work are serialised: this is what it stays until the end of ours
+            if known is not None:
+                uow.put_eni(replace(known, host_ready=host_ready))
+        return True
 
     def _subnet_cidr(self, eni: DescribedEni, identity: InstanceIdentity) -> IPv4Network:
         return identity.subnet_cidr if eni.subnet_id == identity.subnet_id else self._ec2.subnet_cidr(eni.subnet_id)
@@ -210,10 +247,15 @@ class EniService:
         for eni in self._datastore.enis():
             if eni.eni_id in present:
                 continue
+            with self._datastore.transaction() as uow:  # from here on it gives no address (I7)
+                uow.put_eni(replace(eni, state=EniState.DETACHING))
             rows = [row for row in self._datastore.addresses() if row.eni_id == eni.eni_id]
-            if any(row.state in (AddressState.ASSIGNED, AddressState.RESERVED) for row in rows):
-                outcome.kept.append(f"{eni.eni_id} has sandboxes and is attached no more")
+            unused = [row.address for row in rows if row.state not in IN_USE]
+            if len(unused) < len(rows):
+                outcome.keep(f"{eni.eni_id} has sandboxes and is attached no more")
+                outcome.removed_count += len(unused)
                 with self._datastore.transaction() as uow:
+                    uow.remove_addresses(unused, reason="EC2 shows its ENI attached no more", now=self._clock.now())
                     uow.note(LedgerEvent.KEPT, now=self._clock.now(), eni_id=eni.eni_id, detail="not attached any more; in use")
                 continue
             try:
@@ -223,6 +265,10 @@ class EniService:
             with self._datastore.transaction() as uow:
                 uow.remove_eni(eni.eni_id, reason="EC2 shows it attached no more")
             outcome.removed_count += len(rows)
+
+
+def _addresses_on(described: DescribedEni) -> set[IPv4Address]:
+    return set(described.secondary_addresses) | {a for prefix in described.prefixes for a in prefix}
 
 
 def is_managed(described: DescribedEni, *, is_primary: bool, instance_id: str) -> bool:

@@ -15,7 +15,15 @@ from datetime import timedelta
 
 from ipamd.model.cloud import DescribedEni, EniRequest, InstanceIdentity
 from ipamd.model.eni import Eni, EniState
-from ipamd.model.errors import CloudError, CloudNotFoundError, EniLimitError, IpamError, ThrottledError
+from ipamd.model.errors import (
+    CloudDeniedError,
+    CloudError,
+    CloudNotFoundError,
+    EniLimitError,
+    InvariantError,
+    IpamError,
+    ThrottledError,
+)
 from ipamd.model.ids import EniId, SubnetId
 from ipamd.model.ledger import Intent, IntentKind
 from ipamd.model.plan import Action, AllocateAddresses, AllocatePrefixes, CreateEni
@@ -119,15 +127,19 @@ class Growth:
             if isinstance(action, AllocatePrefixes):
                 prefixes = self._ec2.assign_prefixes(action.eni_id, count=action.count)
                 self._failpoint("growth.allocated")
-                self._enis.add_addresses(action.eni_id, frozenset(), prefixes)
+                conflicts = self._enis.add_addresses(action.eni_id, frozenset(), prefixes)
             else:
                 addresses = self._ec2.assign_addresses(action.eni_id, count=action.count)
                 self._failpoint("growth.allocated")
-                self._enis.add_addresses(action.eni_id, addresses, frozenset())
+                conflicts = self._enis.add_addresses(action.eni_id, addresses, frozenset())
         except CloudError as error:
             self._close_if_refused(intent, error)
+            if isinstance(error, EniLimitError | CloudNotFoundError) and self._take_in_changes(self._require_identity()):
+                return  # another hand filled or took the ENI: the pool plans anew, with what is true now
             raise
         self._close(intent, "allocated")
+        if conflicts:
+            self._take_in_changes(self._require_identity())
 
     def _create(self, action: CreateEni) -> None:
         identity = self._require_identity()
@@ -171,7 +183,7 @@ class Growth:
                 raise  # it is recorded, and sandboxes may be on it: nothing that EC2 says now may delete it (I2)
             log.warning("ENI %s could not be attached and is deleted: %s", described.eni_id, log_text(error))
             self._delete(intent, described.eni_id, outcome=f"not attached: {log_text(error)}")
-            if self._take_in_unknown(identity):
+            if self._take_in_changes(identity):
                 return  # the pool plans anew, with what hangs on the instance already
             raise
         self._failpoint("growth.attached")
@@ -203,6 +215,8 @@ class Growth:
                     prefix_count=int(intent.payload["prefix_count"]),
                 )
             )
+        except (ThrottledError, CloudDeniedError):
+            raise  # says nothing about an earlier try, whose answer was lost: its ENI is found by the next replay (I9)
         except CloudError as error:
             self._close_if_refused(intent, error)
             raise
@@ -225,24 +239,27 @@ class Growth:
         self._enis.await_link(described.mac)
         return self._ec2.describe_attached_eni(described.eni_id)
 
-    def _take_in_unknown(self, identity: InstanceIdentity) -> bool:
-        """After a refused attach, ask EC2 what hangs on the instance: an ENI that came by another hand, and takes the place, is
-        adopted or counted by rule, never looped over (design 7; amazon-vpc-cni-k8s #3833). One Describe per refusal (I13).
+    def _take_in_changes(self, identity: InstanceIdentity) -> bool:
+        """After a refusal that contradicts the datastore, ask EC2 what hangs on the instance: an ENI that came by another hand,
+        and takes the place, is adopted or counted by rule, and one that another hand filled or took is known as such, never
+        looped over (design 7; amazon-vpc-cni-k8s #3833). One Describe per refusal (I13).
 
-        Returns: whether there was an ENI that the datastore did not know.
+        Returns: whether EC2 told anything that the datastore did not know.
         """
-        known = {eni.eni_id for eni in self._datastore.enis()}
+        before = self._datastore.enis()
+        known = {eni.eni_id for eni in before}
         try:
-            self._enis.compare_with_ec2(identity)
+            outcome = self._enis.compare_with_ec2(identity)
         except IpamError as error:
             log.warning("what hangs on the instance is not known: %s", log_text(error))
             return False
-        unknown = {eni.eni_id for eni in self._datastore.enis()} - known
+        after = self._datastore.enis()
+        unknown = {eni.eni_id for eni in after} - known
         if unknown:
             log.warning("ENIs that another hand attached were taken in: %s", ", ".join(sorted(unknown)))
             for problem in self._enis.set_up_hosts():
                 log.warning("host routing: %s", problem)
-        return bool(unknown)
+        return before != after or outcome.added_count + outcome.removed_count > 0
 
     def _store(self, described: DescribedEni, identity: InstanceIdentity) -> Eni:
         subnet = identity.subnet_cidr if described.subnet_id == identity.subnet_id else self._ec2.subnet_cidr(described.subnet_id)
@@ -258,7 +275,17 @@ class Growth:
             state=EniState.ATTACHED,
             created_by_us=True,
         )
-        self._enis.record(eni, described, CloudComparison())
+        outcome = CloudComparison()
+        try:
+            self._enis.record(eni, described, outcome)
+        except InvariantError as error:
+            log.warning("ENI %s contradicts what is recorded, EC2 is asked for all: %s", eni.eni_id, log_text(error))
+            self._enis.compare_with_ec2(identity)
+            if self._datastore.eni(eni.eni_id) is None:
+                raise
+        else:
+            if outcome.kept:
+                self._enis.compare_with_ec2(identity)
         return eni
 
     def _reread(self, intent: Intent) -> None:
@@ -269,7 +296,13 @@ class Growth:
             self._close(intent, "the ENI is not ours any more")
             return
         outcome = CloudComparison()
-        self._enis.record(known, self._ec2.describe_eni(eni_id), outcome)
+        try:
+            described = self._ec2.describe_eni(eni_id)
+        except CloudNotFoundError:
+            self._close(intent, "the ENI does not exist any more")
+            self._take_in_changes(self._require_identity())
+            return
+        self._enis.record(known, described, outcome)
         self._close(intent, f"read back: {outcome.added_count} addresses added")
 
     def _delete(self, intent: Intent, eni_id: EniId, *, outcome: str) -> None:

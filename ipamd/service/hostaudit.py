@@ -8,7 +8,7 @@ import threading
 from ipamd.model.attachment import Attachment, WiringSpec
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.cniresult import wired_mtu
-from ipamd.model.eni import MAIN_TABLE
+from ipamd.model.eni import MAIN_TABLE, EniState
 from ipamd.model.errors import BusyError, CloudError, IpamError
 from ipamd.model.ledger import LedgerEvent
 from ipamd.ports import Clock, Datastore, HostNetwork, Metadata, Wiring
@@ -136,13 +136,13 @@ class HostAudit:
         if self._identity is None:
             return []
         self._refresh_identity()
-        unready = [eni for eni in self._datastore.enis() if eni.managed and not eni.host_ready]
-        for eni in unready:
+        attached = [eni for eni in self._datastore.enis() if eni.managed and eni.state is EniState.ATTACHED]
+        for eni in (eni for eni in attached if not eni.host_ready):
             try:
                 self._enis.set_up_host(eni)
             except IpamError as error:
                 log.warning("%s", log_text(error))
-        enis = [eni for eni in self._datastore.enis() if eni.managed and eni.host_ready]
+        enis = [eni for eni in self._datastore.enis() if eni.managed and eni.host_ready and eni.state is EniState.ATTACHED]
         repairs = self._hostnet.audit(identity=self._identity, enis=enis)
         self._health.regain("node routing")
         repairs += self._repair_sandboxes()

@@ -84,7 +84,8 @@ class PoolService:
                 self._health.record_error("pool", error)
                 log.warning("the pool loop goes on after an error: %s", log_text(error))
                 self._block_after(error)
-                self._publish(Outlook(self._demand.waiting()[1], log_text(error), self._blocked_reason))
+                generation = self._demand.waiting()[1]
+                self._publish(Outlook(generation, log_text(error), self._blocked_reason, self._blocked_until))
 
     def stop(self) -> None:
         """End `run`."""
@@ -107,7 +108,7 @@ class PoolService:
                 self._publish(Outlook(0, "the instance's limits are not known yet"))
                 return None
             decided = plan(snapshot, settings=self._settings, now=self._clock.now())
-            self._publish(Outlook(generation, decided.sentence, decided.blocked_by))
+            self._publish(Outlook(generation, decided.sentence, decided.blocked_by, self._retry_at(snapshot)))
             if self._stopping or not (decided.actions or self._growth.has_unsettled()):
                 return decided
             if self._is_blocked():
@@ -134,7 +135,10 @@ class PoolService:
         enis = self._datastore.enis()
         used: dict[str, int] = {}
         prefixes: dict[tuple[str, object], bool] = {}
+        unready = {eni.eni_id for eni in enis if eni.managed and not eni.host_ready}
+        unready_free_count = 0
         for row in self._datastore.addresses():
+            unready_free_count += row.eni_id in unready and row.state is AddressState.FREE
             if row.prefix is None:
                 used[row.eni_id] = used.get(row.eni_id, 0) + 1
                 continue
@@ -150,13 +154,19 @@ class PoolService:
             limits=limits,
             free_prefix_count=sum(prefixes.values()),
             total_prefix_count=len(prefixes),
-            unmanaged_eni_count=sum(not eni.managed for eni in enis),
+            unready_free_count=unready_free_count,
+            unmanaged_eni_count=sum(not eni.managed and eni.network_card == 0 for eni in enis),
             unmanaged_device_indexes=frozenset(eni.device_index for eni in enis if not eni.managed and eni.network_card == 0),
             waiting_count=waiting_count,
             blocked_until=self._clock.now() + timedelta(seconds=self._left_s()) if self._is_blocked() else None,
             blocked_reason=self._blocked_reason,
             prefixes_available=self._has_prefixes(),
         )
+
+    def _retry_at(self, snapshot: PoolSnapshot) -> float | None:
+        """When a pause ends; None where no pause is what stands in the way."""
+        is_full = self._settings.max_pods and snapshot.counts.total >= self._settings.max_pods
+        return self._blocked_until if snapshot.blocked_until is not None and not is_full else None
 
     def _is_blocked(self) -> bool:
         return self._left_s() > 0

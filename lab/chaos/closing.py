@@ -16,6 +16,12 @@ from lab.chaos.sight import look
 from lab.lab import Lab
 
 READY_TIMEOUT_S = 60.0
+SETTLE_TIMEOUT_S = 75.0
+"""Ours: above the longest pause of the pool after an error, 60 s (ipamd/service/pool.py)."""
+
+UNKNOWN_ENI = "unknown to the datastore"
+"""The audit's words (ipamd/service/audit.py) for an ENI that is neither recorded nor covered by an open intent."""
+
 REMOVE_TIMEOUT_S = 180.0
 ROWS_TIMEOUT_S = 15.0
 LISTS_S = 25.0
@@ -40,7 +46,14 @@ class Closing:
         self._journal = journal
 
     def calm(self) -> None:
-        """Faults are gone; restart each daemon once more, unarmed, and remove every sandbox. The observer still looks."""
+        """Faults are gone; restart each daemon once more, unarmed, and remove every sandbox. The observer still looks.
+
+        What only a restart would heal is looked for before it.
+        """
+        for member in self._members:
+            member.queue(lambda: None).result()  # what was queued is done
+            if member.wait_ready(READY_TIMEOUT_S):
+                self._demand_known_enis(member)
         for future in [member.queue(lambda member=member: member.kill_daemon(down_s=0)) for member in self._members]:  # type: ignore[misc]
             future.result()
         for member in self._members:
@@ -66,6 +79,19 @@ class Closing:
         for problem in (*self._lab.fabric.problems, *map(repr, self._lab.vpc.listener_errors)):
             self._journal.say(f"the lab itself is not sound: {problem}", counted="lab error")
         return facts
+
+    def _demand_known_enis(self, member: Member) -> None:
+        """No ENI hangs on the node that the daemon neither knows nor has an open intent for (I9)."""
+        unknown: list[str] = []
+
+        def is_known() -> bool:
+            answer = member.ask(lambda client: client.audit())
+            found = answer["findings"] if answer is not None else []
+            unknown[:] = [one["subject"] for one in found if UNKNOWN_ENI in one["what"]]
+            return answer is not None and not unknown
+
+        if not self._wait(is_known, SETTLE_TIMEOUT_S):
+            self._tell("I9", member, f"ENIs that the daemon made and lost sight of, before a restart: {unknown}")
 
     def _end_orphans(self, member: Member) -> int:
         """Rows without a sandbox: none, but of sandboxes that died with the runtime: reaped once they are old enough."""

@@ -269,7 +269,7 @@ def test_parsers_alone() -> None:
         ("AWS_VPC_K8S_CNI_VETHPREFIX", "éééé"),
         ("WARM_IP_TARGET", "1_000"),
         ("WARM_IP_TARGET", " 5"),
-        ("WARM_IP_TARGET", "٥"),
+        ("WARM_IP_TARGET", "\u0665"),
         ("POD_MTU", "9002"),
     ],
 )

@@ -97,7 +97,7 @@ def test_a_chained_result_is_kept(served: Rig) -> None:
     reply = served.add("chained", conf={"prevResult": before})
     assert reply.ok, reply.body
     assert reply.body is not None
-    assert [entry["name"] for entry in reply.body["interfaces"]][0] == "other0"
+    assert reply.body["interfaces"][0]["name"] == "other0"
     assert reply.body["ips"][0] == {"address": "192.0.2.1/24", "interface": 0}
     assert reply.body["ips"][1]["interface"] == 2
     assert served.delete("chained").ok

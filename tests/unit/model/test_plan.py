@@ -246,7 +246,7 @@ def test_a_plan_never_asks_for_what_does_not_fit(snapshot: PoolSnapshot, setting
         match action:
             case AllocateAddresses(eni_id, count) | AllocatePrefixes(eni_id, count):
                 used[eni_id] += count
-                assert 1 <= count
+                assert count >= 1
                 assert used[eni_id] <= slots
                 added += count * (16 if isinstance(action, AllocatePrefixes) else 1)
             case CreateEni(device_index, address_count, prefix_count):
