@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench import cold, daemon_part, idle, machine, plugin, restart, whole
+from bench import cold, daemon_part, eventful, idle, machine, plugin, restart, whole
 from bench.figures import Figure, report, table
 from bench.scale import FULL, QUICK, Scale
 from bench.stage import REFERENCE_PATH, BenchError, Stage
@@ -38,6 +38,7 @@ GROUPS = {
     "cold": ("cold_pool_110",),
     "idle": ("rss", "idle_cpu", "idle_ec2_calls"),
     "restart": ("restart_first",),
+    "events": ("rss_events",),
 }
 """Measurement -> how the names of its figures begin; `--only` takes either."""
 
@@ -58,6 +59,7 @@ class Run:
             self._on_node(self._warm, "daemon", "whole", "burst")
         if self.wanted & {"cold", "idle", "restart"}:
             self._on_node(self._cold, "cold", "idle", "restart")
+        self._try("events", eventful.measure)
 
     def _warm(self) -> None:
         with Stage(instance_type=WARM_INSTANCE_TYPE, daemon_env=WARM_POOL) as stage:

@@ -10,10 +10,10 @@ import logging
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address, IPv4Network
 
-from ipamd.model.address import AddressEvent, AddressState
+from ipamd.model.address import Address, AddressEvent, AddressState
 from ipamd.model.cloud import DescribedEni, InstanceIdentity
 from ipamd.model.eni import Eni, EniState
-from ipamd.model.errors import InvariantError, IpamError
+from ipamd.model.errors import IpamError
 from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.ledger import LedgerEvent
 from ipamd.ports import Clock, Datastore, Ec2, HostNetwork, UnitOfWork, Wiring
@@ -27,8 +27,6 @@ NO_MANAGE_TAG = "node.k8s.amazonaws.com/no_manage"
 
 FOREIGN_INTERFACE_TYPES = frozenset({"efa-only", "trunk", "branch"})
 """Attached, and not for sandboxes. Source: upstream_reference 1.3."""
-
-IN_USE = (AddressState.ASSIGNED, AddressState.RESERVED)
 
 log = logging.getLogger(__name__)
 
@@ -92,11 +90,7 @@ class EniService:
             self._forget_gone(eni, outcome)
         for eni in attached:
             subnet = self._subnet_cidr(eni, identity)
-            try:
-                self.record(self._to_eni(eni, identity, subnet), eni, outcome, may_be_warm=self._is_datastore_lost)
-            except InvariantError as error:  # one ENI that contradicts what is recorded holds no other back
-                log.error("ENI %s is not taken in as EC2 describes it: %s", eni.eni_id, log_text(error))
-                outcome.keep(f"{eni.eni_id} is as it was recorded: {error.message}")
+            self.record(self._to_eni(eni, identity, subnet), eni, outcome, may_be_warm=self._is_datastore_lost)
         self._is_datastore_lost = False
         self._cooling.resume(())
         if outcome.added_count:
@@ -136,13 +130,13 @@ class EniService:
             return
         on_eni = _addresses_on(described)
         gone = [row for row in self._datastore.addresses() if row.eni_id == known.eni_id and row.address not in on_eni]
-        unused = [row.address for row in gone if row.state not in IN_USE]
+        unused = [row.address for row in gone if not _is_in_use(row)]
         if unused:
             with self._datastore.transaction() as uow:
                 uow.remove_addresses(unused, reason="EC2 shows it on this ENI no more", now=self._clock.now())
         outcome.removed_count += len(unused)
         for row in gone:
-            if row.state in IN_USE:
+            if _is_in_use(row):
                 outcome.keep(f"{row.address} is in use and EC2 shows it on {known.eni_id} no more")
 
     def _wired_addresses(self) -> frozenset[IPv4Address]:
@@ -250,7 +244,7 @@ class EniService:
             with self._datastore.transaction() as uow:  # from here on it gives no address (I7)
                 uow.put_eni(replace(eni, state=EniState.DETACHING))
             rows = [row for row in self._datastore.addresses() if row.eni_id == eni.eni_id]
-            unused = [row.address for row in rows if row.state not in IN_USE]
+            unused = [row.address for row in rows if not _is_in_use(row)]
             if len(unused) < len(rows):
                 outcome.keep(f"{eni.eni_id} has sandboxes and is attached no more")
                 outcome.removed_count += len(unused)
@@ -265,6 +259,10 @@ class EniService:
             with self._datastore.transaction() as uow:
                 uow.remove_eni(eni.eni_id, reason="EC2 shows it attached no more")
             outcome.removed_count += len(rows)
+
+
+def _is_in_use(row: Address) -> bool:
+    return row.state in (AddressState.ASSIGNED, AddressState.RESERVED)
 
 
 def _addresses_on(described: DescribedEni) -> set[IPv4Address]:

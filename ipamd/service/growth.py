@@ -183,7 +183,7 @@ class Growth:
                 raise  # it is recorded, and sandboxes may be on it: nothing that EC2 says now may delete it (I2)
             log.warning("ENI %s could not be attached and is deleted: %s", described.eni_id, log_text(error))
             self._delete(intent, described.eni_id, outcome=f"not attached: {log_text(error)}")
-            if self._take_in_changes(identity):
+            if self._take_in_unknown(identity):
                 return  # the pool plans anew, with what hangs on the instance already
             raise
         self._failpoint("growth.attached")
@@ -240,26 +240,31 @@ class Growth:
         return self._ec2.describe_attached_eni(described.eni_id)
 
     def _take_in_changes(self, identity: InstanceIdentity) -> bool:
-        """After a refusal that contradicts the datastore, ask EC2 what hangs on the instance: an ENI that came by another hand,
-        and takes the place, is adopted or counted by rule, and one that another hand filled or took is known as such, never
-        looped over (design 7; amazon-vpc-cni-k8s #3833). One Describe per refusal (I13).
+        """The same after a refused allocation: another hand filled the ENI, or took it.
 
         Returns: whether EC2 told anything that the datastore did not know.
         """
-        before = self._datastore.enis()
-        known = {eni.eni_id for eni in before}
+        before = self._datastore.enis(), self._datastore.counts().total
+        return self._take_in_unknown(identity) or before != (self._datastore.enis(), self._datastore.counts().total)
+
+    def _take_in_unknown(self, identity: InstanceIdentity) -> bool:
+        """After a refused attach, ask EC2 what hangs on the instance: an ENI that came by another hand, and takes the place, is
+        adopted or counted by rule, never looped over (design 7; amazon-vpc-cni-k8s #3833). One Describe per refusal (I13).
+
+        Returns: whether there was an ENI that the datastore did not know.
+        """
+        known = {eni.eni_id for eni in self._datastore.enis()}
         try:
-            outcome = self._enis.compare_with_ec2(identity)
+            self._enis.compare_with_ec2(identity)
         except IpamError as error:
             log.warning("what hangs on the instance is not known: %s", log_text(error))
             return False
-        after = self._datastore.enis()
-        unknown = {eni.eni_id for eni in after} - known
+        unknown = {eni.eni_id for eni in self._datastore.enis()} - known
         if unknown:
             log.warning("ENIs that another hand attached were taken in: %s", ", ".join(sorted(unknown)))
             for problem in self._enis.set_up_hosts():
                 log.warning("host routing: %s", problem)
-        return before != after or outcome.added_count + outcome.removed_count > 0
+        return bool(unknown)
 
     def _store(self, described: DescribedEni, identity: InstanceIdentity) -> Eni:
         subnet = identity.subnet_cidr if described.subnet_id == identity.subnet_id else self._ec2.subnet_cidr(described.subnet_id)

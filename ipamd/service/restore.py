@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 
 from ipamd.model.address import AddressEvent, AddressState
-from ipamd.model.errors import IpamError, RuntimeUnreachableError
+from ipamd.model.errors import InvalidRequestError, IpamError, RuntimeUnreachableError
 from ipamd.model.ledger import LedgerEvent
 from ipamd.model.sandbox import HostVeth, KernelSurvey, Sandbox
 from ipamd.ports import Clock, Datastore, Failpoint, Runtime, Spool, Wiring, no_failpoint
@@ -83,23 +83,27 @@ class RestoreService:
 
         Args:
             delete: carries out one serialised request; an InvalidRequestError sets the entry aside.
-        Returns: how many were carried out. Raises: the first error of an entry that should be tried again.
+        Returns: how many were carried out. Raises: the first error of an entry that should be tried again, after all others
+            have had their turn.
         """
         count = 0
+        first_error: IpamError | None = None
         with self._spool.replay() as entries:
             for entry in entries:
                 try:
                     delete(entry.request)
                     self._failpoint("restore.replayed")
-                except IpamError as error:
-                    if error.retryable:
-                        raise
+                except InvalidRequestError as error:
                     entry.set_aside(log_text(error))
                     log.error("spooled DEL %s is damaged and was set aside: %s", entry.name, log_text(error))
+                except IpamError as error:  # it is no fault of the entry's: whatever it is, the DEL is still to be done (I3)
+                    first_error = first_error or error
                 else:
                     entry.done()
                     self._failpoint("restore.entry-done")
                     count += 1
+        if first_error is not None:
+            raise first_error
         return count
 
     def listed_sandboxes(self) -> dict[str, Sandbox] | None:

@@ -6,7 +6,8 @@
         after chaos took them and the daemon was ready to repair. Its row is there while the daemon is ready: ROW_S (adoption
         after a lost datastore needs a list). It answers a ping from the VPC: SILENT_S, or REPAIR_S as above.
     I3  after its removal was answered and the daemon is ready, no row is left: DONE_S. (The kubelet judges a removal that fails.)
-    I4  after the same, no wired veth is left, and nothing answers at the address that nobody has: DONE_S.
+    I4  after the same, no wired veth is left, and nothing answers at the address that nobody has: DONE_S. (The kubelet looks for
+        routes and rules at the reply of each DEL.)
     I5  a wired veth of a sandbox that the runtime did not promise, with no creation under way that is older: STRAY_S. A route or
         rule whose address is on no wired veth: STRAY_S. Excused if the runtime was killed meanwhile: such a sandbox is an orphan.
     I6  a primary address of an ENI is wired: at once.

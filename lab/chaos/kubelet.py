@@ -15,6 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from lab.chaos.books import Books, Life, Violation
 from lab.chaos.journal import Journal
 from lab.chaos.member import Member
+from lab.chaos.sight import look
+from lab.fabric.errors import FabricError
 from lab.node.errors import SandboxError
 
 AT_ONCE = 6
@@ -121,7 +123,10 @@ class Kubelet:
             served_since = time.monotonic()
             while not self._ended.is_set():
                 try:
-                    self._remove_sandbox(life.sandbox_id)
+                    ready_since = self._member.state().ready_since
+                    self._member.node.cri.stop(life.sandbox_id)
+                    self._demand_gone(life, ready_since)
+                    self._member.node.cri.remove(life.sandbox_id)
                     break
                 except SandboxError as error:
                     self._journal.note(
@@ -140,6 +145,24 @@ class Kubelet:
             with self._lock:
                 self._lives.pop(pod, None)
             self._journal.note("removed", node=life.node, counted="pod removed", pod=pod, address=life.address)
+
+    def _demand_gone(self, life: Life, ready_since: float | None) -> None:
+        """At the reply of DEL neither route nor rule is left (I4); not asked when the DEL may have gone into the spool."""
+        try:
+            sight = look(self._member.node, (), None)
+        except FabricError as error:
+            self._journal.note("a look failed", node=life.node, counted="look failed", error=str(error))
+            return
+        left = [
+            what
+            for what, addresses in (("route", sight.routes), ("rule 512", sight.to_rules), ("rule 1536", sight.from_rules))
+            if life.address in addresses
+        ]
+        status = self._member.ask(lambda client: client.status()) if left else None
+        was_there = ready_since is not None and self._member.state().ready_since == ready_since
+        if status is not None and was_there and not status["spooled_count"]:
+            what = f"left at the reply of its DEL: {', '.join(left)}"
+            self._journal.violate(Violation("I4", self._journal.now(), f"{life.node}/{life.pod} {life.address}", what))
 
     def _remove_sandbox(self, sandbox_id: str) -> None:
         self._member.node.cri.stop(sandbox_id)

@@ -268,7 +268,7 @@ def test_enis_of_other_network_cards_take_no_place_on_ours(node: FakeNode) -> No
             interface_type="efa-only",
             attachment_id=f"attach-{eni_id}",
             instance_id=INSTANCE,
-            device_index=1,
+            device_index=10 + card,
             network_card=card,
         )
     node.enis.compare_with_ec2(IDENTITY)
@@ -298,4 +298,4 @@ def test_prefix_mode_reaches_max_pods(tmp_path: Path) -> None:
 
 def test_an_outlook_that_names_no_time_is_final() -> None:
     """A node that is full has no next try to wait for."""
-    assert Outlook(blocked_by="full").retry_s is None
+    assert Outlook(blocked_by="full").retry_at is None
