@@ -53,7 +53,7 @@ unit: $(STAMP) ## tests that need neither root nor a runtime
 	$(PYTEST) tests/unit tests/property
 
 test: setup lint type imports docstrings proto-check ## everything: checks, then all tests
-	$(PYTEST) tests
+	$(PYTEST) -n 2 --dist loadfile tests
 
 demo: setup ## the main job on the embedded lab: two nodes, real containerd, real daemon, real plugin
 	$(BIN)/vpc-lab demo

@@ -38,7 +38,7 @@ GROUPS = {
     "cold": ("cold_pool_110",),
     "idle": ("rss", "idle_cpu", "idle_ec2_calls"),
     "restart": ("restart_first",),
-    "events": ("rss_events",),
+    "events": ("events_rss",),
 }
 """Measurement -> how the names of its figures begin; `--only` takes either."""
 

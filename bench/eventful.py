@@ -1,4 +1,4 @@
-"""`rss_events`: the daemon's memory with 110 real sandboxes and the runtime's event stream open, as the budget says it.
+"""`events_rss`: the daemon's memory with 110 real sandboxes and the runtime's event stream open, as the budget says it.
 
 Real containerd 1.7 (events) where `tools/fetch_containerd.sh` has put it, else Debian's 1.6, which has none; the note says which.
 """
@@ -41,7 +41,7 @@ def measure() -> list[Figure]:
         runtime = status["runtime"]
         events = "events on" if runtime["events"] else "no events"
         note = f"{runtime['name']} {runtime['version']}, {events}; peak {memory['VmHWM']:.0f} MiB"
-        return [Figure("rss_events", memory["VmRSS"], "MiB", None, "", 1, note)]
+        return [Figure("events_rss", memory["VmRSS"], "MiB", None, "", 1, note)]
 
 
 def _wait(node: Node, is_so: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:

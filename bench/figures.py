@@ -41,7 +41,7 @@ BUDGETS: Mapping[str, Budget] = {
     "restart_first_del": Budget("value", 0.7),
     "restart_first_add": Budget("value", 2),
     "rss": Budget("value", 100),
-    "rss_events": Budget("value", 100),
+    "events_rss": Budget("value", 100),
     "idle_ec2_calls": Budget("value", 0),
     "idle_cpu": Budget("value", 1, is_strict=True),
 }

@@ -44,7 +44,7 @@ def write(config: DaemonConfig) -> Path:
     content = json.dumps(render(config), indent=2) + "\n"
     scratch = path.with_name(f".{path.name}.tmp")
     try:
-        if path.exists() and path.read_text() == content:
+        if path.exists() and path.read_bytes() == content.encode():
             return path
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)

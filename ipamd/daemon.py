@@ -113,6 +113,7 @@ def run(settings: Settings, signals: Signals) -> int:
     start_up.stop()
     is_hurried = signals.wait_again(settings.daemon.drain_s)
     app.server.stop(0.0 if is_hurried else 1.0)
+    app.cooling.stop()
     if scraped is not None:
         scraped[0].shutdown()
     app.datastore.close()

@@ -13,7 +13,14 @@ from collections.abc import Callable
 from ipamd import conflist
 from ipamd.bootstrap import App
 from ipamd.model.cloud import InstanceIdentity
-from ipamd.model.errors import IpamError, KernelDumpError, NotServingError, RuntimeUnreachableError
+from ipamd.model.errors import (
+    DatastoreError,
+    IpamError,
+    KernelDumpError,
+    NotServingError,
+    RuntimeUnreachableError,
+    SettingsError,
+)
 from ipamd.model.sandbox import Sandbox
 from ipamd.ports import Runtime
 from ipamd.service.deadline import Deadline
@@ -31,6 +38,9 @@ every pod wait, and its word only adds reasons to keep."""
 RETRY_FIRST_S = 0.5
 RETRY_MAX_S = 30.0
 """Doubling pause between tries of a look that failed. Ours."""
+
+WORTH_REPEATING = (DatastoreError, SettingsError)
+"""Not retryable as they are, but a step looks anew: a row that DEL or EC2's answer changed under it, a directory not mounted yet."""
 
 REPLAY_DEADLINE_S = 30.0
 SURVEY_TRIES = 5
@@ -69,11 +79,10 @@ class StartUp:
             log.error("start-up stopped; DEL is served, ADD is not: %s", log_text(error), exc_info=error)
 
     def stop(self) -> None:
-        """End every loop that was started, and every wait."""
+        """End every loop that was started, and every wait; but not cooling, which DEL needs until the process ends (I4)."""
         self._stopped.set()
         app = self._app
         app.pool.stop()
-        app.cooling.stop()
         app.host_audit.stop()
         self._upkeep.stop()
         if app.follower is not None:
@@ -82,6 +91,7 @@ class StartUp:
     def _run(self) -> None:
         app = self._app
         app.health.enter(Phase.RESTORING)
+        self._spawn("cooling", app.cooling.run)  # DEL is served already: its links are to go within a second (I4)
         self._spawn("cloud", self._look_at_cloud)
         self._until_done("spool", self._replay_spool)
         listed = self._await_runtime()
@@ -92,7 +102,6 @@ class StartUp:
         with app.health.stage("serve") as stage:
             app.health.enter(Phase.SERVING)
             stage.detail = str(app.datastore.counts())
-        self._spawn("cooling", app.cooling.run)
         self._spawn("upkeep", self._upkeep.run)
         self._spawn("pool", app.pool.run)
         self._spawn("host-audit", app.host_audit.run)
@@ -102,8 +111,7 @@ class StartUp:
             self._spawn("follower", app.follower.run)
         app.demand.announce_supply()
         app.demand.poke()
-        with app.health.stage("conflist") as stage:
-            stage.detail = str(conflist.write(app.settings.daemon))
+        self._until_done("conflist", self._write_conflist)
         app.health.mark_ready()
         log.info("ready after %.2f s: %s", app.health.uptime_s(), app.datastore.counts())
 
@@ -116,7 +124,7 @@ class StartUp:
                 self._app.health.regain(what)
                 return
             except IpamError as error:
-                if not error.retryable:
+                if not (error.retryable or isinstance(error, WORTH_REPEATING)):
                     raise
                 self._app.health.record_error(what, error)
                 self._app.health.lack(what, f"{what}: {log_text(error)}; tried again, ADD waits for it")
@@ -238,6 +246,10 @@ class StartUp:
                 problems.append("the node's own part waits for instance metadata")
             if problems:
                 stage.degrade("; ".join(problems))
+
+    def _write_conflist(self) -> None:
+        with self._app.health.stage("conflist") as stage:
+            stage.detail = str(conflist.write(self._app.settings.daemon))
 
     def _spawn(self, name: str, body: Callable[[], None]) -> None:
         thread = threading.Thread(target=self._guarded, args=(name, body), name=name, daemon=True)

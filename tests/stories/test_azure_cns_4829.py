@@ -19,6 +19,7 @@ import pytest
 from ipamd.model.attachment import Attachment
 from ipamd.model.errors import InvariantError, TombstonedError
 from ipamd.service.deadline import Deadline
+from ipamd.service.detach import DetachService
 from tests.fakes.node import FakeNode
 from tests.stories.meanwhile import At, Meanwhile, queued_on, switch_off_locks
 
@@ -59,9 +60,19 @@ def test_add_and_del_of_one_sandbox_take_turns(node: FakeNode, play) -> None:
     play(node)
 
 
-def test_a_dead_sandbox_keeps_an_address_without_the_lock(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without turns the crossing ends as in the field: recorded as owned by a sandbox whose DEL was answered."""
+def test_an_add_is_promised_to_a_deleted_sandbox_without_the_lock(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without turns the ADD is answered with an address that its DEL took at once: DEL looks again in its own transaction."""
     switch_off_locks(monkeypatch)
+    with pytest.raises(AssertionError, match="the late ADD is told so"):
+        play_crossing(node)
+    nothing_is_left(node)
+
+
+def test_a_dead_sandbox_keeps_an_address_without_lock_and_second_look(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With neither, the crossing ends as in the field: recorded as owned by a sandbox whose DEL was answered."""
+    switch_off_locks(monkeypatch)
+    real = DetachService._forget
+    monkeypatch.setattr(DetachService, "_forget", lambda self, key: real(self, key) and None)
     with pytest.raises(AssertionError, match="a deleted sandbox holds an address"):
         play_crossing(node)
 
