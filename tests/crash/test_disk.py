@@ -121,7 +121,9 @@ def test_the_cloud_runtime_and_metadata_all_unreachable(made: Rig) -> None:
         assert added.ok, added.body
         assert made.lab.ping(source="host-a", targets=[added.address])[added.address]
         for word in ("EC2", "CRI"):
-            wait_until(lambda w=word: w in " ".join((made.status() or {"lacks": []})["lacks"]), what=f"it says that it lacks {word}")
+            wait_until(
+                lambda w=word: w in " ".join((made.status() or {"lacks": []})["lacks"]), what=f"it says that it lacks {word}"
+            )
         assert made.cni("DEL", "new").ok
     finally:
         made.lab.faults.apply({"unreachable": {"ec2": None, "imds": None}})

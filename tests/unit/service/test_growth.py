@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from ipaddress import IPv4Address
 from pathlib import Path
 
 import pytest
@@ -274,3 +276,19 @@ def test_an_intent_for_an_eni_that_is_gone_does_not_stay_open_for_ever(node: Fak
         node.pool.cycle()
     assert not node.growth.has_unsettled()
     assert len(node.ec2.enis) == len(node.datastore.enis()) == 2
+
+
+def test_an_eni_that_is_fuller_than_we_knew_is_read_again(tmp_path: Path) -> None:
+    """EC2 refuses an allocation because addresses are there that we do not know of: they are taken in, and the pool goes on."""
+    node = FakeNode(tmp_path, settings=PoolSettings(warm_ip_target=2))
+    node.bring_up()
+    node.add("a")
+    node.add("b")
+    primary = node.ec2.enis[PRIMARY]
+    unknown = {IPv4Address("10.0.4.1"), IPv4Address("10.0.4.2")}
+    node.ec2.enis[PRIMARY] = replace(primary, secondary_addresses=primary.secondary_addresses | unknown)
+    node.ec2.fail["assign_addresses"] = [EniLimitError("the ENI is full")]
+    node.pool.cycle()
+    assert unknown <= {row.address for row in node.datastore.addresses()}
+    assert node.datastore.counts().free == 2
+    assert node.add("c").address in unknown

@@ -24,7 +24,7 @@ from ipamd.model.errors import (
 from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.plan import PoolSettings
 from ipamd.service.demand import Outlook
-from tests.fakes.cloud import IDENTITY, INSTANCE, PRIMARY, FakeEc2
+from tests.fakes.cloud import IDENTITY, INSTANCE, PRIMARY
 from tests.fakes.node import FakeNode
 from tests.unit.service.test_growth import no_eni_is_lost
 
