@@ -145,6 +145,7 @@ def build(settings: Settings, *, has_run_before: bool = False) -> App:
         datastore=datastore,
         wiring=wiring,
         cooling=cooling,
+        locks=locks,
         clock=clock,
         mtu=network.sandbox_mtu,
         list_interval_s=LIST_INTERVAL_S,

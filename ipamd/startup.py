@@ -127,7 +127,7 @@ class StartUp:
                 if not (error.retryable or isinstance(error, WORTH_REPEATING)):
                     raise
                 self._app.health.record_error(what, error)
-                self._app.health.lack(what, f"{what}: {log_text(error)}; tried again, ADD waits for it")
+                self._app.health.lack(what, f"{what}: {log_text(error)}; tried again until it succeeds")
                 log.warning("%s is tried again in %.1f s: %s", what, pause, log_text(error))
             self._stopped.wait(pause)
             self._check_stopped()

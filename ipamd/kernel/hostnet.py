@@ -8,7 +8,7 @@ changed goes through pyroute2 (`changes`, docs/adr/0004).
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from ipaddress import IPv4Network
 from pathlib import Path
 
@@ -44,7 +44,9 @@ class KernelHostNetwork:
         """Make the node's own part so. Idempotent. Raises: WiringError, KernelDumpError."""
         with self._lock:
             self._applied = None  # a table of an earlier release or configuration is replaced, not compared
-            self._repair_node(identity)
+            _, refusals = self._repair_node(identity)
+        if refusals:
+            raise refusals[0]
 
     def await_link(self, mac: MacAddress) -> None:
         """See HostNetwork. Takes no lock: an audit must not wait for a slow hot-plug."""
@@ -72,15 +74,16 @@ class KernelHostNetwork:
     def audit(self, *, identity: InstanceIdentity, enis: Iterable[Eni]) -> list[str]:
         """Repair what something else on the node took away.
 
-        Returns: one sentence per repair, and one per link that is missing (which cannot be repaired here).
-        Raises: WiringError, KernelDumpError.
+        Returns: one sentence per repair, and one per part that could not be repaired; the others have had their turn.
+        Raises: KernelDumpError; WiringError if the primary ENI's link is missing.
         """
         with self._lock:
             sentences = []
             for eni in enis:
                 if not eni.is_primary:
                     sentences += self._audit_eni(eni)
-            return sentences + self._repair_node(identity)
+            repaired, refusals = self._repair_node(identity)
+        return sentences + repaired + [f"could not be repaired: {refusal}" for refusal in refusals]
 
     def _audit_eni(self, eni: Eni) -> list[str]:
         """Repair one ENI; what cannot be repaired is a sentence, so that the others have their turn. Raises: KernelDumpError."""
@@ -93,7 +96,9 @@ class KernelHostNetwork:
         except WiringError as exc:
             return [f"{eni.eni_id} could not be repaired: {exc}"]
 
-    def _repair_node(self, identity: InstanceIdentity) -> list[str]:
+    def _repair_node(self, identity: InstanceIdentity) -> tuple[list[str], list[WiringError]]:
+        """Repair the node's own part, each piece whatever became of the others: a sysctl that is read-only in this container must
+        not cost the node its SNAT. Returns: one sentence per repair, and what was refused."""
         config = self._config
         with self._host.netlink() as sock:
             link = links.find_by_mac(sock, identity.primary_mac, veth_prefix=config.veth_prefix)
@@ -116,9 +121,19 @@ class KernelHostNetwork:
             found.append((changes.add_rule(layout.MARK_PRIORITY, table=main, mark=mark), f"{words} was missing: added"))
         if not ruleset.needs_mark(config) and has_mark:
             found.append((changes.delete_rule(layout.MARK_PRIORITY, table=main, mark=mark), f"{words} is not wanted: removed"))
-        sentences = self._repair_sysctls(link.name)
-        sentences += self._carry_out(found, what="setup of the node")
-        return sentences + self._repair_nft(identity, link.name, tuple(identity.vpc_cidrs))
+        sentences: list[str] = []
+        refusals: list[WiringError] = []
+        pieces: tuple[Callable[[], list[str]], ...] = (
+            lambda: self._repair_sysctls(link.name),
+            lambda: self._carry_out(found, what="setup of the node"),
+            lambda: self._repair_nft(identity, link.name, tuple(identity.vpc_cidrs)),
+        )
+        for piece in pieces:
+            try:
+                sentences += piece()
+            except WiringError as exc:
+                refusals.append(exc)
+        return sentences, refusals
 
     def _repair_sysctls(self, primary_link: str) -> list[str]:
         """Forwarding on; loose reverse path on the primary ENI, where replies to other ENIs' addresses come in."""

@@ -140,17 +140,29 @@ class KernelWiring:
         return sentences
 
     def remove_leftover(self, *, host_veth: str | None, address: IPv4Address | None) -> None:
-        """Remove wiring that nobody owns: link by name, and every route and rule of an address, whatever the table."""
+        """Remove wiring that nobody owns: link by name, and every route and rule of an address, whatever the table.
+
+        Without `address` it is the one that the link's alias names, unless another link has its route: then it is another's (I2).
+        """
         batch: list[Message] = []
         with self._host.netlink() as host:
             if host_veth:
                 link = self._own_veth(host, host_veth)
                 if link is not None:
                     batch.append(messages.delete_link(link.index, step=f"delete link {link.name}"))
+                    address = address or self._address_of(host, link)
             if address is not None:
                 batch += batches.address_removals(host, address)
             for start in range(0, len(batch), BATCH_MAX):
                 _must(host.request(batch[start : start + BATCH_MAX]), f"removal of leftover {host_veth or address}")
+
+    def _address_of(self, host: NetlinkSocket, link: records.Link) -> IPv4Address | None:
+        identity = decode_alias(link.alias)
+        if identity is None:
+            return None
+        routes = surveys.routes_of(host, table=uapi.RT_TABLE_MAIN)
+        is_others = any(one.destination == identity[1] and one.length == 32 and one.index != link.index for one in routes)
+        return None if is_others else identity[1]
 
     def _create(self, spec: WiringSpec, netns: int) -> _Pair:
         macs = sandbox_mac(spec.key, side="host"), sandbox_mac(spec.key, side="sandbox")

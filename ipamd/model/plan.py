@@ -87,8 +87,9 @@ class PoolSnapshot:
     """One consistent look at one network card's pool.
 
     `unmanaged_eni_count`: attached ENIs that take a place on this card and give us nothing; `unmanaged_device_indexes`: where on
-    it they are. `unready_free_count`: free addresses on ENIs whose host routing is not in place, so that no ADD can have them. `waiting_count`: ADDs that wait for an address now. `blocked_until`/`blocked_reason`: after EC2 refused
-    growth (subnet empty, limit, IAM).
+    it they are. `unready_free_count`: free addresses on ENIs whose host routing is not in place, so that no ADD can have them.
+    `waiting_count`: ADDs that wait for an address now. `blocked_until`/`blocked_reason`: after EC2 refused growth (subnet empty,
+    limit, IAM).
     """
 
     enis: tuple[EniCapacity, ...]

@@ -14,12 +14,17 @@ from ipaddress import IPv4Address
 from ipamd.model.address import Address, AddressState
 from ipamd.model.attachment import Attachment, NetnsIdentity, Origin, Wired, WiringSpec, sandbox_mac
 from ipamd.model.cniresult import build_result
-from ipamd.model.errors import InvariantError, IpamError
+from ipamd.model.errors import BusyError, InvariantError, IpamError
 from ipamd.model.evidence import REAP_LEAKED_NETNS_AGE, REAP_MIN_ABSENT_LISTS
 from ipamd.model.sandbox import HostVeth, KernelSurvey, Sandbox
 from ipamd.ports import Clock, Datastore, Failpoint, Wiring, no_failpoint
 from ipamd.service.cooling import Cooling
+from ipamd.service.deadline import Deadline
 from ipamd.service.health import log_text
+from ipamd.service.keylock import KeyLocks
+
+SETTLE_WAIT_S = 1.0
+"""How long settling waits for an operation on the same sandbox; the next look comes anyway. Ours."""
 
 FAILPOINTS = ("adopt.adopted", "adopt.leftover-removed", "adopt.settled")
 
@@ -42,12 +47,14 @@ class AdoptionService:
         wiring: Wiring,
         clock: Clock,
         cooling: Cooling,
+        locks: KeyLocks,
         mtu: int,
         list_interval_s: float,
         failpoint: Failpoint = no_failpoint,
     ) -> None:
         self._failpoint = failpoint
         self._cooling = cooling
+        self._locks = locks
         self._datastore = datastore
         self._wiring = wiring
         self._clock = clock
@@ -132,7 +139,14 @@ class AdoptionService:
                 log.warning("address %s stays quarantined: %s", row.address, refusal)
             return
         if self._is_long_absent(row):
-            self._wiring.remove_leftover(host_veth=veth.name, address=row.address)
+            try:
+                with self._locks.hold(veth.key, "SETTLE", Deadline.after(self._clock, SETTLE_WAIT_S)):
+                    # The link's name comes from the key: if the sandbox was added again meanwhile, it is the new one's (I2).
+                    is_added = self._datastore.attachment(veth.key) is not None
+                    self._wiring.remove_leftover(host_veth=None if is_added else veth.name, address=row.address)
+            except BusyError as error:
+                log.info("address %s is settled later: %s", row.address, log_text(error))
+                return
             self._failpoint("adopt.leftover-removed")
             self._settle(row, f"sandbox {veth.key} is absent from the runtime: its wiring was removed")
 

@@ -41,6 +41,7 @@ class GcService:
         self._runtime = runtime
         self._detach = detach
         self._clock = clock
+        self._started_at, self._started = clock.now(), clock.monotonic()
 
     def collect(self, valid: frozenset[AttachmentKey], *, network_name: str, deadline: Deadline, steps: Steps) -> GcOutcome:
         """Free the attachments of one network that are not valid any more.
@@ -52,12 +53,14 @@ class GcService:
             candidate was tried.
         """
         now = self._clock.now()
+        # A wall clock that was set forward since we started must not make an attachment older than it is.
+        stepped = max(now - self._started_at - timedelta(seconds=self._clock.monotonic() - self._started), timedelta(0))
         candidates = [
             attachment
             for attachment in self._datastore.attachments()
             if attachment.network_name == network_name
             and attachment.key not in valid
-            and now - attachment.created_at >= GC_MIN_AGE
+            and now - attachment.created_at - stepped >= GC_MIN_AGE
         ]
         listed = self._listed() if candidates else frozenset()
         freed, kept, first_error = [], [], None

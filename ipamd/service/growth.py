@@ -36,6 +36,9 @@ OWNER_TAG = ("eks:eni:owner", "amazon-vpc-cni")
 CREATED_AT_TAG = "node.k8s.amazonaws.com/createdAt"
 """The incumbent's tags, so that its clean-up tools and IAM conditions hold for our ENIs. Source: upstream_reference 2.13."""
 
+DELETING = "deleting"
+"""Mark in an intent's payload: EC2 has shown the ENI, and was asked to delete it."""
+
 FAILPOINTS = (
     "growth.intent-opened",
     "growth.created",
@@ -108,6 +111,8 @@ class Growth:
         """
         for intent in self._datastore.open_intents():
             match intent.kind:
+                case IntentKind.CREATE_ENI if DELETING in intent.payload:
+                    self._delete_at_last(intent, EniId(intent.payload["eni_id"]))
                 case IntentKind.CREATE_ENI:
                     self._finish_create(intent)
                 case IntentKind.ASSIGN | IntentKind.UNASSIGN:
@@ -310,16 +315,29 @@ class Growth:
         self._enis.record(known, described, outcome)
         self._close(intent, f"read back: {outcome.added_count} addresses added")
 
+    def _delete_at_last(self, intent: Intent, eni_id: EniId) -> None:
+        """Go on with a deletion that EC2 refused, unless the ENI was attached after all and has been recorded since (I2)."""
+        if self._datastore.eni(eni_id) is not None:
+            self._close(intent, "attached and recorded after all: not deleted")
+            return
+        self._delete(intent, eni_id, outcome="deleted after all")
+        if any(one.intent_id == intent.intent_id for one in self._datastore.open_intents()):
+            raise CloudError(f"ENI {eni_id} is not deleted yet", details="EC2 refused; it is asked again after a pause")
+
     def _delete(self, intent: Intent, eni_id: EniId, *, outcome: str) -> None:
         """Delete an ENI of ours; if that fails the intent stays open and is tried again."""
         try:
             attachment_id = self._ec2.describe_eni(eni_id).attachment_id
             if attachment_id:
                 self._ec2.detach_eni(attachment_id)
+            intent = replace(intent, payload={**intent.payload, "eni_id": eni_id, DELETING: "asked"})
+            with self._datastore.transaction() as uow:
+                uow.update_intent(intent)
             self._ec2.delete_eni(eni_id)
             self._failpoint("growth.deleted")
         except CloudNotFoundError as error:
-            if self._is_too_new_to_be_gone(intent):
+            # Once we have seen it and asked for its end, "not found" is that end; before, EC2 may only be late.
+            if DELETING not in intent.payload and self._is_too_new_to_be_gone(intent):
                 log.info("ENI %s is looked for again: %s", eni_id, log_text(error))
                 return
             outcome = f"{outcome} (it was gone already)"

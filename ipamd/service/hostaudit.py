@@ -8,7 +8,7 @@ import threading
 from ipamd.model.attachment import Attachment, WiringSpec
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.cniresult import wired_mtu
-from ipamd.model.eni import MAIN_TABLE, EniState
+from ipamd.model.eni import MAIN_TABLE, Eni, EniState
 from ipamd.model.errors import BusyError, CloudError, IpamError
 from ipamd.model.ledger import LedgerEvent
 from ipamd.ports import Clock, Datastore, HostNetwork, Metadata, Wiring
@@ -17,6 +17,7 @@ from ipamd.service.deadline import Deadline
 from ipamd.service.enis import EniService
 from ipamd.service.health import Health, log_text
 from ipamd.service.keylock import KeyLocks
+from ipamd.service.restore import duplicates
 
 AUDIT_INTERVAL_S = 30.0
 """Ours: the incumbent looks at VPC CIDRs every 30 s and at nothing else (upstream_reference 2.12); a look costs milliseconds."""
@@ -84,6 +85,19 @@ class HostAudit:
         """End `run`."""
         self._stopped.set()
 
+    def _audit_node(self, identity: InstanceIdentity, enis: list[Eni]) -> list[str]:
+        """The node's and its ENIs' part; whatever becomes of it, the sandboxes have their turn."""
+        try:
+            repairs = self._hostnet.audit(identity=identity, enis=enis)
+        except IpamError as error:
+            repairs = [f"could not be repaired: {log_text(error)}"]
+        refused = [sentence for sentence in repairs if "could not be repaired" in sentence]
+        if refused:
+            self._health.lack("node routing", f"node routing: {'; '.join(refused)}")
+        else:
+            self._health.regain("node routing")
+        return repairs
+
     def _refresh_identity(self) -> None:
         """The VPC may have got another CIDR, which changes what is reached without SNAT: ask metadata, which is no EC2 call."""
         if self._clock.monotonic() - self._identity_at < IDENTITY_INTERVAL_S:
@@ -143,10 +157,11 @@ class HostAudit:
             except IpamError as error:
                 log.warning("%s", log_text(error))
         enis = [eni for eni in self._datastore.enis() if eni.managed and eni.host_ready and eni.state is EniState.ATTACHED]
-        repairs = self._hostnet.audit(identity=self._identity, enis=enis)
-        self._health.regain("node routing")
+        repairs = self._audit_node(self._identity, enis)
         repairs += self._repair_sandboxes()
         self._adoption.settle_gone()
+        if not duplicates(self._wiring.survey()):
+            self._health.regain("duplicates")
         if repairs != self._said:
             # The same sentences again are something that cannot be repaired: it was said, and is not written every 30 s.
             self._said = repairs

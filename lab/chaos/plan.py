@@ -121,8 +121,11 @@ def make_plan(seed: int, *, minutes: float, failpoints: Sequence[str]) -> Plan:
 
 
 def _env(rng: Random) -> dict[str, str]:
-    """Small targets, so that the pool grows in many steps and EC2 is asked often; one node in three uses prefixes."""
+    """Small targets, so that the pool grows in many steps and EC2 is asked often; one node in three uses prefixes, and one in two has
+    fewer addresses than pods now and then, so that addresses are given again as soon as they have cooled."""
     env = {"IP_COOLDOWN_PERIOD": str(COOLDOWN_S), "VPC_IPAMD_DRAIN": "2", "CLUSTER_NAME": "chaos"}
+    if rng.random() < 1 / 2:
+        env["MAX_PODS"] = str(rng.randint(PODS_MOST // 2, PODS_MOST - 4))
     if rng.random() < 1 / 3:
         return env | {"ENABLE_PREFIX_DELEGATION": "true", "WARM_PREFIX_TARGET": "1"}
     return env | {"WARM_IP_TARGET": str(rng.randint(1, 3)), "MINIMUM_IP_TARGET": str(rng.randint(0, 6))}
@@ -147,6 +150,7 @@ def _pods(rng: Random, node: str, duration_s: float) -> list[Event]:
 
 
 def _mishaps(rng: Random, duration_s: float, failpoints: Sequence[str]) -> list[Event]:
+    names_rng = Random(rng.random())  # its own: a new failpoint changes no other event of a seed
     weights = {kind: weight * rng.uniform(0.5, 2) for kind, weight in WEIGHTS.items()}
     events: list[Event] = []
     unused: list[str] = []
@@ -154,7 +158,7 @@ def _mishaps(rng: Random, duration_s: float, failpoints: Sequence[str]) -> list[
     while (at_s := at_s + rng.expovariate(1 / MISHAP_GAP_S)) < duration_s:
         kind = rng.choices(list(weights), list(weights.values()))[0]
         if kind is Kind.ARM_FAILPOINT and not unused:
-            unused = rng.sample(failpoints, len(failpoints))  # every name has its turn before one comes again
+            unused = names_rng.sample(failpoints, len(failpoints))  # every name has its turn before one comes again
         args = _ARGUMENTS[kind](rng, unused)
         node = "" if kind is Kind.CLOUD_FAULT else rng.choice(NODES)
         events.append(Event(round(at_s, 2), kind, node, args))

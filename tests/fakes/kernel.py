@@ -108,7 +108,8 @@ class FakeWiring:
         self._maybe_fail("remove_leftover")
         with self.lock:
             if host_veth is not None and host_veth in self.wired:
-                address = address or self.wired[host_veth].address
+                named = self.wired[host_veth].address
+                address = address or (named if self.routes.get(named, host_veth) == host_veth else None)
             self._drop(host_veth, address)
 
     def _drop(self, host_veth: str | None, address: IPv4Address | None) -> None:

@@ -82,7 +82,13 @@ class FakeNode:
             policy=AttachPolicy(veth_prefix="eni", mtu=9001, waiting_limit=48),
         )
         self.adoption = AdoptionService(
-            datastore=datastore, wiring=wiring, cooling=self.cooling, clock=clock, mtu=9001, list_interval_s=LIST_INTERVAL_S
+            datastore=datastore,
+            wiring=wiring,
+            cooling=self.cooling,
+            locks=self.locks,
+            clock=clock,
+            mtu=9001,
+            list_interval_s=LIST_INTERVAL_S,
         )
         self.checker = CheckService(datastore=datastore, wiring=wiring, locks=self.locks)
         self.collector = GcService(datastore=datastore, runtime=self.runtime, detach=self.detacher, clock=clock)

@@ -284,3 +284,17 @@ def test_primary_link_that_is_missing_is_an_error(world):
     """I14: a daemon outside the host's network namespace is told so."""
     with pytest.raises(WiringError, match="hostNetwork: true"):
         world.hostnet.setup_node(world.identity())
+
+
+def test_a_sysctl_that_cannot_be_set_costs_nothing_else(world, monkeypatch, tmp_path):
+    """A read-only /proc/sys is said; SNAT, marks and rules are set up all the same."""
+    from ipamd.kernel import hostnet
+
+    world.fabric()
+    monkeypatch.setattr(hostnet, "SYSCTL_ROOT", tmp_path)
+    with pytest.raises(WiringError, match="sysctl"):
+        world.hostnet.setup_node(world.identity())
+    assert "fwmark 0x80" in world.host.sh("ip rule")
+    assert "snat" in world.host.sh("nft list ruleset")
+    said = world.hostnet.audit(identity=world.identity(), enis=[])
+    assert [sentence for sentence in said if "could not be repaired" in sentence and "sysctl" in sentence]

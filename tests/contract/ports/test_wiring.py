@@ -94,6 +94,15 @@ def test_leftovers_go_by_name_or_by_address(kernel: Kernel) -> None:
     assert (survey.veths, survey.routes, survey.to_rules) == ((), {}, frozenset())
 
 
+def test_a_leftover_known_by_name_takes_its_rules_along(kernel: Kernel) -> None:
+    """A DEL without a row knows the link's name only: the alias tells the address, and nothing of it remains (I4)."""
+    spec = kernel.spec(6, table=3)
+    kernel.wiring.wire(spec)
+    kernel.wiring.remove_leftover(host_veth=spec.host_veth, address=None)
+    survey = kernel.wiring.survey()
+    assert (survey.veths, survey.routes, survey.to_rules, survey.from_rules) == ((), {}, frozenset(), {})
+
+
 def test_a_missing_namespace_is_typed(kernel: Kernel) -> None:
     """A path without a namespace is a NetnsError, and nothing is wired."""
     spec = replace(kernel.spec(5), netns="/nonexistent/netns")

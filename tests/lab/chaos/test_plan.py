@@ -22,6 +22,12 @@ def test_other_seeds_give_other_plans() -> None:
     assert make_plan(7, minutes=3, failpoints=NAMES).events != make_plan(8, minutes=3, failpoints=NAMES).events
 
 
+def test_a_new_failpoint_changes_nothing_else() -> None:
+    """A seed that found something finds it again after the code has grown a failpoint."""
+    before, after = (make_plan(7, minutes=10, failpoints=names).events for names in (NAMES, [*NAMES, "pool.new"]))
+    assert [(one.at_s, one.kind, one.node) for one in before] == [(one.at_s, one.kind, one.node) for one in after]
+
+
 def test_a_plan_survives_the_way_through_a_file() -> None:
     """What `--replay` reads is what was played."""
     plan = make_plan(3, minutes=5, failpoints=NAMES)

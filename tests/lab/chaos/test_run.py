@@ -8,7 +8,8 @@ import pytest
 
 from lab.chaos.__main__ import BUILD, main
 
-SEED, MINUTES = 1, 2
+SEED, MINUTES = 72, 2
+"""Of the first hundred seeds the one whose two minutes have every kind of event, and most of the cloud's faults."""
 
 
 @pytest.mark.privileged

@@ -8,8 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from cni_plugin import errors as plugin_errors
+from ipamd import daemon
 from ipamd.config import Settings, describe
 from ipamd.ipamctl import main as ipamctl
+from ipamd.model import errors
+from ipamd.service.audit import Severity
 from tools import gen_docs
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -130,6 +134,57 @@ def test_decisions_have_their_parts(page: Path) -> None:
         "Rejected",
         "Consequences",
     ]
+
+
+def _codes(text: str) -> set[int]:
+    """The CNI codes of a page: first cells of table rows, with lists ("6, 7") and ranges ("113 to 118")."""
+    found: set[int] = set()
+    for cell in re.findall(r"^\| (\d[\d, to]*) \|", text, re.M):
+        for part in cell.split(", "):
+            first, _, last = part.partition(" to ")
+            found |= set(range(int(first), int(last or first) + 1))
+    return found
+
+
+def _error_classes(root: type[errors.IpamError]) -> list[type[errors.IpamError]]:
+    return [root, *(found for child in root.__subclasses__() for found in _error_classes(child))]
+
+
+def test_every_cni_code_is_in_the_troubleshooting() -> None:
+    """Whoever meets a code, the daemon's or the plugin's, finds it with what to do; and none is there that nobody uses."""
+    text = (ROOT / "docs" / "troubleshooting.md").read_text()
+    ours = {kind.cni_code for kind in _error_classes(errors.IpamError) if kind.__module__ == errors.__name__}
+    plugins = {value for name, value in vars(plugin_errors).items() if name.startswith("CODE_")}
+    codes = text.partition("## Other codes")[2].partition("\n## ")[0]
+    assert _codes(codes) == ours | plugins
+
+
+def test_every_exit_status_and_severity_is_in_the_troubleshooting() -> None:
+    """The daemon's exit statuses and the audit's severities have a row each."""
+    text = (ROOT / "docs" / "troubleshooting.md").read_text()
+    ends = text.partition("## The daemon ends by itself")[2].partition("\n## ")[0]
+    assert {daemon.EXIT_FAILED, daemon.EXIT_SETTINGS, daemon.EXIT_DATASTORE} <= {
+        int(number) for number in re.findall(r"^\| (\d)\b", ends, re.M)
+    }
+    findings = text.partition("## Findings of")[2]
+    assert all(re.search(rf"^\| {severity}:", findings, re.M) for severity in Severity)
+
+
+def test_every_lack_is_in_the_troubleshooting() -> None:
+    """Whatever the daemon says that it lacks has a row."""
+    text = (ROOT / "docs" / "troubleshooting.md").read_text().partition("## `lacks` lines")[2].partition("\n## ")[0]
+    source = "".join(path.read_text() for path in (ROOT / "ipamd").rglob("*.py"))
+    subjects = set(re.findall(r"\.lack\(\s*\"([\w -]+)\"", source)) | set(re.findall(r"_until_done\(\"([\w-]+)\"", source))
+    assert subjects
+    shown = {"ec2": "EC2:", "cri": "CRI:", "duplicates": "is wired to"}
+    assert [subject for subject in sorted(subjects) if shown.get(subject, f"{subject}:") not in text] == []
+
+
+def test_known_failures_are_all_cited() -> None:
+    """Every story and every crash test is named where its invariant, or its failure, is."""
+    pages = "".join((ROOT / "docs" / name).read_text() for name in ("invariants.md", "failures.md"))
+    tests = [*(ROOT / "tests" / "stories").glob("test_*.py"), *(ROOT / "tests" / "crash").glob("test_*.py")]
+    assert [path.name for path in tests if f"/{path.name}`" not in pages] == []
 
 
 def test_the_first_screen_says_what_to_do() -> None:

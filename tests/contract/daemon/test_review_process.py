@@ -1,0 +1,53 @@
+"""The process at its edges: DEL while it drains, and a configuration directory that is not ready yet."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.rig import Rig, rig, wait_until
+
+pytestmark = pytest.mark.privileged
+
+CONFLIST = "/etc/cni/net.d/10-vpc-ipamd.conflist"
+
+
+def host_veth_count(made: Rig) -> int:
+    """Host veths of sandboxes, dying ones included."""
+    listed = made.node.run(["ip", "-o", "link", "show", "type", "veth"]).stdout
+    return sum("vpc-ipamd/1" in line or "alias" in line for line in listed.splitlines())
+
+
+def test_a_del_during_the_drain_takes_its_veth_along() -> None:
+    """The last DELs of a daemon leave no link behind for a successor that may never come: gone within a second (I4)."""
+    with rig(env={"VPC_IPAMD_DRAIN": "30"}) as made:
+        assert made.add("a").ok
+        assert host_veth_count(made) == 1
+        assert made.daemon is not None
+        made.daemon.send_signal(signal.SIGTERM)
+        wait_until(lambda: (made.status() or {}).get("phase") == "draining", what="draining")
+        assert made.cni("DEL", "a").ok  # the namespace stays, or it would take the veth along
+        wait_until(lambda: host_veth_count(made) == 0, what="the veth is gone", timeout_s=2.0)
+
+
+def test_a_conflist_that_cannot_be_written_yet_is_written_later() -> None:
+    """Something is in its way at start (a mount that is late, say): the daemon becomes ready when it is gone."""
+    with rig(start=False) as made:
+        path = Path(made.node.root + CONFLIST)
+        path.mkdir(parents=True)
+        made.start(wait=False)
+        wait_until(lambda: "conflist" in str((made.status() or {}).get("lacks", "")), what="it says so", timeout_s=20)
+        assert made.add("served-all-the-same").ok
+        path.rmdir()
+        made.wait_ready()
+
+
+def test_a_conflist_of_other_bytes_is_replaced() -> None:
+    """A damaged file is no reason to stop."""
+    with rig(start=False) as made:
+        path = Path(made.node.root + CONFLIST)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"\xff\xfe\x00")
+        made.start()
