@@ -42,6 +42,9 @@ RETRY_MAX_S = 30.0
 WORTH_REPEATING = (DatastoreError, SettingsError)
 """Not retryable as they are, but a step looks anew: a row that DEL or EC2's answer changed under it, a directory not mounted yet."""
 
+LIMITS_RETRY_S = 300.0
+"""Between two questions about an unknown instance type. Ours: as the adapter remembers a failure (`cloud/ec2.py`)."""
+
 REPLAY_DEADLINE_S = 30.0
 SURVEY_TRIES = 5
 
@@ -167,6 +170,19 @@ class StartUp:
             for problem in app.enis.set_up_hosts():
                 log.warning("host routing: %s", problem)
         app.pool.set_limits(limits, settings=app.settings.pool_settings(max_pods=limits.max_pods))
+        if limits.source == "default":
+            self._spawn("limits", lambda: self._learn_limits(identity))
+
+    def _learn_limits(self, identity: InstanceIdentity) -> None:
+        """Thread body: neither EC2 nor the table knew this instance type; ask again until one does. The node is small until then."""
+        app = self._app
+        app.health.lack("limits", f"limits: those of {identity.instance_type} are not known, a safe default is used")
+        while not self._stopped.wait(LIMITS_RETRY_S):
+            limits = app.ec2.instance_limits(identity.instance_type)
+            if limits.source != "default":
+                app.pool.set_limits(limits, settings=app.settings.pool_settings(max_pods=limits.max_pods))
+                app.health.regain("limits")
+                return
 
     def _set_up_node(self, identity: InstanceIdentity) -> None:
         """SNAT and marks; sandboxes get addresses without them, and the audit tries again."""

@@ -225,20 +225,24 @@ class AttachService:
     def _roll_back(self, spec: WiringSpec, reserved: Address, *, reason: str) -> None:
         """Undo the wiring; if even that fails, the link is left to the sweeper and the address waits for it."""
         dying_veth: str | None = spec.host_veth
+        is_marked = False
         try:
             try:
                 self._wiring.unwire(spec)
                 dying_veth = None
             except IpamError as error:
                 log.warning("undoing sandbox %s left its link to the sweeper: %s", spec.key, log_text(error))
-                self._retire_after_failure(spec)
+                is_marked = self._retire_after_failure(spec)
             self._failpoint("attach.unwired")
         finally:  # also after an error that is none of ours: or the address would stay reserved until a restart
-            self._cooling.abort(reserved.address, reason=reason, dying_veth=dying_veth)
+            self._cooling.abort(reserved.address, reason=reason, dying_veth=dying_veth, is_marked=is_marked)
 
-    def _retire_after_failure(self, spec: WiringSpec) -> None:
+    def _retire_after_failure(self, spec: WiringSpec) -> bool:
+        """Mark the link for the sweeper; returns whether the kernel took even that."""
         try:
             self._wiring.retire(host_veth=spec.host_veth, address=spec.address, route_table=spec.route_table)
         except IpamError as error:
             self._health.record_error(f"undo of {spec.key}", error)
             log.error("sandbox %s: link %s could not be marked for deletion: %s", spec.key, spec.host_veth, log_text(error))
+            return False
+        return True

@@ -54,6 +54,7 @@ class Cooling:
         self._changed = threading.Condition()
         self._dying: dict[str, IPv4Address | None] = {}
         self._due: dict[IPv4Address, float] = {}
+        self._unmarked: set[str] = set()
         self._aborts: dict[IPv4Address, str] = {}
         self._stopping = False
 
@@ -69,15 +70,18 @@ class Cooling:
                 self._dying[dying_veth] = address
             self._changed.notify()
 
-    def abort(self, address: IPv4Address, *, reason: str, dying_veth: str | None) -> None:
+    def abort(self, address: IPv4Address, *, reason: str, dying_veth: str | None, is_marked: bool = True) -> None:
         """Take a reservation back after a failed ADD: the address begins to cool.
 
+        A link that could not even be marked is removed by name, again and again until the kernel lets it go.
         If the disk refuses (full, say) the address stays reserved and is tried again every second: nothing is lost, and the
         error of the ADD itself is what its caller hears.
         """
         if dying_veth is not None:
             with self._changed:
                 self._dying[dying_veth] = address
+                if not is_marked:
+                    self._unmarked.add(dying_veth)
         try:
             self._write_abort(address, reason)
         except DatastoreError as error:
@@ -141,6 +145,11 @@ class Cooling:
         """Delete every link that was marked before the call; returns how many."""
         with self._changed:
             batch = dict(self._dying)
+            unmarked = batch.keys() & self._unmarked
+        for veth in sorted(unmarked):
+            self._wiring.remove_leftover(host_veth=veth, address=batch[veth])
+            with self._changed:
+                self._unmarked.discard(veth)
         if batch:
             self._wiring.sweep()
             self._failpoint("cooling.swept")

@@ -125,6 +125,24 @@ def test_when_even_undoing_fails_the_address_waits_for_its_link(node: FakeNode) 
     assert node.datastore.counts().cooling == 0
 
 
+def test_a_link_that_cannot_even_be_marked_is_removed_by_name(node: FakeNode) -> None:
+    """Undo and mark both refused: the link goes as soon as the kernel lets it, and its address is not given before (I4, I5)."""
+    node.wiring.before_wire = lambda spec: node.wiring.wired.__setitem__(spec.host_veth, spec)
+    for method in ("wire", "unwire", "retire"):
+        node.wiring.fail[method] = [WiringError(f"{method} refused")]
+    node.wiring.fail["remove_leftover"] = [WiringError("still refused")]
+    with pytest.raises(WiringError, match="wire refused"):
+        node.add("a")
+    node.clock.advance(3600)
+    with pytest.raises(WiringError):
+        node.cooling.work()
+    assert node.wiring.wired
+    assert node.datastore.counts().cooling == 1
+    node.cooling.work()
+    assert not node.wiring.wired
+    assert node.datastore.counts().cooling == 0
+
+
 def test_a_caller_that_leaves_leaves_nothing(node: FakeNode) -> None:
     """An ADD whose caller is gone before the commit is rolled back (I5)."""
     gone = [False]
