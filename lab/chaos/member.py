@@ -113,9 +113,10 @@ class Member:
         self.start_daemon(armed)
 
     def want_more(self) -> None:
-        """Raise the pool's target from the next start on, so that it grows."""
-        name = "WARM_PREFIX_TARGET" if "WARM_PREFIX_TARGET" in self._env else "WARM_IP_TARGET"
-        self._env[name] = str(int(self._env[name]) + 2)
+        """Raise the pool's target, and its cap, from the next start on, so that it grows."""
+        for name, more in (("WARM_PREFIX_TARGET", 1), ("WARM_IP_TARGET", 4), ("MAX_PODS", 2)):
+            if name in self._env:
+                self._env[name] = str(int(self._env[name]) + more)
 
     def await_end(self, timeout_s: float) -> None:
         """Wait until the daemon has ended by itself, at most so long."""

@@ -33,8 +33,8 @@ FAILPOINT_WAIT_S = 6.0  # ours: an armed daemon has this long to reach its point
 LOG_LINES = 400
 COOLDOWN = "IP_COOLDOWN_PERIOD"
 TYPE = "m5.large"
-LIMITS = {**REAL_LIMITS, TYPE: InstanceLimits((12,), 4)}
-"""Ours: twelve ENIs of three addresses instead of three of nine, so that ENIs are made and attached throughout a run."""
+LIMITS = {**REAL_LIMITS, TYPE: InstanceLimits((60,), 4)}
+"""Ours: many ENIs of three addresses instead of three of nine, so that ENIs are made and attached throughout a run."""
 
 
 @dataclass(frozen=True)

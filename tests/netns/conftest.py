@@ -12,7 +12,6 @@ import os
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from ipaddress import IPv4Address, IPv4Network
-from pathlib import Path
 
 import pytest
 
@@ -32,14 +31,6 @@ ROOT_NETNS = os.stat("/proc/self/ns/net").st_ino
 
 PRIMARY_MAC = MacAddress("02:00:00:00:00:01")
 SECONDARY_MAC = MacAddress("02:00:00:00:00:02")
-
-
-def pytest_collection_modifyitems(items):
-    """Skip what needs root, in one clear sentence."""
-    here = Path(__file__).parent
-    for item in items:
-        if os.geteuid() != 0 and here in Path(item.path).parents and item.get_closest_marker("privileged"):
-            item.add_marker(pytest.mark.skip(reason="needs root: the test makes network namespaces"))
 
 
 class Space:

@@ -8,21 +8,10 @@ from ipaddress import IPv4Address
 
 import pytest
 
-from lab.lab import Lab, missing_requirements
+from lab.lab import Lab
 from lab.node.node import Node
 from lab.vpc.addresses import AddressRequest
 from lab.vpc.model import Eni
-
-NEEDS_NETWORK = missing_requirements(containerd=False)
-NEEDS_CONTAINERD = missing_requirements(containerd=True)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip, with one sentence, what this machine cannot run."""
-    for item in items:
-        reason = NEEDS_CONTAINERD if item.get_closest_marker("containerd") else NEEDS_NETWORK
-        if reason and item.get_closest_marker("privileged"):
-            item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture(scope="module")
