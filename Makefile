@@ -68,5 +68,5 @@ docs: $(STAMP) ## generate docs/settings.md from the settings' own sentences
 	$(BIN)/python tools/gen_docs.py
 
 clean: ## remove what the commands made, the lab's leftovers included
-	-[ -x $(BIN)/vpc-lab ] && $(BIN)/vpc-lab down --all
+	if [ -x $(BIN)/vpc-lab ]; then $(BIN)/vpc-lab down || true; fi
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .hypothesis .import_linter_cache ipamd/cloud/data

@@ -138,6 +138,7 @@ def build(settings: Settings, *, has_run_before: bool = False) -> App:
             veth_prefix=network.veth_prefix,
             mtu=network.sandbox_mtu,
             waiting_limit=max(settings.daemon.max_concurrent_rpcs * (DEL_SHARE - 1) // DEL_SHARE, 1),
+            prefix_delegation=settings.pool.prefix_delegation,
         ),
         failpoint=failpoint,
     )
@@ -250,7 +251,7 @@ def build(settings: Settings, *, has_run_before: bool = False) -> App:
         instance_id=lambda: facts.identity.instance_id if facts.identity is not None else "",
         version=__version__,
     )
-    metrics.watch(sources, ec2=ec2, replayed=lambda: attach.replayed_count)
+    metrics.watch(sources, ec2=ec2, replayed=lambda: attach.replayed_count, pool_empty=lambda: attach.pool_empty_count)
     server = RpcServer(
         run_dir=settings.daemon.run_dir,
         cni=cni,

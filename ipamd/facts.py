@@ -8,6 +8,9 @@ from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.errors import CloudError
 from ipamd.model.sandbox import RuntimeInfo
 
+CLOUD_NOT_ASKED = "not asked yet"
+"""What is known of EC2 before its first answer."""
+
 
 class Facts:
     """Written by start-up, read by everyone; safe from any thread."""
@@ -16,7 +19,7 @@ class Facts:
         self._lock = threading.Lock()
         self._identity: InstanceIdentity | None = None
         self._runtime: RuntimeInfo | None = None
-        self._cloud_detail = "not asked yet"
+        self._cloud_detail = CLOUD_NOT_ASKED
         self._is_cloud_reachable = False
 
     @property

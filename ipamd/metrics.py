@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Histogram, Metric, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -44,12 +44,12 @@ class Metrics:
             buckets=LATENCY_BUCKETS_MS,
             registry=self.registry,
         )
-        self._adds = Counter("awscni_add_ip_req_count", "ADD requests", registry=self.registry)
-        self._dels = Counter("awscni_del_ip_req_count", "DEL requests", ("reason",), registry=self.registry)
+        self.add_count = 0
+        self.del_count = 0
+        self._counting = threading.Lock()
         self._orphaned = Counter(
             "ipamd_orphaned_requests", "Requests whose caller had left when they were done", ("verb",), registry=self.registry
         )
-        self._empty = Counter("awscni_no_available_ip_addresses", "ADDs refused with code 11", registry=self.registry)
 
     def request_done(self, verb: str, *, code: int, total_ms: float, steps_ms: dict[str, float]) -> None:
         """Count one answered request; an unknown verb has one label of its own."""
@@ -60,28 +60,37 @@ class Metrics:
             if step in STEPS:
                 self._steps.labels(verb, step).observe(duration_ms)
         if verb == "ADD":
-            self._adds.inc()
-            if code == 11:
-                self._empty.inc()
+            with self._counting:
+                self.add_count += 1
         elif verb == "DEL":
-            self._dels.labels("PodDeleted").inc()
+            with self._counting:
+                self.del_count += 1
 
     def request_orphaned(self, verb: str) -> None:
         """Count a request whose caller had left."""
         self._orphaned.labels(verb if verb in VERBS else "other").inc()
 
-    def watch(self, sources: Sources, *, ec2: Ec2, replayed: Callable[[], int]) -> None:
-        """Read pool, runtime and EC2 figures from `sources` at every scrape."""
-        self.registry.register(_StateCollector(sources, ec2, replayed))
+    def watch(self, sources: Sources, *, ec2: Ec2, replayed: Callable[[], int], pool_empty: Callable[[], int]) -> None:
+        """Read pool, runtime and EC2 figures at every scrape; the callables count since start."""
+        self.registry.register(_StateCollector(self, sources, ec2, replayed, pool_empty))
 
 
 class _StateCollector(Collector):
-    def __init__(self, sources: Sources, ec2: Ec2, replayed: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        requests: Metrics,
+        sources: Sources,
+        ec2: Ec2,
+        replayed: Callable[[], int],
+        pool_empty: Callable[[], int],
+    ) -> None:
+        self._requests = requests
+        self._pool_empty = pool_empty
         self._sources = sources
         self._ec2 = ec2
         self._replayed = replayed
 
-    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+    def collect(self) -> Iterator[Metric]:
         """Yield the present figures."""
         sources = self._sources
         counts = sources.datastore.counts()
@@ -114,10 +123,23 @@ class _StateCollector(Collector):
             yield CounterMetricFamily(
                 "ipamd_cri_missed_events", "Changes that a list found and no event announced", value=follower.missed_events_count
             )
-        calls = CounterMetricFamily("awscni_ec2api_req_count", "EC2 calls, retries included", labels=("fn",))
-        for api, count in sorted(self._ec2.call_counts().items()):
-            calls.add_metric((api,), count)
-        yield calls
+        yield from self._theirs()
+
+    def _theirs(self) -> Iterator[Metric]:
+        """Counters of amazon-vpc-cni-k8s by their exact names: the client library would put `_total` behind those of its own kind."""
+        counts: dict[tuple[str, str], list[tuple[dict[str, str], int]]] = {
+            ("awscni_add_ip_req_count", "ADD requests"): [({}, self._requests.add_count)],
+            ("awscni_del_ip_req_count", "DEL requests"): [({"reason": "PodDeleted"}, self._requests.del_count)],
+            ("awscni_no_available_ip_addresses", "ADDs refused for want of an address"): [({}, self._pool_empty())],
+            ("awscni_ec2api_req_count", "EC2 calls, retries included"): [
+                ({"fn": api}, count) for api, count in sorted(self._ec2.call_counts().items())
+            ],
+        }
+        for (name, text), samples in counts.items():
+            family = Metric(name, text, "unknown")
+            for labels, value in samples:
+                family.add_sample(name, labels, value)
+            yield family
 
 
 def serve(metrics: Metrics, address: str) -> tuple[WSGIServer, threading.Thread] | None:

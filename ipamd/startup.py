@@ -22,6 +22,7 @@ from ipamd.model.errors import (
     SettingsError,
 )
 from ipamd.model.sandbox import Sandbox
+from ipamd.model.words import counted
 from ipamd.ports import Runtime
 from ipamd.service.deadline import Deadline
 from ipamd.service.health import Phase, log_text
@@ -206,7 +207,7 @@ class StartUp:
         with app.health.stage("spool") as stage:
             deadline = Deadline.after(app.clock, REPLAY_DEADLINE_S)
             count = app.restore.replay_spool(lambda raw: app.cni.replay(raw, deadline))
-            stage.detail = f"{count} DELs carried out"
+            stage.detail = f"{counted(count, 'DEL')} carried out"
 
     def _look_at_runtime(self, runtime: Runtime) -> None:
         """Thread body: who answers, and a complete list, until both were told once."""
@@ -216,7 +217,7 @@ class StartUp:
                 try:
                     app.facts.set_runtime(runtime.info())
                     self._listed = {sandbox.container_id: sandbox for sandbox in runtime.sandboxes()}
-                    stage.detail = f"{len(self._listed)} sandboxes"
+                    stage.detail = counted(len(self._listed), "sandbox")
                     self._runtime_done.set()
                     return
                 except RuntimeUnreachableError as error:

@@ -12,19 +12,22 @@ import logging
 import os
 import select
 import socket
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lab.description import describe
 from lab.node.errors import SandboxError
 from lab.node.ground import STATE_ROOT
-from lab.node.process import NodeProcess
+from lab.node.process import BASE_ENVIRONMENT, NodeProcess
 from lab.ping import TIMEOUT_S
 from lab.vpc.errors import LabError
 
 if TYPE_CHECKING:
+    from lab.daemons import Daemons
     from lab.lab import Lab  # at run time its imports (gRPC, the servers) are for the lab process alone
 
 log = logging.getLogger(__name__)
@@ -69,9 +72,10 @@ def ask(name: str, verb: str, *, fds: Sequence[int] = (), timeout_s: float | Non
 class ControlServer:
     """Serves one Lab, one thread per request; `stopping` is set by the verb `down`."""
 
-    def __init__(self, lab: Lab) -> None:
+    def __init__(self, lab: Lab, daemons: Daemons) -> None:
         self.stopping = threading.Event()
         self._lab = lab
+        self._daemons = daemons
         self._socket = socket.socket(socket.AF_UNIX)
         self._verbs: dict[str, Callable[..., Answer]] = {
             "status": self._status,
@@ -79,6 +83,8 @@ class ControlServer:
             "run": self._run,
             "remove": self._remove,
             "exec": self._exec,
+            "daemon": self._daemon,
+            "await_daemons": self._await_daemons,
             "ping": self._ping,
             "faults": self._faults,
             "down": self._down,
@@ -163,8 +169,24 @@ class ControlServer:
         found = self._lab.node(node)
         netns = found.inside_netns_path(sandbox) if sandbox else ""
         env = found.daemon_environment(self._lab.vpc.region)
+        env["PATH"] = f"{Path(sys.executable).parent}:{BASE_ENVIRONMENT['PATH']}"  # where ipamctl is
         process = found.spawn(argv, stdin=fds[0], stdout=fds[1], stderr=fds[2], netns=netns, env=env)
         return {"exit_code": _wait_while_connected(process, connection)}
+
+    def _daemon(self, *, node: str, action: str, env: dict[str, str], is_awaited: bool) -> Answer:
+        if action == "log":
+            return {"log": self._daemons.log(node)}
+        if action in ("kill", "restart"):
+            self._daemons.kill(node, must_run=action == "kill")
+        if action in ("start", "restart"):
+            self._daemons.start(node, env=env)
+            if is_awaited:
+                self._daemons.wait_ready(node)
+        return {"pid": self._daemons.pid(node)}
+
+    def _await_daemons(self) -> Answer:
+        self._daemons.wait_ready(*self._lab.nodes)
+        return {"ready": list(self._lab.nodes)}
 
     def _ping(self, *, source: str, sandbox: str = "", targets: list[str], timeout_s: float = TIMEOUT_S) -> Answer:
         asker = (self._lab.node(source), sandbox) if sandbox else source
@@ -181,44 +203,6 @@ class ControlServer:
     def _down(self) -> Answer:
         self.stopping.set()
         return {"stopping": True}
-
-
-def describe(lab: Lab) -> Answer:
-    """Tell everything of a lab as plain JSON: nodes with their ENIs, hosts, dropped packets, problems."""
-    enis = lab.vpc.enis()
-
-    def enis_of(instance_id: str) -> list[Answer]:
-        return [
-            {
-                "eni_id": eni.eni_id,
-                "device_index": eni.attachment.device_index,
-                "mac": eni.mac,
-                "addresses": [str(address) for address in eni.addresses],
-                "prefixes": [str(prefix) for prefix in eni.prefixes],
-                "wired": lab.fabric.is_wired(eni.eni_id),
-            }
-            for eni in enis
-            if eni.attachment is not None and eni.attachment.instance_id == instance_id
-        ]
-
-    return {
-        "name": lab.name,
-        "vpc_id": lab.vpc.vpc_id,
-        "nodes": [
-            {
-                "name": node.name,
-                "instance_id": node.instance_id,
-                "pid": node.pid,
-                "containerd": node.containerd is not None and node.containerd.poll() is None,
-                "enis": enis_of(node.instance_id),
-            }
-            for node in lab.nodes.values()
-        ],
-        "hosts": [{"name": name, "enis": enis_of(lab.vpc.instance(name).instance_id)} for name in lab.hosts],
-        "drops": [{"eni_id": d.eni_id, "source": str(d.source), "packet_count": d.packet_count} for d in lab.fabric.drops()],
-        "faults": lab.faults.as_dict(),
-        "problems": lab.fabric.problems,
-    }
 
 
 def _wait_while_connected(process: NodeProcess, connection: socket.socket) -> int:

@@ -21,6 +21,7 @@ T = TypeVar("T")
 
 RUN_TIMEOUT_S = 240.0  # the kubelet's own (runtimeRequestTimeout x 2), pkg/kubelet/cri/remote
 CALL_TIMEOUT_S = 30.0
+STATUS_TIMEOUT_S = 5.0  # ours, because: it is polled, and containerd answers within milliseconds
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,14 @@ class SandboxClient:
             address=IPv4Address(address) if address else None,
             netns_path=_netns_path(json.loads(answer.info.get("info", "{}"))),
         )
+
+    def network_problem(self) -> str:
+        """Say why the runtime has no network for sandboxes, in its words; "" once it has loaded a CNI configuration."""
+        answer = _call("ask the runtime's status", self._runtime.Status, cri_pb2.StatusRequest(), STATUS_TIMEOUT_S)
+        for condition in answer.status.conditions:
+            if condition.type == "NetworkReady":
+                return "" if condition.status else str(condition.message or condition.reason or "NetworkReady is false")
+        return "the runtime tells no condition NetworkReady"
 
     def close(self) -> None:
         """Close the connection; idempotent."""

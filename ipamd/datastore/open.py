@@ -26,6 +26,7 @@ from ipamd.datastore.repository import SqlDatastore
 from ipamd.datastore.rows import read_contents, time_text
 from ipamd.datastore.set_aside import set_aside
 from ipamd.model.errors import DatastoreError, SchemaVersionError
+from ipamd.model.words import counted
 from ipamd.ports import Clock, Failpoint, no_failpoint
 
 BOOT_ID_PATH = Path("/proc/sys/kernel/random/boot_id")
@@ -190,7 +191,8 @@ def _examine_content(probe: Disk, *, boot_id: str) -> OpenReport:
         return OpenReport(OpenOutcome.CORRUPT, f"rows without the row they point to: {'; '.join(orphans[:3])}")
     contents = read_contents(probe.connection)
     problems = tuple(contradictions(contents))
-    detail = f"{len(contents.attachments)} attachments, {len(contents.addresses)} addresses, {len(contents.enis)} ENIs"
+    counts = {"attachment": len(contents.attachments), "address": len(contents.addresses), "ENI": len(contents.enis)}
+    detail = ", ".join(counted(count, noun) for noun, count in counts.items())
     if problems:
         detail += f"; the audit found {len(problems)}: {problems[0]}"
     was_restored = schema.RESTORED_AT in meta

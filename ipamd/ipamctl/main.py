@@ -12,11 +12,13 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ipamd import __version__
 from ipamd.ipamctl import render
 
 if TYPE_CHECKING:
     from ipamd.ipamctl.client import Client
 
+ORIGIN_NOTE = "settings of this process's environment, not asked of the daemon"
 EXIT_NOT_READY = 1
 EXIT_FINDING = 1
 EXIT_USAGE = 2
@@ -37,6 +39,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="ipamctl", description="Look into vpc-ipamd on this node.")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="table for people, json for programs")
     parser.add_argument("--socket", default="", help="path of ipamd.sock (default: below VPC_IPAMD_RUN_DIR)")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -103,7 +106,7 @@ def _config(arguments: argparse.Namespace) -> int:
     except SettingsError as error:
         print(f"ipamctl: {error}", file=sys.stderr)
         return EXIT_USAGE
-    _print(arguments, {"settings": lines}, render.config)
+    _print(arguments, {"origin_note": ORIGIN_NOTE, "settings": lines}, render.config)
     return 0
 
 

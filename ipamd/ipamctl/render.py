@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-STATE_COLUMNS = ("free", "reserved", "assigned", "cooling", "quarantined")
+from ipamd.facts import CLOUD_NOT_ASKED
+from ipamd.model.words import counted
+
+STATE_COLUMNS = ("assigned", "reserved", "cooling", "quarantined", "free")
+"""As in PoolCounts.__str__: one order everywhere."""
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -28,18 +32,15 @@ def status(answer: dict[str, Any]) -> str:
             [(s["name"], s["state"], f"{s['elapsed_ms']:.1f}", s["detail"]) for s in answer["stages"]],
         ),
         "",
-        "pool     "
-        + f"{pool['total_count']} addresses: "
-        + ", ".join(f"{pool[f'{state}_count']} {state}" for state in STATE_COLUMNS)
-        + f"; {pool['eni_count']} of {pool['eni_limit']} ENIs with {pool['slots_per_eni']} slots each",
+        f"pool     {_pool(pool)}",
         "targets  " + (", ".join(f"{t['name']}={t['value']}" for t in pool["targets"] if t["defined"]) or "none"),
         f"loop     {pool['last_cycle']}",
         f"runtime  {_runtime(runtime)}",
-        f"ec2      {'reachable' if cloud['reachable'] else 'not reachable'}, {cloud['call_count']} calls; {cloud['detail']}",
-        f"pending  {answer['spooled_count']} spooled DELs, {answer['dying_count']} dying links",
+        f"ec2      {_cloud(cloud)}",
+        f"pending  {counted(answer['spooled_count'], 'spooled DEL')}, {counted(answer['dying_count'], 'dying link')}",
     ]
     lines += [
-        f"busy     {b['operation']} on {b['container_id']}/{b['ifname']} for {b['age_s']:.1f} s, {b['waiting_count']} wait behind"
+        f"busy     {b['operation']} on {b['container_id']}/{b['ifname']} for {b['age_s']:.1f} s, waiting behind: {b['waiting_count']}"
         for b in answer["busy"]
     ]
     lines += [f"lacks    {sentence}" for sentence in answer["lacks"]]
@@ -111,7 +112,7 @@ def audit(answer: dict[str, Any]) -> str:
     """Render Audit."""
     lines = [f"silent: {sentence}" for sentence in answer["silent"]]
     if not answer["findings"]:
-        return "\n".join([*lines, f"{answer['address_count']} addresses compared: the witnesses agree"])
+        return "\n".join([*lines, f"{counted(answer['address_count'], 'address')} compared: the witnesses agree"])
     rows = [(f["severity"], f["subject"], f["what"], f["next"]) for f in answer["findings"]]
     return "\n".join([*lines, table(("SEVERITY", "SUBJECT", "WHAT DIFFERS", "NEXT"), rows)])
 
@@ -122,8 +123,8 @@ def explain(answer: dict[str, Any]) -> str:
 
 
 def config(answer: dict[str, Any]) -> str:
-    """Render settings."""
-    return table(
+    """Render settings, under a line that says whose they are."""
+    return f"{answer['origin_note']}\n\n" + table(
         ("SETTING", "VALUE", "DEFAULT", "ORIGIN", "MEANING"),
         [
             (line["env"], line["value"] or '""', line["default"] or '""', line["origin"], line["text"])
@@ -132,10 +133,25 @@ def config(answer: dict[str, Any]) -> str:
     )
 
 
+def _pool(pool: dict[str, Any]) -> str:
+    states = ", ".join(f"{pool[f'{state}_count']} {state}" for state in STATE_COLUMNS)
+    enis = f"{pool['eni_count']} of {counted(pool['eni_limit'], 'ENI')} with {counted(pool['slots_per_eni'], 'slot')} each"
+    return f"{counted(pool['total_count'], 'address')}: {states}; {enis}"
+
+
+def _cloud(cloud: dict[str, Any]) -> str:
+    if cloud["detail"] == CLOUD_NOT_ASKED:
+        return CLOUD_NOT_ASKED
+    return f"{'reachable' if cloud['reachable'] else 'not reachable'}, {counted(cloud['call_count'], 'call')}; {cloud['detail']}"
+
+
 def _runtime(runtime: dict[str, Any]) -> str:
     if not runtime.get("socket"):
         return str(runtime.get("detail", ""))
     reach = "reachable" if runtime["reachable"] else "not reachable"
-    age = f"listed {runtime['list_age_s']:.0f} s ago" if runtime["list_age_s"] >= 0 else "not listed yet"
     events = "with events" if runtime["events"] else "without events"
-    return f"{runtime['name']} {runtime['version']} at {runtime['socket']}: {reach}, {age}, {events}; {runtime['detail']}"
+    listed, seen = "not listed yet", counted(runtime["sandbox_count"], "sandbox")
+    if runtime["list_age_s"] >= 0:
+        listed = f"listed {runtime['list_age_s']:.0f} s ago: {seen} then"
+    more = "" if runtime["detail"] in (seen, listed) else f"; {runtime['detail']}"
+    return f"{runtime['name']} {runtime['version']} at {runtime['socket']}: {reach}, {events}, {listed}{more}"

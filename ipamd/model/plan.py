@@ -13,6 +13,7 @@ from datetime import datetime
 from ipamd.model.eni import ADDRESSES_PER_PREFIX, EniState, InstanceLimits
 from ipamd.model.errors import SettingsError
 from ipamd.model.ids import EniId
+from ipamd.model.words import counted
 
 MAX_ENI_CREATION_ADDRESSES = 49
 """Most addresses one CreateNetworkInterface asks for: the largest type has 50 per ENI, one of them the primary."""
@@ -66,7 +67,7 @@ class PoolCounts:
 
     def __str__(self) -> str:
         return (
-            f"{self.total} addresses: {self.assigned} assigned, {self.reserved} reserved, {self.cooling} cooling, "
+            f"{counted(self.total, 'address')}: {self.assigned} assigned, {self.reserved} reserved, {self.cooling} cooling, "
             f"{self.quarantined} quarantined, {self.free} free"
         )
 
@@ -114,7 +115,7 @@ class AllocateAddresses:
     count: int
 
     def __str__(self) -> str:
-        return f"allocate {self.count} addresses on {self.eni_id}"
+        return f"allocate {counted(self.count, 'address')} on {self.eni_id}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,7 @@ class AllocatePrefixes:
     count: int
 
     def __str__(self) -> str:
-        return f"allocate {self.count} prefixes on {self.eni_id}"
+        return f"allocate {counted(self.count, 'prefix')} on {self.eni_id}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +138,7 @@ class CreateEni:
     prefix_count: int = 0
 
     def __str__(self) -> str:
-        what = f"{self.address_count} addresses" if self.address_count else f"{self.prefix_count} prefixes"
+        what = counted(self.address_count, "address") if self.address_count else counted(self.prefix_count, "prefix")
         return f"create an ENI with {what} as device {self.device_index}"
 
 
@@ -172,10 +173,12 @@ def plan(snapshot: PoolSnapshot, *, settings: PoolSettings, now: datetime) -> Pl
     blocked = growth_blocker(snapshot, settings, now)
     if deficit == 0:
         return Plan((), "at target: nothing to do", excess_count=excess, blocked_by=blocked)
+    short = f"short of {counted(deficit, 'address')}"
     if blocked:
-        return Plan((), f"short of {deficit} addresses, and cannot grow: {blocked}", deficit, excess, blocked)
+        sentence = _fullness(snapshot) if _is_full(snapshot, settings) else f"{short}, and cannot grow: {blocked}"
+        return Plan((), sentence, deficit, excess, blocked)
     actions = _growth(snapshot, settings, deficit)
-    sentence = f"short of {deficit} addresses: " + "; ".join(str(action) for action in actions)
+    sentence = f"{short}: " + "; ".join(str(action) for action in actions)
     return Plan(actions, sentence, deficit, excess)
 
 
@@ -212,10 +215,7 @@ def growth_blocker(snapshot: PoolSnapshot, settings: PoolSettings, now: datetime
         return f"the pool has reached maxPods ({settings.max_pods})"
     if snapshot.blocked_until is not None and now < snapshot.blocked_until:
         return f"{snapshot.blocked_reason} (next try in {(snapshot.blocked_until - now).total_seconds():.0f} s)"
-    if any(_has_slot(eni, snapshot.limits) for eni in snapshot.enis) or room_for_eni(snapshot, settings):
-        return ""
-    pending = sum(eni.state is EniState.ATTACHING for eni in snapshot.enis)
-    if pending:
+    if not _is_full(snapshot, settings):
         return ""
     limits, foreign = snapshot.limits, snapshot.unmanaged_eni_count
     count = f"{len(snapshot.enis) + foreign}" + (f" (with {foreign} that are not ours to use)" if foreign else "")
@@ -223,6 +223,18 @@ def growth_blocker(snapshot: PoolSnapshot, settings: PoolSettings, now: datetime
         f"all {count} of {eni_limit(limits, settings)} ENIs that {limits.instance_type} may have are attached "
         f"and their {limits.slots_per_eni} slots each are taken"
     )
+
+
+def _is_full(snapshot: PoolSnapshot, settings: PoolSettings) -> bool:
+    """Whether there is no vacant slot, no ENI on its way that has some, and no room for another ENI."""
+    has_slot = any(_has_slot(eni, snapshot.limits) or eni.state is EniState.ATTACHING for eni in snapshot.enis)
+    return not has_slot and not room_for_eni(snapshot, settings)
+
+
+def _fullness(snapshot: PoolSnapshot) -> str:
+    ours = [eni for eni in snapshot.enis if eni.managed]
+    used = sum(eni.used_slot_count for eni in ours)
+    return f"full: {used} of {counted(len(ours) * snapshot.limits.slots_per_eni, 'slot')} are in use"
 
 
 def eni_limit(limits: InstanceLimits, settings: PoolSettings) -> int:

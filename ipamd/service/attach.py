@@ -45,15 +45,17 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class AttachPolicy:
-    """What wiring needs from settings. `waiting_limit`: ADDs that may be at work at once, so that DEL always finds a thread."""
+    """What wiring needs from settings. `waiting_limit`: ADDs that may be at work at once, so that DEL always finds a thread.
+    `prefix_delegation` is only for advice."""
 
     veth_prefix: str
     mtu: int
     waiting_limit: int
+    prefix_delegation: bool = False
 
 
 class AttachService:
-    """ADD. `replayed_count`: requests that came again and got the stored answer."""
+    """ADD. `replayed_count`: requests that came again and got the stored answer; `pool_empty_count`: refused for want of one."""
 
     def __init__(
         self,
@@ -78,6 +80,7 @@ class AttachService:
         self._policy = policy
         self._failpoint = failpoint
         self.replayed_count = 0
+        self.pool_empty_count = 0
         self._places = threading.BoundedSemaphore(policy.waiting_limit)
 
     def attach_sandbox(self, request: AttachRequest, *, deadline: Deadline, steps: Steps) -> Attachment:
@@ -168,11 +171,15 @@ class AttachService:
             self._demand.leave()
 
     def _refusal(self, key: AttachmentKey, empty: PoolEmptyError, blocked: str, cooled_s: float | None) -> PoolEmptyError:
+        self.pool_empty_count += 1
         cause = blocked or self._demand.outlook().sentence
         if cooled_s is not None:
             step = f"an address has cooled in {cooled_s:.0f} s: retry then"
         elif blocked:
-            step = "remove pods from this node, raise MAX_ENI or MAX_PODS if set, or use a larger instance type"
+            larger = "a larger instance type"
+            if not self._policy.prefix_delegation:
+                larger = f"ENABLE_PREFIX_DELEGATION=true (16 addresses a slot) or {larger} for new nodes"
+            step = f"remove pods from this node, raise MAX_ENI or MAX_PODS if set, or use {larger}"
         else:
             step = "retry; `ipamctl status` shows the pool loop"
         return PoolEmptyError(

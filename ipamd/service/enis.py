@@ -16,6 +16,7 @@ from ipamd.model.eni import Eni, EniState
 from ipamd.model.errors import IpamError
 from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.ledger import LedgerEvent
+from ipamd.model.words import counted
 from ipamd.ports import Clock, Datastore, Ec2, HostNetwork, UnitOfWork, Wiring
 from ipamd.service.cooling import Cooling
 from ipamd.service.demand import Demand
@@ -46,7 +47,7 @@ class CloudComparison:
             self.kept.append(sentence)
 
     def __str__(self) -> str:
-        text = f"{self.eni_count} ENIs, {self.added_count} addresses added, {self.removed_count} forgotten"
+        text = f"{counted(self.eni_count, 'ENI')}, {counted(self.added_count, 'address')} added, {self.removed_count} forgotten"
         return f"{text}; kept: {'; '.join(self.kept)}" if self.kept else text
 
 

@@ -18,6 +18,7 @@ from ipamd.model.evidence import REAP_MIN_ABSENT_LISTS, REAP_MIN_AGE, Evidence, 
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.ledger import LedgerEvent
 from ipamd.model.sandbox import KernelSurvey, Sandbox
+from ipamd.model.words import counted
 from ipamd.ports import Clock, Datastore, Failpoint, Runtime, Wiring, no_failpoint
 from ipamd.service.adopt import AdoptionService
 from ipamd.service.deadline import Deadline
@@ -173,7 +174,7 @@ class Follower:
             self._detail = f"implausible: none of {missing_count} wired sandboxes is in a list of {len(listed)}"
             self._health.lack("cri", f"CRI: {self._detail}; nothing is reaped")
             return None
-        self._detail = f"{len(listed)} sandboxes"
+        self._detail = counted(len(listed), "sandbox")
         self._health.regain("cri")
         return listed
 

@@ -17,6 +17,7 @@ from ipamd.model.address import AddressEvent, AddressState
 from ipamd.model.errors import InvalidRequestError, IpamError, RuntimeUnreachableError
 from ipamd.model.ledger import LedgerEvent
 from ipamd.model.sandbox import HostVeth, KernelSurvey, Sandbox
+from ipamd.model.words import counted
 from ipamd.ports import Clock, Datastore, Failpoint, Runtime, Spool, Wiring, no_failpoint
 from ipamd.service.adopt import AdoptionService
 from ipamd.service.cooling import Cooling
@@ -42,7 +43,8 @@ class RestoreOutcome:
 
     def __str__(self) -> str:
         text = (
-            f"{self.kept_count} sandboxes kept, {self.adopted_count} adopted, {self.removed_count} leftovers removed, "
+            f"{counted(self.kept_count, 'sandbox')} kept, {self.adopted_count} adopted, "
+            f"{counted(self.removed_count, 'leftover')} removed, "
             f"{self.dying_count} dying links swept"
         )
         if self.missing_count:

@@ -188,10 +188,13 @@ class Member:
 
     def _end_daemon(self, how: Callable[[NodeProcess], None], timeout_s: float) -> int:
         with self._lock:
+            was_expected, armed, daemon = self._is_expected, self._armed, self._daemon
             self._is_expected, self._ready_since = True, None
-            daemon = self._daemon
         if daemon is None:
             return 0
+        code = daemon.poll()
+        if code is not None and not was_expected:
+            self._note_death(armed, code)  # the watcher has not seen it yet
         how(daemon)
         try:
             return daemon.wait(timeout_s)
@@ -221,7 +224,8 @@ class Member:
             if code is not None:
                 self._ready_since, armed = None, self._armed
                 self._is_expected = True
-                self.queue(lambda: self._come_back(daemon, armed, code))
+                self._note_death(armed, code)
+                self.queue(lambda: self._come_back(daemon))
                 return
         status = self.ask(lambda client: client.status())
         is_ready = status is not None and bool(status["ready"])
@@ -231,14 +235,16 @@ class Member:
             elif self._ready_since is None:
                 self._ready_since = self._journal.now()
 
-    def _come_back(self, dead: NodeProcess, armed: str, code: int) -> None:
+    def _come_back(self, dead: NodeProcess) -> None:
+        self._ended.wait(0.3)
+        if not self._ended.is_set() and self._daemon is dead:  # else a queued mishap has started another one meanwhile
+            self.start_daemon()
+
+    def _note_death(self, armed: str, code: int) -> None:
         if armed and code == -9:
             self._journal.say(f"died at {armed}", node=self.name, counted=f"kill failpoint {armed.partition(':')[0]}")
         else:
             self._tell(f"the daemon ended by itself with {code}", log=self.log_tail(30))
-        self._ended.wait(0.3)
-        if not self._ended.is_set() and self._daemon is dead:  # else a queued mishap has started another one meanwhile
-            self.start_daemon()
 
     def _tell(self, what: str, *, log: str = "") -> None:
         self._journal.note("log", node=self.name, log=log.splitlines())

@@ -20,7 +20,7 @@ PING_TIMEOUT_S = 1.5
 ECHO_TIMEOUT_S = 0.3
 ECHOES_MOST = 30
 OURS = "aws-K8S-"
-"""How the daemon describes an ENI that it makes. Source: upstream_reference 2.4."""
+"""How the daemon describes an ENI that it makes. Source: upstream_reference 2.7."""
 
 
 class Observer:

@@ -175,6 +175,8 @@ def _armed(rng: Random, unused: list[str]) -> dict[str, Any]:
     # replay needs DELs that were spooled meanwhile, adoption a datastore that was lost; growth is made to happen by the player
     least_s = 4.0 if name.startswith("restore.") else 0.0
     count = rng.choice((1, 1, 2, 3))
+    if name.startswith(("adopt.", "growth.")):
+        count = 1  # these come once or twice in the life of a process
     return {"name": name, "count": count, "down_s": round(least_s + rng.uniform(0, 2), 2), "lose": name.startswith("adopt.")}
 
 

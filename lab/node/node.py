@@ -134,10 +134,14 @@ class Node:
         return path.replace("/var/run/", "/run/", 1)  # the link /var/run would lead out of the node
 
     def start_daemon(self, *, region: str, env: Mapping[str, str] | None = None, log: File = None) -> NodeProcess:
-        """Install the CNI plugin and start vpc-ipamd in the node; its log is `log`, by default DAEMON_LOG in the node."""
+        """Install the CNI plugin and start vpc-ipamd in the node; its log is `log`, by default DAEMON_LOG in the node.
+
+        Without containerd in the node the daemon is told so, unless `env` has another CRI_SOCKET.
+        """
         build = [sys.executable, "-m", "cni_plugin.build", "--python", "/usr/bin/python3", "--output", PLUGIN_PATH]
         self.run(build, cwd=str(REPOSITORY))
-        environment = self.daemon_environment(region) | dict(env or {})
+        runtime = {} if self.containerd is not None else {"CRI_SOCKET": "off"}
+        environment = self.daemon_environment(region) | runtime | dict(env or {})
         argv = [sys.executable, "-m", "ipamd.daemon"]
         if log is None:
             argv = ["/bin/sh", "-c", f'exec "$@" >>{DAEMON_LOG} 2>&1', "sh", *argv]

@@ -6,6 +6,7 @@ environment that asks the same of us. Vectors about settings that we do not have
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import json
 from functools import reduce
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+import ipamd
 from ipamd.config import Settings, describe, integer, load, parse_bool, parse_cidrs, parse_tags, parse_veth_prefix
 from ipamd.model.errors import SettingsError
 
@@ -248,7 +250,28 @@ def test_describe() -> None:
     shown = lines["AWS_VPC_CNI_NODE_PORT_SUPPORT"]
     assert (shown.value, shown.default, shown.origin) == ("false", "true", "environment")
     assert lines["MAX_ENI"].origin == "default"
-    assert all(line.text.endswith(".") for line in lines.values())
+    assert [line.env for line in lines.values() if not line.text.endswith(".")] == []
+
+
+def _attributes_read(*, in_config: bool) -> set[str]:
+    """Names of attributes that ipamd reads, in config.py or in every other module."""
+    root = Path(ipamd.__file__).parent
+    files = [path for path in root.rglob("*.py") if (path == root / "config.py") == in_config and "pb" not in path.parts]
+    nodes = [node for path in files for node in ast.walk(ast.parse(path.read_text()))]
+    return {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_every_setting_is_read(name: str) -> None:
+    """A setting that nothing outside config.py reads would be accepted and have no effect.
+
+    `pod_mtu` is read through the property `sandbox_mtu`, which must be read in its place.
+    """
+    field_name = _fields()[name].rpartition(".")[2]
+    through = {"pod_mtu": "sandbox_mtu"}.get(field_name, field_name)
+    assert through in _attributes_read(in_config=False), f"{name}: nothing in ipamd reads .{through}"
+    if through != field_name:
+        assert field_name in _attributes_read(in_config=True), f"{name}: {through} does not read it"
 
 
 def test_parsers_alone() -> None:

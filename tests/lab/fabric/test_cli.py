@@ -1,4 +1,4 @@
-"""`vpc-lab`: up, status, exec, pods, ping, faults and down, as an operator types them."""
+"""`vpc-lab`: up, daemon, status, exec, pods, ping, faults and down, as an operator types them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from ipamd import __version__
+from lab.cli import main
 from lab.node import ground
 from lab.node.node import REPOSITORY
 
@@ -28,7 +31,7 @@ class Cli:
             cwd=REPOSITORY,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=120,
             check=False,
         )
         assert done.returncode == code, done.stdout + done.stderr
@@ -83,6 +86,113 @@ def test_faults_are_set_shown_and_cleared(cli: Cli) -> None:
     assert json.loads(cli("faults", '{"interface_quota": 5}')) == {"interface_quota": 5}
     assert "vpc-lab:" in cli("faults", '{"no_such_fault": 1}', code=1)
     assert json.loads(cli("faults", "--clear")) == {}
+
+
+def test_exec_finds_the_programs_of_this_python(cli: Cli) -> None:
+    """`vpc-lab exec NODE -- ipamctl` works because our bin directory is first in PATH, in `exec` only."""
+    first = cli("exec", "node-b", "--", "sh", "-c", "echo $PATH").split(":")[0]
+    assert first == str(Path(sys.executable).parent)
+    assert cli("exec", "node-b", "--", "python", "-c", "import sys; print(sys.prefix)").strip() == sys.prefix
+
+
+def test_a_daemon_that_was_not_started_is_said_to_be_missing(cli: Cli) -> None:
+    """Kill and log need a daemon of this lab, and every action needs a node that there is."""
+    for action in ("kill", "log"):
+        assert "no daemon of this lab runs on node-b; start it with" in cli("daemon", "node-b", action, code=1)
+        assert "no node 'node-z'" in cli("daemon", "node-z", action, code=1)
+    assert "no node 'node-z'" in cli("daemon", "node-z", "start", code=1)
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Cli]:
+    """A lab of one node whose daemon has a setting from the command line."""
+    cli = Cli(f"served-{time.monotonic_ns()}")
+    settings = ["--env", "WARM_IP_TARGET=2", "--env", "VPC_IPAMD_METRICS_ADDRESS=off"]
+    try:
+        out = cli("up", "--nodes", "1", "--hosts", "0", "--attach-delay", "0", "--daemon", *settings)
+        assert "vpc-ipamd is ready on node-a" in out
+        yield cli
+    finally:
+        cli("down")
+
+
+def _ipamctl(cli: Cli, *words: str, code: int = 0) -> str:
+    shell = f"cd {REPOSITORY} && exec python -m ipamd.ipamctl.main {' '.join(words)}"
+    return cli("exec", "node-a", "--", "sh", "-c", shell, code=code)
+
+
+def test_pods_run_as_soon_as_up_returns(served: Cli) -> None:
+    """`up --daemon` returns when the daemon is ready and containerd has loaded the conflist; settings reached the daemon."""
+    lines = served("pods", "node-a", "--run", "2").splitlines()
+    assert [line.split()[1] for line in lines] == ["default/pod-0", "default/pod-1"]
+    assert "WARM_IP_TARGET=2" in _ipamctl(served, "status")
+
+
+def test_a_daemon_is_killed_and_started_with_its_settings(served: Cli) -> None:
+    """kill -9 leaves nobody who answers; the next start has the settings of the one before, and those given to it."""
+    assert "was killed" in served("daemon", "node-a", "kill")
+    assert "is the daemon running" in _ipamctl(served, "status", code=3)
+    assert "any more (the last one ended with -9)" in served("daemon", "node-a", "kill", code=1)
+    assert "is ready" in served("daemon", "node-a", "start", "--env", "MINIMUM_IP_TARGET=5")
+    status = _ipamctl(served, "status")
+    assert "WARM_IP_TARGET=2" in status
+    assert "MINIMUM_IP_TARGET=5" in status
+    assert "a daemon runs on node-a already" in served("daemon", "node-a", "start", code=1)
+    assert "was started" in served("daemon", "node-a", "restart", "--no-wait")
+    assert "alive after" in served("daemon", "node-a", "log")
+
+
+def test_a_daemon_that_does_not_come_up_is_shown_with_its_log(served: Cli) -> None:
+    """A wrong setting ends the daemon: the wait ends with it, and shows status and log; the setting is taken back with ''."""
+    began = time.monotonic()
+    told = served("daemon", "node-a", "restart", "--env", "WARM_IP_TARGET=many", code=1)
+    assert time.monotonic() - began < 30, "it waits for a daemon that has ended"
+    for words in ("ended with exit status 2", "--- ipamctl status", "is the daemon running", "/var/log/vpc-ipamd.log", "'many'"):
+        assert words in told
+    assert "is ready" in served("daemon", "node-a", "start", "--env", "WARM_IP_TARGET=")
+
+
+def test_a_lab_without_containerd_has_daemons_without_cri() -> None:
+    """`up --no-containerd --daemon` is ready too: the daemon is told that there is no runtime."""
+    cli = Cli(f"bare-{time.monotonic_ns()}")
+    try:
+        assert "is ready on node-a" in cli("up", "--nodes", "1", "--hosts", "0", "--no-containerd", "--daemon")
+        assert "runtime  CRI is off" in _ipamctl(cli, "status")
+    finally:
+        cli("down")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["up", "--env", "A=1"], "give --daemon too"),
+        (["up", "--daemon", "--env", "A"], "'A' is not KEY=VALUE"),
+        (["daemon", "node-a", "log", "--no-wait"], "not for log"),
+        (["daemon", "node-a", "stop"], "invalid choice"),
+    ],
+)
+def test_options_without_effect_are_refused(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What would be ignored is wrong usage."""
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    assert end.value.code == 2
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["exec", "--help"], "NODE -- COMMAND"),
+        (["up", "--help"], "the node sees the new ENI"),
+        (["--version"], f"vpc-lab {__version__}"),
+    ],
+)
+def test_help_is_complete(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Help says what the command line takes and what its numbers mean."""
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    assert end.value.code == 0
+    assert told in " ".join(capsys.readouterr().out.split())
 
 
 def test_wrong_names_are_answered_in_a_sentence(cli: Cli) -> None:

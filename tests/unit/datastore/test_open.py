@@ -74,7 +74,7 @@ def test_everything_comes_back(path: Path) -> None:
     again = opened.datastore
     assert opened.report.outcome is OpenOutcome.INTACT
     assert opened.report.is_sound
-    assert "1 attachments, 4 addresses, 2 ENIs" in opened.report.detail
+    assert "1 attachment, 4 addresses, 2 ENIs" in opened.report.detail
     assert (again.attachments(), again.enis(), again.open_intents()) == before
     assert [address for address in again.addresses() if address.address != reserved.address] == others
     found = again.address(reserved.address)

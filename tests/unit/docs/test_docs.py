@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
+import shlex
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,8 @@ from ipamd.config import Settings, describe
 from ipamd.ipamctl import main as ipamctl
 from ipamd.model import errors
 from ipamd.service.audit import Severity
+from lab import cli
+from lab.fault_spec import parse as parse_faults
 from tools import gen_docs
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -53,15 +58,96 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}, target
 
 
+def _subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    (found,) = [action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    return dict(found)
+
+
+def _options(parser: argparse.ArgumentParser) -> set[str]:
+    return {option for action in parser._actions for option in action.option_strings}
+
+
+def _lab_commands(chunks: Iterable[str]) -> Iterator[list[str]]:
+    """The words after each `vpc-lab` of a chunk: to the end of its code font or shell command, or to the explanation beside it."""
+    for chunk in chunks:
+        for command in re.findall(
+            r"\bvpc-lab (?=[a-z-])((?:'[^']*'|(?!  | \|\| | && )[^`;#'])+)", re.sub(r"\n\s*", " ", chunk.strip())
+        ):
+            yield shlex.split(command)
+
+
+def _positional_choices(parser: argparse.ArgumentParser) -> Iterator[tuple[int, set[str]]]:
+    positionals = [action for action in parser._actions if not action.option_strings]
+    for index, action in enumerate(positionals):
+        if action.choices is not None:
+            yield index, {str(choice) for choice in action.choices}
+
+
+def _check_lab_command(words: list[str]) -> None:
+    """Subcommand, options, and where an argument is one of a few, the argument ("kill|start" names two)."""
+    choices = _subcommands(cli._parser())
+    assert words[0] in choices, f"vpc-lab {words[0]}"
+    parser = choices[words[0]]
+    words = words[1 : words.index("--") if "--" in words else None]
+    options = {word.strip("[]").partition("=")[0] for word in words if word.strip("[]").startswith("-")}
+    assert options <= _options(parser), words
+    arguments = [word for word in words if not word.startswith(("-", "["))]
+    for index, allowed in _positional_choices(parser):
+        if index < len(arguments):
+            assert set(arguments[index].split("|")) <= allowed, words
+
+
 @pages
 def test_named_commands_exist(page: Path) -> None:
-    """Every `make` target and `ipamctl` command in code font is one that there is."""
+    """Every `make` target and `ipamctl` command in code font, and every `vpc-lab` command with its options, is one that there is."""
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
-    (choices,) = [set(action.choices) for action in ipamctl._parser()._actions if isinstance(action, argparse._SubParsersAction)]
     text = page.read_text()
     for words in re.findall(r"`make ([a-z -]+)`", text):
         assert set(words.split()) <= targets, words
-    assert set(re.findall(r"`ipamctl ([a-z]+)", text)) <= choices
+    commands = set(_subcommands(ipamctl._parser()))
+    named = set(re.findall(r"`ipamctl ([a-z]+)|^ {4,}.*-- ipamctl ([a-z]+)", text, re.M))
+    assert {first or second for first, second in named} <= commands
+    for command in _lab_commands(_code(text)):
+        _check_lab_command(command)
+
+
+def _code(text: str) -> Iterator[str]:
+    """What is in code font, and the lines of code blocks."""
+    prose = []
+    for line in text.splitlines():
+        if line.startswith("    "):
+            yield line
+        else:
+            prose.append(line)
+    yield from re.findall(r"`[^`]+`", "\n".join(prose))
+
+
+def test_lab_commands_are_found() -> None:
+    """The test above finds what it looks for, and a wrong command or option fails it."""
+    text = "text `vpc-lab up --daemon --env\nK=V`\n\n    vpc-lab pods node-a --run 3      three\n    vpc-lab exec node-a -- ip rule\n"
+    assert list(_lab_commands(_code(text))) == [
+        ["pods", "node-a", "--run", "3"],
+        ["exec", "node-a", "--", "ip", "rule"],
+        ["up", "--daemon", "--env", "K=V"],
+    ]
+    for wrong in (["fly"], ["up", "--wings"]):
+        with pytest.raises(AssertionError):
+            _check_lab_command(wrong)
+
+
+def test_commands_of_the_makefile_exist() -> None:
+    """Every `vpc-lab` command in a recipe is one that there is: make would say so only to who runs it."""
+    found = list(_lab_commands(line for line in (ROOT / "Makefile").read_text().splitlines() if line.startswith("\t")))
+    assert ["demo"] in found
+    for words in found:
+        _check_lab_command(words)
+
+
+@pages
+def test_named_faults_are_faults(page: Path) -> None:
+    """Every example of `vpc-lab faults` is one that the lab takes."""
+    for spec in re.findall(r"vpc-lab faults '([^']+)'", page.read_text()):
+        parse_faults(json.loads(spec))
 
 
 @pages
@@ -72,29 +158,79 @@ def test_named_settings_exist(page: Path) -> None:
     assert named <= known
 
 
-def test_settings_page_is_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
-    """docs/settings.md is what the code says."""
+def test_generated_pages_are_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
+    """docs/settings.md and docs/metrics.md are what the code says."""
     assert gen_docs.main(["--check"]) == 0, capsys.readouterr().err
 
 
-def test_drift_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("name", gen_docs.PAGES)
+def test_drift_is_noticed(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A page that is missing or differs is stale, and writing it cures that."""
     monkeypatch.setattr(gen_docs, "ROOT", tmp_path)
-    monkeypatch.setattr(gen_docs, "PAGE", tmp_path / "docs" / "settings.md")
     assert gen_docs.main(["--check"]) == 1
     assert gen_docs.main([]) == 0
     assert gen_docs.main(["--check"]) == 0
-    gen_docs.PAGE.write_text(gen_docs.PAGE.read_text() + "more\n")
+    page = tmp_path / name
+    page.write_text(page.read_text() + "more\n")
+    capsys.readouterr()
     assert gen_docs.main(["--check"]) == 1
-    assert "make docs" in capsys.readouterr().err
+    assert capsys.readouterr().err == f"{name} is stale: run `make docs`\n"
 
 
 def test_every_setting_is_on_the_page() -> None:
     """Each setting has one row, with its sentence."""
-    page = gen_docs.render()
+    page = gen_docs.settings_page()
     for line in describe(Settings(), {}):
         assert page.count(f"| `{line.env}` |") == 1
         assert line.text in page
+
+
+METRIC = r"\b(?:awscni|ipamd)_[a-z0-9_]+\b"
+
+
+def test_every_metric_is_on_the_page() -> None:
+    """Each metric that the code names has one row, under the name that a scrape has."""
+    rows = re.findall(r"^\| `([\w]+)` \| (?:counter|counter \(untyped\)|gauge|histogram) \|", gen_docs.metrics_page(), re.M)
+    assert len(rows) == len(set(rows))
+    named = set(re.findall(rf'"({METRIC})"', (ROOT / "ipamd" / "metrics.py").read_text()))
+    assert {name.removesuffix("_total") for name in rows} == named
+
+
+@pages
+def test_named_metrics_exist(page: Path) -> None:
+    """Every metric in code font has a row, so that no alert waits for what never comes."""
+    rows = set(re.findall(r"^\| `([\w]+)` \|", gen_docs.metrics_page(), re.M))
+    named = {name for code in re.findall(r"`([^`\n]+)`", page.read_text()) for name in re.findall(METRIC, code)}
+    assert {name for name in named if not name.endswith("_")} <= rows
+
+
+def test_every_cited_source_is_explained() -> None:
+    """Whatever section of the notes is cited has a row in docs/sources.md, because the notes are not in the repository."""
+    text = (ROOT / "docs" / "sources.md").read_text()
+    upstream, _, design = text.partition("\n## `design`")
+    rows = {
+        "upstream_reference": set(re.findall(r"^\| ([\d.]+) \|", upstream, re.M)),
+        "design": set(re.findall(r"^\| (\d+) \|", design, re.M)),
+    }
+    cited = list(_citations())
+    assert {source for _, source, _ in cited} == set(rows)
+    assert [(str(path), source, number) for path, source, number in cited if number not in rows[source]] == []
+
+
+def _citations() -> Iterator[tuple[Path, str, str]]:
+    """File, source and section of each citation; "2.4-2.6" cites three, and of the design the section before the dot counts."""
+    files = [path for folder in ("ipamd", "lab", "cni_plugin", "bench", "tests") for path in (ROOT / folder).rglob("*.py")]
+    for path in [*files, *PAGES]:
+        if path in (Path(__file__), ROOT / "docs" / "sources.md"):
+            continue
+        text = path.read_text()
+        for cited in re.findall(r"upstream_reference(?:\.md`?)? ((?:\d+\.\d+(?:-|, )?)+)", text):
+            for first, last in re.findall(r"(\d+\.\d+)(?:-(\d+\.\d+))?", cited):
+                chapter, number = first.split(".")
+                until = int(last.split(".")[1]) if last else int(number)
+                yield from ((path, "upstream_reference", f"{chapter}.{each}") for each in range(int(number), until + 1))
+        for cited in re.findall(r"\bdesign(?:\.md)?(?: section)? ((?:\d+(?:\.\d+)?(?:, (?=\d))?)+)", text):
+            yield from ((path, "design", number.partition(".")[0]) for number in cited.split(", ") if number)
 
 
 def test_every_invariant_has_mechanism_and_tests() -> None:
@@ -192,3 +328,10 @@ def test_the_first_screen_says_what_to_do() -> None:
     screen = "\n".join((ROOT / "README.md").read_text().splitlines()[:30])
     assert "make demo" in screen
     assert "make test" in screen
+
+
+def test_the_first_paragraph_says_how_mature_this_is() -> None:
+    """Nobody reads on in the belief that this runs in production."""
+    first = (ROOT / "README.md").read_text().split("\n\n")[1]
+    for claim in ("0.1.0", "not released", "real EKS node", "IPv4 only", "does not shrink"):
+        assert claim in " ".join(first.split())

@@ -186,6 +186,25 @@ def test_a_full_instance_says_so() -> None:
     decided = plan(PoolSnapshot(enis, PoolCounts(assigned=27), limits), settings=PoolSettings(), now=NOW)
     assert decided.actions == ()
     assert "all 3 of 3 ENIs that m5.large may have" in decided.blocked_by
+    assert (decided.sentence, decided.deficit_count) == ("full: 27 of 27 slots are in use", 9)
+
+
+def test_an_eni_on_its_way_is_no_fullness() -> None:
+    """While the last ENI attaches the node is not called full, for its slots are to come."""
+    limits = InstanceLimits("m5.large", 3, 10)
+    states = (EniState.ATTACHED, EniState.ATTACHED, EniState.ATTACHING)
+    enis = tuple(EniCapacity(EniId(f"eni-{n}"), n, state, 9) for n, state in enumerate(states))
+    decided = plan(PoolSnapshot(enis, PoolCounts(assigned=27), limits), settings=PoolSettings(), now=NOW)
+    assert decided.blocked_by == ""
+
+
+def test_one_is_not_many() -> None:
+    """Counts of one are in the singular, wherever the planner speaks."""
+    assert str(PoolCounts(assigned=1)) == "1 address: 1 assigned, 0 reserved, 0 cooling, 0 quarantined, 0 free"
+    assert str(CreateEni(2, prefix_count=1)) == "create an ENI with 1 prefix as device 2"
+    decided = plan(snapshot_of(0, 0, limits=InstanceLimits("t", 3, 10)), settings=PoolSettings(warm_ip_target=1), now=NOW)
+    assert decided.sentence.startswith("short of 1 address: ")
+    assert "1 addresses" not in decided.sentence
 
 
 def test_a_block_is_kept_and_told() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -184,7 +185,21 @@ def test_a_full_node_refuses_with_cause_counts_and_next_step(node: FakeNode) -> 
     assert "3 of 3 ENIs" in text
     assert "27 assigned" in text
     assert "larger instance type" in text
+    assert "ENABLE_PREFIX_DELEGATION=true" in text
     nothing_of(node, "one-too-many")
+
+
+def test_prefix_mode_is_not_advised_where_it_is_on(node: FakeNode) -> None:
+    """A node in prefix mode is not told to turn it on."""
+    node.attacher._policy = replace(node.attacher._policy, prefix_delegation=True)
+    for number in range(27):
+        node.add(f"s{number}")
+        node.pool.cycle()
+    node.demand.publish(_outlook_after(node))
+    with pytest.raises(PoolEmptyError) as refused:
+        node.add("one-too-many")
+    assert "ENABLE_PREFIX_DELEGATION" not in str(refused.value)
+    assert "larger instance type" in str(refused.value)
 
 
 def test_an_add_waits_for_an_address_that_cools_in_time(node: FakeNode) -> None:

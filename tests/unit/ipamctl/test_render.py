@@ -1,0 +1,110 @@
+"""What `ipamctl` prints for people: words in the singular and plural, counts in one order, nothing that contradicts itself."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from ipamd import __version__
+from ipamd.facts import CLOUD_NOT_ASKED
+from ipamd.ipamctl import main as ipamctl
+from ipamd.ipamctl import render
+from ipamd.model.plan import PoolCounts
+from ipamd.model.words import counted
+
+NOTE = "settings of this process's environment, not asked of the daemon"
+
+
+def answer(**changes: Any) -> dict[str, Any]:
+    """GetStatus as the client gives it: one of everything."""
+    counts = {f"{state}_count": 0 for state in render.STATE_COLUMNS} | {"total_count": 1, "assigned_count": 1}
+    pool = counts | {"eni_count": 1, "eni_limit": 1, "slots_per_eni": 1, "targets": [], "last_cycle": "at target: nothing to do"}
+    runtime = {"socket": "/run/c.sock", "name": "containerd", "version": "1.6", "reachable": True, "events": False}
+    return {
+        "version": "0.1.0",
+        "instance_id": "i-1",
+        "phase": "serving",
+        "ready": True,
+        "uptime_s": 3.0,
+        "stages": [],
+        "pool": pool,
+        "runtime": runtime | {"sandbox_count": 1, "list_age_s": 3.2, "detail": "1 sandbox"} | changes.pop("runtime", {}),
+        "cloud": {"reachable": True, "call_count": 1, "detail": "fine"},
+        "spooled_count": 1,
+        "dying_count": 0,
+        "busy": [],
+        "lacks": [],
+    } | changes
+
+
+def lines_of(**changes: Any) -> dict[str, str]:
+    """First word of each line -> the rest."""
+    text = render.status(answer(**changes))
+    return {line.split(" ", 1)[0]: line.split(" ", 1)[1].strip() for line in text.splitlines() if " " in line}
+
+
+@pytest.mark.parametrize(
+    ("count", "noun", "text"),
+    [
+        (1, "address", "1 address"),
+        (0, "address", "0 addresses"),
+        (2, "sandbox", "2 sandboxes"),
+        (2, "prefix", "2 prefixes"),
+        (3, "spooled DEL", "3 spooled DELs"),
+    ],
+)
+def test_counts_agree_with_their_nouns(count: int, noun: str, text: str) -> None:
+    """One is not many."""
+    assert counted(count, noun) == text
+
+
+def test_one_of_everything_is_in_the_singular() -> None:
+    """No line of `ipamctl status` says `1 ENIs`, and the pool's counts are in the order of PoolCounts."""
+    lines = lines_of()
+    assert lines["pool"] == f"{PoolCounts(assigned=1)}; 1 of 1 ENI with 1 slot each"
+    assert lines["ec2"] == "reachable, 1 call; fine"
+    assert lines["pending"] == "1 spooled DEL, 0 dying links"
+    assert lines["runtime"].endswith("at /run/c.sock: reachable, without events, listed 3 s ago: 1 sandbox then")
+
+
+def test_ec2_before_its_first_answer_is_not_called_unreachable() -> None:
+    """Before anything was asked there is nothing to say about reach."""
+    assert lines_of(cloud={"reachable": False, "call_count": 0, "detail": CLOUD_NOT_ASKED})["ec2"] == "not asked yet"
+    away = {"reachable": False, "call_count": 3, "detail": "connection refused"}
+    assert lines_of(cloud=away)["ec2"] == "not reachable, 3 calls; connection refused"
+
+
+def test_a_runtime_that_is_away_says_what_it_last_listed_and_why() -> None:
+    """The last list and the trouble since are two things; before the first list there is only the trouble."""
+    away = {"reachable": False, "detail": "connection refused"}
+    assert lines_of(runtime=away)["runtime"].endswith(
+        "not reachable, without events, listed 3 s ago: 1 sandbox then; connection refused"
+    )
+    new = {"list_age_s": -1.0, "sandbox_count": 0, "detail": "not listed yet"}
+    assert lines_of(runtime=new)["runtime"].endswith("reachable, without events, not listed yet")
+
+
+def test_interfaces_have_the_counts_in_the_same_order() -> None:
+    """The table's columns are in the order of the sentence."""
+    header = render.enis({"enis": []})
+    assert header.split()[-5:] == ["ASSIGNED", "RESERVED", "COOLING", "QUARANTINED", "FREE"]
+
+
+def test_settings_are_said_to_be_this_processs_own(capsys: pytest.CaptureFixture[str]) -> None:
+    """`ipamctl config` does not ask the daemon, and says so first."""
+    assert ipamctl.main(["config"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == NOTE
+    assert ipamctl.main(["-o", "json", "config"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["origin_note"] == NOTE
+    assert document["settings"]
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--version` is the package's."""
+    with pytest.raises(SystemExit) as end:
+        ipamctl.main(["--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"ipamctl {__version__}\n"
