@@ -21,7 +21,7 @@ from ipamd.model.eni import Eni, EniState
 from ipamd.model.ids import AttachmentKey, ContainerId, EniId, IfName, MacAddress, SubnetId
 from ipamd.model.ledger import Intent, IntentKind, LedgerEntry, LedgerEvent
 
-Params = dict[str, str | int | bytes | None]
+Params = dict[str, str | int | float | bytes | None]
 """The values of one row by column."""
 
 
@@ -100,6 +100,7 @@ def address_params(address: Address) -> Params:
         "container_id": None if address.owner is None else address.owner.container_id,
         "ifname": None if address.owner is None else address.owner.ifname,
         "cooling_until": None if address.cooling_until is None else time_text(address.cooling_until),
+        "cooled_at_s": address.cooled_at_s,
         "reason": address.reason,
     }
 
@@ -183,6 +184,7 @@ def _address(row: Row[Any]) -> Address:
         owner=None if row.container_id is None else _key(row),
         cooling_until=None if row.cooling_until is None else read_time(row.cooling_until),
         reason=row.reason,
+        cooled_at_s=row.cooled_at_s,
     )
 
 

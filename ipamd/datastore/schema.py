@@ -11,6 +11,7 @@ from __future__ import annotations
 import sqlite3
 
 from sqlalchemy import (
+    REAL,
     CheckConstraint,
     Column,
     ForeignKeyConstraint,
@@ -96,6 +97,7 @@ address = _table(
     _text("container_id", nullable=True),
     _text("ifname", nullable=True),
     _text("cooling_until", nullable=True),
+    Column("cooled_at_s", REAL, nullable=True),
     _text("reason"),
     UniqueConstraint("address", "eni_id", "container_id", "ifname"),
     UniqueConstraint("container_id", "ifname"),

@@ -12,7 +12,7 @@ from ipamd.datastore import schema
 
 Statement = Insert | Update | Delete
 
-ADDRESS_CHANGES = ("state", "since", "container_id", "ifname", "cooling_until", "reason")
+ADDRESS_CHANGES = ("state", "since", "container_id", "ifname", "cooling_until", "cooled_at_s", "reason")
 """What changes in an address's life; its ENI and prefix do not."""
 
 _eni_insert = upsert(schema.eni)

@@ -154,7 +154,11 @@ class SqlUnitOfWork(UnitOfWork):
         if prefix is not None:
             self._put_prefix(prefix, eni_id)
         state = AddressState.FREE if cooling_until is None else AddressState.COOLING
-        rows = [Address(address, eni_id, state, now, prefix, cooling_until=cooling_until) for address in fresh]
+        cooled_at_s = None if cooling_until is None else self._cooled_at_s(now, cooling_until)
+        rows = [
+            Address(address, eni_id, state, now, prefix, cooling_until=cooling_until, cooled_at_s=cooled_at_s)
+            for address in fresh
+        ]
         self._disk.execute(sql.INSERT_ADDRESS, [address_params(row) for row in rows], subject=subject)
         for row in rows:
             self._view.staged.addresses[row.address] = row
@@ -237,7 +241,7 @@ class SqlUnitOfWork(UnitOfWork):
             raise IllegalTransitionError(f"address {address}: `change` does not apply {event}", details="a defect of ours")
         old = self._view.known_address(address)
         state = _after(old, event)
-        self._write(old, replace(old, state=state, since=now, owner=None, cooling_until=None, reason=reason))
+        self._write(old, replace(old, state=state, since=now, owner=None, cooling_until=None, cooled_at_s=None, reason=reason))
         self._log(CHANGES[event], at=now, address=address, key=old.owner, eni_id=old.eni_id, detail=reason)
 
     @_step
@@ -369,13 +373,21 @@ class SqlUnitOfWork(UnitOfWork):
         if self._view.has_tombstone(key):
             raise InvariantError(f"sandbox {key} cannot be attached: its DEL was done", details="I4")
         self._disk.execute(sql.INSERT_ATTACHMENT, attachment_params(attachment), subject=f"assigning {old.address} to {key}")
-        new = replace(old, state=state, since=attachment.created_at, owner=key, cooling_until=None, reason="")
+        new = replace(old, state=state, since=attachment.created_at, owner=key, cooling_until=None, cooled_at_s=None, reason="")
         self._write(old, new)
         self._view.staged.attachments[key] = attachment
 
     def _cool(self, old: Address, event: AddressEvent, *, now: datetime, cooling_until: datetime, reason: str) -> None:
         state = _after(old, event)
-        self._write(old, replace(old, state=state, since=now, owner=None, cooling_until=cooling_until, reason=reason))
+        cooled_at_s = self._cooled_at_s(now, cooling_until)
+        cooling = replace(
+            old, state=state, since=now, owner=None, reason=reason, cooling_until=cooling_until, cooled_at_s=cooled_at_s
+        )
+        self._write(old, cooling)
+
+    def _cooled_at_s(self, now: datetime, cooling_until: datetime) -> float:
+        """The same end on the monotonic clock: the wall clock may be stepped while no daemon runs (I8)."""
+        return self._clock.monotonic() + (cooling_until - now).total_seconds()
 
     def _write(self, old: Address, new: Address) -> None:
         row = address_params(new)

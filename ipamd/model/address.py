@@ -10,7 +10,7 @@ once: its DEL may have come seconds before (docs/adr/0012).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network
@@ -78,7 +78,8 @@ class Address:
     """One secondary address of an ENI, as the datastore knows it.
 
     `since` is when the present state began (aware UTC); `owner` is set if and only if the state is assigned or reserved;
-    `cooling_until` if and only if it is cooling. `prefix` is the delegated /28 that contains it, or None.
+    `cooling_until` if and only if it is cooling. `prefix` is the delegated /28 that contains it, or None. `cooled_at_s` is the end
+    of its cooling on the machine's monotonic clock, which runs on when a daemon restarts and is not stepped; None: not known.
     """
 
     address: IPv4Address
@@ -89,3 +90,4 @@ class Address:
     owner: AttachmentKey | None = None
     cooling_until: datetime | None = None
     reason: str = ""
+    cooled_at_s: float | None = field(default=None, compare=False)

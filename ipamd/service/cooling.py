@@ -1,8 +1,9 @@
 """From DEL to free again: delete the dying link, let the address cool, hand it back (I4, I8).
 
 Deleting a link costs 16-20 ms of kernel waiting whoever waits for it, so that DEL only marks it; this thread deletes all marked
-links at once. Ages are measured on the monotonic clock while the process lives, so that a stepped wall clock neither frees an
-address early nor keeps it for ever; across a restart the recorded time counts, bounded by the period.
+links at once. Ages are measured on the monotonic clock, so that a stepped wall clock neither frees an address early nor keeps it
+for ever. The end is recorded on that clock too, which runs on while no daemon does: it belongs to the machine's boot, as the
+datastore does.
 """
 
 from __future__ import annotations
@@ -93,11 +94,11 @@ class Cooling:
 
     def resume(self, dying_veths: Iterable[tuple[str, IPv4Address | None]]) -> None:
         """After a restart: take up the cooling addresses of the datastore and the dying links of the kernel."""
-        now, monotonic = self._clock.now(), self._clock.monotonic()
+        monotonic = self._clock.monotonic()
         with self._changed:
             for row in self._datastore.addresses():
                 if row.state is AddressState.COOLING and row.address not in self._due:
-                    left = (row.cooling_until - now).total_seconds() if row.cooling_until else self._period_s
+                    left = self._period_s if row.cooled_at_s is None else row.cooled_at_s - monotonic
                     self._due[row.address] = monotonic + min(max(left, 0.0), self._period_s)
             self._dying.update(dying_veths)
             self._changed.notify()

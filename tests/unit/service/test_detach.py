@@ -149,3 +149,19 @@ def test_an_adopted_address_cools_anew_from_its_own_del(node: FakeNode) -> None:
     assert node.cooling.release_cooled() == 0, "20 s of the second cooldown are not 30"
     node.clock.advance(10)
     assert node.cooling.release_cooled() == 1
+
+
+@pytest.mark.parametrize("step_s", [-3600, 3600])
+def test_a_clock_that_is_stepped_while_no_daemon_runs_changes_no_cooldown(node: FakeNode, step_s: int) -> None:
+    """Found by chaos (seed 102): the daemon ends, the wall clock is stepped, the next one frees nothing early nor late (I8)."""
+    node.add("a")
+    node.delete("a")
+    node.cooling.sweep()
+    node.clock.advance(10)
+    node.clock.step_wall(step_s)
+    node.crash()
+    node.bring_up()
+    node.clock.advance(COOLDOWN_S - 10 - 1)
+    assert node.cooling.release_cooled() == 0
+    node.clock.advance(1)
+    assert node.cooling.release_cooled() == 1
