@@ -1,7 +1,8 @@
 """Carry out one action of the planner at EC2, so that nothing we create can be lost (I9).
 
 Every action is an intent first, written with the token that makes its replay idempotent; the intent is closed when the answer is
-in the datastore. What a crash or a lost answer leaves open is settled before anything new is asked.
+in the datastore. What a crash or a lost answer leaves open is settled before anything new is asked. Over 300 lines because what
+may happen between an intent and its end is one story, and a mistake in it leaks an ENI or takes one from under live sandboxes.
 """
 
 from __future__ import annotations
