@@ -1,18 +1,16 @@
 """Carry out one action of the planner at EC2, so that nothing we create can be lost (I9).
 
 Every action is an intent first, written with the token that makes its replay idempotent; the intent is closed when the answer is
-in the datastore. What a crash or a lost answer leaves open is settled before anything new is asked. Over 300 lines because what
-may happen between an intent and its end is one story, and a mistake in it leaks an ENI or takes one from under live sandboxes.
+in the datastore. What a crash or a lost answer leaves open is settled before anything new is asked.
+Over 300 lines because what may happen between an intent and its end is one story: a mistake in it leaks an ENI, or takes one from
+under live sandboxes.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import uuid
-from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
 
 from ipamd.model.cloud import DescribedEni, EniRequest, InstanceIdentity
 from ipamd.model.eni import Eni, EniState
@@ -31,6 +29,7 @@ from ipamd.model.plan import Action, AllocateAddresses, AllocatePrefixes, Create
 from ipamd.ports import Clock, Datastore, Ec2, Failpoint, no_failpoint
 from ipamd.service.enis import INSTANCE_TAG, CloudComparison, EniService
 from ipamd.service.health import log_text
+from ipamd.service.intents import IntentBook
 
 CLUSTER_TAG = "cluster.k8s.amazonaws.com/name"
 OWNER_TAG = ("eks:eni:owner", "amazon-vpc-cni")
@@ -54,10 +53,6 @@ FAILPOINTS = (
 )
 """Between every two effects of growing; `named`: the intent knows the ENI."""
 
-GONE_AFTER = timedelta(seconds=60)
-"""Age of an intent from which EC2's NotFound of its ENI is believed; before, it is the lag of Describe behind Create. Ours: twice
-the time that the adapter looks again (cloud/ec2.py, FRESH_S), which a restart forgets."""
-
 log = logging.getLogger(__name__)
 
 
@@ -73,7 +68,6 @@ class Growth:
         clock: Clock,
         cluster_name: str,
         additional_tags: tuple[tuple[str, str], ...],
-        new_token: Callable[[], str] = lambda: str(uuid.uuid4()),
         failpoint: Failpoint = no_failpoint,
     ) -> None:
         self._datastore = datastore
@@ -82,8 +76,8 @@ class Growth:
         self._clock = clock
         self._cluster_name = cluster_name
         self._additional_tags = additional_tags
-        self._new_token = new_token
         self._failpoint = failpoint
+        self._intents = IntentBook(datastore=datastore, clock=clock, failpoint=lambda name: self._failpoint(name))
         self._identity: InstanceIdentity | None = None
 
     def set_identity(self, identity: InstanceIdentity) -> None:
@@ -92,7 +86,7 @@ class Growth:
 
     def has_unsettled(self) -> bool:
         """Whether an intent is open: its outcome at EC2 is not known."""
-        return bool(self._datastore.open_intents())
+        return bool(self._intents.all_open())
 
     def carry_out(self, action: Action) -> None:
         """Do one action at EC2 and store the answer.
@@ -110,7 +104,7 @@ class Growth:
 
         Raises: CloudError if EC2 does not tell; the intent stays open.
         """
-        for intent in self._datastore.open_intents():
+        for intent in self._intents.all_open():
             match intent.kind:
                 case IntentKind.CREATE_ENI if DELETING in intent.payload:
                     self._delete_at_last(intent, EniId(intent.payload["eni_id"]))
@@ -122,13 +116,7 @@ class Growth:
                     self._delete(intent, EniId(intent.payload["eni_id"]), outcome="deleted")
 
     def _allocate(self, action: AllocateAddresses | AllocatePrefixes) -> None:
-        intent = Intent(
-            self._new_token(),
-            IntentKind.ASSIGN,
-            self._clock.now(),
-            {"eni_id": action.eni_id, "count": str(action.count)},
-        )
-        self._open(intent)
+        intent = self._intents.open(IntentKind.ASSIGN, {"eni_id": action.eni_id, "count": str(action.count)})
         try:
             if isinstance(action, AllocatePrefixes):
                 prefixes = self._ec2.assign_prefixes(action.eni_id, count=action.count)
@@ -139,21 +127,18 @@ class Growth:
                 self._failpoint("growth.allocated")
                 conflicts = self._enis.add_addresses(action.eni_id, addresses, frozenset())
         except CloudError as error:
-            self._close_if_refused(intent, error)
+            self._intents.close_if_refused(intent, error)
             if isinstance(error, EniLimitError | CloudNotFoundError) and self._take_in_changes(self._require_identity()):
                 return  # another hand filled or took the ENI: the pool plans anew, with what is true now
             raise
-        self._close(intent, "allocated")
+        self._intents.close(intent, "allocated")
         if conflicts:
             self._take_in_changes(self._require_identity())
 
     def _create(self, action: CreateEni) -> None:
         identity = self._require_identity()
-        token = self._new_token()
-        intent = Intent(
-            token,
+        intent = self._intents.open(
             IntentKind.CREATE_ENI,
-            self._clock.now(),
             {
                 "subnet_id": identity.subnet_id,
                 "device_index": str(action.device_index),
@@ -162,9 +147,7 @@ class Growth:
                 "tags": json.dumps(self._tags(identity), sort_keys=True),
                 "security_group_ids": ",".join(identity.security_group_ids),
             },
-            client_token=token,
         )
-        self._open(intent)
         self._finish_create(intent)
 
     def _finish_create(self, intent: Intent) -> None:
@@ -174,16 +157,14 @@ class Growth:
         if described is None:
             return
         self._failpoint("growth.created")
-        intent = replace(intent, payload={**intent.payload, "eni_id": described.eni_id})
-        with self._datastore.transaction() as uow:
-            uow.update_intent(intent)
+        intent = self._intents.mark(intent, eni_id=described.eni_id)
         self._failpoint("growth.named")
         try:
             described = self._attached(intent, described, identity)
         except ThrottledError:
             raise  # nothing is wrong with the ENI: the intent stays open and goes on later
         except CloudError as error:
-            if isinstance(error, CloudNotFoundError) and self._is_too_new_to_be_gone(intent):
+            if isinstance(error, CloudNotFoundError) and self._intents.is_too_new_to_be_gone(intent):
                 raise  # EC2 does not show yet what it made: the same
             if any(eni.eni_id == described.eni_id for eni in self._datastore.enis()):
                 raise  # it is recorded, and sandboxes may be on it: nothing that EC2 says now may delete it (I2)
@@ -195,7 +176,7 @@ class Growth:
         self._failpoint("growth.attached")
         eni = self._store(described, identity)
         self._failpoint("growth.stored")
-        self._close(intent, f"attached {described.eni_id} as device {described.device_index}")
+        self._intents.close(intent, f"attached {described.eni_id} as device {described.device_index}")
         self._enis.set_up_host(eni)
         self._failpoint("growth.host-ready")
 
@@ -205,9 +186,9 @@ class Growth:
             try:
                 return self._ec2.describe_eni(EniId(known))
             except CloudNotFoundError:
-                if self._is_too_new_to_be_gone(intent):
+                if self._intents.is_too_new_to_be_gone(intent):
                     raise
-                self._close(intent, "the ENI is gone")
+                self._intents.close(intent, "the ENI is gone")
                 return None
         try:
             return self._ec2.create_eni(
@@ -224,7 +205,7 @@ class Growth:
         except (ThrottledError, CloudDeniedError):
             raise  # says nothing about an earlier try, whose answer was lost: its ENI is found by the next replay (I9)
         except CloudError as error:
-            self._close_if_refused(intent, error)
+            self._intents.close_if_refused(intent, error)
             raise
 
     def _attached(self, intent: Intent, described: DescribedEni, identity: InstanceIdentity) -> DescribedEni:
@@ -304,25 +285,25 @@ class Growth:
         eni_id = EniId(intent.payload["eni_id"])
         known = {eni.eni_id: eni for eni in self._datastore.enis()}.get(eni_id)
         if known is None:
-            self._close(intent, "the ENI is not ours any more")
+            self._intents.close(intent, "the ENI is not ours any more")
             return
         outcome = CloudComparison()
         try:
             described = self._ec2.describe_eni(eni_id)
         except CloudNotFoundError:
-            self._close(intent, "the ENI does not exist any more")
+            self._intents.close(intent, "the ENI does not exist any more")
             self._take_in_changes(self._require_identity())
             return
         self._enis.record(known, described, outcome)
-        self._close(intent, f"read back: {outcome.added_count} addresses added")
+        self._intents.close(intent, f"read back: {outcome.added_count} addresses added")
 
     def _delete_at_last(self, intent: Intent, eni_id: EniId) -> None:
         """Go on with a deletion that EC2 refused, unless the ENI was attached after all and has been recorded since (I2)."""
         if self._datastore.eni(eni_id) is not None:
-            self._close(intent, "attached and recorded after all: not deleted")
+            self._intents.close(intent, "attached and recorded after all: not deleted")
             return
         self._delete(intent, eni_id, outcome="deleted after all")
-        if any(one.intent_id == intent.intent_id for one in self._datastore.open_intents()):
+        if self._intents.is_open(intent):
             raise CloudError(f"ENI {eni_id} is not deleted yet", details="EC2 refused; it is asked again after a pause")
 
     def _delete(self, intent: Intent, eni_id: EniId, *, outcome: str) -> None:
@@ -331,33 +312,19 @@ class Growth:
             attachment_id = self._ec2.describe_eni(eni_id).attachment_id
             if attachment_id:
                 self._ec2.detach_eni(attachment_id)
-            intent = replace(intent, payload={**intent.payload, "eni_id": eni_id, DELETING: "asked"})
-            with self._datastore.transaction() as uow:
-                uow.update_intent(intent)
+            intent = self._intents.mark(intent, eni_id=eni_id, **{DELETING: "asked"})
             self._ec2.delete_eni(eni_id)
             self._failpoint("growth.deleted")
         except CloudNotFoundError as error:
             # Once we have seen it and asked for its end, "not found" is that end; before, EC2 may only be late.
-            if DELETING not in intent.payload and self._is_too_new_to_be_gone(intent):
+            if DELETING not in intent.payload and self._intents.is_too_new_to_be_gone(intent):
                 log.info("ENI %s is looked for again: %s", eni_id, log_text(error))
                 return
             outcome = f"{outcome} (it was gone already)"
         except IpamError as error:
             log.warning("ENI %s is deleted later: %s", eni_id, log_text(error))
             return
-        self._close(intent, outcome)
-
-    def _is_too_new_to_be_gone(self, intent: Intent) -> bool:
-        """Whether NotFound may be nothing but EC2's eventual consistency: silence, not evidence (I9, I11).
-
-        The distance counts in both directions, so that a wall clock set back does not keep an intent open for ever.
-        """
-        return abs(self._clock.now() - intent.opened_at) < GONE_AFTER
-
-    def _close_if_refused(self, intent: Intent, error: CloudError) -> None:
-        """A typed refusal changed nothing at EC2; any other failure leaves the outcome open."""
-        if type(error) is not CloudError:
-            self._close(intent, f"refused: {log_text(error)}")
+        self._intents.close(intent, outcome)
 
     def _tags(self, identity: InstanceIdentity) -> dict[str, str]:
         tags = {INSTANCE_TAG: str(identity.instance_id), CREATED_AT_TAG: self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")}
@@ -369,13 +336,3 @@ class Growth:
         if self._identity is None:
             raise CloudError("this node is not known yet", details="instance metadata has not answered; it is asked again")
         return self._identity
-
-    def _open(self, intent: Intent) -> None:
-        with self._datastore.transaction() as uow:
-            uow.open_intent(intent)
-        self._failpoint("growth.intent-opened")
-
-    def _close(self, intent: Intent, outcome: str) -> None:
-        with self._datastore.transaction() as uow:
-            uow.close_intent(intent.intent_id, now=self._clock.now(), outcome=outcome)
-        self._failpoint("growth.intent-closed")
