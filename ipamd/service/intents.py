@@ -9,16 +9,18 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import timedelta
 
 from ipamd.model.errors import CloudError
 from ipamd.model.ledger import Intent, IntentKind
 from ipamd.ports import Clock, Datastore, Failpoint
 from ipamd.service.health import log_text
 
-GONE_AFTER = timedelta(seconds=60)
+GONE_AFTER_S = 60.0
 """Age of an intent from which EC2's NotFound of its ENI is believed; before, it is the lag of Describe behind Create. Ours: twice
 the time that the adapter looks again (cloud/ec2.py, FRESH_S), which a restart forgets."""
+
+OPENED_AT = "opened_at_monotonic_s"
+"""Fact in an intent's payload: when it was opened on the machine's monotonic clock, which runs on across restarts and is not stepped."""
 
 
 def new_token() -> str:
@@ -48,6 +50,7 @@ class IntentBook:
     def open(self, kind: IntentKind, payload: Mapping[str, str]) -> Intent:
         """Write down what is about to be asked; on disk when this returns."""
         token = self._new_token()
+        payload = {**payload, OPENED_AT: repr(self._clock.monotonic())}
         intent = Intent(token, kind, self._clock.now(), payload, client_token=token)
         with self._datastore.transaction() as uow:
             uow.open_intent(intent)
@@ -73,8 +76,5 @@ class IntentBook:
             self.close(intent, f"refused: {log_text(error)}")
 
     def is_too_new_to_be_gone(self, intent: Intent) -> bool:
-        """Whether NotFound may be nothing but EC2's eventual consistency: silence, not evidence (I9, I11).
-
-        The distance counts in both directions, so that a wall clock set back does not keep an intent open for ever.
-        """
-        return abs(self._clock.now() - intent.opened_at) < GONE_AFTER
+        """Whether NotFound may be nothing but EC2's eventual consistency: silence, not evidence (I9, I11)."""
+        return self._clock.monotonic() - float(intent.payload[OPENED_AT]) < GONE_AFTER_S

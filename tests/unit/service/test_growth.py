@@ -292,3 +292,25 @@ def test_an_eni_that_is_fuller_than_we_knew_is_read_again(tmp_path: Path) -> Non
     assert unknown <= {row.address for row in node.datastore.addresses()}
     assert node.datastore.counts().free == 2
     assert node.add("c").address in unknown
+
+
+def test_a_clock_that_is_stepped_does_not_lose_a_new_eni(node: FakeNode) -> None:
+    """EC2 does not show yet what it made, and the wall clock jumps an hour: NotFound is still only late (I9)."""
+    node.add("a")
+    node.ec2.lose["create_eni"] = [CloudError("connection reset")]
+    node.ec2.fail["attach_eni"] = [ThrottledError("slow down")]
+    node.pool.cycle()
+    node.clock.advance(5)
+    node.pool.cycle()
+    (intent,) = node.datastore.open_intents()
+    assert "eni_id" in intent.payload
+    node.clock.step_wall(3600)
+    node.ec2.fail["describe_eni"] = [CloudNotFoundError("not yet")]
+    node.clock.advance(5)
+    node.pool.cycle()
+    assert node.datastore.open_intents() != (), "believed gone an hour too early"
+    for _ in range(4):
+        node.clock.advance(30)
+        node.pool.cycle()
+    assert node.datastore.open_intents() == ()
+    no_eni_is_lost(node)
