@@ -20,7 +20,7 @@ GONE_AFTER_S = 60.0
 the time that the adapter looks again (cloud/ec2.py, FRESH_S), which a restart forgets."""
 
 OPENED_AT = "opened_at_monotonic_s"
-"""Fact in an intent's payload: when it was opened on the machine's monotonic clock, which runs on across restarts and is not stepped."""
+"""Fact in an intent's payload: when it was opened on the monotonic clock, which runs on across restarts and is not stepped."""
 
 
 def new_token() -> str:
