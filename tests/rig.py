@@ -209,6 +209,11 @@ class Rig:
             for address in (*eni.secondary_addresses, *(a for prefix in eni.prefixes for a in prefix))
         }
 
+    def _has_no_stray_eni(self) -> bool:
+        """Whether every ENI that this node's daemon made is attached."""
+        ours = [eni for eni in self.lab.vpc.enis() if eni.description == f"aws-K8S-{self.node.instance_id}"]
+        return all(eni.attachment is not None for eni in ours)
+
     def assert_sound(self, *, expected: int | None = None) -> None:
         """I1-I9 from outside: rows, kernel and EC2 tell the same story about every address."""
         wait_until(lambda: self._is_swept(), what="dying links deleted", timeout_s=5)
@@ -222,8 +227,8 @@ class Rig:
         assert self.rule_addresses() == {str(address) for address in rows.values()}
         on_enis = self.ec2_addresses()
         assert set(rows.values()) <= set(on_enis), "I7: every assigned address is on an ENI of this node"
-        ours = [eni for eni in self.lab.vpc.enis() if eni.description == f"aws-K8S-{self.node.instance_id}"]
-        assert all(eni.attachment is not None for eni in ours), "I9: every ENI we made is attached or gone"
+        # The pool may be between CreateNetworkInterface and AttachNetworkInterface right now; a leaked ENI stays as it is.
+        wait_until(self._has_no_stray_eni, what="I9: every ENI we made is attached or gone", timeout_s=10)
         answer = self.client(lambda client: client.audit())
         assert answer is not None
         worst = [found for found in answer["findings"] if found["severity"] != "pending"]
