@@ -77,7 +77,7 @@ class Growth:
         self._cluster_name = cluster_name
         self._additional_tags = additional_tags
         self._failpoint = failpoint
-        self._intents = IntentBook(datastore=datastore, clock=clock, failpoint=lambda name: self._failpoint(name))
+        self._intents = IntentBook(datastore=datastore, clock=clock, failpoint=failpoint)
         self._identity: InstanceIdentity | None = None
 
     def set_identity(self, identity: InstanceIdentity) -> None:

@@ -209,6 +209,7 @@ def test_an_eni_that_is_recorded_is_never_deleted_by_its_open_intent(node: FakeN
             raise Killed
 
     node.growth._failpoint = kill
+    node.growth._intents._failpoint = kill
     node.add("a")
     with pytest.raises(Killed):
         node.pool.cycle()
