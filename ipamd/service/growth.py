@@ -300,11 +300,21 @@ class Growth:
     def _delete_at_last(self, intent: Intent, eni_id: EniId) -> None:
         """Go on with a deletion that EC2 refused, unless the ENI was attached after all and has been recorded since (I2)."""
         if self._datastore.eni(eni_id) is not None:
+            self._mark_attached(eni_id)
             self._intents.close(intent, "attached and recorded after all: not deleted")
             return
         self._delete(intent, eni_id, outcome="deleted after all")
         if self._intents.is_open(intent):
             raise CloudError(f"ENI {eni_id} is not deleted yet", details="EC2 refused; it is asked again after a pause")
+
+    def _mark_attached(self, eni_id: EniId) -> None:
+        """Have EC2 delete it with the instance, where the failed creation had not come so far: it would outlive the node (I9)."""
+        try:
+            described = self._ec2.describe_eni(eni_id)
+        except CloudNotFoundError:
+            return  # nothing is left to mark; the next comparison tells what that means
+        if described.attachment_id and not described.delete_on_termination:
+            self._ec2.set_delete_on_termination(eni_id, attachment_id=described.attachment_id)
 
     def _delete(self, intent: Intent, eni_id: EniId, *, outcome: str) -> None:
         """Delete an ENI of ours; if that fails the intent stays open and is tried again."""

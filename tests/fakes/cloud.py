@@ -137,7 +137,10 @@ class FakeEc2:
     def delete_eni(self, eni_id: EniId) -> None:
         """See the port."""
         self._call("delete_eni")
-        self.enis.pop(eni_id, None)
+        with self._lock:
+            if eni_id in self.enis and self.enis[eni_id].attachment_id:
+                raise CloudError(f"ENI {eni_id} is currently in use", details="InvalidParameterValue")
+            self.enis.pop(eni_id, None)
 
     def assign_addresses(self, eni_id: EniId, *, count: int) -> frozenset[IPv4Address]:
         """See the port."""

@@ -10,7 +10,7 @@ import pytest
 from ipamd.cloud.ec2 import BotoEc2
 from ipamd.config import CloudConfig
 from ipamd.model.cloud import EniRequest
-from ipamd.model.errors import CloudNotFoundError, EniLimitError
+from ipamd.model.errors import CloudError, CloudNotFoundError, EniLimitError
 from ipamd.model.ids import EniId, InstanceId, SubnetId
 from ipamd.ports import Ec2
 from lab.ec2.server import Ec2Server
@@ -113,6 +113,14 @@ def test_what_is_gone_is_gone_quietly(cloud: Cloud) -> None:
         cloud.ec2.delete_eni(eni_id)
     with pytest.raises(CloudNotFoundError):
         cloud.ec2.describe_eni(eni_id)
+
+
+def test_what_is_attached_is_not_deleted(cloud: Cloud) -> None:
+    """EC2 refuses to delete an ENI that is attached, however long it is asked; it stays, attached (amazon-vpc-cni-k8s #537)."""
+    eni_id = cloud.attached()
+    with pytest.raises(CloudError, match="currently in use"):
+        cloud.ec2.delete_eni(eni_id)
+    assert cloud.ec2.describe_eni(eni_id).instance_id == cloud.instance_id
 
 
 def test_limits_of_the_instance_type(cloud: Cloud) -> None:

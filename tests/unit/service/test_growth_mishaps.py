@@ -12,12 +12,10 @@ import pytest
 from ipamd.config import PoolConfig, Settings
 from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment
-from ipamd.model.cloud import DescribedEni
 from ipamd.model.eni import EniState
 from ipamd.model.errors import (
     CloudDeniedError,
     CloudError,
-    EniLimitError,
     PoolEmptyError,
     SubnetExhaustedError,
     ThrottledError,
@@ -301,51 +299,3 @@ def test_prefix_mode_reaches_max_pods(tmp_path: Path) -> None:
 def test_an_outlook_that_names_no_time_is_final() -> None:
     """A node that is full has no next try to wait for."""
     assert Outlook(blocked_by="full").retry_at is None
-
-
-def refuse_attach_and_delete(node: FakeNode, *, times: int) -> None:
-    """EC2 attaches an ENI and does not say so, shows it late, and refuses to delete it."""
-    node.ec2.lose["attach_eni"] = [CloudError("not answered")]
-    node.ec2.fail["delete_eni"] = [CloudError("it is in use") for _ in range(times)]
-    real, stale = node.ec2.describe_eni, []
-
-    def describe(eni_id: EniId) -> DescribedEni:
-        told = real(eni_id)
-        if stale:
-            return told
-        stale.append(eni_id)
-        return replace(told, attachment_id="", attachment_status="", instance_id="", device_index=-1)
-
-    node.ec2.describe_eni = describe  # type: ignore[method-assign]
-
-
-def test_an_eni_that_was_to_be_deleted_and_is_recorded_since_is_never_deleted(node: FakeNode) -> None:
-    """Its deletion was refused because it is attached after all; it is taken in, sandboxes are on it: it stays (I2)."""
-    for number in range(9):
-        node.add(f"s{number}")
-    refuse_attach_and_delete(node, times=1)
-    node.pool.cycle()
-    assert node.enis.set_up_hosts() == []
-    if node.datastore.eni(OTHER) is not None:
-        assert node.add("on-it").eni_id == OTHER
-    for _ in range(3):
-        node.clock.advance(61)
-        node.pool.cycle()
-    in_use = {a.eni_id for a in node.datastore.attachments()}
-    assert in_use <= set(node.ec2.enis), "an ENI with live sandboxes was deleted"
-    assert all(node.ec2.enis[eni_id].instance_id == INSTANCE for eni_id in in_use)
-    assert node.datastore.open_intents() == ()
-    node.assert_sound()
-
-
-def test_a_deletion_that_ec2_refuses_is_tried_again_after_a_pause(node: FakeNode) -> None:
-    """One try per wake-up, not one after the other (I13)."""
-    node.add("a")
-    node.ec2.fail["attach_eni"] = [EniLimitError("full") for _ in range(100)]
-    node.ec2.fail["delete_eni"] = [CloudError("EC2 has a fault") for _ in range(100)]
-    node.pool.cycle()
-    node.clock.advance(700)
-    before = node.ec2.calls["delete_eni"]
-    node.pool.cycle()
-    assert node.ec2.calls["delete_eni"] - before <= 2
-    no_eni_is_lost(node)
