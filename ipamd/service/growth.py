@@ -48,7 +48,9 @@ FAILPOINTS = (
     "growth.stored",
     "growth.host-ready",
     "growth.allocated",
+    "growth.detached",
     "growth.deleted",
+    "growth.marked",
     "growth.intent-closed",
 )
 """Between every two effects of growing; `named`: the intent knows the ENI."""
@@ -315,6 +317,7 @@ class Growth:
             return  # nothing is left to mark; the next comparison tells what that means
         if described.attachment_id and not described.delete_on_termination:
             self._ec2.set_delete_on_termination(eni_id, attachment_id=described.attachment_id)
+            self._failpoint("growth.marked")
 
     def _delete(self, intent: Intent, eni_id: EniId, *, outcome: str) -> None:
         """Delete an ENI of ours; if that fails the intent stays open and is tried again."""
@@ -322,6 +325,7 @@ class Growth:
             attachment_id = self._ec2.describe_eni(eni_id).attachment_id
             if attachment_id:
                 self._ec2.detach_eni(attachment_id)
+                self._failpoint("growth.detached")
             intent = self._intents.mark(intent, eni_id=eni_id, **{DELETING: "asked"})
             self._ec2.delete_eni(eni_id)
             self._failpoint("growth.deleted")

@@ -122,6 +122,16 @@ def allow_attach(rig: Rig) -> None:
     rig.lab.faults.apply({"apis": {"AttachNetworkInterface": None}})
 
 
+def refuse_mark(rig: Rig) -> None:
+    """EC2 will attach the next ENI, and refuse to end it with the instance: it must be detached and deleted again."""
+    rig.lab.faults.apply({"apis": {"ModifyNetworkInterfaceAttribute": {"error": {"code": "UnauthorizedOperation"}}}})
+
+
+def allow_mark(rig: Rig) -> None:
+    """And allows it again."""
+    rig.lab.faults.apply({"apis": {"ModifyNetworkInterfaceAttribute": None}})
+
+
 def provoke_growth(rig: Rig) -> None:
     """A sandbox takes the first of nine addresses: another ENI is wanted."""
     rig.add("victim")
@@ -160,6 +170,12 @@ SCENARIOS: dict[str, Scenario] = {
     "growth.host-ready": GROWTH,
     "growth.intent-closed": GROWTH,
     "growth.allocated": Scenario(START, after=after_growth, needs_fresh_node=True),
+    "growth.detached": Scenario(
+        provoke_growth,
+        prepare=refuse_mark,
+        after=lambda rig: (allow_mark(rig), after_growth_unblocked(rig))[0],
+        needs_fresh_node=True,
+    ),
     "growth.deleted": Scenario(
         provoke_growth,
         prepare=refuse_attach,
@@ -189,7 +205,8 @@ ELSEWHERE: dict[str, str] = {
     "adopt.adopted": "tests/crash/test_adoption.py",
     "adopt.leftover-removed": "tests/crash/test_simulated.py",
     "adopt.settled": "tests/crash/test_simulated.py",
+    "growth.marked": "tests/crash/test_simulated.py",
     "reap.judged": "tests/crash/test_simulated.py",
     "reap.done": "tests/crash/test_simulated.py",
 }
-"""Failpoints that need a runtime, or more minutes than a test may last: on an owned clock, or with containerd."""
+"""Failpoints that need a runtime, more minutes than a test may last, or answers in an order of our choosing."""

@@ -1,4 +1,4 @@
-"""Crashes at points that take minutes to reach: on an owned clock, with a kill that unwinds nothing.
+"""Crashes at points that take minutes or rare answers to reach: on an owned clock, with a kill that unwinds nothing.
 
 Here a crash is an exception that no code of ours catches, followed by a new process over the same disk, kernel and EC2.
 """
@@ -12,7 +12,9 @@ import pytest
 
 from ipamd.model.address import AddressState
 from ipamd.service.follow import LIST_INTERVAL_S
+from tests.fakes.cloud import INSTANCE
 from tests.fakes.node import FakeNode
+from tests.unit.service.test_growth_deletions import refuse_attach_and_delete
 
 
 class KilledHere(BaseException):
@@ -124,4 +126,21 @@ def test_whoever_comes_back_after_a_crash_in_add(node: FakeNode, name: str, late
         node.clock.advance(301)
         look_often(node)
         assert node.datastore.attachments() == ()
+    node.assert_sound()
+
+
+@pytest.mark.parametrize("name", ["growth.marked", "growth.intent-closed"])
+def test_a_crash_while_an_eni_is_taken_in_after_all_keeps_it(node: FakeNode, name: str) -> None:
+    """Killed before or after its intent is closed: the ENI stays, is known, and ends with its instance (I2, I9)."""
+    node.add("a")
+    refuse_attach_and_delete(node, times=1)
+    node.growth._failpoint = node.growth._intents._failpoint = kill_at(name)
+    with pytest.raises(KilledHere):
+        node.pool.cycle()
+    node.crash()
+    node.bring_up()
+    node.pool.cycle()
+    assert set(node.ec2.enis) == {eni.eni_id for eni in node.datastore.enis()}
+    assert [eni for eni in node.ec2.enis.values() if eni.instance_id != INSTANCE or not eni.delete_on_termination] == []
+    assert node.datastore.open_intents() == ()
     node.assert_sound()
