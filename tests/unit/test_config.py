@@ -2,6 +2,7 @@
 
 `vectors_config.json` holds the incumbent's observed behaviour (areas env_parse, mtu, entrypoint_validation), each with the
 environment that asks the same of us. Vectors about settings that we do not have are not in it.
+Over 300 lines because every kind of setting has its table of good and bad values here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Each change a unit of work offers: what it does, and what it refuses without changing anything."""
+"""Each change a unit of work offers: what it does, and what it refuses without changing anything.
+
+Over 300 lines because a unit of work offers that many changes, and each has its refusals beside it.
+"""
 
 # ruff: noqa: PT012 - a block is one unit of work, which must be rolled back as a whole
 

@@ -1,4 +1,7 @@
-"""What the pages name exists, what is generated is up to date, and every invariant and decision has its place."""
+"""What the pages name exists, what is generated is up to date, and every invariant and decision has its place.
+
+Over 300 lines because one page of checks is easier to keep true than one for each page of the documents.
+"""
 
 from __future__ import annotations
 

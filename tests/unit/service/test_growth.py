@@ -10,7 +10,7 @@ import pytest
 
 from ipamd.model.errors import CloudError, CloudNotFoundError, EniLimitError, SubnetExhaustedError, ThrottledError
 from ipamd.model.plan import PoolSettings
-from ipamd.service.health import Phase
+from ipamd.service.demand import Outlook
 from tests.fakes.cloud import IDENTITY, INSTANCE, PRIMARY, FakeEc2
 from tests.fakes.node import FakeNode
 
@@ -74,16 +74,6 @@ def test_a_crash_after_creation_leaks_no_eni(node: FakeNode) -> None:
     no_eni_is_lost(node)
     assert len(node.ec2.enis) == 2
     assert len(node.datastore.enis()) == 2
-
-
-def test_an_eni_that_cannot_be_attached_is_deleted(node: FakeNode) -> None:
-    """A refused attach undoes the creation and blocks growth with its reason (I9, I14)."""
-    node.add("a")
-    node.ec2.fail["attach_eni"] = [EniLimitError("instance is full", details="AttachmentLimitExceeded")]
-    node.pool.cycle()
-    assert len(node.ec2.enis) == 1
-    assert "instance is full" in node.demand.outlook().blocked_by or node.health.last_error() is not None
-    no_eni_is_lost(node)
 
 
 def test_a_throttled_attach_goes_on_later(node: FakeNode) -> None:
@@ -153,7 +143,6 @@ def test_an_address_that_ec2_took_away_is_forgotten_only_if_unused(node: FakeNod
     for address in (used, free):
         eni = node.ec2.enis["eni-primary"]
         node.ec2.unassign(eni.eni_id, addresses=[address], prefixes=[])
-    from tests.fakes.cloud import IDENTITY
 
     outcome = node.enis.compare_with_ec2(IDENTITY)
     assert node.datastore.address(free) is None
@@ -198,43 +187,6 @@ def test_prefixes_may_run_out_a_second_time(tmp_path: Path) -> None:
     assert node.datastore.counts().total > first
 
 
-def test_an_eni_that_is_recorded_is_never_deleted_by_its_open_intent(node: FakeNode) -> None:
-    """Killed between storing an ENI and closing its intent: sandboxes may be on it by now, whatever EC2 answers later (I2)."""
-
-    class Killed(BaseException):
-        pass
-
-    def kill(name: str) -> None:
-        if name == "growth.stored":
-            raise Killed
-
-    node.growth._failpoint = kill
-    node.growth._intents._failpoint = kill
-    node.add("a")
-    with pytest.raises(Killed):
-        node.pool.cycle()
-    node.crash()
-    node.growth.set_identity(IDENTITY)
-    assert node.enis.set_up_hosts() == []
-    node.health.enter(Phase.SERVING)
-    for number in range(10):
-        node.add(f"s{number}")
-    in_use = {a.eni_id for a in node.datastore.attachments()}
-    assert len(in_use) == 2
-    node.ec2.fail["describe_eni"] = [CloudError("EC2 is not well") for _ in range(1)]
-    real = node.ec2.describe_attached_eni
-    node.ec2.describe_attached_eni = lambda eni_id: (_ for _ in ()).throw(CloudError("never attached, it says"))  # type: ignore[method-assign]
-    node.pool.set_limits(node.ec2.limits, settings=node.settings)
-    for _ in range(5):
-        node.pool.cycle()
-        node.clock.advance(120)
-    assert in_use <= set(node.ec2.enis), "an ENI with live sandboxes was deleted"
-    node.ec2.describe_attached_eni = real  # type: ignore[method-assign]
-    node.pool.cycle()
-    assert node.datastore.open_intents() == ()
-    node.assert_sound()
-
-
 def test_an_eni_that_ec2_does_not_show_yet_is_not_taken_for_gone(node: FakeNode) -> None:
     """Describe lags behind Create: NotFound of what we made a moment ago is silence; the intent stays open (I9, I11)."""
     node.add("a")
@@ -262,20 +214,6 @@ def test_a_restart_does_not_lose_an_eni_that_ec2_does_not_show_yet(node: FakeNod
     no_eni_is_lost(node)
     node.clock.advance(120)
     node.pool.cycle()
-    assert len(node.ec2.enis) == len(node.datastore.enis()) == 2
-
-
-def test_an_intent_for_an_eni_that_is_gone_does_not_stay_open_for_ever(node: FakeNode) -> None:
-    """Somebody deleted it: believed once it cannot be lag any more, and the pool goes on."""
-    node.add("a")
-    node.ec2.fail["attach_eni"] = [ThrottledError("slow down")]
-    node.pool.cycle()
-    (gone,) = [eni_id for eni_id in node.ec2.enis if eni_id != PRIMARY]
-    del node.ec2.enis[gone]
-    for _ in range(3):
-        node.clock.advance(61)
-        node.pool.cycle()
-    assert not node.growth.has_unsettled()
     assert len(node.ec2.enis) == len(node.datastore.enis()) == 2
 
 
@@ -315,3 +253,8 @@ def test_a_clock_that_is_stepped_does_not_lose_a_new_eni(node: FakeNode) -> None
         node.pool.cycle()
     assert node.datastore.open_intents() == ()
     no_eni_is_lost(node)
+
+
+def test_an_outlook_that_names_no_time_is_final() -> None:
+    """A node that is full has no next try to wait for."""
+    assert Outlook(blocked_by="full").retry_at is None

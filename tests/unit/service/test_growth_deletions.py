@@ -7,13 +7,75 @@ from dataclasses import replace
 import pytest
 
 from ipamd.model.cloud import DescribedEni
-from ipamd.model.errors import CloudDeniedError, CloudError, EniLimitError
+from ipamd.model.errors import CloudDeniedError, CloudError, EniLimitError, ThrottledError
 from ipamd.model.ids import EniId
-from tests.fakes.cloud import INSTANCE
+from ipamd.service.health import Phase
+from tests.fakes.cloud import IDENTITY, INSTANCE, PRIMARY
 from tests.fakes.node import FakeNode
 from tests.unit.service.test_growth import no_eni_is_lost
 
 OTHER = EniId("eni-2")
+
+
+def test_an_eni_that_cannot_be_attached_is_deleted(node: FakeNode) -> None:
+    """A refused attach undoes the creation and blocks growth with its reason (I9, I14)."""
+    node.add("a")
+    node.ec2.fail["attach_eni"] = [EniLimitError("instance is full", details="AttachmentLimitExceeded")]
+    node.pool.cycle()
+    assert len(node.ec2.enis) == 1
+    assert "instance is full" in node.demand.outlook().blocked_by or node.health.last_error() is not None
+    no_eni_is_lost(node)
+
+
+def test_an_eni_that_is_recorded_is_never_deleted_by_its_open_intent(node: FakeNode) -> None:
+    """Killed between storing an ENI and closing its intent: sandboxes may be on it by now, whatever EC2 answers later (I2)."""
+
+    class Killed(BaseException):
+        pass
+
+    def kill(name: str) -> None:
+        if name == "growth.stored":
+            raise Killed
+
+    node.growth._failpoint = kill
+    node.growth._intents._failpoint = kill
+    node.add("a")
+    with pytest.raises(Killed):
+        node.pool.cycle()
+    node.crash()
+    node.growth.set_identity(IDENTITY)
+    assert node.enis.set_up_hosts() == []
+    node.health.enter(Phase.SERVING)
+    for number in range(10):
+        node.add(f"s{number}")
+    in_use = {a.eni_id for a in node.datastore.attachments()}
+    assert len(in_use) == 2
+    node.ec2.fail["describe_eni"] = [CloudError("EC2 is not well") for _ in range(1)]
+    real = node.ec2.describe_attached_eni
+    node.ec2.describe_attached_eni = lambda eni_id: (_ for _ in ()).throw(CloudError("never attached, it says"))  # type: ignore[method-assign]
+    node.pool.set_limits(node.ec2.limits, settings=node.settings)
+    for _ in range(5):
+        node.pool.cycle()
+        node.clock.advance(120)
+    assert in_use <= set(node.ec2.enis), "an ENI with live sandboxes was deleted"
+    node.ec2.describe_attached_eni = real  # type: ignore[method-assign]
+    node.pool.cycle()
+    assert node.datastore.open_intents() == ()
+    node.assert_sound()
+
+
+def test_an_intent_for_an_eni_that_is_gone_does_not_stay_open_for_ever(node: FakeNode) -> None:
+    """Somebody deleted it: believed once it cannot be lag any more, and the pool goes on."""
+    node.add("a")
+    node.ec2.fail["attach_eni"] = [ThrottledError("slow down")]
+    node.pool.cycle()
+    (gone,) = [eni_id for eni_id in node.ec2.enis if eni_id != PRIMARY]
+    del node.ec2.enis[gone]
+    for _ in range(3):
+        node.clock.advance(61)
+        node.pool.cycle()
+    assert not node.growth.has_unsettled()
+    assert len(node.ec2.enis) == len(node.datastore.enis()) == 2
 
 
 def refuse_attach_and_delete(node: FakeNode, *, times: int) -> None:

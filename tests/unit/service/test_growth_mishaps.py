@@ -23,7 +23,6 @@ from ipamd.model.errors import (
 )
 from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.plan import PoolSettings
-from ipamd.service.demand import Outlook
 from tests.fakes.cloud import IDENTITY, INSTANCE, PRIMARY
 from tests.fakes.node import FakeNode
 from tests.unit.service.test_growth import no_eni_is_lost
@@ -294,8 +293,3 @@ def test_prefix_mode_reaches_max_pods(tmp_path: Path) -> None:
         node.pool.cycle()
         node.add(f"s{number}", deadline_s=0.5)
     assert node.datastore.counts().total == 20
-
-
-def test_an_outlook_that_names_no_time_is_final() -> None:
-    """A node that is full has no next try to wait for."""
-    assert Outlook(blocked_by="full").retry_at is None

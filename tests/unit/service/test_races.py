@@ -1,4 +1,4 @@
-"""Two threads, one sandbox; and loops in which one refusal must not cost the others."""
+"""Two threads, one sandbox; a clock set in between; and loops in which one refusal must not cost the others."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ from typing import Any
 import pytest
 
 from ipamd.model.address import AddressState
+from ipamd.model.attachment import Attachment
 from ipamd.model.errors import DatastoreError, InvariantError, WiringError
+from ipamd.model.sandbox import KernelSurvey
 from ipamd.pb import cni_pb2
+from ipamd.service.deadline import Deadline
+from ipamd.service.steps import Steps
 from tests.fakes.cloud import IDENTITY
 from tests.fakes.node import FakeNode
 
@@ -143,3 +147,38 @@ def test_host_routing_of_an_eni_that_was_forgotten_meanwhile_does_not_bring_it_b
     assert len(node.datastore.enis()) == 1
     node.enis.set_up_host(stale)
     assert len(node.datastore.enis()) == 1
+
+
+def test_a_leftover_is_not_removed_from_under_a_new_add_of_its_key(node: FakeNode) -> None:
+    """Quarantined for an hour, and then the same sandbox is added again: settling the old address leaves the new link (I2)."""
+    made = node.add("a")
+    node.crash(keep_datastore=False)
+    node.bring_up()
+    node.wiring.make_netns(made.netns)
+    survey_before = node.wiring.survey
+    node.follower.look()
+    node.clock.advance(3700)
+    renewed: list[Attachment] = []
+
+    def survey() -> KernelSurvey:
+        found = survey_before()
+        if not renewed:
+            renewed.append(node.add("a"))
+        return found
+
+    node.wiring.survey = survey  # type: ignore[method-assign]
+    node.adoption.settle_quarantine({})
+    assert renewed
+    assert node.datastore.attachment(made.key) is not None
+    assert renewed[0].host_veth in node.wiring.wired
+
+
+def test_gc_after_a_clock_step_keeps_a_young_attachment(node: FakeNode) -> None:
+    """NTP sets the clock forward an hour while a sandbox is being created: GC's list is still older than it (I2)."""
+    made = node.add("young")
+    node.clock.step_wall(3600)
+    outcome = node.collector.collect(
+        frozenset(), network_name="vpc-ipamd", deadline=Deadline.after(node.clock, 30), steps=Steps(node.clock)
+    )
+    assert outcome.freed == ()
+    assert node.datastore.attachment(made.key) is not None

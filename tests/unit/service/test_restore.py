@@ -1,4 +1,7 @@
-"""After a start: what lives is kept, what was forgotten is adopted, what nobody was promised goes."""
+"""After a start: what lives is kept, what was forgotten is adopted, what nobody was promised goes.
+
+Over 300 lines because what a start finds is one list of cases, from a crash to a lost datastore.
+"""
 
 from __future__ import annotations
 
