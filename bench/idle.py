@@ -16,7 +16,7 @@ from bench.scale import Scale
 from bench.stage import Stage
 from lab.node.node import REPOSITORY
 
-IMPORTS = "import ipamd.daemon, ipamd.bootstrap, ipamd.startup, ipamd.rpc.server, ipamd.metrics"
+IMPORTS = "import ipamd.daemon, ipamd.bootstrap, ipamd.lifecycle, ipamd.rpc.server, ipamd.metrics"
 """What the daemon imports before it serves; boto3 comes later, in the background. Floor of its memory and of its start."""
 
 

@@ -15,34 +15,34 @@ from ipamd.cloud.metadata import ImdsMetadata
 from ipamd.config import Settings
 from ipamd.datastore.open import OpenReport, current_boot_id, open_datastore
 from ipamd.datastore.spool import FileSpool
-from ipamd.facts import Facts
 from ipamd.kernel.hostnet import KernelHostNetwork
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables
 from ipamd.kernel.wiring import KernelWiring
 from ipamd.metrics import Metrics
+from ipamd.node_info import Facts
 from ipamd.ports import Datastore, Ec2, HostNetwork, Metadata, Runtime, Spool, Wiring
 from ipamd.rpc.cni import CniServicer, Services
 from ipamd.rpc.introspection import CloudView, IntrospectionServicer, Sources
 from ipamd.rpc.server import RpcServer
 from ipamd.runtime.cri import CriRuntime
-from ipamd.service.adopt import AdoptionService
-from ipamd.service.attach import AttachPolicy, AttachService
-from ipamd.service.audit import AuditService
-from ipamd.service.check import CheckService
-from ipamd.service.cooling import Cooling
+from ipamd.service.conditions import Health
+from ipamd.service.cooldown import Cooling
 from ipamd.service.demand import Demand
-from ipamd.service.detach import DetachService
-from ipamd.service.enis import EniService
-from ipamd.service.explain import ExplainService
-from ipamd.service.follow import LIST_INTERVAL_S, Follower
-from ipamd.service.gc import GcService
-from ipamd.service.growth import Growth
-from ipamd.service.health import Health
-from ipamd.service.hostaudit import HostAudit
-from ipamd.service.keylock import KeyLocks
-from ipamd.service.pool import PoolService
-from ipamd.service.restore import RestoreService
+from ipamd.service.locks import KeyLocks
+from ipamd.service.pool.enis import EniService
+from ipamd.service.pool.maintainer import PoolService
+from ipamd.service.pool.provisioner import Growth
+from ipamd.service.reconcile.host_network import HostAudit
+from ipamd.service.reconcile.quarantine import AdoptionService
+from ipamd.service.reconcile.runtime import LIST_INTERVAL_S, Follower
+from ipamd.service.reconcile.startup import RestoreService
+from ipamd.service.report.audit import AuditService
+from ipamd.service.report.explain import ExplainService
+from ipamd.service.sandbox.attach import AttachPolicy, AttachService
+from ipamd.service.sandbox.check import CheckService
+from ipamd.service.sandbox.detach import DetachService
+from ipamd.service.sandbox.gc import GcService
 
 STAGES = ("datastore", "rpc", "metadata", "ec2", "cri", "spool", "kernel", "host-routing", "serve", "conflist")
 

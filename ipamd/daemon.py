@@ -95,8 +95,8 @@ def run(settings: Settings, signals: Signals) -> int:
     lock, has_run_before = take_instance_lock(settings.daemon.run_dir)
     from ipamd import metrics
     from ipamd.bootstrap import build
-    from ipamd.service.health import Phase
-    from ipamd.startup import StartUp
+    from ipamd.lifecycle import StartUp
+    from ipamd.service.conditions import Phase
 
     app = build(settings, has_run_before=has_run_before)
     with app.health.stage("rpc") as stage:

@@ -22,9 +22,9 @@ from ipamd.datastore import schema
 from ipamd.datastore.audit import contradictions
 from ipamd.datastore.disk import Disk, refusals
 from ipamd.datastore.ledger import LEDGER_LIMIT
-from ipamd.datastore.repository import SqlDatastore
 from ipamd.datastore.rows import read_contents, time_text
 from ipamd.datastore.set_aside import set_aside
+from ipamd.datastore.store import SqlDatastore
 from ipamd.model.errors import DatastoreError, SchemaVersionError
 from ipamd.model.words import counted
 from ipamd.ports import Clock, Failpoint, no_failpoint

@@ -19,8 +19,8 @@ from typing import Concatenate, ParamSpec, TypeVar
 from ipamd.datastore import schema
 from ipamd.datastore import statements as sql
 from ipamd.datastore.disk import Disk
-from ipamd.datastore.index import IN_USE
 from ipamd.datastore.ledger import Ledger, entry
+from ipamd.datastore.memory_state import IN_USE
 from ipamd.datastore.rows import (
     Params,
     address_params,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 
-from ipamd.datastore.index import Index
+from ipamd.datastore.memory_state import Index
 from ipamd.datastore.staged import Staged
 from ipamd.model.address import Address
 from ipamd.model.attachment import Attachment

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ipamd.facts import CLOUD_NOT_ASKED
 from ipamd.model.words import counted
+from ipamd.node_info import CLOUD_NOT_ASKED
 
 STATE_COLUMNS = ("assigned", "reserved", "cooling", "quarantined", "free")
 """As in PoolCounts.__str__: one order everywhere."""

@@ -15,12 +15,12 @@ from ipamd.model.errors import IncompatibleVersionError, InvalidConfigError, Inv
 from ipamd.pb import cni_pb2, cni_pb2_grpc
 from ipamd.ports import Clock
 from ipamd.rpc import codec
-from ipamd.service.attach import AttachService
-from ipamd.service.check import CheckService
-from ipamd.service.deadline import Deadline
-from ipamd.service.detach import DetachService
-from ipamd.service.gc import GcService
-from ipamd.service.health import Health, log_text
+from ipamd.service.conditions import Health, log_text
+from ipamd.service.request import Deadline
+from ipamd.service.sandbox.attach import AttachService
+from ipamd.service.sandbox.check import CheckService
+from ipamd.service.sandbox.detach import DetachService
+from ipamd.service.sandbox.gc import GcService
 from ipamd.service.steps import Steps
 
 DEFAULT_DEADLINE_S = 60.0

@@ -19,14 +19,14 @@ from ipamd.model.sandbox import RuntimeInfo
 from ipamd.pb import introspection_pb2 as pb
 from ipamd.pb import introspection_pb2_grpc
 from ipamd.ports import Datastore, Spool
-from ipamd.service.audit import AuditService
-from ipamd.service.cooling import Cooling
+from ipamd.service.conditions import Health
+from ipamd.service.cooldown import Cooling
 from ipamd.service.demand import Demand
-from ipamd.service.explain import ExplainService
-from ipamd.service.follow import FollowerView
-from ipamd.service.health import Health
-from ipamd.service.keylock import KeyLocks
-from ipamd.service.pool import PoolService
+from ipamd.service.locks import KeyLocks
+from ipamd.service.pool.maintainer import PoolService
+from ipamd.service.reconcile.runtime import FollowerView
+from ipamd.service.report.audit import AuditService
+from ipamd.service.report.explain import ExplainService
 
 HISTORY_LIMIT_DEFAULT = 100
 HISTORY_LIMIT_MAX = 10_000

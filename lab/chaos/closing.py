@@ -17,15 +17,15 @@ from lab.lab import Lab
 
 READY_TIMEOUT_S = 60.0
 SETTLE_TIMEOUT_S = 75.0
-"""Ours: above the longest pause of the pool after an error, 60 s (ipamd/service/pool.py)."""
+"""Ours: above the longest pause of the pool after an error, 60 s (ipamd/service/pool/maintainer.py)."""
 
 UNKNOWN_ENI = "unknown to the datastore"
-"""The audit's words (ipamd/service/audit.py) for an ENI that is neither recorded nor covered by an open intent."""
+"""The audit's words (ipamd/service/report/audit.py) for an ENI that is neither recorded nor covered by an open intent."""
 
 REMOVE_TIMEOUT_S = 180.0
 ROWS_TIMEOUT_S = 15.0
 LISTS_S = 25.0
-"""Two CRI lists, 10 s apart, and some: the reaper's first evidence (ipamd/service/follow.py)."""
+"""Two CRI lists, 10 s apart, and some: the reaper's first evidence (ipamd/service/reconcile/runtime.py)."""
 
 LATER_S = 3 * 3600.0
 """How far the daemon's clock is put forward for orphans: beyond each step of a plan and the hour of a leaked namespace."""

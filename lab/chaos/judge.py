@@ -29,17 +29,17 @@ from lab.chaos.books import Life, View, Violation
 from lab.chaos.sight import Sight, Veth
 
 REPAIR_S = 45.0
-"""The host audit comes every 30 s (ipamd/service/hostaudit.py), and some for a busy machine."""
+"""The host audit comes every 30 s (ipamd/service/reconcile/host_network.py), and some for a busy machine."""
 
 WIRED_S = 3.0
 ROW_S = 30.0
-"""Two lists of 10 s (ipamd/service/follow.py), and some."""
+"""Two lists of 10 s (ipamd/service/reconcile/runtime.py), and some."""
 
 SILENT_S = 6.0
 DONE_S = 10.0
 STRAY_S = 20.0
 LOOSE_S = 180.0
-"""The pool pauses up to 60 s after errors (ipamd/service/pool.py) and deletes an ENI that it could not attach at a later try."""
+"""The pool pauses up to 60 s after errors (ipamd/service/pool/maintainer.py), and deletes an ENI it could not attach at a later try."""
 
 COOLDOWN_MARGIN_S = 1.0
 

@@ -44,7 +44,13 @@ def cloud_fault(rng: Random) -> dict[str, Any]:
 def failpoint_names() -> list[str]:
     """Every failpoint that the daemon's code declares, ascending."""
     names = set(KERNEL_FAILPOINTS)
-    for package in ("ipamd.service", "ipamd.datastore"):
+    for package in (
+        "ipamd.service",
+        "ipamd.service.sandbox",
+        "ipamd.service.pool",
+        "ipamd.service.reconcile",
+        "ipamd.datastore",
+    ):
         for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
             names.update(getattr(importlib.import_module(f"{package}.{module.name}"), "FAILPOINTS", ()))
     return sorted(names)

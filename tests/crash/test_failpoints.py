@@ -10,8 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.datastore import repository
-from ipamd.service import adopt, attach, cooling, detach, follow, growth, restore
+from ipamd.datastore import store as repository
+from ipamd.service import cooldown as cooling
+from ipamd.service.pool import provisioner as growth
+from ipamd.service.reconcile import quarantine as adopt
+from ipamd.service.reconcile import runtime as follow
+from ipamd.service.reconcile import startup as restore
+from ipamd.service.sandbox import attach, detach
 from lab.lab import Lab
 from tests.crash.scenarios import ELSEWHERE, SCENARIOS
 from tests.rig import Rig, wait_until

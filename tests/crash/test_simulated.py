@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from ipamd.model.address import AddressState
-from ipamd.service.follow import LIST_INTERVAL_S
+from ipamd.service.reconcile.runtime import LIST_INTERVAL_S
 from tests.fakes.cloud import INSTANCE
 from tests.fakes.node import FakeNode
-from tests.unit.service.test_growth_deletions import refuse_attach_and_delete
+from tests.unit.service.test_provisioner_deletions import refuse_attach_and_delete
 
 
 class KilledHere(BaseException):

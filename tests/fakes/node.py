@@ -12,22 +12,22 @@ from ipamd.model.attachment import Attachment
 from ipamd.model.ids import AttachmentKey, parse_key
 from ipamd.model.plan import PoolSettings
 from ipamd.model.request import AttachRequest, SandboxNames
-from ipamd.service.adopt import AdoptionService
-from ipamd.service.attach import AttachPolicy, AttachService
-from ipamd.service.check import CheckService
-from ipamd.service.cooling import Cooling
-from ipamd.service.deadline import Deadline
+from ipamd.service.conditions import Health, Phase
+from ipamd.service.cooldown import Cooling
 from ipamd.service.demand import Demand
-from ipamd.service.detach import DetachService
-from ipamd.service.enis import EniService
-from ipamd.service.follow import LIST_INTERVAL_S, Follower
-from ipamd.service.gc import GcService
-from ipamd.service.growth import Growth
-from ipamd.service.health import Health, Phase
-from ipamd.service.hostaudit import HostAudit
-from ipamd.service.keylock import KeyLocks
-from ipamd.service.pool import PoolService
-from ipamd.service.restore import RestoreService
+from ipamd.service.locks import KeyLocks
+from ipamd.service.pool.enis import EniService
+from ipamd.service.pool.maintainer import PoolService
+from ipamd.service.pool.provisioner import Growth
+from ipamd.service.reconcile.host_network import HostAudit
+from ipamd.service.reconcile.quarantine import AdoptionService
+from ipamd.service.reconcile.runtime import LIST_INTERVAL_S, Follower
+from ipamd.service.reconcile.startup import RestoreService
+from ipamd.service.request import Deadline
+from ipamd.service.sandbox.attach import AttachPolicy, AttachService
+from ipamd.service.sandbox.check import CheckService
+from ipamd.service.sandbox.detach import DetachService
+from ipamd.service.sandbox.gc import GcService
 from ipamd.service.steps import Steps
 from tests.fakes.clock import FakeClock
 from tests.fakes.cloud import IDENTITY, FakeEc2, FakeMetadata

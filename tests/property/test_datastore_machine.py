@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from ipamd.datastore.repository import SqlDatastore
+from ipamd.datastore.store import SqlDatastore
 from ipamd.model.address import Address, AddressEvent, AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.eni import Eni

@@ -8,7 +8,7 @@ from ipaddress import IPv4Address, IPv4Network
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipamd.datastore.index import Index
+from ipamd.datastore.memory_state import Index
 from ipamd.datastore.rows import Contents
 from ipamd.model.address import Address, AddressState
 from ipamd.model.eni import EniState

@@ -19,7 +19,7 @@ from ipamd.model.attachment import Attachment, WiringSpec
 from ipamd.model.errors import WiringError
 from tests.fakes.kernel import FakeWiring
 from tests.fakes.node import FakeNode
-from tests.stories.meanwhile import Meanwhile, queued_on, switch_off_locks
+from tests.stories.concurrent import Meanwhile, queued_on, switch_off_locks
 
 
 def play(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:

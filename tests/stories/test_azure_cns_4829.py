@@ -18,10 +18,10 @@ import pytest
 
 from ipamd.model.attachment import Attachment
 from ipamd.model.errors import InvariantError, TombstonedError
-from ipamd.service.deadline import Deadline
-from ipamd.service.detach import DetachService
+from ipamd.service.request import Deadline
+from ipamd.service.sandbox.detach import DetachService
 from tests.fakes.node import FakeNode
-from tests.stories.meanwhile import At, Meanwhile, queued_on, switch_off_locks
+from tests.stories.concurrent import At, Meanwhile, queued_on, switch_off_locks
 
 
 def nothing_is_left(node: FakeNode) -> None:

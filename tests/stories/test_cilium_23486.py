@@ -23,8 +23,8 @@ from cni_plugin import spool as plugin_spool
 from cni_plugin import vpc_cni
 from ipamd.datastore.spool import FileSpool
 from tests.fakes.node import FakeNode
-from tests.stories.meanwhile import Meanwhile
-from tests.stories.wire import PluginProcess, listening, replay
+from tests.stories.concurrent import Meanwhile
+from tests.stories.in_process import PluginProcess, listening, replay
 
 
 @pytest.fixture

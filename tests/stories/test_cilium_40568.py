@@ -18,12 +18,12 @@ from __future__ import annotations
 import pytest
 
 from ipamd.model.sandbox import HostVeth, KernelSurvey, Sandbox
-from ipamd.service.adopt import AdoptionService
-from ipamd.service.health import Phase
-from ipamd.service.upkeep import INTERVAL_S, Upkeep
+from ipamd.service.conditions import Phase
+from ipamd.service.reconcile.maintenance import INTERVAL_S, Upkeep
+from ipamd.service.reconcile.quarantine import AdoptionService
 from tests.fakes.cloud import IDENTITY
 from tests.fakes.node import FakeNode
-from tests.stories.wire import PluginProcess, ask, replay
+from tests.stories.in_process import PluginProcess, ask, replay
 
 
 def restoring(node: FakeNode) -> tuple[KernelSurvey, dict[str, Sandbox] | None]:
@@ -127,7 +127,7 @@ def test_a_del_in_the_spool_of_a_living_daemon_is_carried_out(node: FakeNode, mo
 
 def test_the_deleted_sandbox_comes_back_without_tombstones(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """A DEL that only says "not found" is forgotten, and the restore makes the row again."""
-    monkeypatch.setattr("ipamd.service.detach.DetachService._forget", lambda self, key: None)
+    monkeypatch.setattr("ipamd.service.sandbox.detach.DetachService._forget", lambda self, key: None)
     with pytest.raises(AssertionError, match="came back"):
         play(node)
 

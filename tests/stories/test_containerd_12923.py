@@ -17,8 +17,8 @@ import pytest
 
 from ipamd.model.evidence import Judgement, Verdict
 from ipamd.model.sandbox import SandboxState
-from ipamd.service import follow
-from ipamd.service.follow import RELIST_WITHOUT_EVENTS_S
+from ipamd.service.reconcile import runtime as follow
+from ipamd.service.reconcile.runtime import RELIST_WITHOUT_EVENTS_S
 from tests.fakes.node import FakeNode
 
 BOUND_S = 360

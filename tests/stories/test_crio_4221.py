@@ -22,11 +22,11 @@ import pytest
 from ipamd.failpoints import HOLD_NAME
 from ipamd.model.attachment import Attachment
 from ipamd.model.errors import DeadlineError
-from ipamd.service.deadline import Deadline
+from ipamd.service.request import Deadline
 from lab.node.errors import SandboxError
 from tests.fakes.node import FakeNode
 from tests.rig import RUN_DIR, rig, wait_until
-from tests.stories.meanwhile import At
+from tests.stories.concurrent import At
 
 RETRY_BOUND_S = 20.0
 

@@ -20,9 +20,9 @@ import pytest
 
 from ipamd.model.attachment import Attachment
 from ipamd.model.sandbox import EventKind, Sandbox, SandboxEvent
-from ipamd.service import follow
-from ipamd.service.announced import Announcements
-from ipamd.service.follow import RELIST_WITH_EVENTS_S, Follower
+from ipamd.service.reconcile import runtime as follow
+from ipamd.service.reconcile.missed_events import Announcements
+from ipamd.service.reconcile.runtime import RELIST_WITH_EVENTS_S, Follower
 from tests.fakes.node import FakeNode
 
 SUBSCRIBED = SandboxEvent("", "", EventKind.SUBSCRIBED)

@@ -18,10 +18,10 @@ import pytest
 
 from ipamd.model.address import AddressState
 from ipamd.model.errors import TombstonedError
-from ipamd.service.detach import DetachService
-from ipamd.service.follow import RELIST_WITHOUT_EVENTS_S
+from ipamd.service.reconcile.runtime import RELIST_WITHOUT_EVENTS_S
+from ipamd.service.sandbox.detach import DetachService
 from tests.fakes.node import FakeNode
-from tests.stories.wire import ask
+from tests.stories.in_process import ask
 
 DAMAGED = b'{"cniVersion": "1.0.0", "name": "vpc-ip'
 

@@ -19,9 +19,9 @@ import pytest
 
 from ipamd.model.errors import DatastoreError, IpamError, WiringError
 from ipamd.ports import UnitOfWork
-from ipamd.service.detach import DetachService
+from ipamd.service.sandbox.detach import DetachService
 from tests.fakes.node import FakeNode
-from tests.stories.wire import ask
+from tests.stories.in_process import ask
 
 
 def refusing_once(

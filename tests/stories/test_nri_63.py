@@ -16,9 +16,9 @@ from __future__ import annotations
 import pytest
 
 from ipamd.model.address import AddressState
-from ipamd.service.adopt import AdoptionService
-from ipamd.service.follow import RELIST_WITHOUT_EVENTS_S
-from ipamd.service.restore import RestoreService
+from ipamd.service.reconcile.quarantine import AdoptionService
+from ipamd.service.reconcile.runtime import RELIST_WITHOUT_EVENTS_S
+from ipamd.service.reconcile.startup import RestoreService
 from tests.fakes.node import FakeNode
 
 

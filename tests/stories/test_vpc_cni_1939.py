@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.rig import Rig, rig, wait_until
-from tests.stories.shim import plugin_that_skips
+from tests.stories.plugin_stub import plugin_that_skips
 
 pytestmark = pytest.mark.privileged
 

@@ -16,10 +16,10 @@ import pytest
 from ipamd.model.address import AddressState
 from ipamd.model.errors import CloudError
 from ipamd.model.ids import EniId
-from ipamd.service.enis import CloudComparison, EniService
+from ipamd.service.pool.enis import CloudComparison, EniService
 from tests.fakes.cloud import IDENTITY
 from tests.fakes.node import FakeNode
-from tests.stories.stale import assert_each_its_own, ec2_tells, recorded, run_sandboxes
+from tests.stories.stale_reads import assert_each_its_own, ec2_tells, recorded, run_sandboxes
 
 TEN_MINUTES_S = 600
 

@@ -18,7 +18,7 @@ import pytest
 from ipamd.model.errors import PoolEmptyError
 from ipamd.model.plan import PoolSettings, PoolSnapshot
 from tests.fakes.node import FakeNode
-from tests.stories.stale import give_the_threads_their_turn
+from tests.stories.stale_reads import give_the_threads_their_turn
 
 BOUND_S = 2.0
 

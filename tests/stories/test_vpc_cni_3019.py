@@ -20,10 +20,10 @@ import pytest
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.eni import Eni
 from ipamd.model.errors import InvariantError
-from ipamd.service.enis import CloudComparison, EniService
+from ipamd.service.pool.enis import CloudComparison, EniService
 from tests.fakes.cloud import PRIMARY
 from tests.fakes.node import FakeNode
-from tests.stories.stale import assert_each_its_own, ec2_tells, recorded, run_sandboxes
+from tests.stories.stale_reads import assert_each_its_own, ec2_tells, recorded, run_sandboxes
 
 AN_HOUR_S = 3600
 
@@ -80,6 +80,6 @@ def test_the_datastore_refuses_what_the_rule_would_let_pass(node: FakeNode, monk
     class Nothing:
         ASSIGNED = RESERVED = None
 
-    monkeypatch.setattr("ipamd.service.enis.AddressState", Nothing)
+    monkeypatch.setattr("ipamd.service.pool.enis.AddressState", Nothing)
     with pytest.raises(InvariantError, match="in use"):
         play(node)

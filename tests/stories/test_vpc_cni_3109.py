@@ -14,9 +14,9 @@ from __future__ import annotations
 import pytest
 
 from ipamd.model.evidence import Evidence, Judgement, Verdict
-from ipamd.service.follow import RELIST_WITHOUT_EVENTS_S
+from ipamd.service.reconcile.runtime import RELIST_WITHOUT_EVENTS_S
 from tests.fakes.node import FakeNode
-from tests.stories.stale import assert_each_its_own, recorded, run_sandboxes
+from tests.stories.stale_reads import assert_each_its_own, recorded, run_sandboxes
 
 BOUND_S = 360.0
 LOST = ("s0", "s1", "s2", "s3", "s4")
@@ -53,6 +53,6 @@ def test_the_dead_hold_their_addresses_without_the_verdict(node: FakeNode, monke
     def never(evidence: Evidence, *, now: object) -> Judgement:
         return Judgement(Verdict.KEEP, ("nobody judges",))
 
-    monkeypatch.setattr("ipamd.service.follow.judge", never)
+    monkeypatch.setattr("ipamd.service.reconcile.runtime.judge", never)
     with pytest.raises(AssertionError, match="the dead still hold 5"):
         play(node)

@@ -28,7 +28,7 @@ from ipamd.model.eni import MAIN_TABLE, Eni
 from ipamd.model.errors import InvariantError, PoolEmptyError
 from tests.fakes.cloud import IDENTITY, INSTANCE, PRIMARY, SUBNET
 from tests.fakes.node import FakeNode
-from tests.stories.stale import give_the_threads_their_turn, recorded
+from tests.stories.stale_reads import give_the_threads_their_turn, recorded
 
 ANSWER: dict[str, Any] = {
     "NetworkInterfaceId": PRIMARY,

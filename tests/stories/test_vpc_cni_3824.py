@@ -21,11 +21,11 @@ import pytest
 
 from ipamd.model.errors import CloudError
 from ipamd.model.plan import PoolSettings
-from ipamd.service.enis import EniService
-from ipamd.service.follow import RELIST_WITHOUT_EVENTS_S
+from ipamd.service.pool.enis import EniService
+from ipamd.service.reconcile.runtime import RELIST_WITHOUT_EVENTS_S
 from tests.fakes.cloud import PRIMARY
 from tests.fakes.node import FakeNode
-from tests.stories.stale import assert_each_its_own, ec2_tells, recorded, run_sandboxes
+from tests.stories.stale_reads import assert_each_its_own, ec2_tells, recorded, run_sandboxes
 
 HOURS = 46
 

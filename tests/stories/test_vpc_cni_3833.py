@@ -20,7 +20,7 @@ import pytest
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.errors import KernelDumpError
 from ipamd.model.ids import EniId, MacAddress
-from ipamd.service.growth import Growth
+from ipamd.service.pool.provisioner import Growth
 from tests.fakes.cloud import INSTANCE, SUBNET
 from tests.fakes.node import FakeNode
 

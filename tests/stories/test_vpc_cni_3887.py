@@ -13,10 +13,10 @@ from __future__ import annotations
 import pytest
 
 from ipamd.model.cloud import DescribedEni, InstanceIdentity
-from ipamd.service.enis import CloudComparison, EniService
+from ipamd.service.pool.enis import CloudComparison, EniService
 from tests.fakes.cloud import PRIMARY
 from tests.fakes.node import FakeNode
-from tests.stories.stale import ec2_tells, run_sandboxes
+from tests.stories.stale_reads import ec2_tells, run_sandboxes
 
 
 def play(node: FakeNode) -> None:

@@ -19,7 +19,7 @@ import pytest
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.errors import CloudError
 from ipamd.model.ids import EniId
-from ipamd.service.growth import Growth
+from ipamd.service.pool.provisioner import Growth
 from tests.fakes.cloud import INSTANCE
 from tests.fakes.node import FakeNode
 

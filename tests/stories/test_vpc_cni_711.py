@@ -22,12 +22,12 @@ import pytest
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.request import SandboxNames
 from ipamd.model.sandbox import KernelSurvey, SandboxState
-from ipamd.service import attach, detach
-from ipamd.service.deadline import Deadline
+from ipamd.service.request import Deadline
+from ipamd.service.sandbox import attach, detach
 from ipamd.service.steps import Steps
 from tests.fakes.kernel import FakeWiring
 from tests.fakes.node import COOLDOWN_S, FakeNode
-from tests.stories.stale import assert_each_its_own, recorded, run_sandboxes
+from tests.stories.stale_reads import assert_each_its_own, recorded, run_sandboxes
 
 
 def play(node: FakeNode) -> None:

@@ -16,9 +16,9 @@ from dataclasses import replace
 import pytest
 
 from ipamd.model.ids import parse_key
-from ipamd.service.adopt import AdoptionService
+from ipamd.service.reconcile.quarantine import AdoptionService
 from tests.fakes.node import COOLDOWN_S, FakeNode
-from tests.stories.stale import run_sandboxes
+from tests.stories.stale_reads import run_sandboxes
 
 BOUND_S = COOLDOWN_S + 1
 NAMES = [f"sandbox-{number}" for number in range(6)]

@@ -17,9 +17,9 @@ from datetime import timedelta
 import pytest
 
 from ipamd.model.sandbox import Sandbox
-from ipamd.service import gc
-from ipamd.service.deadline import Deadline
-from ipamd.service.follow import Follower
+from ipamd.service.reconcile.runtime import Follower
+from ipamd.service.request import Deadline
+from ipamd.service.sandbox import gc
 from ipamd.service.steps import Steps
 from tests.fakes.node import FakeNode
 from tests.fakes.runtime import FakeRuntime

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.datastore.repository import SqlDatastore
+from ipamd.datastore.store import SqlDatastore
 from tests.unit.datastore.support import FakeClock, fill, open_at
 
 

@@ -9,7 +9,7 @@ from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
 from ipamd.datastore.open import OpenedDatastore, open_datastore
-from ipamd.datastore.repository import SqlDatastore
+from ipamd.datastore.store import SqlDatastore
 from ipamd.model.address import Address
 from ipamd.model.attachment import Attachment, NetnsIdentity, veth_name
 from ipamd.model.eni import Eni, EniState

@@ -12,7 +12,7 @@ from ipaddress import IPv4Network
 
 import pytest
 
-from ipamd.datastore.repository import SqlDatastore
+from ipamd.datastore.store import SqlDatastore
 from ipamd.model.address import AddressEvent, AddressState
 from ipamd.model.eni import EniState
 from ipamd.model.errors import (

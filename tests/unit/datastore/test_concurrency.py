@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
-from ipamd.datastore.repository import SqlDatastore
+from ipamd.datastore.store import SqlDatastore
 from ipamd.model.address import AddressEvent, AddressState
 from ipamd.model.errors import PoolEmptyError
 from tests.unit.datastore.support import START, a_key, an_attachment, attach, fill, open_at

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.datastore.repository import SqlDatastore
+from ipamd.datastore.store import SqlDatastore
 from tests.unit.datastore.support import START, a_key, an_eni, attach
 
 ATTACHED = (a_key(1), a_key(2))

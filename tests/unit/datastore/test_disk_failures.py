@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.datastore.repository import SqlDatastore
+from ipamd.datastore.store import SqlDatastore
 from ipamd.model.address import AddressState
 from ipamd.model.errors import DatastoreError, InvariantError
 from ipamd.model.ledger import LedgerEvent

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from ipamd import __version__
-from ipamd.facts import CLOUD_NOT_ASKED
 from ipamd.ipamctl import main as ipamctl
 from ipamd.ipamctl import render
 from ipamd.model.plan import PoolCounts
 from ipamd.model.words import counted
+from ipamd.node_info import CLOUD_NOT_ASKED
 
 NOTE = "settings of this process's environment, not asked of the daemon"
 

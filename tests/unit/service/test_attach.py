@@ -18,8 +18,8 @@ from ipamd.model.errors import (
     TombstonedError,
     WiringError,
 )
-from ipamd.service.deadline import Deadline
-from ipamd.service.health import Phase
+from ipamd.service.conditions import Phase
+from ipamd.service.request import Deadline
 from ipamd.service.steps import Steps
 from tests.fakes.node import FakeNode
 

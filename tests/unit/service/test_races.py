@@ -13,7 +13,7 @@ from ipamd.model.attachment import Attachment
 from ipamd.model.errors import DatastoreError, InvariantError, WiringError
 from ipamd.model.sandbox import KernelSurvey
 from ipamd.pb import cni_pb2
-from ipamd.service.deadline import Deadline
+from ipamd.service.request import Deadline
 from ipamd.service.steps import Steps
 from tests.fakes.cloud import IDENTITY
 from tests.fakes.node import FakeNode

@@ -13,8 +13,8 @@ import pytest
 
 from ipamd.model.attachment import Attachment
 from ipamd.model.errors import DeadlineError, TombstonedError
-from ipamd.service.deadline import Deadline
-from ipamd.service.follow import LIST_INTERVAL_S
+from ipamd.service.reconcile.runtime import LIST_INTERVAL_S
+from ipamd.service.request import Deadline
 from ipamd.service.steps import Steps
 from tests.fakes.node import FakeNode
 from tests.rig import wait_until

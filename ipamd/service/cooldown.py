@@ -1,0 +1,236 @@
+"""From DEL to free again: delete the dying link, let the address cool, hand it back (I4, I8).
+
+Deleting a link costs 16-20 ms of kernel waiting whoever waits for it, so that DEL only marks it; this thread deletes all marked
+links at once. Ages are measured on the monotonic clock, so that a stepped wall clock neither frees an address early nor keeps it
+for ever. The end is recorded on that clock too, which runs on while no daemon does: it belongs to the machine's boot, as the
+datastore does.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from ipaddress import IPv4Address
+
+from ipamd.model.address import AddressEvent, AddressState
+from ipamd.model.errors import DatastoreError, IpamError
+from ipamd.ports import Clock, Datastore, Failpoint, Wiring, no_failpoint
+from ipamd.service.conditions import Health, log_text
+from ipamd.service.demand import Demand
+
+SWEEP_REST_S = 0.05
+"""Rest before a sweep, so that DELs that come together cost one. Ours, measured: it spares other requests the kernel's lock."""
+
+SWEEP_RETRY_S = 1.0
+"""Pause after the kernel refused to delete dying links. Ours: I4 asks for a second."""
+
+FAILPOINTS = ("cooling.swept", "cooling.cooled")
+
+log = logging.getLogger(__name__)
+
+
+class Cooling:
+    """Owns the dying links and the cooling addresses of this process."""
+
+    def __init__(
+        self,
+        *,
+        datastore: Datastore,
+        wiring: Wiring,
+        demand: Demand,
+        health: Health,
+        clock: Clock,
+        period_s: float,
+        failpoint: Failpoint = no_failpoint,
+    ) -> None:
+        self._datastore = datastore
+        self._wiring = wiring
+        self._demand = demand
+        self._health = health
+        self._clock = clock
+        self._period_s = period_s
+        self._failpoint = failpoint
+        self._changed = threading.Condition()
+        self._dying: dict[str, IPv4Address | None] = {}
+        self._due: dict[IPv4Address, float] = {}
+        self._unmarked: set[str] = set()
+        self._aborts: dict[IPv4Address, str] = {}
+        self._stopping = False
+
+    def until(self, now: datetime) -> datetime:
+        """When an address that begins to cool at `now` will have cooled, for the record."""
+        return now + timedelta(seconds=self._period_s)
+
+    def began(self, address: IPv4Address, *, dying_veth: str | None) -> None:
+        """An address began to cool; its link, if any, waits to be deleted."""
+        with self._changed:
+            self._due[address] = self._clock.monotonic() + self._period_s
+            if dying_veth is not None:
+                self._dying[dying_veth] = address
+            self._changed.notify()
+
+    def abort(self, address: IPv4Address, *, reason: str, dying_veth: str | None, is_marked: bool = True) -> None:
+        """Take a reservation back after a failed ADD: the address begins to cool.
+
+        A link that could not even be marked is removed by name, again and again until the kernel lets it go.
+        If the disk refuses (full, say) the address stays reserved and is tried again every second: nothing is lost, and the
+        error of the ADD itself is what its caller hears.
+        """
+        if dying_veth is not None:
+            with self._changed:
+                self._dying[dying_veth] = address
+                if not is_marked:
+                    self._unmarked.add(dying_veth)
+        try:
+            self._write_abort(address, reason)
+        except DatastoreError as error:
+            self._health.record_error(f"abort of {address}", error)
+            log.error("address %s stays reserved until the datastore takes writes again: %s", address, log_text(error))
+            with self._changed:
+                self._aborts[address] = reason
+                self._changed.notify()
+
+    def resume(self, dying_veths: Iterable[tuple[str, IPv4Address | None]]) -> None:
+        """After a restart: take up the cooling addresses of the datastore and the dying links of the kernel."""
+        monotonic = self._clock.monotonic()
+        with self._changed:
+            for row in self._datastore.addresses():
+                if row.state is AddressState.COOLING and row.address not in self._due:
+                    left = self._period_s if row.cooled_at_s is None else row.cooled_at_s - monotonic
+                    self._due[row.address] = monotonic + min(max(left, 0.0), self._period_s)
+            self._dying.update(dying_veths)
+            self._changed.notify()
+
+    def dying_count(self) -> int:
+        """Links marked and not yet deleted."""
+        with self._changed:
+            return len(self._dying)
+
+    def next_due_s(self) -> float | None:
+        """Seconds until the next address has cooled; None if none is cooling."""
+        with self._changed:
+            return self._left_s()
+
+    def run(self) -> None:
+        """Thread body: sweep as soon as a link is marked, free an address as soon as it has cooled; until `stop`."""
+        pause = 0.0
+        while self._sleep(pause):
+            try:
+                self.work()
+                pause = 0.0
+            except Exception as error:  # noqa: BLE001  # top of a loop: it must outlive any one failure
+                self._health.record_error("cooling", error)
+                log.warning("cooling goes on after an error: %s", log_text(error))
+                pause = SWEEP_RETRY_S
+
+    def stop(self) -> None:
+        """End `run`."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+
+    def work(self) -> None:
+        """Do once all there is to do; what one step cannot do holds no other step up. Raises: the last error."""
+        error: IpamError | None = None
+        for step in (self.sweep, self._retry_aborts, self.release_cooled):
+            try:
+                step()
+            except IpamError as refused:
+                error = refused
+        if error is not None:
+            raise error
+
+    def sweep(self) -> int:
+        """Delete every link that was marked before the call; returns how many."""
+        with self._changed:
+            batch = dict(self._dying)
+            unmarked = batch.keys() & self._unmarked
+        for veth in sorted(unmarked):
+            self._wiring.remove_leftover(host_veth=veth, address=batch[veth])
+            with self._changed:
+                self._unmarked.discard(veth)
+        if batch:
+            self._wiring.sweep()
+            self._failpoint("cooling.swept")
+            with self._changed:
+                for veth in batch:
+                    self._dying.pop(veth, None)
+        return len(batch)
+
+    def release_cooled(self) -> int:
+        """Free every address whose time has come and whose link is gone; returns how many.
+
+        Raises: the last DatastoreError, after every address was tried; what was not freed stays due.
+        """
+        now = self._clock.monotonic()
+        with self._changed:
+            dying = set(self._dying.values())
+            due = [(address, at) for address, at in self._due.items() if at <= now and address not in dying]
+        freed, error = 0, None
+        try:
+            for address, due_at in due:
+                try:
+                    freed += self._free(address)
+                except DatastoreError as refused:
+                    error = refused
+                    continue
+                with self._changed:
+                    # It may have been given, released and begun to cool anew since we looked: that time stands.
+                    if self._due.get(address) == due_at:
+                        del self._due[address]
+        finally:
+            if freed:
+                self._demand.announce_supply()
+                self._demand.poke()
+        if error is not None:
+            raise error
+        return freed
+
+    def _write_abort(self, address: IPv4Address, reason: str) -> None:
+        now = self._clock.now()
+        with self._datastore.transaction() as uow:
+            uow.abort(address, now=now, cooling_until=self.until(now), reason=reason)
+        self.began(address, dying_veth=None)
+
+    def _retry_aborts(self) -> None:
+        with self._changed:
+            waiting = dict(self._aborts)
+        error: DatastoreError | None = None
+        for address, reason in waiting.items():
+            try:
+                self._write_abort(address, reason)
+            except DatastoreError as refused:
+                error = refused
+                continue
+            with self._changed:
+                del self._aborts[address]
+        if error is not None:
+            raise error
+
+    def _free(self, address: IPv4Address) -> int:
+        row = self._datastore.address(address)
+        if row is None or row.state is not AddressState.COOLING:
+            return 0  # it was adopted, quarantined or removed meanwhile
+        with self._datastore.transaction() as uow:
+            uow.change(address, AddressEvent.COOLED, now=self._clock.now(), reason="cooldown over and link gone")
+        self._failpoint("cooling.cooled")
+        return 1
+
+    def _sleep(self, pause_s: float) -> bool:
+        """Wait for work; False to stop."""
+        with self._changed:
+            if pause_s:
+                self._changed.wait(pause_s)
+            elif self._dying and not self._stopping:
+                self._changed.wait_for(lambda: self._stopping, timeout=SWEEP_REST_S)
+            elif not self._aborts and not self._stopping:
+                left = self._left_s()
+                if left is None or left > 0:
+                    self._changed.wait(left)
+            return not self._stopping
+
+    def _left_s(self) -> float | None:
+        """Seconds until the next address has cooled; the condition is held."""
+        return max(min(self._due.values()) - self._clock.monotonic(), 0.0) if self._due else None

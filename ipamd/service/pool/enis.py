@@ -1,0 +1,281 @@
+"""Bring what EC2 says about our ENIs into the datastore, and each ENI into the host's routing (I6, I7).
+
+A complete Describe is believed for which addresses are on which ENI, and for nothing else: an address that EC2 no longer shows
+is forgotten only while no sandbox has it; one that a sandbox has is kept and reported (I2).
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field, replace
+from ipaddress import IPv4Address, IPv4Network
+
+from ipamd.model.address import Address, AddressEvent, AddressState
+from ipamd.model.cloud import DescribedEni, InstanceIdentity
+from ipamd.model.eni import Eni, EniState
+from ipamd.model.errors import IpamError
+from ipamd.model.ids import EniId, MacAddress
+from ipamd.model.ledger import LedgerEvent
+from ipamd.model.words import counted
+from ipamd.ports import Clock, Datastore, Ec2, HostNetwork, UnitOfWork, Wiring
+from ipamd.service.conditions import Health, log_text
+from ipamd.service.cooldown import Cooling
+from ipamd.service.demand import Demand
+
+INSTANCE_TAG = "node.k8s.amazonaws.com/instance_id"
+NO_MANAGE_TAG = "node.k8s.amazonaws.com/no_manage"
+"""Names of the incumbent's tags. Source: upstream_reference 2.13, 1.3."""
+
+FOREIGN_INTERFACE_TYPES = frozenset({"efa-only", "trunk", "branch"})
+"""Attached, and not for sandboxes. Source: upstream_reference 1.3."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class CloudComparison:
+    """What comparing EC2 with the datastore changed, for the stage's sentence."""
+
+    eni_count: int = 0
+    added_count: int = 0
+    removed_count: int = 0
+    kept: list[str] = field(default_factory=list)
+
+    def keep(self, sentence: str) -> None:
+        """Tell what was left as it is, once."""
+        if sentence not in self.kept:
+            self.kept.append(sentence)
+
+    def __str__(self) -> str:
+        text = f"{counted(self.eni_count, 'ENI')}, {counted(self.added_count, 'address')} added, {self.removed_count} forgotten"
+        return f"{text}; kept: {'; '.join(self.kept)}" if self.kept else text
+
+
+class EniService:
+    """ENIs of this instance."""
+
+    def __init__(
+        self,
+        *,
+        datastore: Datastore,
+        ec2: Ec2,
+        hostnet: HostNetwork,
+        wiring: Wiring,
+        cooling: Cooling,
+        is_datastore_lost: bool,
+        demand: Demand,
+        health: Health,
+        clock: Clock,
+    ) -> None:
+        self._datastore = datastore
+        self._ec2 = ec2
+        self._hostnet = hostnet
+        self._wiring = wiring
+        self._cooling = cooling
+        self._is_datastore_lost = is_datastore_lost
+        self._demand = demand
+        self._health = health
+        self._clock = clock
+
+    def compare_with_ec2(self, identity: InstanceIdentity) -> CloudComparison:
+        """Describe this instance's ENIs (one call) and bring the datastore in line.
+
+        Raises: CloudError if EC2 did not answer; then nothing has changed (I11).
+        """
+        described = self._ec2.describe_enis(identity.instance_id)
+        attached = [eni for eni in described if eni.attachment_status == "attached"]
+        outcome = CloudComparison(eni_count=len(attached))
+        # What went is forgotten on all ENIs before anything is added to one: an address may have moved from ENI to ENI.
+        self._forget_absent({eni.eni_id for eni in described}, outcome)
+        for eni in attached:
+            self._forget_gone(eni, outcome)
+        for eni in attached:
+            subnet = self._subnet_cidr(eni, identity)
+            self.record(self._to_eni(eni, identity, subnet), eni, outcome, may_be_warm=self._is_datastore_lost)
+        self._is_datastore_lost = False
+        self._cooling.resume(())
+        if outcome.added_count:
+            self._demand.announce_supply()
+        return outcome
+
+    def record(self, eni: Eni, described: DescribedEni, outcome: CloudComparison, *, may_be_warm: bool = False) -> None:
+        """Store one ENI as EC2 described it: new addresses become free, vanished unassigned ones are forgotten.
+
+        `may_be_warm`: new to us, but perhaps given and released before our datastore was lost; then they cool first (I8).
+        """
+        known = {row.eni_id: row for row in self._datastore.enis()}.get(eni.eni_id)
+        if known is not None:
+            eni = replace(eni, host_ready=known.host_ready, created_by_us=known.created_by_us or eni.created_by_us)
+        self._forget_gone(described, outcome)
+        wired = self._wired_addresses() if eni.managed else frozenset()
+        with self._datastore.transaction() as uow:
+            uow.put_eni(eni)
+            if eni.managed:
+                self._admit(uow, eni.eni_id, described.secondary_addresses, described.prefixes, wired, outcome, may_be_warm)
+
+    def add_addresses(self, eni_id: EniId, addresses: frozenset[IPv4Address], prefixes: frozenset[IPv4Network]) -> list[str]:
+        """EC2 answered our allocation with these: they are free now.
+
+        Returns: one sentence per address that is recorded on another ENI, and was left there.
+        """
+        wired, outcome = self._wired_addresses(), CloudComparison()
+        with self._datastore.transaction() as uow:
+            self._admit(uow, eni_id, addresses, prefixes, wired, outcome)
+        self._demand.announce_supply()
+        return outcome.kept
+
+    def _forget_gone(self, described: DescribedEni, outcome: CloudComparison) -> None:
+        """Forget the addresses of an ENI that EC2 shows on it no more, but for those that are in use (I2)."""
+        known = self._datastore.eni(described.eni_id)
+        if known is None or not known.managed:
+            return
+        on_eni = _addresses_on(described)
+        gone = [row for row in self._datastore.addresses() if row.eni_id == known.eni_id and row.address not in on_eni]
+        unused = [row.address for row in gone if not _is_in_use(row)]
+        if unused:
+            with self._datastore.transaction() as uow:
+                uow.remove_addresses(unused, reason="EC2 shows it on this ENI no more", now=self._clock.now())
+        outcome.removed_count += len(unused)
+        for row in gone:
+            if _is_in_use(row):
+                outcome.keep(f"{row.address} is in use and EC2 shows it on {known.eni_id} no more")
+
+    def _wired_addresses(self) -> frozenset[IPv4Address]:
+        """Addresses that the kernel has wired to a sandbox, whoever knows of it. Raises: KernelDumpError."""
+        survey = self._wiring.survey()
+        return frozenset(survey.routes) | {veth.address for veth in survey.veths if veth.address and not veth.is_dying}
+
+    def _admit(
+        self,
+        uow: UnitOfWork,
+        eni_id: EniId,
+        addresses: frozenset[IPv4Address],
+        prefixes: frozenset[IPv4Network],
+        wired: frozenset[IPv4Address],
+        outcome: CloudComparison,
+        may_be_warm: bool = False,
+    ) -> None:
+        """Add addresses that EC2 confirmed. One that is new to us and wired already is quarantined at once: after a lost
+        datastore a live sandbox may have it (I1, I2); adoption or its disappearance settles it."""
+        now = self._clock.now()
+        batches: list[tuple[IPv4Network | None, list[IPv4Address]]] = [(None, sorted(addresses))]
+        batches += [(prefix, list(prefix)) for prefix in sorted(prefixes)]
+        for prefix, batch in batches:
+            rows = [self._datastore.address(address) for address in batch]
+            elsewhere = {row.address: row.eni_id for row in rows if row is not None and row.eni_id != eni_id}
+            for address, other_id in elsewhere.items():
+                outcome.keep(f"{address} is on {eni_id} for EC2, and stays recorded on {other_id}")
+            fresh = [address for address, row in zip(batch, rows, strict=True) if row is None]
+            batch = [address for address in batch if address not in elsewhere]
+            outcome.added_count += len(fresh)
+            cooling_until = self._cooling.until(now) if may_be_warm else None
+            uow.add_addresses(eni_id, batch, prefix=prefix, now=now, cooling_until=cooling_until)
+            for address in fresh:
+                if address in wired:
+                    uow.change(address, AddressEvent.DISAGREE, now=now, reason="wired in the kernel, unknown to the datastore")
+
+    def await_link(self, mac: MacAddress) -> None:
+        """Wait for an attaching ENI's link, bounded: the kernel tells sooner than a Describe would, and EC2 is asked once."""
+        try:
+            self._hostnet.await_link(mac)
+        except IpamError as error:
+            log.info("EC2 is asked instead: %s", log_text(error))
+
+    def set_up_hosts(self) -> list[str]:
+        """Make host routing for every attached ENI so; only then are its addresses assignable (I7).
+
+        Returns: one sentence per ENI that could not be set up; the others are not held back by it.
+        """
+        problems = []
+        for eni in self._datastore.enis():
+            if not (eni.managed and eni.state is EniState.ATTACHED):
+                continue
+            try:
+                self.set_up_host(eni)
+            except IpamError as error:
+                self._health.record_error(f"host routing of {eni.eni_id}", error)
+                problems.append(f"{eni.eni_id}: {log_text(error)}")
+        return problems
+
+    def set_up_host(self, eni: Eni) -> None:
+        """Make host routing for one ENI so. Raises: WiringError; then its addresses stay unassignable."""
+        if not eni.is_primary:
+            try:
+                self._hostnet.setup_eni(eni)
+            except IpamError:
+                self._mark(eni.eni_id, host_ready=False)
+                raise
+        if self._mark(eni.eni_id, host_ready=True):
+            self._demand.announce_supply()
+
+    def _mark(self, eni_id: EniId, *, host_ready: bool) -> bool:
+        """Change this one fact of what is known of an ENI now: setting up took long, and it may have been forgotten meanwhile."""
+        known = self._datastore.eni(eni_id)
+        if known is None or known.host_ready == host_ready:
+            return False
+        with self._datastore.transaction() as uow:
+            known = self._datastore.eni(eni_id)  # units of work are serialised: this is what it stays until the end of ours
+            if known is not None:
+                uow.put_eni(replace(known, host_ready=host_ready))
+        return True
+
+    def _subnet_cidr(self, eni: DescribedEni, identity: InstanceIdentity) -> IPv4Network:
+        return identity.subnet_cidr if eni.subnet_id == identity.subnet_id else self._ec2.subnet_cidr(eni.subnet_id)
+
+    def _to_eni(self, described: DescribedEni, identity: InstanceIdentity, subnet: IPv4Network) -> Eni:
+        is_primary = described.eni_id == identity.primary_eni_id
+        return Eni(
+            eni_id=described.eni_id,
+            mac=described.mac,
+            device_index=described.device_index,
+            network_card=described.network_card,
+            subnet_id=described.subnet_id,
+            subnet_cidr=subnet,
+            primary_address=described.primary_address,
+            is_primary=is_primary,
+            state=EniState.ATTACHED,
+            created_by_us=described.tags.get(INSTANCE_TAG) == identity.instance_id and not is_primary,
+            managed=is_managed(described, is_primary=is_primary, instance_id=identity.instance_id),
+        )
+
+    def _forget_absent(self, present: set[EniId], outcome: CloudComparison) -> None:
+        for eni in self._datastore.enis():
+            if eni.eni_id in present:
+                continue
+            with self._datastore.transaction() as uow:  # from here on it gives no address (I7)
+                uow.put_eni(replace(eni, state=EniState.DETACHING))
+            rows = [row for row in self._datastore.addresses() if row.eni_id == eni.eni_id]
+            unused = [row.address for row in rows if not _is_in_use(row)]
+            if len(unused) < len(rows):
+                outcome.keep(f"{eni.eni_id} has sandboxes and is attached no more")
+                outcome.removed_count += len(unused)
+                with self._datastore.transaction() as uow:
+                    uow.remove_addresses(unused, reason="EC2 shows its ENI attached no more", now=self._clock.now())
+                    uow.note(LedgerEvent.KEPT, now=self._clock.now(), eni_id=eni.eni_id, detail="not attached any more; in use")
+                continue
+            try:
+                self._hostnet.teardown_eni(eni)
+            except IpamError as error:
+                log.warning("routing of absent ENI %s stays behind: %s", eni.eni_id, log_text(error))
+            with self._datastore.transaction() as uow:
+                uow.remove_eni(eni.eni_id, reason="EC2 shows it attached no more")
+            outcome.removed_count += len(rows)
+
+
+def _is_in_use(row: Address) -> bool:
+    return row.state in (AddressState.ASSIGNED, AddressState.RESERVED)
+
+
+def _addresses_on(described: DescribedEni) -> set[IPv4Address]:
+    return set(described.secondary_addresses) | {a for prefix in described.prefixes for a in prefix}
+
+
+def is_managed(described: DescribedEni, *, is_primary: bool, instance_id: str) -> bool:
+    """Whether an attached ENI's addresses are for sandboxes. Source: upstream_reference 2.11, "Unmanaged rule"."""
+    if is_primary:
+        return True
+    if described.interface_type in FOREIGN_INTERFACE_TYPES or described.network_card > 0:
+        return False
+    if NO_MANAGE_TAG in described.tags:
+        return described.tags[NO_MANAGE_TAG] != "true"
+    return described.tags.get(INSTANCE_TAG, instance_id) == instance_id

@@ -1,0 +1,80 @@
+"""The book of intents: what is about to be asked of EC2, written before the call and closed after its answer is stored (I9).
+
+A crash or a lost answer leaves an intent open; it is settled before anything new is asked. The token in it makes a replay
+idempotent, and is on disk before EC2 has seen it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from ipamd.model.errors import CloudError
+from ipamd.model.ledger import Intent, IntentKind
+from ipamd.ports import Clock, Datastore, Failpoint
+from ipamd.service.conditions import log_text
+
+GONE_AFTER_S = 60.0
+"""Age of an intent from which EC2's NotFound of its ENI is believed; before, it is the lag of Describe behind Create. Ours: twice
+the time that the adapter looks again (cloud/ec2.py, FRESH_S), which a restart forgets."""
+
+OPENED_AT = "opened_at_monotonic_s"
+"""Fact in an intent's payload: when it was opened on the monotonic clock, which runs on across restarts and is not stepped."""
+
+
+def new_token() -> str:
+    """Make a token that no other request has. EC2 takes up to 64 characters."""
+    return str(uuid.uuid4())
+
+
+class IntentBook:
+    """Opens, marks and closes intents; every change is a transaction of its own."""
+
+    def __init__(
+        self, *, datastore: Datastore, clock: Clock, failpoint: Failpoint, new_token: Callable[[], str] = new_token
+    ) -> None:
+        self._datastore = datastore
+        self._clock = clock
+        self._failpoint = failpoint
+        self._new_token = new_token
+
+    def all_open(self) -> tuple[Intent, ...]:
+        """Intents whose outcome at EC2 is not known, oldest first."""
+        return self._datastore.open_intents()
+
+    def is_open(self, intent: Intent) -> bool:
+        """Whether an intent is still unsettled."""
+        return any(one.intent_id == intent.intent_id for one in self.all_open())
+
+    def open(self, kind: IntentKind, payload: Mapping[str, str]) -> Intent:
+        """Write down what is about to be asked; on disk when this returns."""
+        token = self._new_token()
+        payload = {**payload, OPENED_AT: repr(self._clock.monotonic())}
+        intent = Intent(token, kind, self._clock.now(), payload, client_token=token)
+        with self._datastore.transaction() as uow:
+            uow.open_intent(intent)
+        self._failpoint("growth.intent-opened")
+        return intent
+
+    def mark(self, intent: Intent, **learnt: str) -> Intent:
+        """Add what was learnt on the way; returns the intent as it stands now."""
+        intent = replace(intent, payload={**intent.payload, **learnt})
+        with self._datastore.transaction() as uow:
+            uow.update_intent(intent)
+        return intent
+
+    def close(self, intent: Intent, outcome: str) -> None:
+        """Settle an intent."""
+        with self._datastore.transaction() as uow:
+            uow.close_intent(intent.intent_id, now=self._clock.now(), outcome=outcome)
+        self._failpoint("growth.intent-closed")
+
+    def close_if_refused(self, intent: Intent, error: CloudError) -> None:
+        """A typed refusal changed nothing at EC2; any other failure leaves the outcome open."""
+        if type(error) is not CloudError:
+            self.close(intent, f"refused: {log_text(error)}")
+
+    def is_too_new_to_be_gone(self, intent: Intent) -> bool:
+        """Whether NotFound may be nothing but EC2's eventual consistency: silence, not evidence (I9, I11)."""
+        return self._clock.monotonic() - float(intent.payload[OPENED_AT]) < GONE_AFTER_S

@@ -1,0 +1,103 @@
+"""Hold the runtime's event stream open, and turn every event into "look again".
+
+The stream is opened before the first list that counts, opened again whenever it breaks, and asked for again now and then where
+the runtime has none: it may be upgraded under us. An event is believed for nothing else (design 4).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from ipamd.model.errors import EventsUnsupportedError, IpamError
+from ipamd.model.sandbox import EventKind
+from ipamd.ports import Clock, Runtime
+from ipamd.service.conditions import Health, log_text
+from ipamd.service.reconcile.missed_events import Announcements
+
+RESUBSCRIBE_FIRST_S = 0.5
+RESUBSCRIBE_MAX_S = 10.0
+"""Doubling pause before a stream that broke is opened again; a list that succeeds after one that failed ends it early, a stream
+that lasted RESUBSCRIBE_MAX_S starts over. Ours: containerd restarts in a tenth of a second, and a stream that dies at once, every
+time, costs two calls in ten seconds."""
+
+UNSUPPORTED_RETRY_S = 300.0
+"""Pause before a runtime without events is asked for them again. Ours: an upgrade in place is noticed within five minutes."""
+
+log = logging.getLogger(__name__)
+
+
+class EventStream:
+    """One subscription at a time. `wake` is called for every event, after it was noted."""
+
+    def __init__(self, *, runtime: Runtime, health: Health, clock: Clock, wake: Callable[[], None]) -> None:
+        self.announcements = Announcements(clock)
+        self._runtime = runtime
+        self._health = health
+        self._wake = wake
+        self._stopped = threading.Event()
+        self._retry = threading.Event()
+        self._outcome = threading.Event()
+        self._said = ""
+        self._clock = clock
+        self._opened_at = 0.0
+
+    def run(self) -> None:
+        """Thread body: subscribe again and again, until `stop`."""
+        pause_s = RESUBSCRIBE_FIRST_S
+        while not self._stopped.is_set():
+            self._retry.clear()
+            next_s = pause_s * 2
+            try:
+                self._follow()
+            except EventsUnsupportedError as error:
+                next_s = pause_s = UNSUPPORTED_RETRY_S
+                self._say(f"no events: {log_text(error)}")
+            except IpamError as error:
+                self._say(f"the event stream is not open: {log_text(error)}")
+            except Exception as error:  # noqa: BLE001  # top of a loop: it must outlive any one failure
+                self._health.record_error("events", error)
+                self._say(f"the event stream is opened again after an error: {log_text(error)}")
+            if self.announcements.is_open:
+                if self._clock.monotonic() - self._opened_at >= RESUBSCRIBE_MAX_S:
+                    pause_s, next_s = RESUBSCRIBE_FIRST_S, RESUBSCRIBE_FIRST_S * 2
+                self.announcements.broke()
+                self._wake()  # what broke the stream may have changed the list
+            self._outcome.set()
+            if not self._stopped.is_set():
+                self._retry.wait(pause_s)
+            pause_s = min(next_s, RESUBSCRIBE_MAX_S)
+
+    def stop(self) -> None:
+        """End `run`."""
+        self._stopped.set()
+        self._runtime.cancel_events()
+        self._retry.set()
+        self._outcome.set()
+
+    def runtime_is_back(self) -> None:
+        """A list succeeded after one that failed: subscribe again now."""
+        self._retry.set()
+
+    def wait_for_outcome(self, timeout_s: float) -> bool:
+        """Wait until the first subscription is open or refused, bounded; whether it is known now."""
+        return self._outcome.wait(timeout_s)
+
+    def _follow(self) -> None:
+        for event in self._runtime.events():
+            if self._stopped.is_set():
+                return
+            if event.kind is EventKind.SUBSCRIBED:
+                self._opened_at = self._clock.monotonic()
+                self.announcements.opened()
+                self._say("the event stream is open")
+            else:
+                self.announcements.heard(event)
+            self._wake()
+            self._outcome.set()  # after the wake: the first list answers both
+
+    def _say(self, sentence: str) -> None:
+        if sentence != self._said and not self._stopped.is_set():
+            self._said = sentence
+            log.info("container runtime: %s", sentence)

@@ -1,0 +1,79 @@
+"""Small chores on a clock: the spool, the datastore's file, old tombstones.
+
+A plugin spools a DEL also when we were too slow to answer, so that the spool is looked at while we serve (I3). A datastore
+file that was deleted under us can promise nothing any more: the process ends, and its successor rebuilds the rows from kernel and
+runtime.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+
+from ipamd.ports import Clock, Datastore, Spool
+from ipamd.service.conditions import Health, log_text
+
+INTERVAL_S = 5.0
+"""Ours: one directory listing and one stat; a stalled daemon's DELs wait no longer than this once it answers again."""
+
+TOMBSTONE_AGE = timedelta(hours=1)
+"""How long a late ADD is refused after its DEL. Ours: kubelet gives RunPodSandbox 4 minutes, and sandbox IDs are never reused."""
+
+TOMBSTONE_INTERVAL_S = 600.0
+
+log = logging.getLogger(__name__)
+
+
+class Upkeep:
+    """Does the chores."""
+
+    def __init__(
+        self,
+        *,
+        datastore: Datastore,
+        spool: Spool,
+        health: Health,
+        clock: Clock,
+        replay: Callable[[], None],
+        end: Callable[[str], None],
+    ) -> None:
+        """Take `replay`, which carries out what is spooled, and `end`, which ends the process for a reason."""
+        self._datastore = datastore
+        self._spool = spool
+        self._health = health
+        self._clock = clock
+        self._replay = replay
+        self._end = end
+        self._stopped = threading.Event()
+        self._tombstones_at = clock.monotonic()
+
+    def run(self) -> None:
+        """Thread body: one round per interval, until `stop`."""
+        while not self._stopped.wait(INTERVAL_S):
+            try:
+                self.round()
+            except Exception as error:  # noqa: BLE001  # top of a loop: it must outlive any one failure
+                self._health.record_error("upkeep", error)
+                log.warning("upkeep goes on after an error: %s", log_text(error))
+
+    def stop(self) -> None:
+        """End `run`."""
+        self._stopped.set()
+
+    def round(self) -> None:
+        """Do every chore that is due. Raises: the first error; the next round tries again."""
+        lost = self._datastore.file_problem()
+        if lost:
+            log.error("%s: ending, so that the next start rebuilds the datastore from kernel and runtime", lost)
+            self._end(lost)
+            return
+        if self._spool.pending_count():
+            self._replay()
+        if self._clock.monotonic() - self._tombstones_at >= TOMBSTONE_INTERVAL_S:
+            self._tombstones_at = self._clock.monotonic()
+            with self._datastore.transaction() as uow:
+                count = uow.drop_tombstones(before=self._clock.now() - TOMBSTONE_AGE)
+            if count:
+                log.info("%d tombstones older than %s dropped", count, TOMBSTONE_AGE)

@@ -1,0 +1,195 @@
+"""Sandboxes that are wired and not recorded: take them in where kernel and runtime agree, hold their address back until then.
+
+A quarantined address is settled by what the witnesses say later: the runtime lists its sandbox (adopted), or the wiring is gone
+(free again), or the sandbox has been absent long enough to be a leftover (removed, then free). Never by a guess (design 4).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+
+from ipamd.model.address import Address, AddressState
+from ipamd.model.attachment import Attachment, NetnsIdentity, Origin, Wired, WiringSpec, sandbox_mac
+from ipamd.model.cniresult import build_result
+from ipamd.model.errors import BusyError, InvariantError, IpamError
+from ipamd.model.evidence import REAP_LEAKED_NETNS_AGE, REAP_MIN_ABSENT_LISTS
+from ipamd.model.sandbox import HostVeth, KernelSurvey, Sandbox
+from ipamd.ports import Clock, Datastore, Failpoint, Wiring, no_failpoint
+from ipamd.service.conditions import log_text
+from ipamd.service.cooldown import Cooling
+from ipamd.service.locks import KeyLocks
+from ipamd.service.request import Deadline
+
+SETTLE_WAIT_S = 1.0
+"""How long settling waits for an operation on the same sandbox; the next look comes anyway. Ours."""
+
+FAILPOINTS = ("adopt.adopted", "adopt.leftover-removed", "adopt.settled")
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Absence:
+    last_counted: float
+    list_count: int
+
+
+class AdoptionService:
+    """Adopts sandboxes and settles quarantined addresses."""
+
+    def __init__(
+        self,
+        *,
+        datastore: Datastore,
+        wiring: Wiring,
+        clock: Clock,
+        cooling: Cooling,
+        locks: KeyLocks,
+        mtu: int,
+        list_interval_s: float,
+        failpoint: Failpoint = no_failpoint,
+    ) -> None:
+        self._failpoint = failpoint
+        self._cooling = cooling
+        self._locks = locks
+        self._datastore = datastore
+        self._wiring = wiring
+        self._clock = clock
+        self._mtu = mtu
+        self._list_interval_s = list_interval_s
+        self._absences: dict[IPv4Address, _Absence] = {}
+
+    def adopt(self, veth: HostVeth, sandbox: Sandbox, survey: KernelSurvey) -> str:
+        """Record a wired sandbox that the runtime lists.
+
+        Returns: an empty string, or in one sentence why it must not be adopted.
+        """
+        if veth.key is None or veth.address is None:
+            return "the veth carries no identity"
+        row = self._datastore.address(veth.address)
+        if row is None:
+            return "the address is on no ENI of this node"
+        device = survey.routes.get(veth.address)
+        others = [
+            other for other in survey.veths if other.address == veth.address and other.name != veth.name and not other.is_dying
+        ]
+        if device != veth.name and (device is not None or others):
+            return "alias and route disagree"  # a route that is missing says nothing (I11): the host audit puts it back
+        if row.owner is not None:
+            return f"recorded for {row.owner}"
+        if self._datastore.attachment(veth.key) is not None:
+            return "the sandbox is recorded with another address"
+        try:
+            with self._datastore.transaction() as uow:
+                uow.adopt(self._attachment(veth, row, sandbox))
+        except InvariantError:
+            if not self._datastore.is_tombstoned(veth.key):
+                raise
+            return "its DEL was done"
+        self._failpoint("adopt.adopted")
+        log.info("adopted sandbox %s with %s: kernel and runtime agree", veth.key, veth.address)
+        return ""
+
+    def settle_unclaimed(self, claimed: Collection[IPv4Address]) -> int:
+        """Let the quarantined addresses that no wiring claims any more cool; returns how many."""
+        settled = [row for row in self._quarantined() if row.address not in claimed]
+        for row in settled:
+            self._settle(row, "its wiring is gone")
+        return len(settled)
+
+    def settle_gone(self) -> int:
+        """Let the quarantined addresses whose wiring is gone cool, without the runtime; returns how many.
+
+        Raises: KernelDumpError.
+        """
+        if not self._quarantined():
+            return 0
+        survey = self._wiring.survey()
+        wired = {veth.address for veth in survey.veths if veth.address is not None}
+        return self.settle_unclaimed(wired | set(survey.routes))
+
+    def settle_quarantine(self, listed: Mapping[str, Sandbox]) -> None:
+        """Look at every quarantined address again, with a complete list of the runtime at hand."""
+        rows = self._quarantined()
+        if not rows:
+            self._absences.clear()
+            return
+        try:
+            survey = self._wiring.survey()
+        except IpamError as error:
+            log.info("quarantine is looked at later: %s", log_text(error))
+            return
+        claims = {veth.address: veth for veth in survey.veths if not veth.is_dying and veth.address is not None}
+        for row in rows:
+            self._settle_one(row, claims.get(row.address), survey, listed)
+
+    def _settle_one(self, row: Address, veth: HostVeth | None, survey: KernelSurvey, listed: Mapping[str, Sandbox]) -> None:
+        if veth is None or veth.key is None:
+            if row.address not in survey.routes:
+                self._settle(row, "its wiring is gone")
+            return
+        sandbox = listed.get(veth.key.container_id)
+        if sandbox is not None:
+            self._absences.pop(row.address, None)  # absences count when they are successive
+            refusal = self.adopt(veth, sandbox, survey)
+            if refusal:
+                log.warning("address %s stays quarantined: %s", row.address, refusal)
+            return
+        if self._is_long_absent(row):
+            try:
+                with self._locks.hold(veth.key, "SETTLE", Deadline.after(self._clock, SETTLE_WAIT_S)):
+                    # The link's name comes from the key: if the sandbox was added again meanwhile, it is the new one's (I2).
+                    is_added = self._datastore.attachment(veth.key) is not None
+                    self._wiring.remove_leftover(host_veth=None if is_added else veth.name, address=row.address)
+            except BusyError as error:
+                log.info("address %s is settled later: %s", row.address, log_text(error))
+                return
+            self._failpoint("adopt.leftover-removed")
+            self._settle(row, f"sandbox {veth.key} is absent from the runtime: its wiring was removed")
+
+    def _is_long_absent(self, row: Address) -> bool:
+        """Two lists without it, and the hour that a leaked namespace has: its veth is there, so its namespace is (design 4)."""
+        now = self._clock.monotonic()
+        absence = self._absences.setdefault(row.address, _Absence(now, 1))
+        if now - absence.last_counted >= self._list_interval_s:
+            absence.last_counted, absence.list_count = now, absence.list_count + 1
+        return absence.list_count >= REAP_MIN_ABSENT_LISTS and self._clock.now() - row.since >= REAP_LEAKED_NETNS_AGE
+
+    def _settle(self, row: Address, reason: str) -> None:
+        self._absences.pop(row.address, None)
+        now = self._clock.now()
+        with self._datastore.transaction() as uow:
+            uow.settle(row.address, now=now, cooling_until=self._cooling.until(now), reason=reason)
+        self._failpoint("adopt.settled")
+        self._cooling.began(row.address, dying_veth=None)
+
+    def _quarantined(self) -> list[Address]:
+        return [row for row in self._datastore.addresses() if row.state is AddressState.QUARANTINED]
+
+    def _attachment(self, veth: HostVeth, row: Address, sandbox: Sandbox) -> Attachment:
+        """Rebuild a record from the kernel's copy. The netns path is not known; MACs are derived as at ADD."""
+        if veth.key is None:
+            raise ValueError("a veth without identity cannot be recorded")
+        eni = next(eni for eni in self._datastore.enis() if eni.eni_id == row.eni_id)
+        unknown = NetnsIdentity(0, 0)
+        macs = Wired(sandbox_mac(veth.key, side="host"), sandbox_mac(veth.key, side="sandbox"), unknown)
+        spec = WiringSpec(veth.key, row.address, eni.route_table, veth.name, "", self._mtu)
+        return Attachment(
+            key=veth.key,
+            address=row.address,
+            eni_id=row.eni_id,
+            route_table=eni.route_table,
+            host_veth=veth.name,
+            netns="",
+            netns_identity=unknown,
+            fingerprint="",
+            result=build_result(spec, macs),
+            created_at=self._clock.now(),
+            origin=Origin.ADOPT,
+            pod_namespace=sandbox.pod_namespace,
+            pod_name=sandbox.pod_name,
+            pod_uid=sandbox.pod_uid,
+        )

@@ -1,0 +1,246 @@
+"""Bring datastore, kernel and runtime together after a start: keep what lives, adopt what was forgotten, remove what nobody was
+promised (design 4, 6).
+
+What a wired sandbox without a row means depends on the datastore: if it is intact, an ADD died before it promised anything, and
+the wiring goes before its address becomes assignable; if it was lost, the kernel's alias is the second copy of the identity, and
+where the runtime agrees the row is made again. Where witnesses disagree or are silent the address is quarantined, never guessed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address
+
+from ipamd.model.address import AddressEvent, AddressState
+from ipamd.model.errors import InvalidRequestError, IpamError, RuntimeUnreachableError
+from ipamd.model.ledger import LedgerEvent
+from ipamd.model.sandbox import HostVeth, KernelSurvey, Sandbox
+from ipamd.model.words import counted
+from ipamd.ports import Clock, Datastore, Failpoint, Runtime, Spool, Wiring, no_failpoint
+from ipamd.service.conditions import log_text
+from ipamd.service.cooldown import Cooling
+from ipamd.service.reconcile.quarantine import AdoptionService
+
+FAILPOINTS = ("restore.replayed", "restore.entry-done", "restore.leftover-removed", "restore.veth-settled")
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class RestoreOutcome:
+    """What restoring did; printed as the stage's sentence."""
+
+    replayed_count: int = 0
+    kept_count: int = 0
+    adopted_count: int = 0
+    removed_count: int = 0
+    dying_count: int = 0
+    missing_count: int = 0
+    duplicates: list[str] = field(default_factory=list)
+    quarantined: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        text = (
+            f"{counted(self.kept_count, 'sandbox')} kept, {self.adopted_count} adopted, "
+            f"{counted(self.removed_count, 'leftover')} removed, "
+            f"{self.dying_count} dying links swept"
+        )
+        if self.missing_count:
+            text += f", {self.missing_count} recorded without their veth (the follower judges them)"
+        if self.quarantined:
+            text += f"; quarantined: {'; '.join(self.quarantined)}"
+        return text
+
+
+class RestoreService:
+    """One restore. Runs in one thread, before ADD is served; DEL may run beside it."""
+
+    def __init__(
+        self,
+        *,
+        datastore: Datastore,
+        wiring: Wiring,
+        cooling: Cooling,
+        spool: Spool,
+        runtime: Runtime | None,
+        adoption: AdoptionService,
+        clock: Clock,
+        is_datastore_intact: bool,
+        failpoint: Failpoint = no_failpoint,
+    ) -> None:
+        self._datastore = datastore
+        self._wiring = wiring
+        self._cooling = cooling
+        self._spool = spool
+        self._runtime = runtime
+        self._clock = clock
+        self._adoption = adoption
+        self._is_datastore_intact = is_datastore_intact
+        self._failpoint = failpoint
+
+    def replay_spool(self, delete: Callable[[bytes], None]) -> int:
+        """Carry out every DEL that the plugin left while we were away (I3). The socket must be listening already.
+
+        Args:
+            delete: carries out one serialised request; an InvalidRequestError sets the entry aside.
+        Returns: how many were carried out. Raises: the first error of an entry that should be tried again, after all others
+            have had their turn.
+        """
+        count = 0
+        first_error: IpamError | None = None
+        with self._spool.replay() as entries:
+            for entry in entries:
+                try:
+                    delete(entry.request)
+                    self._failpoint("restore.replayed")
+                except InvalidRequestError as error:
+                    entry.set_aside(log_text(error))
+                    log.error("spooled DEL %s is damaged and was set aside: %s", entry.name, log_text(error))
+                except IpamError as error:  # it is no fault of the entry's: whatever it is, the DEL is still to be done (I3)
+                    first_error = first_error or error
+                else:
+                    entry.done()
+                    self._failpoint("restore.entry-done")
+                    count += 1
+        if first_error is not None:
+            raise first_error
+        return count
+
+    def listed_sandboxes(self) -> dict[str, Sandbox] | None:
+        """All sandboxes by ID, or None when the runtime does not say."""
+        if self._runtime is None:
+            return None
+        try:
+            return {sandbox.container_id: sandbox for sandbox in self._runtime.sandboxes()}
+        except RuntimeUnreachableError:
+            return None
+
+    def reconcile_kernel(self, survey: KernelSurvey, listed: dict[str, Sandbox] | None) -> RestoreOutcome:
+        """Settle every veth, route and rule of ours against the datastore.
+
+        Args:
+            survey: one uninterrupted look, taken after the datastore was opened.
+            listed: sandboxes by container ID, or None if the runtime is silent.
+        Raises: WiringError, DatastoreError.
+        """
+        outcome = RestoreOutcome()
+        dying = [(veth.name, veth.address) for veth in survey.veths if veth.is_dying]
+        self._cooling.resume(dying)
+        outcome.dying_count = len(dying)
+        if dying:
+            self._cooling.sweep()
+        outcome.duplicates = duplicates(survey)
+        claimed: set[IPv4Address] = set()
+        for veth in survey.veths:
+            if not veth.is_dying:
+                self._settle_veth(veth, survey, listed, claimed, outcome)
+                self._failpoint("restore.veth-settled")
+        wired = {veth.name for veth in survey.veths if not veth.is_dying}
+        outcome.missing_count = sum(a.host_veth not in wired for a in self._datastore.attachments())
+        self._remove_stray_routes(survey, claimed, outcome)
+        self._adoption.settle_unclaimed(claimed)
+        if listed is not None or self._is_datastore_intact or self._runtime is None:
+            with self._datastore.transaction() as uow:
+                uow.mark_restored(now=self._clock.now(), detail=str(outcome))
+        return outcome
+
+    def _settle_veth(
+        self,
+        veth: HostVeth,
+        survey: KernelSurvey,
+        listed: dict[str, Sandbox] | None,
+        claimed: set[IPv4Address],
+        outcome: RestoreOutcome,
+    ) -> None:
+        if veth.key is None or veth.address is None:
+            # Named like ours without our alias: the incumbent's, perhaps. Not ours to touch.
+            log.warning("host veth %s carries no identity of ours and is left alone", veth.name)
+            claimed.update(address for address, device in survey.routes.items() if device == veth.name)
+            return
+        known = self._datastore.attachment(veth.key)
+        if known is not None and known.address == veth.address:
+            outcome.kept_count += 1
+            claimed.add(veth.address)
+        elif known is not None:
+            claimed.add(veth.address)
+            self._quarantine(veth, f"the datastore says {known.address}, the kernel {veth.address}", outcome)
+        elif self._datastore.is_tombstoned(veth.key):
+            self._remove(veth, "its DEL was done", outcome)
+        elif listed is not None and veth.key.container_id in listed:
+            claimed.add(veth.address)
+            self._adopt(veth, listed[veth.key.container_id], survey, claimed, outcome)
+        elif self._is_datastore_intact and not self._is_in_doubt(veth.address):
+            # Every promise is a row, and no row is lost: this ADD died before it promised anything, whatever the runtime says.
+            self._remove(veth, "no ADD was promised for it", outcome)
+        elif listed is None:
+            claimed.add(veth.address)
+            self._quarantine(veth, "the runtime is silent", outcome)
+        else:
+            claimed.add(veth.address)
+            self._quarantine(veth, "wired, but the runtime does not list its sandbox", outcome)
+
+    def _is_in_doubt(self, address: IPv4Address) -> bool:
+        """An earlier restore, after a loss, could not tell whose the address is: its promise may be without a row."""
+        row = self._datastore.address(address)
+        return row is not None and row.state is AddressState.QUARANTINED
+
+    def _adopt(
+        self,
+        veth: HostVeth,
+        sandbox: Sandbox,
+        survey: KernelSurvey,
+        claimed: set[IPv4Address],
+        outcome: RestoreOutcome,
+    ) -> None:
+        refusal = self._adoption.adopt(veth, sandbox, survey)
+        if not refusal:
+            outcome.adopted_count += 1
+        elif veth.key is not None and veth.address is not None and self._datastore.is_tombstoned(veth.key):
+            claimed.discard(veth.address)  # its DEL came while we looked
+            self._remove(veth, "its DEL was done", outcome)
+        else:
+            self._quarantine(veth, refusal, outcome)
+
+    def _quarantine(self, veth: HostVeth, why: str, outcome: RestoreOutcome) -> None:
+        outcome.quarantined.append(f"{veth.address} of {veth.key}: {why}")
+        row = self._datastore.address(veth.address) if veth.address else None
+        if row is None or row.state in (AddressState.ASSIGNED, AddressState.QUARANTINED):
+            return
+        with self._datastore.transaction() as uow:
+            uow.change(row.address, AddressEvent.DISAGREE, now=self._clock.now(), reason=f"{veth.key}: {why}")
+
+    def _remove(self, veth: HostVeth, why: str, outcome: RestoreOutcome) -> None:
+        self._wiring.remove_leftover(host_veth=veth.name, address=veth.address)
+        self._failpoint("restore.leftover-removed")
+        with self._datastore.transaction() as uow:
+            uow.note(
+                LedgerEvent.REPAIRED,
+                now=self._clock.now(),
+                address=veth.address,
+                key=veth.key,
+                detail=f"wiring {veth.name} removed at start: {why}",
+            )
+        outcome.removed_count += 1
+
+    def _remove_stray_routes(self, survey: KernelSurvey, claimed: set[IPv4Address], outcome: RestoreOutcome) -> None:
+        """Routes and rules of our addresses that no veth and no attachment accounts for."""
+        owned = {attachment.address for attachment in self._datastore.attachments()} | claimed
+        known = {row.address for row in self._datastore.addresses()}
+        strays = (set(survey.to_rules) | set(survey.from_rules)) & known - owned
+        for address in sorted(strays):
+            self._wiring.remove_leftover(host_veth=None, address=address)
+            outcome.removed_count += 1
+
+
+def duplicates(survey: KernelSurvey) -> list[str]:
+    """Name every address that more than one live veth carries, one sentence each (I1).
+
+    Such an address is given to nobody: it stays with the sandbox that is recorded, or quarantined until only one is left.
+    """
+    carriers: dict[IPv4Address, list[str]] = {}
+    for veth in survey.veths:
+        if veth.address is not None and not veth.is_dying:
+            carriers.setdefault(veth.address, []).append(f"{veth.name} ({veth.key})")
+    return [f"{address} is wired to {' and to '.join(names)}" for address, names in sorted(carriers.items()) if len(names) > 1]

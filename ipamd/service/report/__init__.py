@@ -1,0 +1,1 @@
+"""Say what is known and what differs. Reads only."""

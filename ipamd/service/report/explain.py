@@ -1,0 +1,128 @@
+"""Why is this address where it is? State, owner, what each witness says, and the verdict with its reasons (I14)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from ipaddress import AddressValueError, IPv4Address
+
+from ipamd.model.address import Address, AddressState
+from ipamd.model.attachment import Attachment
+from ipamd.model.errors import InvalidRequestError, IpamError
+from ipamd.model.evidence import Evidence, Verdict, judge
+from ipamd.model.ledger import LedgerEntry
+from ipamd.ports import Clock, Datastore, Wiring
+from ipamd.service.conditions import log_text
+from ipamd.service.locks import KeyLocks
+from ipamd.service.reconcile.runtime import Follower
+
+HISTORY_LIMIT = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Sentences in order, and what the ledger has."""
+
+    subject: str
+    sentences: tuple[str, ...]
+    history: tuple[LedgerEntry, ...]
+
+
+class ExplainService:
+    """Explains one address or sandbox."""
+
+    def __init__(
+        self,
+        *,
+        datastore: Datastore,
+        wiring: Wiring,
+        follower: Follower | None,
+        locks: KeyLocks,
+        clock: Clock,
+    ) -> None:
+        self._datastore = datastore
+        self._wiring = wiring
+        self._follower = follower
+        self._locks = locks
+        self._clock = clock
+
+    def explain(self, subject: str) -> Explanation:
+        """Explain an address, or a sandbox by its container ID or the unique beginning of it.
+
+        Raises: InvalidRequestError if nothing, or more than one sandbox, is meant.
+        """
+        if not subject:
+            raise InvalidRequestError("explain what? give an address or a container ID")
+        try:
+            sentences = self._explain_address(IPv4Address(subject))
+        except AddressValueError:
+            sentences = self._explain_sandbox(subject)
+        history = self._datastore.history(subject, limit=HISTORY_LIMIT)
+        if not sentences and not history:
+            raise InvalidRequestError(f"{subject} is not known", details="no address, sandbox or ledger entry has that name")
+        return Explanation(subject, tuple(sentences or ["not known any more; its history follows"]), history)
+
+    def _explain_address(self, address: IPv4Address) -> list[str]:
+        row = self._datastore.address(address)
+        if row is None:
+            primary = next((eni for eni in self._datastore.enis() if eni.primary_address == address), None)
+            return [f"{address} is the primary address of {primary.eni_id}: never given to a sandbox (I6)"] if primary else []
+        sentences = [f"{address} is {row.state} since {row.since.isoformat()} on {row.eni_id}"]
+        if row.prefix is not None:
+            sentences.append(f"it is part of the delegated prefix {row.prefix}")
+        if row.reason:
+            sentences.append(f"because: {row.reason}")
+        sentences += self._what_next(row)
+        owner = self._datastore.attachment(row.owner) if row.owner else None
+        return sentences + (self._explain_attachment(owner) if owner else [])
+
+    def _what_next(self, row: Address) -> list[str]:
+        if row.state is AddressState.COOLING and row.cooling_until is not None:
+            left = (row.cooling_until - self._clock.now()).total_seconds()
+            return [f"it is free again in {max(left, 0):.0f} s, once its link is gone (I4, I8)"]
+        if row.state is AddressState.QUARANTINED:
+            return ["it is given to nobody until runtime and kernel agree on it; every complete CRI list looks at it again"]
+        eni = next((eni for eni in self._datastore.enis() if eni.eni_id == row.eni_id), None)
+        if row.state is AddressState.FREE and eni is not None and not eni.host_ready:
+            return [f"it is not assignable: host routing of {eni.eni_id} is not in place (I7)"]
+        return []
+
+    def _explain_sandbox(self, beginning: str) -> list[str]:
+        found = [a for a in self._datastore.attachments() if a.key.container_id.startswith(beginning)]
+        if len({attachment.key.container_id for attachment in found}) > 1:
+            raise InvalidRequestError(f"{beginning} is the beginning of {len(found)} sandboxes", details="give more of it")
+        return [sentence for attachment in found for sentence in self._explain_attachment(attachment)]
+
+    def _explain_attachment(self, attachment: Attachment) -> list[str]:
+        name = f" ({attachment.sandbox_name})" if attachment.sandbox_name else ""
+        sentences = [
+            f"sandbox {attachment.key}{name} has {attachment.address} since {attachment.created_at.isoformat()} "
+            f"(by {attachment.origin})",
+            f"host veth {attachment.host_veth}, netns {attachment.netns or 'not known'}, ENI {attachment.eni_id}, "
+            f"route table {attachment.route_table}",
+        ]
+        sentences += [
+            f"{held.operation} has been at work on it for {held.age_s:.1f} s, {held.waiting_count} wait behind"
+            for held in self._locks.held()
+            if held.key == attachment.key
+        ]
+        if self._follower is None:
+            return [*sentences, "CRI is off: it is kept until its DEL"]
+        evidence = self._follower.present_evidence(attachment)
+        sentences.append(_witnesses(evidence))
+        judgement = judge(evidence, now=self._clock.now())
+        verb = {Verdict.KEEP: "kept", Verdict.REAP: "to be reaped", Verdict.UNWIRE_THEN_REAP: "to be unwired and reaped"}
+        sentences.append(f"without a DEL it is {verb[judgement.verdict]}: {'; '.join(judgement.reasons)}")
+        try:
+            survey = self._wiring.survey()
+        except IpamError as error:
+            return [*sentences, f"the kernel could not be read: {log_text(error)}"]
+        if survey.routes.get(attachment.address) != attachment.host_veth:
+            sentences.append(f"its route leads to {survey.routes.get(attachment.address, 'nothing')}, not to its veth")
+        return sentences
+
+
+def _witnesses(evidence: Evidence) -> str:
+    return (
+        f"witnesses: runtime {evidence.runtime} ({evidence.absent_list_count} lists without it), "
+        f"netns {evidence.netns}, host veth {evidence.host_veth}"
+    )

@@ -1,0 +1,1 @@
+"""What the container runtime asks of us: ADD, DEL, CHECK and GC of one sandbox."""

@@ -1,0 +1,255 @@
+"""Give a sandbox an address and wire it: all or nothing, whatever fails and whoever leaves (I1, I4, I5).
+
+Order of effects: reserve in memory, wire in the kernel, one transaction, reply. Before the transaction nothing was promised, and
+after any failure the wiring is undone and the address cools. No EC2 call is made here (I12): an empty pool wakes the pool loop.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from ipamd.model.address import Address
+from ipamd.model.attachment import Attachment, NetnsIdentity, Wired, WiringSpec, veth_name
+from ipamd.model.cniresult import build_result
+from ipamd.model.eni import Eni
+from ipamd.model.errors import (
+    AttachmentConflictError,
+    BusyError,
+    IpamError,
+    NetnsError,
+    PoolEmptyError,
+    TombstonedError,
+    WiringError,
+)
+from ipamd.model.ids import AttachmentKey
+from ipamd.model.request import AttachRequest, fingerprint
+from ipamd.ports import Clock, Datastore, Failpoint, Wiring, no_failpoint
+from ipamd.service.conditions import Health, log_text
+from ipamd.service.cooldown import Cooling
+from ipamd.service.demand import Demand
+from ipamd.service.locks import KeyLocks
+from ipamd.service.request import Deadline
+from ipamd.service.steps import Steps
+
+POOL_WAIT_MARGIN_S = 1.0
+"""Of the caller's deadline kept for saying no in time and for undoing. Ours: an unwire takes about 20 ms, a reply 1 ms."""
+
+FAILPOINTS = ("attach.reserved", "attach.wired", "attach.committed", "attach.unwired")
+"""Between every two effects of an ADD; the datastore and the kernel have their own."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class AttachPolicy:
+    """What wiring needs from settings. `waiting_limit`: ADDs that may be at work at once, so that DEL always finds a thread.
+    `prefix_delegation` is only for advice."""
+
+    veth_prefix: str
+    mtu: int
+    waiting_limit: int
+    prefix_delegation: bool = False
+
+
+class AttachService:
+    """ADD. `replayed_count`: requests that came again and got the stored answer; `pool_empty_count`: refused for want of one."""
+
+    def __init__(
+        self,
+        *,
+        datastore: Datastore,
+        wiring: Wiring,
+        cooling: Cooling,
+        demand: Demand,
+        health: Health,
+        locks: KeyLocks,
+        clock: Clock,
+        policy: AttachPolicy,
+        failpoint: Failpoint = no_failpoint,
+    ) -> None:
+        self._datastore = datastore
+        self._wiring = wiring
+        self._cooling = cooling
+        self._demand = demand
+        self._health = health
+        self._locks = locks
+        self._clock = clock
+        self._policy = policy
+        self._failpoint = failpoint
+        self.replayed_count = 0
+        self.pool_empty_count = 0
+        self._places = threading.BoundedSemaphore(policy.waiting_limit)
+
+    def attach_sandbox(self, request: AttachRequest, *, deadline: Deadline, steps: Steps) -> Attachment:
+        """Attach one interface of one sandbox.
+
+        Returns: the attachment; for a repeated request the stored one, at once (design 5).
+        Raises: NotServingError, BusyError, TombstonedError, AttachmentConflictError, NetnsError, PoolEmptyError, WiringError,
+            DeadlineError, DatastoreError. After any of them nothing of this request remains.
+        """
+        self._health.require_add_service()
+        if not self._places.acquire(blocking=False):
+            raise BusyError(
+                f"{self._policy.waiting_limit} ADDs are at work already", details="retry: threads are kept free for DEL"
+            )
+        with ExitStack() as stack:
+            stack.callback(self._places.release)
+            with steps.step("lock"):
+                stack.enter_context(self._locks.hold(request.key, "ADD", deadline))
+            return self._attach_locked(request, deadline, steps)
+
+    def _attach_locked(self, request: AttachRequest, deadline: Deadline, steps: Steps) -> Attachment:
+        key = request.key
+        if self._datastore.is_tombstoned(key):
+            raise TombstonedError(
+                f"sandbox {key} was deleted", details="an ADD after its DEL is refused; the runtime makes a new sandbox instead"
+            )
+        with steps.step("netns"):
+            identity = self._wiring.identify_netns(request.netns)
+        known = self._datastore.attachment(key)
+        if known is not None:
+            return self._replay(known, request, identity)
+        with steps.step("reserve"):
+            reserved = self._reserve(key, deadline)
+        self._failpoint("attach.reserved")
+        try:
+            spec = self._spec(request, reserved)
+        except BaseException:
+            self._cooling.abort(reserved.address, reason="no ENI for the address", dying_veth=None)
+            raise
+        try:
+            with steps.step("wire"):
+                wired = self._wire(spec, identity, deadline)
+            self._failpoint("attach.wired")
+            with steps.step("commit"):
+                attachment = self._attachment(request, spec, reserved, wired)
+                deadline.check(f"attaching sandbox {key}")
+                with self._datastore.transaction() as uow:
+                    uow.confirm(attachment)
+        except BaseException as error:
+            self._roll_back(spec, reserved, reason=log_text(error))
+            raise
+        self._failpoint("attach.committed")
+        self._demand.poke()
+        return attachment
+
+    def _replay(self, known: Attachment, request: AttachRequest, identity: NetnsIdentity) -> Attachment:
+        if known.fingerprint == fingerprint(request, identity):
+            self.replayed_count += 1
+            return known
+        raise AttachmentConflictError(
+            f"sandbox {known.key} is attached already, with address {known.address}",
+            details=f"by another request (netns {known.netns}, this one {request.netns}); DEL it first",
+        )
+
+    def _reserve(self, key: AttachmentKey, deadline: Deadline) -> Address:
+        """Take a free address, waiting for the pool loop as long as it has hope and the caller has time."""
+        try:
+            return self._datastore.reserve(key, now=self._clock.now())
+        except PoolEmptyError:
+            generation = self._demand.join()
+        try:
+            while True:
+                supply, outlook = self._demand.supply_count(), self._demand.outlook()
+                try:
+                    return self._datastore.reserve(key, now=self._clock.now())
+                except PoolEmptyError as empty:
+                    deadline.check(f"waiting for an address for sandbox {key}")
+                    left = deadline.remaining_s() - POOL_WAIT_MARGIN_S
+                    cooled_s = self._cooling.next_due_s()
+                    cools_in_time = cooled_s is not None and cooled_s < left
+                    retries_in_time = outlook.retry_at is not None and outlook.retry_at - self._clock.monotonic() < left
+                    is_blocked = outlook.generation >= generation and outlook.blocked_by
+                    is_hopeless = is_blocked and not (cools_in_time or retries_in_time)
+                    if left <= 0 or is_hopeless:
+                        raise self._refusal(key, empty, outlook.blocked_by, cooled_s) from None
+                self._demand.wait(seen_supply=supply, seen_outlook=outlook, timeout_s=min(left, 1.0))
+        finally:
+            self._demand.leave()
+
+    def _refusal(self, key: AttachmentKey, empty: PoolEmptyError, blocked: str, cooled_s: float | None) -> PoolEmptyError:
+        self.pool_empty_count += 1
+        cause = blocked or self._demand.outlook().sentence
+        if cooled_s is not None:
+            step = f"an address has cooled in {cooled_s:.0f} s: retry then"
+        elif blocked:
+            larger = "a larger instance type"
+            if not self._policy.prefix_delegation:
+                larger = f"ENABLE_PREFIX_DELEGATION=true (16 addresses a slot) or {larger} for new nodes"
+            step = f"remove pods from this node, raise MAX_ENI or MAX_PODS if set, or use {larger}"
+        else:
+            step = "retry; `ipamctl status` shows the pool loop"
+        return PoolEmptyError(
+            f"no address for sandbox {key}", details=f"cause: {cause}; {self._datastore.counts()}; next: {step}"
+        ).with_traceback(empty.__traceback__)
+
+    def _spec(self, request: AttachRequest, reserved: Address) -> WiringSpec:
+        return WiringSpec(
+            key=request.key,
+            address=reserved.address,
+            route_table=self._eni(reserved).route_table,
+            host_veth=veth_name(request.key, prefix=self._policy.veth_prefix),
+            netns=request.netns,
+            mtu=self._policy.mtu,
+        )
+
+    def _eni(self, reserved: Address) -> Eni:
+        eni = self._datastore.eni(reserved.eni_id)
+        if eni is not None:
+            return eni
+        raise WiringError(f"ENI {reserved.eni_id} of address {reserved.address} is not known any more", details="retry")
+
+    def _wire(self, spec: WiringSpec, identity: NetnsIdentity, deadline: Deadline) -> Wired:
+        deadline.check(f"wiring sandbox {spec.key}")
+        wired = self._wiring.wire(spec)
+        if wired.netns_identity != identity:
+            raise NetnsError(
+                f"netns {spec.netns} of sandbox {spec.key} was replaced while it was wired", details="the sandbox is gone; retry"
+            )
+        return wired
+
+    def _attachment(self, request: AttachRequest, spec: WiringSpec, reserved: Address, wired: Wired) -> Attachment:
+        return Attachment(
+            key=request.key,
+            address=reserved.address,
+            eni_id=reserved.eni_id,
+            route_table=spec.route_table,
+            host_veth=spec.host_veth,
+            netns=request.netns,
+            netns_identity=wired.netns_identity,
+            fingerprint=fingerprint(request, wired.netns_identity),
+            result=build_result(spec, wired, prev_result=request.prev_result),
+            created_at=self._clock.now(),
+            network_name=request.network_name,
+            pod_namespace=request.names.pod_namespace,
+            pod_name=request.names.pod_name,
+            pod_uid=request.names.pod_uid,
+        )
+
+    def _roll_back(self, spec: WiringSpec, reserved: Address, *, reason: str) -> None:
+        """Undo the wiring; if even that fails, the link is left to the sweeper and the address waits for it."""
+        dying_veth: str | None = spec.host_veth
+        is_marked = False
+        try:
+            try:
+                self._wiring.unwire(spec)
+                dying_veth = None
+            except IpamError as error:
+                log.warning("undoing sandbox %s left its link to the sweeper: %s", spec.key, log_text(error))
+                is_marked = self._retire_after_failure(spec)
+            self._failpoint("attach.unwired")
+        finally:  # also after an error that is none of ours: or the address would stay reserved until a restart
+            self._cooling.abort(reserved.address, reason=reason, dying_veth=dying_veth, is_marked=is_marked)
+
+    def _retire_after_failure(self, spec: WiringSpec) -> bool:
+        """Mark the link for the sweeper; returns whether the kernel took even that."""
+        try:
+            self._wiring.retire(host_veth=spec.host_veth, address=spec.address, route_table=spec.route_table)
+        except IpamError as error:
+            self._health.record_error(f"undo of {spec.key}", error)
+            log.error("sandbox %s: link %s could not be marked for deletion: %s", spec.key, spec.host_veth, log_text(error))
+            return False
+        return True

@@ -1,0 +1,49 @@
+"""CHECK: does the kernel still hold what was promised? It tells every difference at once and repairs nothing."""
+
+from __future__ import annotations
+
+from ipamd.model.attachment import WiringSpec
+from ipamd.model.cniresult import result_differences, wired_mtu
+from ipamd.model.errors import CheckFailedError, UnknownAttachmentError
+from ipamd.model.request import AttachRequest
+from ipamd.ports import Datastore, Wiring
+from ipamd.service.locks import KeyLocks
+from ipamd.service.request import Deadline
+
+
+class CheckService:
+    """CHECK."""
+
+    def __init__(self, *, datastore: Datastore, wiring: Wiring, locks: KeyLocks) -> None:
+        self._datastore = datastore
+        self._wiring = wiring
+        self._locks = locks
+
+    def check_sandbox(self, request: AttachRequest, *, deadline: Deadline) -> None:
+        """Compare a sandbox with its record.
+
+        Raises: UnknownAttachmentError if there is no record; CheckFailedError with every difference; KernelDumpError if the
+            kernel could not be read.
+        """
+        with self._locks.hold(request.key, "CHECK", deadline):
+            known = self._datastore.attachment(request.key)
+            if known is None:
+                raise UnknownAttachmentError(
+                    f"sandbox {request.key} is not attached", details="DEL it and let the runtime make a new one"
+                )
+            problems = []
+            if request.prev_result is not None:
+                problems += result_differences(
+                    request.prev_result, ifname=request.key.ifname, address=known.address, netns=request.netns
+                )
+            spec = WiringSpec(
+                key=known.key,
+                address=known.address,
+                route_table=known.route_table,
+                host_veth=known.host_veth,
+                netns=request.netns,
+                mtu=wired_mtu(known.result, known.host_veth),
+            )
+            problems += self._wiring.check(spec)
+        if problems:
+            raise CheckFailedError(f"sandbox {request.key} differs from its record", details="; ".join(problems))

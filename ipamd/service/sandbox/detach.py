@@ -1,0 +1,83 @@
+"""Take a sandbox's address back: quick, idempotent, and final (I3, I4).
+
+Order of effects: host route and rules go and the link is marked dying, then one transaction moves the address to cooling and
+leaves a tombstone, then the reply; the link itself is deleted by `cooling`, and the address is not assignable before it is gone.
+No EC2 call (I12).
+"""
+
+from __future__ import annotations
+
+from ipamd.model.attachment import Attachment, veth_name
+from ipamd.model.ids import AttachmentKey
+from ipamd.ports import Clock, Datastore, Failpoint, Wiring, no_failpoint
+from ipamd.service.cooldown import Cooling
+from ipamd.service.locks import KeyLocks
+from ipamd.service.request import Deadline
+from ipamd.service.steps import Steps
+
+FAILPOINTS = ("detach.retired", "detach.committed", "detach.tombstoned")
+"""Between every two effects of a DEL."""
+
+
+class DetachService:
+    """DEL, and everything that acts as one: GC, spool replay, reap."""
+
+    def __init__(
+        self,
+        *,
+        datastore: Datastore,
+        wiring: Wiring,
+        cooling: Cooling,
+        locks: KeyLocks,
+        clock: Clock,
+        veth_prefix: str,
+        failpoint: Failpoint = no_failpoint,
+    ) -> None:
+        self._datastore = datastore
+        self._wiring = wiring
+        self._cooling = cooling
+        self._locks = locks
+        self._clock = clock
+        self._veth_prefix = veth_prefix
+        self._failpoint = failpoint
+
+    def detach_sandbox(self, key: AttachmentKey, *, deadline: Deadline, steps: Steps, reason: str) -> bool:
+        """Detach one interface of one sandbox; an unknown or repeated one is fine.
+
+        Returns: whether an attachment was there.
+        Raises: BusyError if another operation holds the key until the deadline; WiringError, DatastoreError. Then the
+            attachment is still recorded and a retry is safe.
+        """
+        with self._locks.hold(key, reason, deadline):
+            known = self._datastore.attachment(key)
+            if known is None:
+                with steps.step("leftover"):
+                    known = self._forget(key)
+            if known is None:
+                return False
+            with steps.step("retire"):
+                self._wiring.retire(host_veth=known.host_veth, address=known.address, route_table=known.route_table)
+            self._failpoint("detach.retired")
+            with steps.step("commit"):
+                now = self._clock.now()
+                with self._datastore.transaction() as uow:
+                    uow.unassign(key, now=now, cooling_until=self._cooling.until(now), reason=reason)
+                    uow.put_tombstone(key, now=now)
+            self._failpoint("detach.committed")
+            self._cooling.began(known.address, dying_veth=known.host_veth)
+            return True
+
+    def _forget(self, key: AttachmentKey) -> Attachment | None:
+        """DEL of a key without a row: remember it, and remove what a crash may have left in the kernel.
+
+        Returns: None; or the row, if the sandbox was adopted while we looked (an adoption takes no sandbox lock).
+        """
+        if not self._datastore.is_tombstoned(key):
+            with self._datastore.transaction() as uow:
+                adopted = self._datastore.attachment(key)  # units of work are serialised: after ours no adoption is possible
+                if adopted is not None:
+                    return adopted
+                uow.put_tombstone(key, now=self._clock.now())
+        self._failpoint("detach.tombstoned")
+        self._wiring.remove_leftover(host_veth=veth_name(key, prefix=self._veth_prefix), address=None)
+        return None

@@ -1,0 +1,236 @@
+"""GC, CHECK, STATUS and the lock per sandbox."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from ipamd.model.errors import (
+    BusyError,
+    CheckFailedError,
+    PluginNotAvailableError,
+    RuntimeUnreachableError,
+    UnknownAttachmentError,
+)
+from ipamd.service.conditions import STATUS_GRACE_S, Health, Phase
+from ipamd.service.locks import KeyLocks
+from ipamd.service.reconcile import host_network as hostaudit
+from ipamd.service.request import Deadline
+from ipamd.service.steps import Steps
+from tests.fakes.clock import FakeClock
+from tests.fakes.node import FakeNode
+
+
+def collect(node: FakeNode, *valid: str) -> tuple[int, int]:
+    """GC with a list of valid sandboxes; returns how many were freed and kept."""
+    outcome = node.collector.collect(
+        frozenset(node.key(name) for name in valid),
+        network_name="vpc-ipamd",
+        deadline=Deadline.after(node.clock, 60),
+        steps=Steps(node.clock),
+    )
+    return len(outcome.freed), len(outcome.kept)
+
+
+def test_gc_frees_what_is_not_valid(node: FakeNode) -> None:
+    """GC frees our attachments that the runtime does not count as valid."""
+    node.add("a")
+    node.add("b")
+    node.clock.advance(120)
+    assert collect(node, "b") == (1, 0)
+    assert [a.key.container_id for a in node.datastore.attachments()] == ["b"]
+
+
+def test_gc_keeps_what_the_runtime_still_lists(node: FakeNode) -> None:
+    """A live sandbox's address is untouchable even for a GC that forgot it (I2)."""
+    node.add("a")
+    node.runtime.run("a")
+    node.clock.advance(120)
+    assert collect(node) == (0, 1)
+
+
+def test_gc_does_not_judge_what_is_younger_than_its_list(node: FakeNode) -> None:
+    """An ADD that ran while the runtime made its list is not in it, and is kept (I2)."""
+    node.add("a")
+    assert collect(node) == (0, 0)
+
+
+def test_check_tells_every_difference(node: FakeNode) -> None:
+    """CHECK of a sound sandbox is silent, of a damaged one it says what is missing, of an unknown one code 3."""
+    made = node.add("a")
+    deadline = Deadline.after(node.clock, 9)
+    node.checker.check_sandbox(node.request("a"), deadline=deadline)
+    del node.wiring.wired[made.host_veth]
+    with pytest.raises(CheckFailedError, match=made.host_veth):
+        node.checker.check_sandbox(node.request("a"), deadline=deadline)
+    with pytest.raises(UnknownAttachmentError):
+        node.checker.check_sandbox(node.request("b"), deadline=deadline)
+
+
+def test_status_fails_only_beyond_its_grace() -> None:
+    """STATUS is silent while a restart takes its second or two, and fails when restoring hangs (design 5)."""
+    clock = FakeClock()
+    health = Health(clock, ())
+    health.enter(Phase.RESTORING)
+    health.require_status()
+    clock.advance(STATUS_GRACE_S + 1)
+    with pytest.raises(PluginNotAvailableError, match="restoring"):
+        health.require_status()
+    health.enter(Phase.SERVING)
+    health.require_status()
+
+
+def test_a_full_pool_does_not_fail_status(node: FakeNode) -> None:
+    """A failing STATUS evicts every pod of the node: a full pool is said by ADD, not here (design 5)."""
+    for number in range(27):
+        node.add(f"s{number}")
+        node.pool.cycle()
+    node.health.require_status()
+
+
+def test_operations_on_one_key_run_in_arrival_order() -> None:
+    """A DEL does not overtake the ADD it follows, and nobody else is held up."""
+    clock = FakeClock()
+    locks = KeyLocks(clock)
+    key, other = (FakeNodeKey(name) for name in ("a", "b"))
+    order: list[int] = []
+    inside, go_on = threading.Event(), threading.Event()
+
+    def first() -> None:
+        with locks.hold(key, "ADD", Deadline.after(clock, 30)):
+            inside.set()
+            go_on.wait(10)
+            order.append(0)
+
+    threads = [threading.Thread(target=first)]
+    threads[0].start()
+    assert inside.wait(10)
+    for number in range(1, 5):
+
+        def later(number: int = number) -> None:
+            with locks.hold(key, "DEL", Deadline.after(clock, 30)):
+                order.append(number)
+
+        threads.append(threading.Thread(target=later))
+        threads[-1].start()
+        while locks.held()[0].waiting_count < number:
+            threads[-1].join(0.001)
+    with locks.hold(other, "ADD", Deadline.after(clock, 0.1)):
+        assert order == []
+    go_on.set()
+    for thread in threads:
+        thread.join(10)
+    assert order == [0, 1, 2, 3, 4]
+    assert locks.held() == []
+
+
+def test_a_key_that_is_held_too_long_names_its_holder() -> None:
+    """Who waits until the deadline is told who holds the key, and leaves the queue whole (I14)."""
+    clock = FakeClock()
+    locks = KeyLocks(clock)
+    key = FakeNodeKey("a")
+    with locks.hold(key, "ADD", Deadline.after(clock, 30)):
+        with pytest.raises(BusyError, match="ADD has run for"), locks.hold(key, "DEL", Deadline.after(clock, 0.0)):
+            raise AssertionError("must not get in")
+        assert locks.held()[0].waiting_count == 0
+    with locks.hold(key, "DEL", Deadline.after(clock, 0.1)):
+        assert locks.held()[0].operation == "DEL"
+
+
+def FakeNodeKey(name: str):
+    """A key."""
+    from ipamd.model.ids import parse_key
+
+    return parse_key(name, "eth0")
+
+
+def test_the_host_audit_puts_routes_of_sandboxes_back(node: FakeNode) -> None:
+    """What something else on the node deleted is repaired within an audit, and the ledger says so (design 8)."""
+    made = node.add("a")
+    del node.wiring.routes[made.address]
+    del node.wiring.rules[made.address]
+    assert any(str(made.address) in sentence for sentence in node.host_audit.audit())
+    assert node.wiring.routes[made.address] == made.host_veth
+    assert node.host_audit.audit() == []
+
+
+def test_the_host_audit_never_undoes_a_del(node: FakeNode) -> None:
+    """A DEL between the audit's look and its repair wins: nothing of the sandbox comes back (I4)."""
+    made = node.add("a")
+    del node.wiring.routes[made.address]
+    real_hold = node.locks.hold
+
+    def hold(key, operation, deadline):
+        if operation == "REPAIR":
+            node.locks.hold = real_hold  # type: ignore[method-assign]
+            node.delete("a")
+        return real_hold(key, operation, deadline)
+
+    node.locks.hold = hold  # type: ignore[method-assign]
+    node.host_audit.audit()
+    assert made.address not in node.wiring.routes
+
+
+def test_gc_frees_nothing_while_the_runtime_is_silent(node: FakeNode) -> None:
+    """CRI is on and does not answer: the list alone is no evidence, GC fails and says so (I11)."""
+    node.add("a")
+    node.clock.advance(120)
+    node.runtime.is_down = True
+    with pytest.raises(RuntimeUnreachableError):
+        collect(node)
+    assert len(node.datastore.attachments()) == 1
+
+
+def test_check_goes_by_the_mtu_that_was_wired(node: FakeNode) -> None:
+    """POD_MTU was changed since: a sandbox is compared with what it was promised, not with today's settings."""
+    node.add("a")
+    seen: list[int] = []
+    real = node.wiring.check
+    node.wiring.check = lambda spec: (seen.append(spec.mtu), real(spec))[1]  # type: ignore[method-assign]
+    node.attacher._policy = type(node.attacher._policy)(veth_prefix="eni", mtu=1500, waiting_limit=48)
+    node.checker.check_sandbox(node.request("a"), deadline=Deadline.after(node.clock, 9))
+    assert seen == [9001]
+
+
+def test_one_busy_sandbox_does_not_hold_up_the_repair_of_others(node: FakeNode) -> None:
+    """A sandbox in work is left to the next audit; the others are repaired now."""
+    first, second = node.add("a"), node.add("b")
+    for made in (first, second):
+        del node.wiring.routes[made.address]
+    with node.locks.hold(first.key, "ADD", Deadline.after(node.clock, 60)):
+        node.clock.advance(1)
+        node.host_audit.audit()
+    assert first.address not in node.wiring.routes
+    assert second.address in node.wiring.routes
+
+
+def test_what_cannot_be_repaired_is_said_once(node: FakeNode) -> None:
+    """A host veth that is gone for good does not fill the ledger every 30 s."""
+    made = node.add("a")
+    node.wiring.wired.clear()
+    node.wiring.routes.clear()
+    for _ in range(3):
+        node.host_audit.audit()
+    told = [e for e in node.datastore.history(made.key.container_id, limit=99) if e.event == "repaired"]
+    assert len(told) <= 1
+
+
+def test_what_was_taken_while_the_daemon_was_away_is_repaired_soon_after_its_start(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first audit does not wait for the interval: a daemon that is restarted again and again repairs all the same."""
+    made = node.add("a")
+    del node.wiring.routes[made.address]
+    repaired = threading.Event()
+    repair = node.wiring.repair
+    monkeypatch.setattr(node.wiring, "repair", lambda specs: (repair(specs), repaired.set())[0])
+    monkeypatch.setattr(hostaudit, "FIRST_AUDIT_S", 0.0)
+    auditor = threading.Thread(target=node.host_audit.run)
+    auditor.start()
+    try:
+        assert repaired.wait(5)
+    finally:
+        node.host_audit.stop()
+        auditor.join()
+    assert node.wiring.routes[made.address] == made.host_veth

@@ -1,0 +1,295 @@
+"""The pool when EC2 refuses, contradicts itself, or is changed by another hand: nothing leaks, and nothing is stuck for ever."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from ipaddress import IPv4Address
+from pathlib import Path
+
+import pytest
+
+from ipamd.config import PoolConfig, Settings
+from ipamd.model.address import AddressState
+from ipamd.model.attachment import Attachment
+from ipamd.model.eni import EniState
+from ipamd.model.errors import (
+    CloudDeniedError,
+    CloudError,
+    PoolEmptyError,
+    SubnetExhaustedError,
+    ThrottledError,
+    WiringError,
+)
+from ipamd.model.ids import EniId, MacAddress
+from ipamd.model.plan import PoolSettings
+from tests.fakes.cloud import IDENTITY, INSTANCE, PRIMARY
+from tests.fakes.node import FakeNode
+from tests.unit.service.test_provisioner import no_eni_is_lost
+
+OTHER = EniId("eni-2")
+
+
+def two_enis(node: FakeNode) -> None:
+    """Bring the second ENI up."""
+    node.add("first")
+    node.pool.cycle()
+    assert len(node.datastore.enis()) == 2
+
+
+def take_by_hand(node: FakeNode, eni_id: EniId, count: int) -> frozenset[IPv4Address]:
+    """Somebody else assigns addresses to an ENI."""
+    eni = node.ec2.enis[eni_id]
+    taken = frozenset(node.ec2._take(count))
+    node.ec2.enis[eni_id] = replace(eni, secondary_addresses=eni.secondary_addresses | taken)
+    return taken
+
+
+def detach_by_hand(node: FakeNode, eni_id: EniId) -> None:
+    """Somebody else detaches and deletes an ENI."""
+    node.ec2.detach_eni(node.ec2.enis[eni_id].attachment_id)
+    node.ec2.delete_eni(eni_id)
+
+
+@pytest.mark.parametrize("refusal", [ThrottledError("slow down"), CloudDeniedError("credentials expired")])
+def test_a_replay_that_is_refused_keeps_its_intent(node: FakeNode, refusal: CloudError) -> None:
+    """The first try's answer was lost, and may have made an ENI: a refusal of the replay says nothing about it (I9)."""
+    node.add("a")
+    node.ec2.lose["create_eni"] = [CloudError("connection reset")]
+    node.pool.cycle()
+    node.clock.advance(700)
+    node.ec2.fail["create_eni"] = [refusal]
+    node.pool.cycle()
+    no_eni_is_lost(node)
+    node.clock.advance(700)
+    node.pool.cycle()
+    assert len(node.ec2.enis) == len(node.datastore.enis()) == 2
+    assert node.datastore.open_intents() == ()
+
+
+def test_a_replay_that_finds_the_subnet_empty_is_closed(node: FakeNode) -> None:
+    """Had the first try made the ENI, its token would have given it back: nothing is there to lose, and the pool goes on."""
+    node.add("a")
+    node.ec2.fail["create_eni"] = [CloudError("not answered"), SubnetExhaustedError("no free address")]
+    node.pool.cycle()
+    node.clock.advance(61)
+    node.pool.cycle()
+    assert node.datastore.open_intents() == ()
+
+
+def test_an_allocation_whose_eni_is_gone_does_not_stop_the_pool(tmp_path: Path) -> None:
+    """The answer was lost, and then the ENI: the intent is closed, and the pool grows elsewhere."""
+    node = FakeNode(tmp_path, settings=PoolSettings(warm_ip_target=2))
+    node.bring_up()
+    for number in range(9):
+        node.add(f"s{number}")
+        node.pool.cycle()
+    assert OTHER in node.ec2.enis
+    for number in range(2):
+        node.add(f"t{number}")
+    node.ec2.lose["assign_addresses"] = [CloudError("not answered")]
+    node.pool.cycle()
+    assert node.datastore.open_intents() != ()
+    detach_by_hand(node, OTHER)
+    for _ in range(4):
+        node.clock.advance(700)
+        node.pool.cycle()
+    assert node.datastore.open_intents() == ()
+
+
+def test_an_eni_that_another_hand_filled_does_not_stop_the_pool(tmp_path: Path) -> None:
+    """EC2 says that the ENI is full: it is read again, and the pool goes on with what is true, at once."""
+    node = FakeNode(tmp_path, settings=PoolSettings(warm_ip_target=2))
+    node.bring_up()
+    taken = take_by_hand(node, PRIMARY, 7)
+    for number in range(2):
+        node.add(f"s{number}")
+    node.pool.cycle()
+    assert node.datastore.counts().free >= 2
+    assert all(node.datastore.address(address) is not None for address in taken)
+    node.assert_sound()
+
+
+def test_an_eni_that_another_hand_detached_does_not_stop_the_pool(tmp_path: Path) -> None:
+    """EC2 does not know the ENI that we would fill: it is forgotten, its addresses with it, and the pool grows elsewhere (I7)."""
+    node = FakeNode(tmp_path, settings=PoolSettings(warm_ip_target=2))
+    node.bring_up()
+    for number in range(9):
+        node.add(f"s{number}")
+        node.pool.cycle()
+    detach_by_hand(node, OTHER)
+    node.add("last-on-it")
+    for _ in range(6):
+        node.clock.advance(61)
+        node.pool.cycle()
+    given = node.add("served")
+    assert given.eni_id in node.ec2.enis
+
+
+@pytest.mark.parametrize("source", [PRIMARY, OTHER])
+def test_an_address_that_moved_to_another_eni_does_not_stop_the_comparison(node: FakeNode, source: EniId) -> None:
+    """Somebody moved a free address from one of our ENIs to another: it is taken where it is now, whatever the order."""
+    two_enis(node)
+    target = OTHER if source == PRIMARY else PRIMARY
+    row = next(row for row in node.datastore.addresses() if row.eni_id == source and row.state is AddressState.FREE)
+    node.ec2.unassign(source, addresses=[row.address], prefixes=[])
+    eni = node.ec2.enis[target]
+    node.ec2.enis[target] = replace(eni, secondary_addresses=eni.secondary_addresses | {row.address})
+    node.enis.compare_with_ec2(IDENTITY)
+    now = node.datastore.address(row.address)
+    assert now is not None
+    assert now.eni_id == target
+    node.assert_sound()
+
+
+def test_an_address_that_moved_with_its_sandbox_is_kept_and_told(node: FakeNode) -> None:
+    """The sandbox keeps its row (I2), nobody else gets the address (I1), and all the rest of EC2's answer is taken in."""
+    two_enis(node)
+    made = node.datastore.attachments()[0]
+    target = OTHER if made.eni_id == PRIMARY else PRIMARY
+    node.ec2.unassign(made.eni_id, addresses=[made.address], prefixes=[])
+    eni = node.ec2.enis[target]
+    node.ec2.enis[target] = replace(eni, secondary_addresses=eni.secondary_addresses | {made.address})
+    fresh = take_by_hand(node, PRIMARY, 0) | take_by_hand(node, target, 1)
+    outcome = node.enis.compare_with_ec2(IDENTITY)
+    assert node.datastore.attachment(made.key) == made
+    assert any(str(made.address) in sentence for sentence in outcome.kept)
+    assert all(node.datastore.address(address) is not None for address in fresh)
+
+
+def test_a_new_eni_with_an_address_that_we_hold_elsewhere_does_not_stop_the_pool(node: FakeNode) -> None:
+    """EC2 took a free address from one ENI and gave it to the next: our row of it was stale, and goes."""
+    node.add("a")
+    row = next(row for row in node.datastore.addresses() if row.state is AddressState.FREE)
+    node.ec2.unassign(PRIMARY, addresses=[row.address], prefixes=[])
+    fresh = node.ec2._fresh
+    # `zip` in the fake takes one more than it gives: primary, lost, then the secondary addresses
+    node.ec2._fresh = (a for a in [next(fresh), next(fresh), row.address, *fresh])
+    node.pool.cycle()
+    for _ in range(3):
+        node.clock.advance(61)
+        node.pool.cycle()
+    assert node.datastore.open_intents() == ()
+    assert len(node.datastore.enis()) == 2
+    node.assert_sound()
+
+
+def test_an_absent_eni_gives_no_more_addresses_while_its_sandboxes_live(node: FakeNode) -> None:
+    """EC2 shows the ENI attached no more: its sandboxes are kept (I2), its free addresses are given to nobody (I7)."""
+    for number in range(9):
+        node.add(f"s{number}")
+        node.pool.cycle()
+    on_other = node.add("on-other")
+    assert on_other.eni_id == OTHER
+    detach_by_hand(node, OTHER)
+    node.enis.compare_with_ec2(IDENTITY)
+    assert node.datastore.attachment(on_other.key) == on_other
+    with pytest.raises(PoolEmptyError):
+        node.datastore.reserve(node.key("nobody"), now=node.clock.now())
+    node.delete("on-other")
+    node.enis.compare_with_ec2(IDENTITY)
+    assert [eni.eni_id for eni in node.datastore.enis()] == [PRIMARY]
+
+
+def test_an_eni_that_comes_back_gives_again(node: FakeNode) -> None:
+    """Absent in one answer, attached in the next: its addresses are assignable again."""
+    for number in range(9):
+        node.add(f"s{number}")
+        node.pool.cycle()
+    node.add("on-other")
+    held = node.ec2.enis.pop(OTHER)
+    node.enis.compare_with_ec2(IDENTITY)
+    node.ec2.enis[OTHER] = held
+    node.enis.compare_with_ec2(IDENTITY)
+    assert node.enis.set_up_hosts() == []
+    assert all(eni.state is EniState.ATTACHED for eni in node.datastore.enis())
+    assert node.add("next").eni_id == OTHER
+
+
+def test_an_add_outwaits_a_short_pause_of_the_pool(tmp_path: Path) -> None:
+    """EC2 failed once and is asked again in a second: an ADD with a minute left waits for that (design 5)."""
+    node = FakeNode(tmp_path, settings=PoolSettings(warm_ip_target=1))
+    node.bring_up()
+    node.add("only")
+    node.ec2.fail["assign_addresses"] = [ThrottledError("slow down")]
+    node.pool.cycle()
+    assert node.demand.outlook().blocked_by
+    node.demand.publish(replace(node.demand.outlook(), generation=10))
+    made: list[Attachment] = []
+    waiter = threading.Thread(target=lambda: made.append(node.add("waits")))
+    waiter.start()
+    waiter.join(0.2)
+    node.clock.advance(2)
+    node.pool.cycle()
+    waiter.join(10)
+    assert made, "it was refused although the pool was about to grow"
+
+
+def test_an_add_does_not_wait_out_a_long_pause(tmp_path: Path) -> None:
+    """The subnet is empty, and EC2 is asked again after the caller's deadline: it is told at once (I14)."""
+    node = FakeNode(tmp_path, settings=PoolSettings(warm_ip_target=1))
+    node.bring_up()
+    node.add("only")
+    node.ec2.fail["assign_addresses"] = [SubnetExhaustedError("no free address")]
+    node.pool.cycle()
+    node.demand.publish(replace(node.demand.outlook(), generation=10))
+    with pytest.raises(PoolEmptyError, match="no free address"):
+        node.add("told", deadline_s=60)
+
+
+def test_addresses_behind_a_missing_link_do_not_hold_growth_back(tmp_path: Path) -> None:
+    """An ENI whose link never appears has free addresses that nobody can get: waiting ADDs count for more (I7, I14)."""
+    node = FakeNode(tmp_path)
+    node.bring_up()
+    for number in range(8):
+        node.add(f"s{number}")
+    node.hostnet.fail["setup_eni"] = [WiringError("its link did not appear")]
+    node.pool.cycle()
+    node.add("s8")
+    assert node.datastore.counts().free == 9
+    node.demand.join()
+    for _ in range(3):
+        node.clock.advance(61)
+        node.pool.cycle()
+    assert node.add("served").eni_id not in (PRIMARY, OTHER)
+
+
+def test_enis_of_other_network_cards_take_no_place_on_ours(node: FakeNode) -> None:
+    """The limit is the default card's: an EFA interface of card 1 is not subtracted from it (upstream_reference 2.5)."""
+    for card in (1, 2):
+        eni_id = EniId(f"eni-efa{card}")
+        node.ec2.enis[eni_id] = replace(
+            node.ec2.enis[PRIMARY],
+            eni_id=eni_id,
+            mac=MacAddress(f"02:00:00:00:ff:0{card}"),
+            primary_address=IPv4Address(f"10.0.15.{card}"),
+            secondary_addresses=frozenset(),
+            interface_type="efa-only",
+            attachment_id=f"attach-{eni_id}",
+            instance_id=INSTANCE,
+            device_index=10 + card,
+            network_card=card,
+        )
+    node.enis.compare_with_ec2(IDENTITY)
+    node.ec2.limits = replace(node.ec2.limits, eni_count=5)
+    node.pool.set_limits(replace(node.ec2.limits, eni_count=3), settings=node.settings)
+    node.add("a")
+    node.pool.cycle()
+    assert sum(eni.managed for eni in node.datastore.enis()) == 2
+
+
+def test_prefix_mode_is_not_capped_by_the_table_of_single_addresses() -> None:
+    """The instance type's maximum of pods counts single addresses (m5.large: 29); with prefixes it is no cap."""
+    assert Settings(pool=PoolConfig(prefix_delegation=True)).pool_settings(max_pods=29).max_pods == 0
+    assert Settings(pool=PoolConfig(prefix_delegation=True, max_pods=110)).pool_settings(max_pods=29).max_pods == 110
+    assert Settings(pool=PoolConfig()).pool_settings(max_pods=29).max_pods == 29
+
+
+def test_prefix_mode_reaches_max_pods(tmp_path: Path) -> None:
+    """Where no whole /28 fits under MAX_PODS any more, single addresses fill the rest, and never more (design 7)."""
+    node = FakeNode(tmp_path, settings=PoolSettings(warm_prefix_target=1, prefix_delegation=True, max_pods=20))
+    node.bring_up()
+    for number in range(20):
+        node.pool.cycle()
+        node.add(f"s{number}", deadline_s=0.5)
+    assert node.datastore.counts().total == 20
