@@ -168,7 +168,7 @@ class _Bench:
         return WiringSpec(key, address, table, veth_name(key, prefix="eni"), netns, 9001)
 
     def _retire(self, spec: WiringSpec) -> None:
-        self._wiring.retire(host_veth=spec.host_veth, address=spec.address, route_table=spec.route_table)
+        self._wiring.mark_for_deletion(host_veth=spec.host_veth, address=spec.address, route_table=spec.route_table)
 
     def _sandbox(self, name: str) -> str:
         """Make a namespace and bind it to a file, as a container runtime does."""

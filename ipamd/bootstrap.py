@@ -20,23 +20,23 @@ from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables
 from ipamd.kernel.wiring import KernelWiring
 from ipamd.metrics import Metrics
-from ipamd.node_info import Facts
+from ipamd.node_info import NodeInfo
 from ipamd.ports import Datastore, Ec2, HostNetwork, Metadata, Runtime, Spool, Wiring
 from ipamd.rpc.cni import CniServicer, Services
 from ipamd.rpc.introspection import CloudView, IntrospectionServicer, Sources
 from ipamd.rpc.server import RpcServer
 from ipamd.runtime.cri import CriRuntime
-from ipamd.service.conditions import Health
-from ipamd.service.cooldown import Cooling
+from ipamd.service.cooldown import Cooldown
 from ipamd.service.demand import Demand
+from ipamd.service.health import Health
 from ipamd.service.locks import KeyLocks
 from ipamd.service.pool.enis import EniService
-from ipamd.service.pool.maintainer import PoolService
-from ipamd.service.pool.provisioner import Growth
-from ipamd.service.reconcile.host_network import HostAudit
-from ipamd.service.reconcile.quarantine import AdoptionService
-from ipamd.service.reconcile.runtime import LIST_INTERVAL_S, Follower
-from ipamd.service.reconcile.startup import RestoreService
+from ipamd.service.pool.maintainer import PoolMaintainer
+from ipamd.service.pool.provisioner import EniProvisioner
+from ipamd.service.reconcile.host_network import HostNetworkReconciler
+from ipamd.service.reconcile.quarantine import QuarantineService
+from ipamd.service.reconcile.runtime import LIST_INTERVAL_S, RuntimeReconciler
+from ipamd.service.reconcile.startup import StartupReconciler
 from ipamd.service.report.audit import AuditService
 from ipamd.service.report.explain import ExplainService
 from ipamd.service.sandbox.attach import AttachPolicy, AttachService
@@ -56,7 +56,7 @@ class App:
 
     settings: Settings
     clock: SystemClock
-    facts: Facts
+    node_info: NodeInfo
     health: Health
     datastore: Datastore
     open_report: OpenReport
@@ -67,13 +67,13 @@ class App:
     runtime: Runtime | None
     spool: Spool
     demand: Demand
-    cooling: Cooling
+    cooldown: Cooldown
     enis: EniService
-    growth: Growth
-    pool: PoolService
-    restore: RestoreService
-    follower: Follower | None
-    host_audit: HostAudit
+    provisioner: EniProvisioner
+    pool: PoolMaintainer
+    restore: StartupReconciler
+    runtime_reconciler: RuntimeReconciler | None
+    host_reconciler: HostNetworkReconciler
     cni: CniServicer
     server: RpcServer
     metrics: Metrics
@@ -87,7 +87,7 @@ def build(settings: Settings, *, has_run_before: bool = False) -> App:
 
     Raises: DatastoreError, SettingsError.
     """
-    clock, facts = SystemClock(), Facts()
+    clock, node_info = SystemClock(), NodeInfo()
     failpoint = failpoints.from_environment(settings.daemon.run_dir)
     health = Health(clock, STAGES)
     with health.stage("datastore") as stage:
@@ -104,11 +104,11 @@ def build(settings: Settings, *, has_run_before: bool = False) -> App:
     wiring = KernelWiring(host, veth_prefix=network.veth_prefix, failpoint=kernel_failpoint)
     hostnet = KernelHostNetwork(host, config=network, nft=Nftables(host))
     metadata = ImdsMetadata(settings.cloud, clock=clock)
-    ec2 = BotoEc2(settings.cloud, region=facts.region, clock=clock)
+    ec2 = BotoEc2(settings.cloud, region=node_info.region, clock=clock)
     runtime = None if settings.runtime.cri_socket == "off" else CriRuntime(socket=settings.runtime.cri_socket)
     spool = FileSpool(settings.daemon.run_dir, clock=clock)
     demand, locks = Demand(), KeyLocks(clock)
-    cooling = Cooling(
+    cooldown = Cooldown(
         datastore=datastore,
         wiring=wiring,
         demand=demand,
@@ -120,7 +120,7 @@ def build(settings: Settings, *, has_run_before: bool = False) -> App:
     detach = DetachService(
         datastore=datastore,
         wiring=wiring,
-        cooling=cooling,
+        cooldown=cooldown,
         locks=locks,
         clock=clock,
         veth_prefix=network.veth_prefix,
@@ -129,7 +129,7 @@ def build(settings: Settings, *, has_run_before: bool = False) -> App:
     attach = AttachService(
         datastore=datastore,
         wiring=wiring,
-        cooling=cooling,
+        cooldown=cooldown,
         demand=demand,
         health=health,
         locks=locks,
@@ -142,10 +142,10 @@ def build(settings: Settings, *, has_run_before: bool = False) -> App:
         ),
         failpoint=failpoint,
     )
-    adoption = AdoptionService(
+    quarantine = QuarantineService(
         datastore=datastore,
         wiring=wiring,
-        cooling=cooling,
+        cooldown=cooldown,
         locks=locks,
         clock=clock,
         mtu=network.sandbox_mtu,
@@ -157,13 +157,13 @@ def build(settings: Settings, *, has_run_before: bool = False) -> App:
         ec2=ec2,
         hostnet=hostnet,
         wiring=wiring,
-        cooling=cooling,
+        cooldown=cooldown,
         is_datastore_lost=has_run_before and not opened.report.is_intact,
         demand=demand,
         health=health,
         clock=clock,
     )
-    growth = Growth(
+    provisioner = EniProvisioner(
         datastore=datastore,
         ec2=ec2,
         enis=enis,
@@ -172,43 +172,43 @@ def build(settings: Settings, *, has_run_before: bool = False) -> App:
         additional_tags=settings.cloud.additional_tags,
         failpoint=failpoint,
     )
-    pool = PoolService(
+    pool = PoolMaintainer(
         datastore=datastore,
-        growth=growth,
+        provisioner=provisioner,
         demand=demand,
         health=health,
         clock=clock,
         settings=settings.pool_settings(max_pods=0),
     )
-    restore = RestoreService(
+    restore = StartupReconciler(
         datastore=datastore,
         wiring=wiring,
-        cooling=cooling,
+        cooldown=cooldown,
         spool=spool,
         runtime=runtime,
-        adoption=adoption,
+        quarantine=quarantine,
         clock=clock,
         is_datastore_intact=opened.report.is_intact,
         failpoint=failpoint,
     )
-    follower = None
+    runtime_reconciler = None
     if runtime is not None:
-        follower = Follower(
+        runtime_reconciler = RuntimeReconciler(
             runtime=runtime,
             datastore=datastore,
             wiring=wiring,
             detach=detach,
-            adoption=adoption,
+            quarantine=quarantine,
             health=health,
             clock=clock,
             failpoint=failpoint,
         )
-    host_audit = HostAudit(
+    host_reconciler = HostNetworkReconciler(
         datastore=datastore,
         hostnet=hostnet,
         metadata=metadata,
         wiring=wiring,
-        adoption=adoption,
+        quarantine=quarantine,
         enis=enis,
         locks=locks,
         health=health,
@@ -224,31 +224,31 @@ def build(settings: Settings, *, has_run_before: bool = False) -> App:
     cni = CniServicer(services=services, health=health, clock=clock, observer=metrics)
 
     def cloud_view() -> CloudView:
-        reachable, detail = facts.cloud()
+        reachable, detail = node_info.cloud()
         return CloudView(reachable=reachable, call_count=sum(ec2.call_counts().values()), detail=detail)
 
     sources = Sources(
         health=health,
         datastore=datastore,
         spool=spool,
-        cooling=cooling,
+        cooldown=cooldown,
         locks=locks,
         demand=demand,
         pool=pool,
-        follower=lambda: follower.view() if follower is not None else None,
-        runtime=lambda: facts.runtime,
+        runtime_reconciler=lambda: runtime_reconciler.view() if runtime_reconciler is not None else None,
+        runtime=lambda: node_info.runtime,
         cloud=cloud_view,
         audit=AuditService(
-            datastore=datastore, wiring=wiring, ec2=ec2, runtime=runtime, locks=locks, identity=lambda: facts.identity
+            datastore=datastore, wiring=wiring, ec2=ec2, runtime=runtime, locks=locks, identity=lambda: node_info.identity
         ),
         explain=ExplainService(
             datastore=datastore,
             wiring=wiring,
-            follower=follower,
+            runtime_reconciler=runtime_reconciler,
             locks=locks,
             clock=clock,
         ),
-        instance_id=lambda: facts.identity.instance_id if facts.identity is not None else "",
+        instance_id=lambda: node_info.identity.instance_id if node_info.identity is not None else "",
         version=__version__,
     )
     metrics.watch(sources, ec2=ec2, replayed=lambda: attach.replayed_count, pool_empty=lambda: attach.pool_empty_count)
@@ -261,7 +261,7 @@ def build(settings: Settings, *, has_run_before: bool = False) -> App:
     return App(
         settings=settings,
         clock=clock,
-        facts=facts,
+        node_info=node_info,
         health=health,
         datastore=datastore,
         open_report=opened.report,
@@ -272,13 +272,13 @@ def build(settings: Settings, *, has_run_before: bool = False) -> App:
         runtime=runtime,
         spool=spool,
         demand=demand,
-        cooling=cooling,
+        cooldown=cooldown,
         enis=enis,
-        growth=growth,
+        provisioner=provisioner,
         pool=pool,
         restore=restore,
-        follower=follower,
-        host_audit=host_audit,
+        runtime_reconciler=runtime_reconciler,
+        host_reconciler=host_reconciler,
         cni=cni,
         server=server,
         metrics=metrics,

@@ -96,7 +96,7 @@ def run(settings: Settings, signals: Signals) -> int:
     from ipamd import metrics
     from ipamd.bootstrap import build
     from ipamd.lifecycle import StartUp
-    from ipamd.service.conditions import Phase
+    from ipamd.service.health import Phase
 
     app = build(settings, has_run_before=has_run_before)
     with app.health.stage("rpc") as stage:
@@ -113,7 +113,7 @@ def run(settings: Settings, signals: Signals) -> int:
     start_up.stop()
     is_hurried = signals.wait_again(settings.daemon.drain_s)
     app.server.stop(0.0 if is_hurried else 1.0)
-    app.cooling.stop()
+    app.cooldown.stop()
     if scraped is not None:
         scraped[0].shutdown()
     app.datastore.close()

@@ -24,8 +24,8 @@ from ipamd.model.errors import (
 from ipamd.model.sandbox import Sandbox
 from ipamd.model.words import counted
 from ipamd.ports import Runtime
-from ipamd.service.conditions import Phase, log_text
-from ipamd.service.reconcile.maintenance import Upkeep
+from ipamd.service.health import Phase, log_text
+from ipamd.service.reconcile.maintenance import Maintenance
 from ipamd.service.request import Deadline
 
 CLOUD_PATIENCE_S = 0.5
@@ -41,7 +41,8 @@ RETRY_MAX_S = 30.0
 """Doubling pause between tries of a look that failed. Ours."""
 
 WORTH_REPEATING = (DatastoreError, SettingsError)
-"""Not retryable as they are, but a step looks anew: a row that DEL or EC2's answer changed under it, a directory not mounted yet."""
+"""Not retryable as they are, but a step looks anew: a row that DEL or EC2's answer changed under it, a directory not mounted
+yet."""
 
 LIMITS_RETRY_S = 300.0
 """Between two questions about an unknown instance type. Ours: as the adapter remembers a failure (`cloud/ec2.py`)."""
@@ -58,7 +59,7 @@ class StartUp:
     def __init__(self, app: App, *, end: Callable[[str], None]) -> None:
         """Start `app`; `end` ends the process for a reason that only a new start can heal."""
         self._app = app
-        self._upkeep = Upkeep(
+        self._maintenance = Maintenance(
             datastore=app.datastore,
             spool=app.spool,
             health=app.health,
@@ -87,34 +88,34 @@ class StartUp:
         self._stopped.set()
         app = self._app
         app.pool.stop()
-        app.host_audit.stop()
-        self._upkeep.stop()
-        if app.follower is not None:
-            app.follower.stop()
+        app.host_reconciler.stop()
+        self._maintenance.stop()
+        if app.runtime_reconciler is not None:
+            app.runtime_reconciler.stop()
 
     def _run(self) -> None:
         app = self._app
         app.health.enter(Phase.RESTORING)
-        self._spawn("cooling", app.cooling.run)  # DEL is served already: its links are to go within a second (I4)
+        self._spawn("cooling", app.cooldown.run)  # DEL is served already: its links are to go within a second (I4)
         self._spawn("cloud", self._look_at_cloud)
         self._until_done("spool", self._replay_spool)
         listed = self._await_runtime()
         has_addresses = any(eni.host_ready and eni.managed for eni in app.datastore.enis())
         self._wait_for(self._cloud_done, CLOUD_PATIENCE_S if has_addresses else None)
         self._until_done("kernel", lambda: self._restore(listed))
-        self._until_done("host-routing", self._set_up_hosts)
+        self._until_done("host-routing", self._set_up_eni_routings)
         with app.health.stage("serve") as stage:
             app.health.enter(Phase.SERVING)
             stage.detail = str(app.datastore.counts())
-        self._spawn("upkeep", self._upkeep.run)
+        self._spawn("upkeep", self._maintenance.run)
         self._spawn("pool", app.pool.run)
-        self._spawn("host-audit", app.host_audit.run)
-        if app.follower is not None:
+        self._spawn("host-audit", app.host_reconciler.run)
+        if app.runtime_reconciler is not None:
             if app.settings.runtime.cri_events:
-                self._spawn("events", app.follower.run_events)
-            self._spawn("follower", app.follower.run)
+                self._spawn("events", app.runtime_reconciler.run_events)
+            self._spawn("runtime_reconciler", app.runtime_reconciler.run)
         app.demand.announce_supply()
-        app.demand.poke()
+        app.demand.trigger()
         self._until_done("conflist", self._write_conflist)
         app.health.mark_ready()
         log.info("ready after %.2f s: %s", app.health.uptime_s(), app.datastore.counts())
@@ -125,13 +126,13 @@ class StartUp:
         while True:
             try:
                 step()
-                self._app.health.regain(what)
+                self._app.health.clear_condition(what)
                 return
             except IpamError as error:
                 if not (error.retryable or isinstance(error, WORTH_REPEATING)):
                     raise
                 self._app.health.record_error(what, error)
-                self._app.health.lack(what, f"{what}: {log_text(error)}; tried again until it succeeds")
+                self._app.health.set_condition(what, f"{what}: {log_text(error)}; tried again until it succeeds")
                 log.warning("%s is tried again in %.1f s: %s", what, pause, log_text(error))
             self._stopped.wait(pause)
             self._check_stopped()
@@ -146,8 +147,8 @@ class StartUp:
                 return
             except Exception as error:  # noqa: BLE001  # top of a loop: it must outlive any one failure
                 self._app.health.record_error("cloud", error)
-                self._app.health.lack("ec2", f"EC2: {log_text(error)}; the pool cannot grow")
-                self._app.facts.set_cloud(reachable=False, detail=log_text(error))
+                self._app.health.set_condition("ec2", f"EC2: {log_text(error)}; the pool cannot grow")
+                self._app.node_info.set_cloud(reachable=False, detail=log_text(error))
                 log.warning("cloud is asked again in %.1f s: %s", pause, log_text(error))
             self._stopped.wait(pause)
             pause = min(pause * 2, RETRY_MAX_S)
@@ -157,41 +158,42 @@ class StartUp:
         with app.health.stage("metadata") as stage:
             identity = app.metadata.identity()
             stage.detail = f"{identity.instance_id} ({identity.instance_type}) in {identity.availability_zone}"
-        app.facts.set_identity(identity)
-        app.growth.set_identity(identity)
+        app.node_info.set_identity(identity)
+        app.provisioner.set_identity(identity)
         with app.health.stage("ec2") as stage:
-            comparison = app.enis.compare_with_ec2(identity)
+            comparison = app.enis.sync_with_ec2(identity)
             self._cloud_done.set()
             limits = app.ec2.instance_limits(identity.instance_type)
             stage.detail = f"{comparison}; limits from {limits.source}: {limits.eni_count} x {limits.ipv4_per_eni}"
-        app.facts.set_cloud(reachable=True, detail=f"last compared at start: {comparison}")
-        app.health.regain("ec2")
+        app.node_info.set_cloud(reachable=True, detail=f"last compared at start: {comparison}")
+        app.health.clear_condition("ec2")
         self._set_up_node(identity)
         if app.health.phase is Phase.SERVING:  # late: restore has gone on without us
-            for problem in app.enis.set_up_hosts():
+            for problem in app.enis.set_up_eni_routings():
                 log.warning("host routing: %s", problem)
         app.pool.set_limits(limits, settings=app.settings.pool_settings(max_pods=limits.max_pods))
         if limits.source == "default":
             self._spawn("limits", lambda: self._learn_limits(identity))
 
     def _learn_limits(self, identity: InstanceIdentity) -> None:
-        """Thread body: neither EC2 nor the table knew this instance type; ask again until one does. The node is small until then."""
+        """Thread body: neither EC2 nor the table knew this instance type; ask again until one does. The node is small until
+        then."""
         app = self._app
-        app.health.lack("limits", f"limits: those of {identity.instance_type} are not known, a safe default is used")
+        app.health.set_condition("limits", f"limits: those of {identity.instance_type} are not known, a safe default is used")
         while not self._stopped.wait(LIMITS_RETRY_S):
             limits = app.ec2.instance_limits(identity.instance_type)
             if limits.source != "default":
                 app.pool.set_limits(limits, settings=app.settings.pool_settings(max_pods=limits.max_pods))
-                app.health.regain("limits")
+                app.health.clear_condition("limits")
                 return
 
     def _set_up_node(self, identity: InstanceIdentity) -> None:
         """SNAT and marks; sandboxes get addresses without them, and the audit tries again."""
         try:
-            self._app.host_audit.set_identity(identity)
+            self._app.host_reconciler.set_identity(identity)
         except IpamError as error:
             self._app.health.record_error("node routing", error)
-            self._app.health.lack("node routing", f"node routing: {log_text(error)}")
+            self._app.health.set_condition("node routing", f"node routing: {log_text(error)}")
             log.error("the node's own routing is not complete and is tried again: %s", log_text(error))
 
     def _wait_for(self, done: threading.Event, patience_s: float | None) -> None:
@@ -215,14 +217,14 @@ class StartUp:
         while not self._stopped.is_set():
             with app.health.stage("cri") as stage:
                 try:
-                    app.facts.set_runtime(runtime.info())
+                    app.node_info.set_runtime(runtime.info())
                     self._listed = {sandbox.container_id: sandbox for sandbox in runtime.sandboxes()}
                     stage.detail = counted(len(self._listed), "sandbox")
                     self._runtime_done.set()
                     return
                 except RuntimeUnreachableError as error:
                     stage.degrade(log_text(error))
-                    app.health.lack("cri", f"CRI: {log_text(error)}; nothing is reaped")
+                    app.health.set_condition("cri", f"CRI: {log_text(error)}; nothing is reaped")
             self._stopped.wait(pause)
             pause = min(pause * 2, RETRY_MAX_S)
 
@@ -231,7 +233,7 @@ class StartUp:
         app = self._app
         runtime = app.runtime
         if runtime is None:
-            app.health.lack("cri", "CRI is off: nothing is reaped")
+            app.health.set_condition("cri", "CRI is off: nothing is reaped")
             return None
         self._spawn("runtime", lambda: self._look_at_runtime(runtime))
         self._wait_for(self._runtime_done, RUNTIME_PATIENCE_S if app.open_report.is_intact else None)
@@ -251,15 +253,15 @@ class StartUp:
             stage.detail = str(outcome)
         if outcome.duplicates:
             sentence = f"{'; '.join(outcome.duplicates)}: given to nobody else; delete the sandbox that should not have it"
-            app.health.lack("duplicates", sentence)
+            app.health.set_condition("duplicates", sentence)
             log.error("I1 was broken before this start: %s", sentence)
         log.info("restored: %s", outcome)
 
-    def _set_up_hosts(self) -> None:
+    def _set_up_eni_routings(self) -> None:
         app = self._app
         with app.health.stage("host-routing") as stage:
-            problems = app.enis.set_up_hosts()
-            if app.facts.identity is None:
+            problems = app.enis.set_up_eni_routings()
+            if app.node_info.identity is None:
                 problems.append("the node's own part waits for instance metadata")
             if problems:
                 stage.degrade("; ".join(problems))

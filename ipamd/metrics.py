@@ -104,7 +104,7 @@ class _StateCollector(Collector):
             "awscni_assigned_ip_addresses": (counts.assigned, "Addresses that sandboxes have"),
             "ipamd_ready": (int(sources.health.is_ready), "1 when ADD is served and the conflist is in place"),
             "ipamd_spooled_deletes": (sources.spool.pending_count(), "DELs waiting in the spool"),
-            "ipamd_dying_links": (sources.cooling.dying_count(), "Host veths marked and not yet deleted"),
+            "ipamd_dying_links": (sources.cooldown.dying_count(), "Host veths marked and not yet deleted"),
         }
         for name, (value, text) in gauges.items():
             yield GaugeMetricFamily(name, text, value=value)
@@ -117,16 +117,21 @@ class _StateCollector(Collector):
         for state in ("free", "reserved", "assigned", "cooling", "quarantined"):
             states.add_metric((state,), getattr(counts, state))
         yield states
-        follower = sources.follower()
-        if follower is not None:
-            yield GaugeMetricFamily("ipamd_cri_reachable", "1 when the last list was complete", value=int(follower.reachable))
+        runtime_reconciler = sources.runtime_reconciler()
+        if runtime_reconciler is not None:
+            yield GaugeMetricFamily(
+                "ipamd_cri_reachable", "1 when the last list was complete", value=int(runtime_reconciler.reachable)
+            )
             yield CounterMetricFamily(
-                "ipamd_cri_missed_events", "Changes that a list found and no event announced", value=follower.missed_events_count
+                "ipamd_cri_missed_events",
+                "Changes that a list found and no event announced",
+                value=runtime_reconciler.missed_events_count,
             )
         yield from self._theirs()
 
     def _theirs(self) -> Iterator[Metric]:
-        """Counters of amazon-vpc-cni-k8s by their exact names: the client library would put `_total` behind those of its own kind."""
+        """Counters of amazon-vpc-cni-k8s by their exact names: the client library would put `_total` behind those of its own
+        kind."""
         counts: dict[tuple[str, str], list[tuple[dict[str, str], int]]] = {
             ("awscni_add_ip_req_count", "ADD requests"): [({}, self._requests.add_count)],
             ("awscni_del_ip_req_count", "DEL requests"): [({"reason": "PodDeleted"}, self._requests.del_count)],

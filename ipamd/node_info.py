@@ -12,7 +12,7 @@ CLOUD_NOT_ASKED = "not asked yet"
 """What is known of EC2 before its first answer."""
 
 
-class Facts:
+class NodeInfo:
     """Written by start-up, read by everyone; safe from any thread."""
 
     def __init__(self) -> None:

@@ -97,7 +97,7 @@ class UnitOfWork(Protocol):
         """Apply `cooled` or `disagree`."""
         ...
 
-    def settle(self, address: IPv4Address, *, now: datetime, cooling_until: datetime, reason: str) -> None:
+    def resolve(self, address: IPv4Address, *, now: datetime, cooling_until: datetime, reason: str) -> None:
         """quarantined -> cooling: nothing claims the address any more."""
         ...
 
@@ -259,7 +259,7 @@ class Wiring(Protocol):
         """Remove all wiring of a spec and wait until the link is gone (rollback). Absent parts are fine."""
         ...
 
-    def retire(self, *, host_veth: str, address: IPv4Address, route_table: int) -> None:
+    def mark_for_deletion(self, *, host_veth: str, address: IPv4Address, route_table: int) -> None:
         """Drop route and rules, take the link down and put it into the dying group (DEL). Absent parts are fine."""
         ...
 
@@ -309,7 +309,7 @@ class HostNetwork(Protocol):
         """Remove an ENI's table and rules. Idempotent."""
         ...
 
-    def audit(self, *, identity: InstanceIdentity, enis: Iterable[Eni]) -> list[str]:
+    def reconcile(self, *, identity: InstanceIdentity, enis: Iterable[Eni]) -> list[str]:
         """Repair what something else on the node took away; one sentence per repair."""
         ...
 

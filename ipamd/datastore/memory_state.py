@@ -32,7 +32,7 @@ V = TypeVar("V")
 IN_USE = (AddressState.ASSIGNED, AddressState.RESERVED)
 
 
-class Index:
+class MemoryState:
     """The state in memory. Every method takes the one lock for a few dictionary steps and calls nothing outside."""
 
     def __init__(self, contents: Contents) -> None:

@@ -101,7 +101,7 @@ def open_datastore(
 
     Args:
         boot_id: `current_boot_id()`.
-        failpoint: called with each of `repository.FAILPOINTS`; for crash tests.
+        failpoint: called with each of `store.FAILPOINTS`; for crash tests.
         lock_wait_s: how long to wait for a predecessor that still holds the file.
     Raises: SchemaVersionError if a newer release wrote it, with the file untouched; DatastoreError if the disk refuses or another
         process has it open.

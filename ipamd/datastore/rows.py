@@ -100,7 +100,7 @@ def address_params(address: Address) -> Params:
         "container_id": None if address.owner is None else address.owner.container_id,
         "ifname": None if address.owner is None else address.owner.ifname,
         "cooling_until": None if address.cooling_until is None else time_text(address.cooling_until),
-        "cooled_at_s": address.cooled_at_s,
+        "cooled_at_s": address.cooldown_deadline_s,
         "reason": address.reason,
     }
 
@@ -184,7 +184,7 @@ def _address(row: Row[Any]) -> Address:
         owner=None if row.container_id is None else _key(row),
         cooling_until=None if row.cooling_until is None else read_time(row.cooling_until),
         reason=row.reason,
-        cooled_at_s=row.cooled_at_s,
+        cooldown_deadline_s=row.cooled_at_s,
     )
 
 

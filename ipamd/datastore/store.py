@@ -15,7 +15,7 @@ from ipaddress import IPv4Address
 from ipamd.datastore.audit import contradictions, differences
 from ipamd.datastore.disk import Disk, refusals
 from ipamd.datastore.ledger import LEDGER_LIMIT, Ledger
-from ipamd.datastore.memory_state import Index
+from ipamd.datastore.memory_state import MemoryState
 from ipamd.datastore.rows import Contents, read_contents
 from ipamd.datastore.unit_of_work import SqlUnitOfWork
 from ipamd.datastore.view import View
@@ -45,7 +45,7 @@ class SqlDatastore(Datastore):
         ledger_limit: int = LEDGER_LIMIT,
     ) -> None:
         self._disk = disk
-        self._index = Index(contents)
+        self._index = MemoryState(contents)
         self._ledger = Ledger(disk, limit=ledger_limit)
         self._clock = clock
         self._failpoint = failpoint

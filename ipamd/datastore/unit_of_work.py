@@ -56,15 +56,15 @@ def _step(
 
     @wraps(method)
     def guarded(self: SqlUnitOfWork, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        self.check_sound()
+        self.raise_if_failed()
         try:
             return method(self, *args, **kwargs)
         except DatastoreError as error:
-            self.doom = error
+            self.failure = error
             raise
         except ValueError as error:
-            self.doom = InvariantError(f"{method.__name__}: a value has no place in the datastore", details=str(error))
-            raise self.doom from error
+            self.failure = InvariantError(f"{method.__name__}: a value has no place in the datastore", details=str(error))
+            raise self.failure from error
 
     return guarded
 
@@ -78,21 +78,21 @@ class SqlUnitOfWork(UnitOfWork):
         self._ledger = ledger
         self._clock = clock
         self._entries: list[Params] = []
-        self.doom: DatastoreError | None = None
+        self.failure: DatastoreError | None = None
 
-    def check_sound(self) -> None:
+    def raise_if_failed(self) -> None:
         """Raise what doomed this unit, if anything did."""
-        if self.doom is not None:
-            raise self.doom
+        if self.failure is not None:
+            raise self.failure
 
     def flush(self) -> None:
         """Write the ledger rows, all in one statement: the last step before COMMIT."""
-        self.check_sound()
+        self.raise_if_failed()
         self._ledger.write(self._entries)
 
     def end(self) -> None:
         """Refuse further use."""
-        self.doom = self.doom or DatastoreError(
+        self.failure = self.failure or DatastoreError(
             "the unit of work has ended", details="a change was asked of it after its transaction; nothing was changed"
         )
 
@@ -154,9 +154,9 @@ class SqlUnitOfWork(UnitOfWork):
         if prefix is not None:
             self._put_prefix(prefix, eni_id)
         state = AddressState.FREE if cooling_until is None else AddressState.COOLING
-        cooled_at_s = None if cooling_until is None else self._cooled_at_s(now, cooling_until)
+        cooldown_deadline_s = None if cooling_until is None else self._cooled_at_s(now, cooling_until)
         rows = [
-            Address(address, eni_id, state, now, prefix, cooling_until=cooling_until, cooled_at_s=cooled_at_s)
+            Address(address, eni_id, state, now, prefix, cooling_until=cooling_until, cooldown_deadline_s=cooldown_deadline_s)
             for address in fresh
         ]
         self._disk.execute(sql.INSERT_ADDRESS, [address_params(row) for row in rows], subject=subject)
@@ -209,7 +209,7 @@ class SqlUnitOfWork(UnitOfWork):
 
     @_step
     def unassign(self, key: AttachmentKey, *, now: datetime, cooling_until: datetime, reason: str) -> Attachment:
-        """See UnitOfWork. UnknownAttachmentError changes nothing and does not doom the unit: a DEL may come twice (I3)."""
+        """See UnitOfWork. UnknownAttachmentError changes nothing and does not fail the unit: a DEL may come twice (I3)."""
         attachment = self._view.attachment(key)
         if attachment is None:
             raise UnknownAttachmentError(f"sandbox {key} is not attached")
@@ -228,11 +228,11 @@ class SqlUnitOfWork(UnitOfWork):
         self._log(LedgerEvent.ABORTED, at=now, address=address, key=old.owner, eni_id=old.eni_id, detail=reason)
 
     @_step
-    def settle(self, address: IPv4Address, *, now: datetime, cooling_until: datetime, reason: str) -> None:
+    def resolve(self, address: IPv4Address, *, now: datetime, cooling_until: datetime, reason: str) -> None:
         """See UnitOfWork."""
         old = self._view.known_address(address)
-        self._cool(old, AddressEvent.SETTLE, now=now, cooling_until=cooling_until, reason=reason)
-        self._log(LedgerEvent.SETTLED, at=now, address=address, eni_id=old.eni_id, detail=reason)
+        self._cool(old, AddressEvent.RESOLVE, now=now, cooling_until=cooling_until, reason=reason)
+        self._log(LedgerEvent.RESOLVED, at=now, address=address, eni_id=old.eni_id, detail=reason)
 
     @_step
     def change(self, address: IPv4Address, event: AddressEvent, *, now: datetime, reason: str) -> None:
@@ -241,7 +241,9 @@ class SqlUnitOfWork(UnitOfWork):
             raise IllegalTransitionError(f"address {address}: `change` does not apply {event}", details="a defect of ours")
         old = self._view.known_address(address)
         state = _after(old, event)
-        self._write(old, replace(old, state=state, since=now, owner=None, cooling_until=None, cooled_at_s=None, reason=reason))
+        self._write(
+            old, replace(old, state=state, since=now, owner=None, cooling_until=None, cooldown_deadline_s=None, reason=reason)
+        )
         self._log(CHANGES[event], at=now, address=address, key=old.owner, eni_id=old.eni_id, detail=reason)
 
     @_step
@@ -373,17 +375,25 @@ class SqlUnitOfWork(UnitOfWork):
         if self._view.has_tombstone(key):
             raise InvariantError(f"sandbox {key} cannot be attached: its DEL was done", details="I4")
         self._disk.execute(sql.INSERT_ATTACHMENT, attachment_params(attachment), subject=f"assigning {old.address} to {key}")
-        new = replace(old, state=state, since=attachment.created_at, owner=key, cooling_until=None, cooled_at_s=None, reason="")
+        new = replace(
+            old, state=state, since=attachment.created_at, owner=key, cooling_until=None, cooldown_deadline_s=None, reason=""
+        )
         self._write(old, new)
         self._view.staged.attachments[key] = attachment
 
     def _cool(self, old: Address, event: AddressEvent, *, now: datetime, cooling_until: datetime, reason: str) -> None:
         state = _after(old, event)
-        cooled_at_s = self._cooled_at_s(now, cooling_until)
-        cooling = replace(
-            old, state=state, since=now, owner=None, reason=reason, cooling_until=cooling_until, cooled_at_s=cooled_at_s
+        cooldown_deadline_s = self._cooled_at_s(now, cooling_until)
+        cooldown = replace(
+            old,
+            state=state,
+            since=now,
+            owner=None,
+            reason=reason,
+            cooling_until=cooling_until,
+            cooldown_deadline_s=cooldown_deadline_s,
         )
-        self._write(old, cooling)
+        self._write(old, cooldown)
 
     def _cooled_at_s(self, now: datetime, cooling_until: datetime) -> float:
         """The same end on the monotonic clock: the wall clock may be stepped while no daemon runs (I8)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 
-from ipamd.datastore.memory_state import Index
+from ipamd.datastore.memory_state import MemoryState
 from ipamd.datastore.staged import Staged
 from ipamd.model.address import Address
 from ipamd.model.attachment import Attachment
@@ -17,9 +17,9 @@ from ipamd.model.ledger import Intent
 
 @dataclass(slots=True)
 class View:
-    """One unit of work's consistent look. Reading an address claims it (see `Index.claim`) until the unit ends."""
+    """One unit of work's consistent look. Reading an address claims it (see `MemoryState.claim`) until the unit ends."""
 
-    index: Index
+    index: MemoryState
     staged: Staged = field(default_factory=Staged)
     claimed: set[IPv4Address] = field(default_factory=set)
 

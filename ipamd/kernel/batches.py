@@ -13,7 +13,7 @@ from ipamd.kernel.netlink import Message, NetlinkSocket
 from ipamd.model.attachment import WiringSpec
 
 
-def publish(spec: WiringSpec, index: int) -> list[Message]:
+def host_side(spec: WiringSpec, index: int) -> list[Message]:
     """Host side of a sandbox whose host veth has link index `index`: 3 messages, 4 on a secondary ENI."""
     batch = [
         messages.change_link(index, step=f"name and raise {spec.host_veth}", is_up=True, alias=spec.alias),
@@ -22,7 +22,7 @@ def publish(spec: WiringSpec, index: int) -> list[Message]:
     return batch + rule_additions(spec.address, spec.route_table)
 
 
-def furnish(spec: WiringSpec, index: int, host_mac: str) -> list[Message]:
+def sandbox_side(spec: WiringSpec, index: int, host_mac: str) -> list[Message]:
     """Sandbox side, in the order the kernel needs: a link must be up before routes, the next hop known before the default."""
     name = spec.key.ifname
     return [

@@ -38,7 +38,7 @@ class Change:
     tolerated: frozenset[int] = frozenset()
 
 
-def carry_out(host: HostNetns, changes: Sequence[Change], *, what: str) -> None:
+def execute(host: HostNetns, changes: Sequence[Change], *, what: str) -> None:
     """Make changes in the host's namespace, in order; goes on after one that the kernel refused. None: nothing is imported.
 
     Raises: WiringError for the first refusal, naming its step, or if the kernel does not answer.

@@ -69,9 +69,9 @@ class KernelHostNetwork:
         with self._lock:
             with self._host.netlink() as sock:
                 found = enis.removals(sock, eni)
-            changes.carry_out(self._host, found, what=f"teardown of {eni.eni_id}")
+            changes.execute(self._host, found, what=f"teardown of {eni.eni_id}")
 
-    def audit(self, *, identity: InstanceIdentity, enis: Iterable[Eni]) -> list[str]:
+    def reconcile(self, *, identity: InstanceIdentity, enis: Iterable[Eni]) -> list[str]:
         """Repair what something else on the node took away.
 
         Returns: one sentence per repair, and one per part that could not be repaired; the others have had their turn.
@@ -195,5 +195,5 @@ class KernelHostNetwork:
 
     def _carry_out(self, repairs: list[enis.Repair], *, what: str) -> list[str]:
         """Make repairs, and tell them. Raises: WiringError for the first that is refused."""
-        changes.carry_out(self._host, [change for change, _ in repairs], what=what)
+        changes.execute(self._host, [change for change, _ in repairs], what=what)
         return [sentence for _, sentence in repairs]

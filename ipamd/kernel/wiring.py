@@ -1,8 +1,8 @@
 """The port `Wiring`: one sandbox's veth pair, routes and rules, in three sends and without a dump.
 
-    create   host ns     veth, its peer born in the sandbox's namespace; the answer tells both link indexes
-    publish  host ns     alias, up, route address/32, rule 512, rule 1536 on a secondary ENI
-    furnish  sandbox ns  up, address/32, route to 169.254.1.1, default route, permanent neighbour
+    create        host ns     veth, its peer born in the sandbox's namespace; the answer tells both link indexes
+    host side     host ns     alias, up, route address/32, rule 512, rule 1536 on a secondary ENI
+    sandbox side  sandbox ns up, address/32, route to 169.254.1.1, default route, permanent neighbour
 
 The kernel goes on in a batch after a message it refused, so what could hit a stranger's link waits until `create` is known to
 have made ours; from there on links are named by index. All or nothing (I5): a failure undoes what was done before it is raised.
@@ -72,8 +72,8 @@ class KernelWiring:
             done: list[Message] = []
             try:
                 with self._host.netlink() as host:
-                    self._apply(host, batches.publish(spec, pair.host_index), undo=done, spec=spec)
-                self._apply(sandbox, batches.furnish(spec, pair.sandbox_index, pair.host_mac), undo=done, spec=spec)
+                    self._apply(host, batches.host_side(spec, pair.host_index), undo=done, spec=spec)
+                self._apply(sandbox, batches.sandbox_side(spec, pair.sandbox_index, pair.host_mac), undo=done, spec=spec)
             except BaseException as exc:
                 self._undo(spec, pair, done, exc)
                 raise
@@ -88,7 +88,7 @@ class KernelWiring:
                 batch.append(messages.delete_link(link.index, step=f"delete link {link.name}"))
             _must(host.request(batch), f"unwiring of {spec.key}")
 
-    def retire(self, *, host_veth: str, address: IPv4Address, route_table: int) -> None:
+    def mark_for_deletion(self, *, host_veth: str, address: IPv4Address, route_table: int) -> None:
         """Drop route and rules, take the link down and put it into the dying group (DEL). Absent parts are fine.
 
         The route needs no message: the kernel drops a link's routes while it takes it down, and a route through any other link

@@ -1,7 +1,7 @@
 """The life of one address, as one table.
 
     free --reserve--> reserved --confirm--> assigned --unassign--> cooling --cooled--> free
-    reserved --abort--> cooling          any unassigned --disagree--> quarantined --settle--> cooling, or it is removed
+    reserved --abort--> cooling          any unassigned --disagree--> quarantined --resolve--> cooling, or it is removed
 
 A pair that is not in the table raises (I1, I8): a state is never repaired by guessing. `reserved` lives in memory only: a
 crash before the confirming transaction promised nothing (I5). A settled address cools first, where design 3 has it free at
@@ -38,7 +38,7 @@ class AddressEvent(StrEnum):
     UNASSIGN = "unassign"
     COOLED = "cooled"
     DISAGREE = "disagree"
-    SETTLE = "settle"
+    RESOLVE = "resolve"
     ADOPT = "adopt"
 
 
@@ -51,7 +51,7 @@ TRANSITIONS: dict[tuple[AddressState, AddressEvent], AddressState] = {
     (AddressState.FREE, AddressEvent.DISAGREE): AddressState.QUARANTINED,
     (AddressState.RESERVED, AddressEvent.DISAGREE): AddressState.QUARANTINED,
     (AddressState.COOLING, AddressEvent.DISAGREE): AddressState.QUARANTINED,
-    (AddressState.QUARANTINED, AddressEvent.SETTLE): AddressState.COOLING,
+    (AddressState.QUARANTINED, AddressEvent.RESOLVE): AddressState.COOLING,
     # Adoption (design 4): a wired sandbox that the datastore does not know gets back the address it never lost.
     (AddressState.FREE, AddressEvent.ADOPT): AddressState.ASSIGNED,
     (AddressState.COOLING, AddressEvent.ADOPT): AddressState.ASSIGNED,
@@ -78,8 +78,9 @@ class Address:
     """One secondary address of an ENI, as the datastore knows it.
 
     `since` is when the present state began (aware UTC); `owner` is set if and only if the state is assigned or reserved;
-    `cooling_until` if and only if it is cooling. `prefix` is the delegated /28 that contains it, or None. `cooled_at_s` is the end
-    of its cooling on the machine's monotonic clock, which runs on when a daemon restarts and is not stepped; None: not known.
+    `cooling_until` if and only if it is cooling. `prefix` is the delegated /28 that contains it, or None. `cooldown_deadline_s`
+    is the end of its cooling on the machine's monotonic clock, which runs on when a daemon restarts and is not stepped; None:
+    not known.
     """
 
     address: IPv4Address
@@ -90,4 +91,4 @@ class Address:
     owner: AttachmentKey | None = None
     cooling_until: datetime | None = None
     reason: str = ""
-    cooled_at_s: float | None = field(default=None, compare=False)
+    cooldown_deadline_s: float | None = field(default=None, compare=False)

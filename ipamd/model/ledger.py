@@ -26,7 +26,7 @@ class LedgerEvent(StrEnum):
     ABORTED = "aborted"
     COOLED = "cooled"
     QUARANTINED = "quarantined"
-    SETTLED = "settled"
+    RESOLVED = "settled"
     TOMBSTONED = "tombstoned"
     KEPT = "kept"
     REAPED = "reaped"

@@ -15,7 +15,7 @@ from ipamd.model.errors import IncompatibleVersionError, InvalidConfigError, Inv
 from ipamd.pb import cni_pb2, cni_pb2_grpc
 from ipamd.ports import Clock
 from ipamd.rpc import codec
-from ipamd.service.conditions import Health, log_text
+from ipamd.service.health import Health, log_text
 from ipamd.service.request import Deadline
 from ipamd.service.sandbox.attach import AttachService
 from ipamd.service.sandbox.check import CheckService

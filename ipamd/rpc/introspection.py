@@ -19,12 +19,12 @@ from ipamd.model.sandbox import RuntimeInfo
 from ipamd.pb import introspection_pb2 as pb
 from ipamd.pb import introspection_pb2_grpc
 from ipamd.ports import Datastore, Spool
-from ipamd.service.conditions import Health
-from ipamd.service.cooldown import Cooling
+from ipamd.service.cooldown import Cooldown
 from ipamd.service.demand import Demand
+from ipamd.service.health import Health
 from ipamd.service.locks import KeyLocks
-from ipamd.service.pool.maintainer import PoolService
-from ipamd.service.reconcile.runtime import FollowerView
+from ipamd.service.pool.maintainer import PoolMaintainer
+from ipamd.service.reconcile.runtime import RuntimeView
 from ipamd.service.report.audit import AuditService
 from ipamd.service.report.explain import ExplainService
 
@@ -49,11 +49,11 @@ class Sources:
     health: Health
     datastore: Datastore
     spool: Spool
-    cooling: Cooling
+    cooldown: Cooldown
     locks: KeyLocks
     demand: Demand
-    pool: PoolService
-    follower: Callable[[], FollowerView | None]
+    pool: PoolMaintainer
+    runtime_reconciler: Callable[[], RuntimeView | None]
     runtime: Callable[[], RuntimeInfo | None]
     cloud: Callable[[], CloudView]
     audit: AuditService
@@ -81,9 +81,9 @@ class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
             stages=[pb.Stage(name=s.name, state=s.state, elapsed_ms=s.elapsed_ms, detail=s.detail) for s in health.stages()],
             pool=self._pool(),
             runtime=self._runtime(),
-            lacks=health.lacks(),
+            lacks=health.conditions(),
             spooled_count=sources.spool.pending_count(),
-            dying_count=sources.cooling.dying_count(),
+            dying_count=sources.cooldown.dying_count(),
             busy=[
                 pb.Busy(
                     container_id=held.key.container_id,
@@ -189,12 +189,12 @@ class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
             eni_count=len(sources.datastore.enis()),
             eni_limit=eni_limit(limits, settings) if limits else 0,
             slots_per_eni=limits.slots_per_eni if limits else 0,
-            last_cycle=sources.demand.outlook().sentence,
+            last_cycle=sources.demand.status().sentence,
             targets=[pb.Target(name=name, value=value, defined=on) for name, (value, on) in targets.items()],
         )
 
     def _runtime(self) -> pb.Runtime:
-        view, info = self._sources.follower(), self._sources.runtime()
+        view, info = self._sources.runtime_reconciler(), self._sources.runtime()
         reply = pb.Runtime(list_age_s=-1.0, detail="CRI is off: nothing is reaped" if view is None else view.detail)
         if info is not None:
             reply.MergeFrom(pb.Runtime(socket=info.socket, name=info.name, version=info.version))

@@ -17,8 +17,8 @@ from ipaddress import IPv4Address
 from ipamd.model.address import AddressEvent, AddressState
 from ipamd.model.errors import DatastoreError, IpamError
 from ipamd.ports import Clock, Datastore, Failpoint, Wiring, no_failpoint
-from ipamd.service.conditions import Health, log_text
 from ipamd.service.demand import Demand
+from ipamd.service.health import Health, log_text
 
 SWEEP_REST_S = 0.05
 """Rest before a sweep, so that DELs that come together cost one. Ours, measured: it spares other requests the kernel's lock."""
@@ -31,7 +31,7 @@ FAILPOINTS = ("cooling.swept", "cooling.cooled")
 log = logging.getLogger(__name__)
 
 
-class Cooling:
+class Cooldown:
     """Owns the dying links and the cooling addresses of this process."""
 
     def __init__(
@@ -63,7 +63,7 @@ class Cooling:
         """When an address that begins to cool at `now` will have cooled, for the record."""
         return now + timedelta(seconds=self._period_s)
 
-    def began(self, address: IPv4Address, *, dying_veth: str | None) -> None:
+    def start(self, address: IPv4Address, *, dying_veth: str | None) -> None:
         """An address began to cool; its link, if any, waits to be deleted."""
         with self._changed:
             self._due[address] = self._clock.monotonic() + self._period_s
@@ -98,7 +98,7 @@ class Cooling:
         with self._changed:
             for row in self._datastore.addresses():
                 if row.state is AddressState.COOLING and row.address not in self._due:
-                    left = self._period_s if row.cooled_at_s is None else row.cooled_at_s - monotonic
+                    left = self._period_s if row.cooldown_deadline_s is None else row.cooldown_deadline_s - monotonic
                     self._due[row.address] = monotonic + min(max(left, 0.0), self._period_s)
             self._dying.update(dying_veths)
             self._changed.notify()
@@ -183,7 +183,7 @@ class Cooling:
         finally:
             if freed:
                 self._demand.announce_supply()
-                self._demand.poke()
+                self._demand.trigger()
         if error is not None:
             raise error
         return freed
@@ -192,7 +192,7 @@ class Cooling:
         now = self._clock.now()
         with self._datastore.transaction() as uow:
             uow.abort(address, now=now, cooling_until=self.until(now), reason=reason)
-        self.began(address, dying_veth=None)
+        self.start(address, dying_veth=None)
 
     def _retry_aborts(self) -> None:
         with self._changed:

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
-    """What the pool loop last said. `generation`: the latest demand that this outlook has taken into account. `retry_at`: the
-    monotonic point at which a blocked pool tries again by itself; None if it does not."""
+class PoolStatus:
+    """What the pool loop last said. `generation`: the latest demand that this status has taken into account. `retry_deadline`:
+    the monotonic point at which a blocked pool tries again by itself; None if it does not."""
 
     generation: int = 0
     sentence: str = "the pool loop has not run yet"
     blocked_by: str = ""
-    retry_at: float | None = None
+    retry_deadline: float | None = None
 
 
 class Demand:
@@ -26,25 +26,25 @@ class Demand:
         self._waiting = 0
         self._generation = 0
         self._supply = 0
-        self._outlook = Outlook()
+        self._status = PoolStatus()
 
-    def poke(self) -> None:
+    def trigger(self) -> None:
         """Something changed that the pool loop should look at."""
         self._wake.set()
 
-    def wait_for_poke(self, timeout_s: float | None) -> bool:
+    def wait_triggered(self, timeout_s: float | None) -> bool:
         """Pool loop: sleep until poked; returns whether it was."""
         poked = self._wake.wait(timeout_s)
         self._wake.clear()
         return poked
 
-    def rest(self, timeout_s: float) -> None:
+    def coalesce(self, timeout_s: float) -> None:
         """Pool loop: let more pokes gather, unless an ADD waits."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting > 0, timeout=timeout_s)
 
     def join(self) -> int:
-        """An ADD begins to wait; returns the generation that an outlook must have reached to speak for it."""
+        """An ADD begins to wait; returns the generation that a status must have reached to speak for it."""
         with self._changed:
             self._waiting += 1
             self._generation += 1
@@ -69,23 +69,23 @@ class Demand:
             self._supply += 1
             self._changed.notify_all()
 
-    def publish(self, outlook: Outlook) -> None:
+    def publish(self, status: PoolStatus) -> None:
         """Pool loop: say what it decided."""
         with self._changed:
-            self._outlook = outlook
+            self._status = status
             self._changed.notify_all()
 
-    def outlook(self) -> Outlook:
-        """The last word of the pool loop."""
+    def status(self) -> PoolStatus:
+        """What the pool maintainer said last."""
         with self._changed:
-            return self._outlook
+            return self._status
 
     def supply_count(self) -> int:
         """A number that grows with every announcement; read it before trying, wait on it after."""
         with self._changed:
             return self._supply
 
-    def wait(self, *, seen_supply: int, seen_outlook: Outlook, timeout_s: float) -> None:
-        """Sleep until supply was announced, the outlook changed, or time is up."""
+    def wait(self, *, seen_supply: int, seen_status: PoolStatus, timeout_s: float) -> None:
+        """Sleep until supply was announced, the status changed, or time is up."""
         with self._changed:
-            self._changed.wait_for(lambda: self._supply != seen_supply or self._outlook is not seen_outlook, timeout=timeout_s)
+            self._changed.wait_for(lambda: self._supply != seen_supply or self._status is not seen_status, timeout=timeout_s)

@@ -39,7 +39,8 @@ SILENT_S = 6.0
 DONE_S = 10.0
 STRAY_S = 20.0
 LOOSE_S = 180.0
-"""The pool pauses up to 60 s after errors (ipamd/service/pool/maintainer.py), and deletes an ENI it could not attach at a later try."""
+"""The pool pauses up to 60 s after errors (ipamd/service/pool/maintainer.py), and deletes an ENI it could not attach at a later
+try."""
 
 COOLDOWN_MARGIN_S = 1.0
 

@@ -10,12 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.datastore import store as repository
-from ipamd.service import cooldown as cooling
-from ipamd.service.pool import provisioner as growth
-from ipamd.service.reconcile import quarantine as adopt
-from ipamd.service.reconcile import runtime as follow
-from ipamd.service.reconcile import startup as restore
+from ipamd.datastore import store
+from ipamd.service import cooldown
+from ipamd.service.pool import provisioner
+from ipamd.service.reconcile import quarantine, runtime, startup
 from ipamd.service.sandbox import attach, detach
 from lab.lab import Lab
 from tests.crash.scenarios import ELSEWHERE, SCENARIOS
@@ -72,7 +70,7 @@ def test_a_crash_here_loses_doubles_and_leaves_nothing(lab: Lab, name: str) -> N
 def test_every_failpoint_is_covered() -> None:
     """A failpoint that no test dies at proves nothing."""
     declared = set(KERNEL)
-    for module in (adopt, attach, cooling, detach, follow, growth, restore, repository):
+    for module in (attach, cooldown, detach, provisioner, quarantine, runtime, startup, store):
         declared |= set(module.FAILPOINTS)
     covered = set(SCENARIOS) | set(ELSEWHERE)
     assert declared == covered

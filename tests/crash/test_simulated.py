@@ -51,7 +51,7 @@ def vanish(node: FakeNode, name: str) -> None:
 def look_often(node: FakeNode) -> None:
     """Four lists, an interval apart."""
     for _ in range(4):
-        node.follower.look()
+        node.runtime_reconciler.reconcile_once()
         node.clock.advance(LIST_INTERVAL_S)
 
 
@@ -63,7 +63,7 @@ def test_a_crash_while_reaping_frees_once(node: FakeNode, name: str) -> None:
     dead = node.add("dead")
     vanish(node, "dead")
     node.clock.advance(3600)
-    node.follower._failpoint = kill_at(name)
+    node.runtime_reconciler._failpoint = kill_at(name)
     with pytest.raises(KilledHere):
         look_often(node)
     node.crash()
@@ -87,7 +87,7 @@ def test_a_crash_while_settling_a_quarantine_settles_it_later(node: FakeNode, na
     assert row is not None
     assert row.state is AddressState.QUARANTINED
     node.clock.advance(3600)
-    node.adoption._failpoint = kill_at(name)
+    node.quarantine._failpoint = kill_at(name)
     with pytest.raises(KilledHere):
         look_often(node)
     node.crash()
@@ -134,7 +134,7 @@ def test_a_crash_while_an_eni_is_taken_in_after_all_keeps_it(node: FakeNode, nam
     """Killed before or after its intent is closed: the ENI stays, is known, and ends with its instance (I2, I9)."""
     node.add("a")
     refuse_attach_and_delete(node, times=1)
-    node.growth._failpoint = node.growth._intents._failpoint = kill_at(name)
+    node.provisioner._failpoint = node.provisioner._intents._failpoint = kill_at(name)
     with pytest.raises(KilledHere):
         node.pool.cycle()
     node.crash()

@@ -57,7 +57,7 @@ class FakeWiring:
         with self.lock:
             self._drop(spec.host_veth, spec.address)
 
-    def retire(self, *, host_veth: str, address: IPv4Address, route_table: int) -> None:
+    def mark_for_deletion(self, *, host_veth: str, address: IPv4Address, route_table: int) -> None:
         """See the port."""
         self._maybe_fail("retire")
         with self.lock:
@@ -148,7 +148,7 @@ class FakeHostNetwork:
         """See the port."""
         self.enis.pop(eni.eni_id, None)
 
-    def audit(self, *, identity: InstanceIdentity, enis: Iterable[Eni]) -> list[str]:
+    def reconcile(self, *, identity: InstanceIdentity, enis: Iterable[Eni]) -> list[str]:
         """See the port."""
         missing = [eni for eni in enis if not eni.is_primary and eni.eni_id not in self.enis]
         for eni in missing:

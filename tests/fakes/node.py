@@ -12,17 +12,17 @@ from ipamd.model.attachment import Attachment
 from ipamd.model.ids import AttachmentKey, parse_key
 from ipamd.model.plan import PoolSettings
 from ipamd.model.request import AttachRequest, SandboxNames
-from ipamd.service.conditions import Health, Phase
-from ipamd.service.cooldown import Cooling
+from ipamd.service.cooldown import Cooldown
 from ipamd.service.demand import Demand
+from ipamd.service.health import Health, Phase
 from ipamd.service.locks import KeyLocks
 from ipamd.service.pool.enis import EniService
-from ipamd.service.pool.maintainer import PoolService
-from ipamd.service.pool.provisioner import Growth
-from ipamd.service.reconcile.host_network import HostAudit
-from ipamd.service.reconcile.quarantine import AdoptionService
-from ipamd.service.reconcile.runtime import LIST_INTERVAL_S, Follower
-from ipamd.service.reconcile.startup import RestoreService
+from ipamd.service.pool.maintainer import PoolMaintainer
+from ipamd.service.pool.provisioner import EniProvisioner
+from ipamd.service.reconcile.host_network import HostNetworkReconciler
+from ipamd.service.reconcile.quarantine import QuarantineService
+from ipamd.service.reconcile.runtime import LIST_INTERVAL_S, RuntimeReconciler
+from ipamd.service.reconcile.startup import StartupReconciler
 from ipamd.service.request import Deadline
 from ipamd.service.sandbox.attach import AttachPolicy, AttachService
 from ipamd.service.sandbox.check import CheckService
@@ -60,7 +60,7 @@ class FakeNode:
         clock, datastore, wiring = self.clock, self.datastore, self.wiring
         self.health = Health(clock, ("datastore",))
         self.demand, self.locks = Demand(), KeyLocks(clock)
-        self.cooling = Cooling(
+        self.cooldown = Cooldown(
             datastore=datastore,
             wiring=wiring,
             demand=self.demand,
@@ -69,22 +69,22 @@ class FakeNode:
             period_s=COOLDOWN_S,
         )
         self.detacher = DetachService(
-            datastore=datastore, wiring=wiring, cooling=self.cooling, locks=self.locks, clock=clock, veth_prefix="eni"
+            datastore=datastore, wiring=wiring, cooldown=self.cooldown, locks=self.locks, clock=clock, veth_prefix="eni"
         )
         self.attacher = AttachService(
             datastore=datastore,
             wiring=wiring,
-            cooling=self.cooling,
+            cooldown=self.cooldown,
             demand=self.demand,
             health=self.health,
             locks=self.locks,
             clock=clock,
             policy=AttachPolicy(veth_prefix="eni", mtu=9001, waiting_limit=48),
         )
-        self.adoption = AdoptionService(
+        self.quarantine = QuarantineService(
             datastore=datastore,
             wiring=wiring,
-            cooling=self.cooling,
+            cooldown=self.cooldown,
             locks=self.locks,
             clock=clock,
             mtu=9001,
@@ -97,48 +97,48 @@ class FakeNode:
             ec2=self.ec2,
             hostnet=self.hostnet,
             wiring=wiring,
-            cooling=self.cooling,
+            cooldown=self.cooldown,
             is_datastore_lost=self.has_run_before and not self.opened.report.is_intact,
             demand=self.demand,
             health=self.health,
             clock=clock,
         )
-        self.growth = Growth(
+        self.provisioner = EniProvisioner(
             datastore=datastore, ec2=self.ec2, enis=self.enis, clock=clock, cluster_name="test", additional_tags=()
         )
-        self.pool = PoolService(
+        self.pool = PoolMaintainer(
             datastore=datastore,
-            growth=self.growth,
+            provisioner=self.provisioner,
             demand=self.demand,
             health=self.health,
             clock=clock,
             settings=self.settings,
         )
-        self.restore = RestoreService(
+        self.restore = StartupReconciler(
             datastore=datastore,
             wiring=wiring,
-            cooling=self.cooling,
+            cooldown=self.cooldown,
             spool=self.spool,
             runtime=self.runtime,
-            adoption=self.adoption,
+            quarantine=self.quarantine,
             clock=clock,
             is_datastore_intact=self.opened.report.is_intact,
         )
-        self.follower = Follower(
+        self.runtime_reconciler = RuntimeReconciler(
             runtime=self.runtime,
             datastore=datastore,
             wiring=wiring,
             detach=self.detacher,
-            adoption=self.adoption,
+            quarantine=self.quarantine,
             health=self.health,
             clock=clock,
         )
-        self.host_audit = HostAudit(
+        self.host_reconciler = HostNetworkReconciler(
             datastore=datastore,
             hostnet=self.hostnet,
             metadata=FakeMetadata(),
             wiring=wiring,
-            adoption=self.adoption,
+            quarantine=self.quarantine,
             enis=self.enis,
             locks=self.locks,
             health=self.health,
@@ -147,12 +147,12 @@ class FakeNode:
 
     def bring_up(self) -> None:
         """What start-up does, in its order, in one thread."""
-        self.growth.set_identity(IDENTITY)
-        self.enis.compare_with_ec2(IDENTITY)
+        self.provisioner.set_identity(IDENTITY)
+        self.enis.sync_with_ec2(IDENTITY)
         listed = self.restore.listed_sandboxes()
         self.restore.reconcile_kernel(self.wiring.survey(), listed)
-        assert self.enis.set_up_hosts() == []
-        self.host_audit.set_identity(IDENTITY)
+        assert self.enis.set_up_eni_routings() == []
+        self.host_reconciler.set_identity(IDENTITY)
         self.pool.set_limits(self.ec2.limits, settings=self.settings)
         self.health.enter(Phase.SERVING)
         self.pool.cycle()
@@ -197,9 +197,9 @@ class FakeNode:
 
     def cool(self) -> None:
         """Let every link be swept and every address cool."""
-        self.cooling.sweep()
+        self.cooldown.sweep()
         self.clock.advance(COOLDOWN_S + 1)
-        self.cooling.release_cooled()
+        self.cooldown.release_cooled()
 
     def assert_sound(self) -> None:
         """I1-I6 as far as one node's values can show: datastore, kernel and EC2 agree."""

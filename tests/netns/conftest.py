@@ -128,9 +128,9 @@ class World:
         """A key."""
         return parse_key(container, ifname)
 
-    def retire(self, spec):
+    def mark_for_deletion(self, spec):
         """DEL of a spec."""
-        self.wiring.retire(host_veth=spec.host_veth, address=spec.address, route_table=spec.route_table)
+        self.wiring.mark_for_deletion(host_veth=spec.host_veth, address=spec.address, route_table=spec.route_table)
 
     def fabric(self):
         """Give the host a primary and a secondary ENI (eth0, eth1), cabled to a VPC router; returns the router's space.

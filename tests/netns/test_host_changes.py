@@ -28,15 +28,15 @@ def test_whole_node_does_without_the_library(world, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyroute2", None)  # importing it raises from here on
     world.hostnet.setup_node(world.identity())
     world.hostnet.setup_eni(world.eni())
-    assert world.hostnet.audit(identity=world.identity(), enis=[world.eni()]) == []
+    assert world.hostnet.reconcile(identity=world.identity(), enis=[world.eni()]) == []
     spec = world.spec(world.space())
     world.wiring.wire(spec)
     assert [veth.name for veth in world.wiring.survey().veths] == [spec.host_veth]
-    world.retire(spec)
+    world.mark_for_deletion(spec)
     world.wiring.sweep()
     world.host.sh("ip rule del prio 1024")
     with pytest.raises(ImportError):  # the library is what repairs: this test can tell
-        world.hostnet.audit(identity=world.identity(), enis=[])
+        world.hostnet.reconcile(identity=world.identity(), enis=[])
 
 
 def test_refusal_names_step_and_cause_and_the_rest_is_done(world):
@@ -47,7 +47,7 @@ def test_refusal_names_step_and_cause_and_the_rest_is_done(world):
         changes.add_rule(32765, table=10203, source=IPv4Address("10.0.1.10")),
     ]
     with pytest.raises(WiringError, match=r"setup of eni-9: raise eth9 \(eni-9\) failed") as caught:
-        changes.carry_out(world.netns, wanted, what="setup of eni-9")
+        changes.execute(world.netns, wanted, what="setup of eni-9")
     assert "ENODEV" in caught.value.details
     assert [(one["src"], one["table"]) for one in world.host.ip("rule") if one["priority"] == 32765] == [("10.0.1.10", "10203")]
 
@@ -73,21 +73,21 @@ def test_changes_are_idempotent(world):
         changes.delete_route(router, 32, index=index, table=10203, metric=0, step="delete router"),
         changes.delete_address(index, address, 24, who="eth1"),
     ]
-    changes.carry_out(world.netns, make, what="test")
+    changes.execute(world.netns, make, what="test")
     once = world.host.snapshot()
     assert once != before
     assert "proto static scope link" in world.host.sh("ip -d route show table 10203 10.0.1.1")
-    changes.carry_out(world.netns, make, what="test")
+    changes.execute(world.netns, make, what="test")
     assert world.host.snapshot() == once
     for _ in range(2):
-        changes.carry_out(world.netns, remove, what="test")
+        changes.execute(world.netns, remove, what="test")
         assert world.host.snapshot() == before
 
 
 def test_many_threads_change_at_once(world):
     """Any thread may change the node while others do; each is back in its own namespace, and no descriptor is left open."""
     rounds, count = 10, 8
-    changes.carry_out(world.netns, [changes.add_rule(1024, table=254, mark=0x80)], what="test")  # imports
+    changes.execute(world.netns, [changes.add_rule(1024, table=254, mark=0x80)], what="test")  # imports
     home, opened = os.stat(OWN_NETNS).st_ino, len(os.listdir("/proc/self/fd"))
     gate = threading.Barrier(count)
 
@@ -95,8 +95,8 @@ def test_many_threads_change_at_once(world):
         gate.wait(timeout=20)
         rules = [(table, IPv4Address("10.0.1.0") + number) for table in (10203, 10204)]
         for _ in range(rounds):
-            changes.carry_out(world.netns, [changes.add_rule(32765, table=t, source=a) for t, a in rules], what="test")
-            changes.carry_out(world.netns, [changes.delete_rule(32765, table=t, source=a) for t, a in rules[1:]], what="test")
+            changes.execute(world.netns, [changes.add_rule(32765, table=t, source=a) for t, a in rules], what="test")
+            changes.execute(world.netns, [changes.delete_rule(32765, table=t, source=a) for t, a in rules[1:]], what="test")
         return os.stat(OWN_NETNS).st_ino
 
     with ThreadPoolExecutor(count) as threads:
@@ -115,5 +115,5 @@ def test_silence_of_the_kernel_is_bounded(world, monkeypatch):
     rule = changes.add_rule(32765, table=2, source=IPv4Address("10.0.1.10"))
     opened = len(os.listdir("/proc/self/fd"))
     with pytest.raises(WiringError, match=r"teardown: add rule 32765 .* the kernel's answer was lost"):
-        changes.carry_out(world.netns, [rule], what="teardown")
+        changes.execute(world.netns, [rule], what="teardown")
     assert len(os.listdir("/proc/self/fd")) == opened

@@ -104,7 +104,7 @@ def test_setup_is_idempotent(world):
     world.hostnet.setup_node(world.identity())
     world.hostnet.setup_eni(world.eni())
     assert (world.host.snapshot(), world.host.sh("nft list ruleset")) == once
-    assert world.hostnet.audit(identity=world.identity(), enis=[world.eni()]) == []
+    assert world.hostnet.reconcile(identity=world.identity(), enis=[world.eni()]) == []
 
 
 def test_secondary_eni_is_set_up_as_the_incumbent_does(world):
@@ -193,11 +193,11 @@ def test_audit_repairs_what_others_took(world, command, sentence):
     world.hostnet.setup_eni(world.eni())
     whole = world.host.snapshot(), world.host.sh("nft list ruleset")
     world.host.sh(command)
-    assert sentence in world.hostnet.audit(identity=world.identity(), enis=[world.eni()])
+    assert sentence in world.hostnet.reconcile(identity=world.identity(), enis=[world.eni()])
     if "not repaired" in sentence:
         return
     assert (world.host.snapshot(), world.host.sh("nft list ruleset")) == whole
-    assert world.hostnet.audit(identity=world.identity(), enis=[world.eni()]) == []
+    assert world.hostnet.reconcile(identity=world.identity(), enis=[world.eni()]) == []
 
 
 def test_nft_table_restates_the_incumbents_rules(world):
@@ -241,7 +241,7 @@ def test_settings_shape_table_and_rule(make_world, config, present, absent):
     assert not any(part in text for part in absent), text
     wants = ruleset.needs_mark(world.config)
     assert any(one["priority"] == layout.MARK_PRIORITY for one in world.host.ip("rule")) == wants
-    assert world.hostnet.audit(identity=world.identity(), enis=[]) == []
+    assert world.hostnet.reconcile(identity=world.identity(), enis=[]) == []
 
 
 def test_nft_transaction_is_all_or_nothing(world):
@@ -259,7 +259,7 @@ def test_changed_vpc_cidrs_replace_the_table(world):
     world.fabric()
     world.hostnet.setup_node(world.identity())
     world.vpc_cidrs = (*world.vpc_cidrs, IPv4Network("100.64.0.0/16"))
-    found = world.hostnet.audit(identity=world.identity(), enis=[])
+    found = world.hostnet.reconcile(identity=world.identity(), enis=[])
     assert found == ["nftables table vpc-ipamd followed a change of the VPC's CIDRs: replaced"]
     assert "100.64.0.0/16" in world.host.sh("nft list table ip vpc-ipamd")
 
@@ -296,5 +296,5 @@ def test_a_sysctl_that_cannot_be_set_costs_nothing_else(world, monkeypatch, tmp_
         world.hostnet.setup_node(world.identity())
     assert "fwmark 0x80" in world.host.sh("ip rule")
     assert "snat" in world.host.sh("nft list ruleset")
-    said = world.hostnet.audit(identity=world.identity(), enis=[])
+    said = world.hostnet.reconcile(identity=world.identity(), enis=[])
     assert [sentence for sentence in said if "could not be repaired" in sentence and "sysctl" in sentence]

@@ -64,7 +64,7 @@ def test_survey_sees_ours_and_only_ours(world):
     renamed = world.spec(world.space(), number=7, table=10203)
     for spec in (live, dead, renamed):
         world.wiring.wire(spec)
-    world.retire(dead)
+    world.mark_for_deletion(dead)
     world.host.sh(f"ip link set {renamed.host_veth} down; ip link set {renamed.host_veth} name old7")
     world.host.sh("ip link add eninaked type veth peer name zzz")
     seen = world.wiring.survey()

@@ -94,13 +94,13 @@ def test_retire_leaves_no_route_or_rule_at_once_and_sweep_no_link(world):
     before = world.host.snapshot()
     spec = world.spec(pod, table=2)
     world.wiring.wire(spec)
-    world.retire(spec)
+    world.mark_for_deletion(spec)
     after = world.host.snapshot()
     assert (after["rule"], after["route show table all"]) == (before["rule"], before["route show table all"])
     link = world.host.ip(f"link show {spec.host_veth}")[0]
     assert "UP" not in link["flags"]
     assert int(link["group"], 0) == layout.DYING_GROUP
-    world.retire(spec)
+    world.mark_for_deletion(spec)
     world.wiring.sweep()
     assert world.host.snapshot() == before
     assert pod.link_names() == set()
@@ -110,7 +110,7 @@ def test_retire_sweep_and_unwire_of_nothing_succeed(world):
     """I3: a repeated or unknown DEL succeeds."""
     spec = world.spec(world.space(), table=2)
     before = world.host.snapshot()
-    world.retire(spec)
+    world.mark_for_deletion(spec)
     world.wiring.sweep()
     world.wiring.unwire(spec)
     world.wiring.remove_leftover(host_veth=spec.host_veth, address=spec.address)
@@ -208,7 +208,7 @@ def test_strangers_link_of_the_same_name_is_left_alone(world):
     assert world.host.snapshot() == before
     world.host.sh("ip link add eni0bridge type bridge")
     with pytest.raises(WiringError, match="left alone"):
-        world.wiring.retire(host_veth="eni0bridge", address=spec.address, route_table=254)
+        world.wiring.mark_for_deletion(host_veth="eni0bridge", address=spec.address, route_table=254)
     assert "eni0bridge" in world.host.link_names()
 
 
@@ -280,7 +280,7 @@ def test_sweep_takes_only_the_dying_group(world):
     dead = world.spec(world.space(), number=6)
     world.wiring.wire(live)
     world.wiring.wire(dead)
-    world.retire(dead)
+    world.mark_for_deletion(dead)
     world.wiring.sweep()
     assert world.host.link_names() == {"other", "rehto", "br0", live.host_veth}
     with pytest.raises(ValueError, match="group 0"):

@@ -249,15 +249,15 @@ class DatastoreMachine(RuleBasedStateMachine):
         self.addresses[address] = changed
 
     @rule(address=addresses)
-    def settle(self, address: IPv4Address) -> None:
+    def resolve(self, address: IPv4Address) -> None:
         now = self.now()
         until = now + timedelta(seconds=30)
         if self.state(address) is not QUARANTINED:
             with pytest.raises(DatastoreError), self.store.transaction() as unit:
-                unit.settle(address, now=now, cooling_until=until, reason="test")
+                unit.resolve(address, now=now, cooling_until=until, reason="test")
             return
         with self.store.transaction() as unit:
-            unit.settle(address, now=now, cooling_until=until, reason="test")
+            unit.resolve(address, now=now, cooling_until=until, reason="test")
         self.cooled_down(address, now, until, "test")
 
     @rule(key=keys, address=addresses)

@@ -8,7 +8,7 @@ from ipaddress import IPv4Address, IPv4Network
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipamd.datastore.memory_state import Index
+from ipamd.datastore.memory_state import MemoryState
 from ipamd.datastore.rows import Contents
 from ipamd.model.address import Address, AddressState
 from ipamd.model.eni import EniState
@@ -67,7 +67,7 @@ def _expected(contents: Contents, taken: set[IPv4Address]) -> IPv4Address | None
 @given(pools())
 def test_order(contents: Contents) -> None:
     """Until the pool is empty each reservation is the one the rule names, and only ready ENIs give any (I7)."""
-    index = Index(contents)
+    index = MemoryState(contents)
     taken: set[IPv4Address] = set()
     for number in range(len(contents.addresses) + 1):
         expected = _expected(contents, taken)
@@ -84,7 +84,7 @@ def test_order(contents: Contents) -> None:
 @given(pools())
 def test_claims_hide_and_come_back(contents: Contents) -> None:
     """Claimed addresses are not reserved, and once released the order is as if nothing had happened."""
-    index = Index(contents)
+    index = MemoryState(contents)
     for address in contents.addresses:
         index.claim(address)
     try:

@@ -25,7 +25,7 @@ BOUND_S = 10.0
 """Real seconds that a thread of a story may take; it needs milliseconds."""
 
 
-class At(Steps):
+class AtStep(Steps):
     """Steps of a request that call `then` when the step `name` begins."""
 
     def __init__(self, clock: Clock, name: str, then: Callable[[], object]) -> None:
@@ -42,7 +42,7 @@ class At(Steps):
             yield
 
 
-class Meanwhile(Generic[T]):
+class Concurrent(Generic[T]):
     """`work` in a thread. `begin` returns when it has ended or `is_waiting` says so; `end` gives its outcome."""
 
     def __init__(self, work: Callable[[], T], *, is_waiting: Callable[[], bool]) -> None:

@@ -5,8 +5,8 @@ between, succeed, and then have its interface and address taken away by the roll
 be looked up; its fix could. The first test of that fix passed without the fix too, which is why each story here has a second
 test.)
 
-What prevents it here: `service/attach.py: attach_sandbox` holds the sandbox's lock through `_roll_back` (I5), and the retry
-that came meanwhile waits for its turn (`service/keylock.py`).
+What prevents it here: `service/sandbox/attach.py: attach_sandbox` holds the sandbox's lock through `_roll_back` (I5), and the
+retry that came meanwhile waits for its turn (`service/locks.py`).
 
 Bound: 0 fake seconds: the retry answers as soon as the rollback has ended, with an address that the rollback does not touch.
 """
@@ -19,12 +19,12 @@ from ipamd.model.attachment import Attachment, WiringSpec
 from ipamd.model.errors import WiringError
 from tests.fakes.kernel import FakeWiring
 from tests.fakes.node import FakeNode
-from tests.stories.concurrent import Meanwhile, queued_on, switch_off_locks
+from tests.stories.concurrent import Concurrent, queued_on, switch_off_locks
 
 
 def play(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel refuses an ADD; while it is undone, the runtime's retry is already there."""
-    retry: Meanwhile[Attachment] = Meanwhile(lambda: node.add("a"), is_waiting=queued_on(node, "a"))
+    retry: Concurrent[Attachment] = Concurrent(lambda: node.add("a"), is_waiting=queued_on(node, "a"))
     undo = FakeWiring.unwire
 
     def unwire(self: FakeWiring, spec: WiringSpec) -> None:

@@ -5,7 +5,7 @@ two stores, in opposite order: DEL found no entry yet, ADD assigned the address 
 memory. Memory said "free", the file said "owned by a container that is gone"; the address went to another pod, and the next
 restart could not tell whose it was.
 
-What prevents it here: one lock per sandbox, first come first served (`service/keylock.py: KeyLocks.hold`), around the whole of
+What prevents it here: one lock per sandbox, first come first served (`service/locks.py: KeyLocks.hold`), around the whole of
 ADD and the whole of DEL; one transaction for attachment, address and tombstone; and a tombstone that refuses the late ADD
 (I1, I4). Behind the lock stands a constraint: no attachment beside a tombstone (`datastore/schema.py`).
 
@@ -21,7 +21,7 @@ from ipamd.model.errors import InvariantError, TombstonedError
 from ipamd.service.request import Deadline
 from ipamd.service.sandbox.detach import DetachService
 from tests.fakes.node import FakeNode
-from tests.stories.concurrent import At, Meanwhile, queued_on, switch_off_locks
+from tests.stories.concurrent import AtStep, Concurrent, queued_on, switch_off_locks
 
 
 def nothing_is_left(node: FakeNode) -> None:
@@ -37,9 +37,9 @@ def nothing_is_left(node: FakeNode) -> None:
 
 def play_crossing(node: FakeNode) -> None:
     """DEL has looked and found nothing; before it goes on, the ADD runs."""
-    add: Meanwhile[Attachment] = Meanwhile(lambda: node.add("a"), is_waiting=queued_on(node, "a"))
+    add: Concurrent[Attachment] = Concurrent(lambda: node.add("a"), is_waiting=queued_on(node, "a"))
     deadline = Deadline.after(node.clock, 30)
-    node.detacher.detach_sandbox(node.key("a"), deadline=deadline, steps=At(node.clock, "leftover", add.begin), reason="DEL")
+    node.detacher.detach_sandbox(node.key("a"), deadline=deadline, steps=AtStep(node.clock, "leftover", add.begin), reason="DEL")
     add.end()
     nothing_is_left(node)
     assert isinstance(add.error, TombstonedError), "the late ADD is told so"
@@ -47,9 +47,9 @@ def play_crossing(node: FakeNode) -> None:
 
 def play_overtaking(node: FakeNode) -> None:
     """ADD is in the kernel; before it commits, its DEL comes."""
-    delete: Meanwhile[bool] = Meanwhile(lambda: node.delete("a"), is_waiting=queued_on(node, "a"))
+    delete: Concurrent[bool] = Concurrent(lambda: node.delete("a"), is_waiting=queued_on(node, "a"))
     deadline = Deadline.after(node.clock, 60)
-    node.attacher.attach_sandbox(node.request("a"), deadline=deadline, steps=At(node.clock, "commit", delete.begin))
+    node.attacher.attach_sandbox(node.request("a"), deadline=deadline, steps=AtStep(node.clock, "commit", delete.begin))
     assert delete.end() is True, "it came second and found what ADD had made"
     nothing_is_left(node)
 

@@ -23,7 +23,7 @@ from cni_plugin import spool as plugin_spool
 from cni_plugin import vpc_cni
 from ipamd.datastore.spool import FileSpool
 from tests.fakes.node import FakeNode
-from tests.stories.concurrent import Meanwhile
+from tests.stories.concurrent import Concurrent
 from tests.stories.in_process import PluginProcess, listening, replay
 
 
@@ -61,7 +61,7 @@ def play_plugin_comes_first(node: FakeNode, running: ExitStack) -> None:
     node.run_dir.chmod(0o700)
     waits = threading.Event()
     node.spool._pause = lambda seconds: (waits.set(), threading.Event().wait(seconds))[0]
-    starting: Meanwhile[int] = Meanwhile(lambda: replay(node), is_waiting=waits.is_set)
+    starting: Concurrent[int] = Concurrent(lambda: replay(node), is_waiting=waits.is_set)
 
     def start() -> None:
         running.enter_context(listening(node))

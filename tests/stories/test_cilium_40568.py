@@ -6,9 +6,10 @@ was gone. Its first cure, to refuse DEL while restoring and let the plugin queue
 just after the queue had been read.
 
 What prevents it here: DEL is served from the first moment and leaves a tombstone though it knows no row
-(`service/detach.py: _forget`), and restoring looks for tombstones before it adopts (`service/restore.py: _settle_veth`); a DEL
-that comes still later is caught by the transaction of `service/adopt.py: adopt` (I3, I4). A DEL that a living daemon was too slow
-to answer is in the spool, and `service/upkeep.py` looks there every 5 s, so that nothing waits for the next restart.
+(`service/sandbox/detach.py: _forget`), and restoring looks for tombstones before it adopts (`service/reconcile/startup.py:
+_resolve_veth`); a DEL that comes still later is caught by the transaction of `service/reconcile/quarantine.py: adopt` (I3, I4).
+A DEL that a living daemon was too slow to answer is in the spool, and `service/reconcile/maintenance.py` looks there every 5 s,
+so that nothing waits for the next restart.
 
 Bound: the DEL's own reply (0 fake seconds); for a spooled one 5 s.
 """
@@ -18,9 +19,9 @@ from __future__ import annotations
 import pytest
 
 from ipamd.model.sandbox import HostVeth, KernelSurvey, Sandbox
-from ipamd.service.conditions import Phase
-from ipamd.service.reconcile.maintenance import INTERVAL_S, Upkeep
-from ipamd.service.reconcile.quarantine import AdoptionService
+from ipamd.service.health import Phase
+from ipamd.service.reconcile.maintenance import INTERVAL_S, Maintenance
+from ipamd.service.reconcile.quarantine import QuarantineService
 from tests.fakes.cloud import IDENTITY
 from tests.fakes.node import FakeNode
 from tests.stories.in_process import PluginProcess, ask, replay
@@ -30,14 +31,14 @@ def restoring(node: FakeNode) -> tuple[KernelSurvey, dict[str, Sandbox] | None]:
     """A daemon that has lost its datastore has just asked kernel and runtime, and has settled nothing yet."""
     node.crash(keep_datastore=False)
     node.health.enter(Phase.RESTORING)
-    node.growth.set_identity(IDENTITY)
-    node.enis.compare_with_ec2(IDENTITY)
+    node.provisioner.set_identity(IDENTITY)
+    node.enis.sync_with_ec2(IDENTITY)
     return node.wiring.survey(), node.restore.listed_sandboxes()
 
 
 def serve(node: FakeNode) -> None:
     """The rest of the start."""
-    assert node.enis.set_up_hosts() == []
+    assert node.enis.set_up_eni_routings() == []
     node.health.enter(Phase.SERVING)
 
 
@@ -71,14 +72,14 @@ def play_later(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """DEL comes when the restore has already decided to adopt."""
     begin(node)
     survey, listed = restoring(node)
-    real = AdoptionService.adopt
+    real = QuarantineService.adopt
 
-    def adopt(self: AdoptionService, veth: HostVeth, sandbox: Sandbox, survey: KernelSurvey) -> str:
+    def adopt(self: QuarantineService, veth: HostVeth, sandbox: Sandbox, survey: KernelSurvey) -> str:
         if veth.key == node.key("leaving"):
             assert not ask(node, "DEL", "leaving").HasField("error")
         return real(self, veth, sandbox, survey)
 
-    monkeypatch.setattr(AdoptionService, "adopt", adopt)
+    monkeypatch.setattr(QuarantineService, "adopt", adopt)
     node.restore.reconcile_kernel(survey, listed)
     serve(node)
     stays_deleted(node)
@@ -90,7 +91,7 @@ def play_spooled(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     assert replay(node) == 0
     node.run_dir.chmod(0o700)
     assert PluginProcess(node.run_dir, "DEL", "leaving").run() == (0, {}), "nobody listens: spooled"
-    upkeep = Upkeep(
+    maintenance = Maintenance(
         datastore=node.datastore,
         spool=node.spool,
         health=node.health,
@@ -105,8 +106,8 @@ def play_spooled(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
         node.clock.advance(timeout)
         return next(turns)
 
-    monkeypatch.setattr(upkeep._stopped, "wait", wait)
-    upkeep.run()
+    monkeypatch.setattr(maintenance._stopped, "wait", wait)
+    maintenance.run()
     stays_deleted(node)
 
 
@@ -132,8 +133,8 @@ def test_the_deleted_sandbox_comes_back_without_tombstones(node: FakeNode, monke
         play(node)
 
 
-def test_the_spooled_del_waits_for_ever_without_upkeep(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_spooled_del_waits_for_ever_without_maintenance(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """A daemon that reads its spool at start only leaves the sandbox attached."""
-    monkeypatch.setattr(Upkeep, "round", lambda self: None)
+    monkeypatch.setattr(Maintenance, "run_once", lambda self: None)
     with pytest.raises(AssertionError, match="came back"):
         play_spooled(node, monkeypatch)

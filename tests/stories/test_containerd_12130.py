@@ -30,11 +30,11 @@ def play(node: FakeNode) -> None:
     node.runtime.run("alive")
     spent = 0.0
     while spent < BOUND_S:
-        node.follower.look()
+        node.runtime_reconciler.reconcile_once()
         assert node.datastore.attachment(leaked.key) or spent >= 3600, "before the hour it may be a sandbox in creation"
         node.clock.advance(RELIST_WITH_EVENTS_S)
         spent += RELIST_WITH_EVENTS_S
-    node.follower.look()
+    node.runtime_reconciler.reconcile_once()
     assert leaked.netns in node.wiring.netns, "the namespace itself is not ours to remove"
     assert node.datastore.attachment(leaked.key) is None, f"{BOUND_S} s later the address is still held by nobody"
     assert leaked.host_veth not in node.wiring.wired

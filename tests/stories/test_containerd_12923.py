@@ -4,9 +4,9 @@ containerd died after the CNI ADD had succeeded and before the result was on its
 and because it had no CNI result for it, it stopped and removed the sandbox without ever executing DEL. Whoever waits for DEL
 alone leaks one address for every such sandbox, until the node takes no pod any more.
 
-What prevents it here: `service/follow.py` lists sandboxes for ever, and `model/evidence.py: judge` frees an attachment when the
-runtime, the network namespace and the host veth all say that it is gone (design 4, Reap; I2, I11). While containerd is down
-nothing is freed, and what it lists, NOTREADY too, is kept.
+What prevents it here: `service/reconcile/runtime.py` lists sandboxes for ever, and `model/evidence.py: judge` frees an
+attachment when the runtime, the network namespace and the host veth all say that it is gone (design 4, Reap; I2, I11). While
+containerd is down nothing is freed, and what it lists, NOTREADY too, is kept.
 
 Bound: 6 minutes (fake) from the sandboxes' end to the last address given back, and their cooldown; no human, no restart.
 """
@@ -17,7 +17,7 @@ import pytest
 
 from ipamd.model.evidence import Judgement, Verdict
 from ipamd.model.sandbox import SandboxState
-from ipamd.service.reconcile import runtime as follow
+from ipamd.service.reconcile import runtime as runtime_module
 from ipamd.service.reconcile.runtime import RELIST_WITHOUT_EVENTS_S
 from tests.fakes.node import FakeNode
 
@@ -26,9 +26,9 @@ NODE_FULL = 27
 
 
 def look(node: FakeNode, seconds: float) -> None:
-    """Time passes, and the follower looks as often as it does."""
+    """Time passes, and the runtime reconciler looks as often as it does."""
     for _ in range(int(seconds / RELIST_WITHOUT_EVENTS_S)):
-        node.follower.look()
+        node.runtime_reconciler.reconcile_once()
         node.clock.advance(RELIST_WITHOUT_EVENTS_S)
 
 
@@ -64,6 +64,6 @@ def test_addresses_come_back_without_a_del(node: FakeNode) -> None:
 
 def test_addresses_leak_without_reaping(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the verdict switched off the story ends as it did in the field: the addresses stay with the dead."""
-    monkeypatch.setattr(follow, "judge", lambda evidence, *, now: Judgement(Verdict.KEEP, ("nothing is reaped",)))
+    monkeypatch.setattr(runtime_module, "judge", lambda evidence, *, now: Judgement(Verdict.KEEP, ("nothing is reaped",)))
     with pytest.raises(AssertionError, match="still held by nobody"):
         play(node)

@@ -5,9 +5,10 @@ waited any more, threw the result away and began anew, again and again. For the 
 the same time, an ADD whose caller has left, and a clean-up DEL that comes late or not at all. An ADD that is recorded for a
 caller who left holds an address for nobody.
 
-What prevents it here: two sandboxes of one pod are two attachments, names decide nothing (design 3); `service/attach.py` asks
-right before its transaction whether the caller is still there and in time (`service/deadline.py: Deadline.check`), and undoes
-everything if not (I5). The attempt that nobody waits for leaves nothing, whether its DEL comes or not.
+What prevents it here: two sandboxes of one pod are two attachments, names decide nothing (design 3);
+`service/sandbox/attach.py` asks right before its transaction whether the caller is still there and in time
+(`service/deadline.py: Deadline.check`), and undoes everything if not (I5). The attempt that nobody waits for leaves nothing,
+whether its DEL comes or not.
 
 Bound: 0 fake seconds after the kernel has answered the abandoned ADD; with a real containerd the retry is up within 20 s.
 """
@@ -26,7 +27,7 @@ from ipamd.service.request import Deadline
 from lab.node.errors import SandboxError
 from tests.fakes.node import FakeNode
 from tests.rig import RUN_DIR, rig, wait_until
-from tests.stories.concurrent import At
+from tests.stories.concurrent import AtStep
 
 RETRY_BOUND_S = 20.0
 
@@ -44,7 +45,7 @@ def play(node: FakeNode) -> None:
     deadline = Deadline.after(node.clock, 3600, is_cancelled=lambda: bool(left))
     with contextlib.suppress(DeadlineError):
         node.attacher.attach_sandbox(
-            node.request("attempt-1"), deadline=deadline, steps=At(node.clock, "commit", give_up_and_retry)
+            node.request("attempt-1"), deadline=deadline, steps=AtStep(node.clock, "commit", give_up_and_retry)
         )
     assert node.datastore.attachments() == tuple(retried), "the attempt that nobody waited for holds an address"
     assert set(node.wiring.wired) == {retried[0].host_veth}

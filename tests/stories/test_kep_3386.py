@@ -4,9 +4,9 @@ kubelet put what events said into the same cache as what its lists said. Events 
 overwrote a newer list, and pods got a second set of containers or hung in termination. The proposal was rewritten in 2026 so
 that an event only asks for a list.
 
-What prevents it here: it was never anything else. `service/stream.py` turns an event into "look again" and notes it for one
-statistic (`service/announced.py`); only `service/follow.py: _list` says who exists (I11). And because events may cause lists in
-any number, two lists count as successive evidence only with `LIST_INTERVAL_S` between them.
+What prevents it here: it was never anything else. `service/reconcile/events.py` turns an event into "look again" and notes it
+for one statistic (`service/reconcile/missed_events.py`); only `service/reconcile/runtime.py: _list` says who exists (I11). And
+because events may cause lists in any number, two lists count as successive evidence only with `LIST_INTERVAL_S` between them.
 
 Bound: a sandbox that is listed is kept through two hours of stale events; one that vanished without any event is freed within
 6 minutes and one list interval (fake).
@@ -20,9 +20,9 @@ import pytest
 
 from ipamd.model.attachment import Attachment
 from ipamd.model.sandbox import EventKind, Sandbox, SandboxEvent
-from ipamd.service.reconcile import runtime as follow
-from ipamd.service.reconcile.missed_events import Announcements
-from ipamd.service.reconcile.runtime import RELIST_WITH_EVENTS_S, Follower
+from ipamd.service.reconcile import runtime as runtime_module
+from ipamd.service.reconcile.missed_events import MissedEventDetector
+from ipamd.service.reconcile.runtime import RELIST_WITH_EVENTS_S, RuntimeReconciler
 from tests.fakes.node import FakeNode
 
 SUBSCRIBED = SandboxEvent("", "", EventKind.SUBSCRIBED)
@@ -36,7 +36,7 @@ def deliver(node: FakeNode, events: Sequence[SandboxEvent]) -> None:
         yield from events
 
     node.runtime.events = stream  # type: ignore[method-assign]
-    node.follower._stream._follow()
+    node.runtime_reconciler._stream._follow()
 
 
 def event(name: str, kind: EventKind) -> SandboxEvent:
@@ -56,14 +56,14 @@ def play(node: FakeNode) -> None:
     alive, dead = node.add("alive"), node.add("dead")
     node.runtime.run("alive")
     node.runtime.run("dead")
-    node.follower.look()
+    node.runtime_reconciler.reconcile_once()
     deliver(node, [SUBSCRIBED])
     vanish(node, dead)
     stale = [event("alive", EventKind.DELETED), event("dead", EventKind.STARTED), event("alive", EventKind.DELETED)]
     spent = 0.0
     while spent < 7200:
         deliver(node, stale)
-        node.follower.look()
+        node.runtime_reconciler.reconcile_once()
         assert node.datastore.attachment(alive.key) == alive, f"after {spent:.0f} s a living sandbox was freed on an event's word"
         assert node.datastore.attachment(dead.key) is None or spent <= FREED_WITHIN_S
         node.clock.advance(RELIST_WITH_EVENTS_S)
@@ -81,12 +81,12 @@ def play_storm(node: FakeNode) -> None:
     node.runtime.listed.clear()  # the runtime is just starting again and has not found it yet
     for _ in range(20):
         deliver(node, [event("other", EventKind.STARTED)])
-        node.follower.look()
+        node.runtime_reconciler.reconcile_once()
         node.clock.advance(0.1)
-    evidence = node.follower.evidence(made, {}, node.wiring.survey())
+    evidence = node.runtime_reconciler.evidence(made, {}, node.wiring.survey())
     assert evidence.absent_list_count == 1, "one moment counts as many lists"
     node.runtime.run("a")
-    node.follower.look()
+    node.runtime_reconciler.reconcile_once()
     node.assert_sound()
 
 
@@ -98,19 +98,19 @@ def test_events_say_nothing_but_look_again(node: FakeNode) -> None:
 def test_a_living_sandbox_is_torn_down_when_events_are_believed(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the stream put above the list the story ends with a pod without network."""
     said_to_be_gone = set()
-    heard, made = Announcements.heard, Follower._list
+    on_event, made = MissedEventDetector.on_event, RuntimeReconciler._list
 
-    def noting(self: Announcements, told: SandboxEvent) -> None:
+    def noting(self: MissedEventDetector, told: SandboxEvent) -> None:
         if told.kind is EventKind.DELETED:
             said_to_be_gone.add(told.container_id)
-        heard(self, told)
+        on_event(self, told)
 
-    def believing(self: Follower, attachments: tuple[Attachment, ...]) -> dict[str, Sandbox] | None:
+    def believing(self: RuntimeReconciler, attachments: tuple[Attachment, ...]) -> dict[str, Sandbox] | None:
         listed = made(self, attachments)
         return None if listed is None else {name: s for name, s in listed.items() if name not in said_to_be_gone}
 
-    monkeypatch.setattr(Announcements, "heard", noting)
-    monkeypatch.setattr(Follower, "_list", believing)
+    monkeypatch.setattr(MissedEventDetector, "on_event", noting)
+    monkeypatch.setattr(RuntimeReconciler, "_list", believing)
     with pytest.raises(AssertionError, match="on an event's word"):
         play(node)
 
@@ -122,6 +122,6 @@ def test_a_storm_of_events_is_one_witness(node: FakeNode) -> None:
 
 def test_one_moment_counts_often_without_the_interval(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a least time between them, every event makes the absence more certain."""
-    monkeypatch.setattr(follow, "LIST_INTERVAL_S", 0.0)
+    monkeypatch.setattr(runtime_module, "LIST_INTERVAL_S", 0.0)
     with pytest.raises(AssertionError, match="counts as many"):
         play_storm(node)

@@ -5,9 +5,9 @@ nothing to do and said success. The plugins behind it never heard of the DEL, th
 wanted them back did not start.
 
 What prevents it here: DEL needs the key and nothing else. A damaged configuration does not matter (`rpc/cni.py: _del` decodes
-the identity only); with a damaged `state.db`, which is set aside at start, `service/detach.py: _forget` finds the wiring by the
-name that the key gives it, removes it and leaves a tombstone (I3, I4). The address, held in quarantine meanwhile, is free again
-once its wiring is gone (`service/adopt.py`).
+the identity only); with a damaged `state.db`, which is set aside at start, `service/sandbox/detach.py: _forget` finds the
+wiring by the name that the key gives it, removes it and leaves a tombstone (I3, I4). The address, held in quarantine meanwhile,
+is free again once its wiring is gone (`service/reconcile/quarantine.py`).
 
 Bound: the DEL's own reply for the wiring, one list interval (10 s, fake) for the address.
 """
@@ -46,7 +46,7 @@ def play(node: FakeNode) -> None:
         node.wiring.netns.pop(attachment.netns)
     node.runtime.is_down = False
     node.clock.advance(RELIST_WITHOUT_EVENTS_S)
-    node.follower.look()
+    node.runtime_reconciler.reconcile_once()
     node.cool()
     for attachment in made:
         row = node.datastore.address(attachment.address)

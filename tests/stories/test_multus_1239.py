@@ -3,8 +3,8 @@
 The shim ended with success whatever the plugins behind it said. containerd noted that the network was torn down, forgot the
 sandbox, and nobody came again for what was still there.
 
-What prevents it here: every DEL is done, spooled or an error (I3). `service/detach.py: detach_sandbox` changes the row only
-after the kernel has let go, lets every refusal through as a typed error, and `rpc/cni.py` hands it to the runtime, which
+What prevents it here: every DEL is done, spooled or an error (I3). `service/sandbox/detach.py: detach_sandbox` changes the row
+only after the kernel has let go, lets every refusal through as a typed error, and `rpc/cni.py` hands it to the runtime, which
 repeats the DEL. A repeated DEL finds everything that the first one left.
 
 Bound: the first DEL that the kernel and the disk allow (0 fake seconds later), however many failed before.

@@ -4,9 +4,10 @@ A plugin that connects to the runtime while RunPodSandbox is under way gets a li
 either: it lives, and the plugin never hears of it. Whoever takes the first list for the whole truth takes its address away.
 
 What prevents it here: one list proves nothing. After a lost datastore a wired sandbox that the list does not name is
-quarantined, wiring and all (`service/restore.py: _settle_veth`), and `service/follow.py` lists for ever: as soon as the sandbox
-is listed, `service/adopt.py: settle_quarantine` makes its row (I2, I11). A restart in between changes nothing of that: what was
-in doubt stays in doubt (`_is_in_doubt`), though the new datastore is intact by then and "no row" would else mean "no promise".
+quarantined, wiring and all (`service/reconcile/startup.py: _resolve_veth`), and `service/reconcile/runtime.py` lists for ever:
+as soon as the sandbox is listed, `service/reconcile/quarantine.py: resolve_listed` makes its row (I2, I11). A restart in
+between changes nothing of that: what was in doubt stays in doubt (`_is_in_doubt`), though the new datastore is intact by then
+and "no row" would else mean "no promise".
 
 Bound: one list interval (10 s, fake) after the sandbox became listable.
 """
@@ -16,9 +17,9 @@ from __future__ import annotations
 import pytest
 
 from ipamd.model.address import AddressState
-from ipamd.service.reconcile.quarantine import AdoptionService
+from ipamd.service.reconcile.quarantine import QuarantineService
 from ipamd.service.reconcile.runtime import RELIST_WITHOUT_EVENTS_S
-from ipamd.service.reconcile.startup import RestoreService
+from ipamd.service.reconcile.startup import StartupReconciler
 from tests.fakes.node import FakeNode
 
 
@@ -38,11 +39,11 @@ def play(node: FakeNode, *, restart_count: int = 0) -> None:
     assert row.state is AddressState.QUARANTINED
     assert made.address not in {node.add(f"next{number}").address for number in range(7)}
 
-    node.follower.look()
+    node.runtime_reconciler.reconcile_once()
     assert node.datastore.attachment(made.key) is None, "still nothing to go by"
     node.runtime.run("in-creation")
     node.clock.advance(RELIST_WITHOUT_EVENTS_S)
-    node.follower.look()
+    node.runtime_reconciler.reconcile_once()
     known = node.datastore.attachment(made.key)
     assert known is not None, "listed, wired, and still unknown to us"
     assert known.address == made.address
@@ -59,13 +60,13 @@ def test_a_sandbox_missing_in_the_first_list_keeps_its_address(node: FakeNode, r
 
 def test_it_loses_its_network_without_the_doubt(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """A daemon that takes its young datastore for the whole truth removes the wiring of a living sandbox at the next start."""
-    monkeypatch.setattr(RestoreService, "_is_in_doubt", lambda self, address: False)
+    monkeypatch.setattr(StartupReconciler, "_is_in_doubt", lambda self, address: False)
     with pytest.raises(AssertionError, match="lost its network"):
         play(node, restart_count=1)
 
 
 def test_it_is_never_heard_of_without_listing_again(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a second look at what is quarantined the sandbox stays unknown, as for the NRI plugin."""
-    monkeypatch.setattr(AdoptionService, "settle_quarantine", lambda self, listed: None)
+    monkeypatch.setattr(QuarantineService, "resolve_listed", lambda self, listed: None)
     with pytest.raises(AssertionError, match="still unknown"):
         play(node)

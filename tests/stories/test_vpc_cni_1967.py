@@ -5,8 +5,9 @@ pods from the books by force, found it again later as an ENI without pods, count
 The pods went on running, and passed their probes, with addresses that no ENI had any more.
 
 Here: an ENI that is missing from EC2's own answer is kept as long as a sandbox has an address on it (`EniService._forget_absent`;
-I2), and its routing with it; an answer that fails removes nothing (I11); only what the datastore knows as unused may ever be freed.
-Bound: at the very restart, and still so after ten minutes of pool cycles (fake), ten times the incumbent's one-minute grace.
+I2), and its routing with it; an answer that fails removes nothing (I11); only what the datastore knows as unused may ever be
+freed. Bound: at the very restart, and still so after ten minutes of pool cycles (fake), ten times the incumbent's one-minute
+grace.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import pytest
 from ipamd.model.address import AddressState
 from ipamd.model.errors import CloudError
 from ipamd.model.ids import EniId
-from ipamd.service.pool.enis import CloudComparison, EniService
+from ipamd.service.pool.enis import EniService, EniSyncResult
 from tests.fakes.cloud import IDENTITY
 from tests.fakes.node import FakeNode
 from tests.stories.stale_reads import assert_each_its_own, ec2_tells, recorded, run_sandboxes
@@ -37,7 +38,7 @@ def play(node: FakeNode) -> None:
     for _ in range(60):
         node.clock.advance(TEN_MINUTES_S / 60)
         node.pool.cycle()
-        node.follower.look()
+        node.runtime_reconciler.reconcile_once()
     node.crash()
     node.bring_up()
     given |= run_sandboxes(node, "t0", "t1", "t2")
@@ -58,7 +59,7 @@ def test_no_answer_removes_nothing(node: FakeNode) -> None:
     before = node.datastore.enis(), node.datastore.addresses()
     node.ec2.fail["describe_enis"] = [CloudError("connection reset in page 2")]
     with pytest.raises(CloudError):
-        node.enis.compare_with_ec2(IDENTITY)
+        node.enis.sync_with_ec2(IDENTITY)
     assert (node.datastore.enis(), node.datastore.addresses()) == before
     assert recorded(node) == given
 
@@ -67,7 +68,7 @@ def test_sandboxes_are_struck_without_the_rule_of_use(node: FakeNode, monkeypatc
     """With the incumbent's force removal in its place, three running sandboxes lose record and routing."""
     real = EniService._forget_absent
 
-    def by_force(self: EniService, present: set[EniId], outcome: CloudComparison) -> None:
+    def by_force(self: EniService, present: set[EniId], outcome: EniSyncResult) -> None:
         now = self._clock.now()
         for row in self._datastore.addresses():
             if row.eni_id not in present and row.state is AddressState.ASSIGNED and row.owner is not None:

@@ -39,7 +39,7 @@ def play(node: FakeNode) -> None:
         node.add(f"s{number}")
     for number in range(4):
         node.delete(f"s{number}")
-    node.cooling.sweep()
+    node.cooldown.sweep()
     counts = node.datastore.counts()
     assert (counts.total, counts.assigned, counts.cooling, counts.free) == (23, 19, 4, 0), "the report's figures"
     began = node.clock.monotonic()

@@ -20,7 +20,7 @@ import pytest
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.eni import Eni
 from ipamd.model.errors import InvariantError
-from ipamd.service.pool.enis import CloudComparison, EniService
+from ipamd.service.pool.enis import EniService, EniSyncResult
 from tests.fakes.cloud import PRIMARY
 from tests.fakes.node import FakeNode
 from tests.stories.stale_reads import assert_each_its_own, ec2_tells, recorded, run_sandboxes
@@ -41,7 +41,7 @@ def play(node: FakeNode) -> None:
     for _ in range(60):
         node.clock.advance(AN_HOUR_S / 60)
         node.pool.cycle()
-        node.follower.look()
+        node.runtime_reconciler.reconcile_once()
     node.crash()
     node.bring_up()
     assert recorded(node) == given | later
@@ -60,7 +60,7 @@ def test_a_sandbox_loses_its_address_without_the_rule_of_use(node: FakeNode, mon
     real = EniService.record
 
     def believe_the_list(
-        self: EniService, eni: Eni, described: DescribedEni, outcome: CloudComparison, *, may_be_warm: bool = False
+        self: EniService, eni: Eni, described: DescribedEni, outcome: EniSyncResult, *, may_be_warm: bool = False
     ) -> None:
         now = self._clock.now()
         for row in self._datastore.addresses():

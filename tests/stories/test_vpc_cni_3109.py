@@ -4,9 +4,9 @@ A DEL was lost or failed (the runtime gave up, the daemon was away); the daemon 
 starts, so that the addresses of long-gone pods stayed taken until somebody restarted it. New pods failed for lack of addresses.
 The proposed cure (their pull request 3113) looked at one witness, the veth, and was not taken.
 
-Here: `Follower.look` compares for ever, and `model/evidence.judge` frees only what every witness gives up: absent from two
-complete CRI lists, older than five minutes, network namespace gone, host veth gone (I2, I11). Bound: 6 min (360 s, fake) after
-the sandbox died without a DEL; a living one is never touched.
+Here: `RuntimeReconciler.reconcile_once` compares for ever, and `model/evidence.judge` frees only what every witness gives up:
+absent from two complete CRI lists, older than five minutes, network namespace gone, host veth gone (I2, I11). Bound: 6 min (360
+s, fake) after the sandbox died without a DEL; a living one is never touched.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def play(node: FakeNode) -> None:
         assert spent < BOUND_S, f"after {spent:.0f} s the dead still hold {len(recorded(node)) - len(living)} addresses"
         node.clock.advance(RELIST_WITHOUT_EVENTS_S)
         spent += RELIST_WITHOUT_EVENTS_S
-        node.follower.look()
+        node.runtime_reconciler.reconcile_once()
     node.cool()
     assert node.datastore.counts().cooling == 0
     assert_each_its_own(node)

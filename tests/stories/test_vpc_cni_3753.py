@@ -7,8 +7,8 @@ primary address went into the pool, a pod got it, and node and pod fought for ev
 
 Here: primary and secondary are told apart where EC2's answer is read, by the ENI's own field and by the flag
 (`cloud/answers._addresses`); the unit of work refuses a primary address (`SqlUnitOfWork.put_eni`, `_is_fresh`); and the tables
-refuse it (`schema.TRIGGERS`; I6). Each of the three suffices. A primary ENI that is not device 0 keeps the main table, and no new ENI
-is attached as device 0. Bound: never, that is from start to a full node; 0 s (fake).
+refuse it (`schema.TRIGGERS`; I6). Each of the three suffices. A primary ENI that is not device 0 keeps the main table, and no
+new ENI is attached as device 0. Bound: never, that is from start to a full node; 0 s (fake).
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ record that could have told otherwise was overwritten in the same pass (their pu
 three halves). The prefix then looked empty and was released. The pods kept veth, route and rule, and lost every packet.
 
 Here: that an address is not in the books says nothing about its sandbox. A wired sandbox stays, whatever the list lacks
-(`RestoreService`, `AdoptionService`), and when its address turns up the kernel's word makes it quarantined, not free
-(`EniService._admit`; I1, I2), until kernel and runtime agree and the record is made again. Bound: at the first list of the runtime
-after the address turned up, that is 10 s (fake); and still so after 46 hours.
+(`StartupReconciler`, `QuarantineService`), and when its address turns up the kernel's word makes it quarantined, not free
+(`EniService._admit`; I1, I2), until kernel and runtime agree and the record is made again. Bound: at the first list of the
+runtime after the address turned up, that is 10 s (fake); and still so after 46 hours.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ def play(node: FakeNode) -> None:
     for name in new:
         node.runtime.run(name)
     node.clock.advance(RELIST_WITHOUT_EVENTS_S)
-    node.follower.look()
+    node.runtime_reconciler.reconcile_once()
     assert recorded(node) == given | new, "running sandboxes have no record"
     for _ in range(HOURS):
         node.clock.advance(3600)
         node.pool.cycle()
-        node.follower.look()
+        node.runtime_reconciler.reconcile_once()
     assert recorded(node) == given | new
     assert missing in node.ec2.enis[PRIMARY].prefixes
     assert node.ec2.calls["unassign"] == 0

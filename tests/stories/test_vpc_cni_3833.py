@@ -5,9 +5,9 @@ attached ENI into its books never happened. The pool had the nine addresses of t
 attach, AttachmentLimitExceeded, delete, again and again; pods hung in ContainerCreating until the node was replaced.
 
 Here: an ENI is an open intent from before it is asked for until it is in the datastore (I9): whatever fails in between,
-`Growth.settle` takes it up before anything new is asked. And if an attach is refused, the pool asks EC2 what hangs on the instance
-(`Growth._take_in_unknown`): an ENI that came by another hand is adopted or counted by rule, never looped over (design 7).
-Bound: 60 s (fake), the longest pause after an error.
+`EniProvisioner.recover_open_intents` takes it up before anything new is asked. And if an attach is refused, the pool asks EC2
+what hangs on the instance (`EniProvisioner._adopt_foreign_enis`): an ENI that came by another hand is adopted or counted by
+rule, never looped over (design 7). Bound: 60 s (fake), the longest pause after an error.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pytest
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.errors import KernelDumpError
 from ipamd.model.ids import EniId, MacAddress
-from ipamd.service.pool.provisioner import Growth
+from ipamd.service.pool.provisioner import EniProvisioner
 from tests.fakes.cloud import INSTANCE, SUBNET
 from tests.fakes.node import FakeNode
 
@@ -68,8 +68,8 @@ def test_an_attached_eni_is_taken_into_use_whatever_failed_in_between(node: Fake
 
 def test_attached_enis_are_orphaned_without_intents_taken_up(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """If nobody took up what was left open (and nobody asked EC2 what hangs there), the node would stay at nine addresses."""
-    monkeypatch.setattr(Growth, "has_unsettled", lambda self: False)
-    monkeypatch.setattr(Growth, "_take_in_unknown", lambda self, identity: False)
+    monkeypatch.setattr(EniProvisioner, "has_open_intents", lambda self: False)
+    monkeypatch.setattr(EniProvisioner, "_adopt_foreign_enis", lambda self, identity: False)
     with pytest.raises(AssertionError, match="attached and not used"):
         play(node)
     assert known_and_attached(node) == (1, 2), "and its device index stands in the way of every other"
@@ -115,7 +115,7 @@ def test_enis_of_another_hand_are_adopted_not_looped_over(node: FakeNode) -> Non
 def test_enis_that_are_not_to_be_managed_are_counted_not_looped_over(node: FakeNode) -> None:
     """Tagged no_manage they give nothing, and the pool knows that the instance is full (I14)."""
     assert play_foreign(node, tags={"node.k8s.amazonaws.com/no_manage": "true"}) == 0
-    assert "2 that are not ours to use" in node.demand.outlook().blocked_by
+    assert "2 that are not ours to use" in node.demand.status().blocked_by
 
 
 def test_an_eni_of_another_hand_takes_its_place_only(node: FakeNode) -> None:
@@ -132,6 +132,6 @@ def test_an_eni_of_another_hand_takes_its_place_only(node: FakeNode) -> None:
 
 def test_the_pool_loops_over_them_without_asking_ec2(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """If a refused attach taught nothing, it would be create, refuse, delete for ever."""
-    monkeypatch.setattr(Growth, "_take_in_unknown", lambda self, identity: False)
+    monkeypatch.setattr(EniProvisioner, "_adopt_foreign_enis", lambda self, identity: False)
     with pytest.raises(AssertionError, match="created, refused and deleted"):
         play_foreign(node, tags={})

@@ -4,7 +4,7 @@ The incumbent's own integration test found it. The daemon had given addresses ba
 the daemon restarted, read metadata and took one of them in again. ADD and host routing succeeded, and the pod (a CoreDNS replica)
 never got a reply from the VPC.
 
-Here: an address is assignable only if EC2 itself confirmed it (I7). At start one Describe (`EniService.compare_with_ec2`) both adds
+Here: an address is assignable only if EC2 itself confirmed it (I7). At start one Describe (`EniService.sync_with_ec2`) both adds
 and forgets, before ADD is served; the port `Metadata` cannot even say an address list. Bound: before the first ADD, 0 s (fake).
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 import pytest
 
 from ipamd.model.cloud import DescribedEni, InstanceIdentity
-from ipamd.service.pool.enis import CloudComparison, EniService
+from ipamd.service.pool.enis import EniService, EniSyncResult
 from tests.fakes.cloud import PRIMARY
 from tests.fakes.node import FakeNode
 from tests.stories.stale_reads import ec2_tells, run_sandboxes
@@ -43,12 +43,12 @@ def test_a_sandbox_gets_a_dead_address_without_ec2s_word(node: FakeNode, monkeyp
     """With stale metadata for a source, as the incumbent's start has it, the same restart hands a dead address out."""
     run_sandboxes(node, "before")
     metadata: tuple[DescribedEni, ...] = tuple(node.ec2.enis.values())
-    real = EniService.compare_with_ec2
+    real = EniService.sync_with_ec2
 
-    def compare_with_metadata(self: EniService, identity: InstanceIdentity) -> CloudComparison:
+    def compare_with_metadata(self: EniService, identity: InstanceIdentity) -> EniSyncResult:
         with ec2_tells(node.ec2, metadata):
             return real(self, identity)
 
-    monkeypatch.setattr(EniService, "compare_with_ec2", compare_with_metadata)
+    monkeypatch.setattr(EniService, "sync_with_ec2", compare_with_metadata)
     with pytest.raises(AssertionError, match="EC2 does not have"):
         play(node)

@@ -1,15 +1,15 @@
 """amazon-vpc-cni-k8s #711 (2019): two running pods with one address, after every restart of the daemon.
 
 A cluster with much churn had dozens of addresses that two pods on one node shared. It followed restarts: the new process asked
-the Kubernetes API which pods run here, got an answer before the API client's cache had filled ("0 local pods"), took every address
-for free and gave a living pod's address to the next one. Names were no better a source: a StatefulSet's pod comes back under
-its old name while the old sandbox still runs.
+the Kubernetes API which pods run here, got an answer before the API client's cache had filled ("0 local pods"), took every
+address for free and gave a living pod's address to the next one. Names were no better a source: a StatefulSet's pod comes back
+under its old name while the old sandbox still runs.
 
-Here: no Kubernetes API anywhere (I12). After a lost datastore the kernel says which address is wired to which sandbox and CRI that
-the sandbox is there; both are asked before ADD is served (`RestoreService.reconcile_kernel`), and an address that the kernel has
-wired is never taken for free (`EniService._admit`; I1, I2). Names decide nothing: key and veth name come from the sandbox ID
-(`model/attachment.veth_name`). Bound: new pods wait at most one cooldown (30 s, fake), because what the lost datastore may just
-have released cools once more.
+Here: no Kubernetes API anywhere (I12). After a lost datastore the kernel says which address is wired to which sandbox and CRI
+that the sandbox is there; both are asked before ADD is served (`StartupReconciler.reconcile_kernel`), and an address that the
+kernel has wired is never taken for free (`EniService._admit`; I1, I2). Names decide nothing: key and veth name come from the
+sandbox ID (`model/attachment.veth_name`). Bound: new pods wait at most one cooldown (30 s, fake), because what the lost
+datastore may just have released cools once more.
 """
 
 from __future__ import annotations

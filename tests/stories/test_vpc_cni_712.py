@@ -5,7 +5,7 @@ pods that were long dead. After a restart it had rebuilt its state from the Kube
 CNI names sandboxes. The two IDs are never equal, so that no DEL which came after the restart found its address again.
 
 Here: the key is CNI_CONTAINERID, the sandbox's ID, wherever a record is kept (`model/ids.py`, `model/attachment.encode_alias`); a
-restart reads it from the datastore, and if that is lost `AdoptionService` reads it from the kernel's alias and asks CRI for
+restart reads it from the datastore, and if that is lost `QuarantineService` reads it from the kernel's alias and asks CRI for
 *sandboxes* (I2, I3, I12). Bound: all addresses free again within cooldown + 1 s (31 s, fake) of the DELs.
 """
 
@@ -16,7 +16,7 @@ from dataclasses import replace
 import pytest
 
 from ipamd.model.ids import parse_key
-from ipamd.service.reconcile.quarantine import AdoptionService
+from ipamd.service.reconcile.quarantine import QuarantineService
 from tests.fakes.node import COOLDOWN_S, FakeNode
 from tests.stories.stale_reads import run_sandboxes
 
@@ -50,13 +50,13 @@ def test_a_restart_leaks_no_address(node: FakeNode, keep_datastore: bool) -> Non
 
 def test_every_address_leaks_without_sandbox_ids(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rebuilt under the application containers' IDs, as it was done then: six DELs succeed and six addresses stay taken."""
-    real = AdoptionService._attachment
+    real = QuarantineService._attachment
 
     def named_after_the_application(self, veth, row, sandbox):
         made = real(self, veth, row, sandbox)
         return replace(made, key=parse_key(f"app-in-{made.key.container_id}", made.key.ifname))
 
-    monkeypatch.setattr(AdoptionService, "_attachment", named_after_the_application)
+    monkeypatch.setattr(QuarantineService, "_attachment", named_after_the_application)
     with pytest.raises(AssertionError, match="leaked"):
         play(node, keep_datastore=False)
     assert node.datastore.counts().assigned == len(NAMES)

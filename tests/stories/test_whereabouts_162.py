@@ -3,9 +3,9 @@
 The reconciler listed pods first and read the allocations second. A pod that came to be in between was in the second and not in
 the first, so its allocation was "orphaned", freed, and given to another pod: two pods with one address.
 
-What prevents it here: `service/follow.py: look` reads the datastore first and lists second, so that every attachment it judges
-is older than its list. The verb GC brings a list that the runtime made before we hear of it; `service/gc.py: GC_MIN_AGE` keeps
-attachments out of its reach that may be younger than the list (I2).
+What prevents it here: `service/reconcile/runtime.py: look` reads the datastore first and lists second, so that every attachment
+it judges is older than its list. The verb GC brings a list that the runtime made before we hear of it; `service/sandbox/gc.py:
+GC_MIN_AGE` keeps attachments out of its reach that may be younger than the list (I2).
 
 Bound: none to wait for: the young sandbox is never touched; what is really gone goes with the first GC after 60 s (fake).
 """
@@ -17,7 +17,7 @@ from datetime import timedelta
 import pytest
 
 from ipamd.model.sandbox import Sandbox
-from ipamd.service.reconcile.runtime import Follower
+from ipamd.service.reconcile.runtime import RuntimeReconciler
 from ipamd.service.request import Deadline
 from ipamd.service.sandbox import gc
 from ipamd.service.steps import Steps
@@ -62,13 +62,13 @@ def play_follow(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
         return listed
 
     monkeypatch.setattr(FakeRuntime, "sandboxes", sandboxes)
-    node.follower.look()
+    node.runtime_reconciler.reconcile_once()
     young = node.datastore.attachment(node.key("young"))
     assert young is not None
-    evidence = node.follower.evidence(young, {}, node.wiring.survey())
+    evidence = node.runtime_reconciler.evidence(young, {}, node.wiring.survey())
     assert evidence.absent_list_count == 0, "a list from before its birth counts against it"
     node.runtime.run("young")
-    node.follower.look()
+    node.runtime_reconciler.reconcile_once()
     node.assert_sound()
 
 
@@ -91,8 +91,8 @@ def test_a_list_does_not_judge_what_came_after_it(node: FakeNode, monkeypatch: p
 
 def test_the_young_are_suspected_when_the_order_is_turned(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the datastore read after the list, as whereabouts did, the young one collects its first absence at birth."""
-    real = Follower._count_absences
+    real = RuntimeReconciler._count_absences
     turned = lambda self, attachments, listed: real(self, self._datastore.attachments(), listed)  # noqa: E731
-    monkeypatch.setattr(Follower, "_count_absences", turned)
+    monkeypatch.setattr(RuntimeReconciler, "_count_absences", turned)
     with pytest.raises(AssertionError, match="counts against it"):
         play_follow(node, monkeypatch)

@@ -18,9 +18,9 @@ from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.ledger import LedgerEvent
 from ipamd.model.words import counted
 from ipamd.ports import Clock, Datastore, Ec2, HostNetwork, UnitOfWork, Wiring
-from ipamd.service.conditions import Health, log_text
-from ipamd.service.cooldown import Cooling
+from ipamd.service.cooldown import Cooldown
 from ipamd.service.demand import Demand
+from ipamd.service.health import Health, log_text
 
 INSTANCE_TAG = "node.k8s.amazonaws.com/instance_id"
 NO_MANAGE_TAG = "node.k8s.amazonaws.com/no_manage"
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class CloudComparison:
+class EniSyncResult:
     """What comparing EC2 with the datastore changed, for the stage's sentence."""
 
     eni_count: int = 0
@@ -61,7 +61,7 @@ class EniService:
         ec2: Ec2,
         hostnet: HostNetwork,
         wiring: Wiring,
-        cooling: Cooling,
+        cooldown: Cooldown,
         is_datastore_lost: bool,
         demand: Demand,
         health: Health,
@@ -71,20 +71,20 @@ class EniService:
         self._ec2 = ec2
         self._hostnet = hostnet
         self._wiring = wiring
-        self._cooling = cooling
+        self._cooldown = cooldown
         self._is_datastore_lost = is_datastore_lost
         self._demand = demand
         self._health = health
         self._clock = clock
 
-    def compare_with_ec2(self, identity: InstanceIdentity) -> CloudComparison:
+    def sync_with_ec2(self, identity: InstanceIdentity) -> EniSyncResult:
         """Describe this instance's ENIs (one call) and bring the datastore in line.
 
         Raises: CloudError if EC2 did not answer; then nothing has changed (I11).
         """
         described = self._ec2.describe_enis(identity.instance_id)
         attached = [eni for eni in described if eni.attachment_status == "attached"]
-        outcome = CloudComparison(eni_count=len(attached))
+        outcome = EniSyncResult(eni_count=len(attached))
         # What went is forgotten on all ENIs before anything is added to one: an address may have moved from ENI to ENI.
         self._forget_absent({eni.eni_id for eni in described}, outcome)
         for eni in attached:
@@ -93,12 +93,12 @@ class EniService:
             subnet = self._subnet_cidr(eni, identity)
             self.record(self._to_eni(eni, identity, subnet), eni, outcome, may_be_warm=self._is_datastore_lost)
         self._is_datastore_lost = False
-        self._cooling.resume(())
+        self._cooldown.resume(())
         if outcome.added_count:
             self._demand.announce_supply()
         return outcome
 
-    def record(self, eni: Eni, described: DescribedEni, outcome: CloudComparison, *, may_be_warm: bool = False) -> None:
+    def record(self, eni: Eni, described: DescribedEni, outcome: EniSyncResult, *, may_be_warm: bool = False) -> None:
         """Store one ENI as EC2 described it: new addresses become free, vanished unassigned ones are forgotten.
 
         `may_be_warm`: new to us, but perhaps given and released before our datastore was lost; then they cool first (I8).
@@ -118,13 +118,13 @@ class EniService:
 
         Returns: one sentence per address that is recorded on another ENI, and was left there.
         """
-        wired, outcome = self._wired_addresses(), CloudComparison()
+        wired, outcome = self._wired_addresses(), EniSyncResult()
         with self._datastore.transaction() as uow:
             self._admit(uow, eni_id, addresses, prefixes, wired, outcome)
         self._demand.announce_supply()
         return outcome.kept
 
-    def _forget_gone(self, described: DescribedEni, outcome: CloudComparison) -> None:
+    def _forget_gone(self, described: DescribedEni, outcome: EniSyncResult) -> None:
         """Forget the addresses of an ENI that EC2 shows on it no more, but for those that are in use (I2)."""
         known = self._datastore.eni(described.eni_id)
         if known is None or not known.managed:
@@ -152,7 +152,7 @@ class EniService:
         addresses: frozenset[IPv4Address],
         prefixes: frozenset[IPv4Network],
         wired: frozenset[IPv4Address],
-        outcome: CloudComparison,
+        outcome: EniSyncResult,
         may_be_warm: bool = False,
     ) -> None:
         """Add addresses that EC2 confirmed. One that is new to us and wired already is quarantined at once: after a lost
@@ -168,7 +168,7 @@ class EniService:
             fresh = [address for address, row in zip(batch, rows, strict=True) if row is None]
             batch = [address for address in batch if address not in elsewhere]
             outcome.added_count += len(fresh)
-            cooling_until = self._cooling.until(now) if may_be_warm else None
+            cooling_until = self._cooldown.until(now) if may_be_warm else None
             uow.add_addresses(eni_id, batch, prefix=prefix, now=now, cooling_until=cooling_until)
             for address in fresh:
                 if address in wired:
@@ -181,7 +181,7 @@ class EniService:
         except IpamError as error:
             log.info("EC2 is asked instead: %s", log_text(error))
 
-    def set_up_hosts(self) -> list[str]:
+    def set_up_eni_routings(self) -> list[str]:
         """Make host routing for every attached ENI so; only then are its addresses assignable (I7).
 
         Returns: one sentence per ENI that could not be set up; the others are not held back by it.
@@ -191,13 +191,13 @@ class EniService:
             if not (eni.managed and eni.state is EniState.ATTACHED):
                 continue
             try:
-                self.set_up_host(eni)
+                self.set_up_eni_routing(eni)
             except IpamError as error:
                 self._health.record_error(f"host routing of {eni.eni_id}", error)
                 problems.append(f"{eni.eni_id}: {log_text(error)}")
         return problems
 
-    def set_up_host(self, eni: Eni) -> None:
+    def set_up_eni_routing(self, eni: Eni) -> None:
         """Make host routing for one ENI so. Raises: WiringError; then its addresses stay unassignable."""
         if not eni.is_primary:
             try:
@@ -238,7 +238,7 @@ class EniService:
             managed=is_managed(described, is_primary=is_primary, instance_id=identity.instance_id),
         )
 
-    def _forget_absent(self, present: set[EniId], outcome: CloudComparison) -> None:
+    def _forget_absent(self, present: set[EniId], outcome: EniSyncResult) -> None:
         for eni in self._datastore.enis():
             if eni.eni_id in present:
                 continue

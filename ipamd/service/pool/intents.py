@@ -13,7 +13,7 @@ from dataclasses import replace
 from ipamd.model.errors import CloudError
 from ipamd.model.ledger import Intent, IntentKind
 from ipamd.ports import Clock, Datastore, Failpoint
-from ipamd.service.conditions import log_text
+from ipamd.service.health import log_text
 
 GONE_AFTER_S = 60.0
 """Age of an intent from which EC2's NotFound of its ENI is believed; before, it is the lag of Describe behind Create. Ours: twice
@@ -28,7 +28,7 @@ def new_token() -> str:
     return str(uuid.uuid4())
 
 
-class IntentBook:
+class IntentLog:
     """Opens, marks and closes intents; every change is a transaction of its own."""
 
     def __init__(

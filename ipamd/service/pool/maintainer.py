@@ -15,9 +15,9 @@ from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CloudDeniedError, CloudError, EniLimitError, IpamError, SubnetExhaustedError, ThrottledError
 from ipamd.model.plan import EniCapacity, Plan, PoolSettings, PoolSnapshot, plan
 from ipamd.ports import Clock, Datastore
-from ipamd.service.conditions import Health, log_text
-from ipamd.service.demand import Demand, Outlook
-from ipamd.service.pool.provisioner import Growth
+from ipamd.service.demand import Demand, PoolStatus
+from ipamd.service.health import Health, log_text
+from ipamd.service.pool.provisioner import EniProvisioner
 
 SUBNET_PAUSE = timedelta(seconds=120)
 """After a subnet had no free address. Source: upstream_reference 2.12, insufficient-CIDR cooldown."""
@@ -30,7 +30,8 @@ ERROR_PAUSE_MAX = timedelta(seconds=60)
 """Doubling pause after any other EC2 error. Ours; the cap is the incumbent's (upstream_reference 2.12)."""
 
 COALESCE_S = 0.02
-"""Rest after a poke while no ADD waits. Ours, measured: planning beside every ADD of a burst cost a fifth of the daemon's CPU."""
+"""Rest after a trigger while no ADD waits. Ours, measured: planning beside every ADD of a burst cost a fifth of the daemon's
+CPU."""
 
 MAX_ACTIONS_PER_WAKE = 32
 """Bound on one wake-up: twice the 15 ENIs of the largest common types, each filled once. Ours."""
@@ -38,14 +39,21 @@ MAX_ACTIONS_PER_WAKE = 32
 log = logging.getLogger(__name__)
 
 
-class PoolService:
+class PoolMaintainer:
     """One network card's pool."""
 
     def __init__(
-        self, *, datastore: Datastore, growth: Growth, demand: Demand, health: Health, clock: Clock, settings: PoolSettings
+        self,
+        *,
+        datastore: Datastore,
+        provisioner: EniProvisioner,
+        demand: Demand,
+        health: Health,
+        clock: Clock,
+        settings: PoolSettings,
     ) -> None:
         self._datastore = datastore
-        self._growth = growth
+        self._provisioner = provisioner
         self._demand = demand
         self._health = health
         self._clock = clock
@@ -53,9 +61,9 @@ class PoolService:
         self._lock = threading.Lock()
         self._limits: InstanceLimits | None = None
         # both monotonic: a stepped wall clock neither ends a pause nor prolongs it
-        self._blocked_until: float | None = None
+        self._blocked_deadline: float | None = None
         self._blocked_reason = ""
-        self._prefixes_blocked_until: float | None = None
+        self._prefixes_blocked_deadline: float | None = None
         self._error_pause = ERROR_PAUSE_FIRST
         self._stopping = False
 
@@ -73,7 +81,7 @@ class PoolService:
         """The instance type became known: the pool may grow from now on."""
         with self._lock:
             self._limits, self._settings = limits, settings
-        self._demand.poke()
+        self._demand.trigger()
 
     def run(self) -> None:
         """Thread body: one cycle per wake-up, until `stop`."""
@@ -85,18 +93,18 @@ class PoolService:
                 log.warning("the pool loop goes on after an error: %s", log_text(error))
                 self._block_after(error)
                 generation = self._demand.waiting()[1]
-                self._publish(Outlook(generation, log_text(error), self._blocked_reason, self._blocked_until))
+                self._publish(PoolStatus(generation, log_text(error), self._blocked_reason, self._blocked_deadline))
 
     def stop(self) -> None:
         """End `run`."""
         self._stopping = True
-        self._demand.poke()
+        self._demand.trigger()
 
     def _next_wake(self) -> bool:
         """Sleep until there is something to look at; False to stop."""
-        self._demand.wait_for_poke(self._pause_s())
+        self._demand.wait_triggered(self._pause_s())
         if not self._stopping:
-            self._demand.rest(COALESCE_S)
+            self._demand.coalesce(COALESCE_S)
         return not self._stopping
 
     def cycle(self) -> Plan | None:
@@ -105,25 +113,25 @@ class PoolService:
             waiting, generation = self._demand.waiting()
             snapshot = self.snapshot(waiting_count=waiting)
             if snapshot is None:
-                self._publish(Outlook(0, "the instance's limits are not known yet"))
+                self._publish(PoolStatus(0, "the instance's limits are not known yet"))
                 return None
             decided = plan(snapshot, settings=self._settings, now=self._clock.now())
-            self._publish(Outlook(generation, decided.sentence, decided.blocked_by, self._retry_at(snapshot)))
-            if self._stopping or not (decided.actions or self._growth.has_unsettled()):
+            self._publish(PoolStatus(generation, decided.sentence, decided.blocked_by, self._retry_deadline(snapshot)))
+            if self._stopping or not (decided.actions or self._provisioner.has_open_intents()):
                 return decided
             if self._is_blocked():
                 return decided
             try:
-                if self._growth.has_unsettled():
-                    self._growth.settle()  # its outcome changes what is needed: plan anew
+                if self._provisioner.has_open_intents():
+                    self._provisioner.recover_open_intents()  # its outcome changes what is needed: plan anew
                 else:
-                    self._growth.carry_out(decided.actions[0])
+                    self._provisioner.execute(decided.actions[0])
                 self._error_pause = ERROR_PAUSE_FIRST
-                self._health.regain("ec2")
+                self._health.clear_condition("ec2")
             except IpamError as error:
                 self._note_failure(error)
         log.warning("the pool loop stopped after %d actions in one wake-up and goes on at the next", MAX_ACTIONS_PER_WAKE)
-        self._demand.poke()
+        self._demand.trigger()
         return None
 
     def snapshot(self, *, waiting_count: int = 0) -> PoolSnapshot | None:
@@ -163,28 +171,28 @@ class PoolService:
             prefixes_available=self._has_prefixes(),
         )
 
-    def _retry_at(self, snapshot: PoolSnapshot) -> float | None:
+    def _retry_deadline(self, snapshot: PoolSnapshot) -> float | None:
         """When a pause ends; None where no pause is what stands in the way."""
         is_full = self._settings.max_pods and snapshot.counts.total >= self._settings.max_pods
-        return self._blocked_until if snapshot.blocked_until is not None and not is_full else None
+        return self._blocked_deadline if snapshot.blocked_until is not None and not is_full else None
 
     def _is_blocked(self) -> bool:
         return self._left_s() > 0
 
     def _left_s(self) -> float:
-        return self._blocked_until - self._clock.monotonic() if self._blocked_until is not None else 0.0
+        return self._blocked_deadline - self._clock.monotonic() if self._blocked_deadline is not None else 0.0
 
     def _has_prefixes(self) -> bool:
-        return self._prefixes_blocked_until is None or self._clock.monotonic() >= self._prefixes_blocked_until
+        return self._prefixes_blocked_deadline is None or self._clock.monotonic() >= self._prefixes_blocked_deadline
 
     def _pause_s(self) -> float | None:
         """Sleep for ever unless a block ends: an idle pool has no clock (I13)."""
-        if self._blocked_until is None:
+        if self._blocked_deadline is None:
             return None
         left = self._left_s()
         if left <= 0:
-            self._blocked_until, self._blocked_reason = None, ""
-            self._demand.poke()
+            self._blocked_deadline, self._blocked_reason = None, ""
+            self._demand.trigger()
             return None
         return left
 
@@ -194,7 +202,7 @@ class PoolService:
             log.warning("pool: %s", log_text(error))
         if isinstance(error, SubnetExhaustedError) and self._settings.prefix_delegation and self._has_prefixes():
             # No free /28 need not mean no free address: single addresses are tried before the pool gives up (design 7).
-            self._prefixes_blocked_until = self._clock.monotonic() + SUBNET_PAUSE.total_seconds()
+            self._prefixes_blocked_deadline = self._clock.monotonic() + SUBNET_PAUSE.total_seconds()
             return
         self._block_after(error)
 
@@ -206,11 +214,11 @@ class PoolService:
         else:
             pause, self._error_pause = self._error_pause, min(self._error_pause * 2, ERROR_PAUSE_MAX)
         if isinstance(error, CloudError):
-            self._health.lack("ec2", f"EC2: {log_text(error)}")
-        self._blocked_until = self._clock.monotonic() + pause.total_seconds()
+            self._health.set_condition("ec2", f"EC2: {log_text(error)}")
+        self._blocked_deadline = self._clock.monotonic() + pause.total_seconds()
         self._blocked_reason = log_text(error)
 
-    def _publish(self, outlook: Outlook) -> None:
-        if outlook.sentence != self._demand.outlook().sentence:
-            log.info("pool: %s", outlook.sentence)
-        self._demand.publish(outlook)
+    def _publish(self, status: PoolStatus) -> None:
+        if status.sentence != self._demand.status().sentence:
+            log.info("pool: %s", status.sentence)
+        self._demand.publish(status)

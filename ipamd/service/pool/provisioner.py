@@ -27,9 +27,9 @@ from ipamd.model.ids import EniId, SubnetId
 from ipamd.model.ledger import Intent, IntentKind
 from ipamd.model.plan import Action, AllocateAddresses, AllocatePrefixes, CreateEni
 from ipamd.ports import Clock, Datastore, Ec2, Failpoint, no_failpoint
-from ipamd.service.conditions import log_text
-from ipamd.service.pool.enis import INSTANCE_TAG, CloudComparison, EniService
-from ipamd.service.pool.intents import IntentBook
+from ipamd.service.health import log_text
+from ipamd.service.pool.enis import INSTANCE_TAG, EniService, EniSyncResult
+from ipamd.service.pool.intents import IntentLog
 
 CLUSTER_TAG = "cluster.k8s.amazonaws.com/name"
 OWNER_TAG = ("eks:eni:owner", "amazon-vpc-cni")
@@ -58,7 +58,7 @@ FAILPOINTS = (
 log = logging.getLogger(__name__)
 
 
-class Growth:
+class EniProvisioner:
     """Creates ENIs and allocates addresses; used by one thread at a time (the pool loop, or restore before it)."""
 
     def __init__(
@@ -79,18 +79,18 @@ class Growth:
         self._cluster_name = cluster_name
         self._additional_tags = additional_tags
         self._failpoint = failpoint
-        self._intents = IntentBook(datastore=datastore, clock=clock, failpoint=failpoint)
+        self._intents = IntentLog(datastore=datastore, clock=clock, failpoint=failpoint)
         self._identity: InstanceIdentity | None = None
 
     def set_identity(self, identity: InstanceIdentity) -> None:
         """This node became known."""
         self._identity = identity
 
-    def has_unsettled(self) -> bool:
+    def has_open_intents(self) -> bool:
         """Whether an intent is open: its outcome at EC2 is not known."""
         return bool(self._intents.all_open())
 
-    def carry_out(self, action: Action) -> None:
+    def execute(self, action: Action) -> None:
         """Do one action at EC2 and store the answer.
 
         Raises: CloudError and below; what is not known to have failed stays an open intent.
@@ -101,7 +101,7 @@ class Growth:
             case AllocateAddresses() | AllocatePrefixes():
                 self._allocate(action)
 
-    def settle(self) -> None:
+    def recover_open_intents(self) -> None:
         """Find out what became of every open intent, and finish or undo it.
 
         Raises: CloudError if EC2 does not tell; the intent stays open.
@@ -130,12 +130,12 @@ class Growth:
                 conflicts = self._enis.add_addresses(action.eni_id, addresses, frozenset())
         except CloudError as error:
             self._intents.close_if_refused(intent, error)
-            if isinstance(error, EniLimitError | CloudNotFoundError) and self._take_in_changes(self._require_identity()):
+            if isinstance(error, EniLimitError | CloudNotFoundError) and self._adopt_changes(self._require_identity()):
                 return  # another hand filled or took the ENI: the pool plans anew, with what is true now
             raise
         self._intents.close(intent, "allocated")
         if conflicts:
-            self._take_in_changes(self._require_identity())
+            self._adopt_changes(self._require_identity())
 
     def _create(self, action: CreateEni) -> None:
         identity = self._require_identity()
@@ -172,14 +172,14 @@ class Growth:
                 raise  # it is recorded, and sandboxes may be on it: nothing that EC2 says now may delete it (I2)
             log.warning("ENI %s could not be attached and is deleted: %s", described.eni_id, log_text(error))
             self._delete(intent, described.eni_id, outcome=f"not attached: {log_text(error)}")
-            if self._take_in_unknown(identity):
+            if self._adopt_foreign_enis(identity):
                 return  # the pool plans anew, with what hangs on the instance already
             raise
         self._failpoint("growth.attached")
         eni = self._store(described, identity)
         self._failpoint("growth.stored")
         self._intents.close(intent, f"attached {described.eni_id} as device {described.device_index}")
-        self._enis.set_up_host(eni)
+        self._enis.set_up_eni_routing(eni)
         self._failpoint("growth.host-ready")
 
     def _created(self, intent: Intent, identity: InstanceIdentity) -> DescribedEni | None:
@@ -228,15 +228,15 @@ class Growth:
         self._enis.await_link(described.mac)
         return self._ec2.describe_attached_eni(described.eni_id)
 
-    def _take_in_changes(self, identity: InstanceIdentity) -> bool:
+    def _adopt_changes(self, identity: InstanceIdentity) -> bool:
         """The same after a refused allocation: another hand filled the ENI, or took it.
 
         Returns: whether EC2 told anything that the datastore did not know.
         """
         before = self._datastore.enis(), self._datastore.counts().total
-        return self._take_in_unknown(identity) or before != (self._datastore.enis(), self._datastore.counts().total)
+        return self._adopt_foreign_enis(identity) or before != (self._datastore.enis(), self._datastore.counts().total)
 
-    def _take_in_unknown(self, identity: InstanceIdentity) -> bool:
+    def _adopt_foreign_enis(self, identity: InstanceIdentity) -> bool:
         """After a refused attach, ask EC2 what hangs on the instance: an ENI that came by another hand, and takes the place, is
         adopted or counted by rule, never looped over (design 7; amazon-vpc-cni-k8s #3833). One Describe per refusal (I13).
 
@@ -244,14 +244,14 @@ class Growth:
         """
         known = {eni.eni_id for eni in self._datastore.enis()}
         try:
-            self._enis.compare_with_ec2(identity)
+            self._enis.sync_with_ec2(identity)
         except IpamError as error:
             log.warning("what hangs on the instance is not known: %s", log_text(error))
             return False
         unknown = {eni.eni_id for eni in self._datastore.enis()} - known
         if unknown:
             log.warning("ENIs that another hand attached were taken in: %s", ", ".join(sorted(unknown)))
-            for problem in self._enis.set_up_hosts():
+            for problem in self._enis.set_up_eni_routings():
                 log.warning("host routing: %s", problem)
         return bool(unknown)
 
@@ -269,17 +269,17 @@ class Growth:
             state=EniState.ATTACHED,
             created_by_us=True,
         )
-        outcome = CloudComparison()
+        outcome = EniSyncResult()
         try:
             self._enis.record(eni, described, outcome)
         except InvariantError as error:
             log.warning("ENI %s contradicts what is recorded, EC2 is asked for all: %s", eni.eni_id, log_text(error))
-            self._enis.compare_with_ec2(identity)
+            self._enis.sync_with_ec2(identity)
             if self._datastore.eni(eni.eni_id) is None:
                 raise
         else:
             if outcome.kept:
-                self._enis.compare_with_ec2(identity)
+                self._enis.sync_with_ec2(identity)
         return eni
 
     def _reread(self, intent: Intent) -> None:
@@ -289,12 +289,12 @@ class Growth:
         if known is None:
             self._intents.close(intent, "the ENI is not ours any more")
             return
-        outcome = CloudComparison()
+        outcome = EniSyncResult()
         try:
             described = self._ec2.describe_eni(eni_id)
         except CloudNotFoundError:
             self._intents.close(intent, "the ENI does not exist any more")
-            self._take_in_changes(self._require_identity())
+            self._adopt_changes(self._require_identity())
             return
         self._enis.record(known, described, outcome)
         self._intents.close(intent, f"read back: {outcome.added_count} addresses added")

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from ipamd.model.errors import EventsUnsupportedError, IpamError
 from ipamd.model.sandbox import EventKind
 from ipamd.ports import Clock, Runtime
-from ipamd.service.conditions import Health, log_text
-from ipamd.service.reconcile.missed_events import Announcements
+from ipamd.service.health import Health, log_text
+from ipamd.service.reconcile.missed_events import MissedEventDetector
 
 RESUBSCRIBE_FIRST_S = 0.5
 RESUBSCRIBE_MAX_S = 10.0
@@ -32,7 +32,7 @@ class EventStream:
     """One subscription at a time. `wake` is called for every event, after it was noted."""
 
     def __init__(self, *, runtime: Runtime, health: Health, clock: Clock, wake: Callable[[], None]) -> None:
-        self.announcements = Announcements(clock)
+        self.missed_events = MissedEventDetector(clock)
         self._runtime = runtime
         self._health = health
         self._wake = wake
@@ -59,10 +59,10 @@ class EventStream:
             except Exception as error:  # noqa: BLE001  # top of a loop: it must outlive any one failure
                 self._health.record_error("events", error)
                 self._say(f"the event stream is opened again after an error: {log_text(error)}")
-            if self.announcements.is_open:
+            if self.missed_events.is_open:
                 if self._clock.monotonic() - self._opened_at >= RESUBSCRIBE_MAX_S:
                     pause_s, next_s = RESUBSCRIBE_FIRST_S, RESUBSCRIBE_FIRST_S * 2
-                self.announcements.broke()
+                self.missed_events.on_close()
                 self._wake()  # what broke the stream may have changed the list
             self._outcome.set()
             if not self._stopped.is_set():
@@ -90,10 +90,10 @@ class EventStream:
                 return
             if event.kind is EventKind.SUBSCRIBED:
                 self._opened_at = self._clock.monotonic()
-                self.announcements.opened()
+                self.missed_events.on_open()
                 self._say("the event stream is open")
             else:
-                self.announcements.heard(event)
+                self.missed_events.on_event(event)
             self._wake()
             self._outcome.set()  # after the wake: the first list answers both
 

@@ -12,22 +12,22 @@ from ipamd.model.eni import MAIN_TABLE, Eni, EniState
 from ipamd.model.errors import BusyError, CloudError, IpamError
 from ipamd.model.ledger import LedgerEvent
 from ipamd.ports import Clock, Datastore, HostNetwork, Metadata, Wiring
-from ipamd.service.conditions import Health, log_text
+from ipamd.service.health import Health, log_text
 from ipamd.service.locks import KeyLocks
 from ipamd.service.pool.enis import EniService
-from ipamd.service.reconcile.quarantine import AdoptionService
+from ipamd.service.reconcile.quarantine import QuarantineService
 from ipamd.service.reconcile.startup import duplicates
 from ipamd.service.request import Deadline
 
-AUDIT_INTERVAL_S = 30.0
+RECONCILE_INTERVAL_S = 30.0
 """Ours: the incumbent looks at VPC CIDRs every 30 s and at nothing else (upstream_reference 2.12); a look costs milliseconds."""
 
 IDENTITY_INTERVAL_S = 300.0
 """Between two looks at instance metadata. Ours: VPC CIDRs change by an operator's hand; the incumbent asks every 30 s."""
 
-FIRST_AUDIT_S = 1.0
-"""What was taken while we were away is put back at once, and a daemon that is restarted every few seconds repairs too (a chaos run
-found a sandbox without its route for as long as it was). Ours: after the ADDs that waited for us."""
+FIRST_RECONCILE_S = 1.0
+"""What was taken while we were away is put back at once, and a daemon that is restarted every few seconds repairs too (a chaos
+run found a sandbox without its route for as long as it was). Ours: after the ADDs that waited for us."""
 
 REPAIR_WAIT_S = 1.0
 """How long a repair waits for an operation on the same sandbox; the next audit comes anyway. Ours."""
@@ -35,7 +35,7 @@ REPAIR_WAIT_S = 1.0
 log = logging.getLogger(__name__)
 
 
-class HostAudit:
+class HostNetworkReconciler:
     """Compares host routing with what it must be, and repairs it."""
 
     def __init__(
@@ -45,7 +45,7 @@ class HostAudit:
         hostnet: HostNetwork,
         metadata: Metadata,
         wiring: Wiring,
-        adoption: AdoptionService,
+        quarantine: QuarantineService,
         enis: EniService,
         locks: KeyLocks,
         health: Health,
@@ -55,7 +55,7 @@ class HostAudit:
         self._hostnet = hostnet
         self._metadata = metadata
         self._wiring = wiring
-        self._adoption = adoption
+        self._quarantine_service = quarantine
         self._enis = enis
         self._locks = locks
         self._health = health
@@ -72,11 +72,11 @@ class HostAudit:
 
     def run(self) -> None:
         """Thread body: one audit soon after the start, then one per interval, until `stop`."""
-        pause_s = FIRST_AUDIT_S
+        pause_s = FIRST_RECONCILE_S
         while not self._stopped.wait(pause_s):
-            pause_s = AUDIT_INTERVAL_S
+            pause_s = RECONCILE_INTERVAL_S
             try:
-                self.audit()
+                self.reconcile()
             except Exception as error:  # noqa: BLE001  # top of a loop: it must outlive any one failure
                 self._health.record_error("host audit", error)
                 log.warning("the host audit goes on after an error: %s", log_text(error))
@@ -85,17 +85,17 @@ class HostAudit:
         """End `run`."""
         self._stopped.set()
 
-    def _audit_node(self, identity: InstanceIdentity, enis: list[Eni]) -> list[str]:
+    def _reconcile_node(self, identity: InstanceIdentity, enis: list[Eni]) -> list[str]:
         """The node's and its ENIs' part; whatever becomes of it, the sandboxes have their turn."""
         try:
-            repairs = self._hostnet.audit(identity=identity, enis=enis)
+            repairs = self._hostnet.reconcile(identity=identity, enis=enis)
         except IpamError as error:
             repairs = [f"could not be repaired: {log_text(error)}"]
         refused = [sentence for sentence in repairs if "could not be repaired" in sentence]
         if refused:
-            self._health.lack("node routing", f"node routing: {'; '.join(refused)}")
+            self._health.set_condition("node routing", f"node routing: {'; '.join(refused)}")
         else:
-            self._health.regain("node routing")
+            self._health.clear_condition("node routing")
         return repairs
 
     def _refresh_identity(self) -> None:
@@ -145,7 +145,7 @@ class HostAudit:
             mtu=wired_mtu(attachment.result, attachment.host_veth),
         )
 
-    def audit(self) -> list[str]:
+    def reconcile(self) -> list[str]:
         """Look and repair once; returns one sentence per repair."""
         if self._identity is None:
             return []
@@ -153,15 +153,15 @@ class HostAudit:
         attached = [eni for eni in self._datastore.enis() if eni.managed and eni.state is EniState.ATTACHED]
         for eni in (eni for eni in attached if not eni.host_ready):
             try:
-                self._enis.set_up_host(eni)
+                self._enis.set_up_eni_routing(eni)
             except IpamError as error:
                 log.warning("%s", log_text(error))
         enis = [eni for eni in self._datastore.enis() if eni.managed and eni.host_ready and eni.state is EniState.ATTACHED]
-        repairs = self._audit_node(self._identity, enis)
+        repairs = self._reconcile_node(self._identity, enis)
         repairs += self._repair_sandboxes()
-        self._adoption.settle_gone()
+        self._quarantine_service.resolve_gone()
         if not duplicates(self._wiring.survey()):
-            self._health.regain("duplicates")
+            self._health.clear_condition("duplicates")
         if repairs != self._said:
             # The same sentences again are something that cannot be repaired: it was said, and is not written every 30 s.
             self._said = repairs

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from ipamd.ports import Clock, Datastore, Spool
-from ipamd.service.conditions import Health, log_text
+from ipamd.service.health import Health, log_text
 
 INTERVAL_S = 5.0
 """Ours: one directory listing and one stat; a stalled daemon's DELs wait no longer than this once it answers again."""
@@ -26,7 +26,7 @@ TOMBSTONE_INTERVAL_S = 600.0
 log = logging.getLogger(__name__)
 
 
-class Upkeep:
+class Maintenance:
     """Does the chores."""
 
     def __init__(
@@ -53,7 +53,7 @@ class Upkeep:
         """Thread body: one round per interval, until `stop`."""
         while not self._stopped.wait(INTERVAL_S):
             try:
-                self.round()
+                self.run_once()
             except Exception as error:  # noqa: BLE001  # top of a loop: it must outlive any one failure
                 self._health.record_error("upkeep", error)
                 log.warning("upkeep goes on after an error: %s", log_text(error))
@@ -62,7 +62,7 @@ class Upkeep:
         """End `run`."""
         self._stopped.set()
 
-    def round(self) -> None:
+    def run_once(self) -> None:
         """Do every chore that is due. Raises: the first error; the next round tries again."""
         lost = self._datastore.file_problem()
         if lost:

@@ -22,7 +22,7 @@ Change = tuple[str, bool]
 """Sandbox ID, and whether it went (True) or came (False)."""
 
 
-class Announcements:
+class MissedEventDetector:
     """Holds events against lists. `heard` is called by the stream's thread, `listed` by the lister's."""
 
     def __init__(self, clock: Clock) -> None:
@@ -45,20 +45,20 @@ class Announcements:
         """Changes that a list found and no event announced."""
         return self._missed_count
 
-    def opened(self) -> None:
+    def on_open(self) -> None:
         """A stream is open from now on."""
         with self._lock:
             self._forget()
             self._stream_count += 1
             self._is_open = True
 
-    def broke(self) -> None:
+    def on_close(self) -> None:
         """The stream ended: what is open now is not decided."""
         with self._lock:
             self._forget()
             self._is_open = False
 
-    def heard(self, event: SandboxEvent) -> None:
+    def on_event(self, event: SandboxEvent) -> None:
         """Take note of what an event announces.
 
         A DELETED says that what it names went (a sandbox, or a container, whose ID no list shows); every other event says that
@@ -80,7 +80,7 @@ class Announcements:
         with self._lock:
             return self._stream_count if self._is_open else 0
 
-    def listed(self, sandbox_ids: frozenset[str], *, stream: int) -> None:
+    def on_list(self, sandbox_ids: frozenset[str], *, stream: int) -> None:
         """Hold a complete list, begun when `before_list` said `stream`, against the one before it."""
         with self._lock:
             if not self._is_open or stream != self._stream_count:

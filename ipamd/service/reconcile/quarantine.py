@@ -18,12 +18,12 @@ from ipamd.model.errors import BusyError, InvariantError, IpamError
 from ipamd.model.evidence import REAP_LEAKED_NETNS_AGE, REAP_MIN_ABSENT_LISTS
 from ipamd.model.sandbox import HostVeth, KernelSurvey, Sandbox
 from ipamd.ports import Clock, Datastore, Failpoint, Wiring, no_failpoint
-from ipamd.service.conditions import log_text
-from ipamd.service.cooldown import Cooling
+from ipamd.service.cooldown import Cooldown
+from ipamd.service.health import log_text
 from ipamd.service.locks import KeyLocks
 from ipamd.service.request import Deadline
 
-SETTLE_WAIT_S = 1.0
+RESOLVE_WAIT_S = 1.0
 """How long settling waits for an operation on the same sandbox; the next look comes anyway. Ours."""
 
 FAILPOINTS = ("adopt.adopted", "adopt.leftover-removed", "adopt.settled")
@@ -37,7 +37,7 @@ class _Absence:
     list_count: int
 
 
-class AdoptionService:
+class QuarantineService:
     """Adopts sandboxes and settles quarantined addresses."""
 
     def __init__(
@@ -46,14 +46,14 @@ class AdoptionService:
         datastore: Datastore,
         wiring: Wiring,
         clock: Clock,
-        cooling: Cooling,
+        cooldown: Cooldown,
         locks: KeyLocks,
         mtu: int,
         list_interval_s: float,
         failpoint: Failpoint = no_failpoint,
     ) -> None:
         self._failpoint = failpoint
-        self._cooling = cooling
+        self._cooldown = cooldown
         self._locks = locks
         self._datastore = datastore
         self._wiring = wiring
@@ -93,14 +93,14 @@ class AdoptionService:
         log.info("adopted sandbox %s with %s: kernel and runtime agree", veth.key, veth.address)
         return ""
 
-    def settle_unclaimed(self, claimed: Collection[IPv4Address]) -> int:
+    def resolve_unclaimed(self, claimed: Collection[IPv4Address]) -> int:
         """Let the quarantined addresses that no wiring claims any more cool; returns how many."""
         settled = [row for row in self._quarantined() if row.address not in claimed]
         for row in settled:
-            self._settle(row, "its wiring is gone")
+            self._resolve(row, "its wiring is gone")
         return len(settled)
 
-    def settle_gone(self) -> int:
+    def resolve_gone(self) -> int:
         """Let the quarantined addresses whose wiring is gone cool, without the runtime; returns how many.
 
         Raises: KernelDumpError.
@@ -109,9 +109,9 @@ class AdoptionService:
             return 0
         survey = self._wiring.survey()
         wired = {veth.address for veth in survey.veths if veth.address is not None}
-        return self.settle_unclaimed(wired | set(survey.routes))
+        return self.resolve_unclaimed(wired | set(survey.routes))
 
-    def settle_quarantine(self, listed: Mapping[str, Sandbox]) -> None:
+    def resolve_listed(self, listed: Mapping[str, Sandbox]) -> None:
         """Look at every quarantined address again, with a complete list of the runtime at hand."""
         rows = self._quarantined()
         if not rows:
@@ -124,12 +124,12 @@ class AdoptionService:
             return
         claims = {veth.address: veth for veth in survey.veths if not veth.is_dying and veth.address is not None}
         for row in rows:
-            self._settle_one(row, claims.get(row.address), survey, listed)
+            self._resolve_one(row, claims.get(row.address), survey, listed)
 
-    def _settle_one(self, row: Address, veth: HostVeth | None, survey: KernelSurvey, listed: Mapping[str, Sandbox]) -> None:
+    def _resolve_one(self, row: Address, veth: HostVeth | None, survey: KernelSurvey, listed: Mapping[str, Sandbox]) -> None:
         if veth is None or veth.key is None:
             if row.address not in survey.routes:
-                self._settle(row, "its wiring is gone")
+                self._resolve(row, "its wiring is gone")
             return
         sandbox = listed.get(veth.key.container_id)
         if sandbox is not None:
@@ -140,7 +140,7 @@ class AdoptionService:
             return
         if self._is_long_absent(row):
             try:
-                with self._locks.hold(veth.key, "SETTLE", Deadline.after(self._clock, SETTLE_WAIT_S)):
+                with self._locks.hold(veth.key, "RESOLVE", Deadline.after(self._clock, RESOLVE_WAIT_S)):
                     # The link's name comes from the key: if the sandbox was added again meanwhile, it is the new one's (I2).
                     is_added = self._datastore.attachment(veth.key) is not None
                     self._wiring.remove_leftover(host_veth=None if is_added else veth.name, address=row.address)
@@ -148,7 +148,7 @@ class AdoptionService:
                 log.info("address %s is settled later: %s", row.address, log_text(error))
                 return
             self._failpoint("adopt.leftover-removed")
-            self._settle(row, f"sandbox {veth.key} is absent from the runtime: its wiring was removed")
+            self._resolve(row, f"sandbox {veth.key} is absent from the runtime: its wiring was removed")
 
     def _is_long_absent(self, row: Address) -> bool:
         """Two lists without it, and the hour that a leaked namespace has: its veth is there, so its namespace is (design 4)."""
@@ -158,13 +158,13 @@ class AdoptionService:
             absence.last_counted, absence.list_count = now, absence.list_count + 1
         return absence.list_count >= REAP_MIN_ABSENT_LISTS and self._clock.now() - row.since >= REAP_LEAKED_NETNS_AGE
 
-    def _settle(self, row: Address, reason: str) -> None:
+    def _resolve(self, row: Address, reason: str) -> None:
         self._absences.pop(row.address, None)
         now = self._clock.now()
         with self._datastore.transaction() as uow:
-            uow.settle(row.address, now=now, cooling_until=self._cooling.until(now), reason=reason)
+            uow.resolve(row.address, now=now, cooling_until=self._cooldown.until(now), reason=reason)
         self._failpoint("adopt.settled")
-        self._cooling.began(row.address, dying_veth=None)
+        self._cooldown.start(row.address, dying_veth=None)
 
     def _quarantined(self) -> list[Address]:
         return [row for row in self._datastore.addresses() if row.state is AddressState.QUARANTINED]

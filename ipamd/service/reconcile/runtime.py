@@ -20,9 +20,9 @@ from ipamd.model.ledger import LedgerEvent
 from ipamd.model.sandbox import KernelSurvey, Sandbox
 from ipamd.model.words import counted
 from ipamd.ports import Clock, Datastore, Failpoint, Runtime, Wiring, no_failpoint
-from ipamd.service.conditions import Health, log_text
+from ipamd.service.health import Health, log_text
 from ipamd.service.reconcile.events import EventStream
-from ipamd.service.reconcile.quarantine import AdoptionService
+from ipamd.service.reconcile.quarantine import QuarantineService
 from ipamd.service.request import Deadline
 from ipamd.service.sandbox.detach import DetachService
 from ipamd.service.steps import Steps
@@ -52,8 +52,9 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class FollowerView:
-    """What the follower knows of the runtime, for ipamctl and metrics. `list_age_s` is negative before the first list."""
+class RuntimeView:
+    """What the runtime reconciler knows of the runtime, for ipamctl and metrics. `list_age_s` is negative before the first
+    list."""
 
     reachable: bool
     events: bool
@@ -72,7 +73,7 @@ class _Absence:
     list_count: int
 
 
-class Follower:
+class RuntimeReconciler:
     """Lists sandboxes, keeps count of absences, and asks `judge`."""
 
     def __init__(
@@ -82,7 +83,7 @@ class Follower:
         datastore: Datastore,
         wiring: Wiring,
         detach: DetachService,
-        adoption: AdoptionService,
+        quarantine: QuarantineService,
         health: Health,
         clock: Clock,
         failpoint: Failpoint = no_failpoint,
@@ -92,7 +93,7 @@ class Follower:
         self._datastore = datastore
         self._wiring = wiring
         self._detach = detach
-        self._adoption = adoption
+        self._quarantine_service = quarantine
         self._health = health
         self._clock = clock
         self._wake = threading.Event()
@@ -105,12 +106,12 @@ class Follower:
         self._stream = EventStream(runtime=runtime, health=health, clock=clock, wake=self._wake.set)
         self._kept: dict[AttachmentKey, tuple[str, ...]] = {}
 
-    def view(self) -> FollowerView:
+    def view(self) -> RuntimeView:
         """What is known of the runtime now."""
         age = self._clock.monotonic() - self._listed_at if self._listed_at is not None else -1.0
         count = len(self._seen) if self._seen is not None else 0
-        heard = self._stream.announcements
-        return FollowerView(self._reachable, heard.is_open, count, age, self._detail, heard.missed_count)
+        heard = self._stream.missed_events
+        return RuntimeView(self._reachable, heard.is_open, count, age, self._detail, heard.missed_count)
 
     def run(self) -> None:
         """Thread body: wait for the stream's outcome, list, judge, rest until an event or the interval; until `stop`."""
@@ -119,7 +120,7 @@ class Follower:
             self._wake.clear()  # an event during the list asks for another one
             began = self._clock.monotonic()
             try:
-                self.look()
+                self.reconcile_once()
             except Exception as error:  # noqa: BLE001  # top of a loop: it must outlive any one failure
                 self._health.record_error("follow", error)
                 log.warning("following the runtime goes on after an error: %s", log_text(error))
@@ -142,40 +143,40 @@ class Follower:
         """How long until the next list if nothing happens."""
         if not self._reachable:
             return RELIST_UNREACHABLE_S
-        return RELIST_WITH_EVENTS_S if self._stream.announcements.is_open else RELIST_WITHOUT_EVENTS_S
+        return RELIST_WITH_EVENTS_S if self._stream.missed_events.is_open else RELIST_WITHOUT_EVENTS_S
 
-    def look(self) -> list[AttachmentKey]:
+    def reconcile_once(self) -> list[AttachmentKey]:
         """List once, judge every attachment that is old enough for this list, and reap; returns what was reaped."""
         attachments = self._datastore.attachments()
         listed = self._list(attachments)
         suspects = self._count_absences(attachments, listed)
         survey = self._survey() if suspects else None
         if listed is not None:
-            self._adoption.settle_quarantine(listed)
+            self._quarantine_service.resolve_listed(listed)
         return [attachment.key for attachment in suspects if self._decide(attachment, listed, survey)]
 
     def _list(self, attachments: tuple[Attachment, ...]) -> dict[str, Sandbox] | None:
         """A complete, plausible list of sandboxes by ID, or None: then nothing is judged (I11)."""
-        stream = self._stream.announcements.before_list()
+        stream = self._stream.missed_events.before_list()
         try:
             sandboxes = self._runtime.sandboxes()
         except RuntimeUnreachableError as error:
             self._reachable, self._detail = False, log_text(error)
-            self._health.lack("cri", f"CRI: {log_text(error)}; nothing is reaped")
+            self._health.set_condition("cri", f"CRI: {log_text(error)}; nothing is reaped")
             return None
         listed: dict[str, Sandbox] = {sandbox.container_id: sandbox for sandbox in sandboxes}
         if not self._reachable and self._listed_at is not None:
             self._stream.runtime_is_back()
         self._reachable = True
         self._seen, self._listed_at = frozenset(listed), self._clock.monotonic()
-        self._stream.announcements.listed(self._seen, stream=stream)
+        self._stream.missed_events.on_list(self._seen, stream=stream)
         missing_count = self._missing_count(attachments, listed)
         if missing_count > 1:
             self._detail = f"implausible: none of {missing_count} wired sandboxes is in a list of {len(listed)}"
-            self._health.lack("cri", f"CRI: {self._detail}; nothing is reaped")
+            self._health.set_condition("cri", f"CRI: {self._detail}; nothing is reaped")
             return None
         self._detail = counted(len(listed), "sandbox")
-        self._health.regain("cri")
+        self._health.clear_condition("cri")
         return listed
 
     def _missing_count(self, attachments: tuple[Attachment, ...], listed: Collection[str]) -> int:

@@ -19,9 +19,9 @@ from ipamd.model.ledger import LedgerEvent
 from ipamd.model.sandbox import HostVeth, KernelSurvey, Sandbox
 from ipamd.model.words import counted
 from ipamd.ports import Clock, Datastore, Failpoint, Runtime, Spool, Wiring, no_failpoint
-from ipamd.service.conditions import log_text
-from ipamd.service.cooldown import Cooling
-from ipamd.service.reconcile.quarantine import AdoptionService
+from ipamd.service.cooldown import Cooldown
+from ipamd.service.health import log_text
+from ipamd.service.reconcile.quarantine import QuarantineService
 
 FAILPOINTS = ("restore.replayed", "restore.entry-done", "restore.leftover-removed", "restore.veth-settled")
 
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class RestoreOutcome:
+class StartupOutcome:
     """What restoring did; printed as the stage's sentence."""
 
     replayed_count: int = 0
@@ -48,13 +48,13 @@ class RestoreOutcome:
             f"{self.dying_count} dying links swept"
         )
         if self.missing_count:
-            text += f", {self.missing_count} recorded without their veth (the follower judges them)"
+            text += f", {self.missing_count} recorded without their veth (the runtime reconciler judges them)"
         if self.quarantined:
             text += f"; quarantined: {'; '.join(self.quarantined)}"
         return text
 
 
-class RestoreService:
+class StartupReconciler:
     """One restore. Runs in one thread, before ADD is served; DEL may run beside it."""
 
     def __init__(
@@ -62,21 +62,21 @@ class RestoreService:
         *,
         datastore: Datastore,
         wiring: Wiring,
-        cooling: Cooling,
+        cooldown: Cooldown,
         spool: Spool,
         runtime: Runtime | None,
-        adoption: AdoptionService,
+        quarantine: QuarantineService,
         clock: Clock,
         is_datastore_intact: bool,
         failpoint: Failpoint = no_failpoint,
     ) -> None:
         self._datastore = datastore
         self._wiring = wiring
-        self._cooling = cooling
+        self._cooldown = cooldown
         self._spool = spool
         self._runtime = runtime
         self._clock = clock
-        self._adoption = adoption
+        self._quarantine_service = quarantine
         self._is_datastore_intact = is_datastore_intact
         self._failpoint = failpoint
 
@@ -117,7 +117,7 @@ class RestoreService:
         except RuntimeUnreachableError:
             return None
 
-    def reconcile_kernel(self, survey: KernelSurvey, listed: dict[str, Sandbox] | None) -> RestoreOutcome:
+    def reconcile_kernel(self, survey: KernelSurvey, listed: dict[str, Sandbox] | None) -> StartupOutcome:
         """Settle every veth, route and rule of ours against the datastore.
 
         Args:
@@ -125,34 +125,34 @@ class RestoreService:
             listed: sandboxes by container ID, or None if the runtime is silent.
         Raises: WiringError, DatastoreError.
         """
-        outcome = RestoreOutcome()
+        outcome = StartupOutcome()
         dying = [(veth.name, veth.address) for veth in survey.veths if veth.is_dying]
-        self._cooling.resume(dying)
+        self._cooldown.resume(dying)
         outcome.dying_count = len(dying)
         if dying:
-            self._cooling.sweep()
+            self._cooldown.sweep()
         outcome.duplicates = duplicates(survey)
         claimed: set[IPv4Address] = set()
         for veth in survey.veths:
             if not veth.is_dying:
-                self._settle_veth(veth, survey, listed, claimed, outcome)
+                self._resolve_veth(veth, survey, listed, claimed, outcome)
                 self._failpoint("restore.veth-settled")
         wired = {veth.name for veth in survey.veths if not veth.is_dying}
         outcome.missing_count = sum(a.host_veth not in wired for a in self._datastore.attachments())
         self._remove_stray_routes(survey, claimed, outcome)
-        self._adoption.settle_unclaimed(claimed)
+        self._quarantine_service.resolve_unclaimed(claimed)
         if listed is not None or self._is_datastore_intact or self._runtime is None:
             with self._datastore.transaction() as uow:
                 uow.mark_restored(now=self._clock.now(), detail=str(outcome))
         return outcome
 
-    def _settle_veth(
+    def _resolve_veth(
         self,
         veth: HostVeth,
         survey: KernelSurvey,
         listed: dict[str, Sandbox] | None,
         claimed: set[IPv4Address],
-        outcome: RestoreOutcome,
+        outcome: StartupOutcome,
     ) -> None:
         if veth.key is None or veth.address is None:
             # Named like ours without our alias: the incumbent's, perhaps. Not ours to touch.
@@ -192,9 +192,9 @@ class RestoreService:
         sandbox: Sandbox,
         survey: KernelSurvey,
         claimed: set[IPv4Address],
-        outcome: RestoreOutcome,
+        outcome: StartupOutcome,
     ) -> None:
-        refusal = self._adoption.adopt(veth, sandbox, survey)
+        refusal = self._quarantine_service.adopt(veth, sandbox, survey)
         if not refusal:
             outcome.adopted_count += 1
         elif veth.key is not None and veth.address is not None and self._datastore.is_tombstoned(veth.key):
@@ -203,7 +203,7 @@ class RestoreService:
         else:
             self._quarantine(veth, refusal, outcome)
 
-    def _quarantine(self, veth: HostVeth, why: str, outcome: RestoreOutcome) -> None:
+    def _quarantine(self, veth: HostVeth, why: str, outcome: StartupOutcome) -> None:
         outcome.quarantined.append(f"{veth.address} of {veth.key}: {why}")
         row = self._datastore.address(veth.address) if veth.address else None
         if row is None or row.state in (AddressState.ASSIGNED, AddressState.QUARANTINED):
@@ -211,7 +211,7 @@ class RestoreService:
         with self._datastore.transaction() as uow:
             uow.change(row.address, AddressEvent.DISAGREE, now=self._clock.now(), reason=f"{veth.key}: {why}")
 
-    def _remove(self, veth: HostVeth, why: str, outcome: RestoreOutcome) -> None:
+    def _remove(self, veth: HostVeth, why: str, outcome: StartupOutcome) -> None:
         self._wiring.remove_leftover(host_veth=veth.name, address=veth.address)
         self._failpoint("restore.leftover-removed")
         with self._datastore.transaction() as uow:
@@ -224,7 +224,7 @@ class RestoreService:
             )
         outcome.removed_count += 1
 
-    def _remove_stray_routes(self, survey: KernelSurvey, claimed: set[IPv4Address], outcome: RestoreOutcome) -> None:
+    def _remove_stray_routes(self, survey: KernelSurvey, claimed: set[IPv4Address], outcome: StartupOutcome) -> None:
         """Routes and rules of our addresses that no veth and no attachment accounts for."""
         owned = {attachment.address for attachment in self._datastore.attachments()} | claimed
         known = {row.address for row in self._datastore.addresses()}

@@ -21,7 +21,7 @@ from ipamd.model.errors import IpamError
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.sandbox import KernelSurvey
 from ipamd.ports import Datastore, Ec2, Runtime, Wiring
-from ipamd.service.conditions import log_text
+from ipamd.service.health import log_text
 from ipamd.service.locks import KeyLocks
 
 T = TypeVar("T")

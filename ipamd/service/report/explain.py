@@ -11,9 +11,9 @@ from ipamd.model.errors import InvalidRequestError, IpamError
 from ipamd.model.evidence import Evidence, Verdict, judge
 from ipamd.model.ledger import LedgerEntry
 from ipamd.ports import Clock, Datastore, Wiring
-from ipamd.service.conditions import log_text
+from ipamd.service.health import log_text
 from ipamd.service.locks import KeyLocks
-from ipamd.service.reconcile.runtime import Follower
+from ipamd.service.reconcile.runtime import RuntimeReconciler
 
 HISTORY_LIMIT = 50
 
@@ -35,13 +35,13 @@ class ExplainService:
         *,
         datastore: Datastore,
         wiring: Wiring,
-        follower: Follower | None,
+        runtime_reconciler: RuntimeReconciler | None,
         locks: KeyLocks,
         clock: Clock,
     ) -> None:
         self._datastore = datastore
         self._wiring = wiring
-        self._follower = follower
+        self._runtime_reconciler = runtime_reconciler
         self._locks = locks
         self._clock = clock
 
@@ -105,9 +105,9 @@ class ExplainService:
             for held in self._locks.held()
             if held.key == attachment.key
         ]
-        if self._follower is None:
+        if self._runtime_reconciler is None:
             return [*sentences, "CRI is off: it is kept until its DEL"]
-        evidence = self._follower.present_evidence(attachment)
+        evidence = self._runtime_reconciler.present_evidence(attachment)
         sentences.append(_witnesses(evidence))
         judgement = judge(evidence, now=self._clock.now())
         verb = {Verdict.KEEP: "kept", Verdict.REAP: "to be reaped", Verdict.UNWIRE_THEN_REAP: "to be unwired and reaped"}

@@ -27,9 +27,9 @@ from ipamd.model.errors import (
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.request import AttachRequest, fingerprint
 from ipamd.ports import Clock, Datastore, Failpoint, Wiring, no_failpoint
-from ipamd.service.conditions import Health, log_text
-from ipamd.service.cooldown import Cooling
+from ipamd.service.cooldown import Cooldown
 from ipamd.service.demand import Demand
+from ipamd.service.health import Health, log_text
 from ipamd.service.locks import KeyLocks
 from ipamd.service.request import Deadline
 from ipamd.service.steps import Steps
@@ -62,7 +62,7 @@ class AttachService:
         *,
         datastore: Datastore,
         wiring: Wiring,
-        cooling: Cooling,
+        cooldown: Cooldown,
         demand: Demand,
         health: Health,
         locks: KeyLocks,
@@ -72,7 +72,7 @@ class AttachService:
     ) -> None:
         self._datastore = datastore
         self._wiring = wiring
-        self._cooling = cooling
+        self._cooldown = cooldown
         self._demand = demand
         self._health = health
         self._locks = locks
@@ -118,7 +118,7 @@ class AttachService:
         try:
             spec = self._spec(request, reserved)
         except BaseException:
-            self._cooling.abort(reserved.address, reason="no ENI for the address", dying_veth=None)
+            self._cooldown.abort(reserved.address, reason="no ENI for the address", dying_veth=None)
             raise
         try:
             with steps.step("wire"):
@@ -133,7 +133,7 @@ class AttachService:
             self._roll_back(spec, reserved, reason=log_text(error))
             raise
         self._failpoint("attach.committed")
-        self._demand.poke()
+        self._demand.trigger()
         return attachment
 
     def _replay(self, known: Attachment, request: AttachRequest, identity: NetnsIdentity) -> Attachment:
@@ -153,26 +153,26 @@ class AttachService:
             generation = self._demand.join()
         try:
             while True:
-                supply, outlook = self._demand.supply_count(), self._demand.outlook()
+                supply, status = self._demand.supply_count(), self._demand.status()
                 try:
                     return self._datastore.reserve(key, now=self._clock.now())
                 except PoolEmptyError as empty:
                     deadline.check(f"waiting for an address for sandbox {key}")
                     left = deadline.remaining_s() - POOL_WAIT_MARGIN_S
-                    cooled_s = self._cooling.next_due_s()
+                    cooled_s = self._cooldown.next_due_s()
                     cools_in_time = cooled_s is not None and cooled_s < left
-                    retries_in_time = outlook.retry_at is not None and outlook.retry_at - self._clock.monotonic() < left
-                    is_blocked = outlook.generation >= generation and outlook.blocked_by
+                    retries_in_time = status.retry_deadline is not None and status.retry_deadline - self._clock.monotonic() < left
+                    is_blocked = status.generation >= generation and status.blocked_by
                     is_hopeless = is_blocked and not (cools_in_time or retries_in_time)
                     if left <= 0 or is_hopeless:
-                        raise self._refusal(key, empty, outlook.blocked_by, cooled_s) from None
-                self._demand.wait(seen_supply=supply, seen_outlook=outlook, timeout_s=min(left, 1.0))
+                        raise self._refusal(key, empty, status.blocked_by, cooled_s) from None
+                self._demand.wait(seen_supply=supply, seen_status=status, timeout_s=min(left, 1.0))
         finally:
             self._demand.leave()
 
     def _refusal(self, key: AttachmentKey, empty: PoolEmptyError, blocked: str, cooled_s: float | None) -> PoolEmptyError:
         self.pool_empty_count += 1
-        cause = blocked or self._demand.outlook().sentence
+        cause = blocked or self._demand.status().sentence
         if cooled_s is not None:
             step = f"an address has cooled in {cooled_s:.0f} s: retry then"
         elif blocked:
@@ -239,15 +239,15 @@ class AttachService:
                 dying_veth = None
             except IpamError as error:
                 log.warning("undoing sandbox %s left its link to the sweeper: %s", spec.key, log_text(error))
-                is_marked = self._retire_after_failure(spec)
+                is_marked = self._mark_after_failure(spec)
             self._failpoint("attach.unwired")
         finally:  # also after an error that is none of ours: or the address would stay reserved until a restart
-            self._cooling.abort(reserved.address, reason=reason, dying_veth=dying_veth, is_marked=is_marked)
+            self._cooldown.abort(reserved.address, reason=reason, dying_veth=dying_veth, is_marked=is_marked)
 
-    def _retire_after_failure(self, spec: WiringSpec) -> bool:
+    def _mark_after_failure(self, spec: WiringSpec) -> bool:
         """Mark the link for the sweeper; returns whether the kernel took even that."""
         try:
-            self._wiring.retire(host_veth=spec.host_veth, address=spec.address, route_table=spec.route_table)
+            self._wiring.mark_for_deletion(host_veth=spec.host_veth, address=spec.address, route_table=spec.route_table)
         except IpamError as error:
             self._health.record_error(f"undo of {spec.key}", error)
             log.error("sandbox %s: link %s could not be marked for deletion: %s", spec.key, spec.host_veth, log_text(error))

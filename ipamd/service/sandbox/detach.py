@@ -10,7 +10,7 @@ from __future__ import annotations
 from ipamd.model.attachment import Attachment, veth_name
 from ipamd.model.ids import AttachmentKey
 from ipamd.ports import Clock, Datastore, Failpoint, Wiring, no_failpoint
-from ipamd.service.cooldown import Cooling
+from ipamd.service.cooldown import Cooldown
 from ipamd.service.locks import KeyLocks
 from ipamd.service.request import Deadline
 from ipamd.service.steps import Steps
@@ -27,7 +27,7 @@ class DetachService:
         *,
         datastore: Datastore,
         wiring: Wiring,
-        cooling: Cooling,
+        cooldown: Cooldown,
         locks: KeyLocks,
         clock: Clock,
         veth_prefix: str,
@@ -35,7 +35,7 @@ class DetachService:
     ) -> None:
         self._datastore = datastore
         self._wiring = wiring
-        self._cooling = cooling
+        self._cooldown = cooldown
         self._locks = locks
         self._clock = clock
         self._veth_prefix = veth_prefix
@@ -56,15 +56,15 @@ class DetachService:
             if known is None:
                 return False
             with steps.step("retire"):
-                self._wiring.retire(host_veth=known.host_veth, address=known.address, route_table=known.route_table)
+                self._wiring.mark_for_deletion(host_veth=known.host_veth, address=known.address, route_table=known.route_table)
             self._failpoint("detach.retired")
             with steps.step("commit"):
                 now = self._clock.now()
                 with self._datastore.transaction() as uow:
-                    uow.unassign(key, now=now, cooling_until=self._cooling.until(now), reason=reason)
+                    uow.unassign(key, now=now, cooling_until=self._cooldown.until(now), reason=reason)
                     uow.put_tombstone(key, now=now)
             self._failpoint("detach.committed")
-            self._cooling.began(known.address, dying_veth=known.host_veth)
+            self._cooldown.start(known.address, dying_veth=known.host_veth)
             return True
 
     def _forget(self, key: AttachmentKey) -> Attachment | None:

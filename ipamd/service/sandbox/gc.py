@@ -14,7 +14,7 @@ from ipamd.model.errors import IpamError
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.ledger import LedgerEvent
 from ipamd.ports import Clock, Datastore, Runtime
-from ipamd.service.conditions import log_text
+from ipamd.service.health import log_text
 from ipamd.service.request import Deadline
 from ipamd.service.sandbox.detach import DetachService
 from ipamd.service.steps import Steps

@@ -63,7 +63,7 @@ def test_retire_then_sweep(kernel: Kernel) -> None:
     spec = kernel.spec(5, table=2)
     kernel.wiring.wire(spec)
     for _ in range(2):
-        kernel.wiring.retire(host_veth=spec.host_veth, address=spec.address, route_table=spec.route_table)
+        kernel.wiring.mark_for_deletion(host_veth=spec.host_veth, address=spec.address, route_table=spec.route_table)
     survey = kernel.wiring.survey()
     assert (survey.routes, survey.to_rules, survey.from_rules) == ({}, frozenset(), {})
     assert [(veth.name, veth.is_dying) for veth in survey.veths] == [(spec.host_veth, True)]

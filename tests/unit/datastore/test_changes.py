@@ -215,16 +215,16 @@ def test_remove_eni_takes_its_addresses(store: SqlDatastore) -> None:
 
 def test_adopt_gives_back(store: SqlDatastore) -> None:
     """A wired sandbox that was not known is adopted onto a free, cooling or quarantined address, never onto another's (I1)."""
-    free, cooling, quarantined, taken = (ip(f"10.0.0.{100 + i}") for i in range(4))
+    free, cooldown, quarantined, taken = (ip(f"10.0.0.{100 + i}") for i in range(4))
     # Longest-free first with equal times is lowest first: reserve three to reach the states.
-    for number, address in enumerate((free, cooling, quarantined, taken)):
+    for number, address in enumerate((free, cooldown, quarantined, taken)):
         assert attach(store, a_key(10 + number)).address == address
     with store.transaction() as unit:
         for number in range(3):
             unit.unassign(a_key(10 + number), now=START, cooling_until=START, reason="test")
         unit.change(free, AddressEvent.COOLED, now=START, reason="test")
         unit.change(quarantined, AddressEvent.DISAGREE, now=START, reason="test")
-    for number, address in enumerate((free, cooling, quarantined)):
+    for number, address in enumerate((free, cooldown, quarantined)):
         found = store.address(address)
         assert found is not None
         with store.transaction() as unit:
@@ -274,7 +274,7 @@ def test_cooling_ends_when_its_owner_says_so(store: SqlDatastore) -> None:
 
 def test_wrong_state_names_the_address(store: SqlDatastore) -> None:
     """A pair that is not in the transition table raises and names the address; `change` takes its three events only."""
-    for event in (AddressEvent.COOLED, AddressEvent.SETTLE, AddressEvent.RESERVE):
+    for event in (AddressEvent.COOLED, AddressEvent.RESOLVE, AddressEvent.RESERVE):
         with pytest.raises(IllegalTransitionError, match=r"10\.0\.0\.100"), store.transaction() as unit:
             unit.change(ip("10.0.0.100"), event, now=START, reason="test")
     assert store.counts().free == 4

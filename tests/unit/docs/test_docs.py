@@ -71,7 +71,8 @@ def _options(parser: argparse.ArgumentParser) -> set[str]:
 
 
 def _lab_commands(chunks: Iterable[str]) -> Iterator[list[str]]:
-    """The words after each `vpc-lab` of a chunk: to the end of its code font or shell command, or to the explanation beside it."""
+    """The words after each `vpc-lab` of a chunk: to the end of its code font or shell command, or to the explanation beside
+    it."""
     for chunk in chunks:
         for command in re.findall(
             r"\bvpc-lab (?=[a-z-])((?:'[^']*'|(?!  | \|\| | && )[^`;#'])+)", re.sub(r"\n\s*", " ", chunk.strip())
@@ -102,7 +103,8 @@ def _check_lab_command(words: list[str]) -> None:
 
 @pages
 def test_named_commands_exist(page: Path) -> None:
-    """Every `make` target and `ipamctl` command in code font, and every `vpc-lab` command with its options, is one that there is."""
+    """Every `make` target and `ipamctl` command in code font, and every `vpc-lab` command with its options, is one that there
+    is."""
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
     text = page.read_text()
     for words in re.findall(r"`make ([a-z -]+)`", text):

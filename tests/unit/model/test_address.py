@@ -16,7 +16,7 @@ ARROWS = """
     free disagree quarantined
     reserved disagree quarantined
     cooling disagree quarantined
-    quarantined settle cooling
+    quarantined resolve cooling
     free adopt assigned
     cooling adopt assigned
     quarantined adopt assigned

@@ -71,8 +71,8 @@ def test_what_the_runtime_lists_is_kept(evidence: Evidence) -> None:
 def test_more_reasons_to_keep_never_reap(evidence: Evidence, stronger: str, to: Presence) -> None:
     """Monotone: a witness that changes from absent to present or unknown, a younger row, a shorter absence: keep stays keep.
 
-    Unknown and present are both reasons to keep and are not compared: an hour after CRI's last word "present" is a leak (design 4),
-    while silence still keeps.
+    Unknown and present are both reasons to keep and are not compared: an hour after CRI's last word "present" is a leak (design
+    4), while silence still keeps.
     """
     assume(judge(evidence, now=NOW).verdict is Verdict.KEEP)
     assume(getattr(evidence, stronger, None) is not Presence.UNKNOWN)

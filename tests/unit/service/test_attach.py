@@ -18,7 +18,7 @@ from ipamd.model.errors import (
     TombstonedError,
     WiringError,
 )
-from ipamd.service.conditions import Phase
+from ipamd.service.health import Phase
 from ipamd.service.request import Deadline
 from ipamd.service.steps import Steps
 from tests.fakes.node import FakeNode
@@ -106,7 +106,7 @@ def test_a_commit_failure_unwires(node: FakeNode, monkeypatch: pytest.MonkeyPatc
         node.add("a")
     assert not node.wiring.wired
     assert node.datastore.counts().reserved == 1, "nothing could be written: the address is held back, not lost"
-    node.cooling._retry_aborts()
+    node.cooldown._retry_aborts()
     assert node.datastore.counts().reserved == 0
     nothing_of(node, "a")
 
@@ -119,10 +119,10 @@ def test_when_even_undoing_fails_the_address_waits_for_its_link(node: FakeNode) 
     with pytest.raises(WiringError, match="half-way"):
         node.add("a")
     node.clock.advance(3600)
-    node.cooling.release_cooled()
+    node.cooldown.release_cooled()
     assert node.datastore.counts().cooling == 1, "its link is still dying"
-    node.cooling.sweep()
-    node.cooling.release_cooled()
+    node.cooldown.sweep()
+    node.cooldown.release_cooled()
     assert node.datastore.counts().cooling == 0
 
 
@@ -136,10 +136,10 @@ def test_a_link_that_cannot_even_be_marked_is_removed_by_name(node: FakeNode) ->
         node.add("a")
     node.clock.advance(3600)
     with pytest.raises(WiringError):
-        node.cooling.work()
+        node.cooldown.work()
     assert node.wiring.wired
     assert node.datastore.counts().cooling == 1
-    node.cooling.work()
+    node.cooldown.work()
     assert not node.wiring.wired
     assert node.datastore.counts().cooling == 0
 
@@ -177,7 +177,7 @@ def test_a_full_node_refuses_with_cause_counts_and_next_step(node: FakeNode) -> 
         node.add(f"s{number}")
         node.pool.cycle()
     generation_before = node.demand.waiting()[1]
-    node.demand.publish(_outlook_after(node))
+    node.demand.publish(_status_after(node))
     with pytest.raises(PoolEmptyError) as refused:
         node.add("one-too-many")
     assert generation_before + 1 == node.demand.waiting()[1]
@@ -195,7 +195,7 @@ def test_prefix_mode_is_not_advised_where_it_is_on(node: FakeNode) -> None:
     for number in range(27):
         node.add(f"s{number}")
         node.pool.cycle()
-    node.demand.publish(_outlook_after(node))
+    node.demand.publish(_status_after(node))
     with pytest.raises(PoolEmptyError) as refused:
         node.add("one-too-many")
     assert "ENABLE_PREFIX_DELEGATION" not in str(refused.value)
@@ -208,12 +208,12 @@ def test_an_add_waits_for_an_address_that_cools_in_time(node: FakeNode) -> None:
         node.add(f"s{number}")
         node.pool.cycle()
     node.delete("s0")
-    node.demand.publish(_outlook_after(node))
+    node.demand.publish(_status_after(node))
     real_wait = node.demand.wait
 
     def wait(**arguments: object) -> None:
         node.cool()
-        real_wait(seen_supply=-1, seen_outlook=node.demand.outlook(), timeout_s=0)
+        real_wait(seen_supply=-1, seen_status=node.demand.status(), timeout_s=0)
 
     node.demand.wait = wait  # type: ignore[method-assign]
     assert node.add("waits").address is not None
@@ -231,10 +231,10 @@ def test_addresses_are_packed_onto_the_densest_eni(node: FakeNode) -> None:
     assert sorted(by_eni.values()) == [0, 3, 9]
 
 
-def _outlook_after(node: FakeNode):
+def _status_after(node: FakeNode):
     """What the pool loop would say right after the next ADD has begun to wait."""
-    from ipamd.service.demand import Outlook
+    from ipamd.service.demand import PoolStatus
 
     node.pool.cycle()
-    said = node.demand.outlook()
-    return Outlook(said.generation + 1, said.sentence, said.blocked_by)
+    said = node.demand.status()
+    return PoolStatus(said.generation + 1, said.sentence, said.blocked_by)

@@ -53,11 +53,11 @@ def test_an_address_cools_for_the_whole_period(node: FakeNode) -> None:
     """Cooling addresses are not free before the period is over (I8)."""
     made = node.add("a")
     node.delete("a")
-    node.cooling.sweep()
+    node.cooldown.sweep()
     node.clock.advance(COOLDOWN_S - 1)
-    assert node.cooling.release_cooled() == 0
+    assert node.cooldown.release_cooled() == 0
     node.clock.advance(1)
-    assert node.cooling.release_cooled() == 1
+    assert node.cooldown.release_cooled() == 1
     row = node.datastore.address(made.address)
     assert row is not None
     assert row.state is AddressState.FREE
@@ -68,11 +68,11 @@ def test_a_stepped_wall_clock_changes_no_cooldown(node: FakeNode, step_s: int) -
     """Within one process the monotonic clock counts, not the wall clock (I8)."""
     node.add("a")
     node.delete("a")
-    node.cooling.sweep()
+    node.cooldown.sweep()
     node.clock.step_wall(step_s)
-    assert node.cooling.release_cooled() == 0
+    assert node.cooldown.release_cooled() == 0
     node.clock.advance(COOLDOWN_S)
-    assert node.cooling.release_cooled() == 1
+    assert node.cooldown.release_cooled() == 1
 
 
 def test_cooling_survives_a_crash(node: FakeNode) -> None:
@@ -84,9 +84,9 @@ def test_cooling_survives_a_crash(node: FakeNode) -> None:
     node.bring_up()
     assert node.datastore.counts().cooling == 1
     node.clock.advance(COOLDOWN_S - 10 - 1)
-    assert node.cooling.release_cooled() == 0
+    assert node.cooldown.release_cooled() == 0
     node.clock.advance(1)
-    assert node.cooling.release_cooled() == 1
+    assert node.cooldown.release_cooled() == 1
 
 
 def test_a_crash_with_the_clock_set_back_does_not_cool_for_ever(node: FakeNode) -> None:
@@ -97,7 +97,7 @@ def test_a_crash_with_the_clock_set_back_does_not_cool_for_ever(node: FakeNode) 
     node.crash()
     node.bring_up()
     node.clock.advance(COOLDOWN_S)
-    assert node.cooling.release_cooled() == 1
+    assert node.cooldown.release_cooled() == 1
 
 
 def test_the_longest_free_address_is_given_first(node: FakeNode) -> None:
@@ -114,7 +114,7 @@ def test_a_disk_that_refuses_holds_up_no_cooled_address_for_ever(node: FakeNode,
     for name in ("a", "b", "c"):
         node.add(name)
         node.delete(name)
-    node.cooling.sweep()
+    node.cooldown.sweep()
     node.clock.advance(COOLDOWN_S)
     real = node.datastore.transaction
     refusals = [DatastoreError("disk full")]
@@ -126,8 +126,8 @@ def test_a_disk_that_refuses_holds_up_no_cooled_address_for_ever(node: FakeNode,
 
     monkeypatch.setattr(node.datastore, "transaction", failing)
     with pytest.raises(DatastoreError):
-        node.cooling.release_cooled()
-    node.cooling.release_cooled()
+        node.cooldown.release_cooled()
+    node.cooldown.release_cooled()
     assert node.datastore.counts().cooling == 0
 
 
@@ -136,19 +136,19 @@ def test_an_adopted_address_cools_anew_from_its_own_del(node: FakeNode) -> None:
     made = node.add("a")
     spec = node.wiring.wired[made.host_veth]
     node.delete("a")
-    node.cooling.sweep()
+    node.cooldown.sweep()
     node.clock.advance(20)
     other = type(spec)(node.key("b"), spec.address, spec.route_table, "enib", spec.netns, spec.mtu)
     node.wiring.wired["enib"], node.wiring.routes[spec.address] = other, "enib"
     node.runtime.run("b")
     veth = next(veth for veth in node.wiring.survey().veths if veth.name == "enib")
-    assert node.adoption.adopt(veth, node.runtime.listed["b"], node.wiring.survey()) == ""
+    assert node.quarantine.adopt(veth, node.runtime.listed["b"], node.wiring.survey()) == ""
     node.delete("b")
-    node.cooling.sweep()
+    node.cooldown.sweep()
     node.clock.advance(20)
-    assert node.cooling.release_cooled() == 0, "20 s of the second cooldown are not 30"
+    assert node.cooldown.release_cooled() == 0, "20 s of the second cooldown are not 30"
     node.clock.advance(10)
-    assert node.cooling.release_cooled() == 1
+    assert node.cooldown.release_cooled() == 1
 
 
 @pytest.mark.parametrize("step_s", [-3600, 3600])
@@ -156,12 +156,12 @@ def test_a_clock_that_is_stepped_while_no_daemon_runs_changes_no_cooldown(node: 
     """Found by chaos (seed 102): the daemon ends, the wall clock is stepped, the next one frees nothing early nor late (I8)."""
     node.add("a")
     node.delete("a")
-    node.cooling.sweep()
+    node.cooldown.sweep()
     node.clock.advance(10)
     node.clock.step_wall(step_s)
     node.crash()
     node.bring_up()
     node.clock.advance(COOLDOWN_S - 10 - 1)
-    assert node.cooling.release_cooled() == 0
+    assert node.cooldown.release_cooled() == 0
     node.clock.advance(1)
-    assert node.cooling.release_cooled() == 1
+    assert node.cooldown.release_cooled() == 1

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from ipamd.service.reconcile.maintenance import TOMBSTONE_AGE, Upkeep
+from ipamd.service.reconcile.maintenance import TOMBSTONE_AGE, Maintenance
 from tests.fakes.node import FakeNode
 
 
 def test_old_tombstones_go_and_young_ones_stay(node: FakeNode) -> None:
     """A late ADD is refused for an hour after its DEL; after that the row goes, so that a node's years fit on its disk (I4)."""
     ended: list[str] = []
-    upkeep = Upkeep(
+    maintenance = Maintenance(
         datastore=node.datastore,
         spool=node.spool,
         health=node.health,
@@ -20,13 +20,13 @@ def test_old_tombstones_go_and_young_ones_stay(node: FakeNode) -> None:
     node.delete("old")
     node.clock.advance(TOMBSTONE_AGE.total_seconds() + 1)
     node.delete("young")
-    upkeep.round()
+    maintenance.run_once()
     assert not node.datastore.is_tombstoned(node.key("old"))
     assert node.datastore.is_tombstoned(node.key("young"))
     (node.run_dir / "spool").mkdir(exist_ok=True)
     (node.run_dir / "spool" / "del-1").write_bytes(b"x")
-    upkeep.round()
+    maintenance.run_once()
     assert ended == ["replayed"], "what is spooled while we serve is carried out (I3)"
     (node.run_dir / "state.db").unlink()
-    upkeep.round()
+    maintenance.run_once()
     assert "removed or replaced" in ended[-1]

@@ -10,7 +10,7 @@ import pytest
 
 from ipamd.model.errors import CloudError, CloudNotFoundError, EniLimitError, SubnetExhaustedError, ThrottledError
 from ipamd.model.plan import PoolSettings
-from ipamd.service.demand import Outlook
+from ipamd.service.demand import PoolStatus
 from tests.fakes.cloud import IDENTITY, INSTANCE, PRIMARY, FakeEc2
 from tests.fakes.node import FakeNode
 
@@ -107,7 +107,7 @@ def test_an_empty_subnet_pauses_growth_and_says_why(tmp_path: Path) -> None:
     node = FakeNode(tmp_path, ec2=ec2)
     ec2.fail["assign_addresses"] = [SubnetExhaustedError("subnet-1 has no free address")]
     node.bring_up()
-    assert "no free address" in node.demand.outlook().blocked_by
+    assert "no free address" in node.demand.status().blocked_by
     calls = dict(ec2.calls)
     node.pool.cycle()
     assert ec2.calls == calls, "not asked again during the pause"
@@ -144,7 +144,7 @@ def test_an_address_that_ec2_took_away_is_forgotten_only_if_unused(node: FakeNod
         eni = node.ec2.enis["eni-primary"]
         node.ec2.unassign(eni.eni_id, addresses=[address], prefixes=[])
 
-    outcome = node.enis.compare_with_ec2(IDENTITY)
+    outcome = node.enis.sync_with_ec2(IDENTITY)
     assert node.datastore.address(free) is None
     assert node.datastore.address(used) is not None
     assert any(str(used) in sentence for sentence in outcome.kept)
@@ -199,7 +199,7 @@ def test_an_eni_that_ec2_does_not_show_yet_is_not_taken_for_gone(node: FakeNode)
     node.clock.advance(120)
     node.pool.cycle()
     no_eni_is_lost(node)
-    assert not node.growth.has_unsettled()
+    assert not node.provisioner.has_open_intents()
     assert len(node.ec2.enis) == len(node.datastore.enis()) == 2
 
 
@@ -255,6 +255,6 @@ def test_a_clock_that_is_stepped_does_not_lose_a_new_eni(node: FakeNode) -> None
     no_eni_is_lost(node)
 
 
-def test_an_outlook_that_names_no_time_is_final() -> None:
+def test_a_status_that_names_no_time_is_final() -> None:
     """A node that is full has no next try to wait for."""
-    assert Outlook(blocked_by="full").retry_at is None
+    assert PoolStatus(blocked_by="full").retry_deadline is None

@@ -9,7 +9,7 @@ import pytest
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.errors import CloudDeniedError, CloudError, EniLimitError, ThrottledError
 from ipamd.model.ids import EniId
-from ipamd.service.conditions import Phase
+from ipamd.service.health import Phase
 from tests.fakes.cloud import IDENTITY, INSTANCE, PRIMARY
 from tests.fakes.node import FakeNode
 from tests.unit.service.test_provisioner import no_eni_is_lost
@@ -23,7 +23,7 @@ def test_an_eni_that_cannot_be_attached_is_deleted(node: FakeNode) -> None:
     node.ec2.fail["attach_eni"] = [EniLimitError("instance is full", details="AttachmentLimitExceeded")]
     node.pool.cycle()
     assert len(node.ec2.enis) == 1
-    assert "instance is full" in node.demand.outlook().blocked_by or node.health.last_error() is not None
+    assert "instance is full" in node.demand.status().blocked_by or node.health.last_error() is not None
     no_eni_is_lost(node)
 
 
@@ -37,14 +37,14 @@ def test_an_eni_that_is_recorded_is_never_deleted_by_its_open_intent(node: FakeN
         if name == "growth.stored":
             raise Killed
 
-    node.growth._failpoint = kill
-    node.growth._intents._failpoint = kill
+    node.provisioner._failpoint = kill
+    node.provisioner._intents._failpoint = kill
     node.add("a")
     with pytest.raises(Killed):
         node.pool.cycle()
     node.crash()
-    node.growth.set_identity(IDENTITY)
-    assert node.enis.set_up_hosts() == []
+    node.provisioner.set_identity(IDENTITY)
+    assert node.enis.set_up_eni_routings() == []
     node.health.enter(Phase.SERVING)
     for number in range(10):
         node.add(f"s{number}")
@@ -74,7 +74,7 @@ def test_an_intent_for_an_eni_that_is_gone_does_not_stay_open_for_ever(node: Fak
     for _ in range(3):
         node.clock.advance(61)
         node.pool.cycle()
-    assert not node.growth.has_unsettled()
+    assert not node.provisioner.has_open_intents()
     assert len(node.ec2.enis) == len(node.datastore.enis()) == 2
 
 
@@ -100,7 +100,7 @@ def test_an_eni_that_was_to_be_deleted_and_is_recorded_since_is_never_deleted(no
         node.add(f"s{number}")
     refuse_attach_and_delete(node, times=1)
     node.pool.cycle()
-    assert node.enis.set_up_hosts() == []
+    assert node.enis.set_up_eni_routings() == []
     if node.datastore.eni(OTHER) is not None:
         assert node.add("on-it").eni_id == OTHER
     for _ in range(3):

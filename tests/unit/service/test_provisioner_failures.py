@@ -135,7 +135,7 @@ def test_an_address_that_moved_to_another_eni_does_not_stop_the_comparison(node:
     node.ec2.unassign(source, addresses=[row.address], prefixes=[])
     eni = node.ec2.enis[target]
     node.ec2.enis[target] = replace(eni, secondary_addresses=eni.secondary_addresses | {row.address})
-    node.enis.compare_with_ec2(IDENTITY)
+    node.enis.sync_with_ec2(IDENTITY)
     now = node.datastore.address(row.address)
     assert now is not None
     assert now.eni_id == target
@@ -151,7 +151,7 @@ def test_an_address_that_moved_with_its_sandbox_is_kept_and_told(node: FakeNode)
     eni = node.ec2.enis[target]
     node.ec2.enis[target] = replace(eni, secondary_addresses=eni.secondary_addresses | {made.address})
     fresh = take_by_hand(node, PRIMARY, 0) | take_by_hand(node, target, 1)
-    outcome = node.enis.compare_with_ec2(IDENTITY)
+    outcome = node.enis.sync_with_ec2(IDENTITY)
     assert node.datastore.attachment(made.key) == made
     assert any(str(made.address) in sentence for sentence in outcome.kept)
     assert all(node.datastore.address(address) is not None for address in fresh)
@@ -182,12 +182,12 @@ def test_an_absent_eni_gives_no_more_addresses_while_its_sandboxes_live(node: Fa
     on_other = node.add("on-other")
     assert on_other.eni_id == OTHER
     detach_by_hand(node, OTHER)
-    node.enis.compare_with_ec2(IDENTITY)
+    node.enis.sync_with_ec2(IDENTITY)
     assert node.datastore.attachment(on_other.key) == on_other
     with pytest.raises(PoolEmptyError):
         node.datastore.reserve(node.key("nobody"), now=node.clock.now())
     node.delete("on-other")
-    node.enis.compare_with_ec2(IDENTITY)
+    node.enis.sync_with_ec2(IDENTITY)
     assert [eni.eni_id for eni in node.datastore.enis()] == [PRIMARY]
 
 
@@ -198,10 +198,10 @@ def test_an_eni_that_comes_back_gives_again(node: FakeNode) -> None:
         node.pool.cycle()
     node.add("on-other")
     held = node.ec2.enis.pop(OTHER)
-    node.enis.compare_with_ec2(IDENTITY)
+    node.enis.sync_with_ec2(IDENTITY)
     node.ec2.enis[OTHER] = held
-    node.enis.compare_with_ec2(IDENTITY)
-    assert node.enis.set_up_hosts() == []
+    node.enis.sync_with_ec2(IDENTITY)
+    assert node.enis.set_up_eni_routings() == []
     assert all(eni.state is EniState.ATTACHED for eni in node.datastore.enis())
     assert node.add("next").eni_id == OTHER
 
@@ -213,8 +213,8 @@ def test_an_add_outwaits_a_short_pause_of_the_pool(tmp_path: Path) -> None:
     node.add("only")
     node.ec2.fail["assign_addresses"] = [ThrottledError("slow down")]
     node.pool.cycle()
-    assert node.demand.outlook().blocked_by
-    node.demand.publish(replace(node.demand.outlook(), generation=10))
+    assert node.demand.status().blocked_by
+    node.demand.publish(replace(node.demand.status(), generation=10))
     made: list[Attachment] = []
     waiter = threading.Thread(target=lambda: made.append(node.add("waits")))
     waiter.start()
@@ -232,7 +232,7 @@ def test_an_add_does_not_wait_out_a_long_pause(tmp_path: Path) -> None:
     node.add("only")
     node.ec2.fail["assign_addresses"] = [SubnetExhaustedError("no free address")]
     node.pool.cycle()
-    node.demand.publish(replace(node.demand.outlook(), generation=10))
+    node.demand.publish(replace(node.demand.status(), generation=10))
     with pytest.raises(PoolEmptyError, match="no free address"):
         node.add("told", deadline_s=60)
 
@@ -270,7 +270,7 @@ def test_enis_of_other_network_cards_take_no_place_on_ours(node: FakeNode) -> No
             device_index=10 + card,
             network_card=card,
         )
-    node.enis.compare_with_ec2(IDENTITY)
+    node.enis.sync_with_ec2(IDENTITY)
     node.ec2.limits = replace(node.ec2.limits, eni_count=5)
     node.pool.set_limits(replace(node.ec2.limits, eni_count=3), settings=node.settings)
     node.add("a")

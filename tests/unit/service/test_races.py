@@ -37,12 +37,12 @@ def test_a_del_that_meets_the_adoption_of_its_sandbox_is_final(node: FakeNode) -
     made = node.add("a")
     node.runtime.run("a")
     node.crash(keep_datastore=False)
-    node.growth.set_identity(IDENTITY)
-    node.enis.compare_with_ec2(IDENTITY)
+    node.provisioner.set_identity(IDENTITY)
+    node.enis.sync_with_ec2(IDENTITY)
     survey = node.wiring.survey()
 
     def adopt() -> None:
-        assert node.adoption.adopt(survey.veths[0], node.runtime.listed["a"], survey) == ""
+        assert node.quarantine.adopt(survey.veths[0], node.runtime.listed["a"], survey) == ""
 
     before_next_transaction(node, adopt)
     node.delete("a")
@@ -58,11 +58,11 @@ def test_what_cannot_be_undone_does_not_hold_up_what_has_cooled(node: FakeNode) 
     """An abort that the datastore refuses for ever: the other addresses become free all the same (I8)."""
     made = node.add("a")
     node.delete("a")
-    node.cooling._aborts[node.datastore.addresses()[-1].address] = "an abort of what is not reserved"
-    node.cooling.sweep()
+    node.cooldown._aborts[node.datastore.addresses()[-1].address] = "an abort of what is not reserved"
+    node.cooldown.sweep()
     node.clock.advance(3600)
     with pytest.raises(DatastoreError):
-        node.cooling.work()
+        node.cooldown.work()
     row = node.datastore.address(made.address)
     assert row is not None
     assert row.state is AddressState.FREE
@@ -72,13 +72,13 @@ def test_links_that_cannot_be_swept_do_not_hold_up_what_has_cooled(node: FakeNod
     """The kernel refuses to delete one link: addresses whose link is gone become free all the same."""
     made = node.add("a")
     node.delete("a")
-    node.cooling.sweep()
+    node.cooldown.sweep()
     node.add("b")
     node.delete("b")
     node.clock.advance(3600)
     node.wiring.fail["sweep"] = [WiringError("refused")]
     with pytest.raises(WiringError):
-        node.cooling.work()
+        node.cooldown.work()
     assert node.datastore.counts().cooling == 1
     row = node.datastore.address(made.address)
     assert row is not None
@@ -143,9 +143,9 @@ def test_host_routing_of_an_eni_that_was_forgotten_meanwhile_does_not_bring_it_b
         uow.put_eni(other.__class__(**{**{f: getattr(other, f) for f in other.__slots__}, "host_ready": False}))
     stale = next(eni for eni in node.datastore.enis() if not eni.is_primary)
     del node.ec2.enis[other.eni_id]
-    node.enis.compare_with_ec2(IDENTITY)
+    node.enis.sync_with_ec2(IDENTITY)
     assert len(node.datastore.enis()) == 1
-    node.enis.set_up_host(stale)
+    node.enis.set_up_eni_routing(stale)
     assert len(node.datastore.enis()) == 1
 
 
@@ -156,7 +156,7 @@ def test_a_leftover_is_not_removed_from_under_a_new_add_of_its_key(node: FakeNod
     node.bring_up()
     node.wiring.make_netns(made.netns)
     survey_before = node.wiring.survey
-    node.follower.look()
+    node.runtime_reconciler.reconcile_once()
     node.clock.advance(3700)
     renewed: list[Attachment] = []
 
@@ -167,7 +167,7 @@ def test_a_leftover_is_not_removed_from_under_a_new_add_of_its_key(node: FakeNod
         return found
 
     node.wiring.survey = survey  # type: ignore[method-assign]
-    node.adoption.settle_quarantine({})
+    node.quarantine.resolve_listed({})
     assert renewed
     assert node.datastore.attachment(made.key) is not None
     assert renewed[0].host_veth in node.wiring.wired

@@ -164,7 +164,7 @@ def test_a_result_that_nobody_comes_back_for_is_released(node: FakeNode) -> None
             node.wiring.wired.pop(kept.host_veth)  # its pair ends with the namespace
         if spent == 100:
             del node.wiring.routes[kept.address]  # the kernel drops the route with the link
-        node.follower.look()
+        node.runtime_reconciler.reconcile_once()
         node.clock.advance(LIST_INTERVAL_S)
         spent += LIST_INTERVAL_S
         assert spent <= 360, "6 minutes are the bound"
@@ -185,10 +185,10 @@ def test_an_add_during_a_list_is_not_judged_by_it(node: FakeNode) -> None:
         made.append(node.add("new"))
 
     node.runtime.before_list = meanwhile
-    node.follower.look()
-    assert node.follower.evidence(made[0], {}, None).absent_list_count == 0
-    node.follower.look()
-    assert node.follower.evidence(made[0], {}, None).absent_list_count == 1
+    node.runtime_reconciler.reconcile_once()
+    assert node.runtime_reconciler.evidence(made[0], {}, None).absent_list_count == 0
+    node.runtime_reconciler.reconcile_once()
+    assert node.runtime_reconciler.evidence(made[0], {}, None).absent_list_count == 1
     node.runtime.run("new")
-    node.follower.look()
-    assert node.follower.evidence(made[0], {}, None).absent_list_count == 0
+    node.runtime_reconciler.reconcile_once()
+    assert node.runtime_reconciler.evidence(made[0], {}, None).absent_list_count == 0

@@ -1,4 +1,5 @@
-"""The stream and the lister together: subscribe first, list second, re-list for ever; an event is "look again", many are one list."""
+"""The stream and the lister together: subscribe first, list second, re-list for ever; an event is "look again", many are one
+list."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ from contextlib import contextmanager
 import pytest
 
 from ipamd.model.sandbox import EventKind, SandboxEvent
-from ipamd.service.reconcile import events as stream
-from ipamd.service.reconcile import runtime as follow
+from ipamd.service.reconcile import events
+from ipamd.service.reconcile import runtime as runtime_module
 from ipamd.service.reconcile.runtime import LIST_INTERVAL_S, RELIST_UNREACHABLE_S, RELIST_WITH_EVENTS_S, RELIST_WITHOUT_EVENTS_S
 from tests.fakes.node import FakeNode
 from tests.rig import wait_until
@@ -19,14 +20,16 @@ from tests.rig import wait_until
 
 @contextmanager
 def following(node: FakeNode) -> Iterator[None]:
-    """Both threads of the follower at work, as start-up runs them; they end when they are told to."""
-    threads = [threading.Thread(target=body, daemon=True) for body in (node.follower.run_events, node.follower.run)]
+    """Both threads of the runtime reconciler at work, as start-up runs them; they end when they are told to."""
+    threads = [
+        threading.Thread(target=body, daemon=True) for body in (node.runtime_reconciler.run_events, node.runtime_reconciler.run)
+    ]
     for thread in reversed(threads):  # the lister first: it must wait by itself
         thread.start()
     try:
         yield
     finally:
-        node.follower.stop()
+        node.runtime_reconciler.stop()
         for thread in threads:
             thread.join(5)
         assert not any(thread.is_alive() for thread in threads)
@@ -35,15 +38,15 @@ def following(node: FakeNode) -> Iterator[None]:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same pauses, twenty times shorter."""
-    monkeypatch.setattr(follow, "LIST_GAP_S", 0.05)
-    monkeypatch.setattr(stream, "RESUBSCRIBE_FIRST_S", 0.025)
-    monkeypatch.setattr(stream, "RESUBSCRIBE_MAX_S", 0.5)
+    monkeypatch.setattr(runtime_module, "LIST_GAP_S", 0.05)
+    monkeypatch.setattr(events, "RESUBSCRIBE_FIRST_S", 0.025)
+    monkeypatch.setattr(events, "RESUBSCRIBE_MAX_S", 0.5)
 
 
 def quiet(node: FakeNode) -> None:
-    """Return when the follower has rested for longer than its gap: the next event finds it waiting for one."""
+    """Return when the runtime reconciler has rested for longer than its gap: the next event finds it waiting for one."""
     deadline, seen, since = time.monotonic() + 10, -1, time.monotonic()
-    while time.monotonic() - since < follow.LIST_GAP_S + 0.3:
+    while time.monotonic() - since < runtime_module.LIST_GAP_S + 0.3:
         assert time.monotonic() < deadline, "lists without an event"
         if node.runtime.list_count != seen:
             seen, since = node.runtime.list_count, time.monotonic()
@@ -51,8 +54,8 @@ def quiet(node: FakeNode) -> None:
 
 
 def is_open(node: FakeNode) -> bool:
-    """Whether the follower says that a stream is open."""
-    return node.follower.view().events
+    """Whether the runtime reconciler says that a stream is open."""
+    return node.runtime_reconciler.view().events
 
 
 def test_the_first_list_comes_after_the_subscription(node: FakeNode) -> None:
@@ -64,28 +67,28 @@ def test_the_first_list_comes_after_the_subscription(node: FakeNode) -> None:
         wait_until(lambda: bool(opened_before_list), what="first list")
         wait_until(lambda: is_open(node), what="stream open")
     assert opened_before_list[0] == 1
-    assert node.follower.interval_s() == RELIST_WITHOUT_EVENTS_S, "closed again"
+    assert node.runtime_reconciler.interval_s() == RELIST_WITHOUT_EVENTS_S, "closed again"
 
 
 def test_a_runtime_without_events_is_polled(node: FakeNode) -> None:
     """UNIMPLEMENTED is no error and no reason to wait: the list comes at once, and every 10 s."""
     with following(node):
-        wait_until(lambda: node.follower.view().reachable, what="first list", timeout_s=2)
+        wait_until(lambda: node.runtime_reconciler.view().reachable, what="first list", timeout_s=2)
         assert not is_open(node)
-        assert node.follower.interval_s() == RELIST_WITHOUT_EVENTS_S
-    assert node.health.lacks() == []
+        assert node.runtime_reconciler.interval_s() == RELIST_WITHOUT_EVENTS_S
+    assert node.health.conditions() == []
 
 
 def test_events_is_true_only_while_the_stream_is_open(node: FakeNode, quick: None) -> None:
     """A stream that broke cleanly leaves polling behind, not the belief in events; then it is opened again."""
     node.runtime.has_events = True
     with following(node):
-        wait_until(lambda: is_open(node) and node.follower.view().reachable, what="stream open")
-        assert node.follower.interval_s() == RELIST_WITH_EVENTS_S
+        wait_until(lambda: is_open(node) and node.runtime_reconciler.view().reachable, what="stream open")
+        assert node.runtime_reconciler.interval_s() == RELIST_WITH_EVENTS_S
         node.runtime.has_events = False
         node.runtime.break_stream()
         wait_until(lambda: not is_open(node), what="stream known to be closed")
-        assert node.follower.interval_s() == RELIST_WITHOUT_EVENTS_S
+        assert node.runtime_reconciler.interval_s() == RELIST_WITHOUT_EVENTS_S
 
 
 def test_a_stream_that_broke_is_opened_again(node: FakeNode, quick: None) -> None:
@@ -108,13 +111,13 @@ def test_an_event_is_a_list_at_once(node: FakeNode) -> None:
         node.runtime.run("a")
         began = time.monotonic()
         node.runtime.emit("a", EventKind.STARTED)
-        wait_until(lambda: node.follower.view().sandbox_count == 1, what="listed", timeout_s=5)
+        wait_until(lambda: node.runtime_reconciler.view().sandbox_count == 1, what="listed", timeout_s=5)
         assert time.monotonic() - began < 0.5
 
 
 def test_a_burst_of_events_is_a_few_lists(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """A crowded node lists once a gap, not once an event; and the last event is not lost in the crowd."""
-    monkeypatch.setattr(follow, "LIST_GAP_S", 0.2)
+    monkeypatch.setattr(runtime_module, "LIST_GAP_S", 0.2)
     node.runtime.has_events = True
     with following(node):
         wait_until(lambda: is_open(node) and node.runtime.list_count > 0, what="stream open")
@@ -125,7 +128,7 @@ def test_a_burst_of_events_is_a_few_lists(node: FakeNode, monkeypatch: pytest.Mo
                 time.sleep(0.05)
         node.runtime.run("last")
         node.runtime.emit("last", EventKind.STARTED)
-        wait_until(lambda: node.follower.view().sandbox_count == 1, what="the last one listed", timeout_s=5)
+        wait_until(lambda: node.runtime_reconciler.view().sandbox_count == 1, what="the last one listed", timeout_s=5)
         took = time.monotonic() - began
     assert node.runtime.list_count - before <= took / 0.2 + 2
 
@@ -160,33 +163,34 @@ def test_an_unknown_error_in_the_stream_ends_nothing(node: FakeNode, quick: None
 
 
 def test_a_runtime_that_comes_back_is_known_within_seconds(node: FakeNode, quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While it is away it is asked every 2 s; the first list that succeeds has the stream opened again at once; nothing is freed."""
-    monkeypatch.setattr(follow, "RELIST_UNREACHABLE_S", 0.1)
-    monkeypatch.setattr(stream, "RESUBSCRIBE_MAX_S", 60.0)  # the stream alone would come back late
+    """While it is away it is asked every 2 s; the first list that succeeds has the stream opened again at once; nothing is
+    freed."""
+    monkeypatch.setattr(runtime_module, "RELIST_UNREACHABLE_S", 0.1)
+    monkeypatch.setattr(events, "RESUBSCRIBE_MAX_S", 60.0)  # the stream alone would come back late
     node.add("a")
     node.runtime.run("a")
     node.runtime.has_events = True
     with following(node):
-        wait_until(lambda: is_open(node) and node.follower.view().reachable, what="following")
+        wait_until(lambda: is_open(node) and node.runtime_reconciler.view().reachable, what="following")
         node.runtime.is_down = True
         node.runtime.break_stream()
-        wait_until(lambda: not node.follower.view().reachable, what="known to be away")
-        assert node.follower.interval_s() == 0.1
-        assert any("nothing is reaped" in sentence for sentence in node.health.lacks())
+        wait_until(lambda: not node.runtime_reconciler.view().reachable, what="known to be away")
+        assert node.runtime_reconciler.interval_s() == 0.1
+        assert any("nothing is reaped" in sentence for sentence in node.health.conditions())
         time.sleep(0.5)  # the stream's own pause has grown meanwhile
         node.runtime.is_down = False
-        wait_until(lambda: node.follower.view().reachable and is_open(node), what="known to be back", timeout_s=2)
+        wait_until(lambda: node.runtime_reconciler.view().reachable and is_open(node), what="known to be back", timeout_s=2)
     assert node.datastore.attachment(node.key("a")) is not None
-    assert node.health.lacks() == []
+    assert node.health.conditions() == []
 
 
 def test_a_runtime_upgraded_under_us_is_asked_for_events_again(node: FakeNode, quick: None) -> None:
     """containerd 1.6 goes down and 1.7 comes up on the same path: no restart of ours is needed."""
     with following(node):
-        wait_until(lambda: node.follower.view().reachable, what="polling")
+        wait_until(lambda: node.runtime_reconciler.view().reachable, what="polling")
         node.runtime.is_down = True
-        node.follower._wake.set()  # the next poll; nobody waits ten seconds here
-        wait_until(lambda: not node.follower.view().reachable, what="known to be away")
+        node.runtime_reconciler._wake.set()  # the next poll; nobody waits ten seconds here
+        wait_until(lambda: not node.runtime_reconciler.view().reachable, what="known to be away")
         node.runtime.is_down, node.runtime.has_events = False, True
         wait_until(lambda: is_open(node), what="stream open", timeout_s=RELIST_UNREACHABLE_S + 3)
 
@@ -197,8 +201,8 @@ def test_stopping_needs_no_event(node: FakeNode, has_events: bool) -> None:
     node.runtime.has_events = has_events
     with following(node):
         wait_until(lambda: node.runtime.list_count > 0, what="first list")
-    node.follower.run_events()
-    node.follower.run()
+    node.runtime_reconciler.run_events()
+    node.runtime_reconciler.run()
 
 
 def test_no_event_frees_and_a_missing_one_keeps_nothing(node: FakeNode) -> None:
@@ -206,9 +210,9 @@ def test_no_event_frees_and_a_missing_one_keeps_nothing(node: FakeNode) -> None:
     for name in ("alive", "dead", "silent"):
         node.add(name)
         node.runtime.run(name)
-    heard = node.follower._stream.announcements
-    heard.opened()
-    node.follower.look()
+    detector = node.runtime_reconciler._stream.missed_events
+    detector.on_open()
+    node.runtime_reconciler.reconcile_once()
     for name in ("dead", "silent"):
         made = node.datastore.attachment(node.key(name))
         assert made is not None
@@ -218,9 +222,9 @@ def test_no_event_frees_and_a_missing_one_keeps_nothing(node: FakeNode) -> None:
     reaped = []
     for _ in range(40):
         for kind in (EventKind.DELETED, EventKind.DELETED, EventKind.CREATED, EventKind.STOPPED):
-            heard.heard(SandboxEvent("alive", "", kind))
-            heard.heard(SandboxEvent("dead", "dead", EventKind.STARTED))
-        reaped += node.follower.look()
+            detector.on_event(SandboxEvent("alive", "", kind))
+            detector.on_event(SandboxEvent("dead", "dead", EventKind.STARTED))
+        reaped += node.runtime_reconciler.reconcile_once()
         node.clock.advance(LIST_INTERVAL_S)
     assert sorted(key.container_id for key in reaped) == ["dead", "silent"]
     assert node.datastore.attachment(node.key("alive")) is not None
@@ -230,8 +234,8 @@ def test_a_nodes_first_sandboxes_raise_no_alarm(node: FakeNode) -> None:
     """ADD runs before a sandbox is listable: a list without any of the first three says nothing yet."""
     for number in range(3):
         node.add(f"s{number}")
-    node.follower.look()
-    assert node.health.lacks() == []
+    node.runtime_reconciler.reconcile_once()
+    assert node.health.conditions() == []
 
 
 def test_a_sandbox_in_creation_costs_no_row_and_no_dump(node: FakeNode) -> None:
@@ -242,7 +246,7 @@ def test_a_sandbox_in_creation_costs_no_row_and_no_dump(node: FakeNode) -> None:
     surveys: list[int] = []
     real = node.wiring.survey
     node.wiring.survey = lambda: (surveys.append(1), real())[1]  # type: ignore[method-assign]
-    node.follower.look()
+    node.runtime_reconciler.reconcile_once()
     assert surveys == []
     assert len(node.datastore.history("a", limit=100)) == rows
 
@@ -250,10 +254,10 @@ def test_a_sandbox_in_creation_costs_no_row_and_no_dump(node: FakeNode) -> None:
 def test_a_clock_set_forward_makes_no_absence_of_seconds_an_hour(node: FakeNode) -> None:
     """NTP sets the clock at boot while a slow RunPodSandbox is not listable yet: its namespace and veth are not a leak (I2)."""
     node.add("a")
-    node.follower.look()
+    node.runtime_reconciler.reconcile_once()
     node.clock.advance(LIST_INTERVAL_S)
     node.clock.step_wall(2 * 3600)
-    assert node.follower.look() == []
+    assert node.runtime_reconciler.reconcile_once() == []
     node.clock.advance(LIST_INTERVAL_S)
-    assert node.follower.look() == []
+    assert node.runtime_reconciler.reconcile_once() == []
     assert len(node.wiring.wired) == 1

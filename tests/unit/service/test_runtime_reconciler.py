@@ -21,7 +21,7 @@ def look_often(node: FakeNode, times: int = 4) -> int:
     """Look `times` times, one list interval apart; returns how many were reaped."""
     reaped = 0
     for _ in range(times):
-        reaped += len(node.follower.look())
+        reaped += len(node.runtime_reconciler.reconcile_once())
         node.clock.advance(LIST_INTERVAL_S)
     return reaped
 
@@ -32,7 +32,7 @@ def test_a_dead_sandbox_is_reaped_within_six_minutes(node: FakeNode) -> None:
     vanish(node, "a")
     spent = 0.0
     while node.datastore.attachment(node.key("a")) is not None:
-        node.follower.look()
+        node.runtime_reconciler.reconcile_once()
         node.clock.advance(LIST_INTERVAL_S)
         spent += LIST_INTERVAL_S
         assert spent <= 360, "6 minutes are the bound"
@@ -57,7 +57,7 @@ def test_a_silent_runtime_frees_nothing(node: FakeNode) -> None:
     node.runtime.is_down = True
     node.clock.advance(100_000)
     assert look_often(node) == 0
-    assert any("nothing is reaped" in sentence for sentence in node.health.lacks())
+    assert any("nothing is reaped" in sentence for sentence in node.health.conditions())
 
 
 def test_an_interrupted_dump_frees_nothing(node: FakeNode) -> None:
@@ -98,7 +98,7 @@ def test_an_implausible_list_is_refused(node: FakeNode) -> None:
         node.add(f"s{number}")
     node.clock.advance(100_000)
     assert look_often(node) == 0
-    assert any("implausible" in sentence for sentence in node.health.lacks())
+    assert any("implausible" in sentence for sentence in node.health.conditions())
 
 
 def test_an_implausible_list_is_refused_for_quarantined_sandboxes_too(node: FakeNode) -> None:
@@ -107,29 +107,29 @@ def test_an_implausible_list_is_refused_for_quarantined_sandboxes_too(node: Fake
     node.crash(keep_datastore=False)
     node.bring_up()
     for _ in range(100):
-        node.follower.look()
+        node.runtime_reconciler.reconcile_once()
         node.clock.advance(LIST_INTERVAL_S)
     assert {attachment.host_veth for attachment in made} == set(node.wiring.wired)
-    assert any("implausible" in sentence for sentence in node.health.lacks())
+    assert any("implausible" in sentence for sentence in node.health.conditions())
     for attachment in made:
         node.runtime.run(attachment.key.container_id)
-    node.follower.look()
+    node.runtime_reconciler.reconcile_once()
     assert {a.key: a.address for a in node.datastore.attachments()} == {a.key: a.address for a in made}
-    assert node.health.lacks() == []
+    assert node.health.conditions() == []
 
 
 def test_a_sandbox_that_reappears_starts_the_count_anew(node: FakeNode) -> None:
     """Absences must be successive: one list with it in between, and the count begins again."""
     node.add("a")
     node.clock.advance(100_000)
-    node.follower.look()
+    node.runtime_reconciler.reconcile_once()
     node.runtime.run("a")
     node.clock.advance(LIST_INTERVAL_S)
-    node.follower.look()
+    node.runtime_reconciler.reconcile_once()
     node.runtime.listed.clear()
     vanish(node, "a")
     node.clock.advance(LIST_INTERVAL_S)
-    assert node.follower.look() == []
+    assert node.runtime_reconciler.reconcile_once() == []
 
 
 @pytest.mark.parametrize("gap_s", [0.0, LIST_INTERVAL_S - 0.1])
@@ -138,9 +138,9 @@ def test_two_lists_in_quick_succession_count_as_one(node: FakeNode, gap_s: float
     node.add("a")
     vanish(node, "a")
     node.clock.advance(100_000)
-    assert node.follower.look() == []
+    assert node.runtime_reconciler.reconcile_once() == []
     node.clock.advance(gap_s)
-    assert node.follower.look() == []
+    assert node.runtime_reconciler.reconcile_once() == []
 
 
 def test_reasons_to_keep_are_in_the_ledger(node: FakeNode) -> None:

@@ -71,7 +71,7 @@ def test_a_lost_datastore_with_a_silent_runtime_guesses_nothing(node: FakeNode) 
     assert row.state is AddressState.QUARANTINED
     node.runtime.is_down = False
     node.runtime.run("a")
-    node.follower.look()
+    node.runtime_reconciler.reconcile_once()
     assert [a.address for a in node.datastore.attachments()] == [made.address]
 
 
@@ -85,7 +85,7 @@ def test_a_wired_sandbox_that_the_runtime_does_not_list_is_quarantined(node: Fak
     assert row.state is AddressState.QUARANTINED
     node.wiring.wired.clear()
     node.wiring.routes.clear()
-    node.follower.look()
+    node.runtime_reconciler.reconcile_once()
     row = node.datastore.address(made.address)
     assert row is not None
     assert row.state is AddressState.COOLING, "it was in use until a moment ago (docs/adr/0012)"
@@ -99,7 +99,7 @@ def test_addresses_that_ec2_tells_late_are_not_given_while_wired(node: FakeNode)
     """Datastore lost and EC2 late: an address that comes back is quarantined if the kernel has it wired (I1)."""
     made = node.add("a")
     node.crash(keep_datastore=False)
-    node.enis.compare_with_ec2(IDENTITY)
+    node.enis.sync_with_ec2(IDENTITY)
     row = node.datastore.address(made.address)
     assert row is not None
     assert row.state is AddressState.QUARANTINED
@@ -111,8 +111,8 @@ def test_alias_and_route_that_disagree_are_not_adopted(node: FakeNode) -> None:
     node.runtime.run("a")
     node.wiring.routes[made.address] = "somebody-else"
     node.crash(keep_datastore=False)
-    node.growth.set_identity(IDENTITY)
-    node.enis.compare_with_ec2(IDENTITY)
+    node.provisioner.set_identity(IDENTITY)
+    node.enis.sync_with_ec2(IDENTITY)
     outcome = node.restore.reconcile_kernel(node.wiring.survey(), node.restore.listed_sandboxes())
     assert outcome.adopted_count == 0
     assert any("disagree" in sentence for sentence in outcome.quarantined)
@@ -126,7 +126,7 @@ def test_a_sandbox_whose_route_was_taken_is_adopted_and_repaired(node: FakeNode)
     node.crash(keep_datastore=False)
     node.bring_up()
     assert [a.address for a in node.datastore.attachments()] == [made.address]
-    node.host_audit.audit()
+    node.host_reconciler.reconcile()
     assert node.wiring.routes[made.address] == made.host_veth
 
 
@@ -150,7 +150,7 @@ def test_a_quarantined_address_whose_sandbox_leaves_cools_like_any_other(node: F
     node.bring_up()
     node.delete("a")
     node.runtime.is_down = False
-    node.follower.look()
+    node.runtime_reconciler.reconcile_once()
     row = node.datastore.address(made.address)
     assert row is not None
     assert row.state is AddressState.COOLING
@@ -210,7 +210,7 @@ def test_a_restore_that_died_half_way_is_begun_again(node: FakeNode) -> None:
     for number in range(3):
         node.runtime.run(f"s{number}")
     node.crash(keep_datastore=False)
-    node.enis.compare_with_ec2(IDENTITY)
+    node.enis.sync_with_ec2(IDENTITY)
     node.crash()  # before reconcile_kernel
     assert not node.opened.report.is_intact
     node.runtime.listed.clear()  # and now the runtime has only just come up
@@ -239,12 +239,12 @@ def test_a_quarantined_address_is_free_once_its_wiring_is_gone_without_a_runtime
     node.runtime.is_down = True
     node.crash(keep_datastore=False)
     node.bring_up()
-    node.host_audit.audit()
+    node.host_reconciler.reconcile()
     row = node.datastore.address(made.address)
     assert row is not None
     assert row.state is AddressState.QUARANTINED
     node.delete("a")
-    node.host_audit.audit()
+    node.host_reconciler.reconcile()
     node.cool()
     row = node.datastore.address(made.address)
     assert row is not None
@@ -255,14 +255,14 @@ def test_after_a_lost_datastore_nothing_is_given_before_it_could_have_cooled(nod
     """Nobody knows any more when an unwired address was last used: all of them cool once (I8)."""
     released = node.add("a").address
     node.delete("a")
-    node.cooling.sweep()
+    node.cooldown.sweep()
     node.crash(keep_datastore=False)
     node.bring_up()
     warm = {row.address for row in node.datastore.addresses() if row.state is AddressState.COOLING}
     assert released in warm
     assert len(warm) == 9, "all that were there before; what EC2 has given since is free at once"
     node.clock.advance(31)
-    node.cooling.release_cooled()
+    node.cooldown.release_cooled()
     assert node.datastore.counts().cooling == 0
     node.add("b")
     node.assert_sound()
@@ -287,7 +287,7 @@ def test_a_duplicate_found_at_start_is_said_and_given_to_nobody(node: FakeNode) 
     node.runtime.run("a")
     node.runtime.run("double")
     node.crash()
-    node.enis.compare_with_ec2(IDENTITY)
+    node.enis.sync_with_ec2(IDENTITY)
     outcome = node.restore.reconcile_kernel(node.wiring.survey(), node.restore.listed_sandboxes())
     assert len(outcome.duplicates) == 1
     assert str(made.address) in outcome.duplicates[0]

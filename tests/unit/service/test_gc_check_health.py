@@ -13,9 +13,9 @@ from ipamd.model.errors import (
     RuntimeUnreachableError,
     UnknownAttachmentError,
 )
-from ipamd.service.conditions import STATUS_GRACE_S, Health, Phase
+from ipamd.service.health import STATUS_GRACE_S, Health, Phase
 from ipamd.service.locks import KeyLocks
-from ipamd.service.reconcile import host_network as hostaudit
+from ipamd.service.reconcile import host_network
 from ipamd.service.request import Deadline
 from ipamd.service.steps import Steps
 from tests.fakes.clock import FakeClock
@@ -145,17 +145,17 @@ def FakeNodeKey(name: str):
     return parse_key(name, "eth0")
 
 
-def test_the_host_audit_puts_routes_of_sandboxes_back(node: FakeNode) -> None:
+def test_the_reconciler_puts_routes_of_sandboxes_back(node: FakeNode) -> None:
     """What something else on the node deleted is repaired within an audit, and the ledger says so (design 8)."""
     made = node.add("a")
     del node.wiring.routes[made.address]
     del node.wiring.rules[made.address]
-    assert any(str(made.address) in sentence for sentence in node.host_audit.audit())
+    assert any(str(made.address) in sentence for sentence in node.host_reconciler.reconcile())
     assert node.wiring.routes[made.address] == made.host_veth
-    assert node.host_audit.audit() == []
+    assert node.host_reconciler.reconcile() == []
 
 
-def test_the_host_audit_never_undoes_a_del(node: FakeNode) -> None:
+def test_the_reconciler_never_undoes_a_del(node: FakeNode) -> None:
     """A DEL between the audit's look and its repair wins: nothing of the sandbox comes back (I4)."""
     made = node.add("a")
     del node.wiring.routes[made.address]
@@ -168,7 +168,7 @@ def test_the_host_audit_never_undoes_a_del(node: FakeNode) -> None:
         return real_hold(key, operation, deadline)
 
     node.locks.hold = hold  # type: ignore[method-assign]
-    node.host_audit.audit()
+    node.host_reconciler.reconcile()
     assert made.address not in node.wiring.routes
 
 
@@ -200,7 +200,7 @@ def test_one_busy_sandbox_does_not_hold_up_the_repair_of_others(node: FakeNode) 
         del node.wiring.routes[made.address]
     with node.locks.hold(first.key, "ADD", Deadline.after(node.clock, 60)):
         node.clock.advance(1)
-        node.host_audit.audit()
+        node.host_reconciler.reconcile()
     assert first.address not in node.wiring.routes
     assert second.address in node.wiring.routes
 
@@ -211,7 +211,7 @@ def test_what_cannot_be_repaired_is_said_once(node: FakeNode) -> None:
     node.wiring.wired.clear()
     node.wiring.routes.clear()
     for _ in range(3):
-        node.host_audit.audit()
+        node.host_reconciler.reconcile()
     told = [e for e in node.datastore.history(made.key.container_id, limit=99) if e.event == "repaired"]
     assert len(told) <= 1
 
@@ -225,12 +225,12 @@ def test_what_was_taken_while_the_daemon_was_away_is_repaired_soon_after_its_sta
     repaired = threading.Event()
     repair = node.wiring.repair
     monkeypatch.setattr(node.wiring, "repair", lambda specs: (repair(specs), repaired.set())[0])
-    monkeypatch.setattr(hostaudit, "FIRST_AUDIT_S", 0.0)
-    auditor = threading.Thread(target=node.host_audit.run)
+    monkeypatch.setattr(host_network, "FIRST_RECONCILE_S", 0.0)
+    auditor = threading.Thread(target=node.host_reconciler.run)
     auditor.start()
     try:
         assert repaired.wait(5)
     finally:
-        node.host_audit.stop()
+        node.host_reconciler.stop()
         auditor.join()
     assert node.wiring.routes[made.address] == made.host_veth

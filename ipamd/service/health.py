@@ -79,7 +79,7 @@ class Health:
         self._started = clock.monotonic()
         self._phase = Phase.STARTING
         self._stages = {name: StageReport(name) for name in stages}
-        self._lacks: dict[str, str] = {}
+        self._conditions: dict[str, str] = {}
         self._last_error: ErrorReport | None = None
         self._is_ready = False
 
@@ -107,15 +107,15 @@ class Health:
         with self._lock:
             self._is_ready = True
 
-    def lack(self, subject: str, sentence: str) -> None:
+    def set_condition(self, subject: str, sentence: str) -> None:
         """Say what the daemon does without."""
         with self._lock:
-            self._lacks[subject] = sentence
+            self._conditions[subject] = sentence
 
-    def regain(self, subject: str) -> None:
+    def clear_condition(self, subject: str) -> None:
         """It is back."""
         with self._lock:
-            self._lacks.pop(subject, None)
+            self._conditions.pop(subject, None)
 
     def record_error(self, what: str, error: BaseException) -> None:
         """Remember the last error for people."""
@@ -139,10 +139,10 @@ class Health:
         with self._lock:
             return list(self._stages.values())
 
-    def lacks(self) -> list[str]:
+    def conditions(self) -> list[str]:
         """What the daemon does without, one sentence each."""
         with self._lock:
-            return sorted(self._lacks.values())
+            return sorted(self._conditions.values())
 
     def last_error(self) -> ErrorReport | None:
         """The last thing that went wrong since start."""
@@ -173,7 +173,7 @@ class Health:
         Raises: PluginNotAvailableError.
         """
         if self.phase in (Phase.STARTING, Phase.RESTORING) and self.uptime_s() > STATUS_GRACE_S:
-            lacks = "; ".join(self.lacks()) or "see `ipamctl status`"
+            lacks = "; ".join(self.conditions()) or "see `ipamctl status`"
             raise PluginNotAvailableError(
                 f"vpc-ipamd has been {self.phase} for {self.uptime_s():.0f} s and does not take ADD", details=lacks
             )
