@@ -20,11 +20,12 @@ from ipamd.model.errors import (
     NotServingError,
     RuntimeUnreachableError,
     SettingsError,
+    log_text,
 )
 from ipamd.model.sandbox import Sandbox
 from ipamd.model.words import counted
 from ipamd.ports import Runtime
-from ipamd.service.health import Phase, log_text
+from ipamd.service.health import Phase
 from ipamd.service.reconcile.maintenance import Maintenance
 from ipamd.service.request import Deadline
 

@@ -18,9 +18,11 @@ from ipamd.model.attachment import Attachment, NetnsIdentity, Wired, WiringSpec
 from ipamd.model.cloud import DescribedEni, EniRequest, InstanceIdentity
 from ipamd.model.eni import Eni, InstanceLimits
 from ipamd.model.ids import AttachmentKey, EniId, InstanceId, MacAddress, SubnetId
-from ipamd.model.ledger import Intent, LedgerEntry, LedgerEvent
+from ipamd.model.intent import Intent
+from ipamd.model.kernel import KernelSurvey
+from ipamd.model.ledger import LedgerEntry, LedgerEvent
 from ipamd.model.plan import PoolCounts
-from ipamd.model.sandbox import KernelSurvey, RuntimeInfo, Sandbox, SandboxEvent
+from ipamd.model.sandbox import RuntimeInfo, Sandbox, SandboxEvent
 
 Failpoint = Callable[[str], None]
 """Called with a name between two effects; tests kill or pause the process there (`ipamd.failpoints`)."""

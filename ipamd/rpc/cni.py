@@ -11,17 +11,16 @@ from typing import Protocol
 import grpc
 
 from ipamd.model.cniresult import convert_result
-from ipamd.model.errors import IncompatibleVersionError, InvalidConfigError, InvalidRequestError, IpamError
+from ipamd.model.errors import IncompatibleVersionError, InvalidConfigError, InvalidRequestError, IpamError, log_text
 from ipamd.pb import cni_pb2, cni_pb2_grpc
 from ipamd.ports import Clock
 from ipamd.rpc import codec
-from ipamd.service.health import Health, log_text
-from ipamd.service.request import Deadline
+from ipamd.service.health import Health
+from ipamd.service.request import Deadline, Steps
 from ipamd.service.sandbox.attach import AttachService
 from ipamd.service.sandbox.check import CheckService
 from ipamd.service.sandbox.detach import DetachService
 from ipamd.service.sandbox.gc import GcService
-from ipamd.service.steps import Steps
 
 DEFAULT_DEADLINE_S = 60.0
 """For a caller that sets none. Ours: the plugin's own ADD deadline."""

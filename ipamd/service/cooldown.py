@@ -15,10 +15,10 @@ from datetime import datetime, timedelta
 from ipaddress import IPv4Address
 
 from ipamd.model.address import AddressEvent, AddressState
-from ipamd.model.errors import DatastoreError, IpamError
+from ipamd.model.errors import DatastoreError, IpamError, log_text
 from ipamd.ports import Clock, Datastore, Failpoint, Wiring, no_failpoint
 from ipamd.service.demand import Demand
-from ipamd.service.health import Health, log_text
+from ipamd.service.health import Health
 
 SWEEP_REST_S = 0.05
 """Rest before a sweep, so that DELs that come together cost one. Ours, measured: it spares other requests the kernel's lock."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
-from ipamd.model.errors import IpamError, NotServingError, PluginNotAvailableError
+from ipamd.model.errors import NotServingError, PluginNotAvailableError
 from ipamd.ports import Clock
 
 STATUS_GRACE_S = 30.0
@@ -184,8 +184,3 @@ class Health:
     def _report(self, report: StageReport) -> None:
         with self._lock:
             self._stages[report.name] = replace(report)
-
-
-def log_text(error: BaseException) -> str:
-    """One line for a log: our message with details, or the foreign error's type and text."""
-    return str(error) if isinstance(error, IpamError) else f"{type(error).__name__}: {error}"

@@ -23,12 +23,11 @@ from ipamd.service.reconcile.host_network import HostNetworkReconciler
 from ipamd.service.reconcile.quarantine import QuarantineService
 from ipamd.service.reconcile.runtime import LIST_INTERVAL_S, RuntimeReconciler
 from ipamd.service.reconcile.startup import StartupReconciler
-from ipamd.service.request import Deadline
+from ipamd.service.request import Deadline, Steps
 from ipamd.service.sandbox.attach import AttachPolicy, AttachService
 from ipamd.service.sandbox.check import CheckService
 from ipamd.service.sandbox.detach import DetachService
 from ipamd.service.sandbox.gc import GcService
-from ipamd.service.steps import Steps
 from tests.fakes.clock import FakeClock
 from tests.fakes.cloud import IDENTITY, FakeEc2, FakeMetadata
 from tests.fakes.kernel import FakeHostNetwork, FakeWiring

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import pytest
 
-from ipamd.model.sandbox import HostVeth, KernelSurvey, Sandbox
+from ipamd.model.kernel import HostVeth, KernelSurvey
+from ipamd.model.sandbox import Sandbox
 from ipamd.service.health import Phase
 from ipamd.service.reconcile.maintenance import INTERVAL_S, Maintenance
 from ipamd.service.reconcile.quarantine import QuarantineService

@@ -13,14 +13,14 @@ from ipaddress import IPv4Address, IPv4Network
 from ipamd.model.address import Address, AddressEvent, AddressState
 from ipamd.model.cloud import DescribedEni, InstanceIdentity
 from ipamd.model.eni import Eni, EniState
-from ipamd.model.errors import IpamError
+from ipamd.model.errors import IpamError, log_text
 from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.ledger import LedgerEvent
 from ipamd.model.words import counted
 from ipamd.ports import Clock, Datastore, Ec2, HostNetwork, UnitOfWork, Wiring
 from ipamd.service.cooldown import Cooldown
 from ipamd.service.demand import Demand
-from ipamd.service.health import Health, log_text
+from ipamd.service.health import Health
 
 INSTANCE_TAG = "node.k8s.amazonaws.com/instance_id"
 NO_MANAGE_TAG = "node.k8s.amazonaws.com/no_manage"

@@ -10,10 +10,9 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from ipamd.model.errors import CloudError
-from ipamd.model.ledger import Intent, IntentKind
+from ipamd.model.errors import CloudError, log_text
+from ipamd.model.intent import Intent, IntentKind
 from ipamd.ports import Clock, Datastore, Failpoint
-from ipamd.service.health import log_text
 
 GONE_AFTER_S = 60.0
 """Age of an intent from which EC2's NotFound of its ENI is believed; before, it is the lag of Describe behind Create. Ours: twice

@@ -12,11 +12,19 @@ from datetime import timedelta
 
 from ipamd.model.address import AddressState
 from ipamd.model.eni import InstanceLimits
-from ipamd.model.errors import CloudDeniedError, CloudError, EniLimitError, IpamError, SubnetExhaustedError, ThrottledError
+from ipamd.model.errors import (
+    CloudDeniedError,
+    CloudError,
+    EniLimitError,
+    IpamError,
+    SubnetExhaustedError,
+    ThrottledError,
+    log_text,
+)
 from ipamd.model.plan import EniCapacity, Plan, PoolSettings, PoolSnapshot, plan
 from ipamd.ports import Clock, Datastore
 from ipamd.service.demand import Demand, PoolStatus
-from ipamd.service.health import Health, log_text
+from ipamd.service.health import Health
 from ipamd.service.pool.provisioner import EniProvisioner
 
 SUBNET_PAUSE = timedelta(seconds=120)

@@ -22,12 +22,12 @@ from ipamd.model.errors import (
     InvariantError,
     IpamError,
     ThrottledError,
+    log_text,
 )
 from ipamd.model.ids import EniId, SubnetId
-from ipamd.model.ledger import Intent, IntentKind
+from ipamd.model.intent import Intent, IntentKind
 from ipamd.model.plan import Action, AllocateAddresses, AllocatePrefixes, CreateEni
 from ipamd.ports import Clock, Datastore, Ec2, Failpoint, no_failpoint
-from ipamd.service.health import log_text
 from ipamd.service.pool.enis import INSTANCE_TAG, EniService, EniSyncResult
 from ipamd.service.pool.intents import IntentLog
 

@@ -10,10 +10,10 @@ import logging
 import threading
 from collections.abc import Callable
 
-from ipamd.model.errors import EventsUnsupportedError, IpamError
+from ipamd.model.errors import EventsUnsupportedError, IpamError, log_text
 from ipamd.model.sandbox import EventKind
 from ipamd.ports import Clock, Runtime
-from ipamd.service.health import Health, log_text
+from ipamd.service.health import Health
 from ipamd.service.reconcile.missed_events import MissedEventDetector
 
 RESUBSCRIBE_FIRST_S = 0.5

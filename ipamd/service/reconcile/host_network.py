@@ -9,14 +9,14 @@ from ipamd.model.attachment import Attachment, WiringSpec
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.cniresult import wired_mtu
 from ipamd.model.eni import MAIN_TABLE, Eni, EniState
-from ipamd.model.errors import BusyError, CloudError, IpamError
+from ipamd.model.errors import BusyError, CloudError, IpamError, log_text
+from ipamd.model.kernel import duplicate_addresses
 from ipamd.model.ledger import LedgerEvent
 from ipamd.ports import Clock, Datastore, HostNetwork, Metadata, Wiring
-from ipamd.service.health import Health, log_text
+from ipamd.service.health import Health
 from ipamd.service.locks import KeyLocks
 from ipamd.service.pool.enis import EniService
 from ipamd.service.reconcile.quarantine import QuarantineService
-from ipamd.service.reconcile.startup import duplicates
 from ipamd.service.request import Deadline
 
 RECONCILE_INTERVAL_S = 30.0
@@ -160,7 +160,7 @@ class HostNetworkReconciler:
         repairs = self._reconcile_node(self._identity, enis)
         repairs += self._repair_sandboxes()
         self._quarantine_service.resolve_gone()
-        if not duplicates(self._wiring.survey()):
+        if not duplicate_addresses(self._wiring.survey()):
             self._health.clear_condition("duplicates")
         if repairs != self._said:
             # The same sentences again are something that cannot be repaired: it was said, and is not written every 30 s.

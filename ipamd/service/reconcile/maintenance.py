@@ -12,8 +12,9 @@ import threading
 from collections.abc import Callable
 from datetime import timedelta
 
+from ipamd.model.errors import log_text
 from ipamd.ports import Clock, Datastore, Spool
-from ipamd.service.health import Health, log_text
+from ipamd.service.health import Health
 
 INTERVAL_S = 5.0
 """Ours: one directory listing and one stat; a stalled daemon's DELs wait no longer than this once it answers again."""

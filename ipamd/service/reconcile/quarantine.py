@@ -14,12 +14,12 @@ from ipaddress import IPv4Address
 from ipamd.model.address import Address, AddressState
 from ipamd.model.attachment import Attachment, NetnsIdentity, Origin, Wired, WiringSpec, sandbox_mac
 from ipamd.model.cniresult import build_result
-from ipamd.model.errors import BusyError, InvariantError, IpamError
+from ipamd.model.errors import BusyError, InvariantError, IpamError, log_text
 from ipamd.model.evidence import REAP_LEAKED_NETNS_AGE, REAP_MIN_ABSENT_LISTS
-from ipamd.model.sandbox import HostVeth, KernelSurvey, Sandbox
+from ipamd.model.kernel import HostVeth, KernelSurvey
+from ipamd.model.sandbox import Sandbox
 from ipamd.ports import Clock, Datastore, Failpoint, Wiring, no_failpoint
 from ipamd.service.cooldown import Cooldown
-from ipamd.service.health import log_text
 from ipamd.service.locks import KeyLocks
 from ipamd.service.request import Deadline
 

@@ -13,19 +13,19 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from ipamd.model.attachment import Attachment
-from ipamd.model.errors import IpamError, NetnsError, RuntimeUnreachableError
+from ipamd.model.errors import IpamError, NetnsError, RuntimeUnreachableError, log_text
 from ipamd.model.evidence import REAP_MIN_ABSENT_LISTS, REAP_MIN_AGE, Evidence, Judgement, Presence, Verdict, judge
 from ipamd.model.ids import AttachmentKey
+from ipamd.model.kernel import KernelSurvey
 from ipamd.model.ledger import LedgerEvent
-from ipamd.model.sandbox import KernelSurvey, Sandbox
+from ipamd.model.sandbox import Sandbox
 from ipamd.model.words import counted
 from ipamd.ports import Clock, Datastore, Failpoint, Runtime, Wiring, no_failpoint
-from ipamd.service.health import Health, log_text
+from ipamd.service.health import Health
 from ipamd.service.reconcile.events import EventStream
 from ipamd.service.reconcile.quarantine import QuarantineService
-from ipamd.service.request import Deadline
+from ipamd.service.request import Deadline, Steps
 from ipamd.service.sandbox.detach import DetachService
-from ipamd.service.steps import Steps
 
 RELIST_WITH_EVENTS_S = 60.0
 RELIST_WITHOUT_EVENTS_S = 10.0

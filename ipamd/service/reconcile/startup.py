@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 
 from ipamd.model.address import AddressEvent, AddressState
-from ipamd.model.errors import InvalidRequestError, IpamError, RuntimeUnreachableError
+from ipamd.model.errors import InvalidRequestError, IpamError, RuntimeUnreachableError, log_text
+from ipamd.model.kernel import HostVeth, KernelSurvey, duplicate_addresses
 from ipamd.model.ledger import LedgerEvent
-from ipamd.model.sandbox import HostVeth, KernelSurvey, Sandbox
+from ipamd.model.sandbox import Sandbox
 from ipamd.model.words import counted
 from ipamd.ports import Clock, Datastore, Failpoint, Runtime, Spool, Wiring, no_failpoint
 from ipamd.service.cooldown import Cooldown
-from ipamd.service.health import log_text
 from ipamd.service.reconcile.quarantine import QuarantineService
 
 FAILPOINTS = ("restore.replayed", "restore.entry-done", "restore.leftover-removed", "restore.veth-settled")
@@ -131,7 +131,7 @@ class StartupReconciler:
         outcome.dying_count = len(dying)
         if dying:
             self._cooldown.sweep()
-        outcome.duplicates = duplicates(survey)
+        outcome.duplicates = duplicate_addresses(survey)
         claimed: set[IPv4Address] = set()
         for veth in survey.veths:
             if not veth.is_dying:
@@ -232,15 +232,3 @@ class StartupReconciler:
         for address in sorted(strays):
             self._wiring.remove_leftover(host_veth=None, address=address)
             outcome.removed_count += 1
-
-
-def duplicates(survey: KernelSurvey) -> list[str]:
-    """Name every address that more than one live veth carries, one sentence each (I1).
-
-    Such an address is given to nobody: it stays with the sandbox that is recorded, or quarantined until only one is left.
-    """
-    carriers: dict[IPv4Address, list[str]] = {}
-    for veth in survey.veths:
-        if veth.address is not None and not veth.is_dying:
-            carriers.setdefault(veth.address, []).append(f"{veth.name} ({veth.key})")
-    return [f"{address} is wired to {' and to '.join(names)}" for address, names in sorted(carriers.items()) if len(names) > 1]

@@ -17,11 +17,10 @@ from ipamd.model.address import Address, AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.cloud import DescribedEni, InstanceIdentity
 from ipamd.model.eni import MAIN_TABLE
-from ipamd.model.errors import IpamError
+from ipamd.model.errors import IpamError, log_text
 from ipamd.model.ids import AttachmentKey
-from ipamd.model.sandbox import KernelSurvey
+from ipamd.model.kernel import KernelSurvey
 from ipamd.ports import Datastore, Ec2, Runtime, Wiring
-from ipamd.service.health import log_text
 from ipamd.service.locks import KeyLocks
 
 T = TypeVar("T")

@@ -7,11 +7,10 @@ from ipaddress import AddressValueError, IPv4Address
 
 from ipamd.model.address import Address, AddressState
 from ipamd.model.attachment import Attachment
-from ipamd.model.errors import InvalidRequestError, IpamError
+from ipamd.model.errors import InvalidRequestError, IpamError, log_text
 from ipamd.model.evidence import Evidence, Verdict, judge
 from ipamd.model.ledger import LedgerEntry
 from ipamd.ports import Clock, Datastore, Wiring
-from ipamd.service.health import log_text
 from ipamd.service.locks import KeyLocks
 from ipamd.service.reconcile.runtime import RuntimeReconciler
 

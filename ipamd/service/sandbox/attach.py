@@ -23,16 +23,16 @@ from ipamd.model.errors import (
     PoolEmptyError,
     TombstonedError,
     WiringError,
+    log_text,
 )
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.request import AttachRequest, fingerprint
 from ipamd.ports import Clock, Datastore, Failpoint, Wiring, no_failpoint
 from ipamd.service.cooldown import Cooldown
 from ipamd.service.demand import Demand
-from ipamd.service.health import Health, log_text
+from ipamd.service.health import Health
 from ipamd.service.locks import KeyLocks
-from ipamd.service.request import Deadline
-from ipamd.service.steps import Steps
+from ipamd.service.request import Deadline, Steps
 
 POOL_WAIT_MARGIN_S = 1.0
 """Of the caller's deadline kept for saying no in time and for undoing. Ours: an unwire takes about 20 ms, a reply 1 ms."""

@@ -12,8 +12,7 @@ from ipamd.model.ids import AttachmentKey
 from ipamd.ports import Clock, Datastore, Failpoint, Wiring, no_failpoint
 from ipamd.service.cooldown import Cooldown
 from ipamd.service.locks import KeyLocks
-from ipamd.service.request import Deadline
-from ipamd.service.steps import Steps
+from ipamd.service.request import Deadline, Steps
 
 FAILPOINTS = ("detach.retired", "detach.committed", "detach.tombstoned")
 """Between every two effects of a DEL."""

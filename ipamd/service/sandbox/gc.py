@@ -10,14 +10,12 @@ import logging
 from dataclasses import dataclass
 from datetime import timedelta
 
-from ipamd.model.errors import IpamError
+from ipamd.model.errors import IpamError, log_text
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.ledger import LedgerEvent
 from ipamd.ports import Clock, Datastore, Runtime
-from ipamd.service.health import log_text
-from ipamd.service.request import Deadline
+from ipamd.service.request import Deadline, Steps
 from ipamd.service.sandbox.detach import DetachService
-from ipamd.service.steps import Steps
 
 GC_MIN_AGE = timedelta(seconds=60)
 """Attachments younger than this are not judged by a list that may be older than they are. Ours: the longest ADD deadline."""

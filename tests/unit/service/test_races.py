@@ -11,10 +11,9 @@ import pytest
 from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.errors import DatastoreError, InvariantError, WiringError
-from ipamd.model.sandbox import KernelSurvey
+from ipamd.model.kernel import KernelSurvey
 from ipamd.pb import cni_pb2
-from ipamd.service.request import Deadline
-from ipamd.service.steps import Steps
+from ipamd.service.request import Deadline, Steps
 from tests.fakes.cloud import IDENTITY
 from tests.fakes.node import FakeNode
 

@@ -14,8 +14,7 @@ import pytest
 from ipamd.model.attachment import Attachment
 from ipamd.model.errors import DeadlineError, TombstonedError
 from ipamd.service.reconcile.runtime import LIST_INTERVAL_S
-from ipamd.service.request import Deadline
-from ipamd.service.steps import Steps
+from ipamd.service.request import Deadline, Steps
 from tests.fakes.node import FakeNode
 from tests.rig import wait_until
 
