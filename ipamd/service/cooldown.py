@@ -16,9 +16,7 @@ from ipaddress import IPv4Address
 
 from ipamd.model.address import AddressEvent, AddressState
 from ipamd.model.errors import DatastoreError, IpamError, log_text
-from ipamd.ports import Clock, Datastore, Failpoint, Wiring, no_failpoint
-from ipamd.service.demand import Demand
-from ipamd.service.health import Health
+from ipamd.service.context import ServiceContext
 
 SWEEP_REST_S = 0.05
 """Rest before a sweep, so that DELs that come together cost one. Ours, measured: it spares other requests the kernel's lock."""
@@ -34,24 +32,14 @@ log = logging.getLogger(__name__)
 class Cooldown:
     """Owns the dying links and the cooling addresses of this process."""
 
-    def __init__(
-        self,
-        *,
-        datastore: Datastore,
-        wiring: Wiring,
-        demand: Demand,
-        health: Health,
-        clock: Clock,
-        period_s: float,
-        failpoint: Failpoint = no_failpoint,
-    ) -> None:
-        self._datastore = datastore
-        self._wiring = wiring
-        self._demand = demand
-        self._health = health
-        self._clock = clock
+    def __init__(self, context: ServiceContext, *, period_s: float) -> None:
+        self._datastore = context.datastore
+        self._wiring = context.wiring
+        self._demand = context.demand
+        self._health = context.health
+        self._clock = context.clock
         self._period_s = period_s
-        self._failpoint = failpoint
+        self._failpoint = context.failpoint
         self._changed = threading.Condition()
         self._dying: dict[str, IPv4Address | None] = {}
         self._due: dict[IPv4Address, float] = {}

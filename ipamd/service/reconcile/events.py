@@ -13,6 +13,7 @@ from collections.abc import Callable
 from ipamd.model.errors import EventsUnsupportedError, IpamError, log_text
 from ipamd.model.sandbox import EventKind
 from ipamd.ports import Clock, Runtime
+from ipamd.service.backoff import Backoff
 from ipamd.service.health import Health
 from ipamd.service.reconcile.missed_events import MissedEventDetector
 
@@ -45,14 +46,14 @@ class EventStream:
 
     def run(self) -> None:
         """Thread body: subscribe again and again, until `stop`."""
-        pause_s = RESUBSCRIBE_FIRST_S
+        backoff = Backoff(first_s=RESUBSCRIBE_FIRST_S, max_s=RESUBSCRIBE_MAX_S)
         while not self._stopped.is_set():
             self._retry.clear()
-            next_s = pause_s * 2
+            is_supported = True
             try:
                 self._follow()
             except EventsUnsupportedError as error:
-                next_s = pause_s = UNSUPPORTED_RETRY_S
+                is_supported = False
                 self._say(f"no events: {log_text(error)}")
             except IpamError as error:
                 self._say(f"the event stream is not open: {log_text(error)}")
@@ -61,13 +62,12 @@ class EventStream:
                 self._say(f"the event stream is opened again after an error: {log_text(error)}")
             if self.missed_events.is_open:
                 if self._clock.monotonic() - self._opened_at >= RESUBSCRIBE_MAX_S:
-                    pause_s, next_s = RESUBSCRIBE_FIRST_S, RESUBSCRIBE_FIRST_S * 2
+                    backoff.reset()
                 self.missed_events.on_close()
                 self._wake()  # what broke the stream may have changed the list
             self._outcome.set()
             if not self._stopped.is_set():
-                self._retry.wait(pause_s)
-            pause_s = min(next_s, RESUBSCRIBE_MAX_S)
+                self._retry.wait(backoff.next_s() if is_supported else UNSUPPORTED_RETRY_S)
 
     def stop(self) -> None:
         """End `run`."""

@@ -18,9 +18,8 @@ from ipamd.model.errors import BusyError, InvariantError, IpamError, log_text
 from ipamd.model.evidence import REAP_LEAKED_NETNS_AGE, REAP_MIN_ABSENT_LISTS
 from ipamd.model.kernel import HostVeth, KernelSurvey
 from ipamd.model.sandbox import Sandbox
-from ipamd.ports import Clock, Datastore, Failpoint, Wiring, no_failpoint
+from ipamd.service.context import ServiceContext
 from ipamd.service.cooldown import Cooldown
-from ipamd.service.locks import KeyLocks
 from ipamd.service.request import Deadline
 
 RESOLVE_WAIT_S = 1.0
@@ -40,24 +39,13 @@ class _Absence:
 class QuarantineService:
     """Adopts sandboxes and settles quarantined addresses."""
 
-    def __init__(
-        self,
-        *,
-        datastore: Datastore,
-        wiring: Wiring,
-        clock: Clock,
-        cooldown: Cooldown,
-        locks: KeyLocks,
-        mtu: int,
-        list_interval_s: float,
-        failpoint: Failpoint = no_failpoint,
-    ) -> None:
-        self._failpoint = failpoint
+    def __init__(self, context: ServiceContext, *, cooldown: Cooldown, mtu: int, list_interval_s: float) -> None:
+        self._failpoint = context.failpoint
         self._cooldown = cooldown
-        self._locks = locks
-        self._datastore = datastore
-        self._wiring = wiring
-        self._clock = clock
+        self._locks = context.locks
+        self._datastore = context.datastore
+        self._wiring = context.wiring
+        self._clock = context.clock
         self._mtu = mtu
         self._list_interval_s = list_interval_s
         self._absences: dict[IPv4Address, _Absence] = {}

@@ -20,8 +20,8 @@ from ipamd.model.kernel import KernelSurvey
 from ipamd.model.ledger import LedgerEvent
 from ipamd.model.sandbox import Sandbox
 from ipamd.model.words import counted
-from ipamd.ports import Clock, Datastore, Failpoint, Runtime, Wiring, no_failpoint
-from ipamd.service.health import Health
+from ipamd.ports import Runtime
+from ipamd.service.context import ServiceContext
 from ipamd.service.reconcile.events import EventStream
 from ipamd.service.reconcile.quarantine import QuarantineService
 from ipamd.service.request import Deadline, Steps
@@ -77,25 +77,16 @@ class RuntimeReconciler:
     """Lists sandboxes, keeps count of absences, and asks `judge`."""
 
     def __init__(
-        self,
-        *,
-        runtime: Runtime,
-        datastore: Datastore,
-        wiring: Wiring,
-        detach: DetachService,
-        quarantine: QuarantineService,
-        health: Health,
-        clock: Clock,
-        failpoint: Failpoint = no_failpoint,
+        self, context: ServiceContext, *, runtime: Runtime, detach: DetachService, quarantine: QuarantineService
     ) -> None:
-        self._failpoint = failpoint
+        self._failpoint = context.failpoint
         self._runtime = runtime
-        self._datastore = datastore
-        self._wiring = wiring
+        self._datastore = context.datastore
+        self._wiring = context.wiring
         self._detach = detach
         self._quarantine_service = quarantine
-        self._health = health
-        self._clock = clock
+        self._health = context.health
+        self._clock = context.clock
         self._wake = threading.Event()
         self._stopped = threading.Event()
         self._absences: dict[AttachmentKey, _Absence] = {}
@@ -103,7 +94,7 @@ class RuntimeReconciler:
         self._listed_at: float | None = None
         self._detail = "not listed yet"
         self._reachable = False
-        self._stream = EventStream(runtime=runtime, health=health, clock=clock, wake=self._wake.set)
+        self._stream = EventStream(runtime=runtime, health=context.health, clock=context.clock, wake=self._wake.set)
         self._kept: dict[AttachmentKey, tuple[str, ...]] = {}
 
     def view(self) -> RuntimeView:

@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 
 from ipamd.model.address import AddressEvent, AddressState
-from ipamd.model.errors import InvalidRequestError, IpamError, RuntimeUnreachableError, log_text
+from ipamd.model.errors import InvalidRequestError, IpamError, log_text
 from ipamd.model.kernel import HostVeth, KernelSurvey, duplicate_addresses
 from ipamd.model.ledger import LedgerEvent
 from ipamd.model.sandbox import Sandbox
 from ipamd.model.words import counted
-from ipamd.ports import Clock, Datastore, Failpoint, Runtime, Spool, Wiring, no_failpoint
+from ipamd.ports import Runtime, Spool
+from ipamd.service.context import ServiceContext
 from ipamd.service.cooldown import Cooldown
 from ipamd.service.reconcile.quarantine import QuarantineService
 
@@ -59,26 +60,23 @@ class StartupReconciler:
 
     def __init__(
         self,
+        context: ServiceContext,
         *,
-        datastore: Datastore,
-        wiring: Wiring,
         cooldown: Cooldown,
         spool: Spool,
         runtime: Runtime | None,
         quarantine: QuarantineService,
-        clock: Clock,
         is_datastore_intact: bool,
-        failpoint: Failpoint = no_failpoint,
     ) -> None:
-        self._datastore = datastore
-        self._wiring = wiring
+        self._datastore = context.datastore
+        self._wiring = context.wiring
         self._cooldown = cooldown
         self._spool = spool
         self._runtime = runtime
-        self._clock = clock
+        self._clock = context.clock
         self._quarantine_service = quarantine
         self._is_datastore_intact = is_datastore_intact
-        self._failpoint = failpoint
+        self._failpoint = context.failpoint
 
     def replay_spool(self, delete: Callable[[bytes], None]) -> int:
         """Carry out every DEL that the plugin left while we were away (I3). The socket must be listening already.
@@ -107,15 +105,6 @@ class StartupReconciler:
         if first_error is not None:
             raise first_error
         return count
-
-    def listed_sandboxes(self) -> dict[str, Sandbox] | None:
-        """All sandboxes by ID, or None when the runtime does not say."""
-        if self._runtime is None:
-            return None
-        try:
-            return {sandbox.container_id: sandbox for sandbox in self._runtime.sandboxes()}
-        except RuntimeUnreachableError:
-            return None
 
     def reconcile_kernel(self, survey: KernelSurvey, listed: dict[str, Sandbox] | None) -> StartupOutcome:
         """Settle every veth, route and rule of ours against the datastore.

@@ -13,7 +13,8 @@ from datetime import timedelta
 from ipamd.model.errors import IpamError, log_text
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.ledger import LedgerEvent
-from ipamd.ports import Clock, Datastore, Runtime
+from ipamd.ports import Runtime
+from ipamd.service.context import ServiceContext
 from ipamd.service.request import Deadline, Steps
 from ipamd.service.sandbox.detach import DetachService
 
@@ -34,12 +35,12 @@ class GcOutcome:
 class GcService:
     """GC."""
 
-    def __init__(self, *, datastore: Datastore, runtime: Runtime | None, detach: DetachService, clock: Clock) -> None:
-        self._datastore = datastore
+    def __init__(self, context: ServiceContext, *, runtime: Runtime | None, detach: DetachService) -> None:
+        self._datastore = context.datastore
         self._runtime = runtime
         self._detach = detach
-        self._clock = clock
-        self._started_at, self._started = clock.now(), clock.monotonic()
+        self._clock = context.clock
+        self._started_at, self._started = context.clock.now(), context.clock.monotonic()
 
     def collect(self, valid: frozenset[AttachmentKey], *, network_name: str, deadline: Deadline, steps: Steps) -> GcOutcome:
         """Free the attachments of one network that are not valid any more.
