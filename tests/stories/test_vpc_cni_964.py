@@ -163,7 +163,7 @@ def test_enis_keep_their_groups_when_nobody_follows(node: FakeNode, monkeypatch:
 
 def test_the_next_eni_is_stale_when_the_identity_is_read_once(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """With an identity that is read at start and never again, even a new ENI gets the old groups."""
-
     monkeypatch.setattr(NodeInfo, "learn_identity", lambda self: IDENTITY)
     change_the_primary_groups(node)
-    assert groups_of(node)[grow(node)] == OLD
+    created = grow(node)
+    assert groups_of(node)[created] == OLD
