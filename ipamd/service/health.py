@@ -76,7 +76,7 @@ class Health:
     def __init__(self, clock: Clock, stages: tuple[str, ...]) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._started = clock.monotonic()
+        self._started_monotonic_s = clock.monotonic()
         self._phase = Phase.STARTING
         self._stages = {name: StageReport(name) for name in stages}
         self._conditions: dict[str, str] = {}
@@ -151,7 +151,7 @@ class Health:
 
     def uptime_s(self) -> float:
         """Seconds since start."""
-        return self._clock.monotonic() - self._started
+        return self._clock.monotonic() - self._started_monotonic_s
 
     def require_add_service(self) -> None:
         """Let an ADD through, or raise NotServingError with the phase and what is missing (I14)."""

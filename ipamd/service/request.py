@@ -23,7 +23,7 @@ class Deadline:
     """A monotonic point in time, and whether the caller is still there to hear the answer."""
 
     clock: Clock
-    at: float
+    monotonic_s: float
     is_cancelled: Callable[[], bool] = never_cancelled
 
     @classmethod
@@ -33,7 +33,7 @@ class Deadline:
 
     def remaining_s(self) -> float:
         """Seconds left, never negative."""
-        return max(self.at - self.clock.monotonic(), 0.0)
+        return max(self.monotonic_s - self.clock.monotonic(), 0.0)
 
     def check(self, doing: str) -> None:
         """Raise DeadlineError if time is up or the caller has left; `doing` names the step."""

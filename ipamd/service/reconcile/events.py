@@ -42,7 +42,7 @@ class EventStream:
         self._outcome = threading.Event()
         self._said = ""
         self._clock = clock
-        self._opened_at = 0.0
+        self._opened_monotonic_s = 0.0
 
     def run(self) -> None:
         """Thread body: subscribe again and again, until `stop`."""
@@ -61,7 +61,7 @@ class EventStream:
                 self._health.record_error("events", error)
                 self._say(f"the event stream is opened again after an error: {log_text(error)}")
             if self.missed_events.is_open:
-                if self._clock.monotonic() - self._opened_at >= RESUBSCRIBE_MAX_S:
+                if self._clock.monotonic() - self._opened_monotonic_s >= RESUBSCRIBE_MAX_S:
                     backoff.reset()
                 self.missed_events.on_close()
                 self._wake()  # what broke the stream may have changed the list
@@ -89,7 +89,7 @@ class EventStream:
             if self._stopped.is_set():
                 return
             if event.kind is EventKind.SUBSCRIBED:
-                self._opened_at = self._clock.monotonic()
+                self._opened_monotonic_s = self._clock.monotonic()
                 self.missed_events.on_open()
                 self._say("the event stream is open")
             else:

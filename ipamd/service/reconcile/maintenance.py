@@ -39,7 +39,7 @@ class Maintenance:
         self._replay = replay
         self._end = end
         self._stopped = threading.Event()
-        self._tombstones_at = context.clock.monotonic()
+        self._tombstones_deadline = context.clock.monotonic() + TOMBSTONE_INTERVAL_S
 
     def run(self) -> None:
         """Thread body: one round per interval, until `stop`."""
@@ -63,8 +63,8 @@ class Maintenance:
             return
         if self._spool.pending_count():
             self._replay()
-        if self._clock.monotonic() - self._tombstones_at >= TOMBSTONE_INTERVAL_S:
-            self._tombstones_at = self._clock.monotonic()
+        if self._clock.monotonic() >= self._tombstones_deadline:
+            self._tombstones_deadline = self._clock.monotonic() + TOMBSTONE_INTERVAL_S
             with self._datastore.transaction() as uow:
                 count = uow.drop_tombstones(before=self._clock.now() - TOMBSTONE_AGE)
             if count:

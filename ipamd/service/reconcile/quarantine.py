@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Absence:
-    last_counted: float
+    last_counted_monotonic_s: float
     list_count: int
 
 
@@ -142,8 +142,8 @@ class QuarantineService:
         """Two lists without it, and the hour that a leaked namespace has: its veth is there, so its namespace is (design 4)."""
         now = self._clock.monotonic()
         absence = self._absences.setdefault(row.address, _Absence(now, 1))
-        if now - absence.last_counted >= self._list_interval_s:
-            absence.last_counted, absence.list_count = now, absence.list_count + 1
+        if now - absence.last_counted_monotonic_s >= self._list_interval_s:
+            absence.last_counted_monotonic_s, absence.list_count = now, absence.list_count + 1
         return absence.list_count >= REAP_MIN_ABSENT_LISTS and self._clock.now() - row.since >= REAP_LEAKED_NETNS_AGE
 
     def _resolve(self, row: Address, reason: str) -> None:

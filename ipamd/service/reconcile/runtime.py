@@ -68,8 +68,8 @@ class RuntimeView:
 class _Absence:
     """Points of the monotonic clock: a wall clock that NTP sets at boot must not make an absence of seconds one of hours."""
 
-    began: float
-    last_counted: float
+    began_monotonic_s: float
+    last_counted_monotonic_s: float
     list_count: int
 
 
@@ -91,7 +91,7 @@ class RuntimeReconciler:
         self._stopped = threading.Event()
         self._absences: dict[AttachmentKey, _Absence] = {}
         self._seen: frozenset[str] | None = None
-        self._listed_at: float | None = None
+        self._listed_monotonic_s: float | None = None
         self._detail = "not listed yet"
         self._reachable = False
         self._stream = EventStream(runtime=runtime, health=context.health, clock=context.clock, wake=self._wake.set)
@@ -99,7 +99,7 @@ class RuntimeReconciler:
 
     def view(self) -> RuntimeView:
         """What is known of the runtime now."""
-        age = self._clock.monotonic() - self._listed_at if self._listed_at is not None else -1.0
+        age = self._clock.monotonic() - self._listed_monotonic_s if self._listed_monotonic_s is not None else -1.0
         count = len(self._seen) if self._seen is not None else 0
         heard = self._stream.missed_events
         return RuntimeView(self._reachable, heard.is_open, count, age, self._detail, heard.missed_count)
@@ -156,10 +156,10 @@ class RuntimeReconciler:
             self._health.set_condition("cri", f"CRI: {log_text(error)}; nothing is reaped")
             return None
         listed: dict[str, Sandbox] = {sandbox.container_id: sandbox for sandbox in sandboxes}
-        if not self._reachable and self._listed_at is not None:
+        if not self._reachable and self._listed_monotonic_s is not None:
             self._stream.runtime_is_back()
         self._reachable = True
-        self._seen, self._listed_at = frozenset(listed), self._clock.monotonic()
+        self._seen, self._listed_monotonic_s = frozenset(listed), self._clock.monotonic()
         self._stream.missed_events.on_list(self._seen, stream=stream)
         missing_count = self._missing_count(attachments, listed)
         if missing_count > 1:
@@ -202,8 +202,8 @@ class RuntimeReconciler:
             absence = self._absences.get(attachment.key)
             if absence is None:
                 self._absences[attachment.key] = _Absence(monotonic, monotonic, 1)
-            elif monotonic - absence.last_counted >= LIST_INTERVAL_S:
-                absence.last_counted, absence.list_count = monotonic, absence.list_count + 1
+            elif monotonic - absence.last_counted_monotonic_s >= LIST_INTERVAL_S:
+                absence.last_counted_monotonic_s, absence.list_count = monotonic, absence.list_count + 1
         return [a for a in absent if self._absences[a.key].list_count >= REAP_MIN_ABSENT_LISTS]
 
     def _decide(self, attachment: Attachment, listed: Collection[str] | None, survey: KernelSurvey | None) -> bool:
@@ -236,7 +236,7 @@ class RuntimeReconciler:
     def evidence(self, attachment: Attachment, listed: Collection[str] | None, survey: KernelSurvey | None) -> Evidence:
         """Collect what every witness says of one attachment."""
         absence = self._absences.get(attachment.key)
-        absent_s = self._clock.monotonic() - absence.began if absence else 0.0
+        absent_s = self._clock.monotonic() - absence.began_monotonic_s if absence else 0.0
         host_veth = _veth_presence(attachment, survey)
         if listed is None:
             runtime = Presence.UNKNOWN

@@ -40,7 +40,7 @@ class GcService:
         self._runtime = runtime
         self._detach = detach
         self._clock = context.clock
-        self._started_at, self._started = context.clock.now(), context.clock.monotonic()
+        self._started_at, self._started_monotonic_s = context.clock.now(), context.clock.monotonic()
 
     def collect(self, valid: frozenset[AttachmentKey], *, network_name: str, deadline: Deadline, steps: Steps) -> GcOutcome:
         """Free the attachments of one network that are not valid any more.
@@ -53,7 +53,9 @@ class GcService:
         """
         now = self._clock.now()
         # A wall clock that was set forward since we started must not make an attachment older than it is.
-        stepped = max(now - self._started_at - timedelta(seconds=self._clock.monotonic() - self._started), timedelta(0))
+        stepped = max(
+            now - self._started_at - timedelta(seconds=self._clock.monotonic() - self._started_monotonic_s), timedelta(0)
+        )
         candidates = [
             attachment
             for attachment in self._datastore.attachments()
