@@ -23,7 +23,7 @@ from ipamd.metrics import Metrics
 from ipamd.node_info import NodeInfo
 from ipamd.ports import Datastore, Ec2, HostNetwork, Metadata, Runtime, Spool, Wiring
 from ipamd.rpc.cni import CniServicer, Services
-from ipamd.rpc.introspection import CloudView, IntrospectionServicer, Sources
+from ipamd.rpc.introspection import IntrospectionServicer
 from ipamd.rpc.server import RpcServer
 from ipamd.runtime.cri import CriRuntime
 from ipamd.service.cooldown import Cooldown
@@ -39,6 +39,7 @@ from ipamd.service.reconcile.runtime import LIST_INTERVAL_S, RuntimeReconciler
 from ipamd.service.reconcile.startup import StartupReconciler
 from ipamd.service.report.audit import AuditService
 from ipamd.service.report.explain import ExplainService
+from ipamd.service.report.sources import CloudView, Sources
 from ipamd.service.sandbox.attach import AttachPolicy, AttachService
 from ipamd.service.sandbox.check import CheckService
 from ipamd.service.sandbox.detach import DetachService
@@ -231,11 +232,11 @@ def build(settings: Settings, *, has_run_before: bool = False) -> App:
         health=health,
         datastore=datastore,
         spool=spool,
-        cooldown=cooldown,
+        dying_count=cooldown.dying_count,
         locks=locks,
         demand=demand,
         pool=pool,
-        runtime_reconciler=lambda: runtime_reconciler.view() if runtime_reconciler is not None else None,
+        runtime_view=lambda: runtime_reconciler.view() if runtime_reconciler is not None else None,
         runtime=lambda: node_info.runtime,
         cloud=cloud_view,
         audit=AuditService(
@@ -244,7 +245,7 @@ def build(settings: Settings, *, has_run_before: bool = False) -> App:
         explain=ExplainService(
             datastore=datastore,
             wiring=wiring,
-            runtime_reconciler=runtime_reconciler,
+            evidence=runtime_reconciler.present_evidence if runtime_reconciler is not None else None,
             locks=locks,
             clock=clock,
         ),
