@@ -7,9 +7,7 @@ import threading
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.errors import CloudError
 from ipamd.model.sandbox import RuntimeInfo
-
-CLOUD_NOT_ASKED = "not asked yet"
-"""What is known of EC2 before its first answer."""
+from ipamd.model.words import CLOUD_NOT_ASKED
 
 
 class NodeInfo:
