@@ -11,7 +11,8 @@ from typing import Protocol
 import grpc
 
 from ipamd.model.cniresult import convert_result
-from ipamd.model.errors import IncompatibleVersionError, InvalidConfigError, InvalidRequestError, IpamError, log_text
+from ipamd.model.cniversion import require_verb
+from ipamd.model.errors import InvalidConfigError, InvalidRequestError, IpamError, log_text
 from ipamd.pb import cni_pb2, cni_pb2_grpc
 from ipamd.ports import Clock
 from ipamd.rpc import codec
@@ -125,14 +126,14 @@ class CniServicer(cni_pb2_grpc.CniServicer):
 
     def _check(self, request: cni_pb2.ExecRequest, deadline: Deadline, steps: Steps) -> bytes:
         wanted = codec.decode_attach(request)
-        if wanted.cni_version == "0.3.1":
-            raise IncompatibleVersionError("CHECK came with cniVersion 0.4.0", details="the request says 0.3.1")
+        require_verb("CHECK", wanted.cni_version)
         with steps.step("check"):
             self._services.check.check_sandbox(wanted, deadline=deadline)
         return b""
 
     def _gc(self, request: cni_pb2.ExecRequest, deadline: Deadline, steps: Steps) -> bytes:
-        conf = self._since_1_1(request)
+        conf = codec.decode_conf(request.config)
+        require_verb("GC", conf.cni_version)
         if conf.valid_attachments is None:
             raise InvalidConfigError(f"GC without {codec.VALID_ATTACHMENTS}", details="an absent list is not an empty one")
         outcome = self._services.gc.collect(conf.valid_attachments, network_name=conf.name, deadline=deadline, steps=steps)
@@ -140,17 +141,9 @@ class CniServicer(cni_pb2_grpc.CniServicer):
         return b""
 
     def _status(self, request: cni_pb2.ExecRequest, _deadline: Deadline, _steps: Steps) -> bytes:
-        self._since_1_1(request)
+        require_verb("STATUS", codec.decode_conf(request.config).cni_version)
         self._health.require_status()
         return b""
-
-    def _since_1_1(self, request: cni_pb2.ExecRequest) -> codec.NetworkConf:
-        conf = codec.decode_conf(request.config)
-        if conf.cni_version != codec.STATUS_SINCE:
-            raise IncompatibleVersionError(
-                f"{request.verb} came with cniVersion {codec.STATUS_SINCE}", details=f"the request says {conf.cni_version}"
-            )
-        return conf
 
     def _log_error(self, request: cni_pb2.ExecRequest, error: BaseException) -> None:
         self._health.record_error(f"{request.verb} {request.container_id[:13]}", error)

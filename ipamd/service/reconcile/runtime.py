@@ -18,7 +18,7 @@ from ipamd.model.evidence import REAP_MIN_ABSENT_LISTS, REAP_MIN_AGE, Evidence, 
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.kernel import KernelSurvey
 from ipamd.model.ledger import LedgerEvent
-from ipamd.model.sandbox import Sandbox
+from ipamd.model.sandbox import RuntimeView, Sandbox
 from ipamd.model.words import counted
 from ipamd.ports import Runtime
 from ipamd.service.context import ServiceContext
@@ -49,19 +49,6 @@ REAP_DEADLINE_S = 10.0
 FAILPOINTS = ("reap.judged", "reap.done")
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class RuntimeView:
-    """What the runtime reconciler knows of the runtime, for ipamctl and metrics. `list_age_s` is negative before the first
-    list."""
-
-    reachable: bool
-    events: bool
-    sandbox_count: int
-    list_age_s: float
-    detail: str
-    missed_events_count: int
 
 
 @dataclass(slots=True)
