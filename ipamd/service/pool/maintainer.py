@@ -1,7 +1,7 @@
-"""The pool loop: look, plan, do one thing, look again (design 7).
+"""Keep the pool at its target: look, plan, do one action, look again.
 
-Decisions are `model.plan`; doing is `growth`. Woken by events (an ADD, a DEL, a cooled address, a restart), never by a clock, so
-that an idle node makes no EC2 call (I13). No lock is held while EC2 is asked (I10).
+`ipamd/model/plan.py` decides, the provisioner does. Events wake it (an ADD, a DEL, a cooled address, a restart), never a clock, so an
+idle node makes no EC2 call (I13). No lock is held while EC2 is asked (I10).
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from ipamd.service.pool.provisioner import EniProvisioner
 from ipamd.service.pool.security_groups import SecurityGroups
 
 SUBNET_PAUSE_S = 120.0
-"""After a subnet had no free address. Source: upstream_reference 2.12, insufficient-CIDR cooldown."""
+"""After a subnet had no free address. Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, insufficientCidrErrorCooldown."""
 
 LIMIT_PAUSE_S = 600.0
-"""After EC2 said that the instance or ENI is full, or denied a call: neither heals by itself soon. Ours."""
+"""After EC2 said that the instance or ENI is full, or denied a call: neither changes by itself soon. Ours."""
 
 ERROR_PAUSE_FIRST_S = 1.0
 ERROR_PAUSE_MAX_S = 60.0
-"""Doubling pause after any other EC2 error. Ours; the cap is the incumbent's (upstream_reference 2.12)."""
+"""Doubling pause after any other EC2 error. Ours; amazon-vpc-cni-k8s pauses a minute at most too (pkg/ipamd/ipamd.go)."""
 
 COALESCE_S = 0.02
-"""Rest after a trigger while no ADD waits. Ours, measured: planning beside every ADD of a burst cost a fifth of the daemon's
-CPU."""
+"""Pause after a trigger while no ADD waits, so that one plan serves several. Ours, measured: planning beside every ADD of a burst
+cost a fifth of the daemon's CPU."""
 
 MAX_ACTIONS_PER_WAKE = 32
 """Bound on one wake-up: twice the 15 ENIs of the largest common types, each filled once. Ours."""
@@ -90,7 +90,7 @@ class PoolMaintainer:
         return self._limits
 
     def set_limits(self, limits: InstanceLimits, *, settings: PoolSettings) -> None:
-        """The instance type became known: the pool may grow from now on."""
+        """Set the limits of the instance type: the pool may grow from now on."""
         with self._lock:
             self._limits, self._settings = limits, settings
         self._demand.trigger()
@@ -102,7 +102,7 @@ class PoolMaintainer:
                 self.run_once()
             except Exception as error:  # noqa: BLE001  # top of a loop: it must outlive any one failure
                 self._health.record_error("pool", error)
-                log.warning("the pool loop goes on after an error: %s", log_text(error))
+                log.warning("the pool maintainer continues after an error: %s", log_text(error))
                 self._block_after(error)
                 generation = self._demand.waiting()[1]
                 self._publish(PoolStatus(generation, log_text(error), self._blocked_reason, self._blocked_deadline))
@@ -154,7 +154,7 @@ class PoolMaintainer:
                 self._health.clear_condition("ec2")
             except IpamError as error:
                 self._note_failure(error)
-        log.warning("the pool loop stopped after %d actions in one wake-up and goes on at the next", MAX_ACTIONS_PER_WAKE)
+        log.warning("the pool maintainer did %d actions in one wake-up and continues at the next", MAX_ACTIONS_PER_WAKE)
         self._demand.trigger()
         return None
 
@@ -225,7 +225,7 @@ class PoolMaintainer:
         if not isinstance(error, ThrottledError):
             log.warning("pool: %s", log_text(error))
         if isinstance(error, SubnetExhaustedError) and self._settings.prefix_delegation and self._has_prefixes():
-            # No free /28 need not mean no free address: single addresses are tried before the pool gives up (design 7).
+            # A subnet without a free /28 may have free addresses: try single ones before the pool gives up.
             self._prefixes_blocked_deadline = self._clock.monotonic() + SUBNET_PAUSE_S
             return
         self._block_after(error)

@@ -1,8 +1,7 @@
-"""Take a sandbox's address back: quick, idempotent, and final (I3, I4).
+"""Take a sandbox's address back: quick, idempotent and final (I3, I4).
 
-Order of effects: host route and rules go and the link is marked dying, then one transaction moves the address to cooling and
-leaves a tombstone, then the reply; the link itself is deleted by `cooling`, and the address is not assignable before it is gone.
-No EC2 call (I12).
+Order of effects: remove host route and rules and mark the link as dying, then one transaction that moves the address to cooling and
+leaves a tombstone, then the reply. `cooldown` deletes the link; the address is not assignable before it is gone. No EC2 call (I12).
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ FAILPOINTS = ("detach.retired", "detach.committed", "detach.tombstoned")
 
 
 class DetachService:
-    """DEL, and everything that acts as one: GC, spool replay, reap."""
+    """DEL, and what acts as one: GC, spool replay, reap."""
 
     def __init__(self, context: ServiceContext, *, cooldown: Cooldown, veth_prefix: str) -> None:
         self._datastore = context.datastore
@@ -56,7 +55,7 @@ class DetachService:
             return True
 
     def _forget(self, key: AttachmentKey) -> Attachment | None:
-        """DEL of a key without a row: remember it, and remove what a crash may have left in the kernel.
+        """DEL of a key without a row: leave a tombstone, and remove what a crash may have left in the kernel.
 
         Returns: None; or the row, if the sandbox was adopted while we looked (an adoption takes no sandbox lock).
         """
