@@ -1,8 +1,9 @@
 """Settings: frozen dataclasses, one per topic, each field with its environment variable and a sentence.
 
-Names and meanings are those of amazon-vpc-cni-k8s where it has the setting (its README.md, "CNI Configuration Variables"), so that a
-DaemonSet's environment carries over. One difference on purpose: amazon-vpc-cni-k8s logs an invalid value and uses the default. Here all
-problems are reported at once and the daemon does not start (exit 2): silently ignored settings are discovered in production.
+Names and meanings are those of amazon-vpc-cni-k8s where it has the setting (its README.md, "CNI Configuration Variables"), so
+that a DaemonSet's environment carries over. One difference on purpose: amazon-vpc-cni-k8s logs an invalid value and uses the
+default. Here all problems are reported at once and the daemon does not start (exit 2): silently ignored settings are discovered
+in production.
 """
 
 from __future__ import annotations
