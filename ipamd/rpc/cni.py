@@ -81,13 +81,13 @@ class CniServicer(cni_pb2_grpc.CniServicer):
         return reply
 
     def execute(self, request: cni_pb2.ExecRequest, deadline: Deadline) -> cni_pb2.ExecReply:
-        """The same without gRPC around it: spool replay comes this way too."""
+        """Carry out one CNI invocation, independent of gRPC; any exception becomes an error in the reply."""
         started, steps = self._clock.monotonic(), Steps(self._clock)
         try:
             protocol = codec.negotiate(request)
             verb = self._verbs.get(request.verb)
             if verb is None:
-                raise InvalidRequestError(f"CNI_COMMAND {request.verb[:20]!r} is not known")
+                raise InvalidRequestError(f"unknown CNI_COMMAND {request.verb[:20]!r}")
             reply = cni_pb2.ExecReply(protocol=protocol, result=verb(request, deadline, steps))
         except Exception as error:  # noqa: BLE001  # top of an RPC: everything becomes a CNI error
             reply = cni_pb2.ExecReply(
