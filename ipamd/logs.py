@@ -1,4 +1,4 @@
-"""One JSON line per event on standard error: what the container runtime collects, and what `jq` reads."""
+"""One JSON line per event on standard error, where the container runtime collects it and `jq` can read it."""
 
 from __future__ import annotations
 
