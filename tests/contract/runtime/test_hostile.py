@@ -49,9 +49,12 @@ def test_a_list_beyond_our_limit_is_refused_whole(server: FakeCri, cri: CriRunti
 def test_a_list_that_is_cut_off_is_an_error(tmp_path: Path, ends_with_success: bool) -> None:
     """The connection dies inside the message, or the call ends with success before the message is whole."""
     server = CutOffCri(str(tmp_path / "cri.sock"), ends_with_success=ends_with_success)
-    with closing(server), closing(CriRuntime(socket=str(tmp_path / "cri.sock"), call_timeout_s=2.0)) as cri:
-        with pytest.raises(RuntimeUnreachableError, match="did not answer ListPodSandbox"):
-            cri.sandboxes()
+    with (
+        closing(server),
+        closing(CriRuntime(socket=str(tmp_path / "cri.sock"), call_timeout_s=2.0)) as cri,
+        pytest.raises(RuntimeUnreachableError, match="did not answer ListPodSandbox"),
+    ):
+        cri.sandboxes()
 
 
 @pytest.mark.parametrize("answer", [b"\x0a\xff", list_bytes(count=3, padding_bytes=0)[:-2], b"\x0a\x04\x0a\x02\xff\xfe"])
