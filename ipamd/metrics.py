@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 from ipamd.model.errors import SettingsError
 from ipamd.model.plan import eni_limit
 from ipamd.ports import Ec2
-from ipamd.rpc.introspection import Sources
+from ipamd.service.report.sources import Sources
 
 VERBS = ("ADD", "DEL", "CHECK", "GC", "STATUS")
 STEPS = ("decode", "lock", "netns", "reserve", "wire", "commit", "retire", "leftover", "check")
@@ -104,7 +104,7 @@ class _StateCollector(Collector):
             "awscni_assigned_ip_addresses": (counts.assigned, "Addresses that sandboxes have"),
             "ipamd_ready": (int(sources.health.is_ready), "1 when ADD is served and the conflist is in place"),
             "ipamd_spooled_deletes": (sources.spool.pending_count(), "DELs waiting in the spool"),
-            "ipamd_dying_links": (sources.cooldown.dying_count(), "Host veths marked and not yet deleted"),
+            "ipamd_dying_links": (sources.dying_count(), "Host veths marked and not yet deleted"),
         }
         for name, (value, text) in gauges.items():
             yield GaugeMetricFamily(name, text, value=value)
@@ -117,15 +117,13 @@ class _StateCollector(Collector):
         for state in ("free", "reserved", "assigned", "cooling", "quarantined"):
             states.add_metric((state,), getattr(counts, state))
         yield states
-        runtime_reconciler = sources.runtime_reconciler()
-        if runtime_reconciler is not None:
-            yield GaugeMetricFamily(
-                "ipamd_cri_reachable", "1 when the last list was complete", value=int(runtime_reconciler.reachable)
-            )
+        runtime = sources.runtime_view()
+        if runtime is not None:
+            yield GaugeMetricFamily("ipamd_cri_reachable", "1 when the last list was complete", value=int(runtime.reachable))
             yield CounterMetricFamily(
                 "ipamd_cri_missed_events",
                 "Changes that a list found and no event announced",
-                value=runtime_reconciler.missed_events_count,
+                value=runtime.missed_events_count,
             )
         yield from self._theirs()
 

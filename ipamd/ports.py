@@ -18,9 +18,11 @@ from ipamd.model.attachment import Attachment, NetnsIdentity, Wired, WiringSpec
 from ipamd.model.cloud import DescribedEni, EniRequest, InstanceIdentity
 from ipamd.model.eni import Eni, InstanceLimits
 from ipamd.model.ids import AttachmentKey, EniId, InstanceId, MacAddress, SubnetId
-from ipamd.model.ledger import Intent, LedgerEntry, LedgerEvent
+from ipamd.model.intent import Intent
+from ipamd.model.kernel import KernelSurvey
+from ipamd.model.ledger import LedgerEntry, LedgerEvent
 from ipamd.model.plan import PoolCounts
-from ipamd.model.sandbox import KernelSurvey, RuntimeInfo, Sandbox, SandboxEvent
+from ipamd.model.sandbox import RuntimeInfo, Sandbox, SandboxEvent
 
 Failpoint = Callable[[str], None]
 """Called with a name between two effects; tests kill or pause the process there (`ipamd.failpoints`)."""
@@ -343,6 +345,10 @@ class Ec2(Protocol):
 
     def set_delete_on_termination(self, eni_id: EniId, *, attachment_id: str) -> None:
         """Have EC2 delete the ENI together with the instance."""
+        ...
+
+    def set_security_groups(self, eni_id: EniId, *, security_group_ids: tuple[str, ...]) -> None:
+        """Replace the ENI's security groups, at least one. CloudNotFoundError if the ENI does not exist."""
         ...
 
     def detach_eni(self, attachment_id: str) -> None:

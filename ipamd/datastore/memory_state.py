@@ -23,7 +23,7 @@ from ipamd.model.attachment import Attachment
 from ipamd.model.eni import Eni
 from ipamd.model.errors import InvariantError, PoolEmptyError
 from ipamd.model.ids import AttachmentKey, EniId
-from ipamd.model.ledger import Intent
+from ipamd.model.intent import Intent
 from ipamd.model.plan import PoolCounts
 
 K = TypeVar("K")

@@ -19,7 +19,8 @@ from ipamd.model.address import Address, AddressState
 from ipamd.model.attachment import Attachment, NetnsIdentity, Origin
 from ipamd.model.eni import Eni, EniState
 from ipamd.model.ids import AttachmentKey, ContainerId, EniId, IfName, MacAddress, SubnetId
-from ipamd.model.ledger import Intent, IntentKind, LedgerEntry, LedgerEvent
+from ipamd.model.intent import Intent, IntentKind
+from ipamd.model.ledger import LedgerEntry, LedgerEvent
 
 Params = dict[str, str | int | float | bytes | None]
 """The values of one row by column."""

@@ -13,7 +13,7 @@ from ipamd.model.address import Address
 from ipamd.model.attachment import Attachment
 from ipamd.model.eni import Eni
 from ipamd.model.ids import AttachmentKey, EniId
-from ipamd.model.ledger import Intent
+from ipamd.model.intent import Intent
 
 
 @dataclass(frozen=True, slots=True)

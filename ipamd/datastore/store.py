@@ -24,7 +24,8 @@ from ipamd.model.attachment import Attachment
 from ipamd.model.eni import Eni
 from ipamd.model.errors import DatastoreError
 from ipamd.model.ids import AttachmentKey, EniId
-from ipamd.model.ledger import Intent, LedgerEntry
+from ipamd.model.intent import Intent
+from ipamd.model.ledger import LedgerEntry
 from ipamd.model.plan import PoolCounts
 from ipamd.ports import Clock, Datastore, Failpoint, no_failpoint
 

@@ -36,7 +36,8 @@ from ipamd.model.attachment import Attachment
 from ipamd.model.eni import PREFIX_LENGTH, Eni
 from ipamd.model.errors import DatastoreError, IllegalTransitionError, InvariantError, UnknownAttachmentError
 from ipamd.model.ids import AttachmentKey, EniId
-from ipamd.model.ledger import Intent, LedgerEvent
+from ipamd.model.intent import Intent
+from ipamd.model.ledger import LedgerEvent
 from ipamd.ports import Clock, UnitOfWork
 
 P = ParamSpec("P")

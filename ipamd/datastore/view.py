@@ -12,7 +12,7 @@ from ipamd.model.attachment import Attachment
 from ipamd.model.eni import Eni
 from ipamd.model.errors import InvariantError
 from ipamd.model.ids import AttachmentKey, EniId
-from ipamd.model.ledger import Intent
+from ipamd.model.intent import Intent
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from ipaddress import IPv4Address
 from ipamd.kernel import layout, messages, records, uapi
 from ipamd.kernel.netlink import NetlinkSocket
 from ipamd.model.attachment import decode_alias
-from ipamd.model.sandbox import HostVeth, KernelSurvey
+from ipamd.model.kernel import HostVeth, KernelSurvey
 
 
 def survey(sock: NetlinkSocket, *, veth_prefix: str) -> KernelSurvey:

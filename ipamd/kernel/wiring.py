@@ -24,7 +24,7 @@ from ipamd.kernel.netns import HostNetns, opened_netns
 from ipamd.model.attachment import NetnsIdentity, Wired, WiringSpec, decode_alias, sandbox_mac
 from ipamd.model.errors import NetnsError, WiringError
 from ipamd.model.ids import AttachmentKey, MacAddress
-from ipamd.model.sandbox import KernelSurvey
+from ipamd.model.kernel import KernelSurvey
 
 Failpoint = Callable[[str], bool]
 """Called with every step's name before it is sent; True has the kernel refuse that step. For crash and rollback tests."""

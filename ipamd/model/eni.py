@@ -58,20 +58,6 @@ class Eni:
 
 
 @dataclass(frozen=True, slots=True)
-class EniAddresses:
-    """What EC2 says is on one ENI: secondary addresses (never the primary one, I6) and delegated /28 prefixes."""
-
-    eni: Eni
-    secondary_addresses: frozenset[IPv4Address] = frozenset()
-    prefixes: frozenset[IPv4Network] = frozenset()
-
-    @property
-    def used_slot_count(self) -> int:
-        """Slots that EC2 counts as taken, the primary address not included."""
-        return len(self.secondary_addresses) + len(self.prefixes)
-
-
-@dataclass(frozen=True, slots=True)
 class InstanceLimits:
     """What an instance type can carry. `source` says who told: ec2, table or default."""
 

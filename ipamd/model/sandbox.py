@@ -1,13 +1,11 @@
-"""What the container runtime and the kernel say about sandboxes, as values."""
+"""What the container runtime says about sandboxes, as values."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from ipaddress import IPv4Address
 
-from ipamd.model.attachment import NetnsIdentity
-from ipamd.model.ids import AttachmentKey, ContainerId
+from ipamd.model.ids import ContainerId
 
 
 class SandboxState(StrEnum):
@@ -37,6 +35,18 @@ class RuntimeInfo:
     socket: str
 
 
+@dataclass(frozen=True, slots=True)
+class RuntimeView:
+    """What the daemon knows of the runtime, for `ipamctl` and metrics. `list_age_s` is negative before the first list."""
+
+    reachable: bool
+    events: bool
+    sandbox_count: int
+    list_age_s: float
+    detail: str
+    missed_events_count: int
+
+
 class EventKind(StrEnum):
     """What an event says. SUBSCRIBED is our own: the stream is open, and a list that begins now is not too early."""
 
@@ -55,38 +65,3 @@ class SandboxEvent:
     container_id: str
     sandbox_id: str
     kind: EventKind
-
-
-@dataclass(frozen=True, slots=True)
-class HostVeth:
-    """One host veth of ours: named with our prefix or carrying our alias. `key`/`address` come from the alias, or are None."""
-
-    name: str
-    ifindex: int
-    alias: str
-    is_dying: bool
-    is_up: bool
-    key: AttachmentKey | None = None
-    address: IPv4Address | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class KernelSurvey:
-    """One uninterrupted look at the host namespace.
-
-    `routes`: address/32 in the main table -> name of the device. `to_rules`: addresses with a rule 512 to main.
-    `from_rules`: address -> tables of its rules 1536.
-    """
-
-    veths: tuple[HostVeth, ...]
-    routes: dict[IPv4Address, str]
-    to_rules: frozenset[IPv4Address]
-    from_rules: dict[IPv4Address, tuple[int, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class NetnsEvidence:
-    """What stands at a recorded netns path now: None means that nothing does."""
-
-    path: str
-    identity: NetnsIdentity | None

@@ -11,17 +11,17 @@ from typing import Protocol
 import grpc
 
 from ipamd.model.cniresult import convert_result
-from ipamd.model.errors import IncompatibleVersionError, InvalidConfigError, InvalidRequestError, IpamError
+from ipamd.model.cniversion import require_verb
+from ipamd.model.errors import InvalidConfigError, InvalidRequestError, IpamError, log_text
 from ipamd.pb import cni_pb2, cni_pb2_grpc
 from ipamd.ports import Clock
 from ipamd.rpc import codec
-from ipamd.service.health import Health, log_text
-from ipamd.service.request import Deadline
+from ipamd.service.health import Health
+from ipamd.service.request import Deadline, Steps
 from ipamd.service.sandbox.attach import AttachService
 from ipamd.service.sandbox.check import CheckService
 from ipamd.service.sandbox.detach import DetachService
 from ipamd.service.sandbox.gc import GcService
-from ipamd.service.steps import Steps
 
 DEFAULT_DEADLINE_S = 60.0
 """For a caller that sets none. Ours: the plugin's own ADD deadline."""
@@ -30,7 +30,7 @@ log = logging.getLogger("ipamd.rpc")
 
 
 @dataclass(frozen=True, slots=True)
-class Services:
+class SandboxServices:
     """The use cases behind the verbs."""
 
     attach: AttachService
@@ -54,7 +54,7 @@ class RequestObserver(Protocol):
 class CniServicer(cni_pb2_grpc.CniServicer):
     """Serves `vpc_ipamd.v1.Cni`."""
 
-    def __init__(self, *, services: Services, health: Health, clock: Clock, observer: RequestObserver) -> None:
+    def __init__(self, *, services: SandboxServices, health: Health, clock: Clock, observer: RequestObserver) -> None:
         self._services = services
         self._health = health
         self._clock = clock
@@ -126,14 +126,14 @@ class CniServicer(cni_pb2_grpc.CniServicer):
 
     def _check(self, request: cni_pb2.ExecRequest, deadline: Deadline, steps: Steps) -> bytes:
         wanted = codec.decode_attach(request)
-        if wanted.cni_version == "0.3.1":
-            raise IncompatibleVersionError("CHECK came with cniVersion 0.4.0", details="the request says 0.3.1")
+        require_verb("CHECK", wanted.cni_version)
         with steps.step("check"):
             self._services.check.check_sandbox(wanted, deadline=deadline)
         return b""
 
     def _gc(self, request: cni_pb2.ExecRequest, deadline: Deadline, steps: Steps) -> bytes:
-        conf = self._since_1_1(request)
+        conf = codec.decode_conf(request.config)
+        require_verb("GC", conf.cni_version)
         if conf.valid_attachments is None:
             raise InvalidConfigError(f"GC without {codec.VALID_ATTACHMENTS}", details="an absent list is not an empty one")
         outcome = self._services.gc.collect(conf.valid_attachments, network_name=conf.name, deadline=deadline, steps=steps)
@@ -141,17 +141,9 @@ class CniServicer(cni_pb2_grpc.CniServicer):
         return b""
 
     def _status(self, request: cni_pb2.ExecRequest, _deadline: Deadline, _steps: Steps) -> bytes:
-        self._since_1_1(request)
+        require_verb("STATUS", codec.decode_conf(request.config).cni_version)
         self._health.require_status()
         return b""
-
-    def _since_1_1(self, request: cni_pb2.ExecRequest) -> codec.NetworkConf:
-        conf = codec.decode_conf(request.config)
-        if conf.cni_version != codec.STATUS_SINCE:
-            raise IncompatibleVersionError(
-                f"{request.verb} came with cniVersion {codec.STATUS_SINCE}", details=f"the request says {conf.cni_version}"
-            )
-        return conf
 
     def _log_error(self, request: cni_pb2.ExecRequest, error: BaseException) -> None:
         self._health.record_error(f"{request.verb} {request.container_id[:13]}", error)

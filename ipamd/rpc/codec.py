@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from ipamd.model.cniresult import require_supported
+from ipamd.model.cniversion import require_supported
 from ipamd.model.errors import (
     IncompatibleVersionError,
     InvalidConfigError,
@@ -32,9 +32,6 @@ MAX_CONFIG_BYTES = 1024 * 1024
 
 MAX_NETNS_BYTES = 4096
 """Linux PATH_MAX."""
-
-STATUS_SINCE = "1.1.0"
-"""GC and STATUS came with this specification version."""
 
 VALID_ATTACHMENTS = "cni.dev/valid-attachments"
 

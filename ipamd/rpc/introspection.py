@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime
 from ipaddress import IPv4Network
 
@@ -15,51 +13,13 @@ from ipamd.model.eni import Eni
 from ipamd.model.errors import InvalidRequestError
 from ipamd.model.ledger import LedgerEntry
 from ipamd.model.plan import PoolCounts, eni_limit
-from ipamd.model.sandbox import RuntimeInfo
 from ipamd.pb import introspection_pb2 as pb
 from ipamd.pb import introspection_pb2_grpc
-from ipamd.ports import Datastore, Spool
-from ipamd.service.cooldown import Cooldown
-from ipamd.service.demand import Demand
-from ipamd.service.health import Health
-from ipamd.service.locks import KeyLocks
-from ipamd.service.pool.maintainer import PoolMaintainer
-from ipamd.service.reconcile.runtime import RuntimeView
-from ipamd.service.report.audit import AuditService
-from ipamd.service.report.explain import ExplainService
+from ipamd.service.report.sources import Sources
 
 HISTORY_LIMIT_DEFAULT = 100
 HISTORY_LIMIT_MAX = 10_000
 """Rows of one answer. Ours: 10 000 rows are about 1.5 MB, below gRPC's default message limit."""
-
-
-@dataclass(frozen=True, slots=True)
-class CloudView:
-    """What is known of the cloud, for people."""
-
-    reachable: bool
-    call_count: int
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """Where the answers come from. The callables return the latest view, or None while there is none."""
-
-    health: Health
-    datastore: Datastore
-    spool: Spool
-    cooldown: Cooldown
-    locks: KeyLocks
-    demand: Demand
-    pool: PoolMaintainer
-    runtime_reconciler: Callable[[], RuntimeView | None]
-    runtime: Callable[[], RuntimeInfo | None]
-    cloud: Callable[[], CloudView]
-    audit: AuditService
-    explain: ExplainService
-    instance_id: Callable[[], str]
-    version: str
 
 
 class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
@@ -83,7 +43,7 @@ class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
             runtime=self._runtime(),
             lacks=health.conditions(),
             spooled_count=sources.spool.pending_count(),
-            dying_count=sources.cooldown.dying_count(),
+            dying_count=sources.dying_count(),
             busy=[
                 pb.Busy(
                     container_id=held.key.container_id,
@@ -194,7 +154,7 @@ class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
         )
 
     def _runtime(self) -> pb.Runtime:
-        view, info = self._sources.runtime_reconciler(), self._sources.runtime()
+        view, info = self._sources.runtime_view(), self._sources.runtime()
         reply = pb.Runtime(list_age_s=-1.0, detail="CRI is off: nothing is reaped" if view is None else view.detail)
         if info is not None:
             reply.MergeFrom(pb.Runtime(socket=info.socket, name=info.name, version=info.version))

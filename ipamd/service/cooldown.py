@@ -15,10 +15,8 @@ from datetime import datetime, timedelta
 from ipaddress import IPv4Address
 
 from ipamd.model.address import AddressEvent, AddressState
-from ipamd.model.errors import DatastoreError, IpamError
-from ipamd.ports import Clock, Datastore, Failpoint, Wiring, no_failpoint
-from ipamd.service.demand import Demand
-from ipamd.service.health import Health, log_text
+from ipamd.model.errors import DatastoreError, IpamError, log_text
+from ipamd.service.context import ServiceContext
 
 SWEEP_REST_S = 0.05
 """Rest before a sweep, so that DELs that come together cost one. Ours, measured: it spares other requests the kernel's lock."""
@@ -34,27 +32,17 @@ log = logging.getLogger(__name__)
 class Cooldown:
     """Owns the dying links and the cooling addresses of this process."""
 
-    def __init__(
-        self,
-        *,
-        datastore: Datastore,
-        wiring: Wiring,
-        demand: Demand,
-        health: Health,
-        clock: Clock,
-        period_s: float,
-        failpoint: Failpoint = no_failpoint,
-    ) -> None:
-        self._datastore = datastore
-        self._wiring = wiring
-        self._demand = demand
-        self._health = health
-        self._clock = clock
+    def __init__(self, context: ServiceContext, *, period_s: float) -> None:
+        self._datastore = context.datastore
+        self._wiring = context.wiring
+        self._demand = context.demand
+        self._health = context.health
+        self._clock = context.clock
         self._period_s = period_s
-        self._failpoint = failpoint
+        self._failpoint = context.failpoint
         self._changed = threading.Condition()
         self._dying: dict[str, IPv4Address | None] = {}
-        self._due: dict[IPv4Address, float] = {}
+        self._deadlines: dict[IPv4Address, float] = {}
         self._unmarked: set[str] = set()
         self._aborts: dict[IPv4Address, str] = {}
         self._stopping = False
@@ -66,7 +54,7 @@ class Cooldown:
     def start(self, address: IPv4Address, *, dying_veth: str | None) -> None:
         """An address began to cool; its link, if any, waits to be deleted."""
         with self._changed:
-            self._due[address] = self._clock.monotonic() + self._period_s
+            self._deadlines[address] = self._clock.monotonic() + self._period_s
             if dying_veth is not None:
                 self._dying[dying_veth] = address
             self._changed.notify()
@@ -97,9 +85,9 @@ class Cooldown:
         monotonic = self._clock.monotonic()
         with self._changed:
             for row in self._datastore.addresses():
-                if row.state is AddressState.COOLING and row.address not in self._due:
+                if row.state is AddressState.COOLING and row.address not in self._deadlines:
                     left = self._period_s if row.cooldown_deadline_s is None else row.cooldown_deadline_s - monotonic
-                    self._due[row.address] = monotonic + min(max(left, 0.0), self._period_s)
+                    self._deadlines[row.address] = monotonic + min(max(left, 0.0), self._period_s)
             self._dying.update(dying_veths)
             self._changed.notify()
 
@@ -167,10 +155,12 @@ class Cooldown:
         now = self._clock.monotonic()
         with self._changed:
             dying = set(self._dying.values())
-            due = [(address, at) for address, at in self._due.items() if at <= now and address not in dying]
+            due = [
+                (address, deadline) for address, deadline in self._deadlines.items() if deadline <= now and address not in dying
+            ]
         freed, error = 0, None
         try:
-            for address, due_at in due:
+            for address, deadline in due:
                 try:
                     freed += self._free(address)
                 except DatastoreError as refused:
@@ -178,8 +168,8 @@ class Cooldown:
                     continue
                 with self._changed:
                     # It may have been given, released and begun to cool anew since we looked: that time stands.
-                    if self._due.get(address) == due_at:
-                        del self._due[address]
+                    if self._deadlines.get(address) == deadline:
+                        del self._deadlines[address]
         finally:
             if freed:
                 self._demand.announce_supply()
@@ -233,4 +223,4 @@ class Cooldown:
 
     def _left_s(self) -> float | None:
         """Seconds until the next address has cooled; the condition is held."""
-        return max(min(self._due.values()) - self._clock.monotonic(), 0.0) if self._due else None
+        return max(min(self._deadlines.values()) - self._clock.monotonic(), 0.0) if self._deadlines else None

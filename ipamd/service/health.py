@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
-from ipamd.model.errors import IpamError, NotServingError, PluginNotAvailableError
+from ipamd.model.errors import NotServingError, PluginNotAvailableError
 from ipamd.ports import Clock
 
 STATUS_GRACE_S = 30.0
@@ -76,7 +76,7 @@ class Health:
     def __init__(self, clock: Clock, stages: tuple[str, ...]) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._started = clock.monotonic()
+        self._started_monotonic_s = clock.monotonic()
         self._phase = Phase.STARTING
         self._stages = {name: StageReport(name) for name in stages}
         self._conditions: dict[str, str] = {}
@@ -151,7 +151,7 @@ class Health:
 
     def uptime_s(self) -> float:
         """Seconds since start."""
-        return self._clock.monotonic() - self._started
+        return self._clock.monotonic() - self._started_monotonic_s
 
     def require_add_service(self) -> None:
         """Let an ADD through, or raise NotServingError with the phase and what is missing (I14)."""
@@ -184,8 +184,3 @@ class Health:
     def _report(self, report: StageReport) -> None:
         with self._lock:
             self._stages[report.name] = replace(report)
-
-
-def log_text(error: BaseException) -> str:
-    """One line for a log: our message with details, or the foreign error's type and text."""
-    return str(error) if isinstance(error, IpamError) else f"{type(error).__name__}: {error}"

@@ -31,7 +31,7 @@ class Held:
 @dataclass(slots=True)
 class _Ticket:
     operation: str
-    taken_at: float
+    taken_monotonic_s: float
     turn: threading.Event = field(default_factory=threading.Event)
 
 
@@ -62,7 +62,7 @@ class KeyLocks:
                 f"another operation holds sandbox {key}",
                 details=f"{holder}; this {operation} waited until its deadline; a retry is safe",
             )
-        ticket.taken_at = self._clock.monotonic()
+        ticket.taken_monotonic_s = self._clock.monotonic()
         try:
             yield
         finally:
@@ -73,7 +73,7 @@ class KeyLocks:
         now = self._clock.monotonic()
         with self._guard:
             rows = [
-                Held(key, queue[0].operation, now - queue[0].taken_at, len(queue) - 1)
+                Held(key, queue[0].operation, now - queue[0].taken_monotonic_s, len(queue) - 1)
                 for key, queue in self._queues.items()
                 if queue
             ]
@@ -89,4 +89,4 @@ class KeyLocks:
                 del self._queues[key]
             elif head is ticket:
                 queue[0].turn.set()
-        return f"{head.operation} has run for {self._clock.monotonic() - head.taken_at:.1f} s"
+        return f"{head.operation} has run for {self._clock.monotonic() - head.taken_monotonic_s:.1f} s"

@@ -1,8 +1,12 @@
-"""A deadline made once at the edge and passed down, so that every wait on the way shares it."""
+"""What accompanies one request on its way: its deadline, and where its milliseconds went.
+
+The deadline is made once at the edge and passed down, so that every wait on the way shares it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ipamd.model.errors import DeadlineError
@@ -19,7 +23,7 @@ class Deadline:
     """A monotonic point in time, and whether the caller is still there to hear the answer."""
 
     clock: Clock
-    at: float
+    monotonic_s: float
     is_cancelled: Callable[[], bool] = never_cancelled
 
     @classmethod
@@ -29,7 +33,7 @@ class Deadline:
 
     def remaining_s(self) -> float:
         """Seconds left, never negative."""
-        return max(self.at - self.clock.monotonic(), 0.0)
+        return max(self.monotonic_s - self.clock.monotonic(), 0.0)
 
     def check(self, doing: str) -> None:
         """Raise DeadlineError if time is up or the caller has left; `doing` names the step."""
@@ -37,3 +41,21 @@ class Deadline:
             raise DeadlineError(f"the caller left while {doing}", details="the operation was rolled back; a retry is safe")
         if self.remaining_s() <= 0:
             raise DeadlineError(f"the deadline passed while {doing}", details="the operation was rolled back; a retry is safe")
+
+
+class Steps:
+    """Collects step durations in ms; one object per request, used by one thread."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.durations_ms: dict[str, float] = {}
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Measure a block; a name used twice adds up."""
+        started = self._clock.monotonic()
+        try:
+            yield
+        finally:
+            elapsed = (self._clock.monotonic() - started) * 1000
+            self.durations_ms[name] = self.durations_ms.get(name, 0.0) + elapsed

@@ -11,7 +11,7 @@ from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import MAIN_TABLE, Eni
 from ipamd.model.errors import IpamError, NetnsError
 from ipamd.model.ids import MacAddress
-from ipamd.model.sandbox import HostVeth, KernelSurvey
+from ipamd.model.kernel import HostVeth, KernelSurvey
 
 
 class FakeWiring:

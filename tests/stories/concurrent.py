@@ -16,7 +16,7 @@ import pytest
 
 from ipamd.ports import Clock
 from ipamd.service.locks import KeyLocks
-from ipamd.service.steps import Steps
+from ipamd.service.request import Steps
 from tests.fakes.node import FakeNode
 
 T = TypeVar("T")

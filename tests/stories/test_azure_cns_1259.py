@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import pytest
 
-from ipamd.model.sandbox import KernelSurvey
+from ipamd.model.kernel import KernelSurvey
 from tests.fakes.kernel import FakeWiring
 from tests.fakes.node import FakeNode
 

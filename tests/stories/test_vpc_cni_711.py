@@ -20,11 +20,11 @@ from ipaddress import IPv4Address
 import pytest
 
 from ipamd.model.ids import AttachmentKey
+from ipamd.model.kernel import KernelSurvey
 from ipamd.model.request import SandboxNames
-from ipamd.model.sandbox import KernelSurvey, SandboxState
-from ipamd.service.request import Deadline
+from ipamd.model.sandbox import SandboxState
+from ipamd.service.request import Deadline, Steps
 from ipamd.service.sandbox import attach, detach
-from ipamd.service.steps import Steps
 from tests.fakes.kernel import FakeWiring
 from tests.fakes.node import COOLDOWN_S, FakeNode
 from tests.stories.stale_reads import assert_each_its_own, recorded, run_sandboxes

@@ -18,9 +18,8 @@ import pytest
 
 from ipamd.model.sandbox import Sandbox
 from ipamd.service.reconcile.runtime import RuntimeReconciler
-from ipamd.service.request import Deadline
+from ipamd.service.request import Deadline, Steps
 from ipamd.service.sandbox import gc
-from ipamd.service.steps import Steps
 from tests.fakes.node import FakeNode
 from tests.fakes.runtime import FakeRuntime
 

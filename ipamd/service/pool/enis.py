@@ -13,21 +13,15 @@ from ipaddress import IPv4Address, IPv4Network
 from ipamd.model.address import Address, AddressEvent, AddressState
 from ipamd.model.cloud import DescribedEni, InstanceIdentity
 from ipamd.model.eni import Eni, EniState
-from ipamd.model.errors import IpamError
+from ipamd.model.errors import IpamError, log_text
 from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.ledger import LedgerEvent
 from ipamd.model.words import counted
-from ipamd.ports import Clock, Datastore, Ec2, HostNetwork, UnitOfWork, Wiring
+from ipamd.ports import Ec2, HostNetwork, UnitOfWork
+from ipamd.service.context import ServiceContext
 from ipamd.service.cooldown import Cooldown
-from ipamd.service.demand import Demand
-from ipamd.service.health import Health, log_text
-
-INSTANCE_TAG = "node.k8s.amazonaws.com/instance_id"
-NO_MANAGE_TAG = "node.k8s.amazonaws.com/no_manage"
-"""Names of the incumbent's tags. Source: upstream_reference 2.13, 1.3."""
-
-FOREIGN_INTERFACE_TYPES = frozenset({"efa-only", "trunk", "branch"})
-"""Attached, and not for sandboxes. Source: upstream_reference 1.3."""
+from ipamd.service.pool.security_groups import SecurityGroups
+from ipamd.service.pool.tags import is_created_by_us, is_managed
 
 log = logging.getLogger(__name__)
 
@@ -56,26 +50,24 @@ class EniService:
 
     def __init__(
         self,
+        context: ServiceContext,
         *,
-        datastore: Datastore,
         ec2: Ec2,
         hostnet: HostNetwork,
-        wiring: Wiring,
         cooldown: Cooldown,
+        security_groups: SecurityGroups,
         is_datastore_lost: bool,
-        demand: Demand,
-        health: Health,
-        clock: Clock,
     ) -> None:
-        self._datastore = datastore
+        self._datastore = context.datastore
         self._ec2 = ec2
+        self._security_groups = security_groups
         self._hostnet = hostnet
-        self._wiring = wiring
+        self._wiring = context.wiring
         self._cooldown = cooldown
         self._is_datastore_lost = is_datastore_lost
-        self._demand = demand
-        self._health = health
-        self._clock = clock
+        self._demand = context.demand
+        self._health = context.health
+        self._clock = context.clock
 
     def sync_with_ec2(self, identity: InstanceIdentity) -> EniSyncResult:
         """Describe this instance's ENIs (one call) and bring the datastore in line.
@@ -103,7 +95,8 @@ class EniService:
 
         `may_be_warm`: new to us, but perhaps given and released before our datastore was lost; then they cool first (I8).
         """
-        known = {row.eni_id: row for row in self._datastore.enis()}.get(eni.eni_id)
+        self._security_groups.note(described)
+        known = self._datastore.eni(eni.eni_id)
         if known is not None:
             eni = replace(eni, host_ready=known.host_ready, created_by_us=known.created_by_us or eni.created_by_us)
         self._forget_gone(described, outcome)
@@ -234,7 +227,7 @@ class EniService:
             primary_address=described.primary_address,
             is_primary=is_primary,
             state=EniState.ATTACHED,
-            created_by_us=described.tags.get(INSTANCE_TAG) == identity.instance_id and not is_primary,
+            created_by_us=is_created_by_us(described, identity),
             managed=is_managed(described, is_primary=is_primary, instance_id=identity.instance_id),
         )
 
@@ -268,14 +261,3 @@ def _is_in_use(row: Address) -> bool:
 
 def _addresses_on(described: DescribedEni) -> set[IPv4Address]:
     return set(described.secondary_addresses) | {a for prefix in described.prefixes for a in prefix}
-
-
-def is_managed(described: DescribedEni, *, is_primary: bool, instance_id: str) -> bool:
-    """Whether an attached ENI's addresses are for sandboxes. Source: upstream_reference 2.11, "Unmanaged rule"."""
-    if is_primary:
-        return True
-    if described.interface_type in FOREIGN_INTERFACE_TYPES or described.network_card > 0:
-        return False
-    if NO_MANAGE_TAG in described.tags:
-        return described.tags[NO_MANAGE_TAG] != "true"
-    return described.tags.get(INSTANCE_TAG, instance_id) == instance_id

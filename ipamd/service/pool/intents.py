@@ -10,10 +10,9 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from ipamd.model.errors import CloudError
-from ipamd.model.ledger import Intent, IntentKind
-from ipamd.ports import Clock, Datastore, Failpoint
-from ipamd.service.health import log_text
+from ipamd.model.errors import CloudError, log_text
+from ipamd.model.intent import Intent, IntentKind
+from ipamd.service.context import ServiceContext
 
 GONE_AFTER_S = 60.0
 """Age of an intent from which EC2's NotFound of its ENI is believed; before, it is the lag of Describe behind Create. Ours: twice
@@ -31,12 +30,10 @@ def new_token() -> str:
 class IntentLog:
     """Opens, marks and closes intents; every change is a transaction of its own."""
 
-    def __init__(
-        self, *, datastore: Datastore, clock: Clock, failpoint: Failpoint, new_token: Callable[[], str] = new_token
-    ) -> None:
-        self._datastore = datastore
-        self._clock = clock
-        self._failpoint = failpoint
+    def __init__(self, context: ServiceContext, *, new_token: Callable[[], str] = new_token) -> None:
+        self._datastore = context.datastore
+        self._clock = context.clock
+        self._failpoint = context.failpoint
         self._new_token = new_token
 
     def all_open(self) -> tuple[Intent, ...]:

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 
 from ipamd.model.attachment import Attachment, WiringSpec
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.cniresult import wired_mtu
 from ipamd.model.eni import MAIN_TABLE, Eni, EniState
-from ipamd.model.errors import BusyError, CloudError, IpamError
+from ipamd.model.errors import BusyError, IpamError, log_text
+from ipamd.model.kernel import duplicate_addresses
 from ipamd.model.ledger import LedgerEvent
-from ipamd.ports import Clock, Datastore, HostNetwork, Metadata, Wiring
-from ipamd.service.health import Health, log_text
-from ipamd.service.locks import KeyLocks
+from ipamd.ports import HostNetwork
+from ipamd.service.context import ServiceContext
 from ipamd.service.pool.enis import EniService
 from ipamd.service.reconcile.quarantine import QuarantineService
-from ipamd.service.reconcile.startup import duplicates
 from ipamd.service.request import Deadline
 
 RECONCILE_INTERVAL_S = 30.0
 """Ours: the incumbent looks at VPC CIDRs every 30 s and at nothing else (upstream_reference 2.12); a look costs milliseconds."""
 
-IDENTITY_INTERVAL_S = 300.0
+IDENTITY_INTERVAL_S = 60.0
 """Between two looks at instance metadata. Ours: VPC CIDRs change by an operator's hand; the incumbent asks every 30 s."""
 
 FIRST_RECONCILE_S = 1.0
@@ -40,34 +40,31 @@ class HostNetworkReconciler:
 
     def __init__(
         self,
+        context: ServiceContext,
         *,
-        datastore: Datastore,
         hostnet: HostNetwork,
-        metadata: Metadata,
-        wiring: Wiring,
         quarantine: QuarantineService,
         enis: EniService,
-        locks: KeyLocks,
-        health: Health,
-        clock: Clock,
+        identity: Callable[[], InstanceIdentity | None],
+        refresh_identity: Callable[[], InstanceIdentity],
     ) -> None:
-        self._datastore = datastore
+        self._datastore = context.datastore
         self._hostnet = hostnet
-        self._metadata = metadata
-        self._wiring = wiring
+        self._identity = identity
+        self._refresh_identity = refresh_identity
+        self._demand = context.demand
+        self._wiring = context.wiring
         self._quarantine_service = quarantine
         self._enis = enis
-        self._locks = locks
-        self._health = health
-        self._clock = clock
+        self._locks = context.locks
+        self._health = context.health
+        self._clock = context.clock
         self._stopped = threading.Event()
-        self._identity: InstanceIdentity | None = None
-        self._identity_at = clock.monotonic()
+        self._refresh_deadline = context.clock.monotonic() + IDENTITY_INTERVAL_S
         self._said: list[str] = []
 
-    def set_identity(self, identity: InstanceIdentity) -> None:
-        """This node became known. Raises: WiringError if its own routing cannot be set up; the audit tries again."""
-        self._identity = identity
+    def set_up_node(self, identity: InstanceIdentity) -> None:
+        """Set up the node's own routing, once it is known who it is. Raises: WiringError; the next look tries again."""
         self._hostnet.setup_node(identity)
 
     def run(self) -> None:
@@ -98,15 +95,19 @@ class HostNetworkReconciler:
             self._health.clear_condition("node routing")
         return repairs
 
-    def _refresh_identity(self) -> None:
-        """The VPC may have got another CIDR, which changes what is reached without SNAT: ask metadata, which is no EC2 call."""
-        if self._clock.monotonic() - self._identity_at < IDENTITY_INTERVAL_S:
-            return
-        self._identity_at = self._clock.monotonic()
-        try:
-            self._identity = self._metadata.identity()
-        except CloudError as error:
-            log.info("instance metadata is asked again in %.0f s: %s", IDENTITY_INTERVAL_S, log_text(error))
+    def _known_identity(self) -> InstanceIdentity | None:
+        """Who this node is, asked anew now and then: instance metadata tells without an EC2 call what an operator has changed.
+
+        Another CIDR of the VPC changes what is reached without SNAT; other security groups are the pool maintainer's work.
+        """
+        known = self._identity()
+        if known is None or self._clock.monotonic() < self._refresh_deadline:
+            return known
+        self._refresh_deadline = self._clock.monotonic() + IDENTITY_INTERVAL_S
+        fresh = self._refresh_identity()
+        if fresh.security_group_ids != known.security_group_ids:
+            self._demand.trigger()
+        return fresh
 
     def _repair_sandboxes(self) -> list[str]:
         """Put back routes and rules of attached sandboxes.
@@ -147,9 +148,9 @@ class HostNetworkReconciler:
 
     def reconcile(self) -> list[str]:
         """Look and repair once; returns one sentence per repair."""
-        if self._identity is None:
+        identity = self._known_identity()
+        if identity is None:
             return []
-        self._refresh_identity()
         attached = [eni for eni in self._datastore.enis() if eni.managed and eni.state is EniState.ATTACHED]
         for eni in (eni for eni in attached if not eni.host_ready):
             try:
@@ -157,10 +158,10 @@ class HostNetworkReconciler:
             except IpamError as error:
                 log.warning("%s", log_text(error))
         enis = [eni for eni in self._datastore.enis() if eni.managed and eni.host_ready and eni.state is EniState.ATTACHED]
-        repairs = self._reconcile_node(self._identity, enis)
+        repairs = self._reconcile_node(identity, enis)
         repairs += self._repair_sandboxes()
         self._quarantine_service.resolve_gone()
-        if not duplicates(self._wiring.survey()):
+        if not duplicate_addresses(self._wiring.survey()):
             self._health.clear_condition("duplicates")
         if repairs != self._said:
             # The same sentences again are something that cannot be repaired: it was said, and is not written every 30 s.

@@ -12,8 +12,9 @@ import threading
 from collections.abc import Callable
 from datetime import timedelta
 
-from ipamd.ports import Clock, Datastore, Spool
-from ipamd.service.health import Health, log_text
+from ipamd.model.errors import log_text
+from ipamd.ports import Spool
+from ipamd.service.context import ServiceContext
 
 INTERVAL_S = 5.0
 """Ours: one directory listing and one stat; a stalled daemon's DELs wait no longer than this once it answers again."""
@@ -29,25 +30,16 @@ log = logging.getLogger(__name__)
 class Maintenance:
     """Does the chores."""
 
-    def __init__(
-        self,
-        *,
-        datastore: Datastore,
-        spool: Spool,
-        health: Health,
-        clock: Clock,
-        replay: Callable[[], None],
-        end: Callable[[str], None],
-    ) -> None:
+    def __init__(self, context: ServiceContext, *, spool: Spool, replay: Callable[[], None], end: Callable[[str], None]) -> None:
         """Take `replay`, which carries out what is spooled, and `end`, which ends the process for a reason."""
-        self._datastore = datastore
+        self._datastore = context.datastore
         self._spool = spool
-        self._health = health
-        self._clock = clock
+        self._health = context.health
+        self._clock = context.clock
         self._replay = replay
         self._end = end
         self._stopped = threading.Event()
-        self._tombstones_at = clock.monotonic()
+        self._tombstones_deadline = context.clock.monotonic() + TOMBSTONE_INTERVAL_S
 
     def run(self) -> None:
         """Thread body: one round per interval, until `stop`."""
@@ -71,8 +63,8 @@ class Maintenance:
             return
         if self._spool.pending_count():
             self._replay()
-        if self._clock.monotonic() - self._tombstones_at >= TOMBSTONE_INTERVAL_S:
-            self._tombstones_at = self._clock.monotonic()
+        if self._clock.monotonic() >= self._tombstones_deadline:
+            self._tombstones_deadline = self._clock.monotonic() + TOMBSTONE_INTERVAL_S
             with self._datastore.transaction() as uow:
                 count = uow.drop_tombstones(before=self._clock.now() - TOMBSTONE_AGE)
             if count:

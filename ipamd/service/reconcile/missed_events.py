@@ -92,7 +92,7 @@ class MissedEventDetector:
                     if change not in self._announced:
                         self._unannounced[change] = now
             self._base = sandbox_ids
-            late = [change for change, found_at in self._unannounced.items() if now - found_at >= LATE_EVENT_S]
+            late = [change for change, found_monotonic_s in self._unannounced.items() if now - found_monotonic_s >= LATE_EVENT_S]
             for change in late:
                 del self._unannounced[change]
             self._missed_count += len(late)

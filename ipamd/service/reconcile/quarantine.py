@@ -14,13 +14,12 @@ from ipaddress import IPv4Address
 from ipamd.model.address import Address, AddressState
 from ipamd.model.attachment import Attachment, NetnsIdentity, Origin, Wired, WiringSpec, sandbox_mac
 from ipamd.model.cniresult import build_result
-from ipamd.model.errors import BusyError, InvariantError, IpamError
+from ipamd.model.errors import BusyError, InvariantError, IpamError, log_text
 from ipamd.model.evidence import REAP_LEAKED_NETNS_AGE, REAP_MIN_ABSENT_LISTS
-from ipamd.model.sandbox import HostVeth, KernelSurvey, Sandbox
-from ipamd.ports import Clock, Datastore, Failpoint, Wiring, no_failpoint
+from ipamd.model.kernel import HostVeth, KernelSurvey
+from ipamd.model.sandbox import Sandbox
+from ipamd.service.context import ServiceContext
 from ipamd.service.cooldown import Cooldown
-from ipamd.service.health import log_text
-from ipamd.service.locks import KeyLocks
 from ipamd.service.request import Deadline
 
 RESOLVE_WAIT_S = 1.0
@@ -33,31 +32,20 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Absence:
-    last_counted: float
+    last_counted_monotonic_s: float
     list_count: int
 
 
 class QuarantineService:
     """Adopts sandboxes and settles quarantined addresses."""
 
-    def __init__(
-        self,
-        *,
-        datastore: Datastore,
-        wiring: Wiring,
-        clock: Clock,
-        cooldown: Cooldown,
-        locks: KeyLocks,
-        mtu: int,
-        list_interval_s: float,
-        failpoint: Failpoint = no_failpoint,
-    ) -> None:
-        self._failpoint = failpoint
+    def __init__(self, context: ServiceContext, *, cooldown: Cooldown, mtu: int, list_interval_s: float) -> None:
+        self._failpoint = context.failpoint
         self._cooldown = cooldown
-        self._locks = locks
-        self._datastore = datastore
-        self._wiring = wiring
-        self._clock = clock
+        self._locks = context.locks
+        self._datastore = context.datastore
+        self._wiring = context.wiring
+        self._clock = context.clock
         self._mtu = mtu
         self._list_interval_s = list_interval_s
         self._absences: dict[IPv4Address, _Absence] = {}
@@ -154,8 +142,8 @@ class QuarantineService:
         """Two lists without it, and the hour that a leaked namespace has: its veth is there, so its namespace is (design 4)."""
         now = self._clock.monotonic()
         absence = self._absences.setdefault(row.address, _Absence(now, 1))
-        if now - absence.last_counted >= self._list_interval_s:
-            absence.last_counted, absence.list_count = now, absence.list_count + 1
+        if now - absence.last_counted_monotonic_s >= self._list_interval_s:
+            absence.last_counted_monotonic_s, absence.list_count = now, absence.list_count + 1
         return absence.list_count >= REAP_MIN_ABSENT_LISTS and self._clock.now() - row.since >= REAP_LEAKED_NETNS_AGE
 
     def _resolve(self, row: Address, reason: str) -> None:

@@ -13,19 +13,19 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from ipamd.model.attachment import Attachment
-from ipamd.model.errors import IpamError, NetnsError, RuntimeUnreachableError
+from ipamd.model.errors import IpamError, NetnsError, RuntimeUnreachableError, log_text
 from ipamd.model.evidence import REAP_MIN_ABSENT_LISTS, REAP_MIN_AGE, Evidence, Judgement, Presence, Verdict, judge
 from ipamd.model.ids import AttachmentKey
+from ipamd.model.kernel import KernelSurvey
 from ipamd.model.ledger import LedgerEvent
-from ipamd.model.sandbox import KernelSurvey, Sandbox
+from ipamd.model.sandbox import RuntimeView, Sandbox
 from ipamd.model.words import counted
-from ipamd.ports import Clock, Datastore, Failpoint, Runtime, Wiring, no_failpoint
-from ipamd.service.health import Health, log_text
+from ipamd.ports import Runtime
+from ipamd.service.context import ServiceContext
 from ipamd.service.reconcile.events import EventStream
 from ipamd.service.reconcile.quarantine import QuarantineService
-from ipamd.service.request import Deadline
+from ipamd.service.request import Deadline, Steps
 from ipamd.service.sandbox.detach import DetachService
-from ipamd.service.steps import Steps
 
 RELIST_WITH_EVENTS_S = 60.0
 RELIST_WITHOUT_EVENTS_S = 10.0
@@ -51,25 +51,12 @@ FAILPOINTS = ("reap.judged", "reap.done")
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class RuntimeView:
-    """What the runtime reconciler knows of the runtime, for ipamctl and metrics. `list_age_s` is negative before the first
-    list."""
-
-    reachable: bool
-    events: bool
-    sandbox_count: int
-    list_age_s: float
-    detail: str
-    missed_events_count: int
-
-
 @dataclass(slots=True)
 class _Absence:
     """Points of the monotonic clock: a wall clock that NTP sets at boot must not make an absence of seconds one of hours."""
 
-    began: float
-    last_counted: float
+    began_monotonic_s: float
+    last_counted_monotonic_s: float
     list_count: int
 
 
@@ -77,38 +64,29 @@ class RuntimeReconciler:
     """Lists sandboxes, keeps count of absences, and asks `judge`."""
 
     def __init__(
-        self,
-        *,
-        runtime: Runtime,
-        datastore: Datastore,
-        wiring: Wiring,
-        detach: DetachService,
-        quarantine: QuarantineService,
-        health: Health,
-        clock: Clock,
-        failpoint: Failpoint = no_failpoint,
+        self, context: ServiceContext, *, runtime: Runtime, detach: DetachService, quarantine: QuarantineService
     ) -> None:
-        self._failpoint = failpoint
+        self._failpoint = context.failpoint
         self._runtime = runtime
-        self._datastore = datastore
-        self._wiring = wiring
+        self._datastore = context.datastore
+        self._wiring = context.wiring
         self._detach = detach
         self._quarantine_service = quarantine
-        self._health = health
-        self._clock = clock
+        self._health = context.health
+        self._clock = context.clock
         self._wake = threading.Event()
         self._stopped = threading.Event()
         self._absences: dict[AttachmentKey, _Absence] = {}
         self._seen: frozenset[str] | None = None
-        self._listed_at: float | None = None
+        self._listed_monotonic_s: float | None = None
         self._detail = "not listed yet"
         self._reachable = False
-        self._stream = EventStream(runtime=runtime, health=health, clock=clock, wake=self._wake.set)
+        self._stream = EventStream(runtime=runtime, health=context.health, clock=context.clock, wake=self._wake.set)
         self._kept: dict[AttachmentKey, tuple[str, ...]] = {}
 
     def view(self) -> RuntimeView:
         """What is known of the runtime now."""
-        age = self._clock.monotonic() - self._listed_at if self._listed_at is not None else -1.0
+        age = self._clock.monotonic() - self._listed_monotonic_s if self._listed_monotonic_s is not None else -1.0
         count = len(self._seen) if self._seen is not None else 0
         heard = self._stream.missed_events
         return RuntimeView(self._reachable, heard.is_open, count, age, self._detail, heard.missed_count)
@@ -165,10 +143,10 @@ class RuntimeReconciler:
             self._health.set_condition("cri", f"CRI: {log_text(error)}; nothing is reaped")
             return None
         listed: dict[str, Sandbox] = {sandbox.container_id: sandbox for sandbox in sandboxes}
-        if not self._reachable and self._listed_at is not None:
+        if not self._reachable and self._listed_monotonic_s is not None:
             self._stream.runtime_is_back()
         self._reachable = True
-        self._seen, self._listed_at = frozenset(listed), self._clock.monotonic()
+        self._seen, self._listed_monotonic_s = frozenset(listed), self._clock.monotonic()
         self._stream.missed_events.on_list(self._seen, stream=stream)
         missing_count = self._missing_count(attachments, listed)
         if missing_count > 1:
@@ -211,8 +189,8 @@ class RuntimeReconciler:
             absence = self._absences.get(attachment.key)
             if absence is None:
                 self._absences[attachment.key] = _Absence(monotonic, monotonic, 1)
-            elif monotonic - absence.last_counted >= LIST_INTERVAL_S:
-                absence.last_counted, absence.list_count = monotonic, absence.list_count + 1
+            elif monotonic - absence.last_counted_monotonic_s >= LIST_INTERVAL_S:
+                absence.last_counted_monotonic_s, absence.list_count = monotonic, absence.list_count + 1
         return [a for a in absent if self._absences[a.key].list_count >= REAP_MIN_ABSENT_LISTS]
 
     def _decide(self, attachment: Attachment, listed: Collection[str] | None, survey: KernelSurvey | None) -> bool:
@@ -245,7 +223,7 @@ class RuntimeReconciler:
     def evidence(self, attachment: Attachment, listed: Collection[str] | None, survey: KernelSurvey | None) -> Evidence:
         """Collect what every witness says of one attachment."""
         absence = self._absences.get(attachment.key)
-        absent_s = self._clock.monotonic() - absence.began if absence else 0.0
+        absent_s = self._clock.monotonic() - absence.began_monotonic_s if absence else 0.0
         host_veth = _veth_presence(attachment, survey)
         if listed is None:
             runtime = Presence.UNKNOWN

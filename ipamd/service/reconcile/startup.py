@@ -14,13 +14,14 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 
 from ipamd.model.address import AddressEvent, AddressState
-from ipamd.model.errors import InvalidRequestError, IpamError, RuntimeUnreachableError
+from ipamd.model.errors import InvalidRequestError, IpamError, log_text
+from ipamd.model.kernel import HostVeth, KernelSurvey, duplicate_addresses
 from ipamd.model.ledger import LedgerEvent
-from ipamd.model.sandbox import HostVeth, KernelSurvey, Sandbox
+from ipamd.model.sandbox import Sandbox
 from ipamd.model.words import counted
-from ipamd.ports import Clock, Datastore, Failpoint, Runtime, Spool, Wiring, no_failpoint
+from ipamd.ports import Runtime, Spool
+from ipamd.service.context import ServiceContext
 from ipamd.service.cooldown import Cooldown
-from ipamd.service.health import log_text
 from ipamd.service.reconcile.quarantine import QuarantineService
 
 FAILPOINTS = ("restore.replayed", "restore.entry-done", "restore.leftover-removed", "restore.veth-settled")
@@ -59,26 +60,23 @@ class StartupReconciler:
 
     def __init__(
         self,
+        context: ServiceContext,
         *,
-        datastore: Datastore,
-        wiring: Wiring,
         cooldown: Cooldown,
         spool: Spool,
         runtime: Runtime | None,
         quarantine: QuarantineService,
-        clock: Clock,
         is_datastore_intact: bool,
-        failpoint: Failpoint = no_failpoint,
     ) -> None:
-        self._datastore = datastore
-        self._wiring = wiring
+        self._datastore = context.datastore
+        self._wiring = context.wiring
         self._cooldown = cooldown
         self._spool = spool
         self._runtime = runtime
-        self._clock = clock
+        self._clock = context.clock
         self._quarantine_service = quarantine
         self._is_datastore_intact = is_datastore_intact
-        self._failpoint = failpoint
+        self._failpoint = context.failpoint
 
     def replay_spool(self, delete: Callable[[bytes], None]) -> int:
         """Carry out every DEL that the plugin left while we were away (I3). The socket must be listening already.
@@ -108,15 +106,6 @@ class StartupReconciler:
             raise first_error
         return count
 
-    def listed_sandboxes(self) -> dict[str, Sandbox] | None:
-        """All sandboxes by ID, or None when the runtime does not say."""
-        if self._runtime is None:
-            return None
-        try:
-            return {sandbox.container_id: sandbox for sandbox in self._runtime.sandboxes()}
-        except RuntimeUnreachableError:
-            return None
-
     def reconcile_kernel(self, survey: KernelSurvey, listed: dict[str, Sandbox] | None) -> StartupOutcome:
         """Settle every veth, route and rule of ours against the datastore.
 
@@ -131,7 +120,7 @@ class StartupReconciler:
         outcome.dying_count = len(dying)
         if dying:
             self._cooldown.sweep()
-        outcome.duplicates = duplicates(survey)
+        outcome.duplicates = duplicate_addresses(survey)
         claimed: set[IPv4Address] = set()
         for veth in survey.veths:
             if not veth.is_dying:
@@ -232,15 +221,3 @@ class StartupReconciler:
         for address in sorted(strays):
             self._wiring.remove_leftover(host_veth=None, address=address)
             outcome.removed_count += 1
-
-
-def duplicates(survey: KernelSurvey) -> list[str]:
-    """Name every address that more than one live veth carries, one sentence each (I1).
-
-    Such an address is given to nobody: it stays with the sandbox that is recorded, or quarantined until only one is left.
-    """
-    carriers: dict[IPv4Address, list[str]] = {}
-    for veth in survey.veths:
-        if veth.address is not None and not veth.is_dying:
-            carriers.setdefault(veth.address, []).append(f"{veth.name} ({veth.key})")
-    return [f"{address} is wired to {' and to '.join(names)}" for address, names in sorted(carriers.items()) if len(names) > 1]

@@ -1,7 +1,7 @@
-"""Compare every witness with every other, per address, and say what differs and what will be done about it.
+"""Cross-check datastore, kernel, runtime and EC2 per address: report what differs, and what will be done about it.
 
-Reads only. A `violation` breaks an invariant, a `difference` is repaired by something that is named, `pending` is on its way and
-needs nothing. The crash tests end with this audit, and operators run the same one (`ipamctl audit`).
+Reads only. A `violation` breaks an invariant. A `difference` is repaired, and the finding names what repairs it. `pending` is in
+progress and needs no action. The crash tests end with this audit; operators run the same one (`ipamctl audit`).
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from ipamd.model.address import Address, AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.cloud import DescribedEni, InstanceIdentity
 from ipamd.model.eni import MAIN_TABLE
-from ipamd.model.errors import IpamError
+from ipamd.model.errors import IpamError, log_text
 from ipamd.model.ids import AttachmentKey
-from ipamd.model.sandbox import KernelSurvey
+from ipamd.model.kernel import KernelSurvey
 from ipamd.ports import Datastore, Ec2, Runtime, Wiring
-from ipamd.service.health import log_text
 from ipamd.service.locks import KeyLocks
 
 T = TypeVar("T")
@@ -37,7 +36,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Finding:
-    """One thing that differs. `next` says what will be done, and by whom."""
+    """One thing that differs; `next` says what will be done about it, and by whom."""
 
     severity: Severity
     subject: str
@@ -47,7 +46,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """All findings, worst first; `silent`: witnesses that did not answer, so that nothing is concluded from them (I11)."""
+    """All findings, worst first; `silent` names the sources that did not answer: nothing is concluded from them (I11)."""
 
     findings: tuple[Finding, ...]
     silent: tuple[str, ...]
@@ -75,11 +74,11 @@ class AuditService:
         self._identity = identity
 
     def audit(self, *, ask_ec2: bool = True) -> AuditReport:
-        """Look at everything once.
+        """Read every source once and compare.
 
         Args:
-            ask_ec2: one Describe call; without it EC2 is not compared.
-        Returns: the report; a witness that fails is named in it and raises nothing.
+            ask_ec2: make one Describe call; otherwise EC2 is not compared.
+        Returns: the report. A source that fails is named in it; nothing is raised.
         """
         silent: list[str] = []
         attachments, rows = self._datastore.attachments(), self._datastore.addresses()
@@ -114,12 +113,13 @@ class AuditService:
         busy = {held.key for held in self._locks.held()}
         findings = _duplicates(survey)
         for attachment in attachments:
-            if attachment.key not in busy:
+            if attachment.key not in busy:  # an ADD or DEL at work changes the kernel while we read
                 findings += _wiring_differences(attachment, survey)
         findings += self._unowned_links(attachments, survey, busy)
         assigned = {attachment.address for attachment in attachments}
         cold = {row.address for row in rows if row.state in (AddressState.FREE, AddressState.COOLING)} - assigned
         for address in sorted(cold & (set(survey.to_rules) | set(survey.from_rules) | set(survey.routes))):
+            # The rows are older than the survey: an ADD since then has wired the address rightly.
             now = self._datastore.address(address)
             if now is not None and now.state in (AddressState.FREE, AddressState.COOLING):
                 findings.append(
@@ -147,7 +147,7 @@ class AuditService:
                         Severity.DIFFERENCE,
                         veth.name,
                         f"wired for {veth.key} with {veth.address}, which the datastore does not know",
-                        "quarantined until runtime and kernel agree" if is_held else "the next start settles it",
+                        "quarantined until runtime and kernel agree" if is_held else "the next start resolves it",
                     )
                 )
         return findings
@@ -181,18 +181,18 @@ class AuditService:
         covered = {intent.payload.get("eni_id") for intent in self._datastore.open_intents()}
         for eni_id in sorted(set(attached) - known - covered):
             findings.append(
-                Finding(Severity.DIFFERENCE, eni_id, "attached, and unknown to the datastore", "taken in at the next start")
+                Finding(Severity.DIFFERENCE, eni_id, "attached, and unknown to the datastore", "adopted at the next start")
             )
         for eni_id in sorted(known - set(attached)):
             findings.append(Finding(Severity.DIFFERENCE, eni_id, "known, and not attached at EC2", "forgotten when unused"))
         return findings
 
 
-def _ask(witness: str, question: Callable[[], T], silent: list[str]) -> T | None:
+def _ask(source: str, question: Callable[[], T], silent: list[str]) -> T | None:
     try:
         return question()
     except IpamError as error:
-        silent.append(f"{witness}: {log_text(error)}")
+        silent.append(f"{source}: {log_text(error)}")
         return None
 
 
@@ -211,7 +211,7 @@ def _duplicates(survey: KernelSurvey) -> list[Finding]:
 
 
 def _wiring_differences(attachment: Attachment, survey: KernelSurvey) -> list[Finding]:
-    subject, repair = str(attachment.address), "the host audit repairs it"
+    subject, repair = str(attachment.address), "the host network reconciler repairs it"
     veth = next((veth for veth in survey.veths if veth.name == attachment.host_veth and not veth.is_dying), None)
     if veth is None:
         gone = f"sandbox {attachment.key} is recorded and its host veth {attachment.host_veth} is gone"
@@ -238,7 +238,7 @@ def _against_runtime(attachments: tuple[Attachment, ...], listed: set[str]) -> l
             Severity.PENDING,
             str(attachment.address),
             f"sandbox {attachment.key} is recorded and the runtime does not list it",
-            "freed by its DEL, or by the reaper once every witness says that it is gone",
+            "freed by its DEL, or by the reaper once every source says that it is gone",
         )
         for attachment in attachments
         if attachment.key.container_id not in listed

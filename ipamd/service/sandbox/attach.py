@@ -23,16 +23,13 @@ from ipamd.model.errors import (
     PoolEmptyError,
     TombstonedError,
     WiringError,
+    log_text,
 )
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.request import AttachRequest, fingerprint
-from ipamd.ports import Clock, Datastore, Failpoint, Wiring, no_failpoint
+from ipamd.service.context import ServiceContext
 from ipamd.service.cooldown import Cooldown
-from ipamd.service.demand import Demand
-from ipamd.service.health import Health, log_text
-from ipamd.service.locks import KeyLocks
-from ipamd.service.request import Deadline
-from ipamd.service.steps import Steps
+from ipamd.service.request import Deadline, Steps
 
 POOL_WAIT_MARGIN_S = 1.0
 """Of the caller's deadline kept for saying no in time and for undoing. Ours: an unwire takes about 20 ms, a reply 1 ms."""
@@ -57,28 +54,16 @@ class AttachPolicy:
 class AttachService:
     """ADD. `replayed_count`: requests that came again and got the stored answer; `pool_empty_count`: refused for want of one."""
 
-    def __init__(
-        self,
-        *,
-        datastore: Datastore,
-        wiring: Wiring,
-        cooldown: Cooldown,
-        demand: Demand,
-        health: Health,
-        locks: KeyLocks,
-        clock: Clock,
-        policy: AttachPolicy,
-        failpoint: Failpoint = no_failpoint,
-    ) -> None:
-        self._datastore = datastore
-        self._wiring = wiring
+    def __init__(self, context: ServiceContext, *, cooldown: Cooldown, policy: AttachPolicy) -> None:
+        self._datastore = context.datastore
+        self._wiring = context.wiring
         self._cooldown = cooldown
-        self._demand = demand
-        self._health = health
-        self._locks = locks
-        self._clock = clock
+        self._demand = context.demand
+        self._health = context.health
+        self._locks = context.locks
+        self._clock = context.clock
         self._policy = policy
-        self._failpoint = failpoint
+        self._failpoint = context.failpoint
         self.replayed_count = 0
         self.pool_empty_count = 0
         self._places = threading.BoundedSemaphore(policy.waiting_limit)

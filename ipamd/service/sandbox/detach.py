@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from ipamd.model.attachment import Attachment, veth_name
 from ipamd.model.ids import AttachmentKey
-from ipamd.ports import Clock, Datastore, Failpoint, Wiring, no_failpoint
+from ipamd.service.context import ServiceContext
 from ipamd.service.cooldown import Cooldown
-from ipamd.service.locks import KeyLocks
-from ipamd.service.request import Deadline
-from ipamd.service.steps import Steps
+from ipamd.service.request import Deadline, Steps
 
 FAILPOINTS = ("detach.retired", "detach.committed", "detach.tombstoned")
 """Between every two effects of a DEL."""
@@ -22,24 +20,14 @@ FAILPOINTS = ("detach.retired", "detach.committed", "detach.tombstoned")
 class DetachService:
     """DEL, and everything that acts as one: GC, spool replay, reap."""
 
-    def __init__(
-        self,
-        *,
-        datastore: Datastore,
-        wiring: Wiring,
-        cooldown: Cooldown,
-        locks: KeyLocks,
-        clock: Clock,
-        veth_prefix: str,
-        failpoint: Failpoint = no_failpoint,
-    ) -> None:
-        self._datastore = datastore
-        self._wiring = wiring
+    def __init__(self, context: ServiceContext, *, cooldown: Cooldown, veth_prefix: str) -> None:
+        self._datastore = context.datastore
+        self._wiring = context.wiring
         self._cooldown = cooldown
-        self._locks = locks
-        self._clock = clock
+        self._locks = context.locks
+        self._clock = context.clock
         self._veth_prefix = veth_prefix
-        self._failpoint = failpoint
+        self._failpoint = context.failpoint
 
     def detach_sandbox(self, key: AttachmentKey, *, deadline: Deadline, steps: Steps, reason: str) -> bool:
         """Detach one interface of one sandbox; an unknown or repeated one is fine.

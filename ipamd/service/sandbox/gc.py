@@ -10,14 +10,13 @@ import logging
 from dataclasses import dataclass
 from datetime import timedelta
 
-from ipamd.model.errors import IpamError
+from ipamd.model.errors import IpamError, log_text
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.ledger import LedgerEvent
-from ipamd.ports import Clock, Datastore, Runtime
-from ipamd.service.health import log_text
-from ipamd.service.request import Deadline
+from ipamd.ports import Runtime
+from ipamd.service.context import ServiceContext
+from ipamd.service.request import Deadline, Steps
 from ipamd.service.sandbox.detach import DetachService
-from ipamd.service.steps import Steps
 
 GC_MIN_AGE = timedelta(seconds=60)
 """Attachments younger than this are not judged by a list that may be older than they are. Ours: the longest ADD deadline."""
@@ -36,12 +35,12 @@ class GcOutcome:
 class GcService:
     """GC."""
 
-    def __init__(self, *, datastore: Datastore, runtime: Runtime | None, detach: DetachService, clock: Clock) -> None:
-        self._datastore = datastore
+    def __init__(self, context: ServiceContext, *, runtime: Runtime | None, detach: DetachService) -> None:
+        self._datastore = context.datastore
         self._runtime = runtime
         self._detach = detach
-        self._clock = clock
-        self._started_at, self._started = clock.now(), clock.monotonic()
+        self._clock = context.clock
+        self._started_at, self._started_monotonic_s = context.clock.now(), context.clock.monotonic()
 
     def collect(self, valid: frozenset[AttachmentKey], *, network_name: str, deadline: Deadline, steps: Steps) -> GcOutcome:
         """Free the attachments of one network that are not valid any more.
@@ -54,7 +53,9 @@ class GcService:
         """
         now = self._clock.now()
         # A wall clock that was set forward since we started must not make an attachment older than it is.
-        stepped = max(now - self._started_at - timedelta(seconds=self._clock.monotonic() - self._started), timedelta(0))
+        stepped = max(
+            now - self._started_at - timedelta(seconds=self._clock.monotonic() - self._started_monotonic_s), timedelta(0)
+        )
         candidates = [
             attachment
             for attachment in self._datastore.attachments()

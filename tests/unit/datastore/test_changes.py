@@ -22,7 +22,8 @@ from ipamd.model.errors import (
     PoolEmptyError,
     UnknownAttachmentError,
 )
-from ipamd.model.ledger import Intent, IntentKind, LedgerEvent
+from ipamd.model.intent import Intent, IntentKind
+from ipamd.model.ledger import LedgerEvent
 from tests.unit.datastore.support import (
     COOLDOWN,
     START,

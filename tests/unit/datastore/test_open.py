@@ -14,7 +14,7 @@ from ipamd.datastore.schema import SCHEMA_VERSION
 from ipamd.datastore.set_aside import KEPT_COUNT
 from ipamd.model.address import AddressState
 from ipamd.model.errors import DatastoreError, SchemaVersionError
-from ipamd.model.ledger import Intent, IntentKind
+from ipamd.model.intent import Intent, IntentKind
 from tests.unit.datastore.support import (
     START,
     FakeClock,

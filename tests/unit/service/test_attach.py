@@ -19,8 +19,7 @@ from ipamd.model.errors import (
     WiringError,
 )
 from ipamd.service.health import Phase
-from ipamd.service.request import Deadline
-from ipamd.service.steps import Steps
+from ipamd.service.request import Deadline, Steps
 from tests.fakes.node import FakeNode
 
 

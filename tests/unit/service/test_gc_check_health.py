@@ -16,8 +16,7 @@ from ipamd.model.errors import (
 from ipamd.service.health import STATUS_GRACE_S, Health, Phase
 from ipamd.service.locks import KeyLocks
 from ipamd.service.reconcile import host_network
-from ipamd.service.request import Deadline
-from ipamd.service.steps import Steps
+from ipamd.service.request import Deadline, Steps
 from tests.fakes.clock import FakeClock
 from tests.fakes.node import FakeNode
 

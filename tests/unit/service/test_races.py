@@ -11,10 +11,9 @@ import pytest
 from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.errors import DatastoreError, InvariantError, WiringError
-from ipamd.model.sandbox import KernelSurvey
+from ipamd.model.kernel import KernelSurvey
 from ipamd.pb import cni_pb2
-from ipamd.service.request import Deadline
-from ipamd.service.steps import Steps
+from ipamd.service.request import Deadline, Steps
 from tests.fakes.cloud import IDENTITY
 from tests.fakes.node import FakeNode
 
@@ -37,7 +36,7 @@ def test_a_del_that_meets_the_adoption_of_its_sandbox_is_final(node: FakeNode) -
     made = node.add("a")
     node.runtime.run("a")
     node.crash(keep_datastore=False)
-    node.provisioner.set_identity(IDENTITY)
+    node.node_info.learn_identity()
     node.enis.sync_with_ec2(IDENTITY)
     survey = node.wiring.survey()
 

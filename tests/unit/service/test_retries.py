@@ -14,8 +14,7 @@ import pytest
 from ipamd.model.attachment import Attachment
 from ipamd.model.errors import DeadlineError, TombstonedError
 from ipamd.service.reconcile.runtime import LIST_INTERVAL_S
-from ipamd.service.request import Deadline
-from ipamd.service.steps import Steps
+from ipamd.service.request import Deadline, Steps
 from tests.fakes.node import FakeNode
 from tests.rig import wait_until
 
@@ -46,7 +45,7 @@ def at(node: FakeNode, step: str, act: Callable[[], object]) -> None:
         if name == step and left:
             left.pop()()
 
-    node.attacher._failpoint = reached
+    node.failpoint = reached
     node.wiring.before_wire = lambda spec: reached("wire")
 
 

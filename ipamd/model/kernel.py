@@ -1,0 +1,47 @@
+"""What the kernel says about our wiring in the host namespace, as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+
+from ipamd.model.ids import AttachmentKey
+
+
+@dataclass(frozen=True, slots=True)
+class HostVeth:
+    """One host veth of ours: named with our prefix or carrying our alias. `key`/`address` come from the alias, or are None."""
+
+    name: str
+    ifindex: int
+    alias: str
+    is_dying: bool
+    is_up: bool
+    key: AttachmentKey | None = None
+    address: IPv4Address | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSurvey:
+    """One uninterrupted look at the host namespace.
+
+    `routes`: address/32 in the main table -> name of the device. `to_rules`: addresses with a rule 512 to main.
+    `from_rules`: address -> tables of its rules 1536.
+    """
+
+    veths: tuple[HostVeth, ...]
+    routes: dict[IPv4Address, str]
+    to_rules: frozenset[IPv4Address]
+    from_rules: dict[IPv4Address, tuple[int, ...]]
+
+
+def duplicate_addresses(survey: KernelSurvey) -> list[str]:
+    """Name every address that more than one live veth carries, one sentence each (I1).
+
+    Such an address is given to nobody: it stays with the sandbox that is recorded, or quarantined until only one is left.
+    """
+    carriers: dict[IPv4Address, list[str]] = {}
+    for veth in survey.veths:
+        if veth.address is not None and not veth.is_dying:
+            carriers.setdefault(veth.address, []).append(f"{veth.name} ({veth.key})")
+    return [f"{address} is wired to {' and to '.join(names)}" for address, names in sorted(carriers.items()) if len(names) > 1]
