@@ -15,7 +15,7 @@ from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -321,6 +321,4 @@ class DatastoreMachine(RuleBasedStateMachine):
 
 
 TestDatastoreMachine = DatastoreMachine.TestCase
-TestDatastoreMachine.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+TestDatastoreMachine.settings = settings(max_examples=60, stateful_step_count=40)
