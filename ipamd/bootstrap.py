@@ -186,6 +186,7 @@ def build(settings: Settings, *, has_run_before: bool = False) -> App:
         cooldown=cooldown,
         spool=spool,
         runtime=runtime,
+        detach=detach,
         quarantine=quarantine,
         clock=clock,
         is_datastore_intact=opened.report.is_intact,

@@ -208,8 +208,7 @@ class StartUp:
     def _replay_spool(self) -> None:
         app = self._app
         with app.health.stage("spool") as stage:
-            deadline = Deadline.after(app.clock, REPLAY_DEADLINE_S)
-            count = app.restore.replay_spool(lambda raw: app.cni.replay(raw, deadline))
+            count = app.restore.replay_spool(deadline=Deadline.after(app.clock, REPLAY_DEADLINE_S))
             stage.detail = f"{counted(count, 'DEL')} carried out"
 
     def _look_at_runtime(self, runtime: Runtime) -> None:

@@ -69,7 +69,7 @@ class Ledger:
         return tuple(read_entry(row) for row in reversed(rows))
 
 
-def entry(
+def ledger_params(
     event: LedgerEvent,
     *,
     at: datetime,
@@ -78,7 +78,7 @@ def entry(
     eni_id: EniId | None = None,
     detail: str = "",
 ) -> Params:
-    """Build one row."""
+    """Spell one row; empty strings where an event has no such object."""
     return {
         "at": time_text(at),
         "event": event.value,

@@ -22,7 +22,7 @@ from ipamd.datastore import schema
 from ipamd.datastore.audit import contradictions
 from ipamd.datastore.disk import Disk, refusals
 from ipamd.datastore.ledger import LEDGER_LIMIT
-from ipamd.datastore.rows import read_contents, time_text
+from ipamd.datastore.rows import read_snapshot, time_text
 from ipamd.datastore.set_aside import set_aside
 from ipamd.datastore.store import SqlDatastore
 from ipamd.model.errors import DatastoreError, SchemaVersionError
@@ -122,12 +122,12 @@ def open_datastore(
         if report.outcome is not OpenOutcome.INTACT:
             _create(disk, boot_id=boot_id, now=clock.now())
         with refusals(f"reading {path}"):
-            contents = read_contents(disk.connection)
+            snapshot = read_snapshot(disk.connection)
             disk.connection.rollback()
     except BaseException:
         disk.close()
         raise
-    store = SqlDatastore(disk, contents, clock=clock, failpoint=failpoint, ledger_limit=ledger_limit)
+    store = SqlDatastore(disk, snapshot, clock=clock, failpoint=failpoint, ledger_limit=ledger_limit)
     return OpenedDatastore(store, report)
 
 
@@ -189,9 +189,9 @@ def _examine_content(probe: Disk, *, boot_id: str) -> OpenReport:
     orphans = pragma("foreign_key_check")
     if orphans:
         return OpenReport(OpenOutcome.CORRUPT, f"rows without the row they point to: {'; '.join(orphans[:3])}")
-    contents = read_contents(probe.connection)
-    problems = tuple(contradictions(contents))
-    counts = {"attachment": len(contents.attachments), "address": len(contents.addresses), "ENI": len(contents.enis)}
+    snapshot = read_snapshot(probe.connection)
+    problems = tuple(contradictions(snapshot))
+    counts = {"attachment": len(snapshot.attachments), "address": len(snapshot.addresses), "ENI": len(snapshot.enis)}
     detail = ", ".join(counted(count, noun) for noun, count in counts.items())
     if problems:
         detail += f"; the audit found {len(problems)}: {problems[0]}"

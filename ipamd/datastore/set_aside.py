@@ -7,6 +7,8 @@ import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 
+from ipamd.datastore.files import sync_directory
+
 KEPT_COUNT = 3
 """Files kept at most, the newest ones. Ours: `/run` is memory; the first and the last damage tell most."""
 
@@ -31,7 +33,7 @@ def set_aside(path: Path, *, why: str, now: datetime) -> Path | None:
             moved = kept
     if moved is not None:
         _prune(path)
-        _sync(path.parent)
+        sync_directory(path.parent)
     return moved
 
 
@@ -59,11 +61,3 @@ def _prune(path: Path) -> None:
                 shutil.rmtree(victim)
             else:
                 victim.unlink(missing_ok=True)
-
-
-def _sync(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
 from ipaddress import IPv4Network
 
 import grpc
@@ -16,6 +15,8 @@ from ipamd.model.errors import InvalidRequestError
 from ipamd.model.ledger import LedgerEntry
 from ipamd.model.plan import PoolCounts, eni_limit
 from ipamd.model.sandbox import RuntimeInfo
+from ipamd.model.snapshot import eni_place
+from ipamd.model.times import rfc3339
 from ipamd.pb import introspection_pb2 as pb
 from ipamd.pb import introspection_pb2_grpc
 from ipamd.ports import Datastore, Spool
@@ -106,12 +107,13 @@ class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
         """ENIs with their addresses by state."""
         limits = self._sources.pool.limits
         rows: dict[str, list[Address]] = {}
-        for row in self._sources.datastore.addresses():
+        snapshot = self._sources.datastore.snapshot()
+        for row in snapshot.addresses.values():
             rows.setdefault(row.eni_id, []).append(row)
         return pb.ListEnisReply(
             enis=[
                 _eni(eni, rows.get(eni.eni_id, []), limits.slots_per_eni if limits else 0)
-                for eni in self._sources.datastore.enis()
+                for eni in sorted(snapshot.enis.values(), key=eni_place)
             ]
         )
 
@@ -202,11 +204,6 @@ class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
             reply.reachable, reply.events = view.reachable, view.events
             reply.sandbox_count, reply.list_age_s = view.sandbox_count, view.list_age_s
         return reply
-
-
-def rfc3339(at: datetime) -> str:
-    """Write a UTC time with milliseconds."""
-    return at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at.microsecond // 1000:03d}Z"
 
 
 def _entry(entry: LedgerEntry) -> pb.LedgerEntry:

@@ -119,6 +119,7 @@ class FakeNode:
             cooldown=self.cooldown,
             spool=self.spool,
             runtime=self.runtime,
+            detach=self.detacher,
             quarantine=self.quarantine,
             clock=clock,
             is_datastore_intact=self.opened.report.is_intact,

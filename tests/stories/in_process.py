@@ -52,8 +52,7 @@ def ask(node: FakeNode, verb: str, name: str, *, netns: str = "", config: bytes 
 
 def replay(node: FakeNode) -> int:
     """What start-up and the watch do: carry out what is in the spool."""
-    cni = servicer(node)
-    return node.restore.replay_spool(lambda raw: cni.replay(raw, Deadline.after(node.clock, 30)))
+    return node.restore.replay_spool(deadline=Deadline.after(node.clock, 30))
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from ipamd.model.errors import (
 from ipamd.model.ids import EniId, SubnetId
 from ipamd.model.intent import Intent, IntentKind
 from ipamd.model.plan import Action, AllocateAddresses, AllocatePrefixes, CreateEni
+from ipamd.model.times import rfc3339
 from ipamd.ports import Clock, Datastore, Ec2, Failpoint, no_failpoint
 from ipamd.service.pool.enis import INSTANCE_TAG, EniService, EniSyncResult
 from ipamd.service.pool.intents import IntentLog
@@ -341,7 +342,7 @@ class EniProvisioner:
         self._intents.close(intent, outcome)
 
     def _tags(self, identity: InstanceIdentity) -> dict[str, str]:
-        tags = {INSTANCE_TAG: str(identity.instance_id), CREATED_AT_TAG: self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")}
+        tags = {INSTANCE_TAG: str(identity.instance_id), CREATED_AT_TAG: rfc3339(self._clock.now(), timespec="seconds")}
         if self._cluster_name:
             tags |= {CLUSTER_TAG: self._cluster_name, OWNER_TAG[0]: OWNER_TAG[1]}
         return tags | dict(self._additional_tags)

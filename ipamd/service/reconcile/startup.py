@@ -9,12 +9,11 @@ where the runtime agrees the row is made again. Where witnesses disagree or are 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 
-from ipamd.model.address import AddressEvent, AddressState
-from ipamd.model.errors import InvalidRequestError, IpamError, RuntimeUnreachableError, log_text
+from ipamd.model.address import AddressState
+from ipamd.model.errors import IpamError, RuntimeUnreachableError
 from ipamd.model.kernel import HostVeth, KernelSurvey, duplicate_addresses
 from ipamd.model.ledger import LedgerEvent
 from ipamd.model.sandbox import Sandbox
@@ -22,6 +21,8 @@ from ipamd.model.words import counted
 from ipamd.ports import Clock, Datastore, Failpoint, Runtime, Spool, Wiring, no_failpoint
 from ipamd.service.cooldown import Cooldown
 from ipamd.service.reconcile.quarantine import QuarantineService
+from ipamd.service.request import Deadline, Steps
+from ipamd.service.sandbox.detach import DetachService
 
 FAILPOINTS = ("restore.replayed", "restore.entry-done", "restore.leftover-removed", "restore.veth-settled")
 
@@ -65,6 +66,7 @@ class StartupReconciler:
         cooldown: Cooldown,
         spool: Spool,
         runtime: Runtime | None,
+        detach: DetachService,
         quarantine: QuarantineService,
         clock: Clock,
         is_datastore_intact: bool,
@@ -76,15 +78,14 @@ class StartupReconciler:
         self._spool = spool
         self._runtime = runtime
         self._clock = clock
+        self._detach = detach
         self._quarantine_service = quarantine
         self._is_datastore_intact = is_datastore_intact
         self._failpoint = failpoint
 
-    def replay_spool(self, delete: Callable[[bytes], None]) -> int:
+    def replay_spool(self, *, deadline: Deadline) -> int:
         """Carry out every DEL that the plugin left while we were away (I3). The socket must be listening already.
 
-        Args:
-            delete: carries out one serialised request; an InvalidRequestError sets the entry aside.
         Returns: how many were carried out. Raises: the first error of an entry that should be tried again, after all others
             have had their turn.
         """
@@ -93,11 +94,8 @@ class StartupReconciler:
         with self._spool.replay() as entries:
             for entry in entries:
                 try:
-                    delete(entry.request)
+                    self._detach.detach_sandbox(entry.key, deadline=deadline, steps=Steps(self._clock), reason="spooled DEL")
                     self._failpoint("restore.replayed")
-                except InvalidRequestError as error:
-                    entry.set_aside(log_text(error))
-                    log.error("spooled DEL %s is damaged and was set aside: %s", entry.name, log_text(error))
                 except IpamError as error:  # it is no fault of the entry's: whatever it is, the DEL is still to be done (I3)
                     first_error = first_error or error
                 else:
@@ -143,7 +141,7 @@ class StartupReconciler:
         self._quarantine_service.resolve_unclaimed(claimed)
         if listed is not None or self._is_datastore_intact or self._runtime is None:
             with self._datastore.transaction() as uow:
-                uow.mark_restored(now=self._clock.now(), detail=str(outcome))
+                uow.mark_restored(detail=str(outcome))
         return outcome
 
     def _resolve_veth(
@@ -209,7 +207,7 @@ class StartupReconciler:
         if row is None or row.state in (AddressState.ASSIGNED, AddressState.QUARANTINED):
             return
         with self._datastore.transaction() as uow:
-            uow.change(row.address, AddressEvent.DISAGREE, now=self._clock.now(), reason=f"{veth.key}: {why}")
+            uow.quarantine(row.address, reason=f"{veth.key}: {why}")
 
     def _remove(self, veth: HostVeth, why: str, outcome: StartupOutcome) -> None:
         self._wiring.remove_leftover(host_veth=veth.name, address=veth.address)
@@ -217,7 +215,6 @@ class StartupReconciler:
         with self._datastore.transaction() as uow:
             uow.note(
                 LedgerEvent.REPAIRED,
-                now=self._clock.now(),
                 address=veth.address,
                 key=veth.key,
                 detail=f"wiring {veth.name} removed at start: {why}",

@@ -148,14 +148,14 @@ class AttachService:
     def _reserve(self, key: AttachmentKey, deadline: Deadline) -> Address:
         """Take a free address, waiting for the pool loop as long as it has hope and the caller has time."""
         try:
-            return self._datastore.reserve(key, now=self._clock.now())
+            return self._datastore.reserve(key)
         except PoolEmptyError:
             generation = self._demand.join()
         try:
             while True:
                 supply, status = self._demand.supply_count(), self._demand.status()
                 try:
-                    return self._datastore.reserve(key, now=self._clock.now())
+                    return self._datastore.reserve(key)
                 except PoolEmptyError as empty:
                     deadline.check(f"waiting for an address for sandbox {key}")
                     left = deadline.remaining_s() - POOL_WAIT_MARGIN_S
