@@ -1,4 +1,7 @@
-"""Changes in the life of one address, by the table in `model.address`, with the attachment that has it."""
+"""Changes in the life of one address, by the table in `model.address`, and of the attachment that has it.
+
+An address and its attachment change together: the schema's constraints let neither exist without the other (I1).
+"""
 
 from __future__ import annotations
 

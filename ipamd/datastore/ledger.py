@@ -1,7 +1,7 @@
-"""The ledger: what happened to every address, written in the transaction that did it.
+"""The ledger: what happened to every address, written in the transaction in which it happened.
 
-Bounded, because `/run` is memory that is charged to the daemon: every so often the oldest rows beyond the limit go, in the
-same transaction as the rows that pushed them out.
+Bounded, because `/run` is memory that counts as the daemon's: every `PRUNE_EVERY` rows the oldest ones beyond the limit are
+deleted, in the transaction that writes the newest.
 """
 
 from __future__ import annotations

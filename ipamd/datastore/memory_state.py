@@ -33,7 +33,7 @@ IN_USE = (AddressState.ASSIGNED, AddressState.RESERVED)
 
 
 class MemoryState:
-    """The state in memory. Every method takes the one lock for a few dictionary steps and calls nothing outside."""
+    """The state in memory. Every method takes the one lock for a few dictionary steps, or one copy, and calls nothing outside."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._lock = threading.Lock()
@@ -55,7 +55,7 @@ class MemoryState:
 
     def reserve(self, key: AttachmentKey, *, now: datetime) -> Address:
         """Take a free address for `key`: densest ENI, densest prefix in it, longest free in that
-        (docs/architecture.md, "The pool").
+        (docs/architecture.md, "The life of an ADD").
 
         Ties go to the lower network card, device index, prefix and address; addresses outside any prefix come before prefixes.
         Only attached, host-ready, managed ENIs count (I7). Cost: the number of ENIs plus of prefixes on one.
@@ -94,7 +94,7 @@ class MemoryState:
                     self._enis[found.eni_id].bucket(found.prefix).put_free(found)
 
     def apply(self, staged: Staged) -> None:
-        """Make a committed unit of work visible, all at once. Does not fail: `Staged` was checked before COMMIT."""
+        """Make a committed unit of work visible, all at once. It cannot fail: every change was checked before COMMIT."""
         with self._lock:
             for eni in staged.enis.values():
                 if eni is not None:

@@ -1,4 +1,7 @@
-"""Changes of what the pool consists of: ENIs, and addresses that EC2 gives to them or takes away."""
+"""Changes to the pool itself: ENIs, and the addresses that EC2 gives to them or takes away.
+
+An address enters only with an ENI that we know (I7), never as a primary address (I6), and leaves only when no sandbox has it (I2).
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ class PoolChanges(Changes):
 
     @change
     def put_eni(self, eni: Eni) -> None:
-        """An ENI that is known just so is left alone, without a ledger row."""
+        """An ENI that has not changed is left alone, without a ledger row."""
         known = self._view.eni(eni.eni_id)
         if known == eni:
             return

@@ -1,4 +1,4 @@
-"""Changes of what is remembered beside addresses: tombstones, intents, the finished restore, and notes in the ledger."""
+"""Changes to what is recorded besides addresses: tombstones, intents, the mark of a finished restore, notes in the ledger."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ipamd.model.ledger import LedgerEvent
 
 
 class RecordChanges(Changes):
-    """The part of `SqlUnitOfWork` that remembers what was done and what is about to be done."""
+    """The part of `SqlUnitOfWork` that records what was done and what is about to be asked of EC2."""
 
     @change
     def put_tombstone(self, key: AttachmentKey) -> None:

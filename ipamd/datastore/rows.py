@@ -1,7 +1,7 @@
-"""Between rows and the model: the one place that knows how a value is spelled on disk.
+"""Convert between rows and the model: the one place that knows how a value is spelled on disk.
 
-Times are ISO 8601 in UTC, always with microseconds, so that text order is time order; addresses are dotted; both so that an
-operator reads them with `sqlite3`. Everything reads back equal to what was written.
+Times are ISO 8601 in UTC, always with microseconds, so that text order is time order; addresses are dotted quads. An operator can
+read both with `sqlite3`. Everything reads back equal to what was written.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Keep a datastore file that cannot be used where diagnosis finds it and nothing reads it."""
+"""Move a datastore file that cannot be used out of the way, and keep it for diagnosis."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from ipamd.datastore.files import sync_directory
 
 KEPT_COUNT = 3
-"""Files kept at most, the newest ones. Ours: `/run` is memory; the first and the last damage tell most."""
+"""Files kept at most, the newest ones. Ours: `/run` is memory, and the newest damage is what is diagnosed."""
 
 COMPANIONS = ("-wal", "-shm", "-journal")
 """What SQLite writes beside a database. Source: sqlite.org/tempfiles.html."""

@@ -1,4 +1,4 @@
-"""How a unit of work sees the state: its own staged changes first, then memory."""
+"""The state as a unit of work sees it: its own staged changes first, then memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ipamd.model.intent import Intent
 
 @dataclass(slots=True)
 class View:
-    """One unit of work's consistent look. Reading an address claims it (see `MemoryState.claim`) until the unit ends."""
+    """What one unit of work reads. Reading an address claims it (see `MemoryState.claim`) until the unit ends."""
 
     memory: MemoryState
     staged: Staged = field(default_factory=Staged)
