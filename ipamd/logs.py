@@ -7,6 +7,8 @@ import logging
 import sys
 from datetime import UTC, datetime
 
+from ipamd.model.times import rfc3339
+
 
 class JsonFormatter(logging.Formatter):
     """Format a record as one JSON object; a message that is itself a JSON object is merged into it."""
@@ -15,7 +17,7 @@ class JsonFormatter(logging.Formatter):
         """Return one line without a line break."""
         at = datetime.fromtimestamp(record.created, UTC)
         line = {
-            "at": at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at.microsecond // 1000:03d}Z",
+            "at": rfc3339(at),
             "level": record.levelname,
             "logger": record.name,
         }

@@ -98,21 +98,6 @@ class CniServicer(cni_pb2_grpc.CniServicer):
         self._log_request(request, reply, (self._clock.monotonic() - started) * 1000, steps)
         return reply
 
-    def replay(self, raw: bytes, deadline: Deadline) -> None:
-        """Carry out one spooled DEL.
-
-        Raises: InvalidRequestError if it is not a DEL envelope; the error of the DEL otherwise.
-        """
-        request = cni_pb2.ExecRequest()
-        try:
-            request.ParseFromString(raw)
-        except Exception as error:  # protobuf's DecodeError has no public home that all versions share
-            raise InvalidRequestError("the spooled request is not an envelope", details=str(error)) from error
-        if request.verb != "DEL":
-            raise InvalidRequestError(f"the spooled request is {request.verb[:20]!r}, only DEL is spooled")
-        steps = Steps(self._clock)
-        self._services.detach.detach_sandbox(codec.decode_key(request), deadline=deadline, steps=steps, reason="spooled DEL")
-
     def _add(self, request: cni_pb2.ExecRequest, deadline: Deadline, steps: Steps) -> bytes:
         with steps.step("decode"):
             wanted = codec.decode_attach(request)

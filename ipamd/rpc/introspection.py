@@ -7,7 +7,6 @@ answers come from memory.
 from __future__ import annotations
 
 from collections import Counter
-from datetime import datetime
 from ipaddress import IPv4Network
 
 import grpc
@@ -17,6 +16,8 @@ from ipamd.model.eni import Eni
 from ipamd.model.errors import InvalidRequestError
 from ipamd.model.ledger import LedgerEntry
 from ipamd.model.plan import PoolCounts, eni_limit
+from ipamd.model.snapshot import eni_place
+from ipamd.model.times import rfc3339
 from ipamd.pb import introspection_pb2 as pb
 from ipamd.pb import introspection_pb2_grpc
 from ipamd.service.report.sources import Sources
@@ -70,12 +71,13 @@ class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
         """List ENIs with their addresses counted by state."""
         limits = self._sources.pool.limits
         rows: dict[str, list[Address]] = {}
-        for row in self._sources.datastore.addresses():
+        snapshot = self._sources.datastore.snapshot()
+        for row in snapshot.addresses.values():
             rows.setdefault(row.eni_id, []).append(row)
         return pb.ListEnisReply(
             enis=[
                 _eni(eni, rows.get(eni.eni_id, []), limits.slots_per_eni if limits else 0)
-                for eni in self._sources.datastore.enis()
+                for eni in sorted(snapshot.enis.values(), key=eni_place)
             ]
         )
 
@@ -166,11 +168,6 @@ class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
             reply.reachable, reply.events = view.reachable, view.events
             reply.sandbox_count, reply.list_age_s = view.sandbox_count, view.list_age_s
         return reply
-
-
-def rfc3339(at: datetime) -> str:
-    """Format a UTC time with milliseconds."""
-    return at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at.microsecond // 1000:03d}Z"
 
 
 def _entry(entry: LedgerEntry) -> pb.LedgerEntry:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import timedelta
 from ipaddress import IPv4Address
 
-from ipamd.model.address import AddressEvent, AddressState
+from ipamd.model.address import AddressState
 from ipamd.model.errors import DatastoreError, IpamError, log_text
 from ipamd.service.context import ServiceContext
 
@@ -46,9 +46,10 @@ class Cooldown:
         self._aborts: dict[IPv4Address, str] = {}
         self._stopping = False
 
-    def until(self, now: datetime) -> datetime:
-        """When an address that starts to cool at `now` will have cooled, for the record."""
-        return now + timedelta(seconds=self._period_s)
+    @property
+    def period(self) -> timedelta:
+        """How long an address cools."""
+        return timedelta(seconds=self._period_s)
 
     def start(self, address: IPv4Address, *, dying_veth: str | None) -> None:
         """Start the cooldown of an address; its link, if any, waits to be deleted."""
@@ -178,9 +179,8 @@ class Cooldown:
         return freed
 
     def _write_abort(self, address: IPv4Address, reason: str) -> None:
-        now = self._clock.now()
         with self._datastore.transaction() as uow:
-            uow.abort(address, now=now, cooling_until=self.until(now), reason=reason)
+            uow.abort(address, cooldown=self.period, reason=reason)
         self.start(address, dying_veth=None)
 
     def _retry_aborts(self) -> None:
@@ -203,7 +203,7 @@ class Cooldown:
         if row is None or row.state is not AddressState.COOLING:
             return 0  # it was adopted, quarantined or removed meanwhile
         with self._datastore.transaction() as uow:
-            uow.change(address, AddressEvent.COOLED, now=self._clock.now(), reason="cooldown over and link gone")
+            uow.free(address, reason="cooldown over and link gone")
         self._failpoint("cooling.cooled")
         return 1
 

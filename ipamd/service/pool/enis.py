@@ -10,7 +10,7 @@ import logging
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address, IPv4Network
 
-from ipamd.model.address import Address, AddressEvent, AddressState
+from ipamd.model.address import Address, AddressState
 from ipamd.model.cloud import DescribedEni, InstanceIdentity
 from ipamd.model.eni import Eni, EniState
 from ipamd.model.errors import IpamError, log_text
@@ -127,7 +127,7 @@ class EniService:
         unused = [row.address for row in gone if not _is_in_use(row)]
         if unused:
             with self._datastore.transaction() as uow:
-                uow.remove_addresses(unused, reason="EC2 no longer shows it on this ENI", now=self._clock.now())
+                uow.remove_addresses(unused, reason="EC2 no longer shows it on this ENI")
         outcome.removed_count += len(unused)
         for row in gone:
             if _is_in_use(row):
@@ -150,7 +150,6 @@ class EniService:
     ) -> None:
         """Add addresses that EC2 confirmed. One that is new to us and wired already is quarantined at once: after a lost datastore a
         live sandbox may have it (I1, I2). Adoption, or the end of its wiring, resolves it."""
-        now = self._clock.now()
         batches: list[tuple[IPv4Network | None, list[IPv4Address]]] = [(None, sorted(addresses))]
         batches += [(prefix, list(prefix)) for prefix in sorted(prefixes)]
         for prefix, batch in batches:
@@ -161,11 +160,10 @@ class EniService:
             fresh = [address for address, row in zip(batch, rows, strict=True) if row is None]
             batch = [address for address in batch if address not in elsewhere]
             outcome.added_count += len(fresh)
-            cooling_until = self._cooldown.until(now) if may_be_warm else None
-            uow.add_addresses(eni_id, batch, prefix=prefix, now=now, cooling_until=cooling_until)
+            uow.add_addresses(eni_id, batch, prefix=prefix, cooldown=self._cooldown.period if may_be_warm else None)
             for address in fresh:
                 if address in wired:
-                    uow.change(address, AddressEvent.DISAGREE, now=now, reason="wired in the kernel, unknown to the datastore")
+                    uow.quarantine(address, reason="wired in the kernel, unknown to the datastore")
 
     def await_link(self, mac: MacAddress) -> None:
         """Wait, bounded, for the link of an ENI that is being attached: the kernel tells sooner than EC2, which is then asked once."""
@@ -243,8 +241,8 @@ class EniService:
                 outcome.keep(f"{eni.eni_id} has sandboxes and is no longer attached")
                 outcome.removed_count += len(unused)
                 with self._datastore.transaction() as uow:
-                    uow.remove_addresses(unused, reason="EC2 no longer shows its ENI attached", now=self._clock.now())
-                    uow.note(LedgerEvent.KEPT, now=self._clock.now(), eni_id=eni.eni_id, detail="no longer attached; in use")
+                    uow.remove_addresses(unused, reason="EC2 no longer shows its ENI attached")
+                    uow.note(LedgerEvent.KEPT, eni_id=eni.eni_id, detail="no longer attached; in use")
                 continue
             try:
                 self._hostnet.teardown_eni(eni)

@@ -64,7 +64,7 @@ class IntentLog:
     def close(self, intent: Intent, outcome: str) -> None:
         """Close an intent with its outcome."""
         with self._datastore.transaction() as uow:
-            uow.close_intent(intent.intent_id, now=self._clock.now(), outcome=outcome)
+            uow.close_intent(intent.intent_id, outcome=outcome)
         self._failpoint("growth.intent-closed")
 
     def close_if_refused(self, intent: Intent, error: CloudError) -> None:

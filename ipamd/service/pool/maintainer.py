@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable
 from datetime import timedelta
 
-from ipamd.model.address import AddressState
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import (
@@ -23,7 +22,8 @@ from ipamd.model.errors import (
     ThrottledError,
     log_text,
 )
-from ipamd.model.plan import EniCapacity, Plan, PoolSettings, PoolSnapshot, plan
+from ipamd.model.plan import Plan, PoolSettings, PoolSnapshot, plan
+from ipamd.model.pool_snapshot import pool_snapshot
 from ipamd.service.backoff import Backoff
 from ipamd.service.context import ServiceContext
 from ipamd.service.demand import PoolStatus
@@ -164,33 +164,11 @@ class PoolMaintainer:
             limits = self._limits
         if limits is None:
             return None
-        enis = self._datastore.enis()
-        used: dict[str, int] = {}
-        prefixes: dict[tuple[str, object], bool] = {}
-        unready = {eni.eni_id for eni in enis if eni.managed and not eni.host_ready}
-        unready_free_count = 0
-        for row in self._datastore.addresses():
-            unready_free_count += row.eni_id in unready and row.state is AddressState.FREE
-            if row.prefix is None:
-                used[row.eni_id] = used.get(row.eni_id, 0) + 1
-                continue
-            name = (row.eni_id, row.prefix)
-            if name not in prefixes:
-                used[row.eni_id] = used.get(row.eni_id, 0) + 1
-            prefixes[name] = prefixes.get(name, True) and row.state is AddressState.FREE
-        return PoolSnapshot(
-            enis=tuple(
-                EniCapacity(eni.eni_id, eni.device_index, eni.state, used.get(eni.eni_id, 0)) for eni in enis if eni.managed
-            ),
-            counts=self._datastore.counts(),
+        return pool_snapshot(
+            self._datastore.snapshot(),
             limits=limits,
-            free_prefix_count=sum(prefixes.values()),
-            total_prefix_count=len(prefixes),
-            unready_free_count=unready_free_count,
-            unmanaged_eni_count=sum(not eni.managed and eni.network_card == 0 for eni in enis),
-            unmanaged_device_indexes=frozenset(eni.device_index for eni in enis if not eni.managed and eni.network_card == 0),
             waiting_count=waiting_count,
-            blocked_until=self._clock.now() + timedelta(seconds=self._left_s()) if self._is_blocked() else None,
+            retry_at=self._clock.now() + timedelta(seconds=self._left_s()) if self._is_blocked() else None,
             blocked_reason=self._blocked_reason,
             prefixes_available=self._has_prefixes(),
         )
@@ -198,7 +176,7 @@ class PoolMaintainer:
     def _retry_deadline(self, snapshot: PoolSnapshot) -> float | None:
         """When a pause ends; None where no pause is what stands in the way."""
         is_full = self._settings.max_pods and snapshot.counts.total >= self._settings.max_pods
-        return self._blocked_deadline if snapshot.blocked_until is not None and not is_full else None
+        return self._blocked_deadline if snapshot.retry_at is not None and not is_full else None
 
     def _is_blocked(self) -> bool:
         return self._left_s() > 0

@@ -174,5 +174,5 @@ class HostNetworkReconciler:
             if repairs:
                 log.warning("host routing: %s", "; ".join(repairs))
                 with self._datastore.transaction() as uow:
-                    uow.note(LedgerEvent.REPAIRED, now=self._clock.now(), detail="; ".join(repairs)[:1000])
+                    uow.note(LedgerEvent.REPAIRED, detail="; ".join(repairs)[:1000])
         return repairs

@@ -148,9 +148,8 @@ class QuarantineService:
 
     def _resolve(self, row: Address, reason: str) -> None:
         self._absences.pop(row.address, None)
-        now = self._clock.now()
         with self._datastore.transaction() as uow:
-            uow.resolve(row.address, now=now, cooling_until=self._cooldown.until(now), reason=reason)
+            uow.resolve(row.address, cooldown=self._cooldown.period, reason=reason)
         self._failpoint("adopt.settled")
         self._cooldown.start(row.address, dying_veth=None)
 

@@ -206,7 +206,8 @@ class RuntimeReconciler:
                 attachment.key,
                 deadline=Deadline.after(self._clock, REAP_DEADLINE_S),
                 steps=Steps(self._clock),
-                reason=f"reaped: {detail}",
+                reason=detail,
+                event=LedgerEvent.REAPED,
             )
         except IpamError as error:
             self._health.record_error(f"reap of {attachment.key}", error)
@@ -264,7 +265,7 @@ class RuntimeReconciler:
             return
         self._kept[key] = kinds
         with self._datastore.transaction() as uow:
-            uow.note(LedgerEvent.KEPT, now=self._clock.now(), key=key, detail="; ".join(judgement.reasons))
+            uow.note(LedgerEvent.KEPT, key=key, detail="; ".join(judgement.reasons))
 
 
 def _veth_presence(attachment: Attachment, survey: KernelSurvey | None) -> Presence:

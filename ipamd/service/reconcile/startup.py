@@ -9,22 +9,20 @@ the runtime agrees the row is made again. Where sources disagree or are silent t
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 
-from ipamd.model.address import AddressEvent, AddressState
-from ipamd.model.errors import InvalidRequestError, IpamError, log_text
+from ipamd.model.address import AddressState
 from ipamd.model.kernel import HostVeth, KernelSurvey, duplicate_addresses
 from ipamd.model.ledger import LedgerEvent
 from ipamd.model.sandbox import Sandbox
 from ipamd.model.words import counted
-from ipamd.ports import Runtime, Spool
+from ipamd.ports import Runtime
 from ipamd.service.context import ServiceContext
 from ipamd.service.cooldown import Cooldown
 from ipamd.service.reconcile.quarantine import QuarantineService
 
-FAILPOINTS = ("restore.replayed", "restore.entry-done", "restore.leftover-removed", "restore.veth-settled")
+FAILPOINTS = ("restore.leftover-removed", "restore.veth-settled")
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +61,6 @@ class StartupReconciler:
         context: ServiceContext,
         *,
         cooldown: Cooldown,
-        spool: Spool,
         runtime: Runtime | None,
         quarantine: QuarantineService,
         is_datastore_intact: bool,
@@ -71,40 +68,10 @@ class StartupReconciler:
         self._datastore = context.datastore
         self._wiring = context.wiring
         self._cooldown = cooldown
-        self._spool = spool
         self._runtime = runtime
-        self._clock = context.clock
         self._quarantine_service = quarantine
         self._is_datastore_intact = is_datastore_intact
         self._failpoint = context.failpoint
-
-    def replay_spool(self, delete: Callable[[bytes], None]) -> int:
-        """Carry out every DEL that the plugin left while we were away (I3). The socket must be listening already.
-
-        Args:
-            delete: carries out one serialised request; an InvalidRequestError sets the entry aside.
-        Returns: how many were carried out. Raises: the first error of an entry that should be tried again, after all others
-            have had their turn.
-        """
-        count = 0
-        first_error: IpamError | None = None
-        with self._spool.replay() as entries:
-            for entry in entries:
-                try:
-                    delete(entry.request)
-                    self._failpoint("restore.replayed")
-                except InvalidRequestError as error:
-                    entry.set_aside(log_text(error))
-                    log.error("spooled DEL %s is damaged and was set aside: %s", entry.name, log_text(error))
-                except IpamError as error:  # it is no fault of the entry's: whatever it is, the DEL is still to be done (I3)
-                    first_error = first_error or error
-                else:
-                    entry.done()
-                    self._failpoint("restore.entry-done")
-                    count += 1
-        if first_error is not None:
-            raise first_error
-        return count
 
     def reconcile_kernel(self, survey: KernelSurvey, listed: dict[str, Sandbox] | None) -> StartupOutcome:
         """Resolve every veth, route and rule of ours against the datastore.
@@ -132,7 +99,7 @@ class StartupReconciler:
         self._quarantine_service.resolve_unclaimed(claimed)
         if listed is not None or self._is_datastore_intact or self._runtime is None:
             with self._datastore.transaction() as uow:
-                uow.mark_restored(now=self._clock.now(), detail=str(outcome))
+                uow.mark_restored(detail=str(outcome))
         return outcome
 
     def _resolve_veth(
@@ -198,7 +165,7 @@ class StartupReconciler:
         if row is None or row.state in (AddressState.ASSIGNED, AddressState.QUARANTINED):
             return
         with self._datastore.transaction() as uow:
-            uow.change(row.address, AddressEvent.DISAGREE, now=self._clock.now(), reason=f"{veth.key}: {why}")
+            uow.quarantine(row.address, reason=f"{veth.key}: {why}")
 
     def _remove(self, veth: HostVeth, why: str, outcome: StartupOutcome) -> None:
         self._wiring.remove_leftover(host_veth=veth.name, address=veth.address)
@@ -206,7 +173,6 @@ class StartupReconciler:
         with self._datastore.transaction() as uow:
             uow.note(
                 LedgerEvent.REPAIRED,
-                now=self._clock.now(),
                 address=veth.address,
                 key=veth.key,
                 detail=f"wiring {veth.name} removed at start: {why}",

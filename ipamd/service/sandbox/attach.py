@@ -136,7 +136,7 @@ class AttachService:
     def _reserve(self, key: AttachmentKey, deadline: Deadline) -> Address:
         """Take a free address; while none is free, wait as long as the pool may still grow and the caller has time."""
         try:
-            return self._datastore.reserve(key, now=self._clock.now())
+            return self._datastore.reserve(key)
         except PoolEmptyError:
             generation = self._demand.join()
         try:
@@ -144,7 +144,7 @@ class AttachService:
                 # Read before trying: what changes after this ends the wait below at once.
                 supply, status = self._demand.supply_count(), self._demand.status()
                 try:
-                    return self._datastore.reserve(key, now=self._clock.now())
+                    return self._datastore.reserve(key)
                 except PoolEmptyError as empty:
                     deadline.check(f"waiting for an address for sandbox {key}")
                     left = deadline.remaining_s() - POOL_WAIT_MARGIN_S

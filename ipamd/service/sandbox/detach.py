@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ipamd.model.attachment import Attachment, veth_name
 from ipamd.model.ids import AttachmentKey
+from ipamd.model.ledger import LedgerEvent
 from ipamd.service.context import ServiceContext
 from ipamd.service.cooldown import Cooldown
 from ipamd.service.request import Deadline, Steps
@@ -28,14 +29,25 @@ class DetachService:
         self._veth_prefix = veth_prefix
         self._failpoint = context.failpoint
 
-    def detach_sandbox(self, key: AttachmentKey, *, deadline: Deadline, steps: Steps, reason: str) -> bool:
+    def detach_sandbox(
+        self,
+        key: AttachmentKey,
+        *,
+        deadline: Deadline,
+        steps: Steps,
+        reason: str,
+        event: LedgerEvent = LedgerEvent.UNASSIGNED,
+    ) -> bool:
         """Detach one interface of one sandbox; an unknown or repeated one is fine.
 
+        Args:
+            reason: who asks (DEL, GC), or the verdict's reasons; recorded.
+            event: what the ledger says: `reaped` if no runtime asked.
         Returns: whether an attachment was there.
         Raises: BusyError if another operation holds the key until the deadline; WiringError, DatastoreError. Then the
             attachment is still recorded and a retry is safe.
         """
-        with self._locks.hold(key, reason, deadline):
+        with self._locks.hold(key, "REAP" if event is LedgerEvent.REAPED else reason, deadline):
             known = self._datastore.attachment(key)
             if known is None:
                 with steps.step("leftover"):
@@ -45,11 +57,9 @@ class DetachService:
             with steps.step("retire"):
                 self._wiring.mark_for_deletion(host_veth=known.host_veth, address=known.address, route_table=known.route_table)
             self._failpoint("detach.retired")
-            with steps.step("commit"):
-                now = self._clock.now()
-                with self._datastore.transaction() as uow:
-                    uow.unassign(key, now=now, cooling_until=self._cooldown.until(now), reason=reason)
-                    uow.put_tombstone(key, now=now)
+            with steps.step("commit"), self._datastore.transaction() as uow:
+                uow.unassign(key, cooldown=self._cooldown.period, reason=reason, event=event)
+                uow.put_tombstone(key)
             self._failpoint("detach.committed")
             self._cooldown.start(known.address, dying_veth=known.host_veth)
             return True
@@ -64,7 +74,7 @@ class DetachService:
                 adopted = self._datastore.attachment(key)  # units of work are serialised: after ours no adoption is possible
                 if adopted is not None:
                     return adopted
-                uow.put_tombstone(key, now=self._clock.now())
+                uow.put_tombstone(key)
         self._failpoint("detach.tombstoned")
         self._wiring.remove_leftover(host_veth=veth_name(key, prefix=self._veth_prefix), address=None)
         return None

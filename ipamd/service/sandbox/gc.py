@@ -89,7 +89,6 @@ class GcService:
         with self._datastore.transaction() as uow:
             uow.note(
                 LedgerEvent.KEPT,
-                now=self._clock.now(),
                 key=key,
                 detail="GC did not list it as valid, but the runtime still lists its sandbox",
             )
