@@ -89,34 +89,40 @@ def _limit_arenas() -> None:
 
 def run(settings: Settings, signals: Signals) -> int:
     """Serve until told to exit. Raises: SettingsError, DatastoreError, NotServingError if it cannot start."""
-    from ipamd.rpc.server import prepare_run_dir, take_instance_lock
+    from ipamd.rpc.server import RpcServer, prepare_run_dir, take_instance_lock
 
     prepare_run_dir(settings.daemon.run_dir)
     lock, has_run_before = take_instance_lock(settings.daemon.run_dir)
     from ipamd import metrics
     from ipamd.bootstrap import build
-    from ipamd.lifecycle import StartUp
+    from ipamd.lifecycle import Lifecycle
     from ipamd.service.health import Phase
 
     app = build(settings, has_run_before=has_run_before)
-    with app.health.stage("rpc") as stage:
-        app.server.start()
+    health = app.context.health
+    server = RpcServer(
+        run_dir=settings.daemon.run_dir,
+        cni=app.cni,
+        introspection=app.introspection,
+        max_concurrent_rpcs=settings.daemon.max_concurrent_rpcs,
+    )
+    with health.stage("rpc") as stage:
+        server.start()
         stage.detail = "DEL and introspection are served"
-    log.info("alive after %.3f s: %s", app.health.uptime_s(), app.open_report.detail)
-    start_up = StartUp(app, end=signals.fail)
-    starter = threading.Thread(target=start_up.run, name="start-up", daemon=True)
-    starter.start()
+    log.info("alive after %.3f s: %s", health.uptime_s(), app.adapters.opened.report.detail)
+    life = Lifecycle(app, end=signals.fail)
+    threading.Thread(target=life.run, name="start-up", daemon=True).start()
     scraped = metrics.serve(app.metrics, settings.daemon.metrics_address)
     signals.wait()
-    app.health.enter(Phase.DRAINING)
+    health.enter(Phase.DRAINING)
     log.info("draining: ADD is refused, DEL is served for %d s", settings.daemon.drain_s)
-    start_up.stop()
+    life.stop()
     is_hurried = signals.wait_again(settings.daemon.drain_s)
-    app.server.stop(0.0 if is_hurried else 1.0)
+    server.stop(0.0 if is_hurried else 1.0)
     app.cooldown.stop()
     if scraped is not None:
         scraped[0].shutdown()
-    app.datastore.close()
+    app.context.datastore.close()
     os.close(lock)
     log.info("exiting")
     return signals.exit_status

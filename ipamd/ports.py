@@ -347,6 +347,10 @@ class Ec2(Protocol):
         """Have EC2 delete the ENI together with the instance."""
         ...
 
+    def set_security_groups(self, eni_id: EniId, *, security_group_ids: tuple[str, ...]) -> None:
+        """Replace the ENI's security groups, at least one. CloudNotFoundError if the ENI does not exist."""
+        ...
+
     def detach_eni(self, attachment_id: str) -> None:
         """Detach; an attachment that is gone is fine."""
         ...

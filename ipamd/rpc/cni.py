@@ -30,7 +30,7 @@ log = logging.getLogger("ipamd.rpc")
 
 
 @dataclass(frozen=True, slots=True)
-class Services:
+class SandboxServices:
     """The use cases behind the verbs."""
 
     attach: AttachService
@@ -54,7 +54,7 @@ class RequestObserver(Protocol):
 class CniServicer(cni_pb2_grpc.CniServicer):
     """Serves `vpc_ipamd.v1.Cni`."""
 
-    def __init__(self, *, services: Services, health: Health, clock: Clock, observer: RequestObserver) -> None:
+    def __init__(self, *, services: SandboxServices, health: Health, clock: Clock, observer: RequestObserver) -> None:
         self._services = services
         self._health = health
         self._clock = clock

@@ -36,7 +36,7 @@ def test_a_del_that_meets_the_adoption_of_its_sandbox_is_final(node: FakeNode) -
     made = node.add("a")
     node.runtime.run("a")
     node.crash(keep_datastore=False)
-    node.provisioner.set_identity(IDENTITY)
+    node.node_info.learn_identity()
     node.enis.sync_with_ec2(IDENTITY)
     survey = node.wiring.survey()
 
