@@ -16,17 +16,17 @@ from contextlib import ExitStack
 from ipaddress import IPv4Address
 from typing import Protocol
 
-from lab import ping
 from lab.ec2.server import Ec2Server
+from lab.fabric import ping
 from lab.fabric.fabric import Fabric
 from lab.fabric.netns import Netns
-from lab.faults import Faults
 from lab.httpd import Listener
 from lab.imds.server import ImdsServer
 from lab.node import containerd
 from lab.node.errors import NodeError
 from lab.node.ground import Ground
 from lab.node.node import EC2_ADDRESS, EC2_PORT, IMDS_ADDRESS, IMDS_PORT, Node
+from lab.vpc.faults import Faults
 from lab.vpc.model import Instance
 from lab.vpc.state import Vpc
 

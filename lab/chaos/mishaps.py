@@ -1,4 +1,4 @@
-"""The cloud's part of bad luck: fault specs for lab/faults.py, each with how to take it back, and the names of all failpoints."""
+"""The cloud's part of bad luck: fault specs for lab/vpc/faults.py, each with how to take it back, and the names of all failpoints."""
 
 from __future__ import annotations
 

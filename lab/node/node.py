@@ -19,9 +19,9 @@ from typing import Any
 
 from lab.fabric.netns import Netns
 from lab.node import containerd
+from lab.node.cri import SandboxClient
 from lab.node.errors import NodeError
 from lab.node.process import File, NodeProcess, Spawner
-from lab.sandboxes import SandboxClient
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 IMDS_ADDRESS, IMDS_PORT = "169.254.169.254", 80  # as on EC2

@@ -16,11 +16,11 @@ from datetime import UTC, datetime
 from ipaddress import IPv4Address, IPv4Network
 from random import Random
 
-from lab.faults import Faults
 from lab.vpc.addresses import AddressRequest
 from lab.vpc.calls import Call, CallLog
 from lab.vpc.dispatch import Listener
 from lab.vpc.errors import LabError
+from lab.vpc.faults import Faults
 from lab.vpc.ids import Ids
 from lab.vpc.interfaces import Delays, Interfaces
 from lab.vpc.limits import LIMITS, InstanceLimits

@@ -7,7 +7,7 @@ from collections import Counter
 from lab.chaos.mishaps import failpoint_names
 from lab.chaos.plan import NODES, WEIGHTS, Event, Kind, Plan, make_plan
 from lab.chaos.shrink import shrink
-from lab.faults import Faults
+from lab.vpc.faults import Faults
 
 NAMES = ["attach.wired", "detach.committed", "growth.created"]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ipamd import __version__
-from lab.cli import main
+from lab.cli.main import main
 from lab.node import ground
 from lab.node.node import REPOSITORY
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.cli import main
+from lab.cli.main import main
 from lab.lab import Lab
 from lab.node import ground
 from lab.node.errors import NodeError

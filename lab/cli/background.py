@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 
-from lab.control import ControlError, ControlServer, ask
+from lab.cli.control import ControlError, ControlServer, ask
 from lab.node import ground
 
 UP_TIMEOUT_S = 60.0
@@ -94,7 +94,7 @@ def _up_arguments(arguments: argparse.Namespace) -> list[str]:
 
 def _serve(arguments: argparse.Namespace) -> int:
     """Be the lab until told to stop; everything is removed on the way out."""
-    from lab.daemons import Daemons
+    from lab.cli.daemons import Daemons
     from lab.lab import Lab  # ~150 ms of imports that no other command needs
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

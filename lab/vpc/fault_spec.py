@@ -1,6 +1,6 @@
 """The faults that can be asked of the simulated cloud, as values, and their reading from a JSON-able dict.
 
-`lab/faults.py` draws the format. Reading is strict: every problem is found and reported at once, so that a misspelt
+`lab/vpc/faults.py` draws the format. Reading is strict: every problem is found and reported at once, so that a misspelt
 fault does not silently test nothing.
 """
 
