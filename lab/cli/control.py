@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 from lab.cli.description import describe
 from lab.fabric.ping import TIMEOUT_S
 from lab.node.errors import SandboxError
-from lab.node.ground import STATE_ROOT
 from lab.node.process import BASE_ENVIRONMENT, NodeProcess
+from lab.node.workspace import STATE_ROOT
 from lab.vpc.errors import LabError
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from typing import Any
 
 from lab.fabric.netns import Netns
 from lab.node import containerd
-from lab.node.cri import SandboxClient
+from lab.node.cri import CriClient
 from lab.node.errors import NodeError
 from lab.node.process import File, NodeProcess, Spawner
 
@@ -47,7 +47,7 @@ class Node:
         self._init = init
         self._control = control
         self._spawner = Spawner(control, node=name)
-        self._cri: SandboxClient | None = None
+        self._cri: CriClient | None = None
         self.netns = Netns.at(f"/proc/{init.pid}/ns/net", name=name)
 
     @classmethod
@@ -83,10 +83,10 @@ class Node:
         return f"/proc/{self.pid}/root"
 
     @property
-    def cri(self) -> SandboxClient:
+    def cri(self) -> CriClient:
         """The node's container runtime; the lab plays its kubelet."""
         if self._cri is None:
-            self._cri = SandboxClient(self.root + containerd.SOCKET)
+            self._cri = CriClient(self.root + containerd.SOCKET)
         return self._cri
 
     def start_containerd(self, directory: str = "") -> None:

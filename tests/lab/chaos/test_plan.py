@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from lab.chaos.mishaps import failpoint_names
+from lab.chaos.nemesis import failpoint_names
 from lab.chaos.plan import NODES, WEIGHTS, Event, Kind, Plan, make_plan
 from lab.chaos.shrink import shrink
 from lab.vpc.faults import Faults
@@ -44,7 +44,7 @@ def test_events_are_in_order_and_within_the_run() -> None:
 
 
 def test_a_long_plan_has_every_kind_of_event_on_both_nodes() -> None:
-    """No mishap is forgotten by a table."""
+    """No kind of event is forgotten by a table."""
     events = make_plan(1, minutes=60, failpoints=NAMES).events
     assert {event.kind for event in events} == set(Kind)
     assert {event.node for event in events} == {*NODES, ""}

@@ -1,6 +1,6 @@
-"""One node of a chaos run: the daemon and the runtime started, killed and brought back, and what the judge must know of it.
+"""One node of a chaos run: the daemon and the runtime started, killed and brought back, and what the checker must know of it.
 
-Everything that changes the daemon's or the runtime's life runs in one thread per node, in order. A watcher tells a death that was
+Everything that changes the daemon's or the runtime's record runs in one thread per node, in order. A watcher tells a death that was
 asked for (a kill, a failpoint) from one that was not: the latter is a violation of its own.
 """
 
@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from ipamd.ipamctl.client import AwayError, Client, RefusedError
-from lab.chaos.books import Books, Violation
-from lab.chaos.journal import Journal
-from lab.chaos.judge import NodeState
-from lab.chaos.stepped import OFFSET_PATH
+from lab.chaos.checker import NodeState
+from lab.chaos.expected_state import ExpectedState, Violation
+from lab.chaos.history import History
+from lab.chaos.skewed_daemon import OFFSET_PATH
 from lab.node.errors import NodeError
 from lab.node.node import DAEMON_LOG, PLUGIN_PATH, REPOSITORY, Node
 from lab.node.process import NodeProcess
@@ -36,15 +36,15 @@ UNBORN_S = 5.0
 TELLS = "unexpected end"
 
 
-class Member:
+class ChaosNode:
     """One node. Concurrency: `queue` from any thread; the methods that it runs, from its thread only; the rest from any."""
 
-    def __init__(self, node: Node, *, region: str, env: Mapping[str, str], books: Books, journal: Journal) -> None:
-        self.node = node
-        self.name = node.name
-        self._env = node.daemon_environment(region) | {"VPC_IPAMD_METRICS_ADDRESS": "off"} | dict(env)
-        self._books = books
-        self._journal = journal
+    def __init__(self, lab_node: Node, *, region: str, env: Mapping[str, str], expected: ExpectedState, history: History) -> None:
+        self.lab_node = lab_node
+        self.name = lab_node.name
+        self._env = lab_node.daemon_environment(region) | {"VPC_IPAMD_METRICS_ADDRESS": "off"} | dict(env)
+        self._expected = expected
+        self._history = history
         self._daemon: NodeProcess | None = None
         self._armed = ""
         self._started_at = 0.0
@@ -54,14 +54,14 @@ class Member:
         self._damaged: dict[str, float] = {}
         self._runtime_killed_at: tuple[float, ...] = ()
         self._runtime_is_up = True
-        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"member-{node.name}")
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"node-{lab_node.name}")
         self._ended = threading.Event()
-        self._watcher = threading.Thread(target=self._watch, name=f"watch-{node.name}", daemon=True)
+        self._watcher = threading.Thread(target=self._watch, name=f"watch-{lab_node.name}", daemon=True)
 
     def open(self) -> None:
         """Install the plugin, start the daemon and the watcher."""
         build = [sys.executable, "-m", "cni_plugin.build", "--python", "/usr/bin/python3", "--output", PLUGIN_PATH]
-        self.node.run(build, cwd=str(REPOSITORY))
+        self.lab_node.run(build, cwd=str(REPOSITORY))
         self.start_daemon()
         self._watcher.start()
 
@@ -76,16 +76,16 @@ class Member:
         return self._worker.submit(self._guarded, action)
 
     def state(self) -> NodeState:
-        """What the judge must know."""
+        """What the checker must know."""
         with self._lock:
-            now = self._journal.now()
+            now = self._history.now()
             self._damaged = {address: at for address, at in self._damaged.items() if now - at < DAMAGE_KEPT_S}
             return NodeState(self._ready_since, dict(self._damaged), self._runtime_killed_at)
 
     def damage(self, address: str) -> None:
         """Chaos is about to take something of this address's wiring."""
         with self._lock:
-            self._damaged[address] = self._journal.now()
+            self._damaged[address] = self._history.now()
 
     @property
     def runtime_is_up(self) -> bool:
@@ -97,17 +97,17 @@ class Member:
         with self._lock:
             env = self._env | ({FAILPOINT_ENV: failpoint} if failpoint else {})
             shell = ["/bin/sh", "-c", f'exec "$@" >>{DAEMON_LOG} 2>&1', "sh"]
-            argv = [*shell, sys.executable, "-m", "lab.chaos.stepped"]
-            self._daemon = self.node.spawn(argv, env=env, cwd=str(REPOSITORY))
+            argv = [*shell, sys.executable, "-m", "lab.chaos.skewed_daemon"]
+            self._daemon = self.lab_node.spawn(argv, env=env, cwd=str(REPOSITORY))
             self._armed, self._is_expected = failpoint, False
-            self._started_at = self._journal.now()
+            self._started_at = self._history.now()
 
     def kill_daemon(self, *, down_s: float, armed: str = "", lose: bool = False) -> None:
         """kill -9, stay away, come back; `lose` deletes the database meanwhile."""
         self._end_daemon(lambda daemon: daemon.kill(), TIMEOUT_S)
         if lose:
-            self._books.lost_datastore(self.name)
-            for path in Path(f"{self.node.root}{RUN_DIR}").glob("state.db*"):
+            self._expected.on_datastore_lost(self.name)
+            for path in Path(f"{self.lab_node.root}{RUN_DIR}").glob("state.db*"):
                 path.unlink()
         self._ended.wait(down_s)
         self.start_daemon(armed)
@@ -128,7 +128,7 @@ class Member:
         """SIGTERM, the drain, and come back."""
         drain_s = float(self._env["VPC_IPAMD_DRAIN"])
         code = self._end_daemon(lambda daemon: daemon.terminate(), drain_s + DRAIN_MARGIN_S)
-        is_unborn = code == -signal.SIGTERM and self._journal.now() - self._started_at < UNBORN_S
+        is_unborn = code == -signal.SIGTERM and self._history.now() - self._started_at < UNBORN_S
         if code not in (0, -signal.SIGKILL) and not is_unborn:
             self._tell(f"it was asked to end and ended with {code}", log=self.log_tail(20))
         self._ended.wait(down_s)
@@ -136,34 +136,34 @@ class Member:
 
     def kill_runtime(self, *, down_s: float) -> None:
         """kill -9 the runtime, stay away, come back; its sandboxes live on."""
-        if self.node.containerd is None:
+        if self.lab_node.containerd is None:
             return
         with self._lock:
             self._runtime_is_up = False
-            self._runtime_killed_at = (*self._runtime_killed_at, self._journal.now())
-        self.node.containerd.kill()
-        self.node.containerd.wait(TIMEOUT_S)
+            self._runtime_killed_at = (*self._runtime_killed_at, self._history.now())
+        self.lab_node.containerd.kill()
+        self.lab_node.containerd.wait(TIMEOUT_S)
         self._ended.wait(down_s)
         for is_last in (False, False, True):
             try:
-                self.node.start_containerd()
+                self.lab_node.start_containerd()
                 break
             except NodeError as error:  # the lab's own matter: a busy machine
-                self._journal.note("the runtime is started again", node=self.name, error=str(error))
+                self._history.note("the runtime is started again", node=self.name, error=str(error))
                 if is_last:
                     raise
         with self._lock:
             self._runtime_is_up = True
-            self._runtime_killed_at = (*self._runtime_killed_at, self._journal.now())
+            self._runtime_killed_at = (*self._runtime_killed_at, self._history.now())
 
     def step_clock(self, offset_s: float) -> None:
         """Put the daemon's wall clock so many seconds off the machine's."""
-        self.node.write_file(str(OFFSET_PATH), str(offset_s).encode())
+        self.lab_node.write_file(str(OFFSET_PATH), str(offset_s).encode())
 
     def ask(self, question: Callable[[Client], dict[str, Any]]) -> dict[str, Any] | None:
         """Ask the daemon over its socket; None if it does not answer."""
         try:
-            with Client(f"{self.node.root}{RUN_DIR}/ipamd.sock") as client:
+            with Client(f"{self.lab_node.root}{RUN_DIR}/ipamd.sock") as client:
                 return question(client)
         except (AwayError, RefusedError):
             return None
@@ -184,7 +184,7 @@ class Member:
 
     def log_tail(self, lines: int, path: str = DAEMON_LOG) -> str:
         """The end of the daemon's log."""
-        return self.node.run(["tail", "-n", str(lines), path], check=False).stdout
+        return self.lab_node.run(["tail", "-n", str(lines), path], check=False).stdout
 
     def _end_daemon(self, how: Callable[[NodeProcess], None], timeout_s: float) -> int:
         with self._lock:
@@ -212,7 +212,7 @@ class Member:
             try:
                 self._watch_once()
             except Exception as error:  # noqa: BLE001  # top of a loop
-                self._journal.note("watcher", node=self.name, error=repr(error))
+                self._history.note("watcher", node=self.name, error=repr(error))
 
     def _watch_once(self) -> None:
         with self._lock:
@@ -233,25 +233,25 @@ class Member:
             if self._daemon is not daemon or self._is_expected or not is_ready:
                 self._ready_since = None
             elif self._ready_since is None:
-                self._ready_since = self._journal.now()
+                self._ready_since = self._history.now()
 
     def _come_back(self, dead: NodeProcess) -> None:
         self._ended.wait(0.3)
-        if not self._ended.is_set() and self._daemon is dead:  # else a queued mishap has started another one meanwhile
+        if not self._ended.is_set() and self._daemon is dead:  # else a queued event has started another one meanwhile
             self.start_daemon()
 
     def _note_death(self, armed: str, code: int) -> None:
         if armed and code == -9:
-            self._journal.say(f"died at {armed}", node=self.name, counted=f"kill failpoint {armed.partition(':')[0]}")
+            self._history.say(f"died at {armed}", node=self.name, counted=f"kill failpoint {armed.partition(':')[0]}")
         else:
             self._tell(f"the daemon ended by itself with {code}", log=self.log_tail(30))
 
     def _tell(self, what: str, *, log: str = "") -> None:
-        self._journal.note("log", node=self.name, log=log.splitlines())
-        self._journal.violate(Violation(TELLS, self._journal.now(), self.name, what))
+        self._history.note("log", node=self.name, log=log.splitlines())
+        self._history.violate(Violation(TELLS, self._history.now(), self.name, what))
 
     def _guarded(self, action: Callable[[], None]) -> None:
         try:
             action()
         except Exception as error:  # noqa: BLE001  # top of a queue: the lab's own failure must be seen, and not end the run
-            self._journal.say(f"the lab could not do it: {error!r}", node=self.name, counted="lab error")
+            self._history.say(f"the lab could not do it: {error!r}", node=self.name, counted="lab error")

@@ -45,12 +45,12 @@ class Pod:
         return f"{self.node}/{self.sandbox_id}"
 
 
-class Member:
+class DemoNode:
     """One node. Concurrency: pods may be run and removed from many threads; the rest is for one."""
 
     def __init__(self, node: Node, *, region: str, ledger: AddressLedger) -> None:
         """`ledger` is the kubelets' common one."""
-        self.node = node
+        self.lab_node = node
         self.name = node.name
         self._region = region
         self._ledger = ledger
@@ -66,7 +66,7 @@ class Member:
 
     def start_daemon(self) -> None:
         """Start vpc-ipamd; returns at once."""
-        self._daemon = self.node.start_daemon(region=self._region, env={"CLUSTER_NAME": "demo"})
+        self._daemon = self.lab_node.start_daemon(region=self._region, env={"CLUSTER_NAME": "demo"})
 
     def kill_daemon(self) -> None:
         """`kill -9`, and wait for its end."""
@@ -78,7 +78,7 @@ class Member:
     def status(self) -> dict[str, Any] | None:
         """What the daemon says of itself; None while it does not answer."""
         try:
-            with Client(f"{self.node.root}{RUN_DIR}/ipamd.sock") as client:
+            with Client(f"{self.lab_node.root}{RUN_DIR}/ipamd.sock") as client:
                 return client.status()
         except (AwayError, RefusedError):
             return None
@@ -115,28 +115,28 @@ class Member:
 
     def spooled_count(self) -> int:
         """DELs on disk that wait for the daemon."""
-        spool = Path(f"{self.node.root}{RUN_DIR}/spool")
+        spool = Path(f"{self.lab_node.root}{RUN_DIR}/spool")
         return sum(path.name.startswith("del-") for path in spool.iterdir()) if spool.is_dir() else 0
 
     def lose_datastore(self) -> list[str]:
         """Delete the database (of a daemon that is dead) and leave the spool; the names of the files."""
-        lost = sorted(Path(f"{self.node.root}{RUN_DIR}").glob("state.db*"))
+        lost = sorted(Path(f"{self.lab_node.root}{RUN_DIR}").glob("state.db*"))
         for path in lost:
             path.unlink()
         return [path.name for path in lost]
 
     def log_tail(self, lines: int) -> str:
         """The end of the daemon's log."""
-        return self.node.run(["tail", "-n", str(lines), DAEMON_LOG], check=False).stdout.rstrip()
+        return self.lab_node.run(["tail", "-n", str(lines), DAEMON_LOG], check=False).stdout.rstrip()
 
     def run_pod(self, name: str, *, uid: str = "", attempt: int = 0) -> Pod:
         """Have the runtime create a sandbox, once. Raises: SandboxError with the plugin's words."""
-        cri = self.node.cri
+        cri = self.lab_node.cri
         sandbox_id = cri.run_sandbox(name, uid=uid, attempt=attempt, timeout_s=RUN_TIMEOUT_S)
         status = cri.status(sandbox_id)
         if status.address is None:
             raise NodeError(f"{self.name}: the runtime reports no address for sandbox {sandbox_id}")
-        pod = Pod(self.name, name, uid, sandbox_id, status.address, self.node.inside_netns_path(status.netns_path))
+        pod = Pod(self.name, name, uid, sandbox_id, status.address, self.lab_node.inside_netns_path(status.netns_path))
         self._ledger.give(pod.address, pod.holder)
         with self._lock:
             self._pods[name] = pod
@@ -145,12 +145,12 @@ class Member:
     def remove_pod(self, pod: Pod) -> None:
         """Have the runtime stop and remove a sandbox. Raises: SandboxError."""
         self._ledger.let_go(pod.holder)  # from the call on, as the daemon may give the address before the call returns
-        self.node.cri.stop(pod.sandbox_id, timeout_s=RUN_TIMEOUT_S)
-        self.node.cri.remove(pod.sandbox_id, timeout_s=RUN_TIMEOUT_S)
+        self.lab_node.cri.stop(pod.sandbox_id, timeout_s=RUN_TIMEOUT_S)
+        self.lab_node.cri.remove(pod.sandbox_id, timeout_s=RUN_TIMEOUT_S)
         with self._lock:
             self._pods.pop(pod.name, None)
 
     def _run_ipamctl(self, words: tuple[str, ...]) -> tuple[str, str, int]:
         argv = [sys.executable, "-m", "ipamd.ipamctl.main", *words]
-        done = self.node.run(argv, cwd=str(REPOSITORY), check=False)
+        done = self.lab_node.run(argv, cwd=str(REPOSITORY), check=False)
         return done.stdout, done.stderr, done.returncode

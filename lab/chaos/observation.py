@@ -1,7 +1,7 @@
 """One look at one node from outside: the kernel as `ip` shows it, the inside of sandboxes, the daemon's rows by its socket.
 
-No code of the daemon reads the kernel here, so that a defect there cannot hide itself. Three dumps are not one moment: whoever
-judges a sight must want to see a thing twice.
+No code of the daemon reads the kernel here, so that a defect there cannot hide itself. Three dumps are not one
+moment: whoever checks an observation must see a thing twice.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lab.chaos.books import Life
+from lab.chaos.expected_state import PodRecord
 from lab.fabric.errors import FabricError
 from lab.fabric.netns import enter_netns
 from lab.node.node import Node
@@ -45,7 +45,7 @@ class Veth:
 
 
 @dataclass(frozen=True)
-class Sight:
+class NodeObservation:
     """What one node looked like. `rows`: container ID -> address, None when the daemon did not answer."""
 
     veths: tuple[Veth, ...] = ()
@@ -56,21 +56,21 @@ class Sight:
     inside: Mapping[str, str] = field(default_factory=dict)
 
 
-def look(node: Node, lives: Iterable[Life], rows: Mapping[str, str] | None) -> Sight:
-    """Look at a node now; `lives` are the sandboxes whose inside is looked at.
+def observe(node: Node, records: Iterable[PodRecord], rows: Mapping[str, str] | None) -> NodeObservation:
+    """Look at a node now; `records` are the sandboxes whose inside is looked at.
 
     Raises: FabricError if the node's namespace cannot be looked at.
     """
     links = json.loads(node.netns.tool(["ip", "-j", "-d", "link", "show", "type", "veth"]) or "[]")
     routes = json.loads(node.netns.tool(["ip", "-j", "route", "show", "table", "main", "scope", "link"]) or "[]")
     to_rules, from_rules = read_rules(node.netns.tool(["ip", "rule", "show"]))
-    return Sight(
+    return NodeObservation(
         veths=tuple(veth for link in links if (veth := read_veth(link)) is not None),
         routes={route["dst"]: route.get("dev", "") for route in routes if "/" not in route["dst"]},
         to_rules=to_rules,
         from_rules=from_rules,
         rows=rows,
-        inside=_inside(node, lives),
+        inside=_inside(node, records),
     )
 
 
@@ -92,7 +92,7 @@ def read_rules(text: str) -> tuple[frozenset[str], frozenset[str]]:
     return frozenset(found["512"]), frozenset(found["1536"])
 
 
-def _inside(node: Node, lives: Iterable[Life]) -> dict[str, str]:
+def _inside(node: Node, records: Iterable[PodRecord]) -> dict[str, str]:
     """Container ID -> the address that eth0 has in the sandbox's own namespace; left out if that cannot be told.
 
     One thread per look: a thread that entered a foreign namespace is not used for anything else.
@@ -100,14 +100,14 @@ def _inside(node: Node, lives: Iterable[Life]) -> dict[str, str]:
     found: dict[str, str] = {}
 
     def ask() -> None:
-        for life in lives:
+        for record in records:
             try:
-                enter_netns(node.root + life.netns_path)
+                enter_netns(node.root + record.netns_path)
                 with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
                     answer = fcntl.ioctl(sock, SIOCGIFADDR, b"eth0".ljust(40, b"\0"))
             except (OSError, FabricError):
                 continue  # it is just being removed
-            found[life.sandbox_id] = socket.inet_ntoa(answer[20:24])
+            found[record.sandbox_id] = socket.inet_ntoa(answer[20:24])
 
     thread = threading.Thread(target=ask, name="inside", daemon=True)
     thread.start()
