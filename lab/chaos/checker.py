@@ -26,7 +26,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from lab.chaos.expected_state import ExpectedSnapshot, PodRecord, Violation
-from lab.chaos.observation import NodeObservation, Veth
+from lab.chaos.observation import NodeObservation
+from lab.node.kernel_view import VETH_PREFIX, KernelView, Veth
 
 REPAIR_S = 45.0
 """The host audit comes every 30 s (ipamd/service/reconcile/host_network.py), and some for a busy machine."""
@@ -113,7 +114,7 @@ class Checker:
 
     def _node(self, name: str, seen: NodeObservation, round_: Round) -> Iterable[_Claim]:
         state = round_.nodes[name]
-        wired = {veth.container_id: veth for veth in seen.veths if veth.is_wired}
+        wired = seen.kernel.wired
         for record in round_.before.pods.values():
             now = round_.after.pods.get(record.sandbox_id, record)
             if record.node != name:
@@ -125,7 +126,7 @@ class Checker:
         for veth in wired.values():
             yield from self._wired(name, veth, state, round_)
         if state.ready_since is not None:
-            yield from _strays(name, wired.values(), seen, state.ready_since)
+            yield from _strays(name, wired.values(), seen.kernel, state.ready_since)
             yield from self._rows(name, seen, wired, round_)
 
     def _living(
@@ -137,9 +138,9 @@ class Checker:
             return
         damaged_at = state.damaged.get(record.address)
         patience = _Patience(damaged_at, state.ready_since)
-        if seen.routes.get(record.address) != veth.name:
+        if seen.kernel.host_routes.get(record.address) != veth.name:
             yield from patience.claim("I2", subject, "its route does not lead to its veth", WIRED_S)
-        if record.address not in seen.to_rules:
+        if record.address not in seen.kernel.to_rules:
             yield from patience.claim("I2", subject, "its rule 512 is missing", WIRED_S)
         if record.address in round_.silent:
             yield from patience.claim("I2", subject, "it does not answer from the VPC", SILENT_S)
@@ -194,7 +195,7 @@ class Checker:
     def _across(self, round_: Round) -> Iterable[_Claim]:
         holders: dict[str, list[str]] = defaultdict(list)
         for name, seen in round_.observations.items():
-            for veth in seen.veths:
+            for veth in seen.kernel.veths:
                 if veth.is_wired:
                     holders[veth.address].append(f"{name}/{veth.name}")
         for address, names in holders.items():
@@ -239,9 +240,9 @@ def _gone(
         yield _Claim("I3", subject, "removed, and its row is still there", DONE_S, not_before=since)
 
 
-def _strays(name: str, wired: Iterable[Veth], seen: NodeObservation, ready_since: float) -> Iterable[_Claim]:
+def _strays(name: str, wired: Iterable[Veth], kernel: KernelView, ready_since: float) -> Iterable[_Claim]:
     carried = {veth.address for veth in wired}
-    routed = {address for address, device in seen.routes.items() if device.startswith("eni")}
-    for what, addresses in (("rule 512", seen.to_rules), ("rule 1536", seen.from_rules), ("route", routed)):
+    routed = {address for address, device in kernel.host_routes.items() if device.startswith(VETH_PREFIX)}
+    for what, addresses in (("rule 512", kernel.to_rules), ("rule 1536", kernel.from_rules), ("route", routed)):
         for address in sorted(set(addresses) - carried):
             yield _Claim("I5", f"{name} {address}", f"it has a {what}, and no veth", STRAY_S, not_before=ready_since)

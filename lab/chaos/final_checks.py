@@ -10,10 +10,10 @@ from lab.chaos.expected_state import Violation
 from lab.chaos.history import History
 from lab.chaos.kubelet import Kubelet
 from lab.chaos.node import ChaosNode
-from lab.chaos.observation import observe
 from lab.chaos.observer import OURS
 from lab.chaos.plan import COOLDOWN_S
 from lab.lab import Lab
+from lab.node.kernel_view import VETH_PREFIX, has_nft_table, read_kernel
 
 READY_TIMEOUT_S = 60.0
 SETTLE_TIMEOUT_S = 75.0
@@ -58,7 +58,7 @@ class FinalChecks:
             future.result()
         for node in self._nodes:
             if not node.wait_ready(READY_TIMEOUT_S):
-                self._tell("ready", node, f"not ready within {READY_TIMEOUT_S:.0f} s: {node.ask(lambda c: c.status())}")
+                self._tell("ready", node, f"not ready within {READY_TIMEOUT_S:.0f} s: {node.daemon.status()}")
         for kubelet, node in zip(self._kubelets, self._nodes, strict=True):
             if not kubelet.remove_all(REMOVE_TIMEOUT_S):
                 self._tell("I3", node, f"the runtime could not remove every sandbox in {REMOVE_TIMEOUT_S:.0f} s")
@@ -85,7 +85,7 @@ class FinalChecks:
         unknown: list[str] = []
 
         def is_known() -> bool:
-            answer = node.ask(lambda client: client.audit())
+            answer = node.daemon.ask(lambda client: client.audit())
             found = answer["findings"] if answer is not None else []
             unknown[:] = [one["subject"] for one in found if UNKNOWN_ENI in one["what"]]
             return answer is not None and not unknown
@@ -95,16 +95,16 @@ class FinalChecks:
 
     def _end_orphans(self, node: ChaosNode) -> int:
         """Rows without a sandbox: none, but of sandboxes that died with the runtime: reaped once they are old enough."""
-        if self._wait(lambda: not node.rows(), ROWS_TIMEOUT_S):
+        if self._wait(lambda: not node.daemon.rows(), ROWS_TIMEOUT_S):
             return 0
-        orphans = node.rows() or {}
+        orphans = node.daemon.rows() or {}
         if not node.state().runtime_killed_at:
             self._tell("I3", node, f"{len(orphans)} rows are left, and every sandbox was removed: {orphans}")
             return 0
         time.sleep(LISTS_S)
         node.step_clock(LATER_S)
-        if not self._wait(lambda: not node.rows(), REAP_TIMEOUT_S):
-            told = [node.ask(lambda client, one=one: client.explain(one)) for one in (node.rows() or {})]  # type: ignore[misc]
+        if not self._wait(lambda: not node.daemon.rows(), REAP_TIMEOUT_S):
+            told = [node.daemon.ask(lambda client, one=one: client.explain(one)) for one in (node.daemon.rows() or {})]  # type: ignore[misc]
             self._tell("I3", node, f"orphans were not reaped: {told}")
         return len(orphans)
 
@@ -112,14 +112,14 @@ class FinalChecks:
         """Every address is free again, at most a cooldown after the last removal."""
 
         def is_free() -> bool:
-            status = node.ask(lambda client: client.status())
+            status = node.daemon.status()
             if status is None:
                 return False
             pool = status["pool"]
             return int(pool["free_count"]) == int(pool["total_count"]) and int(status["dying_count"]) == 0
 
         if not self._wait(is_free, COOLDOWN_S + REUSABLE_MARGIN_S):
-            status = node.ask(lambda client: client.status()) or {}
+            status = node.daemon.status() or {}
             if int(status.get("pool", {}).get("quarantined_count", 0)) and self._end_quarantine(node, is_free):
                 return
             self._tell("I8", node, f"not every address is free again: {status.get('pool')}; lacks {status.get('lacks')}")
@@ -134,19 +134,17 @@ class FinalChecks:
 
     def _demand_clean_kernel(self, node: ChaosNode) -> None:
         def leftovers() -> list[str]:
-            seen = observe(node.lab_node, (), None)
-            routes = [address for address, device in seen.routes.items() if device.startswith("eni")]
-            return [*(veth.name for veth in seen.veths), *routes, *seen.to_rules, *seen.from_rules]
+            kernel = read_kernel(node.lab_node)
+            routes = [address for address, device in kernel.host_routes.items() if device.startswith(VETH_PREFIX)]
+            return [*(veth.name for veth in kernel.veths), *routes, *kernel.to_rules, *kernel.from_rules]
 
         if not self._wait(lambda: not leftovers(), 5.0):
             self._tell("I4", node, f"left in the kernel: {leftovers()}")
-        if not self._wait(
-            lambda: node.lab_node.run(["nft", "list", "table", "ip", "vpc-ipamd"], check=False).returncode == 0, REPAIR_TIMEOUT_S
-        ):
+        if not self._wait(lambda: has_nft_table(node.lab_node), REPAIR_TIMEOUT_S):
             self._tell("repair", node, "its nftables table is missing")
 
     def _demand_no_findings(self, node: ChaosNode) -> None:
-        answer = node.ask(lambda client: client.audit()) or {"findings": [{"severity": "violation", "what": "no answer"}]}
+        answer = node.daemon.ask(lambda client: client.audit()) or {"findings": [{"severity": "violation", "what": "no answer"}]}
         worst = [found for found in answer["findings"] if found["severity"] != "pending"]
         if worst:
             self._tell("audit", node, f"the daemon's own audit finds: {worst}")
@@ -159,11 +157,9 @@ class FinalChecks:
         kept = [eni.eni_id for eni in ours if eni.attachment is not None and not eni.attachment.delete_on_termination]
         if kept:
             self._tell("I9", node, f"ENIs of ours would outlive the instance: {kept}")
-        at_ec2 = [
-            eni for eni in self._lab.vpc.enis() if eni.attachment and eni.attachment.instance_id == node.lab_node.instance_id
-        ]
+        at_ec2 = self._lab.vpc.enis_of(node.lab_node.instance_id)
         count = sum(len(eni.secondary_addresses) + sum(prefix.num_addresses for prefix in eni.prefixes) for eni in at_ec2)
-        status = node.ask(lambda client: client.status())
+        status = node.daemon.status()
         known = int(status["pool"]["total_count"]) if status is not None else -1
         if known != count:
             self._tell("I9", node, f"EC2 has {count} addresses on this node's ENIs, the daemon knows {known}")

@@ -15,9 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from lab.chaos.expected_state import ExpectedState, PodRecord, Violation
 from lab.chaos.history import History
 from lab.chaos.node import ChaosNode
-from lab.chaos.observation import observe
 from lab.fabric.errors import FabricError
 from lab.node.errors import SandboxError
+from lab.node.kernel_view import read_kernel
 
 RUNS_AT_ONCE = 10
 """Ours: kubelets start as many pods as there are; two cores run so many sandboxes at a time without drowning."""
@@ -157,16 +157,20 @@ class Kubelet:
     def _demand_gone(self, record: PodRecord, ready_since: float | None) -> None:
         """At the reply of DEL neither route nor rule is left (I4); not asked when the DEL may have gone into the spool."""
         try:
-            seen = observe(self._node.lab_node, (), None)
+            kernel = read_kernel(self._node.lab_node)
         except FabricError as error:
             self._history.note("a look failed", node=record.node, counted="look failed", error=str(error))
             return
         left = [
             what
-            for what, addresses in (("route", seen.routes), ("rule 512", seen.to_rules), ("rule 1536", seen.from_rules))
+            for what, addresses in (
+                ("route", kernel.host_routes),
+                ("rule 512", kernel.to_rules),
+                ("rule 1536", kernel.from_rules),
+            )
             if record.address in addresses
         ]
-        status = self._node.ask(lambda client: client.status()) if left else None
+        status = self._node.daemon.status() if left else None
         was_there = ready_since is not None and self._node.state().ready_since == ready_since
         if status is not None and was_there and not status["spooled_count"]:
             what = f"left at the reply of its DEL: {', '.join(left)}"

@@ -95,7 +95,7 @@ class Observer:
     def _observe(self, node: ChaosNode, before: ExpectedSnapshot) -> NodeObservation:
         records = [record for record in before.pods.values() if record.node == node.name and record.is_wanted]
         is_ready = node.state().ready_since is not None
-        return observe(node.lab_node, records, node.rows() if is_ready else None)
+        return observe(node.lab_node, records, node.daemon.rows() if is_ready else None)
 
     def _cloud(self) -> tuple[dict[str, str], frozenset[str], frozenset[str]]:
         names = {node.lab_node.instance_id: node.name for node in self._nodes}
@@ -118,7 +118,7 @@ class Observer:
     def _echoing(self, before: ExpectedSnapshot, observations: Mapping[str, NodeObservation], at_s: float) -> frozenset[str]:
         """Which addresses of removed sandboxes answer, though no kernel has them wired."""
         held = {record.address for record in before.pods.values() if record.removed_at_s is None}
-        held |= {veth.address for seen in observations.values() for veth in seen.veths if veth.is_wired}
+        held |= {veth.address for seen in observations.values() for veth in seen.kernel.veths if veth.is_wired}
         gone = [
             record for record in before.pods.values() if record.removed_at_s is not None and at_s - record.removed_at_s > DONE_S
         ]

@@ -118,7 +118,7 @@ class _Run:
             node.open()
         for node in self._nodes.values():
             if not node.wait_ready(READY_TIMEOUT_S):
-                raise NodeError(f"{node.name}: the daemon is not ready before chaos began\n{node.log_tail(30)}")
+                raise NodeError(f"{node.name}: the daemon is not ready before chaos began\n{node.daemon.log_tail()}")
         self._history.start()
 
     def play(self) -> None:
@@ -150,10 +150,8 @@ class _Run:
     def save_logs(self, directory: Path) -> None:
         """Write the ends of both nodes' logs."""
         directory.mkdir(parents=True, exist_ok=True)
-        for name, node in self._nodes.items():
-            (directory / f"{name}.ipamd.log").write_text(node.log_tail(20 * LOG_LINES), encoding="utf-8")
-            containerd = node.log_tail(LOG_LINES, "/var/log/containerd.log")
-            (directory / f"{name}.containerd.log").write_text(containerd, encoding="utf-8")
+        for node in self._nodes.values():
+            node.save_logs(directory, lines=LOG_LINES)
 
     def close(self) -> None:
         """End every thread."""

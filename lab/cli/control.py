@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lab.cli.description import describe
+from lab.errors import LabError
 from lab.fabric.ping import TIMEOUT_S
 from lab.node.errors import SandboxError
 from lab.node.process import BASE_ENVIRONMENT, NodeProcess
 from lab.node.workspace import STATE_ROOT
-from lab.vpc.errors import LabError
 
 if TYPE_CHECKING:
     from lab.cli.daemons import Daemons

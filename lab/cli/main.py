@@ -23,7 +23,7 @@ from typing import Any
 from ipamd import __version__
 from lab.cli import background
 from lab.cli.control import Answer, ControlError, ask
-from lab.vpc.errors import LabError
+from lab.errors import LabError
 
 DEFAULT_NAME = "lab"
 

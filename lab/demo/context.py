@@ -15,9 +15,9 @@ from lab.demo.ledger import AddressLedger
 from lab.demo.node import DemoNode, Pod
 from lab.demo.observer import Observer
 from lab.demo.progress import Progress
+from lab.errors import LabError
 from lab.lab import Lab
 from lab.node.errors import NodeError
-from lab.vpc.errors import LabError
 from lab.vpc.model import EniAttached, VpcEvent
 
 NODES = ("node-a", "node-b")

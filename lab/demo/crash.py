@@ -12,8 +12,8 @@ from typing import Any
 from lab.demo.checks import Verdict
 from lab.demo.context import PODS_PER_NODE, DemoContext, brief
 from lab.demo.node import DemoNode, Pod
+from lab.node.daemon import PLUGIN_PATH
 from lab.node.errors import SandboxError
-from lab.node.node import PLUGIN_PATH
 
 AWAY_REMOVE = "daemon dead: sandboxes are removed and their DELs spooled"
 AWAY_REFUSE = "daemon dead: a new sandbox is refused with CNI code 11"
@@ -46,10 +46,10 @@ class _Refusal:
 def without_daemon(context: DemoContext, verdict: Verdict) -> None:
     """Kill the first node's daemon; remove and create sandboxes on both nodes while it is dead."""
     victim, other = context.nodes
-    victim.kill_daemon()
+    victim.daemon.kill()
     context.progress.say(f"{victim.name}: daemon killed with SIGKILL; {len(victim.pods)} sandboxes run there")
     failures = context.remove_pods(victim.pods[:REMOVED_MEANWHILE], what=f"sandboxes removed on {victim.name}, daemon dead")
-    spooled = victim.spooled_count()
+    spooled = victim.daemon.spooled_count()
     done = f"{REMOVED_MEANWHILE - len(failures)} sandboxes removed, {spooled} DELs spooled (the runtime sends some twice)"
     verdict(AWAY_REMOVE, not failures and spooled >= REMOVED_MEANWHILE, brief(failures) or done)
     _refuse(context, victim, verdict)
@@ -59,17 +59,17 @@ def without_daemon(context: DemoContext, verdict: Verdict) -> None:
     failures = context.run_pods([(other, name) for name in names], what=f"sandboxes up on {other.name}")
     extra = [pod for pod in other.pods if pod.name in names]
     failures += context.remove_pods(extra, what=f"sandboxes removed on {other.name}")
-    is_served = not failures and len(extra) == OTHERS_MEANWHILE and other.status() is not None
+    is_served = not failures and len(extra) == OTHERS_MEANWHILE and other.daemon.status() is not None
     verdict(AWAY_OTHER, is_served, brief(failures) or f"{len(extra)} sandboxes created and removed on {other.name}")
 
 
 def restart(context: DemoContext, verdict: Verdict) -> None:
     """Start the daemon again and show how it brings datastore, kernel and runtime together."""
     victim, _ = context.nodes
-    spooled = victim.spooled_count()
+    spooled = victim.daemon.spooled_count()
     status, took_s = _start_again(context, victim)
     verdict(BACK_READY, took_s <= READY_AGAIN_S, f"{took_s:.1f} s after the start; {_stage(status, 'kernel')}")
-    left, replayed = victim.spooled_count(), _stage(status, "spool")
+    left, replayed = victim.daemon.spooled_count(), _stage(status, "spool")
     verdict(BACK_SPOOL, left == 0 and replayed.split(" ")[0] == str(spooled), f"{spooled} were spooled; {replayed}; {left} left")
     problems = _attachment_problems(victim)
     tried, silent = context.silent([*context.across(sources_per_node=2), *context.from_host()])
@@ -86,12 +86,12 @@ def restart(context: DemoContext, verdict: Verdict) -> None:
 def lose_datastore(context: DemoContext, verdict: Verdict) -> None:
     """Kill the second node's daemon, delete its database, start it: every sandbox is adopted."""
     _, victim = context.nodes
-    victim.kill_daemon()
-    files = victim.lose_datastore()
+    victim.daemon.kill()
+    files = victim.daemon.lose_datastore()
     context.datastore_lost_at[victim.name] = time.monotonic()
     context.progress.say(f"{victim.name}: daemon killed with SIGKILL, {', '.join(files) or 'nothing'} deleted")
     status, took_s = _start_again(context, victim)
-    rows = victim.ask("attachments")["attachments"]
+    rows = victim.daemon.ipamctl_json("attachments")["attachments"]
     adopted = [row for row in rows if row["origin"] == "adopt"]
     problems = _attachment_problems(victim, rows)
     if len(adopted) != len(victim.pods):
@@ -113,9 +113,9 @@ def lose_datastore(context: DemoContext, verdict: Verdict) -> None:
 
 def _start_again(context: DemoContext, node: DemoNode) -> tuple[dict[str, Any], float]:
     """Start a daemon, wait until it is ready, show its stages; its status and the seconds it took."""
-    node.start_daemon()
+    node.daemon.start()
     started_s = context.progress.elapsed_s
-    status = node.wait_until(lambda status: bool(status["ready"]), what="ready again", timeout_s=2 * READY_AGAIN_S)
+    status = node.daemon.wait_status(lambda status: bool(status["ready"]), what="ready again", timeout_s=2 * READY_AGAIN_S)
     took_s = context.progress.elapsed_s - started_s
     for stage in status["stages"]:
         context.progress.say(f"{node.name}: {stage['name']:<12} {stage['elapsed_ms']:7.1f} ms  {stage['detail']}".rstrip())
@@ -171,7 +171,8 @@ def _stage(status: dict[str, Any], name: str) -> str:
 
 def _attachment_problems(node: DemoNode, rows: Sequence[dict[str, Any]] | None = None) -> list[str]:
     """Where the daemon's attachments are not what the runtime runs, in words."""
-    found = {row["container_id"]: row["address"] for row in (node.ask("attachments")["attachments"] if rows is None else rows)}
+    rows = node.daemon.ipamctl_json("attachments")["attachments"] if rows is None else rows
+    found = {row["container_id"]: row["address"] for row in rows}
     wanted = {pod.sandbox_id: str(pod.address) for pod in node.pods}
     return [
         f"{node.name}: sandbox {key[:13]} has {wanted.get(key, 'nothing')}, the daemon says {found.get(key, 'nothing')}"

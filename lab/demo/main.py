@@ -13,9 +13,9 @@ from lab.demo import crash, report, setup, teardown
 from lab.demo.checks import Check, Checks, Step, Verdict, run_steps
 from lab.demo.context import ADDRESSES_PER_ENI, ENI_LIMIT, INSTANCE_TYPE, PODS_PER_NODE, WORKERS_PER_NODE, DemoContext
 from lab.demo.progress import Progress
+from lab.errors import LabError
 from lab.lab import missing_requirements
 from lab.node import workspace
-from lab.vpc.errors import LabError
 
 MACHINE_FIT = "this machine can run the lab"
 CLEAN = "nothing of the lab is left on this machine"
@@ -101,8 +101,8 @@ def _help(context: DemoContext) -> None:
         return  # the lab did not come up: there is nobody to ask
     for node in nodes:
         with suppress(LabError):
-            context.progress.text(f"\n---- {node.name}: ipamctl status\n{node.ipamctl('status')}")
+            context.progress.text(f"\n---- {node.name}: ipamctl status\n{node.daemon.ipamctl('status').stdout}")
         with suppress(LabError):
             context.progress.text(
-                f"\n---- {node.name}: the last {LOG_LINES} lines of the daemon's log\n{node.log_tail(LOG_LINES)}"
+                f"\n---- {node.name}: the last {LOG_LINES} lines of the daemon's log\n{node.daemon.log_tail(LOG_LINES)}"
             )

@@ -30,9 +30,9 @@ def build(context: DemoContext, verdict: Verdict) -> None:
 def start_daemons(context: DemoContext, verdict: Verdict) -> None:
     """Start both daemons and wait until they serve and the runtime may call them."""
     for node in context.nodes:
-        node.start_daemon()
+        node.daemon.start()
     for node in context.nodes:
-        status = node.wait_until(lambda status: bool(status["ready"]), what="ready", timeout_s=READY_TIMEOUT_S)
+        status = node.daemon.wait_status(lambda status: bool(status["ready"]), what="ready", timeout_s=READY_TIMEOUT_S)
         context.progress.say(f"{node.name}: {status['instance_id']}, ready; pool loop: {status['pool']['last_cycle']}")
     verdict(
         DAEMONS_READY,
@@ -53,7 +53,7 @@ def run_pods(context: DemoContext, verdict: Verdict) -> None:
     is_complete = not failures and all(count == PODS_PER_NODE for count in counts.values())
     verdict(PODS_RUN, is_complete, detail if is_complete else f"{detail}: {brief(failures)}")
 
-    enis = {node.name: _enis(context, node.lab_node.instance_id) for node in context.nodes}
+    enis = {node.name: context.lab.vpc.enis_of(node.lab_node.instance_id) for node in context.nodes}
     counted = ", ".join(f"{name} has {len(found)} ENIs with {ADDRESSES_PER_ENI} addresses each" for name, found in enis.items())
     is_grown = all(len(found) >= 2 and all(len(eni.addresses) <= ADDRESSES_PER_ENI for eni in found) for found in enis.values())
     verdict(SECOND_ENI, is_grown, counted)
@@ -76,10 +76,6 @@ def ping(context: DemoContext, verdict: Verdict) -> None:
     verdict(ACROSS, tried == expected and not silent, brief(silent) or f"{tried} of {expected} pairs of pods answered")
     tried, silent = context.silent(context.from_host())
     verdict(FROM_HOST, tried == 2 * PODS_PER_NODE and not silent, brief(silent) or f"{tried} of {2 * PODS_PER_NODE} answered")
-
-
-def _enis(context: DemoContext, instance_id: str) -> list[Eni]:
-    return [eni for eni in context.lab.vpc.enis() if eni.attachment is not None and eni.attachment.instance_id == instance_id]
 
 
 def _tag_problem(eni: Eni, instance_id: str) -> str:

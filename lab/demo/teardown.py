@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable
@@ -11,8 +10,8 @@ from typing import Any
 from lab.demo.checks import Verdict
 from lab.demo.context import NODES, PODS_PER_NODE, DemoContext, brief
 from lab.demo.node import DemoNode
-from lab.demo.observer import VETH_PREFIX
-from lab.vpc.errors import LabError
+from lab.errors import LabError
+from lab.node.kernel_view import read_kernel
 
 ALL_REMOVED = "all sandboxes are removed"
 NOTHING_LEFT = {name: f"{name}: no rule, route, veth or row is left" for name in NODES}
@@ -26,7 +25,6 @@ NEVER_HOT = "no address was given again before it had cooled"
 NO_DROPS = "the VPC dropped no packet of ours"
 LAB_SOUND = "the lab itself had no fault"
 
-SANDBOX_RULES = (512, 1536)  # to and from a sandbox's address; design 8
 GONE_WITHIN_S = 5.0  # ours, because: I4 allows a second for the veth; a busy machine gets five
 COOLDOWN_S = 30.0  # the daemon's default, IP_COOLDOWN_PERIOD
 COOLED_WITHIN_S = COOLDOWN_S + 15.0
@@ -133,7 +131,7 @@ def _each(context: DemoContext, look: Callable[[DemoNode], list[str]]) -> list[s
 
 
 def _cooled_pool(node: DemoNode) -> dict[str, Any]:
-    status = node.wait_until(
+    status = node.daemon.wait_status(
         lambda status: status["pool"]["cooling_count"] == 0, what="all addresses free again", timeout_s=COOLED_WITHIN_S
     )
     pool: dict[str, Any] = status["pool"]
@@ -142,7 +140,7 @@ def _cooled_pool(node: DemoNode) -> dict[str, Any]:
 
 def _audit(node: DemoNode) -> list[str]:
     """Findings of `ipamctl audit`; a source that was silent counts as one."""
-    answer = node.ask("audit")
+    answer = node.daemon.ipamctl_json("audit")
     found = [f"{item['severity']}: {item['subject']}: {item['what']}" for item in answer["findings"]]
     return [f"{node.name}: {sentence}" for sentence in (*found, *answer["silent"])]
 
@@ -150,40 +148,26 @@ def _audit(node: DemoNode) -> list[str]:
 def _left(node: DemoNode, context: DemoContext) -> list[str]:
     """Everything of a sandbox that is still there, in words."""
     ever = {str(address) for address in context.kubelets.ever | context.observer.ledger.ever}
-    links = [link["ifname"] for link in _ip(node, "link", "show") if link["ifname"].startswith(VETH_PREFIX)]
-    routes = [
-        f"{route['dst']} dev {route.get('dev', '-')}"
-        for route in _ip(node, "route", "show", "table", "all")
-        if route.get("dev", "").startswith(VETH_PREFIX) or route["dst"] in ever
-    ]
-    rules = [f"{rule['priority']} {rule['src']} {rule.get('dst', '')}" for rule in _ip(node, "rule") if _is_ours(rule)]
+    kernel = read_kernel(node.lab_node)
+    routes = [f"{route.destination} dev {route.device or '-'}" for route in kernel.routes_of(ever)]
+    rules = [f"{rule.priority} {rule.source} {rule.destination}" for rule in kernel.rules if rule.is_sandbox]
     netns = node.lab_node.run(["/bin/sh", "-c", "ls -1 /run/netns 2>/dev/null || true"]).stdout.split()
-    found = {"veth": links, "route": routes, "rule": rules, "namespace": netns}
+    found = {"veth": kernel.sandbox_links, "route": routes, "rule": rules, "namespace": netns}
     return [f"{kind} {name}" for kind, names in found.items() for name in names] + _left_in_datastore(node)
 
 
 def _left_in_datastore(node: DemoNode) -> list[str]:
     """The same of what the daemon knows; a daemon that does not answer proves nothing."""
     try:
-        status, rows = node.ask("status"), node.ask("attachments")["attachments"]
+        status, rows = node.daemon.ipamctl_json("status"), node.daemon.ipamctl_json("attachments")["attachments"]
     except LabError as exc:
         return [str(exc)]
     counts = {
-        "spooled DELs": max(status["spooled_count"], node.spooled_count()),
+        "spooled DELs": max(status["spooled_count"], node.daemon.spooled_count()),
         "dying links": status["dying_count"],
         **{f"{state} addresses": status["pool"][f"{state}_count"] for state in ("assigned", "reserved", "quarantined")},
     }
     return [f"row {row['container_id']}" for row in rows] + [f"{count} {what}" for what, count in counts.items() if count]
-
-
-def _is_ours(rule: dict[str, Any]) -> bool:
-    return int(rule["priority"]) in SANDBOX_RULES
-
-
-def _ip(node: DemoNode, *words: str) -> list[dict[str, Any]]:
-    out = node.lab_node.run(["ip", "-json", *words]).stdout
-    found: list[dict[str, Any]] = json.loads(out or "[]")
-    return found
 
 
 def _wait_for_quiet(context: DemoContext) -> int:
@@ -201,8 +185,8 @@ def _ec2_view(context: DemoContext, node: DemoNode) -> dict[str, tuple[Any, ...]
     """The node's ENIs as EC2 has them: device index, MAC, primary address, number of secondary addresses."""
     return {
         eni.eni_id: (eni.attachment.device_index, eni.mac, str(eni.primary_address), len(eni.secondary_addresses))
-        for eni in context.lab.vpc.enis()
-        if eni.attachment is not None and eni.attachment.instance_id == node.lab_node.instance_id
+        for eni in context.lab.vpc.enis_of(node.lab_node.instance_id)
+        if eni.attachment is not None
     }
 
 
@@ -210,7 +194,7 @@ def _disagreements(context: DemoContext, node: DemoNode) -> list[str]:
     """Where `ipamctl enis` says something else than EC2, in words."""
     ours = {}
     problems = []
-    for eni in node.ask("enis")["enis"]:
+    for eni in node.daemon.ipamctl_json("enis")["enis"]:
         count = sum(eni[f"{state}_count"] for state in ("free", "reserved", "assigned", "cooling", "quarantined"))
         ours[eni["eni_id"]] = (eni["device_index"], eni["mac"], eni["primary_address"], count)
         if eni["assigned_count"] or eni["reserved_count"]:

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +21,11 @@ from lab.fabric.netns import Netns
 from lab.node import containerd
 from lab.node.cri import CriClient
 from lab.node.errors import NodeError
-from lab.node.process import File, NodeProcess, Spawner
+from lab.node.process import NodeProcess, Spawner
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 IMDS_ADDRESS, IMDS_PORT = "169.254.169.254", 80  # as on EC2
 EC2_ADDRESS, EC2_PORT = "169.254.169.253", 8000  # ours, because: link-local, so the fabric never carries it
-DAEMON_LOG = "/var/log/vpc-ipamd.log"
-PLUGIN_PATH = "/opt/cni/bin/vpc-cni"
 START_TIMEOUT_S = 10.0
 # CLONE_NEWNS, NEWUTS, NEWIPC, NEWPID, NEWNET (linux/sched.h); the cgroup namespace is made by PID 1 once it stands in its cgroup
 NAMESPACES = 0x00020000 | 0x04000000 | 0x08000000 | 0x20000000 | 0x40000000
@@ -132,20 +130,6 @@ class Node:
         if not path:
             raise NodeError(f"sandbox {sandbox} on {self.name} has no network namespace (any more)")
         return path.replace("/var/run/", "/run/", 1)  # the link /var/run would lead out of the node
-
-    def start_daemon(self, *, region: str, env: Mapping[str, str] | None = None, log: File = None) -> NodeProcess:
-        """Install the CNI plugin and start vpc-ipamd in the node; its log is `log`, by default DAEMON_LOG in the node.
-
-        Without containerd in the node the daemon is told so, unless `env` has another CRI_SOCKET.
-        """
-        build = [sys.executable, "-m", "cni_plugin.build", "--python", "/usr/bin/python3", "--output", PLUGIN_PATH]
-        self.run(build, cwd=str(REPOSITORY))
-        runtime = {} if self.containerd is not None else {"CRI_SOCKET": "off"}
-        environment = self.daemon_environment(region) | runtime | dict(env or {})
-        argv = [sys.executable, "-m", "ipamd.daemon"]
-        if log is None:
-            argv = ["/bin/sh", "-c", f'exec "$@" >>{DAEMON_LOG} 2>&1', "sh", *argv]
-        return self.spawn(argv, env=environment, cwd=str(REPOSITORY), stdout=log, stderr=log)
 
     def daemon_environment(self, region: str) -> dict[str, str]:
         """What points an AWS client in this node to the lab, and only to the lab."""

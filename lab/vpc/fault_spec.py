@@ -13,7 +13,7 @@ from enum import StrEnum
 from random import Random
 from typing import TypeVar
 
-from lab.vpc.errors import LabError
+from lab.errors import LabError
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.vpc.errors import LabError
+from lab.errors import LabError
 from tests.rig import Rig, rig, wait_until
 
 pytestmark = [pytest.mark.privileged, pytest.mark.containerd]

@@ -10,13 +10,15 @@ import pytest
 
 from lab.chaos.checker import DONE_S, LOOSE_S, REPAIR_S, ROW_S, SILENT_S, STRAY_S, Checker, NodeState, Round
 from lab.chaos.expected_state import ExpectedSnapshot, ExpectedState, PodRecord, Violation
-from lab.chaos.observation import NodeObservation, Veth, read_rules, read_veth
+from lab.chaos.observation import NodeObservation
+from lab.node.kernel_view import KernelView, Route, Rule, Veth
 
 A, B = "10.0.0.10", "10.0.0.11"
 POD = PodRecord("node-a", "p1", "c1", A, "/run/netns/1", 1.0)
 GONE = replace(POD, removing_at_s=50.0, removed_at_s=51.0)
 VETH = Veth("eni1", "c1", A, is_up=True, is_dying=False)
-SEEN = NodeObservation((VETH,), {A: "eni1"}, frozenset({A}), frozenset(), {"c1": A}, {"c1": A})
+KERNEL = KernelView((VETH,), (Route(A, "eni1"),), (Rule(512, "all", A),))
+SEEN = NodeObservation(KERNEL, {"c1": A}, {"c1": A})
 EMPTY = NodeObservation(rows={})
 READY = NodeState(ready_since=0.0)
 
@@ -37,6 +39,11 @@ def round_(
         on_enis=on_enis,
         **rest,
     )
+
+
+def with_kernel(seen: NodeObservation, **changes: Any) -> NodeObservation:
+    """The observation with something else in the kernel."""
+    return replace(seen, kernel=replace(seen.kernel, **changes))
 
 
 def broken(*rounds: Round) -> list[str]:
@@ -60,7 +67,7 @@ WRONG: dict[str, tuple[str, float, Callable[[float], Round]]] = {
     "two veths have one address": (
         "I1",
         TWO_LOOKS,
-        lambda at: round_(at, seen=replace(SEEN, veths=(VETH, Veth("eni9", "c9", A, True, False)))),
+        lambda at: round_(at, seen=with_kernel(SEEN, veths=(VETH, Veth("eni9", "c9", A, True, False)))),
     ),
     "two rows have one address": (
         "I1",
@@ -71,20 +78,28 @@ WRONG: dict[str, tuple[str, float, Callable[[float], Round]]] = {
     "a sandbox has another address inside": ("I1", TWO_LOOKS, lambda at: round_(at, seen=replace(SEEN, inside={"c1": B}))),
     "a living sandbox has no row": ("I2", ROW_S, lambda at: round_(at, seen=replace(SEEN, rows={}))),
     "a living sandbox does not answer": ("I2", SILENT_S, lambda at: round_(at, silent=frozenset({A}))),
-    "a living sandbox has no route": ("I2", 3, lambda at: round_(at, seen=replace(SEEN, routes={}))),
-    "a living sandbox has no rule": ("I2", 3, lambda at: round_(at, seen=replace(SEEN, to_rules=frozenset()))),
+    "a living sandbox has no route": ("I2", 3, lambda at: round_(at, seen=with_kernel(SEEN, routes=()))),
+    "a living sandbox has no rule": ("I2", 3, lambda at: round_(at, seen=with_kernel(SEEN, rules=()))),
     "damage is not repaired": (
         "I2",
         REPAIR_S,
-        lambda at: round_(at, seen=replace(SEEN, routes={}), state=replace(READY, damaged={A: 99.0})),
+        lambda at: round_(at, seen=with_kernel(SEEN, routes=()), state=replace(READY, damaged={A: 99.0})),
     ),
     "a removed sandbox has a row": ("I3", DONE_S, lambda at: round_(at, record=GONE, seen=replace(EMPTY, rows={"c1": A}))),
     "a removed sandbox is wired": ("I4", DONE_S, lambda at: round_(at, record=GONE, seen=replace(SEEN, rows={}))),
     "a dead address answers": ("I4", SILENT_S, lambda at: round_(at, record=None, seen=EMPTY, echoing=frozenset({A}))),
     "an unpromised sandbox is wired": ("I5", STRAY_S, lambda at: round_(at, record=None)),
     "a row of an unpromised sandbox": ("I5", STRAY_S, lambda at: round_(at, record=None, seen=replace(EMPTY, rows={"c9": A}))),
-    "a rule without a veth": ("I5", STRAY_S, lambda at: round_(at, record=None, seen=replace(EMPTY, from_rules=frozenset({A})))),
-    "a route without a veth": ("I5", STRAY_S, lambda at: round_(at, record=None, seen=replace(EMPTY, routes={A: "eni7"}))),
+    "a rule without a veth": (
+        "I5",
+        STRAY_S,
+        lambda at: round_(at, record=None, seen=with_kernel(EMPTY, rules=(Rule(1536, A, "all"),))),
+    ),
+    "a route without a veth": (
+        "I5",
+        STRAY_S,
+        lambda at: round_(at, record=None, seen=with_kernel(EMPTY, routes=(Route(A, "eni7"),))),
+    ),
     "a primary address is wired": ("I6", 0, lambda at: round_(at, primaries=frozenset({A}))),
     "an address is on no ENI": ("I7", TWO_LOOKS, lambda at: round_(at, on_enis={A: ""})),
     "an address is on another node's ENI": ("I7", TWO_LOOKS, lambda at: round_(at, on_enis={A: "node-b"})),
@@ -116,7 +131,7 @@ def test_what_lasts_shorter_than_its_tolerance_is_not_a_violation(name: str) -> 
 
 def test_a_wiring_that_is_gone_is_found_at_the_second_look() -> None:
     """Nothing but the daemon takes a living sandbox's veth (I2); one look may be a torn dump."""
-    gone = replace(SEEN, veths=(), routes={}, to_rules=frozenset())
+    gone = with_kernel(SEEN, veths=(), routes=(), rules=())
     assert broken(round_(100, seen=gone)) == []
     assert broken(round_(100, seen=gone), round_(101, seen=gone)) == ["I2"]
 
@@ -139,7 +154,7 @@ def test_what_is_the_daemon_s_work_is_not_asked_while_it_is_away(name: str) -> N
 def test_damage_waits_for_a_daemon_that_can_repair_it() -> None:
     """Chaos took a route and killed the daemon: the audit's time begins when the daemon is back."""
     state = NodeState(ready_since=None, damaged={A: 99.0})
-    assert lasting(lambda at: round_(at, seen=replace(SEEN, routes={}), state=state, silent=frozenset({A})), 300) == []
+    assert lasting(lambda at: round_(at, seen=with_kernel(SEEN, routes=()), state=state, silent=frozenset({A})), 300) == []
 
 
 def test_a_sandbox_that_is_being_removed_is_not_checked_as_living() -> None:
@@ -204,15 +219,3 @@ def test_expected_state_do_not_ask_for_cooling_across_a_lost_datastore() -> None
     kept.on_datastore_lost("node-a")
     kept.on_created(replace(POD, sandbox_id="c2", pod="p2", created_at_s=2.0))
     assert found == []
-
-
-def test_ip_s_words_are_read() -> None:
-    """The formats of iproute2 6.1 (bookworm)."""
-    text = "0:\tfrom all lookup local\n512:\tfrom all to 10.0.0.10 lookup main\n1536:\tfrom 10.0.0.11 lookup 2\n"
-    assert read_rules(text) == (frozenset({"10.0.0.10"}), frozenset({"10.0.0.11"}))
-    link = {"ifname": "eni1", "flags": ["BROADCAST", "UP"], "group": "default", "ifalias": "vpc-ipamd/1 c1 eth0 10.0.0.10"}
-    assert read_veth(link) == VETH
-    dying = read_veth({**link, "flags": [], "group": "113213"})
-    assert dying is not None
-    assert (dying.is_dying, dying.is_wired) == (True, False)
-    assert read_veth({"ifname": "veth0", "flags": []}) is None

@@ -78,15 +78,15 @@ def observed() -> Iterator[Observed]:
 
 def test_a_sound_node_looks_sound(observed: Observed) -> None:
     """Kernel, rows, insides, EC2 and pings tell the same of both sandboxes, and nothing is found."""
-    seen = observed.observer.look()
-    seen = seen.observations["node-a"]
+    round_ = observed.observer.look()
+    seen = round_.observations["node-a"]
     expected = {record.sandbox_id: record.address for record in observed.records}
-    assert {veth.container_id: veth.address for veth in seen.veths if veth.is_wired} == expected
+    assert {veth.container_id: veth.address for veth in seen.kernel.wired.values()} == expected
     assert seen.rows == expected
     assert seen.inside == expected
-    assert set(expected.values()) <= set(seen.to_rules) & set(seen.routes)
-    assert all(seen.on_enis[address] == "node-a" for address in expected.values())
-    assert not seen.silent
+    assert set(expected.values()) <= set(seen.kernel.to_rules) & set(seen.kernel.host_routes)
+    assert all(round_.on_enis[address] == "node-a" for address in expected.values())
+    assert not round_.silent
     assert observed.broken(3) == set()
 
 
@@ -111,7 +111,7 @@ def test_a_deleted_veth_shows(observed: Observed) -> None:
     """I2: a living sandbox's wiring is touched; it does not answer either. Last: it cannot be undone."""
     victim = observed.records[0]
     seen = observed.observer.look().observations["node-a"]
-    name = next(veth.name for veth in seen.veths if veth.container_id == victim.sandbox_id)
+    name = next(veth.name for veth in seen.kernel.veths if veth.container_id == victim.sandbox_id)
     observed.node.lab_node.run(["ip", "link", "del", name])
     assert "I2" in observed.broken(3)
     assert victim.address in observed.observer.look().silent

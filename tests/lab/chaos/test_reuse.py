@@ -34,16 +34,16 @@ class Reuse:
 
     node: ChaosNode
     kubelet: Kubelet
-    pods: dict[str, PodRecord]
+    records: dict[str, PodRecord]
 
     def free_count(self) -> int:
         """Addresses that may be given; -1 when the daemon is away."""
-        status = self.node.ask(lambda client: client.status())
+        status = self.node.daemon.status()
         return int(status["pool"]["free_count"]) if status is not None and status["ready"] else -1
 
     def has_row(self, pod: str) -> bool:
         """Whether the daemon has it attached."""
-        return self.records[pod].sandbox_id in (self.node.rows() or {})
+        return self.records[pod].sandbox_id in (self.node.daemon.rows() or {})
 
     def wait_free(self, count: int, timeout_s: float) -> None:
         """Demand so many free addresses within a bound."""
