@@ -8,9 +8,11 @@ from __future__ import annotations
 from dataclasses import replace
 from ipaddress import IPv4Address
 
-from ipamd.kernel import layout, messages, survey, uapi
+from ipamd.kernel import messages, survey, uapi
 from ipamd.kernel.netlink import Message, NetlinkSocket
+from ipamd.model import dataplane
 from ipamd.model.attachment import WiringSpec
+from ipamd.model.dataplane import SANDBOX_GATEWAY
 
 
 def host_side(spec: WiringSpec, index: int) -> list[Message]:
@@ -28,25 +30,25 @@ def sandbox_side(spec: WiringSpec, index: int, host_mac: str) -> list[Message]:
     return [
         messages.change_link(index, step=f"raise {name}", is_up=True),
         messages.add_address(index, spec.address, length=32, step=f"add address {spec.address} to {name}"),
-        messages.add_route(layout.GATEWAY, index=index, step=f"add route {layout.GATEWAY} dev {name}"),
-        messages.add_route(None, index=index, via=layout.GATEWAY, step=f"add default route via {layout.GATEWAY}"),
-        messages.add_neighbour(index, layout.GATEWAY, mac=host_mac, step=f"add neighbour {layout.GATEWAY}"),
+        messages.add_route(SANDBOX_GATEWAY, index=index, step=f"add route {SANDBOX_GATEWAY} dev {name}"),
+        messages.add_route(None, index=index, via=SANDBOX_GATEWAY, step=f"add default route via {SANDBOX_GATEWAY}"),
+        messages.add_neighbour(index, SANDBOX_GATEWAY, mac=host_mac, step=f"add neighbour {SANDBOX_GATEWAY}"),
     ]
 
 
 def rule_additions(address: IPv4Address, route_table: int) -> list[Message]:
     """Rule 512, and rule 1536 unless the address is routed by main."""
-    batch = [messages.add_rule(layout.TO_SANDBOX_PRIORITY, table=uapi.RT_TABLE_MAIN, destination=address)]
+    batch = [messages.add_rule(dataplane.TO_SANDBOX_PRIORITY, table=uapi.RT_TABLE_MAIN, destination=address)]
     if route_table != uapi.RT_TABLE_MAIN:
-        batch.append(messages.add_rule(layout.FROM_SANDBOX_PRIORITY, table=route_table, source=address))
+        batch.append(messages.add_rule(dataplane.FROM_SANDBOX_PRIORITY, table=route_table, source=address))
     return batch
 
 
 def rule_removals(address: IPv4Address, route_table: int) -> list[Message]:
     """The opposite of `rule_additions`; absent rules are fine."""
-    batch = [messages.delete_rule(layout.TO_SANDBOX_PRIORITY, table=uapi.RT_TABLE_MAIN, destination=address)]
+    batch = [messages.delete_rule(dataplane.TO_SANDBOX_PRIORITY, table=uapi.RT_TABLE_MAIN, destination=address)]
     if route_table != uapi.RT_TABLE_MAIN:
-        batch.append(messages.delete_rule(layout.FROM_SANDBOX_PRIORITY, table=route_table, source=address))
+        batch.append(messages.delete_rule(dataplane.FROM_SANDBOX_PRIORITY, table=route_table, source=address))
     return batch
 
 

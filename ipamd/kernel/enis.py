@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ipamd.kernel import changes, layout, messages, records, survey, uapi
+from ipamd.kernel import changes, messages, records, survey, uapi
 from ipamd.kernel.changes import Change
 from ipamd.kernel.netlink import NetlinkSocket
+from ipamd.model import dataplane
 from ipamd.model.eni import Eni, gateway
 from ipamd.model.errors import WiringError
 
@@ -78,7 +79,7 @@ def table_repairs(sock: NetlinkSocket, eni: Eni, link: records.Link) -> Iterator
 
 def rule_repairs(sock: NetlinkSocket, eni: Eni) -> Iterator[Repair]:
     """Rule 32765 from the ENI's primary address, once, to its table. Dumps."""
-    priority, address = layout.FROM_ENI_PRIORITY, eni.primary_address
+    priority, address = dataplane.FROM_ENI_PRIORITY, eni.primary_address
     tables = [
         rule.table
         for rule in survey.rules_of(sock)
@@ -100,7 +101,7 @@ def removals(sock: NetlinkSocket, eni: Eni) -> list[Change]:
     routes = sorted(survey.routes_of(sock, table=table), key=lambda one: one.length)
     found = [_removal(one, f"delete route {one.destination or 'default'} of table {table}") for one in routes]
     for rule in survey.rules_of(sock):
-        is_ours = rule.priority in {layout.FROM_ENI_PRIORITY, layout.FROM_SANDBOX_PRIORITY}
+        is_ours = rule.priority in {dataplane.FROM_ENI_PRIORITY, dataplane.FROM_SANDBOX_PRIORITY}
         if rule.table == table and is_ours and rule.source is not None and rule.source_length == 32:
             found.append(changes.delete_rule(rule.priority, table=table, source=rule.source))
     return found

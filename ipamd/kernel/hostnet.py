@@ -13,9 +13,10 @@ from ipaddress import IPv4Network
 from pathlib import Path
 
 from ipamd.config import NetworkConfig
-from ipamd.kernel import changes, enis, layout, links, records, ruleset, survey, uapi
+from ipamd.kernel import changes, enis, links, records, ruleset, survey, uapi
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables
+from ipamd.model import dataplane
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import Eni
 from ipamd.model.errors import WiringError
@@ -114,13 +115,14 @@ class KernelHostNetwork:
             found.append((change, f"{link.name} (primary) had MTU {link.mtu}: set to {config.eni_mtu}"))
         main, mark = uapi.RT_TABLE_MAIN, config.connmark
         has_mark = any(
-            rule.priority == layout.MARK_PRIORITY and (rule.mark, rule.mask, rule.table) == (mark, mark, main) for rule in rules
+            rule.priority == dataplane.MARK_PRIORITY and (rule.mark, rule.mask, rule.table) == (mark, mark, main)
+            for rule in rules
         )
-        words = f"rule {layout.MARK_PRIORITY} fwmark {mark:#x}"
+        words = f"rule {dataplane.MARK_PRIORITY} fwmark {mark:#x}"
         if ruleset.needs_mark(config) and not has_mark:
-            found.append((changes.add_rule(layout.MARK_PRIORITY, table=main, mark=mark), f"{words} was missing: added"))
+            found.append((changes.add_rule(dataplane.MARK_PRIORITY, table=main, mark=mark), f"{words} was missing: added"))
         if not ruleset.needs_mark(config) and has_mark:
-            found.append((changes.delete_rule(layout.MARK_PRIORITY, table=main, mark=mark), f"{words} is not wanted: removed"))
+            found.append((changes.delete_rule(dataplane.MARK_PRIORITY, table=main, mark=mark), f"{words} is not wanted: removed"))
         sentences: list[str] = []
         refusals: list[WiringError] = []
         pieces: tuple[Callable[[], list[str]], ...] = (

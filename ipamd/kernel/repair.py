@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from ipamd.kernel import layout, messages, records, survey, uapi
 from ipamd.kernel.netlink import Message, NetlinkSocket
+from ipamd.model import dataplane
 from ipamd.model.attachment import WiringSpec
 
 
@@ -50,8 +51,8 @@ def plan(sock: NetlinkSocket, specs: Iterable[WiringSpec]) -> RepairPlan:
         _repair_link(result, spec, link)
         _repair_route(result, spec, link, routes.get(spec.address))
         if spec.address not in to_rules:
-            rule = messages.add_rule(layout.TO_SANDBOX_PRIORITY, table=uapi.RT_TABLE_MAIN, destination=spec.address)
-            result.add(rule, f"rule {layout.TO_SANDBOX_PRIORITY} to {spec.address} was missing: added")
+            rule = messages.add_rule(dataplane.TO_SANDBOX_PRIORITY, table=uapi.RT_TABLE_MAIN, destination=spec.address)
+            result.add(rule, f"rule {dataplane.TO_SANDBOX_PRIORITY} to {spec.address} was missing: added")
         _repair_from_rules(result, spec, [table for source, table in from_rules if source == spec.address])
     return result
 
@@ -79,7 +80,7 @@ def _repair_route(result: RepairPlan, spec: WiringSpec, link: records.Link, rout
 
 
 def _repair_from_rules(result: RepairPlan, spec: WiringSpec, tables: list[int]) -> None:
-    priority = layout.FROM_SANDBOX_PRIORITY
+    priority = dataplane.FROM_SANDBOX_PRIORITY
     if spec.route_table != uapi.RT_TABLE_MAIN and spec.route_table not in tables:
         rule = messages.add_rule(priority, table=spec.route_table, source=spec.address)
         result.add(rule, f"rule {priority} from {spec.address} lookup {spec.route_table} was missing: added")

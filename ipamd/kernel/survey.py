@@ -11,6 +11,7 @@ from ipaddress import IPv4Address
 
 from ipamd.kernel import layout, messages, records, uapi
 from ipamd.kernel.netlink import NetlinkSocket
+from ipamd.model import dataplane
 from ipamd.model.attachment import decode_alias
 from ipamd.model.kernel import HostVeth, KernelSurvey
 
@@ -44,7 +45,7 @@ def survey(sock: NetlinkSocket, *, veth_prefix: str) -> KernelSurvey:
 def is_to_sandbox(rule: records.Rule) -> bool:
     """Whether it is a rule `512: to address/32 lookup main`."""
     return (
-        rule.priority == layout.TO_SANDBOX_PRIORITY
+        rule.priority == dataplane.TO_SANDBOX_PRIORITY
         and rule.destination_length == 32
         and rule.source is None
         and rule.table == uapi.RT_TABLE_MAIN
@@ -53,7 +54,7 @@ def is_to_sandbox(rule: records.Rule) -> bool:
 
 def is_from_sandbox(rule: records.Rule) -> bool:
     """Whether it is a rule `1536: from address/32 lookup <table>`."""
-    return rule.priority == layout.FROM_SANDBOX_PRIORITY and rule.source_length == 32 and rule.table != 0
+    return rule.priority == dataplane.FROM_SANDBOX_PRIORITY and rule.source_length == 32 and rule.table != 0
 
 
 def links_of(sock: NetlinkSocket, *, kind: str = layout.VETH_KIND) -> list[records.Link]:

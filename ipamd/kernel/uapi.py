@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from ipamd.model.eni import MAIN_TABLE
+
 # linux/netlink.h
 NETLINK_ROUTE: Final = 0
 SOL_NETLINK: Final = 270  # linux/socket.h
@@ -62,7 +64,7 @@ RT_SCOPE_LINK: Final = 253
 RT_SCOPE_NOWHERE: Final = 255
 RT_TABLE_UNSPEC: Final = 0
 RT_TABLE_DEFAULT: Final = 253
-RT_TABLE_MAIN: Final = 254
+RT_TABLE_MAIN: Final = MAIN_TABLE  # 254; the model numbers route tables too
 RT_TABLE_LOCAL: Final = 255
 
 # linux/if_link.h, linux/if.h, linux/veth.h

@@ -19,7 +19,6 @@ VETH_HASH_LENGTH = 11
 """Hexadecimal digits: prefix (at most 4) + 11 = 15, the kernel's limit. Source: upstream_reference 3.6."""
 
 ALIAS_TAG = "vpc-ipamd/1"
-DYING_ALIAS_TAG = "vpc-ipamd/dying"
 
 
 class Origin(StrEnum):

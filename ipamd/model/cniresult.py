@@ -12,13 +12,12 @@ from ipaddress import IPv4Address
 from typing import Any
 
 from ipamd.model.attachment import Wired, WiringSpec
+from ipamd.model.dataplane import SANDBOX_GATEWAY
 from ipamd.model.errors import IncompatibleVersionError, InvalidConfigError
 from ipamd.model.request import JsonObject
 
 SUPPORTED_VERSIONS = ("0.3.1", "0.4.0", "1.0.0", "1.1.0")
 CANONICAL_VERSION = "1.1.0"
-SANDBOX_GATEWAY = IPv4Address("169.254.1.1")
-"""Next hop inside every sandbox, answered by a permanent neighbour entry. Source: upstream_reference 3.7."""
 
 _ONLY_SINCE_1_1 = {"interfaces": ("mtu", "socketPath", "pciID"), "routes": ("mtu", "advmss", "priority", "table", "scope")}
 

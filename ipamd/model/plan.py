@@ -74,13 +74,12 @@ class PoolCounts:
 
 @dataclass(frozen=True, slots=True)
 class EniCapacity:
-    """One ENI for the planner. `used_slot_count` counts addresses and prefixes on it, the primary address not included."""
+    """One managed ENI for the planner. `used_slot_count` counts addresses and prefixes on it, the primary address not included."""
 
     eni_id: EniId
     device_index: int
     state: EniState
     used_slot_count: int
-    managed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,9 +231,8 @@ def _is_full(snapshot: PoolSnapshot, settings: PoolSettings) -> bool:
 
 
 def _fullness(snapshot: PoolSnapshot) -> str:
-    ours = [eni for eni in snapshot.enis if eni.managed]
-    used = sum(eni.used_slot_count for eni in ours)
-    return f"full: {used} of {counted(len(ours) * snapshot.limits.slots_per_eni, 'slot')} are in use"
+    used = sum(eni.used_slot_count for eni in snapshot.enis)
+    return f"full: {used} of {counted(len(snapshot.enis) * snapshot.limits.slots_per_eni, 'slot')} are in use"
 
 
 def eni_limit(limits: InstanceLimits, settings: PoolSettings) -> int:
@@ -259,7 +257,7 @@ def _warm_unit(snapshot: PoolSnapshot, settings: PoolSettings) -> tuple[int, int
 
 
 def _has_slot(eni: EniCapacity, limits: InstanceLimits) -> bool:
-    return eni.managed and eni.state is EniState.ATTACHED and eni.used_slot_count < limits.slots_per_eni
+    return eni.state is EniState.ATTACHED and eni.used_slot_count < limits.slots_per_eni
 
 
 def _growth(snapshot: PoolSnapshot, settings: PoolSettings, deficit: int) -> tuple[Action, ...]:
