@@ -1,6 +1,6 @@
-"""Comparing one sandbox's wiring with what it should be (CNI CHECK): reading only, one sentence per difference.
+"""Compare one sandbox's wiring with its specification (CNI CHECK): read only, one sentence per difference.
 
-Each sentence says what is and what should be, so that it can go to the runtime as it stands.
+Each sentence names the actual and the expected value; the runtime gets it unchanged.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ipamd.model.dataplane import SANDBOX_GATEWAY
 
 
 def host_differences(sock: NetlinkSocket, spec: WiringSpec) -> tuple[list[str], records.Link | None]:
-    """Compare the host's side.
+    """Compare the host side.
 
     Returns: 0 or more sentences, and the host veth if it is there. Raises: KernelDumpError, WiringError.
     """
@@ -34,7 +34,7 @@ def host_differences(sock: NetlinkSocket, spec: WiringSpec) -> tuple[list[str], 
 
 
 def sandbox_differences(sock: NetlinkSocket, spec: WiringSpec, *, host_link: records.Link | None) -> list[str]:
-    """Compare the sandbox's side; `sock` lives in its namespace. Raises: KernelDumpError, WiringError."""
+    """Compare the sandbox side; `sock` is a socket of its namespace. Raises: KernelDumpError, WiringError."""
     name = spec.key.ifname
     link = find_link(sock, name)
     if link is None:

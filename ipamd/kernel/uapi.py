@@ -1,6 +1,6 @@
-"""Numbers of the kernel's user interface that the standard library does not carry, each with the header it comes from.
+"""Numbers of the kernel's user interface (UAPI) that the standard library lacks, under the header that defines them.
 
-They are ABI: the kernel never renumbers them. One place, so that a reviewer can hold them against the headers.
+They are ABI: the kernel never changes them. They stand in one file so that a reviewer can compare them with the headers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The CNI result: built once as spec 1.1.0, stored, and converted to the version that each request asks for.
+"""The CNI result: built once as spec 1.1.0, stored, and converted to the version of each request.
 
-Why stored: a client that timed out and retries must get the same answer (design 5). Source of the shapes: the CNI
-specification 0.3.1, 0.4.0, 1.0.0 and 1.1.0, section "Result Types".
+It is stored because a client that timed out and retries must get the same answer (docs/architecture.md, The life of an ADD).
+Source of the shapes: https://github.com/containernetworking/cni/blob/main/SPEC.md, Section 5: Result Types, in its releases
+0.3.1, 0.4.0, 1.0.0 and 1.1.0.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def build_result(spec: WiringSpec, wired: Wired, *, prev_result: JsonObject | No
     """Describe a wired sandbox as a canonical 1.1.0 result.
 
     Args:
-        prev_result: what plugins before us in the chain answered; ours is appended to it.
+        prev_result: the result of the plugins before us in the chain; ours is appended to it.
     Raises: InvalidConfigError if prev_result has no lists where lists belong.
     """
     base = _as_lists(prev_result or {})
@@ -42,9 +43,9 @@ def build_result(spec: WiringSpec, wired: Wired, *, prev_result: JsonObject | No
 
 
 def convert_result(stored: bytes, *, version: str) -> bytes:
-    """Say a canonical result in another version of the specification.
+    """Convert a canonical result to another version of the specification.
 
-    Raises: IncompatibleVersionError for a version that we do not speak.
+    Raises: IncompatibleVersionError for an unsupported version.
     """
     require_supported(version)
     result: dict[str, Any] = json.loads(stored)
@@ -61,7 +62,7 @@ def convert_result(stored: bytes, *, version: str) -> bytes:
 
 
 def require_supported(version: str) -> None:
-    """Raise IncompatibleVersionError unless we speak this cniVersion."""
+    """Raise IncompatibleVersionError unless this cniVersion is supported."""
     if version not in SUPPORTED_VERSIONS:
         raise IncompatibleVersionError(
             f"cniVersion {version[:40]!r} is not supported", details=f"supported: {', '.join(SUPPORTED_VERSIONS)}"
@@ -69,7 +70,7 @@ def require_supported(version: str) -> None:
 
 
 def result_differences(prev_result: JsonObject, *, ifname: str, address: IPv4Address, netns: str) -> list[str]:
-    """Say what in a prevResult contradicts an attachment (CHECK); empty if nothing does.
+    """List what in a prevResult contradicts an attachment (CHECK); empty if nothing does.
 
     Raises: InvalidConfigError if prev_result has no lists where lists belong.
     """
@@ -86,9 +87,9 @@ def result_differences(prev_result: JsonObject, *, ifname: str, address: IPv4Add
 
 
 def wired_mtu(stored: bytes, host_veth: str) -> int:
-    """The MTU that a sandbox was wired with, from its stored result: settings may have changed since.
+    """Return the MTU that a sandbox was wired with, from its stored result: the setting may have changed since.
 
-    Raises: InvalidConfigError if the result does not tell.
+    Raises: InvalidConfigError if the result has none.
     """
     for interface in json.loads(stored).get("interfaces", ()):
         if interface.get("name") == host_veth and "mtu" in interface:
