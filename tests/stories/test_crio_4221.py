@@ -20,6 +20,7 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from lab.sandboxes import SandboxClient
 
 from ipamd.failpoints import HOLD_NAME
 from ipamd.model.attachment import Attachment
@@ -27,7 +28,6 @@ from ipamd.model.errors import DeadlineError
 from ipamd.service.request import Deadline
 from lab.node import containerd
 from lab.node.errors import SandboxError
-from lab.sandboxes import SandboxClient
 from tests.fakes.node import FakeNode
 from tests.patience import PATIENCE_S
 from tests.rig import RUN_DIR, rig, wait_until
