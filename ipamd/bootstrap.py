@@ -1,7 +1,8 @@
 """Bring ports and adapters together: the only module that knows who implements what.
 
-Nothing heavy is imported or asked here that DEL does not need: boto3, pyroute2 and the metrics server come later, in their own
-threads, because a restarted daemon must take DEL at once (design 6, 11).
+`connect` makes the adapters, `compose` the use cases over them. Tests compose the same graph over fakes, so the graph under test is
+the graph that ships. Nothing heavy is imported or asked here that DEL does not need: boto3, pyroute2 and the metrics server come
+later, in their own threads, because a restarted daemon must take DEL at once (docs/architecture.md, Start).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from ipamd.clock import SystemClock
 from ipamd.cloud.ec2 import BotoEc2
 from ipamd.cloud.metadata import ImdsMetadata
 from ipamd.config import Settings
-from ipamd.datastore.open import OpenReport, current_boot_id, open_datastore
+from ipamd.datastore.open import OpenedDatastore, current_boot_id, open_datastore
 from ipamd.datastore.spool import FileSpool
 from ipamd.kernel.hostnet import KernelHostNetwork
 from ipamd.kernel.netns import HostNetns
@@ -21,11 +22,11 @@ from ipamd.kernel.nft import Nftables
 from ipamd.kernel.wiring import KernelWiring
 from ipamd.metrics import Metrics
 from ipamd.node_info import NodeInfo
-from ipamd.ports import Datastore, Ec2, HostNetwork, Metadata, Runtime, Spool, Wiring
-from ipamd.rpc.cni import CniServicer, Services
-from ipamd.rpc.introspection import CloudView, IntrospectionServicer, Sources
-from ipamd.rpc.server import RpcServer
+from ipamd.ports import Clock, Ec2, Failpoint, HostNetwork, Runtime, Spool, Wiring, no_failpoint
+from ipamd.rpc.cni import CniServicer, SandboxServices
+from ipamd.rpc.introspection import IntrospectionServicer
 from ipamd.runtime.cri import CriRuntime
+from ipamd.service.context import ServiceContext
 from ipamd.service.cooldown import Cooldown
 from ipamd.service.demand import Demand
 from ipamd.service.health import Health
@@ -33,12 +34,16 @@ from ipamd.service.locks import KeyLocks
 from ipamd.service.pool.enis import EniService
 from ipamd.service.pool.maintainer import PoolMaintainer
 from ipamd.service.pool.provisioner import EniProvisioner
+from ipamd.service.pool.security_groups import SecurityGroups
+from ipamd.service.pool.tags import EniTags
 from ipamd.service.reconcile.host_network import HostNetworkReconciler
 from ipamd.service.reconcile.quarantine import QuarantineService
 from ipamd.service.reconcile.runtime import LIST_INTERVAL_S, RuntimeReconciler
+from ipamd.service.reconcile.spooled_deletes import SpooledDeletes
 from ipamd.service.reconcile.startup import StartupReconciler
 from ipamd.service.report.audit import AuditService
 from ipamd.service.report.explain import ExplainService
+from ipamd.service.report.sources import CloudView, Sources
 from ipamd.service.sandbox.attach import AttachPolicy, AttachService
 from ipamd.service.sandbox.check import CheckService
 from ipamd.service.sandbox.detach import DetachService
@@ -51,235 +56,260 @@ DEL_SHARE = 4
 
 
 @dataclass(frozen=True, slots=True)
-class App:
-    """Everything that the life of the process handles."""
+class Adapters:
+    """The outside world behind its ports, and the datastore as it was found.
 
-    settings: Settings
-    clock: SystemClock
-    node_info: NodeInfo
+    `runtime` is None if CRI is off. `has_run_before`: a daemon has served this run directory since the machine booted.
+    """
+
+    clock: Clock
     health: Health
-    datastore: Datastore
-    open_report: OpenReport
+    opened: OpenedDatastore
     wiring: Wiring
     hostnet: HostNetwork
-    metadata: Metadata
+    node_info: NodeInfo
     ec2: Ec2
     runtime: Runtime | None
     spool: Spool
-    demand: Demand
-    cooldown: Cooldown
+    has_run_before: bool = False
+    failpoint: Failpoint = no_failpoint
+
+
+@dataclass(frozen=True, slots=True)
+class PoolServices:
+    """The room `pool`."""
+
     enis: EniService
     provisioner: EniProvisioner
-    pool: PoolMaintainer
-    restore: StartupReconciler
-    runtime_reconciler: RuntimeReconciler | None
-    host_reconciler: HostNetworkReconciler
+    maintainer: PoolMaintainer
+
+
+@dataclass(frozen=True, slots=True)
+class Reconcilers:
+    """The room `reconcile`; `runtime` is None if CRI is off."""
+
+    spooled_deletes: SpooledDeletes
+    startup: StartupReconciler
+    runtime: RuntimeReconciler | None
+    host_network: HostNetworkReconciler
+    quarantine: QuarantineService
+
+
+@dataclass(frozen=True, slots=True)
+class App:
+    """Everything that the life of the process handles, room by room."""
+
+    settings: Settings
+    adapters: Adapters
+    context: ServiceContext
+    cooldown: Cooldown
+    sandbox: SandboxServices
+    pool: PoolServices
+    reconcile: Reconcilers
     cni: CniServicer
-    server: RpcServer
+    introspection: IntrospectionServicer
     metrics: Metrics
 
 
 def build(settings: Settings, *, has_run_before: bool = False) -> App:
-    """Open the datastore and make every part; nothing runs yet.
+    """Open the datastore and make every part; nothing runs yet. Raises: DatastoreError, SettingsError."""
+    return compose(connect(settings, has_run_before=has_run_before), settings)
+
+
+def connect(settings: Settings, *, has_run_before: bool) -> Adapters:
+    """Open the datastore and make the adapters; none of them has asked anything yet.
 
     Args:
         has_run_before: a daemon has served this run directory since the machine booted.
 
     Raises: DatastoreError, SettingsError.
     """
-    clock, node_info = SystemClock(), NodeInfo()
+    clock = SystemClock()
     failpoint = failpoints.from_environment(settings.daemon.run_dir)
     health = Health(clock, STAGES)
     with health.stage("datastore") as stage:
         opened = open_datastore(settings.daemon.run_dir / "state.db", boot_id=current_boot_id(), clock=clock, failpoint=failpoint)
         stage.detail = opened.report.detail
-    datastore = opened.datastore
-    host = HostNetns()
 
     def kernel_failpoint(step: str) -> bool:
         failpoint("kernel." + "-".join(step.split()[:2]))
         return False
 
-    network, cooldown_s = settings.network, float(settings.pool.cooldown_s)
-    wiring = KernelWiring(host, veth_prefix=network.veth_prefix, failpoint=kernel_failpoint)
-    hostnet = KernelHostNetwork(host, config=network, nft=Nftables(host))
-    metadata = ImdsMetadata(settings.cloud, clock=clock)
-    ec2 = BotoEc2(settings.cloud, region=node_info.region, clock=clock)
-    runtime = None if settings.runtime.cri_socket == "off" else CriRuntime(socket=settings.runtime.cri_socket)
-    spool = FileSpool(settings.daemon.run_dir, clock=clock)
-    demand, locks = Demand(), KeyLocks(clock)
-    cooldown = Cooldown(
-        datastore=datastore,
-        wiring=wiring,
-        demand=demand,
-        health=health,
+    host = HostNetns()
+    node_info = NodeInfo(ImdsMetadata(settings.cloud, clock=clock), clock=clock)
+    return Adapters(
         clock=clock,
-        period_s=cooldown_s,
+        health=health,
+        opened=opened,
+        wiring=KernelWiring(host, veth_prefix=settings.network.veth_prefix, failpoint=kernel_failpoint),
+        hostnet=KernelHostNetwork(host, config=settings.network, nft=Nftables(host)),
+        node_info=node_info,
+        ec2=BotoEc2(settings.cloud, region=node_info.region, clock=clock),
+        runtime=None if settings.runtime.cri_socket == "off" else CriRuntime(socket=settings.runtime.cri_socket),
+        spool=FileSpool(settings.daemon.run_dir, clock=clock),
+        has_run_before=has_run_before,
         failpoint=failpoint,
     )
-    detach = DetachService(
-        datastore=datastore,
-        wiring=wiring,
+
+
+def compose(adapters: Adapters, settings: Settings) -> App:
+    """Make every use case over the adapters, room by room. Does no I/O and starts no thread."""
+    context = ServiceContext(
+        datastore=adapters.opened.datastore,
+        wiring=adapters.wiring,
+        clock=adapters.clock,
+        health=adapters.health,
+        locks=KeyLocks(adapters.clock),
+        demand=Demand(),
+        failpoint=adapters.failpoint,
+    )
+    cooldown = Cooldown(context, period_s=float(settings.pool.cooldown_s))
+    sandbox = _sandbox(context, cooldown, adapters, settings)
+    pool = _pool(context, cooldown, adapters, settings)
+    reconcile = _reconcile(context, cooldown, adapters, settings, detach=sandbox.detach, enis=pool.enis)
+    sources = _sources(context, cooldown, adapters, pool=pool.maintainer, runtime=reconcile.runtime)
+    metrics = Metrics()
+    attach = sandbox.attach
+    metrics.watch(sources, ec2=adapters.ec2, replayed=lambda: attach.replayed_count, pool_empty=lambda: attach.pool_empty_count)
+    return App(
+        settings=settings,
+        adapters=adapters,
+        context=context,
         cooldown=cooldown,
-        locks=locks,
-        clock=clock,
+        sandbox=sandbox,
+        pool=pool,
+        reconcile=reconcile,
+        cni=CniServicer(services=sandbox, health=context.health, clock=context.clock, observer=metrics),
+        introspection=IntrospectionServicer(sources),
+        metrics=metrics,
+    )
+
+
+def _sandbox(context: ServiceContext, cooldown: Cooldown, adapters: Adapters, settings: Settings) -> SandboxServices:
+    network = settings.network
+    policy = AttachPolicy(
         veth_prefix=network.veth_prefix,
-        failpoint=failpoint,
-    )
-    attach = AttachService(
-        datastore=datastore,
-        wiring=wiring,
-        cooldown=cooldown,
-        demand=demand,
-        health=health,
-        locks=locks,
-        clock=clock,
-        policy=AttachPolicy(
-            veth_prefix=network.veth_prefix,
-            mtu=network.sandbox_mtu,
-            waiting_limit=max(settings.daemon.max_concurrent_rpcs * (DEL_SHARE - 1) // DEL_SHARE, 1),
-            prefix_delegation=settings.pool.prefix_delegation,
-        ),
-        failpoint=failpoint,
-    )
-    quarantine = QuarantineService(
-        datastore=datastore,
-        wiring=wiring,
-        cooldown=cooldown,
-        locks=locks,
-        clock=clock,
         mtu=network.sandbox_mtu,
-        list_interval_s=LIST_INTERVAL_S,
-        failpoint=failpoint,
+        waiting_limit=max(settings.daemon.max_concurrent_rpcs * (DEL_SHARE - 1) // DEL_SHARE, 1),
+        prefix_delegation=settings.pool.prefix_delegation,
     )
+    detach = DetachService(context, cooldown=cooldown, veth_prefix=network.veth_prefix)
+    return SandboxServices(
+        attach=AttachService(context, cooldown=cooldown, policy=policy),
+        detach=detach,
+        check=CheckService(context),
+        gc=GcService(context, runtime=adapters.runtime, detach=detach),
+    )
+
+
+def _pool(context: ServiceContext, cooldown: Cooldown, adapters: Adapters, settings: Settings) -> PoolServices:
+    node_info = adapters.node_info
+    security_groups = SecurityGroups(context, ec2=adapters.ec2)
     enis = EniService(
-        datastore=datastore,
-        ec2=ec2,
-        hostnet=hostnet,
-        wiring=wiring,
+        context,
+        ec2=adapters.ec2,
+        hostnet=adapters.hostnet,
         cooldown=cooldown,
-        is_datastore_lost=has_run_before and not opened.report.is_intact,
-        demand=demand,
-        health=health,
-        clock=clock,
+        security_groups=security_groups,
+        is_datastore_lost=adapters.has_run_before and not adapters.opened.report.is_intact,
     )
     provisioner = EniProvisioner(
-        datastore=datastore,
-        ec2=ec2,
+        context,
+        ec2=adapters.ec2,
         enis=enis,
-        clock=clock,
-        cluster_name=settings.cloud.cluster_name,
-        additional_tags=settings.cloud.additional_tags,
-        failpoint=failpoint,
+        tags=EniTags(settings.cloud.cluster_name, settings.cloud.additional_tags),
+        identity=node_info.identity,
+        refresh_identity=node_info.refresh_identity,
     )
-    pool = PoolMaintainer(
-        datastore=datastore,
+    maintainer = PoolMaintainer(
+        context,
         provisioner=provisioner,
-        demand=demand,
-        health=health,
-        clock=clock,
+        security_groups=security_groups,
+        identity=node_info.identity,
         settings=settings.pool_settings(max_pods=0),
     )
-    restore = StartupReconciler(
-        datastore=datastore,
-        wiring=wiring,
+    return PoolServices(enis, provisioner, maintainer)
+
+
+def _reconcile(
+    context: ServiceContext,
+    cooldown: Cooldown,
+    adapters: Adapters,
+    settings: Settings,
+    *,
+    detach: DetachService,
+    enis: EniService,
+) -> Reconcilers:
+    node_info, runtime = adapters.node_info, adapters.runtime
+    quarantine = QuarantineService(context, cooldown=cooldown, mtu=settings.network.sandbox_mtu, list_interval_s=LIST_INTERVAL_S)
+    startup = StartupReconciler(
+        context,
         cooldown=cooldown,
-        spool=spool,
         runtime=runtime,
         quarantine=quarantine,
-        clock=clock,
-        is_datastore_intact=opened.report.is_intact,
-        failpoint=failpoint,
+        is_datastore_intact=adapters.opened.report.is_intact,
     )
-    runtime_reconciler = None
-    if runtime is not None:
-        runtime_reconciler = RuntimeReconciler(
-            runtime=runtime,
-            datastore=datastore,
-            wiring=wiring,
-            detach=detach,
-            quarantine=quarantine,
-            health=health,
-            clock=clock,
-            failpoint=failpoint,
-        )
-    host_reconciler = HostNetworkReconciler(
-        datastore=datastore,
-        hostnet=hostnet,
-        metadata=metadata,
-        wiring=wiring,
+    host_network = HostNetworkReconciler(
+        context,
+        hostnet=adapters.hostnet,
         quarantine=quarantine,
         enis=enis,
-        locks=locks,
-        health=health,
-        clock=clock,
+        identity=node_info.identity,
+        refresh_identity=node_info.refresh_identity,
     )
-    services = Services(
-        attach=attach,
-        detach=detach,
-        check=CheckService(datastore=datastore, wiring=wiring, locks=locks),
-        gc=GcService(datastore=datastore, runtime=runtime, detach=detach, clock=clock),
+    return Reconcilers(
+        spooled_deletes=SpooledDeletes(context, spool=adapters.spool, detach=detach),
+        startup=startup,
+        runtime=RuntimeReconciler(context, runtime=runtime, detach=detach, quarantine=quarantine) if runtime else None,
+        host_network=host_network,
+        quarantine=quarantine,
     )
-    metrics = Metrics()
-    cni = CniServicer(services=services, health=health, clock=clock, observer=metrics)
 
-    def cloud_view() -> CloudView:
+
+def _sources(
+    context: ServiceContext,
+    cooldown: Cooldown,
+    adapters: Adapters,
+    *,
+    pool: PoolMaintainer,
+    runtime: RuntimeReconciler | None,
+) -> Sources:
+    node_info, ec2 = adapters.node_info, adapters.ec2
+
+    def cloud() -> CloudView:
         reachable, detail = node_info.cloud()
         return CloudView(reachable=reachable, call_count=sum(ec2.call_counts().values()), detail=detail)
 
-    sources = Sources(
-        health=health,
-        datastore=datastore,
-        spool=spool,
-        cooldown=cooldown,
-        locks=locks,
-        demand=demand,
+    def instance_id() -> str:
+        identity = node_info.identity()
+        return identity.instance_id if identity is not None else ""
+
+    return Sources(
+        health=context.health,
+        datastore=context.datastore,
+        spool=adapters.spool,
+        dying_count=cooldown.dying_count,
+        locks=context.locks,
+        demand=context.demand,
         pool=pool,
-        runtime_reconciler=lambda: runtime_reconciler.view() if runtime_reconciler is not None else None,
-        runtime=lambda: node_info.runtime,
-        cloud=cloud_view,
+        runtime_view=lambda: runtime.view() if runtime is not None else None,
+        runtime=node_info.runtime,
+        cloud=cloud,
         audit=AuditService(
-            datastore=datastore, wiring=wiring, ec2=ec2, runtime=runtime, locks=locks, identity=lambda: node_info.identity
+            datastore=context.datastore,
+            wiring=context.wiring,
+            ec2=ec2,
+            runtime=adapters.runtime,
+            locks=context.locks,
+            identity=node_info.identity,
         ),
         explain=ExplainService(
-            datastore=datastore,
-            wiring=wiring,
-            runtime_reconciler=runtime_reconciler,
-            locks=locks,
-            clock=clock,
+            datastore=context.datastore,
+            wiring=context.wiring,
+            evidence=runtime.present_evidence if runtime is not None else None,
+            locks=context.locks,
+            clock=context.clock,
         ),
-        instance_id=lambda: node_info.identity.instance_id if node_info.identity is not None else "",
+        instance_id=instance_id,
         version=__version__,
-    )
-    metrics.watch(sources, ec2=ec2, replayed=lambda: attach.replayed_count, pool_empty=lambda: attach.pool_empty_count)
-    server = RpcServer(
-        run_dir=settings.daemon.run_dir,
-        cni=cni,
-        introspection=IntrospectionServicer(sources),
-        max_concurrent_rpcs=settings.daemon.max_concurrent_rpcs,
-    )
-    return App(
-        settings=settings,
-        clock=clock,
-        node_info=node_info,
-        health=health,
-        datastore=datastore,
-        open_report=opened.report,
-        wiring=wiring,
-        hostnet=hostnet,
-        metadata=metadata,
-        ec2=ec2,
-        runtime=runtime,
-        spool=spool,
-        demand=demand,
-        cooldown=cooldown,
-        enis=enis,
-        provisioner=provisioner,
-        pool=pool,
-        restore=restore,
-        runtime_reconciler=runtime_reconciler,
-        host_reconciler=host_reconciler,
-        cni=cni,
-        server=server,
-        metrics=metrics,
     )

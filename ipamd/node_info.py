@@ -1,34 +1,71 @@
-"""What becomes known of this node while the daemon runs: who it is, which runtime answers, whether EC2 does."""
+"""What is known of this node while the daemon runs: who it is, which runtime answers, whether EC2 does.
+
+The one home of the node's identity. Services take `identity` (what is known now) or `refresh_identity` (ask instance metadata
+first) as callables and keep no copy: a copy would go stale when somebody changes the VPC's CIDRs or the primary ENI's security
+groups.
+"""
 
 from __future__ import annotations
 
+import logging
 import threading
 
 from ipamd.model.cloud import InstanceIdentity
-from ipamd.model.errors import CloudError
+from ipamd.model.errors import CloudError, log_text
 from ipamd.model.sandbox import RuntimeInfo
+from ipamd.model.words import CLOUD_NOT_ASKED
+from ipamd.ports import Clock, Metadata
 
-CLOUD_NOT_ASKED = "not asked yet"
-"""What is known of EC2 before its first answer."""
+SILENCE_S = 30.0
+"""After metadata did not answer, what it said last is used without asking for so long. Ours: a try takes up to 8 s."""
+
+log = logging.getLogger(__name__)
 
 
 class NodeInfo:
-    """Written by start-up, read by everyone; safe from any thread."""
+    """Safe from any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, metadata: Metadata, *, clock: Clock) -> None:
+        self._metadata = metadata
+        self._clock = clock
+        self._refresh_deadline = clock.monotonic()
         self._lock = threading.Lock()
         self._identity: InstanceIdentity | None = None
         self._runtime: RuntimeInfo | None = None
         self._cloud_detail = CLOUD_NOT_ASKED
         self._is_cloud_reachable = False
 
-    @property
+    def learn_identity(self) -> InstanceIdentity:
+        """Ask instance metadata who this node is, and remember it. Raises: CloudError; what was known stays known."""
+        identity = self._metadata.identity()
+        with self._lock:
+            self._identity = identity
+        return identity
+
+    def refresh_identity(self) -> InstanceIdentity:
+        """Ask instance metadata again; where it does not answer, what was known last.
+
+        Costs two or three requests to the instance's own metadata service and no EC2 call.
+        Raises: CloudError if it never answered.
+        """
+        known = self.identity()
+        if known is not None and self._clock.monotonic() < self._refresh_deadline:
+            return known
+        try:
+            return self.learn_identity()
+        except CloudError as error:
+            if known is None:
+                raise
+            # The adapter has waited for seconds already: an ADD that waits for an ENI must not pay for that again and again.
+            self._refresh_deadline = self._clock.monotonic() + SILENCE_S
+            log.info("instance metadata did not answer; what it said last is used: %s", log_text(error))
+            return known
+
     def identity(self) -> InstanceIdentity | None:
-        """Who this node is, once instance metadata told."""
+        """Who this node is, once instance metadata has told."""
         with self._lock:
             return self._identity
 
-    @property
     def runtime(self) -> RuntimeInfo | None:
         """Which runtime answered."""
         with self._lock:
@@ -36,23 +73,18 @@ class NodeInfo:
 
     def region(self) -> str:
         """The region for EC2. Raises: CloudError while it is not known."""
-        identity = self.identity
+        identity = self.identity()
         if identity is None:
             raise CloudError("the region is not known yet", details="instance metadata has not answered; it is asked again")
         return identity.region
 
-    def set_identity(self, identity: InstanceIdentity) -> None:
-        """Instance metadata answered."""
-        with self._lock:
-            self._identity = identity
-
     def set_runtime(self, runtime: RuntimeInfo) -> None:
-        """The runtime answered."""
+        """Record which runtime answered."""
         with self._lock:
             self._runtime = runtime
 
     def set_cloud(self, *, reachable: bool, detail: str) -> None:
-        """EC2 answered, or did not."""
+        """Record whether EC2 answered, and what it said."""
         with self._lock:
             self._is_cloud_reachable, self._cloud_detail = reachable, detail
 

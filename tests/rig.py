@@ -22,6 +22,7 @@ from cni_plugin.build import build
 from lab.lab import Lab
 from lab.node.node import REPOSITORY, Node
 from lab.node.process import NodeProcess
+from tests.patience import PATIENCE_S
 
 PLUGIN_PATH = "/opt/cni/bin/vpc-cni"
 RUN_DIR = "/run/vpc-ipamd"
@@ -54,7 +55,7 @@ class CniReply:
         return IPv4Address(self.body["ips"][0]["address"].split("/")[0])
 
 
-def wait_until(is_so: Callable[[], bool], *, what: str, timeout_s: float = 10.0) -> float:
+def wait_until(is_so: Callable[[], bool], *, what: str, timeout_s: float = PATIENCE_S) -> float:
     """Look until a thing is so, bounded; returns how many seconds it took."""
     began = time.monotonic()
     while not is_so():

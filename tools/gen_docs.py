@@ -20,7 +20,7 @@ from prometheus_client import Metric
 from ipamd.config import ConfigLine, Settings, describe
 from ipamd.metrics import Metrics
 from ipamd.ports import Ec2
-from ipamd.rpc.introspection import Sources
+from ipamd.service.report.sources import Sources
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))  # also when run as a script
 from tools import picture

@@ -39,6 +39,7 @@ def described_eni(entry: Mapping[str, Any]) -> DescribedEni:
             device_index=attachment.get("DeviceIndex", -1),
             network_card=attachment.get("NetworkCardIndex", 0),
             delete_on_termination=attachment.get("DeleteOnTermination", False),
+            security_group_ids=tuple(sorted(group["GroupId"] for group in entry.get("Groups") or ())),
         )
     except (KeyError, ValueError) as exc:
         raise incomplete(f"ENI {entry.get('NetworkInterfaceId', '(no ID)')}", exc) from exc

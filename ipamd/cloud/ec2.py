@@ -165,6 +165,15 @@ class BotoEc2:
         }
         self._call("ModifyNetworkInterfaceAttribute", eni_id, params, SETTLING, about=attachment_id)
 
+    def set_security_groups(self, eni_id: EniId, *, security_group_ids: tuple[str, ...]) -> None:
+        """Replace the ENI's security groups.
+
+        Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_ModifyNetworkInterfaceAttribute.html, SecurityGroupId:
+        the set that is sent replaces the one there is.
+        """
+        params = {"NetworkInterfaceId": eni_id, "Groups": list(security_group_ids)}
+        self._call("ModifyNetworkInterfaceAttribute", eni_id, params, IDEMPOTENT, about=eni_id)
+
     def detach_eni(self, attachment_id: str) -> None:
         """Detach, waiting for an attach to finish; an attachment that is gone is fine."""
         try:

@@ -11,7 +11,8 @@ from ipamd.model.ids import EniId, InstanceId, MacAddress, SubnetId
 
 @dataclass(frozen=True, slots=True)
 class InstanceIdentity:
-    """Who this node is, from instance metadata. Does not change while the instance runs, except `vpc_cidrs`."""
+    """Who this node is, from instance metadata. Only `vpc_cidrs` and
+    `security_group_ids` change while the instance runs; the latter, ascending, are those of the primary ENI."""
 
     instance_id: InstanceId
     instance_type: str
@@ -29,7 +30,10 @@ class InstanceIdentity:
 
 @dataclass(frozen=True, slots=True)
 class DescribedEni:
-    """One ENI as EC2 described it. Addresses never include the primary one (I6); empty IDs mean "not attached"."""
+    """One ENI as EC2 described it. Addresses never include the primary one (I6); empty IDs mean "not attached".
+
+    `security_group_ids`: ascending; empty if the answer named none.
+    """
 
     eni_id: EniId
     mac: MacAddress
@@ -47,6 +51,7 @@ class DescribedEni:
     device_index: int = -1
     network_card: int = 0
     delete_on_termination: bool = False
+    security_group_ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""One sandbox at a time: a lock per key, first come first served, with its holder in sight.
+"""One operation per sandbox at a time: a lock per attachment key, first come first served, with its holder visible.
 
-threading.Lock promises no order, and a DEL that overtakes the ADD it follows leaks an address (Azure CNS #4829), so that
-arrival order is kept here. Lock order: a sandbox lock is taken before any datastore lock, never after (design 10).
+threading.Lock promises no order, and a DEL that overtakes the ADD it follows leaks an address (Azure CNS issue 4829), so arrival
+order is kept here. A sandbox lock is taken before any datastore lock, never after (docs/architecture.md, Threads and locks).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Held:
 @dataclass(slots=True)
 class _Ticket:
     operation: str
-    taken_at: float
+    taken_monotonic_s: float
     turn: threading.Event = field(default_factory=threading.Event)
 
 
@@ -62,7 +62,7 @@ class KeyLocks:
                 f"another operation holds sandbox {key}",
                 details=f"{holder}; this {operation} waited until its deadline; a retry is safe",
             )
-        ticket.taken_at = self._clock.monotonic()
+        ticket.taken_monotonic_s = self._clock.monotonic()
         try:
             yield
         finally:
@@ -73,7 +73,7 @@ class KeyLocks:
         now = self._clock.monotonic()
         with self._guard:
             rows = [
-                Held(key, queue[0].operation, now - queue[0].taken_at, len(queue) - 1)
+                Held(key, queue[0].operation, now - queue[0].taken_monotonic_s, len(queue) - 1)
                 for key, queue in self._queues.items()
                 if queue
             ]
@@ -89,4 +89,4 @@ class KeyLocks:
                 del self._queues[key]
             elif head is ticket:
                 queue[0].turn.set()
-        return f"{head.operation} has run for {self._clock.monotonic() - head.taken_at:.1f} s"
+        return f"{head.operation} has run for {self._clock.monotonic() - head.taken_monotonic_s:.1f} s"

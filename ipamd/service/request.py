@@ -1,4 +1,4 @@
-"""What accompanies one request on its way: its deadline, and where its milliseconds went.
+"""What travels with one request: its deadline, and where its milliseconds went.
 
 The deadline is made once at the edge and passed down, so that every wait on the way shares it.
 """
@@ -23,7 +23,7 @@ class Deadline:
     """A monotonic point in time, and whether the caller is still there to hear the answer."""
 
     clock: Clock
-    at: float
+    monotonic_s: float
     is_cancelled: Callable[[], bool] = never_cancelled
 
     @classmethod
@@ -33,7 +33,7 @@ class Deadline:
 
     def remaining_s(self) -> float:
         """Seconds left, never negative."""
-        return max(self.at - self.clock.monotonic(), 0.0)
+        return max(self.monotonic_s - self.clock.monotonic(), 0.0)
 
     def check(self, doing: str) -> None:
         """Raise DeadlineError if time is up or the caller has left; `doing` names the step."""
@@ -44,7 +44,7 @@ class Deadline:
 
 
 class Steps:
-    """Collects step durations in ms; one object per request, used by one thread."""
+    """Collects step durations in ms, for the request's log line and the histograms; one per request, used by one thread."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -63,7 +63,7 @@ def test_a_crash_while_reaping_frees_once(node: FakeNode, name: str) -> None:
     dead = node.add("dead")
     vanish(node, "dead")
     node.clock.advance(3600)
-    node.runtime_reconciler._failpoint = kill_at(name)
+    node.failpoint = kill_at(name)
     with pytest.raises(KilledHere):
         look_often(node)
     node.crash()
@@ -87,7 +87,7 @@ def test_a_crash_while_settling_a_quarantine_settles_it_later(node: FakeNode, na
     assert row is not None
     assert row.state is AddressState.QUARANTINED
     node.clock.advance(3600)
-    node.quarantine._failpoint = kill_at(name)
+    node.failpoint = kill_at(name)
     with pytest.raises(KilledHere):
         look_often(node)
     node.crash()
@@ -105,7 +105,7 @@ def test_a_crash_while_settling_a_quarantine_settles_it_later(node: FakeNode, na
 @pytest.mark.parametrize("later", ["same sandbox again", "its DEL", "nobody comes back"])
 def test_whoever_comes_back_after_a_crash_in_add(node: FakeNode, name: str, later: str) -> None:
     """After kill -9 in an ADD: the same sandbox gets its address, its DEL frees it, and silence is reaped (I3, I5)."""
-    node.attacher._failpoint = kill_at(name)
+    node.failpoint = kill_at(name)
     # A real SIGKILL runs no handler: what the rollback would undo stays, as it does in the kernel.
     node.attacher._roll_back = lambda *_, **__: None  # type: ignore[method-assign]
     with pytest.raises(KilledHere):
@@ -134,7 +134,7 @@ def test_a_crash_while_an_eni_is_taken_in_after_all_keeps_it(node: FakeNode, nam
     """Killed before or after its intent is closed: the ENI stays, is known, and ends with its instance (I2, I9)."""
     node.add("a")
     refuse_attach_and_delete(node, times=1)
-    node.provisioner._failpoint = node.provisioner._intents._failpoint = kill_at(name)
+    node.failpoint = kill_at(name)
     with pytest.raises(KilledHere):
         node.pool.cycle()
     node.crash()

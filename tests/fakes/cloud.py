@@ -59,6 +59,7 @@ class FakeEc2:
             instance_id=INSTANCE,
             device_index=0,
             delete_on_termination=True,
+            security_group_ids=IDENTITY.security_group_ids,
         )
 
     def describe_enis(self, instance_id: InstanceId) -> tuple[DescribedEni, ...]:
@@ -95,6 +96,7 @@ class FakeEc2:
                     frozenset(next(self._fresh_prefixes) for _ in range(request.prefix_count)),
                     tags=dict(request.tags),
                     description=request.description,
+                    security_group_ids=request.security_group_ids,
                 )
                 self._tokens[request.client_token] = eni_id
         self._lose("create_eni")
@@ -124,6 +126,11 @@ class FakeEc2:
         """See the port."""
         self._call("set_delete_on_termination")
         self.enis[eni_id] = replace(self._eni(eni_id), delete_on_termination=True)
+
+    def set_security_groups(self, eni_id: EniId, *, security_group_ids: tuple[str, ...]) -> None:
+        """See the port."""
+        self._call("set_security_groups")
+        self.enis[eni_id] = replace(self._eni(eni_id), security_group_ids=security_group_ids)
 
     def detach_eni(self, attachment_id: str) -> None:
         """See the port."""
@@ -205,8 +212,16 @@ class FakeEc2:
 
 
 class FakeMetadata:
-    """Implements `Metadata`."""
+    """Implements `Metadata`: tells `told`, or raises the errors in `fail` first."""
+
+    def __init__(self) -> None:
+        self.told = IDENTITY
+        self.fail: list[CloudError] = []
+        self.call_count = 0
 
     def identity(self) -> InstanceIdentity:
         """See the port."""
-        return IDENTITY
+        self.call_count += 1
+        if self.fail:
+            raise self.fail.pop(0)
+        return self.told

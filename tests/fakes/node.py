@@ -6,39 +6,33 @@ import shutil
 from ipaddress import IPv4Address
 from pathlib import Path
 
+from ipamd.bootstrap import Adapters, compose
+from ipamd.config import CloudConfig, DaemonConfig, Settings
 from ipamd.datastore.open import open_datastore
 from ipamd.datastore.spool import FileSpool
 from ipamd.model.attachment import Attachment
+from ipamd.model.errors import RuntimeUnreachableError
 from ipamd.model.ids import AttachmentKey, parse_key
 from ipamd.model.plan import PoolSettings
 from ipamd.model.request import AttachRequest, SandboxNames
-from ipamd.service.cooldown import Cooldown
-from ipamd.service.demand import Demand
+from ipamd.model.sandbox import Sandbox
+from ipamd.node_info import NodeInfo
+from ipamd.ports import Failpoint, no_failpoint
 from ipamd.service.health import Health, Phase
-from ipamd.service.locks import KeyLocks
-from ipamd.service.pool.enis import EniService
-from ipamd.service.pool.maintainer import PoolMaintainer
-from ipamd.service.pool.provisioner import EniProvisioner
-from ipamd.service.reconcile.host_network import HostNetworkReconciler
-from ipamd.service.reconcile.quarantine import QuarantineService
-from ipamd.service.reconcile.runtime import LIST_INTERVAL_S, RuntimeReconciler
-from ipamd.service.reconcile.startup import StartupReconciler
 from ipamd.service.request import Deadline, Steps
-from ipamd.service.sandbox.attach import AttachPolicy, AttachService
-from ipamd.service.sandbox.check import CheckService
-from ipamd.service.sandbox.detach import DetachService
-from ipamd.service.sandbox.gc import GcService
 from tests.fakes.clock import FakeClock
-from tests.fakes.cloud import IDENTITY, FakeEc2, FakeMetadata
+from tests.fakes.cloud import FakeEc2, FakeMetadata
 from tests.fakes.kernel import FakeHostNetwork, FakeWiring
 from tests.fakes.runtime import FakeRuntime
 
 BOOT_ID = "11111111-2222-3333-4444-555555555555"
 COOLDOWN_S = 30.0
+SETTINGS = Settings(cloud=CloudConfig(cluster_name="test"), daemon=DaemonConfig(max_concurrent_rpcs=64))
+"""Defaults, but 48 ADDs at once; the pool's targets come with `FakeNode.settings`."""
 
 
 class FakeNode:
-    """Kernel, EC2 and runtime outlive `restart`, the process does not."""
+    """Kernel, EC2, metadata and runtime outlive `crash`, the process does not. Its graph is the one that ships (`compose`)."""
 
     def __init__(self, run_dir: Path, *, settings: PoolSettings | None = None, ec2: FakeEc2 | None = None) -> None:
         self.run_dir = run_dir
@@ -47,111 +41,62 @@ class FakeNode:
         self.wiring = FakeWiring()
         self.hostnet = FakeHostNetwork()
         self.ec2 = ec2 or FakeEc2()
+        self.metadata = FakeMetadata()
         self.runtime = FakeRuntime()
         self.has_run_before = False
+        self.failpoint: Failpoint = no_failpoint
         self.start()
 
     def start(self) -> None:
         """Make the process's part anew over what is on disk, in the kernel and at EC2."""
+        self.failpoint = no_failpoint
         self.opened = open_datastore(self.run_dir / "state.db", boot_id=BOOT_ID, clock=self.clock)
-        self.datastore = self.opened.datastore
         self.spool = FileSpool(self.run_dir, clock=self.clock)
-        clock, datastore, wiring = self.clock, self.datastore, self.wiring
-        self.health = Health(clock, ("datastore",))
-        self.demand, self.locks = Demand(), KeyLocks(clock)
-        self.cooldown = Cooldown(
-            datastore=datastore,
-            wiring=wiring,
-            demand=self.demand,
-            health=self.health,
-            clock=clock,
-            period_s=COOLDOWN_S,
-        )
-        self.detacher = DetachService(
-            datastore=datastore, wiring=wiring, cooldown=self.cooldown, locks=self.locks, clock=clock, veth_prefix="eni"
-        )
-        self.attacher = AttachService(
-            datastore=datastore,
-            wiring=wiring,
-            cooldown=self.cooldown,
-            demand=self.demand,
-            health=self.health,
-            locks=self.locks,
-            clock=clock,
-            policy=AttachPolicy(veth_prefix="eni", mtu=9001, waiting_limit=48),
-        )
-        self.quarantine = QuarantineService(
-            datastore=datastore,
-            wiring=wiring,
-            cooldown=self.cooldown,
-            locks=self.locks,
-            clock=clock,
-            mtu=9001,
-            list_interval_s=LIST_INTERVAL_S,
-        )
-        self.checker = CheckService(datastore=datastore, wiring=wiring, locks=self.locks)
-        self.collector = GcService(datastore=datastore, runtime=self.runtime, detach=self.detacher, clock=clock)
-        self.enis = EniService(
-            datastore=datastore,
+        self.node_info = NodeInfo(self.metadata, clock=self.clock)
+        adapters = Adapters(
+            clock=self.clock,
+            health=Health(self.clock, ("datastore",)),
+            opened=self.opened,
+            wiring=self.wiring,
+            hostnet=self.hostnet,
+            node_info=self.node_info,
             ec2=self.ec2,
-            hostnet=self.hostnet,
-            wiring=wiring,
-            cooldown=self.cooldown,
-            is_datastore_lost=self.has_run_before and not self.opened.report.is_intact,
-            demand=self.demand,
-            health=self.health,
-            clock=clock,
-        )
-        self.provisioner = EniProvisioner(
-            datastore=datastore, ec2=self.ec2, enis=self.enis, clock=clock, cluster_name="test", additional_tags=()
-        )
-        self.pool = PoolMaintainer(
-            datastore=datastore,
-            provisioner=self.provisioner,
-            demand=self.demand,
-            health=self.health,
-            clock=clock,
-            settings=self.settings,
-        )
-        self.restore = StartupReconciler(
-            datastore=datastore,
-            wiring=wiring,
-            cooldown=self.cooldown,
+            runtime=self.runtime,
             spool=self.spool,
-            runtime=self.runtime,
-            quarantine=self.quarantine,
-            clock=clock,
-            is_datastore_intact=self.opened.report.is_intact,
+            has_run_before=self.has_run_before,
+            failpoint=lambda name: self.failpoint(name),  # tests set it while the process runs
         )
-        self.runtime_reconciler = RuntimeReconciler(
-            runtime=self.runtime,
-            datastore=datastore,
-            wiring=wiring,
-            detach=self.detacher,
-            quarantine=self.quarantine,
-            health=self.health,
-            clock=clock,
-        )
-        self.host_reconciler = HostNetworkReconciler(
-            datastore=datastore,
-            hostnet=self.hostnet,
-            metadata=FakeMetadata(),
-            wiring=wiring,
-            quarantine=self.quarantine,
-            enis=self.enis,
-            locks=self.locks,
-            health=self.health,
-            clock=clock,
-        )
+        self.app = compose(adapters, SETTINGS)
+        self._name_parts()
+
+    def _name_parts(self) -> None:
+        """Short names for the parts that tests handle."""
+        app = self.app
+        self.datastore, self.health = app.context.datastore, app.context.health
+        self.demand, self.locks = app.context.demand, app.context.locks
+        self.cooldown = app.cooldown
+        self.attacher, self.detacher = app.sandbox.attach, app.sandbox.detach
+        self.checker, self.collector = app.sandbox.check, app.sandbox.gc
+        self.enis, self.provisioner, self.pool = app.pool.enis, app.pool.provisioner, app.pool.maintainer
+        self.restore, self.quarantine = app.reconcile.startup, app.reconcile.quarantine
+        self.host_reconciler = app.reconcile.host_network
+        assert app.reconcile.runtime is not None
+        self.runtime_reconciler = app.reconcile.runtime
+
+    def listed(self) -> dict[str, Sandbox] | None:
+        """Sandboxes by ID as the runtime lists them, None while it is silent."""
+        try:
+            return {sandbox.container_id: sandbox for sandbox in self.runtime.sandboxes()}
+        except RuntimeUnreachableError:
+            return None
 
     def bring_up(self) -> None:
         """What start-up does, in its order, in one thread."""
-        self.provisioner.set_identity(IDENTITY)
-        self.enis.sync_with_ec2(IDENTITY)
-        listed = self.restore.listed_sandboxes()
-        self.restore.reconcile_kernel(self.wiring.survey(), listed)
+        identity = self.node_info.learn_identity()
+        self.enis.sync_with_ec2(identity)
+        self.restore.reconcile_kernel(self.wiring.survey(), self.listed())
         assert self.enis.set_up_eni_routings() == []
-        self.host_reconciler.set_identity(IDENTITY)
+        self.host_reconciler.set_up_node(identity)
         self.pool.set_limits(self.ec2.limits, settings=self.settings)
         self.health.enter(Phase.SERVING)
         self.pool.cycle()

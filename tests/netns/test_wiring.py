@@ -268,7 +268,7 @@ def test_thirty_wires_at_once(world):
         assert list(threads.map(world.wiring.check, specs, timeout=60)) == [[]] * 30
         assert world.host.link_names() == {spec.host_veth for spec in specs}
         assert len(world.host.link_names()) == 30
-        list(threads.map(world.retire, specs, timeout=60))
+        list(threads.map(world.mark_for_deletion, specs, timeout=60))
     world.wiring.sweep()
     assert world.host.snapshot() == before
 

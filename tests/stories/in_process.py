@@ -15,25 +15,11 @@ from typing import Any
 
 from cni_plugin import _cni, vpc_cni
 from ipamd.pb import cni_pb2, introspection_pb2_grpc
-from ipamd.rpc.cni import CniServicer, Services
 from ipamd.rpc.server import RpcServer
 from ipamd.service.request import Deadline
 from tests.fakes.node import FakeNode
 
 CONF = {"cniVersion": "1.0.0", "name": "vpc-ipamd", "type": "vpc-cni"}
-
-
-class NobodyCounts:
-    """Implements RequestObserver."""
-
-    def request_done(self, verb: str, *, code: int, total_ms: float, steps_ms: dict[str, float]) -> None:
-        """See RequestObserver."""
-
-
-def servicer(node: FakeNode) -> CniServicer:
-    """The real servicer over a fake node's services."""
-    services = Services(node.attacher, node.detacher, node.checker, node.collector)
-    return CniServicer(services=services, health=node.health, clock=node.clock, observer=NobodyCounts())
 
 
 def ask(node: FakeNode, verb: str, name: str, *, netns: str = "", config: bytes | None = None) -> cni_pb2.ExecReply:
@@ -47,13 +33,12 @@ def ask(node: FakeNode, verb: str, name: str, *, netns: str = "", config: bytes 
         protocol_min=1,
         protocol_max=1,
     )
-    return servicer(node).execute(request, Deadline.after(node.clock, 30))
+    return node.app.cni.execute(request, Deadline.after(node.clock, 30))
 
 
 def replay(node: FakeNode) -> int:
     """What start-up and the watch do: carry out what is in the spool."""
-    cni = servicer(node)
-    return node.restore.replay_spool(lambda raw: cni.replay(raw, Deadline.after(node.clock, 30)))
+    return node.app.reconcile.spooled_deletes.replay(deadline=Deadline.after(node.clock, 30))
 
 
 @contextmanager
@@ -62,7 +47,7 @@ def listening(node: FakeNode) -> Iterator[None]:
     node.run_dir.chmod(0o700)
     server = RpcServer(
         run_dir=node.run_dir,
-        cni=servicer(node),
+        cni=node.app.cni,
         introspection=introspection_pb2_grpc.IntrospectionServicer(),  # type: ignore[arg-type]  # nobody asks
         max_concurrent_rpcs=4,
     )

@@ -32,9 +32,9 @@ def restoring(node: FakeNode) -> tuple[KernelSurvey, dict[str, Sandbox] | None]:
     """A daemon that has lost its datastore has just asked kernel and runtime, and has settled nothing yet."""
     node.crash(keep_datastore=False)
     node.health.enter(Phase.RESTORING)
-    node.provisioner.set_identity(IDENTITY)
+    node.node_info.learn_identity()
     node.enis.sync_with_ec2(IDENTITY)
-    return node.wiring.survey(), node.restore.listed_sandboxes()
+    return node.wiring.survey(), node.listed()
 
 
 def serve(node: FakeNode) -> None:
@@ -93,10 +93,8 @@ def play_spooled(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     node.run_dir.chmod(0o700)
     assert PluginProcess(node.run_dir, "DEL", "leaving").run() == (0, {}), "nobody listens: spooled"
     maintenance = Maintenance(
-        datastore=node.datastore,
+        node.app.context,
         spool=node.spool,
-        health=node.health,
-        clock=node.clock,
         replay=lambda: replay(node) and None,
         end=pytest.fail,
     )

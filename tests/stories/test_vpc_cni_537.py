@@ -7,7 +7,7 @@ attached, so every try failed. The ENI stayed on the instance: unknown to the po
 
 Here: `EniProvisioner._delete` asks EC2 how the ENI is attached and detaches it first; until it is gone the intent stays open
 (I9). If EC2 shows the attachment only after the deletion was refused, the ENI is taken into use instead, and marked
-(`EniProvisioner._mark_attached`). Bound: 61 s (fake), the longest pause after an error.
+(`EniDeletion._mark_attached`). Bound: 61 s (fake), the longest pause after an error.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import pytest
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.errors import CloudError
 from ipamd.model.ids import EniId
+from ipamd.service.pool.deletion import EniDeletion
 from ipamd.service.pool.provisioner import EniProvisioner
 from tests.fakes.cloud import INSTANCE
 from tests.fakes.node import FakeNode
@@ -82,7 +83,7 @@ def test_an_attachment_that_ec2_shows_late_is_taken_into_use(node: FakeNode) -> 
 
 def test_it_outlives_the_node_without_the_mark(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Taken in but not marked, EC2 would keep it when the instance ends."""
-    monkeypatch.setattr(EniProvisioner, "_mark_attached", lambda self, eni_id: None)
+    monkeypatch.setattr(EniDeletion, "_mark_attached", lambda self, eni_id: None)
     show_the_next_attachment_late(node)
     with pytest.raises(AssertionError, match="not marked"):
         play(node)

@@ -1,16 +1,17 @@
-"""The pool loop: look, plan, do one thing, look again (design 7).
+"""Keep the pool at its target: look, plan, do one action, look again.
 
-Decisions are `model.plan`; doing is `growth`. Woken by events (an ADD, a DEL, a cooled address, a restart), never by a clock, so
-that an idle node makes no EC2 call (I13). No lock is held while EC2 is asked (I10).
+`ipamd/model/plan.py` decides, the provisioner does. Events wake it (an ADD, a DEL, a cooled address, a restart), never a clock, so an
+idle node makes no EC2 call (I13). No lock is held while EC2 is asked (I10).
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from datetime import timedelta
 
-from ipamd.model.address import AddressState
+from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import (
     CloudDeniedError,
@@ -21,25 +22,27 @@ from ipamd.model.errors import (
     ThrottledError,
     log_text,
 )
-from ipamd.model.plan import EniCapacity, Plan, PoolSettings, PoolSnapshot, plan
-from ipamd.ports import Clock, Datastore
-from ipamd.service.demand import Demand, PoolStatus
-from ipamd.service.health import Health
+from ipamd.model.plan import Plan, PoolSettings, PoolSnapshot, plan
+from ipamd.model.pool_snapshot import pool_snapshot
+from ipamd.service.backoff import Backoff
+from ipamd.service.context import ServiceContext
+from ipamd.service.demand import PoolStatus
 from ipamd.service.pool.provisioner import EniProvisioner
+from ipamd.service.pool.security_groups import SecurityGroups
 
-SUBNET_PAUSE = timedelta(seconds=120)
-"""After a subnet had no free address. Source: upstream_reference 2.12, insufficient-CIDR cooldown."""
+SUBNET_PAUSE_S = 120.0
+"""After a subnet had no free address. Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, insufficientCidrErrorCooldown."""
 
-LIMIT_PAUSE = timedelta(minutes=10)
-"""After EC2 said that the instance or ENI is full, or denied a call: neither heals by itself soon. Ours."""
+LIMIT_PAUSE_S = 600.0
+"""After EC2 said that the instance or ENI is full, or denied a call: neither changes by itself soon. Ours."""
 
-ERROR_PAUSE_FIRST = timedelta(seconds=1)
-ERROR_PAUSE_MAX = timedelta(seconds=60)
-"""Doubling pause after any other EC2 error. Ours; the cap is the incumbent's (upstream_reference 2.12)."""
+ERROR_PAUSE_FIRST_S = 1.0
+ERROR_PAUSE_MAX_S = 60.0
+"""Doubling pause after any other EC2 error. Ours; amazon-vpc-cni-k8s pauses a minute at most too (pkg/ipamd/ipamd.go)."""
 
 COALESCE_S = 0.02
-"""Rest after a trigger while no ADD waits. Ours, measured: planning beside every ADD of a burst cost a fifth of the daemon's
-CPU."""
+"""Pause after a trigger while no ADD waits, so that one plan serves several. Ours, measured: planning beside every ADD of a burst
+cost a fifth of the daemon's CPU."""
 
 MAX_ACTIONS_PER_WAKE = 32
 """Bound on one wake-up: twice the 15 ENIs of the largest common types, each filled once. Ours."""
@@ -52,19 +55,20 @@ class PoolMaintainer:
 
     def __init__(
         self,
+        context: ServiceContext,
         *,
-        datastore: Datastore,
         provisioner: EniProvisioner,
-        demand: Demand,
-        health: Health,
-        clock: Clock,
+        security_groups: SecurityGroups,
+        identity: Callable[[], InstanceIdentity | None],
         settings: PoolSettings,
     ) -> None:
-        self._datastore = datastore
+        self._datastore = context.datastore
         self._provisioner = provisioner
-        self._demand = demand
-        self._health = health
-        self._clock = clock
+        self._security_groups = security_groups
+        self._identity = identity
+        self._demand = context.demand
+        self._health = context.health
+        self._clock = context.clock
         self._settings = settings
         self._lock = threading.Lock()
         self._limits: InstanceLimits | None = None
@@ -72,7 +76,7 @@ class PoolMaintainer:
         self._blocked_deadline: float | None = None
         self._blocked_reason = ""
         self._prefixes_blocked_deadline: float | None = None
-        self._error_pause = ERROR_PAUSE_FIRST
+        self._backoff = Backoff(first_s=ERROR_PAUSE_FIRST_S, max_s=ERROR_PAUSE_MAX_S)
         self._stopping = False
 
     @property
@@ -86,27 +90,39 @@ class PoolMaintainer:
         return self._limits
 
     def set_limits(self, limits: InstanceLimits, *, settings: PoolSettings) -> None:
-        """The instance type became known: the pool may grow from now on."""
+        """Set the limits of the instance type: the pool may grow from now on."""
         with self._lock:
             self._limits, self._settings = limits, settings
         self._demand.trigger()
 
     def run(self) -> None:
-        """Thread body: one cycle per wake-up, until `stop`."""
+        """Thread body: look once per wake-up, until `stop`."""
         while self._next_wake():
             try:
-                self.cycle()
+                self.run_once()
             except Exception as error:  # noqa: BLE001  # top of a loop: it must outlive any one failure
                 self._health.record_error("pool", error)
-                log.warning("the pool loop goes on after an error: %s", log_text(error))
+                log.warning("the pool maintainer continues after an error: %s", log_text(error))
                 self._block_after(error)
                 generation = self._demand.waiting()[1]
                 self._publish(PoolStatus(generation, log_text(error), self._blocked_reason, self._blocked_deadline))
+
+    def run_once(self) -> Plan | None:
+        """Do what one wake-up asks for: security groups follow the primary ENI's, and the pool grows towards its target."""
+        self._follow_security_groups()
+        decided = self.cycle()
+        self._follow_security_groups()  # creating an ENI asks metadata again: what it told is for the other ENIs too
+        return decided
 
     def stop(self) -> None:
         """End `run`."""
         self._stopping = True
         self._demand.trigger()
+
+    def _follow_security_groups(self) -> None:
+        identity = self._identity()
+        if identity is not None:
+            self._security_groups.follow(identity)
 
     def _next_wake(self) -> bool:
         """Sleep until there is something to look at; False to stop."""
@@ -134,11 +150,11 @@ class PoolMaintainer:
                     self._provisioner.recover_open_intents()  # its outcome changes what is needed: plan anew
                 else:
                     self._provisioner.execute(decided.actions[0])
-                self._error_pause = ERROR_PAUSE_FIRST
+                self._backoff.reset()
                 self._health.clear_condition("ec2")
             except IpamError as error:
                 self._note_failure(error)
-        log.warning("the pool loop stopped after %d actions in one wake-up and goes on at the next", MAX_ACTIONS_PER_WAKE)
+        log.warning("the pool maintainer did %d actions in one wake-up and continues at the next", MAX_ACTIONS_PER_WAKE)
         self._demand.trigger()
         return None
 
@@ -148,33 +164,11 @@ class PoolMaintainer:
             limits = self._limits
         if limits is None:
             return None
-        enis = self._datastore.enis()
-        used: dict[str, int] = {}
-        prefixes: dict[tuple[str, object], bool] = {}
-        unready = {eni.eni_id for eni in enis if eni.managed and not eni.host_ready}
-        unready_free_count = 0
-        for row in self._datastore.addresses():
-            unready_free_count += row.eni_id in unready and row.state is AddressState.FREE
-            if row.prefix is None:
-                used[row.eni_id] = used.get(row.eni_id, 0) + 1
-                continue
-            name = (row.eni_id, row.prefix)
-            if name not in prefixes:
-                used[row.eni_id] = used.get(row.eni_id, 0) + 1
-            prefixes[name] = prefixes.get(name, True) and row.state is AddressState.FREE
-        return PoolSnapshot(
-            enis=tuple(
-                EniCapacity(eni.eni_id, eni.device_index, eni.state, used.get(eni.eni_id, 0)) for eni in enis if eni.managed
-            ),
-            counts=self._datastore.counts(),
+        return pool_snapshot(
+            self._datastore.snapshot(),
             limits=limits,
-            free_prefix_count=sum(prefixes.values()),
-            total_prefix_count=len(prefixes),
-            unready_free_count=unready_free_count,
-            unmanaged_eni_count=sum(not eni.managed and eni.network_card == 0 for eni in enis),
-            unmanaged_device_indexes=frozenset(eni.device_index for eni in enis if not eni.managed and eni.network_card == 0),
             waiting_count=waiting_count,
-            blocked_until=self._clock.now() + timedelta(seconds=self._left_s()) if self._is_blocked() else None,
+            retry_at=self._clock.now() + timedelta(seconds=self._left_s()) if self._is_blocked() else None,
             blocked_reason=self._blocked_reason,
             prefixes_available=self._has_prefixes(),
         )
@@ -182,7 +176,7 @@ class PoolMaintainer:
     def _retry_deadline(self, snapshot: PoolSnapshot) -> float | None:
         """When a pause ends; None where no pause is what stands in the way."""
         is_full = self._settings.max_pods and snapshot.counts.total >= self._settings.max_pods
-        return self._blocked_deadline if snapshot.blocked_until is not None and not is_full else None
+        return self._blocked_deadline if snapshot.retry_at is not None and not is_full else None
 
     def _is_blocked(self) -> bool:
         return self._left_s() > 0
@@ -194,36 +188,36 @@ class PoolMaintainer:
         return self._prefixes_blocked_deadline is None or self._clock.monotonic() >= self._prefixes_blocked_deadline
 
     def _pause_s(self) -> float | None:
-        """Sleep for ever unless a block ends: an idle pool has no clock (I13)."""
-        if self._blocked_deadline is None:
-            return None
-        left = self._left_s()
-        if left <= 0:
-            self._blocked_deadline, self._blocked_reason = None, ""
-            self._demand.trigger()
-            return None
-        return left
+        """Seconds to sleep if nobody triggers: for ever unless a pause after a refusal ends, so an idle pool has no clock (I13)."""
+        pauses = [self._security_groups.next_retry_s()]
+        if self._blocked_deadline is not None:
+            if self._left_s() <= 0:
+                self._blocked_deadline, self._blocked_reason = None, ""
+                self._demand.trigger()
+            else:
+                pauses.append(self._left_s())
+        return min((pause for pause in pauses if pause is not None), default=None)
 
     def _note_failure(self, error: IpamError) -> None:
         self._health.record_error("pool", error)
         if not isinstance(error, ThrottledError):
             log.warning("pool: %s", log_text(error))
         if isinstance(error, SubnetExhaustedError) and self._settings.prefix_delegation and self._has_prefixes():
-            # No free /28 need not mean no free address: single addresses are tried before the pool gives up (design 7).
-            self._prefixes_blocked_deadline = self._clock.monotonic() + SUBNET_PAUSE.total_seconds()
+            # A subnet without a free /28 may have free addresses: try single ones before the pool gives up.
+            self._prefixes_blocked_deadline = self._clock.monotonic() + SUBNET_PAUSE_S
             return
         self._block_after(error)
 
     def _block_after(self, error: BaseException) -> None:
         if isinstance(error, SubnetExhaustedError):
-            pause = SUBNET_PAUSE
+            pause_s = SUBNET_PAUSE_S
         elif isinstance(error, EniLimitError | CloudDeniedError):
-            pause = LIMIT_PAUSE
+            pause_s = LIMIT_PAUSE_S
         else:
-            pause, self._error_pause = self._error_pause, min(self._error_pause * 2, ERROR_PAUSE_MAX)
+            pause_s = self._backoff.next_s()
         if isinstance(error, CloudError):
             self._health.set_condition("ec2", f"EC2: {log_text(error)}")
-        self._blocked_deadline = self._clock.monotonic() + pause.total_seconds()
+        self._blocked_deadline = self._clock.monotonic() + pause_s
         self._blocked_reason = log_text(error)
 
     def _publish(self, status: PoolStatus) -> None:

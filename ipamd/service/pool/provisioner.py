@@ -1,15 +1,14 @@
-"""Carry out one action of the planner at EC2, so that nothing we create can be lost (I9).
+"""Execute one action of the plan at EC2, so that nothing we create can be lost (I9).
 
-Every action is an intent first, written with the token that makes its replay idempotent; the intent is closed when the answer is
-in the datastore. What a crash or a lost answer leaves open is settled before anything new is asked.
-Over 300 lines because what may happen between an intent and its end is one story: a mistake in it leaks an ENI, or takes one from
-under live sandboxes.
+Every action is an intent first, stored with the token that makes its replay idempotent, and closed when the answer is stored. What a
+crash or a lost answer leaves open is recovered before anything new is asked.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 
 from ipamd.model.cloud import DescribedEni, EniRequest, InstanceIdentity
@@ -27,17 +26,12 @@ from ipamd.model.errors import (
 from ipamd.model.ids import EniId, SubnetId
 from ipamd.model.intent import Intent, IntentKind
 from ipamd.model.plan import Action, AllocateAddresses, AllocatePrefixes, CreateEni
-from ipamd.ports import Clock, Datastore, Ec2, Failpoint, no_failpoint
-from ipamd.service.pool.enis import INSTANCE_TAG, EniService, EniSyncResult
+from ipamd.ports import Ec2
+from ipamd.service.context import ServiceContext
+from ipamd.service.pool.deletion import DELETING, EniDeletion
+from ipamd.service.pool.enis import EniService, EniSyncResult
 from ipamd.service.pool.intents import IntentLog
-
-CLUSTER_TAG = "cluster.k8s.amazonaws.com/name"
-OWNER_TAG = ("eks:eni:owner", "amazon-vpc-cni")
-CREATED_AT_TAG = "node.k8s.amazonaws.com/createdAt"
-"""The incumbent's tags, so that its clean-up tools and IAM conditions hold for our ENIs. Source: upstream_reference 2.13."""
-
-DELETING = "deleting"
-"""Mark in an intent's payload: EC2 has shown the ENI, and was asked to delete it."""
+from ipamd.service.pool.tags import EniTags, description
 
 FAILPOINTS = (
     "growth.intent-opened",
@@ -48,9 +42,6 @@ FAILPOINTS = (
     "growth.stored",
     "growth.host-ready",
     "growth.allocated",
-    "growth.detached",
-    "growth.deleted",
-    "growth.marked",
     "growth.intent-closed",
 )
 """Between every two effects of growing; `named`: the intent knows the ENI."""
@@ -59,32 +50,29 @@ log = logging.getLogger(__name__)
 
 
 class EniProvisioner:
-    """Creates ENIs and allocates addresses; used by one thread at a time (the pool loop, or restore before it)."""
+    """Creates ENIs and allocates addresses. Used by one thread, the pool maintainer's."""
 
     def __init__(
         self,
+        context: ServiceContext,
         *,
-        datastore: Datastore,
         ec2: Ec2,
         enis: EniService,
-        clock: Clock,
-        cluster_name: str,
-        additional_tags: tuple[tuple[str, str], ...],
-        failpoint: Failpoint = no_failpoint,
+        tags: EniTags,
+        identity: Callable[[], InstanceIdentity | None],
+        refresh_identity: Callable[[], InstanceIdentity],
     ) -> None:
-        self._datastore = datastore
+        """Take `identity`, what is known of this node, and `refresh_identity`, which asks instance metadata first."""
+        self._datastore = context.datastore
         self._ec2 = ec2
         self._enis = enis
-        self._clock = clock
-        self._cluster_name = cluster_name
-        self._additional_tags = additional_tags
-        self._failpoint = failpoint
-        self._intents = IntentLog(datastore=datastore, clock=clock, failpoint=failpoint)
-        self._identity: InstanceIdentity | None = None
-
-    def set_identity(self, identity: InstanceIdentity) -> None:
-        """This node became known."""
+        self._clock = context.clock
         self._identity = identity
+        self._refresh_identity = refresh_identity
+        self._tags = tags
+        self._failpoint = context.failpoint
+        self._intents = IntentLog(context)
+        self._deletion = EniDeletion(context, ec2=ec2, intents=self._intents)
 
     def has_open_intents(self) -> bool:
         """Whether an intent is open: its outcome at EC2 is not known."""
@@ -109,13 +97,13 @@ class EniProvisioner:
         for intent in self._intents.all_open():
             match intent.kind:
                 case IntentKind.CREATE_ENI if DELETING in intent.payload:
-                    self._delete_at_last(intent, EniId(intent.payload["eni_id"]))
+                    self._deletion.resume(intent, EniId(intent.payload["eni_id"]))
                 case IntentKind.CREATE_ENI:
                     self._finish_create(intent)
                 case IntentKind.ASSIGN | IntentKind.UNASSIGN:
                     self._reread(intent)
                 case IntentKind.DELETE_ENI:
-                    self._delete(intent, EniId(intent.payload["eni_id"]), outcome="deleted")
+                    self._deletion.delete(intent, EniId(intent.payload["eni_id"]), outcome="deleted")
 
     def _allocate(self, action: AllocateAddresses | AllocatePrefixes) -> None:
         intent = self._intents.open(IntentKind.ASSIGN, {"eni_id": action.eni_id, "count": str(action.count)})
@@ -131,14 +119,15 @@ class EniProvisioner:
         except CloudError as error:
             self._intents.close_if_refused(intent, error)
             if isinstance(error, EniLimitError | CloudNotFoundError) and self._adopt_changes(self._require_identity()):
-                return  # another hand filled or took the ENI: the pool plans anew, with what is true now
+                return  # somebody else filled or detached the ENI: the pool plans again with what is true now
             raise
         self._intents.close(intent, "allocated")
         if conflicts:
             self._adopt_changes(self._require_identity())
 
     def _create(self, action: CreateEni) -> None:
-        identity = self._require_identity()
+        # An operator may have changed the primary ENI's security groups: the new ENI gets those that metadata tells now.
+        identity = self._refresh_identity()
         intent = self._intents.open(
             IntentKind.CREATE_ENI,
             {
@@ -146,14 +135,14 @@ class EniProvisioner:
                 "device_index": str(action.device_index),
                 "address_count": str(action.address_count),
                 "prefix_count": str(action.prefix_count),
-                "tags": json.dumps(self._tags(identity), sort_keys=True),
+                "tags": json.dumps(self._tags.of_new_eni(identity, created_at=self._clock.now()), sort_keys=True),
                 "security_group_ids": ",".join(identity.security_group_ids),
             },
         )
         self._finish_create(intent)
 
     def _finish_create(self, intent: Intent) -> None:
-        """Take a creation from wherever it stands to attached and stored; replays are harmless at every step."""
+        """Take a creation from wherever it stopped to attached and stored; every step may be repeated."""
         identity = self._require_identity()
         described = self._created(intent, identity)
         if described is None:
@@ -171,9 +160,9 @@ class EniProvisioner:
             if any(eni.eni_id == described.eni_id for eni in self._datastore.enis()):
                 raise  # it is recorded, and sandboxes may be on it: nothing that EC2 says now may delete it (I2)
             log.warning("ENI %s could not be attached and is deleted: %s", described.eni_id, log_text(error))
-            self._delete(intent, described.eni_id, outcome=f"not attached: {log_text(error)}")
+            self._deletion.delete(intent, described.eni_id, outcome=f"not attached: {log_text(error)}")
             if self._adopt_foreign_enis(identity):
-                return  # the pool plans anew, with what hangs on the instance already
+                return  # the pool plans again with what is attached already
             raise
         self._failpoint("growth.attached")
         eni = self._store(described, identity)
@@ -197,7 +186,7 @@ class EniProvisioner:
                 EniRequest(
                     subnet_id=SubnetId(intent.payload["subnet_id"]),
                     security_group_ids=tuple(intent.payload["security_group_ids"].split(",")),
-                    description=f"aws-K8S-{identity.instance_id}",
+                    description=description(identity),
                     tags=json.loads(intent.payload["tags"]),
                     client_token=intent.client_token,
                     address_count=int(intent.payload["address_count"]),
@@ -229,7 +218,7 @@ class EniProvisioner:
         return self._ec2.describe_attached_eni(described.eni_id)
 
     def _adopt_changes(self, identity: InstanceIdentity) -> bool:
-        """The same after a refused allocation: another hand filled the ENI, or took it.
+        """After a refused allocation: somebody else filled the ENI, or detached it.
 
         Returns: whether EC2 told anything that the datastore did not know.
         """
@@ -237,8 +226,8 @@ class EniProvisioner:
         return self._adopt_foreign_enis(identity) or before != (self._datastore.enis(), self._datastore.counts().total)
 
     def _adopt_foreign_enis(self, identity: InstanceIdentity) -> bool:
-        """After a refused attach, ask EC2 what hangs on the instance: an ENI that came by another hand, and takes the place, is
-        adopted or counted by rule, never looped over (design 7; amazon-vpc-cni-k8s #3833). One Describe per refusal (I13).
+        """After a refusal, ask EC2 what is attached to the instance. ENIs attached by another tool are adopted or counted; the attach
+        is never retried for ever (amazon-vpc-cni-k8s issue 3833). One Describe per refusal (I13).
 
         Returns: whether there was an ENI that the datastore did not know.
         """
@@ -246,11 +235,11 @@ class EniProvisioner:
         try:
             self._enis.sync_with_ec2(identity)
         except IpamError as error:
-            log.warning("what hangs on the instance is not known: %s", log_text(error))
+            log.warning("what is attached to the instance is not known: %s", log_text(error))
             return False
         unknown = {eni.eni_id for eni in self._datastore.enis()} - known
         if unknown:
-            log.warning("ENIs that another hand attached were taken in: %s", ", ".join(sorted(unknown)))
+            log.warning("ENIs attached by another tool were adopted: %s", ", ".join(sorted(unknown)))
             for problem in self._enis.set_up_eni_routings():
                 log.warning("host routing: %s", problem)
         return bool(unknown)
@@ -283,7 +272,7 @@ class EniProvisioner:
         return eni
 
     def _reread(self, intent: Intent) -> None:
-        """An allocation whose answer was lost: what EC2 shows on the ENI now is the answer."""
+        """Recover an allocation whose answer was lost: what EC2 shows on the ENI now is the answer."""
         eni_id = EniId(intent.payload["eni_id"])
         known = {eni.eni_id: eni for eni in self._datastore.enis()}.get(eni_id)
         if known is None:
@@ -299,54 +288,8 @@ class EniProvisioner:
         self._enis.record(known, described, outcome)
         self._intents.close(intent, f"read back: {outcome.added_count} addresses added")
 
-    def _delete_at_last(self, intent: Intent, eni_id: EniId) -> None:
-        """Go on with a deletion that EC2 refused, unless the ENI was attached after all and has been recorded since (I2)."""
-        if self._datastore.eni(eni_id) is not None:
-            self._mark_attached(eni_id)
-            self._intents.close(intent, "attached and recorded after all: not deleted")
-            return
-        self._delete(intent, eni_id, outcome="deleted after all")
-        if self._intents.is_open(intent):
-            raise CloudError(f"ENI {eni_id} is not deleted yet", details="EC2 refused; it is asked again after a pause")
-
-    def _mark_attached(self, eni_id: EniId) -> None:
-        """Have EC2 delete it with the instance, where the failed creation had not come so far: it would outlive the node (I9)."""
-        try:
-            described = self._ec2.describe_eni(eni_id)
-        except CloudNotFoundError:
-            return  # nothing is left to mark; the next comparison tells what that means
-        if described.attachment_id and not described.delete_on_termination:
-            self._ec2.set_delete_on_termination(eni_id, attachment_id=described.attachment_id)
-            self._failpoint("growth.marked")
-
-    def _delete(self, intent: Intent, eni_id: EniId, *, outcome: str) -> None:
-        """Delete an ENI of ours; if that fails the intent stays open and is tried again."""
-        try:
-            attachment_id = self._ec2.describe_eni(eni_id).attachment_id
-            if attachment_id:
-                self._ec2.detach_eni(attachment_id)
-                self._failpoint("growth.detached")
-            intent = self._intents.mark(intent, eni_id=eni_id, **{DELETING: "asked"})
-            self._ec2.delete_eni(eni_id)
-            self._failpoint("growth.deleted")
-        except CloudNotFoundError as error:
-            # Once we have seen it and asked for its end, "not found" is that end; before, EC2 may only be late.
-            if DELETING not in intent.payload and self._intents.is_too_new_to_be_gone(intent):
-                log.info("ENI %s is looked for again: %s", eni_id, log_text(error))
-                return
-            outcome = f"{outcome} (it was gone already)"
-        except IpamError as error:
-            log.warning("ENI %s is deleted later: %s", eni_id, log_text(error))
-            return
-        self._intents.close(intent, outcome)
-
-    def _tags(self, identity: InstanceIdentity) -> dict[str, str]:
-        tags = {INSTANCE_TAG: str(identity.instance_id), CREATED_AT_TAG: self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")}
-        if self._cluster_name:
-            tags |= {CLUSTER_TAG: self._cluster_name, OWNER_TAG[0]: OWNER_TAG[1]}
-        return tags | dict(self._additional_tags)
-
     def _require_identity(self) -> InstanceIdentity:
-        if self._identity is None:
+        identity = self._identity()
+        if identity is None:
             raise CloudError("this node is not known yet", details="instance metadata has not answered; it is asked again")
-        return self._identity
+        return identity

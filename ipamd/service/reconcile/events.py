@@ -1,7 +1,7 @@
-"""Hold the runtime's event stream open, and turn every event into "look again".
+"""Keep the runtime's event stream open, and turn every event into "look again".
 
-The stream is opened before the first list that counts, opened again whenever it breaks, and asked for again now and then where
-the runtime has none: it may be upgraded under us. An event is believed for nothing else (design 4).
+The stream is opened before the first list that counts, and again whenever it breaks. A runtime without events is asked again now and
+then: it may be upgraded in place. An event is believed for nothing else (docs/architecture.md, Sources).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable
 from ipamd.model.errors import EventsUnsupportedError, IpamError, log_text
 from ipamd.model.sandbox import EventKind
 from ipamd.ports import Clock, Runtime
+from ipamd.service.backoff import Backoff
 from ipamd.service.health import Health
 from ipamd.service.reconcile.missed_events import MissedEventDetector
 
@@ -41,18 +42,18 @@ class EventStream:
         self._outcome = threading.Event()
         self._said = ""
         self._clock = clock
-        self._opened_at = 0.0
+        self._opened_monotonic_s = 0.0
 
     def run(self) -> None:
         """Thread body: subscribe again and again, until `stop`."""
-        pause_s = RESUBSCRIBE_FIRST_S
+        backoff = Backoff(first_s=RESUBSCRIBE_FIRST_S, max_s=RESUBSCRIBE_MAX_S)
         while not self._stopped.is_set():
             self._retry.clear()
-            next_s = pause_s * 2
+            is_supported = True
             try:
                 self._follow()
             except EventsUnsupportedError as error:
-                next_s = pause_s = UNSUPPORTED_RETRY_S
+                is_supported = False
                 self._say(f"no events: {log_text(error)}")
             except IpamError as error:
                 self._say(f"the event stream is not open: {log_text(error)}")
@@ -60,14 +61,13 @@ class EventStream:
                 self._health.record_error("events", error)
                 self._say(f"the event stream is opened again after an error: {log_text(error)}")
             if self.missed_events.is_open:
-                if self._clock.monotonic() - self._opened_at >= RESUBSCRIBE_MAX_S:
-                    pause_s, next_s = RESUBSCRIBE_FIRST_S, RESUBSCRIBE_FIRST_S * 2
+                if self._clock.monotonic() - self._opened_monotonic_s >= RESUBSCRIBE_MAX_S:
+                    backoff.reset()
                 self.missed_events.on_close()
                 self._wake()  # what broke the stream may have changed the list
             self._outcome.set()
             if not self._stopped.is_set():
-                self._retry.wait(pause_s)
-            pause_s = min(next_s, RESUBSCRIBE_MAX_S)
+                self._retry.wait(backoff.next_s() if is_supported else UNSUPPORTED_RETRY_S)
 
     def stop(self) -> None:
         """End `run`."""
@@ -89,7 +89,7 @@ class EventStream:
             if self._stopped.is_set():
                 return
             if event.kind is EventKind.SUBSCRIBED:
-                self._opened_at = self._clock.monotonic()
+                self._opened_monotonic_s = self._clock.monotonic()
                 self.missed_events.on_open()
                 self._say("the event stream is open")
             else:

@@ -1,36 +1,41 @@
-"""Host routing on a clock: something else on the node deletes rules sooner or later, and pods must not pay for it (design 8)."""
+"""Compare host routing with what it must be, on a clock, and repair it.
+
+Other software on the node deletes rules and routes sooner or later (amazon-ec2-net-utils, a firewall's reload), and pods lose their
+network without an error anywhere.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 
 from ipamd.model.attachment import Attachment, WiringSpec
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.cniresult import wired_mtu
 from ipamd.model.eni import MAIN_TABLE, Eni, EniState
-from ipamd.model.errors import BusyError, CloudError, IpamError, log_text
+from ipamd.model.errors import BusyError, IpamError, log_text
 from ipamd.model.kernel import duplicate_addresses
 from ipamd.model.ledger import LedgerEvent
-from ipamd.ports import Clock, Datastore, HostNetwork, Metadata, Wiring
-from ipamd.service.health import Health
-from ipamd.service.locks import KeyLocks
+from ipamd.ports import HostNetwork
+from ipamd.service.context import ServiceContext
 from ipamd.service.pool.enis import EniService
 from ipamd.service.reconcile.quarantine import QuarantineService
 from ipamd.service.request import Deadline
 
 RECONCILE_INTERVAL_S = 30.0
-"""Ours: the incumbent looks at VPC CIDRs every 30 s and at nothing else (upstream_reference 2.12); a look costs milliseconds."""
+"""Ours: amazon-vpc-cni-k8s looks at the VPC's CIDRs every 30 s, and at nothing else; a look costs milliseconds."""
 
-IDENTITY_INTERVAL_S = 300.0
-"""Between two looks at instance metadata. Ours: VPC CIDRs change by an operator's hand; the incumbent asks every 30 s."""
+IDENTITY_INTERVAL_S = 60.0
+"""Between two looks at instance metadata. Ours: VPC CIDRs and security groups change by an operator's hand; amazon-vpc-cni-k8s asks
+every 30 s."""
 
 FIRST_RECONCILE_S = 1.0
-"""What was taken while we were away is put back at once, and a daemon that is restarted every few seconds repairs too (a chaos
-run found a sandbox without its route for as long as it was). Ours: after the ADDs that waited for us."""
+"""Repair soon after a start, so that a daemon that restarts every few seconds repairs too (a chaos run found a sandbox without its
+route for as long as that lasted). Ours: after the ADDs that waited for the start."""
 
 REPAIR_WAIT_S = 1.0
-"""How long a repair waits for an operation on the same sandbox; the next audit comes anyway. Ours."""
+"""How long a repair waits for an operation on the same sandbox; the next look comes anyway. Ours."""
 
 log = logging.getLogger(__name__)
 
@@ -40,53 +45,50 @@ class HostNetworkReconciler:
 
     def __init__(
         self,
+        context: ServiceContext,
         *,
-        datastore: Datastore,
         hostnet: HostNetwork,
-        metadata: Metadata,
-        wiring: Wiring,
         quarantine: QuarantineService,
         enis: EniService,
-        locks: KeyLocks,
-        health: Health,
-        clock: Clock,
+        identity: Callable[[], InstanceIdentity | None],
+        refresh_identity: Callable[[], InstanceIdentity],
     ) -> None:
-        self._datastore = datastore
+        self._datastore = context.datastore
         self._hostnet = hostnet
-        self._metadata = metadata
-        self._wiring = wiring
+        self._identity = identity
+        self._refresh_identity = refresh_identity
+        self._demand = context.demand
+        self._wiring = context.wiring
         self._quarantine_service = quarantine
         self._enis = enis
-        self._locks = locks
-        self._health = health
-        self._clock = clock
+        self._locks = context.locks
+        self._health = context.health
+        self._clock = context.clock
         self._stopped = threading.Event()
-        self._identity: InstanceIdentity | None = None
-        self._identity_at = clock.monotonic()
+        self._refresh_deadline = context.clock.monotonic() + IDENTITY_INTERVAL_S
         self._said: list[str] = []
 
-    def set_identity(self, identity: InstanceIdentity) -> None:
-        """This node became known. Raises: WiringError if its own routing cannot be set up; the audit tries again."""
-        self._identity = identity
+    def set_up_node(self, identity: InstanceIdentity) -> None:
+        """Set up the node's own routing, once it is known who it is. Raises: WiringError; the next look tries again."""
         self._hostnet.setup_node(identity)
 
     def run(self) -> None:
-        """Thread body: one audit soon after the start, then one per interval, until `stop`."""
+        """Thread body: look soon after the start, then once per interval, until `stop`."""
         pause_s = FIRST_RECONCILE_S
         while not self._stopped.wait(pause_s):
             pause_s = RECONCILE_INTERVAL_S
             try:
                 self.reconcile()
             except Exception as error:  # noqa: BLE001  # top of a loop: it must outlive any one failure
-                self._health.record_error("host audit", error)
-                log.warning("the host audit goes on after an error: %s", log_text(error))
+                self._health.record_error("host network", error)
+                log.warning("the host network reconciler continues after an error: %s", log_text(error))
 
     def stop(self) -> None:
         """End `run`."""
         self._stopped.set()
 
     def _reconcile_node(self, identity: InstanceIdentity, enis: list[Eni]) -> list[str]:
-        """The node's and its ENIs' part; whatever becomes of it, the sandboxes have their turn."""
+        """Repair the node's and its ENIs' part; a failure here does not stop the repair of the sandboxes."""
         try:
             repairs = self._hostnet.reconcile(identity=identity, enis=enis)
         except IpamError as error:
@@ -98,15 +100,19 @@ class HostNetworkReconciler:
             self._health.clear_condition("node routing")
         return repairs
 
-    def _refresh_identity(self) -> None:
-        """The VPC may have got another CIDR, which changes what is reached without SNAT: ask metadata, which is no EC2 call."""
-        if self._clock.monotonic() - self._identity_at < IDENTITY_INTERVAL_S:
-            return
-        self._identity_at = self._clock.monotonic()
-        try:
-            self._identity = self._metadata.identity()
-        except CloudError as error:
-            log.info("instance metadata is asked again in %.0f s: %s", IDENTITY_INTERVAL_S, log_text(error))
+    def _known_identity(self) -> InstanceIdentity | None:
+        """Who this node is, asked anew now and then: instance metadata tells without an EC2 call what an operator has changed.
+
+        Another CIDR of the VPC changes what is reached without SNAT; other security groups are the pool maintainer's work.
+        """
+        known = self._identity()
+        if known is None or self._clock.monotonic() < self._refresh_deadline:
+            return known
+        self._refresh_deadline = self._clock.monotonic() + IDENTITY_INTERVAL_S
+        fresh = self._refresh_identity()
+        if fresh.security_group_ids != known.security_group_ids:
+            self._demand.trigger()
+        return fresh
 
     def _repair_sandboxes(self) -> list[str]:
         """Put back routes and rules of attached sandboxes.
@@ -132,7 +138,7 @@ class HostNetworkReconciler:
                     if self._datastore.attachment(attachment.key) == attachment:
                         repairs += self._wiring.repair([self._spec(attachment)])
             except BusyError as error:
-                log.info("sandbox %s is looked at by the next audit: %s", attachment.key, log_text(error))
+                log.info("sandbox %s is looked at again later: %s", attachment.key, log_text(error))
         return repairs
 
     def _spec(self, attachment: Attachment) -> WiringSpec:
@@ -147,9 +153,9 @@ class HostNetworkReconciler:
 
     def reconcile(self) -> list[str]:
         """Look and repair once; returns one sentence per repair."""
-        if self._identity is None:
+        identity = self._known_identity()
+        if identity is None:
             return []
-        self._refresh_identity()
         attached = [eni for eni in self._datastore.enis() if eni.managed and eni.state is EniState.ATTACHED]
         for eni in (eni for eni in attached if not eni.host_ready):
             try:
@@ -157,16 +163,16 @@ class HostNetworkReconciler:
             except IpamError as error:
                 log.warning("%s", log_text(error))
         enis = [eni for eni in self._datastore.enis() if eni.managed and eni.host_ready and eni.state is EniState.ATTACHED]
-        repairs = self._reconcile_node(self._identity, enis)
+        repairs = self._reconcile_node(identity, enis)
         repairs += self._repair_sandboxes()
         self._quarantine_service.resolve_gone()
         if not duplicate_addresses(self._wiring.survey()):
             self._health.clear_condition("duplicates")
         if repairs != self._said:
-            # The same sentences again are something that cannot be repaired: it was said, and is not written every 30 s.
+            # The same sentences again: it cannot be repaired, and was logged and recorded already.
             self._said = repairs
             if repairs:
                 log.warning("host routing: %s", "; ".join(repairs))
                 with self._datastore.transaction() as uow:
-                    uow.note(LedgerEvent.REPAIRED, now=self._clock.now(), detail="; ".join(repairs)[:1000])
+                    uow.note(LedgerEvent.REPAIRED, detail="; ".join(repairs)[:1000])
         return repairs

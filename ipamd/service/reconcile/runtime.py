@@ -1,7 +1,8 @@
-"""Follow the runtime: subscribe first, list second, re-list for ever, and free what is provably gone (design 4).
+"""Compare attachments with the runtime's sandboxes, and free those that are provably gone.
 
-An event only shortens the time to the next list, and many events are one list. A list counts for a verdict when it is complete,
-plausible and taken after the datastore was read; attachments made later are not judged by it (whereabouts #162).
+Subscribe first, list second, list again for ever. An event only shortens the time to the next list, and many events are one list. A
+list counts for a verdict when it is complete, plausible and taken after the datastore was read; attachments made later are not
+judged by it (whereabouts issue 162).
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from ipamd.model.evidence import REAP_MIN_ABSENT_LISTS, REAP_MIN_AGE, Evidence, 
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.kernel import KernelSurvey
 from ipamd.model.ledger import LedgerEvent
-from ipamd.model.sandbox import Sandbox
+from ipamd.model.sandbox import RuntimeView, Sandbox
 from ipamd.model.words import counted
-from ipamd.ports import Clock, Datastore, Failpoint, Runtime, Wiring, no_failpoint
-from ipamd.service.health import Health
+from ipamd.ports import Runtime
+from ipamd.service.context import ServiceContext
 from ipamd.service.reconcile.events import EventStream
 from ipamd.service.reconcile.quarantine import QuarantineService
 from ipamd.service.request import Deadline, Steps
@@ -29,7 +30,7 @@ from ipamd.service.sandbox.detach import DetachService
 
 RELIST_WITH_EVENTS_S = 60.0
 RELIST_WITHOUT_EVENTS_S = 10.0
-"""Source: design 4, Events."""
+"""Ours: with events a list only confirms them; without, a sandbox that vanished is noticed within seconds (docs/adr/0013)."""
 
 RELIST_UNREACHABLE_S = 2.0
 """After a list that failed. Ours: a restarted runtime is known again within seconds, at the price of one refused call."""
@@ -51,64 +52,42 @@ FAILPOINTS = ("reap.judged", "reap.done")
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class RuntimeView:
-    """What the runtime reconciler knows of the runtime, for ipamctl and metrics. `list_age_s` is negative before the first
-    list."""
-
-    reachable: bool
-    events: bool
-    sandbox_count: int
-    list_age_s: float
-    detail: str
-    missed_events_count: int
-
-
 @dataclass(slots=True)
 class _Absence:
     """Points of the monotonic clock: a wall clock that NTP sets at boot must not make an absence of seconds one of hours."""
 
-    began: float
-    last_counted: float
+    began_monotonic_s: float
+    last_counted_monotonic_s: float
     list_count: int
 
 
 class RuntimeReconciler:
-    """Lists sandboxes, keeps count of absences, and asks `judge`."""
+    """Lists sandboxes, counts absences, asks `judge`, and reaps. `run` and `run_events` are thread bodies."""
 
     def __init__(
-        self,
-        *,
-        runtime: Runtime,
-        datastore: Datastore,
-        wiring: Wiring,
-        detach: DetachService,
-        quarantine: QuarantineService,
-        health: Health,
-        clock: Clock,
-        failpoint: Failpoint = no_failpoint,
+        self, context: ServiceContext, *, runtime: Runtime, detach: DetachService, quarantine: QuarantineService
     ) -> None:
-        self._failpoint = failpoint
+        self._failpoint = context.failpoint
         self._runtime = runtime
-        self._datastore = datastore
-        self._wiring = wiring
+        self._datastore = context.datastore
+        self._wiring = context.wiring
         self._detach = detach
         self._quarantine_service = quarantine
-        self._health = health
-        self._clock = clock
+        self._health = context.health
+        self._clock = context.clock
         self._wake = threading.Event()
         self._stopped = threading.Event()
         self._absences: dict[AttachmentKey, _Absence] = {}
         self._seen: frozenset[str] | None = None
-        self._listed_at: float | None = None
+        self._listed_monotonic_s: float | None = None
         self._detail = "not listed yet"
         self._reachable = False
-        self._stream = EventStream(runtime=runtime, health=health, clock=clock, wake=self._wake.set)
+        self._stream = EventStream(runtime=runtime, health=context.health, clock=context.clock, wake=self._wake.set)
         self._kept: dict[AttachmentKey, tuple[str, ...]] = {}
 
     def view(self) -> RuntimeView:
         """What is known of the runtime now."""
-        age = self._clock.monotonic() - self._listed_at if self._listed_at is not None else -1.0
+        age = self._clock.monotonic() - self._listed_monotonic_s if self._listed_monotonic_s is not None else -1.0
         count = len(self._seen) if self._seen is not None else 0
         heard = self._stream.missed_events
         return RuntimeView(self._reachable, heard.is_open, count, age, self._detail, heard.missed_count)
@@ -122,8 +101,8 @@ class RuntimeReconciler:
             try:
                 self.reconcile_once()
             except Exception as error:  # noqa: BLE001  # top of a loop: it must outlive any one failure
-                self._health.record_error("follow", error)
-                log.warning("following the runtime goes on after an error: %s", log_text(error))
+                self._health.record_error("runtime", error)
+                log.warning("the runtime reconciler continues after an error: %s", log_text(error))
             took_s = self._clock.monotonic() - began
             gap_s = max(LIST_GAP_S - took_s, took_s)
             self._stopped.wait(gap_s)
@@ -165,10 +144,10 @@ class RuntimeReconciler:
             self._health.set_condition("cri", f"CRI: {log_text(error)}; nothing is reaped")
             return None
         listed: dict[str, Sandbox] = {sandbox.container_id: sandbox for sandbox in sandboxes}
-        if not self._reachable and self._listed_at is not None:
+        if not self._reachable and self._listed_monotonic_s is not None:
             self._stream.runtime_is_back()
         self._reachable = True
-        self._seen, self._listed_at = frozenset(listed), self._clock.monotonic()
+        self._seen, self._listed_monotonic_s = frozenset(listed), self._clock.monotonic()
         self._stream.missed_events.on_list(self._seen, stream=stream)
         missing_count = self._missing_count(attachments, listed)
         if missing_count > 1:
@@ -211,8 +190,8 @@ class RuntimeReconciler:
             absence = self._absences.get(attachment.key)
             if absence is None:
                 self._absences[attachment.key] = _Absence(monotonic, monotonic, 1)
-            elif monotonic - absence.last_counted >= LIST_INTERVAL_S:
-                absence.last_counted, absence.list_count = monotonic, absence.list_count + 1
+            elif monotonic - absence.last_counted_monotonic_s >= LIST_INTERVAL_S:
+                absence.last_counted_monotonic_s, absence.list_count = monotonic, absence.list_count + 1
         return [a for a in absent if self._absences[a.key].list_count >= REAP_MIN_ABSENT_LISTS]
 
     def _decide(self, attachment: Attachment, listed: Collection[str] | None, survey: KernelSurvey | None) -> bool:
@@ -227,7 +206,8 @@ class RuntimeReconciler:
                 attachment.key,
                 deadline=Deadline.after(self._clock, REAP_DEADLINE_S),
                 steps=Steps(self._clock),
-                reason=f"reaped: {detail}",
+                reason=detail,
+                event=LedgerEvent.REAPED,
             )
         except IpamError as error:
             self._health.record_error(f"reap of {attachment.key}", error)
@@ -238,14 +218,14 @@ class RuntimeReconciler:
         return True
 
     def present_evidence(self, attachment: Attachment) -> Evidence:
-        """What the witnesses say now, from the last list; asks the kernel, not the runtime."""
+        """What the sources say now, from the last list; asks the kernel, not the runtime."""
         listed = self._seen if self._reachable else None
         return self.evidence(attachment, listed, self._survey())
 
     def evidence(self, attachment: Attachment, listed: Collection[str] | None, survey: KernelSurvey | None) -> Evidence:
-        """Collect what every witness says of one attachment."""
+        """Collect what every source says of one attachment."""
         absence = self._absences.get(attachment.key)
-        absent_s = self._clock.monotonic() - absence.began if absence else 0.0
+        absent_s = self._clock.monotonic() - absence.began_monotonic_s if absence else 0.0
         host_veth = _veth_presence(attachment, survey)
         if listed is None:
             runtime = Presence.UNKNOWN
@@ -279,13 +259,13 @@ class RuntimeReconciler:
             return None
 
     def _note_kept(self, key: AttachmentKey, judgement: Judgement) -> None:
-        """Put reasons into the ledger when their kinds change, not at every look."""
+        """Record the reasons to keep when their kinds change, not at every look."""
         kinds = tuple(reason.split(" ")[0] for reason in judgement.reasons)
         if self._kept.get(key) == kinds:
             return
         self._kept[key] = kinds
         with self._datastore.transaction() as uow:
-            uow.note(LedgerEvent.KEPT, now=self._clock.now(), key=key, detail="; ".join(judgement.reasons))
+            uow.note(LedgerEvent.KEPT, key=key, detail="; ".join(judgement.reasons))
 
 
 def _veth_presence(attachment: Attachment, survey: KernelSurvey | None) -> Presence:

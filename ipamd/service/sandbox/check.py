@@ -1,4 +1,4 @@
-"""CHECK: does the kernel still hold what was promised? It tells every difference at once and repairs nothing."""
+"""CHECK: compare a sandbox's wiring with its record. Reports every difference at once and repairs nothing."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ from ipamd.model.attachment import WiringSpec
 from ipamd.model.cniresult import result_differences, wired_mtu
 from ipamd.model.errors import CheckFailedError, UnknownAttachmentError
 from ipamd.model.request import AttachRequest
-from ipamd.ports import Datastore, Wiring
-from ipamd.service.locks import KeyLocks
+from ipamd.service.context import ServiceContext
 from ipamd.service.request import Deadline
 
 
 class CheckService:
     """CHECK."""
 
-    def __init__(self, *, datastore: Datastore, wiring: Wiring, locks: KeyLocks) -> None:
-        self._datastore = datastore
-        self._wiring = wiring
-        self._locks = locks
+    def __init__(self, context: ServiceContext) -> None:
+        self._datastore = context.datastore
+        self._wiring = context.wiring
+        self._locks = context.locks
 
     def check_sandbox(self, request: AttachRequest, *, deadline: Deadline) -> None:
         """Compare a sandbox with its record.

@@ -1,7 +1,6 @@
-"""GC: free what the runtime no longer counts among its valid attachments, unless another witness says it lives (I2).
+"""GC: free attachments that the runtime's list of valid ones lacks, unless CRI still lists their sandbox (I2).
 
-Candidates come from our datastore only. The runtime's list was made before we got it: attachments younger than that are not
-judged, and a sandbox which CRI lists is kept whatever the list says.
+Candidates come from our datastore only. The list is older than the request that carries it, so young attachments are not judged.
 """
 
 from __future__ import annotations
@@ -13,7 +12,8 @@ from datetime import timedelta
 from ipamd.model.errors import IpamError, log_text
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.ledger import LedgerEvent
-from ipamd.ports import Clock, Datastore, Runtime
+from ipamd.ports import Runtime
+from ipamd.service.context import ServiceContext
 from ipamd.service.request import Deadline, Steps
 from ipamd.service.sandbox.detach import DetachService
 
@@ -34,12 +34,12 @@ class GcOutcome:
 class GcService:
     """GC."""
 
-    def __init__(self, *, datastore: Datastore, runtime: Runtime | None, detach: DetachService, clock: Clock) -> None:
-        self._datastore = datastore
+    def __init__(self, context: ServiceContext, *, runtime: Runtime | None, detach: DetachService) -> None:
+        self._datastore = context.datastore
         self._runtime = runtime
         self._detach = detach
-        self._clock = clock
-        self._started_at, self._started = clock.now(), clock.monotonic()
+        self._clock = context.clock
+        self._started_at, self._started_monotonic_s = context.clock.now(), context.clock.monotonic()
 
     def collect(self, valid: frozenset[AttachmentKey], *, network_name: str, deadline: Deadline, steps: Steps) -> GcOutcome:
         """Free the attachments of one network that are not valid any more.
@@ -52,7 +52,9 @@ class GcService:
         """
         now = self._clock.now()
         # A wall clock that was set forward since we started must not make an attachment older than it is.
-        stepped = max(now - self._started_at - timedelta(seconds=self._clock.monotonic() - self._started), timedelta(0))
+        stepped = max(
+            now - self._started_at - timedelta(seconds=self._clock.monotonic() - self._started_monotonic_s), timedelta(0)
+        )
         candidates = [
             attachment
             for attachment in self._datastore.attachments()
@@ -87,7 +89,6 @@ class GcService:
         with self._datastore.transaction() as uow:
             uow.note(
                 LedgerEvent.KEPT,
-                now=self._clock.now(),
                 key=key,
                 detail="GC did not list it as valid, but the runtime still lists its sandbox",
             )

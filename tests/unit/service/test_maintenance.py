@@ -10,10 +10,8 @@ def test_old_tombstones_go_and_young_ones_stay(node: FakeNode) -> None:
     """A late ADD is refused for an hour after its DEL; after that the row goes, so that a node's years fit on its disk (I4)."""
     ended: list[str] = []
     maintenance = Maintenance(
-        datastore=node.datastore,
+        node.app.context,
         spool=node.spool,
-        health=node.health,
-        clock=node.clock,
         replay=lambda: ended.append("replayed"),
         end=ended.append,
     )

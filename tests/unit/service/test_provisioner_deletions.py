@@ -10,7 +10,7 @@ from ipamd.model.cloud import DescribedEni
 from ipamd.model.errors import CloudDeniedError, CloudError, EniLimitError, ThrottledError
 from ipamd.model.ids import EniId
 from ipamd.service.health import Phase
-from tests.fakes.cloud import IDENTITY, INSTANCE, PRIMARY
+from tests.fakes.cloud import INSTANCE, PRIMARY
 from tests.fakes.node import FakeNode
 from tests.unit.service.test_provisioner import no_eni_is_lost
 
@@ -37,13 +37,12 @@ def test_an_eni_that_is_recorded_is_never_deleted_by_its_open_intent(node: FakeN
         if name == "growth.stored":
             raise Killed
 
-    node.provisioner._failpoint = kill
-    node.provisioner._intents._failpoint = kill
+    node.failpoint = kill
     node.add("a")
     with pytest.raises(Killed):
         node.pool.cycle()
     node.crash()
-    node.provisioner.set_identity(IDENTITY)
+    node.node_info.learn_identity()
     assert node.enis.set_up_eni_routings() == []
     node.health.enter(Phase.SERVING)
     for number in range(10):

@@ -45,7 +45,7 @@ def at(node: FakeNode, step: str, act: Callable[[], object]) -> None:
         if name == step and left:
             left.pop()()
 
-    node.attacher._failpoint = reached
+    node.failpoint = reached
     node.wiring.before_wire = lambda spec: reached("wire")
 
 

@@ -12,6 +12,7 @@ from ipamd.model.address import AddressState
 from ipamd.model.attachment import WiringSpec
 from ipamd.model.sandbox import SandboxState
 from ipamd.pb import cni_pb2
+from ipamd.service.request import Deadline
 from tests.fakes.cloud import IDENTITY
 from tests.fakes.node import FakeNode
 
@@ -111,9 +112,9 @@ def test_alias_and_route_that_disagree_are_not_adopted(node: FakeNode) -> None:
     node.runtime.run("a")
     node.wiring.routes[made.address] = "somebody-else"
     node.crash(keep_datastore=False)
-    node.provisioner.set_identity(IDENTITY)
+    node.node_info.learn_identity()
     node.enis.sync_with_ec2(IDENTITY)
-    outcome = node.restore.reconcile_kernel(node.wiring.survey(), node.restore.listed_sandboxes())
+    outcome = node.restore.reconcile_kernel(node.wiring.survey(), node.listed())
     assert outcome.adopted_count == 0
     assert any("disagree" in sentence for sentence in outcome.quarantined)
 
@@ -167,17 +168,7 @@ def test_a_spooled_del_is_carried_out_before_anything_else(node: FakeNode) -> No
     (spool / "del-1").write_bytes(request.SerializeToString())
     (spool / "del-2").write_bytes(b"\xff\xff\xff")
     node.crash()
-    from ipamd.rpc.cni import CniServicer, Services
-    from ipamd.service.request import Deadline
-
-    class Nobody:
-        def request_done(self, verb: str, *, code: int, total_ms: float, steps_ms: dict[str, float]) -> None:
-            raise AssertionError("replay is no request")
-
-    services = Services(node.attacher, node.detacher, node.checker, node.collector)
-    cni = CniServicer(services=services, health=node.health, clock=node.clock, observer=Nobody())
-    count = node.restore.replay_spool(lambda raw: cni.replay(raw, Deadline.after(node.clock, 9)))
-    assert count == 1
+    assert node.app.reconcile.spooled_deletes.replay(deadline=Deadline.after(node.clock, 9)) == 1
     assert node.datastore.attachment(made.key) is None
     assert node.spool.pending_count() == 0
     assert list((node.run_dir / "spool-bad").iterdir()) != []
@@ -288,7 +279,7 @@ def test_a_duplicate_found_at_start_is_said_and_given_to_nobody(node: FakeNode) 
     node.runtime.run("double")
     node.crash()
     node.enis.sync_with_ec2(IDENTITY)
-    outcome = node.restore.reconcile_kernel(node.wiring.survey(), node.restore.listed_sandboxes())
+    outcome = node.restore.reconcile_kernel(node.wiring.survey(), node.listed())
     assert len(outcome.duplicates) == 1
     assert str(made.address) in outcome.duplicates[0]
     assert {a.key: a.address for a in node.datastore.attachments()} == {made.key: made.address}

@@ -1,0 +1,78 @@
+"""Delete an ENI that could not be taken into use, so that none is left over (I9), and none that is in use is deleted (I2).
+
+EC2 refuses to delete an ENI that is attached, may show an attachment late, and may not show at all yet what it made. Whatever it
+answers, the intent stays open until the ENI is known to be gone or to be recorded.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from ipamd.model.errors import CloudError, CloudNotFoundError, IpamError, log_text
+from ipamd.model.ids import EniId
+from ipamd.model.intent import Intent
+from ipamd.ports import Ec2
+from ipamd.service.context import ServiceContext
+from ipamd.service.pool.intents import IntentLog
+
+DELETING = "deleting"
+"""Mark in an intent's payload: EC2 has shown the ENI, and was asked to delete it."""
+
+FAILPOINTS = ("growth.detached", "growth.deleted", "growth.marked")
+"""Between every two effects of a deletion."""
+
+log = logging.getLogger(__name__)
+
+
+class EniDeletion:
+    """Deletes ENIs of ours, through their intents; used by the provisioner's thread."""
+
+    def __init__(self, context: ServiceContext, *, ec2: Ec2, intents: IntentLog) -> None:
+        self._datastore = context.datastore
+        self._failpoint = context.failpoint
+        self._ec2 = ec2
+        self._intents = intents
+
+    def resume(self, intent: Intent, eni_id: EniId) -> None:
+        """Go on with a deletion that EC2 refused, unless the ENI was attached after all and has been recorded since (I2).
+
+        Raises: CloudError if EC2 still refuses; the intent stays open.
+        """
+        if self._datastore.eni(eni_id) is not None:
+            self._mark_attached(eni_id)
+            self._intents.close(intent, "attached and recorded after all: not deleted")
+            return
+        self.delete(intent, eni_id, outcome="deleted after all")
+        if self._intents.is_open(intent):
+            raise CloudError(f"ENI {eni_id} is not deleted yet", details="EC2 refused; it is asked again after a pause")
+
+    def delete(self, intent: Intent, eni_id: EniId, *, outcome: str) -> None:
+        """Detach and delete an ENI of ours; if that fails the intent stays open and is tried again."""
+        try:
+            attachment_id = self._ec2.describe_eni(eni_id).attachment_id
+            if attachment_id:
+                self._ec2.detach_eni(attachment_id)
+                self._failpoint("growth.detached")
+            intent = self._intents.mark(intent, eni_id=eni_id, **{DELETING: "asked"})
+            self._ec2.delete_eni(eni_id)
+            self._failpoint("growth.deleted")
+        except CloudNotFoundError as error:
+            # Once we have seen it and asked for its end, "not found" is that end; before, EC2 may only be late.
+            if DELETING not in intent.payload and self._intents.is_too_new_to_be_gone(intent):
+                log.info("ENI %s is looked for again: %s", eni_id, log_text(error))
+                return
+            outcome = f"{outcome} (it was gone already)"
+        except IpamError as error:
+            log.warning("ENI %s is deleted later: %s", eni_id, log_text(error))
+            return
+        self._intents.close(intent, outcome)
+
+    def _mark_attached(self, eni_id: EniId) -> None:
+        """Have EC2 delete it with the instance, where the failed creation had not come so far: it would outlive the node (I9)."""
+        try:
+            described = self._ec2.describe_eni(eni_id)
+        except CloudNotFoundError:
+            return  # nothing is left to mark; the next comparison tells what that means
+        if described.attachment_id and not described.delete_on_termination:
+            self._ec2.set_delete_on_termination(eni_id, attachment_id=described.attachment_id)
+            self._failpoint("growth.marked")

@@ -1,0 +1,99 @@
+"""Keep the security groups of the node's ENIs those of its primary ENI.
+
+Pods on a secondary ENI are filtered by that ENI's groups. An operator changes the groups of the primary ENI and expects every pod
+to follow (amazon-vpc-cni-k8s issue 964). Instance metadata tells of the change without an EC2 call; each ENI that differs costs
+one ModifyNetworkInterfaceAttribute, once per change. ENIs that are not managed keep their groups (amazon-vpc-cni-k8s issue 2470).
+What EC2 shows of an ENI's groups comes with the Describe that records it, so nothing more is asked for it.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from ipamd.model.cloud import DescribedEni, InstanceIdentity
+from ipamd.model.errors import CloudNotFoundError, IpamError, log_text
+from ipamd.model.ids import EniId
+from ipamd.model.words import counted
+from ipamd.ports import Ec2
+from ipamd.service.backoff import Backoff
+from ipamd.service.context import ServiceContext
+
+RETRY_FIRST_S = 60.0
+RETRY_MAX_S = 3600.0
+"""Pauses after EC2 refused the change for an ENI. Ours: a missing IAM permission costs 24 calls a day at most, and is named."""
+
+CONDITION = "security groups"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Refused:
+    backoff: Backoff
+    retry_deadline: float
+
+
+class SecurityGroups:
+    """Remembers the groups of each ENI of this node. Used by one thread at a time, as the provisioner is."""
+
+    def __init__(self, context: ServiceContext, *, ec2: Ec2) -> None:
+        self._datastore = context.datastore
+        self._health = context.health
+        self._clock = context.clock
+        self._ec2 = ec2
+        self._known: dict[EniId, tuple[str, ...]] = {}
+        self._refused: dict[EniId, _Refused] = {}
+
+    def note(self, described: DescribedEni) -> None:
+        """Remember what EC2 shows of an ENI; an answer that names no groups says nothing (I11)."""
+        if described.security_group_ids:
+            self._known[described.eni_id] = described.security_group_ids
+
+    def follow(self, identity: InstanceIdentity) -> int:
+        """Give every managed secondary ENI whose groups differ the groups of the primary ENI.
+
+        Returns: how many were changed. An ENI that EC2 refuses holds no other up: it is a condition, and is tried again after a
+            pause. Never raises for EC2's refusals.
+        """
+        wanted = identity.security_group_ids
+        secondary = {eni.eni_id for eni in self._datastore.enis() if eni.managed and not eni.is_primary}
+        for gone in (self._known.keys() | self._refused.keys()) - secondary:
+            self._known.pop(gone, None)
+            self._refused.pop(gone, None)
+        # An ENI always has at least one group: an empty list is metadata that has not caught up (EC2 would refuse it too).
+        changed = [eni_id for eni_id in sorted(secondary) if wanted and self._known.get(eni_id, wanted) != wanted]
+        count = sum(self._change(eni_id, wanted) for eni_id in changed if self._is_due(eni_id))
+        if count:
+            log.info("%s got the primary ENI's security groups: %s", counted(count, "ENI"), ", ".join(wanted))
+        if not any(self._known.get(eni_id, wanted) != wanted for eni_id in changed):
+            self._health.clear_condition(CONDITION)
+        return count
+
+    def next_retry_s(self) -> float | None:
+        """Seconds until a refused change is due again; None if none is."""
+        if not self._refused:
+            return None
+        return max(min(one.retry_deadline for one in self._refused.values()) - self._clock.monotonic(), 0.0)
+
+    def _is_due(self, eni_id: EniId) -> bool:
+        refused = self._refused.get(eni_id)
+        return refused is None or self._clock.monotonic() >= refused.retry_deadline
+
+    def _change(self, eni_id: EniId, wanted: tuple[str, ...]) -> bool:
+        try:
+            self._ec2.set_security_groups(eni_id, security_group_ids=wanted)
+        except CloudNotFoundError:
+            self._known.pop(eni_id, None)  # the next Describe tells what became of the ENI
+            return False
+        except IpamError as error:
+            refused = self._refused.setdefault(eni_id, _Refused(Backoff(first_s=RETRY_FIRST_S, max_s=RETRY_MAX_S), 0.0))
+            refused.retry_deadline = self._clock.monotonic() + refused.backoff.next_s()
+            sentence = f"ENI {eni_id} keeps its former security groups, not {', '.join(wanted)}: {log_text(error)}"
+            self._health.record_error(CONDITION, error)
+            self._health.set_condition(CONDITION, f"security groups: {sentence}")
+            log.warning("%s", sentence)
+            return False
+        self._known[eni_id] = wanted
+        self._refused.pop(eni_id, None)
+        return True

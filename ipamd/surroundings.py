@@ -1,0 +1,154 @@
+"""The first look at what surrounds the daemon: instance metadata, EC2 and the container runtime, each in a thread of its own.
+
+Each look repeats until it has succeeded once, with its own stage in `ipamctl status`. Nobody waits longer than what a start needs:
+an intact datastore serves ADD without EC2 and without the runtime, and what they say later is taken in while ADD is served.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from ipamd.bootstrap import App
+from ipamd.model.cloud import InstanceIdentity
+from ipamd.model.errors import IpamError, NotServingError, RuntimeUnreachableError, log_text
+from ipamd.model.sandbox import Sandbox
+from ipamd.model.words import counted
+from ipamd.ports import Runtime
+from ipamd.service.backoff import Backoff
+from ipamd.service.health import Phase
+
+CLOUD_PATIENCE_S = 0.5
+"""How long a start with confirmed addresses waits for EC2. Ours, measured: with 3 s and EC2 hanging the first ADD came after 3.4 s,
+over the budget of 2 s (docs/performance.md)."""
+
+RUNTIME_PATIENCE_S = 1.0
+"""How long a start with an intact datastore waits for CRI. Ours: a list takes milliseconds; a runtime that hangs must not make
+every pod wait, and its answer only adds reasons to keep."""
+
+RETRY_FIRST_S = 0.5
+RETRY_MAX_S = 30.0
+"""Pauses between tries of a look that failed, and of a start-up step. Ours."""
+
+LIMITS_RETRY_S = 300.0
+"""Between two questions about an unknown instance type. Ours: as the adapter remembers a failure (`ipamd/cloud/ec2.py`)."""
+
+log = logging.getLogger(__name__)
+
+
+class Surroundings:
+    """Looks at cloud and runtime. `spawn` starts a named thread; the waits end with NotServingError when `stopped` is set."""
+
+    def __init__(self, app: App, *, spawn: Callable[[str, Callable[[], None]], None], stopped: threading.Event) -> None:
+        self._app = app
+        self._health = app.context.health
+        self._spawn = spawn
+        self._stopped = stopped
+        self._cloud_done = threading.Event()
+        self._runtime_done = threading.Event()
+        self._listed: dict[str, Sandbox] | None = None
+
+    def begin_cloud(self) -> None:
+        """Begin to look at metadata and EC2."""
+        self._spawn("cloud", self._look_at_cloud)
+
+    def await_cloud(self) -> None:
+        """Wait for EC2's first answer: briefly if the datastore has addresses that EC2 confirmed, else as long as it takes."""
+        has_addresses = any(eni.host_ready and eni.managed for eni in self._app.context.datastore.enis())
+        self._wait_for(self._cloud_done, CLOUD_PATIENCE_S if has_addresses else None)
+
+    def await_runtime(self) -> dict[str, Sandbox] | None:
+        """Look at the runtime and wait for its first complete list.
+
+        Returns: sandboxes by ID; None if CRI is off, or silent beside an intact datastore. A datastore that is not intact cannot
+            be rebuilt without the list: then it waits as long as it takes.
+        """
+        runtime = self._app.adapters.runtime
+        if runtime is None:
+            self._health.set_condition("cri", "CRI is off: nothing is reaped")
+            return None
+        self._spawn("runtime-look", lambda: self._look_at_runtime(runtime))
+        self._wait_for(self._runtime_done, RUNTIME_PATIENCE_S if self._app.adapters.opened.report.is_intact else None)
+        return self._listed
+
+    def _look_at_cloud(self) -> None:
+        """Thread body: metadata, then EC2, until both have answered once."""
+        backoff = Backoff(first_s=RETRY_FIRST_S, max_s=RETRY_MAX_S)
+        while not self._stopped.is_set():
+            try:
+                self._ask_cloud()
+                return
+            except Exception as error:  # noqa: BLE001  # top of a loop: it must outlive any one failure
+                pause_s = backoff.next_s()
+                self._health.record_error("cloud", error)
+                self._health.set_condition("ec2", f"EC2: {log_text(error)}; the pool cannot grow")
+                self._app.adapters.node_info.set_cloud(reachable=False, detail=log_text(error))
+                log.warning("cloud is asked again in %.1f s: %s", pause_s, log_text(error))
+            self._stopped.wait(pause_s)
+
+    def _ask_cloud(self) -> None:
+        app, health = self._app, self._health
+        with health.stage("metadata") as stage:
+            identity = app.adapters.node_info.learn_identity()
+            stage.detail = f"{identity.instance_id} ({identity.instance_type}) in {identity.availability_zone}"
+        with health.stage("ec2") as stage:
+            result = app.pool.enis.sync_with_ec2(identity)
+            self._cloud_done.set()
+            limits = app.adapters.ec2.instance_limits(identity.instance_type)
+            stage.detail = f"{result}; limits from {limits.source}: {limits.eni_count} x {limits.ipv4_per_eni}"
+        app.adapters.node_info.set_cloud(reachable=True, detail=f"last compared at start: {result}")
+        health.clear_condition("ec2")
+        self._set_up_node(identity)
+        if health.phase is Phase.SERVING:  # EC2 was late: the start has gone on without it
+            for problem in app.pool.enis.set_up_eni_routings():
+                log.warning("host routing: %s", problem)
+        app.pool.maintainer.set_limits(limits, settings=app.settings.pool_settings(max_pods=limits.max_pods))
+        if limits.source == "default":
+            self._spawn("limits", lambda: self._learn_limits(identity))
+
+    def _learn_limits(self, identity: InstanceIdentity) -> None:
+        """Thread body: neither EC2 nor the table knew this instance type; ask again until one does. The node is small until
+        then."""
+        app, health = self._app, self._health
+        health.set_condition("limits", f"limits: those of {identity.instance_type} are not known, a safe default is used")
+        while not self._stopped.wait(LIMITS_RETRY_S):
+            limits = app.adapters.ec2.instance_limits(identity.instance_type)
+            if limits.source != "default":
+                app.pool.maintainer.set_limits(limits, settings=app.settings.pool_settings(max_pods=limits.max_pods))
+                health.clear_condition("limits")
+                return
+
+    def _set_up_node(self, identity: InstanceIdentity) -> None:
+        """Set up SNAT and marks; sandboxes get addresses without them, and the host network reconciler tries again."""
+        try:
+            self._app.reconcile.host_network.set_up_node(identity)
+        except IpamError as error:
+            self._health.record_error("node routing", error)
+            self._health.set_condition("node routing", f"node routing: {log_text(error)}")
+            log.error("the node's own routing is not complete and is tried again: %s", log_text(error))
+
+    def _look_at_runtime(self, runtime: Runtime) -> None:
+        """Thread body: who answers, and a complete list, until both were told once."""
+        backoff = Backoff(first_s=RETRY_FIRST_S, max_s=RETRY_MAX_S)
+        while not self._stopped.is_set():
+            with self._health.stage("cri") as stage:
+                try:
+                    self._app.adapters.node_info.set_runtime(runtime.info())
+                    self._listed = {sandbox.container_id: sandbox for sandbox in runtime.sandboxes()}
+                    stage.detail = counted(len(self._listed), "sandbox")
+                    self._runtime_done.set()
+                    return
+                except RuntimeUnreachableError as error:
+                    stage.degrade(log_text(error))
+                    self._health.set_condition("cri", f"CRI: {log_text(error)}; nothing is reaped")
+            self._stopped.wait(backoff.next_s())
+
+    def _wait_for(self, done: threading.Event, patience_s: float | None) -> None:
+        """Wait for a look that runs in its own thread; None: as long as it takes. Raises: NotServingError."""
+        if patience_s is not None:
+            done.wait(patience_s)
+            return
+        while not done.wait(0.2):
+            if self._stopped.is_set():
+                raise NotServingError("vpc-ipamd is shutting down")
