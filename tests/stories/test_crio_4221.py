@@ -20,7 +20,7 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from lab.sandboxes import SandboxClient
+from lab.node.cri import CriClient
 
 from ipamd.failpoints import HOLD_NAME
 from ipamd.model.attachment import Attachment
@@ -84,7 +84,7 @@ def test_a_real_runtime_gives_up_and_tries_again() -> None:
             return made.node.run(["test", "-e", hold], check=False).returncode == 0
 
         with (
-            contextlib.closing(SandboxClient(made.node.root + containerd.SOCKET)) as kubelet,
+            contextlib.closing(CriClient(made.node.root + containerd.SOCKET)) as kubelet,
             ThreadPoolExecutor(max_workers=1) as pool,
         ):
             first = pool.submit(kubelet.run_sandbox, "web", uid=uid)

@@ -1,4 +1,4 @@
-"""What the pages name exists, what is generated is up to date, and every invariant and decision has its place.
+"""Everything that the pages name exists, generated files are up to date, and every invariant and decision has its place.
 
 Over 300 lines because one page of checks is easier to keep true than one for each page of the documents.
 """
