@@ -39,6 +39,7 @@ from ipamd.service.pool.tags import EniTags
 from ipamd.service.reconcile.host_network import HostNetworkReconciler
 from ipamd.service.reconcile.quarantine import QuarantineService
 from ipamd.service.reconcile.runtime import LIST_INTERVAL_S, RuntimeReconciler
+from ipamd.service.reconcile.spooled_deletes import SpooledDeletes
 from ipamd.service.reconcile.startup import StartupReconciler
 from ipamd.service.report.audit import AuditService
 from ipamd.service.report.explain import ExplainService
@@ -87,6 +88,7 @@ class PoolServices:
 class Reconcilers:
     """The room `reconcile`; `runtime` is None if CRI is off."""
 
+    spooled_deletes: SpooledDeletes
     startup: StartupReconciler
     runtime: RuntimeReconciler | None
     host_network: HostNetworkReconciler
@@ -243,7 +245,6 @@ def _reconcile(
     startup = StartupReconciler(
         context,
         cooldown=cooldown,
-        spool=adapters.spool,
         runtime=runtime,
         quarantine=quarantine,
         is_datastore_intact=adapters.opened.report.is_intact,
@@ -257,6 +258,7 @@ def _reconcile(
         refresh_identity=node_info.refresh_identity,
     )
     return Reconcilers(
+        spooled_deletes=SpooledDeletes(context, spool=adapters.spool, detach=detach),
         startup=startup,
         runtime=RuntimeReconciler(context, runtime=runtime, detach=detach, quarantine=quarantine) if runtime else None,
         host_network=host_network,

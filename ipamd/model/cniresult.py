@@ -21,7 +21,8 @@ CANONICAL_VERSION = "1.1.0"
 """Of stored results: a version that only adds optional fields needs no new one."""
 
 SANDBOX_GATEWAY = IPv4Address("169.254.1.1")
-"""Next hop inside every sandbox, answered by a permanent neighbour entry. Source: upstream_reference 3.7."""
+"""Next hop inside every sandbox, answered by a permanent neighbour entry. Source: amazon-vpc-cni-k8s
+cmd/routed-eni-cni-plugin/driver/driver.go, createVethPairContext."""
 
 _FIELDS_SINCE = {
     "1.1.0": {"interfaces": ("mtu", "socketPath", "pciID"), "routes": ("mtu", "advmss", "priority", "table", "scope")},
@@ -52,7 +53,7 @@ def build_result(spec: WiringSpec, wired: Wired, *, prev_result: JsonObject | No
 
 
 def convert_result(stored: bytes, *, version: str) -> bytes:
-    """Say a canonical result in another version of the specification.
+    """Convert a canonical result to another version of the specification.
 
     Raises: IncompatibleVersionError for a version that we do not speak.
     """

@@ -1,9 +1,12 @@
-"""The introspection servicer: what `ipamctl` shows, read from memory; it changes nothing and asks nobody outside."""
+"""The introspection servicer: one method per RPC, each turning what `Sources` knows into a reply.
+
+It changes nothing. `GetHistory` reads the ledger on disk, `Explain` the kernel, `Audit` the kernel, the runtime and EC2; all other
+answers come from memory.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from datetime import datetime
 from ipaddress import IPv4Network
 
 import grpc
@@ -13,13 +16,15 @@ from ipamd.model.eni import Eni
 from ipamd.model.errors import InvalidRequestError
 from ipamd.model.ledger import LedgerEntry
 from ipamd.model.plan import PoolCounts, eni_limit
+from ipamd.model.snapshot import eni_place
+from ipamd.model.times import rfc3339
 from ipamd.pb import introspection_pb2 as pb
 from ipamd.pb import introspection_pb2_grpc
 from ipamd.service.report.sources import Sources
 
 HISTORY_LIMIT_DEFAULT = 100
 HISTORY_LIMIT_MAX = 10_000
-"""Rows of one answer. Ours: 10 000 rows are about 1.5 MB, below gRPC's default message limit."""
+"""Entries in one reply. Ours: 10 000 are about 1.5 MB, below gRPC's default message limit."""
 
 
 class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
@@ -29,7 +34,7 @@ class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
         self._sources = sources
 
     def GetStatus(self, request: pb.GetStatusRequest, context: grpc.ServicerContext) -> pb.GetStatusReply:  # noqa: ARG002  # gRPC's signature
-        """Phase, stages, pool, runtime, cloud, last error."""
+        """Report phase, start-up stages, pool, runtime, EC2, last error."""
         sources, health = self._sources, self._sources.health
         reply = pb.GetStatusReply(
             version=sources.version,
@@ -63,20 +68,21 @@ class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
         return reply
 
     def ListEnis(self, request: pb.ListEnisRequest, context: grpc.ServicerContext) -> pb.ListEnisReply:  # noqa: ARG002  # gRPC's signature
-        """ENIs with their addresses by state."""
+        """List ENIs with their addresses counted by state."""
         limits = self._sources.pool.limits
         rows: dict[str, list[Address]] = {}
-        for row in self._sources.datastore.addresses():
+        snapshot = self._sources.datastore.snapshot()
+        for row in snapshot.addresses.values():
             rows.setdefault(row.eni_id, []).append(row)
         return pb.ListEnisReply(
             enis=[
                 _eni(eni, rows.get(eni.eni_id, []), limits.slots_per_eni if limits else 0)
-                for eni in self._sources.datastore.enis()
+                for eni in sorted(snapshot.enis.values(), key=eni_place)
             ]
         )
 
     def ListAttachments(self, request: pb.ListAttachmentsRequest, context: grpc.ServicerContext) -> pb.ListAttachmentsReply:  # noqa: ARG002  # gRPC's signature
-        """Attachments, oldest first."""
+        """List attachments, oldest first."""
         return pb.ListAttachmentsReply(
             attachments=[
                 pb.Attachment(
@@ -95,15 +101,15 @@ class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
         )
 
     def GetHistory(self, request: pb.GetHistoryRequest, context: grpc.ServicerContext) -> pb.GetHistoryReply:
-        """What happened to an address or a sandbox."""
+        """List what happened to an address or a sandbox, oldest first."""
         if not request.subject:
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "history of what? give an address or a container ID")
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "no subject: give an address or a container ID")
         limit = min(request.limit or HISTORY_LIMIT_DEFAULT, HISTORY_LIMIT_MAX)
         entries = self._sources.datastore.history(request.subject, limit=limit)
         return pb.GetHistoryReply(entries=[_entry(entry) for entry in entries])
 
     def Audit(self, request: pb.AuditRequest, context: grpc.ServicerContext) -> pb.AuditReply:  # noqa: ARG002  # gRPC's signature
-        """Every witness against every other."""
+        """Cross-check datastore, kernel, CRI and EC2."""
         report = self._sources.audit.audit(ask_ec2=not request.skip_ec2)
         return pb.AuditReply(
             findings=[
@@ -115,7 +121,7 @@ class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
         )
 
     def Explain(self, request: pb.ExplainRequest, context: grpc.ServicerContext) -> pb.ExplainReply:
-        """Why an address or a sandbox is as it is."""
+        """Explain why an address or a sandbox is as it is."""
         try:
             explanation = self._sources.explain.explain(request.subject)
         except InvalidRequestError as error:
@@ -162,11 +168,6 @@ class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
             reply.reachable, reply.events = view.reachable, view.events
             reply.sandbox_count, reply.list_age_s = view.sandbox_count, view.list_age_s
         return reply
-
-
-def rfc3339(at: datetime) -> str:
-    """Write a UTC time with milliseconds."""
-    return at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at.microsecond // 1000:03d}Z"
 
 
 def _entry(entry: LedgerEntry) -> pb.LedgerEntry:

@@ -20,6 +20,7 @@ from ipamd.model.eni import MAIN_TABLE
 from ipamd.model.errors import IpamError, log_text
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.kernel import KernelSurvey
+from ipamd.model.snapshot import Snapshot
 from ipamd.ports import Datastore, Ec2, Runtime, Wiring
 from ipamd.service.locks import KeyLocks
 
@@ -81,7 +82,8 @@ class AuditService:
         Returns: the report. A source that fails is named in it; nothing is raised.
         """
         silent: list[str] = []
-        attachments, rows = self._datastore.attachments(), self._datastore.addresses()
+        before = self._datastore.snapshot()  # one moment: an ADD between two reads would look like a contradiction
+        attachments, rows = tuple(before.attachments.values()), tuple(before.addresses.values())
         findings = [
             Finding(Severity.VIOLATION, "datastore", sentence, "report it: memory and disk must never differ")
             for sentence in self._datastore.audit()
@@ -102,7 +104,7 @@ class AuditService:
             instance_id = identity.instance_id
             enis = _ask("EC2", lambda: self._ec2.describe_enis(instance_id), silent)
             if enis is not None:
-                findings += self._against_ec2(rows, enis)
+                findings += self._against_ec2(before, enis)
         order = list(Severity)
         findings.sort(key=lambda finding: (order.index(finding.severity), finding.subject))
         return AuditReport(tuple(findings), tuple(silent), len(rows))
@@ -152,14 +154,14 @@ class AuditService:
                 )
         return findings
 
-    def _against_ec2(self, rows: tuple[Address, ...], enis: tuple[DescribedEni, ...]) -> list[Finding]:
+    def _against_ec2(self, before: Snapshot, enis: tuple[DescribedEni, ...]) -> list[Finding]:
         attached = {eni.eni_id: eni for eni in enis}
         on_eni: dict[IPv4Address, str] = {}
         for eni in enis:
             for address in (*eni.secondary_addresses, *(a for prefix in eni.prefixes for a in prefix)):
                 on_eni[address] = eni.eni_id
         findings = []
-        for row in rows:
+        for row in before.addresses.values():
             if on_eni.get(row.address) == row.eni_id:
                 continue
             is_used = row.state in (AddressState.ASSIGNED, AddressState.RESERVED)
@@ -174,11 +176,13 @@ class AuditService:
         primaries = {eni.primary_address for eni in enis}
         findings += [
             Finding(Severity.VIOLATION, str(row.address), "a primary address among those for sandboxes (I6)", "report it")
-            for row in rows
+            for row in before.addresses.values()
             if row.address in primaries
         ]
-        known = {eni.eni_id for eni in self._datastore.enis()}
-        covered = {intent.payload.get("eni_id") for intent in self._datastore.open_intents()}
+        # ENIs may have come while EC2 was asked: what it lists is unknown only if a look taken later does not have it either.
+        after = self._datastore.snapshot()
+        known = set(after.enis)
+        covered = {intent.payload.get("eni_id") for intent in after.intents.values()}
         for eni_id in sorted(set(attached) - known - covered):
             findings.append(
                 Finding(Severity.DIFFERENCE, eni_id, "attached, and unknown to the datastore", "adopted at the next start")

@@ -14,6 +14,7 @@ from ipamd.ipamctl import main as ipamctl
 from ipamd.ipamctl.client import plain, request_of
 from ipamd.ipamctl.verb import EXIT_ATTENTION, Answer, VerbError
 from ipamd.pb import introspection_pb2 as pb
+from ipamd.rpc.introspection import IntrospectionServicer
 
 VERBS = ipamctl.find_verbs()
 RPCS = pb.DESCRIPTOR.services_by_name["Introspection"].methods_by_name
@@ -70,6 +71,12 @@ def test_every_rpc_has_a_verb() -> None:
     for name, verb in VERBS.items():
         verb.ask(daemon, parsed(name))
     assert set(daemon.asked) == set(RPCS)
+
+
+@pytest.mark.parametrize("rpc", RPCS)
+def test_the_daemon_answers_every_rpc(rpc: str) -> None:
+    """No RPC of the proto is left to the generated base class, which answers UNIMPLEMENTED."""
+    assert rpc in vars(IntrospectionServicer)
 
 
 def test_the_help_has_its_order() -> None:

@@ -187,7 +187,7 @@ def test_an_absent_eni_gives_no_more_addresses_while_its_sandboxes_live(node: Fa
     node.enis.sync_with_ec2(IDENTITY)
     assert node.datastore.attachment(on_other.key) == on_other
     with pytest.raises(PoolEmptyError):
-        node.datastore.reserve(node.key("nobody"), now=node.clock.now())
+        node.datastore.reserve(node.key("nobody"))
     node.delete("on-other")
     node.enis.sync_with_ec2(IDENTITY)
     assert [eni.eni_id for eni in node.datastore.enis()] == [PRIMARY]
