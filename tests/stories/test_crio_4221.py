@@ -20,13 +20,13 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from lab.node.cri import CriClient
 
 from ipamd.failpoints import HOLD_NAME
 from ipamd.model.attachment import Attachment
 from ipamd.model.errors import DeadlineError
 from ipamd.service.request import Deadline
 from lab.node import containerd
+from lab.node.cri import CriClient
 from lab.node.errors import SandboxError
 from tests.fakes.node import FakeNode
 from tests.patience import PATIENCE_S
