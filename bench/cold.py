@@ -16,6 +16,7 @@ from bench.samples import covered
 from bench.stage import Stage
 from lab.node.daemon import PLUGIN_PATH
 from lab.vpc.calls import Call
+from lab.vpc.interfaces import Delays
 
 LATENCY_S = 0.125
 """Per EC2 call. Ours: the middle of EC2's usual 50-200 ms; fixed, so that the path can be computed."""
@@ -56,7 +57,7 @@ def open_stage() -> Stage:
         instance_type=INSTANCE_TYPE,
         daemon_env={"WARM_IP_TARGET": "1"},
         faults={"apis": {"*": {"latency_s": LATENCY_S}}},
-        attach_delay_s=ATTACH_S,
+        delays=Delays(attach_s=ATTACH_S),
     )
 
 

@@ -26,8 +26,8 @@ SETTLE_S = 5.0
 
 def measure() -> list[Figure]:
     """Bring 110 sandboxes up through CRI and read the daemon's memory. Raises: NodeError."""
-    directory = str(CONTAINERD_17) if CONTAINERD_17.is_dir() else ""
-    with Lab(name=f"bench-events-{os.getpid()}", instance_type="c5.18xlarge", containerd_directory=directory) as lab:
+    containerd = CONTAINERD_17 if CONTAINERD_17.is_dir() else True
+    with Lab(name=f"bench-events-{os.getpid()}", instance_type="c5.18xlarge", containerd=containerd) as lab:
         node = lab.node("node-a")
         settings = {"MINIMUM_IP_TARGET": str(SANDBOX_COUNT + 10), "WARM_IP_TARGET": "1", "VPC_IPAMD_METRICS_ADDRESS": "off"}
         daemon = Daemon(node, region=lab.vpc.region, settings=settings)

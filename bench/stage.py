@@ -17,6 +17,8 @@ from typing import Any
 from lab.lab import Lab
 from lab.node.daemon import PLUGIN_PATH, Daemon
 from lab.node.node import REPOSITORY, Node
+from lab.vpc.interfaces import NO_DELAYS, Delays
+from lab.vpc.state import Vpc
 
 ONEFILE = REPOSITORY / "build" / "vpc-cni-onefile"
 ONEFILE_PATH = "/opt/cni/bin/vpc-cni-onefile"
@@ -41,9 +43,9 @@ class Stage:
         instance_type: str,
         daemon_env: Mapping[str, str],
         faults: Mapping[str, object] | None = None,
-        attach_delay_s: float = 0.0,
+        delays: Delays = NO_DELAYS,
     ) -> None:
-        self.lab = Lab(name=f"bench-{os.getpid()}", instance_type=instance_type, attach_delay_s=attach_delay_s, containerd=False)
+        self.lab = Lab(name=f"bench-{os.getpid()}", instance_type=instance_type, containerd=False, vpc=Vpc(delays=delays))
         self.node: Node
         self.daemon: Daemon
         self.lab.faults.apply(faults or {})

@@ -22,6 +22,7 @@ from lab.chaos.plan import NODES, Event, Kind, Plan
 from lab.chaos.report import Report
 from lab.lab import Lab
 from lab.node.errors import NodeError
+from lab.vpc.interfaces import Delays
 from lab.vpc.limits import LIMITS as REAL_LIMITS
 from lab.vpc.limits import InstanceLimits
 from lab.vpc.state import Vpc
@@ -65,7 +66,7 @@ def play(plan: Plan, options: Options) -> Report:
                 nodes=NODES,
                 hosts=[HOST],
                 instance_type=TYPE,
-                vpc=Vpc(limits=LIMITS, attach_delay_s=ATTACH_DELAY_S, seed=plan.seed),
+                vpc=Vpc(limits=LIMITS, delays=Delays(attach_s=ATTACH_DELAY_S), seed=plan.seed),
             )
         )
         history.start()

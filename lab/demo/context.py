@@ -18,7 +18,9 @@ from lab.demo.progress import Progress
 from lab.errors import LabError
 from lab.lab import Lab
 from lab.node.errors import NodeError
+from lab.vpc.interfaces import Delays
 from lab.vpc.model import EniAttached, VpcEvent
+from lab.vpc.state import Vpc
 
 NODES = ("node-a", "node-b")
 HOST = "host-a"
@@ -67,7 +69,7 @@ class DemoContext:
             nodes=NODES,
             hosts=[HOST],
             instance_type=INSTANCE_TYPE,
-            attach_delay_s=ATTACH_DELAY_S,
+            vpc=Vpc(delays=Delays(attach_s=ATTACH_DELAY_S)),
         )
         self._lab = self._stack.enter_context(lab)
         region = lab.vpc.region

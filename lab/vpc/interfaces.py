@@ -39,6 +39,9 @@ class Delays:
     detach_s: float = 0.0
 
 
+NO_DELAYS = Delays()
+
+
 class Interfaces:
     """The API calls that change ENIs."""
 
