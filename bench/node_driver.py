@@ -1,11 +1,9 @@
-"""The container runtime's part, inside the node: makes namespaces, executes CNI plugins, takes the time.
+"""The container runtime's part, inside the node: makes namespaces, executes CNI plugins, measures time.
 
     python -m bench.node_driver        one JSON job per line on standard input, one JSON answer per line on standard output
 
-It runs in the node so that a plugin is executed as a runtime executes it (posix_spawn, environment, configuration on standard
-input) and nothing of the lab stands between exec and exit. Namespaces are made before a timed block and removed after it, because
-the kernel tears them down in the background under the very lock that the next plugin needs. A job that fails answers
-{"error": text}; the driver goes on.
+It runs in the node so that a plugin is executed as a runtime does it (posix_spawn, environment, configuration on standard input)
+and no part of the lab lies between exec and exit. A failed job answers {"error": text}, and the driver goes on.
 """
 
 from __future__ import annotations

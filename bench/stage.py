@@ -1,7 +1,7 @@
-"""One lab node with the daemon and the driver on it: where everything but the bare plugin is measured.
+"""One lab node with the daemon and the driver: everything but the bare plugin is measured on it.
 
-CRI is off and sandboxes are bare namespaces: what is measured is ours and the reference's, not containerd's. The driver is a
-process in the node (`node_driver`); this side only asks it for jobs and reads the daemon's log.
+CRI is off and sandboxes are bare namespaces, so containerd is not in the figures. The driver is a process in the node
+(`node_driver`); this side gives it jobs and reads the daemon's log.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The whole lab in one object: a VPC, its fabric, nodes with containerd, hosts, and Amazon's endpoints in each node.
 
-`with Lab(nodes=["node-a", "node-b"], hosts=["host-a"]) as lab:` and everything is up; leaving the block, an
-exception while starting, or the death of the process removes all of it (lab/node/guard.py, lab/node/init.py, and
-file descriptors).
+`with Lab(nodes=["node-a", "node-b"], hosts=["host-a"]) as lab:` starts everything. Leaving the block, an exception while
+starting, or the death of the process removes all of it (lab/node/guard.py, lab/node/init.py, and file descriptors).
 """
 
 from __future__ import annotations

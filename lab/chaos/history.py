@@ -1,5 +1,7 @@
-"""The run's history: one JSON line per thing that happened, counted by kind, on the run's clock. Written as it happens, for a run
-that is killed must leave its story behind."""
+"""The history of a run: one JSON line per event, counted by kind, on the run's clock.
+
+Each line is written when it happens, so that a killed run leaves its history too.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The kubelet's part on one node: pods are run until they run, and removed until they are gone.
+"""Plays the kubelet of one node: runs pods until they run, and removes them until they are gone.
 
-As the real one does: a sandbox that could not be created is retried with a new attempt (a new ID) after a pause, what the failed
-one left is stopped and removed first, and a removal is repeated until the runtime says that it is done.
+Like the real one, it retries a failed sandbox with a new attempt (a new ID) after a pause, stops and removes what the failed attempt
+left, and repeats a removal until the runtime reports success.
 """
 
 from __future__ import annotations

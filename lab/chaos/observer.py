@@ -1,4 +1,4 @@
-"""Looks at both nodes, at EC2's records and at packets, about once a second, from the beginning to the end of a run."""
+"""Observes both nodes, EC2's records and packets about once a second, from the start to the end of a run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PING_TIMEOUT_S = 1.5
 ECHO_TIMEOUT_S = 0.3
 ECHOES_MOST = 30
 OURS = "aws-K8S-"
-"""How the daemon describes an ENI that it makes. Source: upstream_reference 2.7."""
+"""How the daemon describes an ENI that it makes. Source: amazon-vpc-cni-k8s pkg/awsutils/awsutils.go, AllocENI."""
 
 
 class Observer:

@@ -1,8 +1,8 @@
-"""What a chaos run will do, decided before it begins: a seed becomes a sequence of timed events, as JSON if wanted.
+"""The plan of a run, made before it starts: a seed becomes a sequence of timed events, which can be written as JSON.
 
-Pure. An event says what to do and with which luck (`pick` in [0, 1)), never with which address: those are known only when it
-runs. Every event stands alone (a removal of a pod that is not there does nothing), so that any subset of a plan is a plan: that
-is what makes shrinking possible. Rejected: drawing events while the run goes on; a slow machine would then change the story.
+Pure. An event names what to do and a random number (`pick` in [0, 1)), never an address: addresses are known only during the run.
+Every event can stand alone (removing an absent pod does nothing), so any subset of a plan is a plan; shrinking depends on it.
+Rejected: drawing events during the run, because a slow machine would then change the plan.
 """
 
 from __future__ import annotations

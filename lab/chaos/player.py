@@ -1,4 +1,4 @@
-"""Plays a plan on two lab nodes with real containerd, the real plugin and the real daemon, under the eyes of the observer."""
+"""Plays a plan on two lab nodes with real containerd, the real plugin and the real daemon, while the observer checks them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run amounted to, for people and for `build/chaos.json`."""
+"""The result of a run, for people and for `build/chaos.json`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A daemon whose end is watched: one that was asked for (a kill, a failpoint) is told from one that was not.
+"""A daemon whose end is watched: an end that was asked for (a kill, a failpoint) is told from one that was not.
 
-The latter is a violation of its own, "unexpected end", with the end of the log in the history.
+An end that nobody asked for is a violation, "unexpected end"; the end of the log goes into the history.
 """
 
 from __future__ import annotations

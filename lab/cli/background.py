@@ -1,7 +1,7 @@
-"""`vpc-lab up` and `down`: a lab in a process of its own, started, awaited and stopped from the command line.
+"""`vpc-lab up` and `down`: start, await and stop a lab in a process of its own.
 
-The process that serves is `up --foreground`; it says "ready" on a pipe once its control socket listens, and whatever it writes
-before that is the reason why it did not come up. `up --daemon` then waits, over the control socket, until pods can run.
+That process is `up --foreground`. It writes "ready" to a pipe once its control socket listens; whatever it writes before that is the
+reason why it failed. `up --daemon` then waits over the control socket until pods can run.
 """
 
 from __future__ import annotations

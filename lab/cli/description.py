@@ -1,4 +1,4 @@
-"""What `vpc-lab status` shows of a lab, as plain JSON."""
+"""The state of a lab as plain JSON, for `vpc-lab status`."""
 
 from __future__ import annotations
 

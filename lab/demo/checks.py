@@ -1,8 +1,8 @@
-"""Steps, the checks that they promise, and the rule that no check is ever missing from the summary.
+"""Steps and the checks that each promises; every promised check appears in the summary.
 
-A failed check does not end its step, and a broken step does not end the demo: what it promised and did not deliver counts as
-failed with the reason, and so does every step that needs it. Rejected: pytest as the runner, because a demo tells a story in
-order, and skipping is not failing.
+A failed check does not end its step, and a failed step does not end the demo: its missing checks count as failed, with the reason,
+and so does every step that needs it. Rejected: pytest as the runner, because the demo's steps have an order, and there a skipped
+test does not fail.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What the steps of the demo share: the lab, its two nodes, the observers, and what is done to many pods at once.
+"""What the steps of the demo share: the lab, its two nodes, the observers, and operations on many pods at once.
 
-Pods are run and removed by a few threads per node, as a kubelet does it; a failure of one does not stop the others.
+A few threads per node run and remove pods, as a kubelet does; one failure does not stop the others.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Who has which address, since when, as seen by observers other than the daemon: guards I1 and shows I8 from outside.
+"""Who holds which address since when, as observers other than the daemon see it: checks I1 and shows I8 from outside.
 
-Two ledgers are kept. The kubelet's: from the runtime's answer to RunPodSandbox to the moment StopPodSandbox is called. The
-kernel's: from the route to the address until the link under it is gone, read from netlink events, so that nothing falls
-between two looks. Both hold claims of both nodes together.
+There are two ledgers, each for both nodes together. The kubelets' ledger counts from the runtime's answer to RunPodSandbox to the
+call of StopPodSandbox. The kernel's counts from the route to the address until its link is gone; it is read from netlink events, so
+that nothing is missed between two reads.
 """
 
 from __future__ import annotations

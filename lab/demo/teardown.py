@@ -1,4 +1,4 @@
-"""The demo's last part: everything is removed; kernel, datastore, EC2 and the observers prove that nothing is left."""
+"""The demo's last part: remove everything, and prove by kernel, datastore, EC2 and the observers that nothing is left."""
 
 from __future__ import annotations
 

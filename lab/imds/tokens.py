@@ -1,4 +1,4 @@
-"""Session tokens of IMDSv2: made by PUT, needed by every GET, dead after their TTL."""
+"""Session tokens of IMDSv2: made by PUT, needed by every GET, invalid after their TTL."""
 
 from __future__ import annotations
 

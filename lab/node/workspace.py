@@ -1,7 +1,7 @@
-"""What a lab puts on the machine: one state directory, one cgroup, and the guard that removes both.
+"""What a lab creates on the machine: one state directory, one cgroup, and the guard that removes both.
 
 The lock on the state directory is an open file description shared by the lab and its guard: a name is free again only
-when both are done, so a new lab of the same name never meets the old one's clean-up.
+when both are done, so a new lab of the same name cannot collide with the clean-up of the old one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The simulated VPC: what the lab builds, what EC2 and the instance metadata show, what the fabric obeys.
+"""The simulated VPC: the lab builds it, EC2 and instance metadata show it, the fabric follows it.
 
-One object, one truth: the HTTP faces (lab/ec2, lab/imds) and the fabric hold nothing of their own. Operators build it
+The only state: the HTTP servers (lab/ec2, lab/imds) and the fabric keep none of their own. Operators build it
 with the `add_*` methods; the API calls of clients come through `interfaces` and are written into the call log.
-Rejected: a moto server underneath, because it does not enforce limits, subnets or delays, and tells nobody of changes.
+Rejected: a moto server underneath, because it enforces no limits, subnets or delays, and reports no changes.
 """
 
 from __future__ import annotations
