@@ -94,7 +94,7 @@ class Lab:
 
     @property
     def faults(self) -> Faults:
-        """What goes wrong in the simulated cloud, on purpose."""
+        """The faults of the simulated cloud."""
         return self.vpc.faults
 
     @property
@@ -126,7 +126,7 @@ class Lab:
         timeout_s: float = ping.TIMEOUT_S,
         source_address: IPv4Address | None = None,
     ) -> Mapping[IPv4Address, bool]:
-        """Tell of each target whether it answers.
+        """Ask each target whether it answers.
 
         Args:
             source: a host's or node's name, a Node, or (Node, sandbox ID or path of a namespace in the node).

@@ -85,7 +85,7 @@ class _Claim:
 
 
 class Checker:
-    """Remembers since when each difference is seen; used by one thread."""
+    """Checks rounds and remembers since when it has seen each difference. Used by one thread."""
 
     def __init__(self, *, cooldown_s: float) -> None:
         self._cooldown_s = cooldown_s
@@ -95,7 +95,7 @@ class Checker:
         self.orphans: set[str] = set()
 
     def check(self, round_: Round) -> list[Violation]:
-        """Check one round; each violation is told once."""
+        """Check one round. Returns: new violations; each is returned once."""
         claims = [claim for name, seen in round_.observations.items() for claim in self._node(name, seen, round_)]
         claims += self._across(round_)
         seen: dict[tuple[str, str, str], tuple[float, int]] = {}

@@ -37,7 +37,7 @@ QUIET_S = 5.0
 
 
 class FinalChecks:
-    """Used by one thread."""
+    """The checks after the last event. Used by one thread."""
 
     def __init__(self, lab: Lab, *, nodes: Sequence[ChaosNode], kubelets: Sequence[Kubelet], history: History) -> None:
         self._lab = lab

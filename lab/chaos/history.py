@@ -16,7 +16,7 @@ from lab.chaos.expected_state import Violation
 
 
 class History:
-    """Thread-safe; its lock is a leaf. The clock begins with `start`."""
+    """Events, counts and violations of a run. Thread-safe; its lock is a leaf. The clock starts with `start`."""
 
     def __init__(self, path: Path | None = None, *, echo: bool = False) -> None:
         """Write to `path`, if any; `echo` prints violations and what the nemesis does."""
@@ -46,7 +46,7 @@ class History:
                 self._file.flush()
 
     def say(self, text: str, *, node: str = "", counted: str = "", **details: Any) -> None:
-        """Record, and print when a person watches."""
+        """Record, and print if `echo` is set."""
         self.note(text, node=node, counted=counted, **details)
         if self._echo:
             print(f"{self.now():7.1f} {node or 'cloud':<7} {text}", flush=True)
@@ -61,7 +61,7 @@ class History:
 
     @property
     def violations(self) -> list[Violation]:
-        """Those so far, in order."""
+        """The violations so far, in order."""
         with self._lock:
             return list(self._violations)
 

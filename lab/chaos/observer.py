@@ -24,7 +24,7 @@ OURS = "aws-K8S-"
 
 
 class Observer:
-    """A thread that looks and judges. Use as a context manager."""
+    """A thread that observes and checks. Use as a context manager."""
 
     def __init__(
         self, lab: Lab, *, nodes: Sequence[ChaosNode], host: str, expected: ExpectedState, history: History, checker: Checker
@@ -52,7 +52,7 @@ class Observer:
         self._lookers.shutdown()
 
     def faults_are(self, *, in_force: bool) -> None:
-        """The cloud's faults began or ended."""
+        """Note that cloud faults began, or that the last one ended."""
         self._faultless_since = None if in_force else self._history.now()
 
     def _run(self) -> None:
@@ -71,7 +71,7 @@ class Observer:
             self._stopped.wait(max(ROUND_S - took_s, 0.05))
 
     def look(self) -> Round:
-        """One round. Raises: FabricError."""
+        """Observe one round. Raises: FabricError."""
         at_s, before = self._history.now(), self._expected.snapshot()
         states = {node.name: node.state() for node in self._nodes}
         observations = dict(zip(states, self._lookers.map(lambda node: self._observe(node, before), self._nodes), strict=True))

@@ -32,7 +32,7 @@ CLOCK_STEPS_S = (-3600, -600, -90, 45, 600, 3600)
 
 
 class Kind(StrEnum):
-    """What can happen. The first two are a kubelet's day, the rest is bad luck."""
+    """Kinds of events. The first two are the kubelet's, the rest the nemesis's."""
 
     RUN_POD = "run-pod"
     REMOVE_POD = "remove-pod"
@@ -132,7 +132,7 @@ def _env(rng: Random) -> dict[str, str]:
 
 
 def _pods(rng: Random, node: str, duration_s: float) -> list[Event]:
-    """A kubelet's day: the number of pods drifts towards a wish that changes now and then."""
+    """Draw the kubelet's events: the number of pods drifts towards a target that changes now and then."""
     events: list[Event] = []
     pods: list[str] = []
     at_s, wish, number = 0.0, rng.randint(4, PODS_MOST), 0

@@ -123,7 +123,7 @@ class _Run:
         self._history.start()
 
     def play(self) -> None:
-        """Do every event at its time; stop early after a violation."""
+        """Play every event at its time; stop early after a violation."""
         order = itertools.count()
         agenda: list[tuple[float, int, Callable[[], None]]] = []
         for event in self._plan.events:
@@ -144,7 +144,7 @@ class _Run:
                 self._final_checks().calm()
 
     def finish(self) -> None:
-        """The last, strict audit; nothing after a violation, for the nodes are to be looked at."""
+        """Run the final checks; after a violation do nothing, so that the nodes can be examined."""
         if not self._is_over:
             self.facts.update(self._final_checks().audit())
 
@@ -220,7 +220,7 @@ class _Run:
                 raise ValueError(f"{event.kind} is nothing that the nemesis does")
 
     def _delete_wiring(self, node: ChaosNode, *, what: str, pick: float) -> None:
-        """Take something from under the daemon; what is not there (any more) stays so."""
+        """Remove part of the wiring behind the daemon's back; nothing happens if it is not there."""
         if what == "nft":
             node.lab_node.run(["nft", "delete", "table", "ip", "vpc-ipamd"], check=False)
             return

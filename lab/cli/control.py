@@ -38,7 +38,7 @@ FDS_MAX = 8
 
 
 class ControlError(LabError):
-    """The control socket: no such lab, or it refused."""
+    """No such lab, or the lab refused the request."""
 
 
 def control_path(name: str) -> Path:

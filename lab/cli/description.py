@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def describe(lab: Lab) -> dict[str, Any]:
-    """Tell everything of a lab as plain JSON: nodes with their ENIs, hosts, dropped packets, problems."""
+    """Describe a lab as plain JSON: nodes with their ENIs, hosts, dropped packets, problems."""
     enis = lab.vpc.enis()
 
     def enis_of(instance_id: str) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from lab.errors import LabError
 
 @dataclass(frozen=True)
 class Check:
-    """One claim in plain words, whether it held, and the evidence or the reason."""
+    """One claim, whether it held, and the evidence or the reason."""
 
     name: str
     ok: bool
@@ -28,12 +28,12 @@ class Verdict(Protocol):
     """How a step reports a check."""
 
     def __call__(self, name: str, ok: bool, detail: str) -> None:
-        """Tell whether a promised claim held."""
+        """Report whether a promised claim held."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One part of the story.
+    """One step of the demo.
 
     `promises` names every check that `run` reports; `needs` names the earlier steps without which it makes no sense.
     """
@@ -53,7 +53,7 @@ class Checks:
         self._listener = listener
 
     def record(self, name: str, ok: bool, detail: str) -> None:
-        """Add one check. Raises: ValueError if the name was used: two answers to one question are none."""
+        """Add one check. Raises: ValueError if the name was used before."""
         check = Check(name, ok, detail)
         with self._lock:
             if any(other.name == name for other in self._found):

@@ -35,7 +35,7 @@ Ask = tuple[str, str, Sequence[IPv4Address]]  # who asks (node or host), its net
 
 
 class DemoContext:
-    """The stage. `enter` builds the lab into `stack`, whose closing removes it."""
+    """Shared by all steps. `enter` builds the lab into `stack`; closing that removes it."""
 
     def __init__(self, *, lab_name: str, progress: Progress, stack: ExitStack) -> None:
         self.lab_name = lab_name
@@ -57,7 +57,7 @@ class DemoContext:
 
     @property
     def nodes(self) -> tuple[DemoNode, DemoNode]:
-        """The two nodes. Raises: NodeError before `enter`: no loop over nobody proves anything."""
+        """The two nodes. Raises: NodeError before `enter`, because a loop over no node would prove nothing."""
         if self._nodes is None:
             raise NodeError("the lab has no nodes yet")
         return self._nodes

@@ -34,7 +34,7 @@ class RouteMade:
 
 @dataclass(frozen=True)
 class LinkGone:
-    """The link exists no more, and whatever led into it."""
+    """The link was deleted, and every route into it with it."""
 
     link: str
 

@@ -56,7 +56,7 @@ def nothing_left(context: DemoContext, verdict: Verdict) -> None:
 
 
 def agree(context: DemoContext, verdict: Verdict) -> None:
-    """Let the addresses cool, watch five seconds of idleness, then compare the accounts of ENIs and addresses."""
+    """Let the addresses cool, demand five idle seconds, then compare ENIs and addresses of EC2 and datastore."""
     context.progress.say(f"waiting until released addresses have cooled ({COOLDOWN_S:.0f} s by default)")
     pools: dict[str, dict[str, Any]] = {}
 

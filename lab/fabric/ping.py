@@ -30,7 +30,7 @@ GRACE_S = 5.0  # beyond the deadline, for a thread on a busy machine
 def ping(
     netns_path: str, *, targets: Iterable[IPv4Address | str], timeout_s: float = TIMEOUT_S, source: IPv4Address | None = None
 ) -> Mapping[IPv4Address, bool]:
-    """Tell of each target whether it answered within `timeout_s`; returns earlier when all did.
+    """Ask each target whether it answers within `timeout_s`; return earlier when all have.
 
     Args:
         netns_path: opens the asking namespace from this process (`/proc/PID/ns/net` or `/proc/PID/root/run/netns/X`).

@@ -132,7 +132,7 @@ class Node:
         return path.replace("/var/run/", "/run/", 1)  # the link /var/run would lead out of the node
 
     def daemon_environment(self, region: str) -> dict[str, str]:
-        """What points an AWS client in this node to the lab, and only to the lab."""
+        """Environment variables that point an AWS client in this node to the lab, and nowhere else."""
         return {
             "AWS_ENDPOINT_URL_EC2": f"http://{EC2_ADDRESS}:{EC2_PORT}",
             "AWS_REGION": region,

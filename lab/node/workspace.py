@@ -26,7 +26,7 @@ GUARD_TIMEOUT_S = 20.0
 
 @dataclass(frozen=True)
 class Record:
-    """What `vpc-lab down` must know about a lab whose process and guard were both killed."""
+    """What `vpc-lab down` needs to remove a lab whose process and guard were both killed."""
 
     name: str
     pid: int
