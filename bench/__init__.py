@@ -1,1 +1,1 @@
-"""The budgets of design section 11, measured: `python -m bench`. Every figure has its reference from the same run."""
+"""Measures the performance budgets (bench/figures.py): `python -m bench`. Every figure has its reference from the same run."""

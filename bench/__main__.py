@@ -1,8 +1,8 @@
-"""`python -m bench`: measure the budgets of design section 11, print a table, write build/bench.json.
+"""`python -m bench`: measure the budgets, print a table, write build/bench.json.
 
-Exit status 0 also when a budget is not met, because that is an answer; 1 when a measurement could not be made. Two nodes, one
-after the other: a warm one (a pool that never runs out) and a cold one (EC2 with delays), which then has its 110 sandboxes for
-memory, idling and restarts. A measurement that fails takes none of the others with it, unless its node is gone.
+The exit status is 0 even when a budget is missed, because that is a result; it is 1 when a measurement could not be made. Two nodes
+are used, one after the other: a warm one whose pool never runs out, and a cold one whose EC2 has delays. The cold one's 110 sandboxes
+also serve memory, idle and restart. A failed measurement does not stop the others, unless its node is gone.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Run:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure the budgets of design section 11.")
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure the performance budgets.")
     parser.add_argument(
         "--only", action="append", metavar="NAME", help=f"a figure, or one of {', '.join(GROUPS)}; may be repeated"
     )

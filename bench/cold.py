@@ -1,8 +1,8 @@
-"""`cold_pool_110`: 110 sandboxes at once on a node that has one spare address, against the time EC2 itself takes.
+"""`cold_pool_110`: 110 sandboxes at once on a node with one spare address, compared with the time that EC2 itself takes.
 
-EC2 of the lab answers each call after LATENCY_S and attaches an ENI after ATTACH_S. The critical path is the length of the union
-of those waits, as the lab's call log dates them: time in which EC2 owed us something. What is above it is ours. (It does not
-tell whether another order of calls would have been quicker; `note` says which calls were made.)
+The lab's EC2 answers each call after LATENCY_S and attaches an ENI after ATTACH_S. The critical path is the length of the union of
+those waits, dated by the lab's call log; what is above it is ours. It does not say whether another order of calls would be faster;
+`note` lists the calls that were made.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from bench.samples import covered
 from bench.stage import Stage
 from lab.node.daemon import PLUGIN_PATH
 from lab.vpc.calls import Call
+from lab.vpc.interfaces import Delays
 
 LATENCY_S = 0.125
 """Per EC2 call. Ours: the middle of EC2's usual 50-200 ms; fixed, so that the path can be computed."""
 
 ATTACH_S = 2.0
-"""From AttachNetworkInterface to the interface in the instance. Source: the incumbent's operators see 1-5 s."""
+"""From AttachNetworkInterface to the interface in the instance. Ours: within the 1-5 s that operators of amazon-vpc-cni-k8s report."""
 
 SANDBOX_COUNT = 110
 STORM_DEADLINE_S = 90.0
@@ -56,7 +57,7 @@ def open_stage() -> Stage:
         instance_type=INSTANCE_TYPE,
         daemon_env={"WARM_IP_TARGET": "1"},
         faults={"apis": {"*": {"latency_s": LATENCY_S}}},
-        attach_delay_s=ATTACH_S,
+        delays=Delays(attach_s=ATTACH_S),
     )
 
 
@@ -69,7 +70,7 @@ def bring_up(stage: Stage) -> Storm:
 
 
 def measure(storms: Sequence[Storm]) -> list[Figure]:
-    """Hold each storm's duration against EC2's, and show the middle one: waits for an attachment are jittered, so they differ."""
+    """Compare each storm's duration with EC2's, and report the middle one; waits for an attachment are jittered, so they differ."""
     ordered = sorted(storms, key=lambda storm: storm.duration_s / storm.critical_path_s)
     middle = ordered[len(ordered) // 2]
     ratios = ", ".join(f"{storm.duration_s / storm.critical_path_s:.2f}" for storm in ordered)

@@ -1,8 +1,8 @@
-"""`add_daemon_*`, `del_daemon_*`: the daemon's own time, by phase, as its log line of each request tells it.
+"""`add_daemon_*`, `del_daemon_*`: the daemon's own time, by phase, from its log line of each request.
 
-From the arrival of the decoded message to the finished reply; gRPC's own work and the log line itself are outside (they are in
-the whole figures). The reference is the kernel's share at its least: the same wiring as packed netlink batches without a daemon
-(`kernel_wiring`), and the way it is usually done, pyroute2 call by call, stands beside it for scale.
+It runs from the arrival of the decoded message to the finished reply; gRPC's own work and writing the log line are not in it (they
+are in the whole figures). The reference is the kernel's minimum: the same wiring as packed netlink batches without a daemon
+(`kernel_wiring`). pyroute2 call by call, the usual way, is printed beside it for scale.
 """
 
 from __future__ import annotations

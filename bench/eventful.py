@@ -1,6 +1,6 @@
-"""`events_rss`: the daemon's memory with 110 real sandboxes and the runtime's event stream open, as the budget says it.
+"""`events_rss`: the daemon's memory with 110 real sandboxes and the runtime's event stream open, as its budget is defined.
 
-Real containerd 1.7 (events) where `tools/fetch_containerd.sh` has put it, else Debian's 1.6, which has none; the note says which.
+Uses containerd 1.7, which has events, where `tools/fetch_containerd.sh` has unpacked it, else Debian's 1.6; the note says which.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ SETTLE_S = 5.0
 
 def measure() -> list[Figure]:
     """Bring 110 sandboxes up through CRI and read the daemon's memory. Raises: NodeError."""
-    directory = str(CONTAINERD_17) if CONTAINERD_17.is_dir() else ""
-    with Lab(name=f"bench-events-{os.getpid()}", instance_type="c5.18xlarge", containerd_directory=directory) as lab:
+    containerd = CONTAINERD_17 if CONTAINERD_17.is_dir() else True
+    with Lab(name=f"bench-events-{os.getpid()}", instance_type="c5.18xlarge", containerd=containerd) as lab:
         node = lab.node("node-a")
         settings = {"MINIMUM_IP_TARGET": str(SANDBOX_COUNT + 10), "WARM_IP_TARGET": "1", "VPC_IPAMD_METRICS_ADDRESS": "off"}
         daemon = Daemon(node, region=lab.vpc.region, settings=settings)
         daemon.start()
-        daemon.wait_status(_has_addresses, what="stocked", timeout_s=READY_TIMEOUT_S)
+        daemon.wait_status(_has_addresses, what="stocked with addresses", timeout_s=READY_TIMEOUT_S)
         with ThreadPoolExecutor(max_workers=4) as pool:
             list(pool.map(lambda number: node.cri.run_sandbox(f"pod-{number}"), range(SANDBOX_COUNT)))
         time.sleep(SETTLE_S)

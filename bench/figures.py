@@ -1,7 +1,7 @@
-"""What a measurement says: a figure with its unit, its reference from the same run, and the budget it is held against.
+"""A figure: a measured value with its unit, its reference from the same run, and the budget that it is compared with.
 
-Budgets stand here and nowhere else in the code; design section 11 is their source. A figure without a budget is context (a
-phase, a floor); `met` is then None, never True. Two kinds: the value itself is bounded, or its ratio to the reference.
+The budgets are defined here and nowhere else in the code; README.md lists them beside measured values. A figure without a budget is
+context (a phase, a floor), and its `met` is None. A budget bounds the value itself or its ratio to the reference.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ BUDGETS: Mapping[str, Budget] = {
     "idle_ec2_calls": Budget("value", 0),
     "idle_cpu": Budget("value", 1, is_strict=True),
 }
-"""By figure, in the units that the measurements use. Source: design section 11."""
+"""By figure, in the units that the measurements use. Ours; README.md lists them beside measured values."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Figure:
 
     @property
     def budget(self) -> Budget | None:
-        """The bound of design section 11; None for context."""
+        """The bound of BUDGETS; None for context."""
         return BUDGETS.get(self.name)
 
     @property

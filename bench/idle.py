@@ -1,7 +1,7 @@
-"""`rss`, `idle_cpu`, `idle_ec2_calls`: what a node pays for a daemon that has 110 sandboxes and nothing to do.
+"""`rss`, `idle_cpu`, `idle_ec2_calls`: what a daemon with 110 sandboxes and nothing to do costs its node.
 
-CRI is off here, so events are not in it (the lab's containerd 1.6 has none). On-CPU time is the scheduler's own account per
-thread in nanoseconds; utime and stime count in ticks of 10 ms, which is all that an idle daemon uses.
+CRI is off, so events are not included. On-CPU time is the scheduler's own count per thread in nanoseconds, because utime and stime
+count in ticks of 10 ms, and an idle daemon uses less.
 """
 
 from __future__ import annotations

@@ -30,10 +30,10 @@ ROUNDS = 200
 """Wirings measured one by one."""
 
 SWEPT = 30
-"""Retired links per measured sweep, as in design 5."""
+"""Links per measured sweep: those of one burst (bench/whole.py)."""
 
 SURVEYED = 110
-"""Sandboxes of a survey: the pods of a full m5.xlarge with prefixes, as in design 11."""
+"""Sandboxes of a survey: the most pods of a node of up to 30 vCPUs. Source: EKS user guide, maximum Pods per node."""
 
 CLONE_NEWNS = 0x00020000  # linux/sched.h
 

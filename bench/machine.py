@@ -1,4 +1,4 @@
-"""Facts about the machine that a reader needs to judge the figures: the same code on another machine gives others."""
+"""Facts about the machine, without which the figures cannot be compared with those of another."""
 
 from __future__ import annotations
 

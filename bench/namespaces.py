@@ -1,7 +1,7 @@
-"""Bare network namespaces that stand for sandboxes, made as a container runtime makes them: bound to a file each.
+"""Bare network namespaces that stand for sandboxes, each bound to a file as a container runtime does it.
 
-Made before a timed block and removed after it, because the kernel tears them down in the background under the very lock that
-the next plugin needs.
+They are made before a timed block and removed after it, because the kernel tears them down in the background under a lock that the
+next plugin needs.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
-"""The container runtime's part, inside the node: makes namespaces, executes CNI plugins, takes the time.
+"""The container runtime's part, inside the node: makes namespaces, executes CNI plugins, measures time.
 
     python -m bench.node_driver        one JSON job per line on standard input, one JSON answer per line on standard output
 
-It runs in the node so that a plugin is executed as a runtime executes it (posix_spawn, environment, configuration on standard
-input) and nothing of the lab stands between exec and exit. Namespaces are made before a timed block and removed after it, because
-the kernel tears them down in the background under the very lock that the next plugin needs. A job that fails answers
-{"error": text}; the driver goes on.
+It runs in the node so that a plugin is executed as a runtime does it (posix_spawn, environment, configuration on standard input)
+and no part of the lab lies between exec and exit. A failed job answers {"error": text}, and the driver goes on.
 """
 
 from __future__ import annotations
@@ -19,39 +17,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.namespaces import FOLDER, make_all, make_netns, netns_path, remove_all
-from cni_plugin import _cni, client, envelope
-
-RUN_DIR = "/run/vpc-ipamd"
-IFNAME = "eth0"
-CONFIGS = {
-    "vpc": {"cniVersion": "1.0.0", "name": "aws-cni", "type": "vpc-cni"},
-    "ptp": {
-        "cniVersion": "1.0.0",
-        "name": "bench-ptp",
-        "type": "ptp",
-        "ipam": {
-            "type": "host-local",
-            "subnet": "10.250.0.0/16",
-            "routes": [{"dst": "0.0.0.0/0"}],
-            "dataDir": "/run/bench/host-local",
-        },
-    },
-}
-"""One network configuration per kind of plugin. `ptp`: as little as gives a sandbox an address and a default route."""
+from bench.direct_call import PluginFailed, first_served
+from bench.namespaces import FOLDER, make_all, netns_path, remove_all
+from bench.network_config import CONFIGS, IFNAME
 
 RETRY_S = 0.1
 """Pause before a refused ADD is tried again in `storm`. Ours: far below kubelet's seconds, so that it hides nothing of ours."""
 
 POLL_S = 0.001
-CALL_DEADLINE_MS = 5000
-
-SYSTEM: Any = _cni
-"""The plugin's seam to the system, used as its client uses it; Any, because a module is not matched against its Protocol here."""
-
-
-class PluginFailed(Exception):
-    """A plugin ended with an error; the text is what it printed."""
 
 
 def cycles(*, plugins: dict[str, str], rounds: int, settle_s: float, tag: str) -> dict[str, Any]:
@@ -134,49 +107,6 @@ def storm(*, path: str, count: int, tag: str, deadline_s: float) -> dict[str, An
                 raise PluginFailed(_output(container_id))
             waiting.append((time.monotonic() + RETRY_S, container_id))
     return {"started": started, "ended": time.monotonic(), "refusals": refusals, "ids": ids}
-
-
-def first_served(*, delete_id: str, add_id: str, deadline_s: float) -> dict[str, float]:
-    """Ask the daemon itself, over and over, for one DEL and then one ADD, until each succeeds.
-
-    Not through the plugin: while the daemon is away that spools a DEL and succeeds, which is not the daemon's doing.
-    Returns: {"DEL": monotonic s of the first success, "ADD": the same}. Raises: PluginFailed with the last refusal.
-    """
-    make_netns(add_id)
-    return {
-        verb: _ask_until_served(_request(verb, container_id), time.monotonic() + deadline_s)
-        for verb, container_id in (("DEL", delete_id), ("ADD", add_id))
-    }
-
-
-def _ask_until_served(request: bytes, give_up_at: float) -> float:
-    refusal = "nobody listened"
-    while time.monotonic() < give_up_at:
-        try:
-            deadline_ms = SYSTEM.monotonic_ms() + CALL_DEADLINE_MS
-            call = client.exchange(
-                SYSTEM, client.connect(SYSTEM, RUN_DIR, deadline_ms=deadline_ms), request, deadline_ms=deadline_ms
-            )
-            answered_at = time.monotonic()
-            reply = envelope.decode_reply(call.reply)
-            if call.status == 0 and not reply.is_error:
-                return answered_at
-            refusal = f"gRPC status {call.status}, {reply.message!r} {reply.details!r}"
-        except Exception as exc:  # noqa: BLE001  # away, late or broken: all mean "again" here
-            refusal = repr(exc)
-        time.sleep(POLL_S)
-    raise PluginFailed(f"not served in time: {refusal}")
-
-
-def _request(verb: str, container_id: str) -> bytes:
-    return envelope.encode_request(
-        verb,
-        container_id=container_id.encode(),
-        netns=str(netns_path(container_id)).encode(),
-        ifname=IFNAME.encode(),
-        config=json.dumps(CONFIGS["vpc"]).encode(),
-        plugin_version="bench",
-    )
 
 
 def _run_one(verb: str, path: str, kind: str, container_id: str) -> None:

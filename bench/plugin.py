@@ -1,4 +1,4 @@
-"""`plugin_exec_*`: `vpc-cni` from exec to exit a daemon answering at once; the reference is a process that does nothing."""
+"""`plugin_exec_*`: `vpc-cni` from exec to exit against a daemon that answers at once; the reference is a process that does nothing."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Time `vpc-cni` from exec to exit beside its interpreter doing nothing, in the same run.
+"""Time `vpc-cni` from exec to exit beside its bare interpreter, in the same run.
 
-Interleaved, because on a shared machine one minute differs from the next by more than what is measured; medians, because the
-tail is the machine's. Imports nothing of the plugin: it takes any executable, so the one-file binary and other CNI plugins can
-be measured with it too. Budget (design section 11): plugin <= 1.5 x bare interpreter.
+The two are interleaved, because minutes on a shared machine differ by more than what is measured; medians are used, because the tail
+is the machine's. Imports nothing of the plugin, so that other CNI plugins and a one-file binary can be measured with it too.
 
     python bench/plugin_exec.py --plugin build/vpc-cni --python /usr/bin/python3 [--responder raw|grpcio] [--rounds 400]
 """

@@ -1,7 +1,7 @@
-"""`restart_first_*`: kill -9 with 110 sandboxes attached, a new daemon at once, until it has served a DEL and an ADD.
+"""`restart_first_*`: kill -9 with 110 sandboxes attached and a new daemon at once, until it has served a DEL and an ADD.
 
-Counted from the kill, so the old process's end and the new interpreter's start are in it. EC2 has the delays of `cold`. The
-reference is what no restart can avoid: an interpreter that imports what the daemon imports.
+The time counts from the kill, so it includes the end of the old process and the start of the interpreter. EC2 has the delays of
+`cold`. The reference is what no restart can avoid: an interpreter that imports what the daemon imports.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def measure(stage: Stage, scale: Scale, attached: list[str]) -> list[Figure]:
 
 
 def _without_ec2(stage: Stage, number: int, delete_id: str) -> Figure:
-    """The same while EC2 takes connections and does not answer: ADD needs no EC2 then either (design 6)."""
+    """The same while EC2 takes connections and does not answer: ADD needs no EC2 at a start (docs/architecture.md, Start)."""
     stage.lab.faults.apply(AWAY)
     try:
         seconds = _round(stage, number, delete_id)["ADD"]

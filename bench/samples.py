@@ -1,6 +1,6 @@
-"""Statistics of timings: median and nearest-rank percentiles, which name a sample that was really measured.
+"""Statistics of timings: medians and nearest-rank percentiles, which are samples that were really measured.
 
-No mean: one preempted sample would move it. No interpolation, no outlier removal: the tail is part of the answer.
+No mean, because one preempted sample would move it. No interpolation and no removal of outliers: the tail is part of the result.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""One lab node with the daemon and the driver on it: where everything but the bare plugin is measured.
+"""One lab node with the daemon and the driver: everything but the bare plugin is measured on it.
 
-CRI is off and sandboxes are bare namespaces: what is measured is ours and the reference's, not containerd's. The driver is a
-process in the node (`node_driver`); this side only asks it for jobs and reads the daemon's log.
+CRI is off and sandboxes are bare namespaces, so containerd is not in the figures. The driver is a process in the node
+(`node_driver`); this side gives it jobs and reads the daemon's log.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from typing import Any
 from lab.lab import Lab
 from lab.node.daemon import PLUGIN_PATH, Daemon
 from lab.node.node import REPOSITORY, Node
+from lab.vpc.interfaces import NO_DELAYS, Delays
+from lab.vpc.state import Vpc
 
 ONEFILE = REPOSITORY / "build" / "vpc-cni-onefile"
 ONEFILE_PATH = "/opt/cni/bin/vpc-cni-onefile"
@@ -41,9 +43,9 @@ class Stage:
         instance_type: str,
         daemon_env: Mapping[str, str],
         faults: Mapping[str, object] | None = None,
-        attach_delay_s: float = 0.0,
+        delays: Delays = NO_DELAYS,
     ) -> None:
-        self.lab = Lab(name=f"bench-{os.getpid()}", instance_type=instance_type, attach_delay_s=attach_delay_s, containerd=False)
+        self.lab = Lab(name=f"bench-{os.getpid()}", instance_type=instance_type, containerd=False, vpc=Vpc(delays=delays))
         self.node: Node
         self.daemon: Daemon
         self.lab.faults.apply(faults or {})

@@ -1,7 +1,7 @@
 """`add_whole_*`, `del_whole_*`, `burst30*`: what the container runtime waits for, beside Debian's Go `ptp` with `host-local`.
 
-110 sandboxes are attached meanwhile. Ours and the reference take turns and rest in between, because each leaves work behind for
-the kernel (ours deletes its links after the DEL's reply) that would otherwise be counted to the other.
+110 other sandboxes are attached. Our plugin and the reference take turns with pauses, because each leaves work for the kernel (ours
+deletes its links after the reply to DEL) that would otherwise be counted to the other.
 """
 
 from __future__ import annotations

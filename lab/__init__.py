@@ -1,1 +1,1 @@
-"""The lab: a VPC in network namespaces, for tests, benchmarks and newcomers (design.md section 9)."""
+"""The lab: a VPC in network namespaces, for tests, benchmarks and newcomers; lab/README.md is the way in."""

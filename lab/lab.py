@@ -1,8 +1,7 @@
 """The whole lab in one object: a VPC, its fabric, nodes with containerd, hosts, and Amazon's endpoints in each node.
 
-`with Lab(nodes=["node-a", "node-b"], hosts=["host-a"]) as lab:` and everything is up; leaving the block, an
-exception while starting, or the death of the process removes all of it (lab/node/guard.py, lab/node/init.py, and
-file descriptors).
+`with Lab(nodes=["node-a", "node-b"], hosts=["host-a"]) as lab:` starts everything. Leaving the block, an exception while
+starting, or the death of the process removes all of it (lab/node/guard.py, lab/node/init.py, and file descriptors).
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from ipaddress import IPv4Address
+from pathlib import Path
 from typing import Protocol
 
 from lab.ec2.server import Ec2Server
@@ -53,10 +53,7 @@ class Lab:
         nodes: Sequence[str] = ("node-a",),
         hosts: Sequence[str] = (),
         instance_type: str = "m5.large",
-        attach_delay_s: float = 0.0,
-        detach_delay_s: float = 0.0,
-        containerd: bool = True,
-        containerd_directory: str = "",
+        containerd: bool | Path = True,
         vpc: Vpc | None = None,
     ) -> None:
         """Say what to build; entering the context builds it.
@@ -64,20 +61,19 @@ class Lab:
         Args:
             name: unique on this machine; by default from the process ID.
             nodes, hosts: n >= 0 names, unique together. Nodes share NODE_SUBNET, hosts HOST_SUBNET.
-            attach_delay_s, detach_delay_s: from EC2's acceptance to the interface's appearance or disappearance.
-            containerd: False leaves it out; `Node.make_netns` then makes what stands for sandboxes.
-            containerd_directory: where another containerd (1.7 and later have events), its shim and ctr are unpacked.
-            vpc: one made by the caller, with other delays, clock or faults; the lab closes it.
+            containerd: False leaves it out, and `Node.make_netns` makes what stands for sandboxes; a directory is where another
+                containerd (1.7 and later have events), its shim and ctr are unpacked.
+            vpc: one made by the caller, with delays, limits, clock or faults; the lab closes it.
         """
         self.name = name or f"lab-{os.getpid()}"
-        self.vpc = vpc or Vpc(attach_delay_s=attach_delay_s, detach_delay_s=detach_delay_s)
+        self.vpc = vpc or Vpc()
         self.ec2: Ec2Server
         self.imds: dict[str, ImdsServer] = {}
         self.fabric: Fabric
         self._names = (tuple(nodes), tuple(hosts))
         self._instance_type = instance_type
-        self._with_containerd = containerd
-        self._containerd_directory = containerd_directory
+        self._with_containerd = containerd is not False
+        self._containerd_directory = str(containerd) if isinstance(containerd, Path) else ""
         self._nodes: dict[str, Node] = {}
         self._hosts: dict[str, Netns] = {}
         self._stack = ExitStack()
@@ -98,7 +94,7 @@ class Lab:
 
     @property
     def faults(self) -> Faults:
-        """What goes wrong in the simulated cloud, on purpose."""
+        """The faults of the simulated cloud."""
         return self.vpc.faults
 
     @property
@@ -130,7 +126,7 @@ class Lab:
         timeout_s: float = ping.TIMEOUT_S,
         source_address: IPv4Address | None = None,
     ) -> Mapping[IPv4Address, bool]:
-        """Tell of each target whether it answers.
+        """Ask each target whether it answers.
 
         Args:
             source: a host's or node's name, a Node, or (Node, sandbox ID or path of a namespace in the node).

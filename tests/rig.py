@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from ipaddress import IPv4Address
+from pathlib import Path
 from typing import Any
 
 from lab.lab import Lab
@@ -21,6 +22,8 @@ from lab.node.daemon import PLUGIN_PATH, READY_TIMEOUT_S, RUN_DIR, Daemon
 from lab.node.kernel_view import KernelView, read_kernel
 from lab.node.node import Node
 from lab.node.process import NodeProcess
+from lab.vpc.interfaces import Delays
+from lab.vpc.state import Vpc
 from tests.patience import PATIENCE_S
 
 __all__ = ["PLUGIN_PATH", "RUN_DIR", "CniReply", "Rig", "rig", "run_bounded", "wait_until"]
@@ -238,9 +241,8 @@ def rig(
         nodes=["node-a"],
         hosts=["host-a"],
         instance_type=instance_type,
-        containerd=containerd,
-        containerd_directory=containerd_directory,
-        attach_delay_s=attach_delay_s,
+        containerd=Path(containerd_directory) if containerd_directory else containerd,
+        vpc=Vpc(delays=Delays(attach_s=attach_delay_s)),
     ) as lab:
         made = Rig(lab, lab.node("node-a"), env=({"CRI_SOCKET": ""} if containerd else {}) | dict(env or {}))
         if start:

@@ -1,4 +1,4 @@
-"""`python -m lab.chaos --seed N --minutes M`: play, report, and on a violation leave what is needed to play it again."""
+"""`python -m lab.chaos --seed N --minutes M`: play a plan and report; after a violation, say how to play it again."""
 
 from __future__ import annotations
 

@@ -1,22 +1,22 @@
-"""Is what is seen allowed? Pure: rounds in, violations out. What each check does, and how long a difference may last:
+"""Finds violations in what was observed. Pure: rounds in, violations out. Each invariant with how long a difference may last:
 
-    I1  two wired host veths with one address, on one node or on two; two rows with one address: two looks. A sandbox's own eth0
-        has another address than was promised, or its row has: two looks. (ExpectedState judges what was promised, at once.)
-    I2  a living sandbox's host veth is wired with its address: two looks. Route and rule 512 lead to it: WIRED_S, or REPAIR_S
+    I1  two wired host veths with one address, on one node or on two; two rows with one address: two rounds. A sandbox's own eth0
+        has another address than the runtime was told, or its row has: two rounds. (ExpectedState checks each creation at once.)
+    I2  a living sandbox's host veth is wired with its address: two rounds. Route and rule 512 lead to it: WIRED_S, or REPAIR_S
         after chaos took them and the daemon was ready to repair. Its row is there while the daemon is ready: ROW_S (adoption
         after a lost datastore needs a list). It answers a ping from the VPC: SILENT_S, or REPAIR_S as above.
-    I3  after its removal was answered and the daemon is ready, no row is left: DONE_S. (The kubelet judges a removal that fails.)
+    I3  after its removal was answered and the daemon is ready, no row is left: DONE_S. (The kubelet reports a removal that fails.)
     I4  after the same, no wired veth is left, and nothing answers at the address that nobody has: DONE_S. (The kubelet looks for
-        routes and rules at the reply of each DEL.)
+        routes and rules when DEL is answered.)
     I5  a wired veth of a sandbox that the runtime did not promise, with no creation under way that is older: STRAY_S. A route or
         rule whose address is on no wired veth: STRAY_S. Excused if the runtime was killed meanwhile: such a sandbox is an orphan.
     I6  a primary address of an ENI is wired: at once.
-    I7  a wired address is on no ENI that EC2 has attached to this node: two looks.
-    I8  an address is with EC2 for as long as it cools: two looks. (ExpectedState judges what was given too early, at once.)
+    I7  a wired address is on no ENI that EC2 has attached to this node: two rounds.
+    I8  an address is with EC2 for as long as it cools: two rounds. (ExpectedState checks early reuse, at once.)
     I9  an ENI of ours is attached to nothing: LOOSE_S after the last cloud fault ended, with the daemon ready.
 
-A look is judged only for what was so before and after it; with the daemon away nothing is asked that is its work, and the
-clock of such a tolerance starts when it is ready again.
+A round is checked only for what was expected both before and after it. While the daemon is away, nothing is demanded that is its
+work, and the time of such a tolerance starts when it is ready again.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from lab.chaos.observation import NodeObservation
 from lab.node.kernel_view import VETH_PREFIX, KernelView, Veth
 
 REPAIR_S = 45.0
-"""The host audit comes every 30 s (ipamd/service/reconcile/host_network.py), and some for a busy machine."""
+"""Above the 30 s between two repairs of the host network (ipamd/service/reconcile/host_network.py)."""
 
 WIRED_S = 3.0
 ROW_S = 30.0
-"""Two lists of 10 s (ipamd/service/reconcile/runtime.py), and some."""
+"""Above two CRI lists, 10 s apart (ipamd/service/reconcile/runtime.py)."""
 
 SILENT_S = 6.0
 DONE_S = 10.0
@@ -85,7 +85,7 @@ class _Claim:
 
 
 class Checker:
-    """Remembers since when each difference is seen; used by one thread."""
+    """Checks rounds and remembers since when it has seen each difference. Used by one thread."""
 
     def __init__(self, *, cooldown_s: float) -> None:
         self._cooldown_s = cooldown_s
@@ -95,7 +95,7 @@ class Checker:
         self.orphans: set[str] = set()
 
     def check(self, round_: Round) -> list[Violation]:
-        """Check one round; each violation is told once."""
+        """Check one round. Returns: new violations; each is returned once."""
         claims = [claim for name, seen in round_.observations.items() for claim in self._node(name, seen, round_)]
         claims += self._across(round_)
         seen: dict[tuple[str, str, str], tuple[float, int]] = {}

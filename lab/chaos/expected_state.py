@@ -28,13 +28,13 @@ class PodRecord:
 
     @property
     def is_wanted(self) -> bool:
-        """Nobody has asked for its removal."""
+        """Whether its removal was not asked yet."""
         return self.removing_at_s is None
 
 
 @dataclass(frozen=True)
 class Violation:
-    """A broken promise: which, when (seconds of the run), about what, and in one sentence how it shows."""
+    """A violated invariant: which, when (seconds of the run), about what, and one sentence of evidence."""
 
     invariant: str
     at_s: float
@@ -54,7 +54,7 @@ class ExpectedSnapshot:
 
 
 class ExpectedState:
-    """Thread-safe; its lock is a leaf, `report` is called outside it."""
+    """The expected state of both nodes. Thread-safe; its lock is a leaf, and `report` is called outside it."""
 
     def __init__(self, *, clock: Callable[[], float], cooldown_s: float, report: Callable[[Violation], None]) -> None:
         self._clock = clock
@@ -67,19 +67,19 @@ class ExpectedState:
         self._lost_at: dict[str, float] = {}
 
     def on_creating(self, node: str) -> int:
-        """A creation is about to be asked; give the ticket back to `on_answered`."""
+        """Note that a creation is about to be asked. Returns: a ticket for `on_answered`."""
         with self._lock:
             ticket = next(self._ids)
             self._creating[ticket] = (node, self._clock())
             return ticket
 
     def on_answered(self, ticket: int) -> None:
-        """That creation was answered, whatever the answer."""
+        """Note that the creation was answered, with success or failure."""
         with self._lock:
             del self._creating[ticket]
 
     def on_created(self, record: PodRecord) -> None:
-        """A sandbox was created with an address; checked at once (I1, I8)."""
+        """Note that a sandbox was created with an address, and check it at once (I1, I8)."""
         with self._lock:
             others = [other for other in self._records.values() if other.address == record.address]
             self._records[record.sandbox_id] = record
@@ -94,25 +94,25 @@ class ExpectedState:
                 self._report(Violation("I8", record.created_at_s, subject, what))
 
     def on_removing(self, sandbox_id: str) -> None:
-        """Its removal is about to be asked."""
+        """Note that its removal is about to be asked."""
         self._change(sandbox_id, lambda record: replace(record, removing_at_s=record.removing_at_s or self._clock()))
 
     def on_removed(self, sandbox_id: str) -> None:
-        """Its removal was answered: done."""
+        """Note that its removal was answered with success."""
         self._change(sandbox_id, lambda record: replace(record, removed_at_s=self._clock()))
 
     def on_datastore_lost(self, node: str) -> None:
-        """The node's record of what cools was destroyed on purpose: I8 is not asked of what cooled then."""
+        """Note that the node's cooldowns were destroyed on purpose: I8 is not checked for addresses that cooled then."""
         with self._lock:
             self._lost_at[node] = self._clock()
 
     def wanted(self, node: str) -> list[PodRecord]:
-        """Sandboxes of a node that nobody has asked to remove, oldest first."""
+        """List the sandboxes of a node whose removal was not asked, oldest first."""
         with self._lock:
             return [record for record in self._records.values() if record.node == node and record.is_wanted]
 
     def snapshot(self) -> ExpectedSnapshot:
-        """A copy of everything."""
+        """Copy the expected state."""
         with self._lock:
             creating: dict[str, tuple[float, ...]] = {}
             for node, at in self._creating.values():

@@ -1,4 +1,4 @@
-"""The end of a run: everything made whole, everything removed, and then nothing may be left, anywhere (the strict audit)."""
+"""The end of a run: undo every fault, remove every sandbox, then demand that nothing is left in kernel, datastore or EC2."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UNKNOWN_ENI = "unknown to the datastore"
 REMOVE_TIMEOUT_S = 180.0
 ROWS_TIMEOUT_S = 15.0
 LISTS_S = 25.0
-"""Two CRI lists, 10 s apart, and some: the reaper's first evidence (ipamd/service/reconcile/runtime.py)."""
+"""Above two CRI lists, 10 s apart: what the reaper needs first (ipamd/service/reconcile/runtime.py)."""
 
 LATER_S = 3 * 3600.0
 """How far the daemon's clock is put forward for orphans: beyond each step of a plan and the hour of a leaked namespace."""
@@ -37,7 +37,7 @@ QUIET_S = 5.0
 
 
 class FinalChecks:
-    """Used by one thread."""
+    """The checks after the last event. Used by one thread."""
 
     def __init__(self, lab: Lab, *, nodes: Sequence[ChaosNode], kubelets: Sequence[Kubelet], history: History) -> None:
         self._lab = lab
@@ -46,9 +46,9 @@ class FinalChecks:
         self._history = history
 
     def calm(self) -> None:
-        """Faults are gone; restart each daemon once more, unarmed, and remove every sandbox. The observer still looks.
+        """Restart each daemon once more, unarmed, and remove every sandbox, while the observer still looks.
 
-        What only a restart would heal is looked for before it.
+        Unknown ENIs are looked for before the restart, which would hide them.
         """
         for node in self._nodes:
             node.queue(lambda: None).result()  # what was queued is done
@@ -94,7 +94,7 @@ class FinalChecks:
             self._tell("I9", node, f"ENIs that the daemon made and lost seen of, before a restart: {unknown}")
 
     def _end_orphans(self, node: ChaosNode) -> int:
-        """Rows without a sandbox: none, but of sandboxes that died with the runtime: reaped once they are old enough."""
+        """Demand no row without a sandbox, except of sandboxes that died with the runtime: those must be reaped when old enough."""
         if self._wait(lambda: not node.daemon.rows(), ROWS_TIMEOUT_S):
             return 0
         orphans = node.daemon.rows() or {}
@@ -125,7 +125,7 @@ class FinalChecks:
             self._tell("I8", node, f"not every address is free again: {status.get('pool')}; lacks {status.get('lacks')}")
 
     def _end_quarantine(self, node: ChaosNode, is_free: Callable[[], bool]) -> bool:
-        """Quarantined addresses of orphans follow the reap rule too (design 4)."""
+        """Quarantined addresses of orphans are reaped by the same rule (docs/adr/0010-quarantine-after-a-lost-datastore.md)."""
         if not node.state().runtime_killed_at:
             return False
         time.sleep(LISTS_S)

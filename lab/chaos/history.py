@@ -1,5 +1,7 @@
-"""The run's history: one JSON line per thing that happened, counted by kind, on the run's clock. Written as it happens, for a run
-that is killed must leave its story behind."""
+"""The history of a run: one JSON line per event, counted by kind, on the run's clock.
+
+Each line is written when it happens, so that a killed run leaves its history too.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from lab.chaos.expected_state import Violation
 
 
 class History:
-    """Thread-safe; its lock is a leaf. The clock begins with `start`."""
+    """Events, counts and violations of a run. Thread-safe; its lock is a leaf. The clock starts with `start`."""
 
     def __init__(self, path: Path | None = None, *, echo: bool = False) -> None:
         """Write to `path`, if any; `echo` prints violations and what the nemesis does."""
@@ -44,7 +46,7 @@ class History:
                 self._file.flush()
 
     def say(self, text: str, *, node: str = "", counted: str = "", **details: Any) -> None:
-        """Record, and print when a person watches."""
+        """Record, and print if `echo` is set."""
         self.note(text, node=node, counted=counted, **details)
         if self._echo:
             print(f"{self.now():7.1f} {node or 'cloud':<7} {text}", flush=True)
@@ -59,7 +61,7 @@ class History:
 
     @property
     def violations(self) -> list[Violation]:
-        """Those so far, in order."""
+        """The violations so far, in order."""
         with self._lock:
             return list(self._violations)
 

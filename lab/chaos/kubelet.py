@@ -1,7 +1,7 @@
-"""The kubelet's part on one node: pods are run until they run, and removed until they are gone.
+"""Plays the kubelet of one node: runs pods until they run, and removes them until they are gone.
 
-As the real one does: a sandbox that could not be created is retried with a new attempt (a new ID) after a pause, what the failed
-one left is stopped and removed first, and a removal is repeated until the runtime says that it is done.
+Like the real one, it retries a failed sandbox with a new attempt (a new ID) after a pause, stops and removes what the failed attempt
+left, and repeats a removal until the runtime reports success.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ class Kubelet:
         self._workers = ThreadPoolExecutor(max_workers=WORKERS, thread_name_prefix=f"kubelet-{node.name}")
 
     def run_pod(self, pod: str) -> None:
-        """Have a pod run; returns at once."""
+        """Start to run a pod; returns at once."""
         with self._lock:
             self._wanted.add(pod)
         self._workers.submit(self._guarded, self._run, pod)
 
     def remove_pod(self, pod: str) -> None:
-        """Have a pod removed; returns at once."""
+        """Start to remove a pod; returns at once."""
         with self._lock:
             self._wanted.discard(pod)
         self._workers.submit(self._guarded, self._remove, pod)
@@ -80,7 +80,7 @@ class Kubelet:
         return False
 
     def close(self) -> None:
-        """Give up what is under way at its next pause."""
+        """Stop what is under way at its next pause."""
         self._ended.set()
         self._workers.shutdown(wait=True, cancel_futures=True)
 
@@ -155,7 +155,7 @@ class Kubelet:
             self._history.note("removed", node=record.node, counted="pod removed", pod=pod, address=record.address)
 
     def _demand_gone(self, record: PodRecord, ready_since: float | None) -> None:
-        """At the reply of DEL neither route nor rule is left (I4); not asked when the DEL may have gone into the spool."""
+        """Demand that neither route nor rule is left when DEL is answered (I4), unless the DEL may have been spooled."""
         try:
             kernel = read_kernel(self._node.lab_node)
         except FabricError as error:

@@ -57,7 +57,7 @@ class ChaosNode:
         self._watched.close()
 
     def queue(self, action: Callable[[], None]) -> Future[None]:
-        """Do something in this node's thread."""
+        """Run an action in this node's thread."""
         return self._worker.submit(self._guarded, action)
 
     def state(self) -> NodeState:
@@ -69,17 +69,17 @@ class ChaosNode:
             return NodeState(ready_since, dict(self._damaged), self._runtime_killed_at)
 
     def damage(self, address: str) -> None:
-        """Chaos is about to take something of this address's wiring."""
+        """Note that the nemesis is about to remove part of this address's wiring."""
         with self._lock:
             self._damaged[address] = self._history.now()
 
     @property
     def runtime_is_up(self) -> bool:
-        """The runtime serves; a failing call is then its own fault or ours."""
+        """Whether the runtime was not killed; a failing call is then a defect."""
         return self._runtime_is_up
 
     def kill_daemon(self, *, down_s: float, armed: str = "", lose: bool = False) -> None:
-        """kill -9, stay away, come back; `lose` deletes the database meanwhile."""
+        """Kill the daemon with signal 9 and start it after `down_s`; `lose` deletes the database in between."""
         self._watched.kill()
         if lose:
             self._expected.on_datastore_lost(self.name)
@@ -88,13 +88,13 @@ class ChaosNode:
         self._watched.start(armed)
 
     def stop_daemon(self, *, down_s: float) -> None:
-        """SIGTERM, the drain, and come back."""
+        """End the daemon with SIGTERM, let it drain, and start it after `down_s`."""
         self._watched.stop(float(self.daemon.settings["VPC_IPAMD_DRAIN"]) + DRAIN_MARGIN_S)
         self._closed.wait(down_s)
         self._watched.start()
 
     def await_end(self, timeout_s: float) -> None:
-        """Wait until the daemon has ended by itself, at most so long."""
+        """Wait until the daemon has ended by itself, at most `timeout_s`."""
         self._watched.await_end(timeout_s)
 
     def want_more(self) -> None:
@@ -105,7 +105,7 @@ class ChaosNode:
                 settings[name] = str(int(settings[name]) + more)
 
     def kill_runtime(self, *, down_s: float) -> None:
-        """kill -9 the runtime, stay away, come back; its sandboxes live on."""
+        """Kill the runtime with signal 9 and start it after `down_s`; its sandboxes keep running."""
         if self.lab_node.containerd is None:
             return
         self._note_runtime(is_up=False)
@@ -123,11 +123,11 @@ class ChaosNode:
         self._note_runtime(is_up=True)
 
     def step_clock(self, offset_s: float) -> None:
-        """Put the daemon's wall clock so many seconds off the machine's."""
+        """Set the daemon's wall clock `offset_s` off the machine's."""
         self.lab_node.write_file(str(OFFSET_PATH), str(offset_s).encode())
 
     def wait_ready(self, timeout_s: float) -> bool:
-        """Wait until the watcher has seen the daemon ready; False at the deadline."""
+        """Wait until the watcher has seen the daemon ready. Returns: False at the deadline."""
         deadline = time.monotonic() + timeout_s
         while self._watched.ready_since is None:
             if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""Looks at both nodes, at EC2's records and at packets, about once a second, from the beginning to the end of a run."""
+"""Observes both nodes, EC2's records and packets about once a second, from the start to the end of a run."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ PING_TIMEOUT_S = 1.5
 ECHO_TIMEOUT_S = 0.3
 ECHOES_MOST = 30
 OURS = "aws-K8S-"
-"""How the daemon describes an ENI that it makes. Source: upstream_reference 2.7."""
+"""How the daemon describes an ENI that it makes. Source: amazon-vpc-cni-k8s pkg/awsutils/awsutils.go, AllocENI."""
 
 
 class Observer:
-    """A thread that looks and judges. Use as a context manager."""
+    """A thread that observes and checks. Use as a context manager."""
 
     def __init__(
         self, lab: Lab, *, nodes: Sequence[ChaosNode], host: str, expected: ExpectedState, history: History, checker: Checker
@@ -52,7 +52,7 @@ class Observer:
         self._lookers.shutdown()
 
     def faults_are(self, *, in_force: bool) -> None:
-        """The cloud's faults began or ended."""
+        """Note that cloud faults began, or that the last one ended."""
         self._faultless_since = None if in_force else self._history.now()
 
     def _run(self) -> None:
@@ -71,7 +71,7 @@ class Observer:
             self._stopped.wait(max(ROUND_S - took_s, 0.05))
 
     def look(self) -> Round:
-        """One round. Raises: FabricError."""
+        """Observe one round. Raises: FabricError."""
         at_s, before = self._history.now(), self._expected.snapshot()
         states = {node.name: node.state() for node in self._nodes}
         observations = dict(zip(states, self._lookers.map(lambda node: self._observe(node, before), self._nodes), strict=True))

@@ -1,8 +1,8 @@
-"""What a chaos run will do, decided before it begins: a seed becomes a sequence of timed events, as JSON if wanted.
+"""The plan of a run, made before it starts: a seed becomes a sequence of timed events, which can be written as JSON.
 
-Pure. An event says what to do and with which luck (`pick` in [0, 1)), never with which address: those are known only when it
-runs. Every event stands alone (a removal of a pod that is not there does nothing), so that any subset of a plan is a plan: that
-is what makes shrinking possible. Rejected: drawing events while the run goes on; a slow machine would then change the story.
+Pure. An event names what to do and a random number (`pick` in [0, 1)), never an address: addresses are known only during the run.
+Every event can stand alone (removing an absent pod does nothing), so any subset of a plan is a plan; shrinking depends on it.
+Rejected: drawing events during the run, because a slow machine would then change the plan.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CLOCK_STEPS_S = (-3600, -600, -90, 45, 600, 3600)
 
 
 class Kind(StrEnum):
-    """What can happen. The first two are a kubelet's day, the rest is bad luck."""
+    """Kinds of events. The first two are the kubelet's, the rest the nemesis's."""
 
     RUN_POD = "run-pod"
     REMOVE_POD = "remove-pod"
@@ -132,7 +132,7 @@ def _env(rng: Random) -> dict[str, str]:
 
 
 def _pods(rng: Random, node: str, duration_s: float) -> list[Event]:
-    """A kubelet's day: the number of pods drifts towards a wish that changes now and then."""
+    """Draw the kubelet's events: the number of pods drifts towards a target that changes now and then."""
     events: list[Event] = []
     pods: list[str] = []
     at_s, wish, number = 0.0, rng.randint(4, PODS_MOST), 0

@@ -1,4 +1,4 @@
-"""Plays a plan on two lab nodes with real containerd, the real plugin and the real daemon, under the eyes of the observer."""
+"""Plays a plan on two lab nodes with real containerd, the real plugin and the real daemon, while the observer checks them."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from lab.chaos.plan import NODES, Event, Kind, Plan
 from lab.chaos.report import Report
 from lab.lab import Lab
 from lab.node.errors import NodeError
+from lab.vpc.interfaces import Delays
 from lab.vpc.limits import LIMITS as REAL_LIMITS
 from lab.vpc.limits import InstanceLimits
 from lab.vpc.state import Vpc
@@ -65,7 +66,7 @@ def play(plan: Plan, options: Options) -> Report:
                 nodes=NODES,
                 hosts=[HOST],
                 instance_type=TYPE,
-                vpc=Vpc(limits=LIMITS, attach_delay_s=ATTACH_DELAY_S, seed=plan.seed),
+                vpc=Vpc(limits=LIMITS, delays=Delays(attach_s=ATTACH_DELAY_S), seed=plan.seed),
             )
         )
         history.start()
@@ -122,7 +123,7 @@ class _Run:
         self._history.start()
 
     def play(self) -> None:
-        """Do every event at its time; stop early after a violation."""
+        """Play every event at its time; stop early after a violation."""
         order = itertools.count()
         agenda: list[tuple[float, int, Callable[[], None]]] = []
         for event in self._plan.events:
@@ -143,7 +144,7 @@ class _Run:
                 self._final_checks().calm()
 
     def finish(self) -> None:
-        """The last, strict audit; nothing after a violation, for the nodes are to be looked at."""
+        """Run the final checks; after a violation do nothing, so that the nodes can be examined."""
         if not self._is_over:
             self.facts.update(self._final_checks().audit())
 
@@ -219,7 +220,7 @@ class _Run:
                 raise ValueError(f"{event.kind} is nothing that the nemesis does")
 
     def _delete_wiring(self, node: ChaosNode, *, what: str, pick: float) -> None:
-        """Take something from under the daemon; what is not there (any more) stays so."""
+        """Remove part of the wiring behind the daemon's back; nothing happens if it is not there."""
         if what == "nft":
             node.lab_node.run(["nft", "delete", "table", "ip", "vpc-ipamd"], check=False)
             return

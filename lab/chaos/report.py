@@ -1,4 +1,4 @@
-"""What a run amounted to, for people and for `build/chaos.json`."""
+"""The result of a run, for people and for `build/chaos.json`."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Report:
 
     @property
     def is_good(self) -> bool:
-        """Nothing was violated, and the lab itself did what it should."""
+        """Whether nothing was violated and the lab itself did not fail."""
         return not self.violations and not self.lab_error_count
 
     def to_json(self) -> str:

@@ -1,7 +1,7 @@
 """Delta debugging: find a smaller plan that still breaks the invariant, within a bound on time.
 
-Zeller's ddmin over events. A chaos run is not wholly deterministic (threads, a busy machine), so a subset that does not fail
-proves nothing; one that fails does, and only those are kept. Pure but for the question it is given.
+Zeller's ddmin over events. A chaos run is not deterministic (threads, a busy machine): a subset that does not fail proves
+nothing, a subset that fails does, and only those are kept. Pure, except for the function that it is given.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The daemon with a wall clock that can be stepped: `python -m lab.chaos.skewed_daemon`, started by the lab in place of ipamd.daemon.
 
-The kernel has no namespace for CLOCK_REALTIME, and stepping the machine's own clock is out of the question. libfaketime 0.9.10
+The kernel has no namespace for CLOCK_REALTIME, and the machine's own clock must not be stepped. libfaketime 0.9.10
 (Debian bookworm) was tried and rejected: with Python 3.11 and a faked wall clock only, every time.sleep fails with EINVAL. All of
-ipamd reads time through one class (ipamd/clock.py), so this entry point replaces its `now`; nothing in production code knows.
+ipamd reads time through one class (ipamd/clock.py), so this entry point replaces its `now`; production code is not involved.
 What this does not step: time stamps in log lines, gRPC's own timers, signatures of requests to EC2 (none decides anything).
 """
 

@@ -1,6 +1,6 @@
-"""A daemon whose end is watched: one that was asked for (a kill, a failpoint) is told from one that was not.
+"""A daemon whose end is watched: an end that was asked for (a kill, a failpoint) is told from one that was not.
 
-The latter is a violation of its own, "unexpected end", with the end of the log in the history.
+An end that nobody asked for is a violation, "unexpected end"; the end of the log goes into the history.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class WatchedDaemon:
         self._watcher.start()
 
     def close(self) -> None:
-        """End the watcher; the daemon goes on."""
+        """Stop the watcher; the daemon keeps running."""
         self._closed.set()
         if self._watcher.is_alive():
             self._watcher.join(TIMEOUT_S)
@@ -74,14 +74,14 @@ class WatchedDaemon:
         self._end(signal.SIGKILL, TIMEOUT_S)
 
     def stop(self, timeout_s: float) -> None:
-        """SIGTERM; an exit status other than 0 is told, but of a process that had just been started."""
+        """SIGTERM; an exit status other than 0 is a violation, unless the process had just been started."""
         code = self._end(signal.SIGTERM, timeout_s)
         is_starting = code == -signal.SIGTERM and self._history.now() - self._started_at_s < STARTING_S
         if code not in (0, -signal.SIGKILL) and not is_starting:
             self._tell(f"it was asked to end and ended with {code}", log=self.daemon.log_tail(20))
 
     def await_end(self, timeout_s: float) -> None:
-        """Wait until the daemon has ended by itself, at most so long."""
+        """Wait until the daemon has ended by itself, at most `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         while self.daemon.is_running and time.monotonic() < deadline:
             self._closed.wait(WATCH_S)

@@ -1,7 +1,7 @@
-"""`vpc-lab up` and `down`: a lab in a process of its own, started, awaited and stopped from the command line.
+"""`vpc-lab up` and `down`: start, await and stop a lab in a process of its own.
 
-The process that serves is `up --foreground`; it says "ready" on a pipe once its control socket listens, and whatever it writes
-before that is the reason why it did not come up. `up --daemon` then waits, over the control socket, until pods can run.
+That process is `up --foreground`. It writes "ready" to a pipe once its control socket listens; whatever it writes before that is the
+reason why it failed. `up --daemon` then waits over the control socket until pods can run.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 from lab.cli.control import ControlError, ControlServer, ask
 from lab.node import workspace
@@ -96,6 +97,8 @@ def _serve(arguments: argparse.Namespace) -> int:
     """Be the lab until told to stop; everything is removed on the way out."""
     from lab.cli.daemons import Daemons
     from lab.lab import Lab  # ~150 ms of imports that no other command needs
+    from lab.vpc.interfaces import Delays
+    from lab.vpc.state import Vpc
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     lab = Lab(
@@ -103,9 +106,8 @@ def _serve(arguments: argparse.Namespace) -> int:
         nodes=[f"node-{chr(ord('a') + number)}" for number in range(arguments.nodes)],
         hosts=[f"host-{chr(ord('a') + number)}" for number in range(arguments.hosts)],
         instance_type=arguments.type,
-        attach_delay_s=arguments.attach_delay,
-        containerd=not arguments.no_containerd,
-        containerd_directory=arguments.containerd,
+        containerd=not arguments.no_containerd and (Path(arguments.containerd) if arguments.containerd else True),
+        vpc=Vpc(delays=Delays(attach_s=arguments.attach_delay)),
     )
     with lab:
         daemons = Daemons(lab)

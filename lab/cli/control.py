@@ -1,8 +1,8 @@
-"""The lab process's control socket: how `vpc-lab` talks to a lab in the background.
+"""The control socket of a background lab: how `vpc-lab` talks to it.
 
-One Unix stream socket per lab, /run/vpc-lab/NAME/control: one JSON request per connection (with the caller's
-standard streams as file descriptors for `exec`), one JSON answer, end. Root only, by the directory's mode. The
-verbs are the methods below; what is not a verb or fails as a LabError comes back as {"error": sentence}.
+One Unix stream socket per lab, /run/vpc-lab/NAME/control; the directory's mode admits root only. A connection carries one JSON
+request (for `exec` with the caller's standard streams as file descriptors) and one JSON answer. The verbs are the methods below; an
+unknown verb or a LabError is answered with {"error": sentence}.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FDS_MAX = 8
 
 
 class ControlError(LabError):
-    """The control socket: no such lab, or it refused."""
+    """No such lab, or the lab refused the request."""
 
 
 def control_path(name: str) -> Path:

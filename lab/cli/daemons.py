@@ -1,7 +1,7 @@
-"""The daemons that a lab in the background runs for its user, one a node: start, `kill -9`, wait until pods can run, log.
+"""The daemons of a background lab, one per node: start, `kill -9`, wait until pods can run, log.
 
-"Ready" is what the next `vpc-lab pods --run` needs: the daemon says ready (it has written its conflist by then) and containerd
-says NetworkReady, which it does a little later, once its watch has seen the file.
+Pods can run when the daemon is ready (its conflist is then written) and containerd reports NetworkReady, which follows a little
+later, when its watch has seen the file.
 """
 
 from __future__ import annotations

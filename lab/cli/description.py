@@ -1,4 +1,4 @@
-"""What `vpc-lab status` shows of a lab, as plain JSON."""
+"""The state of a lab as plain JSON, for `vpc-lab status`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def describe(lab: Lab) -> dict[str, Any]:
-    """Tell everything of a lab as plain JSON: nodes with their ENIs, hosts, dropped packets, problems."""
+    """Describe a lab as plain JSON: nodes with their ENIs, hosts, dropped packets, problems."""
     enis = lab.vpc.enis()
 
     def enis_of(instance_id: str) -> list[dict[str, Any]]:

@@ -56,23 +56,7 @@ def _parser() -> argparse.ArgumentParser:
         sub.set_defaults(run=run)
         return sub
 
-    up = command("up", background.up, "start a lab in the background")
-    up.add_argument("--nodes", type=int, default=2, help="number of nodes: node-a, node-b, ... (default: %(default)s)")
-    up.add_argument("--hosts", type=int, default=1, help="number of plain hosts (default: %(default)s)")
-    up.add_argument("--type", default="m5.large", help="instance type of the nodes (default: %(default)s)")
-    up.add_argument(
-        "--attach-delay",
-        type=float,
-        default=1.0,
-        metavar="S",
-        help="seconds from EC2's yes to AttachNetworkInterface until the node sees the new ENI (default: %(default)s)",
-    )
-    up.add_argument("--no-containerd", action="store_true", help="network only")
-    up.add_argument("--containerd", default="", metavar="DIR", help="another containerd, unpacked in DIR")
-    up.add_argument("--daemon", action="store_true", help="start vpc-ipamd in every node and wait until pods can run")
-    _add_env(up, "with --daemon: a setting for every daemon")
-    up.add_argument("--foreground", action="store_true", help="stay until SIGINT or SIGTERM")
-    up.add_argument("--ready-fd", type=int, default=-1, help=argparse.SUPPRESS)
+    _add_up_options(command("up", background.up, "start a lab in the background"))
     command("down", background.down, "stop a lab and remove whatever it, or a killed one, left")
     daemon = command("daemon", _daemon, "kill -9, start or restart the vpc-ipamd of a node, or show the end of its log")
     daemon.add_argument("node")
@@ -101,6 +85,25 @@ def _parser() -> argparse.ArgumentParser:
     faults.add_argument("spec", nargs="?", help="JSON to apply")
     faults.add_argument("--clear", action="store_true")
     return parser
+
+
+def _add_up_options(up: argparse.ArgumentParser) -> None:
+    up.add_argument("--nodes", type=int, default=2, help="number of nodes: node-a, node-b, ... (default: %(default)s)")
+    up.add_argument("--hosts", type=int, default=1, help="number of plain hosts (default: %(default)s)")
+    up.add_argument("--type", default="m5.large", help="instance type of the nodes (default: %(default)s)")
+    up.add_argument(
+        "--attach-delay",
+        type=float,
+        default=1.0,
+        metavar="S",
+        help="seconds from EC2's yes to AttachNetworkInterface until the node sees the new ENI (default: %(default)s)",
+    )
+    up.add_argument("--no-containerd", action="store_true", help="network only")
+    up.add_argument("--containerd", default="", metavar="DIR", help="another containerd, unpacked in DIR")
+    up.add_argument("--daemon", action="store_true", help="start vpc-ipamd in every node and wait until pods can run")
+    _add_env(up, "with --daemon: a setting for every daemon")
+    up.add_argument("--foreground", action="store_true", help="stay until SIGINT or SIGTERM")
+    up.add_argument("--ready-fd", type=int, default=-1, help=argparse.SUPPRESS)
 
 
 def _add_env(parser: argparse.ArgumentParser, text: str) -> None:

@@ -1,1 +1,1 @@
-"""`make demo`: the main job shown and checked on the embedded lab, from two empty nodes to two empty nodes."""
+"""`make demo`: show and check the main job in a lab, from two empty nodes to two empty nodes."""

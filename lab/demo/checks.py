@@ -1,8 +1,8 @@
-"""Steps, the checks that they promise, and the rule that no check is ever missing from the summary.
+"""Steps and the checks that each promises; every promised check appears in the summary.
 
-A failed check does not end its step, and a broken step does not end the demo: what it promised and did not deliver counts as
-failed with the reason, and so does every step that needs it. Rejected: pytest as the runner, because a demo tells a story in
-order, and skipping is not failing.
+A failed check does not end its step, and a failed step does not end the demo: its missing checks count as failed, with the reason,
+and so does every step that needs it. Rejected: pytest as the runner, because the demo's steps have an order, and there a skipped
+test does not fail.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lab.errors import LabError
 
 @dataclass(frozen=True)
 class Check:
-    """One claim in plain words, whether it held, and the evidence or the reason."""
+    """One claim, whether it held, and the evidence or the reason."""
 
     name: str
     ok: bool
@@ -28,12 +28,12 @@ class Verdict(Protocol):
     """How a step reports a check."""
 
     def __call__(self, name: str, ok: bool, detail: str) -> None:
-        """Tell whether a promised claim held."""
+        """Report whether a promised claim held."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One part of the story.
+    """One step of the demo.
 
     `promises` names every check that `run` reports; `needs` names the earlier steps without which it makes no sense.
     """
@@ -53,7 +53,7 @@ class Checks:
         self._listener = listener
 
     def record(self, name: str, ok: bool, detail: str) -> None:
-        """Add one check. Raises: ValueError if the name was used: two answers to one question are none."""
+        """Add one check. Raises: ValueError if the name was used before."""
         check = Check(name, ok, detail)
         with self._lock:
             if any(other.name == name for other in self._found):

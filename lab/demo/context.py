@@ -1,6 +1,6 @@
-"""What the steps of the demo share: the lab, its two nodes, the observers, and what is done to many pods at once.
+"""What the steps of the demo share: the lab, its two nodes, the observers, and operations on many pods at once.
 
-Pods are run and removed by a few threads per node, as a kubelet does it; a failure of one does not stop the others.
+A few threads per node run and remove pods, as a kubelet does; one failure does not stop the others.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from lab.demo.progress import Progress
 from lab.errors import LabError
 from lab.lab import Lab
 from lab.node.errors import NodeError
+from lab.vpc.interfaces import Delays
 from lab.vpc.model import EniAttached, VpcEvent
+from lab.vpc.state import Vpc
 
 NODES = ("node-a", "node-b")
 HOST = "host-a"
@@ -33,7 +35,7 @@ Ask = tuple[str, str, Sequence[IPv4Address]]  # who asks (node or host), its net
 
 
 class DemoContext:
-    """The stage. `enter` builds the lab into `stack`, whose closing removes it."""
+    """Shared by all steps. `enter` builds the lab into `stack`; closing that removes it."""
 
     def __init__(self, *, lab_name: str, progress: Progress, stack: ExitStack) -> None:
         self.lab_name = lab_name
@@ -55,7 +57,7 @@ class DemoContext:
 
     @property
     def nodes(self) -> tuple[DemoNode, DemoNode]:
-        """The two nodes. Raises: NodeError before `enter`: no loop over nobody proves anything."""
+        """The two nodes. Raises: NodeError before `enter`, because a loop over no node would prove nothing."""
         if self._nodes is None:
             raise NodeError("the lab has no nodes yet")
         return self._nodes
@@ -67,7 +69,7 @@ class DemoContext:
             nodes=NODES,
             hosts=[HOST],
             instance_type=INSTANCE_TYPE,
-            attach_delay_s=ATTACH_DELAY_S,
+            vpc=Vpc(delays=Delays(attach_s=ATTACH_DELAY_S)),
         )
         self._lab = self._stack.enter_context(lab)
         region = lab.vpc.region

@@ -1,4 +1,4 @@
-"""The demo's second part: `kill -9`, life without the daemon, restart, reconciliation; then the same with the datastore lost."""
+"""The demo's second part: `kill -9`, work without the daemon, restart and reconcile; then the same with a lost datastore."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ AWAY_REMOVE = "daemon dead: sandboxes are removed and their DELs spooled"
 AWAY_REFUSE = "daemon dead: a new sandbox is refused with CNI code 11"
 AWAY_TALK = "daemon dead: running sandboxes keep talking"
 AWAY_OTHER = "daemon dead: the other node works on"
-READY_AGAIN_S = 15.0  # ours, because: the budget is 2 s (design 11); a demo on a busy machine must not fail over seconds
+READY_AGAIN_S = (
+    15.0  # ours, because: the budget is 2 s (bench/figures.py), and a demo on a busy machine must not fail over seconds
+)
 BACK_READY = f"restart: ready again within {READY_AGAIN_S:.0f} s"
 BACK_SPOOL = "restart: every spooled DEL is carried out"
 BACK_SAME = "restart: survivors keep their addresses and answer"

@@ -1,8 +1,8 @@
-"""Who has which address, since when, as seen by observers other than the daemon: guards I1 and shows I8 from outside.
+"""Who holds which address since when, as observers other than the daemon see it: checks I1 and shows I8 from outside.
 
-Two ledgers are kept. The kubelet's: from the runtime's answer to RunPodSandbox to the moment StopPodSandbox is called. The
-kernel's: from the route to the address until the link under it is gone, read from netlink events, so that nothing falls
-between two looks. Both hold claims of both nodes together.
+There are two ledgers, each for both nodes together. The kubelets' ledger counts from the runtime's answer to RunPodSandbox to the
+call of StopPodSandbox. The kernel's counts from the route to the address until its link is gone; it is read from netlink events, so
+that nothing is missed between two reads.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class AddressLedger:
         self._given_count = 0
 
     def give(self, address: IPv4Address, holder: str) -> None:
-        """The holder has the address from now on; a second holder is a conflict, told and kept."""
+        """Give the address to the holder; a second holder at the same time is recorded as a conflict."""
         now = self._clock()
         with self._lock:
             other = self._holder.get(address)
@@ -51,7 +51,7 @@ class AddressLedger:
             self._holder[address] = holder
 
     def let_go(self, holder: str) -> None:
-        """The holder has nothing any more."""
+        """Take every address from the holder."""
         now = self._clock()
         with self._lock:
             for address in [address for address, other in self._holder.items() if other == holder]:
@@ -72,7 +72,7 @@ class AddressLedger:
 
     @property
     def conflicts(self) -> list[str]:
-        """One sentence per address that two had at once."""
+        """One sentence for each address that two holders had at once."""
         with self._lock:
             return list(self._conflicts)
 

@@ -1,4 +1,4 @@
-"""`vpc-lab demo`: the story in order, the help when something fails, the summary, the exit code."""
+"""`vpc-lab demo`: the steps in order, the diagnostics after a failure, the summary, the exit code."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Watches the kernel of each node through netlink and keeps the kernel's address ledger (lab/demo/ledger.py).
+"""Watches each node's kernel through netlink and keeps the kernel's address ledger (lab/demo/ledger.py).
 
-`ip monitor` in the node's namespace, because its events are complete and ordered (a loss is announced, and then the observer
-says that it knows nothing); looking from time to time would miss exactly the short overlaps that matter.
+Uses `ip monitor` in the node's namespace, because its events are complete and ordered, and a loss is reported. Reading from time to
+time would miss the short overlaps that matter here.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class RouteMade:
 
 @dataclass(frozen=True)
 class LinkGone:
-    """The link exists no more, and whatever led into it."""
+    """The link was deleted, and every route into it with it."""
 
     link: str
 

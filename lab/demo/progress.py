@@ -1,6 +1,6 @@
-"""Live progress: one line per step and finding with the time since the start, readable on a terminal and in a log.
+"""Live progress: one line per step and finding with the time since the start, for a terminal or a log.
 
-On a terminal a counter rewrites its line; in a log it is written at every quarter, so that a log stays short and still moves.
+On a terminal a counter rewrites its line; in a log it writes a line at every quarter, so that the log stays short.
 """
 
 from __future__ import annotations

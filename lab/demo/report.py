@@ -1,4 +1,4 @@
-"""What the demo leaves: a table for people, `build/demo.json` for programs, an exit code for `make`."""
+"""The demo's result: a table for people, `build/demo.json` for programs, an exit code for `make`."""
 
 from __future__ import annotations
 

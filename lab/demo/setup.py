@@ -1,4 +1,4 @@
-"""The demo's first part: two empty nodes get 40 sandboxes, ENIs on the way, and everybody reaches everybody."""
+"""The demo's first part: two empty nodes get 40 sandboxes and the ENIs for them, and every sandbox reaches the others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ ACROSS = "each address answers every pod of the other node"
 FROM_HOST = "each address answers a host of the VPC"
 
 READY_TIMEOUT_S = 30.0
-TAGS = {"cluster.k8s.amazonaws.com/name": "demo", "eks:eni:owner": "amazon-vpc-cni"}  # upstream_reference 2.13
+TAGS = {
+    "cluster.k8s.amazonaws.com/name": "demo",
+    "eks:eni:owner": "amazon-vpc-cni",
+}  # amazon-vpc-cni-k8s pkg/awsutils/awsutils.go, TagENI
 INSTANCE_TAG, CREATED_TAG = "node.k8s.amazonaws.com/instance_id", "node.k8s.amazonaws.com/createdAt"
 
 

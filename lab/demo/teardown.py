@@ -1,4 +1,4 @@
-"""The demo's last part: everything is removed; kernel, datastore, EC2 and the observers prove that nothing is left."""
+"""The demo's last part: remove everything, and prove by kernel, datastore, EC2 and the observers that nothing is left."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def nothing_left(context: DemoContext, verdict: Verdict) -> None:
 
 
 def agree(context: DemoContext, verdict: Verdict) -> None:
-    """Let the addresses cool, watch five seconds of idleness, then compare the accounts of ENIs and addresses."""
+    """Let the addresses cool, demand five idle seconds, then compare ENIs and addresses of EC2 and datastore."""
     context.progress.say(f"waiting until released addresses have cooled ({COOLDOWN_S:.0f} s by default)")
     pools: dict[str, dict[str, Any]] = {}
 

@@ -1,4 +1,4 @@
-"""The calls that change something: they read the form, ask lab/vpc, and show the result."""
+"""The calls that change something: read the form, call lab/vpc, render the result."""
 
 from __future__ import annotations
 

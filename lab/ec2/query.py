@@ -1,4 +1,4 @@
-"""Reading of the EC2 query protocol: flat form fields such as `Filter.1.Value.2`, typed and checked."""
+"""Reads the EC2 query protocol: flat form fields such as `Filter.1.Value.2`, typed and checked."""
 
 from __future__ import annotations
 

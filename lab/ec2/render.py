@@ -1,4 +1,4 @@
-"""How ENIs, instances, subnets and instance types look in EC2's answers. Pure: a world and a thing in, a tree out."""
+"""Renders ENIs, instances, subnets and instance types as in EC2's answers. Pure: a world and a resource in, a tree out."""
 
 from __future__ import annotations
 

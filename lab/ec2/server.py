@@ -1,6 +1,6 @@
 """The EC2 endpoint: one call from the wire to the state and back, with the faults in between.
 
-Order of things in a call: hang, latency, throttling, injected error, DryRun, effect, answer latency, log, lost answer.
+Order of steps in a call: hang, latency, throttling, injected error, DryRun, effect, answer latency, log, lost answer.
 Signatures are not checked: any credentials do. A call is logged before its answer leaves, so that a test that has the
 answer finds the call.
 """

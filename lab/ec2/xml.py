@@ -1,4 +1,4 @@
-"""Writing of EC2's XML: answers and error documents."""
+"""Writes EC2's XML: answers and error documents."""
 
 from __future__ import annotations
 

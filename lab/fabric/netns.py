@@ -1,4 +1,4 @@
-"""A network namespace held by a file descriptor, and the one thread that lives in it.
+"""A network namespace held by a file descriptor, and the one thread that stays in it.
 
 `setns` and `unshare` belong to a thread, so each namespace gets a thread of its own and whatever must happen inside
 (sockets, `ip`, `nft`, sysctls) is sent there; child processes and sockets that the thread makes are born inside.

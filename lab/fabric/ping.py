@@ -1,8 +1,7 @@
-"""Ask from inside a namespace which addresses answer: ICMP echo to many targets at once, in well under a second.
+"""Asks from inside a namespace which addresses answer: ICMP echo to many targets at once, in well under a second.
 
-A thread made for one question enters the namespace, opens a raw socket and is done; no `ping` binary, no process. A
-target that has not answered is asked again every 100 ms until the deadline: the first echo through cold neighbour
-tables may be late, and what stays silent to the deadline is lost traffic.
+A thread enters the namespace, opens a raw socket and ends; there is no `ping` binary and no process. A target that has not
+answered is asked again every 100 ms until the deadline, because the first echo through cold neighbour tables may be late.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ GRACE_S = 5.0  # beyond the deadline, for a thread on a busy machine
 def ping(
     netns_path: str, *, targets: Iterable[IPv4Address | str], timeout_s: float = TIMEOUT_S, source: IPv4Address | None = None
 ) -> Mapping[IPv4Address, bool]:
-    """Tell of each target whether it answered within `timeout_s`; returns earlier when all did.
+    """Ask each target whether it answers within `timeout_s`; return earlier when all have.
 
     Args:
         netns_path: opens the asking namespace from this process (`/proc/PID/ns/net` or `/proc/PID/root/run/netns/X`).

@@ -1,9 +1,9 @@
 """EC2's source check as one nftables table: a packet passes only if its source address is on the ENI it comes from.
 
-The set of (port, source) pairs is the whole truth; it is changed in one transaction, so that no packet sees half of
+The set of (port, source) pairs decides alone; it changes in one transaction, so that no packet sees half of
 a change. What does not match is counted by (port, source) and dropped without an answer, as EC2 does. Link-local
 destinations (instance metadata among them) are never carried: they belong to the node. Checked before routing, so
-that the router's own addresses are no way round it.
+that the router's own addresses do not bypass it.
 """
 
 from __future__ import annotations

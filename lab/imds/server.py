@@ -1,7 +1,7 @@
 """The metadata endpoint of one instance: IMDSv2 only, a GET without a token is 401.
 
 Faults under the name `imds` apply: latency, error (its status is answered), lost answers, hang, lag, and being out of
-reach. Requests are counted, not logged: only EC2 calls cost an account anything.
+reach. Requests are counted, not logged: only EC2 calls are throttled per account.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Session tokens of IMDSv2: made by PUT, needed by every GET, dead after their TTL."""
+"""Session tokens of IMDSv2: made by PUT, needed by every GET, invalid after their TTL."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LONGEST_TTL_S = 21600  # "Use IMDSv2" in the EC2 user guide: six hours
 
 
 class Tokens:
-    """The tokens of one instance. Thread-safe; dead ones are forgotten when a new one is made."""
+    """The tokens of one instance. Thread-safe; expired ones are dropped when a new one is made."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -18,7 +18,7 @@ class Tokens:
         self._dead_at: dict[str, float] = {}
 
     def issue(self, ttl_s: int) -> str:
-        """Make a token that lives `ttl_s`."""
+        """Make a token that is valid for `ttl_s`."""
         now = self._clock()
         token = secrets.token_urlsafe(40)
         with self._lock:
@@ -27,7 +27,7 @@ class Tokens:
         return token
 
     def is_valid(self, token: str | None) -> bool:
-        """Whether a token is alive."""
+        """Whether a token is valid."""
         with self._lock:
             return token is not None and self._dead_at.get(token, 0.0) > self._clock()
 

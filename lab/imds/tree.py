@@ -1,8 +1,8 @@
-"""What instance metadata says about one instance, as a tree of paths.
+"""Instance metadata of one instance, as a tree of paths.
 
 Computed anew for each request from one world, possibly an old one (metadata lag), so that one answer is never torn, but
 two successive ones may differ, as with the real service. An absent path is a 404, which means "none" for prefixes and
-"card 0" for the network card (upstream_reference 2.16).
+"card 0" for the network card (amazon-vpc-cni-k8s pkg/awsutils/imds.go).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The kubelet's part of CRI: run, stop, remove and list pod sandboxes of one node.
+"""A CRI client for the kubelet's part: run, stop, remove and list the pod sandboxes of one node.
 
-Only what the lab needs; the daemon has a CRI client of its own, on purpose (a test must not share the code it tests).
+Only what the lab needs. The daemon has its own CRI client: a test must not share the code that it tests.
 """
 
 from __future__ import annotations

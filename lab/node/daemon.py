@@ -157,15 +157,15 @@ class Daemon:
 
     def wait_status(self, claim: Callable[[dict[str, Any]], bool], *, what: str, timeout_s: float) -> dict[str, Any]:
         """Ask until `claim` holds of the status, which is returned. Raises: as `wait_ready`."""
-        found: dict[str, Any] = {}
+        status: dict[str, Any] | None = None
 
         def holds() -> bool:
+            nonlocal status
             status = self.status()
-            found.update(status or {})
             return status is not None and claim(status)
 
         self.wait_until(holds, what=what, timeout_s=timeout_s)
-        return found
+        return status or {}
 
     def wait_until(self, claim: Callable[[], bool], *, what: str, timeout_s: float) -> None:
         """Look until `claim` holds or the process has ended; the daemon announces neither. Raises: as `wait_ready`."""

@@ -1,12 +1,12 @@
 # ruff: noqa: PTH106, PTH110, PTH112, PTH120, PTH123, SIM105
 # (pathlib and contextlib would double the start time of a process that is started for every node)
-"""Remove what a lab leaves behind, also when the lab was killed: the one process that outlives it, for a moment.
+"""Removes what a lab leaves behind, even when the lab was killed: the one process that outlives it, briefly.
 
 Runs as `python -I -S guard.py LIFELINE_FD STATE_DIR CGROUP`, so it imports nothing of the project. The lab holds
-the other end of the lifeline; end-of-file means that the lab is gone, whatever the cause. Namespaces, mounts,
+the other end of the lifeline; end-of-file means that the lab is gone. Namespaces, mounts,
 interfaces and addresses need no guard (they die with the nodes' PID 1 and the lab's file descriptors); directories
-and cgroups do. A lab that ends in an orderly way goes the same road, so the crash path is the one that every test
-walks. `vpc-lab down` calls `clean` for a lab whose guard was killed as well.
+and cgroups do. A lab that ends normally is removed in the same way, so every test runs the
+crash path. `vpc-lab down` calls `clean` for a lab whose guard was killed as well.
 """
 
 import os

@@ -18,10 +18,10 @@ VETH_PREFIX = "eni"
 """How the daemon names host veths by default. Source: amazon-vpc-cni-k8s README, AWS_VPC_K8S_CNI_VETHPREFIX."""
 
 ALIAS_TAG = "vpc-ipamd/1"
-"""First word of a host veth's alias; then container ID, interface name, address (docs/architecture.md)."""
+"""First word of a host veth's alias; then container ID, interface name, address (docs/adr/0001-the-key-is-the-cri-sandbox-id.md)."""
 
 DYING_GROUP = "113213"
-"""The link group of a host veth that waits for its deletion, 0x1BA3D (docs/architecture.md)."""
+"""The link group of a host veth that waits for its deletion, 0x1BA3D (docs/adr/0008-del-marks-the-link-dying.md)."""
 
 TO_PRIORITY, FROM_PRIORITY = 512, 1536
 """Rules to and from a sandbox's address. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go."""
@@ -81,7 +81,7 @@ class KernelView:
 
     @property
     def wired(self) -> dict[str, Veth]:
-        """Container ID -> its host veth, those only that are up and stay."""
+        """Container ID -> its host veth, without those that are down or wait for their deletion."""
         return {veth.container_id: veth for veth in self.veths if veth.is_wired}
 
     @property
@@ -105,7 +105,7 @@ class KernelView:
 
     @property
     def sandbox_links(self) -> list[str]:
-        """Names of links that are a sandbox's by their name."""
+        """Names of links that have the daemon's prefix."""
         return [name for name in self.link_names if name.startswith(VETH_PREFIX)]
 
     def routes_of(self, addresses: Iterable[str]) -> list[Route]:

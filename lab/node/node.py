@@ -1,6 +1,6 @@
-"""One lab node: an EC2 instance's inside. Namespaces, PID 1, containerd, and the link-local endpoints of Amazon.
+"""One lab node, the inside of an EC2 instance: namespaces, PID 1, containerd, Amazon's link-local endpoints.
 
-Containment by construction: everything that runs in the node descends from its PID 1, which ends when our control
+Nothing escapes a node: everything that runs in it descends from its PID 1, which ends when our control
 socket does; the kernel then ends the rest. Nothing of a node is written to the machine's file system, except what
 its processes write outside /run, /etc, /opt and /var (they see the machine's root, and are trusted).
 """
@@ -132,7 +132,7 @@ class Node:
         return path.replace("/var/run/", "/run/", 1)  # the link /var/run would lead out of the node
 
     def daemon_environment(self, region: str) -> dict[str, str]:
-        """What points an AWS client in this node to the lab, and only to the lab."""
+        """Environment variables that point an AWS client in this node to the lab, and nowhere else."""
         return {
             "AWS_ENDPOINT_URL_EC2": f"http://{EC2_ADDRESS}:{EC2_PORT}",
             "AWS_REGION": region,

@@ -181,7 +181,7 @@ class Spawner:
         return subprocess.CompletedProcess(list(argv), code, stdout, stderr)
 
     def release(self) -> None:
-        """Let go of every process whose end nobody has asked for; call it once PID 1 has ended, and all of them with it."""
+        """Release every process that nobody waited for; call it after PID 1 has ended, which ends all of them."""
         with self._lock:
             for process in self._running:
                 process.wait(START_TIMEOUT_S)

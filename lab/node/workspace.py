@@ -1,7 +1,7 @@
-"""What a lab puts on the machine: one state directory, one cgroup, and the guard that removes both.
+"""What a lab creates on the machine: one state directory, one cgroup, and the guard that removes both.
 
 The lock on the state directory is an open file description shared by the lab and its guard: a name is free again only
-when both are done, so a new lab of the same name never meets the old one's clean-up.
+when both are done, so a new lab of the same name cannot collide with the clean-up of the old one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GUARD_TIMEOUT_S = 20.0
 
 @dataclass(frozen=True)
 class Record:
-    """What `vpc-lab down` must know about a lab whose process and guard were both killed."""
+    """What `vpc-lab down` needs to remove a lab whose process and guard were both killed."""
 
     name: str
     pid: int

@@ -1,1 +1,1 @@
-"""The in-memory state of a simulated VPC: what EC2 knows; the HTTP faces are in lab/ec2 and lab/imds."""
+"""The in-memory state of a simulated VPC: what EC2 knows, and its faults; lab/ec2 and lab/imds serve it."""

@@ -1,7 +1,7 @@
-"""Delivery of events: one thread, commit order, no lock of the state held while a listener runs.
+"""Delivers events: one thread, in commit order, without the store's lock while a listener runs.
 
 The thread also wakes the store when a delayed change (an attach that takes time) falls due, so that events come without
-anyone asking. It is started by the first subscriber and ended by `close`; nobody subscribed means no thread.
+a call. The first subscriber starts it and `close` ends it.
 Lock order: the store's lock, then ours; never the reverse.
 """
 

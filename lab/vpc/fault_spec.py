@@ -1,7 +1,7 @@
-"""The faults that can be asked of the simulated cloud, as values, and their reading from a JSON-able dict.
+"""The faults of the simulated cloud as values, and how they are read from a JSON-able dict.
 
 `lab/vpc/faults.py` draws the format. Reading is strict: every problem is found and reported at once, so that a misspelt
-fault does not silently test nothing.
+fault is not silently ignored.
 """
 
 from __future__ import annotations

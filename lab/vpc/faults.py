@@ -1,6 +1,6 @@
 """What goes wrong in the simulated cloud, on purpose.
 
-One object holds all faults; the EC2 and metadata servers ask it at every call. `apply` takes a JSON-able dict:
+One object holds all faults; the EC2 and metadata servers consult it at every call. `apply` takes a JSON-able dict:
 
     {"apis": {"AssignPrivateIpAddresses": {fields below}, "*": {every EC2 API}, "imds": {instance metadata}},
      "attach": {"vanishes": false, "stuck_s": 30, "count": 1}, "interface_quota": 5,
@@ -14,8 +14,8 @@ One object holds all faults; the EC2 and metadata servers ask it at every call. 
     hang              true: no effect and no answer until the fault is cleared; then the connection is cut
     lag_s             Describe APIs and imds: answer from the state as of that many seconds ago
 
-A given entry replaces the one of that name; null or {} clears it. "*" and an API's own entry both count. A wrong spec
-is refused whole, with every problem named.
+An entry replaces the one of that name; null or {} clears it. "*" and an API's own entry both apply. A wrong spec is
+refused as a whole, with every problem named.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Faults:
             return dict(self._specs)
 
     def decide(self, api: str) -> Verdict:
-        """Judge one call now; counts and tokens are used up by it."""
+        """Decide what happens to one call now; counts and tokens are used up by it."""
         with self._lock:
             live = self._entries(api)
             latency_s = sum(_draw(entry.fault.latency, self._rng) for entry in live)

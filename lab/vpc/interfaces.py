@@ -1,6 +1,6 @@
 """The life of an ENI as EC2 runs it: create, attach, detach, delete, and its addresses.
 
-Each method is one API call without its wire: validated, atomic, raising Ec2Error. Attach and detach are accepted at
+Each method is one API call without its HTTP: validated, atomic, raising Ec2Error. Attach and detach are accepted at
 once and finished later, through the store's timers. A client token returns the first call's ENI again, as it is now, or
 as it was when it has since been deleted: a replay after a crash must notice that by itself (ours; EC2 says only "the
 original result").
@@ -37,6 +37,9 @@ class Delays:
 
     attach_s: float = 0.0
     detach_s: float = 0.0
+
+
+NO_DELAYS = Delays()
 
 
 class Interfaces:

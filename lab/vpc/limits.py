@@ -1,7 +1,7 @@
-"""How many ENIs, cards and addresses an instance type carries.
+"""How many ENIs, network cards and addresses an instance type supports.
 
-A small table for the lab, not the daemon's: the daemon asks DescribeInstanceTypes and gets what stands here. Numbers:
-AWS "IP addresses per network interface per instance type", held against moto's data by a test.
+The table is the lab's, not the daemon's: the daemon asks DescribeInstanceTypes and gets these numbers. Numbers:
+AWS "IP addresses per network interface per instance type", compared with moto's data by a test.
 """
 
 from __future__ import annotations

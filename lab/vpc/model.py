@@ -1,6 +1,6 @@
-"""The things of a simulated VPC, as frozen values, and the events that tell of their changes.
+"""The resources of a simulated VPC as frozen values, and the events of their changes.
 
-Everything here is immutable, so that a reader, a stale Describe and the fabric may hold one without a lock. Rejected:
+Everything is immutable, so that a reader, a stale Describe and the fabric may keep one without a lock. Rejected:
 live objects with methods, because eventual consistency then needs a second copy of everything.
 """
 

@@ -1,9 +1,8 @@
-"""The simulated VPC: what the lab builds, what EC2 and the instance metadata show, what the fabric obeys.
+"""The simulated VPC: the lab builds it, EC2 and instance metadata show it, the fabric follows it.
 
-One object, one truth: the HTTP faces (lab/ec2, lab/imds) and the fabric hold nothing of their own. Operators build it
+The only state: the HTTP servers (lab/ec2, lab/imds) and the fabric keep none of their own. Operators build it
 with the `add_*` methods; the API calls of clients come through `interfaces` and are written into the call log.
-Rejected: a moto server underneath, because it does not enforce limits, subnets or delays, and tells nobody of changes.
-Over 250 lines because it is the facade: each method is one step of the lab's vocabulary and a few lines long.
+Rejected: a moto server underneath, because it enforces no limits, subnets or delays, and reports no changes.
 """
 
 from __future__ import annotations
@@ -22,36 +21,14 @@ from lab.vpc.calls import Call, CallLog
 from lab.vpc.dispatch import Listener
 from lab.vpc.faults import Faults
 from lab.vpc.ids import Ids
-from lab.vpc.interfaces import Delays, Interfaces
+from lab.vpc.interfaces import NO_DELAYS, Delays, Interfaces
 from lab.vpc.limits import LIMITS, InstanceLimits
-from lab.vpc.model import (
-    AddressesChanged,
-    AttachmentStatus,
-    Eni,
-    EniAttached,
-    EniAttachment,
-    EniDetached,
-    Instance,
-    Subnet,
-    VpcEvent,
-)
+from lab.vpc.model import AttachmentStatus, Eni, Instance, Subnet
 from lab.vpc.space import BLOCK_SIZE, AddressChoice, SubnetSpace
 from lab.vpc.store import Store
 from lab.vpc.world import World
 
-__all__ = [
-    "AddressChoice",
-    "AddressesChanged",
-    "Eni",
-    "EniAttached",
-    "EniAttachment",
-    "EniDetached",
-    "Instance",
-    "Subnet",
-    "Vpc",
-    "VpcEvent",
-]
-
+REGION = "us-west-2"
 HOST_TYPE = "t3.nano"  # ours, because: the smallest type in the table; a plain host never grows
 
 
@@ -62,22 +39,25 @@ class Vpc:
         self,
         *,
         cidr: str = "10.0.0.0/16",
-        region: str = "us-west-2",
         clock: Callable[[], float] = time.monotonic,
-        wall_clock: Callable[[], datetime] = lambda: datetime.now(UTC),
-        faults: Faults | None = None,
-        limits: Mapping[str, InstanceLimits] | None = None,
-        attach_delay_s: float = 0.0,
-        detach_delay_s: float = 0.0,
+        limits: Mapping[str, InstanceLimits] = LIMITS,
+        delays: Delays = NO_DELAYS,
         choice: AddressChoice = AddressChoice.RANDOM,
         seed: int = 0,
     ) -> None:
+        """Make an empty VPC.
+
+        Args:
+            clock: seconds, for delays, lags, throttling and the call log.
+            delays: what EC2 takes to attach and detach an ENI.
+            choice: which free addresses EC2 hands out.
+            seed: of IDs and chosen addresses; the same calls give the same answers.
+        """
         self.cidr = IPv4Network(cidr)
-        self.region = region
+        self.region = REGION
         self.clock = clock
-        self.wall_clock = wall_clock
-        self.faults = faults if faults is not None else Faults(clock=clock, seed=seed)
-        self.limits = limits if limits is not None else LIMITS
+        self.faults = Faults(clock=clock, seed=seed)
+        self.limits = limits
         self.ids = Ids(Random(seed))
         self.vpc_id = self.ids.make("vpc")
         self.default_group_id = self.ids.make("sg")
@@ -90,8 +70,8 @@ class Vpc:
             ids=self.ids,
             limits=self.limits,
             faults=self.faults,
-            delays=Delays(attach_delay_s, detach_delay_s),
-            wall_clock=wall_clock,
+            delays=delays,
+            wall_clock=self.wall_clock,
         )
 
     def __enter__(self) -> Vpc:
@@ -103,6 +83,10 @@ class Vpc:
     def close(self) -> None:
         """Stop the dispatcher thread, if any; idempotent. Events not yet delivered are dropped."""
         self._store.dispatcher.close()
+
+    def wall_clock(self) -> datetime:
+        """Aware UTC, for what EC2 and metadata show; nothing is decided by it."""
+        return datetime.now(UTC)
 
     def add_subnet(self, cidr: str, *, az: str = "us-west-2a", tags: Mapping[str, str] | None = None) -> Subnet:
         """Create a subnet within the VPC, overlapping none."""
@@ -216,8 +200,8 @@ class Vpc:
         return list(self.world.enis.values())
 
     def enis_of(self, instance_id: str) -> list[Eni]:
-        """List the ENIs attached to an instance, in order of creation."""
-        return [eni for eni in self.enis() if eni.attachment is not None and eni.attachment.instance_id == instance_id]
+        """List the ENIs of an instance, attaching and detaching ones too, by card and device index."""
+        return self.world.attached_to(instance_id)
 
     def eni(self, eni_id: str) -> Eni:
         """Return one ENI; KeyError if there is none."""

@@ -1,7 +1,7 @@
 """The one place where the VPC changes.
 
-A transaction collects new ENIs, instances and subnets; leaving it well commits them all, leaving it by an exception
-changes nothing. Occupancy of the subnets and the events are derived from the difference between the world before and
+A transaction collects new ENIs, instances and subnets. Leaving it commits them all; leaving it by an exception changes
+nothing. Occupancy of the subnets and the events are derived from the difference between the world before and
 after, so that they cannot disagree with it. Delayed changes are kept in a heap and applied, each at its own time,
 before anything else is read or written. Guards (for the simulated EC2): one owner per address.
 """

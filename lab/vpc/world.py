@@ -1,7 +1,7 @@
-"""One moment of the VPC, and the moments before it.
+"""The VPC at one time, and as it was before.
 
-A `World` is immutable; each commit makes a new one. Eventual consistency and metadata lag are then nothing but reading
-an older moment, whole and coherent. Copying the maps costs microseconds at the lab's sizes (hundreds of ENIs).
+A `World` is immutable; each commit makes a new one. Eventual consistency and metadata lag are reads of an older
+world, whole and coherent. Copying the maps costs microseconds at the lab's sizes (hundreds of ENIs).
 """
 
 from __future__ import annotations

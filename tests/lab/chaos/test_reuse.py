@@ -1,6 +1,6 @@
 """After one fault a dead sandbox's address comes back within a bound, whoever told or did not tell of its death; a live one's never.
 
-Real containerd, real clock but for one step: the five minutes of age that the reaper wants (design 4) are put on the wall clock.
+Real containerd, real clock but for one step: the five minutes of age that the reaper wants are added to the wall clock.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from moto_players import arena  # noqa: F401  a fixture of the two moto files
 
 from lab.ec2 import Ec2Server
 from lab.httpd import Listener
+from lab.vpc.interfaces import Delays
 from lab.vpc.model import Eni, Instance, Subnet
 from lab.vpc.state import Vpc
 
@@ -128,7 +129,7 @@ def clock() -> ManualClock:
 @pytest.fixture
 def vpc(clock: ManualClock) -> Iterator[Vpc]:
     """Return a VPC whose attachments take ATTACH_S and DETACH_S."""
-    with Vpc(clock=clock, attach_delay_s=ATTACH_S, detach_delay_s=DETACH_S) as made:
+    with Vpc(clock=clock, delays=Delays(ATTACH_S, DETACH_S)) as made:
         yield made
         assert made.listener_errors == []
 

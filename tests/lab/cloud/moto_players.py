@@ -18,7 +18,8 @@ from moto import mock_aws
 from moto.moto_api._internal import mock_random
 
 from lab.ec2 import Ec2Server
-from lab.vpc.state import AddressChoice, Vpc
+from lab.vpc.space import AddressChoice
+from lab.vpc.state import Vpc
 
 ZONE = "us-west-2a"
 

@@ -14,6 +14,7 @@ from botocore.exceptions import ClientError
 
 from lab.errors import LabError
 from lab.vpc.addresses import AddressRequest
+from lab.vpc.interfaces import Delays
 from lab.vpc.model import AddressesChanged, EniAttached, EniDetached, VpcEvent
 from lab.vpc.state import Vpc
 
@@ -129,7 +130,7 @@ def _churn(vpc: Vpc, eni_id: str) -> None:
 def test_attach_event_comes_by_itself() -> None:
     """With a real clock nobody has to ask: the event comes when the delay has passed, and not before."""
     heard: queue.SimpleQueue[tuple[float, VpcEvent]] = queue.SimpleQueue()
-    with Vpc(attach_delay_s=0.15) as vpc:
+    with Vpc(delays=Delays(attach_s=0.15)) as vpc:
         subnet = vpc.add_subnet("10.0.1.0/24")
         node = vpc.add_instance(name="node-a", subnet_id=subnet.subnet_id)
         eni = vpc.interfaces.create(subnet.subnet_id, AddressRequest(), groups=())

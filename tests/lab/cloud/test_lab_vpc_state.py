@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 
 from lab.vpc.addresses import AddressRequest
 from lab.vpc.errors import Ec2Error
+from lab.vpc.interfaces import Delays
 from lab.vpc.model import AddressesChanged, EniAttached, EniDetached, VpcEvent
-from lab.vpc.state import AddressChoice, Vpc
+from lab.vpc.space import AddressChoice
+from lab.vpc.state import Vpc
 
 STEPS = (
     "create", "attach", "detach", "delete", "assign", "prefix", "named", "steal", "unassign", "unprefix", "advance",
@@ -30,7 +32,7 @@ class Game:
     def __init__(self, seed: int) -> None:
         self.now = 0.0
         choice = list(AddressChoice)[seed % 3]
-        self.vpc = Vpc(clock=lambda: self.now, attach_delay_s=2, detach_delay_s=3, seed=seed, choice=choice)
+        self.vpc = Vpc(clock=lambda: self.now, delays=Delays(2, 3), seed=seed, choice=choice)
         self.subnets = [self.vpc.add_subnet(cidr).subnet_id for cidr in ("10.0.0.0/26", "10.0.1.0/25")]
         types = ("t3.small", "c6in.32xlarge")
         self.nodes = [

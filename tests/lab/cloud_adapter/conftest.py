@@ -17,6 +17,7 @@ from ipamd.model.cloud import EniRequest
 from ipamd.model.ids import EniId, InstanceId, SubnetId
 from lab.ec2.server import Ec2Server
 from lab.imds.server import ImdsServer
+from lab.vpc.interfaces import Delays
 from lab.vpc.state import Vpc
 from tests.unit.cloud.clocks import FakeClock
 
@@ -103,7 +104,7 @@ def make_bench(model_dir: Path) -> Iterator[Callable[..., Bench]]:
 
     def make(*, instance_type: str = "m5.large", attach_delay_s: float = 0.0, detach_delay_s: float = 0.0) -> Bench:
         clock = FakeClock()
-        vpc = Vpc(clock=clock.monotonic, attach_delay_s=attach_delay_s, detach_delay_s=detach_delay_s)
+        vpc = Vpc(clock=clock.monotonic, delays=Delays(attach_delay_s, detach_delay_s))
         started.append(vpc)
         subnet = vpc.add_subnet("10.0.0.0/24")
         instance = vpc.add_instance(name="node", instance_type=instance_type, subnet_id=subnet.subnet_id)

@@ -108,7 +108,7 @@ def test_another_containerd_is_found_first(tmp_path: Path) -> None:
         found = shutil.which(name)
         assert found is not None
         shutil.copy(found, tmp_path / name)
-    with Lab(name=f"cri-{time.monotonic_ns()}", nodes=["node-a"], containerd_directory=str(tmp_path)) as lab:
+    with Lab(name=f"cri-{time.monotonic_ns()}", nodes=["node-a"], containerd=tmp_path) as lab:
         node = lab.node("node-a")
         assert node.containerd is not None
         assert os.readlink(f"/proc/{node.containerd.pid}/exe") == str(tmp_path / "containerd")

@@ -9,6 +9,8 @@ import pytest
 from lab.fabric.netns import Netns
 from lab.fabric.port import MTU
 from lab.lab import Lab
+from lab.vpc.interfaces import Delays
+from lab.vpc.state import Vpc
 from tests.lab.fabric.conftest import assign, attach, eventually, primary, speak_as
 
 pytestmark = pytest.mark.privileged
@@ -57,7 +59,9 @@ def test_device_index_can_be_used_again_at_once(net: Lab) -> None:
 
 def test_attach_delay_is_waited_out() -> None:
     """With an attach delay the interface appears only after it, while EC2 answered at once."""
-    with Lab(name=f"delay-{time.monotonic_ns()}", nodes=["node-a"], attach_delay_s=0.3, containerd=False) as lab:
+    with Lab(
+        name=f"delay-{time.monotonic_ns()}", nodes=["node-a"], vpc=Vpc(delays=Delays(attach_s=0.3)), containerd=False
+    ) as lab:
         node, started = lab.node("node-a"), time.monotonic()
         attach(lab, node, device_index=1)
         assert time.monotonic() - started >= 0.3

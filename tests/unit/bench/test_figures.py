@@ -24,7 +24,7 @@ def test_a_ratio_budget_bounds_the_ratio_whatever_the_value():
 
 
 def test_the_limit_itself_is_within_a_budget_and_outside_a_strict_one():
-    """Design 11 says <= everywhere but for the idle core (< 1 %)."""
+    """Budgets are <= everywhere but for the idle core (< 1 %)."""
     assert Figure("add_daemon_p50", 2.5, "ms").met is True
     assert Figure("idle_cpu", 1.0, "%").met is False
 
@@ -88,7 +88,7 @@ def test_every_budget_belongs_to_a_measurement():
         assert selected([name])
 
 
-def test_budgets_are_design_section_11():
+def test_budgets_are_those_that_were_promised():
     """The numbers that the project promised; a change is a decision, not a repair."""
     assert BUDGETS["plugin_exec_interpreted"] == Budget("ratio", 1.5)
     assert BUDGETS["restart_first_del"] == Budget("value", 0.7)

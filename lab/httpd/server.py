@@ -3,7 +3,6 @@
 The standard library's server listens on one socket of its own; ours takes sockets made elsewhere (inside a node's
 network namespace), knows for each the instance that calls, closes its listeners on request so that the kernel refuses
 connections, and cuts connections half-way. One thread accepts, one per connection answers; `stop` ends them all.
-Over 250 lines because listening, conversing and failing share the same few sockets and one lock.
 """
 
 from __future__ import annotations
@@ -11,56 +10,16 @@ from __future__ import annotations
 import contextlib
 import selectors
 import socket
-import struct
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from email.message import Message
-from http.server import BaseHTTPRequestHandler
+from collections.abc import Callable, Iterable
 from typing import Any, cast
-from urllib.parse import urlsplit
 
+from lab.httpd.conversation import Caller, Conversation
+from lab.httpd.messages import Handler, Listener, Request, Response
 from lab.vpc.fault_spec import Reach
 
 _BACKLOG = 128
 _JOIN_S = 5.0  # ours, because: nothing a handler does takes longer once the server is stopping
-_RESET = struct.pack("ii", 1, 0)  # SO_LINGER with time 0: close() sends RST
-
-
-@dataclass(frozen=True)
-class Listener:
-    """A listening point: a bound socket or (host, port), and the instance whose calls come by it.
-
-    The server owns the socket from then on. A socket bound to port 0 gets another port after a refusal: bind your own.
-    """
-
-    address: socket.socket | tuple[str, int]
-    instance: str | None = None
-
-
-@dataclass(frozen=True)
-class Request:
-    """One HTTP request, read to its end."""
-
-    method: str
-    path: str
-    query: str
-    headers: Message
-    body: bytes
-    instance: str | None
-
-
-@dataclass(frozen=True)
-class Response:
-    """One HTTP answer."""
-
-    status: int
-    body: bytes = b""
-    content_type: str = "text/plain"
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-
-Handler = Callable[[Request], Response | None]  # None cuts the connection
 
 
 class HttpServer:
@@ -209,7 +168,7 @@ class HttpServer:
     def _converse(self, connection: socket.socket, peer: object, instance: str | None) -> None:
         try:
             with contextlib.suppress(OSError):  # the client went away, or a fault cut the connection
-                _Conversation(connection, peer, cast(Any, _Context(self, instance)))
+                Conversation(connection, peer, cast(Any, Caller(self.serve, instance)))
         finally:
             connection.close()
 
@@ -222,45 +181,6 @@ class HttpServer:
     def _wake(self) -> None:
         with contextlib.suppress(OSError):
             self._waker.send(b"x")
-
-
-@dataclass(frozen=True)
-class _Context:
-    http: HttpServer
-    instance: str | None
-
-
-class _Conversation(BaseHTTPRequestHandler):
-    """One connection; the base class parses, we answer in one write."""
-
-    protocol_version = "HTTP/1.1"
-    wbufsize = -1
-    disable_nagle_algorithm = True
-
-    def do_request(self) -> None:
-        context = cast(_Context, self.server)
-        length = int(self.headers.get("Content-Length") or 0)
-        url = urlsplit(self.path)
-        body = self.rfile.read(length)
-        request = Request(self.command, url.path, url.query, self.headers, body, context.instance)
-        response = context.http.serve(request)
-        if response is None:
-            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-            self.close_connection = True
-            return
-        self.send_response(response.status)
-        self.send_header("Content-Type", response.content_type)
-        self.send_header("Content-Length", str(len(response.body)))
-        for name, value in response.headers.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(response.body)
-        self.wfile.flush()
-
-    do_GET = do_PUT = do_POST = do_request
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Say nothing: the call log tells more."""
 
 
 def _bind(address: tuple[str, int]) -> socket.socket:

@@ -1,0 +1,20 @@
+"""The CNI network configurations that the benchmarks give to plugins."""
+
+from __future__ import annotations
+
+IFNAME = "eth0"
+CONFIGS = {
+    "vpc": {"cniVersion": "1.0.0", "name": "aws-cni", "type": "vpc-cni"},
+    "ptp": {
+        "cniVersion": "1.0.0",
+        "name": "bench-ptp",
+        "type": "ptp",
+        "ipam": {
+            "type": "host-local",
+            "subnet": "10.250.0.0/16",
+            "routes": [{"dst": "0.0.0.0/0"}],
+            "dataDir": "/run/bench/host-local",
+        },
+    },
+}
+"""One network configuration per kind of plugin. `ptp`: as little as gives a sandbox an address and a default route."""
