@@ -334,7 +334,8 @@ def test_every_condition_is_in_the_troubleshooting() -> None:
     subjects = set(re.findall(r"\.set_condition\(\s*\"([\w -]+)\"", source)) | set(
         re.findall(r"_until_done\(\"([\w-]+)\"", source)
     )
-    assert {"ec2", "cri", "spool"} <= subjects
+    subjects |= set(re.findall(r"^CONDITION = \"([\w -]+)\"", source, re.M))
+    assert {"ec2", "cri", "spool", "security groups"} <= subjects
     shown = {"ec2": "EC2:", "cri": "CRI:", "duplicates": "is wired to"}
     assert [subject for subject in sorted(subjects) if shown.get(subject, f"{subject}:") not in text] == []
 
