@@ -1,7 +1,7 @@
-"""The thin CNI binary `vpc-cni`: carries one CNI invocation to the daemon and prints what it answers.
+"""The thin CNI binary `vpc-cni`: sends one CNI invocation to the daemon and prints the answer (docs/adr/0003).
 
-One source for two runtimes: CPython (>= 3.9) for development, tests and nodes that have a Python, MicroPython linked statically
-for `/opt/cni/bin`. Hence the dialect: no `typing`, `enum`, `dataclasses`, `match`, no `X | Y` outside quotes, no `%` on bytes, no
-`del` on slices; every system call goes through one seam (`seam.py` names it, `_cni.py` is CPython's). Nothing of `ipamd` is
-imported. `build.py` makes the one file that is installed.
+One source for two runtimes: CPython (>= 3.9) for development, tests and nodes that have a Python; MicroPython, linked statically,
+for `/opt/cni/bin`. Hence the dialect: no `typing`, `enum`, `dataclasses` or `match`, no `X | Y` outside quotes, no `%` on bytes, no
+`del` on slices. Every system call goes through one interface (`seam.py` defines it, `_cni.py` implements it for CPython). Nothing
+of `ipamd` is imported. `build.py` makes the single file that is installed.
 """

@@ -1,8 +1,8 @@
-"""CPython's stand-in for MicroPython's C module `_cni`; `seam.py` says what each function promises.
+"""CPython's implementation of MicroPython's C module `_cni`; `seam.py` documents each function.
 
-It calls the extension modules under the standard library directly: `socket` alone costs 6 ms to import, `_socket`, `select` and
-`posix` next to nothing (built into Debian's interpreter). `fcntl` is only needed to spool and is imported then.
-Waiting is always poll before read or write, so that a peer that stalls costs at most its wait.
+It calls the extension modules below the standard library directly: importing `socket` takes 6 ms, `_socket`, `select` and
+`posix` almost nothing (they are built into Debian's interpreter). `fcntl` is needed to spool only and is imported then.
+Every read and write polls first, so that a peer that stalls cannot block longer than the wait.
 """
 
 import _socket
@@ -60,7 +60,7 @@ def close(fd: int) -> None:
 
 
 def sleep_ms(duration_ms: int) -> None:
-    """Wait without doing anything."""
+    """Sleep."""
     time.sleep(duration_ms / 1000)
 
 

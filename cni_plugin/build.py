@@ -1,8 +1,8 @@
 """Make `vpc-cni` as one interpreted file, for nodes and tests that have a CPython: `python -m cni_plugin.build`.
 
-The file is a short Python script whose last two lines are comments: the modules' sources (docstrings and annotations removed,
-compressed) and their code marshalled for the interpreter named in the first line. An interpreter with another bytecode
-magic, after an upgrade of the node, compiles the sources: slower, never broken. One file, so that `rename` installs it whole.
+The file is a short Python script whose last two lines are comments: the modules' sources (without docstrings and annotations,
+compressed), and their code marshalled for the interpreter in the first line. An interpreter with another bytecode magic number,
+after an upgrade of the node, compiles the sources: slower, but it works. It is one file, so that `rename` installs it atomically.
 Rejected, with figures in docs/adr/0003: plain source, bytes literals, a zip, code in the `#!` line, a .pyc beside a launcher.
 """
 
@@ -18,7 +18,7 @@ from pathlib import Path
 
 # In order of import. `seam` is for type checkers only; `build` and `__init__` are not needed to run.
 MODULES = ("errors", "cnijson", "envelope", "hpack", "h2", "client", "spool", "request", "_cni", "vpc_cni")
-SHEBANG_BYTES_MAX = 127  # Linux before 5.1 cuts the line there
+SHEBANG_BYTES_MAX = 127  # Linux before 5.1 truncates the line there
 
 _STUB = """\
 #!{python} -IS
@@ -86,7 +86,7 @@ def build(python: Path, output: Path) -> None:
 
 
 class _Stripper(ast.NodeTransformer):
-    """Remove what costs bytes and does nothing at run time: docstrings, annotations, blocks for type checkers."""
+    """Remove what has no effect at run time: docstrings, annotations, blocks for type checkers."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:  # noqa: N802 (the name is ast's)
         self.generic_visit(node)

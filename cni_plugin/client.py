@@ -1,8 +1,8 @@
-"""The way to the daemon: is the socket ours to trust, connect, one call within a deadline.
+"""The connection to the daemon: check that the socket can be trusted, connect, make one call within a deadline.
 
-The plugin runs as root and hands a namespace to whoever answers; so the run directory and the socket are looked at before use.
-They must belong to root (or to our own user, in tests), and nobody else may write the directory; then nobody else can have
-put the socket there, and there is no race between the look and the connect. Something missing is no fault: the daemon is away.
+The plugin runs as root and gives a namespace to whoever answers, so it checks the run directory and the socket before use. Both
+must belong to root (or to our own user, in tests), and nobody else may write the directory. Then nobody else can have created the
+socket, and the check cannot race with the connect. A missing file is not an error: the daemon is away.
 """
 
 from cni_plugin import errors
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from cni_plugin.seam import System
 
 METHOD = "/vpc_ipamd.v1.Cni/Exec"  # proto/vpc_ipamd/v1/cni.proto
-SOCKET_NAME = "ipamd.sock"  # design section 5
+SOCKET_NAME = "ipamd.sock"  # docs/architecture.md, Three programs
 SOCKET_PATH_BYTES_MAX = 107  # unix(7): sun_path has 108 bytes with its NUL
-READ_BYTES = 16384  # ours: an ordinary answer comes in one or two reads, and MicroPython finds room for it in a small heap
+READ_BYTES = 16384  # ours: one or two reads for an ordinary answer, and small enough for MicroPython's heap
 RETRY_MS = 10  # ours: pause before another try when the listener's queue is full
 
 _TYPE_MASK, _DIRECTORY, _LINK, _SOCKET = 0o170000, 0o040000, 0o120000, 0o140000
@@ -24,7 +24,7 @@ _OTHERS_WRITE = 0o022
 
 
 def check_directory(system: "System", path: str) -> None:
-    """Demand a directory that only its owner writes and that root or we own.
+    """Require a directory that belongs to root or to us and that only its owner can write.
 
     Raises: DaemonAway if it is missing; PluginError (191) naming what is wrong.
     """
@@ -40,9 +40,9 @@ def check_directory(system: "System", path: str) -> None:
 
 
 def connect(system: "System", run_dir: str, *, deadline_ms: int) -> int:
-    """Connect to the daemon's socket; the descriptor is the caller's to close.
+    """Connect to the daemon's socket; the caller closes the descriptor.
 
-    Raises: DaemonAway when nobody listens, DaemonLate when its queue stays full, PluginError when the socket cannot be trusted.
+    Raises: DaemonAway if nobody listens, DaemonLate if its queue stays full, PluginError if the socket cannot be trusted.
     """
     check_directory(system, run_dir)
     path = run_dir + "/" + SOCKET_NAME
@@ -68,7 +68,7 @@ def exchange(system: "System", descriptor: int, request: bytes, *, deadline_ms: 
     """Make the call on a fresh connection and close it.
 
     Returns: the finished call, whatever its gRPC status.
-    Raises: DaemonLate at the deadline; DaemonAway if the connection breaks first; PeerError if the peer is no gRPC server.
+    Raises: DaemonLate at the deadline; DaemonAway if the connection breaks before; PeerError if the peer is no gRPC server.
     """
     try:
         call = UnaryCall(METHOD, request, timeout_ms=deadline_ms - system.monotonic_ms())
@@ -81,7 +81,7 @@ def exchange(system: "System", descriptor: int, request: bytes, *, deadline_ms: 
                 except OSError as exc:
                     if exc.errno not in (errors.EPIPE, errors.ECONNRESET):
                         raise
-                    is_writable, pending = False, b""  # it may have answered before it closed: read on
+                    is_writable, pending = False, b""  # it may have answered before it closed, so continue reading
             data = system.read(descriptor, READ_BYTES, _left(system, deadline_ms))
             if not data:
                 raise DaemonAway("the daemon closed the connection before it answered")

@@ -1,8 +1,8 @@
-"""The few pieces of JSON that the plugin writes itself, and the one that it looks for.
+"""The JSON documents that the plugin writes itself, and the one key that it searches for.
 
-`json` costs 6 ms to import and is not needed: results are printed as the daemon sent them. Everything is done on bytes, because
+`json` takes 6 ms to import and is not needed: results are printed as the daemon sent them. Everything works on bytes, because
 messages may quote what a hostile peer sent: any byte string becomes a valid JSON string.
-Rejected: a small JSON parser. The daemon parses the configuration; two parsers would disagree one day.
+Rejected: a small JSON parser. The daemon parses the configuration, and two parsers can disagree.
 """
 
 # A copy of ipamd/model/cniversion.py: the plugin imports nothing of the daemon. tests/unit/model/test_cniversion.py holds them equal.
@@ -17,7 +17,7 @@ _HEX = "0123456789abcdef"
 
 
 def version_document(cni_version: str) -> bytes:
-    """Answer VERSION: echo the request's version, list what we support."""
+    """Answer VERSION: the request's version, and all that we support."""
     supported = ",".join(['"' + version + '"' for version in SUPPORTED_VERSIONS])
     return ('{"cniVersion":"' + cni_version + '","supportedVersions":[' + supported + "]}\n").encode()
 
@@ -29,7 +29,7 @@ def error_document(cni_version: str, code: int, message: bytes, details: bytes) 
 
 
 def quoted(text: bytes) -> bytes:
-    """Make a JSON string of any bytes; those that are not UTF-8 become U+FFFD."""
+    """Make a JSON string of any bytes; bytes that are not UTF-8 become U+FFFD."""
     try:
         text.decode()
         is_utf8 = True
@@ -55,10 +55,10 @@ def quoted(text: bytes) -> bytes:
 def scan_cni_version(config: bytes) -> str:
     """Find the top-level `cniVersion` of a network configuration.
 
-    Returns: the version, or DEFAULT_VERSION when there is none that this scanner can see.
-    It follows strings and nesting, so that neither a key of a nested plugin nor text in a value is taken for it. Its limits: it
-    does not check that the rest is JSON; the key or value written with escapes is not recognised; of two keys the first
-    counts; a value that is no plausible version (other characters, over 32) counts as absent.
+    Returns: the version, or DEFAULT_VERSION if the scanner finds none.
+    It follows strings and nesting, so it ignores the key of a nested plugin and text in a value. Limits: it does not check that
+    the rest is JSON; it does not recognise a key or value written with escapes; of two keys the first counts; a value that is no
+    plausible version (other characters, or more than 32) counts as absent.
     """
     if config.find(_KEY) < 0:
         return DEFAULT_VERSION
@@ -81,7 +81,7 @@ def scan_cni_version(config: bytes) -> str:
 
 
 def looks_like_object(config: bytes) -> bool:
-    """Tell whether the text has the braces of a JSON object; enough to refuse an empty or cut configuration."""
+    """Tell whether the text has the braces of a JSON object: enough to refuse an empty or truncated configuration."""
     stripped = config.strip()
     return len(stripped) >= 2 and stripped[:1] == b"{" and stripped[-1:] == b"}"
 

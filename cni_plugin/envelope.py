@@ -1,8 +1,8 @@
-"""The wire contract of `proto/vpc_ipamd/v1/cni.proto`, encoded and decoded by hand.
+"""The messages of `proto/vpc_ipamd/v1/cni.proto`, encoded and decoded by hand.
 
-The protobuf runtime costs tens of milliseconds and does not exist for MicroPython; two messages with scalar fields need neither
-descriptors nor generated code. `tests/contract/plugin` holds this file against the generated one, so the contract has one owner.
-Unknown fields are skipped (fields are only ever added); everything malformed is a PeerError.
+The protobuf runtime takes tens of milliseconds to import and does not exist for MicroPython; two messages with scalar fields need
+neither descriptors nor generated code. `tests/contract/plugin` compares this file with the generated code.
+Unknown fields are skipped (fields are only added, never changed); everything malformed is a PeerError.
 """
 
 from cni_plugin.errors import PeerError
@@ -18,7 +18,7 @@ _FIXED32 = 5
 
 
 class Reply:
-    """ExecReply. `is_error` tells whether `error` was present; the four error fields mean something only then."""
+    """ExecReply. `is_error`: `error` was present; only then the four error fields have a meaning."""
 
     def __init__(self) -> None:
         self.protocol = 0

@@ -1,12 +1,12 @@
-"""What can go wrong between the runtime and the daemon, in one small tree.
+"""The plugin's errors, in one small tree.
 
-    PluginError   carries the CNI code that the runtime shall see; ends the process with an error document
-    +- PeerError  the peer on the socket broke HTTP/2, gRPC or the envelope: never retried, never trusted
-    DaemonAway    nobody took the request, or the one who took it died: ADD says "try again", DEL is spooled
-    DaemonLate    somebody has the request and did not answer in time, or said that it cannot now: the same, other words
+    PluginError   has the CNI code for the runtime; ends the process with an error document
+    +- PeerError  the peer on the socket violated HTTP/2, gRPC or the envelope: never retried, never trusted
+    DaemonAway    nobody took the request, or the daemon that took it died: ADD answers "try again", DEL is spooled
+    DaemonLate    the daemon has the request and did not answer in time, or cannot answer now: the same, with another text
 
-Codes 1-99 are the CNI specification's. 190-199 are the plugin's own: at the far end of "ours", because the daemon numbers its
-errors upwards from 100 (`ipamd/model/errors.py`) and the two must not collide although they import nothing of each other.
+Codes 1-99 are the CNI specification's. 190-199 are the plugin's own; the daemon numbers its errors upwards from 100
+(`ipamd/model/errors.py`). The two must not collide, although neither imports the other.
 """
 
 CODE_ENVIRONMENT = 4  # CNI spec: invalid necessary environment variables
@@ -15,12 +15,12 @@ CODE_CONFIG = 7  # CNI spec: invalid network config
 CODE_TRY_AGAIN = 11  # CNI spec: try again later
 CODE_NOT_AVAILABLE = 50  # CNI spec 1.1, STATUS: the plugin is not available
 CODE_INTERNAL = 190  # ours: a defect of this binary
-CODE_UNSAFE_SOCKET = 191  # ours: run directory or socket could belong to somebody else
+CODE_UNSAFE_SOCKET = 191  # ours: somebody else may have created the run directory or the socket
 CODE_PEER = 192  # ours: the peer does not speak our protocol
-CODE_REFUSED = 193  # ours: the daemon ended the call with a gRPC status that no retry mends
+CODE_REFUSED = 193  # ours: the daemon ended the call with a gRPC status that a retry would not change
 CODE_PROTOCOL_RANGE = 194  # ours: daemon and binary have no envelope version in common
 
-# Linux numbers (asm-generic, the same on x86-64 and arm64). Written down because MicroPython's errno lacks several.
+# Linux numbers (asm-generic, the same on x86-64 and arm64). MicroPython's errno lacks several of them.
 ENOENT = 2
 EAGAIN = 11
 EEXIST = 17
@@ -31,7 +31,7 @@ ECONNREFUSED = 111
 
 
 class PluginError(Exception):
-    """An answer to the runtime: CNI code, what failed on which object, and why with the next step (I14)."""
+    """An error for the runtime: CNI code, what failed on which object, and the cause with the next step (I14)."""
 
     def __init__(self, code: int, message: str, details: str = "") -> None:
         super().__init__(message)
@@ -48,7 +48,7 @@ class PeerError(PluginError):
 
 
 class DaemonAway(Exception):
-    """Nobody serves the socket; `cause` says how we know."""
+    """Nobody serves the socket; `cause` is the observation."""
 
     def __init__(self, cause: str) -> None:
         super().__init__(cause)
@@ -56,7 +56,7 @@ class DaemonAway(Exception):
 
 
 class DaemonLate(Exception):
-    """The daemon has the request and will not answer it in time; `cause` says how we know."""
+    """The daemon has the request and will not answer in time; `cause` is the observation."""
 
     def __init__(self, cause: str) -> None:
         super().__init__(cause)

@@ -1,9 +1,9 @@
 """One unary gRPC call over HTTP/2, as a state machine without I/O: bytes in, bytes out.
 
-It exists because importing grpcio costs ten times the whole budget. It speaks what one call on one fresh connection needs
-(RFC 9113, gRPC over HTTP/2) and bounds what a broken or hostile peer can make it do: frames, header block and message
-are capped, and anything out of place is a PeerError. Rejected: a general client (streams, priorities, a dynamic header table).
-Being free of I/O it is fuzzed as a function and runs on both runtimes; `client.py` moves the bytes and keeps the time.
+It exists because importing grpcio takes ten times the whole time budget. It implements what one call on a new connection needs
+(RFC 9113, gRPC over HTTP/2) and limits what a broken or hostile peer can cause: frames, header block and message are capped, and
+anything unexpected is a PeerError. Rejected: a general client (streams, priorities, a dynamic header table).
+Without I/O it can be fuzzed as a function and runs on both runtimes; `client.py` reads, writes and keeps the deadline.
 """
 
 from cni_plugin import hpack

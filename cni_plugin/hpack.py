@@ -1,8 +1,8 @@
-"""Header blocks: enough of RFC 7541 to send one request and to find three headers in the answer.
+"""Header blocks: the part of RFC 7541 that is needed to send one request and to find three headers in the answer.
 
-Sending uses literals without indexing, without Huffman. For receiving we announce a header table of size zero (`h2.py`), so a
-correct peer keeps no dynamic table towards us and there is none here: one call per connection could never profit from it.
-Names from the static table are no business of ours except `:status`. Everything malformed is a PeerError.
+Requests use literals without indexing and without Huffman. For answers we announce a header table of size zero (`h2.py`), so a
+correct peer uses no dynamic table and none is implemented: one call per connection would gain nothing from it.
+Of the static table only `:status` is read. Everything malformed is a PeerError.
 """
 
 from cni_plugin.errors import PeerError

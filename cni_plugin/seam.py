@@ -1,8 +1,8 @@
-"""The one seam to the operating system, as a Protocol; type checkers read it, nothing imports it at run time.
+"""The plugin's only interface to the operating system, as a Protocol; for type checkers, never imported at run time.
 
-CPython's side is `_cni.py`; MicroPython's is a C module of the same name and the same functions. They are fd-shaped and few
-so that the C side stays small. Failures are `OSError` with an `errno`; a wait that ran out is ETIMEDOUT. Paths are str,
-everything that crosses a pipe or socket is bytes. Rejected: file and socket objects (two implementations to keep alike).
+CPython's implementation is `_cni.py`; MicroPython's is a C module with the same name and functions. There are few functions, all
+on file descriptors, so that the C module stays small. Failures are `OSError` with an `errno`; an expired wait is ETIMEDOUT. Paths
+are str; data of pipes and sockets is bytes. Rejected: file and socket objects (two implementations that must behave alike).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class System(Protocol):
         """Close; frees any flock held through it."""
 
     def sleep_ms(self, duration_ms: int) -> None:
-        """Wait without doing anything."""
+        """Sleep."""
 
     def euid(self) -> int:
         """Effective user ID."""

@@ -1,24 +1,25 @@
-"""DELs that the daemon could not take, kept on disk until it can (I3); none is lost to its start (the race of cilium 22067).
+"""DELs that the daemon could not take, kept on disk until it can (I3). docs/adr/0011 has the reasons.
 
-Protocol between plugin and daemon, all below the run directory (default /run/vpc-ipamd; tmpfs, dies with the namespaces):
+None is lost while the daemon starts (the race of https://github.com/cilium/cilium/issues/22067). Protocol between plugin and
+daemon, all below the run directory (default /run/vpc-ipamd: a tmpfs, which a reboot empties together with the namespaces):
 
-    spool.lock     0600, made by whoever comes first, never removed; flock: plugins SHARED, the daemon EXCLUSIVE
-    spool/         0700, made by whoever comes first
-    spool/.tmp-*   being written; without meaning; after a kill -9 it stays behind
+    spool.lock     0600, created by the first process, never removed; flock: plugins SHARED, the daemon EXCLUSIVE
+    spool/         0700, created by the first process
+    spool/.tmp-*   being written; ignored; may be left after a kill -9
     spool/del-*    one complete serialized ExecRequest each (cni.proto), verb DEL; written, fsynced, then renamed to this name
 
-Plugin: no answer -> take the lock shared (tries until its deadline) -> under it, connect once more: if somebody listens now,
-give the lock back and call; if not, write the entry, still under the lock, and report success. A plugin never waits for an
-answer while it holds the lock, so the daemon's wait for the exclusive lock is as short as a few fsyncs.
+Plugin: no answer -> take the lock shared (retry until the deadline) -> under it, connect once more: if the daemon listens now,
+release the lock and call; if not, write the entry under the lock and report success. A plugin never waits for an answer while it
+holds the lock, so the daemon waits for the exclusive lock only as long as a few fsyncs.
 
 Daemon, at start: (1) bind and listen, so that connects succeed (grpcio's add_insecure_port does, before start; requests may wait
 unanswered); (2) take the lock exclusively;
-(3) apply every `del-*` in any order (DELs are idempotent), removing each only after its transaction is on disk, and remove
-every `.tmp-*`; (4) give the lock back; (5) only then serve ADD. Thus a plugin that got the lock before (2) has its entry
-replayed, and one that gets it after (4) finds a listener.
-Daemon, while running: (2)-(4) again from time to time when `spool/` is not empty, because a DEL is spooled too when a live
-daemon stalls past the deadline or keeps answering UNAVAILABLE. An entry that does not parse is set aside and reported, not
-retried. Names carry no meaning. An entry survives the daemon, not the node.
+(3) apply every `del-*` in any order (DELs are idempotent), remove each only after its transaction is on disk, and remove
+every `.tmp-*`; (4) release the lock; (5) only then serve ADD. So the entry of a plugin that got the lock before (2) is applied,
+and a plugin that gets the lock after (4) finds a listener.
+Daemon, while running: (2)-(4) again from time to time if `spool/` is not empty, because a DEL is also spooled if a running daemon
+stalls beyond the deadline or keeps answering UNAVAILABLE. An entry that does not parse is set aside and reported, not retried.
+Names have no meaning. An entry survives the daemon, but not a reboot of the node.
 """
 
 from cni_plugin import client, errors
@@ -32,18 +33,18 @@ LOCK_NAME = "spool.lock"
 SPOOL_NAME = "spool"
 ENTRY_PREFIX = "del-"
 TEMPORARY_PREFIX = ".tmp-"
-ENTRIES_MAX = 256  # design section 5; above twice the sandboxes of a node (110)
+ENTRIES_MAX = 256  # ours: more than twice the sandboxes of a node (110)
 LOCK_RETRY_MS = 10  # ours, because an exclusive holder replays for milliseconds; flock has no timeout of its own
 
 
 def spool_or_connect(system: "System", run_dir: str, request: bytes, *, try_connect: bool, deadline_ms: int) -> int:
-    """Write the DEL into the spool, unless the daemon has come meanwhile.
+    """Write the DEL into the spool, unless the daemon has started meanwhile.
 
     Args:
-        try_connect: False when the daemon was there and did not do it: then connecting proves nothing.
-    Returns: -1 when the entry is on disk; otherwise a connected descriptor, the caller's to use and close.
-    Raises: PluginError: the spool is full or locked (11), the disk refuses (5), a directory is not to be trusted (191).
-    Concurrency: any number of plugins share the lock; the cap may be exceeded by as many as write at once.
+        try_connect: False if the daemon listened but did not answer: then a connection proves nothing.
+    Returns: -1 if the entry is on disk; otherwise a connected descriptor, which the caller uses and closes.
+    Raises: PluginError: the spool is full or locked (11), the disk fails (5), a directory cannot be trusted (191).
+    Concurrency: any number of plugins share the lock; the cap may be exceeded by as many as write at the same time.
     Guards: I3.
     """
     try:
@@ -53,7 +54,7 @@ def spool_or_connect(system: "System", run_dir: str, request: bytes, *, try_conn
             _lock_shared(system, lock, run_dir, deadline_ms)
             if try_connect:
                 try:
-                    return client.connect(system, run_dir, deadline_ms=0)  # one try: no waiting under the lock
+                    return client.connect(system, run_dir, deadline_ms=0)  # one attempt: never wait under the lock
                 except (DaemonAway, DaemonLate):
                     pass
             _write_entry(system, run_dir + "/" + SPOOL_NAME, request)
@@ -68,7 +69,7 @@ def spool_or_connect(system: "System", run_dir: str, request: bytes, *, try_conn
 
 
 def _own_directory(system: "System", path: str) -> None:
-    """Make the directory if it is missing (after a reboot the daemon may not have run yet) and demand that it is safe."""
+    """Create the directory if it is missing (after a reboot the daemon may not have run yet) and check that it is safe."""
     try:
         system.make_directory(path)
     except OSError as exc:

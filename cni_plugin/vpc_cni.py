@@ -1,8 +1,8 @@
-"""The life of the process: read, check, one call, print, leave. The thin end of design section 5.
+"""One run of the plugin: read the request, check it, make one call, print the answer, exit.
 
-It decides nothing about addresses. What it does decide is what the runtime hears when the daemon cannot be heard: every way
-in which that can happen ends in a CNI document on standard output within the verb's deadline, and every DEL is done, spooled,
-or an error (I3). Rejected: grpcio (98 ms instead of 9), logging (the daemon logs; standard error of a plugin is read by nobody).
+It decides nothing about addresses. It decides what the runtime gets if the daemon does not answer: always a CNI document on standard
+output within the verb's deadline. Every DEL is done, spooled, or an error (I3). Rejected: grpcio (98 ms instead of 9; docs/adr/0003),
+logging (the daemon logs, and nobody reads a plugin's standard error).
 """
 
 import sys
@@ -16,16 +16,17 @@ if TYPE_CHECKING:
     from cni_plugin.seam import System
 
 PLUGIN_VERSION = "0.1.0"
-RUN_DIR = "/run/vpc-ipamd"  # design section 3
-# Set in the runtime's own environment (a node whose /run is elsewhere, tests). No privilege is crossed: whoever sets it runs
-# as the runtime does and could as well name another plugin. The directory is checked like the default one.
+RUN_DIR = "/run/vpc-ipamd"  # docs/architecture.md, Three programs; a tmpfs, so that a reboot empties it
+# Set in the runtime's own environment (a node whose /run is elsewhere, tests). It gives no privilege: whoever sets it has the
+# runtime's privileges and could also name another plugin. The directory is checked like the default one.
 RUN_DIR_VARIABLE = "VPC_IPAMD_RUN_DIR"
 STDOUT = 1
 PIPE_BYTES = 4096  # pipe(7): a pipe that polls writable takes PIPE_BUF bytes without blocking
 MARGIN_MS = 500  # ours: interpreter start before our clock begins (10 ms, more under load) and printing the error
 SPOOL_RESERVE_MS = 3000  # ours: what a DEL keeps of its deadline for the lock and two fsyncs on a busy disk
 
-# gRPC status codes (statuscodes.md of gRPC). CANCELLED is what a daemon that stops answers to the calls it drops.
+# gRPC status codes (https://github.com/grpc/grpc/blob/master/doc/statuscodes.md). A stopping daemon answers CANCELLED to the
+# calls that it drops.
 _STATUS_NAMES = (
     "OK CANCELLED UNKNOWN INVALID_ARGUMENT DEADLINE_EXCEEDED NOT_FOUND ALREADY_EXISTS PERMISSION_DENIED RESOURCE_EXHAUSTED "
     "FAILED_PRECONDITION ABORTED OUT_OF_RANGE UNIMPLEMENTED INTERNAL UNAVAILABLE DATA_LOSS UNAUTHENTICATED"
@@ -45,7 +46,7 @@ def main() -> None:
 
 
 def run(system: "System") -> int:
-    """Serve one invocation. Returns: the exit status: 0 for success, 1 for a CNI error or an output nobody reads."""
+    """Serve one invocation. Returns: the exit status: 0 for success, 1 for a CNI error or an output that nobody reads."""
     started_ms = system.monotonic_ms()
     document, status, limit_ms = answer(system, started_ms=started_ms)
     position = 0
@@ -55,12 +56,12 @@ def run(system: "System") -> int:
             position += system.write(STDOUT, document[position : position + PIPE_BYTES], wait_ms)
         except OSError as exc:
             if exc.errno != errors.EAGAIN:
-                return 1  # closed or stalled: nobody is left to tell
+                return 1  # closed or stalled: nobody reads it
     return status
 
 
 def answer(system: "System", *, started_ms: int) -> "tuple[bytes, int, int]":
-    """Find out what to print.
+    """Determine what to print.
 
     Returns: (document, exit status, the verb's deadline in ms after the start). Never raises.
     """
@@ -77,7 +78,7 @@ def answer(system: "System", *, started_ms: int) -> "tuple[bytes, int, int]":
             document, status = _serve(system, verb, config, message, deadline_ms)
     except PluginError as exc:
         document, status = _error(config, exc), 1
-    except BaseException as exc:  # the top: a defect, or a signal; the runtime gets a document, not a traceback
+    except BaseException as exc:  # top level: for a defect or a signal the runtime gets a document, not a traceback
         internal = PluginError(errors.CODE_INTERNAL, "vpc-cni failed", type(exc).__name__ + ": " + str(exc))
         document, status = _error(config, internal), 1
     return document, status, request.DEADLINES_MS[verb]
@@ -125,13 +126,13 @@ def _delete(system: "System", run_dir: str, config: bytes, message: bytes, deadl
         return None
     try:
         return _ask(system, descriptor, message, call_deadline_ms)
-    except (DaemonAway, DaemonLate):  # it came and went, or is starting for long: keep the DEL, a running daemon looks there too
+    except (DaemonAway, DaemonLate):  # gone again, or a slow start: spool the DEL; a running daemon reads the spool too
         spool.spool_or_connect(system, run_dir, message, try_connect=False, deadline_ms=spool_deadline_ms)
     return None
 
 
 def _ask(system: "System", descriptor: int, message: bytes, deadline_ms: int) -> bytes:
-    """One call: the reply's bytes. Raises: DaemonAway, DaemonLate, PluginError by gRPC status."""
+    """Make one call. Returns: the reply's bytes. Raises: DaemonAway, DaemonLate, PluginError, by gRPC status."""
     call = client.exchange(system, descriptor, message, deadline_ms=deadline_ms)
     if call.status == 0:
         return call.reply
@@ -173,7 +174,7 @@ def _status_text(call: "UnaryCall") -> str:
 
 
 def _is_text(data: bytes) -> bool:
-    """Tell whether there is something, and it is UTF-8."""
+    """Tell whether the bytes are non-empty UTF-8."""
     try:
         return len(data.decode()) > 0
     except UnicodeError:

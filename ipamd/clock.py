@@ -1,18 +1,18 @@
-"""The real clocks behind the port `Clock`."""
+"""The port `Clock` over the clocks of the system."""
 
 from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
 
+from ipamd.ports import Clock
 
-class SystemClock:
+
+class SystemClock(Clock):
     """Wall time and monotonic time of this machine."""
 
     def now(self) -> datetime:
-        """Aware UTC."""
         return datetime.now(UTC)
 
     def monotonic(self) -> float:
-        """Seconds since some point before this process."""
         return time.monotonic()

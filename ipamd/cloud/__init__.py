@@ -1,5 +1,5 @@
 """EC2 and instance metadata behind the ports `Ec2` and `Metadata`; the only importer of botocore (I7, I12, I13).
 
-`ec2.py` and `metadata.py` are the adapters that `bootstrap.py` builds. Importing this package imports no AWS library: a
-start that serves DEL must not wait for one.
+`bootstrap.py` builds the adapters in `ec2.py` and `metadata.py`. Importing this package imports no AWS library: the
+daemon must serve DEL before one is loaded.
 """

@@ -1,6 +1,6 @@
-"""EC2's answers as values of the model. Guards I6: the primary address never appears among those that sandboxes may get.
+"""Convert EC2's answers into values of the model. Guards I6: the primary address is never among those for sandboxes.
 
-Nothing here is guessed: an answer without what we need is an error, not an empty value (I11). Pure.
+Nothing is guessed: an answer that lacks a field is an error, not an empty value (I11). Pure.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def described_eni(entry: Mapping[str, Any]) -> DescribedEni:
 
 
 def incomplete(subject: str, cause: object) -> CloudError:
-    """Say that an answer lacks what every such answer has."""
+    """Return the error for an answer that lacks a required field."""
     return CloudError(
         f"EC2's answer about {subject} is incomplete",
         details=f"{cause!r} is missing or malformed; nothing was concluded from it; check AWS_EC2_ENDPOINT if it is set",
@@ -54,7 +54,7 @@ def incomplete(subject: str, cause: object) -> CloudError:
 
 
 def _addresses(entry: Mapping[str, Any]) -> tuple[IPv4Address, frozenset[IPv4Address]]:
-    """Tell the primary address from the others: by the ENI's own field and by the flag, whichever is there."""
+    """Separate the primary address from the others, by the ENI's own field and by the flag on each address."""
     listed = entry.get("PrivateIpAddresses") or ()
     flagged = {IPv4Address(item["PrivateIpAddress"]) for item in listed if item.get("Primary")}
     named = entry.get("PrivateIpAddress")

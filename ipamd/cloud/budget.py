@@ -1,8 +1,8 @@
-"""How often this node may call each EC2 API: a token bucket per API that gives way when EC2 throttles (I13).
+"""How often this node may call each EC2 API: one token bucket per API, slowed down when EC2 throttles (I13).
 
-EC2's limits belong to the whole account, so a node can only be modest and react: additive increase on success, halving on
-a throttled answer. Each API has a bucket of its own, as at EC2, and one throttled API never stops the others. Rejected: a
-bucket for all calls together, where a throttled Create would hold back the Unassign that ends the shortage.
+EC2's limits apply to the whole account, so a node starts low and adapts: a fixed increase on success, half the rate on a throttled
+answer. As at EC2 each API has its own bucket, so one throttled API does not stop the others. Rejected: one bucket for all calls,
+where a throttled Create would delay the Unassign that ends the shortage.
 Concurrency: one lock, never held while waiting; the caller sleeps.
 """
 
@@ -21,30 +21,33 @@ class BudgetLimits:
     """How fast one API may be called. Rates in calls per second."""
 
     burst: int = 10
-    """Calls at once from rest. Ours: a node with 8 ENIs grows from nothing without a pause, and ten nodes that start
-    together stay within EC2's bucket of 100 (EC2 developer guide, "Request throttling")."""
+    """Calls at once after idle time. Ours: a node with 8 ENIs can attach all of them without a pause, and ten nodes that start
+    together stay within EC2's bucket of 100.
+
+    Source of EC2's buckets: https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-throttling.html.
+    """
 
     rate_per_s: float = 1.0
-    """Refill at best. Ours: a fifth of the 5 per second that EC2 documents as its slowest refill of one API."""
+    """Highest refill rate. Ours: a fifth of 5 per second, the slowest refill that EC2 documents for an API (same page)."""
 
     floor_per_s: float = 0.05
-    """Refill at worst. Ours: one call in 20 s still finds out that throttling has ended."""
+    """Lowest refill rate. Ours: one call in 20 s still detects the end of throttling."""
 
     step_per_s: float = 0.1
-    """Added by each success. Ours: about ten good calls lead from the floor back to the best rate."""
+    """Added by each success. Ours: about ten successful calls lead from the lowest rate back to the highest."""
 
     cut: float = 0.5
-    """Factor at a throttled answer: the usual halving of AIMD (Chiu and Jain, 1989)."""
+    """Factor after a throttled answer: the usual halving of AIMD (Chiu and Jain, 1989)."""
 
     cut_interval_s: float = 1.0
-    """One halving at most in this time. Ours: calls in flight together are one piece of news, not several."""
+    """At most one halving in this time. Ours: calls in flight at the same moment are one signal, not several."""
 
     max_wait_s: float = 20.0
-    """Longest wait for a token before the caller is refused. Ours: one call at the floor rate."""
+    """Longest wait for a token before the caller is refused. Ours: one call at the lowest rate."""
 
 
 class CallBudget:
-    """The buckets of all APIs; a bucket is made at the first call of its API."""
+    """The buckets of all APIs; a bucket is created at the first call of its API."""
 
     def __init__(
         self,
@@ -60,7 +63,7 @@ class CallBudget:
         self._buckets: dict[str, _Bucket] = {}
 
     def reserve(self, api: str) -> float:
-        """Take a token of an API, from the future if need be.
+        """Take a token of an API, if necessary one that is still to come.
 
         Returns: seconds that the caller must sleep first (0 if a token was there), jittered upwards.
         Raises: ThrottledError if the wait would exceed `max_wait_s`; no token is taken.
@@ -88,7 +91,7 @@ class CallBudget:
             bucket.rate_per_s = min(self._limits.rate_per_s, bucket.rate_per_s + self._limits.step_per_s)
 
     def rate_per_s(self, api: str) -> float:
-        """The present refill of one API, for status and metrics."""
+        """The current refill rate of one API, for status and metrics."""
         with self._lock:
             return self._refilled(api).rate_per_s
 
@@ -103,7 +106,7 @@ class CallBudget:
 
 @dataclass(slots=True)
 class _Bucket:
-    """Tokens go below zero while callers wait for tokens they have taken from the future."""
+    """One API's bucket. Tokens are negative while callers wait for tokens that they have taken in advance."""
 
     tokens: float
     rate_per_s: float

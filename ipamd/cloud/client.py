@@ -1,9 +1,8 @@
-"""One boto3 EC2 client, built once and late, and one HTTP attempt at a time.
+"""One boto3 EC2 client, built at the first call; each call is one HTTP attempt.
 
-Built at the first call rather than at start, because importing botocore (0.1 s) and finding credentials (instance metadata)
-must not delay the serving of DEL (I12). The client is boto3's, made from a botocore session of ours that knows only the
-calls we make (`trim_model`). botocore's retries are off (`retries.py` has them all).
-Concurrency: any thread; the lock is held while the client is built and around counting, never across a call (I10).
+It is not built at start, because importing botocore (0.1 s) and finding credentials (instance metadata) must not delay DEL (I12).
+Its botocore session knows only the calls that we make (`trim_model`). botocore's retries are off: `retries.py` has them all.
+Concurrency: any thread. The lock is held while the client is built and while counting, never across a call (I10).
 """
 
 from __future__ import annotations
@@ -25,23 +24,23 @@ if TYPE_CHECKING:
     from botocore.session import Session
 
 CONNECT_TIMEOUT_S = 3
-"""Longest wait for a connection, if HTTP_TIMEOUT allows it. Ours: one lost SYN is sent again after 1 s; EC2's
-endpoint is milliseconds away, and a black hole must not cost start-up ten seconds."""
+"""Longest wait for a connection, unless HTTP_TIMEOUT is shorter. Ours: a lost SYN is sent again after 1 s, EC2's
+endpoint is milliseconds away, and an unreachable endpoint must not delay the start by ten seconds."""
 
 CREDENTIAL_TIMEOUT_S = 1
-"""Seconds per request for credentials to instance metadata. Source: botocore's own default; said here so that it is ours."""
+"""Seconds per request for credentials to instance metadata. Source: botocore's default, fixed here against changes."""
 
 CREDENTIAL_ATTEMPTS = 2
-"""Ours: metadata drops a request now and then while an instance boots; more would stall start where there is none."""
+"""Ours: metadata drops single requests while an instance boots; more attempts would delay the start where there is none."""
 
 POOL_CONNECTIONS = 4
-"""HTTP connections kept. Ours: one worker per network card, and one for start's looks."""
+"""HTTP connections kept open. Ours: one worker per network card, and one for the queries at start."""
 
 _log = logging.getLogger(__name__)
 
 
 class Ec2Client:
-    """Makes EC2 calls, each exactly one HTTP attempt (none if there are no credentials), and counts them."""
+    """Makes EC2 calls and counts them. Each is exactly one HTTP attempt, or none if there are no credentials."""
 
     def __init__(self, config: CloudConfig, *, region: Callable[[], str], model_dir: Path = DATA_DIR) -> None:
         self._config = config
@@ -76,7 +75,7 @@ class Ec2Client:
             return dict(self._counts)
 
     def _built(self, api: str, subject: str) -> Any:
-        """Return the client; one without credentials is not kept, so that they may appear later."""
+        """Return the client. One without credentials is not kept, because they may appear later."""
         from botocore.exceptions import BotoCoreError
 
         with self._lock:

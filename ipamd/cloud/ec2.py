@@ -1,8 +1,8 @@
-"""The port `Ec2` over botocore: each method is one API call, its budget, its retries, and a typed answer.
+"""The port `Ec2` over botocore: each method is one API call with budget, retries and a typed answer.
 
-Guards I6 (answers.py), I9 (a create is replayed by its token; NotFound of something new is not believed), I11 (a page that
-fails fails the whole Describe), I13 (budget.py). Rejected: retries by botocore, which know neither our budget nor
-which of our calls may be sent twice.
+Guards I6 (answers.py), I9 (a create is repeated with its token; NotFound of a new object is not believed), I11 (a failed page
+fails the whole Describe), I13 (budget.py). Rejected: botocore's retries, which know neither our budget nor which calls may be
+sent twice.
 """
 
 from __future__ import annotations
@@ -27,23 +27,25 @@ from ipamd.model.cloud import DescribedEni, EniRequest
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CloudDeniedError, CloudError, CloudNotFoundError, EniLimitError
 from ipamd.model.ids import EniId, InstanceId, SubnetId
-from ipamd.ports import Clock
+from ipamd.ports import Clock, Ec2
 
 FRESH_S = 30.0
-"""For this long after we made an object its NotFound is not believed. Ours: EC2 promises no bound; seconds are usual
-(EC2 developer guide, "Eventual consistency")."""
+"""For this long after we created an object its NotFound is not believed. Ours: EC2 promises no bound; seconds are usual.
+
+Source: https://docs.aws.amazon.com/ec2/latest/devguide/eventual-consistency.html.
+"""
 
 PAGE_SIZE = 1000
-"""ENIs per answer, EC2's maximum. Source: upstream_reference 2.12."""
+"""ENIs per answer, EC2's maximum. Source: amazon-vpc-cni-k8s pkg/awsutils/awsutils.go, describeENIPageSize."""
 
 LIMITS_RETRY_S = 300.0
-"""Time after which EC2 is asked again for limits that it did not tell. Ours: only a type that the table does not know gains."""
+"""Time after which limits that EC2 did not give are requested again. Ours: useful only for types missing in the table."""
 
 _log = logging.getLogger(__name__)
 
 
-class BotoEc2:
-    """EC2 for one node. Makes no call and imports no AWS library until its first method is called."""
+class BotoEc2(Ec2):
+    """EC2 for one node. Makes no call and imports no AWS library before its first method is called."""
 
     def __init__(
         self,
@@ -65,7 +67,6 @@ class BotoEc2:
         self._limits: dict[str, tuple[InstanceLimits, float]] = {}
 
     def describe_enis(self, instance_id: InstanceId) -> tuple[DescribedEni, ...]:
-        """All ENIs of the instance, by device index; complete or CloudError (I11)."""
         params = {"Filters": [{"Name": "attachment.instance-id", "Values": [instance_id]}], "MaxResults": PAGE_SIZE}
         entries: list[Mapping[str, Any]] = []
         while True:
@@ -77,7 +78,6 @@ class BotoEc2:
         return tuple(sorted(map(described_eni, entries), key=lambda eni: (eni.device_index, eni.network_card)))
 
     def describe_eni(self, eni_id: EniId) -> DescribedEni:
-        """One ENI; CloudNotFoundError if it does not exist (one that we made just now is looked for again)."""
         answer = self._call("DescribeNetworkInterfaces", eni_id, {"NetworkInterfaceIds": [eni_id]}, IDEMPOTENT, about=eni_id)
         entries = answer.get("NetworkInterfaces", ())
         if not entries:
@@ -85,8 +85,6 @@ class BotoEc2:
         return described_eni(entries[0])
 
     def describe_attached_eni(self, eni_id: EniId) -> DescribedEni:
-        """Describe one ENI once it is attached; CloudError if that takes longer than a minute."""
-
         def look() -> DescribedEni:
             eni = self.describe_eni(eni_id)
             if eni.attachment_status != "attached":
@@ -101,7 +99,6 @@ class BotoEc2:
             ) from exc
 
     def subnet_cidr(self, subnet_id: SubnetId) -> IPv4Network:
-        """The subnet's IPv4 block; asked once."""
         if subnet_id not in self._subnets:
             answer = self._call("DescribeSubnets", subnet_id, {"SubnetIds": [subnet_id]}, IDEMPOTENT)
             try:
@@ -111,7 +108,6 @@ class BotoEc2:
         return self._subnets[subnet_id]
 
     def create_eni(self, request: EniRequest) -> DescribedEni:
-        """Create an ENI with its addresses or prefixes and tags in one call; replayed by its token (I9)."""
         params: dict[str, Any] = {
             "SubnetId": request.subnet_id,
             "Description": request.description,
@@ -133,7 +129,6 @@ class BotoEc2:
         return eni
 
     def attach_eni(self, eni_id: EniId, *, instance_id: InstanceId, device_index: int, network_card: int) -> str:
-        """Attach, returning the attachment ID; an attach whose answer was lost is found again."""
         params = {
             "NetworkInterfaceId": eni_id,
             "InstanceId": instance_id,
@@ -147,7 +142,7 @@ class BotoEc2:
         except AttemptError as failed:
             if not isinstance(failed, BusyAttempt) and not isinstance(failed.error, EniLimitError):
                 raise failed.error from failed
-            # Refused perhaps because our own first try, whose answer was lost, has taken the place.
+            # The refusal may be due to our own first attempt, whose answer was lost: then the ENI is where we want it.
             found = self.describe_eni(eni_id)
             if (found.instance_id, found.device_index, found.network_card) != (instance_id, device_index, network_card):
                 raise failed.error from failed
@@ -158,7 +153,6 @@ class BotoEc2:
         return str(attachment_id)
 
     def set_delete_on_termination(self, eni_id: EniId, *, attachment_id: str) -> None:
-        """Have EC2 delete the ENI together with the instance."""
         params = {
             "NetworkInterfaceId": eni_id,
             "Attachment": {"AttachmentId": attachment_id, "DeleteOnTermination": True},
@@ -166,16 +160,15 @@ class BotoEc2:
         self._call("ModifyNetworkInterfaceAttribute", eni_id, params, SETTLING, about=attachment_id)
 
     def set_security_groups(self, eni_id: EniId, *, security_group_ids: tuple[str, ...]) -> None:
-        """Replace the ENI's security groups.
+        """Replace the ENI's security groups, at least one.
 
         Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_ModifyNetworkInterfaceAttribute.html, SecurityGroupId:
-        the set that is sent replaces the one there is.
+        the groups that are sent replace the existing ones.
         """
         params = {"NetworkInterfaceId": eni_id, "Groups": list(security_group_ids)}
         self._call("ModifyNetworkInterfaceAttribute", eni_id, params, IDEMPOTENT, about=eni_id)
 
     def detach_eni(self, attachment_id: str) -> None:
-        """Detach, waiting for an attach to finish; an attachment that is gone is fine."""
         try:
             params = {"AttachmentId": attachment_id}
             self._call("DetachNetworkInterface", attachment_id, params, SETTLING, about=attachment_id)
@@ -183,7 +176,6 @@ class BotoEc2:
             _log.info("attachment %s is gone already", attachment_id)
 
     def delete_eni(self, eni_id: EniId) -> None:
-        """Delete, waiting for a detach to finish (up to SETTLING.total_s); an ENI that is gone is fine."""
         try:
             self._call("DeleteNetworkInterface", eni_id, {"NetworkInterfaceId": eni_id}, SETTLING, about=eni_id)
         except CloudNotFoundError:
@@ -192,28 +184,26 @@ class BotoEc2:
             self._made.pop(eni_id, None)
 
     def assign_addresses(self, eni_id: EniId, *, count: int) -> frozenset[IPv4Address]:
-        """Allocate more secondary addresses. A lost answer is an error: Describe tells what happened."""
+        # Not repeated after a lost answer, because the call has no client token: the caller asks Describe what happened.
         params = {"NetworkInterfaceId": eni_id, "SecondaryPrivateIpAddressCount": count}
         subject = f"{count} addresses on {eni_id}"
         answer = self._call("AssignPrivateIpAddresses", subject, params, AT_MOST_ONCE, about=eni_id)
         return frozenset(IPv4Address(item["PrivateIpAddress"]) for item in answer.get("AssignedPrivateIpAddresses", ()))
 
     def assign_prefixes(self, eni_id: EniId, *, count: int) -> frozenset[IPv4Network]:
-        """Allocate more /28 prefixes. A lost answer is an error: Describe tells what happened."""
         params = {"NetworkInterfaceId": eni_id, "Ipv4PrefixCount": count}
         subject = f"{count} prefixes on {eni_id}"
         answer = self._call("AssignPrivateIpAddresses", subject, params, AT_MOST_ONCE, about=eni_id)
         return frozenset(IPv4Network(item["Ipv4Prefix"]) for item in answer.get("AssignedIpv4Prefixes", ()))
 
     def unassign(self, eni_id: EniId, *, addresses: Iterable[IPv4Address], prefixes: Iterable[IPv4Network]) -> None:
-        """Release addresses and prefixes, a call for each kind; what is not there is fine."""
         wanted_addresses, wanted_prefixes = frozenset(addresses), frozenset(prefixes)
         if not wanted_addresses and not wanted_prefixes:
             raise ValueError("nothing to release was named")
         try:
             self._release(eni_id, wanted_addresses, wanted_prefixes)
         except CloudNotFoundError:
-            # EC2 refuses the whole call when one item is not there, and may have done part of ours before: keep what is.
+            # EC2 refuses the whole call if one item is missing, and the other call may have succeeded: retry with what exists.
             try:
                 present = self.describe_eni(eni_id)
             except CloudNotFoundError:
@@ -221,7 +211,6 @@ class BotoEc2:
             self._release(eni_id, wanted_addresses & present.secondary_addresses, wanted_prefixes & present.prefixes)
 
     def instance_limits(self, instance_type: str) -> InstanceLimits:
-        """EC2's answer, the built-in table's, or a safe default; `source` says whose. Never raises."""
         known, ask_again_at = self._limits.get(instance_type, (None, 0.0))
         if known is not None and self._clock.monotonic() < ask_again_at:
             return known
@@ -233,11 +222,10 @@ class BotoEc2:
         return found
 
     def call_counts(self) -> Mapping[str, int]:
-        """HTTP attempts since start, retries and pages included, by API name."""
         return self._client.counts()
 
     def _limits_of_ec2(self, instance_type: str) -> tuple[InstanceLimits | None, float]:
-        """One hurried try; and until when its outcome holds: for ever, unless EC2 could not be asked."""
+        """Ask EC2 once. Returns: the limits, and how long the outcome holds (for ever, unless EC2 did not answer)."""
         try:
             answer = self._call("DescribeInstanceTypes", instance_type, {"InstanceTypes": [instance_type]}, HURRIED)
         except CloudDeniedError as exc:
@@ -260,7 +248,7 @@ class BotoEc2:
     def _call(
         self, api: str, subject: str, params: Mapping[str, Any], policy: RetryPolicy, *, about: str = ""
     ) -> Mapping[str, Any]:
-        """Call with retries; the error that comes out is one of our tree."""
+        """Call with retries. Raises: an error of `ipamd/model/errors.py`."""
         try:
             return self._attempts(api, subject, params, policy, about=about)
         except AttemptError as failed:
@@ -272,7 +260,7 @@ class BotoEc2:
         return policy.retrying(self._clock, self._sleep)(self._attempt, api, subject, params, about)
 
     def _attempt(self, api: str, subject: str, params: Mapping[str, Any], about: str) -> Mapping[str, Any]:
-        """Wait for the budget, try once, tell the budget."""
+        """Wait for the budget, make one attempt, and report its outcome to the budget."""
         wait_s = self._budget.reserve(api)
         if wait_s > 0:
             self._sleep(wait_s)

@@ -1,9 +1,9 @@
-"""What botocore raises, as errors of our tree, by one table.
+"""Convert botocore's exceptions into errors of our tree, by one table.
 
-Two things are decided here: which `CloudError` the caller sees, and (for `retries.py` only) how an attempt failed, because
-a retry must know whether the request can have taken effect. `AttemptError` and below never leave this package; they keep
-the tree in `model/errors.py` free of retry matters. Rejected: matching on exception classes that botocore generates per
-code; EC2's model declares none. Sources of codes: EC2 User Guide "Error codes"; upstream_reference 2.16.
+The table decides which `CloudError` the caller gets, and for `retries.py` how the attempt failed, because a retry must know
+whether the request may have taken effect. `AttemptError` and its subclasses never leave this package. Rejected: matching the
+exception classes that botocore generates per code, because EC2's model declares none. Source of the codes:
+https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html; where a row says so, observed wording.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ SERVER_ERROR = 500
 """HTTP status from which the fault is EC2's own and the outcome unknown. Source: RFC 9110, 15.6."""
 
 MESSAGE_MAX = 300
-"""Characters of EC2's message that we repeat. Ours: an encoded authorization failure runs to kilobytes."""
+"""Characters of EC2's message that we quote. Ours: an encoded authorization failure has kilobytes."""
 
 
 class AttemptError(Exception):
-    """One HTTP attempt failed; `error` is what the caller gets when no retry follows. This class: EC2 said no."""
+    """One HTTP attempt failed; `error` is what the caller gets when no retry follows. This class itself: EC2 refused."""
 
     def __init__(self, error: CloudError) -> None:
         super().__init__(str(error))
@@ -35,7 +35,7 @@ class AttemptError(Exception):
 
 
 class ThrottledAttempt(AttemptError):
-    """EC2 did nothing and asks us to slow down."""
+    """EC2 did nothing and asked for fewer calls."""
 
 
 class UnsentAttempt(AttemptError):
@@ -43,20 +43,20 @@ class UnsentAttempt(AttemptError):
 
 
 class UnansweredAttempt(AttemptError):
-    """Sent, but the answer was lost or is EC2's own fault: it may have taken effect."""
+    """Sent, but the answer was lost or reports a fault in EC2: the call may have taken effect."""
 
 
 class BusyAttempt(AttemptError):
-    """The object is in use or in transition; the same call can succeed in a while."""
+    """The object is in use or in transition; the same call can succeed later."""
 
 
 class UnseenAttempt(AttemptError):
-    """NotFound of an object that we made just now: EC2 is eventually consistent."""
+    """NotFound of an object that we created just now: EC2 is eventually consistent."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One row: EC2 codes (`*` ends a beginning), a part of the message if the code says too little, and what they mean."""
+    """One row: EC2 codes (`*` stands for any text), a part of the message if the code is ambiguous, and what they mean."""
 
     codes: tuple[str, ...]
     error: type[CloudError]
@@ -201,7 +201,7 @@ def refused(api: str, subject: str, *, code: str, message: str, status: int) -> 
 
 
 def unreached(api: str, subject: str, *, endpoint: str, exc: Exception) -> AttemptError:
-    """Translate an exception of botocore that is no answer of EC2."""
+    """Convert a botocore exception that is not an answer of EC2."""
     names = {kind.__name__ for kind in type(exc).__mro__}
     if names & CREDENTIAL_NAMES:
         return AttemptError(no_credentials(f"EC2 {api} was not called for {subject}", str(exc)))
@@ -216,7 +216,7 @@ def unreached(api: str, subject: str, *, endpoint: str, exc: Exception) -> Attem
 
 
 def no_credentials(message: str, cause: str) -> CloudError:
-    """Say that there are no credentials (yet)."""
+    """Return the error for missing credentials."""
     return CloudError(
         message,
         details=f"{cause}; give the node an instance profile, and let this pod reach instance metadata "
@@ -225,7 +225,7 @@ def no_credentials(message: str, cause: str) -> CloudError:
 
 
 def iam_actions(api: str) -> str:
-    """Name what IAM must allow for an API; an ENI is created with its tags, which is an action of its own."""
+    """Name the IAM actions that an API needs. Create sends tags along, which is an action of its own."""
     return f"ec2:{api} and ec2:CreateTags" if api == "CreateNetworkInterface" else f"ec2:{api}"
 
 

@@ -1,7 +1,8 @@
-"""What an instance type can carry: EC2's answer, then the built-in table, then a default that no known type undercuts.
+"""ENIs and addresses of an instance type: EC2's answer, then the built-in table, then a safe default.
 
-An unknown type is no error: new types appear weekly, and a node that panics on one cannot even run its DNS. ENIs are those
-of the default network card, as the incumbent counts them (p5.48xlarge: 2, not 64); further cards are the pool's matter.
+An unknown type is not an error: new types appear weekly, and a node must start on them. Only ENIs of the default network card
+count (p5.48xlarge: 2, not 64), because the pool uses that card only. amazon-vpc-cni-k8s
+counts the same way (misc/eni-max-pods.txt, its note on multi-card types).
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from ipamd.cloud.limits_table import TABLE
 from ipamd.model.eni import InstanceLimits
 
 DEFAULT_ENIS, DEFAULT_ADDRESSES = 2, 4
-"""The smallest Nitro size of the general families (a1.medium, c6g.medium, m7a.medium, ...). Less have only the nano and micro of
-the T families, d3 and hpc6id; the table knows them all, so an unknown type, which is a new one, is none of them. A guess too
-high would be corrected by EC2 at the first refusal, one too low never: hence not the very lowest."""
+"""The smallest Nitro size of the general families (a1.medium, c6g.medium, m7a.medium, ...). Ours: only nano and micro of the T
+families, d3 and hpc6id have less, and the table has all of these, so a new type is none of them. EC2's first refusal corrects a
+value that is too high; nothing corrects one that is too low."""
 
 
 def from_ec2(instance_type: str, answer: Mapping[str, Any]) -> InstanceLimits | None:
-    """Read a DescribeInstanceTypes answer; None if it does not tell about the type or gives no usable count."""
+    """Read a DescribeInstanceTypes answer; None if the type is missing or has no usable count."""
     for entry in answer.get("InstanceTypes", ()):
         network = entry.get("NetworkInfo", {})
         cards = {card.get("NetworkCardIndex", 0): card for card in network.get("NetworkCards", ())}
@@ -40,7 +41,7 @@ def from_ec2(instance_type: str, answer: Mapping[str, Any]) -> InstanceLimits | 
 
 
 def from_table(instance_type: str) -> InstanceLimits | None:
-    """Look a type up in the built-in table; None if it is not there."""
+    """Find a type in the built-in table; None if it is missing."""
     family, _, size = instance_type.partition(".")
     for row in TABLE.splitlines():
         enis, addresses, cards, kind, *held = row.split()
@@ -60,5 +61,5 @@ def from_table(instance_type: str) -> InstanceLimits | None:
 
 
 def safe_default(instance_type: str) -> InstanceLimits:
-    """What every current type carries."""
+    """Limits that every current type of the general families reaches."""
     return InstanceLimits(instance_type, DEFAULT_ENIS, DEFAULT_ADDRESSES, source="default")

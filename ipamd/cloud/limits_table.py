@@ -1,9 +1,9 @@
-"""What instance types carried when this release was made: the answer when DescribeInstanceTypes gives none.
+"""Limits of instance types at the time of this release, for when DescribeInstanceTypes does not answer.
 
-A row reads: ENIs on the default network card, IPv4 addresses per ENI (the primary one included), network cards, kind
-(nitro, xen, metal), then types as `family:size,size`. One text rather than a dict of 1,400 entries: it is searched at most
-once in the life of a process. Source: DescribeInstanceTypes as recorded in moto 5.2.5 (facts only); remade by
-`python -m tests.unit.cloud.limits_source`, and a test holds both together. The lookup is in `limits.py`.
+A row has: ENIs on the default network card, IPv4 addresses per ENI (with the primary one), network cards, kind (nitro, xen,
+metal), then types as `family:size,size`. A text instead of a dict of 1,400 entries, because a process searches it at most once.
+Source: DescribeInstanceTypes as recorded in moto 5.2.5. `python -m tests.unit.cloud.limits_source` generates it and a test
+compares both. `limits.py` reads it.
 """
 
 from __future__ import annotations

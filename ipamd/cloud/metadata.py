@@ -1,8 +1,9 @@
-"""The port `Metadata`: who this node is, from instance metadata (IMDSv2) and nothing else.
+"""The port `Metadata`: the node's identity from instance metadata (IMDSv2).
 
-Written on `http.client` rather than botocore's fetcher: start needs the identity before anything of AWS's library is
-imported, http.client knows no proxy (metadata must never go through one), and IMDSv1 is not asked even when v2 fails. A hint
-source: nothing is removed on its word (I7), and a failed read is an error, never an empty value (I11).
+It uses `http.client` instead of botocore's fetcher: the identity is needed before any AWS library is imported, http.client uses no
+proxy (metadata must not go through one), and IMDSv1 is not used even if v2 fails. Metadata lags behind EC2, so nothing is removed
+because of it (I7), and a failed read is an error, never an empty value (I11).
+Source of the paths: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-categories.html.
 """
 
 from __future__ import annotations
@@ -22,19 +23,22 @@ from ipamd.config import CloudConfig
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.errors import CloudError, SettingsError, ThrottledError
 from ipamd.model.ids import EniId, InstanceId, MacAddress, SubnetId
-from ipamd.ports import Clock
+from ipamd.ports import Clock, Metadata
 
 CONNECT_TIMEOUT_S = 1.0
 """Metadata is on the host itself. Source: botocore's default for the same service."""
 
 READ_TIMEOUT_S = 2.0
-"""Ours: twice the above; the service answers in milliseconds, or is throttling this instance."""
+"""Ours: twice the above; the service answers in milliseconds unless it throttles this instance."""
 
 TOKEN_TTL_S = 21600
-"""The longest life a token may have. Source: EC2 User Guide, "Use IMDSv2"."""
+"""Longest lifetime of a token.
+
+Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html.
+"""
 
 TOKEN_MARGIN_S = 300.0
-"""Renewed so long before its end. Ours: no request starts with a token that dies on the way."""
+"""A token is renewed this long before its end. Ours: no request may start with a token that expires during it."""
 
 POLICY = RetryPolicy(
     (UnsentAttempt, UnansweredAttempt, UnseenAttempt, ThrottledAttempt),
@@ -43,19 +47,19 @@ POLICY = RetryPolicy(
     first_wait_s=0.1,
     wait_cap_s=1.0,
 )
-"""For one reading of the identity. Ours: outlasts the second or two in which metadata of a booting instance is incomplete,
-and leaves start within its patience. A 404 is tried again because metadata lags."""
+"""For one reading of the identity. Ours: longer than the second or two in which metadata of a booting instance is incomplete,
+and short enough for the start. A 404 is retried because metadata lags."""
 
 DOCUMENT = "dynamic/instance-identity/document"
 MAC = "meta-data/mac"
 MACS = "meta-data/network/interfaces/macs"
 
 CHANGING = ("vpc-ipv4-cidr-blocks", "security-group-ids")
-"""What is read anew each time; the rest holds as long as the instance runs."""
+"""Paths that are read every time; the others do not change while the instance runs."""
 
 
-class ImdsMetadata:
-    """Instance metadata of this node. A first reading makes nine small requests on one connection, later ones two or three."""
+class ImdsMetadata(Metadata):
+    """Instance metadata of this node. The first reading makes nine small requests on one connection, later ones two or three."""
 
     def __init__(self, config: CloudConfig, *, clock: Clock, sleep: Callable[[float], None] = time.sleep) -> None:
         """Raises: SettingsError if the endpoint is not an http URL."""
@@ -74,10 +78,10 @@ class ImdsMetadata:
         self._settled: dict[str, str] = {}
 
     def identity(self) -> InstanceIdentity:
-        """Who this node is.
+        """Read the identity.
 
-        Raises: CloudError naming the path, after POLICY's tries.
-        Concurrency: any thread; two at once read twice, no lock is held.
+        Raises: CloudError naming the path, after the attempts of POLICY.
+        Concurrency: any thread, without a lock; two at the same time read twice.
         """
         read: dict[str, str] = dict(self._settled)
         try:
@@ -88,7 +92,7 @@ class ImdsMetadata:
         return found
 
     def _read_identity(self, read: dict[str, str]) -> InstanceIdentity:
-        """One try; what `read` holds from the try before is not asked again."""
+        """Make one attempt; paths in `read` from an earlier attempt are not requested again."""
         with closing(http.client.HTTPConnection(self._host, self._port, timeout=CONNECT_TIMEOUT_S)) as connection:
 
             def text(path: str) -> str:
@@ -99,7 +103,7 @@ class ImdsMetadata:
             return _identity(text)
 
     def _get(self, connection: http.client.HTTPConnection, path: str) -> str:
-        """GET with a token; a 401 means that the token was forgotten (metadata restarted), and it is renewed once."""
+        """GET with a token. A 401 means that metadata restarted and forgot the token: renew it once."""
         for is_last in (False, True):
             headers = {"X-aws-ec2-metadata-token": self._living_token(connection)}
             status, body = self._request(connection, "GET", path, headers)
@@ -126,7 +130,7 @@ class ImdsMetadata:
     def _request(
         self, connection: http.client.HTTPConnection, method: str, path: str, headers: dict[str, str]
     ) -> tuple[int, str]:
-        """One HTTP request on a connection that is opened if need be."""
+        """Make one HTTP request, opening the connection if necessary."""
         if connection.sock is None:
             self._connect(connection, path)
         try:
@@ -167,7 +171,7 @@ def _what(path: str) -> str:
 
 
 def _identity(text: Callable[[str], str]) -> InstanceIdentity:
-    """Compose the identity from paths. AttemptError if a value is malformed."""
+    """Build the identity from the paths. Raises: AttemptError if a value is malformed."""
     path = DOCUMENT
     try:
         document = json.loads(text(path))

@@ -1,8 +1,8 @@
-"""Where the trimmed AWS data is, whether it may be used, and a botocore loader that reads it.
+"""The trimmed AWS service model: where it is, whether it is usable, and a botocore loader for it.
 
-botocore describes EC2 in 4.3 MB of JSON, of which we call ten operations; holding it all is what makes a client cost tens of
-megabytes. `trim_model.py` writes what we need into `data/` at build time; nothing of botocore is committed. Data of another
-botocore than the installed one is never used: a parser and its model belong together. Imports botocore inside functions only.
+botocore describes EC2 in 4.3 MB of JSON, of which we use ten operations; loading all of it costs a client tens of megabytes.
+`trim_model.py` writes the needed part into `data/` at build time; nothing of botocore is committed. Data of another botocore
+version than the installed one is never used, because parser and model must match. botocore is imported inside functions only.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 DATA_DIR = Path(__file__).with_name("data")
 
 MANIFEST = "manifest.json"
-"""Written last, so that its presence means the rest is complete."""
+"""Written last: if it exists, the rest is complete."""
 
 REMAKE = "run `python -m ipamd.cloud.trim_model` (make setup does)"
 
 
 def why_unusable(directory: Path, *, operations: frozenset[str]) -> str:
-    """Say why trimmed data cannot be used; an empty string if it can.
+    """Return why the trimmed data cannot be used; an empty string if it can.
 
     Args:
-        directory: what `trim_model` wrote, or should have written.
+        directory: where `trim_model` writes.
         operations: EC2 APIs that the data must hold.
     """
     import botocore
@@ -45,9 +45,9 @@ def why_unusable(directory: Path, *, operations: frozenset[str]) -> str:
 
 
 def trimmed_loader(directory: Path) -> Loader:
-    """Make a loader that sees the trimmed data alone.
+    """Make a loader that reads the trimmed data only.
 
-    It counts as botocore's own data, or else botocore would resolve endpoints by its legacy rules.
+    The data is declared as botocore's own, because botocore resolves endpoints of other data by legacy rules.
     """
     from botocore.loaders import Loader
 

@@ -1,4 +1,7 @@
-"""The EC2 APIs that this daemon calls, and nothing else: what IAM must allow and what the trimmed model holds."""
+"""The EC2 APIs that this daemon calls: IAM must allow them, and the trimmed model contains them.
+
+`manifests/iam-policy.json` is the policy.
+"""
 
 from __future__ import annotations
 
@@ -16,4 +19,4 @@ OPERATIONS: Mapping[str, str] = {
     "ModifyNetworkInterfaceAttribute": "modify_network_interface_attribute",
     "UnassignPrivateIpAddresses": "unassign_private_ip_addresses",
 }
-"""API name -> method of a botocore client. Source: the port `Ec2`; a subset of upstream_reference 1.9."""
+"""API name -> method of a botocore client: what the port `Ec2` needs. amazon-vpc-cni-k8s calls more (its docs/iam-policy.md)."""

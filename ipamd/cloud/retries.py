@@ -1,8 +1,8 @@
 """Every retry of this package, as tenacity values: a stop, a full-jitter wait, a named set of exceptions.
 
-Full jitter spreads the nodes of a cluster that fail at one moment (AWS Architecture Blog, "Exponential backoff and
-jitter"). botocore's own retries are off, and a policy is applied at exactly one place (`BotoEc2._call`, `ImdsMetadata._get`),
-so nothing retries a retry. The time limit is read from the injected clock: tenacity's own stop uses the real one.
+Full jitter spreads nodes that fail at the same moment (https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/).
+botocore's retries are off, and each policy is applied in one place (`BotoEc2._attempts`, `ImdsMetadata.identity`), so no retry is
+retried. The time limit uses the injected clock, because tenacity's own stop uses the real one.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from ipamd.cloud.errors import BusyAttempt, ThrottledAttempt, UnansweredAttempt,
 from ipamd.ports import Clock
 
 FIRST_WAIT_S = 0.2
-"""Upper end of the first wait. Source: upstream_reference 2.12 (detach 200 ms, doubled)."""
+"""Upper bound of the first wait. Source: amazon-vpc-cni-k8s pkg/awsutils/awsutils.go, freeENI (detach: 200 ms, doubled)."""
 
 WAIT_CAP_S = 5.0
-"""Upper end of every wait. Ours: the incumbent's 60 s outlasts any caller; the call budget does the slowing down."""
+"""Upper bound of every wait. Ours: amazon-vpc-cni-k8s waits up to 60 s (pkg/awsutils/awsutils.go, maxENIBackoffDelay), longer
+than any caller here waits; the call budget slows us down instead."""
 
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """When to try again: on which exceptions, how often, for how long, after which waits."""
+    """When to retry: on which exceptions, how often, for how long, after which waits."""
 
     on: tuple[type[Exception], ...]
     attempts: int
@@ -33,7 +34,7 @@ class RetryPolicy:
     wait_cap_s: float = WAIT_CAP_S
 
     def retrying(self, clock: Clock, sleep: Callable[[float], None]) -> Retrying:
-        """Make tenacity's object for one call; the last exception is raised as it is."""
+        """Make the tenacity object for one call; the last exception is raised unchanged."""
         deadline = clock.monotonic() + self.total_s
 
         def is_late(_: RetryCallState) -> bool:
@@ -49,24 +50,25 @@ class RetryPolicy:
 
 
 IDEMPOTENT = RetryPolicy((ThrottledAttempt, UnsentAttempt, UnansweredAttempt, UnseenAttempt), attempts=6, total_s=30.0)
-"""Calls that may be sent twice: Describe, Create with its token, Attach, Unassign. Ours: 6 tries wait 3 s on
-average and 6 s at most, which a blip survives; the pool loop comes back by itself after that."""
+"""Calls that may be sent twice: Describe, Create with its token, Attach, Unassign. Ours: 6 attempts wait 3 s on
+average and 6 s at most, enough for a short disturbance; after that the pool loop retries."""
 
 AT_MOST_ONCE = RetryPolicy((ThrottledAttempt, UnsentAttempt, UnseenAttempt), attempts=6, total_s=30.0)
-"""AssignPrivateIpAddresses has no client token: after a lost answer, only Describe may say what happened."""
+"""AssignPrivateIpAddresses has no client token: after a lost answer only Describe can show what happened."""
 
 SETTLING = RetryPolicy((*IDEMPOTENT.on, BusyAttempt), attempts=40, total_s=60.0)
-"""Detach, Delete and Modify while another attach or detach is under way. Ours: detaches take seconds, and the incumbent's 303 s
-(upstream_reference 2.12) hold its whole pool loop; an open intent brings us back later (I9)."""
+"""Detach, Delete and Modify while another attach or detach is under way. Ours: detaches take seconds.
+amazon-vpc-cni-k8s retries 12 times with up to 60 s between (pkg/awsutils/awsutils.go, maxENIEC2APIRetries), which blocks its pool
+loop; here an open intent makes the pool continue later (I9)."""
 
 HURRIED = RetryPolicy((), attempts=1, total_s=0.0)
-"""Where a good answer is at hand without EC2: instance limits at start (design 6)."""
+"""One attempt, for a query with a good fallback: instance limits at start (docs/architecture.md, Start)."""
 
 
 class NotAttachedYet(Exception):
-    """EC2 described the ENI, and its attachment is still under way."""
+    """EC2 described the ENI, but it is not attached yet."""
 
 
 ATTACHING = RetryPolicy((NotAttachedYet,), attempts=40, total_s=60.0, wait_cap_s=2.0)
-"""Waiting for an attachment, one Describe per look. Ours: attaches take 1 to 10 s; the incumbent waits up to 162 s at worst
-(upstream_reference 2.12), we come back through the open intent."""
+"""Waiting for an attachment, one Describe per attempt. Ours: attaches take 1 to 10 s. amazon-vpc-cni-k8s waits with up to 60 s
+between 12 attempts (pkg/awsutils/awsutils.go, waitForENIAndIPsAttached); here an open intent makes the pool continue later."""

@@ -1,10 +1,9 @@
 """Write the part of botocore's data that we use: `python -m ipamd.cloud.trim_model [directory]`.
 
-Kept: our EC2 operations and the shapes reachable from them, two STS operations (a service account's role is assumed through
-them, inside botocore's credential chain), the endpoint rules of both, and the global files that making a client reads.
-Dropped: documentation and enum lists, which neither serialiser, validator nor parser reads. Run by `make setup` and by the image
-build; the result is not committed. Rejected: a hand-written EC2 client, because signing, credentials and endpoints are
-exactly what is worth sharing with everyone.
+Kept: our EC2 operations and the shapes that they reach, two STS operations (botocore's credential chain uses them to assume a
+service account's role), the endpoint rules of both, and the global files that botocore reads to make a client. Dropped:
+documentation and enum lists, which neither serialiser, validator nor parser reads. `make setup` and the image build run it; the
+result is not committed. Rejected: a hand-written EC2 client, because signing, credentials and endpoints are better shared.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ KEPT: Mapping[str, tuple[str, ...]] = {
 }
 
 GLOBAL_FILES = ("partitions", "sdk-default-configuration", "_retry")
-"""Copied whole (18 KB): read by botocore while it makes a client."""
+"""Copied unchanged (18 KB): botocore reads them to make a client."""
 
 SERVICE_FILES = ("endpoint-rule-set-1",)
 
@@ -71,14 +70,14 @@ def trimmed(model: Mapping[str, Any], operations: Iterable[str]) -> dict[str, An
 
 
 def _referenced(part: Mapping[str, Any]) -> list[str]:
-    """Names of the shapes that an operation or a shape points to."""
+    """Names of the shapes that an operation or a shape refers to."""
     references = [part[key] for key in _REFERENCES if key in part]
     references += [*part.get("members", {}).values(), *part.get("errors", ())]
     return [reference["shape"] for reference in references]
 
 
 def _without_unread(value: Any) -> Any:
-    """Drop keys nobody reads. A member that happens to have such a name is a dict and stays."""
+    """Drop keys that nothing reads. A member that happens to have such a name is a dict and stays."""
     if isinstance(value, Mapping):
         return {key: _without_unread(item) for key, item in value.items() if key not in _UNREAD or isinstance(item, Mapping)}
     return [_without_unread(item) for item in value] if isinstance(value, list) else value
@@ -97,7 +96,7 @@ def _dump(path: Path, value: Any) -> None:
 
 
 def main() -> int:
-    """Write, and say how much."""
+    """Write the data and print its size."""
     target = Path(sys.argv[1]) if len(sys.argv) > 1 else DATA_DIR
     sys.stdout.write(f"{target}: {write(target)} bytes\n")
     return 0

@@ -1,6 +1,6 @@
-"""The batches that wire and unwire one sandbox: values in, messages out.
+"""The batches of netlink messages that wire and unwire one sandbox: values in, messages out, no I/O but one dump.
 
-Order and membership are the data plane's contract with the incumbent (design 8); how they are sent is `wiring`'s business.
+Which routes, rules and neighbours exist is compatible with amazon-vpc-cni-k8s (`ipamd/model/dataplane.py`). `wiring` sends them.
 """
 
 from __future__ import annotations
@@ -8,9 +8,11 @@ from __future__ import annotations
 from dataclasses import replace
 from ipaddress import IPv4Address
 
-from ipamd.kernel import layout, messages, survey, uapi
+from ipamd.kernel import messages, survey, uapi
 from ipamd.kernel.netlink import Message, NetlinkSocket
+from ipamd.model import dataplane
 from ipamd.model.attachment import WiringSpec
+from ipamd.model.dataplane import SANDBOX_GATEWAY
 
 
 def host_side(spec: WiringSpec, index: int) -> list[Message]:
@@ -23,35 +25,35 @@ def host_side(spec: WiringSpec, index: int) -> list[Message]:
 
 
 def sandbox_side(spec: WiringSpec, index: int, host_mac: str) -> list[Message]:
-    """Sandbox side, in the order the kernel needs: a link must be up before routes, the next hop known before the default."""
+    """Sandbox side, in the order that the kernel needs: link up, then routes; the next hop's route before the default route."""
     name = spec.key.ifname
     return [
         messages.change_link(index, step=f"raise {name}", is_up=True),
         messages.add_address(index, spec.address, length=32, step=f"add address {spec.address} to {name}"),
-        messages.add_route(layout.GATEWAY, index=index, step=f"add route {layout.GATEWAY} dev {name}"),
-        messages.add_route(None, index=index, via=layout.GATEWAY, step=f"add default route via {layout.GATEWAY}"),
-        messages.add_neighbour(index, layout.GATEWAY, mac=host_mac, step=f"add neighbour {layout.GATEWAY}"),
+        messages.add_route(SANDBOX_GATEWAY, index=index, step=f"add route {SANDBOX_GATEWAY} dev {name}"),
+        messages.add_route(None, index=index, via=SANDBOX_GATEWAY, step=f"add default route via {SANDBOX_GATEWAY}"),
+        messages.add_neighbour(index, SANDBOX_GATEWAY, mac=host_mac, step=f"add neighbour {SANDBOX_GATEWAY}"),
     ]
 
 
 def rule_additions(address: IPv4Address, route_table: int) -> list[Message]:
     """Rule 512, and rule 1536 unless the address is routed by main."""
-    batch = [messages.add_rule(layout.TO_SANDBOX_PRIORITY, table=uapi.RT_TABLE_MAIN, destination=address)]
+    batch = [messages.add_rule(dataplane.TO_SANDBOX_PRIORITY, table=uapi.RT_TABLE_MAIN, destination=address)]
     if route_table != uapi.RT_TABLE_MAIN:
-        batch.append(messages.add_rule(layout.FROM_SANDBOX_PRIORITY, table=route_table, source=address))
+        batch.append(messages.add_rule(dataplane.FROM_SANDBOX_PRIORITY, table=route_table, source=address))
     return batch
 
 
 def rule_removals(address: IPv4Address, route_table: int) -> list[Message]:
-    """The opposite of `rule_additions`; absent rules are fine."""
-    batch = [messages.delete_rule(layout.TO_SANDBOX_PRIORITY, table=uapi.RT_TABLE_MAIN, destination=address)]
+    """Remove what `rule_additions` adds; absent rules are fine."""
+    batch = [messages.delete_rule(dataplane.TO_SANDBOX_PRIORITY, table=uapi.RT_TABLE_MAIN, destination=address)]
     if route_table != uapi.RT_TABLE_MAIN:
-        batch.append(messages.delete_rule(layout.FROM_SANDBOX_PRIORITY, table=route_table, source=address))
+        batch.append(messages.delete_rule(dataplane.FROM_SANDBOX_PRIORITY, table=route_table, source=address))
     return batch
 
 
 def address_removals(host: NetlinkSocket, address: IPv4Address) -> list[Message]:
-    """Everything that concerns address/32 in any table but the kernel's own (local). Dumps.
+    """Remove every route and rule of address/32, in all tables but the kernel's own (local). Dumps.
 
     Raises: KernelDumpError, WiringError.
     """
@@ -67,13 +69,14 @@ def address_removals(host: NetlinkSocket, address: IPv4Address) -> list[Message]
         if survey.is_to_sandbox(rule) and rule.destination == address:
             batch.append(messages.delete_rule(rule.priority, table=rule.table, destination=address))
         if survey.is_from_sandbox(rule) and rule.source == address:
-            # also those with a destination, which old releases of the incumbent made (upstream_reference 3.2): one deletion each
+            # Old releases of amazon-vpc-cni-k8s added one rule for each VPC CIDR (from address to CIDR); their restart merged
+            # them (pkg/networkutils/network.go, UpdateRuleListBySrc). One deletion each, whatever the destination.
             batch.append(messages.delete_rule(rule.priority, table=rule.table, source=address))
     return batch
 
 
 def removal_of(message: Message) -> Message | None:
-    """What undoes a message that added a rule."""
+    """Make the message that undoes an added rule; None for any other message."""
     if message.kind != uapi.RTM_NEWRULE:
         return None
     return replace(message, step=f"undo: {message.step}", kind=uapi.RTM_DELRULE, flags=0, tolerated=messages.ABSENT)

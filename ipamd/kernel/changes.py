@@ -1,9 +1,9 @@
 """Changes to the host's own links, addresses, ENI tables and rules, carried out through pyroute2.
 
-This is off the ADD path, so the library speaks netlink here rather than we (docs/adr/0004). It is imported at the first change
-and not before: starting, surveying, DEL, and an audit that finds all well do without it. Looking stays with `survey`, which the
-hot path needs anyway: its dumps notice interruptions (I11), and cost a tenth of the library's.
-Rejected: its `netns=` (forks), a socket kept open (pyroute2 ties it to the thread that first used it).
+ADD and DEL do not come here, so a library may pack the messages (docs/adr/0004). pyroute2 is imported at the first change:
+start, survey, DEL and a reconciliation that finds no difference do not need it. Reading stays with `survey`: its dumps detect
+interruptions (I11) and take a tenth of pyroute2's time.
+Rejected: pyroute2's `netns=` (forks), a socket kept open (pyroute2 ties it to the thread that first used it).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class Change:
     """One call of pyroute2: `subject` is its method, `fields` its arguments in `ip`'s words.
 
-    `step` names it for people; errnos in `tolerated` count as done (what was wanted is so already).
+    `step` names it in messages. Errnos in `tolerated` count as success: the wanted state exists already.
     """
 
     step: str
@@ -39,7 +39,7 @@ class Change:
 
 
 def execute(host: HostNetns, changes: Sequence[Change], *, what: str) -> None:
-    """Make changes in the host's namespace, in order; goes on after one that the kernel refused. None: nothing is imported.
+    """Make changes in the host's namespace, in order, and continue after a refused one. Without changes, import nothing.
 
     Raises: WiringError for the first refusal, naming its step, or if the kernel does not answer.
     Concurrency: safe from any thread; the socket and its event loop live for this call in this thread.
@@ -61,7 +61,7 @@ async def _carry_out(changes: Sequence[Change], what: str) -> None:
     async with AsyncIPRoute(ext_ack=True) as route:
         for change in changes:
             try:
-                # pyroute2 puts a socket's error where nobody waits for it: without a bound it would be waited for for ever
+                # pyroute2 0.9.7 does not hand a socket error to the waiting call: without a timeout it would never return.
                 async with asyncio.timeout(RECEIVE_TIMEOUT_S):
                     await _make(route, change, what)
             except (OSError, TimeoutError) as exc:
@@ -90,12 +90,12 @@ def set_mtu(index: int, mtu: int, *, who: str) -> Change:
 
 
 def raise_link(index: int, *, who: str) -> Change:
-    """Take a link up."""
+    """Set a link up."""
     return Change(f"raise {who}", "link", "set", {"index": index, "state": "up"})
 
 
 def add_address(index: int, address: IPv4Address, length: int, *, who: str) -> Change:
-    """Add an address, without the connected route in main that the kernel would make; present is fine."""
+    """Add an address without the connected route in main that the kernel would add; present is fine."""
     fields = {"index": index, "address": str(address), "prefixlen": length, "flags": uapi.IFA_F_NOPREFIXROUTE}
     return Change(f"add address {address}/{length} to {who}", "addr", "add", fields, PRESENT)
 
@@ -107,7 +107,7 @@ def delete_address(index: int, address: IPv4Address, length: int, *, who: str) -
 
 
 def put_route(destination: IPv4Address | None, *, index: int, table: int, step: str, via: IPv4Address | None = None) -> Change:
-    """Put a route to one address (None: the default route) in place of the one there is; scope link unless `via` a next hop."""
+    """Replace the route to one address (None: the default route); scope link unless `via` names a next hop."""
     fields = _route(destination, 32, table) | {"oif": index, "proto": "static"}
     fields |= {"scope": "link"} if via is None else {"scope": "universe", "gateway": str(via)}
     return Change(step, "route", "replace", fields)
@@ -139,7 +139,7 @@ def _route(destination: IPv4Address | None, length: int, table: int) -> dict[str
 
 
 def _rule(priority: int, table: int, source: IPv4Address | None, mark: int) -> tuple[Mapping[str, object], str]:
-    """Describe a rule to pyroute2, and as `ip rule` spells it."""
+    """Describe a rule as pyroute2 takes it and as `ip rule` prints it."""
     fields: dict[str, object] = {"priority": priority, "table": table}
     words = str(priority)
     if source:

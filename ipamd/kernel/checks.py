@@ -1,6 +1,6 @@
-"""Comparing one sandbox's wiring with what it should be (CNI CHECK): reading only, one sentence per difference.
+"""Compare one sandbox's wiring with its specification (CNI CHECK): read only, one sentence per difference.
 
-Each sentence says what is and what should be, so that it can go to the runtime as it stands.
+Each sentence names the actual and the expected value; the runtime gets it unchanged.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from dataclasses import replace
 
 from ipamd.kernel import layout, messages, records, survey, uapi
 from ipamd.kernel.netlink import NetlinkSocket
+from ipamd.model import dataplane
 from ipamd.model.attachment import WiringSpec, sandbox_mac
+from ipamd.model.dataplane import SANDBOX_GATEWAY
 
 
 def host_differences(sock: NetlinkSocket, spec: WiringSpec) -> tuple[list[str], records.Link | None]:
-    """Compare the host's side.
+    """Compare the host side.
 
     Returns: 0 or more sentences, and the host veth if it is there. Raises: KernelDumpError, WiringError.
     """
@@ -32,7 +34,7 @@ def host_differences(sock: NetlinkSocket, spec: WiringSpec) -> tuple[list[str], 
 
 
 def sandbox_differences(sock: NetlinkSocket, spec: WiringSpec, *, host_link: records.Link | None) -> list[str]:
-    """Compare the sandbox's side; `sock` lives in its namespace. Raises: KernelDumpError, WiringError."""
+    """Compare the sandbox side; `sock` is a socket of its namespace. Raises: KernelDumpError, WiringError."""
     name = spec.key.ifname
     link = find_link(sock, name)
     if link is None:
@@ -45,10 +47,10 @@ def sandbox_differences(sock: NetlinkSocket, spec: WiringSpec, *, host_link: rec
     if (spec.address, 32) not in {(one.address, one.length) for one in own}:
         found.append(f"interface {name} has {_listed(f'{one.address}/{one.length}' for one in own)}, not {spec.address}/32")
     routes = [one for one in survey.routes_of(sock, table=uapi.RT_TABLE_MAIN) if one.index == link.index]
-    if not any(one.destination == layout.GATEWAY and one.length == 32 and one.via is None for one in routes):
-        found.append(f"the route to {layout.GATEWAY} dev {name} is missing in the sandbox")
-    if not any(one.destination is None and one.via == layout.GATEWAY for one in routes):
-        found.append(f"the default route via {layout.GATEWAY} dev {name} is missing in the sandbox")
+    if not any(one.destination == SANDBOX_GATEWAY and one.length == 32 and one.via is None for one in routes):
+        found.append(f"the route to {SANDBOX_GATEWAY} dev {name} is missing in the sandbox")
+    if not any(one.destination is None and one.via == SANDBOX_GATEWAY for one in routes):
+        found.append(f"the default route via {SANDBOX_GATEWAY} dev {name} is missing in the sandbox")
     return [*found, *_neighbour_differences(sock, spec, link)]
 
 
@@ -87,22 +89,22 @@ def _route_differences(sock: NetlinkSocket, spec: WiringSpec, link: records.Link
 def _rule_differences(sock: NetlinkSocket, spec: WiringSpec) -> Iterable[str]:
     rules = survey.rules_of(sock)
     if not any(survey.is_to_sandbox(rule) and rule.destination == spec.address for rule in rules):
-        yield f"rule {layout.TO_SANDBOX_PRIORITY} to {spec.address} lookup main is missing"
+        yield f"rule {dataplane.TO_SANDBOX_PRIORITY} to {spec.address} lookup main is missing"
     tables = [rule.table for rule in rules if survey.is_from_sandbox(rule) and rule.source == spec.address]
     if spec.route_table != uapi.RT_TABLE_MAIN and spec.route_table not in tables:
-        yield f"rule {layout.FROM_SANDBOX_PRIORITY} from {spec.address} lookup {spec.route_table} is missing"
+        yield f"rule {dataplane.FROM_SANDBOX_PRIORITY} from {spec.address} lookup {spec.route_table} is missing"
     for table in tables:
         if table != spec.route_table:
-            yield f"rule {layout.FROM_SANDBOX_PRIORITY} from {spec.address} looks up table {table}, not {spec.route_table}"
+            yield f"rule {dataplane.FROM_SANDBOX_PRIORITY} from {spec.address} looks up table {table}, not {spec.route_table}"
 
 
 def _neighbour_differences(sock: NetlinkSocket, spec: WiringSpec, link: records.Link) -> Iterable[str]:
     mac = sandbox_mac(spec.key, side="host")
     neighbours = [records.read_neighbour(body) for body in sock.dump(messages.dump_neighbours())]
-    entries = [one for one in neighbours if one.index == link.index and one.address == layout.GATEWAY]
+    entries = [one for one in neighbours if one.index == link.index and one.address == SANDBOX_GATEWAY]
     if not any(one.is_permanent and one.mac == mac for one in entries):
         now = _listed(f"{one.mac}{'' if one.is_permanent else ' (not permanent)'}" for one in entries)
-        yield f"the neighbour {layout.GATEWAY} in the sandbox is {now}, not {mac} for ever"
+        yield f"the neighbour {SANDBOX_GATEWAY} in the sandbox is {now}, not {mac} for ever"
 
 
 def _listed(parts: Iterable[str]) -> str:

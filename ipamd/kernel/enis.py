@@ -1,30 +1,34 @@
-"""One secondary ENI on the host: link, address, table, rule - compared with what should be, and made so.
+"""One secondary ENI on the host: compare link, address, table and rule with what they should be, and list the repairs.
 
-Every step looks first and writes only what differs, so that setting up, setting up again and auditing are the same code, and
-each repair is one sentence. Source of the steps: upstream_reference 3.4; instead of deleting and replacing routes, routes are
-replaced in one call and the address is added without its connected route, so that there is no gap (weakness 55 is its like).
-Looking is `survey`'s reading, changing is pyroute2's (`changes`).
+Every step reads first and writes only differences, so setup, repeated setup and reconciliation are the same code; each repair has
+one sentence. Source of the steps: amazon-vpc-cni-k8s pkg/networkutils/network.go, setupENINetwork. Different on purpose: it
+deletes routes before it replaces them, and removes the connected route after the kernel has added it; here routes are replaced
+in one call and the address is added without its connected route, so traffic has no gap.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ipamd.kernel import changes, layout, messages, records, survey, uapi
+from ipamd.kernel import changes, messages, records, survey, uapi
 from ipamd.kernel.changes import Change
 from ipamd.kernel.netlink import NetlinkSocket
+from ipamd.model import dataplane
 from ipamd.model.eni import Eni, gateway
 from ipamd.model.errors import WiringError
 
 KERNEL_TABLES = frozenset({uapi.RT_TABLE_UNSPEC, uapi.RT_TABLE_DEFAULT, uapi.RT_TABLE_MAIN, uapi.RT_TABLE_LOCAL})
-"""Tables which are not an ENI's to fill or to clear."""
+"""Tables that no ENI may fill or clear."""
 
 Repair = tuple[Change, str]
-"""What to change, and the sentence that tells it."""
+"""What to change, and the sentence that reports it."""
 
 
 def refuse_kernel_table(eni: Eni) -> None:
-    """Raise WiringError for an ENI whose table is one of the kernel's. Source: upstream_reference 3.4."""
+    """Raise WiringError for an ENI whose table is one of the kernel's.
+
+    Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, setupENINetwork, which refuses the primary ENI.
+    """
     if eni.is_primary or eni.route_table in KERNEL_TABLES:
         raise WiringError(
             f"{eni.eni_id} has no table of its own ({eni.route_table})",
@@ -33,7 +37,7 @@ def refuse_kernel_table(eni: Eni) -> None:
 
 
 def link_repairs(eni: Eni, link: records.Link, *, mtu: int) -> Iterator[Repair]:
-    """MTU (bytes) and state of the link."""
+    """Compare MTU (bytes) and state of the link."""
     who = f"{link.name} ({eni.eni_id})"
     if link.mtu != mtu:
         yield changes.set_mtu(link.index, mtu, who=who), f"{who} had MTU {link.mtu}: set to {mtu}"
@@ -42,7 +46,7 @@ def link_repairs(eni: Eni, link: records.Link, *, mtu: int) -> Iterator[Repair]:
 
 
 def address_repairs(sock: NetlinkSocket, eni: Eni, link: records.Link) -> Iterator[Repair]:
-    """The primary address, and no other, and no connected route in main. Dumps."""
+    """Compare the link's addresses: the ENI's primary address and no other, and no connected route in main. Dumps."""
     who = f"{link.name} ({eni.eni_id})"
     bodies = sock.dump(messages.dump_addresses())
     ours = [one for one in map(records.read_address, bodies) if one.index == link.index]
@@ -63,7 +67,7 @@ def address_repairs(sock: NetlinkSocket, eni: Eni, link: records.Link) -> Iterat
 
 
 def table_repairs(sock: NetlinkSocket, eni: Eni, link: records.Link) -> Iterator[Repair]:
-    """The ENI's table: the subnet's router on the link, and the default route through it. Dumps."""
+    """Compare the ENI's table: the subnet's router on the link, and the default route through it. Dumps."""
     router, table = gateway(eni.subnet_cidr), eni.route_table
     routes = [one for one in survey.routes_of(sock, table=table) if one.index == link.index]
     if not any(one.destination == router and one.length == 32 and one.via is None for one in routes):
@@ -77,8 +81,8 @@ def table_repairs(sock: NetlinkSocket, eni: Eni, link: records.Link) -> Iterator
 
 
 def rule_repairs(sock: NetlinkSocket, eni: Eni) -> Iterator[Repair]:
-    """Rule 32765 from the ENI's primary address, once, to its table. Dumps."""
-    priority, address = layout.FROM_ENI_PRIORITY, eni.primary_address
+    """Compare the rules 32765 from the ENI's primary address: one, to the ENI's table. Dumps."""
+    priority, address = dataplane.FROM_ENI_PRIORITY, eni.primary_address
     tables = [
         rule.table
         for rule in survey.rules_of(sock)
@@ -94,13 +98,13 @@ def rule_repairs(sock: NetlinkSocket, eni: Eni) -> Iterator[Repair]:
 
 
 def removals(sock: NetlinkSocket, eni: Eni) -> list[Change]:
-    """Everything in the ENI's table, and our rules that look it up. Dumps."""
+    """Remove everything in the ENI's table, and our rules that look it up. Dumps."""
     table = eni.route_table
-    # default routes first: the kernel drops one whose next hop becomes unreachable by itself only with its link
+    # Default routes first: the kernel removes one by itself only together with its link, not with the route to its next hop.
     routes = sorted(survey.routes_of(sock, table=table), key=lambda one: one.length)
     found = [_removal(one, f"delete route {one.destination or 'default'} of table {table}") for one in routes]
     for rule in survey.rules_of(sock):
-        is_ours = rule.priority in {layout.FROM_ENI_PRIORITY, layout.FROM_SANDBOX_PRIORITY}
+        is_ours = rule.priority in {dataplane.FROM_ENI_PRIORITY, dataplane.FROM_SANDBOX_PRIORITY}
         if rule.table == table and is_ours and rule.source is not None and rule.source_length == 32:
             found.append(changes.delete_rule(rule.priority, table=table, source=rule.source))
     return found

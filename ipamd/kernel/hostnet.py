@@ -1,8 +1,8 @@
-"""The port `HostNetwork`: the node's own routing and that of its ENIs, made so and kept so.
+"""The port `HostNetwork`: set up and reconcile the routing of the node and its ENIs.
 
-Setting up and auditing run the same comparisons; an audit that finds nothing writes nothing. Other agents flush rules and
-tables sooner or later and the incumbent never notices (upstream weakness 54). Nothing here is on the ADD path: what is to be
-changed goes through pyroute2 (`changes`, docs/adr/0004).
+Setup and reconciliation run the same comparisons and write differences only. Reconciliation is needed because other agents flush
+rules and tables; amazon-vpc-cni-k8s restores them only at its start and when the VPC's CIDRs change (pkg/ipamd/ipamd.go,
+updateCIDRsRulesOnChange). Nothing here runs during ADD; changes go through pyroute2 (`changes`, docs/adr/0004).
 """
 
 from __future__ import annotations
@@ -13,58 +13,58 @@ from ipaddress import IPv4Network
 from pathlib import Path
 
 from ipamd.config import NetworkConfig
-from ipamd.kernel import changes, enis, layout, links, records, ruleset, survey, uapi
+from ipamd.kernel import changes, enis, links, records, ruleset, survey, uapi
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables
+from ipamd.model import dataplane
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import Eni
 from ipamd.model.errors import WiringError
 from ipamd.model.ids import MacAddress
+from ipamd.ports import HostNetwork
 
 SYSCTL_ROOT = Path("/proc/sys")
 """/proc/sys/net shows the namespace of the thread that opens it. Source: net/sysctl_net.c."""
 
 
-class KernelHostNetwork:
-    """Implements `ipamd.ports.HostNetwork`.
+class KernelHostNetwork(HostNetwork):
+    """Host networking through netlink, /proc/sys and nftables.
 
-    Concurrency: safe from any thread; one operation at a time (its lock comes before that of `Nftables`, and no other).
+    Concurrency: safe from any thread; one operation at a time. Its lock comes before that of `Nftables` and before no other.
     """
 
     def __init__(self, host: HostNetns, *, config: NetworkConfig, nft: Nftables, link_wait_s: float = links.LINK_WAIT_S) -> None:
-        """Keep `host` as `config` wants it; `link_wait_s` bounds the wait for a newly attached ENI's link."""
+        """Manage the namespace `host` by `config`; `link_wait_s` bounds the wait for a newly attached ENI's link."""
         self._host = host
         self._config = config
         self._nft = nft
         self._link_wait_s = link_wait_s
         self._lock = threading.Lock()
-        self._applied: tuple[str, str] | None = None  # the commands, and how nft lists what they made
+        self._applied: tuple[str, str] | None = None  # the commands, and how nft lists the table that they made
 
     def setup_node(self, identity: InstanceIdentity) -> None:
-        """Make the node's own part so. Idempotent. Raises: WiringError, KernelDumpError."""
         with self._lock:
-            self._applied = None  # a table of an earlier release or configuration is replaced, not compared
+            self._applied = None  # replace a table of an earlier release or configuration, do not compare with it
             _, refusals = self._repair_node(identity)
         if refusals:
             raise refusals[0]
 
     def await_link(self, mac: MacAddress) -> None:
-        """See HostNetwork. Takes no lock: an audit must not wait for a slow hot-plug."""
+        # No lock: reconciliation must not wait for a slow hot-plug.
         links.wait_for_link(self._host, mac, veth_prefix=self._config.veth_prefix, timeout_s=self._link_wait_s)
 
     def setup_eni(self, eni: Eni) -> None:
-        """Bring a secondary ENI's link up with address, table, routes and rule.
+        """Set up a secondary ENI's link, address, table, routes and rule. Idempotent.
 
-        Raises: WiringError if its link does not appear, if it has no table of its own, or for a refusal; KernelDumpError.
+        Raises: WiringError if its link does not appear, if it has no table of its own, or if the kernel refuses; KernelDumpError.
         """
         enis.refuse_kernel_table(eni)
-        # waited for outside the lock: an ENI that does not come must not hold up an audit
+        # Wait outside the lock: an ENI whose link does not appear must not delay reconciliation.
         link = links.wait_for_link(self._host, eni.mac, veth_prefix=self._config.veth_prefix, timeout_s=self._link_wait_s)
         with self._lock:
             self._repair_eni(eni, link)
 
     def teardown_eni(self, eni: Eni) -> None:
-        """Remove an ENI's table and rules. Idempotent. Raises: WiringError, KernelDumpError."""
         enis.refuse_kernel_table(eni)
         with self._lock:
             with self._host.netlink() as sock:
@@ -72,21 +72,21 @@ class KernelHostNetwork:
             changes.execute(self._host, found, what=f"teardown of {eni.eni_id}")
 
     def reconcile(self, *, identity: InstanceIdentity, enis: Iterable[Eni]) -> list[str]:
-        """Repair what something else on the node took away.
+        """Repair what something else on the node removed or changed.
 
-        Returns: one sentence per repair, and one per part that could not be repaired; the others have had their turn.
+        Returns: one sentence per repair, and one per part that could not be repaired; a failed part does not stop the others.
         Raises: KernelDumpError; WiringError if the primary ENI's link is missing.
         """
         with self._lock:
             sentences = []
             for eni in enis:
                 if not eni.is_primary:
-                    sentences += self._audit_eni(eni)
+                    sentences += self._reconcile_eni(eni)
             repaired, refusals = self._repair_node(identity)
         return sentences + repaired + [f"could not be repaired: {refusal}" for refusal in refusals]
 
-    def _audit_eni(self, eni: Eni) -> list[str]:
-        """Repair one ENI; what cannot be repaired is a sentence, so that the others have their turn. Raises: KernelDumpError."""
+    def _reconcile_eni(self, eni: Eni) -> list[str]:
+        """Repair one ENI. A failure becomes a sentence, so that it does not stop the other ENIs. Raises: KernelDumpError."""
         with self._host.netlink() as sock:
             link = links.find_by_mac(sock, eni.mac, veth_prefix=self._config.veth_prefix)
         if link is None:
@@ -97,8 +97,10 @@ class KernelHostNetwork:
             return [f"{eni.eni_id} could not be repaired: {exc}"]
 
     def _repair_node(self, identity: InstanceIdentity) -> tuple[list[str], list[WiringError]]:
-        """Repair the node's own part, each piece whatever became of the others: a sysctl that is read-only in this container must
-        not cost the node its SNAT. Returns: one sentence per repair, and what was refused."""
+        """Repair the node's own part. Each piece runs even if another failed: a read-only sysctl must not cost the node its SNAT.
+
+        Returns: one sentence per repair, and what was refused.
+        """
         config = self._config
         with self._host.netlink() as sock:
             link = links.find_by_mac(sock, identity.primary_mac, veth_prefix=config.veth_prefix)
@@ -114,13 +116,14 @@ class KernelHostNetwork:
             found.append((change, f"{link.name} (primary) had MTU {link.mtu}: set to {config.eni_mtu}"))
         main, mark = uapi.RT_TABLE_MAIN, config.connmark
         has_mark = any(
-            rule.priority == layout.MARK_PRIORITY and (rule.mark, rule.mask, rule.table) == (mark, mark, main) for rule in rules
+            rule.priority == dataplane.MARK_PRIORITY and (rule.mark, rule.mask, rule.table) == (mark, mark, main)
+            for rule in rules
         )
-        words = f"rule {layout.MARK_PRIORITY} fwmark {mark:#x}"
+        words = f"rule {dataplane.MARK_PRIORITY} fwmark {mark:#x}"
         if ruleset.needs_mark(config) and not has_mark:
-            found.append((changes.add_rule(layout.MARK_PRIORITY, table=main, mark=mark), f"{words} was missing: added"))
+            found.append((changes.add_rule(dataplane.MARK_PRIORITY, table=main, mark=mark), f"{words} was missing: added"))
         if not ruleset.needs_mark(config) and has_mark:
-            found.append((changes.delete_rule(layout.MARK_PRIORITY, table=main, mark=mark), f"{words} is not wanted: removed"))
+            found.append((changes.delete_rule(dataplane.MARK_PRIORITY, table=main, mark=mark), f"{words} is not wanted: removed"))
         sentences: list[str] = []
         refusals: list[WiringError] = []
         pieces: tuple[Callable[[], list[str]], ...] = (
@@ -136,10 +139,15 @@ class KernelHostNetwork:
         return sentences, refusals
 
     def _repair_sysctls(self, primary_link: str) -> list[str]:
-        """Forwarding on; loose reverse path on the primary ENI, where replies to other ENIs' addresses come in."""
+        """Turn forwarding on, and set loose reverse path filtering on the primary ENI.
+
+        Replies to addresses of other ENIs arrive there: NodePort connections. Source of rp_filter: amazon-vpc-cni-k8s
+        cmd/aws-vpc-cni-init/main.go, configureSystemParams. ip_forward is ours: without it no packet leaves a sandbox, and the
+        node image may not set it.
+        """
         wanted = {
-            "net/ipv4/ip_forward": "1",  # upstream_reference 3.1
-            f"net/ipv4/conf/{primary_link}/rp_filter": "2",  # upstream_reference 3.1
+            "net/ipv4/ip_forward": "1",
+            f"net/ipv4/conf/{primary_link}/rp_filter": "2",
         }
         sentences = []
         with self._host.entered():
@@ -183,7 +191,7 @@ class KernelHostNetwork:
         enis.refuse_kernel_table(eni)
         sentences: list[str] = []
         with self._host.netlink() as sock:
-            # each looks when its turn comes: routes need the link up, and what the address brought along is looked at after it
+            # Each is a generator that reads when its turn comes: routes need the link up, and an address changes what follows.
             for repairs in (
                 enis.link_repairs(eni, link, mtu=self._config.eni_mtu),
                 enis.address_repairs(sock, eni, link),
@@ -194,6 +202,6 @@ class KernelHostNetwork:
         return sentences
 
     def _carry_out(self, repairs: list[enis.Repair], *, what: str) -> list[str]:
-        """Make repairs, and tell them. Raises: WiringError for the first that is refused."""
+        """Make repairs and return their sentences. Raises: WiringError for the first that is refused."""
         changes.execute(self._host, [change for change, _ in repairs], what=what)
         return [sentence for _, sentence in repairs]

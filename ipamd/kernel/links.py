@@ -1,6 +1,6 @@
-"""Finding an ENI's link by its MAC, and waiting for it to appear after EC2 said "attached".
+"""Find an ENI's link by its MAC, and wait for it to appear after EC2 reported "attached".
 
-Waiting listens to the kernel's own notices instead of polling: the link is used the moment it is there.
+The wait listens to the kernel's link notifications instead of polling.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from ipamd.model.errors import WiringError
 from ipamd.model.ids import MacAddress
 
 LINK_WAIT_S = 10.0
-"""How long an attached ENI's link may take to appear. Ours: EC2 hot-plug takes 1-2 s; the caller tries again."""
+"""How long an attached ENI's link may take to appear. Ours: EC2 hot-plug takes 1-2 s; the caller retries."""
 
 
 def find_by_mac(sock: NetlinkSocket, mac: MacAddress, *, veth_prefix: str) -> records.Link | None:
-    """Find the link with a MAC, sandboxes' host veths aside; the lowest index if several have it (a bridge takes its port's).
+    """Find the link with a MAC, but no host veth; the lowest index if several have it (a bridge takes the MAC of a port).
 
     Raises: KernelDumpError, WiringError.
     """
@@ -39,7 +39,7 @@ def wait_for_link(
     Raises: WiringError if it does not appear; KernelDumpError.
     """
     deadline = monotonic() + timeout_s
-    listener = host.open_netlink(groups=uapi.RTMGRP_LINK)  # listen first, look second: nothing falls between
+    listener = host.open_netlink(groups=uapi.RTMGRP_LINK)  # listen before looking, or a link that appears in between is missed
     try:
         while True:
             with host.netlink() as sock:

@@ -1,8 +1,8 @@
-"""Every netlink message that wiring and looking send, as one function each: from values to bytes, no I/O.
+"""Every netlink message that wiring, checks and surveys send, one function each: values to bytes, no I/O.
 
-Additions carry CREATE|EXCL where a second copy would be somebody else's, CREATE|REPLACE where ours is the only truth; removals
-tolerate "not there". What changes the node itself is not here: pyroute2 packs it (`changes`).
-Rejected: RTM_NEWLINK with NLM_F_REPLACE, which changes a stranger's link of the same name.
+Additions use CREATE|EXCL where an existing object may belong to somebody else, and CREATE|REPLACE where only ours can be right.
+Removals tolerate "not there". pyroute2 packs what changes the node itself (`changes`).
+Rejected: RTM_NEWLINK with NLM_F_REPLACE, which changes another owner's link of the same name.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _AF_UNSPEC: Final = 0
 
 
 def create_veth(name: str, *, mac: str, peer_name: str, peer_mac: str, peer_netns: int, mtu: int) -> Message:
-    """Create a pair whose peer is born in its final namespace (an open descriptor); EEXIST if either name is taken.
+    """Create a pair whose peer starts in its final namespace (an open descriptor); EEXIST if either name is taken.
 
-    `mtu` in bytes, of both ends. Moving the peer later would cost seconds under a burst (design 8).
+    `mtu` in bytes, of both ends. Creating it in the host and moving it later would cost seconds in a burst.
     """
     peer = _LINK.pack(_AF_UNSPEC, 0, 0, 0, 0) + b"".join(
         (
@@ -67,7 +67,7 @@ def get_link(name: str) -> Message:
 
 
 def change_link(index: int, *, step: str, is_up: bool | None = None, alias: str = "", group: int | None = None) -> Message:
-    """Change a link: state, ifalias (at most 255 bytes), group; what is not given stays."""
+    """Change a link's state, ifalias (at most 255 bytes) or group; an argument that is left out changes nothing."""
     flags = uapi.IFF_UP if is_up else 0
     change = 0 if is_up is None else uapi.IFF_UP
     body = _LINK.pack(_AF_UNSPEC, 0, index, flags, change)
@@ -79,7 +79,7 @@ def change_link(index: int, *, step: str, is_up: bool | None = None, alias: str 
 
 
 def delete_link(index: int, *, step: str) -> Message:
-    """Delete one link; gone already is fine. The kernel answers after an RCU grace period, about 16-20 ms (design 5)."""
+    """Delete one link; gone already is fine. The kernel answers after an RCU grace period (docs/adr/0008)."""
     if index <= 0:
         raise ValueError(f"link index {index} names no link")
     return Message(step, uapi.RTM_DELLINK, 0, _LINK.pack(_AF_UNSPEC, 0, index, 0, 0), ABSENT)
@@ -88,7 +88,7 @@ def delete_link(index: int, *, step: str) -> Message:
 def delete_group(group: int) -> Message:
     """Delete every link of a group in one kernel call; none is fine.
 
-    Raises: ValueError for group 0, which is every link that nobody put elsewhere (the kernel refuses it too).
+    Raises: ValueError for group 0, which holds every link that was never put into a group (the kernel refuses it too).
     """
     if group == 0:
         raise ValueError("group 0 holds every ordinary link of the node")
@@ -132,7 +132,7 @@ def delete_route(destination: IPv4Address | None, *, length: int, table: int, in
 
 
 def add_neighbour(index: int, address: IPv4Address, *, mac: str, step: str) -> Message:
-    """Put a permanent neighbour entry, replacing what is known of the address."""
+    """Add a permanent neighbour entry, or replace the entry of the address."""
     body = _NEIGHBOUR.pack(_AF_INET, index, uapi.NUD_PERMANENT, 0, 0)
     body += attribute(uapi.NDA_DST, address.packed) + attribute(uapi.NDA_LLADDR, _mac(mac))
     return Message(step, uapi.RTM_NEWNEIGH, _PUT, body)
@@ -184,7 +184,7 @@ def dump_neighbours() -> Message:
 
 
 def _rule(priority: int, table: int, source: IPv4Address | None, destination: IPv4Address | None) -> tuple[bytes, str]:
-    """Pack a rule and spell it as `ip rule` does."""
+    """Pack a rule; also return it as `ip rule` prints it."""
     small = table if table < 256 else uapi.RT_TABLE_UNSPEC
     lengths = (32 if destination else 0, 32 if source else 0)
     body = _RULE.pack(_AF_INET, *lengths, 0, small, 0, 0, uapi.FR_ACT_TO_TBL, 0)
@@ -223,7 +223,7 @@ def _mac(text: str) -> bytes:
 
 
 _NO_STATS: Final = _u32(uapi.IFLA_EXT_MASK, uapi.RTEXT_FILTER_SKIP_STATS)
-"""A link's answer is a third without counters: more links per datagram, fewer interrupted dumps."""
+"""Without counters an answer has a third of the size: more links per datagram, fewer interrupted dumps."""
 
 _ONE_QUEUE: Final = _u32(uapi.IFLA_NUM_TX_QUEUES, 1) + _u32(uapi.IFLA_NUM_RX_QUEUES, 1)
 """A veth uses one queue whatever it has, but allocates one per possible CPU unless told (drivers/net/veth.c, veth_init_queues):

@@ -1,8 +1,8 @@
 """A route-netlink socket that sends a batch in one call and pairs every answer with its message.
 
-The kernel handles a batch in order, goes on after a message it refused, and has queued every answer when the send returns; so
-a batch costs one send and no waiting. A receive is bounded all the same. Dumps check NLM_F_DUMP_INTR on every message (I11).
-Rejected: pyroute2 on this path (155 ms of import, 4.8 ms per wiring, silent about interrupted dumps; docs/adr/0004).
+The kernel handles a batch in order, continues after a refused message, and has queued every answer when the send returns, so a
+batch costs one send and no wait. Receives have a timeout all the same. Dumps check NLM_F_DUMP_INTR on every message (I11).
+Rejected: pyroute2 on this path (155 ms of import, 4.8 ms per wiring, does not report interrupted dumps; docs/adr/0004).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ipamd.kernel import uapi
 from ipamd.model.errors import KernelDumpError, WiringError
 
 RECEIVE_TIMEOUT_S = 5
-"""Ours: answers are there when the send returns; five seconds of nothing means that something is broken."""
+"""Ours: answers are queued when the send returns; five seconds without one mean a fault."""
 
 BUFFER_BYTES = 65536
 """One datagram. The kernel fills dump datagrams up to 32 KiB for a reader with so much room (af_netlink.c, netlink_recvmsg)."""
@@ -27,7 +27,7 @@ BATCH_MAX = 64
 """Messages per send. Ours: their answers, about 1 KiB each on the receive queue, stay below the default 208 KiB of SO_RCVBUF."""
 
 DUMP_TRIES = 5
-"""Looks before a dump that is interrupted every time is given up. Ours: one look at 110 sandboxes takes a millisecond or two."""
+"""Attempts of a dump that is interrupted each time. Ours: one dump of 110 sandboxes takes a millisecond or two."""
 
 _HEADER = struct.Struct("=IHHII")  # nlmsghdr: length, type, flags, sequence, port
 _ATTRIBUTE = struct.Struct("=HH")  # nlattr: length, type
@@ -37,7 +37,7 @@ _TIMEVAL = struct.pack("@ll", RECEIVE_TIMEOUT_S, 0)
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One request. `step` names it for people; errnos in `tolerated` count as done (what was wanted is so already)."""
+    """One request. `step` names it in messages. Errnos in `tolerated` count as success: the wanted state exists already."""
 
     step: str
     kind: int
@@ -48,7 +48,7 @@ class Message:
 
 @dataclass(slots=True)
 class Outcome:
-    """What the kernel answered to one message: 0 or an errno, its extended text, and what a query returned."""
+    """The kernel's answer to one message: 0 or an errno, its extended text, and the replies to a query."""
 
     message: Message
     errno: int = -1
@@ -57,19 +57,19 @@ class Outcome:
 
     @property
     def is_refused(self) -> bool:
-        """Whether the message was not carried out and its errno is not one that it tolerates."""
+        """Whether the kernel refused the message with an errno that it does not tolerate."""
         return self.errno != 0 and self.errno not in self.message.tolerated
 
     @property
     def cause(self) -> str:
-        """The errno and the kernel's own words for people."""
+        """The errno and the kernel's extended text, for messages."""
         return describe_errno(self.errno) + (f": {self.text}" if self.text else "")
 
 
 class NetlinkSocket:
     """One socket in the namespace of the thread that makes it.
 
-    Concurrency: one user at a time. After any exception from a method the socket is out of step: close it.
+    Concurrency: one user at a time. After any exception from a method requests and answers no longer match: close it.
     """
 
     def __init__(self, *, groups: int = 0) -> None:
@@ -207,7 +207,7 @@ def attributes(body: bytes, start: int) -> dict[int, bytes]:
 
 
 def describe_errno(code: int) -> str:
-    """Spell an errno for people: `File exists (EEXIST)`."""
+    """Format an errno for messages: `File exists (EEXIST)`."""
     return f"{os.strerror(code)} ({errno.errorcode.get(code, str(code))})"
 
 

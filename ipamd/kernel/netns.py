@@ -1,8 +1,8 @@
-"""Network namespaces: which one a path leads to, and how a thread goes into one and comes back.
+"""Network namespaces: identify the one at a path, and enter and leave it.
 
-`setns` belongs to a thread. A thread that cannot come back would work for every later caller in some sandbox's namespace, so it
-must not live: the process is ended at once, which every caller survives (I5: kill -9 at any instant). Rejected: a worker thread
-for namespace work (two handovers per ADD), a fork (no fork in the daemon, design 10), trusting the ambient namespace.
+`setns` acts on one thread. A thread that cannot return would serve later calls in a sandbox's namespace, so the process ends at
+once; that is safe, because every operation survives kill -9 (I5). Rejected: a worker thread for namespace work (two handovers per
+ADD), a fork (the daemon has threads and never forks: docs/adr/0007), relying on the thread's current namespace.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class HostNetns:
-    """The namespace that the adapters call the host's: that of the thread which makes this object.
+    """The host's network namespace: that of the thread that creates this object.
 
-    Holds a descriptor, so that no caller's ambient namespace matters, and a stack of idle sockets that were born inside.
+    Holds a descriptor, so that the caller's current namespace does not matter, and a stack of idle sockets opened inside.
     Concurrency: safe from any thread; list append and pop are atomic.
     """
 
     def __init__(self, *, fatal: Callable[[str], NoReturn] | None = None) -> None:
-        """Hold the calling thread's namespace; `fatal` ends the process when a thread is stranded (tests replace it)."""
+        """Open the calling thread's namespace; `fatal` ends the process when a thread cannot return (tests replace it)."""
         self._fatal = fatal or _die
         self._fd = os.open(OWN_NETNS, os.O_RDONLY | os.O_CLOEXEC)
         self.identity = _identity(self._fd)
@@ -42,13 +42,13 @@ class HostNetns:
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
-        """Run the block inside, and come back."""
+        """Run the block in this namespace, then return."""
         with entered(self._fd, fatal=self._fatal):
             yield
 
     @contextlib.contextmanager
     def netlink(self) -> Iterator[NetlinkSocket]:
-        """Lend a netlink socket of the host. One that leaves the block by an exception is out of step and is closed."""
+        """Lend a netlink socket of the host. After an exception in the block it is closed: answers may be left in it."""
         try:
             sock = self._idle.pop()
         except IndexError:
@@ -61,13 +61,13 @@ class HostNetns:
         self._idle.append(sock)
 
     def open_netlink(self, *, groups: int = 0) -> NetlinkSocket:
-        """Open a socket of the caller's own in the host's namespace."""
+        """Open a socket in the host's namespace; the caller closes it."""
         with self.entered():
             return NetlinkSocket(groups=groups)
 
     @contextlib.contextmanager
     def sandbox_netlink(self, fd: int) -> Iterator[NetlinkSocket]:
-        """Lend a netlink socket that lives in the namespace of a descriptor; the thread itself is back before the block runs."""
+        """Lend a netlink socket of a descriptor's namespace; the thread itself has returned before the block runs."""
         with entered(fd, fatal=self._fatal):
             sock = NetlinkSocket()
         try:
@@ -76,7 +76,7 @@ class HostNetns:
             sock.close()
 
     def close(self) -> None:
-        """Release the descriptor and the idle sockets; nothing may be running."""
+        """Close the descriptor and the idle sockets; no other method may run."""
         while self._idle:
             self._idle.pop().close()
         os.close(self._fd)
@@ -86,7 +86,7 @@ class HostNetns:
 def opened_netns(path: str) -> Iterator[tuple[int, NetnsIdentity]]:
     """Open the network namespace at a path for the length of the block.
 
-    Yields: its descriptor and its identity, both of the same open file, so that a path which is replaced changes nothing.
+    Yields: its descriptor and its identity, both of the same open file, so that a replaced path does no harm.
     Raises: NetnsError if the path is empty, gone, not a namespace, or a namespace of another kind.
     """
     fd = _open(path)
@@ -98,9 +98,9 @@ def opened_netns(path: str) -> Iterator[tuple[int, NetnsIdentity]]:
 
 @contextlib.contextmanager
 def entered(fd: int, *, fatal: Callable[[str], NoReturn]) -> Iterator[None]:
-    """Put the calling thread into the namespace of a descriptor for the length of the block.
+    """Move the calling thread into the namespace of a descriptor for the length of the block.
 
-    Raises: WiringError if the kernel does not let it in. Calls `fatal` if it does not let it back.
+    Raises: WiringError if the kernel refuses. Calls `fatal` if the kernel refuses the way back.
     """
     home = os.open(OWN_NETNS, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -121,7 +121,7 @@ def entered(fd: int, *, fatal: Callable[[str], NoReturn]) -> Iterator[None]:
 
 
 def _open(path: str) -> int:
-    """Open a namespace file, touching nothing that is not one (a FIFO would block, a device could act)."""
+    """Open a namespace file and nothing else: opening a FIFO would block, opening a device may have effects."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116  # a Path costs as much as the call
             raise NetnsError(f"{path or '(empty path)'} is not a network namespace", details="it is no nsfs file")
@@ -154,6 +154,6 @@ def _setns(fd: int) -> int:
 
 
 def _die(reason: str) -> NoReturn:
-    """End the process without unwinding: nothing that this thread would run now happens in the right namespace."""
+    """End the process without unwinding: everything this thread would run happens in the wrong namespace."""
     os.write(2, f"ipamd: fatal: {reason}\n".encode())
     os.abort()

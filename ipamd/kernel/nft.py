@@ -1,6 +1,6 @@
 """nftables through libnftables: text in, one transaction, no fork (docs/adr/0005).
 
-Loaded on first use, so that a node without the library still starts, wires and says what is missing.
+The library is loaded on first use, so that a node without it still starts, wires sandboxes and reports what is missing.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ PACKAGE = "libnftables1"
 class Nftables:
     """Runs nft commands in the host's namespace.
 
-    Concurrency: safe from any thread; its lock is a leaf (nothing else is locked inside), because a context is not.
+    Concurrency: safe from any thread, by a lock, because libnftables' contexts are not. No other lock is taken inside it.
     """
 
     def __init__(self, host: HostNetns, *, library: str = LIBRARY) -> None:
-        """Nothing is loaded yet; `library` is what dlopen is given."""
+        """Load nothing yet; `library` is the name for dlopen."""
         self._host = host
         self._library_name = library
         self._library: ctypes.CDLL | None = None
@@ -36,7 +36,7 @@ class Nftables:
         """
         with self._lock, self._host.entered():
             library = self._load()
-            # a context opens its socket when it is made: it must be made inside, and is not worth keeping
+            # A context opens its socket when it is created, so create it inside the namespace; it is cheap, do not keep it.
             context = ctypes.c_void_p(library.nft_ctx_new(0))
             if not context:
                 raise WiringError("nftables context could not be made", details="libnftables: nft_ctx_new returned NULL")
@@ -84,6 +84,6 @@ class Nftables:
 
 
 def _one_line(errors: bytes) -> str:
-    """Keep what is said, not the echo of our commands (which shows the first line of the buffer, whichever is meant)."""
+    """Keep the error lines, not the echo of our commands: it always shows the first line of the buffer, not the faulty one."""
     said = [line.strip() for line in errors.decode("utf-8", "replace").splitlines() if "Error:" in line]
     return "; ".join(said) or "no text from libnftables"

@@ -1,6 +1,6 @@
-"""What the kernel answers, read into values: links, addresses, routes, rules, neighbours. No I/O.
+"""Parse the kernel's answers into values: links, addresses, routes, rules, neighbours. No I/O.
 
-Only what we decide on is read; unknown attributes are skipped, so that a newer kernel is no surprise.
+Only attributes that a decision needs are read. Unknown ones are skipped, so a newer kernel does no harm.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def read_link(body: bytes) -> Link:
         alias=_text(found.get(uapi.IFLA_IFALIAS)),
         group=_number(found.get(uapi.IFLA_GROUP)),
         is_up=bool(flags & uapi.IFF_UP),
-        # older kernels leave the number out when both ends have the same
+        # Older kernels leave the peer's index out when it equals the own one.
         peer_index=_number(found.get(uapi.IFLA_LINK)) or index,
     )
 

@@ -1,7 +1,7 @@
-"""Putting back what something else on the node took from wired sandboxes: decided from one survey, done by the caller.
+"""Decide what to restore of wired sandboxes after something else on the node removed it; the caller sends the messages.
 
-Other agents flush rules and routes sooner or later (upstream weakness 54). Only our own is put back; a link that is gone stays
-gone (its sandbox must be made anew), and a route that leads elsewhere is reported, never taken over (I1).
+Other agents flush rules and routes. Only our own objects are restored. A missing link cannot be restored (the sandbox must be
+created again), and a route through another link is reported and never taken over (I1).
 """
 
 from __future__ import annotations
@@ -11,26 +11,27 @@ from dataclasses import dataclass, field
 
 from ipamd.kernel import layout, messages, records, survey, uapi
 from ipamd.kernel.netlink import Message, NetlinkSocket
+from ipamd.model import dataplane
 from ipamd.model.attachment import WiringSpec
 
 
 @dataclass(slots=True)
 class RepairPlan:
-    """What to send, and what to say about it: one sentence per difference."""
+    """Messages to send, and one sentence per difference."""
 
     messages: list[Message] = field(default_factory=list)
     sentences: list[str] = field(default_factory=list)
 
     def add(self, message: Message, sentence: str) -> None:
-        """Take a repair up."""
+        """Add a repair with its sentence."""
         self.messages.append(message)
         self.sentences.append(sentence)
 
 
 def plan(sock: NetlinkSocket, specs: Iterable[WiringSpec]) -> RepairPlan:
-    """Compare the host's side of n sandboxes with the kernel in three dumps.
+    """Compare the host side of n sandboxes with the kernel, in three dumps.
 
-    Raises: KernelDumpError if a dump was interrupted on every try: nothing is repaired then (I11).
+    Raises: KernelDumpError if a dump was interrupted in every attempt; then nothing is repaired (I11).
     """
     links = {link.name: link for link in survey.links_of(sock)}
     routes = {
@@ -50,8 +51,8 @@ def plan(sock: NetlinkSocket, specs: Iterable[WiringSpec]) -> RepairPlan:
         _repair_link(result, spec, link)
         _repair_route(result, spec, link, routes.get(spec.address))
         if spec.address not in to_rules:
-            rule = messages.add_rule(layout.TO_SANDBOX_PRIORITY, table=uapi.RT_TABLE_MAIN, destination=spec.address)
-            result.add(rule, f"rule {layout.TO_SANDBOX_PRIORITY} to {spec.address} was missing: added")
+            rule = messages.add_rule(dataplane.TO_SANDBOX_PRIORITY, table=uapi.RT_TABLE_MAIN, destination=spec.address)
+            result.add(rule, f"rule {dataplane.TO_SANDBOX_PRIORITY} to {spec.address} was missing: added")
         _repair_from_rules(result, spec, [table for source, table in from_rules if source == spec.address])
     return result
 
@@ -79,7 +80,7 @@ def _repair_route(result: RepairPlan, spec: WiringSpec, link: records.Link, rout
 
 
 def _repair_from_rules(result: RepairPlan, spec: WiringSpec, tables: list[int]) -> None:
-    priority = layout.FROM_SANDBOX_PRIORITY
+    priority = dataplane.FROM_SANDBOX_PRIORITY
     if spec.route_table != uapi.RT_TABLE_MAIN and spec.route_table not in tables:
         rule = messages.add_rule(priority, table=spec.route_table, source=spec.address)
         result.add(rule, f"rule {priority} from {spec.address} lookup {spec.route_table} was missing: added")

@@ -1,13 +1,15 @@
-"""The text of our one nftables table: who is SNATed and whose connections keep to the primary ENI. Pure.
+"""The text of our nftables table: which traffic is SNATed, and which connections stay on the primary ENI. Pure.
 
-    mark_in   prerouting  mangle (-150)    before kube-proxy's DNAT: NodePort connections that come in on the primary ENI get
-                                           the bit in their conntrack mark; packets of sandboxes get it back from there
+    mark_in   prerouting  mangle (-150)    before kube-proxy's DNAT: NodePort connections that arrive on the primary ENI get
+                                           the bit in their conntrack mark; packets of sandboxes get it from there
     mark_out  prerouting  dstnat+10 (-90)  after DNAT: a sandbox's new connections to outside the VPC get the bit
-    snat_out  postrouting srcnat+10 (110)  after kube-proxy and portmap had their say: SNAT to the node's primary address
+    snat_out  postrouting srcnat+10 (110)  after kube-proxy and portmap: SNAT to the node's primary address
 
-The bit leads to table main (rule 1024), that is, out by the primary ENI, where the SNAT address is valid. Restates
-upstream_reference 3.5. Different on purpose: marks of others are kept (the incumbent's nft flavour overwrites the whole mark),
-CIDRs are one interval set instead of a rule each, one table in one transaction instead of rules one by one (weakness 56).
+The bit selects table main (rule 1024), so the packet leaves through the primary ENI, where the SNAT address is valid.
+Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, updateHostIptablesRules; pkg/networkutils/nftables_connmark.go. Different
+on purpose: bits of other agents in the mark are kept (v1.23.0 overwrites the whole mark: its
+docs/nftables-connmark-restore-contract.md); CIDRs are one interval set instead of one rule each; the table is replaced in one
+transaction instead of rule by rule (docs/adr/0005).
 """
 
 from __future__ import annotations
@@ -23,19 +25,22 @@ TABLE: Final = "vpc-ipamd"
 FAMILY: Final = "ip"
 
 PORT_FLAGS: Final = {"prng": " fully-random", "hashrandom": " random", "none": ""}
-"""AWS_VPC_K8S_CNI_RANDOMIZESNAT -> how SNAT chooses ports. Source: upstream_reference 3.5 (--random-fully, --random)."""
+"""AWS_VPC_K8S_CNI_RANDOMIZESNAT -> how SNAT chooses ports.
+
+Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, typeOfSNAT (--random-fully, --random).
+"""
 
 
 def replace_table(
     config: NetworkConfig, *, vpc_cidrs: Collection[IPv4Network], primary_address: IPv4Address, primary_link: str
 ) -> str:
-    """Write commands which put our table in place of whatever it was; to be run as one transaction.
+    """Return commands that replace our table, to be run as one transaction.
 
     Args:
-        vpc_cidrs: 1 or more (0 with external SNAT); with `config.exclude_snat_cidrs` what is reached without SNAT.
+        vpc_cidrs: 1 or more (0 with external SNAT); these and `config.exclude_snat_cidrs` are reached without SNAT.
         primary_link: the primary ENI's interface name.
-    Returns: nothing but the removal where neither SNAT nor marks are wanted.
-    Raises: WiringError if `vpc_cidrs` is empty and SNAT is ours: everything would be SNATed then (I11).
+    Returns: only the removal if neither SNAT nor marks are configured.
+    Raises: WiringError if `vpc_cidrs` is empty and SNAT is ours: all traffic would be SNATed (I11).
     Concurrency: pure.
     """
     if not vpc_cidrs and not config.external_snat:
@@ -58,12 +63,15 @@ def replace_table(
 
 
 def remove_table() -> str:
-    """Write commands which remove our table, there or not."""
+    """Return commands that remove our table, whether it exists or not."""
     return f"add table {FAMILY} {TABLE}\ndelete table {FAMILY} {TABLE}\n"
 
 
 def needs_mark(config: NetworkConfig) -> bool:
-    """Whether rule 1024 and mark restoring are wanted. Source: upstream_reference 3.2."""
+    """Whether rule 1024 and the restoring of marks are needed.
+
+    Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, SetupHostNetwork.
+    """
     return config.node_port_support or not config.external_snat
 
 

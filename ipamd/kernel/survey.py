@@ -1,7 +1,7 @@
-"""Looking at the host's namespace as a whole: what is ours there, from dumps that nothing interrupted (I11).
+"""Read all our wiring in the host's namespace, from uninterrupted dumps (I11).
 
-Pure reading: three dumps, each repeated if the kernel says that it changed meanwhile. Ours is recognised by alias, by the
-prefix of the name and by the dying group, so that neither a renamed prefix nor a crash before the alias hides a veth.
+Three dumps, each repeated if the kernel reports a change meanwhile. A veth of ours is recognised by alias, by name prefix and by
+the dying group, so neither a changed prefix nor a crash before the alias was set hides it.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from ipaddress import IPv4Address
 
 from ipamd.kernel import layout, messages, records, uapi
 from ipamd.kernel.netlink import NetlinkSocket
+from ipamd.model import dataplane
 from ipamd.model.attachment import decode_alias
 from ipamd.model.kernel import HostVeth, KernelSurvey
 
 
 def survey(sock: NetlinkSocket, *, veth_prefix: str) -> KernelSurvey:
-    """Look at host veths, /32 routes of main and sandbox rules.
+    """Read host veths, /32 routes of main and sandbox rules.
 
-    Returns: n veths by name, with n routes and up to 2n rules when all is well.
-    Raises: KernelDumpError if a dump was interrupted on every try; WiringError.
+    Returns: n veths by name; with sound wiring n routes and up to 2n rules.
+    Raises: KernelDumpError if a dump was interrupted in every attempt; WiringError.
     """
     links = links_of(sock)
     routes = routes_of(sock, table=uapi.RT_TABLE_MAIN)
@@ -44,7 +45,7 @@ def survey(sock: NetlinkSocket, *, veth_prefix: str) -> KernelSurvey:
 def is_to_sandbox(rule: records.Rule) -> bool:
     """Whether it is a rule `512: to address/32 lookup main`."""
     return (
-        rule.priority == layout.TO_SANDBOX_PRIORITY
+        rule.priority == dataplane.TO_SANDBOX_PRIORITY
         and rule.destination_length == 32
         and rule.source is None
         and rule.table == uapi.RT_TABLE_MAIN
@@ -53,7 +54,7 @@ def is_to_sandbox(rule: records.Rule) -> bool:
 
 def is_from_sandbox(rule: records.Rule) -> bool:
     """Whether it is a rule `1536: from address/32 lookup <table>`."""
-    return rule.priority == layout.FROM_SANDBOX_PRIORITY and rule.source_length == 32 and rule.table != 0
+    return rule.priority == dataplane.FROM_SANDBOX_PRIORITY and rule.source_length == 32 and rule.table != 0
 
 
 def links_of(sock: NetlinkSocket, *, kind: str = layout.VETH_KIND) -> list[records.Link]:

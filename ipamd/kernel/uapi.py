@@ -1,11 +1,13 @@
-"""Numbers of the kernel's user interface that the standard library does not carry, each with the header it comes from.
+"""Numbers of the kernel's user interface (UAPI) that the standard library lacks, under the header that defines them.
 
-They are ABI: the kernel never renumbers them. One place, so that a reviewer can hold them against the headers.
+They are ABI: the kernel never changes them. They stand in one file so that a reviewer can compare them with the headers.
 """
 
 from __future__ import annotations
 
 from typing import Final
+
+from ipamd.model.eni import MAIN_TABLE
 
 # linux/netlink.h
 NETLINK_ROUTE: Final = 0
@@ -62,7 +64,7 @@ RT_SCOPE_LINK: Final = 253
 RT_SCOPE_NOWHERE: Final = 255
 RT_TABLE_UNSPEC: Final = 0
 RT_TABLE_DEFAULT: Final = 253
-RT_TABLE_MAIN: Final = 254
+RT_TABLE_MAIN: Final = MAIN_TABLE  # 254; the model numbers route tables too
 RT_TABLE_LOCAL: Final = 255
 
 # linux/if_link.h, linux/if.h, linux/veth.h

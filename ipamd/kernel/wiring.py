@@ -1,12 +1,12 @@
 """The port `Wiring`: one sandbox's veth pair, routes and rules, in three sends and without a dump.
 
-    create        host ns     veth, its peer born in the sandbox's namespace; the answer tells both link indexes
+    create        host ns     veth pair, the peer directly in the sandbox's namespace; the answer has both link indexes
     host side     host ns     alias, up, route address/32, rule 512, rule 1536 on a secondary ENI
-    sandbox side  sandbox ns up, address/32, route to 169.254.1.1, default route, permanent neighbour
+    sandbox side  sandbox ns  up, address/32, route to 169.254.1.1, default route, permanent neighbour
 
-The kernel goes on in a batch after a message it refused, so what could hit a stranger's link waits until `create` is known to
-have made ours; from there on links are named by index. All or nothing (I5): a failure undoes what was done before it is raised.
-An address that is routed already, or a default route that is there already, is refused rather than replaced (I1).
+The kernel continues a batch after a refused message. So everything that names the link waits for the answer to `create`, and then
+uses its index: a link of another owner with the same name is never touched. All or nothing (I5): a failure is undone before it is
+raised. An existing route to the address, or an existing default route, is refused and not replaced (I1).
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from ipamd.model.attachment import NetnsIdentity, Wired, WiringSpec, decode_alia
 from ipamd.model.errors import NetnsError, WiringError
 from ipamd.model.ids import AttachmentKey, MacAddress
 from ipamd.model.kernel import KernelSurvey
+from ipamd.ports import Wiring
 
 Failpoint = Callable[[str], bool]
-"""Called with every step's name before it is sent; True has the kernel refuse that step. For crash and rollback tests."""
+"""Called with the name of each step before it is sent; True makes the kernel refuse it. For crash and rollback tests."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """A veth pair that exists: link indexes of the host end, and of the sandbox end in its namespace."""
+    """A veth pair that exists: link index and MAC of the host end, and of the sandbox end in its own namespace."""
 
     host_index: int
     sandbox_index: int
@@ -40,28 +41,27 @@ class _Pair:
     sandbox_mac: MacAddress
 
 
-class KernelWiring:
-    """Implements `ipamd.ports.Wiring`.
+class KernelWiring(Wiring):
+    """Wires sandboxes through netlink messages packed by hand.
 
-    Concurrency: safe from any thread, also for different sandboxes at once; calls for one sandbox are serialised by the caller
-    (the sandbox lock). Holds no lock.
+    Concurrency: safe from any thread, for different sandboxes at the same time. The caller serialises calls for one sandbox (the
+    sandbox lock). Holds no lock.
     """
 
     def __init__(self, host: HostNetns, *, veth_prefix: str, failpoint: Failpoint | None = None) -> None:
-        """Wire between `host` and sandboxes; `veth_prefix` is how a host veth without alias is recognised."""
+        """Wire between `host` and sandboxes; `veth_prefix` identifies a host veth that has no alias yet."""
         self._host = host
         self._veth_prefix = veth_prefix
         self._failpoint = failpoint
 
     def identify_netns(self, path: str) -> NetnsIdentity:
-        """Which namespace a path leads to. NetnsError if it is missing or is not a network namespace."""
         with opened_netns(path) as (_, identity):
             return identity
 
     def wire(self, spec: WiringSpec) -> Wired:
         """Create and configure the veth pair, routes and rules. On any error everything is undone before it is raised.
 
-        A link of the same name that is this sandbox's own (a leftover) is removed and the creation repeated once.
+        If this sandbox's own link of an earlier try exists, it is removed and the creation is repeated once.
         Raises: NetnsError; WiringError naming the step and the kernel's cause.
         """
         with ExitStack() as stack:
@@ -80,7 +80,6 @@ class KernelWiring:
         return Wired(host_mac=pair.host_mac, sandbox_mac=pair.sandbox_mac, netns_identity=identity)
 
     def unwire(self, spec: WiringSpec) -> None:
-        """Remove all wiring of a spec and wait until the link is gone (rollback). Absent parts are fine."""
         with self._host.netlink() as host:
             link = self._own_veth(host, spec.host_veth, key=spec.key)
             batch = batches.rule_removals(spec.address, spec.route_table)
@@ -89,11 +88,8 @@ class KernelWiring:
             _must(host.request(batch), f"unwiring of {spec.key}")
 
     def mark_for_deletion(self, *, host_veth: str, address: IPv4Address, route_table: int) -> None:
-        """Drop route and rules, take the link down and put it into the dying group (DEL). Absent parts are fine.
-
-        The route needs no message: the kernel drops a link's routes while it takes it down, and a route through any other link
-        is not this sandbox's.
-        """
+        # No message for the route: the kernel removes a link's routes when the link goes down, and a route through any other
+        # link is not this sandbox's.
         with self._host.netlink() as host:
             link = self._own_veth(host, host_veth)
             batch = batches.rule_removals(address, route_table)
@@ -104,12 +100,10 @@ class KernelWiring:
             _must(host.request(batch), f"retiring of {host_veth} ({address})")
 
     def sweep(self) -> None:
-        """Delete every dying link in one kernel call; returns when they are gone. None dying is fine."""
         with self._host.netlink() as host:
             _must(host.request([messages.delete_group(layout.DYING_GROUP)]), "sweep of retired links")
 
     def check(self, spec: WiringSpec) -> list[str]:
-        """Compare the kernel, both sides, with a spec; one sentence per difference (CHECK; may dump)."""
         with self._host.netlink() as host:
             differences, link = checks.host_differences(host, spec)
         try:
@@ -122,14 +116,13 @@ class KernelWiring:
         return differences
 
     def survey(self) -> KernelSurvey:
-        """Look at all our wiring in the host namespace. KernelDumpError if every try was interrupted (I11)."""
         with self._host.netlink() as host:
             return surveys.survey(host, veth_prefix=self._veth_prefix)
 
     def repair(self, specs: Iterable[WiringSpec]) -> list[str]:
-        """Put back what something else took from wired sandboxes: routes, rules, alias, link state.
+        """Restore routes, rules, alias and link state of wired sandboxes.
 
-        Returns: one sentence per repair, and one per link that is missing (which nobody can put back). Empty: all well.
+        Returns: one sentence per repair, and one per missing link, which cannot be restored. Empty: no difference.
         """
         with self._host.netlink() as host:
             plan = repair.plan(host, specs)
@@ -140,9 +133,9 @@ class KernelWiring:
         return sentences
 
     def remove_leftover(self, *, host_veth: str | None, address: IPv4Address | None) -> None:
-        """Remove wiring that nobody owns: link by name, and every route and rule of an address, whatever the table.
+        """Remove wiring without owner: the link by name, and every route and rule of an address, in all tables.
 
-        Without `address` it is the one that the link's alias names, unless another link has its route: then it is another's (I2).
+        Without `address` the link's alias names it, unless its route leads to another link: then another sandbox has it (I2).
         """
         batch: list[Message] = []
         with self._host.netlink() as host:
@@ -187,7 +180,7 @@ class KernelWiring:
         raise WiringError(f"wiring of {spec.key}: {create.step} failed", details=_why_not_made(spec, made, link))
 
     def _delete_own(self, spec: WiringSpec) -> bool:
-        """Delete the link of the spec's name if it is this very sandbox's, with the rules of its address; tells whether."""
+        """Delete the link of the spec's name if it is this sandbox's, with the rules of its address. Returns: whether it did."""
         with self._host.netlink() as host:
             link = checks.find_link(host, spec.host_veth)
             if link is None or not _is_own(link, spec):
@@ -200,10 +193,10 @@ class KernelWiring:
         return True
 
     def _apply(self, sock: NetlinkSocket, batch: Sequence[Message], *, undo: list[Message], spec: WiringSpec) -> None:
-        """Carry a batch out; the removal of every rule that it added goes to `undo`, also when it fails."""
+        """Send a batch. The removal of every rule that it added is appended to `undo`, even if the batch fails."""
         try:
             outcomes = sock.request(self._armed(batch))
-        except BaseException:  # the answers are lost: every rule may have been added
+        except BaseException:  # the answers are lost, so any of the rules may have been added
             undo += [removal for one in batch if (removal := batches.removal_of(one)) is not None]
             raise
         added = [one.message for one in outcomes if one.errno == 0]
@@ -211,7 +204,7 @@ class KernelWiring:
         _must(outcomes, f"wiring of {spec.key}")
 
     def _undo(self, spec: WiringSpec, pair: _Pair, rules: Sequence[Message], cause: BaseException) -> None:
-        """Remove the pair (its routes go with it) and the rules that were added; a failure is told in the cause's details."""
+        """Remove the pair (its routes go with it) and the added rules. A failure is appended to the details of `cause`."""
         link = messages.delete_link(pair.host_index, step=f"undo: delete link {spec.host_veth}")
         try:
             with self._host.netlink() as host:
@@ -222,7 +215,7 @@ class KernelWiring:
             cause.details += f"; and undoing failed, remains are removed at the next start: {exc}"
 
     def _armed(self, batch: Sequence[Message]) -> Sequence[Message]:
-        """Let the failpoint, if there is one, spoil messages."""
+        """Replace the messages that the failpoint selects by an unknown type, which the kernel refuses."""
         if self._failpoint is None:
             return batch
         return [replace(one, kind=uapi.RTM_UNKNOWN) if self._failpoint(one.step) else one for one in batch]
@@ -235,9 +228,9 @@ class KernelWiring:
             )
 
     def _own_veth(self, host: NetlinkSocket, name: str, *, key: AttachmentKey | None = None) -> records.Link | None:
-        """Find a host veth by name, which comes from the key; None if it is gone.
+        """Find a host veth by name; None if it is gone.
 
-        Raises: WiringError if it is no veth, or if its alias names another sandbox than `key`: not ours to take.
+        Raises: WiringError if it is no veth, or if its alias names another sandbox than `key`.
         """
         (looked,) = host.request([replace(messages.get_link(name), tolerated=messages.ABSENT)])
         _must([looked], f"look at {name}")
@@ -254,7 +247,7 @@ class KernelWiring:
 
 
 def _is_own(link: records.Link, spec: WiringSpec) -> bool:
-    """Whether a link is this very sandbox's: by alias, or by MAC where a crash came before the alias."""
+    """Whether a link is this sandbox's: by its alias, or by its MAC if a crash came before the alias was set."""
     if link.kind != layout.VETH_KIND:
         return False
     if link.alias:

@@ -1,11 +1,11 @@
-"""The life of one address, as one table.
+"""The states of one address, as one transition table.
 
     free --reserve--> reserved --confirm--> assigned --unassign--> cooling --cooled--> free
     reserved --abort--> cooling          any unassigned --disagree--> quarantined --resolve--> cooling, or it is removed
 
-A pair that is not in the table raises (I1, I8): a state is never repaired by guessing. `reserved` lives in memory only: a
-crash before the confirming transaction promised nothing (I5). A settled address cools first, where design 3 has it free at
-once: its DEL may have come seconds before (docs/adr/0012).
+A pair that is not in the table raises (I1, I8): no state is repaired by a guess. `reserved` exists in memory only, because before
+the confirming transaction nothing was promised (I5). A resolved address cools before it is free, because its DEL may have come
+seconds before (docs/adr/0012).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ipamd.model.ids import AttachmentKey, EniId
 
 
 class AddressState(StrEnum):
-    """Where an address is in its life."""
+    """State of an address."""
 
     FREE = "free"
     RESERVED = "reserved"
@@ -30,7 +30,7 @@ class AddressState(StrEnum):
 
 
 class AddressEvent(StrEnum):
-    """What may happen to an address."""
+    """Event that changes the state of an address."""
 
     RESERVE = "reserve"
     CONFIRM = "confirm"
@@ -52,7 +52,7 @@ TRANSITIONS: dict[tuple[AddressState, AddressEvent], AddressState] = {
     (AddressState.RESERVED, AddressEvent.DISAGREE): AddressState.QUARANTINED,
     (AddressState.COOLING, AddressEvent.DISAGREE): AddressState.QUARANTINED,
     (AddressState.QUARANTINED, AddressEvent.RESOLVE): AddressState.COOLING,
-    # Adoption (design 4): a wired sandbox that the datastore does not know gets back the address it never lost.
+    # Adoption (docs/architecture.md, Start): a wired sandbox that the datastore does not know keeps its address.
     (AddressState.FREE, AddressEvent.ADOPT): AddressState.ASSIGNED,
     (AddressState.COOLING, AddressEvent.ADOPT): AddressState.ASSIGNED,
     (AddressState.QUARANTINED, AddressEvent.ADOPT): AddressState.ASSIGNED,
@@ -60,7 +60,7 @@ TRANSITIONS: dict[tuple[AddressState, AddressEvent], AddressState] = {
 
 
 def next_state(state: AddressState, event: AddressEvent) -> AddressState:
-    """Look up what `event` does to an address in `state`.
+    """Return the state that `event` leads to from `state`.
 
     Raises: IllegalTransitionError for a pair that is not in the table.
     """
@@ -77,7 +77,7 @@ def next_state(state: AddressState, event: AddressEvent) -> AddressState:
 class Address:
     """One secondary address of an ENI, as the datastore knows it.
 
-    `since` is when the present state began (aware UTC); `owner` is set if and only if the state is assigned or reserved;
+    `since` is when the current state began (aware UTC); `owner` is set if and only if the state is assigned or reserved;
     `cooling_until` if and only if it is cooling. `prefix` is the delegated /28 that contains it, or None. `cooldown_deadline_s`
     is the end of its cooling on the machine's monotonic clock, which runs on when a daemon restarts and is not stepped; None:
     not known.

@@ -1,7 +1,8 @@
-"""Attachments: one interface of one sandbox with its address, and how the kernel knows it.
+"""Attachments: one interface of one sandbox with its address, and its names in the kernel.
 
-The host veth's name comes from the key, so that no second sandbox of a same-named pod can meet it (upstream weakness 61); its
-ifalias carries the whole identity, so that `ip link` tells an operator who it is and a lost database can be rebuilt (design 3).
+The host veth's name is derived from the key, so a second sandbox of a pod with the same name never gets the same link.
+amazon-vpc-cni-k8s derives it from the pod's name (pkg/networkutils/names.go, GeneratePodHostVethName). The ifalias has the whole
+identity: `ip link` shows it to an operator, and a lost datastore is rebuilt from it (docs/adr/0001, docs/adr/0010).
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ from ipamd.model.errors import IpamError
 from ipamd.model.ids import AttachmentKey, EniId, IfName, MacAddress, parse_key
 
 VETH_HASH_LENGTH = 11
-"""Hexadecimal digits: prefix (at most 4) + 11 = 15, the kernel's limit. Source: upstream_reference 3.6."""
+"""Hexadecimal digits: prefix (at most 4) + 11 = 15, the kernel's limit (IFNAMSIZ less its terminator).
+
+Source: amazon-vpc-cni-k8s pkg/networkutils/names.go, GeneratePodHostVethNameSuffix.
+"""
 
 ALIAS_TAG = "vpc-ipamd/1"
-DYING_ALIAS_TAG = "vpc-ipamd/dying"
 
 
 class Origin(StrEnum):
-    """How an attachment came to be known."""
+    """How the datastore learned of an attachment."""
 
     ADD = "add"
     ADOPT = "adopt"
@@ -31,7 +34,7 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NetnsIdentity:
-    """Which network namespace a path led to: device and inode of the nsfs file. Zero: not known (adopted)."""
+    """The network namespace at a path: device and inode of its nsfs file. Zero: unknown (adopted)."""
 
     device: int
     inode: int
@@ -39,10 +42,10 @@ class NetnsIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """One row of who owns which address, with what CNI ADD answered.
+    """The owner of one address, with the answer to its CNI ADD.
 
     `fingerprint` identifies the request (netns identity, ifname, configuration): the same request gets the same answer.
-    `result` is the CNI result as canonical JSON of spec 1.1.0, converted per request. Names are aids to people only.
+    `result` is the CNI result as canonical JSON of spec 1.1.0, converted per request. Pod names are for display only.
     """
 
     key: AttachmentKey
@@ -63,13 +66,13 @@ class Attachment:
 
     @property
     def sandbox_name(self) -> str:
-        """`namespace/name` as the runtime told, or an empty string."""
+        """`namespace/name` of the pod as the runtime gave it, or an empty string."""
         return f"{self.pod_namespace}/{self.pod_name}" if self.pod_name else ""
 
 
 @dataclass(frozen=True, slots=True)
 class WiringSpec:
-    """All that the kernel adapter needs to wire one sandbox.
+    """Everything that the kernel adapter needs to wire one sandbox.
 
     `route_table` is the table of the ENI that holds the address; the main table (254) needs no from-rule. `mtu` in bytes.
     """
@@ -89,7 +92,7 @@ class WiringSpec:
 
 @dataclass(frozen=True, slots=True)
 class Wired:
-    """What the kernel made of a WiringSpec. MACs in lower case; `netns_identity` of the namespace really entered."""
+    """Outcome of wiring a WiringSpec. MACs in lower case; `netns_identity` is that of the namespace that was opened."""
 
     host_mac: MacAddress
     sandbox_mac: MacAddress
@@ -97,7 +100,7 @@ class Wired:
 
 
 def veth_name(key: AttachmentKey, *, prefix: str) -> str:
-    """Name the host veth of an attachment: the same key always gives the same name.
+    """Return the name of an attachment's host veth; the same key always gives the same name.
 
     Args:
         prefix: 1 to 4 characters (AWS_VPC_K8S_CNI_VETHPREFIX).
@@ -108,7 +111,7 @@ def veth_name(key: AttachmentKey, *, prefix: str) -> str:
 
 
 def sandbox_mac(key: AttachmentKey, *, side: str) -> MacAddress:
-    """Derive a locally administered unicast MAC from the key, so that no search for a unique one is needed.
+    """Derive a locally administered unicast MAC from the key, so that no search for an unused one is needed.
 
     Args:
         side: "host" or "sandbox"; the two ends of a pair differ.
@@ -119,12 +122,12 @@ def sandbox_mac(key: AttachmentKey, *, side: str) -> MacAddress:
 
 
 def encode_alias(key: AttachmentKey, address: IPv4Address) -> str:
-    """Write the identity for a host veth's ifalias, at most 255 bytes for a container ID of CRI length."""
+    """Encode the identity for a host veth's ifalias: at most 255 bytes for the longest accepted container ID."""
     return f"{ALIAS_TAG} {key.container_id} {key.ifname} {address}"
 
 
 def decode_alias(alias: str) -> tuple[AttachmentKey, IPv4Address] | None:
-    """Read an identity back; None if the alias is not one of ours or is damaged."""
+    """Decode an identity; None if the alias is not ours or is damaged."""
     parts = alias.split(" ")
     if len(parts) != 4 or parts[0] != ALIAS_TAG:
         return None

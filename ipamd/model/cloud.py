@@ -1,4 +1,4 @@
-"""What EC2 and instance metadata tell, as values: the vocabulary between the pool and the cloud adapters."""
+"""Values from EC2 and instance metadata, shared by the pool and the cloud adapters."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from ipamd.model.ids import EniId, InstanceId, MacAddress, SubnetId
 
 @dataclass(frozen=True, slots=True)
 class InstanceIdentity:
-    """Who this node is, from instance metadata. Only `vpc_cidrs` and
-    `security_group_ids` change while the instance runs; the latter, ascending, are those of the primary ENI."""
+    """The node's identity, from instance metadata.
+
+    Only `vpc_cidrs` and `security_group_ids` change while the instance runs; the latter, ascending, are those of the primary ENI.
+    """
 
     instance_id: InstanceId
     instance_type: str
@@ -58,8 +60,8 @@ class DescribedEni:
 class EniRequest:
     """One CreateNetworkInterface call: addresses or prefixes, tags and our token in a single request.
 
-    Exactly one of `address_count` and `prefix_count` is positive. `client_token` was stored before the call and is replayed
-    after a crash (I9).
+    Exactly one of `address_count` and `prefix_count` is positive. `client_token` was stored before the call and is used
+    again after a crash (I9).
     """
 
     subnet_id: SubnetId

@@ -14,15 +14,12 @@ from typing import Any
 
 from ipamd.model.attachment import Wired, WiringSpec
 from ipamd.model.cniversion import is_before, require_supported
+from ipamd.model.dataplane import SANDBOX_GATEWAY
 from ipamd.model.errors import InvalidConfigError
 from ipamd.model.request import JsonObject
 
 CANONICAL_VERSION = "1.1.0"
 """Of stored results: a version that only adds optional fields needs no new one."""
-
-SANDBOX_GATEWAY = IPv4Address("169.254.1.1")
-"""Next hop inside every sandbox, answered by a permanent neighbour entry. Source: amazon-vpc-cni-k8s
-cmd/routed-eni-cni-plugin/driver/driver.go, createVethPairContext."""
 
 _FIELDS_SINCE = {
     "1.1.0": {"interfaces": ("mtu", "socketPath", "pciID"), "routes": ("mtu", "advmss", "priority", "table", "scope")},
@@ -37,7 +34,7 @@ def build_result(spec: WiringSpec, wired: Wired, *, prev_result: JsonObject | No
     """Describe a wired sandbox as a canonical result.
 
     Args:
-        prev_result: what plugins before us in the chain answered; ours is appended to it.
+        prev_result: the result of the plugins before us in the chain; ours is appended to it.
     Raises: InvalidConfigError if prev_result has no lists where lists belong.
     """
     base = _as_lists(prev_result or {})
@@ -55,7 +52,7 @@ def build_result(spec: WiringSpec, wired: Wired, *, prev_result: JsonObject | No
 def convert_result(stored: bytes, *, version: str) -> bytes:
     """Convert a canonical result to another version of the specification.
 
-    Raises: IncompatibleVersionError for a version that we do not speak.
+    Raises: IncompatibleVersionError for an unsupported version.
     """
     require_supported(version)
     result: dict[str, Any] = json.loads(stored)
@@ -70,7 +67,7 @@ def convert_result(stored: bytes, *, version: str) -> bytes:
 
 
 def result_differences(prev_result: JsonObject, *, ifname: str, address: IPv4Address, netns: str) -> list[str]:
-    """Say what in a prevResult contradicts an attachment (CHECK); empty if nothing does.
+    """List what in a prevResult contradicts an attachment (CHECK); empty if nothing does.
 
     Raises: InvalidConfigError if prev_result has no lists where lists belong.
     """
@@ -87,9 +84,9 @@ def result_differences(prev_result: JsonObject, *, ifname: str, address: IPv4Add
 
 
 def wired_mtu(stored: bytes, host_veth: str) -> int:
-    """The MTU that a sandbox was wired with, from its stored result: settings may have changed since.
+    """Return the MTU that a sandbox was wired with, from its stored result: the setting may have changed since.
 
-    Raises: InvalidConfigError if the result does not tell.
+    Raises: InvalidConfigError if the result has none.
     """
     for interface in json.loads(stored).get("interfaces", ()):
         if interface.get("name") == host_veth and "mtu" in interface:

@@ -1,7 +1,6 @@
-"""ENIs: what EC2 attached to this instance, and how the host reaches each of them.
+"""ENIs of this instance, their limits, and the numbers of their route tables.
 
-Route table numbers follow the incumbent (upstream_reference 3.3), so that a node can be moved between both without
-renumbering.
+Route table numbers are those of amazon-vpc-cni-k8s, so that a node can be moved between both without renumbering.
 """
 
 from __future__ import annotations
@@ -16,13 +15,16 @@ MAIN_TABLE = 254
 """The kernel's main routing table."""
 
 PREFIX_LENGTH = 28
-"""Length of a delegated IPv4 prefix; EC2 delegates no other."""
+"""Length of a delegated IPv4 prefix; EC2 delegates no other.
+
+Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-prefix-eni.html.
+"""
 
 ADDRESSES_PER_PREFIX = 16
 
 
 class EniState(StrEnum):
-    """Where an ENI is in its life on this node. Only an attached ENI with host routing gives addresses (I7)."""
+    """State of an ENI on this node. Only an attached ENI with host routing gives addresses (I7)."""
 
     ATTACHING = "attaching"
     ATTACHED = "attached"
@@ -35,7 +37,7 @@ class Eni:
     """One ENI of this instance.
 
     `host_ready`: the host's routing for it is in place. `managed`: its addresses may be given to sandboxes.
-    `created_by_us`: we made it, so we may delete it (I9).
+    `created_by_us`: we created it, so we may delete it (I9).
     """
 
     eni_id: EniId
@@ -53,13 +55,13 @@ class Eni:
 
     @property
     def route_table(self) -> int:
-        """The kernel routing table of this ENI's traffic: the main one for the primary ENI, whatever its device index."""
+        """Route table of this ENI's traffic: main for the primary ENI, whatever its device index."""
         return MAIN_TABLE if self.is_primary else route_table(self.device_index, self.network_card)
 
 
 @dataclass(frozen=True, slots=True)
 class InstanceLimits:
-    """What an instance type can carry. `source` says who told: ec2, table or default."""
+    """ENIs and addresses that an instance type can have. `source`: ec2, table or default."""
 
     instance_type: str
     eni_count: int
@@ -71,23 +73,28 @@ class InstanceLimits:
 
     @property
     def slots_per_eni(self) -> int:
-        """Addresses (or prefixes) beside the primary one. Source: upstream_reference 2.1."""
+        """Addresses (or prefixes) besides the primary address. Source: amazon-vpc-cni-k8s misc/eni-max-pods.txt."""
         return max(self.ipv4_per_eni - 1, 0)
 
     @property
     def supports_prefixes(self) -> bool:
-        """Prefix delegation needs nitro or bare metal. Source: upstream_reference 1.2."""
+        """Whether prefixes can be delegated: on Nitro and bare metal only.
+
+        Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, isConfigValid;
+        https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-prefix-eni.html.
+        """
         return self.hypervisor == "nitro" or self.is_bare_metal
 
     @property
     def max_pods(self) -> int:
-        """The incumbent's table of maximum pods. Source: upstream_reference 2.1."""
+        """Pods that fit with single addresses. Source: the formula in amazon-vpc-cni-k8s misc/eni-max-pods.txt."""
         return self.eni_count * self.slots_per_eni + 2
 
 
 def route_table(device_index: int, network_card: int) -> int:
-    """Number the routing table of an ENI. Source: upstream_reference 3.3.
+    """Return the number of an ENI's route table.
 
+    Source: amazon-vpc-cni-k8s pkg/networkutils/helper.go, CalculateRouteTableId.
     Raises: ValueError for a negative index or card.
     """
     if device_index < 0 or network_card < 0:
@@ -98,5 +105,8 @@ def route_table(device_index: int, network_card: int) -> int:
 
 
 def gateway(subnet: IPv4Network) -> IPv4Address:
-    """The subnet's router: its first address after the network address. Source: upstream_reference 3.4."""
+    """Return the subnet's router: the first address after the network address.
+
+    Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, GetIPv4Gateway.
+    """
     return subnet.network_address + 1

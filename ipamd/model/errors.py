@@ -4,7 +4,7 @@
     +- InvalidRequestError              4  no     identity, netns or arguments are malformed
     +- UndecodableConfigError           6  no     standard input is not JSON
     +- InvalidConfigError               7  no     the network configuration is wrong
-    +- IncompatibleVersionError         1  no     cniVersion or protocol that we do not speak
+    +- IncompatibleVersionError         1  no     unsupported cniVersion or protocol
     +- TryAgainError                   11  yes    would succeed later
     |  +- PoolEmptyError               11  yes    no address is assignable now
     |  +- NotServingError              11  yes    starting, restoring or draining
@@ -32,9 +32,9 @@
     |  +- CloudDeniedError            118  no     IAM does not allow the call
     +- SettingsError                  119  no     settings contradict each other
 
-Codes 1-99 are the CNI specification's, 100 and up ours. A message says what failed on which object; `details` says why, with
-counts, and what to do next (I14). Third-party errors become one of these at the adapter; these become wire codes once, in
-`rpc/codec.py`.
+Codes 1-99 are the CNI specification's, 100 and up ours. A message names what failed and on which object; `details` gives the
+cause, with counts, and the next step (I14). Adapters convert third-party errors into these; `rpc/codec.py` converts these into
+wire codes.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class InvalidConfigError(IpamError):
 
 
 class IncompatibleVersionError(IpamError):
-    """A cniVersion or an envelope protocol that we do not speak."""
+    """An unsupported cniVersion or envelope protocol."""
 
     cni_code = 1
 
@@ -96,7 +96,7 @@ class NotServingError(TryAgainError):
 
 
 class DeadlineError(TryAgainError):
-    """The caller's deadline passed or the caller left; the operation was rolled back."""
+    """The caller's deadline passed or the caller disconnected; the operation was rolled back."""
 
 
 class BusyError(TryAgainError):
@@ -146,7 +146,7 @@ class WiringError(IpamError):
 
 
 class KernelDumpError(IpamError):
-    """A dump was interrupted on every try; it is no evidence (I11)."""
+    """A dump was interrupted in every attempt, so it is no evidence (I11)."""
 
     cni_code, retryable = 106, True
 
@@ -158,7 +158,7 @@ class DatastoreError(IpamError):
 
 
 class IllegalTransitionError(DatastoreError):
-    """A pair (state, event) that the transition table does not have."""
+    """A pair (state, event) that is not in the transition table."""
 
     cni_code, retryable = 108, False
 
@@ -182,7 +182,7 @@ class RuntimeUnreachableError(IpamError):
 
 
 class EventsUnsupportedError(RuntimeUnreachableError):
-    """The runtime has no event stream; re-listing takes its place."""
+    """The runtime has no event stream; periodic lists replace it."""
 
     cni_code, retryable = 112, False
 
@@ -194,7 +194,7 @@ class CloudError(IpamError):
 
 
 class ThrottledError(CloudError):
-    """EC2 asked us to slow down (RequestLimitExceeded)."""
+    """EC2 asked for fewer calls (RequestLimitExceeded)."""
 
     cni_code = 114
 
@@ -230,5 +230,5 @@ class SettingsError(IpamError):
 
 
 def log_text(error: BaseException) -> str:
-    """One line for a log: our message with details, or the foreign error's type and text."""
+    """Return one line for a log: our message with details, or another error's type and text."""
     return str(error) if isinstance(error, IpamError) else f"{type(error).__name__}: {error}"

@@ -1,7 +1,8 @@
-"""Whether an attachment that no DEL came for may be freed: a pure decision over four witnesses (design 4).
+"""Decide whether an attachment without a DEL may be freed, from four sources: datastore, runtime, namespace and veth. Pure.
 
-Every witness is three-valued. Unknown is silence, and silence keeps (I11); a witness other than our datastore can only add a
-reason to keep (I2). The reasons go into the ledger, so that an operator can read why.
+Every source says present, absent or unknown. Unknown is silence, and silence keeps the attachment (I11); a source other than our
+datastore can only add a reason to keep (I2). The reasons are written to the ledger for the operator.
+Which source is believed for what: docs/architecture.md, Sources.
 """
 
 from __future__ import annotations
@@ -11,17 +12,20 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 REAP_MIN_AGE = timedelta(minutes=5)
-"""Source: design 4. Longer than the 4 minutes that kubelet gives RunPodSandbox: a younger sandbox may not be listable yet."""
+"""Ours: longer than the 4 minutes after which kubelet gives up RunPodSandbox; until then the runtime may not list a sandbox.
+
+Source of the 4 minutes: Kubernetes staging/src/k8s.io/cri-client/pkg/remote_runtime.go, RunPodSandbox (twice the timeout).
+"""
 
 REAP_LEAKED_NETNS_AGE = timedelta(hours=1)
-"""Absence from CRI after which a leaked network namespace no longer keeps its address. Source: design 4."""
+"""Absence from CRI after which a leaked network namespace no longer keeps its address. Ours: long after any retry of DEL."""
 
 REAP_MIN_ABSENT_LISTS = 2
-"""Successive complete lists without the sandbox. Source: design 4: the list races with sandboxes being created."""
+"""Successive complete lists without the sandbox. Ours: a single list can miss a sandbox that is being created."""
 
 
 class Presence(StrEnum):
-    """What one witness says."""
+    """What one source says."""
 
     PRESENT = "present"
     ABSENT = "absent"
@@ -30,7 +34,7 @@ class Presence(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What the witnesses say of one attachment.
+    """What the sources say about one attachment.
 
     `absent_list_count`: successive complete CRI lists, at least one interval apart, without the sandbox, none of which was
     taken before the attachment was made; `absent_since`: when the first of them was taken (aware UTC), None if none.
@@ -45,7 +49,7 @@ class Evidence:
 
 
 class Verdict(StrEnum):
-    """What to do. `unwire-then-reap`: the namespace is leaked; the veth goes first, then the address."""
+    """What to do. `unwire-then-reap`: the namespace is leaked; the veth is removed first, then the address is freed."""
 
     KEEP = "keep"
     REAP = "reap"
@@ -64,10 +68,10 @@ def judge(evidence: Evidence, *, now: datetime) -> Judgement:
     """Decide whether an attachment may be freed without a DEL.
 
     Args:
-        evidence: one look per witness.
+        evidence: one answer per source.
         now: aware UTC.
-    Returns: KEEP with every reason to keep, or a way to reap with the grounds.
-    Concurrency: pure. Guards: I2, I11. Source: design 4, "Reap".
+    Returns: KEEP with every reason to keep, or one of the two ways to reap with its reasons.
+    Concurrency: pure. Guards: I2, I11.
     """
     keep = _reasons_to_keep(evidence, now)
     if not keep:
@@ -107,7 +111,7 @@ def _reasons_to_keep(evidence: Evidence, now: datetime) -> list[str]:
 
 
 def _is_leaked_netns(evidence: Evidence, now: datetime) -> bool:
-    """Absent from CRI for an hour, and every other witness has spoken: what is left is a leak, not a life."""
+    """Whether it was absent from CRI for an hour and every other source answered: the rest is a leak, not a live sandbox."""
     return (
         evidence.runtime is Presence.ABSENT
         and evidence.absent_list_count >= REAP_MIN_ABSENT_LISTS

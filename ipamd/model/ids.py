@@ -1,7 +1,7 @@
-"""Identities, and the only place where text from outside becomes one.
+"""Identifiers, and the only place where text from outside becomes one.
 
-The key of an attachment is `(container_id, ifname)`: container_id is CNI_CONTAINERID, which is the CRI sandbox ID, in full
-(design 3). Pod names and UIDs are no identities here; two sandboxes of one pod are two attachments.
+The key of an attachment is `(container_id, ifname)`; container_id is CNI_CONTAINERID, which under CRI is the full sandbox ID
+(docs/adr/0001). Pod names and UIDs identify nothing here: two sandboxes of one pod are two attachments.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ CONTAINER_ID_MAX = 200
 IFNAME_MAX = 15
 """Bytes: the kernel's IFNAMSIZ less its terminator."""
 
-_CONTAINER_ID = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")  # CNI spec, section 2, CNI_CONTAINERID
+_CONTAINER_ID = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")  # CNI SPEC.md, Section 2, CNI_CONTAINERID
 _IFNAME_BAD = re.compile(r"[/:\s\x00]")
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class AttachmentKey:
-    """One interface of one sandbox: what an address is attached to."""
+    """One interface of one sandbox: the owner of an address."""
 
     container_id: ContainerId
     ifname: IfName
@@ -42,7 +42,7 @@ class AttachmentKey:
 
 
 def parse_container_id(text: str) -> ContainerId:
-    """Accept a container ID as the CNI specification spells it.
+    """Check a container ID by the CNI specification.
 
     Raises: InvalidRequestError if it is empty, too long or has other characters.
     """
@@ -55,7 +55,7 @@ def parse_container_id(text: str) -> ContainerId:
 
 
 def parse_ifname(text: str) -> IfName:
-    """Accept an interface name that the kernel will take.
+    """Check that the kernel accepts an interface name.
 
     Raises: InvalidRequestError otherwise.
     """

@@ -1,6 +1,6 @@
-"""Intents: what we are about to ask of EC2, written before the call and closed after it.
+"""Intents: EC2 calls that are about to be made, written before the call and closed after it.
 
-A crash between the two leaves an open intent, so nothing that EC2 made for us is lost (I9).
+A crash in between leaves an open intent, so nothing that EC2 created for us is lost (I9).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import StrEnum
 
 
 class IntentKind(StrEnum):
-    """What an intent is about to change at EC2."""
+    """What an intent changes in EC2."""
 
     CREATE_ENI = "create-eni"
     DELETE_ENI = "delete-eni"
@@ -22,7 +22,7 @@ class IntentKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """One thing about to be asked of EC2. `payload` holds strings only; `client_token` makes a replay idempotent."""
+    """One change about to be made in EC2. `payload` holds strings only; `client_token` makes a repeated call idempotent."""
 
     intent_id: str
     kind: IntentKind

@@ -1,4 +1,4 @@
-"""What the kernel says about our wiring in the host namespace, as values."""
+"""Values from the kernel about our wiring in the host namespace."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class HostVeth:
 
 @dataclass(frozen=True, slots=True)
 class KernelSurvey:
-    """One uninterrupted look at the host namespace.
+    """One uninterrupted survey of the host namespace.
 
     `routes`: address/32 in the main table -> name of the device. `to_rules`: addresses with a rule 512 to main.
     `from_rules`: address -> tables of its rules 1536.
@@ -36,9 +36,9 @@ class KernelSurvey:
 
 
 def duplicate_addresses(survey: KernelSurvey) -> list[str]:
-    """Name every address that more than one live veth carries, one sentence each (I1).
+    """List every address that more than one live veth has, one sentence each (I1).
 
-    Such an address is given to nobody: it stays with the sandbox that is recorded, or quarantined until only one is left.
+    Such an address is not given again: it stays with the recorded sandbox, or quarantined until only one veth is left.
     """
     carriers: dict[IPv4Address, list[str]] = {}
     for veth in survey.veths:

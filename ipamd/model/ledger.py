@@ -1,6 +1,6 @@
-"""The ledger: what happened to every address.
+"""The ledger: the history of every address.
 
-Append-only, and written in the same transaction as the change it tells of; `ipamctl history` reads it.
+Append-only, and written in the same transaction as the change that it records; `ipamctl history` shows it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import StrEnum
 
 
 class LedgerEvent(StrEnum):
-    """Closed set of events."""
+    """The events; a closed set."""
 
     ENI_ADDED = "eni-added"
     ENI_CHANGED = "eni-changed"

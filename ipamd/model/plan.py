@@ -1,8 +1,9 @@
-"""What to ask of EC2 so that the warm pool reaches its target: a pure decision (design 7).
+"""Decide what to request from EC2 so that the warm pool reaches its target. Pure.
 
-Targets keep the incumbent's names and meaning (upstream_reference 2.4-2.6). Different on purpose: cooling addresses are not
-free (I8); ADDs that wait count as demand; the pool never grows past maxPods; existing ENIs are filled before a new one is made,
-in a fixed order. Releasing what is in excess is not planned yet: `excess_count` only reports it.
+Targets have the names and the meaning of amazon-vpc-cni-k8s (pkg/ipamd/ipamd.go, datastoreTargetState; docs/eni-and-ip-target.md and
+docs/prefix-and-ip-target.md there). Different on purpose: cooling addresses are not free (I8); waiting ADDs count as demand; the
+pool never grows beyond maxPods; existing ENIs are filled before a new one is created, in a fixed order. Nothing in excess is
+released yet: `excess_count` only reports it. Overview: docs/architecture.md, The pool.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from ipamd.model.ids import EniId
 from ipamd.model.words import counted
 
 MAX_ENI_CREATION_ADDRESSES = 49
-"""Most addresses one CreateNetworkInterface asks for: the largest type has 50 per ENI, one of them the primary."""
+"""Most addresses of one CreateNetworkInterface: the largest types have 50 per ENI, one of them the primary address."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolSettings:
-    """Targets in addresses, ENIs or /28 prefixes; 0 means not defined, as the incumbent has it.
+    """Targets in addresses, ENIs or /28 prefixes; 0 means not defined, as in amazon-vpc-cni-k8s.
 
     `max_eni` caps ENIs per network card below the instance's limit; 0: no cap. `max_pods` caps the pool; 0: no cap.
     """
@@ -41,7 +42,7 @@ class PoolSettings:
 
     @property
     def ip_targets_defined(self) -> bool:
-        """WARM_IP_TARGET or MINIMUM_IP_TARGET is set: they take the place of WARM_ENI_TARGET and WARM_PREFIX_TARGET."""
+        """Whether WARM_IP_TARGET or MINIMUM_IP_TARGET is set; they replace WARM_ENI_TARGET and WARM_PREFIX_TARGET."""
         return self.warm_ip_target > 0 or self.minimum_ip_target > 0
 
 
@@ -74,13 +75,12 @@ class PoolCounts:
 
 @dataclass(frozen=True, slots=True)
 class EniCapacity:
-    """One ENI for the planner. `used_slot_count` counts addresses and prefixes on it, the primary address not included."""
+    """One managed ENI for the planner. `used_slot_count` counts addresses and prefixes on it, the primary address not included."""
 
     eni_id: EniId
     device_index: int
     state: EniState
     used_slot_count: int
-    managed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ Action = AllocateAddresses | AllocatePrefixes | CreateEni
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do, in order, and one sentence why. `blocked_by`: why the pool cannot grow now, empty if it can."""
+    """What to do, in order, and one sentence with the reason. `blocked_by`: why the pool cannot grow now, empty if it can."""
 
     actions: tuple[Action, ...]
     sentence: str
@@ -157,16 +157,16 @@ class Plan:
 
 
 def plan(snapshot: PoolSnapshot, *, settings: PoolSettings, now: datetime) -> Plan:
-    """Decide what to ask of EC2 so that the warm pool reaches its target.
+    """Decide what to request from EC2 so that the warm pool reaches its target.
 
     Args:
         snapshot: one consistent read; counts in addresses.
         settings: targets.
         now: aware UTC.
     Returns: zero or more actions in order, ENIs by device index (same input, same output).
-    Raises: nothing for lack of capacity: that is `blocked_by`.
+    Raises: nothing for lack of capacity; `blocked_by` reports it.
     Concurrency: pure. Guards: I7, I8, I13.
-    Source: upstream_reference 2.4-2.6 with the differences of design 7.
+    Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, isDatastorePoolTooLow and increaseDatastorePool, with the differences above.
     """
     deficit = deficit_count(snapshot, settings)
     excess = excess_count(snapshot, settings)
@@ -183,7 +183,7 @@ def plan(snapshot: PoolSnapshot, *, settings: PoolSettings, now: datetime) -> Pl
 
 
 def deficit_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
-    """Addresses the pool is short of, waiting ADDs included.
+    """Count the addresses that the pool is short of, waiting ADDs included.
 
     With IP targets: max(W - free, M - total, 0), where free excludes cooling (I8). Without: what makes the free count reach
     WARM_ENI_TARGET whole ENIs (in prefix mode WARM_PREFIX_TARGET prefixes), and at least one free address.
@@ -202,7 +202,7 @@ def deficit_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
 
 
 def excess_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
-    """Free addresses above the IP targets; 0 when none is defined (then whole ENIs are kept, not addresses)."""
+    """Count the free addresses above the IP targets; 0 if none is defined (then whole ENIs are kept, not addresses)."""
     if not settings.ip_targets_defined:
         return 0
     counts = snapshot.counts
@@ -210,7 +210,7 @@ def excess_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
 
 
 def growth_blocker(snapshot: PoolSnapshot, settings: PoolSettings, now: datetime) -> str:
-    """Say in one sentence why the pool cannot grow now; an empty string if it can."""
+    """Return one sentence why the pool cannot grow now; an empty string if it can."""
     if settings.max_pods and snapshot.counts.total >= settings.max_pods:
         return f"the pool has reached maxPods ({settings.max_pods})"
     if snapshot.retry_at is not None and now < snapshot.retry_at:
@@ -232,23 +232,25 @@ def _is_full(snapshot: PoolSnapshot, settings: PoolSettings) -> bool:
 
 
 def _fullness(snapshot: PoolSnapshot) -> str:
-    ours = [eni for eni in snapshot.enis if eni.managed]
-    used = sum(eni.used_slot_count for eni in ours)
-    return f"full: {used} of {counted(len(ours) * snapshot.limits.slots_per_eni, 'slot')} are in use"
+    used = sum(eni.used_slot_count for eni in snapshot.enis)
+    return f"full: {used} of {counted(len(snapshot.enis) * snapshot.limits.slots_per_eni, 'slot')} are in use"
 
 
 def eni_limit(limits: InstanceLimits, settings: PoolSettings) -> int:
-    """ENIs this node may have: the instance's limit, or MAX_ENI if lower. Source: upstream_reference 2.1."""
+    """Return the ENIs that this node may have: the instance's limit, or MAX_ENI if lower.
+
+    Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, getMaxENI.
+    """
     return min(limits.eni_count, settings.max_eni) if settings.max_eni >= 1 else limits.eni_count
 
 
 def room_for_eni(snapshot: PoolSnapshot, settings: PoolSettings) -> bool:
-    """Whether another ENI may be attached. Source: upstream_reference 2.5 (the excluded count cancels out)."""
+    """Whether another ENI may be attached. Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, hasRoomForEni."""
     return len(snapshot.enis) < eni_limit(snapshot.limits, settings) - snapshot.unmanaged_eni_count
 
 
 def addresses_per_eni(limits: InstanceLimits, settings: PoolSettings) -> int:
-    """Addresses a full ENI gives. Source: upstream_reference 2.1."""
+    """Return the addresses of a full ENI. Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, GetIPv4Limit."""
     return limits.slots_per_eni * (ADDRESSES_PER_PREFIX if settings.prefix_delegation else 1)
 
 
@@ -259,7 +261,7 @@ def _warm_unit(snapshot: PoolSnapshot, settings: PoolSettings) -> tuple[int, int
 
 
 def _has_slot(eni: EniCapacity, limits: InstanceLimits) -> bool:
-    return eni.managed and eni.state is EniState.ATTACHED and eni.used_slot_count < limits.slots_per_eni
+    return eni.state is EniState.ATTACHED and eni.used_slot_count < limits.slots_per_eni
 
 
 def _growth(snapshot: PoolSnapshot, settings: PoolSettings, deficit: int) -> tuple[Action, ...]:
@@ -269,7 +271,8 @@ def _growth(snapshot: PoolSnapshot, settings: PoolSettings, deficit: int) -> tup
     unit = ADDRESSES_PER_PREFIX if by_prefix else 1
     slots = snapshot.limits.slots_per_eni
     want = -(-deficit // unit)
-    # Without IP targets the incumbent fills an ENI whole: fewer, larger calls. Prefixes come one deficit at a time.
+    # Without IP targets amazon-vpc-cni-k8s fills an ENI at once (tryAssignIPs), and so do we: fewer, larger calls. Prefixes are
+    # requested as needed.
     whole = not settings.ip_targets_defined and not by_prefix
     room = (settings.max_pods - snapshot.counts.total) // unit if settings.max_pods else slots * snapshot.limits.eni_count
     actions: list[Action] = []
@@ -283,7 +286,7 @@ def _growth(snapshot: PoolSnapshot, settings: PoolSettings, deficit: int) -> tup
             want, room = want - count, room - count
     pending = sum(eni.state is EniState.ATTACHING for eni in snapshot.enis)
     want -= pending * slots
-    # Device 0 is the instance's own: where the primary ENI is device 1 (#3753) it is not free, only not shown.
+    # Device 0 is never free, even if no ENI shows it: on some nodes the primary ENI is device 1 (amazon-vpc-cni-k8s #3753).
     taken = {0} | {eni.device_index for eni in snapshot.enis} | snapshot.unmanaged_device_indexes
     places = eni_limit(snapshot.limits, settings) - snapshot.unmanaged_eni_count - len(snapshot.enis)
     for device_index in (index for index in range(100) if index not in taken):

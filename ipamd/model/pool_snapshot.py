@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import datetime
+from ipaddress import IPv4Network
 
 from ipamd.model.address import AddressState
 from ipamd.model.eni import InstanceLimits
@@ -28,20 +29,18 @@ def pool_snapshot(
     """
     managed = {eni.eni_id: eni for eni in sorted(snapshot.enis.values(), key=eni_place) if eni.managed}
     unmanaged = [eni for eni in snapshot.enis.values() if not eni.managed and eni.network_card == 0]
-    used: Counter[EniId] = Counter()
-    states: Counter[AddressState] = Counter()
-    prefix_is_free: dict[tuple[EniId, object], bool] = {}
-    unready_free_count = 0
-    for row in snapshot.addresses.values():
-        eni, is_free = managed.get(row.eni_id), row.state is AddressState.FREE
-        if eni is not None:
-            states[row.state] += 1
-            unready_free_count += is_free and not eni.host_ready
-        # A slot holds one address or one whole prefix, so a prefix counts once, with the first of its addresses.
-        prefix = (row.eni_id, row.prefix)
-        used[row.eni_id] += row.prefix is None or prefix not in prefix_is_free
+    unready = {eni_id for eni_id, eni in managed.items() if not eni.host_ready}
+    # Hundreds of rows, and the pool thread does this after every ADD: counting is left to Counter, which does it in C.
+    rows = snapshot.addresses.values()
+    states = Counter(row.state for row in rows if row.eni_id in managed)
+    unready_free_count = sum(row.eni_id in unready and row.state is AddressState.FREE for row in rows)
+    used = Counter(row.eni_id for row in rows if row.prefix is None)
+    prefix_is_free: dict[tuple[EniId, IPv4Network], bool] = {}
+    for row in rows:
         if row.prefix is not None:
-            prefix_is_free[prefix] = prefix_is_free.get(prefix, True) and is_free
+            prefix = (row.eni_id, row.prefix)
+            prefix_is_free[prefix] = prefix_is_free.get(prefix, True) and row.state is AddressState.FREE
+    used.update(eni_id for eni_id, _ in prefix_is_free)  # a slot holds one address or one whole prefix
     return PoolSnapshot(
         enis=tuple(EniCapacity(eni.eni_id, eni.device_index, eni.state, used[eni.eni_id]) for eni in managed.values()),
         counts=PoolCounts(**{state.value: states[state] for state in AddressState}),

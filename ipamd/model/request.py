@@ -1,4 +1,4 @@
-"""What a CNI request asks for, once decoded: values, no wire format."""
+"""Decoded CNI requests: values, no wire format."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ JsonObject = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class SandboxNames:
-    """Names that the runtime told, as aids to people; no decision reads them (design 3)."""
+    """Pod names from the runtime, for display only; no decision uses them (docs/adr/0001)."""
 
     pod_namespace: str = ""
     pod_name: str = ""
@@ -36,6 +36,9 @@ class AttachRequest:
 
 
 def fingerprint(request: AttachRequest, identity: NetnsIdentity) -> str:
-    """Identify a request: the same sandbox namespace, interface and configuration give the same text (design 5)."""
+    """Identify a request: the same sandbox namespace, interface and configuration give the same text.
+
+    A repeated ADD is recognised by it (docs/architecture.md, The life of an ADD).
+    """
     material = f"{identity.device}:{identity.inode}\n{request.key.ifname}\n{request.config_digest}"
     return hashlib.sha256(material.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""What the container runtime says about sandboxes, as values."""
+"""Values from the container runtime about sandboxes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class SandboxState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """One pod sandbox of a CRI list. Names are aids to people only."""
+    """One pod sandbox of a CRI list. Pod names are for display only."""
 
     container_id: ContainerId
     state: SandboxState
@@ -28,7 +28,7 @@ class Sandbox:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeInfo:
-    """Which runtime answers on which socket."""
+    """The runtime that answers, and its socket."""
 
     name: str
     version: str
@@ -48,7 +48,7 @@ class RuntimeView:
 
 
 class EventKind(StrEnum):
-    """What an event says. SUBSCRIBED is our own: the stream is open, and a list that begins now is not too early."""
+    """Kind of an event. SUBSCRIBED is ours: the stream is open, so a list that starts now misses no later change."""
 
     SUBSCRIBED = "subscribed"
     CREATED = "created"
@@ -60,7 +60,7 @@ class EventKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SandboxEvent:
-    """A hint to look again. `container_id` may be a sandbox's or a container's; `sandbox_id` is empty if its sandbox is gone."""
+    """A hint to list again. `container_id` is a sandbox's or a container's; `sandbox_id` is empty if its sandbox is gone."""
 
     container_id: str
     sandbox_id: str

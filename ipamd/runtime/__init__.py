@@ -1,1 +1,1 @@
-"""The container runtime over CRI: read side only. A list is complete or it is an error; events are hints (design 4)."""
+"""The container runtime over CRI, read only. A list is complete or an error (I11); events are hints (docs/adr/0013)."""

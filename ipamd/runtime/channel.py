@@ -1,8 +1,8 @@
-"""The connection to the container runtime: which socket, with which limits, and what its failures mean to us.
+"""The connection to the container runtime: socket, limits, and the conversion of its failures.
 
-A socket that exists proves little: a removed runtime leaves its file behind, and Docker's containerd serves no CRI. So the first
-candidate that answers CRI's Version is taken, and then kept for the life of the process: a list of another runtime would make
-every sandbox look gone (I11).
+An existing socket proves little: a removed runtime leaves its file behind, and Docker's containerd serves no CRI. So the first
+candidate that answers CRI's Version is used, for the life of the process: in the list of another runtime every sandbox would seem
+to be gone (I11).
 """
 
 from __future__ import annotations
@@ -22,21 +22,25 @@ USUAL_SOCKETS = (
     "/run/cri-dockerd.sock",
     "/var/run/dockershim.sock",
 )
-"""Probed in this order when CRI_SOCKET is not set. Source: Kubernetes documentation of container runtimes, EKS's AMIs."""
+"""Probed in this order if CRI_SOCKET is not set.
+
+Source: https://kubernetes.io/docs/setup/production-environment/container-runtimes/; dockershim.sock is the old default of kubelet,
+and some node images keep it as a link.
+"""
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
-"""CRI-O and containerd send lists of 16 MiB and more on crowded nodes. Ours: four times their own limit."""
+"""Ours: four times 16 MiB, containerd's default limit of a gRPC message, for nodes where the limit was raised."""
 
 PROBE_TIMEOUT_S = 2.0
-"""Ours: Version is answered from memory in under a millisecond; a candidate that needs longer is not serving."""
+"""Ours: a runtime answers Version from memory in under a millisecond; a candidate that takes longer is not serving."""
 
 OPTIONS = (
     ("grpc.enable_http_proxy", 0),
-    # The path of a socket is no host name, and Go's HTTP/2 server refuses it as one.
+    # Without it grpc sends the socket's path as authority, and Go's HTTP/2 server refuses that: it is no host name.
     ("grpc.default_authority", "localhost"),
-    # Back-off is per connection: a probe of yesterday must not delay the call of today.
+    # Back-off belongs to the subchannel: an earlier failed probe must not delay a call of another channel.
     ("grpc.use_local_subchannel_pool", 1),
-    # A restarted runtime must be seen at once: the default back-off grows to two minutes.
+    # Reconnect soon after the runtime restarted: the default back-off grows to two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
@@ -45,7 +49,7 @@ OPTIONS = (
 def choose_socket(configured: str, candidates: tuple[str, ...]) -> str:
     """Find the CRI socket: the configured one, or the first candidate that answers CRI's Version.
 
-    Raises: RuntimeUnreachableError with what stands at each path that was tried.
+    Raises: RuntimeUnreachableError with the problem at each path.
     """
     if configured:
         path = configured.removeprefix("unix://")
@@ -62,12 +66,12 @@ def choose_socket(configured: str, candidates: tuple[str, ...]) -> str:
 
 
 def open_channel(path: str) -> grpc.Channel:
-    """Make a channel to a Unix socket; it connects at the first call and again after the runtime restarted."""
+    """Make a channel to a Unix socket; it connects at the first call and reconnects after the runtime restarted."""
     return grpc.insecure_channel(f"unix:{path}", options=[("grpc.max_receive_message_length", MAX_MESSAGE_BYTES), *OPTIONS])
 
 
 def unreachable(error: grpc.RpcError, *, call: str, socket: str) -> RuntimeUnreachableError:
-    """Say in our words why a call gave no complete answer."""
+    """Convert a gRPC error into our error: why the call gave no complete answer."""
     code, text = _status(error)
     if code is grpc.StatusCode.UNIMPLEMENTED and call == "GetContainerEvents":
         return EventsUnsupportedError(
@@ -116,6 +120,6 @@ def _probe(path: str) -> str:
 
 
 def _status(error: grpc.RpcError) -> tuple[grpc.StatusCode, str]:
-    # At run time every RpcError of a call is a grpc.Call too; the stubs cannot say so.
+    # At run time every RpcError of a call is also a grpc.Call; the type stubs do not know that.
     status: Any = error
     return status.code(), status.details() or "no text"

@@ -1,14 +1,13 @@
-"""CRI adapter: which sandboxes exist, says the runtime.
+"""The port `Runtime` over CRI: the sandboxes that the container runtime has.
 
-Only ListPodSandbox, Version and GetContainerEvents are called: the socket is powerful, and we hold it read-only by what we send.
-Every call but the stream, which should last for ever, has a deadline; an answer that is cut off is an error, never a short list
-(I11).
+Only ListPodSandbox, Version and GetContainerEvents are called. The socket would allow everything, so read-only is a matter of what
+we send. Every call except the stream has a deadline. An answer that is cut off is an error, never a short list (I11).
 
-What real runtimes do with the stream (measured on 1.6.20 and 1.7.24, read in the sources of CRI-O):
-containerd 1.6 answers UNIMPLEMENTED. containerd 1.7 sends no headers before its first event; it first sends what it has buffered
-since its own start (up to 1000 old events); all its subscribers share one queue, each event reaches one of them only, and a
-subscriber that died eats one more (containerd #7318, mended in 2.0). CRI-O without `enable_pod_events` ends the stream at once,
-with success. None of it hurts who takes events as hints.
+Event streams of real runtimes (measured with containerd 1.6.20 and 1.7.24, read in CRI-O's source):
+containerd 1.6 answers UNIMPLEMENTED. containerd 1.7 sends no headers before its first event. It first sends up to 1000 buffered
+events since its own start. All subscribers share one queue: each event reaches only one of them, and a dead subscriber takes one
+more (https://github.com/containerd/containerd/issues/7318, fixed in 2.0). CRI-O without `enable_pod_events` ends the stream at
+once with success. All of this is harmless as long as events are only hints (docs/adr/0013).
 """
 
 from __future__ import annotations
@@ -23,16 +22,17 @@ from ipamd.model.errors import EventsUnsupportedError, IpamError, RuntimeUnreach
 from ipamd.model.ids import parse_container_id
 from ipamd.model.sandbox import EventKind, RuntimeInfo, Sandbox, SandboxEvent, SandboxState
 from ipamd.pb import cri_pb2, cri_pb2_grpc
+from ipamd.ports import Runtime
 from ipamd.runtime.channel import MAX_MESSAGE_BYTES, PROBE_TIMEOUT_S, USUAL_SOCKETS, choose_socket, open_channel, unreachable
 
 __all__ = ["CALL_TIMEOUT_S", "MAX_MESSAGE_BYTES", "USUAL_SOCKETS", "CriRuntime"]
 
 CALL_TIMEOUT_S = 10.0
-"""Deadline of a list. Ours: a list of 110 sandboxes takes a few milliseconds; kubelet itself waits 2 minutes."""
+"""Deadline of a list. Ours: a list of 110 sandboxes takes a few milliseconds; kubelet waits 2 minutes."""
 
 OPEN_GRACE_S = 0.2
-"""How long a stream may take to be refused after the runtime has answered a later call. Ours: both come from one process, within
-microseconds of each other; this only delays the first list."""
+"""How long a refusal of the stream may arrive after the answer to a later call. Ours: one process sends both within
+microseconds; this only delays the first list."""
 
 _KINDS = {
     cri_pb2.CONTAINER_CREATED_EVENT: EventKind.CREATED,
@@ -42,8 +42,8 @@ _KINDS = {
 }
 
 
-class CriRuntime:
-    """Implements the port `Runtime`. One channel, opened at the first call, reconnected after the runtime restarted."""
+class CriRuntime(Runtime):
+    """The runtime behind one channel, which is opened at the first call and reconnects after the runtime restarted."""
 
     def __init__(
         self, *, socket: str, candidates: tuple[str, ...] = USUAL_SOCKETS, call_timeout_s: float = CALL_TIMEOUT_S
@@ -58,17 +58,15 @@ class CriRuntime:
         self._events: Any = None
 
     def info(self) -> RuntimeInfo:
-        """Ask who answers, with a short deadline: this is on the way to ready."""
+        # A short deadline, because the daemon waits for this answer before it is ready.
         reply = self._ask("Version", cri_pb2.VersionRequest(version="v1"), PROBE_TIMEOUT_S)
         return RuntimeInfo(name=reply.runtime_name, version=reply.runtime_version, socket=self._socket)
 
     def sandboxes(self) -> tuple[Sandbox, ...]:
-        """List every sandbox in any state, in the runtime's order."""
         reply = self._ask("ListPodSandbox", cri_pb2.ListPodSandboxRequest(), self._call_timeout_s)
         return tuple(_sandbox(item) for item in reply.items)
 
     def events(self) -> Iterator[SandboxEvent]:
-        """Follow the stream until it ends, breaks or is cancelled; the first event is SUBSCRIBED, ours."""
         stub = self._stub()
         call = stub.GetContainerEvents(cri_pb2.GetEventsRequest())
         with self._events_lock:
@@ -89,27 +87,26 @@ class CriRuntime:
         )
 
     def cancel_events(self) -> None:
-        """End a running `events` from another thread."""
         with self._events_lock:
             call = self._events
         if call is not None:
             call.cancel()
 
     def close(self) -> None:
-        """Release the channel."""
+        """Close the channel; a later call opens another one."""
         with self._lock:
             channel, self._channel = self._channel, None
         if channel is not None:
             channel.close()
 
     def _ask(self, call: str, request: Any, timeout_s: float) -> Any:
-        """Make one unary call: a complete answer, or an error."""
+        """Make one unary call. Returns: a complete answer. Raises: RuntimeUnreachableError."""
         stub = self._stub()
         try:
             reply = getattr(stub, call)(request, timeout=timeout_s)
         except grpc.RpcError as error:
             raise unreachable(error, call=call, socket=self._socket) from error
-        if reply is None:  # grpcio's answer when the message was cut off and the call still ended with success
+        if reply is None:  # grpcio returns None if the message was cut off but the call ended with success
             raise RuntimeUnreachableError(
                 f"the container runtime at {self._socket} did not answer {call} to the end",
                 details="its message was cut off; nothing is freed until a whole one comes",
@@ -117,10 +114,10 @@ class CriRuntime:
         return reply
 
     def _await_open(self, stub: Any, call: Any) -> None:
-        """Return when the stream is open as far as can be known, or raise.
+        """Return when the stream is open, as far as that can be known, or raise.
 
-        Headers cannot tell: containerd sends none before the first event. But a later call on the same connection that was
-        answered proves that the runtime has read the subscription, and a refusal would have come with it.
+        Headers do not help: containerd sends none before the first event. But if a later call on the same connection was
+        answered, the runtime has read the subscription, and a refusal would have arrived with that answer.
         """
         ended = threading.Event()
         if not call.add_callback(ended.set):
@@ -133,7 +130,7 @@ class CriRuntime:
                 f"the runtime at {self._socket} ends the event stream at once",
                 details="re-listing takes its place (CRI-O: enable_pod_events is off)",
             )
-        raise call  # a refused call is its own RpcError
+        raise call  # a refused call is itself an RpcError
 
     def _stub(self) -> Any:
         with self._lock:

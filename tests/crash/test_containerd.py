@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.vpc.errors import LabError
+from lab.errors import LabError
 from tests.patience import PATIENCE_S
 from tests.rig import Rig, rig, wait_until
 

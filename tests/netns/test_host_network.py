@@ -10,8 +10,9 @@ from ipaddress import IPv4Address, IPv4Network
 
 import pytest
 
-from ipamd.kernel import layout, links, ruleset
+from ipamd.kernel import links, ruleset
 from ipamd.kernel.nft import Nftables
+from ipamd.model import dataplane
 from ipamd.model.errors import WiringError
 from ipamd.model.ids import MacAddress
 
@@ -240,7 +241,7 @@ def test_settings_shape_table_and_rule(make_world, config, present, absent):
     assert all(part in text for part in present), text
     assert not any(part in text for part in absent), text
     wants = ruleset.needs_mark(world.config)
-    assert any(one["priority"] == layout.MARK_PRIORITY for one in world.host.ip("rule")) == wants
+    assert any(one["priority"] == dataplane.MARK_PRIORITY for one in world.host.ip("rule")) == wants
     assert world.hostnet.reconcile(identity=world.identity(), enis=[]) == []
 
 

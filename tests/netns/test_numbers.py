@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.kernel import layout
+from ipamd.model import dataplane
 from ipamd.model.attachment import sandbox_mac, veth_name
 from ipamd.model.eni import gateway, route_table
 from ipamd.model.ids import parse_key
@@ -28,7 +28,7 @@ def test_numbers_are_the_incumbents(vector):
     elif "subnet" in given:
         assert str(gateway(IPv4Network(given["subnet"]))) == expect["ipv4"]
     elif "interface_index" in given:
-        assert str(layout.GATEWAY) == expect["ipv4"]
+        assert str(dataplane.SANDBOX_GATEWAY) == expect["ipv4"]
     else:
         assert str(IPv4Address(given["ip"]) + 1) == expect["ip"]
 

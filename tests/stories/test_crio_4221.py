@@ -26,8 +26,8 @@ from ipamd.model.attachment import Attachment
 from ipamd.model.errors import DeadlineError
 from ipamd.service.request import Deadline
 from lab.node import containerd
+from lab.node.cri import CriClient
 from lab.node.errors import SandboxError
-from lab.sandboxes import SandboxClient
 from tests.fakes.node import FakeNode
 from tests.patience import PATIENCE_S
 from tests.rig import RUN_DIR, rig, wait_until
@@ -84,7 +84,7 @@ def test_a_real_runtime_gives_up_and_tries_again() -> None:
             return made.node.run(["test", "-e", hold], check=False).returncode == 0
 
         with (
-            contextlib.closing(SandboxClient(made.node.root + containerd.SOCKET)) as kubelet,
+            contextlib.closing(CriClient(made.node.root + containerd.SOCKET)) as kubelet,
             ThreadPoolExecutor(max_workers=1) as pool,
         ):
             first = pool.submit(kubelet.run_sandbox, "web", uid=uid)

@@ -67,7 +67,6 @@ class EniService:
         self._is_datastore_lost = is_datastore_lost
         self._demand = context.demand
         self._health = context.health
-        self._clock = context.clock
 
     def sync_with_ec2(self, identity: InstanceIdentity) -> EniSyncResult:
         """Describe this instance's ENIs (one call) and update the datastore.

@@ -25,7 +25,6 @@ class DetachService:
         self._wiring = context.wiring
         self._cooldown = cooldown
         self._locks = context.locks
-        self._clock = context.clock
         self._veth_prefix = veth_prefix
         self._failpoint = context.failpoint
 

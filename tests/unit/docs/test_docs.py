@@ -22,8 +22,8 @@ from ipamd.config import Settings, describe
 from ipamd.ipamctl import main as ipamctl
 from ipamd.model import errors
 from ipamd.service.report.audit import Severity
-from lab import cli
-from lab.fault_spec import parse as parse_faults
+from lab.cli import main as cli
+from lab.vpc.fault_spec import parse as parse_faults
 from tools import gen_docs
 
 ROOT = Path(__file__).resolve().parents[3]

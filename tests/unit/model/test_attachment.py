@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from ipamd.model.address import Address, AddressState
 from ipamd.model.attachment import (
     ALIAS_TAG,
-    DYING_ALIAS_TAG,
     NetnsIdentity,
     WiringSpec,
     decode_alias,
@@ -48,7 +47,7 @@ def test_longest_alias_fits() -> None:
     [
         "",
         "eth0",
-        DYING_ALIAS_TAG,
+        "vpc-ipamd/dying",
         f"{ALIAS_TAG} abc eth0",
         f"{ALIAS_TAG} abc eth0 10.0.0.1 more",
         f"{ALIAS_TAG} abc eth0 10.0.0",

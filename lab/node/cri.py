@@ -46,7 +46,7 @@ class SandboxStatus:
     netns_path: str
 
 
-class SandboxClient:
+class CriClient:
     """Calls one containerd over its Unix socket. Concurrency: any thread."""
 
     def __init__(self, socket_path: str) -> None:

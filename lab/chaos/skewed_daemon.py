@@ -1,4 +1,4 @@
-"""The daemon with a wall clock that can be stepped: `python -m lab.chaos.stepped`, started by the lab in place of ipamd.daemon.
+"""The daemon with a wall clock that can be stepped: `python -m lab.chaos.skewed_daemon`, started by the lab in place of ipamd.daemon.
 
 The kernel has no namespace for CLOCK_REALTIME, and stepping the machine's own clock is out of the question. libfaketime 0.9.10
 (Debian bookworm) was tried and rejected: with Python 3.11 and a faked wall clock only, every time.sleep fails with EINVAL. All of
@@ -19,7 +19,7 @@ OFFSET_PATH = Path("/run/chaos-clock")  # in the node, whose /run is its own
 """Seconds, as text, that the daemon's wall clock is off; a missing file means 0."""
 
 
-def stepped_now(_: SystemClock) -> datetime:
+def skewed_now(_: SystemClock) -> datetime:
     """Aware UTC, off by what the file says now."""
     try:
         offset_s = float(OFFSET_PATH.read_text(encoding="ascii"))
@@ -29,5 +29,5 @@ def stepped_now(_: SystemClock) -> datetime:
 
 
 if __name__ == "__main__":
-    SystemClock.now = stepped_now  # type: ignore[assignment, method-assign]  # the one purpose of this module
+    SystemClock.now = skewed_now  # type: ignore[assignment, method-assign]  # the one purpose of this module
     sys.exit(daemon.main())

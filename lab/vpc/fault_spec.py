@@ -1,6 +1,6 @@
 """The faults that can be asked of the simulated cloud, as values, and their reading from a JSON-able dict.
 
-`lab/faults.py` draws the format. Reading is strict: every problem is found and reported at once, so that a misspelt
+`lab/vpc/faults.py` draws the format. Reading is strict: every problem is found and reported at once, so that a misspelt
 fault does not silently test nothing.
 """
 
@@ -13,7 +13,7 @@ from enum import StrEnum
 from random import Random
 from typing import TypeVar
 
-from lab.vpc.errors import LabError
+from lab.errors import LabError
 
 T = TypeVar("T")
 

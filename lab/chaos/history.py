@@ -10,14 +10,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from lab.chaos.books import Violation
+from lab.chaos.expected_state import Violation
 
 
-class Journal:
+class History:
     """Thread-safe; its lock is a leaf. The clock begins with `start`."""
 
     def __init__(self, path: Path | None = None, *, echo: bool = False) -> None:
-        """Write to `path`, if any; `echo` prints violations and mishaps too."""
+        """Write to `path`, if any; `echo` prints violations and what the nemesis does."""
         self._lock = threading.Lock()
         self._file = path.open("w", encoding="utf-8") if path is not None else None
         self._echo = echo

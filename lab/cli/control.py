@@ -19,15 +19,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lab.description import describe
+from lab.cli.description import describe
+from lab.errors import LabError
+from lab.fabric.ping import TIMEOUT_S
 from lab.node.errors import SandboxError
-from lab.node.ground import STATE_ROOT
 from lab.node.process import BASE_ENVIRONMENT, NodeProcess
-from lab.ping import TIMEOUT_S
-from lab.vpc.errors import LabError
+from lab.node.workspace import STATE_ROOT
 
 if TYPE_CHECKING:
-    from lab.daemons import Daemons
+    from lab.cli.daemons import Daemons
     from lab.lab import Lab  # at run time its imports (gRPC, the servers) are for the lab process alone
 
 log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""The cloud's part of bad luck: fault specs for lab/faults.py, each with how to take it back, and the names of all failpoints."""
+"""The nemesis: what a run does to the cloud (fault specs for lab/vpc/faults.py, each with its undo), and the failpoints it can arm."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Mapping
 from random import Random
-from typing import Any
+from types import ModuleType
+from typing import Any, NoReturn
+
+import ipamd
+from lab.errors import LabError
 
 KERNEL_FAILPOINTS = (
     "kernel.create-veth",
@@ -41,19 +45,22 @@ def cloud_fault(rng: Random) -> dict[str, Any]:
     return {"name": name, "for_s": round(rng.uniform(2, 12), 2)} | _FAULTS[name](rng)
 
 
-def failpoint_names() -> list[str]:
-    """Every failpoint that the daemon's code declares, ascending."""
-    names = set(KERNEL_FAILPOINTS)
-    for package in (
-        "ipamd.service",
-        "ipamd.service.sandbox",
-        "ipamd.service.pool",
-        "ipamd.service.reconcile",
-        "ipamd.datastore",
-    ):
-        for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
-            names.update(getattr(importlib.import_module(f"{package}.{module.name}"), "FAILPOINTS", ()))
-    return sorted(names)
+def failpoint_names(package: ModuleType = ipamd) -> list[str]:
+    """Every failpoint that the daemon's code declares, in whatever package below `package`, ascending.
+
+    Raises: LabError if there is none: a run would arm nothing and look sound.
+    """
+    declared: set[str] = set()
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.", onerror=_raise):
+        declared.update(getattr(importlib.import_module(module.name), "FAILPOINTS", ()))
+    if not declared:
+        raise LabError(f"no module of {package.__name__} declares FAILPOINTS: chaos has nothing to arm")
+    return sorted(declared | set(KERNEL_FAILPOINTS))
+
+
+def _raise(_: str) -> NoReturn:
+    """For walk_packages, which passes over a package that it cannot import."""
+    raise  # called while the ImportError is handled
 
 
 def _api(api: str, fault: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What the steps of the demo share: the lab, its two nodes, the witnesses, and what is done to many pods at once.
+"""What the steps of the demo share: the lab, its two nodes, the observers, and what is done to many pods at once.
 
 Pods are run and removed by a few threads per node, as a kubelet does it; a failure of one does not stop the others.
 """
@@ -12,12 +12,12 @@ from functools import partial
 from ipaddress import IPv4Address
 
 from lab.demo.ledger import AddressLedger
-from lab.demo.member import Member, Pod
+from lab.demo.node import DemoNode, Pod
 from lab.demo.observer import Observer
 from lab.demo.progress import Progress
+from lab.errors import LabError
 from lab.lab import Lab
 from lab.node.errors import NodeError
-from lab.vpc.errors import LabError
 from lab.vpc.model import EniAttached, VpcEvent
 
 NODES = ("node-a", "node-b")
@@ -32,7 +32,7 @@ PING_TIMEOUT_S = 5.0  # ours, because: answers come in milliseconds; on a busy m
 Ask = tuple[str, str, Sequence[IPv4Address]]  # who asks (node or host), its network namespace ("" for a host), whom
 
 
-class Scene:
+class DemoContext:
     """The stage. `enter` builds the lab into `stack`, whose closing removes it."""
 
     def __init__(self, *, lab_name: str, progress: Progress, stack: ExitStack) -> None:
@@ -44,7 +44,7 @@ class Scene:
         self.datastore_lost_at: dict[str, float] = {}  # by node, monotonic
         self._stack = stack
         self._lab: Lab | None = None
-        self._members: tuple[Member, Member] | None = None
+        self._nodes: tuple[DemoNode, DemoNode] | None = None
 
     @property
     def lab(self) -> Lab:
@@ -54,11 +54,11 @@ class Scene:
         return self._lab
 
     @property
-    def members(self) -> tuple[Member, Member]:
+    def nodes(self) -> tuple[DemoNode, DemoNode]:
         """The two nodes. Raises: NodeError before `enter`: no loop over nobody proves anything."""
-        if self._members is None:
+        if self._nodes is None:
             raise NodeError("the lab has no nodes yet")
-        return self._members
+        return self._nodes
 
     def enter(self) -> None:
         """Build the lab and start to watch the nodes. Raises: LabError."""
@@ -71,8 +71,8 @@ class Scene:
         )
         self._lab = self._stack.enter_context(lab)
         region = lab.vpc.region
-        first, second = (Member(lab.node(name), region=region, ledger=self.kubelets) for name in NODES)
-        self._members = (first, second)
+        first, second = (DemoNode(lab.node(name), region=region, ledger=self.kubelets) for name in NODES)
+        self._nodes = (first, second)
         self._stack.callback(self.observer.stop)
         for node in lab.nodes.values():
             self.observer.watch(node)
@@ -85,28 +85,28 @@ class Scene:
     @property
     def pods(self) -> list[Pod]:
         """All pods that run, by node and name."""
-        return [pod for member in self.members for pod in member.pods]
+        return [pod for node in self.nodes for pod in node.pods]
 
-    def run_pods(self, wanted: Sequence[tuple[Member, str]], *, what: str = "sandboxes up") -> list[str]:
+    def run_pods(self, wanted: Sequence[tuple[DemoNode, str]], *, what: str = "sandboxes up") -> list[str]:
         """Run pods on their nodes, a few at a time on each; the failures in words."""
         counter = self.progress.counter(what, len(wanted))
 
-        def run(member: Member, name: str) -> None:
-            member.run_pod(name)
+        def run(node: DemoNode, name: str) -> None:
+            node.run_pod(name)
             counter.one_more()
 
-        return self._on_each_node([(member, partial(run, member, name)) for member, name in wanted])
+        return self._on_each_node([(node, partial(run, node, name)) for node, name in wanted])
 
     def remove_pods(self, pods: Sequence[Pod], *, what: str = "sandboxes removed") -> list[str]:
         """Remove pods, a few at a time on each node; the failures in words."""
         counter = self.progress.counter(what, len(pods))
-        member_of = {member.name: member for member in self.members}
+        node_of = {node.name: node for node in self.nodes}
 
         def remove(pod: Pod) -> None:
-            member_of[pod.node].remove_pod(pod)
+            node_of[pod.node].remove_pod(pod)
             counter.one_more()
 
-        return self._on_each_node([(member_of[pod.node], partial(remove, pod)) for pod in pods])
+        return self._on_each_node([(node_of[pod.node], partial(remove, pod)) for pod in pods])
 
     def silent(self, asks: Iterable[Ask]) -> tuple[int, list[str]]:
         """Ask who answers: how many pairs were tried, and each that got no answer, in words."""
@@ -124,7 +124,7 @@ class Scene:
 
     def across(self, *, sources_per_node: int = PODS_PER_NODE) -> list[Ask]:
         """The questions from pods of each node to every pod of the other."""
-        first, second = (member.pods for member in self.members)
+        first, second = (node.pods for node in self.nodes)
         return [
             (pod.node, pod.netns_path, [other.address for other in others])
             for pods, others in ((first, second), (second, first))
@@ -135,7 +135,7 @@ class Scene:
         """The question from the plain host to every pod."""
         return [(HOST, "", [pod.address for pod in self.pods])]
 
-    def _on_each_node(self, jobs: Sequence[tuple[Member, Callable[[], None]]]) -> list[str]:
+    def _on_each_node(self, jobs: Sequence[tuple[DemoNode, Callable[[], None]]]) -> list[str]:
         failures: list[str] = []
 
         def do(job: Callable[[], None]) -> None:
@@ -145,10 +145,8 @@ class Scene:
                 failures.append(str(exc))
 
         with ExitStack() as stack:
-            pools = {
-                member.name: stack.enter_context(ThreadPoolExecutor(max_workers=WORKERS_PER_NODE)) for member in self.members
-            }
-            futures = [pools[member.name].submit(do, job) for member, job in jobs]
+            pools = {node.name: stack.enter_context(ThreadPoolExecutor(max_workers=WORKERS_PER_NODE)) for node in self.nodes}
+            futures = [pools[node.name].submit(do, job) for node, job in jobs]
             try:
                 for future in futures:
                     future.result()

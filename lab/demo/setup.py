@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lab.demo.checks import Verdict
-from lab.demo.scene import ADDRESSES_PER_ENI, PODS_PER_NODE, Scene, brief
+from lab.demo.context import ADDRESSES_PER_ENI, PODS_PER_NODE, DemoContext, brief
 from lab.vpc.model import Eni
 
 LAB_IS_UP = "the lab is up"
@@ -19,48 +19,47 @@ TAGS = {"cluster.k8s.amazonaws.com/name": "demo", "eks:eni:owner": "amazon-vpc-c
 INSTANCE_TAG, CREATED_TAG = "node.k8s.amazonaws.com/instance_id", "node.k8s.amazonaws.com/createdAt"
 
 
-def build(scene: Scene, verdict: Verdict) -> None:
+def build(context: DemoContext, verdict: Verdict) -> None:
     """Build the lab."""
-    scene.enter()
-    versions = {member.node.run(["containerd", "--version"]).stdout.split()[2] for member in scene.members}
-    names = ", ".join([*scene.lab.nodes, *scene.lab.hosts])
-    verdict(LAB_IS_UP, not scene.lab.fabric.problems, f"{names}; containerd {', '.join(sorted(versions))} on each node")
+    context.enter()
+    versions = {node.lab_node.run(["containerd", "--version"]).stdout.split()[2] for node in context.nodes}
+    names = ", ".join([*context.lab.nodes, *context.lab.hosts])
+    verdict(LAB_IS_UP, not context.lab.fabric.problems, f"{names}; containerd {', '.join(sorted(versions))} on each node")
 
 
-def start_daemons(scene: Scene, verdict: Verdict) -> None:
+def start_daemons(context: DemoContext, verdict: Verdict) -> None:
     """Start both daemons and wait until they serve and the runtime may call them."""
-    for member in scene.members:
-        member.start_daemon()
-    for member in scene.members:
-        status = member.wait_until(lambda status: bool(status["ready"]), what="ready", timeout_s=READY_TIMEOUT_S)
-        scene.progress.say(f"{member.name}: {status['instance_id']}, ready; pool loop: {status['pool']['last_cycle']}")
+    for node in context.nodes:
+        node.daemon.start()
+    for node in context.nodes:
+        status = node.daemon.wait_status(lambda status: bool(status["ready"]), what="ready", timeout_s=READY_TIMEOUT_S)
+        context.progress.say(f"{node.name}: {status['instance_id']}, ready; pool loop: {status['pool']['last_cycle']}")
     verdict(
         DAEMONS_READY,
         True,
-        f"{scene.progress.elapsed_s:.1f} s after the demo's start, the lab's building included",
+        f"{context.progress.elapsed_s:.1f} s after the demo's start, the lab's building included",
     )
 
 
-def run_pods(scene: Scene, verdict: Verdict) -> None:
+def run_pods(context: DemoContext, verdict: Verdict) -> None:
     """Run the sandboxes; the pool starts empty, so ENIs are attached while they come."""
-    started_s = scene.progress.elapsed_s
-    wanted = [(member, f"{member.name}-pod-{number:02}") for number in range(PODS_PER_NODE) for member in scene.members]
-    failures = scene.run_pods(wanted)
-    counts = {member.name: len(member.pods) for member in scene.members}
-    detail = f"{', '.join(f'{name} {count}' for name, count in counts.items())}, in {scene.progress.elapsed_s - started_s:.1f} s"
+    started_s = context.progress.elapsed_s
+    wanted = [(node, f"{node.name}-pod-{number:02}") for number in range(PODS_PER_NODE) for node in context.nodes]
+    failures = context.run_pods(wanted)
+    counts = {node.name: len(node.pods) for node in context.nodes}
+    detail = (
+        f"{', '.join(f'{name} {count}' for name, count in counts.items())}, in {context.progress.elapsed_s - started_s:.1f} s"
+    )
     is_complete = not failures and all(count == PODS_PER_NODE for count in counts.values())
     verdict(PODS_RUN, is_complete, detail if is_complete else f"{detail}: {brief(failures)}")
 
-    enis = {member.name: _enis(scene, member.node.instance_id) for member in scene.members}
+    enis = {node.name: context.lab.vpc.enis_of(node.lab_node.instance_id) for node in context.nodes}
     counted = ", ".join(f"{name} has {len(found)} ENIs with {ADDRESSES_PER_ENI} addresses each" for name, found in enis.items())
     is_grown = all(len(found) >= 2 and all(len(eni.addresses) <= ADDRESSES_PER_ENI for eni in found) for found in enis.values())
     verdict(SECOND_ENI, is_grown, counted)
 
     untagged = [
-        problem
-        for member in scene.members
-        for eni in enis[member.name]
-        if (problem := _tag_problem(eni, member.node.instance_id))
+        problem for node in context.nodes for eni in enis[node.name] if (problem := _tag_problem(eni, node.lab_node.instance_id))
     ]
     ours = sum(len(found) - 1 for found in enis.values())
     verdict(
@@ -70,17 +69,13 @@ def run_pods(scene: Scene, verdict: Verdict) -> None:
     )
 
 
-def ping(scene: Scene, verdict: Verdict) -> None:
+def ping(context: DemoContext, verdict: Verdict) -> None:
     """Ask from every pod for every pod of the other node, and from the host for all."""
-    tried, silent = scene.silent(scene.across())
+    tried, silent = context.silent(context.across())
     expected = 2 * PODS_PER_NODE**2
     verdict(ACROSS, tried == expected and not silent, brief(silent) or f"{tried} of {expected} pairs of pods answered")
-    tried, silent = scene.silent(scene.from_host())
+    tried, silent = context.silent(context.from_host())
     verdict(FROM_HOST, tried == 2 * PODS_PER_NODE and not silent, brief(silent) or f"{tried} of {2 * PODS_PER_NODE} answered")
-
-
-def _enis(scene: Scene, instance_id: str) -> list[Eni]:
-    return [eni for eni in scene.lab.vpc.enis() if eni.attachment is not None and eni.attachment.instance_id == instance_id]
 
 
 def _tag_problem(eni: Eni, instance_id: str) -> str:

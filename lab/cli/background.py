@@ -15,8 +15,8 @@ import subprocess
 import sys
 import time
 
-from lab.control import ControlError, ControlServer, ask
-from lab.node import ground
+from lab.cli.control import ControlError, ControlServer, ask
+from lab.node import workspace
 
 UP_TIMEOUT_S = 60.0
 DOWN_TIMEOUT_S = 20.0
@@ -42,7 +42,7 @@ def up(arguments: argparse.Namespace) -> int:
 def down(arguments: argparse.Namespace) -> int:
     """Stop a lab, or remove what a killed one left. Raises: ControlError if something is left."""
     name = arguments.name
-    if name not in ground.names():
+    if name not in workspace.names():
         print(f"lab {name!r} is not up, and nothing of it is left")
         return 0
     try:
@@ -50,12 +50,12 @@ def down(arguments: argparse.Namespace) -> int:
     except ControlError:
         _kill(name)
     deadline = time.monotonic() + DOWN_TIMEOUT_S
-    while ground.is_up(name) and time.monotonic() < deadline:
+    while workspace.is_up(name) and time.monotonic() < deadline:
         time.sleep(POLL_S)  # flock has no timeout
-    if ground.is_up(name):
+    if workspace.is_up(name):
         _kill(name)
-    if name in ground.names() and not ground.clean(name):
-        raise ControlError(f"something of lab {name!r} is left in {ground.STATE_ROOT / name} or its cgroup")
+    if name in workspace.names() and not workspace.clean(name):
+        raise ControlError(f"something of lab {name!r} is left in {workspace.STATE_ROOT / name} or its cgroup")
     print(f"lab {name!r} is down")
     return 0
 
@@ -94,7 +94,7 @@ def _up_arguments(arguments: argparse.Namespace) -> list[str]:
 
 def _serve(arguments: argparse.Namespace) -> int:
     """Be the lab until told to stop; everything is removed on the way out."""
-    from lab.daemons import Daemons
+    from lab.cli.daemons import Daemons
     from lab.lab import Lab  # ~150 ms of imports that no other command needs
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -125,7 +125,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 def _detach_from_starter(ready_fd: int, name: str) -> None:
     os.write(ready_fd, b"ready\n")
-    log_fd = os.open(ground.STATE_ROOT / name / "lab.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    log_fd = os.open(workspace.STATE_ROOT / name / "lab.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     os.dup2(log_fd, 2)
     os.close(log_fd)
     os.close(ready_fd)
@@ -147,6 +147,6 @@ def _read_until_closed(fd: int, *, timeout_s: float) -> str:
 
 def _kill(name: str) -> None:
     """Kill a lab that does not answer; its guard, if alive, then removes what it left."""
-    record = ground.read_record(name)
-    if record is not None and ground.is_running(record):
+    record = workspace.read_record(name)
+    if record is not None and workspace.is_running(record):
         os.kill(record.pid, signal.SIGKILL)

@@ -26,8 +26,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
 
-from lab.fault_spec import ApiFault, AttachFault, Delay, ErrorFault, FaultSpecError, Reach, Throttle, Times, parse
 from lab.vpc.errors import Ec2Error, request_limit
+from lab.vpc.fault_spec import ApiFault, AttachFault, Delay, ErrorFault, FaultSpecError, Reach, Throttle, Times, parse
 
 __all__ = ["AttachFault", "FaultSpecError", "Faults", "Reach", "Verdict"]
 

@@ -34,7 +34,7 @@ class Record:
     cgroup: str
 
 
-class Ground:
+class Workspace:
     """The claim on a lab's name. Raises NodeError if a lab of that name is up."""
 
     def __init__(self, name: str) -> None:

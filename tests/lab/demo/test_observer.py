@@ -1,4 +1,4 @@
-"""The witnesses of I1: the address ledgers and the reading of netlink events."""
+"""The observers of I1: the address ledgers and the reading of netlink events."""
 
 from __future__ import annotations
 

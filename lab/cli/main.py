@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from ipamd import __version__
-from lab import background
-from lab.control import Answer, ControlError, ask
-from lab.vpc.errors import LabError
+from lab.cli import background
+from lab.cli.control import Answer, ControlError, ask
+from lab.errors import LabError
 
 DEFAULT_NAME = "lab"
 
@@ -97,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--json", type=Path, default=Path("build/demo.json"), metavar="FILE", help="(default: %(default)s)")
     status = command("status", _status, "show nodes, ENIs, addresses, dropped packets")
     status.add_argument("-o", "--output", choices=("text", "json"), default="text")
-    faults = command("faults", _faults, "show, set or clear what goes wrong in the cloud (lab/faults.py)")
+    faults = command("faults", _faults, "show, set or clear what goes wrong in the cloud (lab/vpc/faults.py)")
     faults.add_argument("spec", nargs="?", help="JSON to apply")
     faults.add_argument("--clear", action="store_true")
     return parser
@@ -214,7 +214,3 @@ def _faults(arguments: argparse.Namespace) -> int:
         raise ControlError(f"the faults are not JSON: {exc}") from exc
     print(json.dumps(ask(arguments.name, "faults", spec=spec, clear=arguments.clear)["faults"], indent=2))
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
