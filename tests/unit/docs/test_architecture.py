@@ -1,0 +1,57 @@
+"""The architecture page and the picture name what there is, and every page can be found."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from html import escape
+from pathlib import Path
+
+from tools import gen_docs
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_files_of_the_architecture_exist() -> None:
+    """The tree of rooms and the files of each path name files that are there."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    rooms, paths = (text.partition(f"\n## {title}\n")[2].partition("\n## ")[0] for title in ("Rooms", "The files of each path"))
+    tree = re.findall(r"^ {6}([a-z_./]+)(?=  )", rooms, re.M) + re.findall(r"^ {8}([a-z_]+/)", rooms, re.M)
+    assert {"bootstrap.py", "service/", "sandbox/"} <= set(tree)
+    for name in tree:
+        assert (ROOT / "ipamd" / name).exists() or (ROOT / "ipamd" / "service" / name).exists(), name
+    named = re.findall(r"\b(?:ipamd|cni_plugin)/[\w/]+\.py", paths)
+    assert {"ipamd/rpc/cni.py", "ipamd/model/plan.py"} <= set(named)
+    assert [name for name in named if not (ROOT / name).exists()] == []
+    names = {path.name for folder in ("ipamd", "cni_plugin") for path in (ROOT / folder).rglob("*.py")}
+    assert set(re.findall(r"\b\w+\.py\b", paths)) <= names
+
+
+def test_room_lists_are_complete() -> None:
+    """Every module of a room of services stands in the tree of the architecture."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    service = ROOT / "ipamd" / "service"
+    for room in sorted(path for path in service.iterdir() if (path / "__init__.py").exists()):
+        (line,) = re.findall(rf"^ {{8}}{room.name}/ .*$", text, re.M)
+        for module in sorted(room.glob("*.py")):
+            assert module.stem == "__init__" or re.search(rf"\b{module.stem}\b", line), f"{room.name}: {module.stem}"
+    (line,) = re.findall(r"^ {8}\(the files\) .*$", text, re.M)
+    assert [path.stem for path in service.glob("[a-z]*.py") if not re.search(rf"\b{path.stem}\b", line)] == []
+
+
+def test_the_picture_shows_every_word_of_its_source() -> None:
+    """Whatever the text source names is in the SVG, and every box is inside the picture."""
+    source = tomllib.loads(gen_docs.PICTURE.read_text())
+    drawn = gen_docs.picture_page()
+    for item in [*source["box"], *source["arrow"]]:
+        for line in item["text"]:
+            assert all(f">{escape(words)}</text>" in drawn for words in re.split(r" {2,}", line) if words), line
+    width, height = source["size"]
+    assert all(box["at"][0] + box["size"][0] <= width and box["at"][1] + box["size"][1] <= height for box in source["box"])
+
+
+def test_every_page_is_reachable_from_the_readme() -> None:
+    """The README links every page of docs, but the single decisions, which have an index."""
+    text = (ROOT / "README.md").read_text()
+    pages = [*(ROOT / "docs").glob("*.md"), ROOT / "docs" / "adr" / "README.md"]
+    assert [page.name for page in pages if f"]({page.relative_to(ROOT)}" not in text] == []
