@@ -27,7 +27,7 @@ def host_differences(sock: NetlinkSocket, spec: WiringSpec) -> tuple[list[str], 
     else:
         found += _link_differences(link, spec, side="host", alias=spec.alias)
         if link.group == layout.DYING_GROUP:
-            found.append(f"host link {link.name} is retired and about to be deleted")
+            found.append(f"host link {link.name} is marked for deletion")
     found += _route_differences(sock, spec, link)
     found += _rule_differences(sock, spec)
     return found, link

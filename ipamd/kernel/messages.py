@@ -157,12 +157,12 @@ def dump_links(*, kind: str = "") -> Message:
     body = _LINK.pack(_AF_UNSPEC, 0, 0, 0, 0) + _NO_STATS
     if kind:
         body += attribute(uapi.IFLA_LINKINFO | uapi.NLA_F_NESTED, _text(uapi.IFLA_INFO_KIND, kind))
-    return Message("the look at links", uapi.RTM_GETLINK, 0, body)
+    return Message("dump of links", uapi.RTM_GETLINK, 0, body)
 
 
 def dump_addresses() -> Message:
     """Ask for all IPv4 addresses."""
-    return Message("the look at addresses", uapi.RTM_GETADDR, 0, _ADDRESS.pack(_AF_INET, 0, 0, 0, 0))
+    return Message("dump of addresses", uapi.RTM_GETADDR, 0, _ADDRESS.pack(_AF_INET, 0, 0, 0, 0))
 
 
 def dump_routes(table: int = uapi.RT_TABLE_UNSPEC) -> Message:
@@ -170,17 +170,17 @@ def dump_routes(table: int = uapi.RT_TABLE_UNSPEC) -> Message:
     body = _ROUTE.pack(_AF_INET, 0, 0, 0, 0, 0, 0, 0, 0)
     if table:
         body += _u32(uapi.RTA_TABLE, table)
-    return Message("the look at routes", uapi.RTM_GETROUTE, 0, body, ABSENT)
+    return Message("dump of routes", uapi.RTM_GETROUTE, 0, body, ABSENT)
 
 
 def dump_rules() -> Message:
     """Ask for all IPv4 rules."""
-    return Message("the look at rules", uapi.RTM_GETRULE, 0, _RULE.pack(_AF_INET, 0, 0, 0, 0, 0, 0, 0, 0))
+    return Message("dump of rules", uapi.RTM_GETRULE, 0, _RULE.pack(_AF_INET, 0, 0, 0, 0, 0, 0, 0, 0))
 
 
 def dump_neighbours() -> Message:
     """Ask for all IPv4 neighbours."""
-    return Message("the look at neighbours", uapi.RTM_GETNEIGH, 0, _NEIGHBOUR.pack(_AF_INET, 0, 0, 0, 0))
+    return Message("dump of neighbours", uapi.RTM_GETNEIGH, 0, _NEIGHBOUR.pack(_AF_INET, 0, 0, 0, 0))
 
 
 def _rule(priority: int, table: int, source: IPv4Address | None, destination: IPv4Address | None) -> tuple[bytes, str]:

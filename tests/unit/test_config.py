@@ -1,6 +1,6 @@
-"""Settings from the environment: every parser, every problem at once, and the incumbent's rules where ours are the same.
+"""Settings from the environment: every parser, every problem at once, and the rules of amazon-vpc-cni-k8s where ours are the same.
 
-`vectors_config.json` holds the incumbent's observed behaviour (areas env_parse, mtu, entrypoint_validation), each with the
+`vectors_config.json` holds the observed behaviour of amazon-vpc-cni-k8s (areas env_parse, mtu, entrypoint_validation), each with the
 environment that asks the same of us. Vectors about settings that we do not have are not in it.
 Over 300 lines because every kind of setting has its table of good and bad values here.
 """
@@ -33,13 +33,13 @@ JUNK_IS_AN_ERROR = [
     {"WARM_PREFIX_TARGET": "non-integer-string"},
     {"HTTP_TIMEOUT": "abc"},
 ]
-"""Different on purpose: the incumbent logs these and goes on with a default; we name them all and do not start."""
+"""Different on purpose: amazon-vpc-cni-k8s logs these and continues with a default; we name them all and do not start."""
 
 PREFIXES_WITHOUT_TARGET = [
     {"ENABLE_PREFIX_DELEGATION": "true", "WARM_PREFIX_TARGET": "0", "WARM_IP_TARGET": "0"},
     {"ENABLE_PREFIX_DELEGATION": "true"},
 ]
-"""Different on purpose: the incumbent's entrypoint refuses prefix mode without a target; WARM_ENI_TARGET means something here."""
+"""Different on purpose: amazon-vpc-cni-k8s does not start in prefix mode without one of its targets; here WARM_ENI_TARGET counts."""
 
 SAME = [v["ours"] for v in VECTORS if v["ours"]["env"] not in [*JUNK_IS_AN_ERROR, *PREFIXES_WITHOUT_TARGET]]
 
@@ -49,7 +49,7 @@ def _value(settings: Settings, path: str) -> Any:
 
 
 @pytest.mark.parametrize("vector", SAME, ids=lambda vector: " ".join(f"{k}={v}" for k, v in vector["env"].items()) or "unset")
-def test_like_the_incumbent(vector: dict[str, Any]) -> None:
+def test_like_vpc_cni(vector: dict[str, Any]) -> None:
     """The same environment means the same, so that a DaemonSet's environment carries over."""
     if vector.get("accepted") is False:
         with pytest.raises(SettingsError):

@@ -209,35 +209,6 @@ def test_named_metrics_exist(page: Path) -> None:
     assert {name for name in named if not name.endswith("_")} <= rows
 
 
-def test_every_cited_source_is_explained() -> None:
-    """Whatever section of the notes is cited has a row in docs/sources.md, because the notes are not in the repository."""
-    text = (ROOT / "docs" / "sources.md").read_text()
-    upstream, _, design = text.partition("\n## `design`")
-    rows = {
-        "upstream_reference": set(re.findall(r"^\| ([\d.]+) \|", upstream, re.M)),
-        "design": set(re.findall(r"^\| (\d+) \|", design, re.M)),
-    }
-    cited = list(_citations())
-    assert {source for _, source, _ in cited} == set(rows)
-    assert [(str(path), source, number) for path, source, number in cited if number not in rows[source]] == []
-
-
-def _citations() -> Iterator[tuple[Path, str, str]]:
-    """File, source and section of each citation; "2.4-2.6" cites three, and of the design the section before the dot counts."""
-    files = [path for folder in ("ipamd", "lab", "cni_plugin", "bench", "tests") for path in (ROOT / folder).rglob("*.py")]
-    for path in [*files, *PAGES]:
-        if path in (Path(__file__), ROOT / "docs" / "sources.md"):
-            continue
-        text = path.read_text()
-        for cited in re.findall(r"upstream_reference(?:\.md`?)? ((?:\d+\.\d+(?:-|, )?)+)", text):
-            for first, last in re.findall(r"(\d+\.\d+)(?:-(\d+\.\d+))?", cited):
-                chapter, number = first.split(".")
-                until = int(last.split(".")[1]) if last else int(number)
-                yield from ((path, "upstream_reference", f"{chapter}.{each}") for each in range(int(number), until + 1))
-        for cited in re.findall(r"\bdesign(?:\.md)?(?: section)? ((?:\d+(?:\.\d+)?(?:, (?=\d))?)+)", text):
-            yield from ((path, "design", number.partition(".")[0]) for number in cited.split(", ") if number)
-
-
 def test_every_invariant_has_mechanism_and_tests() -> None:
     """I1 to I14, in order, each with what holds it and what shows it."""
     text = (ROOT / "docs" / "invariants.md").read_text()
