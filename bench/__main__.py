@@ -21,7 +21,8 @@ from bench.figures import Figure, report, table
 from bench.scale import FULL, QUICK, Scale
 from bench.stage import REFERENCE_PATH, BenchError, Stage
 from lab.lab import missing_requirements
-from lab.node.node import PLUGIN_PATH
+from lab.node.daemon import PLUGIN_PATH
+from lab.node.errors import NodeError
 
 OUTPUT = Path("build/bench.json")
 WARM_POOL = {"MINIMUM_IP_TARGET": "700", "WARM_IP_TARGET": "1"}
@@ -97,7 +98,7 @@ class Run:
 
     def _failed(self, name: str, exc: Exception) -> None:
         self.failures[name] = f"{type(exc).__name__}: {exc}"
-        if not isinstance(exc, BenchError):
+        if not isinstance(exc, (BenchError, NodeError)):
             traceback.print_exception(exc)
 
 

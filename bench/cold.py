@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from bench.figures import Figure
 from bench.samples import covered
 from bench.stage import Stage
-from lab.node.node import PLUGIN_PATH
+from lab.node.daemon import PLUGIN_PATH
 from lab.vpc.calls import Call
 
 LATENCY_S = 0.125

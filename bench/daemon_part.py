@@ -15,7 +15,7 @@ from bench.figures import Figure
 from bench.samples import median, percentile, spread
 from bench.scale import Scale
 from bench.stage import BenchError, Stage
-from lab.node.node import PLUGIN_PATH
+from lab.node.daemon import PLUGIN_PATH
 
 KERNEL_PARTS = {"ADD": "wire, ENI table", "DEL": "retire, ENI table"}
 """By verb, the key in kernel_wiring's answer; " , pyroute2 call by call" has the usual way's."""

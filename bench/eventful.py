@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,10 @@ from typing import Any
 from bench.cold import SANDBOX_COUNT
 from bench.figures import Figure
 from bench.idle import status_mib
-from bench.stage import READY_TIMEOUT_S, BenchError
-from ipamd.ipamctl.client import AwayError, Client
+from bench.stage import READY_TIMEOUT_S
 from lab.lab import Lab
-from lab.node.node import REPOSITORY, Node
+from lab.node.daemon import Daemon
+from lab.node.node import REPOSITORY
 
 CONTAINERD_17 = REPOSITORY / "build" / "containerd-1.7"
 SETTLE_S = 5.0
@@ -26,17 +25,18 @@ SETTLE_S = 5.0
 
 
 def measure() -> list[Figure]:
-    """Bring 110 sandboxes up through CRI and read the daemon's memory. Raises: BenchError."""
+    """Bring 110 sandboxes up through CRI and read the daemon's memory. Raises: NodeError."""
     directory = str(CONTAINERD_17) if CONTAINERD_17.is_dir() else ""
     with Lab(name=f"bench-events-{os.getpid()}", instance_type="c5.18xlarge", containerd_directory=directory) as lab:
         node = lab.node("node-a")
-        environment = {"MINIMUM_IP_TARGET": str(SANDBOX_COUNT + 10), "WARM_IP_TARGET": "1", "VPC_IPAMD_METRICS_ADDRESS": "off"}
-        daemon = node.start_daemon(region=lab.vpc.region, env=environment)
-        _wait(node, lambda status: status["ready"] and status["pool"]["free_count"] >= SANDBOX_COUNT)
+        settings = {"MINIMUM_IP_TARGET": str(SANDBOX_COUNT + 10), "WARM_IP_TARGET": "1", "VPC_IPAMD_METRICS_ADDRESS": "off"}
+        daemon = Daemon(node, region=lab.vpc.region, settings=settings)
+        daemon.start()
+        daemon.wait_status(_has_addresses, what="stocked", timeout_s=READY_TIMEOUT_S)
         with ThreadPoolExecutor(max_workers=4) as pool:
             list(pool.map(lambda number: node.cri.run_sandbox(f"pod-{number}"), range(SANDBOX_COUNT)))
         time.sleep(SETTLE_S)
-        status = _wait(node, lambda status: status["pool"]["assigned_count"] == SANDBOX_COUNT)
+        status = daemon.wait_status(_has_all_sandboxes, what="in charge of every sandbox", timeout_s=READY_TIMEOUT_S)
         memory = status_mib(Path(f"/proc/{daemon.pid}/status").read_text())
         runtime = status["runtime"]
         events = "events on" if runtime["events"] else "no events"
@@ -44,15 +44,9 @@ def measure() -> list[Figure]:
         return [Figure("events_rss", memory["VmRSS"], "MiB", None, "", 1, note)]
 
 
-def _wait(node: Node, is_so: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    deadline = time.monotonic() + READY_TIMEOUT_S
-    while time.monotonic() < deadline:
-        try:
-            with Client(f"{node.root}/run/vpc-ipamd/ipamd.sock") as client:
-                status = client.status()
-            if is_so(status):
-                return status
-        except AwayError:
-            pass  # it is starting
-        time.sleep(0.1)
-    raise BenchError(f"the daemon did not get there in {READY_TIMEOUT_S:.0f} s")
+def _has_addresses(status: dict[str, Any]) -> bool:
+    return bool(status["ready"]) and int(status["pool"]["free_count"]) >= SANDBOX_COUNT
+
+
+def _has_all_sandboxes(status: dict[str, Any]) -> bool:
+    return int(status["pool"]["assigned_count"]) == SANDBOX_COUNT

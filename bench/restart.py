@@ -62,7 +62,7 @@ def _without_ec2(stage: Stage, number: int, delete_id: str) -> Figure:
 
 
 def _round(stage: Stage, number: int, delete_id: str) -> dict[str, float]:
-    killed_at = stage.restart_daemon()  # returns when the old one is gone, so that only the new one can serve
+    killed_at = stage.daemon.restart()  # returns when the old one is gone, so that only the new one can serve
     add_id = f"restart-{number}-".ljust(64, "0")
     answer = stage.job("first_served", delete_id=delete_id, add_id=add_id, deadline_s=DEADLINE_S)
     return {verb: at - killed_at for verb, at in answer.items()}

@@ -10,14 +10,13 @@ import json
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from typing import IO, Any
+from typing import Any
 
 from lab.lab import Lab
-from lab.node.node import PLUGIN_PATH, REPOSITORY, Node
-from lab.node.process import NodeProcess
+from lab.node.daemon import PLUGIN_PATH, Daemon
+from lab.node.node import REPOSITORY, Node
 
 ONEFILE = REPOSITORY / "build" / "vpc-cni-onefile"
 ONEFILE_PATH = "/opt/cni/bin/vpc-cni-onefile"
@@ -26,7 +25,7 @@ READY_TIMEOUT_S = 30.0
 QUIET_S = 1.0
 """Without a call to EC2 for this long, the pool has what it wants. Ours: ten times a call's latency in the cold-pool lab."""
 
-JOB_TIMEOUT_S = 120.0
+LOG_LINES = 8
 
 
 class BenchError(Exception):
@@ -46,22 +45,20 @@ class Stage:
     ) -> None:
         self.lab = Lab(name=f"bench-{os.getpid()}", instance_type=instance_type, attach_delay_s=attach_delay_s, containerd=False)
         self.node: Node
-        self.daemon: NodeProcess
+        self.daemon: Daemon
         self.lab.faults.apply(faults or {})
-        self._daemon_env = {"CRI_SOCKET": "off", "VPC_IPAMD_METRICS_ADDRESS": "off"} | dict(daemon_env)
+        self._settings = {"VPC_IPAMD_METRICS_ADDRESS": "off"} | dict(daemon_env)
         self._stack = ExitStack()
-        self._started_at_byte = 0
-        self._log: IO[bytes]
 
     def __enter__(self) -> Stage:
         try:
             self._stack.enter_context(self.lab)
             self.node = self.lab.node("node-a")
-            self._log = self._stack.enter_context(tempfile.TemporaryFile(mode="a+b"))
             self._driver = self._stack.enter_context(_Driver(self.node))
             if ONEFILE.exists():
                 self.node.install(ONEFILE, ONEFILE_PATH)
-            self.daemon = self.node.start_daemon(region=self.lab.vpc.region, env=self._daemon_env, log=self._log)
+            self.daemon = Daemon(self.node, region=self.lab.vpc.region, settings=self._settings)
+            self.daemon.start()
             self.wait_ready()
         except BaseException:
             self._stack.close()
@@ -82,57 +79,27 @@ class Stage:
         try:
             return self._driver.ask({"job": name, **arguments})
         except BenchError as exc:
-            raise BenchError(f"{name}: {exc}; the daemon's last lines:\n{self.log_tail()}") from exc
-
-    def restart_daemon(self) -> float:
-        """kill -9, and start again as soon as it is gone. Returns: the monotonic time of the kill."""
-        environment = self.node.daemon_environment(self.lab.vpc.region) | self._daemon_env
-        killed_at = time.monotonic()
-        self.daemon.kill()
-        self.daemon.wait(READY_TIMEOUT_S)
-        self._started_at_byte = self._log.seek(0, os.SEEK_END)
-        self.daemon = self.node.spawn(
-            [sys.executable, "-m", "ipamd.daemon"], env=environment, cwd=str(REPOSITORY), stdout=self._log, stderr=self._log
-        )
-        return killed_at
+            raise BenchError(f"{name}: {exc}; the daemon's last lines:\n{self.daemon.log_tail(LOG_LINES)}") from exc
 
     def wait_ready(self) -> None:
-        """Wait until the newest daemon says that it is ready and EC2 has not been called for QUIET_S. Raises: BenchError."""
-        deadline = time.monotonic() + READY_TIMEOUT_S
-        while time.monotonic() < deadline:
-            if self.daemon.poll() is not None:
-                raise BenchError(f"the daemon ended:\n{self.log_tail()}")
-            if self._is_ready() and self._seconds_since_call() > QUIET_S:
-                return
-            time.sleep(0.05)
-        raise BenchError(f"the daemon is not ready after {READY_TIMEOUT_S:.0f} s:\n{self.log_tail()}")
+        """Wait until the newest daemon says that it is ready and EC2 has not been called for QUIET_S. Raises: NodeError."""
+        self.daemon.wait_until(self._is_at_rest, what="at rest", timeout_s=READY_TIMEOUT_S)
 
     def requests(self, verb: str, container_ids: Iterable[str]) -> list[dict[str, Any]]:
         """The daemon's own lines about `verb` of these containers, in order."""
         wanted = set(container_ids)
-        lines = (line for line in self._log_lines() if line.get("verb") == verb)
+        lines = (line for line in _json_lines(self.daemon.log_text()) if line.get("verb") == verb)
         return [line for line in lines if line["container_id"] in wanted]
 
-    def log_tail(self) -> str:
-        """The last lines of the daemon's log."""
-        return "\n".join(self._log_text().splitlines()[-8:])
-
-    def _is_ready(self) -> bool:
-        """Whether the newest daemon, not one before it, has said so."""
-        lines = self._log_lines(since=self._started_at_byte)
-        return any(str(line.get("message", "")).startswith("ready after") for line in lines)
+    def _is_at_rest(self) -> bool:
+        """Read the log instead of asking: a question over the socket would be in what is measured next."""
+        lines = _json_lines(self.daemon.log_text(of_this_start=True))
+        is_ready = any(str(line.get("message", "")).startswith("ready after") for line in lines)
+        return is_ready and self._seconds_since_call() > QUIET_S
 
     def _seconds_since_call(self) -> float:
         calls = self.lab.vpc.calls()
         return self.lab.vpc.clock() - calls[-1].at if calls else QUIET_S * 2
-
-    def _log_lines(self, *, since: int = 0) -> list[dict[str, Any]]:
-        lines = self._log_text(since).splitlines()
-        return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
-
-    def _log_text(self, since: int = 0) -> str:
-        self._log.seek(since)
-        return self._log.read().decode(errors="replace")
 
 
 class _Driver:
@@ -186,3 +153,7 @@ class _Driver:
 def plugin_label(path: str) -> str:
     """How figures call a plugin of ours."""
     return "onefile" if path == ONEFILE_PATH else "interpreted"
+
+
+def _json_lines(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines() if line.startswith("{") and line.endswith("}")]

@@ -5,8 +5,9 @@ messages may quote what a hostile peer sent: any byte string becomes a valid JSO
 Rejected: a small JSON parser. The daemon parses the configuration, and two parsers can disagree.
 """
 
-SUPPORTED_VERSIONS = ("0.3.1", "0.4.0", "1.0.0", "1.1.0")  # CNI spec releases that the daemon answers: ipamd/model/cniresult.py
-DEFAULT_VERSION = "1.1.0"  # ours, because every answer needs a version: the newest that we support
+# A copy of ipamd/model/cniversion.py: the plugin imports nothing of the daemon. tests/unit/model/test_cniversion.py holds them equal.
+SUPPORTED_VERSIONS = ("0.3.1", "0.4.0", "1.0.0", "1.1.0")
+DEFAULT_VERSION = SUPPORTED_VERSIONS[-1]  # ours, because an answer without a version is no answer: the newest we speak
 VERSION_BYTES = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.+-"  # semver
 VERSION_BYTES_MAX = 32  # ours, because no release of the spec needs 32 characters
 

@@ -24,7 +24,7 @@ from ipamd.metrics import Metrics
 from ipamd.node_info import NodeInfo
 from ipamd.ports import Clock, Ec2, Failpoint, HostNetwork, Runtime, Spool, Wiring, no_failpoint
 from ipamd.rpc.cni import CniServicer, SandboxServices
-from ipamd.rpc.introspection import CloudView, IntrospectionServicer, Sources
+from ipamd.rpc.introspection import IntrospectionServicer
 from ipamd.runtime.cri import CriRuntime
 from ipamd.service.context import ServiceContext
 from ipamd.service.cooldown import Cooldown
@@ -39,9 +39,11 @@ from ipamd.service.pool.tags import EniTags
 from ipamd.service.reconcile.host_network import HostNetworkReconciler
 from ipamd.service.reconcile.quarantine import QuarantineService
 from ipamd.service.reconcile.runtime import LIST_INTERVAL_S, RuntimeReconciler
+from ipamd.service.reconcile.spooled_deletes import SpooledDeletes
 from ipamd.service.reconcile.startup import StartupReconciler
 from ipamd.service.report.audit import AuditService
 from ipamd.service.report.explain import ExplainService
+from ipamd.service.report.sources import CloudView, Sources
 from ipamd.service.sandbox.attach import AttachPolicy, AttachService
 from ipamd.service.sandbox.check import CheckService
 from ipamd.service.sandbox.detach import DetachService
@@ -86,6 +88,7 @@ class PoolServices:
 class Reconcilers:
     """The room `reconcile`; `runtime` is None if CRI is off."""
 
+    spooled_deletes: SpooledDeletes
     startup: StartupReconciler
     runtime: RuntimeReconciler | None
     host_network: HostNetworkReconciler
@@ -242,7 +245,6 @@ def _reconcile(
     startup = StartupReconciler(
         context,
         cooldown=cooldown,
-        spool=adapters.spool,
         runtime=runtime,
         quarantine=quarantine,
         is_datastore_intact=adapters.opened.report.is_intact,
@@ -256,6 +258,7 @@ def _reconcile(
         refresh_identity=node_info.refresh_identity,
     )
     return Reconcilers(
+        spooled_deletes=SpooledDeletes(context, spool=adapters.spool, detach=detach),
         startup=startup,
         runtime=RuntimeReconciler(context, runtime=runtime, detach=detach, quarantine=quarantine) if runtime else None,
         host_network=host_network,
@@ -285,11 +288,11 @@ def _sources(
         health=context.health,
         datastore=context.datastore,
         spool=adapters.spool,
-        cooldown=cooldown,
+        dying_count=cooldown.dying_count,
         locks=context.locks,
         demand=context.demand,
         pool=pool,
-        runtime_reconciler=lambda: runtime.view() if runtime is not None else None,
+        runtime_view=lambda: runtime.view() if runtime is not None else None,
         runtime=node_info.runtime,
         cloud=cloud,
         audit=AuditService(
@@ -303,7 +306,7 @@ def _sources(
         explain=ExplainService(
             datastore=context.datastore,
             wiring=context.wiring,
-            runtime_reconciler=runtime,
+            evidence=runtime.present_evidence if runtime is not None else None,
             locks=context.locks,
             clock=context.clock,
         ),

@@ -1,8 +1,9 @@
 """Settings: frozen dataclasses, one per topic, each field with its environment variable and a sentence.
 
-Names and meanings are the incumbent's where it has them (upstream_reference 1.2), so that a DaemonSet's environment carries
-over. Different on purpose: the incumbent logs junk and goes on with a default; here every problem is reported at once and the
-daemon does not start (exit 2), because a node that silently ignores its settings is found out in production.
+Names and meanings are those of amazon-vpc-cni-k8s where it has the setting (its README.md, "CNI Configuration Variables"), so
+that a DaemonSet's environment carries over. One difference on purpose: amazon-vpc-cni-k8s logs an invalid value and uses the
+default. Here all problems are reported at once and the daemon does not start (exit 2): silently ignored settings are discovered
+in production.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def _setting(env: str, parse: Callable[[str], Any], default: Any, text: str) -> 
 
 
 def parse_bool(text: str) -> bool:
-    """Accept what Go's strconv.ParseBool accepts, as the incumbent's variables do. Raises: ValueError."""
+    """Accept what Go's strconv.ParseBool accepts, as the variables of amazon-vpc-cni-k8s do. Raises: ValueError."""
     if text in {"1", "t", "T", "TRUE", "true", "True"}:
         return True
     if text in {"0", "f", "F", "FALSE", "false", "False"}:
@@ -52,7 +53,7 @@ def integer(lowest: int, highest: int | None = None) -> Callable[[str], int]:
 
 
 def parse_veth_prefix(text: str) -> str:
-    """Accept a host veth prefix. Source: upstream_reference 1.2. Raises: ValueError."""
+    """Accept a host veth prefix. Source: amazon-vpc-cni-k8s cmd/aws-vpc-cni/main.go, validateEnvVars. Raises: ValueError."""
     if not re.fullmatch(r"[a-zA-Z0-9]{1,4}", text) or text in {"eth", "lo", "vlan"}:
         raise ValueError("must be 1 to 4 ASCII letters or digits, and not eth, lo or vlan")
     return text
@@ -70,7 +71,7 @@ def parse_tags(text: str) -> tuple[tuple[str, str], ...]:
         raise ValueError("must be a JSON object of strings")
     reserved = sorted(key for key in tags if "k8s.amazonaws.com" in key)
     if reserved:
-        raise ValueError(f"keys with k8s.amazonaws.com are ours: {', '.join(reserved)}")
+        raise ValueError(f"keys with k8s.amazonaws.com are reserved: {', '.join(reserved)}")
     return tuple(sorted(tags.items()))
 
 
@@ -87,7 +88,7 @@ def choice(*allowed: str) -> Callable[[str], str]:
 
 @dataclass(frozen=True)
 class PoolConfig:
-    """How many addresses to keep ahead of need."""
+    """How many addresses to keep in reserve."""
 
     warm_eni_target: int = _setting(
         "WARM_ENI_TARGET", integer(0), 1, "Whole ENIs' worth of free addresses to keep; ignored once an IP target is set."
@@ -99,7 +100,7 @@ class PoolConfig:
     max_pods: int = _setting("MAX_PODS", integer(0), 0, "Cap on the pool, in addresses; 0: what the instance type allows.")
     prefix_delegation: bool = _setting("ENABLE_PREFIX_DELEGATION", parse_bool, False, "Allocate /28 prefixes.")
     cooldown_s: int = _setting(
-        "IP_COOLDOWN_PERIOD", integer(0, 86400), 30, "Seconds before an address that was released is given again."
+        "IP_COOLDOWN_PERIOD", integer(0, 86400), 30, "Seconds before a released address may be assigned again."
     )
 
 
@@ -110,15 +111,20 @@ class NetworkConfig:
     eni_mtu: int = _setting("AWS_VPC_ENI_MTU", integer(576, 9001), 9001, "MTU of ENIs, bytes.")
     pod_mtu: int = _setting("POD_MTU", integer(576, 9001), 0, "MTU of sandboxes, bytes; default: that of the ENIs.")
     veth_prefix: str = _setting("AWS_VPC_K8S_CNI_VETHPREFIX", parse_veth_prefix, "eni", "Beginning of host veth names.")
-    external_snat: bool = _setting("AWS_VPC_K8S_CNI_EXTERNALSNAT", parse_bool, False, "Something else does SNAT.")
+    external_snat: bool = _setting("AWS_VPC_K8S_CNI_EXTERNALSNAT", parse_bool, False, "Leave SNAT to something outside the node.")
     exclude_snat_cidrs: tuple[IPv4Network, ...] = _setting(
-        "AWS_VPC_K8S_CNI_EXCLUDE_SNAT_CIDRS", parse_cidrs, (), "IPv4 CIDRs, comma separated, that are reached without SNAT."
+        "AWS_VPC_K8S_CNI_EXCLUDE_SNAT_CIDRS",
+        parse_cidrs,
+        (),
+        "IPv4 CIDRs, comma separated, to which traffic is sent without SNAT.",
     )
     randomize_snat: str = _setting(
         "AWS_VPC_K8S_CNI_RANDOMIZESNAT", choice("prng", "hashrandom", "none"), "prng", "How SNAT chooses ports."
     )
     node_port_support: bool = _setting("AWS_VPC_CNI_NODE_PORT_SUPPORT", parse_bool, True, "Mark NodePort connections.")
-    connmark: int = _setting("AWS_VPC_K8S_CNI_CONNMARK", integer(1, 0xFFFFFFFF), 0x80, "The mark's bit.")
+    connmark: int = _setting(
+        "AWS_VPC_K8S_CNI_CONNMARK", integer(1, 0xFFFFFFFF), 0x80, "Bit of the packet mark that the node's rules use."
+    )
 
     @property
     def sandbox_mtu(self) -> int:
@@ -155,7 +161,7 @@ class RuntimeConfig:
 
 @dataclass(frozen=True)
 class DaemonConfig:
-    """Where the daemon lives and how much it takes on at once."""
+    """Where the daemon keeps its files, what it writes and serves, and how many requests it handles."""
 
     run_dir: Path = _setting("VPC_IPAMD_RUN_DIR", Path, RUN_DIR, "Socket, datastore and spool; owned by root, 0700.")
     conflist_path: Path = _setting("VPC_IPAMD_CONFLIST", Path, CONFLIST_PATH, "Where the conflist is written once ready.")
@@ -173,7 +179,7 @@ class DaemonConfig:
 
 @dataclass(frozen=True)
 class Settings:
-    """All topics."""
+    """Every setting, by topic."""
 
     pool: PoolConfig = PoolConfig()
     network: NetworkConfig = NetworkConfig()
@@ -182,9 +188,10 @@ class Settings:
     daemon: DaemonConfig = DaemonConfig()
 
     def pool_settings(self, *, max_pods: int) -> PoolSettings:
-        """The planner's view; `max_pods` is the instance type's, used when MAX_PODS is not set.
+        """Make the planner's settings; `max_pods` is the instance type's, used when MAX_PODS is not set.
 
-        It counts single addresses (upstream_reference 2.1), so that with prefixes, of which a slot holds 16, it is no cap.
+        It counts single addresses, so it is no cap with prefixes, of which a slot holds 16. Source: amazon-vpc-cni-k8s
+        misc/eni-max-pods.txt, ENIs x (addresses per ENI - 1) + 2.
         """
         pool = self.pool
         type_max_pods = 0 if pool.prefix_delegation else max_pods
@@ -201,7 +208,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class ConfigLine:
-    """One setting for people: `origin` is "environment" or "default"."""
+    """One setting as shown to people; `origin` is "environment" or "default"."""
 
     env: str
     value: str

@@ -1,7 +1,7 @@
 """The CNI configuration that tells the runtime to call us: written last, atomically, and never removed.
 
-Without it a runtime cannot delete sandboxes (containerd #8774): shutting down leaves it in place. `cniVersion` is what every
-libcni takes; `cniVersions` lets newer ones choose 1.1.0, which brings GC and STATUS.
+Shutting down leaves it in place: without it a runtime cannot delete sandboxes (containerd #8774). `cniVersion` is one that every
+libcni accepts; `cniVersions` lets newer ones choose a later version, with GC and STATUS (docs/adr/0009).
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from ipamd.config import DaemonConfig
-from ipamd.model.cniresult import SUPPORTED_VERSIONS
+from ipamd.model.cniversion import CONFLIST_VERSION, SUPPORTED_VERSIONS
 from ipamd.model.errors import SettingsError
 
 NETWORK_NAME = "vpc-ipamd"
 PLUGIN_TYPE = "vpc-cni"
-BASE_VERSION = "1.0.0"
 
 
 def render(config: DaemonConfig) -> dict[str, Any]:
@@ -28,7 +27,7 @@ def render(config: DaemonConfig) -> dict[str, Any]:
     if config.bandwidth:
         plugins.append({"type": "bandwidth", "capabilities": {"bandwidth": True}})
     return {
-        "cniVersion": BASE_VERSION,
+        "cniVersion": CONFLIST_VERSION,
         "cniVersions": list(SUPPORTED_VERSIONS),
         "name": NETWORK_NAME,
         "plugins": plugins,
@@ -36,7 +35,7 @@ def render(config: DaemonConfig) -> dict[str, Any]:
 
 
 def write(config: DaemonConfig) -> Path:
-    """Put the conflist in place: a reader sees the old file or the new one, whole.
+    """Put the conflist in place atomically: a reader sees the whole old file or the whole new one.
 
     Returns: its path. Raises: SettingsError if the directory cannot be written.
     """

@@ -1,7 +1,7 @@
-"""The life of the process on one page: settings, lock, datastore, socket, start-up in the background, signals, drain, end.
+"""The daemon's process: settings, lock, datastore, socket, start-up in the background, signals, drain, exit.
 
-First SIGTERM or SIGINT: not ready, ADD is refused with code 11, DEL is served for a while. Second: out at once; everything that
-matters is on disk already.
+The first SIGTERM or SIGINT drains: not ready, ADD is refused with code 11, DEL is served for `VPC_IPAMD_DRAIN` seconds. The second
+exits at once, which is safe: everything that matters is on disk already.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger("ipamd")
 
 
 class Signals:
-    """Counts requests to end."""
+    """SIGTERM, SIGINT and failures of our own, as two events: end, and end now."""
 
     def __init__(self) -> None:
         self._requested = threading.Event()
@@ -39,15 +39,15 @@ class Signals:
             signal.signal(number, self._receive)
 
     def wait(self) -> None:
-        """Sleep until the first request."""
+        """Block until the first request to end."""
         self._requested.wait()
 
     def wait_again(self, timeout_s: float) -> bool:
-        """Sleep until the second request; False when time is up first."""
+        """Block until the second request to end; returns False if the time is up first."""
         return self._again.wait(timeout_s)
 
     def fail(self, _reason: str) -> None:
-        """End at once with a status that makes the supervisor start us again."""
+        """Exit at once, with a status that makes the supervisor restart the daemon."""
         self.exit_status = EXIT_FAILED
         self._requested.set()
         self._again.set()
@@ -57,7 +57,7 @@ class Signals:
 
 
 def main() -> int:
-    """Run the daemon until it is told to end; returns the exit status."""
+    """Run the daemon until it is told to exit; returns the exit status."""
     try:
         settings = load()
     except SettingsError as error:
@@ -80,15 +80,15 @@ def main() -> int:
 
 
 def _limit_arenas() -> None:
-    """Let threads share malloc's arenas: with one per thread a daemon of many threads keeps 3 to 4 MiB more (measured)."""
+    """Let threads share malloc's arenas: with one per thread the daemon keeps 3 to 4 MiB more (measured)."""
     try:
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 2)
     except (OSError, AttributeError):
-        log.debug("this C library has no mallopt: malloc's arenas are not limited")
+        log.debug("this C library has no mallopt; malloc's arenas are not limited")
 
 
 def run(settings: Settings, signals: Signals) -> int:
-    """Serve until the signals say so. Raises: SettingsError, DatastoreError, NotServingError when it cannot begin."""
+    """Serve until told to exit. Raises: SettingsError, DatastoreError, NotServingError if it cannot start."""
     from ipamd.rpc.server import RpcServer, prepare_run_dir, take_instance_lock
 
     prepare_run_dir(settings.daemon.run_dir)
@@ -124,7 +124,7 @@ def run(settings: Settings, signals: Signals) -> int:
         scraped[0].shutdown()
     app.context.datastore.close()
     os.close(lock)
-    log.info("ended")
+    log.info("exiting")
     return signals.exit_status
 
 

@@ -1,8 +1,8 @@
-"""Named points between two effects, at which a test may kill or pause the daemon; in production they do nothing.
+"""Named points between two effects, at which a test can kill or pause the daemon. In production they do nothing.
 
-`VPC_IPAMD_FAILPOINT=name` kills the process (SIGKILL, as power loss to it) when the point is reached, `name:3` at the third time,
-`name=pause` holds the thread there until the file `failpoint.hold` in the run directory is removed. Every name is listed with the
-code that reaches it, and tests/crash demands that each is covered.
+`VPC_IPAMD_FAILPOINT=name` kills the process with SIGKILL when it reaches the point, `name:3` at the third time. `name=pause` holds
+the thread there until the file `failpoint.hold` in the run directory is removed. A module lists the names that it reaches in its
+`FAILPOINTS`; tests/crash demands that each is covered.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from ipamd.ports import Failpoint, no_failpoint
 ENV = "VPC_IPAMD_FAILPOINT"
 HOLD_NAME = "failpoint.hold"
 HOLD_TIMEOUT_S = 60.0
-"""A forgotten hold must not last: the thread goes on by itself."""
+"""After this the thread goes on by itself, so that a forgotten hold does not last. Ours."""
 
 
 class ArmedFailpoint:
-    """Acts at the nth time that its name is reached, once."""
+    """Acts once, at the nth time that its name is reached."""
 
     def __init__(self, text: str, *, run_dir: Path) -> None:
         name, _, action = text.partition("=")
@@ -37,7 +37,7 @@ class ArmedFailpoint:
         self._lock = threading.Lock()
 
     def __call__(self, name: str) -> None:
-        """Reach a point."""
+        """Act if this is the point and the time."""
         if name != self._name:
             return
         with self._lock:
@@ -53,6 +53,6 @@ class ArmedFailpoint:
 
 
 def from_environment(run_dir: Path) -> Failpoint:
-    """The failpoint that the environment arms, or one that does nothing. Raises: SettingsError."""
+    """Return the failpoint that the environment arms, or one that does nothing. Raises: SettingsError."""
     text = os.environ.get(ENV, "")
     return ArmedFailpoint(text, run_dir=run_dir) if text else no_failpoint

@@ -116,7 +116,7 @@ class Lifecycle:
     def _replay_spool(self) -> None:
         with self._health.stage("spool") as stage:
             deadline = Deadline.after(self._app.context.clock, REPLAY_DEADLINE_S)
-            count = self._app.reconcile.startup.replay_spool(lambda raw: self._app.cni.replay(raw, deadline))
+            count = self._app.reconcile.spooled_deletes.replay(deadline=deadline)
             stage.detail = f"{counted(count, 'DEL')} carried out"
 
     def _restore(self, listed: dict[str, Sandbox] | None) -> None:

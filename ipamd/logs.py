@@ -1,4 +1,4 @@
-"""One JSON line per event on standard error: what the container runtime collects, and what `jq` reads."""
+"""One JSON line per event on standard error, where the container runtime collects it and `jq` can read it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import json
 import logging
 import sys
 from datetime import UTC, datetime
+
+from ipamd.model.times import rfc3339
 
 
 class JsonFormatter(logging.Formatter):
@@ -15,7 +17,7 @@ class JsonFormatter(logging.Formatter):
         """Return one line without a line break."""
         at = datetime.fromtimestamp(record.created, UTC)
         line = {
-            "at": at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at.microsecond // 1000:03d}Z",
+            "at": rfc3339(at),
             "level": record.levelname,
             "logger": record.name,
         }

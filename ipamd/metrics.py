@@ -1,6 +1,6 @@
-"""Prometheus metrics: the incumbent's names where it has one (so that dashboards keep working), ours with units, closed labels.
+"""Prometheus metrics: names of amazon-vpc-cni-k8s where it has one, so existing dashboards keep working; ours carry their unit.
 
-Gauges are read from memory when somebody scrapes; nothing is computed for nobody.
+Label sets are closed: no IDs. Gauges are read from memory at each scrape; nothing is computed in between.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from prometheus_client.registry import Collector
 from ipamd.model.errors import SettingsError
 from ipamd.model.plan import eni_limit
 from ipamd.ports import Ec2
-from ipamd.rpc.introspection import Sources
+from ipamd.service.report.sources import Sources
 
 VERBS = ("ADD", "DEL", "CHECK", "GC", "STATUS")
 STEPS = ("decode", "lock", "netns", "reserve", "wire", "commit", "retire", "leftover", "check")
 LATENCY_BUCKETS_MS = (0.5, 1, 2, 2.5, 5, 10, 20, 50, 100, 250, 1000, 5000, 60000)
-"""The budgets of design 11 (2, 2.5 and 10 ms) are bounds of their own."""
+"""Ours: the budgets that `make bench` checks (2, 2.5 and 10 ms) are bounds, so that a histogram shows whether they are kept."""
 
 
 class Metrics:
@@ -32,7 +32,7 @@ class Metrics:
         self._requests = Counter("ipamd_requests", "CNI requests answered", ("verb", "code"), registry=self.registry)
         self._latency = Histogram(
             "ipamd_request_duration_ms",
-            "Daemon's part of a CNI request",
+            "Time that the daemon takes for a CNI request",
             ("verb",),
             buckets=LATENCY_BUCKETS_MS,
             registry=self.registry,
@@ -48,11 +48,11 @@ class Metrics:
         self.del_count = 0
         self._counting = threading.Lock()
         self._orphaned = Counter(
-            "ipamd_orphaned_requests", "Requests whose caller had left when they were done", ("verb",), registry=self.registry
+            "ipamd_orphaned_requests", "Requests whose caller had gone before the answer", ("verb",), registry=self.registry
         )
 
     def request_done(self, verb: str, *, code: int, total_ms: float, steps_ms: dict[str, float]) -> None:
-        """Count one answered request; an unknown verb has one label of its own."""
+        """Count one answered request; unknown verbs share the label `other`."""
         verb = verb if verb in VERBS else "other"
         self._requests.labels(verb, str(code)).inc()
         self._latency.labels(verb).observe(total_ms)
@@ -67,7 +67,7 @@ class Metrics:
                 self.del_count += 1
 
     def request_orphaned(self, verb: str) -> None:
-        """Count a request whose caller had left."""
+        """Count a request whose caller had gone before the answer."""
         self._orphaned.labels(verb if verb in VERBS else "other").inc()
 
     def watch(self, sources: Sources, *, ec2: Ec2, replayed: Callable[[], int], pool_empty: Callable[[], int]) -> None:
@@ -101,41 +101,38 @@ class _StateCollector(Collector):
             "awscni_eni_max": (limit, "ENIs this node may have"),
             "awscni_ip_max": (limit * (limits.slots_per_eni if limits else 0), "Addresses this node may have"),
             "awscni_total_ip_addresses": (counts.total, "Addresses on our ENIs"),
-            "awscni_assigned_ip_addresses": (counts.assigned, "Addresses that sandboxes have"),
+            "awscni_assigned_ip_addresses": (counts.assigned, "Addresses assigned to sandboxes"),
             "ipamd_ready": (int(sources.health.is_ready), "1 when ADD is served and the conflist is in place"),
             "ipamd_spooled_deletes": (sources.spool.pending_count(), "DELs waiting in the spool"),
-            "ipamd_dying_links": (sources.cooldown.dying_count(), "Host veths marked and not yet deleted"),
+            "ipamd_dying_links": (sources.dying_count(), "Host veths marked and not yet deleted"),
         }
         for name, (value, text) in gauges.items():
             yield GaugeMetricFamily(name, text, value=value)
         held = sources.locks.held()
-        yield GaugeMetricFamily("ipamd_operations_in_progress", "Sandboxes in work", value=len(held))
+        yield GaugeMetricFamily("ipamd_operations_in_progress", "Sandboxes with an operation in progress", value=len(held))
         oldest = max((row.age_s for row in held), default=0.0)
-        yield GaugeMetricFamily("ipamd_oldest_operation_age_s", "Age of the operation that runs longest", value=oldest)
-        yield CounterMetricFamily("ipamd_replayed_adds", "ADDs that came again and got the stored answer", value=self._replayed())
+        yield GaugeMetricFamily("ipamd_oldest_operation_age_s", "Age of the longest-running operation", value=oldest)
+        yield CounterMetricFamily("ipamd_replayed_adds", "Repeated ADDs answered with the stored result", value=self._replayed())
         states = GaugeMetricFamily("ipamd_addresses", "Addresses by state", labels=("state",))
         for state in ("free", "reserved", "assigned", "cooling", "quarantined"):
             states.add_metric((state,), getattr(counts, state))
         yield states
-        runtime_reconciler = sources.runtime_reconciler()
-        if runtime_reconciler is not None:
-            yield GaugeMetricFamily(
-                "ipamd_cri_reachable", "1 when the last list was complete", value=int(runtime_reconciler.reachable)
-            )
+        runtime = sources.runtime_view()
+        if runtime is not None:
+            yield GaugeMetricFamily("ipamd_cri_reachable", "1 when the last list was complete", value=int(runtime.reachable))
             yield CounterMetricFamily(
                 "ipamd_cri_missed_events",
-                "Changes that a list found and no event announced",
-                value=runtime_reconciler.missed_events_count,
+                "Changes found by a list that no event had announced",
+                value=runtime.missed_events_count,
             )
         yield from self._theirs()
 
     def _theirs(self) -> Iterator[Metric]:
-        """Counters of amazon-vpc-cni-k8s by their exact names: the client library would put `_total` behind those of its own
-        kind."""
+        """Counters of amazon-vpc-cni-k8s under their exact names: the client library appends `_total` to its own counters."""
         counts: dict[tuple[str, str], list[tuple[dict[str, str], int]]] = {
             ("awscni_add_ip_req_count", "ADD requests"): [({}, self._requests.add_count)],
             ("awscni_del_ip_req_count", "DEL requests"): [({"reason": "PodDeleted"}, self._requests.del_count)],
-            ("awscni_no_available_ip_addresses", "ADDs refused for want of an address"): [({}, self._pool_empty())],
+            ("awscni_no_available_ip_addresses", "ADDs refused because no address was free"): [({}, self._pool_empty())],
             ("awscni_ec2api_req_count", "EC2 calls, retries included"): [
                 ({"fn": api}, count) for api, count in sorted(self._ec2.call_counts().items())
             ],

@@ -13,10 +13,8 @@ import threading
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.errors import CloudError, log_text
 from ipamd.model.sandbox import RuntimeInfo
+from ipamd.model.words import CLOUD_NOT_ASKED
 from ipamd.ports import Clock, Metadata
-
-CLOUD_NOT_ASKED = "not asked yet"
-"""What is known of EC2 before its first answer."""
 
 SILENCE_S = 30.0
 """After metadata did not answer, what it said last is used without asking for so long. Ours: a try takes up to 8 s."""

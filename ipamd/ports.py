@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from datetime import datetime
+from datetime import datetime, timedelta
 from ipaddress import IPv4Address, IPv4Network
 from typing import Protocol
 
-from ipamd.model.address import Address, AddressEvent
+from ipamd.model.address import Address
 from ipamd.model.attachment import Attachment, NetnsIdentity, Wired, WiringSpec
 from ipamd.model.cloud import DescribedEni, EniRequest, InstanceIdentity
 from ipamd.model.eni import Eni, InstanceLimits
@@ -23,6 +23,7 @@ from ipamd.model.kernel import KernelSurvey
 from ipamd.model.ledger import LedgerEntry, LedgerEvent
 from ipamd.model.plan import PoolCounts
 from ipamd.model.sandbox import RuntimeInfo, Sandbox, SandboxEvent
+from ipamd.model.snapshot import Snapshot
 
 Failpoint = Callable[[str], None]
 """Called with a name between two effects; tests kill or pause the process there (`ipamd.failpoints`)."""
@@ -47,7 +48,8 @@ class Clock(Protocol):
 class UnitOfWork(Protocol):
     """Changes that become true together, on disk and in memory, or not at all.
 
-    Every change writes its ledger row in the same transaction. Nothing outside SQLite may be called while one is open (I10).
+    Every change writes its ledger row in the same transaction. All changes of one unit have one time, the clock's when it was
+    opened; `cooldown` counts from then. Nothing outside SQLite may be called while one is open (I10).
     All methods raise InvariantError when a constraint refuses, IllegalTransitionError for a wrong address state; either rolls
     the whole unit back.
     """
@@ -66,8 +68,7 @@ class UnitOfWork(Protocol):
         addresses: Iterable[IPv4Address],
         *,
         prefix: IPv4Network | None = None,
-        now: datetime,
-        cooling_until: datetime | None = None,
+        cooldown: timedelta | None = None,
     ) -> None:
         """Add addresses which EC2 confirmed: free, or cooling where a lost datastore cannot tell when they were last used (I8).
 
@@ -75,7 +76,7 @@ class UnitOfWork(Protocol):
         """
         ...
 
-    def remove_addresses(self, addresses: Iterable[IPv4Address], *, reason: str, now: datetime) -> None:
+    def remove_addresses(self, addresses: Iterable[IPv4Address], *, reason: str) -> None:
         """Forget addresses which are neither assigned nor reserved. InvariantError otherwise (I2)."""
         ...
 
@@ -87,23 +88,32 @@ class UnitOfWork(Protocol):
         """free, cooling or quarantined -> assigned for a wired sandbox that the datastore did not know."""
         ...
 
-    def unassign(self, key: AttachmentKey, *, now: datetime, cooling_until: datetime, reason: str) -> Attachment:
-        """assigned -> cooling; the attachment row goes. UnknownAttachmentError if there is none."""
+    def unassign(
+        self, key: AttachmentKey, *, cooldown: timedelta, reason: str, event: LedgerEvent = LedgerEvent.UNASSIGNED
+    ) -> Attachment:
+        """assigned -> cooling; the attachment row goes. UnknownAttachmentError if there is none.
+
+        `event` is what the ledger says: `unassigned` when the runtime asked, `reaped` when we concluded it.
+        """
         ...
 
-    def abort(self, address: IPv4Address, *, now: datetime, cooling_until: datetime, reason: str) -> None:
+    def abort(self, address: IPv4Address, *, cooldown: timedelta, reason: str) -> None:
         """reserved -> cooling: an ADD failed after its reservation."""
         ...
 
-    def change(self, address: IPv4Address, event: AddressEvent, *, now: datetime, reason: str) -> None:
-        """Apply `cooled` or `disagree`."""
+    def free(self, address: IPv4Address, *, reason: str) -> None:
+        """cooling -> free: its cooldown is over."""
         ...
 
-    def resolve(self, address: IPv4Address, *, now: datetime, cooling_until: datetime, reason: str) -> None:
+    def quarantine(self, address: IPv4Address, *, reason: str) -> None:
+        """free, reserved or cooling -> quarantined: the sources disagree on who has it."""
+        ...
+
+    def resolve(self, address: IPv4Address, *, cooldown: timedelta, reason: str) -> None:
         """quarantined -> cooling: nothing claims the address any more."""
         ...
 
-    def put_tombstone(self, key: AttachmentKey, *, now: datetime) -> None:
+    def put_tombstone(self, key: AttachmentKey) -> None:
         """Remember that DEL was done for a key: a late ADD is refused (I4)."""
         ...
 
@@ -119,11 +129,11 @@ class UnitOfWork(Protocol):
         """Replace the payload of an open intent (an ENI ID learnt on the way, say)."""
         ...
 
-    def close_intent(self, intent_id: str, *, now: datetime, outcome: str) -> None:
+    def close_intent(self, intent_id: str, *, outcome: str) -> None:
         """Settle an intent."""
         ...
 
-    def mark_restored(self, *, now: datetime, detail: str) -> None:
+    def mark_restored(self, *, detail: str) -> None:
         """Record that kernel and runtime have been taken in whole: from now on this datastore knows every sandbox."""
         ...
 
@@ -131,7 +141,6 @@ class UnitOfWork(Protocol):
         self,
         event: LedgerEvent,
         *,
-        now: datetime,
         address: IPv4Address | None = None,
         key: AttachmentKey | None = None,
         eni_id: EniId | None = None,
@@ -148,12 +157,16 @@ class Datastore(Protocol):
         """Open the one unit of work: serialised, BEGIN IMMEDIATE. An exception inside rolls back disk and memory."""
         ...
 
-    def reserve(self, key: AttachmentKey, *, now: datetime) -> Address:
+    def reserve(self, key: AttachmentKey) -> Address:
         """Take a free address for a key, in memory only (I5).
 
         Densest ENI first, densest prefix within it, longest-free first within that; only attached, host-ready, managed ENIs
         (I7). Returns: the address, now reserved. Raises: PoolEmptyError with the counts; InvariantError if the key has one.
         """
+        ...
+
+    def snapshot(self) -> Snapshot:
+        """Copy everything at one moment: for readers to whom two reads must not contradict each other. Costs a full copy."""
         ...
 
     def attachment(self, key: AttachmentKey) -> Attachment | None:
@@ -217,12 +230,12 @@ class Spool(Protocol):
         ...
 
     def replay(self) -> AbstractContextManager[Iterator[SpoolEntry]]:
-        """Hold the exclusive lock and yield the entries, oldest first; `done` removes one durably."""
+        """Hold the exclusive lock and yield the entries, oldest first. Damaged ones are set aside and not yielded."""
         ...
 
 
 class SpoolEntry(Protocol):
-    """One spooled request envelope."""
+    """One spooled DEL."""
 
     @property
     def name(self) -> str:
@@ -230,16 +243,12 @@ class SpoolEntry(Protocol):
         ...
 
     @property
-    def request(self) -> bytes:
-        """The serialised ExecRequest."""
+    def key(self) -> AttachmentKey:
+        """Which interface of which sandbox is to be detached."""
         ...
 
     def done(self) -> None:
-        """Remove the entry: its DEL has been carried out."""
-        ...
-
-    def set_aside(self, reason: str) -> None:
-        """Keep a damaged entry for diagnosis where it is not replayed again."""
+        """Remove the entry durably: its DEL has been carried out."""
         ...
 
 

@@ -20,7 +20,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-from lab.fault_spec import Reach
+from lab.vpc.fault_spec import Reach
 
 _BACKLOG = 128
 _JOIN_S = 5.0  # ours, because: nothing a handler does takes longer once the server is stopping

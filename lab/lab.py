@@ -16,17 +16,17 @@ from contextlib import ExitStack
 from ipaddress import IPv4Address
 from typing import Protocol
 
-from lab import ping
 from lab.ec2.server import Ec2Server
+from lab.fabric import ping
 from lab.fabric.fabric import Fabric
 from lab.fabric.netns import Netns
-from lab.faults import Faults
 from lab.httpd import Listener
 from lab.imds.server import ImdsServer
 from lab.node import containerd
 from lab.node.errors import NodeError
-from lab.node.ground import Ground
 from lab.node.node import EC2_ADDRESS, EC2_PORT, IMDS_ADDRESS, IMDS_PORT, Node
+from lab.node.workspace import Workspace
+from lab.vpc.faults import Faults
 from lab.vpc.model import Instance
 from lab.vpc.state import Vpc
 
@@ -157,8 +157,8 @@ class Lab:
         self._stack.close()
 
     def _build(self) -> None:
-        self._ground = Ground(self.name)
-        self._stack.callback(self._ground.close)
+        self._workspace = Workspace(self.name)
+        self._stack.callback(self._workspace.close)
         self._node_subnet_id = self.vpc.add_subnet(NODE_SUBNET).subnet_id
         self._host_subnet_id = self.vpc.add_subnet(HOST_SUBNET).subnet_id
         self.fabric = Fabric()
@@ -175,7 +175,7 @@ class Lab:
                 list(pool.map(lambda node: node.start_containerd(self._containerd_directory), built))
 
     def _build_node(self, name: str) -> Node:
-        node = Node.start(name, cgroup=self._ground.node_cgroup(name))
+        node = Node.start(name, cgroup=self._workspace.node_cgroup(name))
         self._nodes[name] = node
         self._stack.callback(node.close)
         instance = self.vpc.add_instance(name=name, instance_type=self._instance_type, subnet_id=self._node_subnet_id)

@@ -1,10 +1,17 @@
-"""What this machine can run: tests that need more are skipped, each with the sentence that says what is missing."""
+"""What this machine can run: tests that need more are skipped, each with the sentence that says what is missing.
+
+How fast it runs decides nothing: Hypothesis neither times an example nor gives up because its data came slowly.
+"""
 
 from __future__ import annotations
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from lab.lab import missing_requirements
+
+settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any-machine")
 
 NEEDS_NETWORK = missing_requirements(containerd=False)
 NEEDS_CONTAINERD = missing_requirements(containerd=True)

@@ -7,7 +7,6 @@ judges. `assert_sound` is the last step of every test that uses a rig (I1-I9).
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 import time
@@ -15,17 +14,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from ipaddress import IPv4Address
-from pathlib import Path
 from typing import Any
 
-from cni_plugin.build import build
 from lab.lab import Lab
-from lab.node.node import REPOSITORY, Node
+from lab.node.daemon import PLUGIN_PATH, READY_TIMEOUT_S, RUN_DIR, Daemon
+from lab.node.kernel_view import KernelView, read_kernel
+from lab.node.node import Node
 from lab.node.process import NodeProcess
+from tests.patience import PATIENCE_S
 
-PLUGIN_PATH = "/opt/cni/bin/vpc-cni"
-RUN_DIR = "/run/vpc-ipamd"
-READY_TIMEOUT_S = 30.0
+__all__ = ["PLUGIN_PATH", "RUN_DIR", "CniReply", "Rig", "rig", "run_bounded", "wait_until"]
+
 NETWORK = "vpc-ipamd"
 
 
@@ -54,7 +53,7 @@ class CniReply:
         return IPv4Address(self.body["ips"][0]["address"].split("/")[0])
 
 
-def wait_until(is_so: Callable[[], bool], *, what: str, timeout_s: float = 10.0) -> float:
+def wait_until(is_so: Callable[[], bool], *, what: str, timeout_s: float = PATIENCE_S) -> float:
     """Look until a thing is so, bounded; returns how many seconds it took."""
     began = time.monotonic()
     while not is_so():
@@ -70,58 +69,40 @@ class Rig:
         self.lab = lab
         self.node = node
         self.env = {"IP_COOLDOWN_PERIOD": "1", "VPC_IPAMD_METRICS_ADDRESS": "off", "CRI_SOCKET": "off"} | dict(env or {})
-        self.daemon: NodeProcess | None = None
-        plugin = REPOSITORY / "build" / f"vpc-cni-{lab.name}"
-        build(Path("/usr/bin/python3"), plugin)
-        node.install(plugin, PLUGIN_PATH)
-        plugin.unlink()
+        self.driver = Daemon(node, region=lab.vpc.region, settings=self.env)
+        self.driver.install_plugin()
+
+    @property
+    def daemon(self) -> NodeProcess | None:
+        """The daemon's newest process; None before the first start."""
+        return self.driver.process
 
     def start(self, *, wait: bool = True, env: Mapping[str, str] | None = None) -> None:
         """Start the daemon; with `wait` return when it is ready."""
-        environment = self.node.daemon_environment(self.lab.vpc.region) | self.env | dict(env or {})
-        argv = ["/bin/sh", "-c", 'exec "$@" >>/var/log/vpc-ipamd.log 2>&1', "sh", sys.executable, "-m", "ipamd.daemon"]
-        self.daemon = self.node.spawn(argv, env=environment, cwd=str(REPOSITORY))
+        self.driver.start(env=env)
         if wait:
             self.wait_ready()
 
     def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> float:
         """Wait until ADD is served and the conflist is written; returns seconds."""
-
-        def is_ready() -> bool:
-            status = self.status()
-            if self.daemon is not None and self.daemon.poll() is not None:
-                raise AssertionError(f"the daemon ended with {self.daemon.returncode}:\n{self.log_tail()}")
-            return bool(status and status["ready"])
-
-        try:
-            return wait_until(is_ready, what="daemon ready", timeout_s=timeout_s)
-        except AssertionError as error:
-            raise AssertionError(f"{error}\n{json.dumps(self.status(), indent=1)}\n{self.log_tail()}") from None
+        return self.driver.wait_ready(timeout_s)
 
     def kill(self) -> None:
         """kill -9, and wait for the end."""
-        assert self.daemon is not None
-        self.daemon.kill()
-        self.daemon.wait(10)
+        self.driver.kill()
 
     def restart(self, *, env: Mapping[str, str] | None = None) -> None:
         """kill -9 and start again, until ready."""
-        self.kill()
-        self.start(env=env)
+        self.driver.restart(env=env)
+        self.wait_ready()
 
     def client(self, question: Callable[[Any], dict[str, Any]]) -> dict[str, Any] | None:
         """Ask the daemon over its socket, in this process; None when it is away."""
-        from ipamd.ipamctl.client import AwayError, Client
-
-        try:
-            with Client(f"{self.node.root}{RUN_DIR}/ipamd.sock") as client:
-                return question(client)
-        except AwayError:
-            return None
+        return self.driver.ask(question)
 
     def status(self) -> dict[str, Any] | None:
         """GetStatus, or None."""
-        return self.client(lambda client: client.status())
+        return self.driver.status()
 
     def pool(self) -> dict[str, Any]:
         """The pool's figures."""
@@ -131,9 +112,9 @@ class Rig:
 
     def attachments(self) -> dict[str, IPv4Address]:
         """Container ID -> address, as the daemon has it."""
-        answer = self.client(lambda client: client.attachments())
-        assert answer is not None
-        return {row["container_id"]: IPv4Address(row["address"]) for row in answer["attachments"]}
+        rows = self.driver.rows()
+        assert rows is not None
+        return {container_id: IPv4Address(address) for container_id, address in rows.items()}
 
     def cni(
         self,
@@ -181,31 +162,31 @@ class Rig:
 
     def log_tail(self, lines: int = 30) -> str:
         """The end of the daemon's log."""
-        return self.node.run(["tail", "-n", str(lines), "/var/log/vpc-ipamd.log"], check=False).stdout
+        return self.driver.log_tail(lines)
+
+    def kernel(self) -> KernelView:
+        """What the node's kernel holds, read from outside."""
+        return read_kernel(self.node)
 
     def kernel_addresses(self) -> dict[str, list[str]]:
-        """Host veth -> addresses its route in main leads to it, seen with `ip`, dying links left out."""
-        routes = json.loads(self.node.run(["ip", "-j", "route", "show", "table", "main", "scope", "link"]).stdout or "[]")
-        links = json.loads(self.node.run(["ip", "-j", "-d", "link", "show", "type", "veth"]).stdout or "[]")
-        found: dict[str, list[str]] = {
-            link["ifname"]: [] for link in links if link.get("ifalias", "").startswith("vpc-ipamd/1 ") and "UP" in link["flags"]
-        }
-        for route in routes:
-            if route["dev"] in found:
-                found[route["dev"]].append(route["dst"])
+        """Host veth -> addresses its route in main leads to it, links that are down left out."""
+        kernel = self.kernel()
+        found: dict[str, list[str]] = {veth.name: [] for veth in kernel.veths if veth.is_up}
+        for address, device in kernel.host_routes.items():
+            if device in found:
+                found[device].append(address)
         return found
 
     def rule_addresses(self) -> set[str]:
-        """Addresses with a rule 512 or 1536, seen with `ip`."""
-        text = self.node.run(["ip", "rule", "show"]).stdout
-        return set(re.findall(r"^(?:512|1536):\s+from (?:all to )?(\d+\.\d+\.\d+\.\d+)", text, re.M))
+        """Addresses with a rule 512 or 1536."""
+        kernel = self.kernel()
+        return {*kernel.to_rules, *kernel.from_rules}
 
     def ec2_addresses(self) -> dict[IPv4Address, str]:
         """Secondary addresses EC2 has on this node's ENIs -> ENI."""
         return {
             address: eni.eni_id
-            for eni in self.lab.vpc.enis()
-            if eni.attachment and eni.attachment.instance_id == self.node.instance_id
+            for eni in self.lab.vpc.enis_of(self.node.instance_id)
             for address in (*eni.secondary_addresses, *(a for prefix in eni.prefixes for a in prefix))
         }
 

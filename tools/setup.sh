@@ -61,8 +61,17 @@ venv() {
         fi
     fi
     echo "setup: installing Python packages"
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[lab,test]'
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+    lab_command
     .venv/bin/python -m ipamd.cloud.trim_model
+}
+
+lab_command() {
+    # lab/ is in no wheel and in no image (setup.cfg), so pip does not install it: the checkout goes on this environment's path.
+    local site; site=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+    pwd >"$site/vpc_ipamd_checkout.pth"
+    printf '#!/bin/sh\nexec "$(dirname "$0")/python" -P -m lab.cli "$@"\n' >.venv/bin/vpc-lab
+    chmod 0755 .venv/bin/vpc-lab
 }
 
 for part in "$@"; do "$part"; done

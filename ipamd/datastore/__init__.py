@@ -1,7 +1,8 @@
-"""Who owns which address, on disk and in memory: the adapter behind `ports.Datastore` and `ports.Spool`.
+"""Who holds which address, on disk and in memory: the adapter behind `ports.Datastore` and `ports.Spool`.
 
-The only importer of sqlalchemy. `open.open_datastore` and `spool.FileSpool` are what `bootstrap` calls; nothing is imported
-here, so that the spool does not cost SQLAlchemy's import.
+The only package that imports sqlalchemy. `bootstrap` calls `open.open_datastore` and `spool.FileSpool`; this module imports
+nothing, so that the spool alone does not cost SQLAlchemy's import. Why SQLite, and what was rejected: docs/adr/0002.
 
-Lock order: sandbox lock (service) > `Disk.lock`, held for one transaction > `Index` lock, held for a few dictionary steps.
+Lock order: sandbox lock (service) > `Disk.lock`, held for one transaction > the lock in `MemoryState`, held for a few dictionary
+steps.
 """

@@ -1,4 +1,4 @@
-"""Memory against disk, and what no constraint can say: pure comparisons that only report, never repair."""
+"""Compare memory with disk, and check what no constraint can say: pure comparisons that report and never repair."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from ipamd.datastore.rows import Contents
 from ipamd.model.address import Address, AddressState
 from ipamd.model.eni import PREFIX_LENGTH, EniState
+from ipamd.model.snapshot import Snapshot
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
-def differences(memory: Contents, disk: Contents) -> list[str]:
+def differences(memory: Snapshot, disk: Snapshot) -> list[str]:
     """Compare what is served with what is stored; one sentence per difference.
 
     A reserved address is free on disk, with the `since` it had then: a reservation promises nothing (I5).
@@ -32,9 +32,9 @@ def differences(memory: Contents, disk: Contents) -> list[str]:
     ]
 
 
-def contradictions(contents: Contents) -> list[str]:
+def contradictions(snapshot: Snapshot) -> list[str]:
     """Check what SQL cannot: prefixes that hold their addresses, places on the instance, I4 and I6 across tables."""
-    return [*_addresses(contents), *_attachments(contents), *_places(contents)]
+    return [*_addresses(snapshot), *_attachments(snapshot), *_places(snapshot)]
 
 
 def _unreserved(address: Address, stored: Address | None) -> Address:
@@ -53,32 +53,32 @@ def _compare(what: str, memory: Mapping[K, V], disk: Mapping[K, V]) -> Iterator[
             yield f"{what} {key} is {memory[key]} in memory but {disk[key]} on disk"
 
 
-def _addresses(contents: Contents) -> Iterator[str]:
-    primaries = {eni.primary_address: eni.eni_id for eni in contents.enis.values()}
-    for address in contents.addresses.values():
+def _addresses(snapshot: Snapshot) -> Iterator[str]:
+    primaries = {eni.primary_address: eni.eni_id for eni in snapshot.enis.values()}
+    for address in snapshot.addresses.values():
         prefix = address.prefix
         if prefix is not None and (prefix.prefixlen != PREFIX_LENGTH or address.address not in prefix):
             yield f"address {address.address} is not in its prefix {prefix}"
         if address.address in primaries:
             yield f"address {address.address} is the primary one of {primaries[address.address]} (I6)"
-        if address.eni_id not in contents.enis:
+        if address.eni_id not in snapshot.enis:
             yield f"address {address.address} is on {address.eni_id}, which is not known"
-        if address.state is AddressState.ASSIGNED and (address.owner is None or address.owner not in contents.attachments):
+        if address.state is AddressState.ASSIGNED and (address.owner is None or address.owner not in snapshot.attachments):
             yield f"address {address.address} is assigned to {address.owner}, which is not attached (I1)"
 
 
-def _attachments(contents: Contents) -> Iterator[str]:
-    for attachment in contents.attachments.values():
-        address = contents.addresses.get(attachment.address)
+def _attachments(snapshot: Snapshot) -> Iterator[str]:
+    for attachment in snapshot.attachments.values():
+        address = snapshot.addresses.get(attachment.address)
         if address is None or address.owner != attachment.key or address.eni_id != attachment.eni_id:
             yield f"attachment {attachment.key} has {attachment.address}, which is not assigned to it (I1)"
-        if attachment.key in contents.tombstones:
+        if attachment.key in snapshot.tombstones:
             yield f"attachment {attachment.key} lives although its DEL was done (I4)"
 
 
-def _places(contents: Contents) -> Iterator[str]:
+def _places(snapshot: Snapshot) -> Iterator[str]:
     places: dict[tuple[int, int], str] = {}
-    for eni in contents.enis.values():
+    for eni in snapshot.enis.values():
         if eni.state is not EniState.DETACHING:
             other = places.setdefault((eni.network_card, eni.device_index), eni.eni_id)
             if other != eni.eni_id:

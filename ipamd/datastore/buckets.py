@@ -1,4 +1,8 @@
-"""Free addresses by ENI and prefix, in the order in which they are given: densest first, longest free first (design 5.3)."""
+"""Free addresses by ENI and prefix, in the order in which they are given: densest first, longest free first.
+
+Densest first keeps the other ENIs and prefixes empty, which is what releasing one needs; longest free first keeps an address out
+of use for as long as possible (I8).
+"""
 
 from __future__ import annotations
 
@@ -44,7 +48,7 @@ class EniSlot:
 
     @property
     def is_assignable(self) -> bool:
-        """Whether it may give an address (I7), and has one."""
+        """Whether this ENI may give an address (I7) and has a free one."""
         eni = self.eni
         if not (eni.state is EniState.ATTACHED and eni.host_ready and eni.managed):
             return False
@@ -56,7 +60,7 @@ class EniSlot:
         return -in_use, self.eni.network_card, self.eni.device_index, self.eni.eni_id
 
     def densest_bucket(self) -> Bucket:
-        """Find the bucket with most in use that has a free address; there is one."""
+        """Find the bucket with most addresses in use among those with a free one; `is_assignable` says that there is one."""
         order = {prefix: -1 if prefix is None else int(prefix.network_address) for prefix in self.buckets}
         with_free = [prefix for prefix, bucket in self.buckets.items() if bucket.free]
         return self.buckets[min(with_free, key=lambda prefix: (-self.buckets[prefix].in_use_count, order[prefix]))]

@@ -1,7 +1,7 @@
-"""The ledger: what happened to every address, written in the transaction that did it.
+"""The ledger: what happened to every address, written in the transaction in which it happened.
 
-Bounded, because `/run` is memory that is charged to the daemon: every so often the oldest rows beyond the limit go, in the
-same transaction as the rows that pushed them out.
+Bounded, because `/run` is memory that counts as the daemon's: every `PRUNE_EVERY` rows the oldest ones beyond the limit are
+deleted, in the transaction that writes the newest.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Ledger:
         return tuple(read_entry(row) for row in reversed(rows))
 
 
-def entry(
+def ledger_params(
     event: LedgerEvent,
     *,
     at: datetime,
@@ -78,7 +78,7 @@ def entry(
     eni_id: EniId | None = None,
     detail: str = "",
 ) -> Params:
-    """Build one row."""
+    """Spell one row; empty strings where an event has no such object."""
     return {
         "at": time_text(at),
         "event": event.value,

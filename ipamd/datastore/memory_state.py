@@ -1,9 +1,9 @@
-"""Memory: the copy of the last committed state that every read and every reservation is served from.
+"""The copy of the last committed state in memory, which serves every read and every reservation.
 
 Addresses lie in buckets per (ENI, prefix), free ones ordered by how long they have been free, so that a reservation looks at a
-few buckets and never at a disk (I5, I10). Only two things write here: `reserve`, and `apply` of a unit of work that has been
-committed. A unit of work first claims each address it is going to change, which hides it from `reserve` until it ends:
-without that, an address could be removed on disk and reserved in memory at one time.
+few buckets and never at a disk (I5, I10). Only two methods write: `reserve`, and `apply` of a committed unit of work. A unit of
+work first claims each address that it is going to change, which hides it from `reserve` until the unit ends: without that, an
+address could be removed on disk and reserved in memory at one time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from ipaddress import IPv4Address
 from typing import TypeVar
 
 from ipamd.datastore.buckets import EniSlot
-from ipamd.datastore.rows import Contents
 from ipamd.datastore.staged import Staged
 from ipamd.model.address import Address, AddressEvent, AddressState, next_state
 from ipamd.model.attachment import Attachment
@@ -25,6 +24,7 @@ from ipamd.model.errors import InvariantError, PoolEmptyError
 from ipamd.model.ids import AttachmentKey, EniId
 from ipamd.model.intent import Intent
 from ipamd.model.plan import PoolCounts
+from ipamd.model.snapshot import Snapshot
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -33,9 +33,9 @@ IN_USE = (AddressState.ASSIGNED, AddressState.RESERVED)
 
 
 class MemoryState:
-    """The state in memory. Every method takes the one lock for a few dictionary steps and calls nothing outside."""
+    """The state in memory. Every method takes the one lock for a few dictionary steps, or one copy, and calls nothing outside."""
 
-    def __init__(self, contents: Contents) -> None:
+    def __init__(self, snapshot: Snapshot) -> None:
         self._lock = threading.Lock()
         self._enis: dict[EniId, EniSlot] = {}
         self._addresses: dict[IPv4Address, Address] = {}
@@ -45,16 +45,17 @@ class MemoryState:
         self._intents: dict[str, Intent] = {}
         self._primaries: dict[IPv4Address, EniId] = {}
         self._counts = dict.fromkeys(AddressState, 0)
-        for eni in contents.enis.values():
+        for eni in snapshot.enis.values():
             self._put_eni(eni)
-        for address in contents.addresses.values():
+        for address in snapshot.addresses.values():
             self._put_address(address)
-        self._attachments.update(contents.attachments)
-        self._tombstones.update(contents.tombstones)
-        self._intents.update(contents.intents)
+        self._attachments.update(snapshot.attachments)
+        self._tombstones.update(snapshot.tombstones)
+        self._intents.update(snapshot.intents)
 
     def reserve(self, key: AttachmentKey, *, now: datetime) -> Address:
-        """Take a free address for `key`: densest ENI, densest prefix in it, longest free in that (design 5.3).
+        """Take a free address for `key`: densest ENI, densest prefix in it, longest free in that
+        (docs/architecture.md, "The life of an ADD").
 
         Ties go to the lower network card, device index, prefix and address; addresses outside any prefix come before prefixes.
         Only attached, host-ready, managed ENIs count (I7). Cost: the number of ENIs plus of prefixes on one.
@@ -85,7 +86,7 @@ class MemoryState:
             return found
 
     def release(self, addresses: Iterable[IPv4Address]) -> None:
-        """Undo claims: the unit of work was rolled back."""
+        """Undo claims: free addresses are offered to `reserve` again."""
         with self._lock:
             for address in addresses:
                 found = self._addresses.get(address)
@@ -93,7 +94,7 @@ class MemoryState:
                     self._enis[found.eni_id].bucket(found.prefix).put_free(found)
 
     def apply(self, staged: Staged) -> None:
-        """Make a committed unit of work visible, all at once. Does not fail: `Staged` was checked before COMMIT."""
+        """Make a committed unit of work visible, all at once. It cannot fail: every change was checked before COMMIT."""
         with self._lock:
             for eni in staged.enis.values():
                 if eni is not None:
@@ -156,10 +157,35 @@ class MemoryState:
         with self._lock:
             return self._pool_counts()
 
-    def contents(self) -> Contents:
+    def enis(self) -> list[Eni]:
+        """All ENIs, in no order."""
+        with self._lock:
+            return [slot.eni for slot in self._enis.values()]
+
+    def addresses(self) -> list[Address]:
+        """All addresses, in no order."""
+        with self._lock:
+            return list(self._addresses.values())
+
+    def attachments(self) -> list[Attachment]:
+        """All attachments, in no order."""
+        with self._lock:
+            return list(self._attachments.values())
+
+    def tombstones(self) -> dict[AttachmentKey, datetime]:
+        """When DEL was done, by key."""
+        with self._lock:
+            return dict(self._tombstones)
+
+    def intents(self) -> list[Intent]:
+        """All open intents, in no order."""
+        with self._lock:
+            return list(self._intents.values())
+
+    def snapshot(self) -> Snapshot:
         """Copy everything at one moment; reserved addresses show as reserved."""
         with self._lock:
-            return Contents(
+            return Snapshot(
                 {eni_id: slot.eni for eni_id, slot in self._enis.items()},
                 dict(self._addresses),
                 dict(self._attachments),

@@ -1,8 +1,9 @@
-"""Open the datastore at start: decide what the file that is there is worth, and say so.
+"""Open the datastore at start: decide whether the file that is there can be used, and report the decision.
 
-The file lives in `/run` and describes network namespaces, which die at reboot: a file of another boot is stale, whatever it says.
-A damaged file is kept for diagnosis, never repaired and never deleted on the spot; state is then rebuilt from kernel and CRI
-(design 3, 6). A file of a newer release is left untouched, because going on with a guess could give one address twice (I1).
+The file is in `/run` and describes network namespaces, which end at reboot: a file of another boot is stale, whatever it says.
+A damaged file is kept for diagnosis, never repaired and never deleted at once; the state is then rebuilt from kernel and CRI
+(docs/architecture.md, "Start"). A file of a newer release is left untouched and the start refused: guessing its meaning could give
+one address twice (I1).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ipamd.datastore import schema
 from ipamd.datastore.audit import contradictions
 from ipamd.datastore.disk import Disk, refusals
 from ipamd.datastore.ledger import LEDGER_LIMIT
-from ipamd.datastore.rows import read_contents, time_text
+from ipamd.datastore.rows import read_snapshot, time_text
 from ipamd.datastore.set_aside import set_aside
 from ipamd.datastore.store import SqlDatastore
 from ipamd.model.errors import DatastoreError, SchemaVersionError
@@ -33,11 +34,11 @@ BOOT_ID_PATH = Path("/proc/sys/kernel/random/boot_id")
 """Another value after every boot. Source: proc(5), random(4)."""
 
 DAMAGE = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
-"""Result codes that speak about the file's content rather than about the disk. Source: sqlite.org/rescode.html."""
+"""Result codes about the file's content rather than the disk. Source: sqlite.org/rescode.html."""
 
 
 class OpenOutcome(StrEnum):
-    """What was there."""
+    """What was found at the path."""
 
     CREATED = "created"
     INTACT = "intact"
@@ -57,14 +58,14 @@ class OpenReport:
 
     @property
     def is_sound(self) -> bool:
-        """Same boot and a clean audit: what the file says holds."""
+        """Same boot, and the audit found nothing: what the file says can be relied on."""
         return self.outcome is OpenOutcome.INTACT and not self.problems
 
     @property
     def is_intact(self) -> bool:
-        """Sound, and restored once: ADD may be served without asking CRI first (design 6).
+        """Sound, and restored to the end once: ADD may be served without asking CRI first (docs/adr/0014).
 
-        A file that was made anew after a loss, by a process that died before it had taken the kernel in, knows too little.
+        A file that was made after a loss, by a process that died before it had read the kernel, lacks rows of live sandboxes.
         """
         return self.is_sound and self.was_restored
 
@@ -74,7 +75,7 @@ class OpenReport:
 
 @dataclass(frozen=True, slots=True)
 class OpenedDatastore:
-    """The datastore, and how it came to be."""
+    """The datastore, and what was found when it was opened."""
 
     datastore: SqlDatastore
     report: OpenReport
@@ -122,12 +123,12 @@ def open_datastore(
         if report.outcome is not OpenOutcome.INTACT:
             _create(disk, boot_id=boot_id, now=clock.now())
         with refusals(f"reading {path}"):
-            contents = read_contents(disk.connection)
+            snapshot = read_snapshot(disk.connection)
             disk.connection.rollback()
     except BaseException:
         disk.close()
         raise
-    store = SqlDatastore(disk, contents, clock=clock, failpoint=failpoint, ledger_limit=ledger_limit)
+    store = SqlDatastore(disk, snapshot, clock=clock, failpoint=failpoint, ledger_limit=ledger_limit)
     return OpenedDatastore(store, report)
 
 
@@ -189,9 +190,9 @@ def _examine_content(probe: Disk, *, boot_id: str) -> OpenReport:
     orphans = pragma("foreign_key_check")
     if orphans:
         return OpenReport(OpenOutcome.CORRUPT, f"rows without the row they point to: {'; '.join(orphans[:3])}")
-    contents = read_contents(probe.connection)
-    problems = tuple(contradictions(contents))
-    counts = {"attachment": len(contents.attachments), "address": len(contents.addresses), "ENI": len(contents.enis)}
+    snapshot = read_snapshot(probe.connection)
+    problems = tuple(contradictions(snapshot))
+    counts = {"attachment": len(snapshot.attachments), "address": len(snapshot.addresses), "ENI": len(snapshot.enis)}
     detail = ", ".join(counted(count, noun) for noun, count in counts.items())
     if problems:
         detail += f"; the audit found {len(problems)}: {problems[0]}"

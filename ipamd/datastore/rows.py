@@ -1,13 +1,12 @@
-"""Between rows and the model: the one place that knows how a value is spelled on disk.
+"""Convert between rows and the model: the one place that knows how a value is spelled on disk.
 
-Times are ISO 8601 in UTC, always with microseconds, so that text order is time order; addresses are dotted; both so that an
-operator reads them with `sqlite3`. Everything reads back equal to what was written.
+Times are ISO 8601 in UTC, always with microseconds, so that text order is time order; addresses are dotted quads. An operator can
+read both with `sqlite3`. Everything reads back equal to what was written.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from ipaddress import IPv4Address, IPv4Network
 from typing import Any
@@ -21,30 +20,23 @@ from ipamd.model.eni import Eni, EniState
 from ipamd.model.ids import AttachmentKey, ContainerId, EniId, IfName, MacAddress, SubnetId
 from ipamd.model.intent import Intent, IntentKind
 from ipamd.model.ledger import LedgerEntry, LedgerEvent
+from ipamd.model.snapshot import Snapshot
 
 Params = dict[str, str | int | float | bytes | None]
 """The values of one row by column."""
 
 
-@dataclass(frozen=True, slots=True)
-class Contents:
-    """All that memory holds a copy of. On disk no address is reserved (I5)."""
+def read_snapshot(connection: Connection) -> Snapshot:
+    """Read every table that memory mirrors; on disk no address is reserved (I5).
 
-    enis: dict[EniId, Eni]
-    addresses: dict[IPv4Address, Address]
-    attachments: dict[AttachmentKey, Attachment]
-    tombstones: dict[AttachmentKey, datetime]
-    intents: dict[str, Intent]
-
-
-def read_contents(connection: Connection) -> Contents:
-    """Read every table that memory mirrors. Raises: ValueError for a value that is none of ours."""
+    Raises: ValueError for a value that we do not write.
+    """
 
     def rows(query: Select[Any]) -> list[Row[Any]]:
         return list(connection.execute(query))
 
     attachments = [_attachment(row) for row in rows(select(schema.attachment))]
-    return Contents(
+    return Snapshot(
         enis={eni.eni_id: eni for eni in map(_eni, rows(select(schema.eni)))},
         addresses={address.address: address for address in map(_address, rows(select(schema.address)))},
         attachments={attachment.key: attachment for attachment in attachments},

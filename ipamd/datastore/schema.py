@@ -1,9 +1,9 @@
-"""The tables, with the invariants as constraints: what can be said in SQL is not an `if`.
+"""The tables, with the invariants as constraints: SQLite refuses what would break one, whatever our code does.
 
-An attachment and its address point at each other through all of (address, ENI, container ID, interface name), deferred to
-COMMIT: neither can exist without the other, on either side (I1). `reserved` has no spelling on disk (I5). Triggers say what a
-CHECK cannot: I2, I4, I6 and I8 across rows. Rejected: one JSON column per row (constraints could not see into it); integers for
-addresses and times (an operator with `sqlite3` could not read them).
+An attachment and its address reference each other through all of (address, ENI, container ID, interface name), deferred to
+COMMIT: neither can exist without the other (I1). `reserved` cannot be written to disk (I5). Triggers enforce what a CHECK cannot:
+I2, I4, I6 and I8 across rows. Rejected: one JSON column per row (constraints could not see into it); integers for addresses and
+times (an operator with `sqlite3` could not read them).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ipamd.model.address import AddressState
 from ipamd.model.eni import PREFIX_LENGTH, EniState
 
 SCHEMA_VERSION = 1
-"""Written to `user_version`. A release that changes a table adds one and a step that leads there from the version before."""
+"""Written to `user_version`. A release that changes a table adds 1 and the migration from the version before."""
 
 STRICT = sqlite3.sqlite_version_info >= (3, 37, 0)
 """Whether SQLite can refuse a value of the wrong type. Source: sqlite.org/stricttables.html."""
@@ -56,7 +56,7 @@ def _table(name: str, *parts: SchemaItem, with_rowid: bool = False) -> Table:
 
 
 RESTORED_AT = "restored_at"
-"""Fact in `meta`: when kernel and runtime were last taken in whole; a file without it may know less than the kernel."""
+"""Row in `meta`: when a restore from kernel and runtime last finished; a file without it may know less than the kernel."""
 
 meta = _table("meta", _text("name", primary_key=True), _text("value"))
 

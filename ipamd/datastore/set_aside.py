@@ -1,4 +1,4 @@
-"""Keep a datastore file that cannot be used where diagnosis finds it and nothing reads it."""
+"""Move a datastore file that cannot be used out of the way, and keep it for diagnosis."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 
+from ipamd.datastore.files import sync_directory
+
 KEPT_COUNT = 3
-"""Files kept at most, the newest ones. Ours: `/run` is memory; the first and the last damage tell most."""
+"""Files kept at most, the newest ones. Ours: `/run` is memory, and the newest damage is what is diagnosed."""
 
 COMPANIONS = ("-wal", "-shm", "-journal")
 """What SQLite writes beside a database. Source: sqlite.org/tempfiles.html."""
@@ -31,7 +33,7 @@ def set_aside(path: Path, *, why: str, now: datetime) -> Path | None:
             moved = kept
     if moved is not None:
         _prune(path)
-        _sync(path.parent)
+        sync_directory(path.parent)
     return moved
 
 
@@ -59,11 +61,3 @@ def _prune(path: Path) -> None:
                 shutil.rmtree(victim)
             else:
                 victim.unlink(missing_ok=True)
-
-
-def _sync(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

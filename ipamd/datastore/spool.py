@@ -1,8 +1,8 @@
 """The daemon's side of the spool: DELs that the plugin left while nobody listened (I3).
 
 The plugin takes `spool.lock` shared, tries the socket once more, then writes `.tmp-*`, syncs and renames it to `del-*`. The
-daemon listens before it takes the lock exclusively: whoever holds it shared either reaches the daemon or has its entry seen
-here. What is not a plain file of ours is moved aside, never followed. The plugin's half: cni_plugin/spool.py.
+daemon listens before it takes the lock exclusively: a plugin that holds it shared either reaches the daemon, or its entry is seen
+here. What is not a plain file of ours with a DEL in it is moved aside, never followed. The plugin's half: cni_plugin/spool.py.
 """
 
 from __future__ import annotations
@@ -18,18 +18,21 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ipamd.model.errors import DatastoreError, TryAgainError
+from ipamd.datastore.files import DIRECTORY_FLAGS, sync_directory
+from ipamd.model.errors import DatastoreError, InvalidRequestError, TryAgainError, log_text
+from ipamd.model.ids import AttachmentKey, parse_key
+from ipamd.pb import cni_pb2
 from ipamd.ports import Clock, Spool, SpoolEntry
 
 ENTRY_MAX_BYTES = 2 * 1024 * 1024
-"""Ours: the largest envelope is a network configuration, which runtimes keep far below 1 MiB."""
+"""Ours: most of an envelope is the network configuration, which runtimes keep far below 1 MiB."""
 
 LOCK_WAIT_S = 5.0
 """Ours: a plugin holds the lock for one write and one fsync, some milliseconds."""
 
 LOCK_PAUSE_S = 0.01
 HALF_WRITTEN_MAX_AGE_S = 3600.0
-"""Ours: no plugin lives an hour; kubelet gives up after four minutes (design 4)."""
+"""Ours: no plugin lives an hour. kubelet gives up on a sandbox after four minutes: twice its runtimeRequestTimeout."""
 
 KEPT_COUNT = 32
 """Damaged entries kept at most, the newest ones. Ours: `/run` is memory."""
@@ -37,9 +40,8 @@ KEPT_COUNT = 32
 ENTRY_PREFIX = "del-"
 HALF_WRITTEN_PREFIX = ".tmp-"
 _MONOTONIC_NS = re.compile(r"-(\d{6,})$")
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 class FileSpool(Spool):
@@ -61,7 +63,7 @@ class FileSpool(Spool):
         self._lock_wait_s = lock_wait_s
 
     def pending_count(self) -> int:
-        """See Spool. Takes no lock."""
+        """Count without the lock: an entry that is being written is not counted yet."""
         try:
             return sum(path.name.startswith(ENTRY_PREFIX) for path in self._directory.iterdir())
         except (FileNotFoundError, NotADirectoryError):
@@ -71,7 +73,7 @@ class FileSpool(Spool):
 
     @contextmanager
     def replay(self) -> Iterator[Iterator[SpoolEntry]]:
-        """See Spool. Raises: TryAgainError if plugins hold the lock for too long; DatastoreError if the disk refuses."""
+        """Raises: TryAgainError if plugins hold the lock for too long; DatastoreError if the disk refuses."""
         try:
             lock = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as error:
@@ -101,7 +103,7 @@ class FileSpool(Spool):
 
     def _entries(self) -> Iterator[SpoolEntry]:
         try:
-            directory = os.open(self._directory, _DIRECTORY)
+            directory = os.open(self._directory, DIRECTORY_FLAGS)
         except FileNotFoundError:
             return
         except OSError as error:
@@ -110,12 +112,12 @@ class FileSpool(Spool):
             self._drop_half_written(directory)
             names = [name for name in _names(directory) if name.startswith(ENTRY_PREFIX)]
             for name in _oldest_first(names, directory):
-                entry = FileSpoolEntry(name, self._directory, self._kept)
-                problem = entry.load(directory)
-                if problem:
-                    entry.set_aside(problem)
+                try:
+                    key = _decode_del(_read(name, directory))
+                except InvalidRequestError as error:
+                    self._set_aside(name, log_text(error))
                 else:
-                    yield entry
+                    yield FileSpoolEntry(name, key, self._directory)
         except OSError as error:
             raise _refused(self._directory, error) from error
         finally:
@@ -129,69 +131,79 @@ class FileSpool(Spool):
                 if found.st_mtime < oldest and not stat.S_ISDIR(found.st_mode):
                     os.unlink(name, dir_fd=directory)
 
+    def _set_aside(self, name: str, reason: str) -> None:
+        """Keep a damaged entry for diagnosis where it is not replayed again; only the newest ones are kept."""
+        source = self._directory / name
+        try:
+            self._kept.mkdir(mode=0o700, exist_ok=True)
+            number = 0
+            while os.path.lexists(target := self._kept / (f"{name}.{number}" if number else name)):
+                number += 1
+            source.rename(target)
+            _prune(self._kept)
+            sync_directory(self._kept)
+            sync_directory(self._directory)
+        except OSError as error:
+            raise _refused(source, error) from error
+        log.error("spooled DEL %s is damaged and was not carried out: %s; it is kept as %s", name, reason, target)
+
 
 class FileSpoolEntry(SpoolEntry):
     """One entry; its file was read while the lock was held."""
 
-    def __init__(self, name: str, directory: Path, kept: Path) -> None:
+    def __init__(self, name: str, key: AttachmentKey, directory: Path) -> None:
         self._name = name
-        self._directory = directory
-        self._kept = kept
-        self._request = b""
+        self._key = key
+        self._path = directory / name
 
     @property
     def name(self) -> str:
-        """See SpoolEntry."""
         return self._name
 
     @property
-    def request(self) -> bytes:
-        """See SpoolEntry."""
-        return self._request
+    def key(self) -> AttachmentKey:
+        return self._key
 
     def done(self) -> None:
-        """See SpoolEntry. Durable when it returns; a second call is fine."""
+        """A second call is fine."""
         try:
-            (self._directory / self._name).unlink(missing_ok=True)
-            _sync(self._directory)
+            self._path.unlink(missing_ok=True)
+            sync_directory(self._path.parent)
         except OSError as error:
-            raise _refused(self._directory / self._name, error) from error
+            raise _refused(self._path, error) from error
 
-    def set_aside(self, reason: str) -> None:
-        """See SpoolEntry. Only the newest ones are kept."""
-        try:
-            self._kept.mkdir(mode=0o700, exist_ok=True)
-            number = 0
-            while os.path.lexists(target := self._kept / (f"{self._name}.{number}" if number else self._name)):
-                number += 1
-            (self._directory / self._name).rename(target)
-            _prune(self._kept)
-            _sync(self._kept)
-            _sync(self._directory)
-        except OSError as error:
-            raise _refused(self._directory / self._name, error) from error
-        logger.warning("spool entry %s was not replayed: %s; it is kept as %s", self._name, reason, target)
 
-    def load(self, directory: int) -> str:
-        """Read the file. Returns: why it cannot be replayed, or an empty string."""
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-        try:
-            handle = os.open(self._name, flags, dir_fd=directory)
-        except OSError as error:
-            return f"it cannot be opened ({error.strerror})"
-        try:
-            found = os.fstat(handle)
-            if not stat.S_ISREG(found.st_mode):
-                return "it is not a regular file"
-            if found.st_uid != os.geteuid():
-                return f"it belongs to user {found.st_uid}"
-            if not 0 < found.st_size <= ENTRY_MAX_BYTES:
-                return f"it has {found.st_size} bytes, where 1 to {ENTRY_MAX_BYTES} are allowed"
-            with os.fdopen(handle, "rb", closefd=False) as file:
-                self._request = file.read(ENTRY_MAX_BYTES)
-            return ""
-        finally:
-            os.close(handle)
+def _read(name: str, directory: int) -> bytes:
+    """Read a plain file of ours. Raises: InvalidRequestError for anything else; OSError."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    try:
+        handle = os.open(name, flags, dir_fd=directory)
+    except OSError as error:
+        raise InvalidRequestError(f"it cannot be opened ({error.strerror})") from error
+    try:
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode):
+            raise InvalidRequestError("it is not a regular file")
+        if found.st_uid != os.geteuid():
+            raise InvalidRequestError(f"it belongs to user {found.st_uid}")
+        if not 0 < found.st_size <= ENTRY_MAX_BYTES:
+            raise InvalidRequestError(f"it has {found.st_size} bytes, where 1 to {ENTRY_MAX_BYTES} are allowed")
+        with os.fdopen(handle, "rb", closefd=False) as file:
+            return file.read(ENTRY_MAX_BYTES)
+    finally:
+        os.close(handle)
+
+
+def _decode_del(content: bytes) -> AttachmentKey:
+    """Read whose DEL it is; nothing else of the request is needed. Raises: InvalidRequestError."""
+    request = cni_pb2.ExecRequest()
+    try:
+        request.ParseFromString(content)
+    except Exception as error:  # protobuf's DecodeError has no public home that all versions share
+        raise InvalidRequestError("it is not an ExecRequest", details=str(error)) from error
+    if request.verb != "DEL":
+        raise InvalidRequestError(f"it is a request for {request.verb[:20]!r}, only DEL is spooled")
+    return parse_key(request.container_id, request.ifname)
 
 
 def _names(directory: int) -> list[str]:
@@ -213,14 +225,6 @@ def _prune(directory: Path) -> None:
             shutil.rmtree(path)
         else:
             path.unlink()
-
-
-def _sync(directory: Path) -> None:
-    handle = os.open(directory, _DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _refused(path: Path, error: OSError) -> DatastoreError:

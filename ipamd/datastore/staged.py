@@ -1,6 +1,6 @@
-"""What one unit of work is about to change: an overlay over memory, dropped on rollback and applied after COMMIT.
+"""The changes of one unit of work: an overlay over memory, dropped on rollback and applied after COMMIT.
 
-A value of None means "removed". Nothing here is shared between threads: the unit's holder has the transaction lock.
+A value of None means "removed". Only the thread that holds the transaction lock uses it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The datastore: one unit of work at a time on disk, everything else from memory.
 
-Lock order: sandbox lock > `Disk.lock` > the lock inside `Index`. `reserve` and all reads but `history` and `audit` take the last
-one only, so that nobody waits for a disk who does not change it.
+Lock order: sandbox lock > `Disk.lock` > the lock inside `MemoryState`. `reserve` and all reads but `history` and `audit` take the
+last one only, so that only those who change something wait for the disk. What each method promises is said in `ports.Datastore`.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
 from ipaddress import IPv4Address
 
 from ipamd.datastore.audit import contradictions, differences
 from ipamd.datastore.disk import Disk, refusals
 from ipamd.datastore.ledger import LEDGER_LIMIT, Ledger
 from ipamd.datastore.memory_state import MemoryState
-from ipamd.datastore.rows import Contents, read_contents
+from ipamd.datastore.rows import read_snapshot
 from ipamd.datastore.unit_of_work import SqlUnitOfWork
 from ipamd.datastore.view import View
 from ipamd.model.address import Address
@@ -27,6 +26,7 @@ from ipamd.model.ids import AttachmentKey, EniId
 from ipamd.model.intent import Intent
 from ipamd.model.ledger import LedgerEntry
 from ipamd.model.plan import PoolCounts
+from ipamd.model.snapshot import Snapshot, eni_place
 from ipamd.ports import Clock, Datastore, Failpoint, no_failpoint
 
 FAILPOINTS = ("datastore.begun", "datastore.before-commit", "datastore.after-commit")
@@ -39,14 +39,14 @@ class SqlDatastore(Datastore):
     def __init__(
         self,
         disk: Disk,
-        contents: Contents,
+        snapshot: Snapshot,
         *,
         clock: Clock,
         failpoint: Failpoint = no_failpoint,
         ledger_limit: int = LEDGER_LIMIT,
     ) -> None:
         self._disk = disk
-        self._index = MemoryState(contents)
+        self._memory = MemoryState(snapshot)
         self._ledger = Ledger(disk, limit=ledger_limit)
         self._clock = clock
         self._failpoint = failpoint
@@ -54,18 +54,18 @@ class SqlDatastore(Datastore):
 
     @contextmanager
     def transaction(self) -> Iterator[SqlUnitOfWork]:
-        """See Datastore. Waits for other units of work, not for reservations or reads.
+        """Wait for other units of work, not for reservations or reads.
 
         Raises: DatastoreError if the disk refuses; then memory is as before, an address being confirmed is still reserved.
         """
         with self._transaction_lock():
             self._disk.begin()
-            view = View(self._index)
-            unit = SqlUnitOfWork(disk=self._disk, view=view, ledger=self._ledger, clock=self._clock)
+            view = View(self._memory)
+            unit = SqlUnitOfWork(disk=self._disk, view=view, clock=self._clock)
             try:
                 self._failpoint("datastore.begun")
                 yield unit
-                unit.flush()
+                unit.flush(self._ledger)
                 self._failpoint("datastore.before-commit")
                 self._disk.commit()
             except BaseException:
@@ -74,77 +74,68 @@ class SqlDatastore(Datastore):
                 raise
             finally:
                 unit.end()
+            # What is committed must show in memory, whatever happens next: or memory and disk would differ until a restart.
             try:
                 self._failpoint("datastore.after-commit")
             finally:
-                self._index.apply(view.staged)
+                self._memory.apply(view.staged)
                 view.release()
 
-    def reserve(self, key: AttachmentKey, *, now: datetime) -> Address:
-        """See Datastore."""
-        return self._index.reserve(key, now=now)
+    def reserve(self, key: AttachmentKey) -> Address:
+        return self._memory.reserve(key, now=self._clock.now())
+
+    def snapshot(self) -> Snapshot:
+        return self._memory.snapshot()
 
     def attachment(self, key: AttachmentKey) -> Attachment | None:
-        """See Datastore."""
-        return self._index.attachment(key)
+        return self._memory.attachment(key)
 
     def attachments(self) -> tuple[Attachment, ...]:
-        """See Datastore."""
-        found = self._index.contents().attachments.values()
-        return tuple(sorted(found, key=lambda attachment: (attachment.created_at, attachment.key)))
+        return tuple(sorted(self._memory.attachments(), key=lambda attachment: (attachment.created_at, attachment.key)))
 
     def address(self, address: IPv4Address) -> Address | None:
-        """See Datastore."""
-        return self._index.address(address)
+        return self._memory.address(address)
 
     def addresses(self) -> tuple[Address, ...]:
-        """See Datastore."""
-        return tuple(sorted(self._index.contents().addresses.values(), key=lambda address: address.address))
+        return tuple(sorted(self._memory.addresses(), key=lambda address: address.address))
 
     def eni(self, eni_id: EniId) -> Eni | None:
-        """See Datastore."""
-        return self._index.eni(eni_id)
+        return self._memory.eni(eni_id)
 
     def enis(self) -> tuple[Eni, ...]:
-        """See Datastore."""
-        found = self._index.contents().enis.values()
-        return tuple(sorted(found, key=lambda eni: (eni.network_card, eni.device_index, eni.eni_id)))
+        return tuple(sorted(self._memory.enis(), key=eni_place))
 
     def counts(self) -> PoolCounts:
-        """See Datastore."""
-        return self._index.counts()
+        return self._memory.counts()
 
     def is_tombstoned(self, key: AttachmentKey) -> bool:
-        """See Datastore."""
-        return self._index.tombstone(key) is not None
+        return self._memory.tombstone(key) is not None
 
     def open_intents(self) -> tuple[Intent, ...]:
-        """See Datastore."""
-        found = self._index.contents().intents.values()
-        return tuple(sorted(found, key=lambda intent: (intent.opened_at, intent.intent_id)))
+        return tuple(sorted(self._memory.intents(), key=lambda intent: (intent.opened_at, intent.intent_id)))
 
     def history(self, subject: str, *, limit: int) -> tuple[LedgerEntry, ...]:
-        """See Datastore. Reads the disk, and so waits for a running unit of work."""
+        """Read the disk, after any unit of work that is open."""
         with self._reading():
             return self._ledger.read(subject, limit=limit)
 
     def file_problem(self) -> str:
-        """See Datastore. Does not wait for a running transaction: it looks at names only."""
+        """Look at file names only: an open unit of work is not waited for."""
         return "; ".join(self._disk.complaints())
 
     def audit(self) -> list[str]:
-        """See Datastore. Reads the disk, and so waits for a running unit of work."""
+        """Read the disk, after any unit of work that is open."""
         with self._reading():
             try:
                 with refusals("auditing"):
-                    disk = read_contents(self._disk.connection)
+                    disk = read_snapshot(self._disk.connection)
             except ValueError as error:
                 return [f"the disk holds a value that is none of ours: {error}"]
-            memory = self._index.contents()
-            return [*differences(memory, disk), *contradictions(memory), *self._index.recount(), *self._disk.complaints()]
+            memory = self._memory.snapshot()
+            return [*differences(memory, disk), *contradictions(memory), *self._memory.recount(), *self._disk.complaints()]
 
     def close(self) -> None:
-        """See Datastore. Idempotent."""
+        """Release the file, after any unit of work that is open; a second call is fine."""
         with self._transaction_lock():
             self._disk.close()
 
@@ -159,6 +150,7 @@ class SqlDatastore(Datastore):
 
     @contextmanager
     def _transaction_lock(self) -> Iterator[None]:
+        # Without this a nested unit of work would wait for its own thread for ever.
         if self._holder == threading.get_ident():
             raise DatastoreError(
                 "a unit of work is open in this thread already", details="a defect of ours: units of work do not nest"

@@ -1,8 +1,9 @@
-"""How a unit of work sees the state: its own staged changes first, then memory."""
+"""The state as a unit of work sees it: its own staged changes first, then memory."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from ipaddress import IPv4Address
 
 from ipamd.datastore.memory_state import MemoryState
@@ -17,22 +18,22 @@ from ipamd.model.intent import Intent
 
 @dataclass(slots=True)
 class View:
-    """One unit of work's consistent look. Reading an address claims it (see `MemoryState.claim`) until the unit ends."""
+    """What one unit of work reads. Reading an address claims it (see `MemoryState.claim`) until the unit ends."""
 
-    index: MemoryState
+    memory: MemoryState
     staged: Staged = field(default_factory=Staged)
     claimed: set[IPv4Address] = field(default_factory=set)
 
     def eni(self, eni_id: EniId) -> Eni | None:
         """Find one ENI."""
-        return self.staged.enis[eni_id] if eni_id in self.staged.enis else self.index.eni(eni_id)
+        return self.staged.enis[eni_id] if eni_id in self.staged.enis else self.memory.eni(eni_id)
 
     def eni_of_primary(self, address: IPv4Address) -> EniId | None:
         """Which ENI has this primary address."""
         for eni in self.staged.enis.values():
             if eni is not None and eni.primary_address == address:
                 return eni.eni_id
-        found = self.index.eni_of_primary(address)
+        found = self.memory.eni_of_primary(address)
         return None if found in self.staged.enis else found
 
     def address(self, address: IPv4Address) -> Address | None:
@@ -40,7 +41,7 @@ class View:
         if address in self.staged.addresses:
             return self.staged.addresses[address]
         self.claimed.add(address)
-        return self.index.claim(address)
+        return self.memory.claim(address)
 
     def known_address(self, address: IPv4Address) -> Address:
         """Find one address that must be there. Raises: InvariantError."""
@@ -51,24 +52,29 @@ class View:
 
     def addresses_of(self, eni_id: EniId) -> list[Address]:
         """All addresses of one ENI, ascending, each claimed."""
-        candidates = {*self.index.addresses_of(eni_id), *self.staged.addresses}
+        candidates = {*self.memory.addresses_of(eni_id), *self.staged.addresses}
         found = [self.address(candidate) for candidate in sorted(candidates)]
         return [address for address in found if address is not None and address.eni_id == eni_id]
 
     def attachment(self, key: AttachmentKey) -> Attachment | None:
         """Find one attachment."""
-        return self.staged.attachments[key] if key in self.staged.attachments else self.index.attachment(key)
+        return self.staged.attachments[key] if key in self.staged.attachments else self.memory.attachment(key)
 
     def has_tombstone(self, key: AttachmentKey) -> bool:
         """Whether DEL was done for a key."""
         staged = self.staged.tombstones
-        return (staged[key] if key in staged else self.index.tombstone(key)) is not None
+        return (staged[key] if key in staged else self.memory.tombstone(key)) is not None
+
+    def tombstones(self) -> dict[AttachmentKey, datetime]:
+        """When DEL was done, by key."""
+        merged = {**self.memory.tombstones(), **self.staged.tombstones}
+        return {key: at for key, at in merged.items() if at is not None}
 
     def intent(self, intent_id: str) -> Intent | None:
         """Find one open intent."""
         staged = self.staged.intents
-        return staged[intent_id] if intent_id in staged else self.index.intent(intent_id)
+        return staged[intent_id] if intent_id in staged else self.memory.intent(intent_id)
 
     def release(self) -> None:
-        """Give the claims back: the unit was rolled back."""
-        self.index.release(self.claimed)
+        """Give the claims back: the unit has ended, with or without a commit."""
+        self.memory.release(self.claimed)

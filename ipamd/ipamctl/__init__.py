@@ -1,1 +1,1 @@
-"""`ipamctl`: what an operator asks of the daemon. Tables for people, `-o json` for programs; heavy imports only when needed."""
+"""`ipamctl`: inspect the daemon. Tables for people, `-o json` for programs; grpc is imported only to ask the daemon."""

@@ -1,22 +1,26 @@
-"""Ask the daemon over its socket and give plain dictionaries back, every field present, in the words of the proto."""
+"""Ask the daemon over its socket; answers are plain dictionaries with every field present, in the words of the proto.
+
+A new RPC needs no line here: `ask` finds it, and its request, by its name in the proto.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import grpc
 from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
 
 from ipamd.pb import introspection_pb2 as pb
 from ipamd.pb import introspection_pb2_grpc
 
 TIMEOUT_S = 5.0
-AUDIT_TIMEOUT_S = 60.0
-"""An audit asks EC2, which may make it wait."""
+TIMEOUTS_S = {"Audit": 60.0}
+"""For RPCs that need longer. An audit asks EC2, which may make it wait."""
+
 DEFAULT_RUN_DIR = "/run/vpc-ipamd"
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 
@@ -45,33 +49,16 @@ class Client:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._channel.close()
 
-    def status(self) -> dict[str, Any]:
-        """Phase, stages, pool, runtime, cloud, last error (absent if there was none)."""
-        return self._ask(self._stub.GetStatus, pb.GetStatusRequest())
+    def ask(self, rpc: str, **fields: object) -> dict[str, Any]:
+        """Ask one RPC of `vpc_ipamd.v1.Introspection`.
 
-    def enis(self) -> dict[str, Any]:
-        """`enis`: a list."""
-        return self._ask(self._stub.ListEnis, pb.ListEnisRequest())
-
-    def attachments(self) -> dict[str, Any]:
-        """`attachments`: a list."""
-        return self._ask(self._stub.ListAttachments, pb.ListAttachmentsRequest())
-
-    def history(self, subject: str, *, limit: int = 100) -> dict[str, Any]:
-        """`entries`: a list, oldest first."""
-        return self._ask(self._stub.GetHistory, pb.GetHistoryRequest(subject=subject, limit=max(limit, 1)))
-
-    def audit(self, *, skip_ec2: bool = False) -> dict[str, Any]:
-        """`findings`, worst first, and `silent` witnesses."""
-        return self._ask(self._stub.Audit, pb.AuditRequest(skip_ec2=skip_ec2), timeout_s=AUDIT_TIMEOUT_S)
-
-    def explain(self, subject: str) -> dict[str, Any]:
-        """`sentences` and `history`."""
-        return self._ask(self._stub.Explain, pb.ExplainRequest(subject=subject))
-
-    def _ask(self, method: Callable[..., Any], request: Any, *, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
+        Args:
+            rpc: its name in the proto; its request is named `<rpc>Request`.
+            fields: those of the request; absent ones have the proto's default.
+        Raises: AwayError, RefusedError.
+        """
         try:
-            reply = method(request, timeout=timeout_s)
+            reply = getattr(self._stub, rpc)(request_of(rpc, **fields), timeout=TIMEOUTS_S.get(rpc, TIMEOUT_S))
         except grpc.RpcError as error:
             status: Any = error  # at run time every RpcError of a call carries code and details
             if status.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
@@ -79,4 +66,31 @@ class Client:
                     f"vpc-ipamd does not answer at {self._path} ({status.code().name}); is the daemon running on this node?"
                 ) from error
             raise RefusedError(f"vpc-ipamd refused: {status.details()}") from error
-        return MessageToDict(reply, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+        return plain(reply)
+
+    def status(self) -> dict[str, Any]:
+        """Phase, stages, pool, runtime, cloud, last error (absent if there was none)."""
+        return self.ask("GetStatus")
+
+    def attachments(self) -> dict[str, Any]:
+        """`attachments`: a list, oldest first."""
+        return self.ask("ListAttachments")
+
+    def audit(self, *, skip_ec2: bool = False) -> dict[str, Any]:
+        """`findings`, worst first, and `silent` sources."""
+        return self.ask("Audit", skip_ec2=skip_ec2)
+
+    def explain(self, subject: str) -> dict[str, Any]:
+        """`sentences` and `history`."""
+        return self.ask("Explain", subject=subject)
+
+
+def request_of(rpc: str, **fields: object) -> Message:
+    """Make the request of an RPC. Raises: AttributeError, ValueError, TypeError if the proto has no such RPC or field."""
+    request: Message = getattr(pb, f"{rpc}Request")(**fields)
+    return request
+
+
+def plain(reply: Message) -> dict[str, Any]:
+    """Make a dictionary of a reply: scalar and repeated fields are always there, a message that is not set is absent."""
+    return MessageToDict(reply, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)

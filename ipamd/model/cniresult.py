@@ -1,30 +1,37 @@
-"""The CNI result: built once as spec 1.1.0, stored, and converted to the version of each request.
+"""The CNI result: built once in the canonical version, stored, and converted to the version that each request asks for.
 
-It is stored because a client that timed out and retries must get the same answer (docs/architecture.md, The life of an ADD).
-Source of the shapes: https://github.com/containernetworking/cni/blob/main/SPEC.md, Section 5: Result Types, in its releases
-0.3.1, 0.4.0, 1.0.0 and 1.1.0.
+Stored, because a client that timed out and retries must get the same answer. Source of the shapes: the CNI specification of each
+version in `cniversion.SUPPORTED_VERSIONS`, section "Result Types".
 """
 
 from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Collection, Mapping
 from ipaddress import IPv4Address
 from typing import Any
 
 from ipamd.model.attachment import Wired, WiringSpec
+from ipamd.model.cniversion import is_before, require_supported
 from ipamd.model.dataplane import SANDBOX_GATEWAY
-from ipamd.model.errors import IncompatibleVersionError, InvalidConfigError
+from ipamd.model.errors import InvalidConfigError
 from ipamd.model.request import JsonObject
 
-SUPPORTED_VERSIONS = ("0.3.1", "0.4.0", "1.0.0", "1.1.0")
 CANONICAL_VERSION = "1.1.0"
+"""Of stored results: a version that only adds optional fields needs no new one."""
 
-_ONLY_SINCE_1_1 = {"interfaces": ("mtu", "socketPath", "pciID"), "routes": ("mtu", "advmss", "priority", "table", "scope")}
+_FIELDS_SINCE = {
+    "1.1.0": {"interfaces": ("mtu", "socketPath", "pciID"), "routes": ("mtu", "advmss", "priority", "table", "scope")},
+}
+"""Fields that older versions do not have."""
+
+_IP_VERSION_UNTIL = "1.0.0"
+"""Before it every entry of `ips` said whether it is of IPv4 or IPv6."""
 
 
 def build_result(spec: WiringSpec, wired: Wired, *, prev_result: JsonObject | None = None) -> bytes:
-    """Describe a wired sandbox as a canonical 1.1.0 result.
+    """Describe a wired sandbox as a canonical result.
 
     Args:
         prev_result: the result of the plugins before us in the chain; ours is appended to it.
@@ -49,24 +56,14 @@ def convert_result(stored: bytes, *, version: str) -> bytes:
     """
     require_supported(version)
     result: dict[str, Any] = json.loads(stored)
-    if version != CANONICAL_VERSION:
-        for section, fields in _ONLY_SINCE_1_1.items():
-            for entry in result.get(section, ()):
-                for name in fields:
-                    entry.pop(name, None)
-    if version in ("0.3.1", "0.4.0"):
+    for since, sections in _FIELDS_SINCE.items():
+        if is_before(version, since):
+            _drop_fields(result, sections)
+    if is_before(version, _IP_VERSION_UNTIL):
         for entry in result.get("ips", ()):
             entry["version"] = "6" if ":" in entry["address"] else "4"
     result["cniVersion"] = version
     return json.dumps(result, sort_keys=True, separators=(",", ":")).encode()
-
-
-def require_supported(version: str) -> None:
-    """Raise IncompatibleVersionError unless this cniVersion is supported."""
-    if version not in SUPPORTED_VERSIONS:
-        raise IncompatibleVersionError(
-            f"cniVersion {version[:40]!r} is not supported", details=f"supported: {', '.join(SUPPORTED_VERSIONS)}"
-        )
 
 
 def result_differences(prev_result: JsonObject, *, ifname: str, address: IPv4Address, netns: str) -> list[str]:
@@ -95,6 +92,13 @@ def wired_mtu(stored: bytes, host_veth: str) -> int:
         if interface.get("name") == host_veth and "mtu" in interface:
             return int(interface["mtu"])
     raise InvalidConfigError(f"the stored result does not tell the MTU of {host_veth}")
+
+
+def _drop_fields(result: dict[str, Any], sections: Mapping[str, Collection[str]]) -> None:
+    for section, names in sections.items():
+        for entry in result.get(section, ()):
+            for name in names:
+                entry.pop(name, None)
 
 
 def _as_lists(result: JsonObject) -> dict[str, Any]:

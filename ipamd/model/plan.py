@@ -89,8 +89,8 @@ class PoolSnapshot:
 
     `unmanaged_eni_count`: attached ENIs that take a place on this card and give us nothing; `unmanaged_device_indexes`: where on
     it they are. `unready_free_count`: free addresses on ENIs whose host routing is not in place, so that no ADD can have them.
-    `waiting_count`: ADDs that wait for an address now. `blocked_until`/`blocked_reason`: after EC2 refused growth (subnet empty,
-    limit, IAM).
+    `waiting_count`: ADDs that wait for an address now. `retry_at`/`blocked_reason`: EC2 refused growth (subnet empty, limit, IAM)
+    and is asked again then (aware UTC).
     """
 
     enis: tuple[EniCapacity, ...]
@@ -102,7 +102,7 @@ class PoolSnapshot:
     unmanaged_eni_count: int = 0
     unmanaged_device_indexes: frozenset[int] = frozenset()
     waiting_count: int = 0
-    blocked_until: datetime | None = None
+    retry_at: datetime | None = None
     blocked_reason: str = ""
     prefixes_available: bool = True
 
@@ -213,8 +213,8 @@ def growth_blocker(snapshot: PoolSnapshot, settings: PoolSettings, now: datetime
     """Return one sentence why the pool cannot grow now; an empty string if it can."""
     if settings.max_pods and snapshot.counts.total >= settings.max_pods:
         return f"the pool has reached maxPods ({settings.max_pods})"
-    if snapshot.blocked_until is not None and now < snapshot.blocked_until:
-        return f"{snapshot.blocked_reason} (next try in {(snapshot.blocked_until - now).total_seconds():.0f} s)"
+    if snapshot.retry_at is not None and now < snapshot.retry_at:
+        return f"{snapshot.blocked_reason} (next try in {(snapshot.retry_at - now).total_seconds():.0f} s)"
     if not _is_full(snapshot, settings):
         return ""
     limits, foreign = snapshot.limits, snapshot.unmanaged_eni_count

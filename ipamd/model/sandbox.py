@@ -35,6 +35,18 @@ class RuntimeInfo:
     socket: str
 
 
+@dataclass(frozen=True, slots=True)
+class RuntimeView:
+    """What the daemon knows of the runtime, for `ipamctl` and metrics. `list_age_s` is negative before the first list."""
+
+    reachable: bool
+    events: bool
+    sandbox_count: int
+    list_age_s: float
+    detail: str
+    missed_events_count: int
+
+
 class EventKind(StrEnum):
     """Kind of an event. SUBSCRIBED is ours: the stream is open, so a list that starts now misses no later change."""
 

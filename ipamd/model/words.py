@@ -1,6 +1,9 @@
-"""Counts in sentences: `1 address`, `2 addresses`, never `1 addresses`."""
+"""Words that sentences share: counts with their nouns (`1 address`, `2 addresses`), and what two modules must say alike."""
 
 from __future__ import annotations
+
+CLOUD_NOT_ASKED = "not asked yet"
+"""What is known of EC2 before its first answer; `ipamctl status` shows it instead of *not reachable*."""
 
 _PLURALS_IN_ES = ("s", "x")
 

@@ -1,1 +1,1 @@
-"""The wire edge: envelopes in, typed requests to services, errors and results out. ADD and DEL are words of this room."""
+"""The wire: decode envelopes, call services with typed requests, encode results and errors. ADD and DEL are words of this package."""

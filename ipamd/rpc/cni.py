@@ -1,4 +1,4 @@
-"""The CNI servicer: one method, five verbs, one log line per request with where its milliseconds went."""
+"""The CNI servicer: one method, five verbs, and one log line per request with the time of each step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Protocol
 import grpc
 
 from ipamd.model.cniresult import convert_result
-from ipamd.model.errors import IncompatibleVersionError, InvalidConfigError, InvalidRequestError, IpamError, log_text
+from ipamd.model.cniversion import require_verb
+from ipamd.model.errors import InvalidConfigError, InvalidRequestError, IpamError, log_text
 from ipamd.pb import cni_pb2, cni_pb2_grpc
 from ipamd.ports import Clock
 from ipamd.rpc import codec
@@ -23,7 +24,7 @@ from ipamd.service.sandbox.detach import DetachService
 from ipamd.service.sandbox.gc import GcService
 
 DEFAULT_DEADLINE_S = 60.0
-"""For a caller that sets none. Ours: the plugin's own ADD deadline."""
+"""For a caller without a deadline. Ours: the plugin's own ADD deadline."""
 
 log = logging.getLogger("ipamd.rpc")
 
@@ -39,14 +40,14 @@ class SandboxServices:
 
 
 class RequestObserver(Protocol):
-    """Whoever counts requests (metrics)."""
+    """Counts requests (metrics)."""
 
     def request_done(self, verb: str, *, code: int, total_ms: float, steps_ms: dict[str, float]) -> None:
-        """One request was answered; code 0 is success."""
+        """Record one answered request; code 0 is success."""
         ...
 
     def request_orphaned(self, verb: str) -> None:
-        """The caller had left when its request was done."""
+        """Record a request whose caller had gone before the answer."""
         ...
 
 
@@ -67,7 +68,7 @@ class CniServicer(cni_pb2_grpc.CniServicer):
         }
 
     def Exec(self, request: cni_pb2.ExecRequest, context: grpc.ServicerContext) -> cni_pb2.ExecReply:
-        """Carry out one CNI invocation; every error is told in the reply, in CNI's own terms."""
+        """Carry out one CNI invocation; every error is returned in the reply as a CNI error."""
         remaining = context.time_remaining()
         deadline = Deadline.after(
             self._clock,
@@ -80,13 +81,13 @@ class CniServicer(cni_pb2_grpc.CniServicer):
         return reply
 
     def execute(self, request: cni_pb2.ExecRequest, deadline: Deadline) -> cni_pb2.ExecReply:
-        """The same without gRPC around it: spool replay comes this way too."""
+        """Carry out one CNI invocation, independent of gRPC; any exception becomes an error in the reply."""
         started, steps = self._clock.monotonic(), Steps(self._clock)
         try:
             protocol = codec.negotiate(request)
             verb = self._verbs.get(request.verb)
             if verb is None:
-                raise InvalidRequestError(f"CNI_COMMAND {request.verb[:20]!r} is not known")
+                raise InvalidRequestError(f"unknown CNI_COMMAND {request.verb[:20]!r}")
             reply = cni_pb2.ExecReply(protocol=protocol, result=verb(request, deadline, steps))
         except Exception as error:  # noqa: BLE001  # top of an RPC: everything becomes a CNI error
             reply = cni_pb2.ExecReply(
@@ -96,21 +97,6 @@ class CniServicer(cni_pb2_grpc.CniServicer):
             self._log_error(request, error)
         self._log_request(request, reply, (self._clock.monotonic() - started) * 1000, steps)
         return reply
-
-    def replay(self, raw: bytes, deadline: Deadline) -> None:
-        """Carry out one spooled DEL.
-
-        Raises: InvalidRequestError if it is not a DEL envelope; the error of the DEL otherwise.
-        """
-        request = cni_pb2.ExecRequest()
-        try:
-            request.ParseFromString(raw)
-        except Exception as error:  # protobuf's DecodeError has no public home that all versions share
-            raise InvalidRequestError("the spooled request is not an envelope", details=str(error)) from error
-        if request.verb != "DEL":
-            raise InvalidRequestError(f"the spooled request is {request.verb[:20]!r}, only DEL is spooled")
-        steps = Steps(self._clock)
-        self._services.detach.detach_sandbox(codec.decode_key(request), deadline=deadline, steps=steps, reason="spooled DEL")
 
     def _add(self, request: cni_pb2.ExecRequest, deadline: Deadline, steps: Steps) -> bytes:
         with steps.step("decode"):
@@ -125,14 +111,14 @@ class CniServicer(cni_pb2_grpc.CniServicer):
 
     def _check(self, request: cni_pb2.ExecRequest, deadline: Deadline, steps: Steps) -> bytes:
         wanted = codec.decode_attach(request)
-        if wanted.cni_version == "0.3.1":
-            raise IncompatibleVersionError("CHECK came with cniVersion 0.4.0", details="the request says 0.3.1")
+        require_verb("CHECK", wanted.cni_version)
         with steps.step("check"):
             self._services.check.check_sandbox(wanted, deadline=deadline)
         return b""
 
     def _gc(self, request: cni_pb2.ExecRequest, deadline: Deadline, steps: Steps) -> bytes:
-        conf = self._since_1_1(request)
+        conf = codec.decode_conf(request.config)
+        require_verb("GC", conf.cni_version)
         if conf.valid_attachments is None:
             raise InvalidConfigError(f"GC without {codec.VALID_ATTACHMENTS}", details="an absent list is not an empty one")
         outcome = self._services.gc.collect(conf.valid_attachments, network_name=conf.name, deadline=deadline, steps=steps)
@@ -140,17 +126,9 @@ class CniServicer(cni_pb2_grpc.CniServicer):
         return b""
 
     def _status(self, request: cni_pb2.ExecRequest, _deadline: Deadline, _steps: Steps) -> bytes:
-        self._since_1_1(request)
+        require_verb("STATUS", codec.decode_conf(request.config).cni_version)
         self._health.require_status()
         return b""
-
-    def _since_1_1(self, request: cni_pb2.ExecRequest) -> codec.NetworkConf:
-        conf = codec.decode_conf(request.config)
-        if conf.cni_version != codec.STATUS_SINCE:
-            raise IncompatibleVersionError(
-                f"{request.verb} came with cniVersion {codec.STATUS_SINCE}", details=f"the request says {conf.cni_version}"
-            )
-        return conf
 
     def _log_error(self, request: cni_pb2.ExecRequest, error: BaseException) -> None:
         self._health.record_error(f"{request.verb} {request.container_id[:13]}", error)

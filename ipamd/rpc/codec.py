@@ -1,7 +1,7 @@
-"""Decode the plugin's envelope into typed requests, and encode results and errors: the one place where wire and model meet.
+"""Decode the plugin's envelope into typed requests, and encode errors: the only place where CNI's wire and our model meet.
 
-What comes in is from a root-owned socket and still not trusted: sizes, types and names are checked, and a wrong one gets the CNI
-code that the specification has for it.
+Requests come from a root-owned socket and are not trusted all the same: sizes, types and names are checked, and an invalid one is
+refused with the code that the CNI specification has for it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from ipamd.model.cniresult import require_supported
+from ipamd.model.cniversion import require_supported
 from ipamd.model.errors import (
     IncompatibleVersionError,
     InvalidConfigError,
@@ -25,7 +25,7 @@ from ipamd.pb import cni_pb2
 
 PROTOCOL_MIN = 1
 PROTOCOL_MAX = 1
-"""Envelope versions that this daemon speaks."""
+"""Oldest and newest envelope version that this daemon speaks."""
 
 MAX_CONFIG_BYTES = 1024 * 1024
 """Largest network configuration. Ours: a conflist entry with prevResult and runtimeConfig is a few KiB."""
@@ -33,15 +33,12 @@ MAX_CONFIG_BYTES = 1024 * 1024
 MAX_NETNS_BYTES = 4096
 """Linux PATH_MAX."""
 
-STATUS_SINCE = "1.1.0"
-"""GC and STATUS came with this specification version."""
-
 VALID_ATTACHMENTS = "cni.dev/valid-attachments"
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkConf:
-    """What we read of a network configuration."""
+    """The parts of a network configuration that we use."""
 
     name: str
     cni_version: str
@@ -110,7 +107,7 @@ def decode_key(request: cni_pb2.ExecRequest) -> AttachmentKey:
 
 
 def decode_names(args: str) -> SandboxNames:
-    """Read pod names from CNI_ARGS ("K=V;K=V"); they are aids only, so that what is odd is left out rather than refused."""
+    """Read pod names from CNI_ARGS ("K=V;K=V"). They are aids to people only: a malformed one is left out, not refused."""
     pairs = dict(part.split("=", 1) for part in args.split(";") if "=" in part)
     return SandboxNames(
         pod_namespace=pairs.get("K8S_POD_NAMESPACE", "")[:253],
@@ -120,7 +117,7 @@ def decode_names(args: str) -> SandboxNames:
 
 
 def requested_version(raw: bytes) -> str:
-    """The cniVersion of a configuration for an error reply, or an empty string when it cannot be told."""
+    """Return the cniVersion of a configuration for an error reply; an empty string if it cannot be read."""
     try:
         version = json.loads(raw).get("cniVersion", "")
     except (ValueError, AttributeError, RecursionError):
@@ -129,12 +126,12 @@ def requested_version(raw: bytes) -> str:
 
 
 def encode_error(error: BaseException, *, cni_version: str) -> cni_pb2.CniError:
-    """Say any error as CNI does. Ours carry their code; a foreign one is a defect and gets the general code 100."""
+    """Encode any error as a CNI error. Ours carry their code; any other is a defect and gets the general code 100."""
     if isinstance(error, IpamError):
         return cni_pb2.CniError(code=error.cni_code, message=error.message, details=error.details, cni_version=cni_version)
     return cni_pb2.CniError(
         code=IpamError.cni_code,
-        message="vpc-ipamd met an unexpected error; nothing was promised",
+        message="vpc-ipamd met an unexpected error",
         details=f"{type(error).__name__}: {error}; see the daemon's log",
         cni_version=cni_version,
     )

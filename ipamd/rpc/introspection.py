@@ -1,11 +1,12 @@
-"""The introspection servicer: what `ipamctl` shows, read from memory; it changes nothing and asks nobody outside."""
+"""The introspection servicer: one method per RPC, each turning what `Sources` knows into a reply.
+
+It changes nothing. `GetHistory` reads the ledger on disk, `Explain` the kernel, `Audit` the kernel, the runtime and EC2; all other
+answers come from memory.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import datetime
 from ipaddress import IPv4Network
 
 import grpc
@@ -15,51 +16,15 @@ from ipamd.model.eni import Eni
 from ipamd.model.errors import InvalidRequestError
 from ipamd.model.ledger import LedgerEntry
 from ipamd.model.plan import PoolCounts, eni_limit
-from ipamd.model.sandbox import RuntimeInfo
+from ipamd.model.snapshot import eni_place
+from ipamd.model.times import rfc3339
 from ipamd.pb import introspection_pb2 as pb
 from ipamd.pb import introspection_pb2_grpc
-from ipamd.ports import Datastore, Spool
-from ipamd.service.cooldown import Cooldown
-from ipamd.service.demand import Demand
-from ipamd.service.health import Health
-from ipamd.service.locks import KeyLocks
-from ipamd.service.pool.maintainer import PoolMaintainer
-from ipamd.service.reconcile.runtime import RuntimeView
-from ipamd.service.report.audit import AuditService
-from ipamd.service.report.explain import ExplainService
+from ipamd.service.report.sources import Sources
 
 HISTORY_LIMIT_DEFAULT = 100
 HISTORY_LIMIT_MAX = 10_000
-"""Rows of one answer. Ours: 10 000 rows are about 1.5 MB, below gRPC's default message limit."""
-
-
-@dataclass(frozen=True, slots=True)
-class CloudView:
-    """What is known of the cloud, for people."""
-
-    reachable: bool
-    call_count: int
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """Where the answers come from. The callables return the latest view, or None while there is none."""
-
-    health: Health
-    datastore: Datastore
-    spool: Spool
-    cooldown: Cooldown
-    locks: KeyLocks
-    demand: Demand
-    pool: PoolMaintainer
-    runtime_reconciler: Callable[[], RuntimeView | None]
-    runtime: Callable[[], RuntimeInfo | None]
-    cloud: Callable[[], CloudView]
-    audit: AuditService
-    explain: ExplainService
-    instance_id: Callable[[], str]
-    version: str
+"""Entries in one reply. Ours: 10 000 are about 1.5 MB, below gRPC's default message limit."""
 
 
 class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
@@ -69,7 +34,7 @@ class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
         self._sources = sources
 
     def GetStatus(self, request: pb.GetStatusRequest, context: grpc.ServicerContext) -> pb.GetStatusReply:  # noqa: ARG002  # gRPC's signature
-        """Phase, stages, pool, runtime, cloud, last error."""
+        """Report phase, start-up stages, pool, runtime, EC2, last error."""
         sources, health = self._sources, self._sources.health
         reply = pb.GetStatusReply(
             version=sources.version,
@@ -83,7 +48,7 @@ class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
             runtime=self._runtime(),
             lacks=health.conditions(),
             spooled_count=sources.spool.pending_count(),
-            dying_count=sources.cooldown.dying_count(),
+            dying_count=sources.dying_count(),
             busy=[
                 pb.Busy(
                     container_id=held.key.container_id,
@@ -103,20 +68,21 @@ class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
         return reply
 
     def ListEnis(self, request: pb.ListEnisRequest, context: grpc.ServicerContext) -> pb.ListEnisReply:  # noqa: ARG002  # gRPC's signature
-        """ENIs with their addresses by state."""
+        """List ENIs with their addresses counted by state."""
         limits = self._sources.pool.limits
         rows: dict[str, list[Address]] = {}
-        for row in self._sources.datastore.addresses():
+        snapshot = self._sources.datastore.snapshot()
+        for row in snapshot.addresses.values():
             rows.setdefault(row.eni_id, []).append(row)
         return pb.ListEnisReply(
             enis=[
                 _eni(eni, rows.get(eni.eni_id, []), limits.slots_per_eni if limits else 0)
-                for eni in self._sources.datastore.enis()
+                for eni in sorted(snapshot.enis.values(), key=eni_place)
             ]
         )
 
     def ListAttachments(self, request: pb.ListAttachmentsRequest, context: grpc.ServicerContext) -> pb.ListAttachmentsReply:  # noqa: ARG002  # gRPC's signature
-        """Attachments, oldest first."""
+        """List attachments, oldest first."""
         return pb.ListAttachmentsReply(
             attachments=[
                 pb.Attachment(
@@ -135,15 +101,15 @@ class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
         )
 
     def GetHistory(self, request: pb.GetHistoryRequest, context: grpc.ServicerContext) -> pb.GetHistoryReply:
-        """What happened to an address or a sandbox."""
+        """List what happened to an address or a sandbox, oldest first."""
         if not request.subject:
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "history of what? give an address or a container ID")
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "no subject: give an address or a container ID")
         limit = min(request.limit or HISTORY_LIMIT_DEFAULT, HISTORY_LIMIT_MAX)
         entries = self._sources.datastore.history(request.subject, limit=limit)
         return pb.GetHistoryReply(entries=[_entry(entry) for entry in entries])
 
     def Audit(self, request: pb.AuditRequest, context: grpc.ServicerContext) -> pb.AuditReply:  # noqa: ARG002  # gRPC's signature
-        """Every witness against every other."""
+        """Cross-check datastore, kernel, CRI and EC2."""
         report = self._sources.audit.audit(ask_ec2=not request.skip_ec2)
         return pb.AuditReply(
             findings=[
@@ -155,7 +121,7 @@ class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
         )
 
     def Explain(self, request: pb.ExplainRequest, context: grpc.ServicerContext) -> pb.ExplainReply:
-        """Why an address or a sandbox is as it is."""
+        """Explain why an address or a sandbox is as it is."""
         try:
             explanation = self._sources.explain.explain(request.subject)
         except InvalidRequestError as error:
@@ -194,7 +160,7 @@ class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
         )
 
     def _runtime(self) -> pb.Runtime:
-        view, info = self._sources.runtime_reconciler(), self._sources.runtime()
+        view, info = self._sources.runtime_view(), self._sources.runtime()
         reply = pb.Runtime(list_age_s=-1.0, detail="CRI is off: nothing is reaped" if view is None else view.detail)
         if info is not None:
             reply.MergeFrom(pb.Runtime(socket=info.socket, name=info.name, version=info.version))
@@ -202,11 +168,6 @@ class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
             reply.reachable, reply.events = view.reachable, view.events
             reply.sandbox_count, reply.list_age_s = view.sandbox_count, view.list_age_s
         return reply
-
-
-def rfc3339(at: datetime) -> str:
-    """Write a UTC time with milliseconds."""
-    return at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at.microsecond // 1000:03d}Z"
 
 
 def _entry(entry: LedgerEntry) -> pb.LedgerEntry:

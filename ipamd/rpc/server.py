@@ -1,7 +1,7 @@
 """The gRPC server on a Unix socket that only root can reach.
 
-The directory is 0700 and owned by root, the socket is made under umask 0177, and a lock file keeps two daemons from serving one
-node: gRPC removes a socket that stands in its way, whoever listens on it.
+The directory is 0700 and owned by root, and the socket is created under umask 0177. A lock file keeps two daemons from serving one
+node, because gRPC removes an existing socket even if somebody listens on it.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ MAX_REQUEST_BYTES = 2 * 1024 * 1024
 """Twice the largest network configuration. Ours."""
 
 SPARE_THREADS = 8
-"""Beyond the RPC limit, so that introspection answers while every CNI place is taken. Ours."""
+"""Threads beyond the RPC limit, so that introspection answers while all CNI threads are busy. Ours."""
 
 
 def prepare_run_dir(run_dir: Path) -> None:
-    """Make the run directory, or verify the one that is there.
+    """Create the run directory, or verify the existing one.
 
-    Raises: SettingsError if it is not a directory of ours that only we can write.
+    Raises: SettingsError if it is not a directory that we own.
     """
     run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = run_dir.lstat()
     if not stat.S_ISDIR(status.st_mode):
-        raise SettingsError(f"{run_dir} is not a directory", details="a symbolic link is not followed here: remove it")
+        raise SettingsError(f"{run_dir} is not a directory", details="symbolic links are not followed; remove it")
     if status.st_uid != os.geteuid():
-        raise SettingsError(f"{run_dir} is owned by user {status.st_uid}", details=f"expected {os.geteuid()}: remove it")
+        raise SettingsError(f"{run_dir} is owned by user {status.st_uid}", details=f"expected {os.geteuid()}; remove it")
     run_dir.chmod(0o700)
 
 
 def take_instance_lock(run_dir: Path) -> tuple[int, bool]:
-    """Be the only daemon of this run directory until the process ends.
+    """Become the only daemon of this run directory until the process exits.
 
-    Returns: the file descriptor that holds the lock, and whether the lock was there: /run is empty after a boot, so that it tells
-        whether a daemon has served here before. Raises: NotServingError if another daemon has it.
+    Returns: the file descriptor that holds the lock, and whether the lock file existed: /run is empty after a boot, so an existing
+        file means that a daemon has run since. Raises: NotServingError if another daemon holds the lock.
     """
     has_run_before = (run_dir / LOCK_NAME).exists()
     descriptor = os.open(run_dir / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -80,7 +80,7 @@ class RpcServer:
         introspection_pb2_grpc.add_IntrospectionServicer_to_server(introspection, self._server)  # type: ignore[no-untyped-call]  # generated code
 
     def start(self) -> None:
-        """Listen. A stale socket is removed; anything else at its path is refused.
+        """Listen. A stale socket is removed; any other file at its path is an error.
 
         Raises: SettingsError.
         """
@@ -93,13 +93,13 @@ class RpcServer:
         status = self._path.lstat()
         if not stat.S_ISSOCK(status.st_mode) or status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o177:
             raise SettingsError(
-                f"{self._path} is not the socket that was made",
+                f"{self._path} is not the socket that was created",
                 details=f"mode {status.st_mode:o}, owner {status.st_uid}: something else writes to the run directory",
             )
         self._server.start()
 
     def stop(self, grace_s: float) -> None:
-        """Stop taking requests; those at work have `grace_s` to finish."""
+        """Stop accepting requests; those in progress have `grace_s` to finish."""
         self._server.stop(grace_s).wait(grace_s + 1.0)
 
     def _remove_stale(self) -> None:
@@ -108,5 +108,5 @@ class RpcServer:
         except FileNotFoundError:
             return
         if not stat.S_ISSOCK(mode):
-            raise SettingsError(f"{self._path} is in the way and is no socket", details="remove it")
+            raise SettingsError(f"{self._path} exists and is not a socket", details="remove it")
         self._path.unlink()

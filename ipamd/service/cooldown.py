@@ -1,9 +1,8 @@
-"""From DEL to free again: delete the dying link, let the address cool, hand it back (I4, I8).
+"""From DEL to free again: delete the dying link, let the address cool, free it (I4, I8).
 
-Deleting a link costs 16-20 ms of kernel waiting whoever waits for it, so that DEL only marks it; this thread deletes all marked
-links at once. Ages are measured on the monotonic clock, so that a stepped wall clock neither frees an address early nor keeps it
-for ever. The end is recorded on that clock too, which runs on while no daemon does: it belongs to the machine's boot, as the
-datastore does.
+Deleting a link costs 16 to 20 ms of waiting in the kernel, so DEL only marks it; this thread deletes all marked links in one call.
+Ages are measured on the monotonic clock: a stepped wall clock neither frees an address early nor keeps it for ever. The end of a
+cooldown is recorded on that clock too. It continues while no daemon runs, and starts over with the machine, as the datastore does.
 """
 
 from __future__ import annotations
@@ -11,15 +10,15 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import timedelta
 from ipaddress import IPv4Address
 
-from ipamd.model.address import AddressEvent, AddressState
+from ipamd.model.address import AddressState
 from ipamd.model.errors import DatastoreError, IpamError, log_text
 from ipamd.service.context import ServiceContext
 
 SWEEP_REST_S = 0.05
-"""Rest before a sweep, so that DELs that come together cost one. Ours, measured: it spares other requests the kernel's lock."""
+"""Pause before a sweep, so that DELs that come together cost one. Ours, measured: it spares other requests the kernel's lock."""
 
 SWEEP_RETRY_S = 1.0
 """Pause after the kernel refused to delete dying links. Ours: I4 asks for a second."""
@@ -30,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class Cooldown:
-    """Owns the dying links and the cooling addresses of this process."""
+    """Owns the dying links and the cooling addresses. `run` is a thread body; everything else may be called from any thread."""
 
     def __init__(self, context: ServiceContext, *, period_s: float) -> None:
         self._datastore = context.datastore
@@ -47,12 +46,13 @@ class Cooldown:
         self._aborts: dict[IPv4Address, str] = {}
         self._stopping = False
 
-    def until(self, now: datetime) -> datetime:
-        """When an address that begins to cool at `now` will have cooled, for the record."""
-        return now + timedelta(seconds=self._period_s)
+    @property
+    def period(self) -> timedelta:
+        """How long an address cools."""
+        return timedelta(seconds=self._period_s)
 
     def start(self, address: IPv4Address, *, dying_veth: str | None) -> None:
-        """An address began to cool; its link, if any, waits to be deleted."""
+        """Start the cooldown of an address; its link, if any, waits to be deleted."""
         with self._changed:
             self._deadlines[address] = self._clock.monotonic() + self._period_s
             if dying_veth is not None:
@@ -60,11 +60,11 @@ class Cooldown:
             self._changed.notify()
 
     def abort(self, address: IPv4Address, *, reason: str, dying_veth: str | None, is_marked: bool = True) -> None:
-        """Take a reservation back after a failed ADD: the address begins to cool.
+        """Take a reservation back after a failed ADD: the address starts to cool.
 
-        A link that could not even be marked is removed by name, again and again until the kernel lets it go.
+        A link that could not even be marked is removed by name, tried again until the kernel accepts it.
         If the disk refuses (full, say) the address stays reserved and is tried again every second: nothing is lost, and the
-        error of the ADD itself is what its caller hears.
+        error of the ADD itself is what its caller is told.
         """
         if dying_veth is not None:
             with self._changed:
@@ -81,7 +81,7 @@ class Cooldown:
                 self._changed.notify()
 
     def resume(self, dying_veths: Iterable[tuple[str, IPv4Address | None]]) -> None:
-        """After a restart: take up the cooling addresses of the datastore and the dying links of the kernel."""
+        """Continue after a restart: with the cooling addresses of the datastore and the dying links of the kernel."""
         monotonic = self._clock.monotonic()
         with self._changed:
             for row in self._datastore.addresses():
@@ -102,15 +102,15 @@ class Cooldown:
             return self._left_s()
 
     def run(self) -> None:
-        """Thread body: sweep as soon as a link is marked, free an address as soon as it has cooled; until `stop`."""
+        """Thread body: sweep once a link is marked, free an address once it has cooled; until `stop`."""
         pause = 0.0
         while self._sleep(pause):
             try:
                 self.work()
                 pause = 0.0
             except Exception as error:  # noqa: BLE001  # top of a loop: it must outlive any one failure
-                self._health.record_error("cooling", error)
-                log.warning("cooling goes on after an error: %s", log_text(error))
+                self._health.record_error("cooldown", error)
+                log.warning("the cooldown continues after an error: %s", log_text(error))
                 pause = SWEEP_RETRY_S
 
     def stop(self) -> None:
@@ -120,7 +120,7 @@ class Cooldown:
             self._changed.notify_all()
 
     def work(self) -> None:
-        """Do once all there is to do; what one step cannot do holds no other step up. Raises: the last error."""
+        """Do everything that is due, once; a step that fails holds no other up. Raises: the last error."""
         error: IpamError | None = None
         for step in (self.sweep, self._retry_aborts, self.release_cooled):
             try:
@@ -148,7 +148,7 @@ class Cooldown:
         return len(batch)
 
     def release_cooled(self) -> int:
-        """Free every address whose time has come and whose link is gone; returns how many.
+        """Free every address that has cooled and whose link is gone; returns how many.
 
         Raises: the last DatastoreError, after every address was tried; what was not freed stays due.
         """
@@ -179,9 +179,8 @@ class Cooldown:
         return freed
 
     def _write_abort(self, address: IPv4Address, reason: str) -> None:
-        now = self._clock.now()
         with self._datastore.transaction() as uow:
-            uow.abort(address, now=now, cooling_until=self.until(now), reason=reason)
+            uow.abort(address, cooldown=self.period, reason=reason)
         self.start(address, dying_veth=None)
 
     def _retry_aborts(self) -> None:
@@ -204,7 +203,7 @@ class Cooldown:
         if row is None or row.state is not AddressState.COOLING:
             return 0  # it was adopted, quarantined or removed meanwhile
         with self._datastore.transaction() as uow:
-            uow.change(address, AddressEvent.COOLED, now=self._clock.now(), reason="cooldown over and link gone")
+            uow.free(address, reason="cooldown over and link gone")
         self._failpoint("cooling.cooled")
         return 1
 

@@ -1,4 +1,7 @@
-"""Where an ADD that finds the pool empty meets the pool loop: nobody polls, nobody waits in vain (design 5, 7)."""
+"""Let ADDs that find the pool empty wait for the pool maintainer without polling.
+
+The maintainer is woken by the first waiting ADD, and every ADD by new addresses or by the news that none can come.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class PoolStatus:
-    """What the pool loop last said. `generation`: the latest demand that this status has taken into account. `retry_deadline`:
-    the monotonic point at which a blocked pool tries again by itself; None if it does not."""
+    """What the pool maintainer said last.
+
+    `generation`: the latest demand that this status has taken into account. `blocked_by`: why the pool cannot grow, empty if it can.
+    `retry_deadline`: the monotonic point at which a blocked pool tries again by itself; None if it does not.
+    """
 
     generation: int = 0
     sentence: str = "the pool loop has not run yet"
@@ -18,7 +24,7 @@ class PoolStatus:
 
 
 class Demand:
-    """Counts waiting ADDs, wakes the pool loop, and wakes the ADDs when addresses appear."""
+    """Counts waiting ADDs, wakes the pool maintainer, and wakes the ADDs when addresses appear. Safe from any thread."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -29,22 +35,22 @@ class Demand:
         self._status = PoolStatus()
 
     def trigger(self) -> None:
-        """Something changed that the pool loop should look at."""
+        """Have the pool maintainer look: something changed."""
         self._wake.set()
 
     def wait_triggered(self, timeout_s: float | None) -> bool:
-        """Pool loop: sleep until poked; returns whether it was."""
-        poked = self._wake.wait(timeout_s)
+        """Sleep until triggered; returns whether it was. For the maintainer's thread."""
+        is_triggered = self._wake.wait(timeout_s)
         self._wake.clear()
-        return poked
+        return is_triggered
 
     def coalesce(self, timeout_s: float) -> None:
-        """Pool loop: let more pokes gather, unless an ADD waits."""
+        """Let more triggers gather, unless an ADD waits. For the maintainer's thread."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting > 0, timeout=timeout_s)
 
     def join(self) -> int:
-        """An ADD begins to wait; returns the generation that a status must have reached to speak for it."""
+        """Begin to wait, as an ADD; returns the generation that a status must have reached to speak for it."""
         with self._changed:
             self._waiting += 1
             self._generation += 1
@@ -54,23 +60,23 @@ class Demand:
         return generation
 
     def leave(self) -> None:
-        """An ADD waits no more."""
+        """End the wait of an ADD."""
         with self._changed:
             self._waiting -= 1
 
     def waiting(self) -> tuple[int, int]:
-        """Pool loop: how many ADDs wait, and the latest generation."""
+        """How many ADDs wait, and the latest generation."""
         with self._changed:
             return self._waiting, self._generation
 
     def announce_supply(self) -> None:
-        """Addresses became free: let the waiting ADDs try."""
+        """Let the waiting ADDs try: addresses became free."""
         with self._changed:
             self._supply += 1
             self._changed.notify_all()
 
     def publish(self, status: PoolStatus) -> None:
-        """Pool loop: say what it decided."""
+        """Publish what the maintainer decided."""
         with self._changed:
             self._status = status
             self._changed.notify_all()

@@ -1,6 +1,6 @@
-"""What the daemon is doing: phase, start-up stages with timings, what it lacks, its last error.
+"""What the daemon is doing: phase, start-up stages with timings, degraded conditions, last error.
 
-One object, read by STATUS, ipamctl, probes and metrics, so that all of them tell the same story.
+One object, read by STATUS, ipamctl, probes and metrics, so that all of them tell the same.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ipamd.ports import Clock
 
 STATUS_GRACE_S = 30.0
 """STATUS succeeds this long after start though ADD is not served yet. Ours: a failing STATUS makes containerd report the node
-NotReady (design 4), and a restart takes a second or two."""
+NotReady (containerd pull request 11135), and a restart takes a second or two."""
 
 
 class Phase(StrEnum):
@@ -59,14 +59,14 @@ class ErrorReport:
 
 
 class Stage:
-    """Handle of a running stage: tell its outcome in a sentence."""
+    """A running stage; `detail` becomes its sentence in `ipamctl status`."""
 
     def __init__(self) -> None:
         self.detail = ""
         self.degraded = False
 
     def degrade(self, detail: str) -> None:
-        """The daemon goes on without what this stage was to bring."""
+        """End the stage as degraded: the daemon goes on without what it was to bring."""
         self.degraded, self.detail = True, detail
 
 
@@ -97,23 +97,23 @@ class Health:
         self._report(StageReport(name, state, self._since_ms(started), stage.detail))
 
     def enter(self, phase: Phase) -> None:
-        """Go to a phase. Draining is never left."""
+        """Change the phase. Draining is never left."""
         with self._lock:
             if self._phase is not Phase.DRAINING:
                 self._phase = phase
 
     def mark_ready(self) -> None:
-        """ADD is served and the conflist is in place."""
+        """Say that ADD is served and the conflist is in place."""
         with self._lock:
             self._is_ready = True
 
     def set_condition(self, subject: str, sentence: str) -> None:
-        """Say what the daemon does without."""
+        """Set the degraded condition of `subject`: what the daemon does without, in one sentence."""
         with self._lock:
             self._conditions[subject] = sentence
 
     def clear_condition(self, subject: str) -> None:
-        """It is back."""
+        """Clear the degraded condition of `subject`."""
         with self._lock:
             self._conditions.pop(subject, None)
 
@@ -140,7 +140,7 @@ class Health:
             return list(self._stages.values())
 
     def conditions(self) -> list[str]:
-        """What the daemon does without, one sentence each."""
+        """Degraded conditions, one sentence each."""
         with self._lock:
             return sorted(self._conditions.values())
 
@@ -169,13 +169,13 @@ class Health:
     def require_status(self) -> None:
         """CNI STATUS: succeed unless ADD has not been served for longer than a grace.
 
-        A full pool is no reason to fail: that would evict every pod of the node (design 5).
+        A full pool is no reason to fail: a node that is NotReady for minutes has its pods evicted.
         Raises: PluginNotAvailableError.
         """
         if self.phase in (Phase.STARTING, Phase.RESTORING) and self.uptime_s() > STATUS_GRACE_S:
-            lacks = "; ".join(self.conditions()) or "see `ipamctl status`"
+            conditions = "; ".join(self.conditions()) or "see `ipamctl status`"
             raise PluginNotAvailableError(
-                f"vpc-ipamd has been {self.phase} for {self.uptime_s():.0f} s and does not take ADD", details=lacks
+                f"vpc-ipamd has been {self.phase} for {self.uptime_s():.0f} s and does not take ADD", details=conditions
             )
 
     def _since_ms(self, started: float) -> float:

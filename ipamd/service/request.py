@@ -1,4 +1,4 @@
-"""What accompanies one request on its way: its deadline, and where its milliseconds went.
+"""What travels with one request: its deadline, and where its milliseconds went.
 
 The deadline is made once at the edge and passed down, so that every wait on the way shares it.
 """
@@ -44,7 +44,7 @@ class Deadline:
 
 
 class Steps:
-    """Collects step durations in ms; one object per request, used by one thread."""
+    """Collects step durations in ms, for the request's log line and the histograms; one per request, used by one thread."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

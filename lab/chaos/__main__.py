@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from lab.chaos.mishaps import failpoint_names
+from lab.chaos.nemesis import failpoint_names
 from lab.chaos.plan import Event, Plan, make_plan
 from lab.chaos.player import Options, play
 from lab.chaos.report import Report
@@ -24,7 +24,7 @@ EXIT_VIOLATED, EXIT_NO_LAB = 1, 2
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Play one run; returns the exit status: 0 sound, 1 violated, 2 no lab could be built."""
-    parser = argparse.ArgumentParser(prog="python -m lab.chaos", description="Chaos on two lab nodes, judged from outside.")
+    parser = argparse.ArgumentParser(prog="python -m lab.chaos", description="Chaos on two lab nodes, checked from outside.")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=30.0, help="how long events come (default 30)")
     parser.add_argument("--replay", type=Path, help="a plan written by an earlier run (build/chaos-SEED.plan.json)")
@@ -59,7 +59,7 @@ def _play(plan: Plan, base: Path, *, echo: bool, goes_on: bool = False) -> Repor
     base.with_suffix(".plan.json").write_text(plan.to_json(), encoding="utf-8")
     name = f"chaos-{plan.seed}-{os.getpid()}"
     history, logs = base.with_suffix(".history.jsonl"), base.with_suffix(".logs")
-    return play(plan, Options(name=name, history=history, logs=logs, echo=echo, goes_on=goes_on))
+    return play(plan, Options(name=name, history_path=history, logs=logs, echo=echo, goes_on=goes_on))
 
 
 def _explain(report: Report, plan: Plan, base: Path) -> None:

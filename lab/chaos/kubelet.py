@@ -12,12 +12,12 @@ import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 
-from lab.chaos.books import Books, Life, Violation
-from lab.chaos.journal import Journal
-from lab.chaos.member import Member
-from lab.chaos.sight import look
+from lab.chaos.expected_state import ExpectedState, PodRecord, Violation
+from lab.chaos.history import History
+from lab.chaos.node import ChaosNode
 from lab.fabric.errors import FabricError
 from lab.node.errors import SandboxError
+from lab.node.kernel_view import read_kernel
 
 RUNS_AT_ONCE = 10
 """Ours: kubelets start as many pods as there are; two cores run so many sandboxes at a time without drowning."""
@@ -32,19 +32,19 @@ REMOVAL_LATE_S = 90.0
 
 
 class Kubelet:
-    """Runs and removes pods of one member. Concurrency: any thread; one operation at a time per pod."""
+    """Runs and removes pods of one node. Concurrency: any thread; one operation at a time per pod."""
 
-    def __init__(self, member: Member, *, books: Books, journal: Journal) -> None:
-        self._member = member
-        self._books = books
-        self._journal = journal
+    def __init__(self, node: ChaosNode, *, expected: ExpectedState, history: History) -> None:
+        self._node = node
+        self._expected = expected
+        self._history = history
         self._wanted: set[str] = set()
-        self._lives: dict[str, Life] = {}
+        self._records: dict[str, PodRecord] = {}
         self._locks: dict[str, threading.Lock] = {}
         self._lock = threading.Lock()  # a leaf, around the three above
         self._ended = threading.Event()
         self._places = threading.BoundedSemaphore(RUNS_AT_ONCE)
-        self._workers = ThreadPoolExecutor(max_workers=WORKERS, thread_name_prefix=f"kubelet-{member.name}")
+        self._workers = ThreadPoolExecutor(max_workers=WORKERS, thread_name_prefix=f"kubelet-{node.name}")
 
     def run_pod(self, pod: str) -> None:
         """Have a pod run; returns at once."""
@@ -62,20 +62,20 @@ class Kubelet:
         """Remove every pod and every sandbox that the runtime still has; False if that takes too long."""
         deadline = time.monotonic() + timeout_s
         with self._lock:
-            pods = sorted(self._wanted | set(self._lives))
+            pods = sorted(self._wanted | set(self._records))
         for pod in pods:
             self.remove_pod(pod)
         self._workers.shutdown(wait=True)
         self._workers = ThreadPoolExecutor(max_workers=1)
         while time.monotonic() < deadline:
             try:
-                left = self._member.node.cri.list()
+                left = self._node.lab_node.cri.list()
                 for sandbox in left:
                     self._remove_sandbox(sandbox.sandbox_id)
                 if not left:
                     return True
             except SandboxError as error:
-                self._journal.note("removal of a leftover failed", node=self._member.name, error=str(error))
+                self._history.note("removal of a leftover failed", node=self._node.name, error=str(error))
                 time.sleep(PAUSE_S)
         return False
 
@@ -87,7 +87,7 @@ class Kubelet:
     def _run(self, pod: str) -> None:
         with self._pod_lock(pod):
             uid, attempt = str(uuid.uuid4()), 0
-            while self._is_wanted(pod) and pod not in self._lives:
+            while self._is_wanted(pod) and pod not in self._records:
                 with self._places:
                     is_done = not self._is_wanted(pod) or self._run_once(pod, uid, attempt)
                 if is_done:
@@ -97,91 +97,97 @@ class Kubelet:
                 self._ended.wait(PAUSE_S * random.uniform(0.5, 1.5))
 
     def _run_once(self, pod: str, uid: str, attempt: int) -> bool:
-        name, cri = self._member.name, self._member.node.cri
-        ticket = self._books.began(name)
+        name, cri = self._node.name, self._node.lab_node.cri
+        ticket = self._expected.on_creating(name)
         began = time.monotonic()
         try:
             sandbox_id = cri.run_sandbox(pod, uid=uid, attempt=attempt, timeout_s=RUN_TIMEOUT_S)
             status = cri.status(sandbox_id)
             if status.address is None:
                 raise SandboxError(f"sandbox {sandbox_id} has no address")
-            path = self._member.node.inside_netns_path(status.netns_path)
-            life = Life(name, pod, sandbox_id, str(status.address), path, self._journal.now())
+            path = self._node.lab_node.inside_netns_path(status.netns_path)
+            record = PodRecord(name, pod, sandbox_id, str(status.address), path, self._history.now())
             with self._lock:
-                self._lives[pod] = life
-            self._books.born(life)
+                self._records[pod] = record
+            self._expected.on_created(record)
         except SandboxError as error:
-            self._journal.note("run failed", node=name, counted="run failed", pod=pod, error=str(error)[:600])
+            self._history.note("run failed", node=name, counted="run failed", pod=pod, error=str(error)[:600])
             return False
         finally:
-            self._books.ended(ticket)
+            self._expected.on_answered(ticket)
         took_s = round(time.monotonic() - began, 2)
-        self._journal.note("runs", node=name, counted="pod run", pod=pod, address=life.address, sandbox=sandbox_id, took_s=took_s)
+        self._history.note(
+            "runs", node=name, counted="pod run", pod=pod, address=record.address, sandbox=sandbox_id, took_s=took_s
+        )
         return True
 
     def _remove(self, pod: str) -> None:
         with self._pod_lock(pod):
-            life = self._lives.get(pod)
-            if life is None:
+            record = self._records.get(pod)
+            if record is None:
                 self._clear_away(pod)
                 return
-            self._books.leaving(life.sandbox_id)
+            self._expected.on_removing(record.sandbox_id)
             served_since = time.monotonic()
             while not self._ended.is_set():
                 try:
-                    ready_since = self._member.state().ready_since
-                    self._member.node.cri.stop(life.sandbox_id)
-                    self._demand_gone(life, ready_since)
-                    self._member.node.cri.remove(life.sandbox_id)
+                    ready_since = self._node.state().ready_since
+                    self._node.lab_node.cri.stop(record.sandbox_id)
+                    self._demand_gone(record, ready_since)
+                    self._node.lab_node.cri.remove(record.sandbox_id)
                     break
                 except SandboxError as error:
-                    self._journal.note(
-                        "removal failed", node=life.node, counted="removal failed", pod=pod, error=str(error)[:600]
+                    self._history.note(
+                        "removal failed", node=record.node, counted="removal failed", pod=pod, error=str(error)[:600]
                     )
-                    if not self._member.runtime_is_up:
+                    if not self._node.runtime_is_up:
                         served_since = time.monotonic()
                     elif time.monotonic() - served_since > REMOVAL_LATE_S:
                         what = f"its removal fails for {REMOVAL_LATE_S:.0f} s: {error}"
-                        self._journal.violate(Violation("I3", self._journal.now(), f"{life.node}/{pod}", what))
+                        self._history.violate(Violation("I3", self._history.now(), f"{record.node}/{pod}", what))
                         served_since = float("inf")
                 self._ended.wait(PAUSE_S)
             else:
                 return
-            self._books.gone(life.sandbox_id)
+            self._expected.on_removed(record.sandbox_id)
             with self._lock:
-                self._lives.pop(pod, None)
-            self._journal.note("removed", node=life.node, counted="pod removed", pod=pod, address=life.address)
+                self._records.pop(pod, None)
+            self._history.note("removed", node=record.node, counted="pod removed", pod=pod, address=record.address)
 
-    def _demand_gone(self, life: Life, ready_since: float | None) -> None:
+    def _demand_gone(self, record: PodRecord, ready_since: float | None) -> None:
         """At the reply of DEL neither route nor rule is left (I4); not asked when the DEL may have gone into the spool."""
         try:
-            sight = look(self._member.node, (), None)
+            kernel = read_kernel(self._node.lab_node)
         except FabricError as error:
-            self._journal.note("a look failed", node=life.node, counted="look failed", error=str(error))
+            self._history.note("a look failed", node=record.node, counted="look failed", error=str(error))
             return
         left = [
             what
-            for what, addresses in (("route", sight.routes), ("rule 512", sight.to_rules), ("rule 1536", sight.from_rules))
-            if life.address in addresses
+            for what, addresses in (
+                ("route", kernel.host_routes),
+                ("rule 512", kernel.to_rules),
+                ("rule 1536", kernel.from_rules),
+            )
+            if record.address in addresses
         ]
-        status = self._member.ask(lambda client: client.status()) if left else None
-        was_there = ready_since is not None and self._member.state().ready_since == ready_since
+        status = self._node.daemon.status() if left else None
+        was_there = ready_since is not None and self._node.state().ready_since == ready_since
         if status is not None and was_there and not status["spooled_count"]:
             what = f"left at the reply of its DEL: {', '.join(left)}"
-            self._journal.violate(Violation("I4", self._journal.now(), f"{life.node}/{life.pod} {life.address}", what))
+            self._history.violate(Violation("I4", self._history.now(), f"{record.node}/{record.pod} {record.address}", what))
 
     def _remove_sandbox(self, sandbox_id: str) -> None:
-        self._member.node.cri.stop(sandbox_id)
-        self._member.node.cri.remove(sandbox_id)
+        self._node.lab_node.cri.stop(sandbox_id)
+        self._node.lab_node.cri.remove(sandbox_id)
 
     def _clear_away(self, pod: str) -> None:
         """Stop and remove what failed attempts of a pod left in the runtime; what cannot be done now is done at the next try."""
         try:
-            for sandbox in self._member.node.cri.list():
+            for sandbox in self._node.lab_node.cri.list():
                 if sandbox.name == pod:
                     self._remove_sandbox(sandbox.sandbox_id)
         except SandboxError as error:
-            self._journal.note("clearing away failed", node=self._member.name, pod=pod, error=str(error)[:300])
+            self._history.note("clearing away failed", node=self._node.name, pod=pod, error=str(error)[:300])
 
     def _is_wanted(self, pod: str) -> bool:
         with self._lock:
@@ -195,4 +201,4 @@ class Kubelet:
         try:
             action(pod)  # type: ignore[operator]  # both callers pass a method that takes a pod
         except Exception as error:  # noqa: BLE001  # top of a queue: the lab's own failure must be seen
-            self._journal.say(f"the lab failed on pod {pod}: {error!r}", node=self._member.name, counted="lab error")
+            self._history.say(f"the lab failed on pod {pod}: {error!r}", node=self._node.name, counted="lab error")

@@ -14,7 +14,7 @@ from enum import StrEnum
 from random import Random
 from typing import Any
 
-from lab.chaos.mishaps import cloud_fault
+from lab.chaos.nemesis import cloud_fault
 
 NODES = ("node-a", "node-b")
 COOLDOWN_S = 5
@@ -24,8 +24,8 @@ PODS_MOST = 16
 """Ours, per node: two ENIs of an m5.large are needed for them, and two cores can keep them running."""
 
 POD_GAP_S = 1.4
-MISHAP_GAP_S = 3.5
-"""Mean seconds between two pod events of a node, and between two mishaps. Ours: a sandbox takes 0.3 s of a core here, a
+NEMESIS_GAP_S = 3.5
+"""Mean seconds between two pod events of a node, and between two events of the nemesis. Ours: a sandbox takes 0.3 s of a core here, a
 restart of the daemon a second; the machine must be busy and not late."""
 
 CLOCK_STEPS_S = (-3600, -600, -90, 45, 600, 3600)
@@ -115,7 +115,7 @@ def make_plan(seed: int, *, minutes: float, failpoints: Sequence[str]) -> Plan:
     events: list[Event] = []
     for node in NODES:
         events += _pods(Random(rng.random()), node, duration_s)
-    events += _mishaps(Random(rng.random()), duration_s, sorted(set(failpoints)))
+    events += _nemesis_events(Random(rng.random()), duration_s, sorted(set(failpoints)))
     env = {node: _env(rng) for node in NODES}
     return Plan(seed, duration_s, env, tuple(sorted(events, key=lambda event: event.at_s)))
 
@@ -149,13 +149,13 @@ def _pods(rng: Random, node: str, duration_s: float) -> list[Event]:
     return events
 
 
-def _mishaps(rng: Random, duration_s: float, failpoints: Sequence[str]) -> list[Event]:
+def _nemesis_events(rng: Random, duration_s: float, failpoints: Sequence[str]) -> list[Event]:
     names_rng = Random(rng.random())  # its own: a new failpoint changes no other event of a seed
     weights = {kind: weight * rng.uniform(0.5, 2) for kind, weight in WEIGHTS.items()}
     events: list[Event] = []
     unused: list[str] = []
     at_s = 3.0
-    while (at_s := at_s + rng.expovariate(1 / MISHAP_GAP_S)) < duration_s:
+    while (at_s := at_s + rng.expovariate(1 / NEMESIS_GAP_S)) < duration_s:
         kind = rng.choices(list(weights), list(weights.values()))[0]
         if kind is Kind.ARM_FAILPOINT and not unused:
             unused = names_rng.sample(failpoints, len(failpoints))  # every name has its turn before one comes again
@@ -176,7 +176,7 @@ def _armed(rng: Random, unused: list[str]) -> dict[str, Any]:
     least_s = 4.0 if name.startswith("restore.") else 0.0
     count = rng.choice((1, 1, 2, 3))
     if name.startswith(("adopt.", "growth.")):
-        count = 1  # these come once or twice in the life of a process
+        count = 1  # these come once or twice in the record of a process
     return {"name": name, "count": count, "down_s": round(least_s + rng.uniform(0, 2), 2), "lose": name.startswith("adopt.")}
 
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from lab.chaos.books import Violation
+from lab.chaos.expected_state import Violation
 from lab.chaos.plan import Plan
 
-MISHAPS = {"kill": "kills", "fault": "faults"}
+INJECTED = {"kill": "kills", "fault": "faults"}
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,14 @@ class Report:
         elapsed_s: float,
         facts: Mapping[str, Any],
     ) -> Report:
-        """Sort a journal's counts into operations, kills and faults."""
+        """Sort a history's counts into operations, kills and faults."""
         sorted_counts: dict[str, dict[str, int]] = {"operations": {}, "kills": {}, "faults": {}}
         for name, count in sorted(counts.items()):
             first, _, rest = name.partition(" ")
             if name in ("violation", "lab error"):
                 continue
-            if first in MISHAPS:
-                sorted_counts[MISHAPS[first]][rest] = count
+            if first in INJECTED:
+                sorted_counts[INJECTED[first]][rest] = count
             else:
                 sorted_counts["operations"][name] = count
         return cls(

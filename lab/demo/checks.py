@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from lab.vpc.errors import LabError
+from lab.errors import LabError
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from ipaddress import IPv4Address
 from typing import Any
 
 from lab.demo.checks import Verdict
-from lab.demo.member import Member, Pod
-from lab.demo.scene import PODS_PER_NODE, Scene, brief
+from lab.demo.context import PODS_PER_NODE, DemoContext, brief
+from lab.demo.node import DemoNode, Pod
+from lab.node.daemon import PLUGIN_PATH
 from lab.node.errors import SandboxError
-from lab.node.node import PLUGIN_PATH
 
 AWAY_REMOVE = "daemon dead: sandboxes are removed and their DELs spooled"
 AWAY_REFUSE = "daemon dead: a new sandbox is refused with CNI code 11"
@@ -43,123 +43,123 @@ class _Refusal:
     details: str
 
 
-def without_daemon(scene: Scene, verdict: Verdict) -> None:
+def without_daemon(context: DemoContext, verdict: Verdict) -> None:
     """Kill the first node's daemon; remove and create sandboxes on both nodes while it is dead."""
-    victim, other = scene.members
-    victim.kill_daemon()
-    scene.progress.say(f"{victim.name}: daemon killed with SIGKILL; {len(victim.pods)} sandboxes run there")
-    failures = scene.remove_pods(victim.pods[:REMOVED_MEANWHILE], what=f"sandboxes removed on {victim.name}, daemon dead")
-    spooled = victim.spooled_count()
+    victim, other = context.nodes
+    victim.daemon.kill()
+    context.progress.say(f"{victim.name}: daemon killed with SIGKILL; {len(victim.pods)} sandboxes run there")
+    failures = context.remove_pods(victim.pods[:REMOVED_MEANWHILE], what=f"sandboxes removed on {victim.name}, daemon dead")
+    spooled = victim.daemon.spooled_count()
     done = f"{REMOVED_MEANWHILE - len(failures)} sandboxes removed, {spooled} DELs spooled (the runtime sends some twice)"
     verdict(AWAY_REMOVE, not failures and spooled >= REMOVED_MEANWHILE, brief(failures) or done)
-    _refuse(scene, victim, verdict)
-    tried, silent = scene.silent([*scene.across(sources_per_node=2), *scene.from_host()])
+    _refuse(context, victim, verdict)
+    tried, silent = context.silent([*context.across(sources_per_node=2), *context.from_host()])
     verdict(AWAY_TALK, tried > 0 and not silent, brief(silent) or f"{tried} pings answered")
     names = [f"{other.name}-meanwhile-{number}" for number in range(OTHERS_MEANWHILE)]
-    failures = scene.run_pods([(other, name) for name in names], what=f"sandboxes up on {other.name}")
+    failures = context.run_pods([(other, name) for name in names], what=f"sandboxes up on {other.name}")
     extra = [pod for pod in other.pods if pod.name in names]
-    failures += scene.remove_pods(extra, what=f"sandboxes removed on {other.name}")
-    is_served = not failures and len(extra) == OTHERS_MEANWHILE and other.status() is not None
+    failures += context.remove_pods(extra, what=f"sandboxes removed on {other.name}")
+    is_served = not failures and len(extra) == OTHERS_MEANWHILE and other.daemon.status() is not None
     verdict(AWAY_OTHER, is_served, brief(failures) or f"{len(extra)} sandboxes created and removed on {other.name}")
 
 
-def restart(scene: Scene, verdict: Verdict) -> None:
+def restart(context: DemoContext, verdict: Verdict) -> None:
     """Start the daemon again and show how it brings datastore, kernel and runtime together."""
-    victim, _ = scene.members
-    spooled = victim.spooled_count()
-    status, took_s = _start_again(scene, victim)
+    victim, _ = context.nodes
+    spooled = victim.daemon.spooled_count()
+    status, took_s = _start_again(context, victim)
     verdict(BACK_READY, took_s <= READY_AGAIN_S, f"{took_s:.1f} s after the start; {_stage(status, 'kernel')}")
-    left, replayed = victim.spooled_count(), _stage(status, "spool")
+    left, replayed = victim.daemon.spooled_count(), _stage(status, "spool")
     verdict(BACK_SPOOL, left == 0 and replayed.split(" ")[0] == str(spooled), f"{spooled} were spooled; {replayed}; {left} left")
     problems = _attachment_problems(victim)
-    tried, silent = scene.silent([*scene.across(sources_per_node=2), *scene.from_host()])
+    tried, silent = context.silent([*context.across(sources_per_node=2), *context.from_host()])
     held = f"{len(victim.pods)} attachments as the runtime has them; {tried} pings answered"
     verdict(BACK_SAME, tried > 0 and not (problems or silent), brief([*problems, *silent]) or held)
-    retried, failures = _retry(scene, victim)
+    retried, failures = _retry(context, victim)
     more = [(victim, f"{victim.name}-again-{number}") for number in range(PODS_PER_NODE - len(victim.pods))]
-    failures += scene.run_pods(more, what=f"sandboxes up again on {victim.name}")
-    tried, silent = scene.silent(scene.from_host())
+    failures += context.run_pods(more, what=f"sandboxes up again on {victim.name}")
+    tried, silent = context.silent(context.from_host())
     came = f"{', '.join(f'{pod.name} got {pod.address}' for pod in retried)}; {len(more)} more; {tried} answer"
     verdict(BACK_RETRY, bool(retried) and not (failures or silent), brief([*failures, *silent]) or came)
 
 
-def lose_datastore(scene: Scene, verdict: Verdict) -> None:
+def lose_datastore(context: DemoContext, verdict: Verdict) -> None:
     """Kill the second node's daemon, delete its database, start it: every sandbox is adopted."""
-    _, victim = scene.members
-    victim.kill_daemon()
-    files = victim.lose_datastore()
-    scene.datastore_lost_at[victim.name] = time.monotonic()
-    scene.progress.say(f"{victim.name}: daemon killed with SIGKILL, {', '.join(files) or 'nothing'} deleted")
-    status, took_s = _start_again(scene, victim)
-    rows = victim.ask("attachments")["attachments"]
+    _, victim = context.nodes
+    victim.daemon.kill()
+    files = victim.daemon.lose_datastore()
+    context.datastore_lost_at[victim.name] = time.monotonic()
+    context.progress.say(f"{victim.name}: daemon killed with SIGKILL, {', '.join(files) or 'nothing'} deleted")
+    status, took_s = _start_again(context, victim)
+    rows = victim.daemon.ipamctl_json("attachments")["attachments"]
     adopted = [row for row in rows if row["origin"] == "adopt"]
     problems = _attachment_problems(victim, rows)
     if len(adopted) != len(victim.pods):
         problems.append(f"{len(adopted)} of {len(victim.pods)} sandboxes adopted")
     told = f"ready after {took_s:.1f} s; {_stage(status, 'datastore')}; {_stage(status, 'kernel')}"
     verdict(LOST_REBUILT, bool(files) and bool(adopted) and not problems, brief(problems) or told)
-    tried, silent = scene.silent([*scene.across(sources_per_node=2), *scene.from_host()])
+    tried, silent = context.silent([*context.across(sources_per_node=2), *context.from_host()])
     verdict(LOST_SAME, tried > 0 and not (problems or silent), brief([*problems, *silent]) or f"{tried} pings answered")
-    before: set[IPv4Address] = {pod.address for pod in scene.pods}
+    before: set[IPv4Address] = {pod.address for pod in context.pods}
     wanted = [(victim, f"{victim.name}-new-{number}") for number in range(NEW_AFTER_LOSS)]
-    failures = scene.run_pods(wanted, what=f"new sandboxes on {victim.name}")
+    failures = context.run_pods(wanted, what=f"new sandboxes on {victim.name}")
     new = [pod for pod in victim.pods if (victim, pod.name) in wanted]
     taken = [f"{pod.name} got {pod.address}, which another one has" for pod in new if pod.address in before]
-    tried, silent = scene.silent(scene.from_host())
+    tried, silent = context.silent(context.from_host())
     got = f"{', '.join(str(pod.address) for pod in new)}; all {tried} sandboxes answer"
     is_good = len(new) == NEW_AFTER_LOSS and not (failures or taken or silent)
     verdict(LOST_NEW, is_good, brief([*failures, *taken, *silent]) or got)
 
 
-def _start_again(scene: Scene, member: Member) -> tuple[dict[str, Any], float]:
+def _start_again(context: DemoContext, node: DemoNode) -> tuple[dict[str, Any], float]:
     """Start a daemon, wait until it is ready, show its stages; its status and the seconds it took."""
-    member.start_daemon()
-    started_s = scene.progress.elapsed_s
-    status = member.wait_until(lambda status: bool(status["ready"]), what="ready again", timeout_s=2 * READY_AGAIN_S)
-    took_s = scene.progress.elapsed_s - started_s
+    node.daemon.start()
+    started_s = context.progress.elapsed_s
+    status = node.daemon.wait_status(lambda status: bool(status["ready"]), what="ready again", timeout_s=2 * READY_AGAIN_S)
+    took_s = context.progress.elapsed_s - started_s
     for stage in status["stages"]:
-        scene.progress.say(f"{member.name}: {stage['name']:<12} {stage['elapsed_ms']:7.1f} ms  {stage['detail']}".rstrip())
+        context.progress.say(f"{node.name}: {stage['name']:<12} {stage['elapsed_ms']:7.1f} ms  {stage['detail']}".rstrip())
     return status, took_s
 
 
-def _refuse(scene: Scene, member: Member, verdict: Verdict) -> None:
+def _refuse(context: DemoContext, node: DemoNode, verdict: Verdict) -> None:
     """Ask the runtime for a sandbox it cannot have now, and the plugin for the code that CRI's text does not carry."""
-    name = f"{member.name}-refused"
-    refusal = _ask_plugin(member)
+    name = f"{node.name}-refused"
+    refusal = _ask_plugin(node)
     try:
-        pod = member.run_pod(name)
+        pod = node.run_pod(name)
     except SandboxError as exc:
         said = str(exc)
     else:
         verdict(AWAY_REFUSE, False, f"{name} got {pod.address} from nobody knows whom")
         return
-    scene.refused.append(name)
-    scene.progress.say(f"{member.name}: the runtime says: {said}")
+    context.refused.append(name)
+    context.progress.say(f"{node.name}: the runtime says: {said}")
     is_ours = refusal.code == TRY_AGAIN and bool(refusal.message) and refusal.message in said
     verdict(AWAY_REFUSE, is_ours, f"code {refusal.code}: {refusal.message}; {refusal.details}" if is_ours else said)
 
 
-def _ask_plugin(member: Member) -> _Refusal:
+def _ask_plugin(node: DemoNode) -> _Refusal:
     """Execute the plugin's ADD in the node as the runtime does, for a sandbox that does not exist; the daemon is dead."""
     env = {
         "CNI_COMMAND": "ADD",
         "CNI_CONTAINERID": "demo-asks-for-the-code",
-        "CNI_NETNS": f"/proc/{member.node.pid}/ns/net",
+        "CNI_NETNS": f"/proc/{node.lab_node.pid}/ns/net",
         "CNI_IFNAME": "eth0",
         "CNI_PATH": "/opt/cni/bin",
     }
     config = json.dumps({"cniVersion": "1.0.0", "name": "vpc-ipamd", "type": "vpc-cni"})
-    done = member.node.run([PLUGIN_PATH], env=env, stdin_bytes=config.encode(), timeout_s=70.0, check=False)
+    done = node.lab_node.run([PLUGIN_PATH], env=env, stdin_bytes=config.encode(), timeout_s=70.0, check=False)
     document = json.loads(done.stdout or "{}")
     return _Refusal(int(document.get("code", 0)), str(document.get("msg", "")), str(document.get("details", "")))
 
 
-def _retry(scene: Scene, member: Member) -> tuple[list[Pod], list[str]]:
+def _retry(context: DemoContext, node: DemoNode) -> tuple[list[Pod], list[str]]:
     """Do as the kubelet does: the same pod, the next attempt."""
     came, failures = [], []
-    for name in scene.refused:
+    for name in context.refused:
         try:
-            came.append(member.run_pod(name, attempt=1))
+            came.append(node.run_pod(name, attempt=1))
         except SandboxError as exc:
             failures.append(str(exc))
     return came, failures
@@ -169,12 +169,13 @@ def _stage(status: dict[str, Any], name: str) -> str:
     return next((str(stage["detail"]) for stage in status["stages"] if stage["name"] == name), f"no stage {name}")
 
 
-def _attachment_problems(member: Member, rows: Sequence[dict[str, Any]] | None = None) -> list[str]:
+def _attachment_problems(node: DemoNode, rows: Sequence[dict[str, Any]] | None = None) -> list[str]:
     """Where the daemon's attachments are not what the runtime runs, in words."""
-    found = {row["container_id"]: row["address"] for row in (member.ask("attachments")["attachments"] if rows is None else rows)}
-    wanted = {pod.sandbox_id: str(pod.address) for pod in member.pods}
+    rows = node.daemon.ipamctl_json("attachments")["attachments"] if rows is None else rows
+    found = {row["container_id"]: row["address"] for row in rows}
+    wanted = {pod.sandbox_id: str(pod.address) for pod in node.pods}
     return [
-        f"{member.name}: sandbox {key[:13]} has {wanted.get(key, 'nothing')}, the daemon says {found.get(key, 'nothing')}"
+        f"{node.name}: sandbox {key[:13]} has {wanted.get(key, 'nothing')}, the daemon says {found.get(key, 'nothing')}"
         for key in sorted(wanted.keys() | found.keys())
         if wanted.get(key) != found.get(key)
     ]

@@ -1,4 +1,4 @@
-"""Who has which address, since when, told by witnesses that are not the daemon: guards I1 and shows I8 from outside.
+"""Who has which address, since when, as seen by observers other than the daemon: guards I1 and shows I8 from outside.
 
 Two ledgers are kept. The kubelet's: from the runtime's answer to RunPodSandbox to the moment StopPodSandbox is called. The
 kernel's: from the route to the address until the link under it is gone, read from netlink events, so that nothing falls

@@ -9,13 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import TextIO
 
-from lab.demo import closing, crash, opening, report
+from lab.demo import crash, report, setup, teardown
 from lab.demo.checks import Check, Checks, Step, Verdict, run_steps
+from lab.demo.context import ADDRESSES_PER_ENI, ENI_LIMIT, INSTANCE_TYPE, PODS_PER_NODE, WORKERS_PER_NODE, DemoContext
 from lab.demo.progress import Progress
-from lab.demo.scene import ADDRESSES_PER_ENI, ENI_LIMIT, INSTANCE_TYPE, PODS_PER_NODE, WORKERS_PER_NODE, Scene
+from lab.errors import LabError
 from lab.lab import missing_requirements
-from lab.node import ground
-from lab.vpc.errors import LabError
+from lab.node import workspace
 
 MACHINE_FIT = "this machine can run the lab"
 CLEAN = "nothing of the lab is left on this machine"
@@ -31,7 +31,7 @@ LOSE = "kill -9 of the other daemon, and its datastore is deleted"
 REMOVE = "all sandboxes are removed"
 PROOF = "what is left in kernel and datastore"
 AGREE = "EC2 against datastore, at idle"
-HEAR = "what the witnesses saw"
+HEAR = "what the observers saw"
 TIDY = "the lab is taken down"
 
 
@@ -46,61 +46,63 @@ def demo(*, lab_name: str, json_path: Path, out: TextIO = sys.stdout) -> int:
     progress = Progress(out)
     checks = Checks(listener=progress.check)
     with ExitStack() as stack:
-        scene = Scene(lab_name=lab_name, progress=progress, stack=stack)
-        run_steps(story(scene), checks, announce=progress.step)
+        context = DemoContext(lab_name=lab_name, progress=progress, stack=stack)
+        run_steps(story(context), checks, announce=progress.step)
         if not report.is_ok(checks.all):
-            _help(scene)
-        run_steps([Step(TIDY, (CLEAN,), partial(_tidy, scene))], checks, announce=progress.step)
+            _help(context)
+        run_steps([Step(TIDY, (CLEAN,), partial(_tidy, context))], checks, announce=progress.step)
     duration_s = progress.elapsed_s
     report.write_json(json_path, checks.all, duration_s=duration_s)
     progress.text("\n" + report.summary(checks.all, duration_s=duration_s, json_path=json_path))
     return report.exit_code(checks.all)
 
 
-def story(scene: Scene) -> list[Step]:
+def story(context: DemoContext) -> list[Step]:
     """The steps in order, each with what it promises and needs."""
 
-    def step(title: str, promises: tuple[str, ...], run: Callable[[Scene, Verdict], None], needs: tuple[str, ...]) -> Step:
-        return Step(title, promises, partial(run, scene), needs)
+    def step(title: str, promises: tuple[str, ...], run: Callable[[DemoContext, Verdict], None], needs: tuple[str, ...]) -> Step:
+        return Step(title, promises, partial(run, context), needs)
 
     up = (BUILD, START)
     grown = (*up, RUN)
     back = (crash.BACK_READY, crash.BACK_SPOOL, crash.BACK_SAME, crash.BACK_RETRY)
     away = (crash.AWAY_REMOVE, crash.AWAY_REFUSE, crash.AWAY_TALK, crash.AWAY_OTHER)
-    agreed = (closing.COOLED, closing.IDLE, closing.AGREE, closing.NO_LEAK, closing.AUDITED)
-    heard = (closing.NEVER_TWICE, closing.NEVER_HOT, closing.NO_DROPS, closing.LAB_SOUND)
+    agreed = (teardown.COOLED, teardown.IDLE, teardown.AGREE, teardown.NO_LEAK, teardown.AUDITED)
+    heard = (teardown.NEVER_TWICE, teardown.NEVER_HOT, teardown.NO_DROPS, teardown.LAB_SOUND)
     return [
-        step(BUILD, (opening.LAB_IS_UP,), opening.build, ()),
-        step(START, (opening.DAEMONS_READY,), opening.start_daemons, (BUILD,)),
-        step(RUN, (opening.PODS_RUN, opening.SECOND_ENI, opening.TAGGED), opening.run_pods, up),
-        step(PING, (opening.ACROSS, opening.FROM_HOST), opening.ping, grown),
+        step(BUILD, (setup.LAB_IS_UP,), setup.build, ()),
+        step(START, (setup.DAEMONS_READY,), setup.start_daemons, (BUILD,)),
+        step(RUN, (setup.PODS_RUN, setup.SECOND_ENI, setup.TAGGED), setup.run_pods, up),
+        step(PING, (setup.ACROSS, setup.FROM_HOST), setup.ping, grown),
         step(KILL, away, crash.without_daemon, grown),
         step(RESTART, back, crash.restart, (*grown, KILL)),
         step(LOSE, (crash.LOST_REBUILT, crash.LOST_SAME, crash.LOST_NEW), crash.lose_datastore, grown),
-        step(REMOVE, (closing.ALL_REMOVED,), closing.remove_all, grown),
-        step(PROOF, tuple(closing.NOTHING_LEFT.values()), closing.nothing_left, up),
-        step(AGREE, agreed, closing.agree, up),
-        step(HEAR, heard, closing.witnesses, (BUILD,)),
+        step(REMOVE, (teardown.ALL_REMOVED,), teardown.remove_all, grown),
+        step(PROOF, tuple(teardown.NOTHING_LEFT.values()), teardown.nothing_left, up),
+        step(AGREE, agreed, teardown.agree, up),
+        step(HEAR, heard, teardown.observers, (BUILD,)),
     ]
 
 
-def _tidy(scene: Scene, verdict: Verdict) -> None:
+def _tidy(context: DemoContext, verdict: Verdict) -> None:
     """Remove the lab and look whether it is gone."""
-    scene.leave()
-    left = scene.lab_name in ground.names()
-    verdict(CLEAN, not left, f"see {ground.STATE_ROOT / scene.lab_name}" if left else "namespaces, cgroup and files are gone")
+    context.leave()
+    left = context.lab_name in workspace.names()
+    verdict(
+        CLEAN, not left, f"see {workspace.STATE_ROOT / context.lab_name}" if left else "namespaces, cgroup and files are gone"
+    )
 
 
-def _help(scene: Scene) -> None:
+def _help(context: DemoContext) -> None:
     """Show what somebody who looks for the cause asks first: each daemon's status and the end of its log."""
     try:
-        members = scene.members
+        nodes = context.nodes
     except LabError:
         return  # the lab did not come up: there is nobody to ask
-    for member in members:
+    for node in nodes:
         with suppress(LabError):
-            scene.progress.text(f"\n---- {member.name}: ipamctl status\n{member.ipamctl('status')}")
+            context.progress.text(f"\n---- {node.name}: ipamctl status\n{node.daemon.ipamctl('status').stdout}")
         with suppress(LabError):
-            scene.progress.text(
-                f"\n---- {member.name}: the last {LOG_LINES} lines of the daemon's log\n{member.log_tail(LOG_LINES)}"
+            context.progress.text(
+                f"\n---- {node.name}: the last {LOG_LINES} lines of the daemon's log\n{node.daemon.log_tail(LOG_LINES)}"
             )

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address
 
 from lab.demo.ledger import AddressLedger
+from lab.node.kernel_view import VETH_PREFIX
 from lab.node.node import Node
 from lab.node.process import NodeProcess
 
-VETH_PREFIX = "eni"  # the daemon's default, AWS_VPC_K8S_CNI_VETHPREFIX
 STOP_TIMEOUT_S = 5.0
 
 # `ip -o monitor link route`, iproute2 6.1: "10.0.0.5 dev eni4fbb scope link", "Deleted 7: eni4fbb@NONE: <...>"

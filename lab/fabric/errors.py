@@ -1,6 +1,6 @@
-"""What goes wrong in the fabric. The lab's tree: LabError (lab/vpc/errors.py) > FabricError | NodeError | ControlError."""
+"""What goes wrong in the fabric; the tree is drawn in lab/errors.py."""
 
-from lab.vpc.errors import LabError
+from lab.errors import LabError
 
 
 class FabricError(LabError):

@@ -10,10 +10,10 @@ import socket
 import threading
 from http import HTTPStatus
 
-from lab.faults import IMDS
 from lab.httpd import HttpServer, Listener, Request, Response
 from lab.imds.tokens import Tokens, read_ttl
 from lab.imds.tree import look_up, metadata
+from lab.vpc.faults import IMDS
 from lab.vpc.state import Vpc
 
 _TTL = "X-aws-ec2-metadata-token-ttl-seconds"

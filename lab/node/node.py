@@ -13,21 +13,19 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from lab.fabric.netns import Netns
 from lab.node import containerd
+from lab.node.cri import CriClient
 from lab.node.errors import NodeError
-from lab.node.process import File, NodeProcess, Spawner
-from lab.sandboxes import SandboxClient
+from lab.node.process import NodeProcess, Spawner
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 IMDS_ADDRESS, IMDS_PORT = "169.254.169.254", 80  # as on EC2
 EC2_ADDRESS, EC2_PORT = "169.254.169.253", 8000  # ours, because: link-local, so the fabric never carries it
-DAEMON_LOG = "/var/log/vpc-ipamd.log"
-PLUGIN_PATH = "/opt/cni/bin/vpc-cni"
 START_TIMEOUT_S = 10.0
 # CLONE_NEWNS, NEWUTS, NEWIPC, NEWPID, NEWNET (linux/sched.h); the cgroup namespace is made by PID 1 once it stands in its cgroup
 NAMESPACES = 0x00020000 | 0x04000000 | 0x08000000 | 0x20000000 | 0x40000000
@@ -47,7 +45,7 @@ class Node:
         self._init = init
         self._control = control
         self._spawner = Spawner(control, node=name)
-        self._cri: SandboxClient | None = None
+        self._cri: CriClient | None = None
         self.netns = Netns.at(f"/proc/{init.pid}/ns/net", name=name)
 
     @classmethod
@@ -83,10 +81,10 @@ class Node:
         return f"/proc/{self.pid}/root"
 
     @property
-    def cri(self) -> SandboxClient:
+    def cri(self) -> CriClient:
         """The node's container runtime; the lab plays its kubelet."""
         if self._cri is None:
-            self._cri = SandboxClient(self.root + containerd.SOCKET)
+            self._cri = CriClient(self.root + containerd.SOCKET)
         return self._cri
 
     def start_containerd(self, directory: str = "") -> None:
@@ -132,20 +130,6 @@ class Node:
         if not path:
             raise NodeError(f"sandbox {sandbox} on {self.name} has no network namespace (any more)")
         return path.replace("/var/run/", "/run/", 1)  # the link /var/run would lead out of the node
-
-    def start_daemon(self, *, region: str, env: Mapping[str, str] | None = None, log: File = None) -> NodeProcess:
-        """Install the CNI plugin and start vpc-ipamd in the node; its log is `log`, by default DAEMON_LOG in the node.
-
-        Without containerd in the node the daemon is told so, unless `env` has another CRI_SOCKET.
-        """
-        build = [sys.executable, "-m", "cni_plugin.build", "--python", "/usr/bin/python3", "--output", PLUGIN_PATH]
-        self.run(build, cwd=str(REPOSITORY))
-        runtime = {} if self.containerd is not None else {"CRI_SOCKET": "off"}
-        environment = self.daemon_environment(region) | runtime | dict(env or {})
-        argv = [sys.executable, "-m", "ipamd.daemon"]
-        if log is None:
-            argv = ["/bin/sh", "-c", f'exec "$@" >>{DAEMON_LOG} 2>&1', "sh", *argv]
-        return self.spawn(argv, env=environment, cwd=str(REPOSITORY), stdout=log, stderr=log)
 
     def daemon_environment(self, region: str) -> dict[str, str]:
         """What points an AWS client in this node to the lab, and only to the lab."""

@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from lab.vpc.errors import LabError
+from lab.errors import LabError
 from lab.vpc.model import VpcEvent
 
 Listener = Callable[[VpcEvent], None]

@@ -1,7 +1,6 @@
 """What the simulated EC2 refuses, with the codes and the wording of the real one.
 
     Ec2Error          an answer of EC2: code, message, HTTP status
-    LabError          wrong use of the lab by its own operator; never an answer on the wire
 
 Wording matters because real clients match on it (InvalidParameterValue alone says nothing). Sources: the EC2 "Error
 codes" page; messages as quoted in cilium 15877, 31016 and 42512, amazon-vpc-cni-k8s 989, 1585 and 3105,
@@ -13,10 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from http import HTTPStatus
 from ipaddress import IPv4Address
-
-
-class LabError(Exception):
-    """Wrong use of the lab itself: overlapping subnets, a malformed fault."""
 
 
 class Ec2Error(Exception):

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from ipaddress import IPv4Address, IPv4Network
 
-from lab.faults import AttachFault, Faults
 from lab.vpc import errors
 from lab.vpc.addresses import AddressRequest, assign, choose_for_new, unassign
+from lab.vpc.faults import AttachFault, Faults
 from lab.vpc.ids import Ids
 from lab.vpc.limits import MOST_ADDRESSES_PER_ENI, InstanceLimits
 from lab.vpc.model import AttachmentStatus, Eni, EniAttachment

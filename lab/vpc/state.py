@@ -16,11 +16,11 @@ from datetime import UTC, datetime
 from ipaddress import IPv4Address, IPv4Network
 from random import Random
 
-from lab.faults import Faults
+from lab.errors import LabError
 from lab.vpc.addresses import AddressRequest
 from lab.vpc.calls import Call, CallLog
 from lab.vpc.dispatch import Listener
-from lab.vpc.errors import LabError
+from lab.vpc.faults import Faults
 from lab.vpc.ids import Ids
 from lab.vpc.interfaces import Delays, Interfaces
 from lab.vpc.limits import LIMITS, InstanceLimits
@@ -214,6 +214,10 @@ class Vpc:
     def enis(self) -> list[Eni]:
         """List the ENIs in order of creation."""
         return list(self.world.enis.values())
+
+    def enis_of(self, instance_id: str) -> list[Eni]:
+        """List the ENIs attached to an instance, in order of creation."""
+        return [eni for eni in self.enis() if eni.attachment is not None and eni.attachment.instance_id == instance_id]
 
     def eni(self, eni_id: str) -> Eni:
         """Return one ENI; KeyError if there is none."""

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from lab.vpc.errors import LabError
+from lab.errors import LabError
+from tests.patience import PATIENCE_S
 from tests.rig import Rig, rig, wait_until
 
 pytestmark = [pytest.mark.privileged, pytest.mark.containerd]
@@ -43,7 +44,8 @@ def kill_runtime_at(made: Rig, point: str, request: Callable[[], object], *, wit
     if with_daemon:
         made.kill()
     hold.unlink()
-    asking.join(20)
+    asking.join(PATIENCE_S)
+    assert not asking.is_alive()
     made.node.start_containerd()
     if with_daemon:
         made.start()
@@ -63,7 +65,7 @@ def test_the_runtime_dies_in_its_add(made: Rig, point: str, with_daemon: bool) -
     """The sandbox is never heard of again: live ones keep their addresses, new ones get others, nothing is doubled (I1, I2)."""
     live = made.node.cri.run_sandbox(f"live-{point}-{with_daemon}")
     before = made.attachments()[live]
-    kill_runtime_at(made, point, lambda: made.node.cri.run_sandbox("lost", timeout_s=5), with_daemon=with_daemon)
+    kill_runtime_at(made, point, lambda: made.node.cri.run_sandbox("lost"), with_daemon=with_daemon)
     assert made.attachments()[live] == before
     fresh = made.node.cri.run_sandbox(f"fresh-{point}-{with_daemon}")
     rows = made.attachments()
@@ -79,7 +81,7 @@ def test_the_runtime_dies_in_its_add(made: Rig, point: str, with_daemon: bool) -
 def test_the_runtime_dies_in_its_del(made: Rig, point: str, with_daemon: bool) -> None:
     """The runtime comes back and asks again: the DEL succeeds, and nothing of the sandbox is left (I3, I4)."""
     gone = made.node.cri.run_sandbox(f"gone-{point}-{with_daemon}")
-    kill_runtime_at(made, point, lambda: made.node.cri.stop(gone, timeout_s=5), with_daemon=with_daemon)
+    kill_runtime_at(made, point, lambda: made.node.cri.stop(gone), with_daemon=with_daemon)
     made.node.cri.stop(gone)
     made.node.cri.remove(gone)
     assert gone not in made.attachments()

@@ -15,18 +15,18 @@ from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from ipamd.datastore.store import SqlDatastore
-from ipamd.model.address import Address, AddressEvent, AddressState
+from ipamd.model.address import Address, AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.eni import Eni
 from ipamd.model.errors import DatastoreError, InvariantError, PoolEmptyError, UnknownAttachmentError
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.plan import PoolCounts
-from tests.unit.datastore.support import START, a_key, an_attachment, an_eni, crashed_copy, eni_id, open_at
+from tests.unit.datastore.support import START, FakeClock, a_key, an_attachment, an_eni, crashed_copy, eni_id, open_at
 
 FREE, RESERVED, ASSIGNED, COOLING, QUARANTINED = AddressState
 ENIS = (0, 1)
@@ -55,8 +55,8 @@ class DatastoreMachine(RuleBasedStateMachine):
         self.directory = Path(tempfile.mkdtemp(dir=SHM))
         self.generation = 0
         self.path = self.directory / "0" / "state.db"
-        self.store: SqlDatastore = open_at(self.path).datastore
-        self.ticks = 0
+        self.clock = FakeClock()
+        self.store: SqlDatastore = open_at(self.path, clock=self.clock).datastore
         self.enis: dict[str, Eni] = {}
         self.addresses: dict[IPv4Address, Address] = {}
         self.attachments: dict[AttachmentKey, Attachment] = {}
@@ -68,8 +68,9 @@ class DatastoreMachine(RuleBasedStateMachine):
         shutil.rmtree(self.directory)
 
     def now(self) -> datetime:
-        self.ticks += 1
-        return START + timedelta(seconds=self.ticks)
+        """Let a second pass: the time of what the datastore does next."""
+        self.clock.pause(1)
+        return self.clock.now()
 
     def state(self, address: IPv4Address) -> AddressState | None:
         return self.addresses[address].state if address in self.addresses else None
@@ -115,10 +116,10 @@ class DatastoreMachine(RuleBasedStateMachine):
         prefix = PREFIXES[number] if in_prefix else None
         if eni_id(number) not in self.enis:
             with pytest.raises(InvariantError), self.store.transaction() as unit:
-                unit.add_addresses(eni_id(number), chosen, prefix=prefix, now=now)
+                unit.add_addresses(eni_id(number), chosen, prefix=prefix)
             return
         with self.store.transaction() as unit:
-            unit.add_addresses(eni_id(number), chosen, prefix=prefix, now=now)
+            unit.add_addresses(eni_id(number), chosen, prefix=prefix)
         for address in chosen:
             if address not in self.addresses:
                 self.free(Address(address, eni_id(number), FREE, now, prefix))
@@ -126,17 +127,17 @@ class DatastoreMachine(RuleBasedStateMachine):
     @rule(number=enis)
     def add_primary(self, number: int) -> None:
         with pytest.raises(InvariantError), self.store.transaction() as unit:
-            unit.add_addresses(eni_id(number), [an_eni(number).primary_address], now=self.now())
+            unit.add_addresses(eni_id(number), [an_eni(number).primary_address])
 
     @rule(address=addresses)
     def remove(self, address: IPv4Address) -> None:
-        now = self.now()
+        self.now()
         if self.state(address) in (ASSIGNED, RESERVED):
             with pytest.raises(InvariantError), self.store.transaction() as unit:
-                unit.remove_addresses([address], reason="test", now=now)
+                unit.remove_addresses([address], reason="test")
             return
         with self.store.transaction() as unit:
-            unit.remove_addresses([address], reason="test", now=now)
+            unit.remove_addresses([address], reason="test")
         self.addresses.pop(address, None)
 
     @rule(key=keys)
@@ -146,12 +147,12 @@ class DatastoreMachine(RuleBasedStateMachine):
         free = {a.address for a in self.addresses.values() if a.state is FREE and a.eni_id in ready}
         if key in self.attachments or self.reserved_for(key):
             with pytest.raises(InvariantError):
-                self.store.reserve(key, now=now)
+                self.store.reserve(key)
         elif not free:
             with pytest.raises(PoolEmptyError):
-                self.store.reserve(key, now=now)
+                self.store.reserve(key)
         else:
-            taken = self.store.reserve(key, now=now)
+            taken = self.store.reserve(key)
             assert taken.address in free
             self.addresses[taken.address] = replace(
                 self.addresses[taken.address], state=RESERVED, owner=key, since=now, reason=""
@@ -202,23 +203,23 @@ class DatastoreMachine(RuleBasedStateMachine):
             return
         now = self.now()
         with self.store.transaction() as unit:
-            unit.abort(reserved.address, now=now, cooling_until=now, reason="wiring failed")
+            unit.abort(reserved.address, cooldown=timedelta(0), reason="wiring failed")
         self.cooled_down(reserved.address, now, now, "wiring failed")
 
     @rule(key=keys, cooldown_s=st.sampled_from([0, 5, 1000]), bury=st.booleans())
     def unassign(self, key: AttachmentKey, cooldown_s: int, bury: bool) -> None:
         now = self.now()
-        until = now + timedelta(seconds=cooldown_s)
+        cooldown = timedelta(seconds=cooldown_s)
         with self.store.transaction() as unit:
             if key in self.attachments:
-                assert unit.unassign(key, now=now, cooling_until=until, reason="DEL") == self.attachments[key]
+                assert unit.unassign(key, cooldown=cooldown, reason="DEL") == self.attachments[key]
             else:
                 with pytest.raises(UnknownAttachmentError):
-                    unit.unassign(key, now=now, cooling_until=until, reason="DEL")
+                    unit.unassign(key, cooldown=cooldown, reason="DEL")
             if bury:
-                unit.put_tombstone(key, now=now)
+                unit.put_tombstone(key)
         if key in self.attachments:
-            self.cooled_down(self.attachments.pop(key).address, now, until, "DEL")
+            self.cooled_down(self.attachments.pop(key).address, now, now + cooldown, "DEL")
         if bury:
             self.tombstones.add(key)
 
@@ -228,37 +229,40 @@ class DatastoreMachine(RuleBasedStateMachine):
             assert unit.drop_tombstones(before=self.now()) == len(self.tombstones)
         self.tombstones.clear()
 
-    @rule(address=addresses, event=st.sampled_from(AddressEvent))
-    def change(self, address: IPv4Address, event: AddressEvent) -> None:
+    @rule(address=addresses)
+    def free_cooled(self, address: IPv4Address) -> None:
         now = self.now()
-        found = self.addresses.get(address)
-        allowed = found is not None and (
-            (event is AddressEvent.COOLED and found.state is COOLING)
-            or (event is AddressEvent.DISAGREE and found.state in (FREE, RESERVED, COOLING))
-        )
-        if not allowed or found is None:
+        if self.state(address) is not COOLING:
             with pytest.raises(DatastoreError), self.store.transaction() as unit:
-                unit.change(address, event, now=now, reason="test")
+                unit.free(address, reason="test")
             return
         with self.store.transaction() as unit:
-            unit.change(address, event, now=now, reason="test")
-        state = QUARANTINED if event is AddressEvent.DISAGREE else FREE
-        changed = replace(found, state=state, since=now, owner=None, cooling_until=None, reason="test")
-        if state is FREE:
-            self.free(changed)
-        self.addresses[address] = changed
+            unit.free(address, reason="test")
+        self.free(replace(self.addresses[address], state=FREE, since=now, cooling_until=None, reason="test"))
+
+    @rule(address=addresses)
+    def quarantine(self, address: IPv4Address) -> None:
+        now = self.now()
+        if self.state(address) not in (FREE, RESERVED, COOLING):
+            with pytest.raises(DatastoreError), self.store.transaction() as unit:
+                unit.quarantine(address, reason="test")
+            return
+        with self.store.transaction() as unit:
+            unit.quarantine(address, reason="test")
+        self.addresses[address] = replace(
+            self.addresses[address], state=QUARANTINED, since=now, owner=None, cooling_until=None, reason="test"
+        )
 
     @rule(address=addresses)
     def resolve(self, address: IPv4Address) -> None:
         now = self.now()
-        until = now + timedelta(seconds=30)
         if self.state(address) is not QUARANTINED:
             with pytest.raises(DatastoreError), self.store.transaction() as unit:
-                unit.resolve(address, now=now, cooling_until=until, reason="test")
+                unit.resolve(address, cooldown=timedelta(seconds=30), reason="test")
             return
         with self.store.transaction() as unit:
-            unit.resolve(address, now=now, cooling_until=until, reason="test")
-        self.cooled_down(address, now, until, "test")
+            unit.resolve(address, cooldown=timedelta(seconds=30), reason="test")
+        self.cooled_down(address, now, now + timedelta(seconds=30), "test")
 
     @rule(key=keys, address=addresses)
     def adopt(self, key: AttachmentKey, address: IPv4Address) -> None:
@@ -277,11 +281,11 @@ class DatastoreMachine(RuleBasedStateMachine):
     def undone(self, key: AttachmentKey, address: IPv4Address) -> None:
         """Do what can be done, and leave with an exception."""
         with pytest.raises(Undo), self.store.transaction() as unit:
-            unit.put_tombstone(a_key(77), now=self.now())
+            unit.put_tombstone(a_key(77))
             if key in self.attachments:
-                unit.unassign(key, now=self.now(), cooling_until=self.now(), reason="test")
+                unit.unassign(key, cooldown=timedelta(0), reason="test")
             if self.state(address) in (FREE, COOLING, QUARANTINED):
-                unit.remove_addresses([address], reason="test", now=self.now())
+                unit.remove_addresses([address], reason="test")
             raise Undo
 
     @rule()
@@ -290,7 +294,7 @@ class DatastoreMachine(RuleBasedStateMachine):
         self.generation += 1
         copy = crashed_copy(self.path, self.directory / str(self.generation))
         self.store.close()
-        opened = open_at(copy)
+        opened = open_at(copy, clock=self.clock)
         assert opened.report.is_sound
         self.path, self.store = copy, opened.datastore
         for address in [a for a in self.addresses.values() if a.state is RESERVED]:
@@ -321,6 +325,4 @@ class DatastoreMachine(RuleBasedStateMachine):
 
 
 TestDatastoreMachine = DatastoreMachine.TestCase
-TestDatastoreMachine.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+TestDatastoreMachine.settings = settings(max_examples=60, stateful_step_count=40)

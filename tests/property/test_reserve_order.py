@@ -1,4 +1,4 @@
-"""Which address a sandbox gets: densest ENI, densest prefix, longest free (design 5.3), for any pool."""
+"""Which address a sandbox gets: densest ENI, densest prefix, longest free (docs/architecture.md, "The life of an ADD")."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ipamd.datastore.memory_state import MemoryState
-from ipamd.datastore.rows import Contents
 from ipamd.model.address import Address, AddressState
 from ipamd.model.eni import EniState
 from ipamd.model.errors import PoolEmptyError
+from ipamd.model.snapshot import Snapshot
 from tests.unit.datastore.support import START, a_key, an_attachment, an_eni
 
 READINESS = st.tuples(st.sampled_from(list(EniState)), st.booleans(), st.booleans())
@@ -20,7 +20,7 @@ READY = (EniState.ATTACHED, True, True)
 
 
 @st.composite
-def pools(draw: st.DrawFn) -> Contents:
+def pools(draw: st.DrawFn) -> Snapshot:
     """One to three ENIs with addresses in and outside prefixes, in any state but reserved, free for various times."""
     enis, addresses, attachments = {}, {}, {}
     for number in range(draw(st.integers(1, 3))):
@@ -38,41 +38,41 @@ def pools(draw: st.DrawFn) -> Contents:
                 addresses[address] = Address(address, eni.eni_id, kind, since, prefix, key, until)
                 if key is not None:
                     attachments[key] = an_attachment(addresses[address], key)
-    return Contents(enis, addresses, attachments, {}, {})
+    return Snapshot(enis, addresses, attachments, {}, {})
 
 
-def _expected(contents: Contents, taken: set[IPv4Address]) -> IPv4Address | None:
+def _expected(snapshot: Snapshot, taken: set[IPv4Address]) -> IPv4Address | None:
     """Choose by the rule's own words, looking at everything."""
 
     def in_use(address: Address) -> bool:
         return address.state is AddressState.ASSIGNED or address.address in taken
 
     def rank(address: Address) -> tuple[object, ...]:
-        on_eni = sum(in_use(a) for a in contents.addresses.values() if a.eni_id == address.eni_id)
-        beside = sum(in_use(a) for a in contents.addresses.values() if (a.eni_id, a.prefix) == (address.eni_id, address.prefix))
-        eni = contents.enis[address.eni_id]
+        on_eni = sum(in_use(a) for a in snapshot.addresses.values() if a.eni_id == address.eni_id)
+        beside = sum(in_use(a) for a in snapshot.addresses.values() if (a.eni_id, a.prefix) == (address.eni_id, address.prefix))
+        eni = snapshot.enis[address.eni_id]
         place = -1 if address.prefix is None else int(address.prefix.network_address)
         return -on_eni, eni.device_index, -beside, place, address.since, address.address
 
     candidates = [
         a
-        for a in contents.addresses.values()
+        for a in snapshot.addresses.values()
         if a.state is AddressState.FREE
         and a.address not in taken
-        and (contents.enis[a.eni_id].state, contents.enis[a.eni_id].host_ready, contents.enis[a.eni_id].managed) == READY
+        and (snapshot.enis[a.eni_id].state, snapshot.enis[a.eni_id].host_ready, snapshot.enis[a.eni_id].managed) == READY
     ]
     return min(candidates, key=rank).address if candidates else None
 
 
 @given(pools())
-def test_order(contents: Contents) -> None:
+def test_order(snapshot: Snapshot) -> None:
     """Until the pool is empty each reservation is the one the rule names, and only ready ENIs give any (I7)."""
-    index = MemoryState(contents)
+    memory = MemoryState(snapshot)
     taken: set[IPv4Address] = set()
-    for number in range(len(contents.addresses) + 1):
-        expected = _expected(contents, taken)
+    for number in range(len(snapshot.addresses) + 1):
+        expected = _expected(snapshot, taken)
         try:
-            reserved = index.reserve(a_key(number), now=START + timedelta(hours=1))
+            reserved = memory.reserve(a_key(number), now=START + timedelta(hours=1))
         except PoolEmptyError:
             assert expected is None
             return
@@ -82,20 +82,20 @@ def test_order(contents: Contents) -> None:
 
 
 @given(pools())
-def test_claims_hide_and_come_back(contents: Contents) -> None:
+def test_claims_hide_and_come_back(snapshot: Snapshot) -> None:
     """Claimed addresses are not reserved, and once released the order is as if nothing had happened."""
-    index = MemoryState(contents)
-    for address in contents.addresses:
-        index.claim(address)
+    memory = MemoryState(snapshot)
+    for address in snapshot.addresses:
+        memory.claim(address)
     try:
-        index.reserve(a_key(0), now=START)
+        memory.reserve(a_key(0), now=START)
     except PoolEmptyError:
         pass
     else:
         raise AssertionError("a claimed address was reserved")
-    index.release(contents.addresses)
-    index.release(contents.addresses)
-    assert index.recount() == []
-    expected = _expected(contents, set())
+    memory.release(snapshot.addresses)
+    memory.release(snapshot.addresses)
+    assert memory.recount() == []
+    expected = _expected(snapshot, set())
     if expected is not None:
-        assert index.reserve(a_key(0), now=START).address == expected
+        assert memory.reserve(a_key(0), now=START).address == expected

@@ -12,6 +12,8 @@ grace.
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from ipamd.model.address import AddressState
@@ -69,11 +71,10 @@ def test_sandboxes_are_struck_without_the_rule_of_use(node: FakeNode, monkeypatc
     real = EniService._forget_absent
 
     def by_force(self: EniService, present: set[EniId], outcome: EniSyncResult) -> None:
-        now = self._clock.now()
         for row in self._datastore.addresses():
             if row.eni_id not in present and row.state is AddressState.ASSIGNED and row.owner is not None:
                 with self._datastore.transaction() as uow:
-                    uow.unassign(row.owner, now=now, cooling_until=now, reason="ENI not in the answer")
+                    uow.unassign(row.owner, cooldown=timedelta(0), reason="ENI not in the answer")
         real(self, present, outcome)
 
     monkeypatch.setattr(EniService, "_forget_absent", by_force)

@@ -6,7 +6,7 @@ success and forget; then the address of every such pod stays taken until a resta
 (pkg/ipamd/datastore/data_store.go, ReadBackingStore), or for ever if it does not.
 
 Here: the plugin writes the DEL into a spool on disk, fsynced, and only then says success (`cni_plugin/spool.py`); the daemon
-carries the spool out before it serves ADD (`StartupReconciler.replay_spool`; I3). Real plugin, real daemon, real kernel.
+carries the spool out before it serves ADD (`SpooledDeletes.replay`; I3). Real plugin, real daemon, real kernel.
 Bound: 5 s (real) for a DEL without the daemon; the addresses are free when the daemon says ready.
 """
 

@@ -13,6 +13,7 @@ constraint. Bound: at the very restart, and still so after an hour (fake).
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from ipaddress import IPv4Address
 
 import pytest
@@ -62,11 +63,10 @@ def test_a_sandbox_loses_its_address_without_the_rule_of_use(node: FakeNode, mon
     def believe_the_list(
         self: EniService, eni: Eni, described: DescribedEni, outcome: EniSyncResult, *, may_be_warm: bool = False
     ) -> None:
-        now = self._clock.now()
         for row in self._datastore.addresses():
             if row.eni_id == eni.eni_id and row.owner is not None and row.address not in described.secondary_addresses:
                 with self._datastore.transaction() as uow:
-                    uow.unassign(row.owner, now=now, cooling_until=now, reason="not in the list")
+                    uow.unassign(row.owner, cooldown=timedelta(0), reason="not in the list")
         real(self, eni, described, outcome, may_be_warm=may_be_warm)
 
     monkeypatch.setattr(EniService, "record", believe_the_list)

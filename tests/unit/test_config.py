@@ -1,4 +1,5 @@
-"""Settings from the environment: every parser, every problem at once, and the rules of amazon-vpc-cni-k8s where ours are the same.
+"""Settings from the environment: every parser, all problems at once, and the rules of amazon-vpc-cni-k8s where
+ours are the same.
 
 `vectors_config.json` holds the observed behaviour of amazon-vpc-cni-k8s (areas env_parse, mtu, entrypoint_validation), each with the
 environment that asks the same of us. Vectors about settings that we do not have are not in it.
@@ -33,13 +34,13 @@ JUNK_IS_AN_ERROR = [
     {"WARM_PREFIX_TARGET": "non-integer-string"},
     {"HTTP_TIMEOUT": "abc"},
 ]
-"""Different on purpose: amazon-vpc-cni-k8s logs these and continues with a default; we name them all and do not start."""
+"""Different on purpose: amazon-vpc-cni-k8s logs these and uses the default; we name them all and do not start."""
 
 PREFIXES_WITHOUT_TARGET = [
     {"ENABLE_PREFIX_DELEGATION": "true", "WARM_PREFIX_TARGET": "0", "WARM_IP_TARGET": "0"},
     {"ENABLE_PREFIX_DELEGATION": "true"},
 ]
-"""Different on purpose: amazon-vpc-cni-k8s does not start in prefix mode without one of its targets; here WARM_ENI_TARGET counts."""
+"""Different on purpose: the entrypoint of amazon-vpc-cni-k8s refuses prefix mode without a target; here WARM_ENI_TARGET counts."""
 
 SAME = [v["ours"] for v in VECTORS if v["ours"]["env"] not in [*JUNK_IS_AN_ERROR, *PREFIXES_WITHOUT_TARGET]]
 
@@ -49,7 +50,7 @@ def _value(settings: Settings, path: str) -> Any:
 
 
 @pytest.mark.parametrize("vector", SAME, ids=lambda vector: " ".join(f"{k}={v}" for k, v in vector["env"].items()) or "unset")
-def test_like_vpc_cni(vector: dict[str, Any]) -> None:
+def test_like_amazon_vpc_cni_k8s(vector: dict[str, Any]) -> None:
     """The same environment means the same, so that a DaemonSet's environment carries over."""
     if vector.get("accepted") is False:
         with pytest.raises(SettingsError):
@@ -191,7 +192,7 @@ BAD = {
     "VPC_IPAMD_MAX_RPCS": ["3", "1025"],
     "VPC_IPAMD_DRAIN": ["-1", "61"],
 }
-"""For each variable texts that cannot be meant."""
+"""For each variable invalid texts."""
 
 
 def _fields() -> dict[str, str]:

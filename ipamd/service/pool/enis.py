@@ -1,7 +1,7 @@
-"""Bring what EC2 says about our ENIs into the datastore, and each ENI into the host's routing (I6, I7).
+"""Record what EC2 says about our ENIs, and set up each ENI's routing on the host (I6, I7).
 
-A complete Describe is believed for which addresses are on which ENI, and for nothing else: an address that EC2 no longer shows
-is forgotten only while no sandbox has it; one that a sandbox has is kept and reported (I2).
+A complete Describe is believed for which addresses are on which ENI, and for nothing else: an address that EC2 no longer shows is
+forgotten only while no sandbox has it; one that a sandbox has is kept and reported (I2).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import logging
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address, IPv4Network
 
-from ipamd.model.address import Address, AddressEvent, AddressState
+from ipamd.model.address import Address, AddressState
 from ipamd.model.cloud import DescribedEni, InstanceIdentity
 from ipamd.model.eni import Eni, EniState
 from ipamd.model.errors import IpamError, log_text
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class EniSyncResult:
-    """What comparing EC2 with the datastore changed, for the stage's sentence."""
+    """What the sync with EC2 changed, for the stage's sentence."""
 
     eni_count: int = 0
     added_count: int = 0
@@ -36,7 +36,7 @@ class EniSyncResult:
     kept: list[str] = field(default_factory=list)
 
     def keep(self, sentence: str) -> None:
-        """Tell what was left as it is, once."""
+        """Say what was left as it is, once."""
         if sentence not in self.kept:
             self.kept.append(sentence)
 
@@ -67,17 +67,16 @@ class EniService:
         self._is_datastore_lost = is_datastore_lost
         self._demand = context.demand
         self._health = context.health
-        self._clock = context.clock
 
     def sync_with_ec2(self, identity: InstanceIdentity) -> EniSyncResult:
-        """Describe this instance's ENIs (one call) and bring the datastore in line.
+        """Describe this instance's ENIs (one call) and update the datastore.
 
         Raises: CloudError if EC2 did not answer; then nothing has changed (I11).
         """
         described = self._ec2.describe_enis(identity.instance_id)
         attached = [eni for eni in described if eni.attachment_status == "attached"]
         outcome = EniSyncResult(eni_count=len(attached))
-        # What went is forgotten on all ENIs before anything is added to one: an address may have moved from ENI to ENI.
+        # Forget on all ENIs before adding to any: an address may have moved from one ENI to another.
         self._forget_absent({eni.eni_id for eni in described}, outcome)
         for eni in attached:
             self._forget_gone(eni, outcome)
@@ -107,7 +106,7 @@ class EniService:
                 self._admit(uow, eni.eni_id, described.secondary_addresses, described.prefixes, wired, outcome, may_be_warm)
 
     def add_addresses(self, eni_id: EniId, addresses: frozenset[IPv4Address], prefixes: frozenset[IPv4Network]) -> list[str]:
-        """EC2 answered our allocation with these: they are free now.
+        """Record addresses that EC2 allocated for us: they are free now.
 
         Returns: one sentence per address that is recorded on another ENI, and was left there.
         """
@@ -118,7 +117,7 @@ class EniService:
         return outcome.kept
 
     def _forget_gone(self, described: DescribedEni, outcome: EniSyncResult) -> None:
-        """Forget the addresses of an ENI that EC2 shows on it no more, but for those that are in use (I2)."""
+        """Forget the addresses that EC2 no longer shows on an ENI, except those in use (I2)."""
         known = self._datastore.eni(described.eni_id)
         if known is None or not known.managed:
             return
@@ -127,14 +126,14 @@ class EniService:
         unused = [row.address for row in gone if not _is_in_use(row)]
         if unused:
             with self._datastore.transaction() as uow:
-                uow.remove_addresses(unused, reason="EC2 shows it on this ENI no more", now=self._clock.now())
+                uow.remove_addresses(unused, reason="EC2 no longer shows it on this ENI")
         outcome.removed_count += len(unused)
         for row in gone:
             if _is_in_use(row):
-                outcome.keep(f"{row.address} is in use and EC2 shows it on {known.eni_id} no more")
+                outcome.keep(f"{row.address} is in use and EC2 no longer shows it on {known.eni_id}")
 
     def _wired_addresses(self) -> frozenset[IPv4Address]:
-        """Addresses that the kernel has wired to a sandbox, whoever knows of it. Raises: KernelDumpError."""
+        """Addresses that the kernel has wired to a sandbox, recorded or not. Raises: KernelDumpError."""
         survey = self._wiring.survey()
         return frozenset(survey.routes) | {veth.address for veth in survey.veths if veth.address and not veth.is_dying}
 
@@ -148,9 +147,8 @@ class EniService:
         outcome: EniSyncResult,
         may_be_warm: bool = False,
     ) -> None:
-        """Add addresses that EC2 confirmed. One that is new to us and wired already is quarantined at once: after a lost
-        datastore a live sandbox may have it (I1, I2); adoption or its disappearance settles it."""
-        now = self._clock.now()
+        """Add addresses that EC2 confirmed. One that is new to us and wired already is quarantined at once: after a lost datastore a
+        live sandbox may have it (I1, I2). Adoption, or the end of its wiring, resolves it."""
         batches: list[tuple[IPv4Network | None, list[IPv4Address]]] = [(None, sorted(addresses))]
         batches += [(prefix, list(prefix)) for prefix in sorted(prefixes)]
         for prefix, batch in batches:
@@ -161,23 +159,22 @@ class EniService:
             fresh = [address for address, row in zip(batch, rows, strict=True) if row is None]
             batch = [address for address in batch if address not in elsewhere]
             outcome.added_count += len(fresh)
-            cooling_until = self._cooldown.until(now) if may_be_warm else None
-            uow.add_addresses(eni_id, batch, prefix=prefix, now=now, cooling_until=cooling_until)
+            uow.add_addresses(eni_id, batch, prefix=prefix, cooldown=self._cooldown.period if may_be_warm else None)
             for address in fresh:
                 if address in wired:
-                    uow.change(address, AddressEvent.DISAGREE, now=now, reason="wired in the kernel, unknown to the datastore")
+                    uow.quarantine(address, reason="wired in the kernel, unknown to the datastore")
 
     def await_link(self, mac: MacAddress) -> None:
-        """Wait for an attaching ENI's link, bounded: the kernel tells sooner than a Describe would, and EC2 is asked once."""
+        """Wait, bounded, for the link of an ENI that is being attached: the kernel tells sooner than EC2, which is then asked once."""
         try:
             self._hostnet.await_link(mac)
         except IpamError as error:
             log.info("EC2 is asked instead: %s", log_text(error))
 
     def set_up_eni_routings(self) -> list[str]:
-        """Make host routing for every attached ENI so; only then are its addresses assignable (I7).
+        """Set up host routing of every attached ENI; only then are its addresses assignable (I7).
 
-        Returns: one sentence per ENI that could not be set up; the others are not held back by it.
+        Returns: one sentence per ENI that could not be set up; it holds no other up.
         """
         problems = []
         for eni in self._datastore.enis():
@@ -191,7 +188,7 @@ class EniService:
         return problems
 
     def set_up_eni_routing(self, eni: Eni) -> None:
-        """Make host routing for one ENI so. Raises: WiringError; then its addresses stay unassignable."""
+        """Set up host routing of one ENI. Raises: WiringError; then its addresses stay unassignable."""
         if not eni.is_primary:
             try:
                 self._hostnet.setup_eni(eni)
@@ -202,7 +199,7 @@ class EniService:
             self._demand.announce_supply()
 
     def _mark(self, eni_id: EniId, *, host_ready: bool) -> bool:
-        """Change this one fact of what is known of an ENI now: setting up took long, and it may have been forgotten meanwhile."""
+        """Change only `host_ready` of what is recorded now: setting up takes long, and the ENI may have been forgotten meanwhile."""
         known = self._datastore.eni(eni_id)
         if known is None or known.host_ready == host_ready:
             return False
@@ -240,18 +237,18 @@ class EniService:
             rows = [row for row in self._datastore.addresses() if row.eni_id == eni.eni_id]
             unused = [row.address for row in rows if not _is_in_use(row)]
             if len(unused) < len(rows):
-                outcome.keep(f"{eni.eni_id} has sandboxes and is attached no more")
+                outcome.keep(f"{eni.eni_id} has sandboxes and is no longer attached")
                 outcome.removed_count += len(unused)
                 with self._datastore.transaction() as uow:
-                    uow.remove_addresses(unused, reason="EC2 shows its ENI attached no more", now=self._clock.now())
-                    uow.note(LedgerEvent.KEPT, now=self._clock.now(), eni_id=eni.eni_id, detail="not attached any more; in use")
+                    uow.remove_addresses(unused, reason="EC2 no longer shows its ENI attached")
+                    uow.note(LedgerEvent.KEPT, eni_id=eni.eni_id, detail="no longer attached; in use")
                 continue
             try:
                 self._hostnet.teardown_eni(eni)
             except IpamError as error:
                 log.warning("routing of absent ENI %s stays behind: %s", eni.eni_id, log_text(error))
             with self._datastore.transaction() as uow:
-                uow.remove_eni(eni.eni_id, reason="EC2 shows it attached no more")
+                uow.remove_eni(eni.eni_id, reason="EC2 no longer shows it attached")
             outcome.removed_count += len(rows)
 
 

@@ -1,7 +1,7 @@
-"""The book of intents: what is about to be asked of EC2, written before the call and closed after its answer is stored (I9).
+"""The log of intents: what is about to be asked of EC2, written before the call and closed after its answer is stored (I9).
 
-A crash or a lost answer leaves an intent open; it is settled before anything new is asked. The token in it makes a replay
-idempotent, and is on disk before EC2 has seen it.
+A crash or a lost answer leaves an intent open; it is recovered before anything new is asked. Its token makes a replay idempotent,
+and is on disk before EC2 has seen it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ GONE_AFTER_S = 60.0
 the time that the adapter looks again (cloud/ec2.py, FRESH_S), which a restart forgets."""
 
 OPENED_AT = "opened_at_monotonic_s"
-"""Fact in an intent's payload: when it was opened on the monotonic clock, which runs on across restarts and is not stepped."""
+"""Key in an intent's payload: when it was opened, on the monotonic clock, which continues across restarts and is not stepped."""
 
 
 def new_token() -> str:
@@ -41,11 +41,11 @@ class IntentLog:
         return self._datastore.open_intents()
 
     def is_open(self, intent: Intent) -> bool:
-        """Whether an intent is still unsettled."""
+        """Whether an intent is still open."""
         return any(one.intent_id == intent.intent_id for one in self.all_open())
 
     def open(self, kind: IntentKind, payload: Mapping[str, str]) -> Intent:
-        """Write down what is about to be asked; on disk when this returns."""
+        """Record what is about to be asked; on disk when this returns."""
         token = self._new_token()
         payload = {**payload, OPENED_AT: repr(self._clock.monotonic())}
         intent = Intent(token, kind, self._clock.now(), payload, client_token=token)
@@ -62,13 +62,13 @@ class IntentLog:
         return intent
 
     def close(self, intent: Intent, outcome: str) -> None:
-        """Settle an intent."""
+        """Close an intent with its outcome."""
         with self._datastore.transaction() as uow:
-            uow.close_intent(intent.intent_id, now=self._clock.now(), outcome=outcome)
+            uow.close_intent(intent.intent_id, outcome=outcome)
         self._failpoint("growth.intent-closed")
 
     def close_if_refused(self, intent: Intent, error: CloudError) -> None:
-        """A typed refusal changed nothing at EC2; any other failure leaves the outcome open."""
+        """Close an intent that EC2 refused: a typed refusal changed nothing; any other failure leaves the outcome open."""
         if type(error) is not CloudError:
             self.close(intent, f"refused: {log_text(error)}")
 

@@ -1,7 +1,7 @@
-"""The pool loop: look, plan, do one thing, look again (design 7).
+"""Keep the pool at its target: look, plan, do one action, look again.
 
-Decisions are `model.plan`; doing is `growth`. Woken by events (an ADD, a DEL, a cooled address, a restart), never by a clock, so
-that an idle node makes no EC2 call (I13). No lock is held while EC2 is asked (I10).
+`ipamd/model/plan.py` decides, the provisioner does. Events wake it (an ADD, a DEL, a cooled address, a restart), never a clock, so an
+idle node makes no EC2 call (I13). No lock is held while EC2 is asked (I10).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable
 from datetime import timedelta
 
-from ipamd.model.address import AddressState
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import (
@@ -23,7 +22,8 @@ from ipamd.model.errors import (
     ThrottledError,
     log_text,
 )
-from ipamd.model.plan import EniCapacity, Plan, PoolSettings, PoolSnapshot, plan
+from ipamd.model.plan import Plan, PoolSettings, PoolSnapshot, plan
+from ipamd.model.pool_snapshot import pool_snapshot
 from ipamd.service.backoff import Backoff
 from ipamd.service.context import ServiceContext
 from ipamd.service.demand import PoolStatus
@@ -31,18 +31,18 @@ from ipamd.service.pool.provisioner import EniProvisioner
 from ipamd.service.pool.security_groups import SecurityGroups
 
 SUBNET_PAUSE_S = 120.0
-"""After a subnet had no free address. Source: upstream_reference 2.12, insufficient-CIDR cooldown."""
+"""After a subnet had no free address. Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, insufficientCidrErrorCooldown."""
 
 LIMIT_PAUSE_S = 600.0
-"""After EC2 said that the instance or ENI is full, or denied a call: neither heals by itself soon. Ours."""
+"""After EC2 said that the instance or ENI is full, or denied a call: neither changes by itself soon. Ours."""
 
 ERROR_PAUSE_FIRST_S = 1.0
 ERROR_PAUSE_MAX_S = 60.0
-"""Doubling pause after any other EC2 error. Ours; the cap is the incumbent's (upstream_reference 2.12)."""
+"""Doubling pause after any other EC2 error. Ours; amazon-vpc-cni-k8s pauses a minute at most too (pkg/ipamd/ipamd.go)."""
 
 COALESCE_S = 0.02
-"""Rest after a trigger while no ADD waits. Ours, measured: planning beside every ADD of a burst cost a fifth of the daemon's
-CPU."""
+"""Pause after a trigger while no ADD waits, so that one plan serves several. Ours, measured: planning beside every ADD of a burst
+cost a fifth of the daemon's CPU."""
 
 MAX_ACTIONS_PER_WAKE = 32
 """Bound on one wake-up: twice the 15 ENIs of the largest common types, each filled once. Ours."""
@@ -90,7 +90,7 @@ class PoolMaintainer:
         return self._limits
 
     def set_limits(self, limits: InstanceLimits, *, settings: PoolSettings) -> None:
-        """The instance type became known: the pool may grow from now on."""
+        """Set the limits of the instance type: the pool may grow from now on."""
         with self._lock:
             self._limits, self._settings = limits, settings
         self._demand.trigger()
@@ -102,7 +102,7 @@ class PoolMaintainer:
                 self.run_once()
             except Exception as error:  # noqa: BLE001  # top of a loop: it must outlive any one failure
                 self._health.record_error("pool", error)
-                log.warning("the pool loop goes on after an error: %s", log_text(error))
+                log.warning("the pool maintainer continues after an error: %s", log_text(error))
                 self._block_after(error)
                 generation = self._demand.waiting()[1]
                 self._publish(PoolStatus(generation, log_text(error), self._blocked_reason, self._blocked_deadline))
@@ -154,7 +154,7 @@ class PoolMaintainer:
                 self._health.clear_condition("ec2")
             except IpamError as error:
                 self._note_failure(error)
-        log.warning("the pool loop stopped after %d actions in one wake-up and goes on at the next", MAX_ACTIONS_PER_WAKE)
+        log.warning("the pool maintainer did %d actions in one wake-up and continues at the next", MAX_ACTIONS_PER_WAKE)
         self._demand.trigger()
         return None
 
@@ -164,33 +164,11 @@ class PoolMaintainer:
             limits = self._limits
         if limits is None:
             return None
-        enis = self._datastore.enis()
-        used: dict[str, int] = {}
-        prefixes: dict[tuple[str, object], bool] = {}
-        unready = {eni.eni_id for eni in enis if eni.managed and not eni.host_ready}
-        unready_free_count = 0
-        for row in self._datastore.addresses():
-            unready_free_count += row.eni_id in unready and row.state is AddressState.FREE
-            if row.prefix is None:
-                used[row.eni_id] = used.get(row.eni_id, 0) + 1
-                continue
-            name = (row.eni_id, row.prefix)
-            if name not in prefixes:
-                used[row.eni_id] = used.get(row.eni_id, 0) + 1
-            prefixes[name] = prefixes.get(name, True) and row.state is AddressState.FREE
-        return PoolSnapshot(
-            enis=tuple(
-                EniCapacity(eni.eni_id, eni.device_index, eni.state, used.get(eni.eni_id, 0)) for eni in enis if eni.managed
-            ),
-            counts=self._datastore.counts(),
+        return pool_snapshot(
+            self._datastore.snapshot(),
             limits=limits,
-            free_prefix_count=sum(prefixes.values()),
-            total_prefix_count=len(prefixes),
-            unready_free_count=unready_free_count,
-            unmanaged_eni_count=sum(not eni.managed and eni.network_card == 0 for eni in enis),
-            unmanaged_device_indexes=frozenset(eni.device_index for eni in enis if not eni.managed and eni.network_card == 0),
             waiting_count=waiting_count,
-            blocked_until=self._clock.now() + timedelta(seconds=self._left_s()) if self._is_blocked() else None,
+            retry_at=self._clock.now() + timedelta(seconds=self._left_s()) if self._is_blocked() else None,
             blocked_reason=self._blocked_reason,
             prefixes_available=self._has_prefixes(),
         )
@@ -198,7 +176,7 @@ class PoolMaintainer:
     def _retry_deadline(self, snapshot: PoolSnapshot) -> float | None:
         """When a pause ends; None where no pause is what stands in the way."""
         is_full = self._settings.max_pods and snapshot.counts.total >= self._settings.max_pods
-        return self._blocked_deadline if snapshot.blocked_until is not None and not is_full else None
+        return self._blocked_deadline if snapshot.retry_at is not None and not is_full else None
 
     def _is_blocked(self) -> bool:
         return self._left_s() > 0
@@ -225,7 +203,7 @@ class PoolMaintainer:
         if not isinstance(error, ThrottledError):
             log.warning("pool: %s", log_text(error))
         if isinstance(error, SubnetExhaustedError) and self._settings.prefix_delegation and self._has_prefixes():
-            # No free /28 need not mean no free address: single addresses are tried before the pool gives up (design 7).
+            # A subnet without a free /28 may have free addresses: try single ones before the pool gives up.
             self._prefixes_blocked_deadline = self._clock.monotonic() + SUBNET_PAUSE_S
             return
         self._block_after(error)

@@ -1,9 +1,7 @@
-"""Carry out one action of the planner at EC2, so that nothing we create can be lost (I9).
+"""Execute one action of the plan at EC2, so that nothing we create can be lost (I9).
 
-Every action is an intent first, written with the token that makes its replay idempotent; the intent is closed when the answer is
-in the datastore. What a crash or a lost answer leaves open is settled before anything new is asked.
-Over 300 lines because what may happen between an intent and its end is one story: a mistake in it leaks an ENI, or takes one from
-under live sandboxes.
+Every action is an intent first, stored with the token that makes its replay idempotent, and closed when the answer is stored. What a
+crash or a lost answer leaves open is recovered before anything new is asked.
 """
 
 from __future__ import annotations
@@ -52,7 +50,7 @@ log = logging.getLogger(__name__)
 
 
 class EniProvisioner:
-    """Creates ENIs and allocates addresses; used by one thread at a time (the pool loop, or restore before it)."""
+    """Creates ENIs and allocates addresses. Used by one thread, the pool maintainer's."""
 
     def __init__(
         self,
@@ -121,7 +119,7 @@ class EniProvisioner:
         except CloudError as error:
             self._intents.close_if_refused(intent, error)
             if isinstance(error, EniLimitError | CloudNotFoundError) and self._adopt_changes(self._require_identity()):
-                return  # another hand filled or took the ENI: the pool plans anew, with what is true now
+                return  # somebody else filled or detached the ENI: the pool plans again with what is true now
             raise
         self._intents.close(intent, "allocated")
         if conflicts:
@@ -144,7 +142,7 @@ class EniProvisioner:
         self._finish_create(intent)
 
     def _finish_create(self, intent: Intent) -> None:
-        """Take a creation from wherever it stands to attached and stored; replays are harmless at every step."""
+        """Take a creation from wherever it stopped to attached and stored; every step may be repeated."""
         identity = self._require_identity()
         described = self._created(intent, identity)
         if described is None:
@@ -164,7 +162,7 @@ class EniProvisioner:
             log.warning("ENI %s could not be attached and is deleted: %s", described.eni_id, log_text(error))
             self._deletion.delete(intent, described.eni_id, outcome=f"not attached: {log_text(error)}")
             if self._adopt_foreign_enis(identity):
-                return  # the pool plans anew, with what hangs on the instance already
+                return  # the pool plans again with what is attached already
             raise
         self._failpoint("growth.attached")
         eni = self._store(described, identity)
@@ -220,7 +218,7 @@ class EniProvisioner:
         return self._ec2.describe_attached_eni(described.eni_id)
 
     def _adopt_changes(self, identity: InstanceIdentity) -> bool:
-        """The same after a refused allocation: another hand filled the ENI, or took it.
+        """After a refused allocation: somebody else filled the ENI, or detached it.
 
         Returns: whether EC2 told anything that the datastore did not know.
         """
@@ -228,8 +226,8 @@ class EniProvisioner:
         return self._adopt_foreign_enis(identity) or before != (self._datastore.enis(), self._datastore.counts().total)
 
     def _adopt_foreign_enis(self, identity: InstanceIdentity) -> bool:
-        """After a refused attach, ask EC2 what hangs on the instance: an ENI that came by another hand, and takes the place, is
-        adopted or counted by rule, never looped over (design 7; amazon-vpc-cni-k8s #3833). One Describe per refusal (I13).
+        """After a refusal, ask EC2 what is attached to the instance. ENIs attached by another tool are adopted or counted; the attach
+        is never retried for ever (amazon-vpc-cni-k8s issue 3833). One Describe per refusal (I13).
 
         Returns: whether there was an ENI that the datastore did not know.
         """
@@ -237,11 +235,11 @@ class EniProvisioner:
         try:
             self._enis.sync_with_ec2(identity)
         except IpamError as error:
-            log.warning("what hangs on the instance is not known: %s", log_text(error))
+            log.warning("what is attached to the instance is not known: %s", log_text(error))
             return False
         unknown = {eni.eni_id for eni in self._datastore.enis()} - known
         if unknown:
-            log.warning("ENIs that another hand attached were taken in: %s", ", ".join(sorted(unknown)))
+            log.warning("ENIs attached by another tool were adopted: %s", ", ".join(sorted(unknown)))
             for problem in self._enis.set_up_eni_routings():
                 log.warning("host routing: %s", problem)
         return bool(unknown)
@@ -274,7 +272,7 @@ class EniProvisioner:
         return eni
 
     def _reread(self, intent: Intent) -> None:
-        """An allocation whose answer was lost: what EC2 shows on the ENI now is the answer."""
+        """Recover an allocation whose answer was lost: what EC2 shows on the ENI now is the answer."""
         eni_id = EniId(intent.payload["eni_id"])
         known = {eni.eni_id: eni for eni in self._datastore.enis()}.get(eni_id)
         if known is None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from ipamd.model.cloud import DescribedEni, InstanceIdentity
+from ipamd.model.times import rfc3339
 
 INSTANCE_TAG = "node.k8s.amazonaws.com/instance_id"
 NO_MANAGE_TAG = "node.k8s.amazonaws.com/no_manage"
@@ -32,7 +33,7 @@ class EniTags:
 
     def of_new_eni(self, identity: InstanceIdentity, *, created_at: datetime) -> dict[str, str]:
         """Tags by name; the operator's own win."""
-        tags = {INSTANCE_TAG: str(identity.instance_id), CREATED_AT_TAG: created_at.strftime("%Y-%m-%dT%H:%M:%SZ")}
+        tags = {INSTANCE_TAG: str(identity.instance_id), CREATED_AT_TAG: rfc3339(created_at, timespec="seconds")}
         if self.cluster_name:
             tags |= {CLUSTER_TAG: self.cluster_name, OWNER_TAG[0]: OWNER_TAG[1]}
         return tags | dict(self.additional)

@@ -1,7 +1,7 @@
-"""Hold the runtime's event stream open, and turn every event into "look again".
+"""Keep the runtime's event stream open, and turn every event into "look again".
 
-The stream is opened before the first list that counts, opened again whenever it breaks, and asked for again now and then where
-the runtime has none: it may be upgraded under us. An event is believed for nothing else (design 4).
+The stream is opened before the first list that counts, and again whenever it breaks. A runtime without events is asked again now and
+then: it may be upgraded in place. An event is believed for nothing else (docs/architecture.md, Sources).
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Host routing on a clock: something else on the node deletes rules sooner or later, and pods must not pay for it (design 8)."""
+"""Compare host routing with what it must be, on a clock, and repair it.
+
+Other software on the node deletes rules and routes sooner or later (amazon-ec2-net-utils, a firewall's reload), and pods lose their
+network without an error anywhere.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +24,18 @@ from ipamd.service.reconcile.quarantine import QuarantineService
 from ipamd.service.request import Deadline
 
 RECONCILE_INTERVAL_S = 30.0
-"""Ours: the incumbent looks at VPC CIDRs every 30 s and at nothing else (upstream_reference 2.12); a look costs milliseconds."""
+"""Ours: amazon-vpc-cni-k8s looks at the VPC's CIDRs every 30 s, and at nothing else; a look costs milliseconds."""
 
 IDENTITY_INTERVAL_S = 60.0
-"""Between two looks at instance metadata. Ours: VPC CIDRs change by an operator's hand; the incumbent asks every 30 s."""
+"""Between two looks at instance metadata. Ours: VPC CIDRs and security groups change by an operator's hand; amazon-vpc-cni-k8s asks
+every 30 s."""
 
 FIRST_RECONCILE_S = 1.0
-"""What was taken while we were away is put back at once, and a daemon that is restarted every few seconds repairs too (a chaos
-run found a sandbox without its route for as long as it was). Ours: after the ADDs that waited for us."""
+"""Repair soon after a start, so that a daemon that restarts every few seconds repairs too (a chaos run found a sandbox without its
+route for as long as that lasted). Ours: after the ADDs that waited for the start."""
 
 REPAIR_WAIT_S = 1.0
-"""How long a repair waits for an operation on the same sandbox; the next audit comes anyway. Ours."""
+"""How long a repair waits for an operation on the same sandbox; the next look comes anyway. Ours."""
 
 log = logging.getLogger(__name__)
 
@@ -68,22 +73,22 @@ class HostNetworkReconciler:
         self._hostnet.setup_node(identity)
 
     def run(self) -> None:
-        """Thread body: one audit soon after the start, then one per interval, until `stop`."""
+        """Thread body: look soon after the start, then once per interval, until `stop`."""
         pause_s = FIRST_RECONCILE_S
         while not self._stopped.wait(pause_s):
             pause_s = RECONCILE_INTERVAL_S
             try:
                 self.reconcile()
             except Exception as error:  # noqa: BLE001  # top of a loop: it must outlive any one failure
-                self._health.record_error("host audit", error)
-                log.warning("the host audit goes on after an error: %s", log_text(error))
+                self._health.record_error("host network", error)
+                log.warning("the host network reconciler continues after an error: %s", log_text(error))
 
     def stop(self) -> None:
         """End `run`."""
         self._stopped.set()
 
     def _reconcile_node(self, identity: InstanceIdentity, enis: list[Eni]) -> list[str]:
-        """The node's and its ENIs' part; whatever becomes of it, the sandboxes have their turn."""
+        """Repair the node's and its ENIs' part; a failure here does not stop the repair of the sandboxes."""
         try:
             repairs = self._hostnet.reconcile(identity=identity, enis=enis)
         except IpamError as error:
@@ -133,7 +138,7 @@ class HostNetworkReconciler:
                     if self._datastore.attachment(attachment.key) == attachment:
                         repairs += self._wiring.repair([self._spec(attachment)])
             except BusyError as error:
-                log.info("sandbox %s is looked at by the next audit: %s", attachment.key, log_text(error))
+                log.info("sandbox %s is looked at again later: %s", attachment.key, log_text(error))
         return repairs
 
     def _spec(self, attachment: Attachment) -> WiringSpec:
@@ -164,10 +169,10 @@ class HostNetworkReconciler:
         if not duplicate_addresses(self._wiring.survey()):
             self._health.clear_condition("duplicates")
         if repairs != self._said:
-            # The same sentences again are something that cannot be repaired: it was said, and is not written every 30 s.
+            # The same sentences again: it cannot be repaired, and was logged and recorded already.
             self._said = repairs
             if repairs:
                 log.warning("host routing: %s", "; ".join(repairs))
                 with self._datastore.transaction() as uow:
-                    uow.note(LedgerEvent.REPAIRED, now=self._clock.now(), detail="; ".join(repairs)[:1000])
+                    uow.note(LedgerEvent.REPAIRED, detail="; ".join(repairs)[:1000])
         return repairs

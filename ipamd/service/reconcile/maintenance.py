@@ -1,8 +1,8 @@
-"""Small chores on a clock: the spool, the datastore's file, old tombstones.
+"""Chores on a clock: the spool, the datastore's file, old tombstones.
 
-A plugin spools a DEL also when we were too slow to answer, so that the spool is looked at while we serve (I3). A datastore
-file that was deleted under us can promise nothing any more: the process ends, and its successor rebuilds the rows from kernel and
-runtime.
+A plugin also spools a DEL when the daemon was too slow to answer, so the spool is read while the daemon serves (I3). A datastore file
+that was deleted while in use can promise nothing any more: the process exits on purpose and must be restarted; the next one rebuilds
+the rows from kernel and runtime.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ log = logging.getLogger(__name__)
 
 
 class Maintenance:
-    """Does the chores."""
+    """Does the chores. `run` is a thread body."""
 
     def __init__(self, context: ServiceContext, *, spool: Spool, replay: Callable[[], None], end: Callable[[str], None]) -> None:
-        """Take `replay`, which carries out what is spooled, and `end`, which ends the process for a reason."""
+        """Take `replay`, which carries out the spooled DELs, and `end`, which ends the process for a reason."""
         self._datastore = context.datastore
         self._spool = spool
         self._health = context.health
@@ -42,20 +42,20 @@ class Maintenance:
         self._tombstones_deadline = context.clock.monotonic() + TOMBSTONE_INTERVAL_S
 
     def run(self) -> None:
-        """Thread body: one round per interval, until `stop`."""
+        """Thread body: do what is due once per interval, until `stop`."""
         while not self._stopped.wait(INTERVAL_S):
             try:
                 self.run_once()
             except Exception as error:  # noqa: BLE001  # top of a loop: it must outlive any one failure
-                self._health.record_error("upkeep", error)
-                log.warning("upkeep goes on after an error: %s", log_text(error))
+                self._health.record_error("maintenance", error)
+                log.warning("maintenance continues after an error: %s", log_text(error))
 
     def stop(self) -> None:
         """End `run`."""
         self._stopped.set()
 
     def run_once(self) -> None:
-        """Do every chore that is due. Raises: the first error; the next round tries again."""
+        """Do every chore that is due. Raises: the first error; the next time tries again."""
         lost = self._datastore.file_problem()
         if lost:
             log.error("%s: ending, so that the next start rebuilds the datastore from kernel and runtime", lost)

@@ -1,8 +1,8 @@
-"""Which changes of the runtime's list no event announced: the measure of how far the event stream can be trusted (design 4).
+"""Count changes of the runtime's list that no event announced: how far can the event stream be trusted?
 
-Only changes between two lists that both fall into one open stream count: what happened while no stream was open could not be
-announced. An event may come shortly after the list that shows its change, so a change counts as missed after a grace, at the next
-list. Existence counts, READY or not does not: both are reasons to keep. Nothing here decides anything; it is counted and shown.
+Only changes between two lists within one open stream count: what happened while no stream was open could not be announced. An event
+may come shortly after the list that shows its change, so a change counts as missed after a grace, at the next list. Existence counts,
+READY or not does not: both are reasons to keep. Nothing is decided here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Change = tuple[str, bool]
 
 
 class MissedEventDetector:
-    """Holds events against lists. `heard` is called by the stream's thread, `listed` by the lister's."""
+    """Compares events with lists. `on_event` is called by the stream's thread, `on_list` by the reconciler's."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -46,20 +46,20 @@ class MissedEventDetector:
         return self._missed_count
 
     def on_open(self) -> None:
-        """A stream is open from now on."""
+        """Note that a stream is open from now on."""
         with self._lock:
             self._forget()
             self._stream_count += 1
             self._is_open = True
 
     def on_close(self) -> None:
-        """The stream ended: what is open now is not decided."""
+        """Note that the stream ended: what it left undecided is dropped."""
         with self._lock:
             self._forget()
             self._is_open = False
 
     def on_event(self, event: SandboxEvent) -> None:
-        """Take note of what an event announces.
+        """Note what an event announces.
 
         A DELETED says that what it names went (a sandbox, or a container, whose ID no list shows); every other event says that
         what it names is there; and each may name the sandbox it belongs to, which is there, unless it went itself.
@@ -76,12 +76,12 @@ class MissedEventDetector:
                 del self._announced[next(iter(self._announced))]
 
     def before_list(self) -> int:
-        """Take the number of the stream, to be handed to `listed`."""
+        """Take the number of the stream, to be handed to `on_list`."""
         with self._lock:
             return self._stream_count if self._is_open else 0
 
     def on_list(self, sandbox_ids: frozenset[str], *, stream: int) -> None:
-        """Hold a complete list, begun when `before_list` said `stream`, against the one before it."""
+        """Compare a complete list, begun when `before_list` returned `stream`, with the one before it."""
         with self._lock:
             if not self._is_open or stream != self._stream_count:
                 return

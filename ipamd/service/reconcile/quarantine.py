@@ -1,7 +1,7 @@
-"""Sandboxes that are wired and not recorded: take them in where kernel and runtime agree, hold their address back until then.
+"""Adopt sandboxes that are wired and not recorded, where kernel and runtime agree; quarantine their address until then.
 
-A quarantined address is settled by what the witnesses say later: the runtime lists its sandbox (adopted), or the wiring is gone
-(free again), or the sandbox has been absent long enough to be a leftover (removed, then free). Never by a guess (design 4).
+What the sources say later resolves a quarantined address: the runtime lists its sandbox (adopted), its wiring is gone (it cools), or
+its sandbox has been absent long enough to be a leftover (the wiring is removed, then it cools). Never a guess.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ipamd.service.cooldown import Cooldown
 from ipamd.service.request import Deadline
 
 RESOLVE_WAIT_S = 1.0
-"""How long settling waits for an operation on the same sandbox; the next look comes anyway. Ours."""
+"""How long resolving waits for an operation on the same sandbox; the next look comes anyway. Ours."""
 
 FAILPOINTS = ("adopt.adopted", "adopt.leftover-removed", "adopt.settled")
 
@@ -37,7 +37,7 @@ class _Absence:
 
 
 class QuarantineService:
-    """Adopts sandboxes and settles quarantined addresses."""
+    """Adopts sandboxes and resolves quarantined addresses."""
 
     def __init__(self, context: ServiceContext, *, cooldown: Cooldown, mtu: int, list_interval_s: float) -> None:
         self._failpoint = context.failpoint
@@ -53,7 +53,7 @@ class QuarantineService:
     def adopt(self, veth: HostVeth, sandbox: Sandbox, survey: KernelSurvey) -> str:
         """Record a wired sandbox that the runtime lists.
 
-        Returns: an empty string, or in one sentence why it must not be adopted.
+        Returns: an empty string, or one sentence that says why it must not be adopted.
         """
         if veth.key is None or veth.address is None:
             return "the veth carries no identity"
@@ -65,7 +65,7 @@ class QuarantineService:
             other for other in survey.veths if other.address == veth.address and other.name != veth.name and not other.is_dying
         ]
         if device != veth.name and (device is not None or others):
-            return "alias and route disagree"  # a route that is missing says nothing (I11): the host audit puts it back
+            return "alias and route disagree"  # a missing route says nothing (I11): the host network reconciler restores it
         if row.owner is not None:
             return f"recorded for {row.owner}"
         if self._datastore.attachment(veth.key) is not None:
@@ -82,14 +82,14 @@ class QuarantineService:
         return ""
 
     def resolve_unclaimed(self, claimed: Collection[IPv4Address]) -> int:
-        """Let the quarantined addresses that no wiring claims any more cool; returns how many."""
-        settled = [row for row in self._quarantined() if row.address not in claimed]
-        for row in settled:
+        """Let quarantined addresses cool that no wiring claims any more; returns how many."""
+        resolved = [row for row in self._quarantined() if row.address not in claimed]
+        for row in resolved:
             self._resolve(row, "its wiring is gone")
-        return len(settled)
+        return len(resolved)
 
     def resolve_gone(self) -> int:
-        """Let the quarantined addresses whose wiring is gone cool, without the runtime; returns how many.
+        """Let quarantined addresses cool whose wiring is gone, without asking the runtime; returns how many.
 
         Raises: KernelDumpError.
         """
@@ -100,7 +100,7 @@ class QuarantineService:
         return self.resolve_unclaimed(wired | set(survey.routes))
 
     def resolve_listed(self, listed: Mapping[str, Sandbox]) -> None:
-        """Look at every quarantined address again, with a complete list of the runtime at hand."""
+        """Look at every quarantined address again, with a complete list of the runtime."""
         rows = self._quarantined()
         if not rows:
             self._absences.clear()
@@ -108,7 +108,7 @@ class QuarantineService:
         try:
             survey = self._wiring.survey()
         except IpamError as error:
-            log.info("quarantine is looked at later: %s", log_text(error))
+            log.info("quarantined addresses are looked at later: %s", log_text(error))
             return
         claims = {veth.address: veth for veth in survey.veths if not veth.is_dying and veth.address is not None}
         for row in rows:
@@ -133,13 +133,13 @@ class QuarantineService:
                     is_added = self._datastore.attachment(veth.key) is not None
                     self._wiring.remove_leftover(host_veth=None if is_added else veth.name, address=row.address)
             except BusyError as error:
-                log.info("address %s is settled later: %s", row.address, log_text(error))
+                log.info("address %s is resolved later: %s", row.address, log_text(error))
                 return
             self._failpoint("adopt.leftover-removed")
             self._resolve(row, f"sandbox {veth.key} is absent from the runtime: its wiring was removed")
 
     def _is_long_absent(self, row: Address) -> bool:
-        """Two lists without it, and the hour that a leaked namespace has: its veth is there, so its namespace is (design 4)."""
+        """Whether two lists and an hour have passed without it: its veth is there, so its namespace may be a leak (docs/adr/0010)."""
         now = self._clock.monotonic()
         absence = self._absences.setdefault(row.address, _Absence(now, 1))
         if now - absence.last_counted_monotonic_s >= self._list_interval_s:
@@ -148,9 +148,8 @@ class QuarantineService:
 
     def _resolve(self, row: Address, reason: str) -> None:
         self._absences.pop(row.address, None)
-        now = self._clock.now()
         with self._datastore.transaction() as uow:
-            uow.resolve(row.address, now=now, cooling_until=self._cooldown.until(now), reason=reason)
+            uow.resolve(row.address, cooldown=self._cooldown.period, reason=reason)
         self._failpoint("adopt.settled")
         self._cooldown.start(row.address, dying_veth=None)
 

@@ -1,7 +1,8 @@
-"""Follow the runtime: subscribe first, list second, re-list for ever, and free what is provably gone (design 4).
+"""Compare attachments with the runtime's sandboxes, and free those that are provably gone.
 
-An event only shortens the time to the next list, and many events are one list. A list counts for a verdict when it is complete,
-plausible and taken after the datastore was read; attachments made later are not judged by it (whereabouts #162).
+Subscribe first, list second, list again for ever. An event only shortens the time to the next list, and many events are one list. A
+list counts for a verdict when it is complete, plausible and taken after the datastore was read; attachments made later are not
+judged by it (whereabouts issue 162).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ipamd.model.evidence import REAP_MIN_ABSENT_LISTS, REAP_MIN_AGE, Evidence, 
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.kernel import KernelSurvey
 from ipamd.model.ledger import LedgerEvent
-from ipamd.model.sandbox import Sandbox
+from ipamd.model.sandbox import RuntimeView, Sandbox
 from ipamd.model.words import counted
 from ipamd.ports import Runtime
 from ipamd.service.context import ServiceContext
@@ -29,7 +30,7 @@ from ipamd.service.sandbox.detach import DetachService
 
 RELIST_WITH_EVENTS_S = 60.0
 RELIST_WITHOUT_EVENTS_S = 10.0
-"""Source: design 4, Events."""
+"""Ours: with events a list only confirms them; without, a sandbox that vanished is noticed within seconds (docs/adr/0013)."""
 
 RELIST_UNREACHABLE_S = 2.0
 """After a list that failed. Ours: a restarted runtime is known again within seconds, at the price of one refused call."""
@@ -51,19 +52,6 @@ FAILPOINTS = ("reap.judged", "reap.done")
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class RuntimeView:
-    """What the runtime reconciler knows of the runtime, for ipamctl and metrics. `list_age_s` is negative before the first
-    list."""
-
-    reachable: bool
-    events: bool
-    sandbox_count: int
-    list_age_s: float
-    detail: str
-    missed_events_count: int
-
-
 @dataclass(slots=True)
 class _Absence:
     """Points of the monotonic clock: a wall clock that NTP sets at boot must not make an absence of seconds one of hours."""
@@ -74,7 +62,7 @@ class _Absence:
 
 
 class RuntimeReconciler:
-    """Lists sandboxes, keeps count of absences, and asks `judge`."""
+    """Lists sandboxes, counts absences, asks `judge`, and reaps. `run` and `run_events` are thread bodies."""
 
     def __init__(
         self, context: ServiceContext, *, runtime: Runtime, detach: DetachService, quarantine: QuarantineService
@@ -113,8 +101,8 @@ class RuntimeReconciler:
             try:
                 self.reconcile_once()
             except Exception as error:  # noqa: BLE001  # top of a loop: it must outlive any one failure
-                self._health.record_error("follow", error)
-                log.warning("following the runtime goes on after an error: %s", log_text(error))
+                self._health.record_error("runtime", error)
+                log.warning("the runtime reconciler continues after an error: %s", log_text(error))
             took_s = self._clock.monotonic() - began
             gap_s = max(LIST_GAP_S - took_s, took_s)
             self._stopped.wait(gap_s)
@@ -218,7 +206,8 @@ class RuntimeReconciler:
                 attachment.key,
                 deadline=Deadline.after(self._clock, REAP_DEADLINE_S),
                 steps=Steps(self._clock),
-                reason=f"reaped: {detail}",
+                reason=detail,
+                event=LedgerEvent.REAPED,
             )
         except IpamError as error:
             self._health.record_error(f"reap of {attachment.key}", error)
@@ -229,12 +218,12 @@ class RuntimeReconciler:
         return True
 
     def present_evidence(self, attachment: Attachment) -> Evidence:
-        """What the witnesses say now, from the last list; asks the kernel, not the runtime."""
+        """What the sources say now, from the last list; asks the kernel, not the runtime."""
         listed = self._seen if self._reachable else None
         return self.evidence(attachment, listed, self._survey())
 
     def evidence(self, attachment: Attachment, listed: Collection[str] | None, survey: KernelSurvey | None) -> Evidence:
-        """Collect what every witness says of one attachment."""
+        """Collect what every source says of one attachment."""
         absence = self._absences.get(attachment.key)
         absent_s = self._clock.monotonic() - absence.began_monotonic_s if absence else 0.0
         host_veth = _veth_presence(attachment, survey)
@@ -270,13 +259,13 @@ class RuntimeReconciler:
             return None
 
     def _note_kept(self, key: AttachmentKey, judgement: Judgement) -> None:
-        """Put reasons into the ledger when their kinds change, not at every look."""
+        """Record the reasons to keep when their kinds change, not at every look."""
         kinds = tuple(reason.split(" ")[0] for reason in judgement.reasons)
         if self._kept.get(key) == kinds:
             return
         self._kept[key] = kinds
         with self._datastore.transaction() as uow:
-            uow.note(LedgerEvent.KEPT, now=self._clock.now(), key=key, detail="; ".join(judgement.reasons))
+            uow.note(LedgerEvent.KEPT, key=key, detail="; ".join(judgement.reasons))
 
 
 def _veth_presence(attachment: Attachment, survey: KernelSurvey | None) -> Presence:

@@ -1,30 +1,28 @@
-"""Bring datastore, kernel and runtime together after a start: keep what lives, adopt what was forgotten, remove what nobody was
-promised (design 4, 6).
+"""Reconcile datastore, kernel and runtime after a start: keep what lives, adopt what was forgotten, remove what nobody was promised.
 
-What a wired sandbox without a row means depends on the datastore: if it is intact, an ADD died before it promised anything, and
-the wiring goes before its address becomes assignable; if it was lost, the kernel's alias is the second copy of the identity, and
-where the runtime agrees the row is made again. Where witnesses disagree or are silent the address is quarantined, never guessed.
+What a wired sandbox without a row means depends on the datastore. If it is intact, an ADD died before it promised anything: the
+wiring goes before its address becomes assignable. If it was lost, the kernel's alias is the second copy of the identity, and where
+the runtime agrees the row is made again. Where sources disagree or are silent the address is quarantined, never guessed
+(docs/adr/0010).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 
-from ipamd.model.address import AddressEvent, AddressState
-from ipamd.model.errors import InvalidRequestError, IpamError, log_text
+from ipamd.model.address import AddressState
 from ipamd.model.kernel import HostVeth, KernelSurvey, duplicate_addresses
 from ipamd.model.ledger import LedgerEvent
 from ipamd.model.sandbox import Sandbox
 from ipamd.model.words import counted
-from ipamd.ports import Runtime, Spool
+from ipamd.ports import Runtime
 from ipamd.service.context import ServiceContext
 from ipamd.service.cooldown import Cooldown
 from ipamd.service.reconcile.quarantine import QuarantineService
 
-FAILPOINTS = ("restore.replayed", "restore.entry-done", "restore.leftover-removed", "restore.veth-settled")
+FAILPOINTS = ("restore.leftover-removed", "restore.veth-settled")
 
 log = logging.getLogger(__name__)
 
@@ -56,14 +54,13 @@ class StartupOutcome:
 
 
 class StartupReconciler:
-    """One restore. Runs in one thread, before ADD is served; DEL may run beside it."""
+    """Reconciles once, in one thread, before ADD is served; DEL may run beside it."""
 
     def __init__(
         self,
         context: ServiceContext,
         *,
         cooldown: Cooldown,
-        spool: Spool,
         runtime: Runtime | None,
         quarantine: QuarantineService,
         is_datastore_intact: bool,
@@ -71,43 +68,13 @@ class StartupReconciler:
         self._datastore = context.datastore
         self._wiring = context.wiring
         self._cooldown = cooldown
-        self._spool = spool
         self._runtime = runtime
-        self._clock = context.clock
         self._quarantine_service = quarantine
         self._is_datastore_intact = is_datastore_intact
         self._failpoint = context.failpoint
 
-    def replay_spool(self, delete: Callable[[bytes], None]) -> int:
-        """Carry out every DEL that the plugin left while we were away (I3). The socket must be listening already.
-
-        Args:
-            delete: carries out one serialised request; an InvalidRequestError sets the entry aside.
-        Returns: how many were carried out. Raises: the first error of an entry that should be tried again, after all others
-            have had their turn.
-        """
-        count = 0
-        first_error: IpamError | None = None
-        with self._spool.replay() as entries:
-            for entry in entries:
-                try:
-                    delete(entry.request)
-                    self._failpoint("restore.replayed")
-                except InvalidRequestError as error:
-                    entry.set_aside(log_text(error))
-                    log.error("spooled DEL %s is damaged and was set aside: %s", entry.name, log_text(error))
-                except IpamError as error:  # it is no fault of the entry's: whatever it is, the DEL is still to be done (I3)
-                    first_error = first_error or error
-                else:
-                    entry.done()
-                    self._failpoint("restore.entry-done")
-                    count += 1
-        if first_error is not None:
-            raise first_error
-        return count
-
     def reconcile_kernel(self, survey: KernelSurvey, listed: dict[str, Sandbox] | None) -> StartupOutcome:
-        """Settle every veth, route and rule of ours against the datastore.
+        """Resolve every veth, route and rule of ours against the datastore.
 
         Args:
             survey: one uninterrupted look, taken after the datastore was opened.
@@ -132,7 +99,7 @@ class StartupReconciler:
         self._quarantine_service.resolve_unclaimed(claimed)
         if listed is not None or self._is_datastore_intact or self._runtime is None:
             with self._datastore.transaction() as uow:
-                uow.mark_restored(now=self._clock.now(), detail=str(outcome))
+                uow.mark_restored(detail=str(outcome))
         return outcome
 
     def _resolve_veth(
@@ -144,7 +111,7 @@ class StartupReconciler:
         outcome: StartupOutcome,
     ) -> None:
         if veth.key is None or veth.address is None:
-            # Named like ours without our alias: the incumbent's, perhaps. Not ours to touch.
+            # Named like ours without our alias: one of amazon-vpc-cni-k8s, perhaps. Not ours to touch.
             log.warning("host veth %s carries no identity of ours and is left alone", veth.name)
             claimed.update(address for address, device in survey.routes.items() if device == veth.name)
             return
@@ -171,7 +138,7 @@ class StartupReconciler:
             self._quarantine(veth, "wired, but the runtime does not list its sandbox", outcome)
 
     def _is_in_doubt(self, address: IPv4Address) -> bool:
-        """An earlier restore, after a loss, could not tell whose the address is: its promise may be without a row."""
+        """Whether an earlier start, after a loss, could not tell whose the address is: its promise may be without a row."""
         row = self._datastore.address(address)
         return row is not None and row.state is AddressState.QUARANTINED
 
@@ -198,7 +165,7 @@ class StartupReconciler:
         if row is None or row.state in (AddressState.ASSIGNED, AddressState.QUARANTINED):
             return
         with self._datastore.transaction() as uow:
-            uow.change(row.address, AddressEvent.DISAGREE, now=self._clock.now(), reason=f"{veth.key}: {why}")
+            uow.quarantine(row.address, reason=f"{veth.key}: {why}")
 
     def _remove(self, veth: HostVeth, why: str, outcome: StartupOutcome) -> None:
         self._wiring.remove_leftover(host_veth=veth.name, address=veth.address)
@@ -206,7 +173,6 @@ class StartupReconciler:
         with self._datastore.transaction() as uow:
             uow.note(
                 LedgerEvent.REPAIRED,
-                now=self._clock.now(),
                 address=veth.address,
                 key=veth.key,
                 detail=f"wiring {veth.name} removed at start: {why}",
@@ -214,7 +180,7 @@ class StartupReconciler:
         outcome.removed_count += 1
 
     def _remove_stray_routes(self, survey: KernelSurvey, claimed: set[IPv4Address], outcome: StartupOutcome) -> None:
-        """Routes and rules of our addresses that no veth and no attachment accounts for."""
+        """Remove routes and rules of our addresses that no veth and no attachment accounts for."""
         owned = {attachment.address for attachment in self._datastore.attachments()} | claimed
         known = {row.address for row in self._datastore.addresses()}
         strays = (set(survey.to_rules) | set(survey.from_rules)) & known - owned

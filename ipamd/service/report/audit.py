@@ -1,7 +1,7 @@
-"""Compare every witness with every other, per address, and say what differs and what will be done about it.
+"""Cross-check datastore, kernel, runtime and EC2 per address: report what differs, and what will be done about it.
 
-Reads only. A `violation` breaks an invariant, a `difference` is repaired by something that is named, `pending` is on its way and
-needs nothing. The crash tests end with this audit, and operators run the same one (`ipamctl audit`).
+Reads only. A `violation` breaks an invariant. A `difference` is repaired, and the finding names what repairs it. `pending` is in
+progress and needs no action. The crash tests end with this audit; operators run the same one (`ipamctl audit`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from ipamd.model.eni import MAIN_TABLE
 from ipamd.model.errors import IpamError, log_text
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.kernel import KernelSurvey
+from ipamd.model.snapshot import Snapshot
 from ipamd.ports import Datastore, Ec2, Runtime, Wiring
 from ipamd.service.locks import KeyLocks
 
@@ -36,7 +37,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Finding:
-    """One thing that differs. `next` says what will be done, and by whom."""
+    """One thing that differs; `next` says what will be done about it, and by whom."""
 
     severity: Severity
     subject: str
@@ -46,7 +47,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """All findings, worst first; `silent`: witnesses that did not answer, so that nothing is concluded from them (I11)."""
+    """All findings, worst first; `silent` names the sources that did not answer: nothing is concluded from them (I11)."""
 
     findings: tuple[Finding, ...]
     silent: tuple[str, ...]
@@ -74,14 +75,15 @@ class AuditService:
         self._identity = identity
 
     def audit(self, *, ask_ec2: bool = True) -> AuditReport:
-        """Look at everything once.
+        """Read every source once and compare.
 
         Args:
-            ask_ec2: one Describe call; without it EC2 is not compared.
-        Returns: the report; a witness that fails is named in it and raises nothing.
+            ask_ec2: make one Describe call; otherwise EC2 is not compared.
+        Returns: the report. A source that fails is named in it; nothing is raised.
         """
         silent: list[str] = []
-        attachments, rows = self._datastore.attachments(), self._datastore.addresses()
+        before = self._datastore.snapshot()  # one moment: an ADD between two reads would look like a contradiction
+        attachments, rows = tuple(before.attachments.values()), tuple(before.addresses.values())
         findings = [
             Finding(Severity.VIOLATION, "datastore", sentence, "report it: memory and disk must never differ")
             for sentence in self._datastore.audit()
@@ -102,7 +104,7 @@ class AuditService:
             instance_id = identity.instance_id
             enis = _ask("EC2", lambda: self._ec2.describe_enis(instance_id), silent)
             if enis is not None:
-                findings += self._against_ec2(rows, enis)
+                findings += self._against_ec2(before, enis)
         order = list(Severity)
         findings.sort(key=lambda finding: (order.index(finding.severity), finding.subject))
         return AuditReport(tuple(findings), tuple(silent), len(rows))
@@ -113,12 +115,13 @@ class AuditService:
         busy = {held.key for held in self._locks.held()}
         findings = _duplicates(survey)
         for attachment in attachments:
-            if attachment.key not in busy:
+            if attachment.key not in busy:  # an ADD or DEL at work changes the kernel while we read
                 findings += _wiring_differences(attachment, survey)
         findings += self._unowned_links(attachments, survey, busy)
         assigned = {attachment.address for attachment in attachments}
         cold = {row.address for row in rows if row.state in (AddressState.FREE, AddressState.COOLING)} - assigned
         for address in sorted(cold & (set(survey.to_rules) | set(survey.from_rules) | set(survey.routes))):
+            # The rows are older than the survey: an ADD since then has wired the address rightly.
             now = self._datastore.address(address)
             if now is not None and now.state in (AddressState.FREE, AddressState.COOLING):
                 findings.append(
@@ -146,19 +149,19 @@ class AuditService:
                         Severity.DIFFERENCE,
                         veth.name,
                         f"wired for {veth.key} with {veth.address}, which the datastore does not know",
-                        "quarantined until runtime and kernel agree" if is_held else "the next start settles it",
+                        "quarantined until runtime and kernel agree" if is_held else "the next start resolves it",
                     )
                 )
         return findings
 
-    def _against_ec2(self, rows: tuple[Address, ...], enis: tuple[DescribedEni, ...]) -> list[Finding]:
+    def _against_ec2(self, before: Snapshot, enis: tuple[DescribedEni, ...]) -> list[Finding]:
         attached = {eni.eni_id: eni for eni in enis}
         on_eni: dict[IPv4Address, str] = {}
         for eni in enis:
             for address in (*eni.secondary_addresses, *(a for prefix in eni.prefixes for a in prefix)):
                 on_eni[address] = eni.eni_id
         findings = []
-        for row in rows:
+        for row in before.addresses.values():
             if on_eni.get(row.address) == row.eni_id:
                 continue
             is_used = row.state in (AddressState.ASSIGNED, AddressState.RESERVED)
@@ -173,25 +176,27 @@ class AuditService:
         primaries = {eni.primary_address for eni in enis}
         findings += [
             Finding(Severity.VIOLATION, str(row.address), "a primary address among those for sandboxes (I6)", "report it")
-            for row in rows
+            for row in before.addresses.values()
             if row.address in primaries
         ]
-        known = {eni.eni_id for eni in self._datastore.enis()}
-        covered = {intent.payload.get("eni_id") for intent in self._datastore.open_intents()}
+        # ENIs may have come while EC2 was asked: what it lists is unknown only if a look taken later does not have it either.
+        after = self._datastore.snapshot()
+        known = set(after.enis)
+        covered = {intent.payload.get("eni_id") for intent in after.intents.values()}
         for eni_id in sorted(set(attached) - known - covered):
             findings.append(
-                Finding(Severity.DIFFERENCE, eni_id, "attached, and unknown to the datastore", "taken in at the next start")
+                Finding(Severity.DIFFERENCE, eni_id, "attached, and unknown to the datastore", "adopted at the next start")
             )
         for eni_id in sorted(known - set(attached)):
             findings.append(Finding(Severity.DIFFERENCE, eni_id, "known, and not attached at EC2", "forgotten when unused"))
         return findings
 
 
-def _ask(witness: str, question: Callable[[], T], silent: list[str]) -> T | None:
+def _ask(source: str, question: Callable[[], T], silent: list[str]) -> T | None:
     try:
         return question()
     except IpamError as error:
-        silent.append(f"{witness}: {log_text(error)}")
+        silent.append(f"{source}: {log_text(error)}")
         return None
 
 
@@ -210,7 +215,7 @@ def _duplicates(survey: KernelSurvey) -> list[Finding]:
 
 
 def _wiring_differences(attachment: Attachment, survey: KernelSurvey) -> list[Finding]:
-    subject, repair = str(attachment.address), "the host audit repairs it"
+    subject, repair = str(attachment.address), "the host network reconciler repairs it"
     veth = next((veth for veth in survey.veths if veth.name == attachment.host_veth and not veth.is_dying), None)
     if veth is None:
         gone = f"sandbox {attachment.key} is recorded and its host veth {attachment.host_veth} is gone"
@@ -237,7 +242,7 @@ def _against_runtime(attachments: tuple[Attachment, ...], listed: set[str]) -> l
             Severity.PENDING,
             str(attachment.address),
             f"sandbox {attachment.key} is recorded and the runtime does not list it",
-            "freed by its DEL, or by the reaper once every witness says that it is gone",
+            "freed by its DEL, or by the reaper once every source says that it is gone",
         )
         for attachment in attachments
         if attachment.key.container_id not in listed

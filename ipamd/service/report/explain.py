@@ -1,7 +1,11 @@
-"""Why is this address where it is? State, owner, what each witness says, and the verdict with its reasons (I14)."""
+"""Explain why an address is where it is: state, owner, what each source says, and the verdict with its reasons (I14).
+
+The verdict is the one that the runtime reconciler would reach now, from the same evidence; it is only shown here, never acted on.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv4Address
 
@@ -12,14 +16,13 @@ from ipamd.model.evidence import Evidence, Verdict, judge
 from ipamd.model.ledger import LedgerEntry
 from ipamd.ports import Clock, Datastore, Wiring
 from ipamd.service.locks import KeyLocks
-from ipamd.service.reconcile.runtime import RuntimeReconciler
 
 HISTORY_LIMIT = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Sentences in order, and what the ledger has."""
+    """Sentences in reading order, and the ledger's entries, oldest first."""
 
     subject: str
     sentences: tuple[str, ...]
@@ -34,31 +37,32 @@ class ExplainService:
         *,
         datastore: Datastore,
         wiring: Wiring,
-        runtime_reconciler: RuntimeReconciler | None,
+        evidence: Callable[[Attachment], Evidence] | None,
         locks: KeyLocks,
         clock: Clock,
     ) -> None:
+        """Read from these; `evidence` collects what every source says of an attachment now, None with CRI off."""
         self._datastore = datastore
         self._wiring = wiring
-        self._runtime_reconciler = runtime_reconciler
+        self._evidence = evidence
         self._locks = locks
         self._clock = clock
 
     def explain(self, subject: str) -> Explanation:
         """Explain an address, or a sandbox by its container ID or the unique beginning of it.
 
-        Raises: InvalidRequestError if nothing, or more than one sandbox, is meant.
+        Raises: InvalidRequestError if the subject is empty or unknown, or fits more than one sandbox.
         """
         if not subject:
-            raise InvalidRequestError("explain what? give an address or a container ID")
+            raise InvalidRequestError("nothing to explain: give an address or a container ID")
         try:
             sentences = self._explain_address(IPv4Address(subject))
         except AddressValueError:
             sentences = self._explain_sandbox(subject)
         history = self._datastore.history(subject, limit=HISTORY_LIMIT)
         if not sentences and not history:
-            raise InvalidRequestError(f"{subject} is not known", details="no address, sandbox or ledger entry has that name")
-        return Explanation(subject, tuple(sentences or ["not known any more; its history follows"]), history)
+            raise InvalidRequestError(f"{subject} is not known", details="no address, sandbox or ledger entry matches")
+        return Explanation(subject, tuple(sentences or ["no longer known; its history follows"]), history)
 
     def _explain_address(self, address: IPv4Address) -> list[str]:
         row = self._datastore.address(address)
@@ -69,7 +73,7 @@ class ExplainService:
         if row.prefix is not None:
             sentences.append(f"it is part of the delegated prefix {row.prefix}")
         if row.reason:
-            sentences.append(f"because: {row.reason}")
+            sentences.append(f"reason: {row.reason}")
         sentences += self._what_next(row)
         owner = self._datastore.attachment(row.owner) if row.owner else None
         return sentences + (self._explain_attachment(owner) if owner else [])
@@ -79,7 +83,7 @@ class ExplainService:
             left = (row.cooling_until - self._clock.now()).total_seconds()
             return [f"it is free again in {max(left, 0):.0f} s, once its link is gone (I4, I8)"]
         if row.state is AddressState.QUARANTINED:
-            return ["it is given to nobody until runtime and kernel agree on it; every complete CRI list looks at it again"]
+            return ["it is not assigned until runtime and kernel agree on it; they are compared at every complete CRI list"]
         eni = next((eni for eni in self._datastore.enis() if eni.eni_id == row.eni_id), None)
         if row.state is AddressState.FREE and eni is not None and not eni.host_ready:
             return [f"it is not assignable: host routing of {eni.eni_id} is not in place (I7)"]
@@ -88,7 +92,9 @@ class ExplainService:
     def _explain_sandbox(self, beginning: str) -> list[str]:
         found = [a for a in self._datastore.attachments() if a.key.container_id.startswith(beginning)]
         if len({attachment.key.container_id for attachment in found}) > 1:
-            raise InvalidRequestError(f"{beginning} is the beginning of {len(found)} sandboxes", details="give more of it")
+            raise InvalidRequestError(
+                f"{beginning} is the beginning of {len(found)} container IDs", details="give more characters"
+            )
         return [sentence for attachment in found for sentence in self._explain_attachment(attachment)]
 
     def _explain_attachment(self, attachment: Attachment) -> list[str]:
@@ -100,14 +106,14 @@ class ExplainService:
             f"route table {attachment.route_table}",
         ]
         sentences += [
-            f"{held.operation} has been at work on it for {held.age_s:.1f} s, {held.waiting_count} wait behind"
+            f"{held.operation} has been running on it for {held.age_s:.1f} s; operations waiting: {held.waiting_count}"
             for held in self._locks.held()
             if held.key == attachment.key
         ]
-        if self._runtime_reconciler is None:
+        if self._evidence is None:
             return [*sentences, "CRI is off: it is kept until its DEL"]
-        evidence = self._runtime_reconciler.present_evidence(attachment)
-        sentences.append(_witnesses(evidence))
+        evidence = self._evidence(attachment)
+        sentences.append(_sources(evidence))
         judgement = judge(evidence, now=self._clock.now())
         verb = {Verdict.KEEP: "kept", Verdict.REAP: "to be reaped", Verdict.UNWIRE_THEN_REAP: "to be unwired and reaped"}
         sentences.append(f"without a DEL it is {verb[judgement.verdict]}: {'; '.join(judgement.reasons)}")
@@ -120,8 +126,8 @@ class ExplainService:
         return sentences
 
 
-def _witnesses(evidence: Evidence) -> str:
+def _sources(evidence: Evidence) -> str:
     return (
-        f"witnesses: runtime {evidence.runtime} ({evidence.absent_list_count} lists without it), "
+        f"sources: runtime {evidence.runtime} ({evidence.absent_list_count} lists without it), "
         f"netns {evidence.netns}, host veth {evidence.host_veth}"
     )

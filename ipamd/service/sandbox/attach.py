@@ -1,7 +1,7 @@
-"""Give a sandbox an address and wire it: all or nothing, whatever fails and whoever leaves (I1, I4, I5).
+"""Give a sandbox an address and wire it. All or nothing, on any failure or client cancellation (I1, I4, I5).
 
-Order of effects: reserve in memory, wire in the kernel, one transaction, reply. Before the transaction nothing was promised, and
-after any failure the wiring is undone and the address cools. No EC2 call is made here (I12): an empty pool wakes the pool loop.
+Order of effects: reserve in memory, wire in the kernel, one transaction, reply. Before the transaction nothing is promised; after any
+failure the wiring is undone and the address cools. No EC2 call is made here (I12): an empty pool wakes the pool maintainer.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ipamd.service.cooldown import Cooldown
 from ipamd.service.request import Deadline, Steps
 
 POOL_WAIT_MARGIN_S = 1.0
-"""Of the caller's deadline kept for saying no in time and for undoing. Ours: an unwire takes about 20 ms, a reply 1 ms."""
+"""Of the caller's deadline, kept for the rollback and the refusal. Ours: an unwire takes about 20 ms, a reply 1 ms."""
 
 FAILPOINTS = ("attach.reserved", "attach.wired", "attach.committed", "attach.unwired")
 """Between every two effects of an ADD; the datastore and the kernel have their own."""
@@ -42,8 +42,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class AttachPolicy:
-    """What wiring needs from settings. `waiting_limit`: ADDs that may be at work at once, so that DEL always finds a thread.
-    `prefix_delegation` is only for advice."""
+    """What ADD needs from the settings.
+
+    `waiting_limit`: ADDs that may be in work at once, so that DEL always finds a thread. `mtu` in bytes. `prefix_delegation`: only
+    for the advice in a refusal.
+    """
 
     veth_prefix: str
     mtu: int
@@ -52,7 +55,7 @@ class AttachPolicy:
 
 
 class AttachService:
-    """ADD. `replayed_count`: requests that came again and got the stored answer; `pool_empty_count`: refused for want of one."""
+    """ADD. `replayed_count`: repeated requests that got the stored answer; `pool_empty_count`: refused for lack of an address."""
 
     def __init__(self, context: ServiceContext, *, cooldown: Cooldown, policy: AttachPolicy) -> None:
         self._datastore = context.datastore
@@ -71,7 +74,7 @@ class AttachService:
     def attach_sandbox(self, request: AttachRequest, *, deadline: Deadline, steps: Steps) -> Attachment:
         """Attach one interface of one sandbox.
 
-        Returns: the attachment; for a repeated request the stored one, at once (design 5).
+        Returns: the attachment; for a repeated request the stored one, at once: a runtime that timed out asks again.
         Raises: NotServingError, BusyError, TombstonedError, AttachmentConflictError, NetnsError, PoolEmptyError, WiringError,
             DeadlineError, DatastoreError. After any of them nothing of this request remains.
         """
@@ -131,22 +134,24 @@ class AttachService:
         )
 
     def _reserve(self, key: AttachmentKey, deadline: Deadline) -> Address:
-        """Take a free address, waiting for the pool loop as long as it has hope and the caller has time."""
+        """Take a free address; while none is free, wait as long as the pool may still grow and the caller has time."""
         try:
-            return self._datastore.reserve(key, now=self._clock.now())
+            return self._datastore.reserve(key)
         except PoolEmptyError:
             generation = self._demand.join()
         try:
             while True:
+                # Read before trying: what changes after this ends the wait below at once.
                 supply, status = self._demand.supply_count(), self._demand.status()
                 try:
-                    return self._datastore.reserve(key, now=self._clock.now())
+                    return self._datastore.reserve(key)
                 except PoolEmptyError as empty:
                     deadline.check(f"waiting for an address for sandbox {key}")
                     left = deadline.remaining_s() - POOL_WAIT_MARGIN_S
                     cooled_s = self._cooldown.next_due_s()
                     cools_in_time = cooled_s is not None and cooled_s < left
                     retries_in_time = status.retry_deadline is not None and status.retry_deadline - self._clock.monotonic() < left
+                    # A status older than our demand says nothing about it: the maintainer has not looked since we came.
                     is_blocked = status.generation >= generation and status.blocked_by
                     is_hopeless = is_blocked and not (cools_in_time or retries_in_time)
                     if left <= 0 or is_hopeless:
@@ -215,7 +220,7 @@ class AttachService:
         )
 
     def _roll_back(self, spec: WiringSpec, reserved: Address, *, reason: str) -> None:
-        """Undo the wiring; if even that fails, the link is left to the sweeper and the address waits for it."""
+        """Undo the wiring; if even that fails, the cooldown deletes the link, and the address waits for it."""
         dying_veth: str | None = spec.host_veth
         is_marked = False
         try:
@@ -223,14 +228,14 @@ class AttachService:
                 self._wiring.unwire(spec)
                 dying_veth = None
             except IpamError as error:
-                log.warning("undoing sandbox %s left its link to the sweeper: %s", spec.key, log_text(error))
+                log.warning("sandbox %s could not be undone, its link is deleted later: %s", spec.key, log_text(error))
                 is_marked = self._mark_after_failure(spec)
             self._failpoint("attach.unwired")
         finally:  # also after an error that is none of ours: or the address would stay reserved until a restart
             self._cooldown.abort(reserved.address, reason=reason, dying_veth=dying_veth, is_marked=is_marked)
 
     def _mark_after_failure(self, spec: WiringSpec) -> bool:
-        """Mark the link for the sweeper; returns whether the kernel took even that."""
+        """Mark the link for deletion; returns whether the kernel accepted that."""
         try:
             self._wiring.mark_for_deletion(host_veth=spec.host_veth, address=spec.address, route_table=spec.route_table)
         except IpamError as error:

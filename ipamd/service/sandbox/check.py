@@ -1,4 +1,4 @@
-"""CHECK: does the kernel still hold what was promised? It tells every difference at once and repairs nothing."""
+"""CHECK: compare a sandbox's wiring with its record. Reports every difference at once and repairs nothing."""
 
 from __future__ import annotations
 

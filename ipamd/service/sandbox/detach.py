@@ -1,14 +1,14 @@
-"""Take a sandbox's address back: quick, idempotent, and final (I3, I4).
+"""Take a sandbox's address back: quick, idempotent and final (I3, I4).
 
-Order of effects: host route and rules go and the link is marked dying, then one transaction moves the address to cooling and
-leaves a tombstone, then the reply; the link itself is deleted by `cooling`, and the address is not assignable before it is gone.
-No EC2 call (I12).
+Order of effects: remove host route and rules and mark the link as dying, then one transaction that moves the address to cooling and
+leaves a tombstone, then the reply. `cooldown` deletes the link; the address is not assignable before it is gone. No EC2 call (I12).
 """
 
 from __future__ import annotations
 
 from ipamd.model.attachment import Attachment, veth_name
 from ipamd.model.ids import AttachmentKey
+from ipamd.model.ledger import LedgerEvent
 from ipamd.service.context import ServiceContext
 from ipamd.service.cooldown import Cooldown
 from ipamd.service.request import Deadline, Steps
@@ -18,25 +18,35 @@ FAILPOINTS = ("detach.retired", "detach.committed", "detach.tombstoned")
 
 
 class DetachService:
-    """DEL, and everything that acts as one: GC, spool replay, reap."""
+    """DEL, and what acts as one: GC, spool replay, reap."""
 
     def __init__(self, context: ServiceContext, *, cooldown: Cooldown, veth_prefix: str) -> None:
         self._datastore = context.datastore
         self._wiring = context.wiring
         self._cooldown = cooldown
         self._locks = context.locks
-        self._clock = context.clock
         self._veth_prefix = veth_prefix
         self._failpoint = context.failpoint
 
-    def detach_sandbox(self, key: AttachmentKey, *, deadline: Deadline, steps: Steps, reason: str) -> bool:
+    def detach_sandbox(
+        self,
+        key: AttachmentKey,
+        *,
+        deadline: Deadline,
+        steps: Steps,
+        reason: str,
+        event: LedgerEvent = LedgerEvent.UNASSIGNED,
+    ) -> bool:
         """Detach one interface of one sandbox; an unknown or repeated one is fine.
 
+        Args:
+            reason: who asks (DEL, GC), or the verdict's reasons; recorded.
+            event: what the ledger says: `reaped` if no runtime asked.
         Returns: whether an attachment was there.
         Raises: BusyError if another operation holds the key until the deadline; WiringError, DatastoreError. Then the
             attachment is still recorded and a retry is safe.
         """
-        with self._locks.hold(key, reason, deadline):
+        with self._locks.hold(key, "REAP" if event is LedgerEvent.REAPED else reason, deadline):
             known = self._datastore.attachment(key)
             if known is None:
                 with steps.step("leftover"):
@@ -46,17 +56,15 @@ class DetachService:
             with steps.step("retire"):
                 self._wiring.mark_for_deletion(host_veth=known.host_veth, address=known.address, route_table=known.route_table)
             self._failpoint("detach.retired")
-            with steps.step("commit"):
-                now = self._clock.now()
-                with self._datastore.transaction() as uow:
-                    uow.unassign(key, now=now, cooling_until=self._cooldown.until(now), reason=reason)
-                    uow.put_tombstone(key, now=now)
+            with steps.step("commit"), self._datastore.transaction() as uow:
+                uow.unassign(key, cooldown=self._cooldown.period, reason=reason, event=event)
+                uow.put_tombstone(key)
             self._failpoint("detach.committed")
             self._cooldown.start(known.address, dying_veth=known.host_veth)
             return True
 
     def _forget(self, key: AttachmentKey) -> Attachment | None:
-        """DEL of a key without a row: remember it, and remove what a crash may have left in the kernel.
+        """DEL of a key without a row: leave a tombstone, and remove what a crash may have left in the kernel.
 
         Returns: None; or the row, if the sandbox was adopted while we looked (an adoption takes no sandbox lock).
         """
@@ -65,7 +73,7 @@ class DetachService:
                 adopted = self._datastore.attachment(key)  # units of work are serialised: after ours no adoption is possible
                 if adopted is not None:
                     return adopted
-                uow.put_tombstone(key, now=self._clock.now())
+                uow.put_tombstone(key)
         self._failpoint("detach.tombstoned")
         self._wiring.remove_leftover(host_veth=veth_name(key, prefix=self._veth_prefix), address=None)
         return None

@@ -1,7 +1,6 @@
-"""GC: free what the runtime no longer counts among its valid attachments, unless another witness says it lives (I2).
+"""GC: free attachments that the runtime's list of valid ones lacks, unless CRI still lists their sandbox (I2).
 
-Candidates come from our datastore only. The runtime's list was made before we got it: attachments younger than that are not
-judged, and a sandbox which CRI lists is kept whatever the list says.
+Candidates come from our datastore only. The list is older than the request that carries it, so young attachments are not judged.
 """
 
 from __future__ import annotations
@@ -90,7 +89,6 @@ class GcService:
         with self._datastore.transaction() as uow:
             uow.note(
                 LedgerEvent.KEPT,
-                now=self._clock.now(),
                 key=key,
                 detail="GC did not list it as valid, but the runtime still lists its sandbox",
             )

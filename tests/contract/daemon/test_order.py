@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from tests.rig import CniReply, rig, wait_until
 
 pytestmark = pytest.mark.privileged
@@ -35,8 +36,8 @@ def test_a_stuck_add_is_visible_and_its_del_waits_for_it() -> None:
         assert "ipamd_operations_in_progress 1.0" in scraped
         assert "ipamd_oldest_operation_age_s" in scraped
         hold.unlink()
-        adding.join(20)
-        deleting.join(20)
+        adding.join(PATIENCE_S)
+        deleting.join(PATIENCE_S)
         assert replies["add"].ok
         assert replies["delete"].ok
         assert set(made.attachments()) == {"free"}, "the DEL came after the ADD, so that nothing of it is left"
@@ -56,10 +57,12 @@ def test_callers_that_leave_and_come_back_are_counted() -> None:
             "CNI_IFNAME": "eth0",
             "CNI_PATH": "/opt/cni/bin",
         }
-        conf = '{"cniVersion":"1.0.0","name":"vpc-ipamd","type":"vpc-cni"}'
-        plugin = made.node.spawn(["/bin/sh", "-c", f"echo '{conf}' | exec timeout -s KILL 1 /opt/cni/bin/vpc-cni"], env=env)
+        conf = b'{"cniVersion":"1.0.0","name":"vpc-ipamd","type":"vpc-cni"}'
+        made.node.write_file("/run/conf.json", conf)
+        plugin = made.node.spawn(["/bin/sh", "-c", "exec /opt/cni/bin/vpc-cni </run/conf.json"], env=env)
         wait_until(hold.exists, what="the ADD is held")
-        plugin.wait(10)
+        plugin.kill()
+        plugin.wait(PATIENCE_S)
         hold.unlink()
         wait_until(lambda: not (made.status() or {"busy": [1]})["busy"], what="the orphaned ADD has ended")
         assert made.attachments() == {}, "its caller had left: rolled back (I5)"

@@ -207,7 +207,7 @@ def any_plugin(built: dict[str, Path], run_dir: Path) -> Plugin:
 
 @pytest.fixture
 def instrumented(run_dir: Path) -> Callable[..., Plugin]:
-    """The plugin from source behind a seam that runs the clock faster or halts at a system call (`instrumented_plugin.py`)."""
+    """The plugin from source behind a seam that cuts waits short or halts at a system call (`instrumented_plugin.py`)."""
 
     def make(**settings: str) -> Plugin:
         argv = [sys.executable, "-S", str(Path(__file__).with_name("instrumented_plugin.py"))]

@@ -1,18 +1,21 @@
 """Run the plugin's main flow behind a seam that a test controls. Not a test; started as a process by the fixture `instrumented`.
 
-CLOCK_FACTOR: how much faster than real time the plugin's clock runs, so that a deadline of 60 s is over in a fraction of one.
+WAIT_FACTOR: a wait that nothing ends is that many times shorter, and the plugin's clock jumps over the rest: a deadline of 60 s
+is over in a fraction of that, and what the plugin does between its waits costs no more of it than it would without.
+WAITED_MS: file that gets, at the end, how long the plugin waited for nothing, by its own clock.
 HALT_AT: "name" or "name:n": before the n-th (first) call of that seam function say "halted" on standard error and wait to be
 killed.
 FAIL_AT: "name:errno": that seam function fails with this errno on every call.
 """
 
+import errno
 import os
 import signal
 import sys
 
 from cni_plugin import _cni, vpc_cni
 
-FACTOR = int(os.environ.get("CLOCK_FACTOR", "1"))
+FACTOR = float(os.environ.get("WAIT_FACTOR", "1"))
 HALT_NAME, _, HALT_COUNT = os.environ.get("HALT_AT", "").partition(":")
 FAIL_NAME, _, FAIL_ERRNO = os.environ.get("FAIL_AT", "").partition(":")
 
@@ -22,6 +25,8 @@ class System:
 
     def __init__(self):
         self.calls = {}
+        self.waited_ms = 0
+        self.skipped_ms = 0
 
     def __getattr__(self, name):
         function = getattr(_cni, name)
@@ -38,16 +43,34 @@ class System:
         return call
 
     def monotonic_ms(self):
-        return _cni.monotonic_ms() * FACTOR
+        return _cni.monotonic_ms() + int(self.skipped_ms)
 
     def sleep_ms(self, duration_ms):
         _cni.sleep_ms(duration_ms / FACTOR)
+        self.jump(duration_ms)
 
     def read(self, fd, count, wait_ms):
-        return self.__getattr__("read")(fd, count, wait_ms / FACTOR)
+        return self.bounded("read", fd, count, wait_ms)
 
     def write(self, fd, data, wait_ms):
-        return self.__getattr__("write")(fd, data, wait_ms / FACTOR)
+        return self.bounded("write", fd, data, wait_ms)
+
+    def bounded(self, name, fd, what, wait_ms):
+        try:
+            return self.__getattr__(name)(fd, what, wait_ms / FACTOR)
+        except OSError as exc:
+            if exc.errno == errno.ETIMEDOUT:
+                self.jump(max(wait_ms, 0))
+            raise
+
+    def jump(self, waited_ms):
+        self.waited_ms += waited_ms
+        self.skipped_ms += waited_ms - waited_ms / FACTOR
 
 
-sys.exit(vpc_cni.run(System()))
+system = System()
+status = vpc_cni.run(system)
+if "WAITED_MS" in os.environ:
+    with open(os.environ["WAITED_MS"], "w") as waited:
+        waited.write(str(system.waited_ms))
+sys.exit(status)

@@ -7,6 +7,8 @@ import socket
 
 import pytest
 
+from ipamd.model.cniversion import SUPPORTED_VERSIONS
+
 
 def leave_stale_socket(run_dir):
     """What kill -9 leaves: a socket that nobody listens on."""
@@ -41,7 +43,7 @@ def test_a_daemon_that_is_away_has_a_code_per_verb(plugin, run_dir, spooled, mak
 
 def test_the_error_keeps_the_version_of_the_request(any_plugin):
     """Also an error of the plugin's own carries the request's cniVersion."""
-    for version in ("0.3.1", "0.4.0", "1.0.0", "1.1.0"):
+    for version in SUPPORTED_VERSIONS:
         assert any_plugin.run("ADD", b'{"cniVersion":"%s"}' % version.encode()).error(11)["cniVersion"] == version
 
 

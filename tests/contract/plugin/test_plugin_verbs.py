@@ -7,9 +7,9 @@ import json
 import grpc
 import pytest
 
+from ipamd.model.cniversion import SUPPORTED_VERSIONS
 from ipamd.pb import cni_pb2
 
-VERSIONS = ("0.3.1", "0.4.0", "1.0.0", "1.1.0")
 VERBS = ("ADD", "DEL", "CHECK", "GC", "STATUS")
 CODES = (1, 2, 3, 4, 5, 6, 7, 11, 50, 100, 119, 999)
 
@@ -19,7 +19,7 @@ def config_of(version: str) -> bytes:
     return json.dumps({"cniVersion": version, "name": "vpc", "type": "vpc-cni", "mtu": 9001}).encode()
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", SUPPORTED_VERSIONS)
 @pytest.mark.parametrize("verb", VERBS)
 def test_the_result_is_printed_as_the_daemon_sent_it(plugin, daemon, verb, version):
     """Standard output carries the daemon's bytes unchanged and the exit status is 0, for every verb and spec version."""
@@ -31,7 +31,7 @@ def test_the_result_is_printed_as_the_daemon_sent_it(plugin, daemon, verb, versi
     assert daemon.requests[0].config == config_of(version)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", SUPPORTED_VERSIONS)
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_error_code_reaches_the_runtime_in_the_specified_form(any_plugin, daemon, verb, version):
     """An error of the daemon becomes the CNI error structure with the request's version and exit status 1 (I14)."""
@@ -47,7 +47,7 @@ def test_an_error_without_version_gets_that_of_the_request(any_plugin, daemon):
     """The error document always has a cniVersion, also if the daemon could not read the configuration."""
     daemon.reply = lambda _: cni_pb2.ExecReply(error=cni_pb2.CniError(code=6))
     assert any_plugin.run("ADD", config_of("0.4.0")).error(6)["cniVersion"] == "0.4.0"
-    assert any_plugin.run("ADD", b"not JSON").error(6)["cniVersion"] == "1.1.0"
+    assert any_plugin.run("ADD", b"not JSON").error(6)["cniVersion"] == SUPPORTED_VERSIONS[-1]
 
 
 def test_the_request_carries_what_the_runtime_gave(plugin, daemon):
@@ -84,18 +84,18 @@ def test_del_needs_no_netns_and_no_config(any_plugin, daemon, netns):
     assert daemon.requests[0].netns == (netns or "")
 
 
-@pytest.mark.parametrize("version", [*VERSIONS, "0.2.0", "1.2.0"])
+@pytest.mark.parametrize("version", [*SUPPORTED_VERSIONS, "0.2.0", "1.2.0"])
 def test_version_is_answered_without_the_daemon(plugin, version):
     """VERSION echoes the request's version and lists ours, with nobody on the socket."""
     outcome = plugin.run("VERSION", config_of(version), CNI_CONTAINERID=None, CNI_IFNAME=None, CNI_NETNS=None)
     assert outcome.status == 0
-    assert outcome.document() == {"cniVersion": version, "supportedVersions": list(VERSIONS)}
+    assert outcome.document() == {"cniVersion": version, "supportedVersions": list(SUPPORTED_VERSIONS)}
 
 
 @pytest.mark.parametrize("config", [b"", b"{}", b"garbage", b'{"cniVersion":7}', b'{"cniVersion":"\\u0031"}'])
 def test_version_without_a_readable_version_still_answers(any_plugin, config):
     """VERSION never fails for what stands on standard input."""
-    assert any_plugin.run("VERSION", config).document()["cniVersion"] == "1.1.0"
+    assert any_plugin.run("VERSION", config).document()["cniVersion"] == SUPPORTED_VERSIONS[-1]
 
 
 @pytest.mark.parametrize("protocol", [0, 2, 4294967295])

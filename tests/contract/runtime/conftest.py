@@ -16,6 +16,7 @@ from ipamd.ports import Runtime
 from ipamd.runtime.cri import CriRuntime
 from tests.contract.runtime.server import FakeCri
 from tests.fakes.runtime import FakeRuntime
+from tests.patience import PATIENCE_S
 from tests.rig import wait_until
 
 KINDS = {
@@ -63,7 +64,7 @@ class Listener:
 
     def wait_end(self) -> Exception:
         """Return the error that ended the stream."""
-        self.thread.join(10)
+        self.thread.join(PATIENCE_S)
         assert self.error is not None, "the stream did not end"
         return self.error
 
@@ -119,6 +120,6 @@ def server(tmp_path: Path) -> Iterator[FakeCri]:
 
 @pytest.fixture
 def cri(server: FakeCri) -> Iterator[CriRuntime]:
-    """The real adapter at that server, with short patience."""
-    with closing(CriRuntime(socket=server.path, call_timeout_s=1.0)) as made:
+    """The real adapter at that server."""
+    with closing(CriRuntime(socket=server.path)) as made:
         yield made

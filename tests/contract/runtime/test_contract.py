@@ -84,7 +84,7 @@ def test_a_runtime_that_is_away_is_an_error_and_no_empty_list(stage: Stage) -> N
         except RuntimeUnreachableError:
             return False
 
-    wait_until(lists_again, what="listing again", timeout_s=5)
+    wait_until(lists_again, what="listing again")
     again = Listener(stage.runtime)
     again.wait_open()
     stage.runtime.cancel_events()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from contextlib import closing
 from pathlib import Path
 
@@ -13,9 +12,11 @@ import pytest
 from ipamd.model.errors import EventsUnsupportedError, RuntimeUnreachableError
 from ipamd.model.sandbox import EventKind
 from ipamd.pb import cri_pb2
+from ipamd.runtime import cri as cri_module
 from ipamd.runtime.cri import MAX_MESSAGE_BYTES, CriRuntime
 from tests.contract.runtime.conftest import Listener
 from tests.contract.runtime.server import CutOffCri, FakeCri, event, pod_sandbox
+from tests.patience import PATIENCE_S
 
 MIB = 1024 * 1024
 
@@ -48,11 +49,12 @@ def test_a_list_beyond_our_limit_is_refused_whole(server: FakeCri, cri: CriRunti
 def test_a_list_that_is_cut_off_is_an_error(tmp_path: Path, ends_with_success: bool) -> None:
     """The connection dies inside the message, or the call ends with success before the message is whole."""
     server = CutOffCri(str(tmp_path / "cri.sock"), ends_with_success=ends_with_success)
-    with closing(server), closing(CriRuntime(socket=str(tmp_path / "cri.sock"), call_timeout_s=2.0)) as cri:
-        began = time.monotonic()
-        with pytest.raises(RuntimeUnreachableError, match="did not answer ListPodSandbox"):
-            cri.sandboxes()
-        assert time.monotonic() - began < 10
+    with (
+        closing(server),
+        closing(CriRuntime(socket=str(tmp_path / "cri.sock"), call_timeout_s=2.0)) as cri,
+        pytest.raises(RuntimeUnreachableError, match="did not answer ListPodSandbox"),
+    ):
+        cri.sandboxes()
 
 
 @pytest.mark.parametrize("answer", [b"\x0a\xff", list_bytes(count=3, padding_bytes=0)[:-2], b"\x0a\x04\x0a\x02\xff\xfe"])
@@ -78,13 +80,14 @@ def test_a_state_that_we_do_not_know_is_a_reason_to_keep(server: FakeCri, cri: C
     assert [each.container_id for each in cri.sandboxes()] == ["a"]
 
 
-def test_a_slow_list_ends_at_its_deadline(server: FakeCri, cri: CriRuntime) -> None:
+def test_a_slow_list_ends_at_its_deadline(server: FakeCri) -> None:
     """A runtime that hangs does not hang us."""
     server.hold_list = threading.Event()
-    began = time.monotonic()
-    with pytest.raises(RuntimeUnreachableError, match="DEADLINE_EXCEEDED"):
+    with (
+        closing(CriRuntime(socket=server.path, call_timeout_s=1.0)) as cri,
+        pytest.raises(RuntimeUnreachableError, match="DEADLINE_EXCEEDED"),
+    ):
         cri.sandboxes()
-    assert 0.9 < time.monotonic() - began < 5
 
 
 def test_a_stream_that_dies_with_an_error_says_which(server: FakeCri, cri: CriRuntime) -> None:
@@ -120,8 +123,9 @@ def test_strange_events_are_hints_like_any_other(server: FakeCri, cri: CriRuntim
     listener.wait_end()
 
 
-def test_a_stream_that_ends_at_once_is_no_stream(server: FakeCri, cri: CriRuntime) -> None:
+def test_a_stream_that_ends_at_once_is_no_stream(server: FakeCri, cri: CriRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
     """CRI-O without enable_pod_events ends the call with success: that is a runtime without events, not one that broke."""
+    monkeypatch.setattr(cri_module, "OPEN_GRACE_S", PATIENCE_S)  # its end comes in milliseconds, or later on a busy machine
     server.ends_stream_at_once = True
     error = Listener(cri).wait_end()
     assert isinstance(error, EventsUnsupportedError)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from lab.chaos.mishaps import failpoint_names
 from lab.chaos.plan import NODES, WEIGHTS, Event, Kind, Plan, make_plan
 from lab.chaos.shrink import shrink
-from lab.faults import Faults
+from lab.vpc.faults import Faults
 
 NAMES = ["attach.wired", "detach.committed", "growth.created"]
 
@@ -44,7 +43,7 @@ def test_events_are_in_order_and_within_the_run() -> None:
 
 
 def test_a_long_plan_has_every_kind_of_event_on_both_nodes() -> None:
-    """No mishap is forgotten by a table."""
+    """No kind of event is forgotten by a table."""
     events = make_plan(1, minutes=60, failpoints=NAMES).events
     assert {event.kind for event in events} == set(Kind)
     assert {event.node for event in events} == {*NODES, ""}
@@ -85,13 +84,6 @@ def test_every_cloud_fault_can_be_applied_and_taken_back() -> None:
                 "open",
                 None,
             )
-
-
-def test_the_daemon_s_failpoints_are_found() -> None:
-    """Names come from the code's own lists, so that a new one joins by itself."""
-    names = failpoint_names()
-    assert {"attach.wired", "growth.created", "restore.replayed", "datastore.before-commit", "kernel.add-rule"} <= set(names)
-    assert names == sorted(set(names))
 
 
 def test_an_event_reads_as_a_sentence() -> None:

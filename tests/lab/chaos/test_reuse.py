@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from lab.chaos.books import Books, Life
-from lab.chaos.journal import Journal
+from lab.chaos.expected_state import ExpectedState, PodRecord
+from lab.chaos.history import History
 from lab.chaos.kubelet import Kubelet
-from lab.chaos.member import Member
+from lab.chaos.node import ChaosNode
 from lab.lab import Lab
 from tests.lab.chaos.test_observer import wait_for
 
@@ -29,21 +29,21 @@ LISTS_S = 30.0
 
 
 @dataclass
-class Scene:
+class Reuse:
     """One node with two sandboxes, p1 and p2."""
 
-    member: Member
+    node: ChaosNode
     kubelet: Kubelet
-    lives: dict[str, Life]
+    records: dict[str, PodRecord]
 
     def free_count(self) -> int:
         """Addresses that may be given; -1 when the daemon is away."""
-        status = self.member.ask(lambda client: client.status())
+        status = self.node.daemon.status()
         return int(status["pool"]["free_count"]) if status is not None and status["ready"] else -1
 
     def has_row(self, pod: str) -> bool:
         """Whether the daemon has it attached."""
-        return self.lives[pod].sandbox_id in (self.member.rows() or {})
+        return self.records[pod].sandbox_id in (self.node.daemon.rows() or {})
 
     def wait_free(self, count: int, timeout_s: float) -> None:
         """Demand so many free addresses within a bound."""
@@ -51,77 +51,77 @@ class Scene:
 
 
 @pytest.fixture
-def scene() -> Iterator[Scene]:
+def reuse() -> Iterator[Reuse]:
     """Both up, the pool at rest."""
-    journal = Journal()
-    books = Books(clock=journal.now, cooldown_s=COOLDOWN_S, report=journal.violate)
+    history = History()
+    expected = ExpectedState(clock=history.now, cooldown_s=COOLDOWN_S, report=history.violate)
     env = {"IP_COOLDOWN_PERIOD": str(int(COOLDOWN_S)), "VPC_IPAMD_DRAIN": "2", "MAX_ENI": "1"}
     with Lab(name=f"reuse-{time.monotonic_ns()}", nodes=["node-a"], hosts=[]) as lab:
-        member = Member(lab.node("node-a"), region=lab.vpc.region, env=env, books=books, journal=journal)
-        kubelet = Kubelet(member, books=books, journal=journal)
+        node = ChaosNode(lab.node("node-a"), region=lab.vpc.region, env=env, expected=expected, history=history)
+        kubelet = Kubelet(node, expected=expected, history=history)
         try:
-            member.open()
-            assert member.wait_ready(60)
+            node.open()
+            assert node.wait_ready(60)
             kubelet.run_pod("p1")
             kubelet.run_pod("p2")
-            wait_for(lambda: len(books.living("node-a")) == 2, "two sandboxes up")
-            made = Scene(member, kubelet, {life.pod: life for life in books.living("node-a")})
+            wait_for(lambda: len(expected.wanted("node-a")) == 2, "two sandboxes up")
+            made = Reuse(node, kubelet, {record.pod: record for record in expected.wanted("node-a")})
             made.wait_free(7, 10)  # 9 on the one ENI
             yield made
-            assert journal.violations == []
+            assert history.violations == []
         finally:
             kubelet.close()
-            member.close()
+            node.close()
 
 
-def test_after_del_an_address_is_free_within_the_cooldown(scene: Scene) -> None:
+def test_after_del_an_address_is_free_within_the_cooldown(reuse: Reuse) -> None:
     """DEL came: the cooldown, and not earlier."""
-    scene.kubelet.remove_pod("p1")
-    wait_for(lambda: not scene.has_row("p1"), "DEL")
+    reuse.kubelet.remove_pod("p1")
+    wait_for(lambda: not reuse.has_row("p1"), "DEL")
     began = time.monotonic()
-    scene.wait_free(8, COOLDOWN_S + MARGIN_S)
+    reuse.wait_free(8, COOLDOWN_S + MARGIN_S)
     assert time.monotonic() - began > COOLDOWN_S - MARGIN_S / 2
-    assert scene.has_row("p2")
+    assert reuse.has_row("p2")
 
 
-def test_after_a_spooled_del_an_address_is_free_within_the_cooldown(scene: Scene) -> None:
+def test_after_a_spooled_del_an_address_is_free_within_the_cooldown(reuse: Reuse) -> None:
     """The daemon was dead when DEL came: the cooldown from its return on."""
-    scene.member.queue(lambda: scene.member.kill_daemon(down_s=4))
+    reuse.node.queue(lambda: reuse.node.kill_daemon(down_s=4))
     time.sleep(0.5)
-    scene.kubelet.remove_pod("p1")
-    wait_for(lambda: scene.free_count() >= 0, "the daemon back")
-    scene.wait_free(8, COOLDOWN_S + MARGIN_S)
-    assert scene.has_row("p2")
+    reuse.kubelet.remove_pod("p1")
+    wait_for(lambda: reuse.free_count() >= 0, "the daemon back")
+    reuse.wait_free(8, COOLDOWN_S + MARGIN_S)
+    assert reuse.has_row("p2")
 
 
-def test_without_del_an_address_is_free_within_six_minutes_and_the_cooldown(scene: Scene) -> None:
+def test_without_del_an_address_is_free_within_six_minutes_and_the_cooldown(reuse: Reuse) -> None:
     """The runtime forgot a sandbox, which is gone: reaped after five minutes and two lists; the one that lives stays."""
-    member, life = scene.member, scene.lives["p1"]
-    _lose_sandbox(scene, life)
+    node, record = reuse.node, reuse.records["p1"]
+    _lose_sandbox(reuse, record)
     time.sleep(LISTS_S)
-    assert scene.has_row("p1"), "younger than five minutes: kept"
-    member.step_clock(AGE_S)
-    wait_for(lambda: not scene.has_row("p1"), "reaped", LISTS_S)
-    scene.wait_free(8, COOLDOWN_S + MARGIN_S)
-    assert scene.has_row("p2")
+    assert reuse.has_row("p1"), "younger than five minutes: kept"
+    node.step_clock(AGE_S)
+    wait_for(lambda: not reuse.has_row("p1"), "reaped", LISTS_S)
+    reuse.wait_free(8, COOLDOWN_S + MARGIN_S)
+    assert reuse.has_row("p2")
 
 
-def _lose_sandbox(scene: Scene, life: Life) -> None:
+def _lose_sandbox(reuse: Reuse, record: PodRecord) -> None:
     """Have the runtime lose one sandbox without a DEL: its task and namespace die, its record goes, while the runtime is dead."""
-    node = scene.member.node
+    node = reuse.node.lab_node
     assert node.containerd is not None
     node.containerd.kill()
     node.containerd.wait(10)
-    node.run(["runc", "--root", "/run/containerd/runc/k8s.io", "delete", "--force", life.sandbox_id])
-    node.run(["/bin/sh", "-c", f"umount {life.netns_path} && rm {life.netns_path}"])
-    hidden = scene.member.node.run(["/bin/sh", "-c", "mv /etc/cni/net.d /etc/cni/away && mkdir /etc/cni/net.d"])
+    node.run(["runc", "--root", "/run/containerd/runc/k8s.io", "delete", "--force", record.sandbox_id])
+    node.run(["/bin/sh", "-c", f"umount {record.netns_path} && rm {record.netns_path}"])
+    hidden = reuse.node.lab_node.run(["/bin/sh", "-c", "mv /etc/cni/net.d /etc/cni/away && mkdir /etc/cni/net.d"])
     assert hidden.returncode == 0
     node.start_containerd()
     # without a CNI configuration the runtime has nobody to send a DEL to
-    node.run(["ctr", "--namespace", "k8s.io", "tasks", "delete", "--force", life.sandbox_id], check=False)
-    node.run(["ctr", "--namespace", "k8s.io", "containers", "delete", life.sandbox_id])
+    node.run(["ctr", "--namespace", "k8s.io", "tasks", "delete", "--force", record.sandbox_id], check=False)
+    node.run(["ctr", "--namespace", "k8s.io", "containers", "delete", record.sandbox_id])
     node.containerd.kill()
     node.containerd.wait(10)
     node.run(["/bin/sh", "-c", "rmdir /etc/cni/net.d && mv /etc/cni/away /etc/cni/net.d"])
     node.start_containerd()
-    assert [sandbox.sandbox_id for sandbox in node.cri.list()] == [scene.lives["p2"].sandbox_id]
+    assert [sandbox.sandbox_id for sandbox in node.cri.list()] == [reuse.records["p2"].sandbox_id]

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from lab.errors import LabError
 from lab.vpc.addresses import AddressRequest
-from lab.vpc.errors import LabError
 from lab.vpc.model import AddressesChanged, EniAttached, EniDetached, VpcEvent
 from lab.vpc.state import Vpc
 

@@ -16,9 +16,9 @@ from botocore.exceptions import (
 )
 
 from lab.ec2 import Ec2Server
-from lab.faults import Faults, FaultSpecError
 from lab.httpd import Listener
 from lab.vpc.calls import OK
+from lab.vpc.faults import Faults, FaultSpecError
 
 CUT = (ConnectionClosedError, ConnectionError)
 

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.privileged, pytest.mark.skipif(bool(MISSING), reason=M
 
 def eventually(claim: Callable[[], bool]) -> bool:
     """Look until the claim holds; netlink events come when they come."""
-    deadline = time.monotonic() + 5.0
+    deadline = time.monotonic() + 20.0
     while not (held := claim()) and time.monotonic() < deadline:
         time.sleep(0.01)
     return held

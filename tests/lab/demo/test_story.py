@@ -13,9 +13,9 @@ import pytest
 
 from lab.demo import report
 from lab.demo.checks import Checks, Step, Verdict, run_steps
+from lab.demo.context import DemoContext, brief
 from lab.demo.main import BUILD, story
 from lab.demo.progress import Progress
-from lab.demo.scene import Scene, brief
 from lab.node.errors import NodeError
 from lab.node.node import REPOSITORY
 
@@ -23,7 +23,7 @@ from lab.node.node import REPOSITORY
 @pytest.fixture
 def steps() -> list[Step]:
     """The story on an empty stage."""
-    return story(Scene(lab_name="never-built", progress=Progress(io.StringIO()), stack=ExitStack()))
+    return story(DemoContext(lab_name="never-built", progress=Progress(io.StringIO()), stack=ExitStack()))
 
 
 def test_promises_are_unique_and_needs_come_earlier(steps: list[Step]) -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from ipamd import __version__
-from lab.cli import main
-from lab.node import ground
+from lab.cli.main import main
+from lab.node import workspace
 from lab.node.node import REPOSITORY
 
 pytestmark = [pytest.mark.privileged, pytest.mark.containerd]
@@ -47,7 +47,7 @@ def cli() -> Iterator[Cli]:
         yield cli
     finally:
         assert "is down" in cli("down")
-        assert not (ground.STATE_ROOT / cli.name).exists()
+        assert not (workspace.STATE_ROOT / cli.name).exists()
 
 
 def test_status_tells_nodes_and_interfaces(cli: Cli) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lab.daemons import Daemons
+from lab.cli.daemons import Daemons
 from lab.lab import Lab
 from lab.node.errors import NodeError
 

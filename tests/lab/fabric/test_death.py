@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from lab.cli import main
+from lab.cli.main import main
 from lab.lab import Lab
-from lab.node import ground
+from lab.node import workspace
 from lab.node.errors import NodeError
 from lab.node.node import REPOSITORY
 from tests.lab.fabric.conftest import eventually
@@ -33,7 +33,7 @@ with Lab(name=sys.argv[1], nodes=["node-a", "node-b"], hosts=["host-a"]) as lab:
         for number in range(3):
             node.cri.run_sandbox(f"pod-{number}")
         node.spawn(["sleep", "1000"])
-    print(json.dumps({"guard": lab._ground._guard.pid, "cgroup": lab._ground.cgroup}), flush=True)
+    print(json.dumps({"guard": lab._workspace._guard.pid, "cgroup": lab._workspace.cgroup}), flush=True)
     time.sleep(1000)
 """
 
@@ -90,7 +90,7 @@ def test_killed_lab_leaves_nothing(victim: Victim) -> None:
     victim.process.wait()
     assert eventually(lambda: not any(map(_runs, {*victim.pids, victim.guard})), within_s=GONE_WITHIN_S)
     assert eventually(lambda: not victim.cgroup.exists(), within_s=GONE_WITHIN_S)
-    assert eventually(lambda: not (ground.STATE_ROOT / victim.name).exists(), within_s=GONE_WITHIN_S)
+    assert eventually(lambda: not (workspace.STATE_ROOT / victim.name).exists(), within_s=GONE_WITHIN_S)
     assert Machine.now() == before
 
 
@@ -103,11 +103,11 @@ def test_killed_guard_is_made_good_by_down(victim: Victim) -> None:
     assert victim.cgroup.exists()
     assert main(["down", "--name", victim.name]) == 0
     assert not victim.cgroup.exists()
-    assert not (ground.STATE_ROOT / victim.name).exists()
+    assert not (workspace.STATE_ROOT / victim.name).exists()
 
 
 def test_name_can_be_taken_again_after_a_crash(victim: Victim) -> None:
-    """A new lab of a killed lab's name, guard killed too, starts at once on clean ground."""
+    """A new lab of a killed lab's name, guard killed too, starts at once on clean workspace."""
     os.kill(victim.guard, signal.SIGKILL)
     victim.process.kill()
     victim.process.wait()
@@ -128,7 +128,7 @@ def test_failed_start_leaves_nothing() -> None:
     before, name = Machine.now(), f"failed-{time.monotonic_ns()}"
     with pytest.raises(OSError, match="exists"), Lab(name=name, nodes=["node-a", "node-a"], containerd=False):
         pass
-    assert not (ground.STATE_ROOT / name).exists()
+    assert not (workspace.STATE_ROOT / name).exists()
     assert Machine.now() == before
 
 

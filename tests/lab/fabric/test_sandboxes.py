@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from lab.fabric.ping import ping
 from lab.lab import Lab
 from lab.node import containerd, pause
 from lab.node.errors import NodeError, SandboxError
 from lab.node.node import Node
-from lab.ping import ping
 from tests.lab.fabric.conftest import eventually
 
 pytestmark = [pytest.mark.privileged, pytest.mark.containerd]

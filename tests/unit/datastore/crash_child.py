@@ -8,7 +8,6 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 
-from ipamd.model.address import AddressEvent
 from tests.unit.datastore.support import START, a_key, an_attachment, fill, open_at
 
 
@@ -19,18 +18,18 @@ def main(path: Path) -> None:
     number = 0
     while True:
         key, at = a_key(number), START + timedelta(seconds=number)
-        reserved = store.reserve(key, now=at)
+        reserved = store.reserve(key)
         with store.transaction() as unit:
             unit.confirm(an_attachment(reserved, key, at=at))
         print("assigned", number, reserved.address, flush=True)
         if number >= 3:
             old = a_key(number - 3)
             with store.transaction() as unit:
-                gone = unit.unassign(old, now=at, cooling_until=at, reason="DEL")
-                unit.put_tombstone(old, now=at)
+                gone = unit.unassign(old, cooldown=timedelta(0), reason="DEL")
+                unit.put_tombstone(old)
             print("unassigned", number - 3, gone.address, flush=True)
             with store.transaction() as unit:
-                unit.change(gone.address, AddressEvent.COOLED, now=at, reason="cooled")
+                unit.free(gone.address, reason="cooled")
             print("cooled", number - 3, gone.address, flush=True)
         number += 1
 

@@ -99,12 +99,12 @@ def fill(store: SqlDatastore, *, addresses: int = 4, enis: int = 1) -> None:
     with store.transaction() as unit:
         for number in range(enis):
             unit.put_eni(an_eni(number))
-            unit.add_addresses(eni_id(number), [ip(f"10.0.{number}.{100 + i}") for i in range(addresses)], now=START)
+            unit.add_addresses(eni_id(number), [ip(f"10.0.{number}.{100 + i}") for i in range(addresses)])
 
 
 def attach(store: SqlDatastore, key: AttachmentKey, *, at: datetime = START) -> Attachment:
     """Reserve and confirm."""
-    attachment = an_attachment(store.reserve(key, now=at), key, at=at)
+    attachment = an_attachment(store.reserve(key), key, at=at)
     with store.transaction() as unit:
         unit.confirm(attachment)
     return attachment

@@ -13,7 +13,7 @@ from ipaddress import IPv4Network
 import pytest
 
 from ipamd.datastore.store import SqlDatastore
-from ipamd.model.address import AddressEvent, AddressState
+from ipamd.model.address import AddressState
 from ipamd.model.eni import EniState
 from ipamd.model.errors import (
     DatastoreError,
@@ -42,7 +42,7 @@ LATER = START + timedelta(minutes=1)
 def test_life_of_an_address(store: SqlDatastore, clock: FakeClock) -> None:
     """free, reserved, assigned, cooling, free: each step shows in memory and equals the disk (design 3)."""
     key = a_key()
-    reserved = store.reserve(key, now=START)
+    reserved = store.reserve(key)
     assert (reserved.state, reserved.owner) == (AddressState.RESERVED, key)
     attachment = an_attachment(reserved, key)
     with store.transaction() as unit:
@@ -50,21 +50,21 @@ def test_life_of_an_address(store: SqlDatastore, clock: FakeClock) -> None:
         assert store.attachment(key) is None, "memory must not run ahead of the disk"
     assert store.attachment(key) == attachment
     with store.transaction() as unit:
-        assert unit.unassign(key, now=START, cooling_until=START + COOLDOWN, reason="DEL") == attachment
-        unit.put_tombstone(key, now=START)
+        assert unit.unassign(key, cooldown=COOLDOWN, reason="DEL") == attachment
+        unit.put_tombstone(key)
     found = store.address(attachment.address)
     assert found is not None
     assert (found.state, found.owner, found.cooling_until) == (AddressState.COOLING, None, START + COOLDOWN)
     assert store.is_tombstoned(key)
     with store.transaction() as unit:
-        unit.change(attachment.address, AddressEvent.COOLED, now=LATER, reason="cooled")
+        unit.free(attachment.address, reason="cooled")
     assert store.counts().free == 4
     assert store.audit() == []
 
 
 def test_reservation_belongs_to_its_key(store: SqlDatastore) -> None:
     """Another key cannot confirm my reservation, and I keep it (I1)."""
-    mine = store.reserve(a_key(1), now=START)
+    mine = store.reserve(a_key(1))
     with pytest.raises(InvariantError, match="not for"), store.transaction() as unit:
         unit.confirm(an_attachment(mine, a_key(2)))
     assert store.address(mine.address) == mine
@@ -72,11 +72,11 @@ def test_reservation_belongs_to_its_key(store: SqlDatastore) -> None:
 
 def test_one_address_for_a_key(store: SqlDatastore) -> None:
     """A key with a reservation or an attachment gets no second address (I1)."""
-    store.reserve(a_key(1), now=START)
+    store.reserve(a_key(1))
     attach(store, a_key(2))
     for number in (1, 2):
         with pytest.raises(InvariantError, match="already"):
-            store.reserve(a_key(number), now=START)
+            store.reserve(a_key(number))
 
 
 def test_two_interfaces_of_one_sandbox(store: SqlDatastore) -> None:
@@ -88,12 +88,12 @@ def test_two_interfaces_of_one_sandbox(store: SqlDatastore) -> None:
 
 def test_abort_cools_on_disk(store: SqlDatastore) -> None:
     """An aborted address is cooling, on disk too, and its key may reserve again (I5, I8)."""
-    reserved = store.reserve(a_key(), now=START)
+    reserved = store.reserve(a_key())
     with store.transaction() as unit:
-        unit.abort(reserved.address, now=START, cooling_until=START + COOLDOWN, reason="wiring failed")
+        unit.abort(reserved.address, cooldown=COOLDOWN, reason="wiring failed")
     assert store.counts().cooling == 1
     assert store.audit() == []
-    assert store.reserve(a_key(), now=START).address != reserved.address
+    assert store.reserve(a_key()).address != reserved.address
 
 
 def test_empty_pool_tells_counts(store: SqlDatastore) -> None:
@@ -101,7 +101,7 @@ def test_empty_pool_tells_counts(store: SqlDatastore) -> None:
     for number in range(4):
         attach(store, a_key(number))
     with pytest.raises(PoolEmptyError) as refusal:
-        store.reserve(a_key(9), now=START)
+        store.reserve(a_key(9))
     assert a_key(9).container_id in refusal.value.message
     assert refusal.value.details == "4 addresses: 4 assigned, 0 reserved, 0 cooling, 0 quarantined, 0 free"
 
@@ -122,10 +122,10 @@ def test_only_ready_enis_give_addresses(store: SqlDatastore, unready: object) ->
     with store.transaction() as unit:
         unit.put_eni(unready)  # type: ignore[arg-type]
     with pytest.raises(PoolEmptyError):
-        store.reserve(a_key(), now=START)
+        store.reserve(a_key())
     with store.transaction() as unit:
         unit.put_eni(an_eni(0))
-    assert store.reserve(a_key(), now=START).state is AddressState.RESERVED
+    assert store.reserve(a_key()).state is AddressState.RESERVED
     assert store.audit() == []
 
 
@@ -143,9 +143,9 @@ def test_counts_are_of_managed_enis(store: SqlDatastore) -> None:
 @pytest.mark.parametrize("state", [AddressState.ASSIGNED, AddressState.RESERVED])
 def test_addresses_in_use_stay(store: SqlDatastore, state: AddressState) -> None:
     """Neither an assigned nor a reserved address can be removed, alone or with its ENI (I2)."""
-    address = attach(store, a_key()).address if state is AddressState.ASSIGNED else store.reserve(a_key(), now=START).address
+    address = attach(store, a_key()).address if state is AddressState.ASSIGNED else store.reserve(a_key()).address
     with pytest.raises(InvariantError, match="in use"), store.transaction() as unit:
-        unit.remove_addresses([address], reason="EC2 does not list it", now=START)
+        unit.remove_addresses([address], reason="EC2 does not list it")
     with pytest.raises(InvariantError, match="in use"), store.transaction() as unit:
         unit.remove_eni(eni_id(0), reason="excess")
     assert store.counts().total == 4
@@ -155,12 +155,12 @@ def test_addresses_in_use_stay(store: SqlDatastore, state: AddressState) -> None
 def test_primary_address_is_never_given(store: SqlDatastore) -> None:
     """An ENI's primary address cannot enter the pool, and a pool address cannot become primary (I6)."""
     with pytest.raises(InvariantError, match=r"10\.0\.0\.4"), store.transaction() as unit:
-        unit.add_addresses(eni_id(0), [ip("10.0.0.4")], now=START)
+        unit.add_addresses(eni_id(0), [ip("10.0.0.4")])
     with pytest.raises(InvariantError, match="I6"), store.transaction() as unit:
         unit.put_eni(an_eni(1))
-        unit.add_addresses(eni_id(0), [an_eni(1).primary_address], now=START)
+        unit.add_addresses(eni_id(0), [an_eni(1).primary_address])
     with store.transaction() as unit:
-        unit.add_addresses(eni_id(0), [an_eni(2).primary_address], now=START)
+        unit.add_addresses(eni_id(0), [an_eni(2).primary_address])
     with pytest.raises(InvariantError, match="I6"), store.transaction() as unit:
         unit.put_eni(an_eni(2))
     assert store.audit() == []
@@ -170,7 +170,7 @@ def test_adding_known_addresses_again(store: SqlDatastore) -> None:
     """An address that is known on the same ENI keeps its state when EC2 confirms it again."""
     attachment = attach(store, a_key())
     with store.transaction() as unit:
-        unit.add_addresses(eni_id(0), [attachment.address, ip("10.0.0.200")], now=LATER)
+        unit.add_addresses(eni_id(0), [attachment.address, ip("10.0.0.200")])
     assert store.counts().assigned == 1
     assert store.counts().total == 5
 
@@ -179,10 +179,10 @@ def test_address_of_another_eni(store: SqlDatastore) -> None:
     """An address cannot be on two ENIs at once (I1), and needs an ENI that is known (I7)."""
     with pytest.raises(InvariantError, match="is on"), store.transaction() as unit:
         unit.put_eni(an_eni(1))
-        unit.add_addresses(eni_id(1), [ip("10.0.0.100")], now=START)
+        unit.add_addresses(eni_id(1), [ip("10.0.0.100")])
     assert len(store.enis()) == 1, "the whole unit is rolled back"
     with pytest.raises(InvariantError, match="not known"), store.transaction() as unit:
-        unit.add_addresses(eni_id(7), [ip("10.0.7.100")], now=START)
+        unit.add_addresses(eni_id(7), [ip("10.0.7.100")])
 
 
 def test_prefix_holds_its_addresses(store: SqlDatastore) -> None:
@@ -190,17 +190,17 @@ def test_prefix_holds_its_addresses(store: SqlDatastore) -> None:
     prefix = IPv4Network("10.0.9.16/28")
     for wrong in (IPv4Network("10.0.9.0/27"), IPv4Network("10.0.9.32/28")):
         with pytest.raises(InvariantError, match=r"10\.0\.9\.16"), store.transaction() as unit:
-            unit.add_addresses(eni_id(0), [ip("10.0.9.16")], prefix=wrong, now=START)
+            unit.add_addresses(eni_id(0), [ip("10.0.9.16")], prefix=wrong)
     with store.transaction() as unit:
         unit.put_eni(an_eni(1))
-        unit.add_addresses(eni_id(0), list(prefix), prefix=prefix, now=START)
+        unit.add_addresses(eni_id(0), list(prefix), prefix=prefix)
     with store.transaction() as unit:
-        unit.remove_addresses([ip("10.0.9.16")], reason="test", now=START)
+        unit.remove_addresses([ip("10.0.9.16")], reason="test")
     with pytest.raises(InvariantError, match=r"prefix 10\.0\.9\.16/28"), store.transaction() as unit:
-        unit.add_addresses(eni_id(1), [ip("10.0.9.16")], prefix=prefix, now=START)
+        unit.add_addresses(eni_id(1), [ip("10.0.9.16")], prefix=prefix)
     with store.transaction() as unit:
-        unit.remove_addresses(list(prefix), reason="test", now=START)
-        unit.add_addresses(eni_id(1), list(prefix), prefix=prefix, now=START)
+        unit.remove_addresses(list(prefix), reason="test")
+        unit.add_addresses(eni_id(1), list(prefix), prefix=prefix)
     assert {a.eni_id for a in store.addresses() if a.prefix == prefix} == {eni_id(1)}
     assert store.audit() == []
 
@@ -222,9 +222,9 @@ def test_adopt_gives_back(store: SqlDatastore) -> None:
         assert attach(store, a_key(10 + number)).address == address
     with store.transaction() as unit:
         for number in range(3):
-            unit.unassign(a_key(10 + number), now=START, cooling_until=START, reason="test")
-        unit.change(free, AddressEvent.COOLED, now=START, reason="test")
-        unit.change(quarantined, AddressEvent.DISAGREE, now=START, reason="test")
+            unit.unassign(a_key(10 + number), cooldown=timedelta(0), reason="test")
+        unit.free(free, reason="test")
+        unit.quarantine(quarantined, reason="test")
     for number, address in enumerate((free, cooldown, quarantined)):
         found = store.address(address)
         assert found is not None
@@ -240,9 +240,9 @@ def test_adopt_gives_back(store: SqlDatastore) -> None:
 
 def test_tombstoned_key_cannot_return(store: SqlDatastore) -> None:
     """After DEL neither ADD nor adoption brings the key back, until its tombstone is dropped (I4)."""
-    reserved = store.reserve(a_key(), now=START)
+    reserved = store.reserve(a_key())
     with store.transaction() as unit:
-        unit.put_tombstone(a_key(), now=START)
+        unit.put_tombstone(a_key())
     with pytest.raises(InvariantError, match="DEL was done"), store.transaction() as unit:
         unit.confirm(an_attachment(reserved, a_key()))
     with store.transaction() as unit:
@@ -258,27 +258,33 @@ def test_unknown_unassign_leaves_the_unit_usable(store: SqlDatastore) -> None:
     """A DEL for an unknown key can still write its tombstone in the same unit of work (I3, I4)."""
     with store.transaction() as unit:
         with pytest.raises(UnknownAttachmentError):
-            unit.unassign(a_key(), now=START, cooling_until=LATER, reason="DEL")
-        unit.put_tombstone(a_key(), now=START)
+            unit.unassign(a_key(), cooldown=timedelta(minutes=1), reason="DEL")
+        unit.put_tombstone(a_key())
     assert store.is_tombstoned(a_key())
 
 
-def test_cooling_ends_when_its_owner_says_so(store: SqlDatastore) -> None:
+def test_cooling_ends_when_its_owner_says_so(store: SqlDatastore, clock: FakeClock) -> None:
     """A wall clock that was set back must not keep an address for ever: the monotonic clock of `cooling` decides (I8)."""
     attachment = attach(store, a_key())
     with store.transaction() as unit:
-        unit.unassign(a_key(), now=START, cooling_until=LATER, reason="DEL")
+        unit.unassign(a_key(), cooldown=timedelta(minutes=1), reason="DEL")
+    clock.at -= timedelta(days=1)
     with store.transaction() as unit:
-        unit.change(attachment.address, AddressEvent.COOLED, now=START - timedelta(days=1), reason="cooldown over")
+        unit.free(attachment.address, reason="cooldown over")
     assert store.counts().cooling == 0
 
 
 def test_wrong_state_names_the_address(store: SqlDatastore) -> None:
-    """A pair that is not in the transition table raises and names the address; `change` takes its three events only."""
-    for event in (AddressEvent.COOLED, AddressEvent.RESOLVE, AddressEvent.RESERVE):
-        with pytest.raises(IllegalTransitionError, match=r"10\.0\.0\.100"), store.transaction() as unit:
-            unit.change(ip("10.0.0.100"), event, now=START, reason="test")
+    """A pair that is not in the transition table raises and names the address."""
+    with pytest.raises(IllegalTransitionError, match=r"10\.0\.0\.100"), store.transaction() as unit:
+        unit.free(ip("10.0.0.100"), reason="test")
+    with pytest.raises(IllegalTransitionError, match=r"10\.0\.0\.100"), store.transaction() as unit:
+        unit.resolve(ip("10.0.0.100"), cooldown=COOLDOWN, reason="test")
     assert store.counts().free == 4
+    attach(store, a_key())
+    with pytest.raises(IllegalTransitionError, match=r"10\.0\.0\.100"), store.transaction() as unit:
+        unit.quarantine(ip("10.0.0.100"), reason="test")
+    assert store.counts().assigned == 1
 
 
 def test_swallowed_refusal_still_dooms(store: SqlDatastore) -> None:
@@ -286,30 +292,63 @@ def test_swallowed_refusal_still_dooms(store: SqlDatastore) -> None:
     with pytest.raises(InvariantError), store.transaction() as unit:
         unit.put_eni(an_eni(1))
         with pytest.raises(InvariantError):
-            unit.add_addresses(eni_id(0), [ip("10.0.0.4")], now=START)
+            unit.add_addresses(eni_id(0), [ip("10.0.0.4")])
     assert len(store.enis()) == 1
     assert store.audit() == []
+
+
+def test_one_unit_has_one_time(store: SqlDatastore, clock: FakeClock) -> None:
+    """All changes of a unit have the time at which it was opened, and the cooldown counts from then on both clocks (I8)."""
+    attachment = attach(store, a_key())
+    with store.transaction() as unit:
+        unit.put_tombstone(a_key())
+        clock.at += timedelta(seconds=5)
+        unit.unassign(a_key(), cooldown=COOLDOWN, reason="DEL")
+    row = store.address(attachment.address)
+    assert row is not None
+    assert (row.since, row.cooling_until, row.cooldown_deadline_s) == (START, START + COOLDOWN, clock.ticks + 30.0)
+    assert [entry.at for entry in store.history(a_key().container_id, limit=2)] == [START, START]
+
+
+def test_a_snapshot_is_one_moment(store: SqlDatastore) -> None:
+    """A snapshot shows what was committed when it was taken, reservations included, and later changes do not touch it."""
+    attachment = attach(store, a_key(1))
+    reserved = store.reserve(a_key(2))
+    intent = Intent("i-1", IntentKind.CREATE_ENI, START, {}, "token-1")
+    with store.transaction() as unit:
+        unit.put_tombstone(a_key(3))
+        unit.open_intent(intent)
+    before = store.snapshot()
+    with store.transaction() as unit:
+        unit.put_eni(an_eni(1))
+        unit.unassign(a_key(1), cooldown=COOLDOWN, reason="DEL")
+        assert store.snapshot() == before, "an open unit of work is not seen"
+    assert dict(before.attachments) == {attachment.key: attachment}
+    assert before.addresses[reserved.address] == reserved
+    assert before.addresses[attachment.address].state is AddressState.ASSIGNED
+    assert (set(before.enis), set(before.tombstones)) == ({eni_id(0)}, {a_key(3)})
+    assert dict(before.intents) == {"i-1": intent}
 
 
 def test_exception_rolls_back_both(store: SqlDatastore) -> None:
     """Leaving a unit of work with any exception changes neither disk nor memory, and hidden addresses come back."""
     with pytest.raises(KeyboardInterrupt), store.transaction() as unit:
         unit.put_eni(an_eni(1))
-        unit.remove_addresses([ip("10.0.0.100")], reason="test", now=START)
-        unit.put_tombstone(a_key(), now=START)
+        unit.remove_addresses([ip("10.0.0.100")], reason="test")
+        unit.put_tombstone(a_key())
         raise KeyboardInterrupt
     assert store.counts().free == 4
     assert store.audit() == []
-    assert store.reserve(a_key(), now=START).address == ip("10.0.0.100")
+    assert store.reserve(a_key()).address == ip("10.0.0.100")
 
 
 def test_address_under_change_is_not_reserved(store: SqlDatastore) -> None:
     """A free address that an open unit of work is removing cannot be reserved meanwhile (I2, I5)."""
     with store.transaction() as unit:
-        unit.remove_addresses([ip(f"10.0.0.{100 + i}") for i in range(3)], reason="excess", now=START)
-        assert store.reserve(a_key(1), now=START).address == ip("10.0.0.103")
+        unit.remove_addresses([ip(f"10.0.0.{100 + i}") for i in range(3)], reason="excess")
+        assert store.reserve(a_key(1)).address == ip("10.0.0.103")
         with pytest.raises(PoolEmptyError, match="being changed"):
-            store.reserve(a_key(2), now=START)
+            store.reserve(a_key(2))
     assert store.counts().total == 1
     assert store.audit() == []
 
@@ -319,7 +358,7 @@ def test_ended_unit_refuses(store: SqlDatastore) -> None:
     with store.transaction() as unit, pytest.raises(DatastoreError, match="already"), store.transaction():
         pass
     with pytest.raises(DatastoreError, match="has ended"):
-        unit.put_tombstone(a_key(), now=START)
+        unit.put_tombstone(a_key())
 
 
 def test_intents(store: SqlDatastore) -> None:
@@ -333,21 +372,22 @@ def test_intents(store: SqlDatastore) -> None:
     learnt = Intent("i-1", IntentKind.CREATE_ENI, START, {"device_index": "1", "eni_id": eni_id(1)}, "token-1")
     with store.transaction() as unit:
         unit.update_intent(learnt)
-        unit.close_intent("i-2", now=LATER, outcome="done")
+        unit.close_intent("i-2", outcome="done")
     assert store.open_intents() == (learnt,)
     assert store.audit() == []
     with pytest.raises(InvariantError, match="i-2"), store.transaction() as unit:
-        unit.close_intent("i-2", now=LATER, outcome="again")
+        unit.close_intent("i-2", outcome="again")
     with pytest.raises(InvariantError, match="i-1"), store.transaction() as unit:
         unit.open_intent(learnt)
     with pytest.raises(InvariantError, match="i-9"), store.transaction() as unit:
         unit.update_intent(Intent("i-9", IntentKind.ASSIGN, START, {}))
 
 
-def test_naive_time_is_refused(store: SqlDatastore) -> None:
+def test_naive_time_is_refused(store: SqlDatastore, clock: FakeClock) -> None:
     """A time without a zone cannot be recorded: the two clocks and the zones are never guessed."""
+    clock.at = START.replace(tzinfo=None)
     with pytest.raises(InvariantError, match="put_tombstone"), store.transaction() as unit:
-        unit.put_tombstone(a_key(), now=START.replace(tzinfo=None))
+        unit.put_tombstone(a_key())
     assert not store.is_tombstoned(a_key())
 
 
@@ -355,8 +395,8 @@ def test_history(store: SqlDatastore) -> None:
     """History is found by address or by the beginning of a container ID, oldest first, the last of them when there are more."""
     attachment = attach(store, a_key(0xABC))
     with store.transaction() as unit:
-        unit.unassign(a_key(0xABC), now=LATER, cooling_until=LATER, reason="DEL")
-        unit.note(LedgerEvent.KEPT, now=LATER, key=a_key(0xABD), detail="no address is free")
+        unit.unassign(a_key(0xABC), cooldown=timedelta(minutes=1), reason="DEL")
+        unit.note(LedgerEvent.KEPT, key=a_key(0xABD), detail="no address is free")
     of_address = [entry.event for entry in store.history(str(attachment.address), limit=10)]
     assert of_address == [LedgerEvent.ADDED, LedgerEvent.ASSIGNED, LedgerEvent.UNASSIGNED]
     assert [e.event for e in store.history(str(attachment.address), limit=1)] == [LedgerEvent.UNASSIGNED]

@@ -8,9 +8,9 @@ from datetime import timedelta
 from pathlib import Path
 
 from ipamd.datastore.store import SqlDatastore
-from ipamd.model.address import AddressEvent, AddressState
+from ipamd.model.address import AddressState
 from ipamd.model.errors import PoolEmptyError
-from tests.unit.datastore.support import START, a_key, an_attachment, attach, fill, open_at
+from tests.unit.datastore.support import a_key, an_attachment, attach, fill, open_at
 
 THREADS = 30
 ROUNDS = 10
@@ -29,7 +29,7 @@ def test_no_address_twice(path: Path) -> None:
         for number in range(ROUNDS):
             key = a_key(worker * 1000 + number)
             try:
-                reserved = store.reserve(key, now=START)
+                reserved = store.reserve(key)
             except PoolEmptyError:
                 continue
             assert holders.setdefault(reserved.address, worker) == worker, f"{reserved.address} twice"
@@ -37,11 +37,11 @@ def test_no_address_twice(path: Path) -> None:
                 unit.confirm(an_attachment(reserved, key))
             assert store.attachment(key) is not None
             with store.transaction() as unit:
-                unit.unassign(key, now=START, cooling_until=START, reason="DEL")
-                unit.put_tombstone(key, now=START)
+                unit.unassign(key, cooldown=timedelta(0), reason="DEL")
+                unit.put_tombstone(key)
             del holders[reserved.address]
             with store.transaction() as unit:
-                unit.change(reserved.address, AddressEvent.COOLED, now=START + timedelta(seconds=number), reason="cooled")
+                unit.free(reserved.address, reason="cooled")
             done += 1
         return done
 
@@ -59,11 +59,11 @@ def test_reads_and_reserve_do_not_wait_for_the_disk(store: SqlDatastore) -> None
     attach(store, a_key(1))
 
     def look() -> tuple[object, ...]:
-        reserved = store.reserve(a_key(2), now=START)
+        reserved = store.reserve(a_key(2))
         return store.attachment(a_key(1)), store.counts().reserved, len(store.addresses()), store.address(reserved.address)
 
     with ThreadPoolExecutor(1) as pool, store.transaction() as unit:
-        unit.unassign(a_key(1), now=START, cooling_until=START, reason="DEL")
+        unit.unassign(a_key(1), cooldown=timedelta(0), reason="DEL")
         attachment, reserved_count, address_count, address = pool.submit(look).result(timeout=10)
     assert attachment is not None, "what is not committed is not seen"
     assert (reserved_count, address_count) == (1, 4)
@@ -81,13 +81,13 @@ def test_units_of_work_queue(store: SqlDatastore) -> None:
         asked.set()
         with store.transaction() as unit:
             order.append("second")
-            unit.put_tombstone(a_key(2), now=START)
+            unit.put_tombstone(a_key(2))
 
     with ThreadPoolExecutor(1) as pool:
         with store.transaction() as unit:
             waiting = pool.submit(second)
             assert asked.wait(timeout=10)
-            unit.put_tombstone(a_key(1), now=START)
+            unit.put_tombstone(a_key(1))
             order.append("first")
         waiting.result(timeout=10)
     assert order == ["first", "second"]

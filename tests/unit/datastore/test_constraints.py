@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ipamd.datastore.store import SqlDatastore
-from tests.unit.datastore.support import START, a_key, an_eni, attach
+from tests.unit.datastore.support import a_key, an_eni, attach
 
 ATTACHED = (a_key(1), a_key(2))
 
@@ -22,7 +22,7 @@ def sql(path: Path, store: SqlDatastore) -> Iterator[sqlite3.Connection]:
     for key in ATTACHED:
         attach(store, key)
     with store.transaction() as unit:
-        unit.put_tombstone(a_key(9), now=START)
+        unit.put_tombstone(a_key(9))
     store.close()
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("PRAGMA foreign_keys = ON")

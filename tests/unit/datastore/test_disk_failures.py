@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from ipamd.datastore.store import SqlDatastore
 from ipamd.model.address import AddressState
 from ipamd.model.errors import DatastoreError, InvariantError
 from ipamd.model.ledger import LedgerEvent
-from tests.unit.datastore.support import COOLDOWN, START, a_key, an_attachment, an_eni, attach, eni_id, fill, ip, open_at
+from tests.unit.datastore.support import COOLDOWN, a_key, an_attachment, an_eni, attach, eni_id, fill, ip, open_at
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def test_disk_full(tiny: Path) -> None:
     store = opened.datastore
     fill(store)
     attach(store, a_key(1))
-    reserved = store.reserve(a_key(2), now=START)
+    reserved = store.reserve(a_key(2))
     ballast = tiny / "ballast"
     with ballast.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
         while True:
@@ -47,19 +48,19 @@ def test_disk_full(tiny: Path) -> None:
     with pytest.raises(DatastoreError) as refusal:
         for _ in range(50):
             with store.transaction() as unit:
-                unit.note(LedgerEvent.KEPT, now=START, detail="x" * 8192)
+                unit.note(LedgerEvent.KEPT, detail="x" * 8192)
     assert "full" in str(refusal.value)
     assert "free space" in refusal.value.details
     assert refusal.value.retryable
     with pytest.raises(DatastoreError), store.transaction() as unit:
         unit.confirm(an_attachment(reserved, a_key(2)))
-        unit.note(LedgerEvent.KEPT, now=START, detail="x" * 100_000)
+        unit.note(LedgerEvent.KEPT, detail="x" * 100_000)
     assert store.address(reserved.address) == reserved, "a failed confirm leaves the address reserved"
     assert store.attachment(a_key(1)) is not None
     assert store.audit() == []
     ballast.unlink()
     with store.transaction() as unit:
-        unit.abort(reserved.address, now=START, cooling_until=START + COOLDOWN, reason="the disk was full")
+        unit.abort(reserved.address, cooldown=COOLDOWN, reason="the disk was full")
     assert store.audit() == []
     store.close()
     opened = open_at(tiny / "state.db")
@@ -98,7 +99,7 @@ def test_file_removed_under_us(path: Path, store: SqlDatastore, suffix: str) -> 
     attach(store, a_key(1))
     Path(f"{path}{suffix}").unlink()
     with pytest.raises(DatastoreError, match="removed or replaced"), store.transaction() as unit:
-        unit.unassign(a_key(1), now=START, cooling_until=START, reason="DEL")
+        unit.unassign(a_key(1), cooldown=timedelta(0), reason="DEL")
     assert store.attachment(a_key(1)) is not None
     assert len(store.audit()) == 1
     assert "removed or replaced" in store.audit()[0]
@@ -110,7 +111,7 @@ def test_file_replaced_under_us(path: Path, store: SqlDatastore) -> None:
     copy.write_bytes(path.read_bytes())
     copy.rename(path)
     with pytest.raises(DatastoreError, match="removed or replaced"), store.transaction() as unit:
-        unit.put_tombstone(a_key(1), now=START)
+        unit.put_tombstone(a_key(1))
 
 
 def test_commit_that_fails(path: Path) -> None:
@@ -123,7 +124,7 @@ def test_commit_that_fails(path: Path) -> None:
 
     store = open_at(path, failpoint=failpoint).datastore
     fill(store)
-    reserved = store.reserve(a_key(1), now=START)
+    reserved = store.reserve(a_key(1))
     failing.append("datastore.before-commit")
     with pytest.raises(OSError, match="before-commit"), store.transaction() as unit:
         unit.confirm(an_attachment(reserved, a_key(1)))
@@ -131,11 +132,11 @@ def test_commit_that_fails(path: Path) -> None:
     assert store.address(reserved.address) == reserved
     assert store.audit() == []
     with store.transaction() as unit:
-        unit.abort(reserved.address, now=START, cooling_until=START + COOLDOWN, reason="no commit")
+        unit.abort(reserved.address, cooldown=COOLDOWN, reason="no commit")
     assert store.audit() == []
     failing.append("datastore.after-commit")
     with pytest.raises(OSError, match="after-commit"), store.transaction() as unit:
-        unit.put_tombstone(a_key(1), now=START)
+        unit.put_tombstone(a_key(1))
     failing.clear()
     assert store.is_tombstoned(a_key(1)), "what is committed is in memory, whatever happens next"
     assert store.audit() == []
@@ -170,7 +171,7 @@ def test_memory_that_differs_stops(store: SqlDatastore) -> None:
         store._disk.connection.exec_driver_sql("UPDATE address SET state = 'quarantined' WHERE address = '10.0.0.100'")
     assert [sentence for sentence in store.audit() if "10.0.0.100" in sentence]
     with pytest.raises(InvariantError, match="in memory but not on disk"), store.transaction() as unit:
-        unit.remove_addresses([ip("10.0.0.100")], reason="test", now=START)
+        unit.remove_addresses([ip("10.0.0.100")], reason="test")
     found = store.address(ip("10.0.0.100"))
     assert found is not None
     assert (found.state, found.eni_id) == (AddressState.FREE, eni_id(0))

@@ -61,10 +61,10 @@ def test_everything_comes_back(path: Path) -> None:
     fill(store)
     attach(store, a_key(1))
     attach(store, a_key(2))
-    reserved = store.reserve(a_key(3), now=START)
+    reserved = store.reserve(a_key(3))
     with store.transaction() as unit:
-        unit.unassign(a_key(2), now=START, cooling_until=START + timedelta(days=1, microseconds=5), reason="DEL")
-        unit.put_tombstone(a_key(2), now=START)
+        unit.unassign(a_key(2), cooldown=timedelta(0) + timedelta(days=1, microseconds=5), reason="DEL")
+        unit.put_tombstone(a_key(2))
         unit.put_eni(an_eni(1))
         unit.open_intent(Intent("i", IntentKind.ASSIGN, START, {"count": "3", "note": 'ü"'}, "token"))
     before = (store.attachments(), store.enis(), store.open_intents())
@@ -283,7 +283,7 @@ def test_only_a_restored_file_is_intact(path: Path) -> None:
         assert opened.report.is_intact is False
         if expected:
             with opened.datastore.transaction() as unit:
-                unit.mark_restored(now=START, detail="0 sandboxes kept")
+                unit.mark_restored(detail="0 sandboxes kept")
         opened.datastore.close()
     reopened = open_at(path)
     assert reopened.report.is_intact

@@ -13,6 +13,8 @@ import pytest
 
 from ipamd.datastore.spool import ENTRY_MAX_BYTES, KEPT_COUNT, LOCK_WAIT_S, FileSpool
 from ipamd.model.errors import DatastoreError, TryAgainError
+from ipamd.model.ids import parse_key
+from ipamd.pb import cni_pb2
 from tests.unit.datastore.support import FakeClock
 
 
@@ -28,12 +30,17 @@ def spool(run_dir: Path, clock: FakeClock) -> FileSpool:
     return FileSpool(run_dir, clock=clock, pause=clock.pause)
 
 
-def _write(run_dir: Path, name: str, content: bytes = b"request") -> Path:
+def a_del(container_id: str = "a" * 64, *, verb: str = "DEL", ifname: str = "eth0", config: bytes = b"{}") -> bytes:
+    """What the plugin spools."""
+    return cni_pb2.ExecRequest(verb=verb, container_id=container_id, ifname=ifname, config=config).SerializeToString()
+
+
+def _write(run_dir: Path, name: str, content: bytes | None = None) -> Path:
     """Leave an entry as the plugin does."""
     directory = run_dir / "spool"
     directory.mkdir(exist_ok=True)
     path = directory / name
-    path.write_bytes(content)
+    path.write_bytes(a_del() if content is None else content)
     return path
 
 
@@ -58,13 +65,13 @@ def test_nothing_spooled(spool: FileSpool) -> None:
 
 
 def test_replay(run_dir: Path, spool: FileSpool) -> None:
-    """Entries come whole; `done` removes one for good, what is not done comes again."""
-    _write(run_dir, "del-10-1000000001", b"one")
-    _write(run_dir, "del-10-1000000002", b"two\x00\xff")
+    """Entries come as the key of their sandbox; `done` removes one for good, what is not done comes again."""
+    _write(run_dir, "del-10-1000000001", a_del("one"))
+    _write(run_dir, "del-10-1000000002", a_del("two", ifname="net1"))
     assert spool.pending_count() == 2
     with spool.replay() as entries:
         first, second = entries
-        assert (first.request, second.request) == (b"one", b"two\x00\xff")
+        assert (first.key, second.key) == (parse_key("one", "eth0"), parse_key("two", "net1"))
         first.done()
         first.done()
     assert spool.pending_count() == 1
@@ -100,7 +107,8 @@ def test_suspicious_entries(run_dir: Path, spool: FileSpool) -> None:
     (run_dir / "spool" / "del-4-4000000").symlink_to(secret)
     (run_dir / "spool" / "del-5-5000000").mkdir()
     os.mkfifo(run_dir / "spool" / "del-6-6000000")
-    _write(run_dir, "del-7-7000000", b"x" * ENTRY_MAX_BYTES)
+    _write(run_dir, "del-7-7000000", a_del(config=b"x" * (ENTRY_MAX_BYTES - len(a_del(config=b"x" * 2_000_000)) + 2_000_000)))
+    assert (run_dir / "spool" / "del-7-7000000").stat().st_size == ENTRY_MAX_BYTES
     assert _names(spool) == ["del-1-1000000", "del-7-7000000"]
     assert sorted(os.listdir(run_dir / "spool-bad")) == [f"del-{n}-{n}000000" for n in (2, 3, 4, 5, 6)]
     assert (run_dir / "spool-bad" / "del-4-4000000").is_symlink()
@@ -117,18 +125,36 @@ def test_entry_of_another_user(run_dir: Path, spool: FileSpool) -> None:
     assert os.listdir(run_dir / "spool-bad") == ["del-1-1000000"]
 
 
-def test_set_aside_is_capped(run_dir: Path, spool: FileSpool, caplog: pytest.LogCaptureFixture) -> None:
-    """A damaged entry is kept where it is not replayed, with a warning that says why; only the newest are kept."""
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"\xff\xff\xff", "not an ExecRequest"),
+        (a_del(verb="ADD"), "only DEL is spooled"),
+        (a_del(container_id=""), "container ID"),
+        (a_del(container_id="../etc"), "container ID"),
+        (a_del(ifname="a/b"), "interface name"),
+    ],
+)
+def test_what_is_no_del_is_set_aside(
+    run_dir: Path, spool: FileSpool, caplog: pytest.LogCaptureFixture, content: bytes, reason: str
+) -> None:
+    """An entry that does not decode to the DEL of one sandbox is kept for diagnosis; the entries behind it still come (I3)."""
+    _write(run_dir, "del-1-1000000", content)
+    _write(run_dir, "del-2-2000000")
+    assert _names(spool) == ["del-2-2000000"]
+    assert os.listdir(run_dir / "spool-bad") == ["del-1-1000000"]
+    assert reason in caplog.text
+
+
+def test_set_aside_is_capped(run_dir: Path, spool: FileSpool) -> None:
+    """Damaged entries of one name do not replace each other, and only the newest are kept."""
     for number in range(KEPT_COUNT + 5):
-        _write(run_dir, "del-1-1000000", str(number).encode())
-        with spool.replay() as entries:
-            for entry in entries:
-                entry.set_aside("it is not an ExecRequest")
+        _write(run_dir, "del-1-1000000", f"no request {number}".encode())
+        assert _names(spool) == []
     kept = run_dir / "spool-bad"
     assert len(os.listdir(kept)) == KEPT_COUNT
-    assert str(KEPT_COUNT + 4) in {path.read_text() for path in kept.iterdir()}
+    assert f"no request {KEPT_COUNT + 4}" in {path.read_text() for path in kept.iterdir()}
     assert spool.pending_count() == 0
-    assert "it is not an ExecRequest" in caplog.text
 
 
 def test_waits_for_plugins_within_a_bound(spool: FileSpool, clock: FakeClock, plugin_lock: int) -> None:

@@ -1,4 +1,4 @@
-"""What the pages name exists, what is generated is up to date, and every invariant and decision has its place.
+"""Everything that the pages name exists, generated files are up to date, and every invariant and decision has its place.
 
 Over 300 lines because one page of checks is easier to keep true than one for each page of the documents.
 """
@@ -9,7 +9,9 @@ import argparse
 import json
 import re
 import shlex
+import tomllib
 from collections.abc import Iterable, Iterator
+from html import escape
 from pathlib import Path
 
 import pytest
@@ -20,8 +22,8 @@ from ipamd.config import Settings, describe
 from ipamd.ipamctl import main as ipamctl
 from ipamd.model import errors
 from ipamd.service.report.audit import Severity
-from lab import cli
-from lab.fault_spec import parse as parse_faults
+from lab.cli import main as cli
+from lab.vpc.fault_spec import parse as parse_faults
 from tools import gen_docs
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -164,7 +166,7 @@ def test_named_settings_exist(page: Path) -> None:
 
 
 def test_generated_pages_are_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
-    """docs/settings.md and docs/metrics.md are what the code says."""
+    """Settings and metrics are what the code says, and the picture is what its text source says."""
     assert gen_docs.main(["--check"]) == 0, capsys.readouterr().err
 
 
@@ -207,6 +209,49 @@ def test_named_metrics_exist(page: Path) -> None:
     rows = set(re.findall(r"^\| `([\w]+)` \|", gen_docs.metrics_page(), re.M))
     named = {name for code in re.findall(r"`([^`\n]+)`", page.read_text()) for name in re.findall(METRIC, code)}
     assert {name for name in named if not name.endswith("_")} <= rows
+
+
+def test_sources_are_public() -> None:
+    """Every row of docs/sources.md names something that a reader can open: a URL, a document with a number, or a file of the
+    project of its section."""
+    text = (ROOT / "docs" / "sources.md").read_text()
+    for section in re.split(r"^## ", text, flags=re.M)[1:]:
+        title = section.splitlines()[0]
+        rows = re.findall(r"^\| (?!We take|Files|---)([^|]+) \| ([^|]+) \|", section, re.M)
+        assert rows, title
+        is_repository = title == "amazon-vpc-cni-k8s"
+        for taken, origin in rows:
+            public = r"https://|RFC \d+|\(\d\)|\.[hc]`" + (
+                r"|`(README\.md|(cmd|pkg|misc|utils)/[\w./-]+)`" if is_repository else ""
+            )
+            assert re.search(public, origin), taken
+
+
+def test_files_of_the_architecture_exist() -> None:
+    """The tree of rooms and the files of each path name files that are there."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    rooms, paths = (text.partition(f"\n## {title}\n")[2].partition("\n## ")[0] for title in ("Rooms", "The files of each path"))
+    tree = re.findall(r"^ {6}([a-z_./]+)(?=  )", rooms, re.M) + re.findall(r"^ {8}([a-z_]+/)", rooms, re.M)
+    assert {"bootstrap.py", "service/", "sandbox/"} <= set(tree)
+    for name in tree:
+        assert (ROOT / "ipamd" / name).exists() or (ROOT / "ipamd" / "service" / name).exists(), name
+    named = re.findall(r"\b(?:ipamd|cni_plugin)/[\w/]+\.py", paths)
+    assert {"ipamd/rpc/cni.py", "ipamd/model/plan.py"} <= set(named)
+    assert [name for name in named if not (ROOT / name).exists()] == []
+    names = {path.name for folder in ("ipamd", "cni_plugin") for path in (ROOT / folder).rglob("*.py")}
+    assert set(re.findall(r"\b\w+\.py\b", paths)) <= names
+
+
+def test_room_lists_are_complete() -> None:
+    """Every module of a room of services stands in the tree of the architecture."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    service = ROOT / "ipamd" / "service"
+    for room in sorted(path for path in service.iterdir() if (path / "__init__.py").exists()):
+        (line,) = re.findall(rf"^ {{8}}{room.name}/ .*$", text, re.M)
+        for module in sorted(room.glob("*.py")):
+            assert module.stem == "__init__" or re.search(rf"\b{module.stem}\b", line), f"{room.name}: {module.stem}"
+    (line,) = re.findall(r"^ {8}\(the files\) .*$", text, re.M)
+    assert [path.stem for path in service.glob("[a-z]*.py") if not re.search(rf"\b{path.stem}\b", line)] == []
 
 
 def test_every_invariant_has_mechanism_and_tests() -> None:
@@ -282,12 +327,14 @@ def test_every_exit_status_and_severity_is_in_the_troubleshooting() -> None:
     assert all(re.search(rf"^\| {severity}:", findings, re.M) for severity in Severity)
 
 
-def test_every_lack_is_in_the_troubleshooting() -> None:
-    """Whatever the daemon says that it lacks has a row."""
+def test_every_condition_is_in_the_troubleshooting() -> None:
+    """Every condition that the daemon reports under *lacks* has a row."""
     text = (ROOT / "docs" / "troubleshooting.md").read_text().partition("## `lacks` lines")[2].partition("\n## ")[0]
     source = "".join(path.read_text() for path in (ROOT / "ipamd").rglob("*.py"))
-    subjects = set(re.findall(r"\.lack\(\s*\"([\w -]+)\"", source)) | set(re.findall(r"_until_done\(\"([\w-]+)\"", source))
-    assert subjects
+    subjects = set(re.findall(r"\.set_condition\(\s*\"([\w -]+)\"", source)) | set(
+        re.findall(r"_until_done\(\"([\w-]+)\"", source)
+    )
+    assert {"ec2", "cri", "spool"} <= subjects
     shown = {"ec2": "EC2:", "cri": "CRI:", "duplicates": "is wired to"}
     assert [subject for subject in sorted(subjects) if shown.get(subject, f"{subject}:") not in text] == []
 
@@ -297,6 +344,24 @@ def test_known_failures_are_all_cited() -> None:
     pages = "".join((ROOT / "docs" / name).read_text() for name in ("invariants.md", "failures.md"))
     tests = [*(ROOT / "tests" / "stories").glob("test_*.py"), *(ROOT / "tests" / "crash").glob("test_*.py")]
     assert [path.name for path in tests if f"/{path.name}`" not in pages] == []
+
+
+def test_the_picture_shows_every_word_of_its_source() -> None:
+    """Whatever the text source names is in the SVG, and every box is inside the picture."""
+    source = tomllib.loads(gen_docs.PICTURE.read_text())
+    drawn = gen_docs.picture_page()
+    for item in [*source["box"], *source["arrow"]]:
+        for line in item["text"]:
+            assert all(f">{escape(words)}</text>" in drawn for words in re.split(r" {2,}", line) if words), line
+    width, height = source["size"]
+    assert all(box["at"][0] + box["size"][0] <= width and box["at"][1] + box["size"][1] <= height for box in source["box"])
+
+
+def test_every_page_is_reachable_from_the_readme() -> None:
+    """The README links every page of docs, but the single decisions, which have an index."""
+    text = (ROOT / "README.md").read_text()
+    pages = [*(ROOT / "docs").glob("*.md"), ROOT / "docs" / "adr" / "README.md"]
+    assert [page.name for page in pages if f"]({page.relative_to(ROOT)}" not in text] == []
 
 
 def test_the_first_screen_says_what_to_do() -> None:

@@ -1,4 +1,4 @@
-"""What `ipamctl` prints for people: words in the singular and plural, counts in one order, nothing that contradicts itself."""
+"""What `ipamctl` prints for people: singular and plural, counts in one order, no line that contradicts another."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import pytest
 
 from ipamd import __version__
 from ipamd.ipamctl import main as ipamctl
-from ipamd.ipamctl import render
+from ipamd.ipamctl.table import STATE_COLUMNS
+from ipamd.ipamctl.verbs import enis, status
 from ipamd.model.plan import PoolCounts
-from ipamd.model.words import counted
-from ipamd.node_info import CLOUD_NOT_ASKED
+from ipamd.model.words import CLOUD_NOT_ASKED, counted
 
-NOTE = "settings of this process's environment, not asked of the daemon"
+NOTE = "settings in this process's environment; the daemon was not asked"
 
 
 def answer(**changes: Any) -> dict[str, Any]:
     """GetStatus as the client gives it: one of everything."""
-    counts = {f"{state}_count": 0 for state in render.STATE_COLUMNS} | {"total_count": 1, "assigned_count": 1}
+    counts = {f"{state}_count": 0 for state in STATE_COLUMNS} | {"total_count": 1, "assigned_count": 1}
     pool = counts | {"eni_count": 1, "eni_limit": 1, "slots_per_eni": 1, "targets": [], "last_cycle": "at target: nothing to do"}
     runtime = {"socket": "/run/c.sock", "name": "containerd", "version": "1.6", "reachable": True, "events": False}
     return {
@@ -41,7 +41,7 @@ def answer(**changes: Any) -> dict[str, Any]:
 
 def lines_of(**changes: Any) -> dict[str, str]:
     """First word of each line -> the rest."""
-    text = render.status(answer(**changes))
+    text = status.render(answer(**changes))
     return {line.split(" ", 1)[0]: line.split(" ", 1)[1].strip() for line in text.splitlines() if " " in line}
 
 
@@ -56,7 +56,7 @@ def lines_of(**changes: Any) -> dict[str, str]:
     ],
 )
 def test_counts_agree_with_their_nouns(count: int, noun: str, text: str) -> None:
-    """One is not many."""
+    """A count of one is in the singular."""
     assert counted(count, noun) == text
 
 
@@ -88,7 +88,7 @@ def test_a_runtime_that_is_away_says_what_it_last_listed_and_why() -> None:
 
 def test_interfaces_have_the_counts_in_the_same_order() -> None:
     """The table's columns are in the order of the sentence."""
-    header = render.enis({"enis": []})
+    header = enis.render({"enis": []})
     assert header.split()[-5:] == ["ASSIGNED", "RESERVED", "COOLING", "QUARANTINED", "FREE"]
 
 

@@ -12,6 +12,7 @@ from jsonschema import Draft202012Validator
 import ipamd
 from ipamd.config import Settings, describe, load
 from ipamd.ipamctl import main as ipamctl
+from ipamd.ipamctl.verb import EXIT_ATTENTION, EXIT_AWAY
 from ipamd.runtime.cri import USUAL_SOCKETS
 from tests.unit.manifests.manifest import (
     MANIFESTS,
@@ -149,7 +150,7 @@ def test_probes_call_what_is_there() -> None:
         ipamctl.main(["status", "--help"])
 
 
-ALIVE = {"ready": (0, True), "not ready": (ipamctl.EXIT_NOT_READY, True), "away": (ipamctl.EXIT_AWAY, False)}
+ALIVE = {"ready": (0, True), "not ready": (EXIT_ATTENTION, True), "away": (EXIT_AWAY, False)}
 
 
 @pytest.mark.parametrize(("status", "is_alive"), ALIVE.values(), ids=ALIVE)

@@ -14,8 +14,9 @@ from collections.abc import Iterator
 import pytest
 
 from lab.lab import Lab, missing_requirements
+from lab.node.daemon import DAEMON_LOG, PLUGIN_PATH
 from lab.node.errors import SandboxError
-from lab.node.node import DAEMON_LOG, PLUGIN_PATH, REPOSITORY, Node
+from lab.node.node import REPOSITORY, Node
 from lab.node.process import NodeProcess
 from tests.unit.manifests.manifest import ROOT, container, environment, init_container, mounts
 

@@ -211,7 +211,7 @@ def test_a_block_is_kept_and_told() -> None:
     """While EC2's refusal lasts nothing is planned, and the sentence says for how long."""
     snapshot = replace(
         snapshot_of(0, 0, limits=InstanceLimits("t", 3, 10)),
-        blocked_until=NOW + timedelta(seconds=90),
+        retry_at=NOW + timedelta(seconds=90),
         blocked_reason="subnet-1 is empty",
     )
     decided = plan(snapshot, settings=PoolSettings(), now=NOW)

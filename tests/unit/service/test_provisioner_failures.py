@@ -25,6 +25,8 @@ from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.plan import PoolSettings
 from tests.fakes.cloud import IDENTITY, INSTANCE, PRIMARY
 from tests.fakes.node import FakeNode
+from tests.patience import PATIENCE_S
+from tests.rig import wait_until
 from tests.unit.service.test_provisioner import no_eni_is_lost
 
 OTHER = EniId("eni-2")
@@ -185,7 +187,7 @@ def test_an_absent_eni_gives_no_more_addresses_while_its_sandboxes_live(node: Fa
     node.enis.sync_with_ec2(IDENTITY)
     assert node.datastore.attachment(on_other.key) == on_other
     with pytest.raises(PoolEmptyError):
-        node.datastore.reserve(node.key("nobody"), now=node.clock.now())
+        node.datastore.reserve(node.key("nobody"))
     node.delete("on-other")
     node.enis.sync_with_ec2(IDENTITY)
     assert [eni.eni_id for eni in node.datastore.enis()] == [PRIMARY]
@@ -218,10 +220,10 @@ def test_an_add_outwaits_a_short_pause_of_the_pool(tmp_path: Path) -> None:
     made: list[Attachment] = []
     waiter = threading.Thread(target=lambda: made.append(node.add("waits")))
     waiter.start()
-    waiter.join(0.2)
+    wait_until(lambda: node.demand.waiting()[0] == 1, what="the ADD waits")
     node.clock.advance(2)
     node.pool.cycle()
-    waiter.join(10)
+    waiter.join(PATIENCE_S)
     assert made, "it was refused although the pool was about to grow"
 
 

@@ -11,6 +11,7 @@ import pytest
 from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.errors import DatastoreError, InvariantError, WiringError
+from ipamd.model.ids import AttachmentKey
 from ipamd.model.kernel import KernelSurvey
 from ipamd.pb import cni_pb2
 from ipamd.service.request import Deadline, Steps
@@ -92,30 +93,27 @@ def spool_del(node: FakeNode, name: str, number: int) -> None:
     (directory / f"del-{name}-{1000000 + number}").write_bytes(request.SerializeToString())
 
 
-def replaying(node: FakeNode, refuse: dict[str, Exception]) -> Callable[[bytes], None]:
-    """Carry DELs out, but for those that are refused once."""
-
-    def delete(raw: bytes) -> None:
-        name = cni_pb2.ExecRequest.FromString(raw).container_id
-        if name in refuse:
-            raise refuse.pop(name)
-        node.delete(name)
-
-    return delete
-
-
 @pytest.mark.parametrize("refusal", [InvariantError("memory and disk differ"), WiringError("the kernel refused")])
-def test_a_spooled_del_that_is_refused_stays_and_the_others_are_done(node: FakeNode, refusal: DatastoreError) -> None:
+def test_a_spooled_del_that_is_refused_stays_and_the_others_are_done(
+    node: FakeNode, refusal: DatastoreError, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is not damaged, so that it is not set aside (I3); and it does not stand before those behind it."""
     for number, name in enumerate(("a", "b")):
         node.add(name)
         spool_del(node, name, number)
-    delete = replaying(node, {"a": refusal})
+    real, refusals = node.detacher.detach_sandbox, {node.key("a"): refusal}
+
+    def refuse_once(key: AttachmentKey, **options: Any) -> bool:
+        if key in refusals:
+            raise refusals.pop(key)
+        return real(key, **options)
+
+    monkeypatch.setattr(node.detacher, "detach_sandbox", refuse_once)
     with pytest.raises(type(refusal)):
-        node.restore.replay_spool(delete)
+        node.app.reconcile.spooled_deletes.replay(deadline=Deadline.after(node.clock, 9))
     assert [a.key.container_id for a in node.datastore.attachments()] == ["a"]
     assert node.spool.pending_count() == 1
-    assert node.restore.replay_spool(delete) == 1
+    assert node.app.reconcile.spooled_deletes.replay(deadline=Deadline.after(node.clock, 9)) == 1
     assert node.datastore.attachments() == ()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ipamd.model.errors import KernelDumpError
+from ipamd.model.ledger import LedgerEvent
 from ipamd.service.reconcile.runtime import LIST_INTERVAL_S
 from tests.fakes.node import FakeNode
 
@@ -39,6 +40,26 @@ def test_a_dead_sandbox_is_reaped_within_six_minutes(node: FakeNode) -> None:
     assert spent > 300, "and 5 minutes are the least age"
     node.cool()
     node.assert_sound()
+
+
+def test_a_reap_is_in_the_ledger_as_a_reap(node: FakeNode) -> None:
+    """The row that frees a reaped address says `reaped`, with sandbox, ENI and the verdict's reasons; a DEL's says `unassigned`."""
+    for name in ("a", "b"):
+        node.add(name)
+    made = node.datastore.attachment(node.key("a"))
+    assert made is not None
+    node.runtime.run("b")
+    vanish(node, "a")
+    node.clock.advance(100_000)
+    assert look_often(node) == 1
+    history = node.datastore.history(str(made.address), limit=10)
+    assert [entry.event for entry in history] == [LedgerEvent.ADDED, LedgerEvent.ASSIGNED, LedgerEvent.REAPED]
+    row = history[-1]
+    assert (row.container_id, row.ifname, row.eni_id) == (made.key.container_id, made.key.ifname, made.eni_id)
+    assert "network namespace is gone" in row.detail
+    assert [entry.event for entry in node.datastore.history("a", limit=10)][-2:] == [LedgerEvent.REAPED, LedgerEvent.TOMBSTONED]
+    node.delete("b")
+    assert LedgerEvent.UNASSIGNED in {entry.event for entry in node.datastore.history("b", limit=10)}
 
 
 def test_a_listed_sandbox_is_never_reaped(node: FakeNode) -> None:

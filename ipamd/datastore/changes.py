@@ -1,0 +1,86 @@
+"""What all changes of a unit of work share: the guard, the compare-and-set, the ledger row and the time.
+
+Every change is checked against the transition table and the view, then written with a compare-and-set on the state it was
+checked against; the constraints of `schema` stand behind both. The first refusal fails the whole unit: going on after a caught
+error cannot commit half of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from functools import wraps
+from ipaddress import IPv4Address
+from typing import Concatenate, ParamSpec, TypeVar
+
+from ipamd.datastore import statements as sql
+from ipamd.datastore.disk import Disk
+from ipamd.datastore.ledger import ledger_params
+from ipamd.datastore.rows import Params
+from ipamd.datastore.view import View
+from ipamd.model.address import Address
+from ipamd.model.errors import DatastoreError, InvariantError
+from ipamd.model.ids import AttachmentKey, EniId
+from ipamd.model.ledger import LedgerEvent
+from ipamd.ports import Clock
+
+
+class Changes:
+    """One transaction, as its changes see it. `failure` is the error that failed the unit; from then on every change raises it."""
+
+    def __init__(self, *, disk: Disk, view: View, clock: Clock) -> None:
+        self._disk = disk
+        self._view = view
+        self._clock = clock
+        # One time for all changes of a unit, taken once the transaction is ours: waiting for it is not part of a cooldown.
+        self._now = clock.now()
+        self._ledger_rows: list[Params] = []
+        self.failure: DatastoreError | None = None
+
+    def raise_if_failed(self) -> None:
+        """Raise the error that failed this unit, if there is one."""
+        if self.failure is not None:
+            raise self.failure
+
+    def _log(
+        self,
+        event: LedgerEvent,
+        *,
+        at: datetime | None = None,
+        address: IPv4Address | None = None,
+        key: AttachmentKey | None = None,
+        eni_id: EniId | None = None,
+        detail: str = "",
+    ) -> None:
+        self._ledger_rows.append(ledger_params(event, at=at or self._now, address=address, key=key, eni_id=eni_id, detail=detail))
+
+    def _expect_one(self, statement: sql.Statement, params: Params, address: Address) -> None:
+        subject = f"changing address {address.address}"
+        if self._disk.execute(statement, params, subject=subject).rowcount != 1:
+            raise InvariantError(
+                f"address {address.address} is {address.state} in memory but not on disk",
+                details="nothing was changed; `ipamctl audit` compares them all; restarting ipamd reads the disk again",
+            )
+
+
+C = TypeVar("C", bound=Changes)
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def change(method: Callable[Concatenate[C, P], R]) -> Callable[Concatenate[C, P], R]:
+    """Make a method fail the whole unit when it refuses, also if the caller swallows the error."""
+
+    @wraps(method)
+    def guarded(self: C, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        self.raise_if_failed()
+        try:
+            return method(self, *args, **kwargs)
+        except DatastoreError as error:
+            self.failure = error
+            raise
+        except ValueError as error:
+            self.failure = InvariantError(f"{method.__name__}: a value has no place in the datastore", details=str(error))
+            raise self.failure from error
+
+    return guarded

@@ -1,0 +1,94 @@
+"""Changes to what is recorded besides addresses: tombstones, intents, the mark of a finished restore, notes in the ledger."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from ipaddress import IPv4Address
+
+from ipamd.datastore import schema
+from ipamd.datastore import statements as sql
+from ipamd.datastore.changes import Changes, change
+from ipamd.datastore.rows import Params, intent_params, key_params, time_text
+from ipamd.model.errors import InvariantError
+from ipamd.model.ids import AttachmentKey, EniId
+from ipamd.model.intent import Intent
+from ipamd.model.ledger import LedgerEvent
+
+
+class RecordChanges(Changes):
+    """The part of `SqlUnitOfWork` that records what was done and what is about to be asked of EC2."""
+
+    @change
+    def put_tombstone(self, key: AttachmentKey) -> None:
+        """A second tombstone takes the first one's place."""
+        params: Params = {**key_params(key), "at": time_text(self._now)}
+        self._disk.execute(sql.UPSERT_TOMBSTONE, params, subject=f"recording DEL of {key}")
+        self._view.staged.tombstones[key] = self._now
+        self._log(LedgerEvent.TOMBSTONED, key=key)
+
+    @change
+    def drop_tombstones(self, *, before: datetime) -> int:
+        """No ledger row: the row that tells of the DEL stays."""
+        old = [key for key, at in self._view.tombstones().items() if at < before]
+        if old:
+            subject = f"dropping tombstones before {before}"
+            self._disk.execute(sql.DELETE_TOMBSTONES, {"before": time_text(before)}, subject=subject)
+        self._view.staged.tombstones.update(dict.fromkeys(old))
+        return len(old)
+
+    @change
+    def open_intent(self, intent: Intent) -> None:
+        """Raises: InvariantError if it is open already."""
+        if self._view.intent(intent.intent_id) is not None:
+            raise InvariantError(f"intent {intent.intent_id} is open already", details="I9: each has its own ID")
+        self._disk.execute(sql.INSERT_INTENT, intent_params(intent), subject=f"opening intent {intent.intent_id}")
+        self._view.staged.intents[intent.intent_id] = intent
+        self._log(LedgerEvent.INTENT_OPENED, at=intent.opened_at, detail=_told(intent))
+
+    @change
+    def update_intent(self, intent: Intent) -> None:
+        """Raises: InvariantError if it is not open."""
+        self._known_intent(intent.intent_id)
+        params = intent_params(intent)
+        params["key_intent_id"] = params.pop("intent_id")
+        self._disk.execute(sql.UPDATE_INTENT, params, subject=f"updating intent {intent.intent_id}")
+        self._view.staged.intents[intent.intent_id] = intent
+        self._log(LedgerEvent.INTENT_OPENED, detail=f"now {_told(intent)}")
+
+    @change
+    def close_intent(self, intent_id: str, *, outcome: str) -> None:
+        """Raises: InvariantError if it is not open."""
+        intent = self._known_intent(intent_id)
+        self._disk.execute(sql.DELETE_INTENT, {"key_intent_id": intent_id}, subject=f"closing intent {intent_id}")
+        self._view.staged.intents[intent_id] = None
+        eni_id = EniId(intent.payload.get("eni_id", ""))
+        self._log(LedgerEvent.INTENT_CLOSED, eni_id=eni_id, detail=f"{intent.kind} {intent_id}: {outcome}")
+
+    @change
+    def mark_restored(self, *, detail: str) -> None:
+        params: Params = {"name": schema.RESTORED_AT, "value": time_text(self._now)}
+        self._disk.execute(sql.UPSERT_META, params, subject="marking the restore")
+        self._log(LedgerEvent.RESTORED, detail=detail)
+
+    @change
+    def note(
+        self,
+        event: LedgerEvent,
+        *,
+        address: IPv4Address | None = None,
+        key: AttachmentKey | None = None,
+        eni_id: EniId | None = None,
+        detail: str = "",
+    ) -> None:
+        self._log(event, address=address, key=key, eni_id=eni_id, detail=detail)
+
+    def _known_intent(self, intent_id: str) -> Intent:
+        intent = self._view.intent(intent_id)
+        if intent is None:
+            raise InvariantError(f"intent {intent_id} is not open", details="I9")
+        return intent
+
+
+def _told(intent: Intent) -> str:
+    payload = ", ".join(f"{name}={value}" for name, value in sorted(intent.payload.items()))
+    return f"{intent.kind} {intent.intent_id}: {payload}"

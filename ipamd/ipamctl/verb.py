@@ -1,0 +1,75 @@
+"""What one verb of `ipamctl` consists of, and the exit statuses.
+
+0  answered            2  wrong usage or settings        3  the daemon does not answer
+1  answered, and somebody must look: not ready, a violation   4  the daemon refused the question
+
+Light to import: a verb's module may import nothing heavy at its top (grpc costs 75 ms), because every call of `ipamctl` imports
+them all.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+    from collections.abc import Callable
+
+EXIT_ATTENTION = 1
+EXIT_USAGE = 2
+EXIT_AWAY = 3
+EXIT_REFUSED = 4
+
+LAST = 100
+
+Answer = dict[str, Any]
+"""A reply as JSON has it: every field present, in the words of the proto."""
+
+
+class VerbError(Exception):
+    """A verb has no answer: the message is for the operator, `exit_status` for the shell."""
+
+    def __init__(self, message: str, *, exit_status: int) -> None:
+        super().__init__(message)
+        self.exit_status = exit_status
+
+
+class Ask(Protocol):
+    """Asks the daemon one RPC of `vpc_ipamd.v1.Introspection`."""
+
+    def __call__(self, rpc: str, **fields: object) -> Answer:
+        """Send `rpc` with the fields of its request. Raises: VerbError if there is no answer."""
+        ...
+
+
+def no_arguments(_parser: ArgumentParser) -> None:
+    """Add nothing: the verb stands alone."""
+
+
+def always_ok(_answer: Answer) -> int:
+    """Any answer is a success."""
+    return 0
+
+
+class Verb(NamedTuple):
+    """One verb.
+
+    help: its line in `ipamctl --help`.
+    ask: gets the answer, given the daemon and the parsed arguments.
+    render: writes the answer as text for people; `-o json` prints the answer itself.
+    arguments: adds the verb's own arguments to its parser.
+    exit_status: what the shell is told of an answer.
+    position: place in the help; verbs of the same position follow in alphabetical order.
+    """
+
+    help: str
+    ask: Callable[[Ask, Namespace], Answer]
+    render: Callable[[Answer], str]
+    arguments: Callable[[ArgumentParser], None] = no_arguments
+    exit_status: Callable[[Answer], int] = always_ok
+    position: int = LAST
+
+
+def subject_argument(parser: ArgumentParser) -> None:
+    """Add the argument of verbs about one address or sandbox."""
+    parser.add_argument("subject", metavar="ADDRESS|CONTAINER_ID", help="an address, or a container ID or its beginning")

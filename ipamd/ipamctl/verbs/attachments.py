@@ -1,0 +1,34 @@
+"""`ipamctl attachments`: which sandbox has which address."""
+
+from __future__ import annotations
+
+from ipamd.ipamctl.table import table
+from ipamd.ipamctl.verb import Answer, Verb
+
+
+def render(answer: Answer) -> str:
+    """Write one row per attachment, oldest first."""
+    return table(
+        ("ADDRESS", "SANDBOX", "IFNAME", "NAME", "ENI", "HOST VETH", "SINCE", "ORIGIN"),
+        [
+            (
+                row["address"],
+                row["container_id"],
+                row["ifname"],
+                row["sandbox_name"] or "-",
+                row["eni_id"],
+                row["host_veth"],
+                row["created_at"],
+                row["origin"],
+            )
+            for row in answer["attachments"]
+        ],
+    )
+
+
+VERB = Verb(
+    help="which sandbox has which address",
+    ask=lambda daemon, _: daemon("ListAttachments"),
+    render=render,
+    position=3,
+)

@@ -1,0 +1,70 @@
+"""`ipamctl status`: what the daemon is doing, and what it is missing."""
+
+from __future__ import annotations
+
+from ipamd.ipamctl.table import STATE_COLUMNS, table
+from ipamd.ipamctl.verb import EXIT_ATTENTION, Answer, Verb
+from ipamd.model.words import CLOUD_NOT_ASKED, counted
+
+
+def render(answer: Answer) -> str:
+    """Write one topic per line, and the start-up stages as a table."""
+    pool, runtime, cloud = answer.get("pool", {}), answer.get("runtime", {}), answer.get("cloud", {})
+    readiness = "ready" if answer["ready"] else "not ready"
+    lines = [
+        f"vpc-ipamd {answer['version']} on {answer['instance_id'] or 'an unknown instance'}: {answer['phase']}, {readiness}, "
+        f"up {answer['uptime_s']:.0f} s",
+        "",
+        table(
+            ("STAGE", "STATE", "MS", "DETAIL"),
+            [(s["name"], s["state"], f"{s['elapsed_ms']:.1f}", s["detail"]) for s in answer["stages"]],
+        ),
+        "",
+        f"pool     {_pool(pool)}",
+        "targets  " + (", ".join(f"{t['name']}={t['value']}" for t in pool["targets"] if t["defined"]) or "none"),
+        f"loop     {pool['last_cycle']}",
+        f"runtime  {_runtime(runtime)}",
+        f"ec2      {_cloud(cloud)}",
+        f"pending  {counted(answer['spooled_count'], 'spooled DEL')}, {counted(answer['dying_count'], 'dying link')}",
+    ]
+    lines += [
+        f"busy     {b['operation']} on {b['container_id']}/{b['ifname']} for {b['age_s']:.1f} s, waiting behind: {b['waiting_count']}"
+        for b in answer["busy"]
+    ]
+    lines += [f"lacks    {sentence}" for sentence in answer["lacks"]]
+    last = answer.get("last_error")
+    lines.append(f"last error  {last['at']} {last['what']}: {last['message']}" if last else "last error  none since start")
+    return "\n".join(lines)
+
+
+def _pool(pool: Answer) -> str:
+    states = ", ".join(f"{pool[f'{state}_count']} {state}" for state in STATE_COLUMNS)
+    enis = f"{pool['eni_count']} of {counted(pool['eni_limit'], 'ENI')} with {counted(pool['slots_per_eni'], 'slot')} each"
+    return f"{counted(pool['total_count'], 'address')}: {states}; {enis}"
+
+
+def _cloud(cloud: Answer) -> str:
+    if cloud["detail"] == CLOUD_NOT_ASKED:
+        return CLOUD_NOT_ASKED
+    return f"{'reachable' if cloud['reachable'] else 'not reachable'}, {counted(cloud['call_count'], 'call')}; {cloud['detail']}"
+
+
+def _runtime(runtime: Answer) -> str:
+    if not runtime.get("socket"):
+        return str(runtime.get("detail", ""))
+    reach = "reachable" if runtime["reachable"] else "not reachable"
+    events = "with events" if runtime["events"] else "without events"
+    listed, seen = "not listed yet", counted(runtime["sandbox_count"], "sandbox")
+    if runtime["list_age_s"] >= 0:
+        listed = f"listed {runtime['list_age_s']:.0f} s ago: {seen} then"
+    more = "" if runtime["detail"] in (seen, listed) else f"; {runtime['detail']}"
+    return f"{runtime['name']} {runtime['version']} at {runtime['socket']}: {reach}, {events}, {listed}{more}"
+
+
+VERB = Verb(
+    help="phase, stages with timings, pool, runtime, last error",
+    ask=lambda daemon, _: daemon("GetStatus"),
+    render=render,
+    exit_status=lambda answer: 0 if answer["ready"] else EXIT_ATTENTION,
+    position=1,
+)

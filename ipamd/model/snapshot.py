@@ -1,0 +1,33 @@
+"""All that the datastore holds, at one moment: what readers use who must not mix two moments.
+
+Reading ENIs, then addresses, then attachments gives three moments, and a change between two of them looks like a contradiction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from ipaddress import IPv4Address
+
+from ipamd.model.address import Address
+from ipamd.model.attachment import Attachment
+from ipamd.model.eni import Eni
+from ipamd.model.ids import AttachmentKey, EniId
+from ipamd.model.intent import Intent
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything by identity, in no order. `tombstones` says when DEL was done for a key; `intents` are the open ones."""
+
+    enis: Mapping[EniId, Eni]
+    addresses: Mapping[IPv4Address, Address]
+    attachments: Mapping[AttachmentKey, Attachment]
+    tombstones: Mapping[AttachmentKey, datetime]
+    intents: Mapping[str, Intent]
+
+
+def eni_place(eni: Eni) -> tuple[int, int, EniId]:
+    """Sort key of ENIs: by network card, then device index; the ID settles ties, which a correct node does not have."""
+    return eni.network_card, eni.device_index, eni.eni_id

@@ -1,0 +1,67 @@
+"""What `ipamctl` and the metrics read, in one value: every answer about this node comes from here.
+
+Reading only: what belongs to a service that changes things is taken as a callable or a narrow Protocol, so that no report can
+reach a changer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from ipamd.model.eni import InstanceLimits
+from ipamd.model.plan import PoolSettings
+from ipamd.model.sandbox import RuntimeInfo, RuntimeView
+from ipamd.ports import Datastore, Spool
+from ipamd.service.demand import Demand
+from ipamd.service.health import Health
+from ipamd.service.locks import KeyLocks
+from ipamd.service.report.audit import AuditService
+from ipamd.service.report.explain import ExplainService
+
+
+@dataclass(frozen=True, slots=True)
+class CloudView:
+    """What is known of EC2: whether it answered at the last try, calls since start, and what it said."""
+
+    reachable: bool
+    call_count: int
+    detail: str
+
+
+class PoolLimits(Protocol):
+    """What the pool works towards, and within which limits."""
+
+    @property
+    def settings(self) -> PoolSettings:
+        """The targets."""
+        ...
+
+    @property
+    def limits(self) -> InstanceLimits | None:
+        """Limits of this instance type; None until EC2 or the table has told."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where the answers come from. A callable returns what is known now, None while nothing is.
+
+    `runtime_view` returns None with CRI off; `dying_count` counts host veths marked and not yet deleted.
+    """
+
+    health: Health
+    datastore: Datastore
+    spool: Spool
+    locks: KeyLocks
+    demand: Demand
+    pool: PoolLimits
+    dying_count: Callable[[], int]
+    runtime_view: Callable[[], RuntimeView | None]
+    runtime: Callable[[], RuntimeInfo | None]
+    cloud: Callable[[], CloudView]
+    audit: AuditService
+    explain: ExplainService
+    instance_id: Callable[[], str]
+    version: str

@@ -1,0 +1,248 @@
+"""Is what is seen allowed? Pure: rounds in, violations out. What each check does, and how long a difference may last:
+
+    I1  two wired host veths with one address, on one node or on two; two rows with one address: two looks. A sandbox's own eth0
+        has another address than was promised, or its row has: two looks. (ExpectedState judges what was promised, at once.)
+    I2  a living sandbox's host veth is wired with its address: two looks. Route and rule 512 lead to it: WIRED_S, or REPAIR_S
+        after chaos took them and the daemon was ready to repair. Its row is there while the daemon is ready: ROW_S (adoption
+        after a lost datastore needs a list). It answers a ping from the VPC: SILENT_S, or REPAIR_S as above.
+    I3  after its removal was answered and the daemon is ready, no row is left: DONE_S. (The kubelet judges a removal that fails.)
+    I4  after the same, no wired veth is left, and nothing answers at the address that nobody has: DONE_S. (The kubelet looks for
+        routes and rules at the reply of each DEL.)
+    I5  a wired veth of a sandbox that the runtime did not promise, with no creation under way that is older: STRAY_S. A route or
+        rule whose address is on no wired veth: STRAY_S. Excused if the runtime was killed meanwhile: such a sandbox is an orphan.
+    I6  a primary address of an ENI is wired: at once.
+    I7  a wired address is on no ENI that EC2 has attached to this node: two looks.
+    I8  an address is with EC2 for as long as it cools: two looks. (ExpectedState judges what was given too early, at once.)
+    I9  an ENI of ours is attached to nothing: LOOSE_S after the last cloud fault ended, with the daemon ready.
+
+A look is judged only for what was so before and after it; with the daemon away nothing is asked that is its work, and the
+clock of such a tolerance starts when it is ready again.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from lab.chaos.expected_state import ExpectedSnapshot, PodRecord, Violation
+from lab.chaos.observation import NodeObservation
+from lab.node.kernel_view import VETH_PREFIX, KernelView, Veth
+
+REPAIR_S = 45.0
+"""The host audit comes every 30 s (ipamd/service/reconcile/host_network.py), and some for a busy machine."""
+
+WIRED_S = 3.0
+ROW_S = 30.0
+"""Two lists of 10 s (ipamd/service/reconcile/runtime.py), and some."""
+
+SILENT_S = 6.0
+DONE_S = 10.0
+STRAY_S = 20.0
+LOOSE_S = 180.0
+"""The pool pauses up to 60 s after errors (ipamd/service/pool/maintainer.py), and deletes an ENI it could not attach at a later
+try."""
+
+COOLDOWN_MARGIN_S = 1.0
+
+
+@dataclass(frozen=True)
+class NodeState:
+    """What the lab did to a node, on the run's clock. `ready_since` None: the daemon is not ready."""
+
+    ready_since: float | None = None
+    damaged: Mapping[str, float] = field(default_factory=dict)
+    runtime_killed_at: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Round:
+    """Everything seen in one round. `on_enis`: address -> node to which its ENI is attached ("" for none)."""
+
+    at_s: float
+    before: ExpectedSnapshot
+    after: ExpectedSnapshot
+    nodes: Mapping[str, NodeState]
+    observations: Mapping[str, NodeObservation]
+    on_enis: Mapping[str, str]
+    primaries: frozenset[str] = frozenset()
+    silent: frozenset[str] = frozenset()
+    echoing: frozenset[str] = frozenset()
+    loose_enis: frozenset[str] = frozenset()
+    faultless_since: float | None = 0.0
+
+
+@dataclass(frozen=True)
+class _Claim:
+    """One difference seen in this round. `lasted_s`: how long it may last, counted from `not_before` if that is later."""
+
+    invariant: str
+    subject: str
+    what: str
+    lasted_s: float = 0.0
+    looks: int = 2
+    not_before: float = 0.0
+
+
+class Checker:
+    """Remembers since when each difference is seen; used by one thread."""
+
+    def __init__(self, *, cooldown_s: float) -> None:
+        self._cooldown_s = cooldown_s
+        self._seen: dict[tuple[str, str, str], tuple[float, int]] = {}
+        self._told: set[tuple[str, str, str]] = set()
+        self._first_wired: dict[str, float] = {}
+        self.orphans: set[str] = set()
+
+    def check(self, round_: Round) -> list[Violation]:
+        """Check one round; each violation is told once."""
+        claims = [claim for name, seen in round_.observations.items() for claim in self._node(name, seen, round_)]
+        claims += self._across(round_)
+        seen: dict[tuple[str, str, str], tuple[float, int]] = {}
+        found = []
+        for claim in claims:
+            key = (claim.invariant, claim.subject, claim.what)
+            since, looks = self._seen.get(key, (round_.at_s, 0))
+            seen[key] = (since, looks + 1)
+            is_over = round_.at_s - max(since, claim.not_before) >= claim.lasted_s
+            if is_over and looks + 1 >= claim.looks and key not in self._told:
+                self._told.add(key)
+                what = f"{claim.what} (seen for {round_.at_s - since:.1f} s)"
+                found.append(Violation(claim.invariant, round_.at_s, claim.subject, what))
+        self._seen = seen
+        return found
+
+    def _node(self, name: str, seen: NodeObservation, round_: Round) -> Iterable[_Claim]:
+        state = round_.nodes[name]
+        wired = seen.kernel.wired
+        for record in round_.before.pods.values():
+            now = round_.after.pods.get(record.sandbox_id, record)
+            if record.node != name:
+                continue
+            if now.is_wanted:
+                yield from self._living(record, wired.get(record.sandbox_id), seen, state, round_)
+            elif record.removed_at_s is not None and state.ready_since is not None:
+                yield from _gone(record, record.removed_at_s, wired, seen, state.ready_since)
+        for veth in wired.values():
+            yield from self._wired(name, veth, state, round_)
+        if state.ready_since is not None:
+            yield from _strays(name, wired.values(), seen.kernel, state.ready_since)
+            yield from self._rows(name, seen, wired, round_)
+
+    def _living(
+        self, record: PodRecord, veth: Veth | None, seen: NodeObservation, state: NodeState, round_: Round
+    ) -> Iterable[_Claim]:
+        subject = f"{record.node}/{record.pod} {record.address}"
+        if veth is None or veth.address != record.address:
+            yield _Claim("I2", subject, f"it lives, and its host veth is {'gone' if veth is None else veth.address}")
+            return
+        damaged_at = state.damaged.get(record.address)
+        patience = _Patience(damaged_at, state.ready_since)
+        if seen.kernel.host_routes.get(record.address) != veth.name:
+            yield from patience.claim("I2", subject, "its route does not lead to its veth", WIRED_S)
+        if record.address not in seen.kernel.to_rules:
+            yield from patience.claim("I2", subject, "its rule 512 is missing", WIRED_S)
+        if record.address in round_.silent:
+            yield from patience.claim("I2", subject, "it does not answer from the VPC", SILENT_S)
+        inside = seen.inside.get(record.sandbox_id)
+        if inside is not None and inside != record.address:
+            yield _Claim("I1", subject, f"its own eth0 has {inside}")
+        if state.ready_since is not None and seen.rows is not None:
+            row = seen.rows.get(record.sandbox_id)
+            if row is None:
+                yield _Claim("I2", subject, "it lives, and the daemon has no row", ROW_S, not_before=state.ready_since)
+            elif row != record.address:
+                yield _Claim("I1", subject, f"its row says {row}")
+
+    def _wired(self, name: str, veth: Veth, state: NodeState, round_: Round) -> Iterable[_Claim]:
+        first = self._first_wired.setdefault(f"{name}/{veth.container_id}", round_.at_s)
+        subject = f"{name} {veth.address} {veth.container_id[:12]}"
+        if veth.address in round_.primaries:
+            yield _Claim("I6", subject, "it is the primary address of an ENI", looks=1)
+        if round_.on_enis.get(veth.address) != name:
+            where = round_.on_enis.get(veth.address)
+            yield _Claim("I7", subject, f"wired, and EC2 has it on {where or 'no ENI that is attached'}")
+        if veth.container_id in round_.after.pods:
+            return
+        if self._is_orphan(name, veth.container_id, first, state):
+            return
+        is_expected = any(
+            began <= first for began in (*round_.before.creating.get(name, ()), *round_.after.creating.get(name, ()))
+        )
+        if not is_expected and state.ready_since is not None:
+            yield _Claim("I5", subject, "wired for a sandbox that was never promised", STRAY_S, not_before=state.ready_since)
+
+    def _is_orphan(self, name: str, container_id: str, first: float, state: NodeState) -> bool:
+        """A sandbox that was being created when the runtime was killed: nobody will ever send its DEL."""
+        is_one = any(first - 60 <= killed <= first + 300 for killed in state.runtime_killed_at)
+        if is_one:
+            self.orphans.add(f"{name}/{container_id}")
+        return is_one
+
+    def _rows(self, name: str, seen: NodeObservation, wired: Mapping[str, Veth], round_: Round) -> Iterable[_Claim]:
+        state = round_.nodes[name]
+        holders: dict[str, list[str]] = defaultdict(list)
+        for container_id, address in (seen.rows or {}).items():
+            holders[address].append(container_id)
+            is_known = container_id in round_.after.pods or container_id in wired or state.runtime_killed_at
+            if not is_known and not round_.after.creating.get(name) and state.ready_since is not None:
+                what = "a row of a sandbox that was never promised and is not wired"
+                yield _Claim("I5", f"{name} {address} {container_id[:12]}", what, STRAY_S, not_before=state.ready_since)
+        for address, ids in holders.items():
+            if len(ids) > 1:
+                yield _Claim("I1", f"{name} {address}", f"{len(ids)} rows have it", looks=1)
+
+    def _across(self, round_: Round) -> Iterable[_Claim]:
+        holders: dict[str, list[str]] = defaultdict(list)
+        for name, seen in round_.observations.items():
+            for veth in seen.kernel.veths:
+                if veth.is_wired:
+                    holders[veth.address].append(f"{name}/{veth.name}")
+        for address, names in holders.items():
+            if len(names) > 1:
+                yield _Claim("I1", address, f"wired twice: {', '.join(sorted(names))}")
+        held = {record.address for record in round_.after.pods.values() if record.removed_at_s is None} | set(holders)
+        for address in round_.echoing - held:
+            yield _Claim("I4", address, "it answers, and no sandbox has it", SILENT_S)
+        for record in round_.before.pods.values():
+            cools = record.removing_at_s is not None and round_.at_s - record.removing_at_s < self._cooldown_s - COOLDOWN_MARGIN_S
+            if cools and round_.on_enis.get(record.address) != record.node:
+                yield _Claim("I8", f"{record.node} {record.address}", "it cools, and EC2 has it no more")
+        ready = [state.ready_since for state in round_.nodes.values()]
+        if round_.faultless_since is not None and None not in ready:
+            calm_since = max([round_.faultless_since, *(since for since in ready if since is not None)])
+            for eni_id in round_.loose_enis:
+                yield _Claim("I9", eni_id, "an ENI of ours is attached to nothing", LOOSE_S, not_before=calm_since)
+
+
+@dataclass(frozen=True)
+class _Patience:
+    """How long a difference in a living sandbox's wiring may last: short, or until the daemon has had time to repair damage."""
+
+    damaged_at: float | None
+    ready_since: float | None
+
+    def claim(self, invariant: str, subject: str, what: str, lasted_s: float) -> Iterable[_Claim]:
+        if self.damaged_at is None:
+            yield _Claim(invariant, subject, what, lasted_s)
+        elif self.ready_since is not None:
+            since = max(self.damaged_at, self.ready_since)
+            yield _Claim(invariant, subject, f"{what} (chaos took it)", REPAIR_S, not_before=since)
+
+
+def _gone(
+    record: PodRecord, removed_at_s: float, wired: Mapping[str, Veth], seen: NodeObservation, ready_since: float
+) -> Iterable[_Claim]:
+    subject, since = f"{record.node}/{record.pod} {record.address}", max(removed_at_s, ready_since)
+    if record.sandbox_id in wired:
+        yield _Claim("I4", subject, "removed, and its veth is still wired", DONE_S, not_before=since)
+    if seen.rows is not None and record.sandbox_id in seen.rows:
+        yield _Claim("I3", subject, "removed, and its row is still there", DONE_S, not_before=since)
+
+
+def _strays(name: str, wired: Iterable[Veth], kernel: KernelView, ready_since: float) -> Iterable[_Claim]:
+    carried = {veth.address for veth in wired}
+    routed = {address for address, device in kernel.host_routes.items() if device.startswith(VETH_PREFIX)}
+    for what, addresses in (("rule 512", kernel.to_rules), ("rule 1536", kernel.from_rules), ("route", routed)):
+        for address in sorted(set(addresses) - carried):
+            yield _Claim("I5", f"{name} {address}", f"it has a {what}, and no veth", STRAY_S, not_before=ready_since)

@@ -1,0 +1,126 @@
+"""The state that the kubelets expect: which sandbox has which address, since when, and which creations are under way.
+
+Two invariants are checked here and at once, because the kubelets' knowledge suffices and no tolerance is needed: the address of a
+living sandbox was given again (I1), or an address was given again before its cooldown can have ended (I8). Times are conservative:
+a removal is dated before the call and a creation after it, so that the daemon never gets less time than it has.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class PodRecord:
+    """One sandbox that the runtime created. Seconds of the run; `removing_at_s`: its removal was asked, `removed_at_s`: answered."""
+
+    node: str
+    pod: str
+    sandbox_id: str
+    address: str
+    netns_path: str
+    created_at_s: float
+    removing_at_s: float | None = None
+    removed_at_s: float | None = None
+
+    @property
+    def is_wanted(self) -> bool:
+        """Nobody has asked for its removal."""
+        return self.removing_at_s is None
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A broken promise: which, when (seconds of the run), about what, and in one sentence how it shows."""
+
+    invariant: str
+    at_s: float
+    subject: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.invariant} at {self.at_s:.1f} s: {self.subject}: {self.what}"
+
+
+@dataclass(frozen=True)
+class ExpectedSnapshot:
+    """The expected state at one time. `creating`: when each creation under way began, by node."""
+
+    pods: dict[str, PodRecord]
+    creating: dict[str, tuple[float, ...]]
+
+
+class ExpectedState:
+    """Thread-safe; its lock is a leaf, `report` is called outside it."""
+
+    def __init__(self, *, clock: Callable[[], float], cooldown_s: float, report: Callable[[Violation], None]) -> None:
+        self._clock = clock
+        self._cooldown_s = cooldown_s
+        self._report = report
+        self._lock = threading.Lock()
+        self._records: dict[str, PodRecord] = {}
+        self._creating: dict[int, tuple[str, float]] = {}
+        self._ids = itertools.count()
+        self._lost_at: dict[str, float] = {}
+
+    def on_creating(self, node: str) -> int:
+        """A creation is about to be asked; give the ticket back to `on_answered`."""
+        with self._lock:
+            ticket = next(self._ids)
+            self._creating[ticket] = (node, self._clock())
+            return ticket
+
+    def on_answered(self, ticket: int) -> None:
+        """That creation was answered, whatever the answer."""
+        with self._lock:
+            del self._creating[ticket]
+
+    def on_created(self, record: PodRecord) -> None:
+        """A sandbox was created with an address; checked at once (I1, I8)."""
+        with self._lock:
+            others = [other for other in self._records.values() if other.address == record.address]
+            self._records[record.sandbox_id] = record
+            lost_at = self._lost_at.get(record.node, -1.0)
+        for other in others:
+            subject = f"{record.address} of {record.node}/{record.pod}"
+            if other.removing_at_s is None:
+                self._report(Violation("I1", record.created_at_s, subject, f"{other.node}/{other.pod} has it and lives"))
+            elif lost_at < other.removing_at_s and record.created_at_s - other.removing_at_s < self._cooldown_s:
+                after_s = record.created_at_s - other.removing_at_s
+                what = f"given {after_s:.2f} s after the removal of {other.node}/{other.pod}, before it can have cooled"
+                self._report(Violation("I8", record.created_at_s, subject, what))
+
+    def on_removing(self, sandbox_id: str) -> None:
+        """Its removal is about to be asked."""
+        self._change(sandbox_id, lambda record: replace(record, removing_at_s=record.removing_at_s or self._clock()))
+
+    def on_removed(self, sandbox_id: str) -> None:
+        """Its removal was answered: done."""
+        self._change(sandbox_id, lambda record: replace(record, removed_at_s=self._clock()))
+
+    def on_datastore_lost(self, node: str) -> None:
+        """The node's record of what cools was destroyed on purpose: I8 is not asked of what cooled then."""
+        with self._lock:
+            self._lost_at[node] = self._clock()
+
+    def wanted(self, node: str) -> list[PodRecord]:
+        """Sandboxes of a node that nobody has asked to remove, oldest first."""
+        with self._lock:
+            return [record for record in self._records.values() if record.node == node and record.is_wanted]
+
+    def snapshot(self) -> ExpectedSnapshot:
+        """A copy of everything."""
+        with self._lock:
+            creating: dict[str, tuple[float, ...]] = {}
+            for node, at in self._creating.values():
+                creating[node] = (*creating.get(node, ()), at)
+            return ExpectedSnapshot(dict(self._records), creating)
+
+    def _change(self, sandbox_id: str, change: Callable[[PodRecord], PodRecord]) -> None:
+        with self._lock:
+            record = self._records.get(sandbox_id)
+            if record is not None:
+                self._records[sandbox_id] = change(record)

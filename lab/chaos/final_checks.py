@@ -1,0 +1,192 @@
+"""The end of a run: everything made whole, everything removed, and then nothing may be left, anywhere (the strict audit)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from lab.chaos.expected_state import Violation
+from lab.chaos.history import History
+from lab.chaos.kubelet import Kubelet
+from lab.chaos.node import ChaosNode
+from lab.chaos.observer import OURS
+from lab.chaos.plan import COOLDOWN_S
+from lab.lab import Lab
+from lab.node.kernel_view import VETH_PREFIX, has_nft_table, read_kernel
+
+READY_TIMEOUT_S = 60.0
+SETTLE_TIMEOUT_S = 75.0
+"""Ours: above the longest pause of the pool after an error, 60 s (ipamd/service/pool/maintainer.py)."""
+
+UNKNOWN_ENI = "unknown to the datastore"
+"""The audit's words (ipamd/service/report/audit.py) for an ENI that is neither recorded nor covered by an open intent."""
+
+REMOVE_TIMEOUT_S = 180.0
+ROWS_TIMEOUT_S = 15.0
+LISTS_S = 25.0
+"""Two CRI lists, 10 s apart, and some: the reaper's first evidence (ipamd/service/reconcile/runtime.py)."""
+
+LATER_S = 3 * 3600.0
+"""How far the daemon's clock is put forward for orphans: beyond each step of a plan and the hour of a leaked namespace."""
+
+REAP_TIMEOUT_S = 60.0
+REUSABLE_MARGIN_S = 10.0
+REPAIR_TIMEOUT_S = 50.0
+QUIET_S = 5.0
+
+
+class FinalChecks:
+    """Used by one thread."""
+
+    def __init__(self, lab: Lab, *, nodes: Sequence[ChaosNode], kubelets: Sequence[Kubelet], history: History) -> None:
+        self._lab = lab
+        self._nodes = nodes
+        self._kubelets = kubelets
+        self._history = history
+
+    def calm(self) -> None:
+        """Faults are gone; restart each daemon once more, unarmed, and remove every sandbox. The observer still looks.
+
+        What only a restart would heal is looked for before it.
+        """
+        for node in self._nodes:
+            node.queue(lambda: None).result()  # what was queued is done
+            if node.wait_ready(READY_TIMEOUT_S):
+                self._demand_known_enis(node)
+        for future in [node.queue(lambda node=node: node.kill_daemon(down_s=0)) for node in self._nodes]:  # type: ignore[misc]
+            future.result()
+        for node in self._nodes:
+            if not node.wait_ready(READY_TIMEOUT_S):
+                self._tell("ready", node, f"not ready within {READY_TIMEOUT_S:.0f} s: {node.daemon.status()}")
+        for kubelet, node in zip(self._kubelets, self._nodes, strict=True):
+            if not kubelet.remove_all(REMOVE_TIMEOUT_S):
+                self._tell("I3", node, f"the runtime could not remove every sandbox in {REMOVE_TIMEOUT_S:.0f} s")
+
+    def audit(self) -> dict[str, Any]:
+        """Demand that nothing is left. Returns: figures for the report."""
+        facts: dict[str, Any] = {}
+        for node in self._nodes:
+            facts[node.name] = {"reaped orphans": self._end_orphans(node)}
+            began = time.monotonic()
+            self._demand_reusable(node)
+            facts[node.name]["all addresses free after s"] = round(time.monotonic() - began, 1)
+        for node in self._nodes:
+            self._demand_clean_kernel(node)
+            self._demand_no_findings(node)
+            self._demand_same_as_ec2(node)
+        self._demand_quiet()
+        for problem in (*self._lab.fabric.problems, *map(repr, self._lab.vpc.listener_errors)):
+            self._history.say(f"the lab itself is not sound: {problem}", counted="lab error")
+        return facts
+
+    def _demand_known_enis(self, node: ChaosNode) -> None:
+        """No ENI hangs on the node that the daemon neither knows nor has an open intent for (I9)."""
+        unknown: list[str] = []
+
+        def is_known() -> bool:
+            answer = node.daemon.ask(lambda client: client.audit())
+            found = answer["findings"] if answer is not None else []
+            unknown[:] = [one["subject"] for one in found if UNKNOWN_ENI in one["what"]]
+            return answer is not None and not unknown
+
+        if not self._wait(is_known, SETTLE_TIMEOUT_S):
+            self._tell("I9", node, f"ENIs that the daemon made and lost seen of, before a restart: {unknown}")
+
+    def _end_orphans(self, node: ChaosNode) -> int:
+        """Rows without a sandbox: none, but of sandboxes that died with the runtime: reaped once they are old enough."""
+        if self._wait(lambda: not node.daemon.rows(), ROWS_TIMEOUT_S):
+            return 0
+        orphans = node.daemon.rows() or {}
+        if not node.state().runtime_killed_at:
+            self._tell("I3", node, f"{len(orphans)} rows are left, and every sandbox was removed: {orphans}")
+            return 0
+        time.sleep(LISTS_S)
+        node.step_clock(LATER_S)
+        if not self._wait(lambda: not node.daemon.rows(), REAP_TIMEOUT_S):
+            told = [node.daemon.ask(lambda client, one=one: client.explain(one)) for one in (node.daemon.rows() or {})]  # type: ignore[misc]
+            self._tell("I3", node, f"orphans were not reaped: {told}")
+        return len(orphans)
+
+    def _demand_reusable(self, node: ChaosNode) -> None:
+        """Every address is free again, at most a cooldown after the last removal."""
+
+        def is_free() -> bool:
+            status = node.daemon.status()
+            if status is None:
+                return False
+            pool = status["pool"]
+            return int(pool["free_count"]) == int(pool["total_count"]) and int(status["dying_count"]) == 0
+
+        if not self._wait(is_free, COOLDOWN_S + REUSABLE_MARGIN_S):
+            status = node.daemon.status() or {}
+            if int(status.get("pool", {}).get("quarantined_count", 0)) and self._end_quarantine(node, is_free):
+                return
+            self._tell("I8", node, f"not every address is free again: {status.get('pool')}; lacks {status.get('lacks')}")
+
+    def _end_quarantine(self, node: ChaosNode, is_free: Callable[[], bool]) -> bool:
+        """Quarantined addresses of orphans follow the reap rule too (design 4)."""
+        if not node.state().runtime_killed_at:
+            return False
+        time.sleep(LISTS_S)
+        node.step_clock(2 * LATER_S)
+        return self._wait(is_free, REAP_TIMEOUT_S)
+
+    def _demand_clean_kernel(self, node: ChaosNode) -> None:
+        def leftovers() -> list[str]:
+            kernel = read_kernel(node.lab_node)
+            routes = [address for address, device in kernel.host_routes.items() if device.startswith(VETH_PREFIX)]
+            return [*(veth.name for veth in kernel.veths), *routes, *kernel.to_rules, *kernel.from_rules]
+
+        if not self._wait(lambda: not leftovers(), 5.0):
+            self._tell("I4", node, f"left in the kernel: {leftovers()}")
+        if not self._wait(lambda: has_nft_table(node.lab_node), REPAIR_TIMEOUT_S):
+            self._tell("repair", node, "its nftables table is missing")
+
+    def _demand_no_findings(self, node: ChaosNode) -> None:
+        answer = node.daemon.ask(lambda client: client.audit()) or {"findings": [{"severity": "violation", "what": "no answer"}]}
+        worst = [found for found in answer["findings"] if found["severity"] != "pending"]
+        if worst:
+            self._tell("audit", node, f"the daemon's own audit finds: {worst}")
+
+    def _demand_same_as_ec2(self, node: ChaosNode) -> None:
+        ours = [eni for eni in self._lab.vpc.enis() if eni.description == f"{OURS}{node.lab_node.instance_id}"]
+        loose = [eni.eni_id for eni in ours if eni.attachment is None]
+        if loose and not self._wait(lambda: not self._loose(node), 2 * REAP_TIMEOUT_S):
+            self._tell("I9", node, f"ENIs of ours are attached to nothing: {self._loose(node)}")
+        kept = [eni.eni_id for eni in ours if eni.attachment is not None and not eni.attachment.delete_on_termination]
+        if kept:
+            self._tell("I9", node, f"ENIs of ours would outlive the instance: {kept}")
+        at_ec2 = self._lab.vpc.enis_of(node.lab_node.instance_id)
+        count = sum(len(eni.secondary_addresses) + sum(prefix.num_addresses for prefix in eni.prefixes) for eni in at_ec2)
+        status = node.daemon.status()
+        known = int(status["pool"]["total_count"]) if status is not None else -1
+        if known != count:
+            self._tell("I9", node, f"EC2 has {count} addresses on this node's ENIs, the daemon knows {known}")
+
+    def _loose(self, node: ChaosNode) -> list[str]:
+        description = f"{OURS}{node.lab_node.instance_id}"
+        return [eni.eni_id for eni in self._lab.vpc.enis() if eni.description == description and eni.attachment is None]
+
+    def _demand_quiet(self) -> None:
+        """At idle: zero EC2 calls (I13). A call may still be on its way when the wait begins, so the second window counts."""
+        for is_last in (False, False, True):
+            before = len(self._lab.vpc.calls())
+            time.sleep(QUIET_S)
+            calls = self._lab.vpc.calls()[before:]
+            if not calls:
+                return
+            if is_last:
+                made = [(call.instance, call.api, call.outcome) for call in calls]
+                self._history.violate(Violation("I13", self._history.now(), "both nodes", f"EC2 is called at idle: {made}"))
+
+    def _wait(self, claim: Callable[[], bool], timeout_s: float) -> bool:
+        deadline = time.monotonic() + timeout_s
+        while not claim():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.25)
+        return True
+
+    def _tell(self, invariant: str, node: ChaosNode, what: str) -> None:
+        self._history.violate(Violation(invariant, self._history.now(), node.name, f"at the end: {what}"))

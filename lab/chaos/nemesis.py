@@ -1,0 +1,94 @@
+"""The nemesis: what a run does to the cloud (fault specs for lab/vpc/faults.py, each with its undo), and the failpoints it can arm."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from random import Random
+from types import ModuleType
+from typing import Any, NoReturn
+
+import ipamd
+from lab.errors import LabError
+
+KERNEL_FAILPOINTS = (
+    "kernel.create-veth",
+    "kernel.look-at",
+    "kernel.name-and",
+    "kernel.add-route",
+    "kernel.add-rule",
+    "kernel.raise-eth0",
+    "kernel.add-address",
+    "kernel.add-default",
+    "kernel.add-neighbour",
+)
+"""First two words of the steps of wiring (ipamd/kernel/batches.py), as bootstrap makes names of them."""
+
+ERRORS = (
+    ("*", "InternalError"),
+    ("*", "RequestLimitExceeded"),
+    ("*", "ServiceUnavailable"),
+    ("AssignPrivateIpAddresses", "InsufficientFreeAddressesInSubnet"),
+    ("AssignPrivateIpAddresses", "UnauthorizedOperation"),
+    ("CreateNetworkInterface", "InsufficientFreeAddressesInSubnet"),
+    ("AttachNetworkInterface", "AttachmentLimitExceeded"),
+    ("AttachNetworkInterface", "InternalError"),
+    ("DescribeNetworkInterfaces", "InternalError"),
+    ("DeleteNetworkInterface", "InternalError"),
+)
+
+
+def cloud_fault(rng: Random) -> dict[str, Any]:
+    """Draw one fault: `name`, what to `apply`, what takes it back (`undo`), and for how long (`for_s`)."""
+    name = rng.choice(sorted(_FAULTS))
+    return {"name": name, "for_s": round(rng.uniform(2, 12), 2)} | _FAULTS[name](rng)
+
+
+def failpoint_names(package: ModuleType = ipamd) -> list[str]:
+    """Every failpoint that the daemon's code declares, in whatever package below `package`, ascending.
+
+    Raises: LabError if there is none: a run would arm nothing and look sound.
+    """
+    declared: set[str] = set()
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.", onerror=_raise):
+        declared.update(getattr(importlib.import_module(module.name), "FAILPOINTS", ()))
+    if not declared:
+        raise LabError(f"no module of {package.__name__} declares FAILPOINTS: chaos has nothing to arm")
+    return sorted(declared | set(KERNEL_FAILPOINTS))
+
+
+def _raise(_: str) -> NoReturn:
+    """For walk_packages, which passes over a package that it cannot import."""
+    raise  # called while the ImportError is handled
+
+
+def _api(api: str, fault: Mapping[str, Any]) -> dict[str, Any]:
+    return {"apply": {"apis": {api: dict(fault)}}, "undo": {"apis": {api: None}}}
+
+
+def _error(rng: Random) -> dict[str, Any]:
+    api, code = rng.choice(ERRORS)
+    return _api(api, {"error": {"code": code, "count": rng.randint(1, 4)}})
+
+
+def _unreachable(server: str, rng: Random) -> dict[str, Any]:
+    how = rng.choice(("refuse", "hang"))
+    return {"apply": {"unreachable": {server: how}}, "undo": {"unreachable": {server: None}}}
+
+
+_FAULTS: Mapping[str, Callable[[Random], dict[str, Any]]] = {
+    "ec2-latency": lambda rng: _api("*", {"latency_s": {"low": 0.05, "high": round(rng.uniform(0.3, 3), 2)}}),
+    "ec2-late-answers": lambda rng: _api("*", {"answer_latency_s": {"low": 0.05, "high": round(rng.uniform(0.3, 3), 2)}}),
+    "ec2-throttle": lambda rng: _api("*", {"throttle": {"rate_per_s": round(rng.uniform(0.1, 1), 2), "burst": 1}}),
+    "ec2-error": _error,
+    "ec2-lost-answers": lambda rng: _api("*", {"lost_answers": {"rate": round(rng.uniform(0.2, 0.8), 2)}}),
+    "ec2-stale-describe": lambda rng: _api("DescribeNetworkInterfaces", {"lag_s": round(rng.uniform(1, 8), 1)}),
+    "ec2-unreachable": lambda rng: _unreachable("ec2", rng),
+    "imds-unreachable": lambda rng: _unreachable("imds", rng),
+    "imds-lag": lambda rng: _api("imds", {"lag_s": round(rng.uniform(2, 30), 1)}),
+    "attach-stuck": lambda rng: {
+        "apply": {"attach": {"vanishes": rng.random() < 0.5, "stuck_s": round(rng.uniform(0.5, 4), 1), "count": 1}},
+        "undo": {"attach": None},
+    },
+}

@@ -1,0 +1,160 @@
+"""One node of a chaos run: what is done to its daemon, runtime and clock, and what the checker must know of that.
+
+Everything that changes the daemon's or the runtime's life runs in one thread per node, in order.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from lab.chaos.checker import NodeState
+from lab.chaos.expected_state import ExpectedState
+from lab.chaos.history import History
+from lab.chaos.skewed_daemon import OFFSET_PATH
+from lab.chaos.watched_daemon import TIMEOUT_S, WATCH_S, WatchedDaemon
+from lab.node import containerd
+from lab.node.daemon import Daemon
+from lab.node.errors import NodeError
+from lab.node.node import Node
+from lab.node.process import NodeProcess
+
+MODULE = "lab.chaos.skewed_daemon"
+DRAIN_MARGIN_S = 15.0
+DAMAGE_KEPT_S = 150.0
+RESTART_PAUSE_S = 0.3
+
+
+class ChaosNode:
+    """One node. Concurrency: `queue` from any thread; the methods that it runs, from its thread only; the rest from any."""
+
+    def __init__(self, lab_node: Node, *, region: str, env: Mapping[str, str], expected: ExpectedState, history: History) -> None:
+        self.lab_node = lab_node
+        self.name = lab_node.name
+        settings = {"VPC_IPAMD_METRICS_ADDRESS": "off"} | dict(env)
+        self.daemon = Daemon(lab_node, region=region, settings=settings, module=MODULE)
+        self._watched = WatchedDaemon(self.daemon, history=history, on_unasked_end=self._queue_restart)
+        self._expected = expected
+        self._history = history
+        self._lock = threading.Lock()  # around the three below
+        self._damaged: dict[str, float] = {}
+        self._runtime_killed_at: tuple[float, ...] = ()
+        self._runtime_is_up = True
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"node-{lab_node.name}")
+        self._closed = threading.Event()
+
+    def open(self) -> None:
+        """Install the plugin, start the daemon and watch it."""
+        self._watched.open()
+
+    def close(self) -> None:
+        """Let the worker finish and end the watcher."""
+        self._worker.shutdown(wait=True, cancel_futures=True)
+        self._closed.set()
+        self._watched.close()
+
+    def queue(self, action: Callable[[], None]) -> Future[None]:
+        """Do something in this node's thread."""
+        return self._worker.submit(self._guarded, action)
+
+    def state(self) -> NodeState:
+        """What the checker must know."""
+        ready_since = self._watched.ready_since
+        with self._lock:
+            now = self._history.now()
+            self._damaged = {address: at for address, at in self._damaged.items() if now - at < DAMAGE_KEPT_S}
+            return NodeState(ready_since, dict(self._damaged), self._runtime_killed_at)
+
+    def damage(self, address: str) -> None:
+        """Chaos is about to take something of this address's wiring."""
+        with self._lock:
+            self._damaged[address] = self._history.now()
+
+    @property
+    def runtime_is_up(self) -> bool:
+        """The runtime serves; a failing call is then its own fault or ours."""
+        return self._runtime_is_up
+
+    def kill_daemon(self, *, down_s: float, armed: str = "", lose: bool = False) -> None:
+        """kill -9, stay away, come back; `lose` deletes the database meanwhile."""
+        self._watched.kill()
+        if lose:
+            self._expected.on_datastore_lost(self.name)
+            self.daemon.lose_datastore()
+        self._closed.wait(down_s)
+        self._watched.start(armed)
+
+    def stop_daemon(self, *, down_s: float) -> None:
+        """SIGTERM, the drain, and come back."""
+        self._watched.stop(float(self.daemon.settings["VPC_IPAMD_DRAIN"]) + DRAIN_MARGIN_S)
+        self._closed.wait(down_s)
+        self._watched.start()
+
+    def await_end(self, timeout_s: float) -> None:
+        """Wait until the daemon has ended by itself, at most so long."""
+        self._watched.await_end(timeout_s)
+
+    def want_more(self) -> None:
+        """Raise the pool's target, and its cap, from the next start on, so that it grows."""
+        settings = self.daemon.settings
+        for name, more in (("WARM_PREFIX_TARGET", 1), ("WARM_IP_TARGET", 4), ("MAX_PODS", 2)):
+            if name in settings:
+                settings[name] = str(int(settings[name]) + more)
+
+    def kill_runtime(self, *, down_s: float) -> None:
+        """kill -9 the runtime, stay away, come back; its sandboxes live on."""
+        if self.lab_node.containerd is None:
+            return
+        self._note_runtime(is_up=False)
+        self.lab_node.containerd.kill()
+        self.lab_node.containerd.wait(TIMEOUT_S)
+        self._closed.wait(down_s)
+        for is_last in (False, False, True):
+            try:
+                self.lab_node.start_containerd()
+                break
+            except NodeError as error:  # the lab's own matter: a busy machine
+                self._history.note("the runtime is started again", node=self.name, error=str(error))
+                if is_last:
+                    raise
+        self._note_runtime(is_up=True)
+
+    def step_clock(self, offset_s: float) -> None:
+        """Put the daemon's wall clock so many seconds off the machine's."""
+        self.lab_node.write_file(str(OFFSET_PATH), str(offset_s).encode())
+
+    def wait_ready(self, timeout_s: float) -> bool:
+        """Wait until the watcher has seen the daemon ready; False at the deadline."""
+        deadline = time.monotonic() + timeout_s
+        while self._watched.ready_since is None:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(WATCH_S)
+        return True
+
+    def save_logs(self, directory: Path, *, lines: int) -> None:
+        """Write the ends of the daemon's and of containerd's log."""
+        (directory / f"{self.name}.ipamd.log").write_text(self.daemon.log_tail(20 * lines), encoding="utf-8")
+        runtime = self.lab_node.run(["tail", "-n", str(lines), containerd.LOG], check=False).stdout
+        (directory / f"{self.name}.containerd.log").write_text(runtime, encoding="utf-8")
+
+    def _note_runtime(self, *, is_up: bool) -> None:
+        with self._lock:
+            self._runtime_is_up = is_up
+            self._runtime_killed_at = (*self._runtime_killed_at, self._history.now())
+
+    def _queue_restart(self, dead: NodeProcess) -> None:
+        self.queue(lambda: self._restart(dead))
+
+    def _restart(self, dead: NodeProcess) -> None:
+        self._closed.wait(RESTART_PAUSE_S)
+        self._watched.start_after(dead)
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Exception as error:  # noqa: BLE001  # top of a queue: the lab's own failure must be seen, and not end the run
+            self._history.say(f"the lab could not do it: {error!r}", node=self.name, counted="lab error")

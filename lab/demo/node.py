@@ -1,0 +1,72 @@
+"""One node of the demo: its daemon, and the kubelet's part of running and removing pods."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+
+from lab.demo.ledger import AddressLedger
+from lab.node.daemon import Daemon
+from lab.node.errors import NodeError
+from lab.node.node import Node
+
+RUN_TIMEOUT_S = 90.0  # ours, because: above the 60 s of the plugin, whose words we want; a demo that waits longer has failed
+CLUSTER_NAME = "demo"
+
+
+@dataclass(frozen=True)
+class Pod:
+    """One pod that runs: its sandbox, address, and where its network namespace is as the node sees it."""
+
+    node: str
+    name: str
+    uid: str
+    sandbox_id: str
+    address: IPv4Address
+    netns_path: str
+
+    @property
+    def holder(self) -> str:
+        """Its name in the kubelets' ledger."""
+        return f"{self.node}/{self.sandbox_id}"
+
+
+class DemoNode:
+    """One node. Concurrency: pods may be run and removed from many threads; the daemon is for one."""
+
+    def __init__(self, lab_node: Node, *, region: str, ledger: AddressLedger) -> None:
+        """`ledger` is the kubelets' common one."""
+        self.lab_node = lab_node
+        self.name = lab_node.name
+        self.daemon = Daemon(lab_node, region=region, settings={"CLUSTER_NAME": CLUSTER_NAME})
+        self._ledger = ledger
+        self._pods: dict[str, Pod] = {}
+        self._lock = threading.Lock()  # a leaf
+
+    @property
+    def pods(self) -> list[Pod]:
+        """Pods that run, by name."""
+        with self._lock:
+            return [self._pods[name] for name in sorted(self._pods)]
+
+    def run_pod(self, name: str, *, uid: str = "", attempt: int = 0) -> Pod:
+        """Have the runtime create a sandbox, once. Raises: SandboxError with the plugin's words."""
+        cri = self.lab_node.cri
+        sandbox_id = cri.run_sandbox(name, uid=uid, attempt=attempt, timeout_s=RUN_TIMEOUT_S)
+        status = cri.status(sandbox_id)
+        if status.address is None:
+            raise NodeError(f"{self.name}: the runtime reports no address for sandbox {sandbox_id}")
+        pod = Pod(self.name, name, uid, sandbox_id, status.address, self.lab_node.inside_netns_path(status.netns_path))
+        self._ledger.give(pod.address, pod.holder)
+        with self._lock:
+            self._pods[name] = pod
+        return pod
+
+    def remove_pod(self, pod: Pod) -> None:
+        """Have the runtime stop and remove a sandbox. Raises: SandboxError."""
+        self._ledger.let_go(pod.holder)  # from the call on, as the daemon may give the address before the call returns
+        self.lab_node.cri.stop(pod.sandbox_id, timeout_s=RUN_TIMEOUT_S)
+        self.lab_node.cri.remove(pod.sandbox_id, timeout_s=RUN_TIMEOUT_S)
+        with self._lock:
+            self._pods.pop(pod.name, None)

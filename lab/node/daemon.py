@@ -1,0 +1,216 @@
+"""The daemon of one lab node: install the plugin, start, kill, ask, wait, read the log.
+
+Everything in the lab that runs vpc-ipamd does it through this class: `vpc-lab`, the demo, chaos runs, the benchmarks and
+`tests/rig.py`. Questions go over the daemon's own socket from outside the node, because `ipamctl` needs a second of a busy core to
+start; what is shown to a person as proof is asked with the real `ipamctl` inside the node.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ipamd.ipamctl.client import DEFAULT_RUN_DIR, AwayError, Client, RefusedError
+from lab.node.errors import NodeError
+from lab.node.node import REPOSITORY, Node
+from lab.node.process import NodeProcess
+
+DAEMON_LOG = "/var/log/vpc-ipamd.log"
+PLUGIN_PATH = "/opt/cni/bin/vpc-cni"
+RUN_DIR = DEFAULT_RUN_DIR
+PLUGIN_PYTHON = "/usr/bin/python3"
+READY_TIMEOUT_S = 30.0
+END_TIMEOUT_S = 20.0
+POLL_S = 0.02
+LOG_LINES = 30
+IPAMCTL_ANSWERED = (0, 1)  # exit statuses of ipamctl; 1: it answered, and the answer is bad news
+
+
+class Daemon:
+    """At most one vpc-ipamd process on one node. Concurrency: any thread asks; one at a time starts and ends it."""
+
+    def __init__(
+        self, node: Node, *, region: str, settings: Mapping[str, str] | None = None, module: str = "ipamd.daemon"
+    ) -> None:
+        """Nothing is started yet.
+
+        Args:
+            settings: environment variables of every start; without containerd in the node CRI is off unless they say otherwise.
+            module: what `python -m` runs; chaos runs the daemon with a clock that can be set.
+        """
+        self.node = node
+        self.settings = dict(settings or {})
+        self.process: NodeProcess | None = None
+        self._region = region
+        self._module = module
+        self._has_plugin = False
+        self._log_start = 0
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process was started and has not ended."""
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """The process ID, as the machine sees it. Raises: NodeError if the daemon was not started."""
+        if self.process is None:
+            raise NodeError(f"{self.node.name}: the daemon was not started")
+        return self.process.pid
+
+    @property
+    def run_dir(self) -> Path:
+        """The run directory, opened from this process."""
+        return Path(self.node.root + (self.settings.get("VPC_IPAMD_RUN_DIR") or RUN_DIR))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What the next start gives the process, without what is given to that start only."""
+        runtime = {} if self.node.containerd is not None else {"CRI_SOCKET": "off"}
+        return self.node.daemon_environment(self._region) | runtime | self.settings
+
+    def install_plugin(self) -> None:
+        """Build the CNI plugin from the checkout and put it in its place in the node."""
+        build = [sys.executable, "-m", "cni_plugin.build", "--python", PLUGIN_PYTHON, "--output", PLUGIN_PATH]
+        self.node.run(build, cwd=str(REPOSITORY))
+        self._has_plugin = True
+
+    def start(self, *, env: Mapping[str, str] | None = None) -> None:
+        """Start the process; returns at once. The first start installs the plugin.
+
+        Args:
+            env: settings for this start only, on top of `settings`.
+        Raises: NodeError if the daemon runs already.
+        """
+        if self.process is not None and self.is_running:
+            raise NodeError(f"a daemon runs on {self.node.name} already (process {self.process.pid})")
+        if not self._has_plugin:
+            self.install_plugin()
+        argv = [sys.executable, "-m", self._module]
+        with Path(self.node.root + DAEMON_LOG).open("ab") as log:
+            self._log_start = log.tell()
+            environment = self.environment | dict(env or {})
+            self.process = self.node.spawn(argv, env=environment, cwd=str(REPOSITORY), stdout=log, stderr=log)
+
+    def kill(self) -> int:
+        """`kill -9`, and wait for the end. Returns: the exit code, 0 if no daemon was ever started."""
+        return self.end(signal.SIGKILL, timeout_s=END_TIMEOUT_S)
+
+    def end(self, number: signal.Signals, *, timeout_s: float) -> int:
+        """Send a signal and wait for the end. Returns: the exit code. Raises: subprocess.TimeoutExpired."""
+        if self.process is None:
+            return 0
+        self.process.send_signal(number)
+        return self.process.wait(timeout_s)
+
+    def restart(self, *, env: Mapping[str, str] | None = None) -> float:
+        """`kill -9`, and start again as soon as the old process is gone. Returns: the monotonic time of the kill."""
+        killed_at = time.monotonic()
+        self.kill()
+        self.start(env=env)
+        return killed_at
+
+    def ask(self, question: Callable[[Client], dict[str, Any]]) -> dict[str, Any] | None:
+        """Ask over the daemon's socket; None if it does not answer or refuses."""
+        try:
+            with Client(f"{self.run_dir}/ipamd.sock") as client:
+                return question(client)
+        except (AwayError, RefusedError):
+            return None
+
+    def status(self) -> dict[str, Any] | None:
+        """What the daemon says of itself; None while it does not answer."""
+        return self.ask(lambda client: client.status())
+
+    def rows(self) -> dict[str, str] | None:
+        """Container ID -> address, as the daemon has it; None while it does not answer."""
+        answer = self.ask(lambda client: client.attachments())
+        return {row["container_id"]: row["address"] for row in answer["attachments"]} if answer is not None else None
+
+    def problem(self) -> str:
+        """Say why the daemon does not serve ADD yet; "" if it does."""
+        if self.process is None:
+            return "the daemon was not started"
+        if (code := self.process.poll()) is not None:
+            return f"the daemon ended with exit status {code}"
+        status = self.status()
+        if status is None:
+            return "the daemon does not answer yet"
+        if status["ready"]:
+            return ""
+        return f"the daemon is not ready ({status['phase']}); it lacks: {'; '.join(status['lacks']) or 'nothing that it names'}"
+
+    def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> float:
+        """Wait until ADD is served and the conflist is written. Returns: seconds.
+
+        Raises: NodeError with what is missing and the end of the log, at once if the process ends.
+        """
+        began = time.monotonic()
+        self.wait_until(lambda: not self.problem(), what="ready", timeout_s=timeout_s)
+        return time.monotonic() - began
+
+    def wait_status(self, claim: Callable[[dict[str, Any]], bool], *, what: str, timeout_s: float) -> dict[str, Any]:
+        """Ask until `claim` holds of the status, which is returned. Raises: as `wait_ready`."""
+        found: dict[str, Any] = {}
+
+        def holds() -> bool:
+            status = self.status()
+            found.update(status or {})
+            return status is not None and claim(status)
+
+        self.wait_until(holds, what=what, timeout_s=timeout_s)
+        return found
+
+    def wait_until(self, claim: Callable[[], bool], *, what: str, timeout_s: float) -> None:
+        """Look until `claim` holds or the process has ended; the daemon announces neither. Raises: as `wait_ready`."""
+        deadline = time.monotonic() + timeout_s
+        while not claim():
+            has_ended = not self.is_running
+            if has_ended or time.monotonic() > deadline:
+                when = "and never will be" if has_ended else f"within {timeout_s:.0f} s"
+                raise NodeError(f"{self.node.name}: not {what} {when}: {self.problem()}\n{self.log_tail()}")
+            time.sleep(POLL_S)
+
+    def ipamctl(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run the real `ipamctl` in the node."""
+        env = {name: value for name, value in self.settings.items() if name == "VPC_IPAMD_RUN_DIR"}
+        return self.node.run([sys.executable, "-m", "ipamd.ipamctl.main", *words], cwd=str(REPOSITORY), env=env, check=False)
+
+    def ipamctl_json(self, *words: str) -> dict[str, Any]:
+        """Run `ipamctl -o json` in the node. Raises: NodeError if it has no answer."""
+        done = self.ipamctl("-o", "json", *words)
+        if done.returncode not in IPAMCTL_ANSWERED:
+            raise NodeError(f"{self.node.name}: ipamctl {' '.join(words)} ended with {done.returncode}: {done.stderr.strip()}")
+        document: dict[str, Any] = json.loads(done.stdout)
+        return document
+
+    def spooled_count(self) -> int:
+        """Count the DELs on disk that wait for the daemon."""
+        spool = self.run_dir / "spool"
+        return sum(path.name.startswith("del-") for path in spool.iterdir()) if spool.is_dir() else 0
+
+    def lose_datastore(self) -> list[str]:
+        """Delete the database of a daemon that does not run, and leave the spool. Returns: the names of the files."""
+        lost = sorted(self.run_dir.glob("state.db*"))
+        for path in lost:
+            path.unlink()
+        return [path.name for path in lost]
+
+    def log_text(self, *, of_this_start: bool = False) -> str:
+        """Read the log, of all starts or of the last one."""
+        path = Path(self.node.root + DAEMON_LOG)
+        if not path.exists():
+            return ""
+        with path.open("rb") as log:
+            log.seek(self._log_start if of_this_start else 0)
+            return log.read().decode(errors="replace")
+
+    def log_tail(self, lines: int = LOG_LINES) -> str:
+        """Read the end of the log."""
+        return "\n".join(self.log_text().splitlines()[-lines:])

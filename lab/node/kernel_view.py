@@ -1,0 +1,153 @@
+"""What the kernel of a lab node holds, read from outside with `ip`: host veths, routes, rules.
+
+The only reader of a node's kernel in the lab; the demo, chaos runs and `tests/rig.py` check the daemon by it. It shares no code and
+no constant with the daemon, so that a defect there cannot hide itself. Three dumps are not one moment: who must be certain looks
+twice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lab.node.node import Node
+
+VETH_PREFIX = "eni"
+"""How the daemon names host veths by default. Source: amazon-vpc-cni-k8s README, AWS_VPC_K8S_CNI_VETHPREFIX."""
+
+ALIAS_TAG = "vpc-ipamd/1"
+"""First word of a host veth's alias; then container ID, interface name, address (docs/architecture.md)."""
+
+DYING_GROUP = "113213"
+"""The link group of a host veth that waits for its deletion, 0x1BA3D (docs/architecture.md)."""
+
+TO_PRIORITY, FROM_PRIORITY = 512, 1536
+"""Rules to and from a sandbox's address. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go."""
+
+MAIN_TABLE = "main"
+NFT_TABLE = ("ip", "vpc-ipamd")
+
+
+@dataclass(frozen=True)
+class Veth:
+    """A host veth that carries the daemon's alias."""
+
+    name: str
+    container_id: str
+    address: str
+    is_up: bool
+    is_dying: bool
+
+    @property
+    def is_wired(self) -> bool:
+        """Up, and not waiting for its deletion."""
+        return self.is_up and not self.is_dying
+
+
+@dataclass(frozen=True)
+class Route:
+    """One IPv4 route; `destination` is a bare address for a single host."""
+
+    destination: str
+    device: str
+    table: str = MAIN_TABLE
+    scope: str = "link"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One routing rule; `source` or `destination` is "all" where the rule does not match on it."""
+
+    priority: int
+    source: str
+    destination: str
+
+    @property
+    def is_sandbox(self) -> bool:
+        """Whether the rule is for one sandbox, by its priority."""
+        return self.priority in (TO_PRIORITY, FROM_PRIORITY)
+
+
+@dataclass(frozen=True)
+class KernelView:
+    """One read of a node's kernel. `link_names`: every veth, with the daemon's alias or without."""
+
+    veths: tuple[Veth, ...] = ()
+    routes: tuple[Route, ...] = ()
+    rules: tuple[Rule, ...] = ()
+    link_names: tuple[str, ...] = ()
+
+    @property
+    def wired(self) -> dict[str, Veth]:
+        """Container ID -> its host veth, those only that are up and stay."""
+        return {veth.container_id: veth for veth in self.veths if veth.is_wired}
+
+    @property
+    def host_routes(self) -> Mapping[str, str]:
+        """Address -> the device that the main table sends it to, for routes to one host on a link."""
+        return {
+            route.destination: route.device
+            for route in self.routes
+            if route.table == MAIN_TABLE and route.scope == "link" and "/" not in route.destination
+        }
+
+    @property
+    def to_rules(self) -> frozenset[str]:
+        """Addresses with a rule 512."""
+        return frozenset(rule.destination for rule in self.rules if rule.priority == TO_PRIORITY)
+
+    @property
+    def from_rules(self) -> frozenset[str]:
+        """Addresses with a rule 1536."""
+        return frozenset(rule.source for rule in self.rules if rule.priority == FROM_PRIORITY)
+
+    @property
+    def sandbox_links(self) -> list[str]:
+        """Names of links that are a sandbox's by their name."""
+        return [name for name in self.link_names if name.startswith(VETH_PREFIX)]
+
+    def routes_of(self, addresses: Iterable[str]) -> list[Route]:
+        """Routes in any table into a sandbox's link, or to one of the addresses."""
+        wanted = set(addresses)
+        return [route for route in self.routes if route.device.startswith(VETH_PREFIX) or route.destination in wanted]
+
+
+def read_kernel(node: Node) -> KernelView:
+    """Read a node's links, routes and rules now. Raises: FabricError if the node's namespace cannot be read."""
+    links = _ip(node, "-details", "link", "show", "type", "veth")
+    return KernelView(
+        veths=tuple(veth for link in links if (veth := read_veth(link)) is not None),
+        routes=tuple(read_route(route) for route in _ip(node, "-4", "route", "show", "table", "all")),
+        rules=tuple(read_rule(rule) for rule in _ip(node, "-4", "rule", "show")),
+        link_names=tuple(str(link["ifname"]) for link in links),
+    )
+
+
+def has_nft_table(node: Node) -> bool:
+    """Whether the node has the daemon's nftables table."""
+    return node.run(["nft", "list", "table", *NFT_TABLE], check=False).returncode == 0
+
+
+def read_veth(link: Mapping[str, Any]) -> Veth | None:
+    """Read one link of `ip -json -details link`; None if it does not carry the daemon's alias."""
+    words = str(link.get("ifalias", "")).split(" ")
+    if len(words) != 4 or words[0] != ALIAS_TAG:
+        return None
+    return Veth(link["ifname"], words[1], words[3], "UP" in link["flags"], str(link.get("group", "")) == DYING_GROUP)
+
+
+def read_route(route: Mapping[str, Any]) -> Route:
+    """Read one route of `ip -json route`, which leaves out the main table and the global scope."""
+    return Route(route["dst"], route.get("dev", ""), str(route.get("table", MAIN_TABLE)), str(route.get("scope", "global")))
+
+
+def read_rule(rule: Mapping[str, Any]) -> Rule:
+    """Read one rule of `ip -json rule`."""
+    return Rule(int(rule["priority"]), str(rule.get("src", "all")), str(rule.get("dst", "all")))
+
+
+def _ip(node: Node, *words: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(node.netns.tool(["ip", "-json", *words]) or "[]")
+    return found

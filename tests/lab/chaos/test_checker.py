@@ -1,0 +1,221 @@
+"""The checker tells every kind of violation from what is allowed: rounds are made by hand, one thing wrong in each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from lab.chaos.checker import DONE_S, LOOSE_S, REPAIR_S, ROW_S, SILENT_S, STRAY_S, Checker, NodeState, Round
+from lab.chaos.expected_state import ExpectedSnapshot, ExpectedState, PodRecord, Violation
+from lab.chaos.observation import NodeObservation
+from lab.node.kernel_view import KernelView, Route, Rule, Veth
+
+A, B = "10.0.0.10", "10.0.0.11"
+POD = PodRecord("node-a", "p1", "c1", A, "/run/netns/1", 1.0)
+GONE = replace(POD, removing_at_s=50.0, removed_at_s=51.0)
+VETH = Veth("eni1", "c1", A, is_up=True, is_dying=False)
+KERNEL = KernelView((VETH,), (Route(A, "eni1"),), (Rule(512, "all", A),))
+SEEN = NodeObservation(KERNEL, {"c1": A}, {"c1": A})
+EMPTY = NodeObservation(rows={})
+READY = NodeState(ready_since=0.0)
+
+
+def round_(
+    at_s: float, *, record: PodRecord | None = POD, seen: NodeObservation = SEEN, state: NodeState = READY, **rest: Any
+) -> Round:
+    """A round on two nodes: one sandbox on node-a, nothing on node-b."""
+    view = ExpectedSnapshot({record.sandbox_id: record} if record else {}, {})
+    on_enis = {A: "node-a", B: "node-a"} | rest.pop("on_enis", {})
+    observations = {"node-a": seen, "node-b": rest.pop("other", EMPTY)}
+    return Round(
+        at_s=at_s,
+        before=rest.pop("before", view),
+        after=rest.pop("after", view),
+        nodes={"node-a": state, "node-b": READY},
+        observations=observations,
+        on_enis=on_enis,
+        **rest,
+    )
+
+
+def with_kernel(seen: NodeObservation, **changes: Any) -> NodeObservation:
+    """The observation with something else in the kernel."""
+    return replace(seen, kernel=replace(seen.kernel, **changes))
+
+
+def broken(*rounds: Round) -> list[str]:
+    """The invariants that a checker finds broken in rounds one after another."""
+    checker = Checker(cooldown_s=5.0)
+    return [violation.invariant for one in rounds for violation in checker.check(one)]
+
+
+def lasting(make: Callable[[float], Round], seconds: float) -> list[str]:
+    """The same difference, seen every second from 100 s on for so long."""
+    return broken(*(make(100.0 + second) for second in range(int(seconds) + 2)))
+
+
+def test_a_sound_node_is_sound() -> None:
+    """Nothing is found where nothing is wrong, however long one looks."""
+    assert lasting(round_, 300) == []
+
+
+TWO_LOOKS = 1.0
+WRONG: dict[str, tuple[str, float, Callable[[float], Round]]] = {
+    "two veths have one address": (
+        "I1",
+        TWO_LOOKS,
+        lambda at: round_(at, seen=with_kernel(SEEN, veths=(VETH, Veth("eni9", "c9", A, True, False)))),
+    ),
+    "two rows have one address": (
+        "I1",
+        0,
+        lambda at: round_(at, seen=replace(SEEN, rows={"c1": A, "c2": A}), state=replace(READY, runtime_killed_at=(99.0,))),
+    ),
+    "a row says another address": ("I1", TWO_LOOKS, lambda at: round_(at, seen=replace(SEEN, rows={"c1": B}))),
+    "a sandbox has another address inside": ("I1", TWO_LOOKS, lambda at: round_(at, seen=replace(SEEN, inside={"c1": B}))),
+    "a living sandbox has no row": ("I2", ROW_S, lambda at: round_(at, seen=replace(SEEN, rows={}))),
+    "a living sandbox does not answer": ("I2", SILENT_S, lambda at: round_(at, silent=frozenset({A}))),
+    "a living sandbox has no route": ("I2", 3, lambda at: round_(at, seen=with_kernel(SEEN, routes=()))),
+    "a living sandbox has no rule": ("I2", 3, lambda at: round_(at, seen=with_kernel(SEEN, rules=()))),
+    "damage is not repaired": (
+        "I2",
+        REPAIR_S,
+        lambda at: round_(at, seen=with_kernel(SEEN, routes=()), state=replace(READY, damaged={A: 99.0})),
+    ),
+    "a removed sandbox has a row": ("I3", DONE_S, lambda at: round_(at, record=GONE, seen=replace(EMPTY, rows={"c1": A}))),
+    "a removed sandbox is wired": ("I4", DONE_S, lambda at: round_(at, record=GONE, seen=replace(SEEN, rows={}))),
+    "a dead address answers": ("I4", SILENT_S, lambda at: round_(at, record=None, seen=EMPTY, echoing=frozenset({A}))),
+    "an unpromised sandbox is wired": ("I5", STRAY_S, lambda at: round_(at, record=None)),
+    "a row of an unpromised sandbox": ("I5", STRAY_S, lambda at: round_(at, record=None, seen=replace(EMPTY, rows={"c9": A}))),
+    "a rule without a veth": (
+        "I5",
+        STRAY_S,
+        lambda at: round_(at, record=None, seen=with_kernel(EMPTY, rules=(Rule(1536, A, "all"),))),
+    ),
+    "a route without a veth": (
+        "I5",
+        STRAY_S,
+        lambda at: round_(at, record=None, seen=with_kernel(EMPTY, routes=(Route(A, "eni7"),))),
+    ),
+    "a primary address is wired": ("I6", 0, lambda at: round_(at, primaries=frozenset({A}))),
+    "an address is on no ENI": ("I7", TWO_LOOKS, lambda at: round_(at, on_enis={A: ""})),
+    "an address is on another node's ENI": ("I7", TWO_LOOKS, lambda at: round_(at, on_enis={A: "node-b"})),
+    "a cooling address went back to EC2": (
+        "I8",
+        TWO_LOOKS,
+        lambda at: round_(at, record=replace(POD, removing_at_s=99.0, removed_at_s=99.5), seen=EMPTY, on_enis={A: ""}),
+    ),
+    "an ENI is attached to nothing": ("I9", LOOSE_S, lambda at: round_(at, loose_enis=frozenset({"eni-1"}))),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_each_kind_of_violation_is_found(name: str) -> None:
+    """Every check fires, under its own number, once its tolerance is over."""
+    invariant, lasted_s, make = WRONG[name]
+    found = lasting(make, lasted_s)
+    assert invariant in found
+    assert set(found) == {invariant}
+
+
+@pytest.mark.parametrize("name", [name for name, (_, lasted_s, _) in WRONG.items() if lasted_s > 1])
+def test_what_lasts_shorter_than_its_tolerance_is_not_a_violation(name: str) -> None:
+    """An operation under way, a repair, an adoption: they have their time."""
+    _, lasted_s, make = WRONG[name]
+    passing = [make(100.0 + second) for second in range(int(lasted_s))]
+    assert broken(*passing, *(round_(100.0 + lasted_s + second) for second in range(3))) == []
+
+
+def test_a_wiring_that_is_gone_is_found_at_the_second_look() -> None:
+    """Nothing but the daemon takes a living sandbox's veth (I2); one look may be a torn dump."""
+    gone = with_kernel(SEEN, veths=(), routes=(), rules=())
+    assert broken(round_(100, seen=gone)) == []
+    assert broken(round_(100, seen=gone), round_(101, seen=gone)) == ["I2"]
+
+
+def test_a_violation_is_told_once() -> None:
+    """It goes on; the report does not."""
+    assert len(lasting(lambda at: round_(at, on_enis={A: ""}), 60)) == 1
+
+
+@pytest.mark.parametrize("name", ["a removed sandbox has a row", "a removed sandbox is wired", "an unpromised sandbox is wired"])
+def test_what_is_the_daemon_s_work_is_not_asked_while_it_is_away(name: str) -> None:
+    """Removed meanwhile means spooled: the time counts from when it is ready again."""
+    _, lasted_s, make = WRONG[name]
+    away = [replace(make(100.0 + s), nodes={"node-a": NodeState(None), "node-b": READY}) for s in range(60)]
+    back = replace(READY, ready_since=160.0)
+    soon = [replace(make(160.0 + s), nodes={"node-a": back, "node-b": READY}) for s in range(int(lasted_s) - 1)]
+    assert broken(*away, *soon) == []
+
+
+def test_damage_waits_for_a_daemon_that_can_repair_it() -> None:
+    """Chaos took a route and killed the daemon: the audit's time begins when the daemon is back."""
+    state = NodeState(ready_since=None, damaged={A: 99.0})
+    assert lasting(lambda at: round_(at, seen=with_kernel(SEEN, routes=()), state=state, silent=frozenset({A})), 300) == []
+
+
+def test_a_sandbox_that_is_being_removed_is_not_checked_as_living() -> None:
+    """Its removal was asked between the two snapshots of the expected state: its veth may be gone already."""
+    after = ExpectedSnapshot({"c1": replace(POD, removing_at_s=100.0)}, {})
+    assert lasting(lambda at: round_(at, seen=EMPTY, after=after), 60) == []
+
+
+def test_a_sandbox_under_creation_is_not_checked_as_unpromised() -> None:
+    """A veth that is younger than a creation under way may be that creation's."""
+    busy = ExpectedSnapshot({}, {"node-a": (99.0,)})
+    assert lasting(lambda at: round_(at, record=None, before=busy, after=busy), 60) == []
+
+
+def test_an_orphan_of_a_killed_runtime_is_excused_and_counted() -> None:
+    """Nobody will send its DEL; it is the reaper's, at the end of the run."""
+    checker = Checker(cooldown_s=5.0)
+    state = replace(READY, runtime_killed_at=(101.0,))
+    found = [v for s in range(100) for v in checker.check(round_(100.0 + s, record=None, state=state))]
+    assert found == []
+    assert checker.orphans == {"node-a/c1"}
+
+
+def test_an_eni_may_hang_in_the_air_while_ec2_is_faulty() -> None:
+    """The daemon cannot attach or delete it; the time counts from the end of the last fault."""
+    loose = frozenset({"eni-1"})
+    assert lasting(lambda at: round_(at, loose_enis=loose, faultless_since=None), 600) == []
+
+
+def expected_state() -> tuple[ExpectedState, list[Violation], list[float]]:
+    """An expected state with a clock that the test sets, and what it reports."""
+    now, found = [0.0], []
+    return ExpectedState(clock=lambda: now[0], cooldown_s=5.0, report=found.append), found, now
+
+
+def test_expected_state_see_an_address_given_twice() -> None:
+    """Two sandboxes that live, on whatever nodes (I1)."""
+    kept, found, _ = expected_state()
+    kept.on_created(POD)
+    kept.on_created(replace(POD, node="node-b", sandbox_id="c2", pod="p2"))
+    assert [violation.invariant for violation in found] == ["I1"]
+
+
+@pytest.mark.parametrize(("after_s", "expected"), [(4.9, ["I8"]), (5.0, [])])
+def test_expected_state_see_an_address_given_before_it_has_cooled(after_s: float, expected: list[str]) -> None:
+    """From the removal's question to the next promise at least a cooldown must pass (I8)."""
+    kept, found, now = expected_state()
+    kept.on_created(POD)
+    now[0] = 10.0
+    kept.on_removing("c1")
+    kept.on_removed("c1")
+    kept.on_created(replace(POD, sandbox_id="c2", pod="p2", created_at_s=10.0 + after_s))
+    assert [violation.invariant for violation in found] == expected
+
+
+def test_expected_state_do_not_ask_for_cooling_across_a_lost_datastore() -> None:
+    """What was destroyed on purpose cannot be remembered."""
+    kept, found, now = expected_state()
+    kept.on_created(POD)
+    kept.on_removing("c1")
+    now[0] = 1.0
+    kept.on_datastore_lost("node-a")
+    kept.on_created(replace(POD, sandbox_id="c2", pod="p2", created_at_s=2.0))
+    assert found == []

@@ -1,0 +1,1 @@
+"""Two versions of the code on one node: what one wrote, the other takes over."""
