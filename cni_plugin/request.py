@@ -100,7 +100,7 @@ def encode(system: "System", verb: str, config: bytes, *, plugin_version: str) -
 
 
 def check_spoolable(config: bytes) -> None:
-    """Refuse to keep a DEL whose configuration was cut: nobody will be there to ask again. Raises: PluginError (7)."""
+    """Refuse to spool a DEL with a truncated configuration: after success the runtime does not repeat it. Raises: PluginError (7)."""
     if not cnijson.looks_like_object(config):
         cause = "ipamd is away, and only a DEL with a JSON object on standard input is kept for it"
         raise PluginError(errors.CODE_CONFIG, "the network configuration is not a JSON object", cause)

@@ -104,7 +104,7 @@ def _neighbour_differences(sock: NetlinkSocket, spec: WiringSpec, link: records.
     entries = [one for one in neighbours if one.index == link.index and one.address == SANDBOX_GATEWAY]
     if not any(one.is_permanent and one.mac == mac for one in entries):
         now = _listed(f"{one.mac}{'' if one.is_permanent else ' (not permanent)'}" for one in entries)
-        yield f"the neighbour {SANDBOX_GATEWAY} in the sandbox is {now}, not {mac} for ever"
+        yield f"the neighbour {SANDBOX_GATEWAY} in the sandbox is {now}, not {mac} (permanent)"
 
 
 def _listed(parts: Iterable[str]) -> str:

@@ -16,7 +16,10 @@ from ipamd.kernel import layout, uapi
 from ipamd.kernel.netlink import Message, attribute
 
 ABSENT: Final = frozenset({errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EADDRNOTAVAIL})
-"""What the kernel says when a rule, route, link or address to be removed is not there (fib_rules.c, fib_trie.c, rtnetlink.c)."""
+"""The kernel's errnos if an object to be removed does not exist.
+
+Source: the kernel's net/core/fib_rules.c, net/ipv4/fib_trie.c, net/core/rtnetlink.c.
+"""
 
 PRESENT: Final = frozenset({errno.EEXIST})
 
@@ -226,5 +229,5 @@ _NO_STATS: Final = _u32(uapi.IFLA_EXT_MASK, uapi.RTEXT_FILTER_SKIP_STATS)
 """Without counters an answer has a third of the size: more links per datagram, fewer interrupted dumps."""
 
 _ONE_QUEUE: Final = _u32(uapi.IFLA_NUM_TX_QUEUES, 1) + _u32(uapi.IFLA_NUM_RX_QUEUES, 1)
-"""A veth uses one queue whatever it has, but allocates one per possible CPU unless told (drivers/net/veth.c, veth_init_queues):
-15 % of the time to create a pair on 2 CPUs, measured, and more on large nodes."""
+"""One queue per veth. By default the kernel allocates one per possible CPU and uses only one (drivers/net/veth.c,
+veth_init_queues): 15 % of the time to create a pair on 2 CPUs, measured, and more on large nodes."""
