@@ -118,5 +118,5 @@ def _check_owner(system: "System", path: str, owner: int) -> None:
 
 
 def _unsafe(path: str, cause: str) -> PluginError:
-    details = cause + "; nothing was sent; see who made it, then let ipamd make it anew"
+    details = cause + "; nothing was sent; find out who created it, remove it, and restart ipamd"
     return PluginError(errors.CODE_UNSAFE_SOCKET, path + " cannot be trusted", details)

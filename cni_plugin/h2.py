@@ -82,7 +82,7 @@ class UnaryCall:
         return b"".join(parts)
 
     def receive(self, data: bytes) -> None:
-        """Digest bytes from the peer. Raises: PeerError; DaemonAway if the peer says that it did not take the request."""
+        """Process bytes from the peer. Raises: PeerError; DaemonAway if the peer reports that it did not take the request."""
         data = self._received + data
         position = 0
         while not self.is_done and len(data) - position >= 4:

@@ -1,8 +1,8 @@
-"""What the runtime asks: verb, identity and configuration, checked before anything leaves the process.
+"""The runtime's request: verb, identity and configuration, checked before anything is sent.
 
-A wrong environment is answered here with CNI code 4 and the variable's name, also when the daemon is away, and nothing
-invalid can reach the spool. Values are bytes until they are known to be UTF-8, because the environment may hold anything.
-The configuration is carried, not parsed: only its size, and that it has the braces of an object where it must not be missing.
+An invalid environment is answered here with CNI code 4 and the variable's name, even if the daemon is away, so nothing invalid
+reaches the spool. Values are bytes until they are known to be UTF-8, because the environment may contain anything.
+The configuration is forwarded, not parsed. Only its size is checked, and where it is required, that it has the braces of an object.
 """
 
 from cni_plugin import cnijson, envelope, errors
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 STDIN = 0
 CONFIG_BYTES_MAX = 1 << 20  # ours: a conflist has a few KB, GC's list of attachments about 100 bytes each
-CONTAINER_ID_BYTES_MAX = 200  # as the daemon has it: with 200 an identity fits the ifalias; CRI IDs have 64
+CONTAINER_ID_BYTES_MAX = 200  # ipamd/model/ids.py, CONTAINER_ID_MAX; CRI IDs have 64
 NETNS_BYTES_MAX = 4096  # Linux PATH_MAX
 IFNAME_BYTES_MAX = 15  # Linux IFNAMSIZ less the NUL
 READ_BYTES = 16384  # ours, as in `client.py`
 
-# Whole process, monotonic. kubelet gives RunPodSandbox 4 minutes and containerd kills a plugin when its caller gives up; each of
-# these ends well before, so that our words, not "signal: killed", reach the pod's events.
+# Whole process, monotonic. kubelet gives RunPodSandbox 4 minutes, and containerd kills a plugin when its caller gives up. Each of
+# these ends well before, so that the pod's events show our message and not "signal: killed".
 DEADLINES_MS = {
     "ADD": 60000,  # ours: an empty pool waits for one EC2 create and attach, 10-40 s (docs/architecture.md, The pool)
     "DEL": 30000,  # ours: never touches EC2 (I12); beyond this it is spooled
     "CHECK": 10000,  # ours: reads one record and the kernel
     "GC": 60000,  # ours: as many deletions as there are stale attachments
-    "STATUS": 5000,  # ours: containerd asks on a clock, and a late answer makes the node NotReady
+    "STATUS": 5000,  # ours: containerd asks periodically, and a late answer makes the node NotReady
     "VERSION": 5000,  # ours: no daemon; only a standard input that does not end can use it up
 }
 NEEDS_SANDBOX = ("ADD", "DEL", "CHECK")
@@ -100,7 +100,7 @@ def encode(system: "System", verb: str, config: bytes, *, plugin_version: str) -
 
 
 def check_spoolable(config: bytes) -> None:
-    """Refuse to keep a DEL whose configuration was cut: nobody will be there to ask again. Raises: PluginError (7)."""
+    """Refuse to spool a DEL with a truncated configuration: after success the runtime does not repeat it. Raises: PluginError (7)."""
     if not cnijson.looks_like_object(config):
         cause = "ipamd is away, and only a DEL with a JSON object on standard input is kept for it"
         raise PluginError(errors.CODE_CONFIG, "the network configuration is not a JSON object", cause)

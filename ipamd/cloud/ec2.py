@@ -95,7 +95,8 @@ class BotoEc2(Ec2):
             return ATTACHING.retrying(self._clock, self._sleep)(look)
         except NotAttachedYet as exc:
             raise CloudError(
-                f"ENI {eni_id} is not attached after {ATTACHING.total_s:.0f} s", details=f"EC2 says: {exc}; it is looked at again"
+                f"ENI {eni_id} is not attached after {ATTACHING.total_s:.0f} s",
+                details=f"EC2 says: {exc}; it is described again later",
             ) from exc
 
     def subnet_cidr(self, subnet_id: SubnetId) -> IPv4Network:
@@ -225,7 +226,7 @@ class BotoEc2(Ec2):
         return self._client.counts()
 
     def _limits_of_ec2(self, instance_type: str) -> tuple[InstanceLimits | None, float]:
-        """Ask EC2 once. Returns: the limits, and how long the outcome holds (for ever, unless EC2 did not answer)."""
+        """Ask EC2 once. Returns: the limits or None, and until when the outcome is valid (infinity unless EC2 did not answer)."""
         try:
             answer = self._call("DescribeInstanceTypes", instance_type, {"InstanceTypes": [instance_type]}, HURRIED)
         except CloudDeniedError as exc:

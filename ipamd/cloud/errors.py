@@ -70,7 +70,7 @@ RULES = (
         ("RequestLimitExceeded", "Throttl*", "RequestThrottled*", "TooManyRequests*", "EC2ThrottledException", "SlowDown"),
         ThrottledError,
         ThrottledAttempt,
-        "this node slows down by itself; if it lasts, ask AWS for a higher limit of this API or lower the warm targets",
+        "this node makes fewer calls automatically; if it lasts, ask AWS for a higher limit of this API or lower the warm targets",
     ),
     Rule(
         ("InsufficientFreeAddressesInSubnet",),
@@ -147,7 +147,7 @@ RULES = (
         ("InvalidNetworkInterface.InUse", "IncorrectState", "IncorrectInstanceState"),
         CloudError,
         BusyAttempt,
-        "it is in use or changing state: it is tried again; if this lasts, look at its attachment in EC2",
+        "it is in use or changing state, and the call is retried; if this lasts, check its attachment in EC2",
     ),
     Rule(  # observed wording of DeleteNetworkInterface (cloud-nuke issue 1132)
         ("InvalidParameterValue",),
@@ -209,7 +209,7 @@ def unreached(api: str, subject: str, *, endpoint: str, exc: Exception) -> Attem
         advice = f"nothing was changed; check the node's route, DNS, proxy and security groups to {endpoint}"
         return UnsentAttempt(CloudError(f"EC2 {api} could not be sent for {subject}", details=f"{exc}; {advice}"))
     if names & UNANSWERED_NAMES:
-        advice = f"it may have taken effect; Describe will tell (HTTP_TIMEOUT sets the wait for {endpoint})"
+        advice = f"it may have taken effect; Describe will show it (HTTP_TIMEOUT sets the wait for {endpoint})"
         return UnansweredAttempt(CloudError(f"EC2 {api} was not answered for {subject}", details=f"{exc}; {advice}"))
     advice = "the request or the AWS configuration is wrong; report it with this line"
     return AttemptError(CloudError(f"EC2 {api} was not called for {subject}", details=f"{type(exc).__name__}: {exc}; {advice}"))

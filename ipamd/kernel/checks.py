@@ -27,7 +27,7 @@ def host_differences(sock: NetlinkSocket, spec: WiringSpec) -> tuple[list[str], 
     else:
         found += _link_differences(link, spec, side="host", alias=spec.alias)
         if link.group == layout.DYING_GROUP:
-            found.append(f"host link {link.name} is retired and about to be deleted")
+            found.append(f"host link {link.name} is marked for deletion")
     found += _route_differences(sock, spec, link)
     found += _rule_differences(sock, spec)
     return found, link
@@ -104,7 +104,7 @@ def _neighbour_differences(sock: NetlinkSocket, spec: WiringSpec, link: records.
     entries = [one for one in neighbours if one.index == link.index and one.address == SANDBOX_GATEWAY]
     if not any(one.is_permanent and one.mac == mac for one in entries):
         now = _listed(f"{one.mac}{'' if one.is_permanent else ' (not permanent)'}" for one in entries)
-        yield f"the neighbour {SANDBOX_GATEWAY} in the sandbox is {now}, not {mac} for ever"
+        yield f"the neighbour {SANDBOX_GATEWAY} in the sandbox is {now}, not {mac} (permanent)"
 
 
 def _listed(parts: Iterable[str]) -> str:

@@ -123,7 +123,7 @@ class KernelHostNetwork(HostNetwork):
         if ruleset.needs_mark(config) and not has_mark:
             found.append((changes.add_rule(dataplane.MARK_PRIORITY, table=main, mark=mark), f"{words} was missing: added"))
         if not ruleset.needs_mark(config) and has_mark:
-            found.append((changes.delete_rule(dataplane.MARK_PRIORITY, table=main, mark=mark), f"{words} is not wanted: removed"))
+            found.append((changes.delete_rule(dataplane.MARK_PRIORITY, table=main, mark=mark), f"{words} is not needed: removed"))
         sentences: list[str] = []
         refusals: list[WiringError] = []
         pieces: tuple[Callable[[], list[str]], ...] = (
@@ -182,7 +182,7 @@ class KernelHostNetwork(HostNetwork):
         if not now:
             return [f"{what} was missing: added"]
         if not self._applied[1]:
-            return [f"{what} is not wanted: removed"]
+            return [f"{what} is not needed: removed"]
         if was_changed_by_us:
             return [f"{what} followed a change of the VPC's CIDRs: replaced"]
         return [f"{what} {'was of an earlier start' if first_time else 'had been changed'}: replaced"]

@@ -50,7 +50,7 @@ def wait_for_link(
             if left_s <= 0 or not listener.wait(timeout_s=left_s):
                 raise WiringError(
                     f"no link with MAC {mac} appeared within {timeout_s:g} s",
-                    details="EC2 says that the ENI is attached; the node's driver has not shown it yet; it is tried again",
+                    details="EC2 reports the ENI as attached, but the node's driver does not show its link yet; it is retried",
                 )
     finally:
         listener.close()

@@ -16,7 +16,10 @@ from ipamd.kernel import layout, uapi
 from ipamd.kernel.netlink import Message, attribute
 
 ABSENT: Final = frozenset({errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EADDRNOTAVAIL})
-"""What the kernel says when a rule, route, link or address to be removed is not there (fib_rules.c, fib_trie.c, rtnetlink.c)."""
+"""The kernel's errnos if an object to be removed does not exist.
+
+Source: the kernel's net/core/fib_rules.c, net/ipv4/fib_trie.c, net/core/rtnetlink.c.
+"""
 
 PRESENT: Final = frozenset({errno.EEXIST})
 
@@ -157,12 +160,12 @@ def dump_links(*, kind: str = "") -> Message:
     body = _LINK.pack(_AF_UNSPEC, 0, 0, 0, 0) + _NO_STATS
     if kind:
         body += attribute(uapi.IFLA_LINKINFO | uapi.NLA_F_NESTED, _text(uapi.IFLA_INFO_KIND, kind))
-    return Message("the look at links", uapi.RTM_GETLINK, 0, body)
+    return Message("dump of links", uapi.RTM_GETLINK, 0, body)
 
 
 def dump_addresses() -> Message:
     """Ask for all IPv4 addresses."""
-    return Message("the look at addresses", uapi.RTM_GETADDR, 0, _ADDRESS.pack(_AF_INET, 0, 0, 0, 0))
+    return Message("dump of addresses", uapi.RTM_GETADDR, 0, _ADDRESS.pack(_AF_INET, 0, 0, 0, 0))
 
 
 def dump_routes(table: int = uapi.RT_TABLE_UNSPEC) -> Message:
@@ -170,17 +173,17 @@ def dump_routes(table: int = uapi.RT_TABLE_UNSPEC) -> Message:
     body = _ROUTE.pack(_AF_INET, 0, 0, 0, 0, 0, 0, 0, 0)
     if table:
         body += _u32(uapi.RTA_TABLE, table)
-    return Message("the look at routes", uapi.RTM_GETROUTE, 0, body, ABSENT)
+    return Message("dump of routes", uapi.RTM_GETROUTE, 0, body, ABSENT)
 
 
 def dump_rules() -> Message:
     """Ask for all IPv4 rules."""
-    return Message("the look at rules", uapi.RTM_GETRULE, 0, _RULE.pack(_AF_INET, 0, 0, 0, 0, 0, 0, 0, 0))
+    return Message("dump of rules", uapi.RTM_GETRULE, 0, _RULE.pack(_AF_INET, 0, 0, 0, 0, 0, 0, 0, 0))
 
 
 def dump_neighbours() -> Message:
     """Ask for all IPv4 neighbours."""
-    return Message("the look at neighbours", uapi.RTM_GETNEIGH, 0, _NEIGHBOUR.pack(_AF_INET, 0, 0, 0, 0))
+    return Message("dump of neighbours", uapi.RTM_GETNEIGH, 0, _NEIGHBOUR.pack(_AF_INET, 0, 0, 0, 0))
 
 
 def _rule(priority: int, table: int, source: IPv4Address | None, destination: IPv4Address | None) -> tuple[bytes, str]:
@@ -226,5 +229,5 @@ _NO_STATS: Final = _u32(uapi.IFLA_EXT_MASK, uapi.RTEXT_FILTER_SKIP_STATS)
 """Without counters an answer has a third of the size: more links per datagram, fewer interrupted dumps."""
 
 _ONE_QUEUE: Final = _u32(uapi.IFLA_NUM_TX_QUEUES, 1) + _u32(uapi.IFLA_NUM_RX_QUEUES, 1)
-"""A veth uses one queue whatever it has, but allocates one per possible CPU unless told (drivers/net/veth.c, veth_init_queues):
-15 % of the time to create a pair on 2 CPUs, measured, and more on large nodes."""
+"""One queue per veth. By default the kernel allocates one per possible CPU and uses only one (drivers/net/veth.c,
+veth_init_queues): 15 % of the time to create a pair on 2 CPUs, measured, and more on large nodes."""

@@ -162,7 +162,7 @@ class NetlinkSocket:
                 if kind in {uapi.NLMSG_ERROR, uapi.NLMSG_DONE}:
                     code = -_ERRNO.unpack_from(data, start)[0] if end - start >= _ERRNO.size else 0
                     if code and code not in message.tolerated:
-                        raise WiringError(f"{message.step} failed", details=f"the kernel said {describe_errno(code)}")
+                        raise WiringError(f"{message.step} failed", details=f"the kernel answered {describe_errno(code)}")
                     return None if interrupted else entries
                 if kind == uapi.NLMSG_OVERRUN:
                     interrupted = True
@@ -188,7 +188,7 @@ class NetlinkSocket:
 
 
 def attribute(kind: int, payload: bytes) -> bytes:
-    """Pack one attribute, padded to four bytes as the kernel wants it."""
+    """Pack one attribute, padded to four bytes as the kernel requires."""
     return _ATTRIBUTE.pack(4 + len(payload), kind) + payload + b"\0" * (-len(payload) % 4)
 
 

@@ -97,11 +97,11 @@ class KernelWiring(Wiring):
                 step = f"take link {host_veth} down"
                 down = messages.change_link(link.index, step=step, is_up=False, group=layout.DYING_GROUP)
                 batch.append(replace(down, tolerated=messages.ABSENT))
-            _must(host.request(batch), f"retiring of {host_veth} ({address})")
+            _must(host.request(batch), f"marking {host_veth} ({address}) for deletion")
 
     def sweep(self) -> None:
         with self._host.netlink() as host:
-            _must(host.request([messages.delete_group(layout.DYING_GROUP)]), "sweep of retired links")
+            _must(host.request([messages.delete_group(layout.DYING_GROUP)]), "sweep of dying links")
 
     def check(self, spec: WiringSpec) -> list[str]:
         with self._host.netlink() as host:
@@ -208,11 +208,11 @@ class KernelWiring(Wiring):
         link = messages.delete_link(pair.host_index, step=f"undo: delete link {spec.host_veth}")
         try:
             with self._host.netlink() as host:
-                _must(host.request([*rules, link]), f"undoing of {spec.key}")
+                _must(host.request([*rules, link]), f"rollback of {spec.key}")
         except WiringError as exc:
             if not isinstance(cause, WiringError):
                 raise
-            cause.details += f"; and undoing failed, remains are removed at the next start: {exc}"
+            cause.details += f"; the rollback failed too, and the next start removes the rest: {exc}"
 
     def _armed(self, batch: Sequence[Message]) -> Sequence[Message]:
         """Replace the messages that the failpoint selects by an unknown type, which the kernel refuses."""

@@ -91,7 +91,7 @@ def wired_mtu(stored: bytes, host_veth: str) -> int:
     for interface in json.loads(stored).get("interfaces", ()):
         if interface.get("name") == host_veth and "mtu" in interface:
             return int(interface["mtu"])
-    raise InvalidConfigError(f"the stored result does not tell the MTU of {host_veth}")
+    raise InvalidConfigError(f"the stored result has no MTU of {host_veth}")
 
 
 def _drop_fields(result: dict[str, Any], sections: Mapping[str, Collection[str]]) -> None:

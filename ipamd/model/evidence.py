@@ -111,7 +111,7 @@ def _reasons_to_keep(evidence: Evidence, now: datetime) -> list[str]:
 
 
 def _is_leaked_netns(evidence: Evidence, now: datetime) -> bool:
-    """Whether it was absent from CRI for an hour and every other source answered: the rest is a leak, not a live sandbox."""
+    """Whether CRI has not listed it for an hour and every other source answered: what is left is a leak."""
     return (
         evidence.runtime is Presence.ABSENT
         and evidence.absent_list_count >= REAP_MIN_ABSENT_LISTS

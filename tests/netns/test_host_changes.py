@@ -21,7 +21,7 @@ NO_LINK = 99999
 
 
 def test_whole_node_does_without_the_library(world, monkeypatch):
-    """Design 11: surveying, setting up again, auditing a node that is whole, ADD and DEL never import pyroute2."""
+    """Survey, repeated setup, reconciliation without a difference, ADD and DEL never import pyroute2 (docs/adr/0004)."""
     world.fabric()
     world.hostnet.setup_node(world.identity())
     world.hostnet.setup_eni(world.eni())
@@ -53,7 +53,7 @@ def test_refusal_names_step_and_cause_and_the_rest_is_done(world):
 
 
 def test_changes_are_idempotent(world):
-    """Design 8: every change can be made twice, and removing what is not there succeeds."""
+    """Every change can be made twice, and removing what is not there succeeds."""
     world.fabric()
     world.host.sh("ip link set eth1 up")
     index = next(one["ifindex"] for one in world.host.ip("link show eth1"))

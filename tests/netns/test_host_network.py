@@ -108,7 +108,7 @@ def test_setup_is_idempotent(world):
     assert world.hostnet.reconcile(identity=world.identity(), enis=[world.eni()]) == []
 
 
-def test_secondary_eni_is_set_up_as_the_incumbent_does(world):
+def test_secondary_eni_is_set_up_as_vpc_cni_does(world):
     """Upstream 3.4: address, table and rule are there; foreign addresses and the connected route of main are not."""
     world.fabric()
     world.host.sh("ip link set eth1 up; ip addr add 10.0.1.99/24 dev eth1; ip rule add prio 32765 from 10.0.1.10 lookup 7")
@@ -188,7 +188,7 @@ def test_link_that_appears_late_is_waited_for(world):
     ],
 )
 def test_audit_repairs_what_others_took(world, command, sentence):
-    """Design 8: whatever something else deletes or changes is put back with one sentence, and then all is quiet."""
+    """Whatever something else deletes or changes is restored with one sentence, and the next look finds no difference."""
     world.fabric()
     world.hostnet.setup_node(world.identity())
     world.hostnet.setup_eni(world.eni())
@@ -201,7 +201,7 @@ def test_audit_repairs_what_others_took(world, command, sentence):
     assert world.hostnet.reconcile(identity=world.identity(), enis=[world.eni()]) == []
 
 
-def test_nft_table_restates_the_incumbents_rules(world):
+def test_nft_table_restates_the_rules_of_vpc_cni(world):
     """Upstream 3.5: exempt CIDRs, SNAT to the node, marks by veth prefix and primary ENI; others' tables stay."""
     world.fabric()
     world.host.sh("nft add table ip theirs")

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.privileged
         ("host", "ip rule del prio 1536", "rule 1536 from 10.0.0.5 lookup 2 is missing"),
         ("host", "ip rule add prio 1536 from 10.0.0.5 lookup 9", "looks up table 9, not 2"),
         ("host", "ip link del {veth}", "host link {veth} is missing"),
-        ("host", "ip link set {veth} group 113213", "retired"),
+        ("host", "ip link set {veth} group 113213", "marked for deletion"),
         ("pod", "ip link set eth0 name eth9", "interface eth0 is missing"),
         ("pod", "ip link set eth0 down", "interface eth0 is down"),
         ("pod", "ip link set eth0 mtu 1400", "interface eth0 has MTU 1400"),
@@ -176,7 +176,7 @@ def test_kernel_words_reach_the_error(world):
     ],
 )
 def test_repair_puts_back_what_others_took(world, command, sentence):
-    """Design 8: routes and rules of wired sandboxes that something else deleted come back, each with its sentence."""
+    """Routes and rules of wired sandboxes that something else deleted are restored, each with its sentence."""
     spec = world.spec(world.space(), table=2)
     world.wiring.wire(spec)
     assert world.wiring.repair([spec]) == []
@@ -199,7 +199,7 @@ def test_repair_never_takes_a_route_over(world):
 
 
 def test_namespace_identity_is_that_of_the_file(world):
-    """Design 3: an identity is device and inode of the nsfs file, the same by every path."""
+    """An identity is device and inode of the nsfs file, the same by every path."""
     pod = world.space()
     identity = world.wiring.identify_netns(pod.path)
     assert (identity.device, identity.inode) == (os.fstat(pod.fd).st_dev, os.fstat(pod.fd).st_ino)

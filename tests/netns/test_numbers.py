@@ -1,6 +1,6 @@
-"""Numbers, names and MACs: the incumbent's where it has them. Pure; needs no root.
+"""Numbers, names and MACs against the tests of amazon-vpc-cni-k8s, where it has them. Pure; needs no root.
 
-The incumbent's name vectors do not apply but for prefix and length: it hashes pod names, we hash the sandbox's key (design 3).
+Of its names only prefix and length apply: it hashes pod names, we hash the sandbox's key (docs/adr/0001).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ VECTORS = json.loads((Path(__file__).parent / "vectors_kernel.json").read_text(e
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: f"{vector['area']}-{vector['given']}")
-def test_numbers_are_the_incumbents(vector):
-    """Design 8: tables, the sandbox's next hop and the subnet's router have the incumbent's numbers."""
+def test_numbers_equal_vpc_cni(vector):
+    """Route tables, the sandbox's next hop and the subnet's router have the numbers of amazon-vpc-cni-k8s."""
     given, expect = vector["given"], vector["expect"]
     if vector["area"] == "route_table":
         assert route_table(given["device"], given["network_card"]) == expect["table"]
@@ -34,7 +34,7 @@ def test_numbers_are_the_incumbents(vector):
 
 
 def test_names_and_macs_come_from_the_key_alone():
-    """Design 3: names have the incumbent's length and prefix, and no two keys of a thousand share a name or a MAC."""
+    """Names have the length and prefix of amazon-vpc-cni-k8s; no two keys of a thousand share a name or a MAC."""
     keys = [parse_key(f"{i:064x}", ifname) for i in range(500) for ifname in ("eth0", "net1")]
     names = {veth_name(key, prefix="vlan") for key in keys}
     assert len(names) == 1000

@@ -47,7 +47,7 @@ def test_longest_identity_fits(world):
 
 @pytest.mark.parametrize("table", [254, 2])
 def test_wired_sandbox_is_complete_on_both_sides(world, table):
-    """Design 8: what `ip` shows after ADD is the incumbent's data plane, to the letter."""
+    """What `ip` shows after ADD is the data plane of amazon-vpc-cni-k8s (ipamd/model/dataplane.py)."""
     pod = world.space()
     spec = world.spec(pod, table=table)
     wired = world.wiring.wire(spec)
@@ -88,7 +88,7 @@ def test_packets_flow_between_sandboxes_and_host(world):
     assert talk(world.host, "10.0.0.10", two) == "10.0.0.6"
 
 
-def test_retire_leaves_no_route_or_rule_at_once_and_sweep_no_link(world):
+def test_marking_leaves_no_route_or_rule_at_once_and_sweep_no_link(world):
     """I4: after DEL neither route nor rule remains at the reply, and no veth after the sweep."""
     pod = world.space()
     before = world.host.snapshot()
@@ -106,7 +106,7 @@ def test_retire_leaves_no_route_or_rule_at_once_and_sweep_no_link(world):
     assert pod.link_names() == set()
 
 
-def test_retire_sweep_and_unwire_of_nothing_succeed(world):
+def test_marking_sweep_and_unwire_of_nothing_succeed(world):
     """I3: a repeated or unknown DEL succeeds."""
     spec = world.spec(world.space(), table=2)
     before = world.host.snapshot()
@@ -274,7 +274,7 @@ def test_thirty_wires_at_once(world):
 
 
 def test_sweep_takes_only_the_dying_group(world):
-    """I2: a sweep deletes retired links and no other, and a request for group 0 cannot be made."""
+    """I2: a sweep deletes dying links and no other, and a request for group 0 cannot be made."""
     world.host.sh("ip link add other type veth peer name rehto; ip link add br0 type bridge; ip link set br0 group 77")
     live = world.spec(world.space(), number=5)
     dead = world.spec(world.space(), number=6)

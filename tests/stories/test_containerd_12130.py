@@ -1,12 +1,12 @@
 """containerd #12130: a clean-up that runs out of time, and a network namespace that nobody owns any more.
 
-The thread itself could not be looked up; this is the story that design 4 tells of it ("a DEL may never come: timed-out
-clean-up"). RunPodSandbox fails after its CNI ADD succeeded. The clean-up behind it has a deadline of its own; on a loaded node
+The thread itself could not be looked up; this is what its title says, a clean-up that timed out, so that no DEL
+ever comes. RunPodSandbox fails after its CNI ADD succeeded. The clean-up behind it has a deadline of its own; on a loaded node
 it passes before DEL was executed. The runtime forgets the sandbox, and what it made stays behind: a mounted namespace with our
 veth in it. The namespace "lives", so that waiting for its end means waiting for ever, and each such failure costs an address.
 
 What prevents it here: `model/evidence.py: _is_leaked_netns`. What the runtime has not listed for an hour, in complete lists, is
-a leak even if its namespace is there: the veth goes first, then the address is freed (design 4; I4: never the other way round).
+a leak even if its namespace is there: the veth goes first, then the address is freed (I4: never the other way round).
 A sandbox that is listed keeps its address whatever the hour.
 
 Bound: 1 hour and 1 minute (fake) after the failure, and the cooldown.

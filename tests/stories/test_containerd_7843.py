@@ -4,9 +4,9 @@ CRI reported `ip: ""` for sandboxes that ran and had one. Two things followed in
 changed and made every pod of the node anew, and whoever rebuilds "who has which address" from CRI's status finds that nobody
 has any, and gives addresses of the living to the next pods.
 
-What prevents it here: the runtime is a witness for existence only (`ports.Runtime` has no question for an address). Who has
+What prevents it here: the runtime is a source for existence only (`ports.Runtime` has no question for an address). Who has
 which address is in our datastore, and a second copy is the host veth's alias (`model/attachment.py: encode_alias`), from which
-`service/reconcile/quarantine.py` makes the rows again when the datastore is lost as well (design 3, 4; I1, I2). The new
+`service/reconcile/quarantine.py` makes the rows again when the datastore is lost as well (docs/adr/0010; I1, I2). The new
 sandboxes of the same pods are attachments of their own, because pod names decide nothing.
 
 Bound: rows are whole before the first ADD is served (0 fake seconds); replaced sandboxes give back their addresses with their

@@ -4,8 +4,8 @@ An agent that tidies up at shutdown removes its CNI configuration. From then on 
 RemovePodSandbox ("cni plugin not initialized"), although nothing but a DEL is wanted: pods hang in Terminating, nodes cannot be
 drained, and the agent's successor may find no place on a full node.
 
-What prevents it here: `conflist.py` writes the configuration and nothing removes it, at shutdown least of all (design 6); DELs
-that come meanwhile go into the plugin's spool (I3).
+What prevents it here: `conflist.py` writes the configuration and nothing removes it, at shutdown least of all (docs/architecture.md,
+End); DELs that come meanwhile go into the plugin's spool (I3).
 
 Bound (real): with the daemon ended in good order a sandbox is stopped and removed within 10 s.
 """

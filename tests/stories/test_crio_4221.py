@@ -5,7 +5,7 @@ waited any more, threw the result away and began anew, again and again. For the 
 the same time, an ADD whose caller has left, and a clean-up DEL that comes late or not at all. An ADD that is recorded for a
 caller who left holds an address for nobody.
 
-What prevents it here: two sandboxes of one pod are two attachments, names decide nothing (design 3);
+What prevents it here: two sandboxes of one pod are two attachments, names decide nothing (docs/adr/0001);
 `service/sandbox/attach.py` asks right before its transaction whether the caller is still there and in time
 (`service/deadline.py: Deadline.check`), and undoes everything if not (I5). The attempt that nobody waits for leaves nothing,
 whether its DEL comes or not.

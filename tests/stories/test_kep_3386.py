@@ -115,8 +115,8 @@ def test_a_living_sandbox_is_torn_down_when_events_are_believed(node: FakeNode, 
         play(node)
 
 
-def test_a_storm_of_events_is_one_witness(node: FakeNode) -> None:
-    """Twenty lists within two seconds are one look at one moment (design 4)."""
+def test_a_storm_of_events_counts_as_one_list(node: FakeNode) -> None:
+    """Twenty lists within two seconds count as one list (docs/architecture.md, Sources)."""
     play_storm(node)
 
 

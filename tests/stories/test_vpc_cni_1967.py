@@ -6,7 +6,7 @@ The pods went on running, and passed their probes, with addresses that no ENI ha
 
 Here: an ENI that is missing from EC2's own answer is kept as long as a sandbox has an address on it (`EniService._forget_absent`;
 I2), and its routing with it; an answer that fails removes nothing (I11); only what the datastore knows as unused may ever be
-freed. Bound: at the very restart, and still so after ten minutes of pool cycles (fake), ten times the incumbent's one-minute
+freed. Bound: at the very restart, and still so after ten minutes of pool cycles (fake), ten times the one-minute
 grace.
 """
 
@@ -67,7 +67,7 @@ def test_no_answer_removes_nothing(node: FakeNode) -> None:
 
 
 def test_sandboxes_are_struck_without_the_rule_of_use(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the incumbent's force removal in its place, three running sandboxes lose record and routing."""
+    """With the force removal of amazon-vpc-cni-k8s in its place, three running sandboxes lose record and routing."""
     real = EniService._forget_absent
 
     def by_force(self: EniService, present: set[EniId], outcome: EniSyncResult) -> None:

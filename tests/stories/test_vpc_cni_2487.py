@@ -2,8 +2,8 @@
 
 During a rollout of the daemon the plugin could not connect, its DEL failed, and the runtime asked again and again: pods stayed,
 and (their #2331) the daemon could not even be scheduled on a node that waited for them. The cure (pull request 2350) was to say
-success and forget; then the address of every such pod stays taken until a restart finds its veth missing (upstream_reference
-5.1, item 1), or for ever if it does not.
+success and forget; then the address of every such pod stays taken until a restart finds its veth missing
+(pkg/ipamd/datastore/data_store.go, ReadBackingStore), or for ever if it does not.
 
 Here: the plugin writes the DEL into a spool on disk, fsynced, and only then says success (`cni_plugin/spool.py`); the daemon
 carries the spool out before it serves ADD (`SpooledDeletes.replay`; I3). Real plugin, real daemon, real kernel.
@@ -53,7 +53,7 @@ def test_a_del_without_the_daemon_is_carried_out_when_it_is_back(made: Rig) -> N
 
 
 def test_addresses_leak_without_the_spool(made: Rig) -> None:
-    """With the incumbent's cure in its place, success and forget, three dead pods keep their addresses."""
+    """With the cure of amazon-vpc-cni-k8s in its place, success and forget, three dead pods keep their addresses."""
     with (
         plugin_that_skips(made, '[ "$CNI_COMMAND" = DEL ]'),
         pytest.raises(AssertionError, match="still taken"),

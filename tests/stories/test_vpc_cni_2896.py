@@ -56,14 +56,14 @@ def test_cooling_addresses_do_not_keep_the_pool_from_growing(node: FakeNode) -> 
 
 
 def test_pods_are_refused_when_cooling_counts_as_available(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the incumbent's arithmetic (total less assigned) the same pod is refused, with places left at EC2."""
+    """With the arithmetic of amazon-vpc-cni-k8s (total less assigned) the same pod is refused, with places left at EC2."""
 
-    def short_as_upstream(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
+    def short_as_vpc_cni(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
         counts = snapshot.counts
         available = counts.total - counts.assigned
         return max(settings.warm_ip_target - available, settings.minimum_ip_target - counts.total, 0)
 
-    monkeypatch.setattr("ipamd.model.plan.deficit_count", short_as_upstream)
+    monkeypatch.setattr("ipamd.model.plan.deficit_count", short_as_vpc_cni)
     with pytest.raises(PoolEmptyError, match="4 cooling"):
         play(node)
     assert node.datastore.counts().total == 23

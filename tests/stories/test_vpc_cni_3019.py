@@ -57,7 +57,7 @@ def test_a_stale_list_takes_no_address_from_a_sandbox(node: FakeNode) -> None:
 
 
 def test_a_sandbox_loses_its_address_without_the_rule_of_use(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the incumbent's rule in its place (not in the list: force-remove) a running sandbox is struck from the books."""
+    """With the rule of amazon-vpc-cni-k8s in its place (not in the list: force-remove) a running sandbox is struck from the books."""
     real = EniService.record
 
     def believe_the_list(

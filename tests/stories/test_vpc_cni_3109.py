@@ -2,9 +2,9 @@
 
 A DEL was lost or failed (the runtime gave up, the daemon was away); the daemon compares its books with the node only when it
 starts, so that the addresses of long-gone pods stayed taken until somebody restarted it. New pods failed for lack of addresses.
-The proposed cure (their pull request 3113) looked at one witness, the veth, and was not taken.
+The proposed cure (their pull request 3113) looked at one source, the veth, and was not taken.
 
-Here: `RuntimeReconciler.reconcile_once` compares for ever, and `model/evidence.judge` frees only what every witness gives up:
+Here: `RuntimeReconciler.reconcile_once` compares for ever, and `model/evidence.judge` frees only what every source gives up:
 absent from two complete CRI lists, older than five minutes, network namespace gone, host veth gone (I2, I11). Bound: 6 min (360
 s, fake) after the sandbox died without a DEL; a living one is never touched.
 """
@@ -48,7 +48,7 @@ def test_what_no_del_came_for_is_freed(node: FakeNode) -> None:
 
 
 def test_the_dead_hold_their_addresses_without_the_verdict(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With nobody to judge them between two starts, as in the incumbent, they hold them past the bound and for ever."""
+    """With nobody to judge them between two starts, as in amazon-vpc-cni-k8s, they hold them past the bound and for ever."""
 
     def never(evidence: Evidence, *, now: object) -> Judgement:
         return Judgement(Verdict.KEEP, ("nobody judges",))

@@ -3,7 +3,7 @@
 On SageMaker HyperPod nodes the primary ENI is device 1, not 0, and an optional check of the subnet failed at start. A map of
 "the primary address of each ENI" was left without its entry, and the reconciler trusted the map rather than EC2's flag: the
 primary address went into the pool, a pod got it, and node and pod fought for every packet. (The older report of the same leak,
-#1466, could not be found in the stored issues; upstream_reference 5.1, item 12, says of the code what both would show.)
+#1466, could not be found in the stored issues; the code of both is pkg/ipamd/ipamd.go, verifyAndAddIPsToDatastore.)
 
 Here: primary and secondary are told apart where EC2's answer is read, by the ENI's own field and by the flag
 (`cloud/answers._addresses`); the unit of work refuses a primary address (`SqlUnitOfWork.put_eni`, `_is_fresh`); and the tables
@@ -82,7 +82,7 @@ def test_the_primary_address_is_given_to_nobody(tmp_path: Path, is_flagged: bool
 
 
 def test_a_primary_eni_at_another_device_index_is_still_the_primary_one(tmp_path: Path) -> None:
-    """Its sandboxes leave through the main table, as the node does, and device 0 is never asked for (design 8)."""
+    """Its sandboxes leave through the main table, as the node does, and device 0 is never requested."""
     node = play(tmp_path)
     primary, second = node.datastore.enis()
     assert primary.route_table == MAIN_TABLE

@@ -7,7 +7,7 @@ attach, AttachmentLimitExceeded, delete, again and again; pods hung in Container
 Here: an ENI is an open intent from before it is asked for until it is in the datastore (I9): whatever fails in between,
 `EniProvisioner.recover_open_intents` takes it up before anything new is asked. And if an attach is refused, the pool asks EC2
 what hangs on the instance (`EniProvisioner._adopt_foreign_enis`): an ENI that came by another hand is adopted or counted by
-rule, never looped over (design 7). Bound: 60 s (fake), the longest pause after an error.
+rule, never retried for ever (docs/architecture.md, The pool). Bound: 60 s (fake), the longest pause after an error.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def play_foreign(node: FakeNode, *, tags: dict[str, str]) -> int:
 
 
 def test_enis_of_another_hand_are_adopted_not_looped_over(node: FakeNode) -> None:
-    """Untagged ENIs are ours to use, by the incumbent's rule: one refused attach, then their 2 x 9 places serve (design 7)."""
+    """Untagged ENIs are used, as amazon-vpc-cni-k8s does: one refused attach, then their 2 x 9 slots serve."""
     assert play_foreign(node, tags={}) >= 9
 
 
@@ -119,7 +119,7 @@ def test_enis_that_are_not_to_be_managed_are_counted_not_looped_over(node: FakeN
 
 
 def test_an_eni_of_another_hand_takes_its_place_only(node: FakeNode) -> None:
-    """One ENI with no_manage as device 1: the pool attaches its own as device 2, and is refused once at most (design 7)."""
+    """One ENI with no_manage as device 1: the pool attaches its own as device 2, and is refused once at most."""
     attach_by_another_hand(node, 1, tags={"node.k8s.amazonaws.com/no_manage": "true"})
     for number in range(18):
         node.add(f"s{number}")

@@ -1,6 +1,6 @@
 """amazon-vpc-cni-k8s #3887 (2026, open): after a restart a pod got an address that EC2 no longer had on the node.
 
-The incumbent's own integration test found it. The daemon had given addresses back to EC2; instance metadata still listed them;
+The integration test of amazon-vpc-cni-k8s found it. The daemon had given addresses back to EC2; instance metadata still listed them;
 the daemon restarted, read metadata and took one of them in again. ADD and host routing succeeded, and the pod (a CoreDNS replica)
 never got a reply from the VPC.
 
@@ -40,7 +40,7 @@ def test_no_sandbox_gets_an_address_that_ec2_took_back(node: FakeNode) -> None:
 
 
 def test_a_sandbox_gets_a_dead_address_without_ec2s_word(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With stale metadata for a source, as the incumbent's start has it, the same restart hands a dead address out."""
+    """With stale metadata for a source, as amazon-vpc-cni-k8s reads it at start, the same restart hands a dead address out."""
     run_sandboxes(node, "before")
     metadata: tuple[DescribedEni, ...] = tuple(node.ec2.enis.values())
     real = EniService.sync_with_ec2

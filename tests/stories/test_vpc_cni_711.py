@@ -74,12 +74,12 @@ def play_the_same_name(node: FakeNode) -> None:
 
 
 def test_two_sandboxes_of_one_name_do_not_meet(node: FakeNode) -> None:
-    """Same namespace, name and UID, two sandbox IDs: two attachments with two veths (design 3)."""
+    """Same namespace, name and UID, two sandbox IDs: two attachments with two veths (docs/adr/0001)."""
     play_the_same_name(node)
 
 
 def test_two_sandboxes_of_one_name_meet_without_ids_in_the_veths_name(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Named after the pod, as the incumbent does, the second sandbox's link takes the first one's place."""
+    """Named after the pod, as amazon-vpc-cni-k8s does, the second sandbox's link takes the first one's place."""
 
     def by_pod_name(key: AttachmentKey, *, prefix: str) -> str:
         return prefix + key.container_id.partition(".")[0]

@@ -84,7 +84,7 @@ def test_gc_frees_a_sandbox_in_creation_without_the_age(node: FakeNode, monkeypa
 
 
 def test_a_list_does_not_judge_what_came_after_it(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Datastore first, list second: an attachment made while listing is not counted absent (design 4)."""
+    """Datastore first, list second: an attachment made while listing is not counted absent."""
     play_follow(node, monkeypatch)
 
 

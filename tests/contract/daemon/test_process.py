@@ -57,7 +57,7 @@ def test_bad_settings_are_all_named_and_end_with_2(env: dict[str, str], words: l
 
 
 def test_the_first_signal_drains_and_the_second_ends() -> None:
-    """After SIGTERM ADD is refused with 11 and DEL is served; a second SIGTERM ends the process at once (design 6)."""
+    """After SIGTERM ADD is refused with 11 and DEL is served; a second SIGTERM ends the process at once."""
     with rig(env={"VPC_IPAMD_DRAIN": "30"}) as made:
         assert made.add("a").ok
         assert made.daemon is not None

@@ -64,7 +64,7 @@ def test_version_is_answered_without_the_daemon(served: Rig) -> None:
 
 
 def test_a_repeated_add_gives_the_same_answer(served: Rig) -> None:
-    """The same request twice: one attachment, one answer, byte for byte (design 5)."""
+    """The same request twice: one attachment, one answer, byte for byte (docs/architecture.md, The life of an ADD)."""
     first = served.add("again")
     assert served.cni("ADD", "again").body == first.body
     assert served.cni("ADD", "again", conf={"extra": 1}).code == 101

@@ -61,7 +61,7 @@ def loaded_modules(file: Path, environment: dict[str, str]) -> set[str]:
 
 @pytest.mark.parametrize("interpreter", ["debian", "tests"])
 def test_only_an_allow_list_of_modules_is_imported(built, any_plugin, daemon, interpreter):
-    """Start-up stays within its budget because nothing is imported that is not needed (design section 11)."""
+    """Start-up stays within its budget because nothing is imported that is not needed (docs/adr/0003)."""
     ours = {f"cni_plugin.{name}" for name in plugin_build.MODULES} | {"cni_plugin"}
     if interpreter not in built:
         pytest.skip("not installed")

@@ -10,7 +10,7 @@ from ipamd.cloud import limits
 from ipamd.cloud.limits_table import TABLE
 from tests.unit.cloud import limits_source
 
-# upstream: the area `instance_limits` of the incumbent's behaviour, as test vectors
+# Source: amazon-vpc-cni-k8s misc/eni-max-pods.txt (pods) and DescribeInstanceTypes (the rest)
 TYPES = [
     ("m4.4xlarge", 8, 30, "xen", False, 234),
     ("m5.large", 3, 10, "nitro", True, 29),
@@ -25,10 +25,10 @@ TYPES = [
 
 
 @pytest.mark.parametrize(("name", "enis", "addresses", "hypervisor", "prefixes", "max_pods"), TYPES)
-def test_the_table_holds_the_incumbents_numbers(
+def test_the_table_holds_the_numbers_of_vpc_cni(
     name: str, enis: int, addresses: int, hypervisor: str, prefixes: bool, max_pods: int
 ) -> None:
-    """ENIs, addresses, prefix support and maximum pods are those that the incumbent publishes."""
+    """ENIs, addresses, prefix support and maximum pods are those that amazon-vpc-cni-k8s publishes."""
     found = limits.from_table(name)
     assert found is not None
     assert (found.eni_count, found.ipv4_per_eni, found.hypervisor) == (enis, addresses, hypervisor)
@@ -87,7 +87,7 @@ def test_ec2_is_read_by_its_default_card() -> None:
 
 
 def test_an_answer_without_cards_is_enough() -> None:
-    """Without card information there is one card (upstream_reference 2.1)."""
+    """Without card information there is one card."""
     found = limits.from_ec2("x9.huge", entry(MaximumNetworkInterfaces=4, Ipv4AddressesPerInterface=15))
     assert found is not None
     assert (found.eni_count, found.network_card_count) == (4, 1)

@@ -1,4 +1,4 @@
-"""The transition table: exactly the arrows of design 3 and of adoption, everything else raises (I1, I8)."""
+"""The transition table: exactly the arrows in the head of ipamd/model/address.py, everything else raises (I1, I8)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TABLE = {(before, event): after for before, event, after in (line.split() for li
 @pytest.mark.parametrize("state", AddressState)
 @pytest.mark.parametrize("event", AddressEvent)
 def test_every_pair(state: AddressState, event: AddressEvent) -> None:
-    """Each of the 40 pairs does what the design says, or raises and names both."""
+    """Each of the 40 pairs does what the table says, or raises and names both."""
     if (state, event) in TABLE:
         assert next_state(state, event) == TABLE[state, event]
     else:

@@ -1,4 +1,4 @@
-"""How the kernel knows an attachment: veth name, MAC addresses and the alias that rebuilds a lost database (design 3)."""
+"""The names of an attachment in the kernel: veth name, MAC addresses, and the alias that rebuilds a lost datastore."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reap rule: silence keeps, and no further witness can turn keep into reap."""
+"""The reap rule: silence keeps, and no further source can turn keep into reap."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ EVIDENCE = st.builds(
 
 
 def dead(*, age_s: int = 301, lists: int = 2) -> Evidence:
-    """What every witness says of a sandbox that is gone."""
+    """What every source says about a sandbox that is gone."""
     return Evidence(
         NOW - timedelta(seconds=age_s), Presence.ABSENT, lists, NOW - timedelta(seconds=20), Presence.ABSENT, Presence.ABSENT
     )
 
 
 def test_what_is_gone_everywhere_is_reaped() -> None:
-    """Absent twice, old enough, namespace and veth gone: the rule of design 4, with its reasons."""
+    """Absent twice, old enough, namespace and veth gone: the rule of docs/architecture.md, Sources, with its reasons."""
     judgement = judge(dead(), now=NOW)
     assert judgement.verdict is Verdict.REAP
     assert len(judgement.reasons) == 3
@@ -51,7 +51,7 @@ def test_the_bounds_are_five_minutes_and_two_lists() -> None:
 
 @given(EVIDENCE)
 def test_no_unknown_frees_anything(evidence: Evidence) -> None:
-    """Whatever the others say, one silent witness keeps (I11)."""
+    """Whatever the others say, one silent source keeps (I11)."""
     assume(Presence.UNKNOWN in (evidence.runtime, evidence.netns, evidence.host_veth))
     assert judge(evidence, now=NOW).verdict is Verdict.KEEP
 
@@ -69,10 +69,10 @@ def test_what_the_runtime_lists_is_kept(evidence: Evidence) -> None:
     st.sampled_from([Presence.PRESENT, Presence.UNKNOWN]),
 )
 def test_more_reasons_to_keep_never_reap(evidence: Evidence, stronger: str, to: Presence) -> None:
-    """Monotone: a witness that changes from absent to present or unknown, a younger row, a shorter absence: keep stays keep.
+    """Monotone: a source that changes from absent to present or unknown, a younger row, a shorter absence: keep stays keep.
 
-    Unknown and present are both reasons to keep and are not compared: an hour after CRI's last word "present" is a leak (design
-    4), while silence still keeps.
+    Unknown and present are both reasons to keep and are not compared: an hour after CRI's last "present" it is a leak, while
+    silence still keeps.
     """
     assume(judge(evidence, now=NOW).verdict is Verdict.KEEP)
     assume(getattr(evidence, stronger, None) is not Presence.UNKNOWN)

@@ -17,7 +17,7 @@ CONTAINER_IDS = st.builds(str.__add__, st.sampled_from(FIRST), st.text(FIRST + "
 
 @given(CONTAINER_IDS)
 def test_container_ids_are_kept(text: str) -> None:
-    """A container ID of the specification's alphabet comes back unchanged: it is the key (design 3)."""
+    """A container ID of the specification's alphabet comes back unchanged: it is the key (docs/adr/0001)."""
     assert parse_container_id(text) == text
 
 
@@ -62,7 +62,7 @@ def test_interface_names_never_crash(text: str) -> None:
 
 @given(CONTAINER_IDS, CONTAINER_IDS)
 def test_keys_are_the_whole_identity(one: str, other: str) -> None:
-    """Keys are equal exactly if container ID and ifname are; the ID is never shortened (design 3)."""
+    """Keys are equal exactly if container ID and ifname are; the ID is never shortened (docs/adr/0001)."""
     key = parse_key(one, "eth0")
     assert (key == parse_key(other, "eth0")) == (one == other)
     assert key != parse_key(one, "eth1")

@@ -1,4 +1,4 @@
-"""The pool planner against the incumbent's vectors, and against its own promises for any input."""
+"""The pool planner against the behaviour of amazon-vpc-cni-k8s (`vectors_pool.json`), and its own promises for any input."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def vectors(area: str, *, only: Mapping[str, Any] | None = None) -> list[Any]:
 
 
 def settings_of(given_: Mapping[str, Any], *, max_pods: int = 0) -> PoolSettings:
-    """Settings from a vector's environment; the incumbent ignores WARM_ENI_TARGET in prefix mode."""
+    """Settings from a vector's environment; amazon-vpc-cni-k8s ignores WARM_ENI_TARGET in prefix mode."""
     env = given_.get("env", {})
     return PoolSettings(
         warm_eni_target=env.get("WARM_ENI_TARGET", 1),
@@ -68,8 +68,8 @@ def snapshot_of(total: int, assigned: int, *, limits: InstanceLimits) -> PoolSna
 
 
 @pytest.mark.parametrize(("given_", "expect"), vectors("warm_pool_short_over", only={"mode": "secondary_ip"}))
-def test_short_and_over_are_the_incumbents(given_: dict[str, Any], expect: dict[str, Any]) -> None:
-    """With nothing cooling, deficit and excess equal the incumbent's short and over."""
+def test_short_and_over_equal_vpc_cni(given_: dict[str, Any], expect: dict[str, Any]) -> None:
+    """With nothing cooling, deficit and excess equal short and over of amazon-vpc-cni-k8s."""
     snapshot = snapshot_of(given_["total_ips"], given_["assigned_ips"], limits=InstanceLimits("t", 15, 50))
     settings = settings_of(given_)
     assert (deficit_count(snapshot, settings), excess_count(snapshot, settings)) == (expect["short"], expect["over"])
@@ -77,8 +77,8 @@ def test_short_and_over_are_the_incumbents(given_: dict[str, Any], expect: dict[
 
 
 @pytest.mark.parametrize(("given_", "expect"), vectors("warm_pool_short_over", only={"mode": "prefix_delegation"}))
-def test_short_in_prefixes_is_the_incumbents(given_: dict[str, Any], expect: dict[str, Any]) -> None:
-    """In prefix mode the deficit, rounded up to /28s, equals the incumbent's short."""
+def test_short_in_prefixes_equals_vpc_cni(given_: dict[str, Any], expect: dict[str, Any]) -> None:
+    """In prefix mode the deficit, rounded up to /28s, equals short of amazon-vpc-cni-k8s."""
     snapshot = snapshot_of(given_["total_ips"], given_["assigned_ips"], limits=InstanceLimits("t", 15, 50))
     assert -(-deficit_count(snapshot, settings_of(given_)) // 16) == expect["short"]
 
@@ -87,8 +87,8 @@ def test_short_in_prefixes_is_the_incumbents(given_: dict[str, Any], expect: dic
     ("given_", "expect"),
     [vector for vector in vectors("pool_too_low") if "total_ips" in vector.values[0]],
 )
-def test_low_is_the_incumbents(given_: dict[str, Any], expect: dict[str, Any]) -> None:
-    """Whether the pool is low equals the incumbent's answer, maxPods included."""
+def test_low_equals_vpc_cni(given_: dict[str, Any], expect: dict[str, Any]) -> None:
+    """Whether the pool is low equals the answer of amazon-vpc-cni-k8s, maxPods included."""
     slots = given_.get("max_ips_per_eni") or given_["max_prefixes_per_eni"]
     snapshot = snapshot_of(given_["total_ips"], given_["assigned_ips"], limits=InstanceLimits("t", given_["max_eni"], slots + 1))
     settings = settings_of(given_, max_pods=given_["max_pods"])
@@ -96,7 +96,7 @@ def test_low_is_the_incumbents(given_: dict[str, Any], expect: dict[str, Any]) -
 
 
 @pytest.mark.parametrize(("given_", "expect"), vectors("room_for_eni"))
-def test_room_for_an_eni_is_the_incumbents(given_: dict[str, Any], expect: dict[str, Any]) -> None:
+def test_room_for_an_eni_equals_vpc_cni(given_: dict[str, Any], expect: dict[str, Any]) -> None:
     """A trunk's reserved place is one more that is not ours."""
     snapshot = PoolSnapshot(
         enis=tuple(EniCapacity(EniId(f"eni-{n}"), n, EniState.ATTACHED, 0) for n in range(given_["enis_in_store"])),
@@ -108,7 +108,7 @@ def test_room_for_an_eni_is_the_incumbents(given_: dict[str, Any], expect: dict[
 
 
 @pytest.mark.parametrize(("given_", "expect"), [v for v in vectors("instance_limits") if "max_pods" in v.values[1]])
-def test_max_pods_is_the_incumbents(given_: dict[str, Any], expect: dict[str, Any]) -> None:
+def test_max_pods_equals_vpc_cni(given_: dict[str, Any], expect: dict[str, Any]) -> None:
     """maxPods = ENIs x (addresses - 1) + 2."""
     assert InstanceLimits(given_["instance_type"], given_["enis"], given_["ipv4_per_eni"]).max_pods == expect["max_pods"]
 
@@ -147,8 +147,8 @@ def converge(limits: InstanceLimits, settings: PoolSettings, pods: int) -> list[
 
 
 @pytest.mark.parametrize(("given_", "expect"), vectors("warm_pool_steady_state"))
-def test_the_pool_comes_to_rest_where_the_incumbents_does(given_: dict[str, Any], expect: dict[str, Any]) -> None:
-    """From empty to steady state: ENIs, addresses and prefixes as the incumbent's tables have them."""
+def test_the_steady_state_equals_vpc_cni(given_: dict[str, Any], expect: dict[str, Any]) -> None:
+    """From empty to steady state: ENIs, addresses and prefixes as the tables of amazon-vpc-cni-k8s have them."""
     limits = InstanceLimits("t", given_.get("eni_limit", 15), given_.get("ipv4_limit_per_eni", 50))
     enis = converge(limits, settings_of(given_), given_["pods"])
     by_prefix = given_["mode"] == "prefix_delegation"
@@ -167,7 +167,7 @@ def test_the_pool_comes_to_rest_where_the_incumbents_does(given_: dict[str, Any]
 
 
 def test_cooling_addresses_are_not_free() -> None:
-    """Where the incumbent counts a cooling address as available we do not (I8)."""
+    """A cooling address is not available, other than in amazon-vpc-cni-k8s (I8)."""
     snapshot = replace(snapshot_of(5, 0, limits=InstanceLimits("t", 3, 10)), counts=PoolCounts(cooling=5))
     assert deficit_count(snapshot, PoolSettings(warm_ip_target=3)) == 3
 

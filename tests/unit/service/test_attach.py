@@ -57,7 +57,7 @@ def test_another_request_for_the_same_key_is_refused(node: FakeNode) -> None:
 
 
 def test_two_sandboxes_of_one_pod_are_two_attachments(node: FakeNode) -> None:
-    """Nothing but the sandbox ID decides: two sandboxes with the same names get two addresses (design 3)."""
+    """Nothing but the sandbox ID decides: two sandboxes with the same names get two addresses (docs/adr/0001)."""
     assert node.add("a1").address != node.add("a2").address
 
 
@@ -220,7 +220,7 @@ def test_an_add_waits_for_an_address_that_cools_in_time(node: FakeNode) -> None:
 
 
 def test_addresses_are_packed_onto_the_densest_eni(node: FakeNode) -> None:
-    """New sandboxes go where most are, so that ENIs drain (design 7)."""
+    """New sandboxes go where most are, so that ENIs drain."""
     for number in range(12):
         node.add(f"s{number}")
         node.pool.cycle()

@@ -68,7 +68,7 @@ def test_check_tells_every_difference(node: FakeNode) -> None:
 
 
 def test_status_fails_only_beyond_its_grace() -> None:
-    """STATUS is silent while a restart takes its second or two, and fails when restoring hangs (design 5)."""
+    """STATUS is silent while a restart takes its second or two, and fails when restoring hangs."""
     clock = FakeClock()
     health = Health(clock, ())
     health.enter(Phase.RESTORING)
@@ -81,7 +81,7 @@ def test_status_fails_only_beyond_its_grace() -> None:
 
 
 def test_a_full_pool_does_not_fail_status(node: FakeNode) -> None:
-    """A failing STATUS evicts every pod of the node: a full pool is said by ADD, not here (design 5)."""
+    """A failing STATUS evicts every pod of the node: a full pool is reported by ADD, not here."""
     for number in range(27):
         node.add(f"s{number}")
         node.pool.cycle()
@@ -145,7 +145,7 @@ def FakeNodeKey(name: str):
 
 
 def test_the_reconciler_puts_routes_of_sandboxes_back(node: FakeNode) -> None:
-    """What something else on the node deleted is repaired within an audit, and the ledger says so (design 8)."""
+    """What something else on the node deleted is repaired within an audit, and the ledger says so (docs/architecture.md, Sources)."""
     made = node.add("a")
     del node.wiring.routes[made.address]
     del node.wiring.rules[made.address]

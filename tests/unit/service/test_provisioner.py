@@ -34,7 +34,7 @@ def test_a_second_eni_comes_before_it_is_needed(node: FakeNode) -> None:
 
 
 def test_an_eni_costs_one_creation_call(node: FakeNode) -> None:
-    """CreateNetworkInterface brings the addresses along; no assign call follows (design 7)."""
+    """CreateNetworkInterface brings the addresses along; no assign call follows (docs/architecture.md, The pool)."""
     node.add("a")
     before = node.ec2.calls["assign_addresses"]
     node.pool.cycle()
@@ -117,7 +117,7 @@ def test_an_empty_subnet_pauses_growth_and_says_why(tmp_path: Path) -> None:
 
 
 def test_prefix_mode_falls_back_to_addresses(tmp_path: Path) -> None:
-    """A subnet without a free /28 may still have addresses (design 7)."""
+    """A subnet without a free /28 may still have addresses."""
     ec2 = FakeEc2()
     node = FakeNode(tmp_path, settings=PoolSettings(warm_ip_target=5, prefix_delegation=True), ec2=ec2)
     ec2.fail["assign_prefixes"] = [SubnetExhaustedError("no free /28")]
@@ -127,7 +127,7 @@ def test_prefix_mode_falls_back_to_addresses(tmp_path: Path) -> None:
 
 
 def test_prefix_mode_gives_all_sixteen_addresses(tmp_path: Path) -> None:
-    """A delegated /28 gives 16 addresses, its first and last included (upstream_reference 1.3)."""
+    """A delegated /28 gives 16 addresses, its first and last included (amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, GetIPv4Limit)."""
     node = FakeNode(tmp_path, settings=PoolSettings(warm_prefix_target=1, prefix_delegation=True))
     node.bring_up()
     assert node.datastore.counts().free == 16
@@ -173,7 +173,7 @@ def test_a_wall_clock_put_forward_does_not_end_the_pool_s_pause(node: FakeNode) 
 
 
 def test_prefixes_may_run_out_a_second_time(tmp_path: Path) -> None:
-    """Single addresses take the place of a missing /28 every time, not only the first (design 7)."""
+    """Single addresses take the place of a missing /28 every time, not only the first."""
     node = FakeNode(tmp_path, settings=PoolSettings(prefix_delegation=True, warm_prefix_target=1))
     node.ec2.fail["assign_prefixes"] = [SubnetExhaustedError("no free /28")]
     node.bring_up()

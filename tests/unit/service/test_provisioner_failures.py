@@ -209,7 +209,7 @@ def test_an_eni_that_comes_back_gives_again(node: FakeNode) -> None:
 
 
 def test_an_add_outwaits_a_short_pause_of_the_pool(tmp_path: Path) -> None:
-    """EC2 failed once and is asked again in a second: an ADD with a minute left waits for that (design 5)."""
+    """EC2 failed once and is asked again in a second: an ADD with a minute left waits for that."""
     node = FakeNode(tmp_path, settings=PoolSettings(warm_ip_target=1))
     node.bring_up()
     node.add("only")
@@ -257,7 +257,7 @@ def test_addresses_behind_a_missing_link_do_not_hold_growth_back(tmp_path: Path)
 
 
 def test_enis_of_other_network_cards_take_no_place_on_ours(node: FakeNode) -> None:
-    """The limit is the default card's: an EFA interface of card 1 is not subtracted from it (upstream_reference 2.5)."""
+    """The limit is the default card's: an EFA interface of card 1 is not subtracted from it."""
     for card in (1, 2):
         eni_id = EniId(f"eni-efa{card}")
         node.ec2.enis[eni_id] = replace(
@@ -288,7 +288,7 @@ def test_prefix_mode_is_not_capped_by_the_table_of_single_addresses() -> None:
 
 
 def test_prefix_mode_reaches_max_pods(tmp_path: Path) -> None:
-    """Where no whole /28 fits under MAX_PODS any more, single addresses fill the rest, and never more (design 7)."""
+    """Where no whole /28 fits under MAX_PODS any more, single addresses fill the rest, and never more."""
     node = FakeNode(tmp_path, settings=PoolSettings(warm_prefix_target=1, prefix_delegation=True, max_pods=20))
     node.bring_up()
     for number in range(20):

@@ -107,7 +107,7 @@ def test_addresses_that_ec2_tells_late_are_not_given_while_wired(node: FakeNode)
 
 
 def test_alias_and_route_that_disagree_are_not_adopted(node: FakeNode) -> None:
-    """The kernel contradicts itself: the address is quarantined and reported, never guessed (design 4)."""
+    """The kernel contradicts itself: the address is quarantined and reported, never guessed (docs/architecture.md, Start)."""
     made = node.add("a")
     node.runtime.run("a")
     node.wiring.routes[made.address] = "somebody-else"
@@ -184,7 +184,7 @@ def test_a_dying_link_is_swept_before_its_address_cools(node: FakeNode) -> None:
 
 
 def test_a_foreign_veth_is_left_alone(node: FakeNode) -> None:
-    """A veth without our alias, the incumbent's perhaps, is not ours to remove (I2)."""
+    """A veth without our alias, perhaps of amazon-vpc-cni-k8s, is not removed (I2)."""
     made = node.add("a")
     spec = node.wiring.wired.pop(made.host_veth)
     foreign = type(spec)(spec.key, spec.address, spec.route_table, "eniforeign", spec.netns, spec.mtu)
