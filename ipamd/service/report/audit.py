@@ -16,6 +16,7 @@ from typing import TypeVar
 from ipamd.model.address import Address, AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.cloud import DescribedEni, InstanceIdentity
+from ipamd.model.dataplane import FROM_SANDBOX_PRIORITY, TO_SANDBOX_PRIORITY
 from ipamd.model.eni import MAIN_TABLE
 from ipamd.model.errors import IpamError, log_text
 from ipamd.model.ids import AttachmentKey
@@ -229,10 +230,14 @@ def _wiring_differences(attachment: Attachment, survey: KernelSurvey) -> list[Fi
         device = survey.routes.get(attachment.address, "nothing")
         findings.append(Finding(Severity.DIFFERENCE, subject, f"its route leads to {device}", repair))
     if attachment.address not in survey.to_rules:
-        findings.append(Finding(Severity.DIFFERENCE, subject, "rule 512 is missing", repair))
+        findings.append(Finding(Severity.DIFFERENCE, subject, f"rule {TO_SANDBOX_PRIORITY} is missing", repair))
     tables = survey.from_rules.get(attachment.address, ())
     if attachment.route_table != MAIN_TABLE and attachment.route_table not in tables:
-        findings.append(Finding(Severity.DIFFERENCE, subject, f"rule 1536 to table {attachment.route_table} is missing", repair))
+        findings.append(
+            Finding(
+                Severity.DIFFERENCE, subject, f"rule {FROM_SANDBOX_PRIORITY} to table {attachment.route_table} is missing", repair
+            )
+        )
     return findings
 
 

@@ -40,7 +40,7 @@ LATER = START + timedelta(minutes=1)
 
 
 def test_life_of_an_address(store: SqlDatastore, clock: FakeClock) -> None:
-    """free, reserved, assigned, cooling, free: each step shows in memory and equals the disk (design 3)."""
+    """free, reserved, assigned, cooling, free: each step shows in memory and equals the disk."""
     key = a_key()
     reserved = store.reserve(key)
     assert (reserved.state, reserved.owner) == (AddressState.RESERVED, key)
@@ -80,7 +80,7 @@ def test_one_address_for_a_key(store: SqlDatastore) -> None:
 
 
 def test_two_interfaces_of_one_sandbox(store: SqlDatastore) -> None:
-    """The key is (container ID, ifname): a second interface is a second attachment (design 3)."""
+    """The key is (container ID, ifname): a second interface is a second attachment."""
     attach(store, a_key(1, "eth0"))
     attach(store, a_key(1, "net1"))
     assert store.counts().assigned == 2

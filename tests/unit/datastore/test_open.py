@@ -85,7 +85,7 @@ def test_everything_comes_back(path: Path) -> None:
 
 
 def test_another_boot(path: Path) -> None:
-    """A file of another boot is stale whatever it says: it is kept aside and the datastore starts empty (design 3)."""
+    """A file of another boot is stale whatever it says: it is kept aside and the datastore starts empty."""
     _filled(path)
     opened = open_at(path, boot_id="another")
     assert opened.report.outcome is OpenOutcome.OTHER_BOOT
@@ -204,7 +204,7 @@ def test_newer_release(path: Path, tmp_path: Path) -> None:
 
 
 def test_audit_of_a_readable_file(path: Path) -> None:
-    """A file that reads well but contradicts an invariant is served, and reported as not intact (design 6)."""
+    """A file that reads well but contradicts an invariant is served, and reported as not intact."""
     _filled(path)
     raw(
         path,
