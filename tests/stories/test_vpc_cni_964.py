@@ -143,6 +143,18 @@ def test_a_refused_change_is_said_and_tried_again(node: FakeNode) -> None:
     assert not any("security groups" in sentence for sentence in node.health.conditions())
 
 
+def test_a_refusal_is_forgotten_when_the_groups_change_back(node: FakeNode) -> None:
+    """The operator takes the change back: nothing is left to retry, so an idle pool has no clock (I13)."""
+    node.ec2.fail["set_security_groups"] = [CloudDeniedError("ModifyNetworkInterfaceAttribute is denied")]
+    change_the_primary_groups(node)
+    pass_time(node, IDENTITY_INTERVAL_S)
+    assert node.pool._pause_s() is not None
+    change_the_primary_groups(node, OLD)
+    pass_time(node, IDENTITY_INTERVAL_S)
+    assert node.pool._pause_s() is None
+    assert not any("security groups" in sentence for sentence in node.health.conditions())
+
+
 def test_silent_metadata_delays_no_growth(node: FakeNode) -> None:
     """An ENI is created with what metadata said last; one silence is not waited for again at the next ENI (I11)."""
     node.metadata.fail = [CloudError("metadata is silent")] * 9

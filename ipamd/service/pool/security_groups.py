@@ -58,11 +58,10 @@ class SecurityGroups:
         """
         wanted = identity.security_group_ids
         secondary = {eni.eni_id for eni in self._datastore.enis() if eni.managed and not eni.is_primary}
-        for gone in (self._known.keys() | self._refused.keys()) - secondary:
-            self._known.pop(gone, None)
-            self._refused.pop(gone, None)
+        self._known = {eni_id: groups for eni_id, groups in self._known.items() if eni_id in secondary}
         # An ENI always has at least one group: an empty list is metadata that has not caught up (EC2 would refuse it too).
         changed = [eni_id for eni_id in sorted(secondary) if wanted and self._known.get(eni_id, wanted) != wanted]
+        self._refused = {eni_id: self._refused[eni_id] for eni_id in changed if eni_id in self._refused}
         count = sum(self._change(eni_id, wanted) for eni_id in changed if self._is_due(eni_id))
         if count:
             log.info("%s got the primary ENI's security groups: %s", counted(count, "ENI"), ", ".join(wanted))
