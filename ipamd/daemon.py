@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import select
 import signal
 import sys
 import threading
@@ -28,32 +29,50 @@ M_ARENA_MAX = -8
 log = logging.getLogger("ipamd")
 
 
+FAILURE = 0
+"""Byte in the pipe of requests that stands for a failure of our own; the others are signal numbers."""
+
+
 class Signals:
-    """SIGTERM, SIGINT and failures of our own, as two events: end, and end now."""
+    """Requests to end: SIGTERM, SIGINT, and failures of our own. The first one drains, the second one ends at once.
+
+    The interpreter writes each signal's number into a pipe at the instant it arrives, and `wait` reads the pipe. A handler that sets
+    an Event would deadlock where it interrupts that Event's own `wait`, and any lock may begin to block just after the interpreter
+    has looked for signals. Source: https://docs.python.org/3/library/signal.html, set_wakeup_fd.
+    """
 
     def __init__(self) -> None:
-        self._requested = threading.Event()
-        self._again = threading.Event()
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._writer, False)
+        signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        self._failure = ""
         self.exit_status = 0
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._receive)
+            signal.signal(number, self._take_note)
 
-    def wait(self) -> None:
-        """Block until the first request to end."""
-        self._requested.wait()
+    def wait(self) -> str:
+        """Block until the first request to end; returns its reason."""
+        return self._next(None)
 
     def wait_again(self, timeout_s: float) -> bool:
         """Block until the second request to end; returns False if the time is up first."""
-        return self._again.wait(timeout_s)
+        return self._next(timeout_s) != ""
 
-    def fail(self, _reason: str) -> None:
+    def fail(self, reason: str) -> None:
         """Exit at once, with a status that makes the supervisor restart the daemon."""
-        self.exit_status = EXIT_FAILED
-        self._requested.set()
-        self._again.set()
+        self.exit_status, self._failure = EXIT_FAILED, reason
+        os.write(self._writer, bytes([FAILURE, FAILURE]))
 
-    def _receive(self, _number: int, _frame: FrameType | None) -> None:
-        (self._again if self._requested.is_set() else self._requested).set()
+    def _next(self, timeout_s: float | None) -> str:
+        """The next request's reason, or an empty string if the time is up first."""
+        is_ready, _, _ = select.select([self._reader], [], [], timeout_s)
+        if not is_ready:
+            return ""
+        number = os.read(self._reader, 1)[0]
+        return self._failure if number == FAILURE else signal.Signals(number).name
+
+    def _take_note(self, _number: int, _frame: FrameType | None) -> None:
+        """Only replaces the default action, which would end the process: the pipe has the request already."""
 
 
 def main() -> int:
@@ -113,9 +132,9 @@ def run(settings: Settings, signals: Signals) -> int:
     life = Lifecycle(app, end=signals.fail)
     threading.Thread(target=life.run, name="start-up", daemon=True).start()
     scraped = metrics.serve(app.metrics, settings.daemon.metrics_address)
-    signals.wait()
+    reason = signals.wait()
     health.enter(Phase.DRAINING)
-    log.info("draining: ADD is refused, DEL is served for %d s", settings.daemon.drain_s)
+    log.info("draining (%s): ADD is refused, DEL is served for %d s", reason, settings.daemon.drain_s)
     life.stop()
     is_hurried = signals.wait_again(settings.daemon.drain_s)
     server.stop(0.0 if is_hurried else 1.0)

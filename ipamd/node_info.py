@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from dataclasses import replace
 
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.errors import CloudError, log_text
@@ -39,6 +40,10 @@ class NodeInfo:
         """Ask instance metadata who this node is, and remember it. Raises: CloudError; what was known stays known."""
         identity = self._metadata.identity()
         with self._lock:
+            known = self._identity
+            if known is not None and not identity.security_group_ids:
+                # An ENI has at least one group: an empty list is metadata that has not caught up, and no ENI can be created with it.
+                identity = replace(identity, security_group_ids=known.security_group_ids)
             self._identity = identity
         return identity
 

@@ -109,9 +109,8 @@ class PoolMaintainer:
 
     def run_once(self) -> Plan | None:
         """Do what one wake-up asks for: security groups follow the primary ENI's, and the pool grows towards its target."""
+        decided = self.cycle()  # first: an ADD may wait for it, and creating an ENI asks metadata again
         self._follow_security_groups()
-        decided = self.cycle()
-        self._follow_security_groups()  # creating an ENI asks metadata again: what it told is for the other ENIs too
         return decided
 
     def stop(self) -> None:
@@ -121,7 +120,8 @@ class PoolMaintainer:
 
     def _follow_security_groups(self) -> None:
         identity = self._identity()
-        if identity is not None:
+        # Before the limits are known the cloud thread may be recording what EC2 shows: only one thread at a time may be in there.
+        if identity is not None and self.limits is not None:
             self._security_groups.follow(identity)
 
     def _next_wake(self) -> bool:

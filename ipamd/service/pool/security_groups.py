@@ -12,7 +12,8 @@ import logging
 from dataclasses import dataclass
 
 from ipamd.model.cloud import DescribedEni, InstanceIdentity
-from ipamd.model.errors import CloudNotFoundError, IpamError, log_text
+from ipamd.model.eni import EniState
+from ipamd.model.errors import CloudNotFoundError, log_text
 from ipamd.model.ids import EniId
 from ipamd.model.words import counted
 from ipamd.ports import Ec2
@@ -39,6 +40,7 @@ class SecurityGroups:
 
     def __init__(self, context: ServiceContext, *, ec2: Ec2) -> None:
         self._datastore = context.datastore
+        self._demand = context.demand
         self._health = context.health
         self._clock = context.clock
         self._ec2 = ec2
@@ -51,18 +53,23 @@ class SecurityGroups:
             self._known[described.eni_id] = described.security_group_ids
 
     def follow(self, identity: InstanceIdentity) -> int:
-        """Give every managed secondary ENI whose groups differ the groups of the primary ENI.
+        """Give the next managed secondary ENI whose groups differ the groups of the primary ENI; the pool is triggered for the rest.
 
+        One per look: a call that EC2 throttles takes up to 40 s, and an ADD may wait for the pool meanwhile.
         Returns: how many were changed. An ENI that EC2 refuses holds no other up: it is a condition, and is tried again after a
-            pause. Never raises for EC2's refusals.
+            pause. Never raises for what EC2 or its adapter does.
         """
         wanted = identity.security_group_ids
-        secondary = {eni.eni_id for eni in self._datastore.enis() if eni.managed and not eni.is_primary}
+        enis = [eni for eni in self._datastore.enis() if eni.managed and eni.state is EniState.ATTACHED]
+        secondary = {eni.eni_id for eni in enis if not eni.is_primary}
         self._known = {eni_id: groups for eni_id, groups in self._known.items() if eni_id in secondary}
         # An ENI always has at least one group: an empty list is metadata that has not caught up (EC2 would refuse it too).
         changed = [eni_id for eni_id in sorted(secondary) if wanted and self._known.get(eni_id, wanted) != wanted]
         self._refused = {eni_id: self._refused[eni_id] for eni_id in changed if eni_id in self._refused}
-        count = sum(self._change(eni_id, wanted) for eni_id in changed if self._is_due(eni_id))
+        due = [eni_id for eni_id in changed if self._is_due(eni_id)]
+        count = sum(self._change(eni_id, wanted) for eni_id in due[:1])
+        if due[1:]:
+            self._demand.trigger()
         if count:
             log.info("%s got the primary ENI's security groups: %s", counted(count, "ENI"), ", ".join(wanted))
         if not any(self._known.get(eni_id, wanted) != wanted for eni_id in changed):
@@ -85,7 +92,7 @@ class SecurityGroups:
         except CloudNotFoundError:
             self._known.pop(eni_id, None)  # the next Describe tells what became of the ENI
             return False
-        except IpamError as error:
+        except Exception as error:  # noqa: BLE001  # whatever it is, it must neither stop the pool nor be repeated without a pause
             refused = self._refused.setdefault(eni_id, _Refused(Backoff(first_s=RETRY_FIRST_S, max_s=RETRY_MAX_S), 0.0))
             refused.retry_deadline = self._clock.monotonic() + refused.backoff.next_s()
             sentence = f"ENI {eni_id} keeps its former security groups, not {', '.join(wanted)}: {log_text(error)}"

@@ -1,0 +1,57 @@
+"""SIGTERM at any instant: the daemon must hear it, whatever its main thread is doing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from tests.patience import PATIENCE_S
+
+ROUNDS = 20_000
+STORM = f"""
+import os, random, signal, sys, time
+from ipamd.daemon import Signals
+
+reader, writer = os.pipe()
+parent = os.getpid()
+signals = Signals()
+if os.fork() == 0:
+    os.close(writer)
+    while os.read(reader, 1):  # one SIGTERM a round, at a random instant around the beginning of the wait
+        at_ns = time.perf_counter_ns() + random.randrange(30_000)
+        while time.perf_counter_ns() < at_ns:
+            pass
+        os.kill(parent, signal.SIGTERM)
+    os._exit(0)
+os.close(reader)
+for _ in range({ROUNDS}):
+    os.write(writer, b"x")
+    assert signals.wait() == "SIGTERM"
+os.close(writer)
+os.wait()
+"""
+
+
+def test_a_signal_during_the_wait_is_heard() -> None:
+    """With an Event in place of the pipe the handler waits for the lock that the main thread holds, or nobody wakes the thread."""
+    subprocess.run([sys.executable, "-c", STORM], check=True, timeout=PATIENCE_S)
+
+
+def test_the_second_request_hurries_and_a_failure_is_both() -> None:
+    """The first request drains, the second ends at once; a failure of our own counts as both and changes the exit status."""
+    script = (
+        "from ipamd.daemon import EXIT_FAILED, Signals\n"
+        "import os, signal\n"
+        "signals = Signals()\n"
+        "os.kill(os.getpid(), signal.SIGINT)\n"
+        "assert signals.wait() == 'SIGINT'\n"
+        "assert not signals.wait_again(0.01)\n"
+        "os.kill(os.getpid(), signal.SIGTERM)\n"
+        "assert signals.wait_again(0.01)\n"
+        "assert signals.exit_status == 0\n"
+        "signals.fail('the datastore is gone')\n"
+        "assert signals.wait() == 'the datastore is gone'\n"
+        "assert signals.wait_again(0.01)\n"
+        "assert signals.exit_status == EXIT_FAILED\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=PATIENCE_S)
