@@ -79,7 +79,7 @@ def provoke_unknown_del(rig: Rig) -> None:
 
 
 def provoke_cooling(rig: Rig) -> None:
-    """A DEL, then the sweeper and the cooldown do their work."""
+    """A DEL, then the cooldown thread deletes the link and frees the address."""
     assert rig.cni("DEL", "victim").ok
 
 
