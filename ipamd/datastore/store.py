@@ -1,7 +1,7 @@
 """The datastore: one unit of work at a time on disk, everything else from memory.
 
 Lock order: sandbox lock > `Disk.lock` > the lock inside `MemoryState`. `reserve` and all reads but `history` and `audit` take the
-last one only, so that only those who change something wait for the disk. What each method promises is said in `ports.Datastore`.
+last one only, so that only those who change something wait for the disk. `ports.Datastore` says what each method promises.
 """
 
 from __future__ import annotations

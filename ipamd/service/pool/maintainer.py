@@ -188,7 +188,7 @@ class PoolMaintainer:
         return self._prefixes_blocked_deadline is None or self._clock.monotonic() >= self._prefixes_blocked_deadline
 
     def _pause_s(self) -> float | None:
-        """Seconds until the pause after a refusal ends; None without one: an idle pool has no timer (I13). Ends an expired pause."""
+        """Seconds until the pause after a refusal ends; None: an idle pool has no timer (I13). Ends an expired pause."""
         pauses = [self._security_groups.next_retry_s()]
         if self._blocked_deadline is not None:
             if self._left_s() <= 0:
