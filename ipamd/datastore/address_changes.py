@@ -82,7 +82,7 @@ class AddressChanges(Changes):
 
     @change
     def free(self, address: IPv4Address, *, reason: str) -> None:
-        """The caller decides whether the address has cooled, by the monotonic clock: the wall clock may have been stepped (I8)."""
+        """The caller decides whether the address has cooled, by the monotonic clock: a wall clock may be stepped (I8)."""
         old = self._view.known_address(address)
         self._settle(old, _after(old, AddressEvent.COOLED), reason=reason)
         self._log(LedgerEvent.COOLED, address=address, eni_id=old.eni_id, detail=reason)
