@@ -59,7 +59,7 @@ class FakeWiring:
 
     def mark_for_deletion(self, *, host_veth: str, address: IPv4Address, route_table: int) -> None:
         """See the port."""
-        self._maybe_fail("retire")
+        self._maybe_fail("mark_for_deletion")
         with self.lock:
             if self.wired.pop(host_veth, None) is not None:
                 self.dying[host_veth] = address
