@@ -1,4 +1,4 @@
-"""A kernel of dictionaries: what is wired, what is dying, and which namespaces exist."""
+"""The kernel as dictionaries: wired links, dying links, and the namespaces that exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole node of fakes around a real datastore: what service tests and stories are told on."""
+"""A whole node of fakes around a real datastore, for service tests and stories."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What opening finds, keeps, sets aside and refuses; told in its report."""
+"""What opening a datastore accepts, sets aside and refuses, and how it reports that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DEL: done, repeated or unknown, it succeeds; and what it frees is not given again too early."""
+"""DEL succeeds also if it is repeated or the sandbox is unknown, and its address is not given again too early."""
 
 from __future__ import annotations
 

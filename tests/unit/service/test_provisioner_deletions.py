@@ -1,4 +1,4 @@
-"""An ENI that is to be deleted and is not gone: nothing leaks, and nothing is taken from under a sandbox."""
+"""ENIs whose deletion EC2 delays or refuses: none leaks, and none that a sandbox uses is deleted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pool when EC2 refuses, contradicts itself, or is changed by another hand: nothing leaks, and nothing is stuck for ever."""
+"""The pool when EC2 refuses, contradicts itself, or another tool changes it: nothing leaks, and the pool is never stuck."""
 
 from __future__ import annotations
 

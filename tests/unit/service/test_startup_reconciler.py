@@ -1,4 +1,4 @@
-"""After a start: what lives is kept, what was forgotten is adopted, what nobody was promised goes.
+"""After a start recorded sandboxes are kept, unrecorded ones adopted, and leftover wiring is removed.
 
 Over 300 lines because what a start finds is one list of cases, from a crash to a lost datastore.
 """
