@@ -99,7 +99,7 @@ class EniProvisioner:
                 case IntentKind.CREATE_ENI if DELETING in intent.payload:
                     self._deletion.resume(intent, EniId(intent.payload["eni_id"]))
                 case IntentKind.CREATE_ENI:
-                    self._finish_create(intent)
+                    self._finish_create(intent, is_replay=True)
                 case IntentKind.ASSIGN | IntentKind.UNASSIGN:
                     self._reread(intent)
                 case IntentKind.DELETE_ENI:
@@ -141,10 +141,10 @@ class EniProvisioner:
         )
         self._finish_create(intent)
 
-    def _finish_create(self, intent: Intent) -> None:
+    def _finish_create(self, intent: Intent, *, is_replay: bool = False) -> None:
         """Continue a creation from its last completed step until the ENI is attached and stored; every step may be repeated."""
         identity = self._require_identity()
-        described = self._created(intent, identity)
+        described = self._created(intent, identity, is_replay=is_replay)
         if described is None:
             return
         self._failpoint("growth.created")
@@ -171,7 +171,7 @@ class EniProvisioner:
         self._enis.set_up_eni_routing(eni)
         self._failpoint("growth.host-ready")
 
-    def _created(self, intent: Intent, identity: InstanceIdentity) -> DescribedEni | None:
+    def _created(self, intent: Intent, identity: InstanceIdentity, *, is_replay: bool) -> DescribedEni | None:
         known = intent.payload.get("eni_id")
         if known:
             try:
@@ -196,7 +196,9 @@ class EniProvisioner:
         except (ThrottledError, CloudDeniedError):
             raise  # an earlier try whose answer was lost may have succeeded: the next replay finds its ENI (I9)
         except CloudError as error:
-            self._intents.close_if_refused(intent, error)
+            # A replay may be refused for another reason than the try before it, which may have created the ENI: the same.
+            if not is_replay or self._intents.is_refused_again(intent):
+                self._intents.close_if_refused(intent, error)
             raise
 
     def _attached(self, intent: Intent, described: DescribedEni, identity: InstanceIdentity) -> DescribedEni:

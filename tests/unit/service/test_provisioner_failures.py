@@ -16,6 +16,7 @@ from ipamd.model.eni import EniState
 from ipamd.model.errors import (
     CloudDeniedError,
     CloudError,
+    EniLimitError,
     PoolEmptyError,
     SubnetExhaustedError,
     ThrottledError,
@@ -53,7 +54,15 @@ def detach_by_hand(node: FakeNode, eni_id: EniId) -> None:
     node.ec2.delete_eni(eni_id)
 
 
-@pytest.mark.parametrize("refusal", [ThrottledError("slow down"), CloudDeniedError("credentials expired")])
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        ThrottledError("slow down"),
+        CloudDeniedError("credentials expired"),
+        SubnetExhaustedError("no free address"),
+        EniLimitError("too many ENIs in this account"),
+    ],
+)
 def test_a_replay_that_is_refused_keeps_its_intent(node: FakeNode, refusal: CloudError) -> None:
     """The first try's answer was lost, and may have made an ENI: a refusal of the replay says nothing about it (I9)."""
     node.add("a")
@@ -69,12 +78,25 @@ def test_a_replay_that_is_refused_keeps_its_intent(node: FakeNode, refusal: Clou
     assert node.datastore.open_intents() == ()
 
 
-def test_a_replay_that_finds_the_subnet_empty_is_closed(node: FakeNode) -> None:
-    """Had the first try made the ENI, its token would have given it back: nothing is there to lose, and the pool goes on."""
+def test_a_replay_that_stays_refused_is_closed(node: FakeNode) -> None:
+    """Two refusals a minute or more apart are an answer: nothing was made, and the pool goes on (I9).
+
+    Whether EC2 looks at the token before it looks for free addresses is not documented, so one refusal is not believed.
+    """
     node.add("a")
-    node.ec2.fail["create_eni"] = [CloudError("not answered"), SubnetExhaustedError("no free address")]
+    node.ec2.fail["create_eni"] = [CloudError("not answered"), *[SubnetExhaustedError("no free address")] * 2]
     node.pool.cycle()
-    node.clock.advance(61)
+    for is_closed in (False, True):
+        assert node.datastore.open_intents() != ()
+        node.clock.advance(121)
+        node.pool.cycle()
+        assert (node.datastore.open_intents() == ()) is is_closed
+
+
+def test_the_first_refusal_of_a_creation_closes_it(node: FakeNode) -> None:
+    """No try came before it, so EC2 has made nothing."""
+    node.add("a")
+    node.ec2.fail["create_eni"] = [SubnetExhaustedError("no free address")]
     node.pool.cycle()
     assert node.datastore.open_intents() == ()
 

@@ -1,0 +1,48 @@
+"""Sizes that keep the code readable: functions fit a screen, constructors take few arguments, long files say why."""
+
+from __future__ import annotations
+
+import ast
+import statistics
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("ipamd", "cni_plugin", "lab", "bench", "tools")
+FILES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py") if "pb" not in path.parts)
+
+FUNCTION_LINES_MAX = 50
+CONSTRUCTOR_PARAMETERS_MAX = 6
+MODULE_LINES_MAX = 300
+MODULE_LINES_MEDIAN_MAX = 130
+
+
+def _lines(path: Path) -> int:
+    return path.read_text().count("\n")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_functions_and_constructors_are_small(path: Path) -> None:
+    """No function over 50 lines, no constructor over 6 parameters (a value object says it better), no long file without a reason."""
+    tree = ast.parse(path.read_text())
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    long = {
+        f.name: f.end_lineno - f.lineno + 1 for f in functions if f.end_lineno and f.end_lineno - f.lineno >= FUNCTION_LINES_MAX
+    }
+    assert not long, f"over {FUNCTION_LINES_MAX} lines: {long}"
+    wide = [f.lineno for f in functions if f.name == "__init__" and _parameter_count(f) > CONSTRUCTOR_PARAMETERS_MAX]
+    assert not wide, f"constructors over {CONSTRUCTOR_PARAMETERS_MAX} parameters, at lines {wide}"
+    reason = " ".join((ast.get_docstring(tree) or "").split())
+    assert _lines(path) <= MODULE_LINES_MAX or "300 lines because" in reason, (
+        f"{_lines(path)} lines, and no reason in its docstring"
+    )
+
+
+def test_the_median_module_is_short() -> None:
+    """Half of all modules are read in one sitting."""
+    assert statistics.median(map(_lines, FILES)) < MODULE_LINES_MEDIAN_MAX
+
+
+def _parameter_count(function: ast.FunctionDef) -> int:
+    return len(function.args.posonlyargs) + len(function.args.args) + len(function.args.kwonlyargs) - 1
