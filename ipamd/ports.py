@@ -294,7 +294,7 @@ class Wiring(Protocol):
         ...
 
     def remove_leftover(self, *, host_veth: str | None, address: IPv4Address | None) -> None:
-        """Remove wiring that nobody owns: link by name, and every route and rule of an address, whatever the table.
+        """Remove wiring that nobody owns: link by name, and every route and rule of an address, in any table.
 
         Without `address` it is the one that the link's alias names, unless it is routed through another link.
         """

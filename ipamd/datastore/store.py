@@ -74,7 +74,7 @@ class SqlDatastore(Datastore):
                 raise
             finally:
                 unit.end()
-            # What is committed must show in memory, whatever happens next: or memory and disk would differ until a restart.
+            # A committed change must reach memory even if the next step fails, or memory and disk differ until a restart.
             try:
                 self._failpoint("datastore.after-commit")
             finally:
