@@ -1,6 +1,6 @@
 """Asks the daemon itself, in the plugin's protocol and with the plugin's client, when it first serves after a restart.
 
-Not through the plugin: while the daemon is away the plugin spools a DEL and succeeds, which is not the daemon's doing.
+The plugin is not used, because it spools a DEL and succeeds while the daemon is absent.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Facts about the machine, without which the figures cannot be compared with those of another."""
+"""Data of the machine, needed to compare its figures with those of another machine."""
 
 from __future__ import annotations
 

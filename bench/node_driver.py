@@ -3,7 +3,7 @@
     python -m bench.node_driver        one JSON job per line on standard input, one JSON answer per line on standard output
 
 It runs in the node so that a plugin is executed as a runtime does it (posix_spawn, environment, configuration on standard input)
-and no part of the lab lies between exec and exit. A failed job answers {"error": text}, and the driver goes on.
+and no part of the lab lies between exec and exit. A failed job answers {"error": text}, and the driver continues.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def main() -> None:
         job = json.loads(line)
         try:
             answer: dict[str, Any] = {"result": JOBS[job.pop("job")](**job)}
-        except Exception as exc:  # noqa: BLE001  # told to whoever asked
+        except Exception as exc:  # noqa: BLE001  # reported to the caller
             answer = {"error": f"{type(exc).__name__}: {exc}"}
         print(json.dumps(answer), flush=True)
 

@@ -1,9 +1,9 @@
-"""Bring ports and adapters together: the only module that knows who implements what.
+"""Connect ports and adapters: the only module that knows which class implements which port.
 
 `connect` makes the adapters, `compose` the use cases over them. Tests compose the same graph over fakes, so the graph under test is
 the graph that ships. Nothing heavy is imported or asked here that DEL does not need: boto3, pyroute2 and the metrics server come
 later, in their own threads, because a restarted daemon must take DEL at once (docs/architecture.md, Start).
-Over 300 lines because it is one list of what is given to whom, read as a whole; it decides nothing.
+Over 300 lines because the wiring of the whole daemon is read as one list; it decides nothing.
 """
 
 from __future__ import annotations

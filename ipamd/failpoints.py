@@ -19,7 +19,7 @@ from ipamd.ports import Failpoint, no_failpoint
 ENV = "VPC_IPAMD_FAILPOINT"
 HOLD_NAME = "failpoint.hold"
 HOLD_TIMEOUT_S = 60.0
-"""After this the thread goes on by itself, so that a forgotten hold does not last. Ours."""
+"""After this the thread continues by itself, so that a forgotten hold file does not block it for ever. Ours."""
 
 
 class ArmedFailpoint:

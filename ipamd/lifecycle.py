@@ -1,7 +1,7 @@
-"""From alive to ready, and to the end: look around, restore, set up the host's routing, serve ADD, follow what changes.
+"""The daemon from alive to ready, and its end: ask the sources, reconcile, set up host routing, serve ADD, start the loops.
 
-The order is docs/architecture.md, Start. What a restart needs least is waited for least: with an intact datastore only the kernel
-is indispensable, and what did not answer is asked again in the background (`ipamd/surroundings.py`).
+The order is docs/architecture.md, Start. A start waits as little as it can: with an intact datastore it needs only the kernel,
+and sources that have not answered are asked again in the background (`ipamd/surroundings.py`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from ipamd.service.request import Deadline
 from ipamd.surroundings import RETRY_FIRST_S, RETRY_MAX_S, Surroundings
 
 WORTH_REPEATING = (DatastoreError, SettingsError)
-"""Not retryable as they are, but a step looks anew: a row that DEL or EC2's answer changed under it, a directory not mounted yet."""
+"""Not retryable errors after which a repeated step may still succeed: DEL or EC2's answer changed a row that the step was using,
+or a directory is not mounted yet."""
 
 REPLAY_DEADLINE_S = 30.0
 SURVEY_TRIES = 5
@@ -35,7 +36,7 @@ class Lifecycle:
     """One life of the daemon. `run` is a thread body; `stop` ends its waits and its loops."""
 
     def __init__(self, app: App, *, end: Callable[[str], None]) -> None:
-        """Take `end`, which ends the process for a reason that only a new start can heal."""
+        """`end` exits the process, for a reason that only a restart can repair."""
         self._app = app
         self._health = app.context.health
         self._stopped = threading.Event()
@@ -44,11 +45,11 @@ class Lifecycle:
         self._surroundings = Surroundings(app, spawn=self._spawn, stopped=self._stopped)
 
     def run(self) -> None:
-        """Go from alive to ready; an error that time does not heal is recorded, and the daemon keeps serving DEL."""
+        """Go from alive to ready; a permanent error is recorded, and the daemon keeps serving DEL."""
         try:
             self._run()
         except NotServingError:
-            return  # stopped meanwhile
+            return  # stopped while it waited
         except Exception as error:  # top of the thread
             self._health.record_error("start", error)
             log.error("start-up stopped; DEL is served, ADD is not: %s", log_text(error), exc_info=error)
@@ -66,7 +67,7 @@ class Lifecycle:
     def _run(self) -> None:
         app, health = self._app, self._health
         health.enter(Phase.RESTORING)
-        self._spawn("cooldown", app.cooldown.run)  # DEL is served already: its links are to go within a second (I4)
+        self._spawn("cooldown", app.cooldown.run)  # DEL is served already, and its links must be deleted within a second (I4)
         self._surroundings.begin_cloud()
         self._until_done("spool", self._replay_spool)
         listed = self._surroundings.await_runtime()
@@ -96,7 +97,7 @@ class Lifecycle:
         app.context.demand.trigger()
 
     def _until_done(self, what: str, step: Callable[[], None]) -> None:
-        """Repeat a step that every restart may repeat until it succeeds; an error that time does not heal passes on."""
+        """Repeat an idempotent step until it succeeds. Raises: an error that a repetition cannot repair; NotServingError."""
         backoff = Backoff(first_s=RETRY_FIRST_S, max_s=RETRY_MAX_S)
         while True:
             try:
@@ -130,12 +131,12 @@ class Lifecycle:
         log.info("restored: %s", outcome)
 
     def _survey(self) -> KernelSurvey:
-        """One uninterrupted look at the kernel, which changes while DEL is served. Raises: KernelDumpError, after some tries."""
+        """Survey the kernel, again if a concurrent change interrupts it. Raises: KernelDumpError after SURVEY_TRIES."""
         for _ in range(SURVEY_TRIES - 1):
             try:
                 return self._app.context.wiring.survey()
             except KernelDumpError as error:
-                log.info("the kernel is looked at again: %s", log_text(error))
+                log.info("the kernel is surveyed again: %s", log_text(error))
         return self._app.context.wiring.survey()
 
     def _set_up_eni_routings(self) -> None:

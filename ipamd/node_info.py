@@ -18,7 +18,7 @@ from ipamd.model.words import CLOUD_NOT_ASKED
 from ipamd.ports import Clock, Metadata
 
 SILENCE_S = 30.0
-"""After metadata did not answer, what it said last is used without asking for so long. Ours: a try takes up to 8 s."""
+"""How long the last known identity is used without asking again after metadata did not answer. Ours: a try takes up to 8 s."""
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class NodeInfo:
         self._is_cloud_reachable = False
 
     def learn_identity(self) -> InstanceIdentity:
-        """Ask instance metadata who this node is, and remember it. Raises: CloudError; what was known stays known."""
+        """Ask instance metadata who this node is, and remember it. Raises: CloudError; then the identity is unchanged."""
         identity = self._metadata.identity()
         with self._lock:
             known = self._identity
@@ -48,7 +48,7 @@ class NodeInfo:
         return identity
 
     def refresh_identity(self) -> InstanceIdentity:
-        """Ask instance metadata again; where it does not answer, what was known last.
+        """Ask instance metadata again; if it does not answer, return the last known identity.
 
         Costs two or three requests to the instance's own metadata service and no EC2 call.
         Raises: CloudError if it never answered.
@@ -63,11 +63,11 @@ class NodeInfo:
                 raise
             # The adapter has waited for seconds already: an ADD that waits for an ENI must not pay for that again and again.
             self._refresh_deadline = self._clock.monotonic() + SILENCE_S
-            log.info("instance metadata did not answer; what it said last is used: %s", log_text(error))
+            log.info("instance metadata did not answer; the last known identity is used: %s", log_text(error))
             return known
 
     def identity(self) -> InstanceIdentity | None:
-        """Who this node is, once instance metadata has told."""
+        """Who this node is; None until instance metadata has answered."""
         with self._lock:
             return self._identity
 

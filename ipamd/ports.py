@@ -30,11 +30,11 @@ Failpoint = Callable[[str], None]
 
 
 def no_failpoint(_name: str) -> None:
-    """Production: nothing happens."""
+    """Do nothing: in production no failpoint is armed."""
 
 
 class Clock(Protocol):
-    """Both clocks, so that tests own time. They are never mixed."""
+    """Wall clock and monotonic clock, a port so that tests control time. The two are never mixed."""
 
     def now(self) -> datetime:
         """Aware UTC wall time: for records."""
@@ -130,11 +130,11 @@ class UnitOfWork(Protocol):
         ...
 
     def close_intent(self, intent_id: str, *, outcome: str) -> None:
-        """Settle an intent."""
+        """Close an intent, with its outcome for the ledger."""
         ...
 
     def mark_restored(self, *, detail: str) -> None:
-        """Record that kernel and runtime have been taken in whole: from now on this datastore knows every sandbox."""
+        """Record that kernel and runtime were read completely: from now on this datastore knows every sandbox."""
         ...
 
     def note(
@@ -202,7 +202,7 @@ class Datastore(Protocol):
         ...
 
     def open_intents(self) -> tuple[Intent, ...]:
-        """Intents not yet settled, oldest first."""
+        """Open intents, oldest first: their outcome at EC2 is not known."""
         ...
 
     def history(self, subject: str, *, limit: int) -> tuple[LedgerEntry, ...]:
@@ -223,7 +223,7 @@ class Datastore(Protocol):
 
 
 class Spool(Protocol):
-    """DELs that the plugin left while the daemon was away."""
+    """DELs that the plugin stored on disk because the daemon did not answer."""
 
     def pending_count(self) -> int:
         """How many entries wait."""
@@ -294,7 +294,7 @@ class Wiring(Protocol):
         ...
 
     def remove_leftover(self, *, host_veth: str | None, address: IPv4Address | None) -> None:
-        """Remove wiring that nobody owns: link by name, and every route and rule of an address, whatever the table.
+        """Remove wiring that nobody owns: link by name, and every route and rule of an address, in any table.
 
         Without `address` it is the one that the link's alias names, unless it is routed through another link.
         """
@@ -302,10 +302,10 @@ class Wiring(Protocol):
 
 
 class HostNetwork(Protocol):
-    """Routing of the node and its ENIs: sysctls, ENI tables, mark rules, the nftables table. Repaired on a clock."""
+    """Routing of the node and its ENIs: sysctls, ENI tables, mark rules, the nftables table. Repaired every 30 s."""
 
     def setup_node(self, identity: InstanceIdentity) -> None:
-        """Make the node's own part so. Idempotent. Raises: WiringError."""
+        """Set up the node's own part: sysctls, mark rules, nftables table. Idempotent. Raises: WiringError."""
         ...
 
     def await_link(self, mac: MacAddress) -> None:
@@ -321,7 +321,7 @@ class HostNetwork(Protocol):
         ...
 
     def reconcile(self, *, identity: InstanceIdentity, enis: Iterable[Eni]) -> list[str]:
-        """Repair what something else on the node took away; one sentence per repair."""
+        """Repair what other software on the node removed or changed; one sentence per repair."""
         ...
 
 
@@ -337,7 +337,7 @@ class Ec2(Protocol):
         ...
 
     def describe_attached_eni(self, eni_id: EniId) -> DescribedEni:
-        """Wait, bounded, until EC2 says that an ENI is attached, and describe it then. CloudError if it never is."""
+        """Wait until EC2 shows an ENI as attached, and return its description. CloudError if it does not within a bound."""
         ...
 
     def subnet_cidr(self, subnet_id: SubnetId) -> IPv4Network:
@@ -409,7 +409,7 @@ class Runtime(Protocol):
         ...
 
     def events(self) -> Iterator[SandboxEvent]:
-        """Follow the event stream; the first event is SUBSCRIBED, told when the stream is open. Never ends but by an error.
+        """Follow the event stream. Its first event, SUBSCRIBED, means that the stream is open. It ends only with an error.
 
         Raises: EventsUnsupportedError if the runtime has no events; RuntimeUnreachableError when the stream broke.
         """

@@ -1,7 +1,7 @@
-"""The first look at what surrounds the daemon: instance metadata, EC2 and the container runtime, each in a thread of its own.
+"""Ask the daemon's surroundings once at start: metadata and then EC2 in one thread, the container runtime in another.
 
-Each look repeats until it has succeeded once, with its own stage in `ipamctl status`. Nobody waits longer than what a start needs:
-an intact datastore serves ADD without EC2 and without the runtime, and what they say later is taken in while ADD is served.
+Each thread repeats its questions until they are answered; `ipamctl status` shows a stage for each source. A start waits only for
+what it needs: with an intact datastore ADD is served without EC2 and runtime, and their answers are used when they come.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ every pod wait, and its answer only adds reasons to keep."""
 
 RETRY_FIRST_S = 0.5
 RETRY_MAX_S = 30.0
-"""Pauses between tries of a look that failed, and of a start-up step. Ours."""
+"""Pauses after an unanswered question, and after a start-up step that failed. Ours."""
 
 LIMITS_RETRY_S = 300.0
 """Between two questions about an unknown instance type. Ours: as the adapter remembers a failure (`ipamd/cloud/ec2.py`)."""
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 class Surroundings:
-    """Looks at cloud and runtime. `spawn` starts a named thread; the waits end with NotServingError when `stopped` is set."""
+    """Asks cloud and runtime. `spawn` starts a named thread; the waits end with NotServingError when `stopped` is set."""
 
     def __init__(self, app: App, *, spawn: Callable[[str, Callable[[], None]], None], stopped: threading.Event) -> None:
         self._app = app
@@ -50,7 +50,7 @@ class Surroundings:
         self._listed: dict[str, Sandbox] | None = None
 
     def begin_cloud(self) -> None:
-        """Begin to look at metadata and EC2."""
+        """Start to ask metadata and EC2."""
         self._spawn("cloud", self._look_at_cloud)
 
     def await_cloud(self) -> None:
@@ -59,10 +59,10 @@ class Surroundings:
         self._wait_for(self._cloud_done, CLOUD_PATIENCE_S if has_addresses else None)
 
     def await_runtime(self) -> dict[str, Sandbox] | None:
-        """Look at the runtime and wait for its first complete list.
+        """Ask the runtime for its sandboxes and wait for the first complete list.
 
-        Returns: sandboxes by ID; None if CRI is off, or silent beside an intact datastore. A datastore that is not intact cannot
-            be rebuilt without the list: then it waits as long as it takes.
+        Returns: sandboxes by ID; None if CRI is off, or if it does not answer and the datastore is intact. A datastore that is
+            not intact cannot be rebuilt without the list: then the wait has no limit.
         """
         runtime = self._app.adapters.runtime
         if runtime is None:
@@ -100,7 +100,7 @@ class Surroundings:
         app.adapters.node_info.set_cloud(reachable=True, detail=f"last compared at start: {result}")
         health.clear_condition("ec2")
         self._set_up_node(identity)
-        if health.phase is Phase.SERVING:  # EC2 was late: the start has gone on without it
+        if health.phase is Phase.SERVING:  # EC2 was late: the start has continued without it
             for problem in app.pool.enis.set_up_eni_routings():
                 log.warning("host routing: %s", problem)
         app.pool.maintainer.set_limits(limits, settings=app.settings.pool_settings(max_pods=limits.max_pods))
@@ -108,8 +108,7 @@ class Surroundings:
             self._spawn("limits", lambda: self._learn_limits(identity))
 
     def _learn_limits(self, identity: InstanceIdentity) -> None:
-        """Thread body: neither EC2 nor the table knew this instance type; ask again until one does. The node is small until
-        then."""
+        """Thread body: ask EC2 for the limits of an unknown instance type; the safe default is used until it answers."""
         app, health = self._app, self._health
         health.set_condition("limits", f"limits: those of {identity.instance_type} are not known, a safe default is used")
         while not self._stopped.wait(LIMITS_RETRY_S):
@@ -129,7 +128,7 @@ class Surroundings:
             log.error("the node's own routing is not complete and is tried again: %s", log_text(error))
 
     def _look_at_runtime(self, runtime: Runtime) -> None:
-        """Thread body: who answers, and a complete list, until both were told once."""
+        """Thread body: ask for the runtime's version and a complete list, until both were answered once."""
         backoff = Backoff(first_s=RETRY_FIRST_S, max_s=RETRY_MAX_S)
         while not self._stopped.is_set():
             with self._health.stage("cri") as stage:
@@ -145,7 +144,7 @@ class Surroundings:
             self._stopped.wait(backoff.next_s())
 
     def _wait_for(self, done: threading.Event, patience_s: float | None) -> None:
-        """Wait for a look that runs in its own thread; None: as long as it takes. Raises: NotServingError."""
+        """Wait for the answer to a thread's questions; `patience_s` None: without limit. Raises: NotServingError."""
         if patience_s is not None:
             done.wait(patience_s)
             return

@@ -1,7 +1,7 @@
-"""A lab node with the real daemon and the real plugin in it, and the observer that judges it from outside.
+"""A lab node with the real daemon and the real plugin in it, and the observer that checks it from outside.
 
-The observer reads the kernel with `ip`, EC2 from the lab's own books and the rows through the socket: none of it is code that it
-judges. `assert_sound` is the last step of every test that uses a rig (I1-I9).
+The observer reads the kernel with `ip`, EC2 from the lab's own records and the rows through the socket; it uses no code that it
+checks. `assert_sound` is the last step of every test that uses a rig (I1-I9).
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ RULES = (
         ("PrivateIpAddressLimitExceeded",),
         EniLimitError,
         AttemptError,
-        "the ENI has no slot left: read it again with Describe; the pool goes on with another ENI",
+        "the ENI has no slot left: read it again with Describe; the pool continues with another ENI",
     ),
     Rule(
         ("AttachmentLimitExceeded",),
@@ -167,7 +167,7 @@ RULES = (
         ("IdempotentParameterMismatch",),
         CloudError,
         AttemptError,
-        "the client token was used for another request before: the intent must be settled and a new token made",
+        "the client token was used for another request before: the intent must be closed and a new token used",
     ),
     Rule(
         ("InternalError", "InternalFailure", "Unavailable", "ServiceUnavailable", "RequestTimeout"),

@@ -82,14 +82,14 @@ class AddressChanges(Changes):
 
     @change
     def free(self, address: IPv4Address, *, reason: str) -> None:
-        """Whether an address has cooled is for the caller to say: the wall clock may have been stepped (I8)."""
+        """The caller decides whether the address has cooled, by the monotonic clock: a wall clock may be stepped (I8)."""
         old = self._view.known_address(address)
         self._settle(old, _after(old, AddressEvent.COOLED), reason=reason)
         self._log(LedgerEvent.COOLED, address=address, eni_id=old.eni_id, detail=reason)
 
     @change
     def quarantine(self, address: IPv4Address, *, reason: str) -> None:
-        """A reservation ends with it: whoever was about to confirm it is refused."""
+        """Ends a reservation: the ADD that holds it can no longer confirm it."""
         old = self._view.known_address(address)
         self._settle(old, _after(old, AddressEvent.DISAGREE), reason=reason)
         self._log(LedgerEvent.QUARANTINED, address=address, key=old.owner, eni_id=old.eni_id, detail=reason)

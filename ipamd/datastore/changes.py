@@ -1,8 +1,8 @@
 """What all changes of a unit of work share: the guard, the compare-and-set, the ledger row and the time.
 
 Every change is checked against the transition table and the view, then written with a compare-and-set on the state it was
-checked against; the constraints of `schema` stand behind both. The first refusal fails the whole unit: going on after a caught
-error cannot commit half of it.
+checked against; the constraints of `schema` stand behind both. The first refusal fails the whole unit, so that a
+caller that catches the error cannot commit half of it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Open the datastore at start: decide whether the file that is there can be used, and report the decision.
 
-The file is in `/run` and describes network namespaces, which end at reboot: a file of another boot is stale, whatever it says.
+The file is in `/run` and describes network namespaces, which end at reboot: a file of another boot is never used.
 A damaged file is kept for diagnosis, never repaired and never deleted at once; the state is then rebuilt from kernel and CRI
 (docs/architecture.md, "Start"). A file of a newer release is left untouched and the start refused: guessing its meaning could give
 one address twice (I1).

@@ -20,7 +20,7 @@ class RecordChanges(Changes):
 
     @change
     def put_tombstone(self, key: AttachmentKey) -> None:
-        """A second tombstone takes the first one's place."""
+        """Replaces an earlier tombstone of the key."""
         params: Params = {**key_params(key), "at": time_text(self._now)}
         self._disk.execute(sql.UPSERT_TOMBSTONE, params, subject=f"recording DEL of {key}")
         self._view.staged.tombstones[key] = self._now
@@ -28,7 +28,7 @@ class RecordChanges(Changes):
 
     @change
     def drop_tombstones(self, *, before: datetime) -> int:
-        """No ledger row: the row that tells of the DEL stays."""
+        """Writes no ledger row: the row of the DEL itself stays."""
         old = [key for key, at in self._view.tombstones().items() if at < before]
         if old:
             subject = f"dropping tombstones before {before}"

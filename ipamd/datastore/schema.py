@@ -1,4 +1,4 @@
-"""The tables, with the invariants as constraints: SQLite refuses what would break one, whatever our code does.
+"""The tables, with the invariants as constraints: SQLite refuses what would break one, even if our code is wrong.
 
 An attachment and its address reference each other through all of (address, ENI, container ID, interface name), deferred to
 COMMIT: neither can exist without the other (I1). `reserved` cannot be written to disk (I5). Triggers enforce what a CHECK cannot:

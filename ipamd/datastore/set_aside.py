@@ -47,7 +47,7 @@ def _fresh_name(path: Path, suffix: str) -> Path:
 
 
 def _prune(path: Path) -> None:
-    """Remove all but the newest; age is when a file was moved here (ctime), whatever its name says."""
+    """Remove all but the newest; the age is the time at which a file was moved here (ctime)."""
     groups: dict[str, float] = {}
     for found in path.parent.glob(f"{path.name}.*-*"):
         base = str(found)

@@ -1,4 +1,4 @@
-"""The daemon's side of the spool: DELs that the plugin left while nobody listened (I3).
+"""The daemon's side of the spool: DELs that the plugin stored because the daemon did not answer (I3).
 
 The plugin takes `spool.lock` shared, tries the socket once more, then writes `.tmp-*`, syncs and renames it to `del-*`. The
 daemon listens before it takes the lock exclusively: a plugin that holds it shared either reaches the daemon, or its entry is seen
@@ -95,7 +95,7 @@ class FileSpool(Spool):
                 if self._clock.monotonic() >= deadline:
                     raise TryAgainError(
                         f"the spool lock {self._lock_path} was not free for {self._lock_wait_s:g} s",
-                        details=f"a vpc-cni process holds it: `fuser {self._lock_path}` names it; DELs stay spooled meanwhile",
+                        details=f"a vpc-cni process holds it: `fuser {self._lock_path}` names it; DELs stay spooled until then",
                     ) from None
             except OSError as error:
                 raise _refused(self._lock_path, error) from error

@@ -1,7 +1,7 @@
 """The datastore: one unit of work at a time on disk, everything else from memory.
 
 Lock order: sandbox lock > `Disk.lock` > the lock inside `MemoryState`. `reserve` and all reads but `history` and `audit` take the
-last one only, so that only those who change something wait for the disk. What each method promises is said in `ports.Datastore`.
+last one only, so that only those who change something wait for the disk. `ports.Datastore` says what each method promises.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class SqlDatastore(Datastore):
                 raise
             finally:
                 unit.end()
-            # What is committed must show in memory, whatever happens next: or memory and disk would differ until a restart.
+            # A committed change must reach memory even if the next step fails, or memory and disk differ until a restart.
             try:
                 self._failpoint("datastore.after-commit")
             finally:

@@ -1,7 +1,7 @@
 """One unit of work: each change goes to the open transaction at once, and to memory only after COMMIT.
 
 The changes are in three modules by subject: `pool_changes`, `address_changes` and `record_changes`; `changes` has what they
-share. What each promises is said once, in `ports.UnitOfWork`; docstrings here add what only this implementation has to say.
+share. `ports.UnitOfWork` says what each promises; docstrings here add only what is specific to this implementation.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class Verb(NamedTuple):
     ask: gets the answer, given the daemon and the parsed arguments.
     render: writes the answer as text for people; `-o json` prints the answer itself.
     arguments: adds the verb's own arguments to its parser.
-    exit_status: what the shell is told of an answer.
+    exit_status: the exit status for an answer.
     position: place in the help; verbs of the same position follow in alphabetical order.
     """
 

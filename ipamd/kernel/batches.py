@@ -70,7 +70,7 @@ def address_removals(host: NetlinkSocket, address: IPv4Address) -> list[Message]
             batch.append(messages.delete_rule(rule.priority, table=rule.table, destination=address))
         if survey.is_from_sandbox(rule) and rule.source == address:
             # Old releases of amazon-vpc-cni-k8s added one rule for each VPC CIDR (from address to CIDR); their restart merged
-            # them (pkg/networkutils/network.go, UpdateRuleListBySrc). One deletion each, whatever the destination.
+            # them (pkg/networkutils/network.go, UpdateRuleListBySrc). One deletion each, for any destination.
             batch.append(messages.delete_rule(rule.priority, table=rule.table, source=address))
     return batch
 

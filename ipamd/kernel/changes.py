@@ -114,7 +114,7 @@ def put_route(destination: IPv4Address | None, *, index: int, table: int, step: 
 
 
 def delete_route(destination: IPv4Address | None, length: int, *, index: int, table: int, metric: int, step: str) -> Change:
-    """Remove one route through a link, whatever its scope, type and protocol; absent is fine. `index` or `metric` 0: any."""
+    """Remove one route through a link, of any scope, type and protocol; absent is fine. `index` or `metric` 0: any."""
     fields = _route(destination, length, table) | {"scope": "nowhere", "proto": 0, "type": 0}
     fields |= {"oif": index} if index else {}
     fields |= {"priority": metric} if metric else {}

@@ -125,7 +125,7 @@ def add_route(
 
 
 def delete_route(destination: IPv4Address | None, *, length: int, table: int, index: int, step: str, metric: int = 0) -> Message:
-    """Remove one route through a link, whatever its scope and protocol; absent is fine. `metric` 0: any."""
+    """Remove one route through a link, of any scope and protocol; absent is fine. `metric` 0: any."""
     body = _route_body(destination, length=length, table=table, scope=uapi.RT_SCOPE_NOWHERE, protocol=0)
     if index:
         body += _u32(uapi.RTA_OIF, index)

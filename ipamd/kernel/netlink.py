@@ -94,7 +94,7 @@ class NetlinkSocket:
         """Send messages as one batch and collect one outcome each, in order.
 
         Args:
-            messages: 1 to BATCH_MAX; the kernel goes on after one that it refused.
+            messages: 1 to BATCH_MAX; the kernel continues after one that it refused.
         Returns: as many outcomes as messages; a refusal is an outcome, not an exception.
         Raises: WiringError if an answer is lost (timeout, overrun): what was done is then unknown.
         """

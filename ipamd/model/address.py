@@ -79,8 +79,8 @@ class Address:
 
     `since` is when the current state began (aware UTC); `owner` is set if and only if the state is assigned or reserved;
     `cooling_until` if and only if it is cooling. `prefix` is the delegated /28 that contains it, or None. `cooldown_deadline_s`
-    is the end of its cooling on the machine's monotonic clock, which runs on when a daemon restarts and is not stepped; None:
-    not known.
+    is the end of the cooldown on the machine's monotonic clock, which continues when the daemon restarts and is never stepped;
+    None: not known.
     """
 
     address: IPv4Address

@@ -55,7 +55,7 @@ class Eni:
 
     @property
     def route_table(self) -> int:
-        """Route table of this ENI's traffic: main for the primary ENI, whatever its device index."""
+        """Route table of this ENI's traffic: always main for the primary ENI."""
         return MAIN_TABLE if self.is_primary else route_table(self.device_index, self.network_card)
 
 

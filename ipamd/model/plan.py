@@ -58,7 +58,7 @@ class PoolCounts:
 
     @property
     def total(self) -> int:
-        """All addresses, whatever their state."""
+        """All addresses, in any state."""
         return self.free + self.reserved + self.assigned + self.cooling + self.quarantined
 
     @property

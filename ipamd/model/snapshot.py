@@ -1,4 +1,4 @@
-"""All that the datastore holds, at one moment: what readers use who must not mix two moments.
+"""The whole content of the datastore at one moment, for readers that need rows which agree with each other.
 
 Reading ENIs, then addresses, then attachments gives three moments, and a change between two of them looks like a contradiction.
 """

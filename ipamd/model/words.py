@@ -1,4 +1,4 @@
-"""Words that sentences share: counts with their nouns (`1 address`, `2 addresses`), and what two modules must say alike."""
+"""Text that several modules write alike: counts with their nouns (`1 address`, `2 addresses`), and shared phrases."""
 
 from __future__ import annotations
 

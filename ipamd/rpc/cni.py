@@ -47,7 +47,7 @@ class RequestObserver(Protocol):
         ...
 
     def request_orphaned(self, verb: str) -> None:
-        """Record a request whose caller had gone before the answer."""
+        """Record a request whose caller cancelled before the answer."""
         ...
 
 

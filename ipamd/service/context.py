@@ -12,9 +12,9 @@ from ipamd.service.locks import KeyLocks
 
 @dataclass(frozen=True, slots=True)
 class ServiceContext:
-    """The common ground of one daemon: its rows, the kernel's wiring, its clock, and what its services tell each other.
+    """What all services of one daemon share: datastore, kernel wiring, clock, and the objects through which they communicate.
 
-    `locks`: one sandbox at a time. `demand`: where ADDs and the pool maintainer meet. `health`: what operators are told.
+    `locks`: one operation per sandbox. `demand`: wakes ADDs and the pool maintainer. `health`: phase and conditions.
     """
 
     datastore: Datastore

@@ -1,8 +1,8 @@
 """From DEL to free again: delete the dying link, let the address cool, free it (I4, I8).
 
-Deleting a link costs 16 to 20 ms of waiting in the kernel, so DEL only marks it; this thread deletes all marked links in one call.
-Ages are measured on the monotonic clock: a stepped wall clock neither frees an address early nor keeps it for ever. The end of a
-cooldown is recorded on that clock too. It continues while no daemon runs, and starts over with the machine, as the datastore does.
+Deleting a link costs 16 to 20 ms of waiting in the kernel, so DEL only marks it; this thread deletes all marked links in one
+call. Cooldowns are measured on the monotonic clock, so a stepped wall clock changes none of them. Their ends are recorded on that
+clock too: it continues while no daemon runs, and starts over when the machine boots, as the datastore does.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class Cooldown:
     def abort(self, address: IPv4Address, *, reason: str, dying_veth: str | None, is_marked: bool = True) -> None:
         """Take a reservation back after a failed ADD: the address starts to cool.
 
-        A link that could not even be marked is removed by name, tried again until the kernel accepts it.
-        If the disk refuses (full, say) the address stays reserved and is tried again every second: nothing is lost, and the
-        error of the ADD itself is what its caller is told.
+        A link that could not even be marked is removed by name; this is repeated until the kernel accepts it.
+        If the disk refuses (it is full, for example), the address stays reserved and this is repeated every second: no address is
+        lost, and the caller still gets the error of the ADD.
         """
         if dying_veth is not None:
             with self._changed:
@@ -75,7 +75,7 @@ class Cooldown:
             self._write_abort(address, reason)
         except DatastoreError as error:
             self._health.record_error(f"abort of {address}", error)
-            log.error("address %s stays reserved until the datastore takes writes again: %s", address, log_text(error))
+            log.error("address %s stays reserved until the datastore accepts writes again: %s", address, log_text(error))
             with self._changed:
                 self._aborts[address] = reason
                 self._changed.notify()
@@ -120,7 +120,7 @@ class Cooldown:
             self._changed.notify_all()
 
     def work(self) -> None:
-        """Do everything that is due, once; a step that fails holds no other up. Raises: the last error."""
+        """Do everything that is due, once; a failed step does not stop the others. Raises: the last error."""
         error: IpamError | None = None
         for step in (self.sweep, self._retry_aborts, self.release_cooled):
             try:
@@ -167,7 +167,7 @@ class Cooldown:
                     error = refused
                     continue
                 with self._changed:
-                    # It may have been given, released and begun to cool anew since we looked: that time stands.
+                    # It may have been assigned and released again since: then the new cooldown counts.
                     if self._deadlines.get(address) == deadline:
                         del self._deadlines[address]
         finally:
@@ -201,7 +201,7 @@ class Cooldown:
     def _free(self, address: IPv4Address) -> int:
         row = self._datastore.address(address)
         if row is None or row.state is not AddressState.COOLING:
-            return 0  # it was adopted, quarantined or removed meanwhile
+            return 0  # it was adopted, quarantined or removed in the meantime
         with self._datastore.transaction() as uow:
             uow.free(address, reason="cooldown over and link gone")
         self._failpoint("cooling.cooled")

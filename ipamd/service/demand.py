@@ -1,6 +1,6 @@
 """Let ADDs that find the pool empty wait for the pool maintainer without polling.
 
-The maintainer is woken by the first waiting ADD, and every ADD by new addresses or by the news that none can come.
+A waiting ADD wakes the maintainer. New addresses wake the ADDs, and so does a status that says that the pool cannot grow.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class PoolStatus:
-    """What the pool maintainer said last.
+    """The latest status that the pool maintainer published.
 
-    `generation`: the latest demand that this status has taken into account. `blocked_by`: why the pool cannot grow, empty if it can.
+    `generation`: the latest demand that it takes into account. `blocked_by`: why the pool cannot grow, empty if it can.
     `retry_deadline`: the monotonic point at which a blocked pool tries again by itself; None if it does not.
     """
 
@@ -35,7 +35,7 @@ class Demand:
         self._status = PoolStatus()
 
     def trigger(self) -> None:
-        """Have the pool maintainer look: something changed."""
+        """Wake the pool maintainer: something changed."""
         self._wake.set()
 
     def wait_triggered(self, timeout_s: float | None) -> bool:
@@ -45,12 +45,12 @@ class Demand:
         return is_triggered
 
     def coalesce(self, timeout_s: float) -> None:
-        """Let more triggers gather, unless an ADD waits. For the maintainer's thread."""
+        """Wait a moment so that several triggers cause one cycle, but not while an ADD waits. For the maintainer's thread."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting > 0, timeout=timeout_s)
 
     def join(self) -> int:
-        """Begin to wait, as an ADD; returns the generation that a status must have reached to speak for it."""
+        """Start to wait, as an ADD; returns the generation from which on a status takes this ADD into account."""
         with self._changed:
             self._waiting += 1
             self._generation += 1
@@ -70,7 +70,7 @@ class Demand:
             return self._waiting, self._generation
 
     def announce_supply(self) -> None:
-        """Let the waiting ADDs try: addresses became free."""
+        """Wake the waiting ADDs: addresses became free."""
         with self._changed:
             self._supply += 1
             self._changed.notify_all()
@@ -82,7 +82,7 @@ class Demand:
             self._changed.notify_all()
 
     def status(self) -> PoolStatus:
-        """What the pool maintainer said last."""
+        """The latest published status."""
         with self._changed:
             return self._status
 

@@ -30,7 +30,7 @@ class Phase(StrEnum):
 
 
 class StageState(StrEnum):
-    """How a start-up stage went. Degraded: the daemon goes on without it."""
+    """The state of a start-up stage. Degraded: the daemon continues without it."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -66,7 +66,7 @@ class Stage:
         self.degraded = False
 
     def degrade(self, detail: str) -> None:
-        """End the stage as degraded: the daemon goes on without what it was to bring."""
+        """End the stage as degraded: the daemon continues without its result."""
         self.degraded, self.detail = True, detail
 
 
@@ -108,7 +108,7 @@ class Health:
             self._is_ready = True
 
     def set_condition(self, subject: str, sentence: str) -> None:
-        """Set the degraded condition of `subject`: what the daemon does without, in one sentence."""
+        """Set the degraded condition of `subject`: one sentence that says what the daemon works without."""
         with self._lock:
             self._conditions[subject] = sentence
 
@@ -124,7 +124,7 @@ class Health:
 
     @property
     def phase(self) -> Phase:
-        """Where the process is in its life."""
+        """The current phase."""
         with self._lock:
             return self._phase
 

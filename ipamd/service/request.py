@@ -1,4 +1,4 @@
-"""What travels with one request: its deadline, and where its milliseconds went.
+"""What is passed along with one request: its deadline, and the duration of its steps.
 
 The deadline is made once at the edge and passed down, so that every wait on the way shares it.
 """
@@ -14,7 +14,7 @@ from ipamd.ports import Clock
 
 
 def never_cancelled() -> bool:
-    """The caller cannot leave (tests, replay)."""
+    """For work without a caller that could cancel it (tests, replay)."""
     return False
 
 

@@ -78,7 +78,7 @@ def _explain(report: Report, plan: Plan, base: Path) -> None:
 
 
 def _shrink(plan: Plan, report: Report, base: Path, *, minutes: float) -> None:
-    """Leave out what came after the violation, then whatever is not needed for one of the same invariant."""
+    """Drop the events after the violation, then all that are not needed to violate the same invariant."""
     invariant = report.violations[0].split(" ")[0]
     deadline = time.monotonic() + minutes * 60
     small = base.with_name(f"{base.name}-small")

@@ -23,7 +23,7 @@ KERNEL_FAILPOINTS = (
     "kernel.add-default",
     "kernel.add-neighbour",
 )
-"""First two words of the steps of wiring (ipamd/kernel/batches.py), as bootstrap makes names of them."""
+"""First two words of the steps of wiring (ipamd/kernel/batches.py); bootstrap makes failpoint names of them."""
 
 ERRORS = (
     ("*", "InternalError"),
@@ -40,13 +40,13 @@ ERRORS = (
 
 
 def cloud_fault(rng: Random) -> dict[str, Any]:
-    """Draw one fault: `name`, what to `apply`, what takes it back (`undo`), and for how long (`for_s`)."""
+    """Draw one fault: its `name`, what to `apply`, how to `undo` it, and how long it lasts (`for_s`)."""
     name = rng.choice(sorted(_FAULTS))
     return {"name": name, "for_s": round(rng.uniform(2, 12), 2)} | _FAULTS[name](rng)
 
 
 def failpoint_names(package: ModuleType = ipamd) -> list[str]:
-    """Every failpoint that the daemon's code declares, in whatever package below `package`, ascending.
+    """Every failpoint that the daemon's code declares, in any package below `package`, ascending.
 
     Raises: LabError if there is none: a run would arm nothing and look sound.
     """

@@ -1,4 +1,4 @@
-"""A daemon whose end is watched: an end that was asked for (a kill, a failpoint) is told from one that was not.
+"""A daemon whose end is watched: a planned end (a kill, a failpoint) is distinguished from an unexpected one.
 
 An end that nobody asked for is a violation, "unexpected end"; the end of the log goes into the history.
 """

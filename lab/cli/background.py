@@ -1,7 +1,7 @@
 """`vpc-lab up` and `down`: start, await and stop a lab in a process of its own.
 
-That process is `up --foreground`. It writes "ready" to a pipe once its control socket listens; whatever it writes before that is the
-reason why it failed. `up --daemon` then waits over the control socket until pods can run.
+That process is `up --foreground`. It writes "ready" to a pipe once its control socket listens; if it fails, what it wrote before
+is the reason. `up --daemon` then waits over the control socket until pods can run.
 """
 
 from __future__ import annotations

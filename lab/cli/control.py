@@ -151,7 +151,7 @@ class ControlServer:
         return {"run": [cri.run_sandbox(next(names)) for _ in range(count)]}
 
     def _remove(self, *, node: str, sandbox: str = "") -> Answer:
-        """Remove one sandbox, or all; every one is tried, and the failures are told together."""
+        """Remove one sandbox, or all; every one is tried, and all failures are reported together."""
         cri = self._lab.node(node).cri
         removed, failures = [], []
         for sandbox_id in [sandbox] if sandbox else [each.sandbox_id for each in cri.list()]:

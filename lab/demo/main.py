@@ -36,7 +36,7 @@ TIDY = "the lab is taken down"
 
 
 def demo(*, lab_name: str, json_path: Path, out: TextIO = sys.stdout) -> int:
-    """Run the demo; the exit code. Whatever happens, nothing of the lab is left and an old JSON file does not survive."""
+    """Run the demo; returns the exit code. In every case the lab is removed, and an old JSON file is deleted."""
     json_path.unlink(missing_ok=True)
     missing = missing_requirements(containerd=True)
     if missing:

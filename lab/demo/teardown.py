@@ -102,9 +102,9 @@ def observers(context: DemoContext, verdict: Verdict) -> None:
 
 
 def _hear_of_reuse(context: DemoContext, verdict: Verdict) -> None:
-    """Judge each reuse by the runtimes' ledger (from StopPodSandbox's call, before the DEL, to RunPodSandbox's answer).
+    """Check each reuse by the runtimes' ledger (from StopPodSandbox's call, before the DEL, to RunPodSandbox's answer).
 
-    Cooldowns are in the datastore and die with it: what a node gives after its datastore was deleted is told, not judged.
+    Cooldowns are stored in the datastore and lost with it: a reuse after the datastore was deleted is reported, not checked.
     """
     lost_at = context.datastore_lost_at
     excused = [r for r in context.kubelets.reuses if r.at_s > lost_at.get(r.holder.partition("/")[0], math.inf)]

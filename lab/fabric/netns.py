@@ -1,7 +1,7 @@
 """A network namespace held by a file descriptor, and the one thread that stays in it.
 
-`setns` and `unshare` belong to a thread, so each namespace gets a thread of its own and whatever must happen inside
-(sockets, `ip`, `nft`, sysctls) is sent there; child processes and sockets that the thread makes are born inside.
+`setns` and `unshare` belong to a thread, so each namespace gets a thread of its own, and all work inside it
+(sockets, `ip`, `nft`, sysctls) is sent there; child processes and sockets that the thread makes start inside.
 The lab's own threads never leave the machine's namespace, and nothing is ever run in the machine's namespace.
 Rejected: named namespaces (a name outlives a crash), `ip netns exec` (remounts /sys), pyroute2 (opens its sockets
 lazily in whichever thread calls, that is, in the wrong namespace).

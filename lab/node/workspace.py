@@ -145,7 +145,7 @@ def _start_time(pid: int) -> int:
 
 
 def _own_cgroup() -> str:
-    """Find our own cgroup v2 directory: what we start stays inside whatever bounds us."""
+    """Find our own cgroup v2 directory: what we start stays inside the same limits."""
     relative = "/"
     for line in Path("/proc/self/cgroup").read_text(encoding="ascii").splitlines():
         if line.startswith("0::"):

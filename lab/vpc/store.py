@@ -118,7 +118,7 @@ class Store:
                 self._commit(tx, due)
 
     def subscribe(self, listener: Listener) -> None:
-        """Add a listener; it is told the present first, with no event lost or doubled in between."""
+        """Add a listener; it gets the present state first, with no event lost or doubled in between."""
         with self._lock:
             self.settle()
             self.dispatcher.subscribe(listener, replay=_events(World(), self._world))

@@ -1,4 +1,4 @@
-"""For every failpoint: what must be going on for the daemon to reach it, told once as a table.
+"""A table with one row per failpoint: the scenario in which the daemon reaches it.
 
 A scenario prepares a node with a sound daemon, arms the failpoint at a restart, provokes it, and says what must be true after the
 next start. `after` runs on a ready daemon; `assert_sound` follows in every test.
@@ -79,7 +79,7 @@ def provoke_unknown_del(rig: Rig) -> None:
 
 
 def provoke_cooling(rig: Rig) -> None:
-    """A DEL, then the sweeper and the cooldown do their work."""
+    """A DEL, then the cooldown thread deletes the link and frees the address."""
     assert rig.cni("DEL", "victim").ok
 
 

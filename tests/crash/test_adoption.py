@@ -1,4 +1,4 @@
-"""A lost datastore on a node with real containerd: the rows are made again from the kernel and CRI, also after a second crash."""
+"""A lost datastore on a node with real containerd: the rows are rebuilt from kernel and CRI, even after a second crash."""
 
 from __future__ import annotations
 

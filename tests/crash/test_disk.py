@@ -1,5 +1,5 @@
-"""The run directory's disk fails: full, damaged, truncated, deleted, from the future. ADD says so, DEL goes on, nothing is
-lost."""
+"""The run directory's disk fails: full, damaged, truncated, deleted, from the future. ADD reports it, DEL still works, nothing
+is lost."""
 
 from __future__ import annotations
 

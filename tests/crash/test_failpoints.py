@@ -1,4 +1,4 @@
-"""SIGKILL between every two effects, restart, audit: nothing lost, nothing doubled, nothing left (I1-I9)."""
+"""SIGKILL between every two effects, restart, audit: no address lost, none given twice, nothing leaked (I1-I9)."""
 
 from __future__ import annotations
 

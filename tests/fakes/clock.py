@@ -1,4 +1,4 @@
-"""Time that tests own."""
+"""A clock that only moves when a test moves it."""
 
 from __future__ import annotations
 

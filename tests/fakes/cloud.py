@@ -1,4 +1,4 @@
-"""An EC2 of dictionaries with one subnet, and an instance metadata service that always knows."""
+"""EC2 as dictionaries with one subnet, and an instance metadata service that always answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A kernel of dictionaries: what is wired, what is dying, and which namespaces exist."""
+"""The kernel as dictionaries: wired links, dying links, and the namespaces that exist."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class FakeWiring:
 
     def mark_for_deletion(self, *, host_veth: str, address: IPv4Address, route_table: int) -> None:
         """See the port."""
-        self._maybe_fail("retire")
+        self._maybe_fail("mark_for_deletion")
         with self.lock:
             if self.wired.pop(host_veth, None) is not None:
                 self.dying[host_veth] = address

@@ -1,4 +1,4 @@
-"""A whole node of fakes around a real datastore: what service tests and stories are told on."""
+"""A whole node of fakes around a real datastore, for service tests and stories."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class FakeNode:
         self.attacher, self.detacher = app.sandbox.attach, app.sandbox.detach
         self.checker, self.collector = app.sandbox.check, app.sandbox.gc
         self.enis, self.provisioner, self.pool = app.pool.enis, app.pool.provisioner, app.pool.maintainer
-        self.restore, self.quarantine = app.reconcile.startup, app.reconcile.quarantine
+        self.startup, self.quarantine = app.reconcile.startup, app.reconcile.quarantine
         self.host_reconciler = app.reconcile.host_network
         assert app.reconcile.runtime is not None
         self.runtime_reconciler = app.reconcile.runtime
@@ -94,7 +94,7 @@ class FakeNode:
         """What start-up does, in its order, in one thread."""
         identity = self.node_info.learn_identity()
         self.enis.sync_with_ec2(identity)
-        self.restore.reconcile_kernel(self.wiring.survey(), self.listed())
+        self.startup.reconcile_kernel(self.wiring.survey(), self.listed())
         assert self.enis.set_up_eni_routings() == []
         self.host_reconciler.set_up_node(identity)
         self.pool.set_limits(self.ec2.limits, settings=self.settings)

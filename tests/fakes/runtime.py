@@ -1,4 +1,4 @@
-"""A container runtime that lists what tests put in, and announces what they want announced."""
+"""A container runtime whose list and events tests set."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A private "host" namespace and sandboxes, so that nothing here ever touches the machine's own network.
 
 Each namespace has a thread of its own that made it; the adapters are built in the host's thread and then used from any thread.
-What the kernel holds is looked at with `ip` and `nft`, so that our own parsing does not judge itself.
+What the kernel holds is looked at with `ip` and `nft`, so that our own parsing does not check itself.
 """
 
 from __future__ import annotations

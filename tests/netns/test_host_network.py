@@ -1,4 +1,4 @@
-"""The node's own routing: set up once, set up again, audited and repaired; packets take the right ENI."""
+"""The node's own routing: set up once, set up again, compared and repaired; packets take the right ENI."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CHECK, survey and repair: what the kernel says is read right, or not at all."""
+"""CHECK, survey and repair: the kernel's state is read correctly, or the read fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ADD and DEL in the kernel: everything or nothing, and nothing afterwards.
+"""ADD and DEL in the kernel: ADD wires all or nothing, DEL leaves nothing.
 
 Over 300 lines because a refusal anywhere on the way in is a way out too: wiring and unwiring are one subject.
 """

@@ -29,7 +29,7 @@ from tests.stories.in_process import PluginProcess, ask, replay
 
 
 def restoring(node: FakeNode) -> tuple[KernelSurvey, dict[str, Sandbox] | None]:
-    """A daemon that has lost its datastore has just asked kernel and runtime, and has settled nothing yet."""
+    """A daemon that has lost its datastore has just asked kernel and runtime, and has resolved nothing yet."""
     node.crash(keep_datastore=False)
     node.health.enter(Phase.RESTORING)
     node.node_info.learn_identity()
@@ -64,7 +64,7 @@ def play(node: FakeNode) -> None:
     begin(node)
     survey, listed = restoring(node)
     assert not ask(node, "DEL", "leaving").HasField("error"), "DEL is served while restoring"
-    node.restore.reconcile_kernel(survey, listed)
+    node.startup.reconcile_kernel(survey, listed)
     serve(node)
     stays_deleted(node)
 
@@ -81,13 +81,13 @@ def play_later(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
         return real(self, veth, sandbox, survey)
 
     monkeypatch.setattr(QuarantineService, "adopt", adopt)
-    node.restore.reconcile_kernel(survey, listed)
+    node.startup.reconcile_kernel(survey, listed)
     serve(node)
     stays_deleted(node)
 
 
 def play_spooled(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Restore is over, the spool was read; now a DEL arrives in it. The daemon's upkeep gets one turn, 5 s later."""
+    """The start is over and the spool was read; now a DEL is spooled. The daemon's maintenance runs once, 5 s later."""
     begin(node)
     assert replay(node) == 0
     node.run_dir.chmod(0o700)

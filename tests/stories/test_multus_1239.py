@@ -41,7 +41,7 @@ def refusing_once(
 def play(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel refuses the first DEL, the disk the second; the runtime goes on only when it is told success."""
     made = node.add("a")
-    node.wiring.fail["retire"] = [WiringError("refused")]
+    node.wiring.fail["mark_for_deletion"] = [WiringError("refused")]
     monkeypatch.setattr(node.datastore, "transaction", refusing_once(node.datastore.transaction))
     codes = []
     while True:

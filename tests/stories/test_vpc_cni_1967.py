@@ -1,7 +1,7 @@
 """amazon-vpc-cni-k8s #1967 (2022, evidenced again 2026): the daemon deleted an ENI that pods were using.
 
 After a restart instance metadata did not show an attached ENI for a while. The daemon took it for detached, struck it and its
-pods from the books by force, found it again later as an ENI without pods, counted it as surplus, detached it and deleted it.
+pods from the records by force, found it again later as an ENI without pods, counted it as surplus, detached it and deleted it.
 The pods went on running, and passed their probes, with addresses that no ENI had any more.
 
 Here: an ENI that is missing from EC2's own answer is kept as long as a sandbox has an address on it (`EniService._forget_absent`;
@@ -35,7 +35,7 @@ def play(node: FakeNode) -> None:
     node.crash()
     with ec2_tells(node.ec2, [eni for eni in node.ec2.enis.values() if eni.eni_id != missing]):
         node.bring_up()
-    assert recorded(node) == given, "running sandboxes were struck from the books"
+    assert recorded(node) == given, "running sandboxes were removed from the records"
     assert missing in node.hostnet.enis, "the routing of a used ENI was torn down"
     for _ in range(60):
         node.clock.advance(TEN_MINUTES_S / 60)
@@ -78,6 +78,6 @@ def test_sandboxes_are_struck_without_the_rule_of_use(node: FakeNode, monkeypatc
         real(self, present, outcome)
 
     monkeypatch.setattr(EniService, "_forget_absent", by_force)
-    with pytest.raises(AssertionError, match="struck from the books"):
+    with pytest.raises(AssertionError, match="removed from the records"):
         play(node)
     assert len(recorded(node)) == 9

@@ -1,8 +1,8 @@
 """amazon-vpc-cni-k8s #3019 (2024): addresses of running pods were given back to EC2 or to other pods.
 
-The reconciler compared its books with instance metadata, and only by length: as many addresses here as there, so all is well; a
+The reconciler compared its records with instance metadata, and only by length: as many addresses here as there, so all is well; a
 different number, so believe the list. A change at EC2 then left metadata stale for a long time. Addresses of running pods were
-missing from the list, were force-removed from the books, and were handed to the next pod or released to EC2. Nodes showed two
+missing from the list, were force-removed from the records, and were handed to the next pod or released to EC2. Nodes showed two
 pods with one address, of which one worked.
 
 Here: metadata is not asked for addresses at all (the port `Metadata` has no such method; I7), and a list, even EC2's own, may
@@ -57,7 +57,7 @@ def test_a_stale_list_takes_no_address_from_a_sandbox(node: FakeNode) -> None:
 
 
 def test_a_sandbox_loses_its_address_without_the_rule_of_use(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the rule of amazon-vpc-cni-k8s in its place (not in the list: force-remove) a running sandbox is struck from the books."""
+    """With the rule of amazon-vpc-cni-k8s in its place (not in the list: force-remove) a running sandbox loses its record."""
     real = EniService.record
 
     def believe_the_list(

@@ -1,6 +1,6 @@
 """amazon-vpc-cni-k8s #3109 (2024): 64 addresses in use by 59 pods, and nothing ever noticed.
 
-A DEL was lost or failed (the runtime gave up, the daemon was away); the daemon compares its books with the node only when it
+A DEL was lost or failed (the runtime gave up, the daemon was away); the daemon compares its records with the node only when it
 starts, so that the addresses of long-gone pods stayed taken until somebody restarted it. New pods failed for lack of addresses.
 The proposed cure (their pull request 3113) looked at one source, the veth, and was not taken.
 

@@ -1,11 +1,11 @@
 """amazon-vpc-cni-k8s #3824 (2026, open): the prefix of running pods was unassigned at EC2.
 
-In prefix mode a /28 came and went in instance metadata. Its addresses were added to the daemon's books and dropped again for
-46 hours without an error; at a restore the pods on it were declared dead because their address was not in the books, and the
+In prefix mode a /28 came and went in instance metadata. Its addresses were added to the daemon's records and dropped again for
+46 hours without an error; at a restore the pods on it were declared dead because their address was not recorded, and the
 record that could have told otherwise was overwritten in the same pass (their pull requests 3825, 3876 and 3877 describe the
 three halves). The prefix then looked empty and was released. The pods kept veth, route and rule, and lost every packet.
 
-Here: that an address is not in the books says nothing about its sandbox. A wired sandbox stays, whatever the list lacks
+Here: that an address is not recorded says nothing about its sandbox. A wired sandbox stays, whatever the list lacks
 (`StartupReconciler`, `QuarantineService`), and when its address turns up the kernel's word makes it quarantined, not free
 (`EniService._admit`; I1, I2), until kernel and runtime agree and the record is made again. Bound: at the first list of the
 runtime after the address turned up, that is 10 s (fake); and still so after 46 hours.
@@ -70,7 +70,7 @@ def play(node: FakeNode) -> None:
 
 
 def test_a_prefix_in_use_is_never_taken_for_empty(node: FakeNode) -> None:
-    """Sandboxes whose prefix was not in the books keep it, and get their record back (I1, I2)."""
+    """Sandboxes whose prefix was not recorded keep it, and get their record back (I1, I2)."""
     play(node)
 
 

@@ -1,7 +1,7 @@
 """amazon-vpc-cni-k8s #3833 (2026, open): ENIs were attached and never used, and the node could get no others.
 
 On m6a.large nodes (3 ENIs) the daemon created and attached two ENIs within seconds of the node's birth; the step that takes an
-attached ENI into its books never happened. The pool had the nine addresses of the primary ENI. Every later attempt was create,
+attached ENI into its records never happened. The pool had the nine addresses of the primary ENI. Every later attempt was create,
 attach, AttachmentLimitExceeded, delete, again and again; pods hung in ContainerCreating until the node was replaced.
 
 Here: an ENI is an open intent from before it is asked for until it is in the datastore (I9): whatever fails in between,

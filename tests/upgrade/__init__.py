@@ -1,1 +1,1 @@
-"""Two versions of the code on one node: what one wrote, the other takes over."""
+"""Two versions of the code on one node: each takes over the state that the other wrote."""

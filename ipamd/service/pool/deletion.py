@@ -1,7 +1,7 @@
-"""Delete an ENI that could not be taken into use, so that none is left over (I9), and none that is in use is deleted (I2).
+"""Delete an ENI whose creation failed: none is leaked (I9), and none that sandboxes use is deleted (I2).
 
-EC2 refuses to delete an ENI that is attached, may show an attachment late, and may not show at all yet what it made. Whatever it
-answers, the intent stays open until the ENI is known to be gone or to be recorded.
+EC2 refuses to delete an attached ENI, may show an attachment late, and may not show a new ENI at all. So the intent stays open
+until the ENI is known to be deleted, or is recorded because it was attached after all.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class EniDeletion:
         self._intents = intents
 
     def resume(self, intent: Intent, eni_id: EniId) -> None:
-        """Go on with a deletion that EC2 refused, unless the ENI was attached after all and has been recorded since (I2).
+        """Continue a deletion that EC2 refused, unless the ENI was attached after all and has been recorded since (I2).
 
         Raises: CloudError if EC2 still refuses; the intent stays open.
         """
@@ -57,9 +57,9 @@ class EniDeletion:
             self._ec2.delete_eni(eni_id)
             self._failpoint("growth.deleted")
         except CloudNotFoundError as error:
-            # Once we have seen it and asked for its end, "not found" is that end; before, EC2 may only be late.
+            # After we asked to delete it, NotFound means that it is deleted; before, EC2 may only not show it yet.
             if DELETING not in intent.payload and self._intents.is_too_new_to_be_gone(intent):
-                log.info("ENI %s is looked for again: %s", eni_id, log_text(error))
+                log.info("ENI %s is not visible yet and is described again: %s", eni_id, log_text(error))
                 return
             outcome = f"{outcome} (it was gone already)"
         except IpamError as error:
@@ -68,11 +68,11 @@ class EniDeletion:
         self._intents.close(intent, outcome)
 
     def _mark_attached(self, eni_id: EniId) -> None:
-        """Have EC2 delete it with the instance, where the failed creation had not come so far: it would outlive the node (I9)."""
+        """Have EC2 delete it with the instance if the failed creation did not get that far: else it outlives the node (I9)."""
         try:
             described = self._ec2.describe_eni(eni_id)
         except CloudNotFoundError:
-            return  # nothing is left to mark; the next comparison tells what that means
+            return  # nothing is left to mark; the next sync with EC2 forgets the ENI
         if described.attachment_id and not described.delete_on_termination:
             self._ec2.set_delete_on_termination(eni_id, attachment_id=described.attachment_id)
             self._failpoint("growth.marked")

@@ -1,7 +1,7 @@
 """Record what EC2 says about our ENIs, and set up each ENI's routing on the host (I6, I7).
 
-A complete Describe is believed for which addresses are on which ENI, and for nothing else: an address that EC2 no longer shows is
-forgotten only while no sandbox has it; one that a sandbox has is kept and reported (I2).
+A complete Describe decides which addresses are on which ENI, and nothing else: an address that EC2 no longer shows is forgotten
+only if no sandbox has it; otherwise it is kept and reported (I2).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class EniSyncResult:
-    """What the sync with EC2 changed, for the stage's sentence."""
+    """What the sync with EC2 changed, counted; shown as the detail of its stage."""
 
     eni_count: int = 0
     added_count: int = 0
@@ -36,7 +36,7 @@ class EniSyncResult:
     kept: list[str] = field(default_factory=list)
 
     def keep(self, sentence: str) -> None:
-        """Say what was left as it is, once."""
+        """Report something that was left as it is; a repeated sentence counts once."""
         if sentence not in self.kept:
             self.kept.append(sentence)
 
@@ -147,8 +147,8 @@ class EniService:
         outcome: EniSyncResult,
         may_be_warm: bool = False,
     ) -> None:
-        """Add addresses that EC2 confirmed. One that is new to us and wired already is quarantined at once: after a lost datastore a
-        live sandbox may have it (I1, I2). Adoption, or the end of its wiring, resolves it."""
+        """Add addresses that EC2 confirmed. An address that is new to us but wired already is quarantined at once: after a lost
+        datastore a live sandbox may have it (I1, I2)."""
         batches: list[tuple[IPv4Network | None, list[IPv4Address]]] = [(None, sorted(addresses))]
         batches += [(prefix, list(prefix)) for prefix in sorted(prefixes)]
         for prefix, batch in batches:
@@ -165,16 +165,16 @@ class EniService:
                     uow.quarantine(address, reason="wired in the kernel, unknown to the datastore")
 
     def await_link(self, mac: MacAddress) -> None:
-        """Wait, bounded, for the link of an ENI that is being attached: the kernel tells sooner than EC2, which is then asked once."""
+        """Wait, bounded, for the link of an ENI that is being attached: the kernel shows it before EC2, so EC2 is asked once."""
         try:
             self._hostnet.await_link(mac)
         except IpamError as error:
-            log.info("EC2 is asked instead: %s", log_text(error))
+            log.info("the link has not appeared, EC2 is asked instead: %s", log_text(error))
 
     def set_up_eni_routings(self) -> list[str]:
         """Set up host routing of every attached ENI; only then are its addresses assignable (I7).
 
-        Returns: one sentence per ENI that could not be set up; it holds no other up.
+        Returns: one sentence per ENI that could not be set up; the others are set up all the same.
         """
         problems = []
         for eni in self._datastore.enis():
@@ -199,12 +199,12 @@ class EniService:
             self._demand.announce_supply()
 
     def _mark(self, eni_id: EniId, *, host_ready: bool) -> bool:
-        """Change only `host_ready` of what is recorded now: setting up takes long, and the ENI may have been forgotten meanwhile."""
+        """Change `host_ready` of the recorded ENI; do nothing if it was forgotten while its routing was set up."""
         known = self._datastore.eni(eni_id)
         if known is None or known.host_ready == host_ready:
             return False
         with self._datastore.transaction() as uow:
-            known = self._datastore.eni(eni_id)  # units of work are serialised: this is what it stays until the end of ours
+            known = self._datastore.eni(eni_id)  # units of work are serialised: nobody changes it before ours ends
             if known is not None:
                 uow.put_eni(replace(known, host_ready=host_ready))
         return True

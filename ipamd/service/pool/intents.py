@@ -71,7 +71,7 @@ class IntentLog:
         self._failpoint("growth.intent-closed")
 
     def close_if_refused(self, intent: Intent, error: CloudError) -> None:
-        """Close an intent that EC2 refused: a typed refusal changed nothing; any other failure leaves the outcome open."""
+        """Close an intent that EC2 refused. A typed refusal changed nothing; after any other failure the outcome is unknown."""
         if type(error) is not CloudError:
             self.close(intent, f"refused: {log_text(error)}")
 
@@ -83,5 +83,5 @@ class IntentLog:
         return self._clock.monotonic() - float(intent.payload[REFUSED]) >= GONE_AFTER_S
 
     def is_too_new_to_be_gone(self, intent: Intent) -> bool:
-        """Whether NotFound may be nothing but EC2's eventual consistency: silence, not evidence (I9, I11)."""
+        """Whether EC2 may answer NotFound only because of its eventual consistency, which proves nothing (I9, I11)."""
         return self._clock.monotonic() - float(intent.payload[OPENED_AT]) < GONE_AFTER_S

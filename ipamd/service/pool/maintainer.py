@@ -1,7 +1,7 @@
-"""Keep the pool at its target: look, plan, do one action, look again.
+"""Keep the pool at its target: take a snapshot, plan, execute one action, repeat.
 
-`ipamd/model/plan.py` decides, the provisioner does. Events wake it (an ADD, a DEL, a cooled address, a restart), never a clock, so an
-idle node makes no EC2 call (I13). No lock is held while EC2 is asked (I10).
+`ipamd/model/plan.py` decides, the provisioner executes. Events wake the maintainer (an ADD, a cooled address, a restart), never a
+timer, so an idle node makes no EC2 call (I13). No lock is held while EC2 is asked (I10).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ COALESCE_S = 0.02
 cost a fifth of the daemon's CPU."""
 
 MAX_ACTIONS_PER_WAKE = 32
-"""Bound on one wake-up: twice the 15 ENIs of the largest common types, each filled once. Ours."""
+"""Limit for one wake-up: twice the 15 ENIs of the largest common types, each filled once. Ours."""
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class PoolMaintainer:
         self._demand.trigger()
 
     def run(self) -> None:
-        """Thread body: look once per wake-up, until `stop`."""
+        """Thread body: run once per wake-up, until `stop`."""
         while self._next_wake():
             try:
                 self.run_once()
@@ -125,7 +125,7 @@ class PoolMaintainer:
             self._security_groups.follow(identity)
 
     def _next_wake(self) -> bool:
-        """Sleep until there is something to look at; False to stop."""
+        """Sleep until the next wake-up; False to stop."""
         self._demand.wait_triggered(self._pause_s())
         if not self._stopping:
             self._demand.coalesce(COALESCE_S)
@@ -159,7 +159,7 @@ class PoolMaintainer:
         return None
 
     def snapshot(self, *, waiting_count: int = 0) -> PoolSnapshot | None:
-        """One consistent look for the planner, from memory; None while the instance's limits are not known."""
+        """Make the planner's input from one consistent read of memory; None while the instance's limits are not known."""
         with self._lock:
             limits = self._limits
         if limits is None:
@@ -174,7 +174,7 @@ class PoolMaintainer:
         )
 
     def _retry_deadline(self, snapshot: PoolSnapshot) -> float | None:
-        """When a pause ends; None where no pause is what stands in the way."""
+        """When the pause after a refusal ends; None without a pause, or if the pool has reached maxPods anyway."""
         is_full = self._settings.max_pods and snapshot.counts.total >= self._settings.max_pods
         return self._blocked_deadline if snapshot.retry_at is not None and not is_full else None
 
@@ -188,7 +188,7 @@ class PoolMaintainer:
         return self._prefixes_blocked_deadline is None or self._clock.monotonic() >= self._prefixes_blocked_deadline
 
     def _pause_s(self) -> float | None:
-        """Seconds to sleep if nobody triggers: for ever unless a pause after a refusal ends, so an idle pool has no clock (I13)."""
+        """Seconds until the pause after a refusal ends; None: an idle pool has no timer (I13). Ends an expired pause."""
         pauses = [self._security_groups.next_retry_s()]
         if self._blocked_deadline is not None:
             if self._left_s() <= 0:

@@ -1,7 +1,7 @@
-"""Execute one action of the plan at EC2, so that nothing we create can be lost (I9).
+"""Execute one action of the plan at EC2, without losing track of anything that EC2 creates (I9).
 
-Every action is an intent first, stored with the token that makes its replay idempotent, and closed when the answer is stored. What a
-crash or a lost answer leaves open is recovered before anything new is asked.
+Before each action an intent is stored, with the token that makes a replay idempotent; it is closed when the answer is stored. An
+intent that a crash or a lost answer left open is recovered before anything new is asked.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class EniProvisioner:
         identity: Callable[[], InstanceIdentity | None],
         refresh_identity: Callable[[], InstanceIdentity],
     ) -> None:
-        """Take `identity`, what is known of this node, and `refresh_identity`, which asks instance metadata first."""
+        """`identity` returns what is known of this node; `refresh_identity` asks instance metadata first."""
         self._datastore = context.datastore
         self._ec2 = ec2
         self._enis = enis
@@ -90,9 +90,9 @@ class EniProvisioner:
                 self._allocate(action)
 
     def recover_open_intents(self) -> None:
-        """Find out what became of every open intent, and finish or undo it.
+        """Find out what EC2 did with every open intent, and finish or undo it.
 
-        Raises: CloudError if EC2 does not tell; the intent stays open.
+        Raises: CloudError if EC2 does not answer; the intent stays open.
         """
         for intent in self._intents.all_open():
             match intent.kind:
@@ -119,14 +119,14 @@ class EniProvisioner:
         except CloudError as error:
             self._intents.close_if_refused(intent, error)
             if isinstance(error, EniLimitError | CloudNotFoundError) and self._adopt_changes(self._require_identity()):
-                return  # somebody else filled or detached the ENI: the pool plans again with what is true now
+                return  # somebody else filled or detached the ENI: the pool plans again with the new state
             raise
         self._intents.close(intent, "allocated")
         if conflicts:
             self._adopt_changes(self._require_identity())
 
     def _create(self, action: CreateEni) -> None:
-        # An operator may have changed the primary ENI's security groups: the new ENI gets those that metadata tells now.
+        # An operator may have changed the primary ENI's security groups: the new ENI gets the current ones.
         identity = self._refresh_identity()
         intent = self._intents.open(
             IntentKind.CREATE_ENI,
@@ -142,7 +142,7 @@ class EniProvisioner:
         self._finish_create(intent)
 
     def _finish_create(self, intent: Intent, *, is_replay: bool = False) -> None:
-        """Take a creation from wherever it stopped to attached and stored; every step may be repeated."""
+        """Continue a creation from its last completed step until the ENI is attached and stored; every step may be repeated."""
         identity = self._require_identity()
         described = self._created(intent, identity, is_replay=is_replay)
         if described is None:
@@ -153,12 +153,12 @@ class EniProvisioner:
         try:
             described = self._attached(intent, described, identity)
         except ThrottledError:
-            raise  # nothing is wrong with the ENI: the intent stays open and goes on later
+            raise  # nothing is wrong with the ENI: the intent stays open and is continued later
         except CloudError as error:
             if isinstance(error, CloudNotFoundError) and self._intents.is_too_new_to_be_gone(intent):
-                raise  # EC2 does not show yet what it made: the same
+                raise  # EC2 does not show the new ENI yet: the same
             if any(eni.eni_id == described.eni_id for eni in self._datastore.enis()):
-                raise  # it is recorded, and sandboxes may be on it: nothing that EC2 says now may delete it (I2)
+                raise  # it is recorded, and sandboxes may use it: it must not be deleted, however EC2 answers (I2)
             log.warning("ENI %s could not be attached and is deleted: %s", described.eni_id, log_text(error))
             self._deletion.delete(intent, described.eni_id, outcome=f"not attached: {log_text(error)}")
             if self._adopt_foreign_enis(identity):
@@ -194,7 +194,7 @@ class EniProvisioner:
                 )
             )
         except (ThrottledError, CloudDeniedError):
-            raise  # says nothing about an earlier try, whose answer was lost: its ENI is found by the next replay (I9)
+            raise  # an earlier try whose answer was lost may have succeeded: the next replay finds its ENI (I9)
         except CloudError as error:
             # A replay may be refused for another reason than the try before it, which may have created the ENI: the same.
             if not is_replay or self._intents.is_refused_again(intent):
@@ -202,7 +202,7 @@ class EniProvisioner:
             raise
 
     def _attached(self, intent: Intent, described: DescribedEni, identity: InstanceIdentity) -> DescribedEni:
-        """Attach, have EC2 delete it with the instance, and verify by Describe; each step only where it is missing."""
+        """Attach, have EC2 delete it with the instance, and verify by Describe; steps already done are skipped."""
         if not described.attachment_id:
             attachment_id = self._ec2.attach_eni(
                 described.eni_id,
@@ -222,7 +222,7 @@ class EniProvisioner:
     def _adopt_changes(self, identity: InstanceIdentity) -> bool:
         """After a refused allocation: somebody else filled the ENI, or detached it.
 
-        Returns: whether EC2 told anything that the datastore did not know.
+        Returns: whether the datastore changed.
         """
         before = self._datastore.enis(), self._datastore.counts().total
         return self._adopt_foreign_enis(identity) or before != (self._datastore.enis(), self._datastore.counts().total)
@@ -237,7 +237,7 @@ class EniProvisioner:
         try:
             self._enis.sync_with_ec2(identity)
         except IpamError as error:
-            log.warning("what is attached to the instance is not known: %s", log_text(error))
+            log.warning("the ENIs attached to the instance could not be listed: %s", log_text(error))
             return False
         unknown = {eni.eni_id for eni in self._datastore.enis()} - known
         if unknown:
@@ -274,7 +274,7 @@ class EniProvisioner:
         return eni
 
     def _reread(self, intent: Intent) -> None:
-        """Recover an allocation whose answer was lost: what EC2 shows on the ENI now is the answer."""
+        """Recover an allocation whose answer was lost: read the ENI's addresses from EC2."""
         eni_id = EniId(intent.payload["eni_id"])
         known = {eni.eni_id: eni for eni in self._datastore.enis()}.get(eni_id)
         if known is None:

@@ -1,9 +1,9 @@
-"""Keep the security groups of the node's ENIs those of its primary ENI.
+"""Keep the security groups of the node's secondary ENIs equal to those of its primary ENI.
 
 Pods on a secondary ENI are filtered by that ENI's groups. An operator changes the groups of the primary ENI and expects every pod
-to follow (amazon-vpc-cni-k8s issue 964). Instance metadata tells of the change without an EC2 call; each ENI that differs costs
+to follow (amazon-vpc-cni-k8s issue 964). Instance metadata shows the change without an EC2 call; each ENI that differs costs
 one ModifyNetworkInterfaceAttribute, once per change. ENIs that are not managed keep their groups (amazon-vpc-cni-k8s issue 2470).
-What EC2 shows of an ENI's groups comes with the Describe that records it, so nothing more is asked for it.
+The groups of each ENI are known from the Describe that records it, so they cost no call of their own.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class SecurityGroups:
         self._refused: dict[EniId, _Refused] = {}
 
     def note(self, described: DescribedEni) -> None:
-        """Remember what EC2 shows of an ENI; an answer that names no groups says nothing (I11)."""
+        """Remember the groups that EC2 shows of an ENI; an answer without groups is ignored (I11)."""
         if described.security_group_ids:
             self._known[described.eni_id] = described.security_group_ids
 
@@ -90,7 +90,7 @@ class SecurityGroups:
         try:
             self._ec2.set_security_groups(eni_id, security_group_ids=wanted)
         except CloudNotFoundError:
-            self._known.pop(eni_id, None)  # the next Describe tells what became of the ENI
+            self._known.pop(eni_id, None)  # the next Describe shows whether the ENI still exists
             return False
         except Exception as error:  # noqa: BLE001  # whatever it is, it must neither stop the pool nor be repeated without a pause
             refused = self._refused.setdefault(eni_id, _Refused(Backoff(first_s=RETRY_FIRST_S, max_s=RETRY_MAX_S), 0.0))

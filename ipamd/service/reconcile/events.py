@@ -1,7 +1,7 @@
-"""Keep the runtime's event stream open, and turn every event into "look again".
+"""Keep the runtime's event stream open; every event asks for a new list of sandboxes.
 
-The stream is opened before the first list that counts, and again whenever it breaks. A runtime without events is asked again now and
-then: it may be upgraded in place. An event is believed for nothing else (docs/architecture.md, Sources).
+The stream is opened before the first list that counts, and again whenever it breaks. A runtime without events is asked for
+them again every 5 min: it may be upgraded in place. Nothing else is concluded from an event (docs/architecture.md, Sources).
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class EventStream:
         self._retry.set()
 
     def wait_for_outcome(self, timeout_s: float) -> bool:
-        """Wait until the first subscription is open or refused, bounded; whether it is known now."""
+        """Wait until the first subscription is open or refused; returns whether it is before `timeout_s`."""
         return self._outcome.wait(timeout_s)
 
     def _follow(self) -> None:
@@ -95,7 +95,7 @@ class EventStream:
             else:
                 self.missed_events.on_event(event)
             self._wake()
-            self._outcome.set()  # after the wake: the first list answers both
+            self._outcome.set()  # after the wake, so that one list serves both
 
     def _say(self, sentence: str) -> None:
         if sentence != self._said and not self._stopped.is_set():

@@ -1,7 +1,7 @@
-"""Compare host routing with what it must be, on a clock, and repair it.
+"""Compare host routing with the expected state every 30 s, and repair the differences.
 
-Other software on the node deletes rules and routes sooner or later (amazon-ec2-net-utils, a firewall's reload), and pods lose their
-network without an error anywhere.
+Other software on the node (amazon-ec2-net-utils, a firewall's reload) deletes rules and routes, and pods lose their network
+without an error anywhere.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from ipamd.service.reconcile.quarantine import QuarantineService
 from ipamd.service.request import Deadline
 
 RECONCILE_INTERVAL_S = 30.0
-"""Ours: amazon-vpc-cni-k8s looks at the VPC's CIDRs every 30 s, and at nothing else; a look costs milliseconds."""
+"""Ours: amazon-vpc-cni-k8s checks only the VPC's CIDRs, also every 30 s; a reconciliation costs milliseconds."""
 
 IDENTITY_INTERVAL_S = 60.0
-"""Between two looks at instance metadata. Ours: VPC CIDRs and security groups change by an operator's hand; amazon-vpc-cni-k8s asks
-every 30 s."""
+"""Between two reads of instance metadata. Ours: VPC CIDRs and security groups change only when an operator changes them;
+amazon-vpc-cni-k8s asks every 30 s."""
 
 FIRST_RECONCILE_S = 1.0
 """Repair soon after a start, so that a daemon that restarts every few seconds repairs too (a chaos run found a sandbox without its
 route for as long as that lasted). Ours: after the ADDs that waited for the start."""
 
 REPAIR_WAIT_S = 1.0
-"""How long a repair waits for an operation on the same sandbox; the next look comes anyway. Ours."""
+"""How long a repair waits for an operation on the same sandbox; the next reconciliation tries again. Ours."""
 
 log = logging.getLogger(__name__)
 
 
 class HostNetworkReconciler:
-    """Compares host routing with what it must be, and repairs it."""
+    """Compares host routing with the expected state, and repairs it."""
 
     def __init__(
         self,
@@ -69,11 +69,11 @@ class HostNetworkReconciler:
         self._said: list[str] = []
 
     def set_up_node(self, identity: InstanceIdentity) -> None:
-        """Set up the node's own routing, once it is known who it is. Raises: WiringError; the next look tries again."""
+        """Set up the node's own routing. Raises: WiringError; the next reconciliation tries again."""
         self._hostnet.setup_node(identity)
 
     def run(self) -> None:
-        """Thread body: look soon after the start, then once per interval, until `stop`."""
+        """Thread body: reconcile soon after the start, then once per interval, until `stop`."""
         pause_s = FIRST_RECONCILE_S
         while not self._stopped.wait(pause_s):
             pause_s = RECONCILE_INTERVAL_S
@@ -88,7 +88,7 @@ class HostNetworkReconciler:
         self._stopped.set()
 
     def _reconcile_node(self, identity: InstanceIdentity, enis: list[Eni]) -> list[str]:
-        """Repair the node's and its ENIs' part; a failure here does not stop the repair of the sandboxes."""
+        """Repair the routing of the node and its ENIs; a failure here does not stop the repair of the sandboxes."""
         try:
             repairs = self._hostnet.reconcile(identity=identity, enis=enis)
         except IpamError as error:
@@ -101,9 +101,9 @@ class HostNetworkReconciler:
         return repairs
 
     def _known_identity(self) -> InstanceIdentity | None:
-        """Who this node is, asked anew now and then: instance metadata tells without an EC2 call what an operator has changed.
+        """The node's identity, refreshed from instance metadata once a minute: this costs no EC2 call.
 
-        Another CIDR of the VPC changes what is reached without SNAT; other security groups are the pool maintainer's work.
+        A new CIDR of the VPC changes the SNAT rules, which are repaired here; new security groups trigger the pool maintainer.
         """
         known = self._identity()
         if known is None or self._clock.monotonic() < self._refresh_deadline:
@@ -115,10 +115,9 @@ class HostNetworkReconciler:
         return fresh
 
     def _repair_sandboxes(self) -> list[str]:
-        """Put back routes and rules of attached sandboxes.
+        """Restore routes and rules of attached sandboxes.
 
-        One survey tells who is damaged; each of those is looked at again under its own lock, so that a DEL which runs meanwhile
-        is never undone (I4).
+        One survey finds the damaged ones; each is checked again under its lock, so a concurrent DEL is never undone (I4).
         """
         survey = self._wiring.survey()
         wired = {veth.name for veth in survey.veths if veth.is_up and not veth.is_dying}
@@ -138,7 +137,7 @@ class HostNetworkReconciler:
                     if self._datastore.attachment(attachment.key) == attachment:
                         repairs += self._wiring.repair([self._spec(attachment)])
             except BusyError as error:
-                log.info("sandbox %s is looked at again later: %s", attachment.key, log_text(error))
+                log.info("sandbox %s is checked again at the next reconciliation: %s", attachment.key, log_text(error))
         return repairs
 
     def _spec(self, attachment: Attachment) -> WiringSpec:
@@ -152,7 +151,7 @@ class HostNetworkReconciler:
         )
 
     def reconcile(self) -> list[str]:
-        """Look and repair once; returns one sentence per repair."""
+        """Compare and repair once; returns one sentence per repair."""
         identity = self._known_identity()
         if identity is None:
             return []
@@ -169,7 +168,7 @@ class HostNetworkReconciler:
         if not duplicate_addresses(self._wiring.survey()):
             self._health.clear_condition("duplicates")
         if repairs != self._said:
-            # The same sentences again: it cannot be repaired, and was logged and recorded already.
+            # The same sentences again mean a damage that cannot be repaired: it is logged and recorded only once.
             self._said = repairs
             if repairs:
                 log.warning("host routing: %s", "; ".join(repairs))

@@ -1,8 +1,8 @@
-"""Chores on a clock: the spool, the datastore's file, old tombstones.
+"""Periodic work: replay the spool, check that the datastore's file is still ours, drop old tombstones.
 
-A plugin also spools a DEL when the daemon was too slow to answer, so the spool is read while the daemon serves (I3). A datastore file
-that was deleted while in use can promise nothing any more: the process exits on purpose and must be restarted; the next one rebuilds
-the rows from kernel and runtime.
+A plugin also spools a DEL when the daemon was too slow to answer, so the spool is read while the daemon serves (I3). If the
+datastore's file was deleted while in use, nothing written to it survives a restart: the process exits on purpose and must be
+restarted; the next start rebuilds the rows from kernel and runtime.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ log = logging.getLogger(__name__)
 
 
 class Maintenance:
-    """Does the chores. `run` is a thread body."""
+    """Does the periodic work. `run` is a thread body."""
 
     def __init__(self, context: ServiceContext, *, spool: Spool, replay: Callable[[], None], end: Callable[[str], None]) -> None:
-        """Take `replay`, which carries out the spooled DELs, and `end`, which ends the process for a reason."""
+        """`replay` carries out the spooled DELs; `end` exits the process, with the reason."""
         self._datastore = context.datastore
         self._spool = spool
         self._health = context.health
@@ -55,10 +55,10 @@ class Maintenance:
         self._stopped.set()
 
     def run_once(self) -> None:
-        """Do every chore that is due. Raises: the first error; the next time tries again."""
+        """Do everything that is due. Raises: the first error; the next interval tries again."""
         lost = self._datastore.file_problem()
         if lost:
-            log.error("%s: ending, so that the next start rebuilds the datastore from kernel and runtime", lost)
+            log.error("%s: the process exits; its next start rebuilds the datastore from kernel and runtime", lost)
             self._end(lost)
             return
         if self._spool.pending_count():

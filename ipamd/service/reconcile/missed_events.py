@@ -1,8 +1,8 @@
-"""Count changes of the runtime's list that no event announced: how far can the event stream be trusted?
+"""Count changes of the runtime's list that no event announced: this tells operators how complete the event stream is.
 
-Only changes between two lists within one open stream count: what happened while no stream was open could not be announced. An event
-may come shortly after the list that shows its change, so a change counts as missed after a grace, at the next list. Existence counts,
-READY or not does not: both are reasons to keep. Nothing is decided here.
+Only changes between two lists within one open stream count: changes while no stream was open could not be announced. An event may
+come shortly after the list that shows its change, so a change counts as missed at a list LATE_EVENT_S later. Only existence is
+compared, not READY or NOTREADY: both are reasons to keep. No decision depends on the count.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ANNOUNCED_LIMIT_COUNT = 4096
 """Announcements remembered, the oldest forgotten first. Ours: a list follows within seconds, a node has some hundreds."""
 
 Change = tuple[str, bool]
-"""Sandbox ID, and whether it went (True) or came (False)."""
+"""Sandbox ID, and whether it was removed (True) or created (False)."""
 
 
 class MissedEventDetector:
@@ -53,7 +53,7 @@ class MissedEventDetector:
             self._is_open = True
 
     def on_close(self) -> None:
-        """Note that the stream ended: what it left undecided is dropped."""
+        """Note that the stream ended; changes not yet counted are dropped."""
         with self._lock:
             self._forget()
             self._is_open = False
@@ -61,8 +61,8 @@ class MissedEventDetector:
     def on_event(self, event: SandboxEvent) -> None:
         """Note what an event announces.
 
-        A DELETED says that what it names went (a sandbox, or a container, whose ID no list shows); every other event says that
-        what it names is there; and each may name the sandbox it belongs to, which is there, unless it went itself.
+        DELETED announces the removal of the sandbox or container that it names (lists show no container IDs). Every other kind
+        announces that it exists. An event of a container also announces that its sandbox exists.
         """
         changes = {(event.container_id, event.kind is EventKind.DELETED)}
         if event.sandbox_id and event.sandbox_id != event.container_id:
@@ -76,7 +76,7 @@ class MissedEventDetector:
                 del self._announced[next(iter(self._announced))]
 
     def before_list(self) -> int:
-        """Take the number of the stream, to be handed to `on_list`."""
+        """Return the number of the open stream, to be passed to `on_list`; 0 if none is open."""
         with self._lock:
             return self._stream_count if self._is_open else 0
 

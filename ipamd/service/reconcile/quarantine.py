@@ -1,7 +1,7 @@
-"""Adopt sandboxes that are wired and not recorded, where kernel and runtime agree; quarantine their address until then.
+"""Adopt sandboxes that are wired but not recorded if kernel and runtime agree; until they do, their addresses are quarantined.
 
-What the sources say later resolves a quarantined address: the runtime lists its sandbox (adopted), its wiring is gone (it cools), or
-its sandbox has been absent long enough to be a leftover (the wiring is removed, then it cools). Never a guess.
+A quarantined address is resolved in one of three ways: the runtime lists its sandbox (adopted), its wiring is gone (the address
+cools), or its sandbox has been absent from the lists for an hour (the wiring is removed, then the address cools).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ipamd.service.cooldown import Cooldown
 from ipamd.service.request import Deadline
 
 RESOLVE_WAIT_S = 1.0
-"""How long resolving waits for an operation on the same sandbox; the next look comes anyway. Ours."""
+"""How long resolving waits for an operation on the same sandbox; the next list tries again. Ours."""
 
 FAILPOINTS = ("adopt.adopted", "adopt.leftover-removed", "adopt.settled")
 
@@ -82,14 +82,14 @@ class QuarantineService:
         return ""
 
     def resolve_unclaimed(self, claimed: Collection[IPv4Address]) -> int:
-        """Let quarantined addresses cool that no wiring claims any more; returns how many."""
+        """Start the cooldown of quarantined addresses that are no longer wired; returns how many."""
         resolved = [row for row in self._quarantined() if row.address not in claimed]
         for row in resolved:
             self._resolve(row, "its wiring is gone")
         return len(resolved)
 
     def resolve_gone(self) -> int:
-        """Let quarantined addresses cool whose wiring is gone, without asking the runtime; returns how many.
+        """Start the cooldown of quarantined addresses whose wiring is gone, without asking the runtime; returns how many.
 
         Raises: KernelDumpError.
         """
@@ -100,7 +100,7 @@ class QuarantineService:
         return self.resolve_unclaimed(wired | set(survey.routes))
 
     def resolve_listed(self, listed: Mapping[str, Sandbox]) -> None:
-        """Look at every quarantined address again, with a complete list of the runtime."""
+        """Resolve the quarantined addresses that a complete list of the runtime allows to resolve."""
         rows = self._quarantined()
         if not rows:
             self._absences.clear()
@@ -108,7 +108,7 @@ class QuarantineService:
         try:
             survey = self._wiring.survey()
         except IpamError as error:
-            log.info("quarantined addresses are looked at later: %s", log_text(error))
+            log.info("quarantined addresses are checked again at the next list: %s", log_text(error))
             return
         claims = {veth.address: veth for veth in survey.veths if not veth.is_dying and veth.address is not None}
         for row in rows:
@@ -121,7 +121,7 @@ class QuarantineService:
             return
         sandbox = listed.get(veth.key.container_id)
         if sandbox is not None:
-            self._absences.pop(row.address, None)  # absences count when they are successive
+            self._absences.pop(row.address, None)  # only successive absences count
             refusal = self.adopt(veth, sandbox, survey)
             if refusal:
                 log.warning("address %s stays quarantined: %s", row.address, refusal)
@@ -139,7 +139,7 @@ class QuarantineService:
             self._resolve(row, f"sandbox {veth.key} is absent from the runtime: its wiring was removed")
 
     def _is_long_absent(self, row: Address) -> bool:
-        """Whether two lists and an hour have passed without it: its veth is there, so its namespace may be a leak (docs/adr/0010)."""
+        """Whether its sandbox was absent from two lists and for an hour: then namespace and veth are a leak (docs/adr/0010)."""
         now = self._clock.monotonic()
         absence = self._absences.setdefault(row.address, _Absence(now, 1))
         if now - absence.last_counted_monotonic_s >= self._list_interval_s:

@@ -1,8 +1,8 @@
 """Compare attachments with the runtime's sandboxes, and free those that are provably gone.
 
-Subscribe first, list second, list again for ever. An event only shortens the time to the next list, and many events are one list. A
-list counts for a verdict when it is complete, plausible and taken after the datastore was read; attachments made later are not
-judged by it (whereabouts issue 162).
+It subscribes to events first, then lists sandboxes again and again. An event only brings the next list forward, and a burst of
+events causes one list. A list counts as evidence if it is complete, plausible and taken after the datastore was read; attachments
+made later are not judged by it (whereabouts issue 162).
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ RELIST_WITHOUT_EVENTS_S = 10.0
 """Ours: with events a list only confirms them; without, a sandbox that vanished is noticed within seconds (docs/adr/0013)."""
 
 RELIST_UNREACHABLE_S = 2.0
-"""After a list that failed. Ours: a restarted runtime is known again within seconds, at the price of one refused call."""
+"""After a list that failed. Ours: a restarted runtime is noticed within seconds, for one refused call every 2 s."""
 
 LIST_GAP_S = 1.0
-"""Least time from one list to the next, or twice what a list takes if that is longer. Ours: an event is answered at once after a
-quiet second, and a node on which something happens all the time is listed once a second, not once an event."""
+"""Least time from the start of one list to the next, or twice the duration of a list if that is longer. Ours: after a quiet
+second an event causes a list at once; a busy node is listed once a second, not once per event."""
 
 SUBSCRIBE_PATIENCE_S = 5.0
 """How long the first list waits for the stream. Ours: twice the adapter's own deadline for it; then polling has to do."""
@@ -89,11 +89,11 @@ class RuntimeReconciler:
         """What is known of the runtime now."""
         age = self._clock.monotonic() - self._listed_monotonic_s if self._listed_monotonic_s is not None else -1.0
         count = len(self._seen) if self._seen is not None else 0
-        heard = self._stream.missed_events
-        return RuntimeView(self._reachable, heard.is_open, count, age, self._detail, heard.missed_count)
+        events = self._stream.missed_events
+        return RuntimeView(self._reachable, events.is_open, count, age, self._detail, events.missed_count)
 
     def run(self) -> None:
-        """Thread body: wait for the stream's outcome, list, judge, rest until an event or the interval; until `stop`."""
+        """Thread body: wait for the first subscription, then reconcile after every event and every interval; until `stop`."""
         self._stream.wait_for_outcome(SUBSCRIBE_PATIENCE_S)
         while not self._stopped.is_set():
             self._wake.clear()  # an event during the list asks for another one
@@ -159,9 +159,9 @@ class RuntimeReconciler:
         return listed
 
     def _missing_count(self, attachments: tuple[Attachment, ...], listed: Collection[str]) -> int:
-        """How many wired sandboxes, recorded or in quarantine, a list lacks that names none of them; 0 if it names one.
+        """Count the wired sandboxes, recorded or quarantined, if a list has none of them: such a list is not plausible. Else 0.
 
-        The kernel is asked only if there is something to lose: attachments of an age to be judged, or quarantined addresses.
+        The kernel is asked only if the answer matters: attachments are old enough to be judged, or addresses are quarantined.
         """
         if any(attachment.key.container_id in listed for attachment in attachments):
             return 0
@@ -179,7 +179,7 @@ class RuntimeReconciler:
         return len(wired)
 
     def _count_absences(self, attachments: tuple[Attachment, ...], listed: Collection[str] | None) -> list[Attachment]:
-        """Attachments absent from enough lists to be judged; a sandbox that is being created is not looked at closer."""
+        """Count the lists that lack each attachment; returns the attachments that enough lists lack."""
         if listed is None:
             return []
         monotonic = self._clock.monotonic()
@@ -218,7 +218,7 @@ class RuntimeReconciler:
         return True
 
     def present_evidence(self, attachment: Attachment) -> Evidence:
-        """What the sources say now, from the last list; asks the kernel, not the runtime."""
+        """Collect what the sources say now; the runtime's part comes from the last list."""
         listed = self._seen if self._reachable else None
         return self.evidence(attachment, listed, self._survey())
 
@@ -255,11 +255,11 @@ class RuntimeReconciler:
         try:
             return self._wiring.survey()
         except IpamError as error:
-            log.info("the kernel gave no complete picture, nothing is reaped now: %s", log_text(error))
+            log.info("the kernel could not be surveyed, nothing is reaped now: %s", log_text(error))
             return None
 
     def _note_kept(self, key: AttachmentKey, judgement: Judgement) -> None:
-        """Record the reasons to keep when their kinds change, not at every look."""
+        """Record the reasons to keep only when their kinds change, not after every list."""
         kinds = tuple(reason.split(" ")[0] for reason in judgement.reasons)
         if self._kept.get(key) == kinds:
             return

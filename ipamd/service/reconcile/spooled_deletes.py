@@ -12,7 +12,7 @@ FAILPOINTS = ("restore.replayed", "restore.entry-done")
 
 
 class SpooledDeletes:
-    """Replays the spool: at start before ADD is served, and on a clock afterwards."""
+    """Replays the spool: at start before ADD is served, and every few seconds afterwards."""
 
     def __init__(self, context: ServiceContext, *, spool: Spool, detach: DetachService) -> None:
         self._clock = context.clock
@@ -37,7 +37,7 @@ class SpooledDeletes:
                 try:
                     self._detach.detach_sandbox(entry.key, deadline=deadline, steps=Steps(self._clock), reason="spooled DEL")
                     self._failpoint("restore.replayed")
-                except IpamError as error:  # not the entry's fault: the DEL is still to be done, and stays on disk (I3)
+                except IpamError as error:  # the DEL has not been done, so its entry stays on disk (I3)
                     first_error = first_error or error
                 else:
                     entry.done()

@@ -1,8 +1,8 @@
-"""Reconcile datastore, kernel and runtime after a start: keep what lives, adopt what was forgotten, remove what nobody was promised.
+"""Reconcile datastore, kernel and runtime after a start: keep recorded sandboxes, adopt unrecorded ones, remove leftover wiring.
 
-What a wired sandbox without a row means depends on the datastore. If it is intact, an ADD died before it promised anything: the
-wiring goes before its address becomes assignable. If it was lost, the kernel's alias is the second copy of the identity, and where
-the runtime agrees the row is made again. Where sources disagree or are silent the address is quarantined, never guessed
+What a wired sandbox without a row means depends on the datastore. If it is intact, an ADD ended before it replied: its wiring is
+removed before its address becomes assignable. If it was lost, the alias of the veth is a second copy of the identity, and if the
+runtime lists the sandbox the row is restored from it. If the sources disagree or do not answer, the address is quarantined
 (docs/adr/0010).
 """
 
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class StartupOutcome:
-    """What restoring did; printed as the stage's sentence."""
+    """What the reconciliation did, counted; shown as the detail of its stage."""
 
     replayed_count: int = 0
     kept_count: int = 0
@@ -128,7 +128,7 @@ class StartupReconciler:
             claimed.add(veth.address)
             self._adopt(veth, listed[veth.key.container_id], survey, claimed, outcome)
         elif self._is_datastore_intact and not self._is_in_doubt(veth.address):
-            # Every promise is a row, and no row is lost: this ADD died before it promised anything, whatever the runtime says.
+            # An ADD replies after its row is stored, and no row is lost: this one never replied, even if the runtime lists it.
             self._remove(veth, "no ADD was promised for it", outcome)
         elif listed is None:
             claimed.add(veth.address)
@@ -138,7 +138,7 @@ class StartupReconciler:
             self._quarantine(veth, "wired, but the runtime does not list its sandbox", outcome)
 
     def _is_in_doubt(self, address: IPv4Address) -> bool:
-        """Whether an earlier start, after a loss, could not tell whose the address is: its promise may be without a row."""
+        """Whether an earlier start, after a lost datastore, could not find out who has the address: a row may be missing."""
         row = self._datastore.address(address)
         return row is not None and row.state is AddressState.QUARANTINED
 
@@ -154,7 +154,7 @@ class StartupReconciler:
         if not refusal:
             outcome.adopted_count += 1
         elif veth.key is not None and veth.address is not None and self._datastore.is_tombstoned(veth.key):
-            claimed.discard(veth.address)  # its DEL came while we looked
+            claimed.discard(veth.address)  # its DEL was served in the meantime
             self._remove(veth, "its DEL was done", outcome)
         else:
             self._quarantine(veth, refusal, outcome)
@@ -180,7 +180,7 @@ class StartupReconciler:
         outcome.removed_count += 1
 
     def _remove_stray_routes(self, survey: KernelSurvey, claimed: set[IPv4Address], outcome: StartupOutcome) -> None:
-        """Remove routes and rules of our addresses that no veth and no attachment accounts for."""
+        """Remove routes and rules of our addresses that belong to no veth and no attachment."""
         owned = {attachment.address for attachment in self._datastore.attachments()} | claimed
         known = {row.address for row in self._datastore.addresses()}
         strays = (set(survey.to_rules) | set(survey.from_rules)) & known - owned

@@ -83,7 +83,7 @@ class AuditService:
         Returns: the report. A source that fails is named in it; nothing is raised.
         """
         silent: list[str] = []
-        before = self._datastore.snapshot()  # one moment: an ADD between two reads would look like a contradiction
+        before = self._datastore.snapshot()  # one read: an ADD between two reads would look like a contradiction
         attachments, rows = tuple(before.attachments.values()), tuple(before.addresses.values())
         findings = [
             Finding(Severity.VIOLATION, "datastore", sentence, "report it: memory and disk must never differ")
@@ -100,7 +100,7 @@ class AuditService:
                 findings += _against_runtime(attachments, {sandbox.container_id for sandbox in sandboxes})
         identity = self._identity()
         if ask_ec2 and identity is None:
-            silent.append("EC2 cannot be asked: instance metadata has not told who this node is")
+            silent.append("EC2 cannot be asked: instance metadata has not answered, so this node is not known")
         elif ask_ec2 and identity is not None:
             instance_id = identity.instance_id
             enis = _ask("EC2", lambda: self._ec2.describe_enis(instance_id), silent)
@@ -122,7 +122,7 @@ class AuditService:
         assigned = {attachment.address for attachment in attachments}
         cold = {row.address for row in rows if row.state in (AddressState.FREE, AddressState.COOLING)} - assigned
         for address in sorted(cold & (set(survey.to_rules) | set(survey.from_rules) | set(survey.routes))):
-            # The rows are older than the survey: an ADD since then has wired the address rightly.
+            # The rows are older than the survey: an ADD may have wired the address since.
             now = self._datastore.address(address)
             if now is not None and now.state in (AddressState.FREE, AddressState.COOLING):
                 findings.append(
@@ -139,7 +139,7 @@ class AuditService:
         findings = []
         for veth in survey.veths:
             if veth.is_dying:
-                findings.append(Finding(Severity.PENDING, veth.name, "marked for deletion", "the sweeper deletes it at once"))
+                findings.append(Finding(Severity.PENDING, veth.name, "marked for deletion", "the cooldown deletes it at once"))
             elif veth.name not in owners and veth.key is None:
                 findings.append(Finding(Severity.DIFFERENCE, veth.name, "carries no identity of ours", "left alone"))
             elif veth.name not in owners and veth.key not in busy:
@@ -180,7 +180,7 @@ class AuditService:
             for row in before.addresses.values()
             if row.address in primaries
         ]
-        # ENIs may have come while EC2 was asked: what it lists is unknown only if a look taken later does not have it either.
+        # ENIs may have been recorded while EC2 was asked: one is unknown only if a later snapshot lacks it too.
         after = self._datastore.snapshot()
         known = set(after.enis)
         covered = {intent.payload.get("eni_id") for intent in after.intents.values()}
@@ -220,7 +220,7 @@ def _wiring_differences(attachment: Attachment, survey: KernelSurvey) -> list[Fi
     veth = next((veth for veth in survey.veths if veth.name == attachment.host_veth and not veth.is_dying), None)
     if veth is None:
         gone = f"sandbox {attachment.key} is recorded and its host veth {attachment.host_veth} is gone"
-        return [Finding(Severity.PENDING, subject, gone, "freed by its DEL, or by the reaper within minutes")]
+        return [Finding(Severity.PENDING, subject, gone, "freed by its DEL, or reaped within minutes")]
     findings = []
     if (veth.key, veth.address) != (attachment.key, attachment.address):
         findings.append(
@@ -247,7 +247,7 @@ def _against_runtime(attachments: tuple[Attachment, ...], listed: set[str]) -> l
             Severity.PENDING,
             str(attachment.address),
             f"sandbox {attachment.key} is recorded and the runtime does not list it",
-            "freed by its DEL, or by the reaper once every source says that it is gone",
+            "freed by its DEL, or reaped once every source says that it is gone",
         )
         for attachment in attachments
         if attachment.key.container_id not in listed

@@ -41,7 +41,7 @@ class ExplainService:
         locks: KeyLocks,
         clock: Clock,
     ) -> None:
-        """Read from these; `evidence` collects what every source says of an attachment now, None with CRI off."""
+        """`evidence` collects what every source says now about an attachment; None with CRI off."""
         self._datastore = datastore
         self._wiring = wiring
         self._evidence = evidence

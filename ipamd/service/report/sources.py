@@ -1,7 +1,7 @@
-"""What `ipamctl` and the metrics read, in one value: every answer about this node comes from here.
+"""Everything that `ipamctl` and the metrics read, as one value.
 
-Reading only: what belongs to a service that changes things is taken as a callable or a narrow Protocol, so that no report can
-reach a changer.
+Read-only: from a service that changes things it takes a callable or a narrow Protocol, so that a report cannot call a method that
+changes something.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ipamd.service.report.explain import ExplainService
 
 @dataclass(frozen=True, slots=True)
 class CloudView:
-    """What is known of EC2: whether it answered at the last try, calls since start, and what it said."""
+    """Whether EC2 answered at the last try, calls since start, and one sentence about its answer."""
 
     reachable: bool
     call_count: int
@@ -31,7 +31,7 @@ class CloudView:
 
 
 class PoolLimits(Protocol):
-    """What the pool works towards, and within which limits."""
+    """The pool's targets and limits."""
 
     @property
     def settings(self) -> PoolSettings:
@@ -40,13 +40,13 @@ class PoolLimits(Protocol):
 
     @property
     def limits(self) -> InstanceLimits | None:
-        """Limits of this instance type; None until EC2 or the table has told."""
+        """Limits of this instance type; None until they are known."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where the answers come from. A callable returns what is known now, None while nothing is.
+    """Where the answers come from. A callable returns what is known now, or None if nothing is known.
 
     `runtime_view` returns None with CRI off; `dying_count` counts host veths marked and not yet deleted.
     """

@@ -35,7 +35,7 @@ POOL_WAIT_MARGIN_S = 1.0
 """Of the caller's deadline, kept for the rollback and the refusal. Ours: an unwire takes about 20 ms, a reply 1 ms."""
 
 FAILPOINTS = ("attach.reserved", "attach.wired", "attach.committed", "attach.unwired")
-"""Between every two effects of an ADD; the datastore and the kernel have their own."""
+"""Between every two effects of an ADD; datastore and kernel adapter list their own."""
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class AttachService:
     def attach_sandbox(self, request: AttachRequest, *, deadline: Deadline, steps: Steps) -> Attachment:
         """Attach one interface of one sandbox.
 
-        Returns: the attachment; for a repeated request the stored one, at once: a runtime that timed out asks again.
+        Returns: the attachment; for a repeated request (a runtime repeats after a timeout) the stored one, at once.
         Raises: NotServingError, BusyError, TombstonedError, AttachmentConflictError, NetnsError, PoolEmptyError, WiringError,
             DeadlineError, DatastoreError. After any of them nothing of this request remains.
         """
@@ -141,7 +141,7 @@ class AttachService:
             generation = self._demand.join()
         try:
             while True:
-                # Read before trying: what changes after this ends the wait below at once.
+                # Read before trying, so that a change after this point ends the wait below at once.
                 supply, status = self._demand.supply_count(), self._demand.status()
                 try:
                     return self._datastore.reserve(key)
@@ -151,7 +151,7 @@ class AttachService:
                     cooled_s = self._cooldown.next_due_s()
                     cools_in_time = cooled_s is not None and cooled_s < left
                     retries_in_time = status.retry_deadline is not None and status.retry_deadline - self._clock.monotonic() < left
-                    # A status older than our demand says nothing about it: the maintainer has not looked since we came.
+                    # A status from before `join` does not count this ADD: the maintainer has not planned since.
                     is_blocked = status.generation >= generation and status.blocked_by
                     is_hopeless = is_blocked and not (cools_in_time or retries_in_time)
                     if left <= 0 or is_hopeless:
@@ -220,7 +220,7 @@ class AttachService:
         )
 
     def _roll_back(self, spec: WiringSpec, reserved: Address, *, reason: str) -> None:
-        """Undo the wiring; if even that fails, the cooldown deletes the link, and the address waits for it."""
+        """Undo the wiring. If even that fails, the cooldown thread deletes the link, and the address cools until it is gone."""
         dying_veth: str | None = spec.host_veth
         is_marked = False
         try:
@@ -228,10 +228,10 @@ class AttachService:
                 self._wiring.unwire(spec)
                 dying_veth = None
             except IpamError as error:
-                log.warning("sandbox %s could not be undone, its link is deleted later: %s", spec.key, log_text(error))
+                log.warning("wiring of sandbox %s could not be undone; its link is deleted later: %s", spec.key, log_text(error))
                 is_marked = self._mark_after_failure(spec)
             self._failpoint("attach.unwired")
-        finally:  # also after an error that is none of ours: or the address would stay reserved until a restart
+        finally:  # also after an unexpected error, or the address would stay reserved until a restart
             self._cooldown.abort(reserved.address, reason=reason, dying_veth=dying_veth, is_marked=is_marked)
 
     def _mark_after_failure(self, spec: WiringSpec) -> bool:

@@ -66,7 +66,7 @@ class DetachService:
     def _forget(self, key: AttachmentKey) -> Attachment | None:
         """DEL of a key without a row: leave a tombstone, and remove what a crash may have left in the kernel.
 
-        Returns: None; or the row, if the sandbox was adopted while we looked (an adoption takes no sandbox lock).
+        Returns: None; or the row, if the sandbox was adopted in the meantime (an adoption takes no sandbox lock).
         """
         if not self._datastore.is_tombstoned(key):
             with self._datastore.transaction() as uow:

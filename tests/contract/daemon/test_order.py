@@ -1,4 +1,4 @@
-"""One sandbox, one thread at a time: a stuck operation is visible, holds up nobody else, and nothing overtakes it."""
+"""One operation per sandbox at a time: a stuck one is visible, blocks no other sandbox, and is never overtaken."""
 
 from __future__ import annotations
 

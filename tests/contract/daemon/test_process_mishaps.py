@@ -1,4 +1,4 @@
-"""The process at its edges: DEL while it drains, and a configuration directory that is not ready yet."""
+"""DEL while the process drains, and a configuration directory that is not mounted yet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A quiet EC2 citizen: how many calls an ENI costs, counted by EC2's own books."""
+"""How few EC2 calls a node makes: what an ENI costs, counted in EC2's own call log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nobody on the socket, or somebody who must not be there."""
+"""Nobody listens on the socket, or a process that must not be trusted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A peer that stalls costs the verb's deadline and not more; what the runtime hears then depends on the verb.
+"""A peer that stalls costs at most the verb's deadline; the answer to the runtime then depends on the verb.
 
 STATUS runs in real time as well; all run behind a seam that cuts the waiting short (`instrumented_plugin.py`) and says how long the
 plugin waited by its own clock, which does not depend on how busy the machine is.

@@ -1,4 +1,4 @@
-"""What the runtime passes wrongly is answered by the plugin itself: the code of the specification and the culprit's name."""
+"""The plugin itself answers invalid input of the runtime: with the code of the specification and the name of the variable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every verb, every version of the specification, every kind of answer: what the runtime gets is what the daemon said."""
+"""Every verb, every version of the specification, every kind of answer: the runtime gets the daemon's answer unchanged."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def test_what_is_wired_is_surveyed(kernel: Kernel) -> None:
     assert survey.from_rules == {secondary.address: (2,)}
 
 
-def test_retire_then_sweep(kernel: Kernel) -> None:
+def test_mark_for_deletion_then_sweep(kernel: Kernel) -> None:
     """DEL: route and rules go at once, the link dies until it is swept; both may be repeated (I4)."""
     spec = kernel.spec(5, table=2)
     kernel.wiring.wire(spec)

@@ -1,1 +1,1 @@
-"""What every implementation of the port `Runtime` promises, and how the real adapter takes hostile answers."""
+"""What every implementation of the port `Runtime` promises, and how the real adapter handles hostile answers."""

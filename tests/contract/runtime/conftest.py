@@ -1,4 +1,4 @@
-"""The two runtimes that keep one contract, and the servers that hostile answers come from."""
+"""The fake and the real runtime adapter, and the servers that send hostile answers."""
 
 from __future__ import annotations
 

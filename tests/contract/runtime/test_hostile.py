@@ -1,4 +1,4 @@
-"""Answers that no runtime should give and some do: each is an error, none is a short list (I11)."""
+"""Malformed answers, which some runtimes do give: each is an error, none is taken for a short list (I11)."""
 
 from __future__ import annotations
 

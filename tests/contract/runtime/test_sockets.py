@@ -1,4 +1,4 @@
-"""Which socket is the runtime's: the one that answers CRI, and then no other."""
+"""The first socket that answers CRI is used, and no other after it."""
 
 from __future__ import annotations
 

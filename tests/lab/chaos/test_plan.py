@@ -1,4 +1,4 @@
-"""A seed is a whole run: the same plan every time, on paper, and any part of it is a plan too."""
+"""A seed determines the whole plan, which can be written as JSON; every subset of a plan is a plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""After one fault a dead sandbox's address comes back within a bound, whoever told or did not tell of its death; a live one's never.
+"""After one fault the address of a dead sandbox is free again within a bound, with or without a DEL; that of a live one never.
 
 Real containerd, real clock but for one step: the five minutes of age that the reaper wants are added to the wall clock.
 """

@@ -1,4 +1,4 @@
-"""The part of a chaos run that everybody runs: two minutes, one seed, the real thing; more by hand (`make chaos`)."""
+"""A chaos run of two minutes with one seed, as part of the tests; longer ones by hand (`make chaos`)."""
 
 from __future__ import annotations
 

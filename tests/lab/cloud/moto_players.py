@@ -1,4 +1,4 @@
-"""Two sides of one game: the lab's EC2 and moto's, driven by the same boto3 calls.
+"""The lab's EC2 and moto's, driven by the same boto3 calls.
 
 IDs become ordinals and addresses that the service chose become `auto`, so that what the two answer can be compared.
 """

@@ -1,4 +1,4 @@
-"""The lab's EC2 held against moto's on the subset that both have, in fixed scripts and in generated ones.
+"""The lab's EC2 compared with moto's on the subset that both have, in fixed scripts and in generated ones.
 
 What moto is known to do unlike the real EC2 is left out here and shown in test_lab_moto_deviations.py.
 """

@@ -1,4 +1,4 @@
-"""The state itself, without a wire: any sequence of operations, and any number of threads, keep it coherent."""
+"""The state itself, without HTTP: it stays coherent under any sequence of operations and from many threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each EC2 method does when EC2 is well."""
+"""What each EC2 method does when EC2 works."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the EC2 client is made of: credentials, endpoint, one client for all threads, the trimmed model of the API."""
+"""How the EC2 client is built: credentials, endpoint, one client for all threads, the trimmed model of the API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each EC2 method does when EC2, the network or IAM is not well. Sleeping moves the lab's clock; nothing waits for real."""
+"""What each EC2 method does when EC2, the network or IAM fails. Sleeping moves the lab's clock; nothing waits for real."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The CRI adapter against containerd 1.6 and 1.7 themselves. The daemon only wires here; its own follower is off."""
+"""The CRI adapter against containerd 1.6 and 1.7 themselves. The daemon only wires here; its own CRI client is off."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Instance limits: EC2's words, the built-in table, the default."""
+"""Instance limits: EC2's answer, the built-in table, the default."""
 
 from __future__ import annotations
 

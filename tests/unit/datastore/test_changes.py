@@ -362,7 +362,7 @@ def test_ended_unit_refuses(store: SqlDatastore) -> None:
 
 
 def test_intents(store: SqlDatastore) -> None:
-    """An intent is open from before the call until it is settled, oldest first, and its trace stays in the ledger (I9)."""
+    """An intent is open from before the call until it is closed, oldest first, and its trace stays in the ledger (I9)."""
     old = Intent("i-1", IntentKind.CREATE_ENI, START, {"device_index": "1"}, "token-1")
     new = Intent("i-2", IntentKind.UNASSIGN, LATER, {"eni_id": eni_id(0)})
     with store.transaction() as unit:

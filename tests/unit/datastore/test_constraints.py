@@ -1,4 +1,4 @@
-"""The file itself refuses what the invariants forbid, whatever our code does."""
+"""The file itself refuses what the invariants forbid, even if our code is wrong."""
 
 # ruff: noqa: PT012 - some constraints are judged at the statement, some at COMMIT
 

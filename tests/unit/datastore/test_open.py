@@ -1,4 +1,4 @@
-"""What opening finds, keeps, sets aside and refuses; told in its report."""
+"""What opening a datastore accepts, sets aside and refuses, and how it reports that."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_everything_comes_back(path: Path) -> None:
 
 
 def test_another_boot(path: Path) -> None:
-    """A file of another boot is stale whatever it says: it is kept aside and the datastore starts empty."""
+    """A file of another boot is never used: it is set aside and the datastore starts empty."""
     _filled(path)
     opened = open_at(path, boot_id="another")
     assert opened.report.outcome is OpenOutcome.OTHER_BOOT

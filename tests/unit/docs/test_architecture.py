@@ -1,4 +1,4 @@
-"""The architecture page and the picture name what there is, and every page can be found."""
+"""The architecture page and the picture name existing files, and the README links every page."""
 
 from __future__ import annotations
 

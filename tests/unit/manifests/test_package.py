@@ -1,4 +1,4 @@
-"""What is shipped is the daemon and the plugin: no lab, benchmark or test is in the wheel or in the image."""
+"""Wheel and image contain the daemon and the plugin, and no lab, benchmark or test."""
 
 from __future__ import annotations
 

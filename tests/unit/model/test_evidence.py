@@ -1,4 +1,4 @@
-"""The reap rule: silence keeps, and no further source can turn keep into reap."""
+"""The reap rule: a source that does not answer keeps the attachment, and no further source turns keep into reap."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def test_when_even_undoing_fails_the_address_waits_for_its_link(node: FakeNode) 
 def test_a_link_that_cannot_even_be_marked_is_removed_by_name(node: FakeNode) -> None:
     """Undo and mark both refused: the link goes as soon as the kernel lets it, and its address is not given before (I4, I5)."""
     node.wiring.before_wire = lambda spec: node.wiring.wired.__setitem__(spec.host_veth, spec)
-    for method in ("wire", "unwire", "retire"):
+    for method in ("wire", "unwire", "mark_for_deletion"):
         node.wiring.fail[method] = [WiringError(f"{method} refused")]
     node.wiring.fail["remove_leftover"] = [WiringError("still refused")]
     with pytest.raises(WiringError, match="wire refused"):

@@ -1,4 +1,4 @@
-"""DEL: done, repeated or unknown, it succeeds; and what it frees is not given again too early."""
+"""DEL succeeds also if it is repeated or the sandbox is unknown, and its address is not given again too early."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_repeated_and_unknown_dels_succeed(node: FakeNode) -> None:
 def test_a_del_that_the_kernel_refuses_can_be_repeated(node: FakeNode) -> None:
     """When routes cannot be removed the row stays, so that the retry finds it (I3)."""
     made = node.add("a")
-    node.wiring.fail["retire"] = [WiringError("refused")]
+    node.wiring.fail["mark_for_deletion"] = [WiringError("refused")]
     with pytest.raises(WiringError):
         node.delete("a")
     assert node.datastore.attachment(made.key) == made

@@ -1,4 +1,4 @@
-"""Chores on a clock."""
+"""Periodic work: the spool, the datastore's file, old tombstones."""
 
 from __future__ import annotations
 

@@ -19,29 +19,29 @@ class Story:
 
     def __init__(self) -> None:
         self.clock = FakeClock()
-        self.on_event = MissedEventDetector(self.clock)
+        self.detector = MissedEventDetector(self.clock)
 
     def list(self, *sandbox_ids: str) -> None:
         """A complete list."""
-        self.on_event.on_list(frozenset(sandbox_ids), stream=self.on_event.before_list())
+        self.detector.on_list(frozenset(sandbox_ids), stream=self.detector.before_list())
 
     def hear(self, *events: SandboxEvent) -> None:
         """Events arrive."""
         for event in events:
-            self.on_event.on_event(event)
+            self.detector.on_event(event)
 
     def missed(self, *sandbox_ids: str) -> int:
         """What is counted once late events have had their time, and one more list has come."""
         self.clock.advance(LATE_EVENT_S)
         self.list(*sandbox_ids)
-        return self.on_event.missed_count
+        return self.detector.missed_count
 
 
 @pytest.fixture
 def story() -> Story:
     """A stream is open, and a list without sandboxes has come."""
     made = Story()
-    made.on_event.on_open()
+    made.detector.on_open()
     made.list()
     return made
 
@@ -142,10 +142,10 @@ def test_nothing_is_missed_without_a_stream() -> None:
 def test_what_changed_around_a_break_is_not_missed(story: Story) -> None:
     """Between two streams nobody could announce; counting starts at the first list of the new one."""
     story.list("a")
-    story.on_event.on_close()
-    assert not story.on_event.is_open
+    story.detector.on_close()
+    assert not story.detector.is_open
     story.list("a", "b")
-    story.on_event.on_open()
+    story.detector.on_open()
     story.list("a", "b", "c")
     assert story.missed("a", "b", "c") == 0
     story.list("a", "b")
@@ -154,10 +154,10 @@ def test_what_changed_around_a_break_is_not_missed(story: Story) -> None:
 
 def test_a_list_that_began_before_the_stream_is_no_base(story: Story) -> None:
     """It may be older than the subscription: what it lacks was not missed."""
-    story.on_event.on_close()
-    began = story.on_event.before_list()
-    story.on_event.on_open()
-    story.on_event.on_list(frozenset(), stream=began)
+    story.detector.on_close()
+    began = story.detector.before_list()
+    story.detector.on_open()
+    story.detector.on_list(frozenset(), stream=began)
     story.list("a")
     assert story.missed("a") == 0
 
@@ -167,6 +167,6 @@ def test_memory_is_bounded(story: Story) -> None:
     story.hear(CREATED)
     for number in range(ANNOUNCED_LIMIT_COUNT):
         story.hear(SandboxEvent(f"s{number}", f"s{number}", EventKind.CREATED))
-    assert len(story.on_event._announced) == ANNOUNCED_LIMIT_COUNT
+    assert len(story.detector._announced) == ANNOUNCED_LIMIT_COUNT
     story.list("a", "s7")
     assert story.missed("a", "s7") == 1

@@ -218,7 +218,7 @@ def test_a_restart_does_not_lose_an_eni_that_ec2_does_not_show_yet(node: FakeNod
 
 
 def test_an_eni_that_is_fuller_than_we_knew_is_read_again(tmp_path: Path) -> None:
-    """EC2 refuses an allocation because addresses are there that we do not know of: they are taken in, and the pool goes on."""
+    """EC2 refuses an allocation because addresses are there that we do not know of: they are recorded, and the pool continues."""
     node = FakeNode(tmp_path, settings=PoolSettings(warm_ip_target=2))
     node.bring_up()
     node.add("a")

@@ -1,4 +1,4 @@
-"""An ENI that is to be deleted and is not gone: nothing leaks, and nothing is taken from under a sandbox."""
+"""ENIs whose deletion EC2 delays or refuses: none leaks, and none that a sandbox uses is deleted."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def refuse_attach_and_delete(node: FakeNode, *, times: int) -> None:
 
 
 def test_an_eni_that_was_to_be_deleted_and_is_recorded_since_is_never_deleted(node: FakeNode) -> None:
-    """Its deletion was refused because it is attached after all; it is taken in, sandboxes are on it: it stays (I2)."""
+    """Its deletion was refused because it is attached after all; it is adopted and sandboxes use it: it stays (I2)."""
     for number in range(9):
         node.add(f"s{number}")
     refuse_attach_and_delete(node, times=1)

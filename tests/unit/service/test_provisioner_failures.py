@@ -1,4 +1,4 @@
-"""The pool when EC2 refuses, contradicts itself, or is changed by another hand: nothing leaks, and nothing is stuck for ever."""
+"""The pool when EC2 refuses, contradicts itself, or another tool changes it: nothing leaks, and the pool is never stuck."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_an_address_that_moved_to_another_eni_does_not_stop_the_comparison(node:
 
 
 def test_an_address_that_moved_with_its_sandbox_is_kept_and_told(node: FakeNode) -> None:
-    """The sandbox keeps its row (I2), nobody else gets the address (I1), and all the rest of EC2's answer is taken in."""
+    """The sandbox keeps its row (I2), nobody else gets the address (I1), and the rest of EC2's answer is recorded."""
     two_enis(node)
     made = node.datastore.attachments()[0]
     target = OTHER if made.eni_id == PRIMARY else PRIMARY

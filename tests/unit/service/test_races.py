@@ -1,4 +1,4 @@
-"""Two threads, one sandbox; a clock set in between; and loops in which one refusal must not cost the others."""
+"""Two threads on one sandbox, a clock that is set in between, and loops in which one refusal must not stop the rest."""
 
 from __future__ import annotations
 

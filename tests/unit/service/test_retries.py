@@ -1,4 +1,4 @@
-"""Callers that leave, come back, or are overtaken, at every step of an ADD; and lists that are taken in the middle of one.
+"""Callers that cancel, retry or are overtaken at every step of an ADD, and lists that are taken in the middle of an ADD.
 
 The real runtime's part of these stories is in tests/lab/runtime/test_retries.py.
 """

@@ -1,5 +1,4 @@
-"""The stream and the lister together: subscribe first, list second, re-list for ever; an event is "look again", many are one
-list."""
+"""Event stream and lists together: subscribe first, then list again and again; an event asks for a list, many events for one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reaping what no DEL came for, and nothing else."""
+"""Sandboxes that are gone without a DEL are reaped, and no others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""After a start: what lives is kept, what was forgotten is adopted, what nobody was promised goes.
+"""After a start recorded sandboxes are kept, unrecorded ones adopted, and leftover wiring is removed.
 
 Over 300 lines because what a start finds is one list of cases, from a crash to a lost datastore.
 """
@@ -114,7 +114,7 @@ def test_alias_and_route_that_disagree_are_not_adopted(node: FakeNode) -> None:
     node.crash(keep_datastore=False)
     node.node_info.learn_identity()
     node.enis.sync_with_ec2(IDENTITY)
-    outcome = node.restore.reconcile_kernel(node.wiring.survey(), node.listed())
+    outcome = node.startup.reconcile_kernel(node.wiring.survey(), node.listed())
     assert outcome.adopted_count == 0
     assert any("disagree" in sentence for sentence in outcome.quarantined)
 
@@ -191,7 +191,7 @@ def test_a_foreign_veth_is_left_alone(node: FakeNode) -> None:
     node.wiring.wired["eniforeign"] = foreign
     survey = node.wiring.survey()
     stripped = [type(v)(v.name, v.ifindex, "", v.is_dying, v.is_up) for v in survey.veths]
-    node.restore.reconcile_kernel(type(survey)(tuple(stripped), survey.routes, survey.to_rules, survey.from_rules), {})
+    node.startup.reconcile_kernel(type(survey)(tuple(stripped), survey.routes, survey.to_rules, survey.from_rules), {})
     assert "eniforeign" in node.wiring.wired
 
 
@@ -279,7 +279,7 @@ def test_a_duplicate_found_at_start_is_said_and_given_to_nobody(node: FakeNode) 
     node.runtime.run("double")
     node.crash()
     node.enis.sync_with_ec2(IDENTITY)
-    outcome = node.restore.reconcile_kernel(node.wiring.survey(), node.listed())
+    outcome = node.startup.reconcile_kernel(node.wiring.survey(), node.listed())
     assert len(outcome.duplicates) == 1
     assert str(made.address) in outcome.duplicates[0]
     assert {a.key: a.address for a in node.datastore.attachments()} == {made.key: made.address}
