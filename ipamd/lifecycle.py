@@ -40,7 +40,6 @@ class Lifecycle:
         self._app = app
         self._health = app.context.health
         self._stopped = threading.Event()
-        self._threads: list[threading.Thread] = []
         self._maintenance = Maintenance(app.context, spool=app.adapters.spool, replay=self._replay_spool, end=end)
         self._surroundings = Surroundings(app, spawn=self._spawn, stopped=self._stopped)
 
@@ -152,9 +151,7 @@ class Lifecycle:
             stage.detail = str(conflist.write(self._app.settings.daemon))
 
     def _spawn(self, name: str, body: Callable[[], None]) -> None:
-        thread = threading.Thread(target=self._guarded, args=(name, body), name=name, daemon=True)
-        self._threads.append(thread)
-        thread.start()
+        threading.Thread(target=self._guarded, args=(name, body), name=name, daemon=True).start()
 
     def _guarded(self, name: str, body: Callable[[], None]) -> None:
         try:

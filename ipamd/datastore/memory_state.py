@@ -29,8 +29,6 @@ from ipamd.model.snapshot import Snapshot
 K = TypeVar("K")
 V = TypeVar("V")
 
-IN_USE = (AddressState.ASSIGNED, AddressState.RESERVED)
-
 
 class MemoryState:
     """The state in memory. Every method takes the one lock for a few dictionary steps, or one copy, and calls nothing outside."""
@@ -250,7 +248,7 @@ class MemoryState:
     def _count(self, address: Address, sign: int) -> None:
         slot = self._enis[address.eni_id]
         slot.counts[address.state] += sign
-        if address.state in IN_USE:
+        if address.is_in_use:
             slot.bucket(address.prefix).in_use_count += sign
         slot.bucket(address.prefix).total_count += sign
         if slot.eni.managed:

@@ -11,7 +11,6 @@ from ipaddress import IPv4Address, IPv4Network
 
 from ipamd.datastore import statements as sql
 from ipamd.datastore.changes import Changes, change
-from ipamd.datastore.memory_state import IN_USE
 from ipamd.datastore.rows import Params, address_params, eni_params
 from ipamd.model.address import Address, AddressState
 from ipamd.model.eni import PREFIX_LENGTH, Eni
@@ -118,7 +117,7 @@ class PoolChanges(Changes):
             raise InvariantError(f"prefix {prefix} is on {holder}, not on {eni_id}", details="remove it there first")
 
     def _remove(self, addresses: list[Address], *, what: str, reason: str) -> None:
-        held = [address for address in addresses if address.state in IN_USE]
+        held = [address for address in addresses if address.is_in_use]
         if held:
             names = ", ".join(f"{address.address} ({address.state} to {address.owner})" for address in held[:3])
             raise InvariantError(f"{what}: {len(held)} in use", details=f"I2: {names}")

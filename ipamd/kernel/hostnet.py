@@ -21,6 +21,7 @@ from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import Eni
 from ipamd.model.errors import WiringError
 from ipamd.model.ids import MacAddress
+from ipamd.model.kernel import NOT_REPAIRED
 from ipamd.ports import HostNetwork
 
 SYSCTL_ROOT = Path("/proc/sys")
@@ -83,7 +84,7 @@ class KernelHostNetwork(HostNetwork):
                 if not eni.is_primary:
                     sentences += self._reconcile_eni(eni)
             repaired, refusals = self._repair_node(identity)
-        return sentences + repaired + [f"could not be repaired: {refusal}" for refusal in refusals]
+        return sentences + repaired + [f"{NOT_REPAIRED}: {refusal}" for refusal in refusals]
 
     def _reconcile_eni(self, eni: Eni) -> list[str]:
         """Repair one ENI. A failure becomes a sentence, so that it does not stop the other ENIs. Raises: KernelDumpError."""
@@ -94,7 +95,7 @@ class KernelHostNetwork(HostNetwork):
         try:
             return self._repair_eni(eni, link)
         except WiringError as exc:
-            return [f"{eni.eni_id} could not be repaired: {exc}"]
+            return [f"{eni.eni_id} {NOT_REPAIRED}: {exc}"]
 
     def _repair_node(self, identity: InstanceIdentity) -> tuple[list[str], list[WiringError]]:
         """Repair the node's own part. Each piece runs even if another failed: a read-only sysctl must not cost the node its SNAT.

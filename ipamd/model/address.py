@@ -92,3 +92,8 @@ class Address:
     cooling_until: datetime | None = None
     reason: str = ""
     cooldown_deadline_s: float | None = field(default=None, compare=False)
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether a sandbox has it, or is about to (I2)."""
+        return self.state in (AddressState.ASSIGNED, AddressState.RESERVED)

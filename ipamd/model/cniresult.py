@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from ipaddress import IPv4Address
 from typing import Any
 
-from ipamd.model.attachment import Wired, WiringSpec
+from ipamd.model.attachment import Attachment, Wired, WiringSpec
 from ipamd.model.cniversion import is_before, require_supported
 from ipamd.model.dataplane import SANDBOX_GATEWAY
 from ipamd.model.errors import InvalidConfigError
@@ -81,6 +81,18 @@ def result_differences(prev_result: JsonObject, *, ifname: str, address: IPv4Add
     if not any(str(entry.get("address", "")).split("/")[0] == str(address) for entry in result["ips"]):
         problems.append(f"prevResult does not carry address {address}")
     return problems
+
+
+def recorded_spec(attachment: Attachment, *, netns: str = "") -> WiringSpec:
+    """What a recorded sandbox was wired with; `netns` replaces the recorded path. Raises: InvalidConfigError, as `wired_mtu`."""
+    return WiringSpec(
+        key=attachment.key,
+        address=attachment.address,
+        route_table=attachment.route_table,
+        host_veth=attachment.host_veth,
+        netns=netns or attachment.netns,
+        mtu=wired_mtu(attachment.result, attachment.host_veth),
+    )
 
 
 def wired_mtu(stored: bytes, host_veth: str) -> int:

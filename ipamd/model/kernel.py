@@ -35,13 +35,17 @@ class KernelSurvey:
     from_rules: dict[IPv4Address, tuple[int, ...]]
 
 
-def duplicate_addresses(survey: KernelSurvey) -> list[str]:
-    """List every address that more than one live veth has, one sentence each (I1).
+NOT_REPAIRED = "could not be repaired"
+"""In a sentence of `HostNetwork.reconcile`: this part stays as it is, and is a condition until it is repaired."""
+
+
+def duplicate_addresses(survey: KernelSurvey) -> dict[IPv4Address, tuple[HostVeth, ...]]:
+    """Find every address that more than one live veth has, ascending, with the veths (I1).
 
     Such an address is not given again: it stays with the recorded sandbox, or quarantined until only one veth is left.
     """
-    carriers: dict[IPv4Address, list[str]] = {}
+    carriers: dict[IPv4Address, tuple[HostVeth, ...]] = {}
     for veth in survey.veths:
         if veth.address is not None and not veth.is_dying:
-            carriers.setdefault(veth.address, []).append(f"{veth.name} ({veth.key})")
-    return [f"{address} is wired to {' and to '.join(names)}" for address, names in sorted(carriers.items()) if len(names) > 1]
+            carriers[veth.address] = (*carriers.get(veth.address, ()), veth)
+    return {address: veths for address, veths in sorted(carriers.items()) if len(veths) > 1}

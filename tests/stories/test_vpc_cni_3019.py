@@ -77,9 +77,12 @@ def test_a_sandbox_loses_its_address_without_the_rule_of_use(node: FakeNode, mon
 def test_the_datastore_refuses_what_the_rule_would_let_pass(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Were the rule merely forgotten, the second line holds: the start stops with I2 instead of forgetting a sandbox."""
 
-    class Nothing:
-        ASSIGNED = RESERVED = None
+    def forget_all_that_is_gone(self: EniService, described: DescribedEni, outcome: EniSyncResult) -> None:
+        shown = described.secondary_addresses
+        gone = [row.address for row in self._datastore.addresses() if row.eni_id == described.eni_id and row.address not in shown]
+        with self._datastore.transaction() as uow:
+            uow.remove_addresses(gone, reason="not in the list")
 
-    monkeypatch.setattr("ipamd.service.pool.enis.AddressState", Nothing)
+    monkeypatch.setattr(EniService, "_forget_gone", forget_all_that_is_gone)
     with pytest.raises(InvariantError, match="in use"):
         play(node)

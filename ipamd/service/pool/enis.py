@@ -10,7 +10,6 @@ import logging
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address, IPv4Network
 
-from ipamd.model.address import Address, AddressState
 from ipamd.model.cloud import DescribedEni, InstanceIdentity
 from ipamd.model.eni import Eni, EniState
 from ipamd.model.errors import IpamError, log_text
@@ -81,13 +80,30 @@ class EniService:
         for eni in attached:
             self._forget_gone(eni, outcome)
         for eni in attached:
-            subnet = self._subnet_cidr(eni, identity)
-            self.record(self._to_eni(eni, identity, subnet), eni, outcome, may_be_warm=self._is_datastore_lost)
+            self.record(self.eni_of(eni, identity), eni, outcome, may_be_warm=self._is_datastore_lost)
         self._is_datastore_lost = False
         self._cooldown.resume(())
         if outcome.added_count:
             self._demand.announce_supply()
         return outcome
+
+    def eni_of(self, described: DescribedEni, identity: InstanceIdentity) -> Eni:
+        """Make the record of an attached ENI from what EC2 shows. Raises: CloudError if its subnet is not known and not told."""
+        is_primary = described.eni_id == identity.primary_eni_id
+        is_in_our_subnet = described.subnet_id == identity.subnet_id
+        return Eni(
+            eni_id=described.eni_id,
+            mac=described.mac,
+            device_index=described.device_index,
+            network_card=described.network_card,
+            subnet_id=described.subnet_id,
+            subnet_cidr=identity.subnet_cidr if is_in_our_subnet else self._ec2.subnet_cidr(described.subnet_id),
+            primary_address=described.primary_address,
+            is_primary=is_primary,
+            state=EniState.ATTACHED,
+            created_by_us=is_created_by_us(described, identity),
+            managed=is_managed(described, is_primary=is_primary, instance_id=identity.instance_id),
+        )
 
     def record(self, eni: Eni, described: DescribedEni, outcome: EniSyncResult, *, may_be_warm: bool = False) -> None:
         """Store one ENI as EC2 described it: new addresses become free, vanished unassigned ones are forgotten.
@@ -123,13 +139,13 @@ class EniService:
             return
         on_eni = _addresses_on(described)
         gone = [row for row in self._datastore.addresses() if row.eni_id == known.eni_id and row.address not in on_eni]
-        unused = [row.address for row in gone if not _is_in_use(row)]
+        unused = [row.address for row in gone if not row.is_in_use]
         if unused:
             with self._datastore.transaction() as uow:
                 uow.remove_addresses(unused, reason="EC2 no longer shows it on this ENI")
         outcome.removed_count += len(unused)
         for row in gone:
-            if _is_in_use(row):
+            if row.is_in_use:
                 outcome.keep(f"{row.address} is in use and EC2 no longer shows it on {known.eni_id}")
 
     def _wired_addresses(self) -> frozenset[IPv4Address]:
@@ -209,25 +225,6 @@ class EniService:
                 uow.put_eni(replace(known, host_ready=host_ready))
         return True
 
-    def _subnet_cidr(self, eni: DescribedEni, identity: InstanceIdentity) -> IPv4Network:
-        return identity.subnet_cidr if eni.subnet_id == identity.subnet_id else self._ec2.subnet_cidr(eni.subnet_id)
-
-    def _to_eni(self, described: DescribedEni, identity: InstanceIdentity, subnet: IPv4Network) -> Eni:
-        is_primary = described.eni_id == identity.primary_eni_id
-        return Eni(
-            eni_id=described.eni_id,
-            mac=described.mac,
-            device_index=described.device_index,
-            network_card=described.network_card,
-            subnet_id=described.subnet_id,
-            subnet_cidr=subnet,
-            primary_address=described.primary_address,
-            is_primary=is_primary,
-            state=EniState.ATTACHED,
-            created_by_us=is_created_by_us(described, identity),
-            managed=is_managed(described, is_primary=is_primary, instance_id=identity.instance_id),
-        )
-
     def _forget_absent(self, present: set[EniId], outcome: EniSyncResult) -> None:
         for eni in self._datastore.enis():
             if eni.eni_id in present:
@@ -235,7 +232,7 @@ class EniService:
             with self._datastore.transaction() as uow:  # from here on it gives no address (I7)
                 uow.put_eni(replace(eni, state=EniState.DETACHING))
             rows = [row for row in self._datastore.addresses() if row.eni_id == eni.eni_id]
-            unused = [row.address for row in rows if not _is_in_use(row)]
+            unused = [row.address for row in rows if not row.is_in_use]
             if len(unused) < len(rows):
                 outcome.keep(f"{eni.eni_id} has sandboxes and is no longer attached")
                 outcome.removed_count += len(unused)
@@ -250,10 +247,6 @@ class EniService:
             with self._datastore.transaction() as uow:
                 uow.remove_eni(eni.eni_id, reason="EC2 no longer shows it attached")
             outcome.removed_count += len(rows)
-
-
-def _is_in_use(row: Address) -> bool:
-    return row.state in (AddressState.ASSIGNED, AddressState.RESERVED)
 
 
 def _addresses_on(described: DescribedEni) -> set[IPv4Address]:

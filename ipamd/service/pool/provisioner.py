@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ipamd.model.cloud import DescribedEni, EniRequest, InstanceIdentity
-from ipamd.model.eni import Eni, EniState
+from ipamd.model.eni import Eni
 from ipamd.model.errors import (
     CloudDeniedError,
     CloudError,
@@ -157,7 +157,7 @@ class EniProvisioner:
         except CloudError as error:
             if isinstance(error, CloudNotFoundError) and self._intents.is_too_new_to_be_gone(intent):
                 raise  # EC2 does not show the new ENI yet: the same
-            if any(eni.eni_id == described.eni_id for eni in self._datastore.enis()):
+            if self._datastore.eni(described.eni_id) is not None:
                 raise  # it is recorded, and sandboxes may use it: it must not be deleted, however EC2 answers (I2)
             log.warning("ENI %s could not be attached and is deleted: %s", described.eni_id, log_text(error))
             self._deletion.delete(intent, described.eni_id, outcome=f"not attached: {log_text(error)}")
@@ -247,19 +247,7 @@ class EniProvisioner:
         return bool(unknown)
 
     def _store(self, described: DescribedEni, identity: InstanceIdentity) -> Eni:
-        subnet = identity.subnet_cidr if described.subnet_id == identity.subnet_id else self._ec2.subnet_cidr(described.subnet_id)
-        eni = Eni(
-            eni_id=described.eni_id,
-            mac=described.mac,
-            device_index=described.device_index,
-            network_card=described.network_card,
-            subnet_id=described.subnet_id,
-            subnet_cidr=subnet,
-            primary_address=described.primary_address,
-            is_primary=False,
-            state=EniState.ATTACHED,
-            created_by_us=True,
-        )
+        eni = replace(self._enis.eni_of(described, identity), created_by_us=True)
         outcome = EniSyncResult()
         try:
             self._enis.record(eni, described, outcome)
@@ -276,7 +264,7 @@ class EniProvisioner:
     def _reread(self, intent: Intent) -> None:
         """Recover an allocation whose answer was lost: read the ENI's addresses from EC2."""
         eni_id = EniId(intent.payload["eni_id"])
-        known = {eni.eni_id: eni for eni in self._datastore.enis()}.get(eni_id)
+        known = self._datastore.eni(eni_id)
         if known is None:
             self._intents.close(intent, "the ENI is not ours any more")
             return

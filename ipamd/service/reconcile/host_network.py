@@ -10,12 +10,11 @@ import logging
 import threading
 from collections.abc import Callable
 
-from ipamd.model.attachment import Attachment, WiringSpec
 from ipamd.model.cloud import InstanceIdentity
-from ipamd.model.cniresult import wired_mtu
+from ipamd.model.cniresult import recorded_spec
 from ipamd.model.eni import MAIN_TABLE, Eni, EniState
 from ipamd.model.errors import BusyError, IpamError, log_text
-from ipamd.model.kernel import duplicate_addresses
+from ipamd.model.kernel import NOT_REPAIRED, duplicate_addresses
 from ipamd.model.ledger import LedgerEvent
 from ipamd.ports import HostNetwork
 from ipamd.service.context import ServiceContext
@@ -92,8 +91,8 @@ class HostNetworkReconciler:
         try:
             repairs = self._hostnet.reconcile(identity=identity, enis=enis)
         except IpamError as error:
-            repairs = [f"could not be repaired: {log_text(error)}"]
-        refused = [sentence for sentence in repairs if "could not be repaired" in sentence]
+            repairs = [f"{NOT_REPAIRED}: {log_text(error)}"]
+        refused = [sentence for sentence in repairs if NOT_REPAIRED in sentence]
         if refused:
             self._health.set_condition("node routing", f"node routing: {'; '.join(refused)}")
         else:
@@ -135,20 +134,10 @@ class HostNetworkReconciler:
             try:
                 with self._locks.hold(attachment.key, "REPAIR", Deadline.after(self._clock, REPAIR_WAIT_S)):
                     if self._datastore.attachment(attachment.key) == attachment:
-                        repairs += self._wiring.repair([self._spec(attachment)])
+                        repairs += self._wiring.repair([recorded_spec(attachment)])
             except BusyError as error:
                 log.info("sandbox %s is checked again at the next reconciliation: %s", attachment.key, log_text(error))
         return repairs
-
-    def _spec(self, attachment: Attachment) -> WiringSpec:
-        return WiringSpec(
-            key=attachment.key,
-            address=attachment.address,
-            route_table=attachment.route_table,
-            host_veth=attachment.host_veth,
-            netns=attachment.netns,
-            mtu=wired_mtu(attachment.result, attachment.host_veth),
-        )
 
     def reconcile(self) -> list[str]:
         """Compare and repair once; returns one sentence per repair."""

@@ -31,7 +31,6 @@ log = logging.getLogger(__name__)
 class StartupOutcome:
     """What the reconciliation did, counted; shown as the detail of its stage."""
 
-    replayed_count: int = 0
     kept_count: int = 0
     adopted_count: int = 0
     removed_count: int = 0
@@ -87,7 +86,10 @@ class StartupReconciler:
         outcome.dying_count = len(dying)
         if dying:
             self._cooldown.sweep()
-        outcome.duplicates = duplicate_addresses(survey)
+        outcome.duplicates = [
+            f"{address} is wired to {' and to '.join(f'{veth.name} ({veth.key})' for veth in veths)}"
+            for address, veths in duplicate_addresses(survey).items()
+        ]
         claimed: set[IPv4Address] = set()
         for veth in survey.veths:
             if not veth.is_dying:

@@ -6,7 +6,6 @@ progress and needs no action. The crash tests end with this audit; operators run
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -20,7 +19,7 @@ from ipamd.model.dataplane import FROM_SANDBOX_PRIORITY, TO_SANDBOX_PRIORITY
 from ipamd.model.eni import MAIN_TABLE
 from ipamd.model.errors import IpamError, log_text
 from ipamd.model.ids import AttachmentKey
-from ipamd.model.kernel import KernelSurvey
+from ipamd.model.kernel import KernelSurvey, duplicate_addresses
 from ipamd.model.snapshot import Snapshot
 from ipamd.ports import Datastore, Ec2, Runtime, Wiring
 from ipamd.service.locks import KeyLocks
@@ -165,13 +164,12 @@ class AuditService:
         for row in before.addresses.values():
             if on_eni.get(row.address) == row.eni_id:
                 continue
-            is_used = row.state in (AddressState.ASSIGNED, AddressState.RESERVED)
             findings.append(
                 Finding(
-                    Severity.VIOLATION if is_used else Severity.DIFFERENCE,
+                    Severity.VIOLATION if row.is_in_use else Severity.DIFFERENCE,
                     str(row.address),
                     f"{row.state} on {row.eni_id}; EC2 has it on {on_eni.get(row.address, 'no ENI of this node')} (I7)",
-                    "kept while in use; its sandbox has no network" if is_used else "forgotten at the next comparison",
+                    "kept while in use; its sandbox has no network" if row.is_in_use else "forgotten at the next comparison",
                 )
             )
         primaries = {eni.primary_address for eni in enis}
@@ -202,16 +200,14 @@ def _ask(source: str, question: Callable[[], T], silent: list[str]) -> T | None:
 
 
 def _duplicates(survey: KernelSurvey) -> list[Finding]:
-    counts = Counter(veth.address for veth in survey.veths if veth.address is not None and not veth.is_dying)
     return [
         Finding(
             Severity.VIOLATION,
             str(address),
-            f"{count} host veths carry it: {', '.join(v.name for v in survey.veths if v.address == address)} (I1)",
+            f"{len(veths)} host veths carry it: {', '.join(veth.name for veth in veths)} (I1)",
             "delete the sandbox that should not have it",
         )
-        for address, count in counts.items()
-        if count > 1
+        for address, veths in duplicate_addresses(survey).items()
     ]
 
 

@@ -84,7 +84,7 @@ class ExplainService:
             return [f"it is free again in {max(left, 0):.0f} s, once its link is gone (I4, I8)"]
         if row.state is AddressState.QUARANTINED:
             return ["it is not assigned until runtime and kernel agree on it; they are compared at every complete CRI list"]
-        eni = next((eni for eni in self._datastore.enis() if eni.eni_id == row.eni_id), None)
+        eni = self._datastore.eni(row.eni_id)
         if row.state is AddressState.FREE and eni is not None and not eni.host_ready:
             return [f"it is not assignable: host routing of {eni.eni_id} is not in place (I7)"]
         return []

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ipamd.model.attachment import WiringSpec
-from ipamd.model.cniresult import result_differences, wired_mtu
+from ipamd.model.cniresult import recorded_spec, result_differences
 from ipamd.model.errors import CheckFailedError, UnknownAttachmentError
 from ipamd.model.request import AttachRequest
 from ipamd.service.context import ServiceContext
@@ -35,14 +34,6 @@ class CheckService:
                 problems += result_differences(
                     request.prev_result, ifname=request.key.ifname, address=known.address, netns=request.netns
                 )
-            spec = WiringSpec(
-                key=known.key,
-                address=known.address,
-                route_table=known.route_table,
-                host_veth=known.host_veth,
-                netns=request.netns,
-                mtu=wired_mtu(known.result, known.host_veth),
-            )
-            problems += self._wiring.check(spec)
+            problems += self._wiring.check(recorded_spec(known, netns=request.netns))
         if problems:
             raise CheckFailedError(f"sandbox {request.key} differs from its record", details="; ".join(problems))
