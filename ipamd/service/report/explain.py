@@ -14,6 +14,7 @@ from ipamd.model.attachment import Attachment
 from ipamd.model.errors import InvalidRequestError, IpamError, log_text
 from ipamd.model.evidence import Evidence, Verdict, judge
 from ipamd.model.ledger import LedgerEntry
+from ipamd.model.times import rfc3339
 from ipamd.ports import Clock, Datastore, Wiring
 from ipamd.service.locks import KeyLocks
 
@@ -69,7 +70,7 @@ class ExplainService:
         if row is None:
             primary = next((eni for eni in self._datastore.enis() if eni.primary_address == address), None)
             return [f"{address} is the primary address of {primary.eni_id}: never given to a sandbox (I6)"] if primary else []
-        sentences = [f"{address} is {row.state} since {row.since.isoformat()} on {row.eni_id}"]
+        sentences = [f"{address} is {row.state} since {rfc3339(row.since)} on {row.eni_id}"]
         if row.prefix is not None:
             sentences.append(f"it is part of the delegated prefix {row.prefix}")
         if row.reason:
@@ -100,7 +101,7 @@ class ExplainService:
     def _explain_attachment(self, attachment: Attachment) -> list[str]:
         name = f" ({attachment.sandbox_name})" if attachment.sandbox_name else ""
         sentences = [
-            f"sandbox {attachment.key}{name} has {attachment.address} since {attachment.created_at.isoformat()} "
+            f"sandbox {attachment.key}{name} has {attachment.address} since {rfc3339(attachment.created_at)} "
             f"(by {attachment.origin})",
             f"host veth {attachment.host_veth}, netns {attachment.netns or 'not known'}, ENI {attachment.eni_id}, "
             f"route table {attachment.route_table}",
