@@ -1,0 +1,61 @@
+"""Count successive looks at a source that lack an object, and how long it has been absent.
+
+One look without an object proves nothing: the list may be older than the object, partial, or lag. Whoever concludes absence asks here for
+the number of looks and their age. All ages are on the monotonic clock: a wall clock that is stepped must not make seconds an hour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+
+
+@dataclass(slots=True)
+class _Absence:
+    began_monotonic_s: float
+    counted_monotonic_s: float
+    look_count: int
+
+
+class Absences(Generic[K]):
+    """Absences of objects `K` from one source. Used by one thread at a time.
+
+    `gap_s`: the least time between two looks that count as successive; looks that follow sooner count as one.
+    """
+
+    def __init__(self, *, gap_s: float) -> None:
+        self._gap_s = gap_s
+        self._absent: dict[K, _Absence] = {}
+
+    def look(self, absent: Iterable[K], *, now_s: float) -> None:
+        """Record a complete look that lacked `absent`; every other object is present and starts over. `now_s` is monotonic."""
+        kept: dict[K, _Absence] = {}
+        for key in absent:
+            known = self._absent.get(key)
+            if known is None:
+                known = _Absence(now_s, now_s, 1)
+            elif now_s - known.counted_monotonic_s >= self._gap_s:
+                known.counted_monotonic_s, known.look_count = now_s, known.look_count + 1
+            kept[key] = known
+        self._absent = kept
+
+    def forget(self, key: K) -> None:
+        """Start over with one object: it was seen, or is gone for good."""
+        self._absent.pop(key, None)
+
+    def count(self, key: K) -> int:
+        """Successive looks without it; 0 if the last one had it."""
+        found = self._absent.get(key)
+        return 0 if found is None else found.look_count
+
+    def age_s(self, key: K, *, now_s: float) -> float:
+        """Seconds since the first of the successive looks without it; 0.0 if the last one had it."""
+        found = self._absent.get(key)
+        return 0.0 if found is None else now_s - found.began_monotonic_s
+
+    def keys(self) -> frozenset[K]:
+        """The objects that the last look lacked."""
+        return frozenset(self._absent)

@@ -1,0 +1,41 @@
+"""Successive looks count only when they are apart in time, and one sight starts over."""
+
+from __future__ import annotations
+
+from ipamd.model.absence import Absences
+
+GAP_S = 10.0
+
+
+def test_looks_that_follow_too_soon_count_as_one() -> None:
+    absences: Absences[str] = Absences(gap_s=GAP_S)
+    for now_s in (0.0, 3.0, 9.9):
+        absences.look(["a"], now_s=now_s)
+    assert absences.count("a") == 1
+    absences.look(["a"], now_s=10.0)
+    assert absences.count("a") == 2
+
+
+def test_the_gap_is_measured_from_the_last_look_that_counted() -> None:
+    absences: Absences[str] = Absences(gap_s=GAP_S)
+    for now_s in (0.0, 10.0, 19.0):
+        absences.look(["a"], now_s=now_s)
+    assert absences.count("a") == 2
+    assert absences.age_s("a", now_s=19.0) == 19.0
+
+
+def test_an_object_that_is_seen_starts_over() -> None:
+    absences: Absences[str] = Absences(gap_s=GAP_S)
+    absences.look(["a", "b"], now_s=0.0)
+    absences.look(["b"], now_s=10.0)
+    assert (absences.count("a"), absences.count("b")) == (0, 2)
+    absences.look(["a", "b"], now_s=20.0)
+    assert (absences.count("a"), absences.age_s("a", now_s=25.0)) == (1, 5.0)
+
+
+def test_forgetting_concerns_one_object() -> None:
+    absences: Absences[str] = Absences(gap_s=GAP_S)
+    absences.look(["a", "b"], now_s=0.0)
+    absences.forget("a")
+    assert absences.keys() == {"b"}
+    assert absences.age_s("a", now_s=9.0) == 0.0
