@@ -1,7 +1,8 @@
 """Count successive looks at a source that lack an object, and how long it has been absent.
 
-One look without an object proves nothing: the list may be older than the object, partial, or lag. Whoever concludes absence asks here for
-the number of looks and their age. All ages are on the monotonic clock: a wall clock that is stepped must not make seconds an hour.
+One look without an object proves nothing: the list may be older than the object, partial, or lag. Whoever concludes absence asks
+here for the number of looks and their age. All ages are on the monotonic clock: a wall clock that is stepped must not make seconds
+an hour.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ GAP_S = 10.0
 
 
 def test_looks_that_follow_too_soon_count_as_one() -> None:
+    """A burst of lists is one look."""
     absences: Absences[str] = Absences(gap_s=GAP_S)
     for now_s in (0.0, 3.0, 9.9):
         absences.look(["a"], now_s=now_s)
@@ -17,6 +18,7 @@ def test_looks_that_follow_too_soon_count_as_one() -> None:
 
 
 def test_the_gap_is_measured_from_the_last_look_that_counted() -> None:
+    """A look that is not counted does not push the next one away; the age runs on."""
     absences: Absences[str] = Absences(gap_s=GAP_S)
     for now_s in (0.0, 10.0, 19.0):
         absences.look(["a"], now_s=now_s)
@@ -25,6 +27,7 @@ def test_the_gap_is_measured_from_the_last_look_that_counted() -> None:
 
 
 def test_an_object_that_is_seen_starts_over() -> None:
+    """One sight ends the succession."""
     absences: Absences[str] = Absences(gap_s=GAP_S)
     absences.look(["a", "b"], now_s=0.0)
     absences.look(["b"], now_s=10.0)
@@ -34,6 +37,7 @@ def test_an_object_that_is_seen_starts_over() -> None:
 
 
 def test_forgetting_concerns_one_object() -> None:
+    """What was forgotten starts over, the others do not."""
     absences: Absences[str] = Absences(gap_s=GAP_S)
     absences.look(["a", "b"], now_s=0.0)
     absences.forget("a")
