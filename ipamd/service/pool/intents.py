@@ -47,9 +47,13 @@ class IntentLog:
         """Whether an intent is still open."""
         return any(one.intent_id == intent.intent_id for one in self.all_open())
 
-    def open(self, kind: IntentKind, payload: Mapping[str, str]) -> Intent:
-        """Record what is about to be asked; on disk when this returns."""
-        token = self._new_token()
+    def new_token(self) -> str:
+        """Make a token for `open`, for a request that must carry it elsewhere too."""
+        return self._new_token()
+
+    def open(self, kind: IntentKind, payload: Mapping[str, str], *, token: str = "") -> Intent:
+        """Record what is about to be asked, under a new token unless one is given; on disk when this returns."""
+        token = token or self._new_token()
         payload = {**payload, OPENED_AT: repr(self._clock.monotonic())}
         intent = Intent(token, kind, self._clock.now(), payload, client_token=token)
         with self._datastore.transaction() as uow:

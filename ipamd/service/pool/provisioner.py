@@ -128,6 +128,8 @@ class EniProvisioner:
     def _create(self, action: CreateEni) -> None:
         # An operator may have changed the primary ENI's security groups: the new ENI gets the current ones.
         identity = self._refresh_identity()
+        token = self._intents.new_token()
+        tags = self._tags.of_new_eni(identity, created_at=self._clock.now(), token=token)
         intent = self._intents.open(
             IntentKind.CREATE_ENI,
             {
@@ -135,9 +137,10 @@ class EniProvisioner:
                 "device_index": str(action.device_index),
                 "address_count": str(action.address_count),
                 "prefix_count": str(action.prefix_count),
-                "tags": json.dumps(self._tags.of_new_eni(identity, created_at=self._clock.now()), sort_keys=True),
+                "tags": json.dumps(tags, sort_keys=True),
                 "security_group_ids": ",".join(identity.security_group_ids),
             },
+            token=token,
         )
         self._finish_create(intent)
 
