@@ -19,7 +19,7 @@ from ipamd.cloud import limits
 from ipamd.cloud.answers import described_eni, incomplete
 from ipamd.cloud.budget import CallBudget
 from ipamd.cloud.client import Ec2Client
-from ipamd.cloud.errors import AttemptError, BusyAttempt, ThrottledAttempt, UnseenAttempt
+from ipamd.cloud.errors import AttemptError, BusyAttempt, ThrottledAttempt, UnansweredAttempt, UnseenAttempt
 from ipamd.cloud.model_data import DATA_DIR
 from ipamd.cloud.retries import AT_MOST_ONCE, ATTACHING, HURRIED, IDEMPOTENT, SETTLING, NotAttachedYet, RetryPolicy
 from ipamd.config import CloudConfig
@@ -130,7 +130,12 @@ class BotoEc2(Ec2):
             tags = [{"Key": key, "Value": value} for key, value in sorted(request.tags.items())]
             params["TagSpecifications"] = [{"ResourceType": "network-interface", "Tags": tags}]
         subject = f"a new ENI in {request.subnet_id}"
-        answer = self._call("CreateNetworkInterface", subject, params, IDEMPOTENT)
+        try:
+            answer = self._call("CreateNetworkInterface", subject, params, IDEMPOTENT)
+        except CloudDeniedError as error:
+            # A condition on aws:TagKeys or aws:RequestTag refuses the whole call: name the keys that it has to allow.
+            error.next_step += f"; the request carries the tags {', '.join(sorted(request.tags)) or '(none)'}"
+            raise
         eni = described_eni(answer.get("NetworkInterface") or {})
         self._remember(eni.eni_id)
         return eni
@@ -283,7 +288,23 @@ class BotoEc2(Ec2):
     def _attempts(
         self, api: str, subject: str, params: Mapping[str, Any], policy: RetryPolicy, *, about: str
     ) -> Mapping[str, Any]:
-        return policy.retrying(self._clock, self._sleep)(self._attempt, api, subject, params, about)
+        """Attempt with retries. An error says whether any attempt may have taken effect: the last refusal may be of a repetition."""
+        is_unanswered = False
+
+        def attempt() -> Mapping[str, Any]:
+            nonlocal is_unanswered
+            try:
+                return self._attempt(api, subject, params, about)
+            except UnansweredAttempt:
+                is_unanswered = True
+                raise
+
+        try:
+            return policy.retrying(self._clock, self._sleep)(attempt)
+        except (AttemptError, CloudError) as failed:
+            error = failed.error if isinstance(failed, AttemptError) else failed
+            error.may_have_happened = is_unanswered
+            raise
 
     def _attempt(self, api: str, subject: str, params: Mapping[str, Any], about: str) -> Mapping[str, Any]:
         """Wait for the budget, make one attempt, and report its outcome to the budget."""
