@@ -192,7 +192,6 @@ def _sandbox(context: ServiceContext, cooldown: Cooldown, adapters: Adapters, se
         veth_prefix=network.veth_prefix,
         mtu=network.sandbox_mtu,
         waiting_limit=max(settings.daemon.max_concurrent_rpcs * (DEL_SHARE - 1) // DEL_SHARE, 1),
-        prefix_delegation=settings.pool.prefix_delegation,
     )
     detach = DetachService(context, cooldown=cooldown, veth_prefix=network.veth_prefix)
     return SandboxServices(
