@@ -99,6 +99,6 @@ class PoolIndex:
         return found
 
     def _offer(self, address: Address) -> None:
-        if address.state is AddressState.FREE and not address.is_lost:
-            if address.address not in self.held and address.address not in self._claimed:
-                self.slots[address.eni_id].offer(address)
+        is_withheld = address.address in self.held or address.address in self._claimed
+        if address.state is AddressState.FREE and not address.is_lost and not is_withheld:
+            self.slots[address.eni_id].offer(address)

@@ -41,7 +41,10 @@ DELETE_ADDRESS = delete(schema.address).where(*_this_address)
 INSERT_LOST = insert(schema.lost)
 DELETE_LOST = delete(schema.lost).where(schema.lost.c.address == bindparam("key_address"))
 
-_is_lost_and_free = (schema.address.c.state == AddressState.FREE.value, schema.address.c.address.in_(select(schema.lost.c.address)))
+_is_lost_and_free = (
+    schema.address.c.state == AddressState.FREE.value,
+    schema.address.c.address.in_(select(schema.lost.c.address)),
+)
 LOST_FREE = select(schema.address.c.address).where(*_is_lost_and_free)
 DELETE_LOST_FREE = delete(schema.address).where(*_is_lost_and_free)
 DELETE_EMPTY_PREFIXES = delete(schema.prefix).where(
