@@ -129,8 +129,8 @@ class UnitOfWork(Protocol):
         """Remember that DEL was done for a key: a late ADD is refused (I4)."""
         ...
 
-    def drop_tombstones(self, *, before: datetime) -> int:
-        """Forget tombstones older than `before`; returns how many."""
+    def drop_tombstones(self, *, older_than: timedelta) -> int:
+        """Forget tombstones older than an age on the monotonic clock; returns how many. One of unknown age is dated now."""
         ...
 
     def open_intent(self, intent: Intent) -> None:
