@@ -75,6 +75,14 @@ STEPS = (
 LEVEL = STEPS[-1].level
 """What this release writes."""
 
+DOWNGRADE_COMMAND = "ipamd datastore downgrade --to LEVEL"
+"""What takes a file back (`datastore/command.py`)."""
+
+
+def schema_version(level: int) -> int:
+    """The `user_version` of files of a level: the steps that the release before could not live with, and one."""
+    return 1 + sum(not step.is_additive for step in STEPS if step.level <= level)
+
 
 def level_of(disk: Disk) -> int:
     """How far the steps have gone in this file. Raises: ValueError if that is none of our values; DatastoreError."""
@@ -134,3 +142,4 @@ def _take(disk: Disk, step: Step, statements: tuple[str, ...], level: int) -> No
         for statement in statements:
             disk.connection.exec_driver_sql(statement)
         disk.connection.execute(sql.UPSERT_META, {"name": schema.SCHEMA_LEVEL, "value": str(level)})
+        disk.connection.exec_driver_sql(f"PRAGMA user_version = {schema_version(level)}")

@@ -20,7 +20,7 @@ from ipamd.model.attachment import Attachment, NetnsIdentity, Origin
 from ipamd.model.eni import Eni, EniState
 from ipamd.model.ids import AttachmentKey, ContainerId, EniId, IfName, MacAddress, SubnetId
 from ipamd.model.intent import Intent, IntentKind
-from ipamd.model.ledger import LedgerEntry, LedgerEvent
+from ipamd.model.ledger import LedgerEntry
 from ipamd.model.snapshot import Snapshot
 from ipamd.model.tombstone import Tombstone
 
@@ -148,7 +148,7 @@ def read_entry(row: Row[Any]) -> LedgerEntry:
     return LedgerEntry(
         row.sequence,
         read_time(row.at),
-        LedgerEvent(row.event),
+        row.event,
         address=row.address,
         container_id=row.container_id,
         ifname=row.ifname,

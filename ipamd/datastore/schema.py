@@ -30,7 +30,7 @@ from ipamd.model.address import AddressState
 from ipamd.model.eni import PREFIX_LENGTH, EniState
 
 SCHEMA_VERSION = 1
-"""Written to `user_version`. A release that changes a table adds 1 and the migration from the version before."""
+"""The oldest `user_version` that we read, and the newest: it stays while every step in `migrations` is additive."""
 
 STRICT = sqlite3.sqlite_version_info >= (3, 37, 0)
 """Whether SQLite can refuse a value of the wrong type. Source: sqlite.org/stricttables.html."""
