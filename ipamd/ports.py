@@ -21,10 +21,9 @@ from ipamd.model.ids import AttachmentKey, EniId, InstanceId, MacAddress, Subnet
 from ipamd.model.intent import Intent
 from ipamd.model.kernel import KernelSurvey
 from ipamd.model.ledger import LedgerEntry, LedgerEvent
-from ipamd.model.plan import PoolCounts
 from ipamd.model.sandbox import RuntimeInfo, Sandbox, SandboxEvent
 from ipamd.model.snapshot import Snapshot
-from ipamd.model.stock import Stock
+from ipamd.model.stock import PoolCounts, Stock
 
 Failpoint = Callable[[str], None]
 """Called with a name between two effects; tests kill or pause the process there (`ipamd.failpoints`)."""
@@ -130,8 +129,8 @@ class UnitOfWork(Protocol):
         """Remember that DEL was done for a key: a late ADD is refused (I4)."""
         ...
 
-    def drop_tombstones(self, *, before: datetime) -> int:
-        """Forget tombstones older than `before`; returns how many."""
+    def drop_tombstones(self, *, older_than: timedelta) -> int:
+        """Forget tombstones older than an age on the monotonic clock; returns how many. One of unknown age is dated now."""
         ...
 
     def open_intent(self, intent: Intent) -> None:

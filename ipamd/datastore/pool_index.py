@@ -12,9 +12,8 @@ from ipamd.datastore.buckets import COUNTED, EniSlot
 from ipamd.model.address import Address, AddressState
 from ipamd.model.eni import Eni
 from ipamd.model.ids import EniId
-from ipamd.model.plan import PoolCounts
 from ipamd.model.snapshot import eni_place
-from ipamd.model.stock import Stock
+from ipamd.model.stock import PoolCounts, Stock
 
 
 class PoolIndex:
@@ -99,6 +98,6 @@ class PoolIndex:
         return found
 
     def _offer(self, address: Address) -> None:
-        if address.state is AddressState.FREE and not address.is_lost:
-            if address.address not in self.held and address.address not in self._claimed:
-                self.slots[address.eni_id].offer(address)
+        is_withheld = address.address in self.held or address.address in self._claimed
+        if address.state is AddressState.FREE and not address.is_lost and not is_withheld:
+            self.slots[address.eni_id].offer(address)

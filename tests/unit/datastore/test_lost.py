@@ -1,7 +1,5 @@
 """Addresses that EC2 does not show any more: their sandbox keeps them, nobody else gets them, and they go where they would be free."""
 
-# ruff: noqa: PT012 - a block is one unit of work, which must be rolled back as a whole
-
 from __future__ import annotations
 
 from datetime import timedelta
@@ -14,8 +12,19 @@ from ipamd.datastore.store import SqlDatastore
 from ipamd.model.address import AddressState
 from ipamd.model.errors import InvariantError, PoolEmptyError
 from ipamd.model.ledger import LedgerEvent
-from ipamd.model.plan import PoolCounts
-from tests.unit.datastore.support import COOLDOWN, START, FakeClock, a_key, an_attachment, attach, crashed_copy, eni_id, ip, open_at
+from ipamd.model.stock import PoolCounts
+from tests.unit.datastore.support import (
+    COOLDOWN,
+    START,
+    FakeClock,
+    a_key,
+    an_attachment,
+    attach,
+    crashed_copy,
+    eni_id,
+    ip,
+    open_at,
+)
 
 
 def _lose(store: SqlDatastore, *addresses: str) -> None:
@@ -44,7 +53,11 @@ def test_a_lost_address_stays_with_its_sandbox(store: SqlDatastore, clock: FakeC
     found = store.address(attachment.address)
     assert found is not None
     assert (found.state, found.owner) == (AddressState.ASSIGNED, a_key())
-    assert (found.is_lost, found.lost_since, found.lost_reason) == (True, START + timedelta(seconds=60), "absent from two answers")
+    assert (found.is_lost, found.lost_since, found.lost_reason) == (
+        True,
+        START + timedelta(seconds=60),
+        "absent from two answers",
+    )
     assert store.counts() == PoolCounts(free=3, lost=1, lost_in_use=1)
     assert (store.counts().total, store.counts().in_use) == (4, 1)
     assert str(store.counts()).endswith("3 free, 1 lost")
