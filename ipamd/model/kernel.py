@@ -45,6 +45,9 @@ class LinkEventKind(StrEnum):
     MISSED = "missed"
 
 
+_EVERY = MacAddress("")
+
+
 @dataclass(frozen=True, slots=True)
 class LinkEvent:
     """One notification. `mac` is empty for `opened` and `missed`, which concern every link.
@@ -53,7 +56,7 @@ class LinkEvent:
     """
 
     kind: LinkEventKind
-    mac: MacAddress = MacAddress("")
+    mac: MacAddress = _EVERY
 
 
 NOT_REPAIRED = "could not be repaired"
