@@ -316,8 +316,11 @@ class HostNetwork(Protocol):
         """Bring a secondary ENI's link up with address, table, routes and rule. WiringError if its link does not appear."""
         ...
 
-    def teardown_eni(self, eni: Eni) -> None:
-        """Remove an ENI's table and rules. Idempotent."""
+    def teardown_eni(self, eni: Eni, *, keep: Iterable[Eni] = ()) -> None:
+        """Remove an ENI's table and rules, but nothing that an ENI of `keep` needs. Idempotent.
+
+        A successor at the same place (device index and card) has the same table.
+        """
         ...
 
     def reconcile(self, *, identity: InstanceIdentity, enis: Iterable[Eni]) -> list[str]:

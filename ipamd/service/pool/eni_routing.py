@@ -39,7 +39,11 @@ class EniRouting:
 
     def links(self) -> frozenset[MacAddress] | None:
         """MAC addresses of the links present now; None if the kernel did not tell."""
-        return None
+        try:
+            return self._hostnet.links()
+        except IpamError as error:
+            log.info("the links are not known: %s", log_text(error))
+            return None
 
     def set_up_all(self) -> list[str]:
         """Set up host routing of every attached ENI; only then are its addresses assignable (I7).
@@ -85,8 +89,12 @@ class EniRouting:
         if self._frozen.pop(eni_id, None) is None:
             return
         self._health.clear_condition(f"frozen {eni_id}")
+        self.set_up_again(eni_id)
+
+    def set_up_again(self, eni_id: EniId) -> None:
+        """Set up an ENI that is there again. A refusal is recorded, and the host network reconciler tries again."""
         eni = self._datastore.eni(eni_id)
-        if eni is None or not eni.managed or eni.state is not EniState.ATTACHED:
+        if eni is None or not eni.managed or eni.state is not EniState.ATTACHED or eni_id in self._frozen:
             return
         try:
             self.set_up(eni)
