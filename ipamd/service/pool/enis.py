@@ -16,7 +16,7 @@ from ipamd.model.address import AddressState
 from ipamd.model.cloud import DescribedEni, InstanceIdentity, MetadataEni
 from ipamd.model.cloud_evidence import DOUBT_AGAIN_S, CloudEvidence, Recorded, RecordedEni, Weighed, Witnesses
 from ipamd.model.eni import Eni, EniState
-from ipamd.model.errors import CloudError, InvariantError, IpamError, log_text
+from ipamd.model.errors import CloudError, InvariantError, log_text
 from ipamd.model.ids import EniId, MacAddress
 from ipamd.ports import Ec2, HostNetwork
 from ipamd.service.context import ServiceContext
