@@ -10,13 +10,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Any
 
 from ipamd.cloud import limits
-from ipamd.cloud.answers import described_eni, incomplete
+from ipamd.cloud.answers import described_eni, described_enis, incomplete
 from ipamd.cloud.budget import CallBudget
 from ipamd.cloud.client import Ec2Client
 from ipamd.cloud.errors import AttemptError, BusyAttempt, ThrottledAttempt, UnansweredAttempt, UnseenAttempt
@@ -236,7 +236,7 @@ class BotoEc2(Ec2):
     def call_counts(self) -> Mapping[str, int]:
         return self._client.counts()
 
-    def _search(self, subject: str, name: str, value: str) -> list[DescribedEni]:
+    def _search(self, subject: str, name: str, value: str) -> Sequence[DescribedEni]:
         """Describe the ENIs that a filter selects, page by page; a page that fails fails the whole (I11).
 
         With the VPC as a filter too: an account with many ENIs refuses a Describe that has neither a page size nor a filter by
@@ -252,7 +252,7 @@ class BotoEc2(Ec2):
             page = self._call("DescribeNetworkInterfaces", subject, params, IDEMPOTENT)
             entries += page.get("NetworkInterfaces", ())
             if not page.get("NextToken"):
-                return [described_eni(entry) for entry in entries]
+                return described_enis(entries)
             params["NextToken"] = page["NextToken"]
 
     def _limits_of_ec2(self, instance_type: str) -> tuple[InstanceLimits | None, float]:

@@ -29,8 +29,9 @@ from ipamd.ports import Ec2
 from ipamd.service.context import ServiceContext
 from ipamd.service.pool.adoption import Adoption
 from ipamd.service.pool.deletion import EniDeletion
-from ipamd.service.pool.enis import EniService, EniSyncResult
+from ipamd.service.pool.enis import EniService
 from ipamd.service.pool.intents import GONE_AFTER_S, REFUSED, UNSEEN, IntentLog
+from ipamd.service.pool.sync_result import EniSyncResult
 from ipamd.service.pool.tags import EniTags, description
 
 log = logging.getLogger(__name__)

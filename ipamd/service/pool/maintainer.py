@@ -156,6 +156,7 @@ class PoolMaintainer:
             retry_at=self._clock.now() + timedelta(seconds=self._left_s()) if self._left_s() > 0 else None,
             blocked_reason=self._fault.reason,
             prefixes_available=growth.prefixes is None,
+            occupied=self._provisioner.occupied(),
         )
         return replace(made, growth=growth)
 
