@@ -218,6 +218,7 @@ class CloudError(IpamError):
 
     @may_have_happened.setter
     def may_have_happened(self, value: bool) -> None:
+        """Say what the adapter knows about it."""
         self._may_have_happened = value
 
 
