@@ -233,7 +233,10 @@ class Datastore(Protocol):
         ...
 
     def file_problem(self) -> str:
-        """Say in one sentence if the file was removed or replaced under us (every change is refused then); else ""."""
+        """Say in one sentence if no change is accepted any more; else "".
+
+        The file was removed or replaced under us, or the disk failed so that nobody knows what it holds: only a restart helps.
+        """
         ...
 
     def audit(self) -> list[str]:

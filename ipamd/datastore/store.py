@@ -126,11 +126,13 @@ class SqlDatastore(Datastore):
             return self._ledger.read(subject, limit=limit)
 
     def file_problem(self) -> str:
-        """Look at file names only: an open unit of work is not waited for."""
+        """Look at file names and our own state only: an open unit of work is not waited for."""
         return "; ".join(self._disk.complaints())
 
     def audit(self) -> list[str]:
         """Read the disk, after any unit of work that is open."""
+        if self._disk.is_broken:
+            return self._disk.complaints()
         with self._reading():
             try:
                 with refusals("auditing"):
