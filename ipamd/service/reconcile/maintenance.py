@@ -59,7 +59,9 @@ class Maintenance:
         """Do everything that is due. Raises: the first error; the next interval tries again."""
         lost = self._datastore.file_problem()
         if lost:
-            log.error("%s: the process exits; its next start reads the datastore again, or rebuilds it from kernel and runtime", lost)
+            log.error(
+                "%s: the process exits; its next start reads the datastore again, or rebuilds it from kernel and runtime", lost
+            )
             self._end(lost)
             return
         if self._spool.pending_count():

@@ -198,7 +198,9 @@ def test_rollback_that_fails(path: Path, store: SqlDatastore, broken: str) -> No
     attach(store, a_key(1))
     disk = store._disk
     real = getattr(disk, broken)
-    error = sqlite3.OperationalError("disk I/O error") if broken == "_driver" else OperationalError("ROLLBACK", {}, OSError("disk"))
+    error = (
+        sqlite3.OperationalError("disk I/O error") if broken == "_driver" else OperationalError("ROLLBACK", {}, OSError("disk"))
+    )
     if broken == "_driver":  # SQLAlchemy regards a transaction as over once COMMIT was tried: then the driver is asked
         disk.connection.rollback = lambda: None  # type: ignore[method-assign]
     setattr(disk, broken, Refusing(real, error))
