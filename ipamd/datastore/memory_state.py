@@ -46,7 +46,8 @@ class MemoryState:
         for eni in snapshot.enis.values():
             self._put_eni(eni)
         for address in snapshot.addresses.values():
-            self._put_address(address)
+            self._pool.put(address)
+        self._addresses.update(snapshot.addresses)
         self._attachments.update(snapshot.attachments)
         self._tombstones.update(snapshot.tombstones)
         self._intents.update(snapshot.intents)
