@@ -168,10 +168,11 @@ class MemoryState:
         with self._lock:
             return [slot.eni for slot in self._pool.slots.values()]
 
-    def addresses(self) -> list[Address]:
-        """All addresses, in no order."""
+    def addresses(self, state: AddressState | None = None) -> list[Address]:
+        """All addresses, or those in one state; in no order."""
         with self._lock:
-            return list(self._addresses.values())
+            rows = list(self._addresses.values())
+        return rows if state is None else [row for row in rows if row.state is state]
 
     def attachments(self) -> list[Attachment]:
         """All attachments, in no order."""

@@ -86,8 +86,8 @@ class Cooldown:
         """Continue after a restart: with the cooling addresses of the datastore and the dying links of the kernel."""
         monotonic = self._clock.monotonic()
         with self._changed:
-            for row in self._datastore.addresses():
-                if row.state is AddressState.COOLING and row.address not in self._deadlines:
+            for row in self._datastore.addresses(state=AddressState.COOLING):
+                if row.address not in self._deadlines:
                     left = self._period_s if row.cooldown_deadline_s is None else row.cooldown_deadline_s - monotonic
                     self._due_at(row.address, monotonic + min(max(left, 0.0), self._period_s))
             self._dying.update(dying_veths)
