@@ -56,7 +56,7 @@ class Changes:
 
     def _expect_one(self, statement: sql.Statement, params: Params, address: Address) -> None:
         subject = f"changing address {address.address}"
-        if self._disk.execute(statement, params, subject=subject).rowcount != 1:
+        if self._disk.write(statement, params, subject=subject) != 1:
             raise InvariantError(
                 f"address {address.address} is {address.state} in memory but not on disk",
                 details="nothing was changed; `ipamctl audit` compares them all; restarting ipamd reads the disk again",

@@ -22,7 +22,7 @@ class RecordChanges(Changes):
     def put_tombstone(self, key: AttachmentKey) -> None:
         """Replaces an earlier tombstone of the key."""
         params: Params = {**key_params(key), "at": time_text(self._now)}
-        self._disk.execute(sql.UPSERT_TOMBSTONE, params, subject=f"recording DEL of {key}")
+        self._disk.write(sql.UPSERT_TOMBSTONE, params, subject=f"recording DEL of {key}")
         self._view.staged.tombstones[key] = self._now
         self._log(LedgerEvent.TOMBSTONED, key=key)
 
@@ -32,7 +32,7 @@ class RecordChanges(Changes):
         old = [key for key, at in self._view.tombstones().items() if at < before]
         if old:
             subject = f"dropping tombstones before {before}"
-            self._disk.execute(sql.DELETE_TOMBSTONES, {"before": time_text(before)}, subject=subject)
+            self._disk.write(sql.DELETE_TOMBSTONES, {"before": time_text(before)}, subject=subject)
         self._view.staged.tombstones.update(dict.fromkeys(old))
         return len(old)
 
@@ -41,7 +41,7 @@ class RecordChanges(Changes):
         """Raises: InvariantError if it is open already."""
         if self._view.intent(intent.intent_id) is not None:
             raise InvariantError(f"intent {intent.intent_id} is open already", details="I9: each has its own ID")
-        self._disk.execute(sql.INSERT_INTENT, intent_params(intent), subject=f"opening intent {intent.intent_id}")
+        self._disk.write(sql.INSERT_INTENT, intent_params(intent), subject=f"opening intent {intent.intent_id}")
         self._view.staged.intents[intent.intent_id] = intent
         self._log(LedgerEvent.INTENT_OPENED, at=intent.opened_at, detail=_told(intent))
 
@@ -51,7 +51,7 @@ class RecordChanges(Changes):
         self._known_intent(intent.intent_id)
         params = intent_params(intent)
         params["key_intent_id"] = params.pop("intent_id")
-        self._disk.execute(sql.UPDATE_INTENT, params, subject=f"updating intent {intent.intent_id}")
+        self._disk.write(sql.UPDATE_INTENT, params, subject=f"updating intent {intent.intent_id}")
         self._view.staged.intents[intent.intent_id] = intent
         self._log(LedgerEvent.INTENT_OPENED, detail=f"now {_told(intent)}")
 
@@ -59,7 +59,7 @@ class RecordChanges(Changes):
     def close_intent(self, intent_id: str, *, outcome: str) -> None:
         """Raises: InvariantError if it is not open."""
         intent = self._known_intent(intent_id)
-        self._disk.execute(sql.DELETE_INTENT, {"key_intent_id": intent_id}, subject=f"closing intent {intent_id}")
+        self._disk.write(sql.DELETE_INTENT, {"key_intent_id": intent_id}, subject=f"closing intent {intent_id}")
         self._view.staged.intents[intent_id] = None
         eni_id = EniId(intent.payload.get("eni_id", ""))
         self._log(LedgerEvent.INTENT_CLOSED, eni_id=eni_id, detail=f"{intent.kind} {intent_id}: {outcome}")
@@ -67,7 +67,7 @@ class RecordChanges(Changes):
     @change
     def mark_restored(self, *, detail: str) -> None:
         params: Params = {"name": schema.RESTORED_AT, "value": time_text(self._now)}
-        self._disk.execute(sql.UPSERT_META, params, subject="marking the restore")
+        self._disk.write(sql.UPSERT_META, params, subject="marking the restore")
         self._log(LedgerEvent.RESTORED, detail=detail)
 
     @change
