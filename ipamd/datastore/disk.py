@@ -37,6 +37,9 @@ ADVICE = {
 """What an operator can do, by SQLite's primary result code. Source: sqlite.org/rescode.html."""
 
 
+BEGIN = "BEGIN IMMEDIATE"
+"""Writers queue at BEGIN, so that no transaction fails in its middle because another one writes."""
+
 _NAMED = dialect(paramstyle="named")
 """How a statement is spelled for the driver: parameters by name."""
 
@@ -59,7 +62,7 @@ class Disk:
         self._texts: dict[ClauseElement, str] = {}
         engine = create_engine("sqlite+pysqlite://", creator=lambda: _connect(path, lock_wait_s, is_probe), poolclass=StaticPool)
         if not is_probe:
-            event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
+            event.listen(engine, "begin", lambda _: self._begin_if_idle())
         self._engine = engine
         with refusals(f"opening {path}"):
             self.connection: Connection = engine.connect()
@@ -75,7 +78,7 @@ class Disk:
             raise DatastoreError(f"{self.path} is out of use", details=self._broken)
         try:
             with refusals("beginning a transaction"):
-                self.connection.begin()
+                self._driver.execute(BEGIN)
         except DatastoreError:
             self.rollback()
             raise
@@ -88,7 +91,10 @@ class Disk:
                 details="a change would not survive a restart: restart ipamd, which rebuilds from the kernel and CRI",
             )
         with refusals("committing"):
-            self.connection.commit()
+            if self.connection.in_transaction():  # something was run through SQLAlchemy, which must know that it ended
+                self.connection.commit()
+            else:
+                self._driver.execute("COMMIT")
 
     def rollback(self) -> None:
         """Undo the transaction. If even that fails, `begin` refuses from then on.
@@ -114,7 +120,7 @@ class Disk:
         """Run one changing statement in the transaction, once for each set of parameters; returns the rows that it changed.
 
         SQLAlchemy compiles it at its first use; after that its text goes to the driver as it is. Ours, measured: with `execute` an
-        ADD's transaction took 0.27 ms, with this 0.16 ms.
+        ADD's transaction took 0.27 ms, with this 0.13 ms.
 
         Args:
             params: by column; all uses of one statement name the same columns.
@@ -141,6 +147,11 @@ class Disk:
             self._engine.dispose()
         except SQLAlchemyError:
             pass  # what was committed is in the WAL: the next open replays it
+
+    def _begin_if_idle(self) -> None:
+        """Called by SQLAlchemy before its first statement: usually `begin` has begun the transaction already."""
+        if not self._driver.in_transaction:
+            self._driver.execute(BEGIN)
 
     def _files(self) -> tuple[tuple[int, int] | None, ...]:
         return tuple(_identity(path) for path in self._paths)
