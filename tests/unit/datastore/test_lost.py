@@ -24,6 +24,7 @@ from tests.unit.datastore.support import (
     eni_id,
     ip,
     open_at,
+    raw,
 )
 
 
@@ -141,6 +142,21 @@ def test_lost_addresses_are_read_back(path: Path, store: SqlDatastore) -> None:
     assert again.address(attachment.address) == before
     assert again.audit() == []
     again.close()
+
+
+def test_freed_by_the_release_before(path: Path, store: SqlDatastore) -> None:
+    """A release that does not know `lost` frees a lost address once it has cooled: the next opening removes it (I7)."""
+    attach(store, a_key())
+    _lose(store, "10.0.0.100")
+    with store.transaction() as unit:
+        unit.unassign(a_key(), cooldown=COOLDOWN, reason="DEL")
+    store.close()
+    raw(path, "UPDATE address SET state = 'free', cooling_until = NULL WHERE address = '10.0.0.100'")
+    opened = open_at(path)
+    assert opened.report.is_sound
+    assert opened.datastore.address(ip("10.0.0.100")) is None
+    assert opened.datastore.counts() == PoolCounts(free=3)
+    opened.datastore.close()
 
 
 def test_forgetting_a_lost_address(store: SqlDatastore) -> None:
