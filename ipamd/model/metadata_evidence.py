@@ -77,7 +77,7 @@ def recorded_enis(enis: Iterable[Eni], addresses: Iterable[Address]) -> dict[Mac
     singles: dict[EniId, set[IPv4Address]] = {}
     prefixes: dict[EniId, set[IPv4Network]] = {}
     for row in addresses:
-        if getattr(row, "is_lost", False):
+        if row.is_lost:
             continue
         if row.prefix is None:
             singles.setdefault(row.eni_id, set()).add(row.address)
