@@ -99,9 +99,9 @@ class EniRecords:
             for address in fresh:
                 if address in wired:
                     uow.quarantine(address, reason="wired in the kernel, unknown to the datastore")
-            for address, row in rows.items():
-                if row is not None and row.is_lost and address not in taken:
-                    uow.heal(address, reason="EC2 shows it again")
+            for shown in rows.values():
+                if shown is not None and shown.is_lost and shown.address not in taken:
+                    uow.heal(shown.address, reason="EC2 shows it again")
                     outcome.healed_count += 1
 
 

@@ -6,15 +6,18 @@ from dataclasses import dataclass, field
 
 from ipamd.model.words import counted
 
+UNREADABLE = "cannot be read"
+"""In a sentence about an ENI whose entry is malformed."""
+
 
 @dataclass(slots=True)
 class EniSyncResult:
     """What one comparison with EC2 changed, counted; shown as the detail of its stage.
 
-    `eni_count`: ENIs that the answer shows attached. `removed_count`: addresses forgotten; `lost_count`: addresses found absent by this
-    comparison, the forgotten ones included; `healed_count`: lost ones that EC2 shows again. `kept`: one sentence per object that was
-    left as it was; `foreign`: one per attached ENI that has no IPv4 address or could not be read. `implausible`: why the answer was
-    not believed, "" if it was; then nothing was added. `pending`: something is not shown that was there: look again after `again_s`.
+    `eni_count`: ENIs that the answer shows attached. `removed_count`: addresses forgotten; `lost_count`: addresses found absent by
+    this comparison, the forgotten ones included; `healed_count`: lost ones that EC2 shows again. `kept`: one sentence per object that
+    was left as it was; `foreign`: one per attached ENI that has no IPv4 address or could not be read. `implausible`: why the answer
+    was not believed, "" if it was; then nothing was added. `pending`: something is in doubt: look again after `again_s`.
     """
 
     eni_count: int = 0

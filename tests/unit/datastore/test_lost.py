@@ -1,7 +1,5 @@
 """Addresses that EC2 does not show any more: their sandbox keeps them, nobody else gets them, and they go where they would be free."""
 
-
-
 from __future__ import annotations
 
 from datetime import timedelta
@@ -14,7 +12,7 @@ from ipamd.datastore.store import SqlDatastore
 from ipamd.model.address import AddressState
 from ipamd.model.errors import InvariantError, PoolEmptyError
 from ipamd.model.ledger import LedgerEvent
-from ipamd.model.plan import PoolCounts
+from ipamd.model.stock import PoolCounts
 from tests.unit.datastore.support import (
     COOLDOWN,
     START,
