@@ -1,8 +1,8 @@
 """A look at EC2 out of turn: one Describe, asked for by whoever noticed something, made by the pool's thread.
 
-`EniService` and the provisioner are used by one thread at a time, the pool maintainer's. So others only say that a look is due and why;
-the maintainer makes it between two plans, where no call of ours is under way, and plans again with what it found. Rejected: a lock
-around the comparison, which an allocation of many seconds would hold, and a thread that compares beside one that creates an ENI.
+`EniService` and the provisioner are used by one thread at a time, the pool maintainer's. So others only say that a look is due and
+why; the maintainer makes it between two plans, where no call of ours is under way, and plans again with what it found. Rejected: a
+lock around the comparison, which an allocation of many seconds would hold, and a thread that compares beside one that creates an ENI.
 A look that EC2 refused stays due. What one look leaves in doubt makes the next one due (I11), less and less often if it stays so.
 """
 
@@ -23,7 +23,7 @@ from ipamd.service.pool.sync_result import EniSyncResult
 
 RETRY_FIRST_S = 1.0
 RETRY_MAX_S = 600.0
-"""Doubling pause after EC2 did not answer. Ours: nothing is given meanwhile that is in doubt, so a throttled account is not hurried."""
+"""Doubling pause after EC2 did not answer. Ours: what is in doubt is not given meanwhile, so a throttled account is not hurried."""
 
 PATIENT_COUNT = 12
 """Looks in doubt before the pause between them doubles. Ours: a real mass loss is believed after ten looks, a minute apart."""
@@ -133,7 +133,7 @@ class CloudLook:
                 return
             reasons, self._reasons, upto = self._reasons, {}, self._requested
             self._counts.update(set(reasons.values()))
-        known = self._datastore.enis()
+        known = {eni.eni_id for eni in self._datastore.enis()}
         try:
             result = self._enis.sync_with_ec2(identity)
         except IpamError as error:
@@ -143,7 +143,7 @@ class CloudLook:
             self._answered = upto
         self._retry.reset()
         self._report(reasons, result)
-        if set(self._datastore.enis()) - set(known):
+        if any(eni.eni_id not in known for eni in self._datastore.enis()):
             for problem in self._enis.set_up_eni_routings():
                 log.warning("host routing: %s", problem)
         self.note(result)

@@ -1,19 +1,19 @@
 """Notice what other hands do to our ENIs, at no EC2 cost, and have EC2 looked at when something differs.
 
-Two free sources say that something may have changed: the kernel's link notifications at once (`links.py`), instance metadata within a
-few minutes (`metadata.py`). Neither removes anything. They make a look at EC2 due, which the pool's thread makes between two plans
-(`ipamd/service/pool/cloud_look.py` says why it), and what two looks prove is acted upon there. This loop only keeps the time: the turns
-of metadata, second looks, repetitions. While nothing differs EC2 is not called at all (I13).
+Two free sources say that something may have changed: the kernel's link notifications at once (`links.py`), instance metadata within
+a few minutes (`metadata.py`). Neither removes anything. They make a look at EC2 due, which the pool's thread makes between two plans
+(`ipamd/service/pool/cloud_look.py` says why it), and what two looks prove is acted upon there. This loop only keeps the time: the
+turns of metadata, second looks, repetitions. While nothing differs EC2 is not called at all (I13).
 
-    noticed                                       at once                          when EC2 has answered
-    an ENI's link is gone                         frozen: gives no address         shown: stays frozen until the link is back
-                                                                                   not shown twice: forgotten, the pool regrows
-    the link is back                              stays frozen                     shown by EC2, or by metadata: set up, thawed
-    an ENI is not in metadata                     nothing                          as above, without freezing
-    an ENI of other hands is in metadata          nothing                          recorded: ours by its tags, or counted and left alone
-    an address or prefix is not in metadata       nothing                          not shown once: held; twice: lost, the pool regrows
-    an address or prefix is new in metadata       nothing                          shown: free (I7)
-    EC2 does not confirm what metadata shows      reported                         asked again every hour while it lasts
+    noticed                              at once                    when EC2 has answered
+    an ENI's link is gone                frozen: gives no address   shown: stays frozen until the link is back
+                                                                    not shown twice: forgotten, the pool regrows
+    its link is back                     stays frozen               shown by EC2, or by metadata: set up and thawed
+    an ENI is not in metadata            -                          not shown once: held; twice: forgotten, the pool regrows
+    an unrecorded ENI is in metadata     -                          shown: recorded, ours by its tags, or counted and left alone
+    an address is not in metadata        -                          not shown once: held; twice: lost, the pool regrows
+    an unrecorded address is in metadata -                          shown on an ENI of ours: free (I7)
+    EC2 does not confirm the difference  reported                   asked again every hour while it lasts
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class CloudReconciler:
             request_count = self._metadata.take_turn()
             pause_s = TURN_S * max(1.0, request_count / REQUESTS_PER_TURN)
             self._turn_deadline = self._clock.monotonic() + _jittered(pause_s)
-        else:
-            self._metadata.evaluate()
+        elif self._metadata.is_different:
+            self._metadata.evaluate()  # what EC2 said since may have ended a difference
         self._links.thaw_confirmed(self._metadata.was_shown)
         self._look.poke()
 

@@ -106,21 +106,26 @@ class LinkWatch:
         Args:
             is_shown: whether metadata has shown a MAC since a monotonic time.
         """
-        attached = {eni.eni_id: eni for eni in self._attached()}
+        recorded = {eni.eni_id: eni for eni in self._datastore.enis()}
         with self._lock:
-            for eni_id in self._missing.keys() - attached.keys():
+            for eni_id in self._missing.keys() - recorded.keys():
                 del self._missing[eni_id]  # EC2 said that it is gone; whoever believed that cleared up
-            back = [(attached[eni_id], one) for eni_id, one in self._missing.items() if one.ticket is not None]
-            confirmed = [
-                eni
-                for eni, one in back
-                if (one.ticket is not None and self._look.is_answered(one.ticket)) or is_shown(eni.mac, one.back_monotonic_s)
-            ]
+            confirmed = [eni for eni in recorded.values() if self._is_confirmed(eni, is_shown)]
             for eni in confirmed:
                 del self._missing[eni.eni_id]
         for eni in confirmed:
             log.info("the link of ENI %s is there again and the ENI is ours: it gives addresses again", eni.eni_id)
             self._enis.thaw(eni.eni_id)  # outside the lock: it may wait for the link
+            with self._lock:
+                if eni.eni_id in self._missing:  # gone again meanwhile, and thawed over it
+                    self._enis.freeze(eni.eni_id, FROZEN)
+
+    def _is_confirmed(self, eni: Eni, is_shown: Callable[[MacAddress, float], bool]) -> bool:
+        """Whether the link of a frozen ENI is back, and EC2 or metadata has shown the ENI since."""
+        missing = self._missing.get(eni.eni_id)
+        if missing is None or missing.ticket is None or eni.state is not EniState.ATTACHED:
+            return False
+        return self._look.is_answered(missing.ticket) or is_shown(eni.mac, missing.back_monotonic_s)
 
     def _attached(self) -> list[Eni]:
         return [eni for eni in self._datastore.enis() if eni.managed and eni.state is EniState.ATTACHED]

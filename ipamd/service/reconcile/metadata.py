@@ -1,6 +1,6 @@
 """Look at instance metadata in turns, a few requests each, and ask for a look at EC2 when it differs from the record.
 
-A turn refreshes the node's identity (VPC CIDRs, security groups), lists the ENIs, and reads the ENIs that were not read for longest, as
+A turn refreshes the node's identity (VPC CIDRs, security groups), lists the ENIs, and reads those that were not read for longest, as
 many as the budget of requests allows: REQUESTS_PER_TURN, whatever the number of ENIs. Metadata is throttled for the whole instance
 (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html), and other programs on the node need it too.
 Nothing is removed because of metadata (I7); a failed turn says nothing (I11).
@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from ipamd.model.cloud import InstanceIdentity, MetadataEni
 from ipamd.model.errors import CloudError, log_text
-from ipamd.model.ids import MacAddress
+from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.metadata_evidence import (
     AskedDifferences,
     Difference,
@@ -67,7 +67,9 @@ class MetadataWatch:
         self._ticket = 0
         self._listed: frozenset[MacAddress] = frozenset()
         self._listed_monotonic_s = float("-inf")
-        self._read: dict[MacAddress, MetadataEni] = {}  # in the order of reading, oldest first
+        self._read: dict[MacAddress, MetadataEni] = {}
+        self._order: dict[MacAddress, None] = {}  # of the last try to read, oldest first
+        self.is_different = False
         self._found: dict[MacAddress, frozenset[Difference]] = {}
         self._said = ""
 
@@ -79,7 +81,8 @@ class MetadataWatch:
             self._listed = self._metadata.list_interfaces()
             self._listed_monotonic_s = self._clock.monotonic()
             self._read = {mac: eni for mac, eni in self._read.items() if mac in self._listed}
-            for mac in self._in_order():
+            self._order = {mac: None for mac in self._order if mac in self._listed}
+            for mac in [*sorted(self._listed - self._order.keys()), *self._order]:
                 if self._metadata.request_count() - began + INTERFACE_REQUESTS_MAX > REQUESTS_PER_TURN:
                     break
                 self._read_eni(mac)
@@ -104,8 +107,10 @@ class MetadataWatch:
             again = frozenset() if eni is None else eni_differences(eni, shown, recent=recent)
             self._found[mac] = self._found.get(mac, frozenset()) & again
         self._found = {mac: found for mac, found in self._found.items() if found and mac in self._read}
-        listed = list_differences(recorded.values(), self._listed, foreign=self._foreign(), recent=recent)
-        self._ask(listed.union(*self._found.values()))
+        listed = list_differences(recorded.values(), self._listed, unknown=self._unknown(), recent=recent)
+        differences = listed.union(*self._found.values())
+        self.is_different = bool(differences)
+        self._ask(differences)
 
     def _refresh_identity(self) -> None:
         """A new CIDR of the VPC changes the SNAT rules at the next repair; new security groups are for the pool to hand on."""
@@ -114,14 +119,10 @@ class MetadataWatch:
         if known is not None and fresh.security_group_ids != known.security_group_ids:
             self._demand.trigger()
 
-    def _in_order(self) -> list[MacAddress]:
-        """ENIs never read first, then the one that was read longest ago."""
-        return [*sorted(self._listed - self._read.keys()), *self._read]
-
     def _read_eni(self, mac: MacAddress) -> None:
-        shown = self._metadata.interface(mac)
-        self._read.pop(mac, None)
-        self._read[mac] = shown
+        self._order.pop(mac, None)
+        self._order[mac] = None  # also if it cannot be read: the others have their turn before it is tried again
+        self._read[mac] = shown = self._metadata.interface(mac)
         eni = self._recorded().get(mac)
         self._found[mac] = frozenset() if eni is None else eni_differences(eni, shown, recent=self._recent())
 
@@ -133,12 +134,11 @@ class MetadataWatch:
         changes = self._enis.recent_changes
         return Recent(changes.added().keys() | changes.removed().keys(), is_growing=bool(self._datastore.open_intents()))
 
-    def _foreign(self) -> frozenset[MacAddress]:
-        """ENIs that are recorded in whatever state, that EC2 has shown and we leave alone, and those that were not read yet."""
+    def _unknown(self) -> dict[MacAddress, EniId]:
+        """ENIs that were read and are not recorded in any state; not those that EC2 has shown and that we leave alone."""
         known = {eni.mac for eni in self._datastore.enis()}
         places = self._enis.occupied()
-        known |= {mac for mac, shown in self._read.items() if shown.eni_id in places}
-        return frozenset(known | (self._listed - self._read.keys()))
+        return {mac: one.eni_id for mac, one in self._read.items() if mac not in known and one.eni_id not in places}
 
     def _ask(self, differences: frozenset[Difference]) -> None:
         if not differences:
