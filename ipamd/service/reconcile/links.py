@@ -135,6 +135,8 @@ class LinkWatch:
             missing = self._missing.get(eni.eni_id)
             if missing is None or missing.ticket is not None:
                 self._missing[eni.eni_id] = _Missing()
+                if eni.host_ready:
+                    self._enis.recent_changes.forget_added(eni.eni_id)
                 self._enis.freeze(eni.eni_id, FROZEN)
                 self._look.request(LookReason.LINK, f"the link of {eni.eni_id} is gone")
 
