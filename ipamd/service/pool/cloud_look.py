@@ -11,10 +11,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 
-from ipamd.model.cloud import InstanceIdentity
+from ipamd.model.cloud import InstanceIdentity, MetadataEni
 from ipamd.model.errors import IpamError, log_text
 from ipamd.service.backoff import Backoff
 from ipamd.service.context import ServiceContext
@@ -66,6 +66,11 @@ class CloudLook:
         self._retry = Backoff(first_s=RETRY_FIRST_S, max_s=RETRY_MAX_S)
         self._retry_deadline = context.clock.monotonic()
         self._counts: Counter[LookReason] = Counter()
+        self._view: Callable[[], Iterable[MetadataEni] | None] = lambda: None
+
+    def use_view(self, view: Callable[[], Iterable[MetadataEni] | None]) -> None:
+        """Take `view` for what metadata shows of every ENI; it returns None if it does not know. Called once, before the start."""
+        self._view = view
 
     def request(self, reason: LookReason, why: str) -> int:
         """Make a look due, `why` in a few words; returns a ticket that `is_answered` takes."""
@@ -135,7 +140,7 @@ class CloudLook:
             self._counts.update(set(reasons.values()))
         known = {eni.eni_id for eni in self._datastore.enis()}
         try:
-            result = self._enis.sync_with_ec2(identity)
+            result = self._enis.sync_with_ec2(identity, metadata=self._view())
         except IpamError as error:
             self._put_off(reasons, error)
             return

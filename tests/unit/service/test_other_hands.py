@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from ipamd.model.cloud import DescribedEni
+from ipamd.model.cloud_evidence import RECENT_S
 from ipamd.model.eni import EniState, InstanceLimits
 from ipamd.model.errors import CloudError, KernelDumpError, PoolEmptyError
 from ipamd.model.ids import EniId
@@ -366,6 +367,23 @@ def test_metadata_that_stays_stuck_costs_a_look_an_hour(node: FakeNode) -> None:
         pass_time(node, 60.0)
     assert 20 <= described(node) - before <= 24 * 3600 / ASK_AGAIN_S + 2
     assert "is shown and not recorded; EC2 does not say so; it is asked again every hour" in conditions(node)
+
+
+def test_metadata_is_a_witness_only_while_it_is_fresh_and_complete(node: FakeNode) -> None:
+    """A view in which one ENI is old, or missing, is none: it could confirm a loss that did not happen."""
+    watch = node.cloud_reconciler._metadata
+    view = watch.view()
+    assert view is not None
+    assert {eni.eni_id for eni in view} == {PRIMARY, SECOND}
+    node.clock.advance(RECENT_S + 1)
+    assert watch.view() is None
+    for _ in range(2):
+        pass_time(node, TURN_MAX_S)
+    assert watch.view() is not None
+    made = replace(node.ec2.enis[SECOND], eni_id=EniId("eni-hand"), mac="02:00:00:00:00:99", device_index=2)
+    node.ec2.enis[made.eni_id] = made
+    watch._listed |= {made.mac}
+    assert watch.view() is None
 
 
 def test_the_threads_freeze_on_an_event_and_end_when_told(node: FakeNode) -> None:
