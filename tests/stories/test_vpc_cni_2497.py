@@ -1,7 +1,7 @@
-"""amazon-vpc-cni-k8s #2497 (2023): instance metadata showed an ENI that was gone, for days, and every reconciliation asked EC2 in vain.
+"""amazon-vpc-cni-k8s #2497 (2023): metadata showed an ENI that was gone, for days, and every reconciliation asked EC2 in vain.
 
-Two of eighty nodes counted `InvalidNetworkInterfaceID.NotFound` without end: metadata listed three ENIs, the instance had two. AWS found
-a defect: changes in quick succession freeze the metadata of an instance. #359 saw a deleted ENI in metadata for 105 minutes.
+Two of eighty nodes counted `InvalidNetworkInterfaceID.NotFound` without end: metadata listed three ENIs, the instance had two. AWS
+found a defect: changes in quick succession freeze the metadata of an instance. #359 saw a deleted ENI in metadata for 105 minutes.
 
 Here metadata is a hint: a difference makes EC2 be looked at once, and once an hour while it lasts
 (`ipamd/model/metadata_evidence.py`), and EC2's answer alone decides (I7). Bound: 25 Describe calls in a day of frozen metadata (fake),

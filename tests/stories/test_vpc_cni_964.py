@@ -3,10 +3,10 @@
 An operator gave the instances another security group. EC2 changed that of the primary ENI; the ENIs that the CNI had attached, and
 those it attached afterwards, kept the old one, so pods were filtered by their place on the node (fixed in 1.7.2, pull request 1098).
 
-Here: the node's identity has one home, which instance metadata refreshes (`ipamd/node_info.py`): before an ENI is created, and every
-minute. `ipamd/service/pool/security_groups.py` gives every managed secondary ENI the new groups, with one call an ENI and change.
-Metadata tells of the change: an idle node asks EC2 nothing for it (I13). ENIs that are not managed keep theirs (#2470).
-Bound: the next ENI at once; the existing ones 60 s after metadata shows the change (fake).
+Here: the node's identity has one home, which instance metadata refreshes (`ipamd/node_info.py`): before an ENI is created, and about
+every minute. `ipamd/service/pool/security_groups.py` gives every managed secondary ENI the new groups, with one call an ENI and
+change. Metadata tells of the change: an idle node asks EC2 nothing for it (I13). ENIs that are not managed keep theirs (#2470).
+Bound: the next ENI at once; the existing ones 75 s after metadata shows the change (fake).
 """
 
 from __future__ import annotations

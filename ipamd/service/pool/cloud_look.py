@@ -31,7 +31,7 @@ PATIENT_COUNT = 12
 DOUBT_MAX_S = 3600.0
 """Longest pause between two looks in doubt. Ours: as for metadata that stays stuck."""
 
-CONDITION = "ec2 look"
+CONDITION = "another look"
 
 log = logging.getLogger(__name__)
 
@@ -168,16 +168,18 @@ class CloudLook:
         with self._lock:
             self._reasons = reasons | self._reasons
             self._retry_deadline = self._clock.monotonic() + pause_s
-        sentence = f"EC2 is to be looked at ({'; '.join(reasons)}) and did not answer: {log_text(error)}"
+        sentence = f"another look: EC2 did not answer ({'; '.join(reasons)}): {log_text(error)}"
         self._health.set_condition(CONDITION, sentence)
         log.warning("%s; again in %.0f s", sentence, pause_s)
         self._changed.set()
 
     def _report(self, reasons: dict[str, LookReason], result: EniSyncResult) -> None:
-        sentence = f"other hands: EC2 was looked at because {'; '.join(reasons)}: {result}"
+        sentence = f"EC2 was looked at because {'; '.join(reasons)}: {result}"
         is_different = result.added_count or result.lost_count or result.healed_count or result.kept or result.implausible
         log.log(logging.WARNING if is_different else logging.INFO, "%s", sentence)
         if result.pending:
-            self._health.set_condition(CONDITION, f"{sentence}; nothing that it did not show is given, it is looked at again")
+            self._health.set_condition(
+                CONDITION, f"another look: {result}; what EC2 did not show is not given, it is asked again"
+            )
         else:
             self._health.clear_condition(CONDITION)

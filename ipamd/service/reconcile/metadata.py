@@ -37,7 +37,7 @@ makes some six for each ENI every minute (pkg/awsutils/awsutils.go, getENIMetada
 INTERFACE_REQUESTS_MAX = 5
 """What `Metadata.interface` may cost: four, and a token."""
 
-CONDITION = "metadata"
+CONDITION = "other hands"
 
 log = logging.getLogger(__name__)
 
@@ -164,9 +164,8 @@ class MetadataWatch:
         if due:
             self._ticket = self._look.request(LookReason.METADATA, f"of instance metadata: {sentence(due)}")
             self._asked.mark(differences, now_s=now)
-        words = f"other hands, or metadata that lags: {sentence(differences)}"
-        outcome = "EC2 does not say so; it is asked again every hour" if self._look.is_answered(self._ticket) else "EC2 is asked"
-        self._health.set_condition(CONDITION, f"{words}; {outcome}")
+        answered = "EC2 does not say so, it is asked again every hour" if self._look.is_answered(self._ticket) else "EC2 is asked"
+        self._health.set_condition(CONDITION, f"{CONDITION}: instance metadata: {sentence(differences)}; {answered}")
 
     def _say(self, problem: str) -> None:
         if problem != self._said:

@@ -220,7 +220,7 @@ def test_an_address_taken_away_by_hand_is_noticed_by_metadata(node: FakeNode) ->
     assert lost is not None
     assert lost.is_lost
     assert described(node) - before <= 3
-    assert "metadata" not in conditions(node)
+    assert "other hands" not in conditions(node)
 
 
 def test_an_address_added_by_hand_becomes_free(node: FakeNode) -> None:
@@ -330,7 +330,7 @@ def test_metadata_that_stays_stuck_costs_a_look_an_hour(node: FakeNode) -> None:
     for _ in range(int(24 * 3600 / 60)):
         pass_time(node, 60.0)
     assert 20 <= described(node) - before <= 24 * 3600 / ASK_AGAIN_S + 2
-    assert "is shown and not recorded; EC2 does not say so; it is asked again every hour" in conditions(node)
+    assert "is shown and not recorded; EC2 does not say so, it is asked again every hour" in conditions(node)
 
 
 def test_metadata_is_a_witness_only_while_it_is_fresh_and_complete(node: FakeNode) -> None:
