@@ -82,6 +82,7 @@ class FakeNode:
         self.host_reconciler = app.reconcile.host_network
         assert app.reconcile.runtime is not None
         self.runtime_reconciler = app.reconcile.runtime
+        self.judge = self.runtime_reconciler._judge
 
     def listed(self) -> dict[str, Sandbox] | None:
         """Sandboxes by ID as the runtime lists them, None while it is silent."""
