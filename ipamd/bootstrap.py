@@ -267,7 +267,9 @@ def _reconcile(
     return Reconcilers(
         spooled_deletes=SpooledDeletes(context, spool=adapters.spool, detach=detach),
         startup=startup,
-        runtime=RuntimeReconciler(context, runtime=runtime, detach=detach, judge=judge, quarantine=quarantine) if runtime else None,
+        runtime=RuntimeReconciler(context, runtime=runtime, detach=detach, judge=judge, quarantine=quarantine)
+        if runtime
+        else None,
         host_network=host_network,
         quarantine=quarantine,
     )

@@ -63,7 +63,6 @@ def test_a_sandbox_missing_in_the_first_list_keeps_its_address(node: FakeNode, r
 def test_it_loses_its_network_without_the_doubt(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """A daemon that takes its young datastore for the whole truth removes the wiring of a living sandbox at the next start."""
 
-
     def without_doubt(self: SandboxJudge, veth: HostVeth, *, is_datastore_whole: bool) -> Record:
         return Record.NEVER_PROMISED if is_datastore_whole else Record.MISSING
 

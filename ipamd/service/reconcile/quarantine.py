@@ -186,7 +186,7 @@ class QuarantineService:
         self._unplaced = unplaced
         if unplaced:
             named = ", ".join(f"{veth.address} of {veth.key}" for veth in unplaced.values())
-            self._health.set_condition("unplaced", f"wired, but EC2 shows its address on no ENI of this node: {named}")
+            self._health.set_condition("unplaced", f"unplaced: wired, but EC2 shows the address on no ENI of this node: {named}")
         else:
             self._health.clear_condition("unplaced")
 

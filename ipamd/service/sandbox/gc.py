@@ -36,9 +36,7 @@ class GcOutcome:
 class GcService:
     """GC."""
 
-    def __init__(
-        self, context: ServiceContext, *, runtime: Runtime | None, judge: SandboxJudge, detach: DetachService
-    ) -> None:
+    def __init__(self, context: ServiceContext, *, runtime: Runtime | None, judge: SandboxJudge, detach: DetachService) -> None:
         self._datastore = context.datastore
         self._wiring = context.wiring
         self._runtime = runtime

@@ -7,8 +7,8 @@ import pytest
 from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.errors import DatastoreError, NetnsError, WiringError
-from ipamd.service.sandbox_judge import LIST_INTERVAL_S
 from ipamd.service.request import Deadline, Steps
+from ipamd.service.sandbox_judge import LIST_INTERVAL_S
 from tests.fakes.node import FakeNode
 
 
@@ -123,9 +123,7 @@ def test_one_sandbox_that_refuses_does_not_stop_repairs(node: FakeNode, monkeypa
     assert node.health.conditions() == []
 
 
-def test_one_quarantined_address_that_refuses_does_not_stop_the_others(
-    node: FakeNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_quarantined_address_that_refuses_does_not_stop_the_others(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two sandboxes wait to be adopted, one cannot be: the other is."""
     odd, fine = node.add("odd"), node.add("fine")
     node.runtime.is_down = True

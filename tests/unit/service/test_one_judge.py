@@ -11,8 +11,8 @@ from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.errors import RuntimeUnreachableError
 from ipamd.model.request import SandboxNames
-from ipamd.service.sandbox_judge import LIST_INTERVAL_S
 from ipamd.service.request import Deadline, Steps
+from ipamd.service.sandbox_judge import LIST_INTERVAL_S
 from tests.fakes.cloud import PRIMARY
 from tests.fakes.node import FakeNode
 

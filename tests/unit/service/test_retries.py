@@ -13,8 +13,8 @@ import pytest
 
 from ipamd.model.attachment import Attachment
 from ipamd.model.errors import DeadlineError, TombstonedError
-from ipamd.service.sandbox_judge import LIST_INTERVAL_S
 from ipamd.service.request import Deadline, Steps
+from ipamd.service.sandbox_judge import LIST_INTERVAL_S
 from tests.fakes.node import FakeNode
 from tests.rig import wait_until
 
