@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterable
 
 from ipamd.model.absence import Absences
 from ipamd.model.address import AddressState
-from ipamd.model.ages import Ages
 from ipamd.model.attachment import Attachment, Origin
 from ipamd.model.errors import IpamError, NetnsError
 from ipamd.model.evidence import REAP_MIN_ABSENT_LOOKS, REAP_MIN_AGE_S, Evidence, Judgement, Presence, Record, Verdict, judge
@@ -33,10 +32,9 @@ class SandboxJudge:
         self._clock = context.clock
         self._lock = threading.Lock()
         self._absences: Absences[str] = Absences(gap_s=LIST_INTERVAL_S)
-        self._ages: Ages[AttachmentKey] = Ages()
+        self._started_monotonic_s = context.clock.monotonic()
         self._listed_once: frozenset[str] = frozenset()
         self._kept: dict[AttachmentKey, tuple[str, ...]] = {}
-        self._look_at_ages(self._datastore.attachments())
 
     def look(self, attachments: Iterable[Attachment], listed: Collection[str], *, unrecorded: Iterable[str] | None) -> None:
         """Count one believed list of the runtime.
@@ -47,8 +45,6 @@ class SandboxJudge:
             unrecorded: container IDs of wired sandboxes without an attachment; None if the kernel could not be read: then what
                 was absent before and still is stays counted.
         """
-        attachments = tuple(attachments)
-        self._look_at_ages(attachments)
         recorded = {attachment.key.container_id for attachment in attachments}
         with self._lock:
             wired = self._absences.keys() if unrecorded is None else frozenset(unrecorded)
@@ -61,14 +57,15 @@ class SandboxJudge:
         with self._lock:
             return [a for a in attachments if self._absences.count(a.key.container_id) >= REAP_MIN_ABSENT_LOOKS]
 
-    def missing_count(self, attachments: Collection[Attachment], listed: Collection[str], *, quarantined_count: int) -> int:
+    def missing_count(self, attachments: Collection[Attachment], listed: Collection[str]) -> int:
         """Count the wired sandboxes, recorded or quarantined, if a list has none of them: such a list is not plausible. Else 0.
 
         The kernel is asked only if the answer matters: attachments are old enough to be judged, or addresses are quarantined.
         """
         if any(attachment.key.container_id in listed for attachment in attachments):
             return 0
-        oldest_s = max((self._age_s(attachment.key) for attachment in attachments), default=0.0)
+        oldest_s = max((self._age_s(attachment) for attachment in attachments), default=0.0)
+        quarantined_count = sum(row.state is AddressState.QUARANTINED for row in self._datastore.addresses())
         is_settled = len(attachments) > 1 and oldest_s >= REAP_MIN_AGE_S
         if not is_settled and quarantined_count < 2:
             return 0
@@ -136,7 +133,6 @@ class SandboxJudge:
         """Collect what every witness says of a recorded sandbox."""
         container_id = attachment.key.container_id
         host_veth = _veth_presence(attachment, survey)
-        age_s = self._age_s(attachment.key)
         with self._lock:
             count, absent_age_s = self._absence_of(container_id)
             is_own = attachment.origin is Origin.ADOPT or bool(attachment.pod_name) or container_id in self._listed_once
@@ -147,7 +143,7 @@ class SandboxJudge:
             host_veth=host_veth,
             absent_look_count=count,
             absent_age_s=absent_age_s,
-            age_s=age_s,
+            age_s=self._age_s(attachment),
             is_declared_gone=is_declared_gone,
             is_runtimes_own=is_own,
         )
@@ -192,18 +188,11 @@ class SandboxJudge:
     def _absence_of(self, container_id: str) -> tuple[int, float]:
         return self._absences.count(container_id), self._absences.age_s(container_id, now_s=self._clock.monotonic())
 
-    def _look_at_ages(self, attachments: Iterable[Attachment]) -> None:
-        made = {attachment.key: attachment.created_at for attachment in attachments}
-        with self._lock:
-            self._ages.look(made, now=self._clock.now(), now_s=self._clock.monotonic())
-
-    def _age_s(self, key: AttachmentKey) -> float:
-        with self._lock:
-            is_known = key in self._ages
-        if not is_known:
-            self._look_at_ages(self._datastore.attachments())
-        with self._lock:
-            return self._ages.age_s(key, now_s=self._clock.monotonic())
+    def _age_s(self, attachment: Attachment) -> float:
+        """Seconds since the ADD, on the clock that is never set. A row of a release that did not record it is as old as we are."""
+        row = self._datastore.address(attachment.address)
+        since_s = row.since_monotonic_s if row is not None and row.owner == attachment.key else None
+        return max(self._clock.monotonic() - (self._started_monotonic_s if since_s is None else since_s), 0.0)
 
 
 def _runtime_presence(container_id: str, listed: Collection[str] | None) -> Presence:

@@ -151,8 +151,7 @@ class RuntimeReconciler:
         self._reachable = True
         self._seen, self._listed_monotonic_s = frozenset(listed), self._clock.monotonic()
         self._stream.missed_events.on_list(self._seen, stream=stream)
-        quarantined_count = self._datastore.counts().quarantined
-        missing_count = self._judge.missing_count(attachments, listed, quarantined_count=quarantined_count)
+        missing_count = self._judge.missing_count(attachments, listed)
         if missing_count > 1:
             self._detail = f"implausible: none of {missing_count} wired sandboxes is in a list of {len(listed)}"
             self._health.set_condition("cri", f"CRI: {self._detail}; nothing is reaped")

@@ -88,8 +88,7 @@ class GcService:
         if self._runtime is None:
             return frozenset()
         listed = frozenset(sandbox.container_id for sandbox in self._runtime.sandboxes())
-        quarantined_count = self._datastore.counts().quarantined
-        missing_count = self._judge.missing_count(attachments, listed, quarantined_count=quarantined_count)
+        missing_count = self._judge.missing_count(attachments, listed)
         if missing_count > 1:
             raise RuntimeUnreachableError(
                 f"implausible: none of {missing_count} wired sandboxes is in a list of {len(listed)}",
