@@ -142,7 +142,9 @@ class HostNetworkReconciler:
         if identity is None:
             return []
         attached = [eni for eni in self._datastore.enis() if eni.managed and eni.state is EniState.ATTACHED]
-        for eni in (eni for eni in attached if not eni.host_ready):
+        self._enis.forget_unused()  # the last sandbox of an ENI that is gone may have left since
+        frozen = self._enis.frozen()
+        for eni in (eni for eni in attached if not eni.host_ready and eni.eni_id not in frozen):
             try:
                 self._enis.set_up_eni_routing(eni)
             except IpamError as error:
