@@ -27,10 +27,6 @@ from ipamd.service.request import Deadline
 RECONCILE_INTERVAL_S = 30.0
 """Ours: amazon-vpc-cni-k8s checks only the VPC's CIDRs, also every 30 s; a reconciliation costs milliseconds."""
 
-IDENTITY_INTERVAL_S = 60.0
-"""Between two reads of instance metadata. Ours: VPC CIDRs and security groups change only when an operator changes them;
-amazon-vpc-cni-k8s asks every 30 s."""
-
 FIRST_RECONCILE_S = 1.0
 """Repair soon after a start, so that a daemon that restarts every few seconds repairs too (a chaos run found a sandbox without its
 route for as long as that lasted). Ours: after the ADDs that waited for the start."""
@@ -52,13 +48,10 @@ class HostNetworkReconciler:
         quarantine: QuarantineService,
         enis: EniService,
         identity: Callable[[], InstanceIdentity | None],
-        refresh_identity: Callable[[], InstanceIdentity],
     ) -> None:
         self._datastore = context.datastore
         self._hostnet = hostnet
         self._identity = identity
-        self._refresh_identity = refresh_identity
-        self._demand = context.demand
         self._wiring = context.wiring
         self._quarantine_service = quarantine
         self._enis = enis
@@ -66,7 +59,6 @@ class HostNetworkReconciler:
         self._health = context.health
         self._clock = context.clock
         self._stopped = threading.Event()
-        self._refresh_deadline = context.clock.monotonic() + IDENTITY_INTERVAL_S
         self._said: list[str] = []
         self._odd = OddObjects(context.health, work="repair of sandboxes")
 
@@ -102,20 +94,6 @@ class HostNetworkReconciler:
             self._health.clear_condition("node routing")
         return repairs
 
-    def _known_identity(self) -> InstanceIdentity | None:
-        """The node's identity, refreshed from instance metadata once a minute: this costs no EC2 call.
-
-        A new CIDR of the VPC changes the SNAT rules, which are repaired here; new security groups trigger the pool maintainer.
-        """
-        known = self._identity()
-        if known is None or self._clock.monotonic() < self._refresh_deadline:
-            return known
-        self._refresh_deadline = self._clock.monotonic() + IDENTITY_INTERVAL_S
-        fresh = self._refresh_identity()
-        if fresh.security_group_ids != known.security_group_ids:
-            self._demand.trigger()
-        return fresh
-
     def _repair_sandboxes(self) -> list[str]:
         """Restore routes and rules of attached sandboxes.
 
@@ -138,7 +116,7 @@ class HostNetworkReconciler:
 
     def reconcile(self) -> list[str]:
         """Compare and repair once; returns one sentence per repair."""
-        identity = self._known_identity()
+        identity = self._identity()
         if identity is None:
             return []
         attached = [eni for eni in self._datastore.enis() if eni.managed and eni.state is EniState.ATTACHED]
