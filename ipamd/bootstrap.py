@@ -43,7 +43,7 @@ from ipamd.service.reconcile.host_network import HostNetworkReconciler
 from ipamd.service.reconcile.links import LinkWatch
 from ipamd.service.reconcile.metadata import MetadataWatch
 from ipamd.service.reconcile.quarantine import QuarantineService
-from ipamd.service.reconcile.runtime import LIST_INTERVAL_S, RuntimeReconciler
+from ipamd.service.reconcile.runtime import RuntimeReconciler
 from ipamd.service.reconcile.spooled_deletes import SpooledDeletes
 from ipamd.service.reconcile.startup import StartupReconciler
 from ipamd.service.report.audit import AuditService
@@ -53,6 +53,7 @@ from ipamd.service.sandbox.attach import AttachPolicy, AttachService
 from ipamd.service.sandbox.check import CheckService
 from ipamd.service.sandbox.detach import DetachService
 from ipamd.service.sandbox.gc import GcService
+from ipamd.service.sandbox_judge import SandboxJudge
 
 STAGES = ("datastore", "rpc", "metadata", "ec2", "cri", "spool", "kernel", "host-routing", "serve", "conflist")
 
@@ -174,9 +175,10 @@ def compose(adapters: Adapters, settings: Settings) -> App:
         failpoint=adapters.failpoint,
     )
     cooldown = Cooldown(context, period_s=float(settings.pool.cooldown_s))
-    sandbox = _sandbox(context, cooldown, adapters, settings)
+    judge = SandboxJudge(context)
+    sandbox = _sandbox(context, cooldown, adapters, settings, judge=judge)
     pool = _pool(context, cooldown, adapters, settings)
-    reconcile = _reconcile(context, cooldown, adapters, settings, detach=sandbox.detach, pool=pool)
+    reconcile = _reconcile(context, cooldown, adapters, settings, judge=judge, detach=sandbox.detach, pool=pool)
     sources = _sources(context, cooldown, adapters, pool=pool.maintainer, runtime=reconcile.runtime)
     metrics = Metrics()
     attach = sandbox.attach
@@ -201,7 +203,9 @@ def compose(adapters: Adapters, settings: Settings) -> App:
     )
 
 
-def _sandbox(context: ServiceContext, cooldown: Cooldown, adapters: Adapters, settings: Settings) -> SandboxServices:
+def _sandbox(
+    context: ServiceContext, cooldown: Cooldown, adapters: Adapters, settings: Settings, *, judge: SandboxJudge
+) -> SandboxServices:
     network = settings.network
     policy = AttachPolicy(
         veth_prefix=network.veth_prefix,
@@ -214,7 +218,7 @@ def _sandbox(context: ServiceContext, cooldown: Cooldown, adapters: Adapters, se
         attach=AttachService(context, cooldown=cooldown, policy=policy),
         detach=detach,
         check=CheckService(context),
-        gc=GcService(context, runtime=adapters.runtime, detach=detach),
+        gc=GcService(context, runtime=adapters.runtime, judge=judge, detach=detach),
     )
 
 
@@ -255,15 +259,17 @@ def _reconcile(
     adapters: Adapters,
     settings: Settings,
     *,
+    judge: SandboxJudge,
     detach: DetachService,
     pool: PoolServices,
 ) -> Reconcilers:
     node_info, runtime = adapters.node_info, adapters.runtime
-    quarantine = QuarantineService(context, cooldown=cooldown, mtu=settings.network.sandbox_mtu, list_interval_s=LIST_INTERVAL_S)
+    quarantine = QuarantineService(context, cooldown=cooldown, judge=judge, mtu=settings.network.sandbox_mtu)
     startup = StartupReconciler(
         context,
         cooldown=cooldown,
         runtime=runtime,
+        judge=judge,
         quarantine=quarantine,
         is_datastore_intact=adapters.opened.report.is_intact,
     )
@@ -277,7 +283,9 @@ def _reconcile(
     return Reconcilers(
         spooled_deletes=SpooledDeletes(context, spool=adapters.spool, detach=detach),
         startup=startup,
-        runtime=RuntimeReconciler(context, runtime=runtime, detach=detach, quarantine=quarantine) if runtime else None,
+        runtime=RuntimeReconciler(context, runtime=runtime, detach=detach, judge=judge, quarantine=quarantine)
+        if runtime
+        else None,
         host_network=host_network,
         cloud=_cloud(context, adapters, pool),
         quarantine=quarantine,
@@ -339,7 +347,7 @@ def _sources(
         explain=ExplainService(
             datastore=context.datastore,
             wiring=context.wiring,
-            evidence=runtime.present_evidence if runtime is not None else None,
+            judgement=runtime.present_judgement if runtime is not None else None,
             locks=context.locks,
             clock=context.clock,
         ),

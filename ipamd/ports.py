@@ -282,7 +282,7 @@ class Wiring(Protocol):
     """Sandbox wiring in the kernel. No dumps, no fork, no EC2 on the ADD and DEL path; every write is idempotent."""
 
     def identify_netns(self, path: str) -> NetnsIdentity:
-        """Which namespace a path leads to. NetnsError if it is missing or is not a network namespace."""
+        """Which namespace a path leads to. NetnsError if it is missing or none, WiringError if that could not be found out."""
         ...
 
     def wire(self, spec: WiringSpec) -> Wired:

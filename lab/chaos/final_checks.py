@@ -28,7 +28,7 @@ LISTS_S = 25.0
 """Above two CRI lists, 10 s apart: what the reaper needs first (ipamd/service/reconcile/runtime.py)."""
 
 LATER_S = 3 * 3600.0
-"""How far the daemon's clock is put forward for orphans: beyond each step of a plan and the hour of a leaked namespace."""
+"""How much time passes for the daemon, on both clocks, so that orphans are reaped: beyond the hour of a leaked namespace."""
 
 REAP_TIMEOUT_S = 60.0
 REUSABLE_MARGIN_S = 10.0
@@ -102,7 +102,7 @@ class FinalChecks:
             self._tell("I3", node, f"{len(orphans)} rows are left, and every sandbox was removed: {orphans}")
             return 0
         time.sleep(LISTS_S)
-        node.step_clock(LATER_S)
+        node.pass_time(LATER_S)
         if not self._wait(lambda: not node.daemon.rows(), REAP_TIMEOUT_S):
             told = [node.daemon.ask(lambda client, one=one: client.explain(one)) for one in (node.daemon.rows() or {})]  # type: ignore[misc]
             self._tell("I3", node, f"orphans were not reaped: {told}")
@@ -129,7 +129,7 @@ class FinalChecks:
         if not node.state().runtime_killed_at:
             return False
         time.sleep(LISTS_S)
-        node.step_clock(2 * LATER_S)
+        node.pass_time(2 * LATER_S)
         return self._wait(is_free, REAP_TIMEOUT_S)
 
     def _demand_clean_kernel(self, node: ChaosNode) -> None:

@@ -85,6 +85,7 @@ class FakeNode:
         self.host_reconciler, self.cloud_reconciler = app.reconcile.host_network, app.reconcile.cloud
         assert app.reconcile.runtime is not None
         self.runtime_reconciler = app.reconcile.runtime
+        self.judge = self.runtime_reconciler._judge
 
     def listed(self) -> dict[str, Sandbox] | None:
         """Sandboxes by ID as the runtime lists them, None while it is silent."""

@@ -12,7 +12,6 @@ from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.errors import DatastoreError, InvariantError, WiringError
 from ipamd.model.ids import AttachmentKey
-from ipamd.model.kernel import KernelSurvey
 from ipamd.pb import cni_pb2
 from ipamd.service.request import Deadline, Steps
 from tests.fakes.cloud import IDENTITY
@@ -152,19 +151,18 @@ def test_a_leftover_is_not_removed_from_under_a_new_add_of_its_key(node: FakeNod
     node.crash(keep_datastore=False)
     node.bring_up()
     node.wiring.make_netns(made.netns)
-    survey_before = node.wiring.survey
+    real_hold = node.locks.hold
     node.runtime_reconciler.reconcile_once()
     node.clock.advance(3700)
     renewed: list[Attachment] = []
 
-    def survey() -> KernelSurvey:
-        found = survey_before()
-        if not renewed:
+    def hold(key: AttachmentKey, operation: str, deadline: Deadline) -> AbstractContextManager[None]:
+        if operation == "RESOLVE" and not renewed:
             renewed.append(node.add("a"))
-        return found
+        return real_hold(key, operation, deadline)
 
-    node.wiring.survey = survey  # type: ignore[method-assign]
-    node.quarantine.resolve_listed({})
+    node.locks.hold = hold  # type: ignore[method-assign]
+    node.runtime_reconciler.reconcile_once()
     assert renewed
     assert node.datastore.attachment(made.key) is not None
     assert renewed[0].host_veth in node.wiring.wired
