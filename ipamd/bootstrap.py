@@ -50,7 +50,7 @@ from ipamd.service.sandbox.check import CheckService
 from ipamd.service.sandbox.detach import DetachService
 from ipamd.service.sandbox.gc import GcService
 
-STAGES = ("datastore", "rpc", "metadata", "ec2", "cri", "spool", "kernel", "host-routing", "serve", "conflist")
+STAGES = ("datastore", "rpc", "metadata", "ec2", "cri", "spool", "kernel", "host-routing", "serve", "first-address", "conflist")
 
 DEL_SHARE = 4
 """One RPC place in so many is never taken by ADD: a DEL is served while ADDs wait for addresses. Ours."""
@@ -279,6 +279,9 @@ def _sources(
 
     def cloud() -> CloudView:
         reachable, detail = node_info.cloud()
+        for call in ec2.calls_under_way():
+            detail += f"; {call.api} for {call.subject} is at work for {call.age_s:.0f} s"
+            detail += f", refused {call.refusal_count} times, last: {call.last_refusal}" if call.refusal_count else ""
         return CloudView(reachable=reachable, call_count=sum(ec2.call_counts().values()), detail=detail)
 
     def instance_id() -> str:
@@ -296,6 +299,7 @@ def _sources(
         runtime_view=lambda: runtime.view() if runtime is not None else None,
         runtime=node_info.runtime,
         cloud=cloud,
+        calls_under_way=ec2.calls_under_way,
         audit=AuditService(
             datastore=context.datastore,
             wiring=context.wiring,

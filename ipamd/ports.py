@@ -15,7 +15,7 @@ from typing import Protocol
 
 from ipamd.model.address import Address
 from ipamd.model.attachment import Attachment, NetnsIdentity, Wired, WiringSpec
-from ipamd.model.cloud import DescribedEni, EniRequest, InstanceIdentity
+from ipamd.model.cloud import CallUnderWay, DescribedEni, EniRequest, InstanceIdentity
 from ipamd.model.eni import Eni, InstanceLimits
 from ipamd.model.ids import AttachmentKey, EniId, InstanceId, MacAddress, SubnetId
 from ipamd.model.intent import Intent
@@ -386,6 +386,10 @@ class Ec2(Protocol):
 
     def call_counts(self) -> Mapping[str, int]:
         """Calls since start, retries included, by API name."""
+        ...
+
+    def calls_under_way(self) -> tuple[CallUnderWay, ...]:
+        """The calls that are being made or retried now, oldest first, each with its last refusal."""
         ...
 
 

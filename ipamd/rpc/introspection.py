@@ -21,6 +21,7 @@ from ipamd.model.times import rfc3339
 from ipamd.pb import introspection_pb2 as pb
 from ipamd.pb import introspection_pb2_grpc
 from ipamd.service.report.sources import Sources
+from ipamd.service.report.verdict import facts, verdict
 
 HISTORY_LIMIT_DEFAULT = 100
 HISTORY_LIMIT_MAX = 10_000
@@ -36,19 +37,21 @@ class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
     def GetStatus(self, request: pb.GetStatusRequest, context: grpc.ServicerContext) -> pb.GetStatusReply:  # noqa: ARG002  # gRPC's signature
         """Report phase, start-up stages, pool, runtime, EC2, last error."""
         sources, health = self._sources, self._sources.health
+        known = facts(sources)
         reply = pb.GetStatusReply(
             version=sources.version,
             instance_id=sources.instance_id(),
             alive=True,
-            ready=health.is_ready,
-            phase=health.phase,
+            ready=known.is_ready,
+            phase=known.phase,
             uptime_s=health.uptime_s(),
-            stages=[pb.Stage(name=s.name, state=s.state, elapsed_ms=s.elapsed_ms, detail=s.detail) for s in health.stages()],
-            pool=self._pool(),
+            stages=[pb.Stage(name=s.name, state=s.state, elapsed_ms=s.elapsed_ms, detail=s.detail) for s in known.stages],
+            pool=self._pool(known.assignable_count),
             runtime=self._runtime(),
-            lacks=health.conditions(),
+            lacks=sorted(known.conditions.values()),
             spooled_count=sources.spool.pending_count(),
             dying_count=sources.dying_count(),
+            verdict=verdict(known),
             busy=[
                 pb.Busy(
                     container_id=held.key.container_id,
@@ -133,7 +136,7 @@ class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
             history=[_entry(entry) for entry in explanation.history],
         )
 
-    def _pool(self) -> pb.Pool:
+    def _pool(self, assignable_count: int) -> pb.Pool:
         sources = self._sources
         counts: PoolCounts = sources.datastore.counts()
         limits, settings = sources.pool.limits, sources.pool.settings
@@ -147,6 +150,7 @@ class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
         }
         return pb.Pool(
             total_count=counts.total,
+            assignable_count=assignable_count,
             free_count=counts.free,
             reserved_count=counts.reserved,
             assigned_count=counts.assigned,

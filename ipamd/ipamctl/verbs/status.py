@@ -8,10 +8,12 @@ from ipamd.model.words import CLOUD_NOT_ASKED, counted
 
 
 def render(answer: Answer) -> str:
-    """Write one topic per line, and the start-up stages as a table."""
+    """Write the verdict, then one topic per line, and the start-up stages as a table."""
     pool, runtime, cloud = answer.get("pool", {}), answer.get("runtime", {}), answer.get("cloud", {})
     readiness = "ready" if answer["ready"] else "not ready"
     lines = [
+        answer["verdict"],
+        "",
         f"vpc-ipamd {answer['version']} on {answer['instance_id'] or 'an unknown instance'}: {answer['phase']}, {readiness}, "
         f"up {answer['uptime_s']:.0f} s",
         "",

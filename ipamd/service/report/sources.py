@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from ipamd.model.cloud import CallUnderWay
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.plan import PoolSettings
 from ipamd.model.sandbox import RuntimeInfo, RuntimeView
@@ -61,6 +62,7 @@ class Sources:
     runtime_view: Callable[[], RuntimeView | None]
     runtime: Callable[[], RuntimeInfo | None]
     cloud: Callable[[], CloudView]
+    calls_under_way: Callable[[], tuple[CallUnderWay, ...]]
     audit: AuditService
     explain: ExplainService
     instance_id: Callable[[], str]

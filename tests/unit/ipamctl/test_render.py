@@ -36,6 +36,7 @@ def answer(**changes: Any) -> dict[str, Any]:
         "dying_count": 0,
         "busy": [],
         "lacks": [],
+        "verdict": "ready: 1 address can be given",
     } | changes
 
 
