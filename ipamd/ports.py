@@ -15,11 +15,11 @@ from typing import Protocol
 
 from ipamd.model.address import Address
 from ipamd.model.attachment import Attachment, NetnsIdentity, Wired, WiringSpec
-from ipamd.model.cloud import CallUnderWay, DescribedEni, EniRequest, InstanceIdentity
+from ipamd.model.cloud import CallUnderWay, DescribedEni, EniRequest, InstanceIdentity, MetadataEni
 from ipamd.model.eni import Eni, InstanceLimits
 from ipamd.model.ids import AttachmentKey, EniId, InstanceId, MacAddress, SubnetId
 from ipamd.model.intent import Intent
-from ipamd.model.kernel import KernelSurvey
+from ipamd.model.kernel import KernelSurvey, LinkEvent
 from ipamd.model.ledger import LedgerEntry, LedgerEvent
 from ipamd.model.plan import PoolCounts
 from ipamd.model.sandbox import RuntimeInfo, Sandbox, SandboxEvent
@@ -324,6 +324,25 @@ class HostNetwork(Protocol):
         """Repair what other software on the node removed or changed; one sentence per repair."""
         ...
 
+    def links(self) -> frozenset[MacAddress]:
+        """MACs of the links that are present now, up or down, from one uninterrupted dump; sandboxes' links are left out.
+
+        Raises: KernelDumpError if every try was interrupted (I11); WiringError.
+        """
+        ...
+
+    def link_events(self) -> Iterator[LinkEvent]:
+        """Follow the kernel's link notifications, blocking; sandboxes' links are left out.
+
+        The first event, OPENED, means that the subscription is open. A lost notification is a MISSED event, never silence (I11).
+        Ends after `stop_link_events`. Raises: WiringError if the subscription cannot be opened or breaks. One reader at a time.
+        """
+        ...
+
+    def stop_link_events(self) -> None:
+        """End a running `link_events` iterator from another thread, and every later one at once."""
+        ...
+
 
 class Ec2(Protocol):
     """The EC2 calls the pool makes. Each is one API call plus bounded retries; errors are CloudError and below."""
@@ -398,6 +417,21 @@ class Metadata(Protocol):
 
     def identity(self) -> InstanceIdentity:
         """Who this node is. CloudError if it cannot be read within its deadline."""
+        ...
+
+    def list_interfaces(self) -> frozenset[MacAddress]:
+        """MACs of the ENIs that metadata shows, at least one. One request, one attempt. CloudError if it is not answered."""
+        ...
+
+    def interface(self, mac: MacAddress) -> MetadataEni:
+        """One ENI: at most four requests, fewer when it was read before; one attempt each, in one connection.
+
+        No addresses or no prefixes there (404) are empty sets. Raises: CloudError for everything else, a vanished ENI included.
+        """
+        ...
+
+    def request_count(self) -> int:
+        """HTTP requests made since the start, unanswered ones included: whoever has a budget of them reads it here."""
         ...
 
 

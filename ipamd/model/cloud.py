@@ -57,6 +57,17 @@ class DescribedEni:
 
 
 @dataclass(frozen=True, slots=True)
+class MetadataEni:
+    """One ENI as instance metadata shows it: a hint (I7). `addresses` includes the primary one; both sets may be empty."""
+
+    mac: MacAddress
+    eni_id: EniId
+    device_index: int
+    addresses: frozenset[IPv4Address] = frozenset()
+    prefixes: frozenset[IPv4Network] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class EniRequest:
     """One CreateNetworkInterface call: addresses or prefixes, tags and our token in a single request.
 

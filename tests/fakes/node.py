@@ -39,9 +39,9 @@ class FakeNode:
         self.settings = settings or PoolSettings()
         self.clock = FakeClock()
         self.wiring = FakeWiring()
-        self.hostnet = FakeHostNetwork()
         self.ec2 = ec2 or FakeEc2()
-        self.metadata = FakeMetadata()
+        self.hostnet = FakeHostNetwork(lambda: {eni.mac for eni in self.ec2.attached()})
+        self.metadata = FakeMetadata(self.ec2.attached)
         self.runtime = FakeRuntime()
         self.has_run_before = False
         self.failpoint: Failpoint = no_failpoint
