@@ -19,7 +19,7 @@ from ipamd.model.cloud import CallUnderWay, DescribedEni, EniRequest, InstanceId
 from ipamd.model.eni import Eni, InstanceLimits
 from ipamd.model.ids import AttachmentKey, EniId, InstanceId, MacAddress, SubnetId
 from ipamd.model.intent import Intent
-from ipamd.model.kernel import KernelSurvey, LinkEvent
+from ipamd.model.kernel import KernelSurvey, LinkEvent, RoutingDifference
 from ipamd.model.ledger import LedgerEntry, LedgerEvent
 from ipamd.model.plan import PoolCounts
 from ipamd.model.sandbox import RuntimeInfo, Sandbox, SandboxEvent
@@ -322,6 +322,13 @@ class HostNetwork(Protocol):
 
     def reconcile(self, *, identity: InstanceIdentity, enis: Iterable[Eni]) -> list[str]:
         """Repair what other software on the node removed or changed; one sentence per repair."""
+        ...
+
+    def differences(self, *, identity: InstanceIdentity | None, enis: Iterable[Eni]) -> list[RoutingDifference]:
+        """Compare as `reconcile` does, and change nothing. Without an identity the node's own part is left out.
+
+        Raises: KernelDumpError if every try was interrupted (I11).
+        """
         ...
 
     def links(self) -> frozenset[MacAddress]:
