@@ -61,11 +61,10 @@ class FirstAddress:
     def _wait(self) -> str:
         while not self._stopped.is_set():
             supply, status = self._demand.supply_count(), self._demand.status()
-            snapshot = self._datastore.snapshot()
-            count = assignable_count(snapshot)
-            if count or snapshot.attachments:
+            count, attached = assignable_count(self._datastore.stock()), len(self._datastore.attachments())
+            if count or attached:
                 self._health.clear_condition(CONDITION)
-                return f"{counted(count, 'address')} can be given, {counted(len(snapshot.attachments), 'sandbox')} attached"
+                return f"{counted(count, 'address')} can be given, {counted(attached, 'sandbox')} attached"
             cause = status.blocked_by or status.sentence
             sentence = f"{CONDITION}: none can be given since the node's boot, so the node is not ready: {cause}"
             self._health.set_condition(CONDITION, sentence)

@@ -24,6 +24,7 @@ from ipamd.model.ledger import LedgerEntry, LedgerEvent
 from ipamd.model.plan import PoolCounts
 from ipamd.model.sandbox import RuntimeInfo, Sandbox, SandboxEvent
 from ipamd.model.snapshot import Snapshot
+from ipamd.model.stock import Stock
 
 Failpoint = Callable[[str], None]
 """Called with a name between two effects; tests kill or pause the process there (`ipamd.failpoints`)."""
@@ -72,7 +73,7 @@ class UnitOfWork(Protocol):
     ) -> None:
         """Add addresses which EC2 confirmed: free, or cooling where a lost datastore cannot tell when they were last used (I8).
 
-        An address that is known on the same ENI is left as it is.
+        An address that is known on the same ENI is left as it is; if it is lost, `heal` says that it is there again.
         """
         ...
 
@@ -102,7 +103,19 @@ class UnitOfWork(Protocol):
         ...
 
     def free(self, address: IPv4Address, *, reason: str) -> None:
-        """cooling -> free: its cooldown is over."""
+        """cooling -> free: its cooldown is over. A lost address is removed instead."""
+        ...
+
+    def lose(self, address: IPv4Address, *, reason: str) -> None:
+        """EC2 does not show an address any more: a free one is removed, any other is lost from now on. It is never given again (I7).
+
+        A lost address keeps its state and its sandbox (I2), and is removed where it would become free. Repeatable; an unknown
+        address is fine.
+        """
+        ...
+
+    def heal(self, address: IPv4Address, *, reason: str) -> None:
+        """EC2 shows a lost address again. Repeatable; an unknown address, or one that is not lost, is fine."""
         ...
 
     def quarantine(self, address: IPv4Address, *, reason: str) -> None:
@@ -165,6 +178,13 @@ class Datastore(Protocol):
         """
         ...
 
+    def hold(self, addresses: frozenset[IPv4Address]) -> None:
+        """Replace the set of addresses that `reserve` must not take for now, in memory only: their proof is in doubt (I7).
+
+        It may name addresses that are not free or not known; they are held once they become free.
+        """
+        ...
+
     def snapshot(self) -> Snapshot:
         """Copy everything at one moment: for readers to whom two reads must not contradict each other. Costs a full copy."""
         ...
@@ -194,7 +214,11 @@ class Datastore(Protocol):
         ...
 
     def counts(self) -> PoolCounts:
-        """Addresses by state over managed ENIs, in O(1)."""
+        """Addresses by state over managed ENIs. Cost: the number of ENIs."""
+        ...
+
+    def stock(self) -> Stock:
+        """ENIs with their counters, and the sum, all of one moment. Cost: the number of ENIs, not of addresses."""
         ...
 
     def is_tombstoned(self, key: AttachmentKey) -> bool:
@@ -316,8 +340,11 @@ class HostNetwork(Protocol):
         """Bring a secondary ENI's link up with address, table, routes and rule. WiringError if its link does not appear."""
         ...
 
-    def teardown_eni(self, eni: Eni) -> None:
-        """Remove an ENI's table and rules. Idempotent."""
+    def teardown_eni(self, eni: Eni, *, keep: Iterable[Eni] = ()) -> None:
+        """Remove an ENI's table and rules, but nothing that an ENI of `keep` needs. Idempotent.
+
+        A successor at the same place (device index and card) has the same table.
+        """
         ...
 
     def reconcile(self, *, identity: InstanceIdentity, enis: Iterable[Eni]) -> list[str]:

@@ -19,7 +19,7 @@ from ipamd.model.words import counted
 from ipamd.ports import Runtime
 from ipamd.service.backoff import Backoff
 from ipamd.service.health import Phase
-from ipamd.service.pool.enis import EniSyncResult
+from ipamd.service.pool.sync_result import EniSyncResult
 
 CLOUD_PATIENCE_S = 0.5
 """How long a start with confirmed addresses waits for EC2. Ours, measured: with 3 s and EC2 hanging the first ADD came after 3.4 s,
@@ -134,8 +134,8 @@ class Surroundings:
             raise
         if not self._knows_primary():
             raise CloudError(
-                f"EC2's answer about {identity.instance_id} lacks its primary ENI {identity.primary_eni_id}",
-                details="nothing is concluded from it; if this lasts, compare with the EC2 console",
+                f"EC2's answer about {identity.instance_id} does not tell its primary ENI {identity.primary_eni_id}",
+                details=f"{result.implausible or result}; nothing is concluded from it; if this lasts, compare with the EC2 console",
             )
         self.comparison = result
         return result

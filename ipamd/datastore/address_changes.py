@@ -84,7 +84,11 @@ class AddressChanges(Changes):
     def free(self, address: IPv4Address, *, reason: str) -> None:
         """The caller decides whether the address has cooled, by the monotonic clock: a wall clock may be stepped (I8)."""
         old = self._view.known_address(address)
-        self._settle(old, _after(old, AddressEvent.COOLED), reason=reason)
+        state = _after(old, AddressEvent.COOLED)
+        if old.is_lost:
+            self._forget([old], reason=f"{reason}; lost: {old.lost_reason}")
+            return
+        self._settle(old, state, reason=reason)
         self._log(LedgerEvent.COOLED, address=address, eni_id=old.eni_id, detail=reason)
 
     @change

@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
+from ipaddress import IPv4Address
 from pathlib import Path
 
 from sqlalchemy import insert, select
@@ -20,13 +23,17 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from ipamd import __version__
 from ipamd.datastore import schema
+from ipamd.datastore import statements as sql
 from ipamd.datastore.audit import contradictions
 from ipamd.datastore.disk import Disk, refusals
-from ipamd.datastore.ledger import LEDGER_LIMIT
+from ipamd.datastore.ledger import LEDGER_LIMIT, Ledger, ledger_params
+from ipamd.datastore.migrations import take_all, upgrade
 from ipamd.datastore.rows import read_snapshot, time_text
 from ipamd.datastore.set_aside import set_aside
 from ipamd.datastore.store import SqlDatastore
 from ipamd.model.errors import DatastoreError, SchemaVersionError
+from ipamd.model.ledger import LedgerEvent
+from ipamd.model.snapshot import Snapshot
 from ipamd.model.words import counted
 from ipamd.ports import Clock, Failpoint, no_failpoint
 
@@ -110,26 +117,83 @@ def open_datastore(
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         report = _examine(path, boot_id=boot_id, lock_wait_s=lock_wait_s)
-        if report.outcome is not OpenOutcome.INTACT:
-            kept = set_aside(path, why=report.outcome.value, now=clock.now())
-            detail = report.detail if kept is None else f"{report.detail}; the former file is kept as {kept}"
-            report = OpenReport(report.outcome, detail, kept)
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+        loaded = _load(path, report, now=clock.now(), lock_wait_s=lock_wait_s) if report.outcome is OpenOutcome.INTACT else report
+        if isinstance(loaded, OpenReport):
+            report = _set_aside(path, loaded, now=clock.now())
+            loaded = _start_empty(path, report, boot_id=boot_id, now=clock.now(), lock_wait_s=lock_wait_s)
     except OSError as error:
         raise DatastoreError(f"{path} cannot be opened: {error}", details="look at the run directory") from error
-    disk = Disk(path, lock_wait_s=lock_wait_s)
-    Path(f"{path}-shm").unlink(missing_ok=True)  # the probe made it; with the exclusive lock nobody maps it
+    store = SqlDatastore(loaded.disk, loaded.snapshot, clock=clock, failpoint=failpoint, ledger_limit=ledger_limit)
+    return OpenedDatastore(store, loaded.report)
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    disk: Disk
+    snapshot: Snapshot
+    report: OpenReport
+
+
+def _set_aside(path: Path, report: OpenReport, *, now: datetime) -> OpenReport:
+    kept = set_aside(path, why=report.outcome.value, now=now)
+    detail = report.detail if kept is None else f"{report.detail}; the former file is kept as {kept}"
+    return OpenReport(report.outcome, detail, kept)
+
+
+def _start_empty(path: Path, report: OpenReport, *, boot_id: str, now: datetime, lock_wait_s: float) -> _Loaded:
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+    with _exclusive(path, lock_wait_s) as disk:
+        _create(disk, boot_id=boot_id, now=now)
+        return _Loaded(disk, Snapshot({}, {}, {}, {}, {}), report)
+
+
+def _load(path: Path, report: OpenReport, *, now: datetime, lock_wait_s: float) -> _Loaded | OpenReport:
+    """Take the missing steps and read everything; an OpenReport if the content turns out to be none of ours."""
     try:
-        if report.outcome is not OpenOutcome.INTACT:
-            _create(disk, boot_id=boot_id, now=clock.now())
-        with refusals(f"reading {path}"):
-            snapshot = read_snapshot(disk.connection)
-            disk.connection.rollback()
+        with _exclusive(path, lock_wait_s) as disk:
+            upgrade(disk)
+            _forget_lost(disk, now=now)
+            with refusals(f"reading {path}"):
+                snapshot = read_snapshot(disk.connection)
+                disk.connection.rollback()
+    except ValueError as error:
+        return OpenReport(OpenOutcome.CORRUPT, f"a value is none of ours: {error}")
+    except DatastoreError as error:
+        return _judge(error)
+    problems = tuple(contradictions(snapshot))
+    counts = {"attachment": len(snapshot.attachments), "address": len(snapshot.addresses), "ENI": len(snapshot.enis)}
+    detail = ", ".join(counted(count, noun) for noun, count in counts.items())
+    if problems:
+        detail += f"; the audit found {len(problems)}: {problems[0]}"
+    return _Loaded(disk, snapshot, replace(report, detail=detail + report.detail, problems=problems))
+
+
+def _forget_lost(disk: Disk, *, now: datetime) -> None:
+    """Remove free addresses that are lost (I7): reserved when the process died, or freed by a release that does not know `lost`."""
+    disk.begin()
+    try:
+        found = disk.execute(sql.LOST_FREE, subject="looking for lost addresses").scalars().all()
+        if found:
+            disk.execute(sql.DELETE_LOST_FREE, subject="forgetting lost addresses")
+            disk.execute(sql.DELETE_EMPTY_PREFIXES, subject="forgetting lost addresses")
+            detail = "lost, and free when the datastore was opened"
+            rows = [ledger_params(LedgerEvent.REMOVED, at=now, address=IPv4Address(text), detail=detail) for text in found]
+            Ledger(disk).write(rows)
+            disk.commit()
+    finally:
+        disk.rollback()
+
+
+@contextmanager
+def _exclusive(path: Path, lock_wait_s: float) -> Iterator[Disk]:
+    """The file, which stays open unless the block raises."""
+    disk = Disk(path, lock_wait_s=lock_wait_s)
+    try:
+        Path(f"{path}-shm").unlink(missing_ok=True)  # the probe made it; with the exclusive lock nobody maps it
+        yield disk
     except BaseException:
         disk.close()
         raise
-    store = SqlDatastore(disk, snapshot, clock=clock, failpoint=failpoint, ledger_limit=ledger_limit)
-    return OpenedDatastore(store, report)
 
 
 def _examine(path: Path, *, boot_id: str, lock_wait_s: float) -> OpenReport:
@@ -149,8 +213,6 @@ def _examine(path: Path, *, boot_id: str, lock_wait_s: float) -> OpenReport:
     try:
         with refusals(f"reading {path}"):
             return _examine_content(probe, boot_id=boot_id)
-    except ValueError as error:
-        return OpenReport(OpenOutcome.CORRUPT, f"a value is none of ours: {error}")
     except SchemaVersionError:
         raise
     except DatastoreError as error:
@@ -190,16 +252,9 @@ def _examine_content(probe: Disk, *, boot_id: str) -> OpenReport:
     orphans = pragma("foreign_key_check")
     if orphans:
         return OpenReport(OpenOutcome.CORRUPT, f"rows without the row they point to: {'; '.join(orphans[:3])}")
-    snapshot = read_snapshot(probe.connection)
-    problems = tuple(contradictions(snapshot))
-    counts = {"attachment": len(snapshot.attachments), "address": len(snapshot.addresses), "ENI": len(snapshot.enis)}
-    detail = ", ".join(counted(count, noun) for noun, count in counts.items())
-    if problems:
-        detail += f"; the audit found {len(problems)}: {problems[0]}"
     was_restored = schema.RESTORED_AT in meta
-    if not was_restored:
-        detail += "; its restore was never finished"
-    return OpenReport(OpenOutcome.INTACT, detail, problems=problems, was_restored=was_restored)
+    detail = "" if was_restored else "; its restore was never finished"
+    return OpenReport(OpenOutcome.INTACT, detail, was_restored=was_restored)
 
 
 def _create(disk: Disk, *, boot_id: str, now: datetime) -> None:
@@ -215,4 +270,5 @@ def _create(disk: Disk, *, boot_id: str, now: datetime) -> None:
         facts = {"boot_id": boot_id, "created_at": time_text(now.astimezone(UTC)), "created_by": __version__}
         disk.connection.execute(insert(schema.meta), [{"name": name, "value": value} for name, value in facts.items()])
         disk.connection.exec_driver_sql(f"PRAGMA user_version = {schema.SCHEMA_VERSION}")
+        take_all(disk)
     disk.commit()

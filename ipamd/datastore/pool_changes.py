@@ -11,7 +11,7 @@ from ipaddress import IPv4Address, IPv4Network
 
 from ipamd.datastore import statements as sql
 from ipamd.datastore.changes import Changes, change
-from ipamd.datastore.rows import Params, address_params, eni_params
+from ipamd.datastore.rows import address_params, eni_params
 from ipamd.model.address import Address, AddressState
 from ipamd.model.eni import PREFIX_LENGTH, Eni
 from ipamd.model.errors import InvariantError
@@ -121,11 +121,4 @@ class PoolChanges(Changes):
         if held:
             names = ", ".join(f"{address.address} ({address.state} to {address.owner})" for address in held[:3])
             raise InvariantError(f"{what}: {len(held)} in use", details=f"I2: {names}")
-        for address in addresses:
-            params: Params = {"key_address": str(address.address), "key_state": address.state.value}
-            self._expect_one(sql.DELETE_ADDRESS, params, address)
-            self._view.staged.addresses[address.address] = None
-            self._log(LedgerEvent.REMOVED, address=address.address, eni_id=address.eni_id, detail=reason)
-        # A prefix row goes with the last of its addresses: the statement leaves one that still has some.
-        for prefix in sorted({str(address.prefix) for address in addresses if address.prefix is not None}):
-            self._disk.execute(sql.DELETE_EMPTY_PREFIX, {"key_prefix": prefix}, subject=f"forgetting prefix {prefix}")
+        self._forget(addresses, reason=reason)

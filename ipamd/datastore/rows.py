@@ -7,6 +7,7 @@ read both with `sqlite3`. Everything reads back equal to what was written.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from ipaddress import IPv4Address, IPv4Network
 from typing import Any
@@ -35,10 +36,11 @@ def read_snapshot(connection: Connection) -> Snapshot:
     def rows(query: Select[Any]) -> list[Row[Any]]:
         return list(connection.execute(query))
 
+    lost = {row.address: (read_time(row.since), row.reason) for row in rows(select(schema.lost))}
     attachments = [_attachment(row) for row in rows(select(schema.attachment))]
     return Snapshot(
         enis={eni.eni_id: eni for eni in map(_eni, rows(select(schema.eni)))},
-        addresses={address.address: address for address in map(_address, rows(select(schema.address)))},
+        addresses={address.address: address for address in (_address(row, lost) for row in rows(select(schema.address)))},
         attachments={attachment.key: attachment for attachment in attachments},
         tombstones={_key(row): read_time(row.at) for row in rows(select(schema.tombstone))},
         intents={intent.intent_id: intent for intent in map(_intent, rows(select(schema.intent)))},
@@ -96,6 +98,13 @@ def address_params(address: Address) -> Params:
         "cooled_at_s": address.cooldown_deadline_s,
         "reason": address.reason,
     }
+
+
+def lost_params(address: Address) -> Params:
+    """Spell the mark of a lost address."""
+    if address.lost_since is None:
+        raise ValueError(f"{address.address} is not lost")
+    return {"address": str(address.address), "since": time_text(address.lost_since), "reason": address.lost_reason}
 
 
 def attachment_params(attachment: Attachment) -> Params:
@@ -167,7 +176,8 @@ def _eni(row: Row[Any]) -> Eni:
     )
 
 
-def _address(row: Row[Any]) -> Address:
+def _address(row: Row[Any], lost: Mapping[str, tuple[datetime, str]]) -> Address:
+    lost_since, lost_reason = lost.get(row.address, (None, ""))
     return Address(
         address=IPv4Address(row.address),
         eni_id=EniId(row.eni_id),
@@ -178,6 +188,8 @@ def _address(row: Row[Any]) -> Address:
         cooling_until=None if row.cooling_until is None else read_time(row.cooling_until),
         reason=row.reason,
         cooldown_deadline_s=row.cooled_at_s,
+        lost_since=lost_since,
+        lost_reason=lost_reason,
     )
 
 

@@ -23,7 +23,8 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
 )
-from sqlalchemy.schema import SchemaItem
+from sqlalchemy.dialects.sqlite import dialect as sqlite_dialect
+from sqlalchemy.schema import CreateTable, SchemaItem
 
 from ipamd.model.address import AddressState
 from ipamd.model.eni import PREFIX_LENGTH, EniState
@@ -55,8 +56,16 @@ def _table(name: str, *parts: SchemaItem, with_rowid: bool = False) -> Table:
     return Table(name, _metadata, *parts, sqlite_strict=STRICT, sqlite_with_rowid=with_rowid)
 
 
+def create_statement(table: Table) -> str:
+    """The statement that creates a table."""
+    return str(CreateTable(table).compile(dialect=sqlite_dialect()))
+
+
 RESTORED_AT = "restored_at"
 """Row in `meta`: when a restore from kernel and runtime last finished; a file without it may know less than the kernel."""
+
+SCHEMA_LEVEL = "schema_level"
+"""Row in `meta`: how many of the steps in `migrations` the file has gone through."""
 
 meta = _table("meta", _text("name", primary_key=True), _text("value"))
 
@@ -144,6 +153,15 @@ attachment = _table(
     ),
 )
 
+lost = _table(
+    "lost",
+    _text("address", primary_key=True),
+    _text("since"),
+    _text("reason"),
+    ForeignKeyConstraint(["address"], ["address.address"], ondelete="CASCADE"),
+)
+"""Addresses that EC2 does not show any more; since level 2."""
+
 tombstone = _table("tombstone", _text("container_id", primary_key=True), _text("ifname", primary_key=True), _text("at"))
 
 intent = _table(
@@ -171,7 +189,7 @@ Index("ledger_address", ledger.c.address)
 Index("ledger_container_id", ledger.c.container_id)
 
 TABLES = (meta, eni, prefix, address, attachment, tombstone, intent, ledger)
-"""In the order of creation."""
+"""Those of level 1, in the order of creation; `migrations` adds the others."""
 
 TRIGGERS = (
     """

@@ -9,6 +9,7 @@ from sqlalchemy import Delete, Insert, Update, bindparam, delete, exists, insert
 from sqlalchemy.dialects.sqlite import insert as upsert
 
 from ipamd.datastore import schema
+from ipamd.model.address import AddressState
 
 Statement = Insert | Update | Delete
 
@@ -36,6 +37,19 @@ _this_address = (
 INSERT_ADDRESS = insert(schema.address)
 UPDATE_ADDRESS = update(schema.address).where(*_this_address).values({name: bindparam(name) for name in ADDRESS_CHANGES})
 DELETE_ADDRESS = delete(schema.address).where(*_this_address)
+
+INSERT_LOST = insert(schema.lost)
+DELETE_LOST = delete(schema.lost).where(schema.lost.c.address == bindparam("key_address"))
+
+_is_lost_and_free = (
+    schema.address.c.state == AddressState.FREE.value,
+    schema.address.c.address.in_(select(schema.lost.c.address)),
+)
+LOST_FREE = select(schema.address.c.address).where(*_is_lost_and_free)
+DELETE_LOST_FREE = delete(schema.address).where(*_is_lost_and_free)
+DELETE_EMPTY_PREFIXES = delete(schema.prefix).where(
+    ~exists(select(schema.address.c.address).where(schema.address.c.prefix == schema.prefix.c.prefix))
+)
 
 INSERT_ATTACHMENT = insert(schema.attachment)
 DELETE_ATTACHMENT = delete(schema.attachment).where(

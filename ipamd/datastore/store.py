@@ -27,6 +27,7 @@ from ipamd.model.intent import Intent
 from ipamd.model.ledger import LedgerEntry
 from ipamd.model.plan import PoolCounts
 from ipamd.model.snapshot import Snapshot, eni_place
+from ipamd.model.stock import Stock
 from ipamd.ports import Clock, Datastore, Failpoint, no_failpoint
 
 FAILPOINTS = ("datastore.begun", "datastore.before-commit", "datastore.after-commit")
@@ -107,6 +108,12 @@ class SqlDatastore(Datastore):
 
     def counts(self) -> PoolCounts:
         return self._memory.counts()
+
+    def stock(self) -> Stock:
+        return self._memory.stock()
+
+    def hold(self, addresses: frozenset[IPv4Address]) -> None:
+        self._memory.hold(addresses)
 
     def is_tombstoned(self, key: AttachmentKey) -> bool:
         return self._memory.tombstone(key) is not None

@@ -76,11 +76,11 @@ class KernelHostNetwork(HostNetwork):
         with self._lock:
             self._repair_eni(eni, link)
 
-    def teardown_eni(self, eni: Eni) -> None:
+    def teardown_eni(self, eni: Eni, *, keep: Iterable[Eni] = ()) -> None:
         enis.refuse_kernel_table(eni)
         with self._lock:
             with self._host.netlink() as sock:
-                found = enis.removals(sock, eni)
+                found = enis.removals(sock, eni, keep=tuple(keep))
             changes.execute(self._host, found, what=f"teardown of {eni.eni_id}")
 
     def reconcile(self, *, identity: InstanceIdentity, enis: Iterable[Eni]) -> list[str]:

@@ -1,13 +1,15 @@
-"""Which addresses can be given now: a pure count, the same for readiness, `ipamctl status` and the metrics."""
+"""How many addresses can be given now: a pure count, the same for readiness, `ipamctl status` and the metrics."""
 
 from __future__ import annotations
 
-from ipamd.model.address import AddressState
 from ipamd.model.eni import EniState
-from ipamd.model.snapshot import Snapshot
+from ipamd.model.stock import Stock
 
 
-def assignable_count(snapshot: Snapshot) -> int:
-    """Count the free addresses on attached, managed ENIs whose host routing is in place (I7)."""
-    giving = {eni.eni_id for eni in snapshot.enis.values() if eni.managed and eni.host_ready and eni.state is EniState.ATTACHED}
-    return sum(row.state is AddressState.FREE and row.eni_id in giving for row in snapshot.addresses.values())
+def assignable_count(stock: Stock) -> int:
+    """Count the free addresses that an ADD could have: on attached, managed ENIs with host routing, and not held back (I7)."""
+    return sum(
+        each.counts.free - each.counts.held
+        for each in stock.enis
+        if each.eni.managed and each.eni.host_ready and each.eni.state is EniState.ATTACHED
+    )

@@ -32,6 +32,8 @@ class LedgerEvent(StrEnum):
     INTENT_OPENED = "intent-opened"
     INTENT_CLOSED = "intent-closed"
     RESTORED = "restored"
+    LOST = "lost"
+    HEALED = "healed"
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,28 +48,37 @@ class PoolSettings:
 
 @dataclass(frozen=True, slots=True)
 class PoolCounts:
-    """Addresses by state, over all managed ENIs."""
+    """Addresses by state, over all managed ENIs.
+
+    `lost` ones, which EC2 does not show any more, are in no other count; `lost_in_use` of them belong to a sandbox. `held` of the
+    free ones are given to nobody for now.
+    """
 
     free: int = 0
     reserved: int = 0
     assigned: int = 0
     cooling: int = 0
     quarantined: int = 0
+    lost: int = 0
+    lost_in_use: int = 0
+    held: int = 0
 
     @property
     def total(self) -> int:
         """All addresses, in any state."""
-        return self.free + self.reserved + self.assigned + self.cooling + self.quarantined
+        return self.free + self.reserved + self.assigned + self.cooling + self.quarantined + self.lost
 
     @property
     def in_use(self) -> int:
         """Assigned, or about to be."""
-        return self.assigned + self.reserved
+        return self.assigned + self.reserved + self.lost_in_use
 
     def __str__(self) -> str:
+        held = f" (of which {self.held} held back)" if self.held else ""
+        lost = f", {self.lost} lost" if self.lost else ""
         return (
             f"{counted(self.total, 'address')}: {self.assigned} assigned, {self.reserved} reserved, {self.cooling} cooling, "
-            f"{self.quarantined} quarantined, {self.free} free"
+            f"{self.quarantined} quarantined, {self.free} free{held}{lost}"
         )
 
 
@@ -88,7 +97,8 @@ class PoolSnapshot:
     """One consistent snapshot of one network card's pool.
 
     `unmanaged_eni_count`: attached ENIs that take a place on this card and give us nothing; `unmanaged_device_indexes`: where on
-    it they are. `unready_free_count`: free addresses on ENIs whose host routing is not in place, so that no ADD can have them.
+    it they are. `unready_free_count`: free addresses on ENIs whose host routing is not in place, so that no ADD can have them;
+    those that are held back are not in it, because `counts.held` has them.
     `waiting_count`: ADDs that wait for an address now. `retry_at`/`blocked_reason`: EC2 refused growth (subnet empty, limit, IAM)
     and is asked again then (aware UTC).
     """
@@ -105,6 +115,11 @@ class PoolSnapshot:
     retry_at: datetime | None = None
     blocked_reason: str = ""
     prefixes_available: bool = True
+
+    @property
+    def supply_count(self) -> int:
+        """Free addresses that an ADD can have now."""
+        return self.counts.free - self.counts.held - self.unready_free_count
 
 
 @dataclass(frozen=True, slots=True)

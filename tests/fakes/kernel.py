@@ -149,7 +149,7 @@ class FakeHostNetwork:
             raise self.fail["setup_eni"].pop(0)
         self.enis[eni.eni_id] = eni
 
-    def teardown_eni(self, eni: Eni) -> None:
+    def teardown_eni(self, eni: Eni, *, keep: Iterable[Eni] = ()) -> None:
         """See the port."""
         self.enis.pop(eni.eni_id, None)
 

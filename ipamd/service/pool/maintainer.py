@@ -165,7 +165,7 @@ class PoolMaintainer:
         if limits is None:
             return None
         return pool_snapshot(
-            self._datastore.snapshot(),
+            self._datastore.stock(),
             limits=limits,
             waiting_count=waiting_count,
             retry_at=self._clock.now() + timedelta(seconds=self._left_s()) if self._is_blocked() else None,

@@ -29,8 +29,9 @@ from ipamd.model.plan import Action, AllocateAddresses, AllocatePrefixes, Create
 from ipamd.ports import Ec2
 from ipamd.service.context import ServiceContext
 from ipamd.service.pool.deletion import DELETING, EniDeletion
-from ipamd.service.pool.enis import EniService, EniSyncResult
+from ipamd.service.pool.enis import EniService
 from ipamd.service.pool.intents import IntentLog
+from ipamd.service.pool.sync_result import EniSyncResult
 from ipamd.service.pool.tags import EniTags, description
 
 FAILPOINTS = (

@@ -43,9 +43,9 @@ class Facts:
 
 
 def facts(sources: Sources) -> Facts:
-    """Read everything that the verdict depends on, from memory. Costs one copy of the datastore's memory."""
+    """Read everything that the verdict depends on, from memory. Cost: the number of ENIs."""
     health = sources.health
-    is_ready, count = health.is_ready, assignable_count(sources.datastore.snapshot())
+    is_ready, count = health.is_ready, assignable_count(sources.datastore.stock())
     conditions = health.conditions_by_subject()
     if is_ready and not count:
         status = sources.demand.status()
