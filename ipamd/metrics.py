@@ -117,7 +117,7 @@ class _StateCollector(Collector):
         yield GaugeMetricFamily("ipamd_oldest_operation_age_s", "Age of the longest-running operation", value=oldest)
         yield CounterMetricFamily("ipamd_replayed_adds", "Repeated ADDs answered with the stored result", value=self._replayed())
         states = GaugeMetricFamily("ipamd_addresses", "Addresses by state", labels=("state",))
-        for state in ("free", "reserved", "assigned", "cooling", "quarantined"):
+        for state in ("free", "reserved", "assigned", "cooling", "quarantined", "lost"):
             states.add_metric((state,), getattr(counts, state))
         yield states
         runtime = sources.runtime_view()

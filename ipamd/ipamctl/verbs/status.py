@@ -41,6 +41,7 @@ def render(answer: Answer) -> str:
 
 def _pool(pool: Answer) -> str:
     states = ", ".join(f"{pool[f'{state}_count']} {state}" for state in STATE_COLUMNS)
+    states += f", {pool['lost_count']} lost" if pool["lost_count"] else ""
     enis = f"{pool['eni_count']} of {counted(pool['eni_limit'], 'ENI')} with {counted(pool['slots_per_eni'], 'slot')} each"
     return f"{counted(pool['total_count'], 'address')}: {states}; {enis}"
 
@@ -48,7 +49,7 @@ def _pool(pool: Answer) -> str:
 def _cloud(cloud: Answer) -> str:
     if cloud["detail"] == CLOUD_NOT_ASKED:
         return CLOUD_NOT_ASKED
-    return f"{'reachable' if cloud['reachable'] else 'not reachable'}, {counted(cloud['call_count'], 'call')}; {cloud['detail']}"
+    return f"{'reachable' if cloud['reachable'] else 'not reachable'}, {counted(int(cloud['call_count']), 'call')}; {cloud['detail']}"
 
 
 def _runtime(runtime: Answer) -> str:

@@ -240,9 +240,7 @@ class EniService:
             return False
         try:
             self._security_groups.note(eni)
-            self._records.store(
-                self.eni_of(eni, identity), eni, outcome, wired=wired, may_be_warm=self._is_datastore_lost
-            )
+            self._records.store(self.eni_of(eni, identity), eni, outcome, wired=wired, may_be_warm=self._is_datastore_lost)
         except (CloudError, InvariantError) as error:
             log.error("ENI %s is not recorded as EC2 shows it: %s", eni.eni_id, log_text(error))
             outcome.keep(f"ENI {eni.eni_id} is not recorded as EC2 shows it: {log_text(error)}")

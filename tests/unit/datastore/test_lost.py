@@ -1,7 +1,5 @@
 """Addresses that EC2 does not show any more: their sandbox keeps them, nobody else gets them, and they go where they would be free."""
 
-
-
 from __future__ import annotations
 
 from datetime import timedelta
