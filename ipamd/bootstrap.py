@@ -24,7 +24,7 @@ from ipamd.kernel.wiring import KernelWiring
 from ipamd.metrics import Metrics
 from ipamd.model.words import counted
 from ipamd.node_info import NodeInfo
-from ipamd.ports import Clock, Ec2, Failpoint, HostNetwork, Runtime, Spool, Wiring, no_failpoint
+from ipamd.ports import Clock, Ec2, Failpoint, HostNetwork, Metadata, Runtime, Spool, Wiring, no_failpoint
 from ipamd.rpc.cni import CniServicer, SandboxServices
 from ipamd.rpc.introspection import IntrospectionServicer
 from ipamd.runtime.cri import CriRuntime
@@ -33,12 +33,16 @@ from ipamd.service.cooldown import Cooldown
 from ipamd.service.demand import Demand
 from ipamd.service.health import Health
 from ipamd.service.locks import KeyLocks
+from ipamd.service.pool.cloud_look import CloudLook
 from ipamd.service.pool.enis import EniService
 from ipamd.service.pool.maintainer import PoolMaintainer
 from ipamd.service.pool.provisioner import EniProvisioner
 from ipamd.service.pool.security_groups import SecurityGroups
 from ipamd.service.pool.tags import EniTags
+from ipamd.service.reconcile.cloud import CloudReconciler
 from ipamd.service.reconcile.host_network import HostNetworkReconciler
+from ipamd.service.reconcile.links import LinkWatch
+from ipamd.service.reconcile.metadata import MetadataWatch
 from ipamd.service.reconcile.quarantine import QuarantineService
 from ipamd.service.reconcile.runtime import LIST_INTERVAL_S, RuntimeReconciler
 from ipamd.service.reconcile.spooled_deletes import SpooledDeletes
@@ -69,6 +73,7 @@ class Adapters:
     opened: OpenedDatastore
     wiring: Wiring
     hostnet: HostNetwork
+    metadata: Metadata
     node_info: NodeInfo
     ec2: Ec2
     runtime: Runtime | None
@@ -83,6 +88,7 @@ class PoolServices:
 
     enis: EniService
     provisioner: EniProvisioner
+    look: CloudLook
     maintainer: PoolMaintainer
 
 
@@ -94,6 +100,7 @@ class Reconcilers:
     startup: StartupReconciler
     runtime: RuntimeReconciler | None
     host_network: HostNetworkReconciler
+    cloud: CloudReconciler
     quarantine: QuarantineService
 
 
@@ -138,13 +145,15 @@ def connect(settings: Settings, *, has_run_before: bool) -> Adapters:
         return False
 
     host = HostNetns()
-    node_info = NodeInfo(ImdsMetadata(settings.cloud, clock=clock), clock=clock)
+    metadata = ImdsMetadata(settings.cloud, clock=clock)
+    node_info = NodeInfo(metadata, clock=clock)
     return Adapters(
         clock=clock,
         health=health,
         opened=opened,
         wiring=KernelWiring(host, veth_prefix=settings.network.veth_prefix, failpoint=kernel_failpoint),
         hostnet=KernelHostNetwork(host, config=settings.network, nft=Nftables(host)),
+        metadata=metadata,
         node_info=node_info,
         ec2=BotoEc2(settings.cloud, region=node_info.region, clock=clock),
         runtime=None if settings.runtime.cri_socket == "off" else CriRuntime(socket=settings.runtime.cri_socket),
@@ -168,7 +177,7 @@ def compose(adapters: Adapters, settings: Settings) -> App:
     cooldown = Cooldown(context, period_s=float(settings.pool.cooldown_s))
     sandbox = _sandbox(context, cooldown, adapters, settings)
     pool = _pool(context, cooldown, adapters, settings)
-    reconcile = _reconcile(context, cooldown, adapters, settings, detach=sandbox.detach, enis=pool.enis)
+    reconcile = _reconcile(context, cooldown, adapters, settings, detach=sandbox.detach, pool=pool)
     sources = _sources(context, cooldown, adapters, pool=pool, runtime=reconcile.runtime)
     metrics = Metrics()
     attach = sandbox.attach
@@ -223,14 +232,16 @@ def _pool(context: ServiceContext, cooldown: Cooldown, adapters: Adapters, setti
         identity=node_info.identity,
         refresh_identity=node_info.refresh_identity,
     )
+    look = CloudLook(context, enis=enis, identity=node_info.identity)
     maintainer = PoolMaintainer(
         context,
         provisioner=provisioner,
+        look=look,
         security_groups=security_groups,
         identity=node_info.identity,
         settings=settings.pool_settings(max_pods=0),
     )
-    return PoolServices(enis, provisioner, maintainer)
+    return PoolServices(enis, provisioner, look, maintainer)
 
 
 def _reconcile(
@@ -240,7 +251,7 @@ def _reconcile(
     settings: Settings,
     *,
     detach: DetachService,
-    enis: EniService,
+    pool: PoolServices,
 ) -> Reconcilers:
     node_info, runtime = adapters.node_info, adapters.runtime
     quarantine = QuarantineService(context, cooldown=cooldown, mtu=settings.network.sandbox_mtu, list_interval_s=LIST_INTERVAL_S)
@@ -255,17 +266,31 @@ def _reconcile(
         context,
         hostnet=adapters.hostnet,
         quarantine=quarantine,
-        enis=enis,
+        enis=pool.enis,
         identity=node_info.identity,
-        refresh_identity=node_info.refresh_identity,
     )
     return Reconcilers(
         spooled_deletes=SpooledDeletes(context, spool=adapters.spool, detach=detach),
         startup=startup,
         runtime=RuntimeReconciler(context, runtime=runtime, detach=detach, quarantine=quarantine) if runtime else None,
         host_network=host_network,
+        cloud=_cloud(context, adapters, pool),
         quarantine=quarantine,
     )
+
+
+def _cloud(context: ServiceContext, adapters: Adapters, pool: PoolServices) -> CloudReconciler:
+    node_info = adapters.node_info
+    metadata = MetadataWatch(
+        context,
+        metadata=adapters.metadata,
+        learn_identity=node_info.learn_identity,
+        identity=node_info.identity,
+        enis=pool.enis,
+        look=pool.look,
+    )
+    links = LinkWatch(context, hostnet=adapters.hostnet, enis=pool.enis, look=pool.look)
+    return CloudReconciler(context, links=links, metadata=metadata, look=pool.look)
 
 
 def _sources(

@@ -21,10 +21,9 @@ from ipamd.model.ids import AttachmentKey, EniId, InstanceId, MacAddress, Subnet
 from ipamd.model.intent import Intent
 from ipamd.model.kernel import KernelSurvey, LinkEvent, RoutingDifference
 from ipamd.model.ledger import LedgerEntry, LedgerEvent
-from ipamd.model.plan import PoolCounts
 from ipamd.model.sandbox import RuntimeInfo, Sandbox, SandboxEvent
 from ipamd.model.snapshot import Snapshot
-from ipamd.model.stock import Stock
+from ipamd.model.stock import PoolCounts, Stock
 
 Failpoint = Callable[[str], None]
 """Called with a name between two effects; tests kill or pause the process there (`ipamd.failpoints`)."""

@@ -19,6 +19,7 @@ from ipamd.model.words import counted
 from ipamd.ports import Runtime
 from ipamd.service.backoff import Backoff
 from ipamd.service.health import Phase
+from ipamd.service.pool.cloud_look import LookReason
 from ipamd.service.pool.sync_result import EniSyncResult
 
 CLOUD_PATIENCE_S = 0.5
@@ -40,10 +41,7 @@ log = logging.getLogger(__name__)
 
 
 class Surroundings:
-    """Asks cloud and runtime. `spawn` starts a named thread; the waits end with NotServingError when `stopped` is set.
-
-    `comparison`: what the first comparison with EC2 found, None before it; whoever compares later continues from it.
-    """
+    """Asks cloud and runtime. `spawn` starts a named thread; the waits end with NotServingError when `stopped` is set."""
 
     def __init__(self, app: App, *, spawn: Callable[[str, Callable[[], None]], None], stopped: threading.Event) -> None:
         self._app = app
@@ -54,7 +52,6 @@ class Surroundings:
         self._runtime_done = threading.Event()
         self._listed: dict[str, Sandbox] | None = None
         self._refusal = ""
-        self.comparison: EniSyncResult | None = None
 
     def begin_cloud(self) -> None:
         """Start to ask metadata and EC2."""
@@ -120,6 +117,7 @@ class Surroundings:
     def _compare(self, identity: InstanceIdentity) -> EniSyncResult:
         """Compare with EC2 once.
 
+        A failure that is not EC2's does not keep the pool from growing if its ENIs are known.
         Raises: CloudError also if nothing is known of the primary ENI afterwards: an answer without it is none, and a pool that
             knows no ENI would create one.
         """
@@ -127,17 +125,20 @@ class Surroundings:
             result = self._app.pool.enis.sync_with_ec2(identity)
         except CloudError:
             raise
-        except IpamError:
-            # EC2 answered, and recording the answer failed: the pool works with the ENIs it knows while that is tried again.
-            if self._knows_primary():
-                self._set_limits(self._app.adapters.ec2.instance_limits(identity.instance_type))
-            raise
+        except IpamError as error:
+            if not self._knows_primary():
+                raise
+            # EC2 answered, and recording it failed: the pool goes on with the ENIs it knows, and its thread looks again.
+            self._app.pool.look.request(LookReason.OTHER, "the comparison at start failed")
+            result = EniSyncResult()
+            result.keep(f"everything, because the answer could not be recorded: {log_text(error)}")
+            return result
         if not self._knows_primary():
             raise CloudError(
                 f"EC2's answer about {identity.instance_id} does not tell its primary ENI {identity.primary_eni_id}",
                 details=f"{result.implausible or result}; nothing is concluded from it; if this lasts, compare with the EC2 console",
             )
-        self.comparison = result
+        self._app.pool.look.note(result)  # what is in doubt is looked at again, by the pool's thread
         return result
 
     def _knows_primary(self) -> bool:

@@ -13,8 +13,7 @@ from ipaddress import IPv4Network
 
 from ipamd.model.address import Address, AddressState
 from ipamd.model.eni import Eni, EniState
-from ipamd.model.plan import PoolCounts
-from ipamd.model.stock import EniStock
+from ipamd.model.stock import EniStock, PoolCounts
 
 COUNTED = (*(state.value for state in AddressState), "lost", "lost_in_use", "held")
 """What is counted for each ENI: the fields of `PoolCounts`."""

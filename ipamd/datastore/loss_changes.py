@@ -1,6 +1,6 @@
 """Addresses that EC2 does not show any more, and those that it shows again.
 
-`lost` is laid over the states of an address and kept in a table of its own, so that the release before can use the file (I17). A
+`lost` is laid over the states of an address and kept in a table of its own, so that the release before can use the file. A
 lost address keeps its sandbox (I2) and is given to nobody again (I7): where it would become free it is removed.
 """
 

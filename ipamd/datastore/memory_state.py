@@ -23,9 +23,8 @@ from ipamd.model.eni import Eni
 from ipamd.model.errors import InvariantError, PoolEmptyError
 from ipamd.model.ids import AttachmentKey, EniId
 from ipamd.model.intent import Intent
-from ipamd.model.plan import PoolCounts
 from ipamd.model.snapshot import Snapshot
-from ipamd.model.stock import Stock
+from ipamd.model.stock import PoolCounts, Stock
 
 K = TypeVar("K")
 V = TypeVar("V")

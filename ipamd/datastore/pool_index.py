@@ -12,9 +12,8 @@ from ipamd.datastore.buckets import COUNTED, EniSlot
 from ipamd.model.address import Address, AddressState
 from ipamd.model.eni import Eni
 from ipamd.model.ids import EniId
-from ipamd.model.plan import PoolCounts
 from ipamd.model.snapshot import eni_place
-from ipamd.model.stock import Stock
+from ipamd.model.stock import PoolCounts, Stock
 
 
 class PoolIndex:

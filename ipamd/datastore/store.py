@@ -25,9 +25,8 @@ from ipamd.model.errors import DatastoreError
 from ipamd.model.ids import AttachmentKey, EniId
 from ipamd.model.intent import Intent
 from ipamd.model.ledger import LedgerEntry
-from ipamd.model.plan import PoolCounts
 from ipamd.model.snapshot import Snapshot, eni_place
-from ipamd.model.stock import Stock
+from ipamd.model.stock import PoolCounts, Stock
 from ipamd.ports import Clock, Datastore, Failpoint, no_failpoint
 
 FAILPOINTS = ("datastore.begun", "datastore.before-commit", "datastore.after-commit")

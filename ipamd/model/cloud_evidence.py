@@ -8,16 +8,14 @@ believed at all; a real mass loss needs time and a second witness. Why these rul
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from ipaddress import IPv4Address
 
 from ipamd.model.absence import Absences
 from ipamd.model.cloud import DescribedEni
-from ipamd.model.ids import EniId, MacAddress
+from ipamd.model.ids import MacAddress
+from ipamd.model.recorded import CloudKey, Recorded
 from ipamd.model.words import counted
-
-CloudKey = EniId | IPv4Address
-"""What can be absent: an ENI, or one address of an ENI that is there."""
 
 LOOK_GAP_S = 30.0
 """Least time between two answers that count as two. Ours: replicas of EC2 that lag are seconds behind, and AWS advises to look again
@@ -38,40 +36,6 @@ MASS_LOSS_AGE_S = 600.0
 
 DOUBT_AGAIN_S = 60.0
 """When an implausible answer is worth a second look. Ours: ten looks until a mass loss is believed."""
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedEni:
-    """One ENI as recorded. `is_leaving`: being detached, or found absent before; then its absence surprises nobody."""
-
-    mac: MacAddress
-    primary_address: IPv4Address
-    is_leaving: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """What is recorded of this instance. `addresses` leaves out those that are known to be lost; `wired` is those of them that live
-    sandboxes have. `primary_eni_id` and `primary_address` are those that instance metadata names."""
-
-    primary_eni_id: EniId
-    primary_address: IPv4Address
-    primary_mac: MacAddress
-    enis: Mapping[EniId, RecordedEni] = field(default_factory=dict)
-    addresses: Mapping[IPv4Address, EniId] = field(default_factory=dict)
-    wired: frozenset[IPv4Address] = frozenset()
-
-    def without(self, gone: Collection[CloudKey]) -> Recorded:
-        """The same, less what is gone, and less the addresses of ENIs that are gone."""
-        addresses = {a: eni_id for a, eni_id in self.addresses.items() if a not in gone and eni_id not in gone}
-        return Recorded(
-            self.primary_eni_id,
-            self.primary_address,
-            self.primary_mac,
-            {eni_id: eni for eni_id, eni in self.enis.items() if eni_id not in gone},
-            addresses,
-            self.wired & addresses.keys(),
-        )
 
 
 @dataclass(frozen=True, slots=True)

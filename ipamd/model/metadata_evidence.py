@@ -1,14 +1,14 @@
 """What instance metadata shows against what is recorded, by content. Pure: no request, no clock.
 
-Metadata costs no EC2 call and is looked at all the time, but it lags, it may stay frozen for hours (amazon-vpc-cni-k8s issue 2497), and
-it may show a deleted ENI after 105 minutes (issue 359). So a difference removes nothing (I7): it is a reason to ask EC2, once for each
-distinct difference, and again once an hour while it lasts. Lists are compared member by member: lists of equal length may
-differ (issues 3019 and 3887), and what our own calls changed lately is no difference.
+Metadata costs no EC2 call and is looked at all the time, but it lags, it may stay frozen for hours (amazon-vpc-cni-k8s issue 2497),
+and it may show a deleted ENI after 105 minutes (issue 359). So a difference removes nothing (I7): it is a reason to ask EC2, once for
+each distinct difference, and again once an hour while it lasts. Lists are compared member by member: lists of equal length may differ
+(issues 3019 and 3887), and what our own calls changed lately is no difference.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network
@@ -35,7 +35,7 @@ class DifferenceKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Difference:
-    """One distinct difference. `what`: an ENI's ID, an address or a prefix, as text; a MAC for an ENI whose ID was not read."""
+    """One distinct difference. `what`: an ENI's ID, an address or a prefix, as text."""
 
     mac: MacAddress
     kind: DifferenceKind
@@ -77,7 +77,7 @@ def recorded_enis(enis: Iterable[Eni], addresses: Iterable[Address]) -> dict[Mac
     singles: dict[EniId, set[IPv4Address]] = {}
     prefixes: dict[EniId, set[IPv4Network]] = {}
     for row in addresses:
-        if getattr(row, "is_lost", False):
+        if row.is_lost:
             continue
         if row.prefix is None:
             singles.setdefault(row.eni_id, set()).add(row.address)
@@ -92,12 +92,12 @@ def recorded_enis(enis: Iterable[Eni], addresses: Iterable[Address]) -> dict[Mac
 
 
 def list_differences(
-    recorded: Iterable[RecordedEni], listed: frozenset[MacAddress], *, foreign: Collection[MacAddress], recent: Recent
+    recorded: Iterable[RecordedEni], listed: frozenset[MacAddress], *, unknown: Mapping[MacAddress, EniId], recent: Recent
 ) -> frozenset[Difference]:
-    """Compare the ENIs by MAC. `foreign`: ENIs that are recorded in another state, or that EC2 showed and we leave alone."""
+    """Compare the ENIs by MAC. `unknown`: those of `listed` that were read, are recorded in no state, and are of concern to us."""
     enis = {eni.mac: eni for eni in recorded}
-    absent, unknown = DifferenceKind.ABSENT, DifferenceKind.UNKNOWN
-    found = {Difference(mac, unknown, mac) for mac in listed - enis.keys() - set(foreign) if not recent.is_growing}
+    absent, more = DifferenceKind.ABSENT, DifferenceKind.UNKNOWN
+    found = {Difference(mac, more, eni_id) for mac, eni_id in unknown.items() if not recent.covers(more, eni_id)}
     for mac in enis.keys() - listed:
         if not recent.covers(absent, enis[mac].eni_id):
             found.add(Difference(mac, absent, enis[mac].eni_id))

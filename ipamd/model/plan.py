@@ -14,6 +14,7 @@ from datetime import datetime
 from ipamd.model.eni import ADDRESSES_PER_PREFIX, EniState, InstanceLimits
 from ipamd.model.errors import SettingsError
 from ipamd.model.ids import EniId
+from ipamd.model.stock import PoolCounts as PoolCounts
 from ipamd.model.words import counted
 
 MAX_ENI_CREATION_ADDRESSES = 49
@@ -44,42 +45,6 @@ class PoolSettings:
     def ip_targets_defined(self) -> bool:
         """Whether WARM_IP_TARGET or MINIMUM_IP_TARGET is set; they replace WARM_ENI_TARGET and WARM_PREFIX_TARGET."""
         return self.warm_ip_target > 0 or self.minimum_ip_target > 0
-
-
-@dataclass(frozen=True, slots=True)
-class PoolCounts:
-    """Addresses by state, over all managed ENIs.
-
-    `lost` ones, which EC2 does not show any more, are in no other count; `lost_in_use` of them belong to a sandbox. `held` of the
-    free ones are given to nobody for now.
-    """
-
-    free: int = 0
-    reserved: int = 0
-    assigned: int = 0
-    cooling: int = 0
-    quarantined: int = 0
-    lost: int = 0
-    lost_in_use: int = 0
-    held: int = 0
-
-    @property
-    def total(self) -> int:
-        """All addresses, in any state."""
-        return self.free + self.reserved + self.assigned + self.cooling + self.quarantined + self.lost
-
-    @property
-    def in_use(self) -> int:
-        """Assigned, or about to be."""
-        return self.assigned + self.reserved + self.lost_in_use
-
-    def __str__(self) -> str:
-        held = f" (of which {self.held} held back)" if self.held else ""
-        lost = f", {self.lost} lost" if self.lost else ""
-        return (
-            f"{counted(self.total, 'address')}: {self.assigned} assigned, {self.reserved} reserved, {self.cooling} cooling, "
-            f"{self.quarantined} quarantined, {self.free} free{held}{lost}"
-        )
 
 
 @dataclass(frozen=True, slots=True)

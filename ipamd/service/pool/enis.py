@@ -12,37 +12,29 @@ import threading
 from collections.abc import Iterable, Mapping
 from ipaddress import IPv4Address, IPv4Network
 
-from ipamd.model.address import AddressState
 from ipamd.model.cloud import DescribedEni, InstanceIdentity, MetadataEni
-from ipamd.model.cloud_evidence import DOUBT_AGAIN_S, CloudEvidence, Recorded, RecordedEni, Weighed, Witnesses
+from ipamd.model.cloud_evidence import DOUBT_AGAIN_S, CloudEvidence, Witnesses
 from ipamd.model.eni import Eni, EniState
 from ipamd.model.errors import CloudError, InvariantError, log_text
 from ipamd.model.ids import EniId, MacAddress
+from ipamd.model.recorded import recorded
 from ipamd.ports import Ec2, HostNetwork
 from ipamd.service.context import ServiceContext
 from ipamd.service.cooldown import Cooldown
 from ipamd.service.pool.eni_records import EniRecords
 from ipamd.service.pool.eni_routing import EniRouting
-from ipamd.service.pool.losses import MASS_LOSS, EniLosses
+from ipamd.service.pool.losses import EniLosses
 from ipamd.service.pool.recent_changes import RecentChanges
 from ipamd.service.pool.security_groups import SecurityGroups
-from ipamd.service.pool.sync_result import EniSyncResult
+from ipamd.service.pool.sync_report import say_result
+from ipamd.service.pool.sync_result import UNREADABLE, EniSyncResult
 from ipamd.service.pool.tags import is_created_by_us, is_managed
-
-ANSWER = "ec2 answer"
-DIFFERENCES = "ec2 differences"
-"""Conditions: the last answer was not believed; objects on which EC2 and the datastore contradict each other."""
 
 LEAVING = frozenset({"detaching", "detached"})
 """Attachment statuses of an ENI that is going.
 
 Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_NetworkInterfaceAttachment.html, status.
 """
-
-UNREADABLE = "cannot be read"
-
-SAID_COUNT = 5
-"""Differences that a condition names. Ours: `ipamctl audit` has all."""
 
 log = logging.getLogger(__name__)
 
@@ -89,11 +81,11 @@ class EniService:
         with self._comparing:
             described = self._ec2.describe_enis(identity.instance_id)
             wired = self._records.wired_addresses()
-            recorded = self._recorded(identity)
+            known = recorded(self._datastore.snapshot(), identity)
             weighed = self._evidence.weigh(
                 described,
-                recorded,
-                recent=self.recent_changes.added(),  # after `recorded`: what is noted is noted before it is recorded
+                known,
+                recent=self.recent_changes.added(),  # after `known`: what is noted is noted before it is recorded
                 witnesses=Witnesses(self.routing.links(), _addresses_in(metadata)),
                 now_s=self._context.clock.monotonic(),
             )
@@ -104,8 +96,8 @@ class EniService:
             self._losses.hold(weighed.doubted)
             if not weighed.implausible:
                 self._record_all(described, identity, wired, outcome)
+            say_result(self._context.health, outcome, mass_loss=weighed.mass_loss)
             self._losses.forget_unused()
-            self._report(weighed, outcome)
         if outcome.added_count or outcome.healed_count:
             self._context.demand.announce_supply()
         return outcome
@@ -190,23 +182,6 @@ class EniService:
         """See `EniRouting.set_up`."""
         self.routing.set_up(eni)
 
-    def _recorded(self, identity: InstanceIdentity) -> Recorded:
-        """What the answer is compared with, from one consistent read."""
-        snapshot = self._datastore.snapshot()
-        managed = {eni.eni_id for eni in snapshot.enis.values() if eni.managed}
-        rows = [row for row in snapshot.addresses.values() if row.eni_id in managed and not row.is_lost]
-        return Recorded(
-            identity.primary_eni_id,
-            identity.primary_address,
-            identity.primary_mac,
-            enis={
-                eni.eni_id: RecordedEni(eni.mac, eni.primary_address, is_leaving=eni.state is EniState.DETACHING)
-                for eni in snapshot.enis.values()
-            },
-            addresses={row.address: row.eni_id for row in rows},
-            wired=frozenset(row.address for row in rows if row.state is AddressState.ASSIGNED),
-        )
-
     def _record_all(
         self, described: Iterable[DescribedEni], identity: InstanceIdentity, wired: frozenset[IPv4Address], outcome: EniSyncResult
     ) -> None:
@@ -219,7 +194,7 @@ class EniService:
             if eni.eni_id in removed:
                 continue  # we deleted it: EC2 lags
             if not self._record_one(eni, identity, wired, outcome):
-                occupied[eni.eni_id] = (eni.network_card, eni.device_index)
+                occupied[eni.eni_id or EniId(f"(no ID) {len(occupied)}")] = (eni.network_card, eni.device_index)
         self._occupied = occupied
         self._is_datastore_lost = False
         self._cooldown.resume(())
@@ -249,23 +224,6 @@ class EniService:
             self._losses.is_back(eni.eni_id)
             self.routing.set_up_again(eni.eni_id)
         return True
-
-    def _report(self, weighed: Weighed, outcome: EniSyncResult) -> None:
-        """Conditions: what people should know until the next comparison."""
-        health = self._context.health
-        if weighed.mass_loss:
-            log.error("EC2's answer: %s", weighed.mass_loss)
-            health.set_condition(MASS_LOSS, f"EC2's answer: {weighed.mass_loss}")
-        if outcome.implausible:
-            log.warning("EC2's answer is not believed: %s", outcome.implausible)
-            health.set_condition(ANSWER, f"EC2's answer is not believed: {outcome.implausible}; nothing is concluded from it")
-            return
-        health.clear_condition(ANSWER)
-        sentences = outcome.kept + [sentence for sentence in outcome.foreign if UNREADABLE in sentence]
-        if sentences:
-            health.set_condition(DIFFERENCES, f"EC2 and the datastore differ: {'; '.join(sentences[:SAID_COUNT])}")
-        else:
-            health.clear_condition(DIFFERENCES)
 
 
 def _addresses_in(metadata: Iterable[MetadataEni] | None) -> frozenset[IPv4Address] | None:

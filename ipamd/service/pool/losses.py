@@ -12,18 +12,14 @@ from dataclasses import replace
 from ipaddress import IPv4Address
 
 from ipamd.model.address import Address
-from ipamd.model.cloud_evidence import CloudKey
 from ipamd.model.eni import EniState
 from ipamd.model.errors import IllegalTransitionError, InvariantError, log_text
 from ipamd.model.ids import EniId
-from ipamd.model.words import counted
+from ipamd.model.recorded import CloudKey
 from ipamd.service.context import ServiceContext
 from ipamd.service.pool.eni_routing import EniRouting
+from ipamd.service.pool.sync_report import say_losses
 from ipamd.service.pool.sync_result import EniSyncResult
-
-LOST = "lost addresses"
-MASS_LOSS = "mass loss"
-"""Conditions."""
 
 log = logging.getLogger(__name__)
 
@@ -37,11 +33,17 @@ class EniLosses:
         self._health = context.health
         self._routing = routing
         self._departed: set[EniId] = set()
+        self._held: frozenset[IPv4Address] = frozenset()
 
     def hold(self, doubted: Collection[CloudKey]) -> None:
         """Let nobody have the addresses that EC2 did not show once, nor those of ENIs that it did not show; replaces the last call."""
         rows = self._datastore.addresses() if doubted else ()
-        self._datastore.hold(frozenset(row.address for row in rows if row.address in doubted or row.eni_id in doubted))
+        held = frozenset(row.address for row in rows if row.address in doubted or row.eni_id in doubted)
+        is_supply = bool(self._held - held)
+        self._datastore.hold(held)
+        self._held = held
+        if is_supply:
+            self._demand.announce_supply()
 
     def lose(self, absent: Collection[CloudKey], outcome: EniSyncResult) -> None:
         """Record that these are gone. One that the datastore refuses is reported, and does not stop the others."""
@@ -70,22 +72,26 @@ class EniLosses:
 
         Called after each comparison, and by the host network reconciler, because the last sandbox may leave long after.
         """
-        for eni_id in sorted(self._departed):
+        for eni_id in sorted(tuple(self._departed)):
             eni = self._datastore.eni(eni_id)
             if eni is None or eni.state is not EniState.DETACHING:
                 self._departed.discard(eni_id)
-            elif not any(row.eni_id == eni_id for row in self._datastore.addresses()):
+            elif self._is_unused(eni_id):
                 self._routing.tear_down(eni)
-                with self._datastore.transaction() as uow:
-                    uow.remove_eni(eni_id, reason="EC2 no longer shows it attached")
-                self._departed.discard(eni_id)
-                self._demand.trigger()  # its place is free
-        lost = self._datastore.counts().lost
-        if lost:
-            self._health.set_condition(LOST, f"{counted(lost, 'address')} lost: EC2 does not show them; see `ipamctl audit`")
-        else:
-            self._health.clear_condition(LOST)
-            self._health.clear_condition(MASS_LOSS)
+                self._forget(eni_id)
+        say_losses(self._health, lost_count=self._datastore.counts().lost)
+
+    def _is_unused(self, eni_id: EniId) -> bool:
+        return not any(row.eni_id == eni_id for row in self._datastore.addresses())
+
+    def _forget(self, eni_id: EniId) -> None:
+        with self._datastore.transaction() as uow:
+            eni = self._datastore.eni(eni_id)  # units of work are serialised; EC2 may have shown it again meanwhile
+            if eni is None or eni.state is not EniState.DETACHING or not self._is_unused(eni_id):
+                return
+            uow.remove_eni(eni_id, reason="EC2 no longer shows it attached")
+        self._departed.discard(eni_id)
+        self._demand.trigger()  # its place is free
 
     def _lose_address(self, address: IPv4Address, outcome: EniSyncResult) -> None:
         row = self._datastore.address(address)

@@ -10,8 +10,9 @@ import threading
 from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv4Network
 
-from ipamd.model.cloud_evidence import RECENT_S, CloudKey
+from ipamd.model.cloud_evidence import RECENT_S
 from ipamd.model.ids import EniId
+from ipamd.model.recorded import CloudKey
 from ipamd.ports import Clock
 
 

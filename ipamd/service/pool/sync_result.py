@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 
 from ipamd.model.words import counted
 
+UNREADABLE = "cannot be read"
+"""In a sentence about an ENI whose entry is malformed."""
+
 
 @dataclass(slots=True)
 class EniSyncResult:

@@ -25,10 +25,6 @@ from ipamd.service.request import Deadline
 RECONCILE_INTERVAL_S = 30.0
 """Ours: amazon-vpc-cni-k8s checks only the VPC's CIDRs, also every 30 s; a reconciliation costs milliseconds."""
 
-IDENTITY_INTERVAL_S = 60.0
-"""Between two reads of instance metadata. Ours: VPC CIDRs and security groups change only when an operator changes them;
-amazon-vpc-cni-k8s asks every 30 s."""
-
 FIRST_RECONCILE_S = 1.0
 """Repair soon after a start, so that a daemon that restarts every few seconds repairs too (a chaos run found a sandbox without its
 route for as long as that lasted). Ours: after the ADDs that waited for the start."""
@@ -50,13 +46,10 @@ class HostNetworkReconciler:
         quarantine: QuarantineService,
         enis: EniService,
         identity: Callable[[], InstanceIdentity | None],
-        refresh_identity: Callable[[], InstanceIdentity],
     ) -> None:
         self._datastore = context.datastore
         self._hostnet = hostnet
         self._identity = identity
-        self._refresh_identity = refresh_identity
-        self._demand = context.demand
         self._wiring = context.wiring
         self._quarantine_service = quarantine
         self._enis = enis
@@ -64,7 +57,6 @@ class HostNetworkReconciler:
         self._health = context.health
         self._clock = context.clock
         self._stopped = threading.Event()
-        self._refresh_deadline = context.clock.monotonic() + IDENTITY_INTERVAL_S
         self._said: list[str] = []
 
     def set_up_node(self, identity: InstanceIdentity) -> None:
@@ -99,20 +91,6 @@ class HostNetworkReconciler:
             self._health.clear_condition("node routing")
         return repairs
 
-    def _known_identity(self) -> InstanceIdentity | None:
-        """The node's identity, refreshed from instance metadata once a minute: this costs no EC2 call.
-
-        A new CIDR of the VPC changes the SNAT rules, which are repaired here; new security groups trigger the pool maintainer.
-        """
-        known = self._identity()
-        if known is None or self._clock.monotonic() < self._refresh_deadline:
-            return known
-        self._refresh_deadline = self._clock.monotonic() + IDENTITY_INTERVAL_S
-        fresh = self._refresh_identity()
-        if fresh.security_group_ids != known.security_group_ids:
-            self._demand.trigger()
-        return fresh
-
     def _repair_sandboxes(self) -> list[str]:
         """Restore routes and rules of attached sandboxes.
 
@@ -141,11 +119,13 @@ class HostNetworkReconciler:
 
     def reconcile(self) -> list[str]:
         """Compare and repair once; returns one sentence per repair."""
-        identity = self._known_identity()
+        identity = self._identity()
         if identity is None:
             return []
         attached = [eni for eni in self._datastore.enis() if eni.managed and eni.state is EniState.ATTACHED]
-        for eni in (eni for eni in attached if not eni.host_ready):
+        self._enis.forget_unused()  # the last sandbox of an ENI that is gone may have left since
+        frozen = self._enis.frozen()
+        for eni in (eni for eni in attached if not eni.host_ready and eni.eni_id not in frozen):
             try:
                 self._enis.set_up_eni_routing(eni)
             except IpamError as error:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from ipamd.model.cloud import InstanceIdentity
-from ipamd.model.cloud_evidence import CloudKey
 from ipamd.model.errors import IpamError, log_text
 from ipamd.model.ids import EniId
+from ipamd.model.recorded import CloudKey
 from ipamd.model.snapshot import Snapshot
 from ipamd.ports import Datastore, Ec2, HostNetwork, Runtime, Wiring
 from ipamd.service.locks import KeyLocks

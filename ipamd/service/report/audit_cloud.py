@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from ipaddress import IPv4Address
 
-from ipamd.model.address import Address, AddressState
+from ipamd.model.address import Address
 from ipamd.model.cloud import DescribedEni, InstanceIdentity
-from ipamd.model.cloud_evidence import CloudKey, Recorded, RecordedEni, addresses_on, plausibility
-from ipamd.model.eni import EniState
+from ipamd.model.cloud_evidence import addresses_on, plausibility
+from ipamd.model.recorded import CloudKey, recorded
 from ipamd.model.snapshot import Snapshot
 from ipamd.model.times import rfc3339
 from ipamd.service.report.finding import Finding, Severity
@@ -76,7 +75,7 @@ def against_ec2(
     Concurrency: pure.
     """
     enis = tuple(described)
-    implausible = plausibility(enis, _recorded(before, identity), recent=recent)
+    implausible = plausibility(enis, recorded(before, identity), recent=recent)
     if implausible:
         return CloudComparison(implausible=implausible)
     on_eni = {address: eni.eni_id for eni in enis if eni.is_readable for address in addresses_on(eni)}
@@ -127,19 +126,3 @@ def _of_enis(enis: Collection[DescribedEni], after: Snapshot, recent: Collection
         severity = Severity.PENDING if eni_id in recent else Severity.DIFFERENCE
         found.append(Finding(severity, eni_id, "known, and not attached by EC2's answer", "forgotten when confirmed and unused"))
     return found
-
-
-def _recorded(snapshot: Snapshot, identity: InstanceIdentity) -> Recorded:
-    rows = [row for row in snapshot.addresses.values() if not row.is_lost]
-    wired: frozenset[IPv4Address] = frozenset(row.address for row in rows if row.state is AddressState.ASSIGNED)
-    return Recorded(
-        identity.primary_eni_id,
-        identity.primary_address,
-        identity.primary_mac,
-        enis={
-            eni.eni_id: RecordedEni(eni.mac, eni.primary_address, is_leaving=eni.state is EniState.DETACHING)
-            for eni in snapshot.enis.values()
-        },
-        addresses={row.address: row.eni_id for row in rows},
-        wired=wired,
-    )

@@ -53,7 +53,7 @@ def said(*found: Difference) -> set[str]:
 def test_equal_content_is_no_difference() -> None:
     """The same addresses and prefixes: nothing to ask about."""
     assert eni_differences(RECORDED, SHOWN, recent=Recent()) == frozenset()
-    assert list_differences([RECORDED], frozenset({MAC}), foreign=(), recent=Recent()) == frozenset()
+    assert list_differences([RECORDED], frozenset({MAC}), unknown={}, recent=Recent()) == frozenset()
 
 
 def test_lists_of_equal_length_may_differ() -> None:
@@ -74,11 +74,11 @@ def test_a_replaced_eni_is_one_difference() -> None:
 
 
 def test_enis_are_compared_by_mac() -> None:
-    """One that is recorded and not listed, one that is listed and not recorded; foreign ones are of no concern."""
+    """One that is recorded and not listed, one that is listed and not recorded; others that are listed are of no concern."""
     listed = frozenset({OTHER})
-    found = list_differences([RECORDED], listed, foreign=(), recent=Recent())
-    assert said(*found) == {f"{ENI} is recorded and not shown", f"{OTHER} is shown and not recorded"}
-    assert list_differences([], listed, foreign=(OTHER,), recent=Recent()) == frozenset()
+    found = list_differences([RECORDED], listed, unknown={OTHER: EniId("eni-3")}, recent=Recent())
+    assert said(*found) == {f"{ENI} is recorded and not shown", "eni-3 is shown and not recorded"}
+    assert list_differences([], listed, unknown={}, recent=Recent()) == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -99,13 +99,13 @@ def test_what_we_changed_lately_is_no_difference(shown: MetadataEni, objects: se
 
 def test_an_eni_that_we_attached_or_detached_lately_is_no_difference() -> None:
     """Its absence from the list is our own change, not yet shown."""
-    assert list_differences([RECORDED], frozenset(), foreign=(), recent=Recent({ENI})) == frozenset()
+    assert list_differences([RECORDED], frozenset(), unknown={}, recent=Recent({ENI})) == frozenset()
 
 
 def test_while_a_call_of_ours_is_under_way_only_absence_counts() -> None:
     """What metadata shows more may be the answer that we wait for; what it lacks is not."""
     growing = Recent(is_growing=True)
-    assert list_differences([], frozenset({OTHER}), foreign=(), recent=growing) == frozenset()
+    assert list_differences([], frozenset({OTHER}), unknown={OTHER: EniId("eni-3")}, recent=growing) == frozenset()
     assert eni_differences(RECORDED, replace(SHOWN, addresses=frozenset({A, B, C})), recent=growing) == frozenset()
     assert said(*eni_differences(RECORDED, replace(SHOWN, addresses=frozenset({A})), recent=growing)) == {
         f"{B} is recorded and not shown"

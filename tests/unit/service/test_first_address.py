@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from ipamd.first_address import CONDITION, MARK_NAME, FirstAddress
-from ipamd.model.errors import CloudDeniedError, NotServingError, PluginNotAvailableError, SubnetExhaustedError
+from ipamd.model.errors import CloudDeniedError, KernelDumpError, NotServingError, PluginNotAvailableError, SubnetExhaustedError
 from ipamd.model.plan import PoolSettings
-from ipamd.service.health import STATUS_GRACE_S, Phase
+from ipamd.service.health import STATUS_GRACE_S
 from ipamd.surroundings import Surroundings
 from tests.fakes.cloud import FakeEc2
 from tests.fakes.node import FakeNode
@@ -127,11 +127,9 @@ def test_a_mark_that_cannot_be_written_stops_nothing(empty: FakeNode) -> None:
     first_address(empty).remember()
 
 
-def asked(node: FakeNode) -> Surroundings:
+def asked(node: FakeNode) -> None:
     """The cloud thread's questions, asked in this thread."""
-    surroundings = Surroundings(node.app, spawn=lambda name, body: body(), stopped=_StopsAfterOne())
-    surroundings.begin_cloud()
-    return surroundings
+    Surroundings(node.app, spawn=lambda name, body: body(), stopped=_StopsAfterOne()).begin_cloud()
 
 
 class _StopsAfterOne(threading.Event):
@@ -146,11 +144,11 @@ def test_a_refusal_is_told_and_limits_are_not_set_on_nothing(tmp_path: Path) -> 
     """EC2 denies the first Describe: the last word is EC2's, not "not asked yet", and a pool that knows no ENI gets no limits."""
     node = FakeNode(tmp_path)
     node.ec2.fail["describe_enis"] = [CloudDeniedError("EC2 Describe failed", details="UnauthorizedOperation")]
-    made = asked(node)
+    asked(node)
     reachable, detail = node.node_info.cloud()
     assert not reachable
     assert detail.startswith("EC2 Describe failed: UnauthorizedOperation")
-    assert (node.pool.limits, made.comparison) == (None, None)
+    assert node.pool.limits is None
     node.datastore.close()
 
 
@@ -166,10 +164,27 @@ def test_an_answer_without_the_primary_eni_is_no_first_answer(tmp_path: Path) ->
 
 
 def test_the_first_comparison_is_handed_on_and_an_exhausted_subnet_is_no_refusal_of_it(empty: FakeNode) -> None:
-    """Who compares later continues from it; limits are set."""
+    """What it leaves in doubt makes the next look at EC2 due; limits are set."""
+    row = next(iter(empty.datastore.enis()))
     empty.ec2.fail["assign_addresses"] = [SubnetExhaustedError("none")]
-    made = asked(empty)
-    assert made.comparison is not None
-    assert made.comparison.implausible == ""
+    with empty.datastore.transaction() as uow:  # EC2 does not show it: doubted after the first answer
+        uow.add_addresses(row.eni_id, [row.primary_address + 77])
+    asked(empty)
     assert empty.pool.limits is not None
-    assert empty.health.phase is Phase.SERVING
+    assert empty.app.pool.look.wait_s() is not None
+
+
+def test_an_answer_that_cannot_be_recorded_does_not_keep_the_pool_from_growing(tmp_path: Path) -> None:
+    """A restart with known ENIs: limits are set in any case, and the pool's thread looks at EC2 again."""
+    node = FakeNode(tmp_path)
+    node.bring_up()
+    node.crash()
+    assert node.pool.limits is None
+    node.wiring.fail["survey"] = [KernelDumpError("interrupted")]
+    asked(node)
+    assert node.pool.limits is not None
+    before = node.ec2.calls["describe_enis"]
+    node.app.pool.look.run_due()
+    assert node.ec2.calls["describe_enis"] == before + 1
+    assert "could not be recorded" in node.node_info.cloud()[1]
+    node.datastore.close()
