@@ -103,7 +103,10 @@ class _StateCollector(Collector):
             "awscni_ip_max": (limit * (limits.slots_per_eni if limits else 0), "Addresses this node may have"),
             "awscni_total_ip_addresses": (counts.total, "Addresses on our ENIs"),
             "awscni_assigned_ip_addresses": (counts.assigned, "Addresses assigned to sandboxes"),
-            "ipamd_ready": (int(sources.health.is_ready), "1 when ADD is served and the conflist is in place"),
+            "ipamd_ready": (
+                int(sources.health.is_ready),
+                "1 when ADD is served and the conflist is in place; never before the first address of a boot",
+            ),
             "ipamd_assignable_addresses": (known.assignable_count, "Free addresses that an ADD could have now"),
             "ipamd_conditions": (len(known.conditions), "Lines `lacks` of `ipamctl status`"),
             "ipamd_spooled_deletes": (sources.spool.pending_count(), "DELs waiting in the spool"),
