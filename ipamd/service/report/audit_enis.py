@@ -19,6 +19,7 @@ from ipamd.ports import HostNetwork
 from ipamd.service.report.finding import Finding, Severity
 
 REPAIR = "the host network reconciler repairs it within 30 s"
+SET_UP = "set up now, or by the host network reconciler within 30 s; if it stays, see the daemon's log"
 LINK = "look at the ENI in EC2: detached by hand? Delete the pods on it; the pool grows elsewhere"
 
 
@@ -26,18 +27,17 @@ def against_host(
     snapshot: Snapshot, *, hostnet: HostNetwork, identity: InstanceIdentity | None, frozen: Mapping[EniId, str]
 ) -> list[Finding]:
     """Compare the host's routing with what the attached ENIs of `snapshot` need. Raises: KernelDumpError."""
-    attached = [eni for eni in snapshot.enis.values() if eni.managed and eni.state is EniState.ATTACHED]
-    compared = [eni for eni in attached if eni.host_ready or eni.eni_id in frozen]
+    attached = {eni.eni_id: eni for eni in snapshot.enis.values() if eni.managed and eni.state is EniState.ATTACHED}
+    unready = {eni_id for eni_id, eni in attached.items() if not eni.host_ready and eni_id not in frozen}
     sandboxes = Counter(attachment.eni_id for attachment in snapshot.attachments.values())
-    found = [_of_routing(each, sandboxes) for each in hostnet.differences(identity=identity, enis=compared)]
-    found += [_of_frozen(eni, frozen[eni.eni_id], sandboxes[eni.eni_id]) for eni in attached if eni.eni_id in frozen]
-    covered = {intent.payload.get("eni_id") for intent in snapshot.intents.values()}
-    for eni in attached:
-        if not eni.host_ready and eni.eni_id not in frozen:
-            severity = Severity.PENDING if eni.eni_id in covered else Severity.DIFFERENCE
-            what = "its routing is not set up on the host, so it gives no address (I7)"
-            found.append(Finding(severity, eni.eni_id, what, "the host network reconciler sets it up within 30 s"))
-    return found
+    found = [
+        _of_routing(each, sandboxes)
+        for each in hostnet.differences(identity=identity, enis=attached.values())
+        if not (each.is_repaired and each.subject in unready)  # its set-up may be under way
+    ]
+    found += [_of_frozen(eni, frozen[eni_id], sandboxes[eni_id]) for eni_id, eni in attached.items() if eni_id in frozen]
+    what = "its routing is not set up on the host, so it gives no address (I7)"
+    return found + [Finding(Severity.PENDING, eni_id, what, SET_UP) for eni_id in unready]
 
 
 def _of_routing(difference: RoutingDifference, sandboxes: Counter[EniId]) -> Finding:

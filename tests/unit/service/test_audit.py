@@ -91,7 +91,11 @@ def test_a_frozen_eni_is_told_with_its_reason(node: FakeNode) -> None:
     with node.datastore.transaction() as uow:
         uow.put_eni(replace(known, host_ready=False))
     (found,) = about(audit(node), eni_id)
-    assert (found.severity, "not set up" in found.what) == (Severity.DIFFERENCE, True)
+    assert (found.severity, "not set up" in found.what) == (Severity.PENDING, True)
+    node.hostnet.enis.clear()
+    assert [found.severity for found in about(audit(node), eni_id)] == [Severity.PENDING]
+    node.hostnet.unplugged.add(known.mac)
+    assert {found.severity for found in about(audit(node), eni_id)} == {Severity.PENDING, Severity.VIOLATION}
 
 
 def test_a_lost_address_is_a_violation_of_its_sandboxs_network_and_names_the_sandbox(node: FakeNode) -> None:
