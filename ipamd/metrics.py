@@ -18,6 +18,7 @@ from ipamd.model.plan import eni_limit
 from ipamd.ports import Ec2
 from ipamd.service.pool.cloud_look import LookReason
 from ipamd.service.report.sources import Sources
+from ipamd.service.report.verdict import facts
 
 VERBS = ("ADD", "DEL", "CHECK", "GC", "STATUS")
 STEPS = ("decode", "lock", "netns", "reserve", "wire", "commit", "retire", "leftover", "check")
@@ -104,7 +105,7 @@ class _StateCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the present figures."""
         sources = self._sources
-        counts = sources.datastore.counts()
+        counts, known = sources.datastore.counts(), facts(sources)
         limits, settings = sources.pool.limits, sources.pool.settings
         limit = eni_limit(limits, settings) if limits else 0
         gauges = {
@@ -113,7 +114,12 @@ class _StateCollector(Collector):
             "awscni_ip_max": (limit * (limits.slots_per_eni if limits else 0), "Addresses this node may have"),
             "awscni_total_ip_addresses": (counts.total, "Addresses on our ENIs"),
             "awscni_assigned_ip_addresses": (counts.assigned, "Addresses assigned to sandboxes"),
-            "ipamd_ready": (int(sources.health.is_ready), "1 when ADD is served and the conflist is in place"),
+            "ipamd_ready": (
+                int(sources.health.is_ready),
+                "1 when ADD is served and the conflist is in place; never before the first address of a boot",
+            ),
+            "ipamd_assignable_addresses": (known.assignable_count, "Free addresses that an ADD could have now"),
+            "ipamd_conditions": (len(known.conditions), "Lines `lacks` of `ipamctl status`"),
             "ipamd_spooled_deletes": (sources.spool.pending_count(), "DELs waiting in the spool"),
             "ipamd_dying_links": (sources.dying_count(), "Host veths marked and not yet deleted"),
         }
@@ -129,7 +135,7 @@ class _StateCollector(Collector):
             looks.add_metric((reason.value,), self._looks().get(reason, 0))
         yield looks
         states = GaugeMetricFamily("ipamd_addresses", "Addresses by state", labels=("state",))
-        for state in ("free", "reserved", "assigned", "cooling", "quarantined"):
+        for state in ("free", "reserved", "assigned", "cooling", "quarantined", "lost"):
             states.add_metric((state,), getattr(counts, state))
         yield states
         runtime = sources.runtime_view()

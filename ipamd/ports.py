@@ -15,11 +15,11 @@ from typing import Protocol
 
 from ipamd.model.address import Address, AddressState
 from ipamd.model.attachment import Attachment, NetnsIdentity, Wired, WiringSpec
-from ipamd.model.cloud import DescribedEni, EniRequest, InstanceIdentity, MetadataEni
+from ipamd.model.cloud import CallUnderWay, DescribedEni, EniRequest, InstanceIdentity, MetadataEni
 from ipamd.model.eni import Eni, InstanceLimits
 from ipamd.model.ids import AttachmentKey, EniId, InstanceId, MacAddress, SubnetId
 from ipamd.model.intent import Intent
-from ipamd.model.kernel import KernelSurvey, LinkEvent
+from ipamd.model.kernel import KernelSurvey, LinkEvent, RoutingDifference
 from ipamd.model.ledger import LedgerEntry, LedgerEvent
 from ipamd.model.sandbox import RuntimeInfo, Sandbox, SandboxEvent
 from ipamd.model.snapshot import Snapshot
@@ -353,6 +353,13 @@ class HostNetwork(Protocol):
         """Repair what other software on the node removed or changed; one sentence per repair."""
         ...
 
+    def differences(self, *, identity: InstanceIdentity | None, enis: Iterable[Eni]) -> list[RoutingDifference]:
+        """Compare as `reconcile` does, and change nothing. Without an identity the node's own part is left out.
+
+        Raises: KernelDumpError if every try was interrupted (I11).
+        """
+        ...
+
     def links(self) -> frozenset[MacAddress]:
         """MACs of the links that are present now, up or down, from one uninterrupted dump; sandboxes' links are left out.
 
@@ -434,6 +441,10 @@ class Ec2(Protocol):
 
     def call_counts(self) -> Mapping[str, int]:
         """Calls since start, retries included, by API name."""
+        ...
+
+    def calls_under_way(self) -> tuple[CallUnderWay, ...]:
+        """The calls that are being made or retried now, oldest first, each with its last refusal."""
         ...
 
 

@@ -22,8 +22,9 @@ from ipamd.cloud.client import Ec2Client
 from ipamd.cloud.errors import AttemptError, BusyAttempt, ThrottledAttempt, UnseenAttempt
 from ipamd.cloud.model_data import DATA_DIR
 from ipamd.cloud.retries import AT_MOST_ONCE, ATTACHING, HURRIED, IDEMPOTENT, SETTLING, NotAttachedYet, RetryPolicy
+from ipamd.cloud.under_way import CallsUnderWay
 from ipamd.config import CloudConfig
-from ipamd.model.cloud import DescribedEni, EniRequest
+from ipamd.model.cloud import CallUnderWay, DescribedEni, EniRequest
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CloudDeniedError, CloudError, CloudNotFoundError, EniLimitError
 from ipamd.model.ids import EniId, InstanceId, SubnetId
@@ -65,6 +66,7 @@ class BotoEc2(Ec2):
         self._made: dict[str, float] = {}
         self._subnets: dict[SubnetId, IPv4Network] = {}
         self._limits: dict[str, tuple[InstanceLimits, float]] = {}
+        self._under_way = CallsUnderWay(clock.monotonic)
 
     def describe_enis(self, instance_id: InstanceId) -> tuple[DescribedEni, ...]:
         params = {"Filters": [{"Name": "attachment.instance-id", "Values": [instance_id]}], "MaxResults": PAGE_SIZE}
@@ -225,6 +227,9 @@ class BotoEc2(Ec2):
     def call_counts(self) -> Mapping[str, int]:
         return self._client.counts()
 
+    def calls_under_way(self) -> tuple[CallUnderWay, ...]:
+        return self._under_way.list()
+
     def _limits_of_ec2(self, instance_type: str) -> tuple[InstanceLimits | None, float]:
         """Ask EC2 once. Returns: the limits or None, and until when the outcome is valid (infinity unless EC2 did not answer)."""
         try:
@@ -251,14 +256,15 @@ class BotoEc2(Ec2):
     ) -> Mapping[str, Any]:
         """Call with retries. Raises: an error of `ipamd/model/errors.py`."""
         try:
-            return self._attempts(api, subject, params, policy, about=about)
+            with self._under_way.call(api, subject):
+                return self._attempts(api, subject, params, policy, about=about)
         except AttemptError as failed:
             raise failed.error from failed
 
     def _attempts(
         self, api: str, subject: str, params: Mapping[str, Any], policy: RetryPolicy, *, about: str
     ) -> Mapping[str, Any]:
-        return policy.retrying(self._clock, self._sleep)(self._attempt, api, subject, params, about)
+        return policy.retrying(self._clock, self._sleep)(self._under_way.noting(self._attempt), api, subject, params, about)
 
     def _attempt(self, api: str, subject: str, params: Mapping[str, Any], about: str) -> Mapping[str, Any]:
         """Wait for the budget, make one attempt, and report its outcome to the budget."""

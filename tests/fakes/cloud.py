@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network
 
-from ipamd.model.cloud import DescribedEni, EniRequest, InstanceIdentity, MetadataEni
+from ipamd.model.cloud import CallUnderWay, DescribedEni, EniRequest, InstanceIdentity, MetadataEni
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CloudError, CloudNotFoundError, EniLimitError, IpamError, SubnetExhaustedError
 from ipamd.model.ids import EniId, InstanceId, MacAddress, SubnetId
@@ -45,6 +45,7 @@ class FakeEc2:
         self.calls: Counter[str] = Counter()
         self.fail: dict[str, list[IpamError]] = {}
         self.lose: dict[str, list[IpamError]] = {}
+        self.under_way: tuple[CallUnderWay, ...] = ()
         self._tokens: dict[str, EniId] = {}
         self._fresh = (SUBNET_CIDR.network_address + n for n in range(20, 20 + pool_size))
         self._fresh_prefixes = (p for p in SUBNET_CIDR.subnets(new_prefix=28) if p.network_address >= IPv4Address("10.0.8.0"))
@@ -192,6 +193,10 @@ class FakeEc2:
     def call_counts(self) -> Mapping[str, int]:
         """See the port."""
         return dict(self.calls)
+
+    def calls_under_way(self) -> tuple[CallUnderWay, ...]:
+        """See the port: a test may say that a call is being retried."""
+        return self.under_way
 
     def _eni(self, eni_id: EniId) -> DescribedEni:
         try:
