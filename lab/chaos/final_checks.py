@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from lab.chaos.expected_state import Violation
+from lab.chaos.healing import address_count
 from lab.chaos.history import History
 from lab.chaos.kubelet import Kubelet
 from lab.chaos.node import ChaosNode
@@ -158,7 +159,7 @@ class FinalChecks:
         if kept:
             self._tell("I9", node, f"ENIs of ours would outlive the instance: {kept}")
         at_ec2 = self._lab.vpc.enis_of(node.lab_node.instance_id)
-        count = sum(len(eni.secondary_addresses) + sum(prefix.num_addresses for prefix in eni.prefixes) for eni in at_ec2)
+        count = address_count(at_ec2)
         status = node.daemon.status()
         known = int(status["pool"]["total_count"]) if status is not None else -1
         if known != count:
