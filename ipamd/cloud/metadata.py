@@ -91,6 +91,19 @@ class ImdsMetadata(Metadata):
         self._settled = {path: text for path, text in read.items() if not path.endswith(CHANGING)}
         return found
 
+    def read(self, path: str) -> str | None:
+        """Read one path below /latest, in one attempt; None for a 404.
+
+        Raises: CloudError naming the path.
+        """
+        try:
+            with closing(http.client.HTTPConnection(self._host, self._port, timeout=CONNECT_TIMEOUT_S)) as connection:
+                return self._get(connection, path)
+        except UnseenAttempt:
+            return None
+        except AttemptError as failed:
+            raise failed.error from failed
+
     def _read_identity(self, read: dict[str, str]) -> InstanceIdentity:
         """Make one attempt; paths in `read` from an earlier attempt are not requested again."""
         with closing(http.client.HTTPConnection(self._host, self._port, timeout=CONNECT_TIMEOUT_S)) as connection:
