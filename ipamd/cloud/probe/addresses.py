@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from ipaddress import IPv4Network
 
-from ipamd.cloud.probe.attachment import is_gone
 from ipamd.cloud.probe.calls import Answer
 from ipamd.cloud.probe.checks import Verdict
 from ipamd.cloud.probe.subject import (
@@ -81,7 +80,7 @@ def _unassign(subject: Subject, eni: OwnEni, address: str) -> None:
     lag = until_seen(subject, _look(subject, eni), _hides(address), since_s=answer.answered_s)
     subject.find("unassign-visible", verdict_of(lag), str(lag), *lag.answers)
     again = subject.change(UNASSIGN, eni.eni_id, f"{address} again", PrivateIpAddresses=[address])
-    is_said = is_gone(again) or (again.code == "InvalidParameterValue" and "not assigned to interface" in again.message)
+    is_said = again.is_gone or (again.code == "InvalidParameterValue" and "not assigned to interface" in again.message)
     subject.find("unassign-again", is_said, str(again), again)
 
 

@@ -1,4 +1,4 @@
-"""Steps about attaching, detaching and deleting the ENI: what EC2, the kernel and metadata show, and when."""
+"""Steps about attaching the ENI: what EC2, the kernel and metadata show of it, and when."""
 
 from __future__ import annotations
 
@@ -8,34 +8,10 @@ from typing import Any
 
 from ipamd.cloud.probe.calls import Answer
 from ipamd.cloud.probe.checks import Verdict
-from ipamd.cloud.probe.subject import (
-    METADATA_WAITS_S,
-    Lag,
-    NotPossible,
-    OwnEni,
-    Subject,
-    addresses_of,
-    until_seen,
-    verdict_of,
-)
+from ipamd.cloud.probe.subject import LONGEST_S, METADATA_WAITS_S, NotPossible, OwnEni, Subject, addresses_of, until_seen
 
 ATTACH_WAITS_S = (0.0, 0.5, 1.0, 2.0)
 """Before each try to attach a new ENI that EC2 does not find. Ours: seconds are usual."""
-
-LONGEST_S = 60.0
-"""How long the daemon waits for an attach or a detach. Source: `ipamd/cloud/retries.py`, ATTACHING and SETTLING."""
-
-
-def is_busy(answer: Answer) -> bool:
-    """Whether the answer is one that says "in use"."""
-    return answer.code == "InvalidNetworkInterface.InUse" or (
-        answer.code == "InvalidParameterValue" and "in use" in answer.message
-    )
-
-
-def is_gone(answer: Answer) -> bool:
-    """Whether the answer is one that says "not found"."""
-    return answer.code.endswith(".NotFound")
 
 
 @dataclass(slots=True)
@@ -56,7 +32,7 @@ def attach(subject: Subject) -> None:
     for wait_s in ATTACH_WAITS_S:
         subject.pause(wait_s)
         tries.append(_attach(subject, eni))
-        if not is_gone(tries[-1]):
+        if not tries[-1].is_gone:
             break
     refusals = "; ".join(str(answer) for answer in tries if not answer.ok)
     subject.find("attach-after-create", len(tries) == 1 and tries[0].ok, refusals or "accepted at the first try", *tries)
@@ -151,13 +127,16 @@ def _report_addresses(subject: Subject, eni: OwnEni, seen: Sightings) -> None:
 
 
 def _report_link(subject: Subject, eni: OwnEni, seen: Sightings) -> None:
-    if seen.link_s is None or seen.attached_s is None:
-        missing = "link" if seen.link_s is None else "attachment"
-        subject.find("link-before-attached", Verdict.UNKNOWN, f"the {missing} was not seen")
+    if seen.attached_s is None or not subject.sees_links():
+        missing = "the attachment was not seen" if seen.attached_s is None else "the node's links are not visible from here"
+        subject.find("link-before-attached", Verdict.UNKNOWN, missing)
         return
-    link_s, attached_s = seen.link_s - eni.attach_asked_s, seen.attached_s - eni.attach_asked_s
-    observed = f"link after {link_s:.1f} s, attached after {attached_s:.1f} s"
-    subject.find("link-before-attached", link_s <= attached_s, observed)
+    attached_s = seen.attached_s - eni.attach_asked_s
+    link_s = None if seen.link_s is None else seen.link_s - eni.attach_asked_s
+    when = "no link in any look" if link_s is None else f"link after {link_s:.1f} s"
+    subject.find(
+        "link-before-attached", link_s is not None and link_s <= attached_s, f"{when}, attached after {attached_s:.1f} s"
+    )
 
 
 def _await_metadata(subject: Subject, eni: OwnEni, seen: Sightings) -> None:
@@ -224,81 +203,9 @@ def attach_again(subject: Subject) -> None:
     """Attach what is attached already, then try to delete it."""
     eni = subject.attached()
     answer = _attach(subject, eni)
-    subject.find("attach-again", is_busy(answer), str(answer), answer)
+    subject.find("attach-again", answer.is_busy, str(answer), answer)
     delete = subject.change("DeleteNetworkInterface", eni.eni_id, eni.eni_id)
-    subject.find("delete-in-use", is_busy(delete), str(delete), delete)
+    subject.find("delete-in-use", delete.is_busy, str(delete), delete)
     if delete.ok:
         subject.deleted_ids.add(eni.eni_id)
         subject.current = None
-
-
-def detach(subject: Subject) -> None:
-    """Detach twice, try to delete at once, and watch it go."""
-    eni = subject.attached()
-    first = subject.change("DetachNetworkInterface", eni.eni_id, eni.eni_id, AttachmentId=eni.attachment_id)
-    if not first.ok:
-        raise NotPossible(f"the ENI was not detached: {first}")
-    again = subject.change("DetachNetworkInterface", eni.eni_id, "again", AttachmentId=eni.attachment_id)
-    is_fine = again.ok or is_gone(again) or again.code == "IncorrectState"
-    subject.find("detach-again", is_fine, str(again), again)
-    early = subject.change("DeleteNetworkInterface", eni.eni_id, "while it is being detached")
-    subject.find("delete-detaching", early.ok or is_busy(early), str(early), early)
-    if early.ok:
-        subject.deleted_ids.add(eni.eni_id)
-    lag, link_gone_s = _watch_it_go(subject, eni, since_s=first.sent_s)
-    observed = f"no attachment after {lag.seen_s:.1f} s" if lag.seen_s is not None else str(lag)
-    subject.find("detach-time", lag.seen_s is not None and lag.seen_s < LONGEST_S, observed, *lag.answers)
-    _report_link_gone(subject, lag, link_gone_s)
-    if lag.seen_s is not None:
-        eni.attachment_id = ""
-
-
-def _watch_it_go(subject: Subject, eni: OwnEni, *, since_s: float) -> tuple[Lag, float | None]:
-    """Look until EC2 shows no attachment. Returns: how that came, and after how many seconds the link was gone; None if it never was."""
-    gone_s: list[float] = []
-
-    def look_at_link() -> None:
-        links = subject.links()
-        if links is not None and eni.mac not in links:
-            gone_s.append(subject.clock.monotonic() - since_s)
-
-    def look() -> Answer:
-        look_at_link()
-        return subject.describe(eni.eni_id)
-
-    subject.while_waiting = look_at_link
-    try:
-        lag = until_seen(subject, look, _has_no_attachment, since_s=since_s)
-    finally:
-        subject.while_waiting = lambda: None
-    return lag, min(gone_s, default=None)
-
-
-def _has_no_attachment(answer: Answer) -> bool:
-    return is_gone(answer) or (answer.ok and bool(answer.enis()) and not any(entry.get("Attachment") for entry in answer.enis()))
-
-
-def _report_link_gone(subject: Subject, lag: Lag, gone_s: float | None) -> None:
-    if gone_s is None or lag.seen_s is None:
-        missing = "the link was not seen to go" if gone_s is None else "the attachment did not go"
-        subject.find("link-gone", Verdict.UNKNOWN, missing)
-        return
-    observed = f"link gone after {gone_s:.1f} s, attachment after {lag.seen_s:.1f} s"
-    subject.find("link-gone", gone_s <= lag.seen_s, observed)
-
-
-def delete(subject: Subject) -> None:
-    """Delete the ENI, watch it go, and delete it again."""
-    eni = subject.eni()
-    if eni.attachment_id:
-        raise NotPossible("the ENI is attached")
-    if eni.eni_id not in subject.deleted_ids:
-        answer = subject.change("DeleteNetworkInterface", eni.eni_id, eni.eni_id)
-        if not answer.ok:
-            raise NotPossible(f"the ENI was not deleted: {answer}")
-        subject.deleted_ids.add(eni.eni_id)
-        lag = until_seen(subject, lambda: subject.describe(eni.eni_id), is_gone, since_s=answer.answered_s)
-        subject.find("delete-visible", verdict_of(lag), str(lag), *lag.answers)
-    again = subject.change("DeleteNetworkInterface", eni.eni_id, "again")
-    subject.find("delete-again", is_gone(again), str(again), again)
-    subject.current = None

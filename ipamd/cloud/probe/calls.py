@@ -67,6 +67,16 @@ class Answer:
         """Whether it may have taken effect although it was not accepted: no answer, or a fault inside EC2."""
         return self.code == NO_ANSWER or self.status >= 500
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether it was refused because the object is in use, in either of EC2's wordings."""
+        return self.code == "InvalidNetworkInterface.InUse" or (self.code == "InvalidParameterValue" and "in use" in self.message)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it was refused because an object was not found."""
+        return self.code.endswith(".NotFound")
+
     def enis(self) -> list[Mapping[str, Any]]:
         """The ENIs of a Describe, or the one of a Create."""
         one = self.body.get("NetworkInterface")

@@ -9,7 +9,6 @@ import logging
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from ipamd.cloud.probe.attachment import is_gone
 from ipamd.cloud.probe.calls import Answer
 from ipamd.cloud.probe.creation import PAGE_SIZE, find_by_tag
 from ipamd.cloud.probe.subject import NODE_TAG, RUN_TAG, NotPossible, Subject, tags_of
@@ -126,7 +125,7 @@ def _remove(subject: Subject, eni_id: str) -> str:
         except NotPossible as error:
             return str(error)
         if answer.api == "DeleteNetworkInterface":
-            absent_count += is_gone(answer)
+            absent_count += answer.is_gone
             # One NotFound may be of an ENI too new to be seen; our own call's success needs no second.
             if answer.ok or absent_count >= 2:
                 subject.deleted_ids.add(eni_id)
@@ -140,7 +139,7 @@ def _detach_or_delete(subject: Subject, eni_id: str) -> Answer:
     attachment = (entry or {}).get("Attachment") or {}
     if attachment and attachment.get("Status") != "detaching":
         detached = subject.change("DetachNetworkInterface", eni_id, eni_id, AttachmentId=attachment["AttachmentId"])
-        if not is_gone(detached):
+        if not detached.is_gone:
             return detached
     return subject.change("DeleteNetworkInterface", eni_id, eni_id)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from ipamd.cloud.probe import addresses, attachment, creation
+from ipamd.cloud.probe import addresses, attachment, creation, removal
 from ipamd.cloud.probe.calls import Answer, Calls, CallsUsedUp, Stopped
 from ipamd.cloud.probe.checks import CHECKS, Verdict
 from ipamd.cloud.probe.cleanup import LeftOver, clean_up, delete_former, former_enis, named_former
@@ -19,6 +19,7 @@ from ipamd.cloud.probe.node import Refused, inspect
 from ipamd.cloud.probe.permissions import DENIED, NEEDED, Permission, permissions
 from ipamd.cloud.probe.subject import Finding, Node, NotPossible, Sources, Subject
 from ipamd.model.cloud import InstanceIdentity
+from ipamd.model.errors import CloudError
 from ipamd.ports import Clock
 
 Step = Callable[[Subject], None]
@@ -40,8 +41,8 @@ STEPS: tuple[tuple[Step, tuple[str, ...]], ...] = (
         ("assign-answer", "assign-visible", "assign-metadata", "assign-over-limit", "unassign-visible", "unassign-again"),
     ),
     (addresses.prefix, ("prefix-answer",)),
-    (attachment.detach, ("detach-again", "delete-detaching", "detach-time", "link-gone")),
-    (attachment.delete, ("delete-visible", "delete-again")),
+    (removal.detach, ("detach-again", "delete-detaching", "detach-time", "link-gone")),
+    (removal.delete, ("delete-visible", "delete-again")),
     (creation.replay_after_delete, ("token-after-delete",)),
 )  # fmt: skip
 """In order, each with the checks that it answers; `limits-table` is answered before the first."""
@@ -96,6 +97,13 @@ def run(tools: Tools, identity: InstanceIdentity, *, is_real: bool) -> Outcome:
             _check_all(subject, tools.say)
     except (Refused, Stopped, CallsUsedUp) as error:
         outcome.ended = str(error)
+    except CloudError as error:
+        if not outcome.answers:
+            raise
+        outcome.ended = str(error)
+    except Exception as error:  # noqa: BLE001  # the report and what is left are worth more than the traceback
+        _log.exception("the probe failed")
+        outcome.ended = f"{type(error).__name__}: {error}"
     finally:
         if subject is not None:
             outcome.left_over += _end(subject, tools.say)

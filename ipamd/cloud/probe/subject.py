@@ -30,6 +30,9 @@ LOOK_WAITS_S = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 METADATA_WAITS_S = (0.0, *(1.0,) * 10, *(5.0,) * 10)
 """Before each look at metadata for one change: 60 s in 21 looks. Ours: metadata is throttled per instance."""
 
+LONGEST_S = 60.0
+"""How long the daemon waits for an attach or a detach. Source: `ipamd/cloud/retries.py`, ATTACHING and SETTLING."""
+
 SLEEP_SLICE_S = 0.5
 """Longest sleep without looking whether the probe is to stop."""
 
@@ -132,10 +135,11 @@ class Subject:
         }
 
     def create(self, params: dict[str, Any], about: str) -> Answer:
-        """Create, and own what the answer names. Until EC2 has answered, the request is kept for the clean-up to settle."""
+        """Create, and own what the answer names. Until EC2 refused or named an ENI, the request is kept for the clean-up to settle."""
         self.unsettled.append(params)
         answer = self.calls.ask("CreateNetworkInterface", about, **params)
-        if not answer.is_lost:
+        is_named = any(entry.get("NetworkInterfaceId") for entry in answer.enis())
+        if is_named or not (answer.ok or answer.is_lost):
             self.unsettled.remove(params)
         for entry in answer.enis():
             self.own(entry)
@@ -173,6 +177,10 @@ class Subject:
             return self.sources.links()
         except OSError:
             return None
+
+    def sees_links(self) -> bool:
+        """Whether the node's links are visible from here: its primary one is."""
+        return self.node.identity.primary_mac in (self.links() or ())
 
     def metadata(self, leaf: str) -> str | None:
         """Read a leaf of the ENI's metadata; None if it is absent or metadata did not answer."""
