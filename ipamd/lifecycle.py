@@ -59,6 +59,7 @@ class Lifecycle:
         reconcile = self._app.reconcile
         self._app.pool.maintainer.stop()
         reconcile.host_network.stop()
+        reconcile.cloud.stop()
         self._maintenance.stop()
         if reconcile.runtime is not None:
             reconcile.runtime.stop()
@@ -87,6 +88,8 @@ class Lifecycle:
         self._spawn("maintenance", self._maintenance.run)
         self._spawn("pool", app.pool.maintainer.run)
         self._spawn("host-network", app.reconcile.host_network.run)
+        self._spawn("links", app.reconcile.cloud.run_links)
+        self._spawn("other-hands", app.reconcile.cloud.run)
         runtime = app.reconcile.runtime
         if runtime is not None:
             if app.settings.runtime.cri_events:

@@ -15,15 +15,15 @@ from typing import Protocol
 
 from ipamd.model.address import Address
 from ipamd.model.attachment import Attachment, NetnsIdentity, Wired, WiringSpec
-from ipamd.model.cloud import DescribedEni, EniRequest, InstanceIdentity
+from ipamd.model.cloud import DescribedEni, EniRequest, InstanceIdentity, MetadataEni
 from ipamd.model.eni import Eni, InstanceLimits
 from ipamd.model.ids import AttachmentKey, EniId, InstanceId, MacAddress, SubnetId
 from ipamd.model.intent import Intent
-from ipamd.model.kernel import KernelSurvey
+from ipamd.model.kernel import KernelSurvey, LinkEvent
 from ipamd.model.ledger import LedgerEntry, LedgerEvent
-from ipamd.model.plan import PoolCounts
 from ipamd.model.sandbox import RuntimeInfo, Sandbox, SandboxEvent
 from ipamd.model.snapshot import Snapshot
+from ipamd.model.stock import PoolCounts, Stock
 
 Failpoint = Callable[[str], None]
 """Called with a name between two effects; tests kill or pause the process there (`ipamd.failpoints`)."""
@@ -72,7 +72,7 @@ class UnitOfWork(Protocol):
     ) -> None:
         """Add addresses which EC2 confirmed: free, or cooling where a lost datastore cannot tell when they were last used (I8).
 
-        An address that is known on the same ENI is left as it is.
+        An address that is known on the same ENI is left as it is; if it is lost, `heal` says that it is there again.
         """
         ...
 
@@ -102,7 +102,19 @@ class UnitOfWork(Protocol):
         ...
 
     def free(self, address: IPv4Address, *, reason: str) -> None:
-        """cooling -> free: its cooldown is over."""
+        """cooling -> free: its cooldown is over. A lost address is removed instead."""
+        ...
+
+    def lose(self, address: IPv4Address, *, reason: str) -> None:
+        """EC2 does not show an address any more: a free one is removed, any other is lost from now on. It is never given again (I7).
+
+        A lost address keeps its state and its sandbox (I2), and is removed where it would become free. Repeatable; an unknown
+        address is fine.
+        """
+        ...
+
+    def heal(self, address: IPv4Address, *, reason: str) -> None:
+        """EC2 shows a lost address again. Repeatable; an unknown address, or one that is not lost, is fine."""
         ...
 
     def quarantine(self, address: IPv4Address, *, reason: str) -> None:
@@ -117,8 +129,8 @@ class UnitOfWork(Protocol):
         """Remember that DEL was done for a key: a late ADD is refused (I4)."""
         ...
 
-    def drop_tombstones(self, *, before: datetime) -> int:
-        """Forget tombstones older than `before`; returns how many."""
+    def drop_tombstones(self, *, older_than: timedelta) -> int:
+        """Forget tombstones older than an age on the monotonic clock; returns how many. One of unknown age is dated now."""
         ...
 
     def open_intent(self, intent: Intent) -> None:
@@ -165,6 +177,13 @@ class Datastore(Protocol):
         """
         ...
 
+    def hold(self, addresses: frozenset[IPv4Address]) -> None:
+        """Replace the set of addresses that `reserve` must not take for now, in memory only: their proof is in doubt (I7).
+
+        It may name addresses that are not free or not known; they are held once they become free.
+        """
+        ...
+
     def snapshot(self) -> Snapshot:
         """Copy everything at one moment: for readers to whom two reads must not contradict each other. Costs a full copy."""
         ...
@@ -194,7 +213,11 @@ class Datastore(Protocol):
         ...
 
     def counts(self) -> PoolCounts:
-        """Addresses by state over managed ENIs, in O(1)."""
+        """Addresses by state over managed ENIs. Cost: the number of ENIs."""
+        ...
+
+    def stock(self) -> Stock:
+        """ENIs with their counters, and the sum, all of one moment. Cost: the number of ENIs, not of addresses."""
         ...
 
     def is_tombstoned(self, key: AttachmentKey) -> bool:
@@ -256,7 +279,7 @@ class Wiring(Protocol):
     """Sandbox wiring in the kernel. No dumps, no fork, no EC2 on the ADD and DEL path; every write is idempotent."""
 
     def identify_netns(self, path: str) -> NetnsIdentity:
-        """Which namespace a path leads to. NetnsError if it is missing or is not a network namespace."""
+        """Which namespace a path leads to. NetnsError if it is missing or none, WiringError if that could not be found out."""
         ...
 
     def wire(self, spec: WiringSpec) -> Wired:
@@ -316,12 +339,34 @@ class HostNetwork(Protocol):
         """Bring a secondary ENI's link up with address, table, routes and rule. WiringError if its link does not appear."""
         ...
 
-    def teardown_eni(self, eni: Eni) -> None:
-        """Remove an ENI's table and rules. Idempotent."""
+    def teardown_eni(self, eni: Eni, *, keep: Iterable[Eni] = ()) -> None:
+        """Remove an ENI's table and rules, but nothing that an ENI of `keep` needs. Idempotent.
+
+        A successor at the same place (device index and card) has the same table.
+        """
         ...
 
     def reconcile(self, *, identity: InstanceIdentity, enis: Iterable[Eni]) -> list[str]:
         """Repair what other software on the node removed or changed; one sentence per repair."""
+        ...
+
+    def links(self) -> frozenset[MacAddress]:
+        """MACs of the links that are present now, up or down, from one uninterrupted dump; sandboxes' links are left out.
+
+        Raises: KernelDumpError if every try was interrupted (I11); WiringError.
+        """
+        ...
+
+    def link_events(self) -> Iterator[LinkEvent]:
+        """Follow the kernel's link notifications, blocking; sandboxes' links are left out.
+
+        The first event, OPENED, means that the subscription is open. A lost notification is a MISSED event, never silence (I11).
+        Ends after `stop_link_events`. Raises: WiringError if the subscription cannot be opened or breaks. One reader at a time.
+        """
+        ...
+
+    def stop_link_events(self) -> None:
+        """End a running `link_events` iterator from another thread, and every later one at once."""
         ...
 
 
@@ -394,6 +439,21 @@ class Metadata(Protocol):
 
     def identity(self) -> InstanceIdentity:
         """Who this node is. CloudError if it cannot be read within its deadline."""
+        ...
+
+    def list_interfaces(self) -> frozenset[MacAddress]:
+        """MACs of the ENIs that metadata shows, at least one. One request, one attempt. CloudError if it is not answered."""
+        ...
+
+    def interface(self, mac: MacAddress) -> MetadataEni:
+        """One ENI: at most four requests, fewer when it was read before; one attempt each, in one connection.
+
+        No addresses or no prefixes there (404) are empty sets. Raises: CloudError for everything else, a vanished ENI included.
+        """
+        ...
+
+    def request_count(self) -> int:
+        """HTTP requests made since the start, unanswered ones included: whoever has a budget of them reads it here."""
         ...
 
 

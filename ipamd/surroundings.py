@@ -94,6 +94,7 @@ class Surroundings:
             stage.detail = f"{identity.instance_id} ({identity.instance_type}) in {identity.availability_zone}"
         with health.stage("ec2") as stage:
             result = app.pool.enis.sync_with_ec2(identity)
+            app.pool.look.note(result)
             self._cloud_done.set()
             limits = app.adapters.ec2.instance_limits(identity.instance_type)
             stage.detail = f"{result}; limits from {limits.source}: {limits.eni_count} x {limits.ipv4_per_eni}"

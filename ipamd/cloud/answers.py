@@ -1,11 +1,13 @@
 """Convert EC2's answers into values of the model. Guards I6: the primary address is never among those for sandboxes.
 
-Nothing is guessed: an answer that lacks a field is an error, not an empty value (I11). Pure.
+Nothing is guessed: an answer that lacks a field is an error, not an empty value (I11). In a list of ENIs one entry that cannot be read
+stays in the list with its problem: it takes a place on the instance, and nothing is concluded about it. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterable, Mapping
 from ipaddress import IPv4Address, IPv4Network
 from typing import Any
 
@@ -13,11 +15,15 @@ from ipamd.model.cloud import DescribedEni
 from ipamd.model.errors import CloudError
 from ipamd.model.ids import EniId, MacAddress, SubnetId
 
+log = logging.getLogger(__name__)
+
 
 def described_eni(entry: Mapping[str, Any]) -> DescribedEni:
     """Read one NetworkInterface of Create or Describe.
 
-    Raises: CloudError if it names no ID, MAC, subnet or primary address, or an address is malformed.
+    An ENI without IPv4 address (EFA-only, IPv6-only) has none and is no error; one that lists others must name its primary address.
+    Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/create-efa.html; amazon-vpc-cni-k8s issues 3122 and 3681.
+    Raises: CloudError if it names no ID, MAC or subnet, or an address is malformed.
     """
     try:
         primary, secondary = _addresses(entry)
@@ -41,8 +47,43 @@ def described_eni(entry: Mapping[str, Any]) -> DescribedEni:
             delete_on_termination=attachment.get("DeleteOnTermination", False),
             security_group_ids=tuple(sorted(group["GroupId"] for group in entry.get("Groups") or ())),
         )
-    except (KeyError, ValueError) as exc:
+    except (KeyError, ValueError, TypeError, AttributeError) as exc:
         raise incomplete(f"ENI {entry.get('NetworkInterfaceId', '(no ID)')}", exc) from exc
+
+
+def described_enis(entries: Iterable[Mapping[str, Any]]) -> list[DescribedEni]:
+    """Read the NetworkInterfaces of a Describe of one instance; an entry that cannot be read has a `problem`. Raises: nothing."""
+    found = []
+    for entry in entries:
+        try:
+            found.append(described_eni(entry))
+        except CloudError as error:
+            log.warning("one entry of DescribeNetworkInterfaces cannot be read: %s", error)
+            found.append(_unreadable(entry, error))
+    return found
+
+
+def _unreadable(entry: Mapping[str, Any], error: CloudError) -> DescribedEni:
+    """Keep what can be read of an entry: who it is and which place it takes."""
+    attachment = entry.get("Attachment")
+    place = attachment if isinstance(attachment, Mapping) else {}
+    return DescribedEni(
+        eni_id=EniId(str(entry.get("NetworkInterfaceId") or "")),
+        mac=MacAddress(str(entry.get("MacAddress") or "").lower()),
+        subnet_id=SubnetId(str(entry.get("SubnetId") or "")),
+        primary_address=None,
+        interface_type=str(entry.get("InterfaceType") or "interface"),
+        attachment_id=str(place.get("AttachmentId") or ""),
+        attachment_status=str(place.get("Status") or ""),
+        instance_id=str(place.get("InstanceId") or ""),
+        device_index=_index(place.get("DeviceIndex"), unknown=-1),
+        network_card=_index(place.get("NetworkCardIndex"), unknown=0),
+        problem=f"{error.details or error.message}",
+    )
+
+
+def _index(value: object, *, unknown: int) -> int:
+    return value if isinstance(value, int) else unknown
 
 
 def incomplete(subject: str, cause: object) -> CloudError:
@@ -53,13 +94,15 @@ def incomplete(subject: str, cause: object) -> CloudError:
     )
 
 
-def _addresses(entry: Mapping[str, Any]) -> tuple[IPv4Address, frozenset[IPv4Address]]:
+def _addresses(entry: Mapping[str, Any]) -> tuple[IPv4Address | None, frozenset[IPv4Address]]:
     """Separate the primary address from the others, by the ENI's own field and by the flag on each address."""
     listed = entry.get("PrivateIpAddresses") or ()
     flagged = {IPv4Address(item["PrivateIpAddress"]) for item in listed if item.get("Primary")}
     named = entry.get("PrivateIpAddress")
     if not named and not flagged:
-        raise KeyError("PrivateIpAddress")
+        if listed or entry.get("Ipv4Prefixes"):
+            raise KeyError("PrivateIpAddress")  # any of them might be the primary one
+        return None, frozenset()
     primary = IPv4Address(named) if named else min(flagged)
     every = {IPv4Address(item["PrivateIpAddress"]) for item in listed}
     return primary, frozenset(every - flagged - {primary})

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ipamd.cloud import limits
-from ipamd.cloud.answers import described_eni, incomplete
+from ipamd.cloud.answers import described_eni, described_enis, incomplete
 from ipamd.cloud.budget import CallBudget
 from ipamd.cloud.client import Ec2Client
 from ipamd.cloud.errors import AttemptError, BusyAttempt, ThrottledAttempt, UnseenAttempt
@@ -75,7 +75,7 @@ class BotoEc2(Ec2):
             if not page.get("NextToken"):
                 break
             params["NextToken"] = page["NextToken"]
-        return tuple(sorted(map(described_eni, entries), key=lambda eni: (eni.device_index, eni.network_card)))
+        return tuple(sorted(described_enis(entries), key=lambda eni: (eni.device_index, eni.network_card)))
 
     def describe_eni(self, eni_id: EniId) -> DescribedEni:
         answer = self._call("DescribeNetworkInterfaces", eni_id, {"NetworkInterfaceIds": [eni_id]}, IDEMPOTENT, about=eni_id)

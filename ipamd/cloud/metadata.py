@@ -1,4 +1,4 @@
-"""The port `Metadata`: the node's identity from instance metadata (IMDSv2).
+"""The port `Metadata`: the node's identity and its ENIs from instance metadata (IMDSv2).
 
 It uses `http.client` instead of botocore's fetcher: the identity is needed before any AWS library is imported, http.client uses no
 proxy (metadata must not go through one), and IMDSv1 is not used even if v2 fails. Metadata lags behind EC2, so nothing is removed
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -17,10 +18,11 @@ from http import HTTPStatus
 from ipaddress import IPv4Address, IPv4Network
 from urllib.parse import urlsplit
 
+from ipamd.cloud import metadata_enis
 from ipamd.cloud.errors import AttemptError, ThrottledAttempt, UnansweredAttempt, UnseenAttempt, UnsentAttempt
 from ipamd.cloud.retries import RetryPolicy
 from ipamd.config import CloudConfig
-from ipamd.model.cloud import InstanceIdentity
+from ipamd.model.cloud import InstanceIdentity, MetadataEni
 from ipamd.model.errors import CloudError, SettingsError, ThrottledError
 from ipamd.model.ids import EniId, InstanceId, MacAddress, SubnetId
 from ipamd.ports import Clock, Metadata
@@ -76,6 +78,9 @@ class ImdsMetadata(Metadata):
         self._sleep = sleep
         self._token: tuple[str, float] | None = None
         self._settled: dict[str, str] = {}
+        self._settled_enis: dict[MacAddress, dict[str, str]] = {}
+        self._count = 0
+        self._counting = threading.Lock()
 
     def identity(self) -> InstanceIdentity:
         """Read the identity.
@@ -92,21 +97,47 @@ class ImdsMetadata(Metadata):
         return found
 
     def read(self, path: str) -> str | None:
-        """Read one path below /latest, in one attempt; None for a 404.
+        """Read one path below /latest, in one attempt; None for a 404. For a probe. Raises: CloudError naming the path."""
+        with self._connection() as connection:
+            return self._get_once(connection, path)
 
-        Raises: CloudError naming the path.
-        """
+    def list_interfaces(self) -> frozenset[MacAddress]:
+        """See the port. One attempt: whoever looks in the background looks again, within a budget of requests."""
+        with self._connection() as connection:
+            shown = metadata_enis.read_macs(lambda path: self._get_once(connection, f"{MACS}/{path}"))
+        self._settled_enis = {mac: leaves for mac, leaves in self._settled_enis.items() if mac in shown}
+        return shown
+
+    def interface(self, mac: MacAddress) -> MetadataEni:
+        """See the port. What does not change while an ENI is attached is read once."""
+        settled = dict(self._settled_enis.get(mac, {}))
+        with self._connection() as connection:
+            found = metadata_enis.read_eni(mac, lambda path: self._get_once(connection, f"{MACS}/{path}"), settled)
+        self._settled_enis[mac] = settled
+        return found
+
+    def request_count(self) -> int:
+        return self._count
+
+    def _get_once(self, connection: http.client.HTTPConnection, path: str) -> str | None:
+        """GET in one attempt; None for a 404. Raises: CloudError; a 401 makes the next request renew the token."""
         try:
-            with closing(http.client.HTTPConnection(self._host, self._port, timeout=CONNECT_TIMEOUT_S)) as connection:
-                return self._get(connection, path)
-        except UnseenAttempt:
-            return None
+            headers = {"X-aws-ec2-metadata-token": self._living_token(connection)}
+            status, body = self._request(connection, "GET", path, headers)
         except AttemptError as failed:
             raise failed.error from failed
+        if status == HTTPStatus.UNAUTHORIZED:
+            self._token = None
+        if status not in (HTTPStatus.OK, HTTPStatus.NOT_FOUND):
+            raise self._refused(path, status).error
+        return body if status == HTTPStatus.OK else None
+
+    def _connection(self) -> closing[http.client.HTTPConnection]:
+        return closing(http.client.HTTPConnection(self._host, self._port, timeout=CONNECT_TIMEOUT_S))
 
     def _read_identity(self, read: dict[str, str]) -> InstanceIdentity:
         """Make one attempt; paths in `read` from an earlier attempt are not requested again."""
-        with closing(http.client.HTTPConnection(self._host, self._port, timeout=CONNECT_TIMEOUT_S)) as connection:
+        with self._connection() as connection:
 
             def text(path: str) -> str:
                 if path not in read:
@@ -144,6 +175,8 @@ class ImdsMetadata(Metadata):
         self, connection: http.client.HTTPConnection, method: str, path: str, headers: dict[str, str]
     ) -> tuple[int, str]:
         """Make one HTTP request, opening the connection if necessary."""
+        with self._counting:
+            self._count += 1
         if connection.sock is None:
             self._connect(connection, path)
         try:

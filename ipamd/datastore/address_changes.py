@@ -84,7 +84,11 @@ class AddressChanges(Changes):
     def free(self, address: IPv4Address, *, reason: str) -> None:
         """The caller decides whether the address has cooled, by the monotonic clock: a wall clock may be stepped (I8)."""
         old = self._view.known_address(address)
-        self._settle(old, _after(old, AddressEvent.COOLED), reason=reason)
+        state = _after(old, AddressEvent.COOLED)
+        if old.is_lost:
+            self._forget([old], reason=f"{reason}; lost: {old.lost_reason}")
+            return
+        self._settle(old, state, reason=reason)
         self._log(LedgerEvent.COOLED, address=address, eni_id=old.eni_id, detail=reason)
 
     @change
@@ -112,7 +116,14 @@ class AddressChanges(Changes):
             raise InvariantError(f"sandbox {key} cannot be attached: its DEL was done", details="I4")
         self._disk.execute(sql.INSERT_ATTACHMENT, attachment_params(attachment), subject=f"assigning {old.address} to {key}")
         new = replace(
-            old, state=state, since=attachment.created_at, owner=key, cooling_until=None, cooldown_deadline_s=None, reason=""
+            old,
+            state=state,
+            since=attachment.created_at,
+            since_monotonic_s=self._now_s,
+            owner=key,
+            cooling_until=None,
+            cooldown_deadline_s=None,
+            reason="",
         )
         self._write(old, new)
         self._view.staged.attachments[key] = attachment
@@ -122,16 +133,26 @@ class AddressChanges(Changes):
             old,
             state=_after(old, event),
             since=self._now,
+            since_monotonic_s=self._now_s,
             owner=None,
             reason=reason,
             cooling_until=self._now + cooldown,
             # The same end on the monotonic clock: the wall clock may be stepped while no daemon runs (I8).
-            cooldown_deadline_s=self._clock.monotonic() + cooldown.total_seconds(),
+            cooldown_deadline_s=self._now_s + cooldown.total_seconds(),
         )
         self._write(old, new)
 
     def _settle(self, old: Address, state: AddressState, *, reason: str) -> None:
-        new = replace(old, state=state, since=self._now, owner=None, cooling_until=None, cooldown_deadline_s=None, reason=reason)
+        new = replace(
+            old,
+            state=state,
+            since=self._now,
+            since_monotonic_s=self._now_s,
+            owner=None,
+            cooling_until=None,
+            cooldown_deadline_s=None,
+            reason=reason,
+        )
         self._write(old, new)
 
     def _write(self, old: Address, new: Address) -> None:

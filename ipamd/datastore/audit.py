@@ -61,6 +61,8 @@ def _addresses(snapshot: Snapshot) -> Iterator[str]:
             yield f"address {address.address} is not in its prefix {prefix}"
         if address.address in primaries:
             yield f"address {address.address} is the primary one of {primaries[address.address]} (I6)"
+        if address.is_lost and address.state is AddressState.FREE:
+            yield f"address {address.address} is lost, and free all the same (I7)"
         if address.eni_id not in snapshot.enis:
             yield f"address {address.address} is on {address.eni_id}, which is not known"
         if address.state is AddressState.ASSIGNED and (address.owner is None or address.owner not in snapshot.attachments):

@@ -1,7 +1,7 @@
-"""Free addresses by ENI and prefix, in the order in which they are given: densest first, longest free first.
+"""Free addresses by ENI and prefix, in the order in which they are given: densest first, longest free first; and their counters.
 
 Densest first keeps the other ENIs and prefixes empty, which is what releasing one needs; longest free first keeps an address out
-of use for as long as possible (I8).
+of use for as long as possible (I8). Counters are kept, not counted: every ADD reads them, and a node may have 11,760 addresses.
 """
 
 from __future__ import annotations
@@ -13,66 +13,145 @@ from ipaddress import IPv4Network
 
 from ipamd.model.address import Address, AddressState
 from ipamd.model.eni import Eni, EniState
+from ipamd.model.stock import EniStock, PoolCounts
+
+COUNTED = (*(state.value for state in AddressState), "lost", "lost_in_use", "held")
+"""What is counted for each ENI: the fields of `PoolCounts`."""
 
 
 @dataclass(slots=True)
 class Bucket:
-    """The addresses of one prefix, or those of an ENI outside any; `free` by (since, address as a number)."""
+    """The addresses of one prefix, or those of an ENI outside any.
 
+    `free` are those that may be given, by (since, address as a number). `idle_count` also has the free ones of which a unit of work
+    is just changing something; `held_count` are free ones that are held back.
+    """
+
+    order: int
     free: list[tuple[datetime, int]] = field(default_factory=list)
     in_use_count: int = 0
     total_count: int = 0
+    idle_count: int = 0
+    held_count: int = 0
+    lost_count: int = 0
+    rank: tuple[int, int] | None = None
 
-    def put_free(self, address: Address) -> None:
-        """Insert in order; once only."""
-        entry = (address.since, int(address.address))
-        place = bisect_left(self.free, entry)
-        if place == len(self.free) or self.free[place] != entry:
-            insort(self.free, entry)
+    @property
+    def is_there(self) -> bool:
+        """Whether EC2 shows at least one of its addresses."""
+        return self.total_count > self.lost_count
 
-    def drop_free(self, address: Address) -> None:
-        """Take out; absent is fine."""
+    @property
+    def is_free(self) -> bool:
+        """Whether all of its addresses are free, and none is held back."""
+        return self.total_count > 0 and self.idle_count - self.held_count == self.total_count
+
+    def put_free(self, address: Address) -> bool:
+        """Insert in order; False if it was there."""
         entry = (address.since, int(address.address))
         place = bisect_left(self.free, entry)
         if place < len(self.free) and self.free[place] == entry:
-            del self.free[place]
+            return False
+        self.free.insert(place, entry)
+        return True
+
+    def drop_free(self, address: Address) -> bool:
+        """Take out; False if it was not there."""
+        entry = (address.since, int(address.address))
+        place = bisect_left(self.free, entry)
+        if place == len(self.free) or self.free[place] != entry:
+            return False
+        del self.free[place]
+        return True
 
 
 @dataclass(slots=True)
 class EniSlot:
-    """One ENI with its buckets."""
+    """One ENI with its buckets and counters."""
 
     eni: Eni
-    counts: dict[AddressState, int] = field(default_factory=lambda: dict.fromkeys(AddressState, 0))
+    tally: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTED, 0))
     buckets: dict[IPv4Network | None, Bucket] = field(default_factory=dict)
+    prefix_count: int = 0
+    free_prefix_count: int = 0
+    _ranks: list[tuple[int, int]] = field(default_factory=list)
+    _by_order: dict[int, Bucket] = field(default_factory=dict)
 
     @property
     def is_assignable(self) -> bool:
-        """Whether this ENI may give an address (I7) and has a free one."""
+        """Whether this ENI may give an address (I7) and has one to give."""
         eni = self.eni
-        if not (eni.state is EniState.ATTACHED and eni.host_ready and eni.managed):
-            return False
-        return any(bucket.free for bucket in self.buckets.values())
+        return bool(self._ranks) and eni.state is EniState.ATTACHED and eni.host_ready and eni.managed
 
     def preference(self) -> tuple[int, int, int, str]:
         """Sort key: densest first, then the lower place on the instance."""
-        in_use = self.counts[AddressState.ASSIGNED] + self.counts[AddressState.RESERVED]
+        in_use = self.tally["assigned"] + self.tally["reserved"] + self.tally["lost_in_use"]
         return -in_use, self.eni.network_card, self.eni.device_index, self.eni.eni_id
 
     def densest_bucket(self) -> Bucket:
-        """Find the bucket with most addresses in use among those with a free one; `is_assignable` says that there is one."""
-        order = {prefix: -1 if prefix is None else int(prefix.network_address) for prefix in self.buckets}
-        with_free = [prefix for prefix, bucket in self.buckets.items() if bucket.free]
-        return self.buckets[min(with_free, key=lambda prefix: (-self.buckets[prefix].in_use_count, order[prefix]))]
+        """Find the bucket with most addresses in use among those with one to give; `is_assignable` says that there is one."""
+        return self._by_order[self._ranks[0][1]]
 
-    def bucket(self, prefix: IPv4Network | None) -> Bucket:
-        """Find or make the bucket of a prefix."""
+    def offer(self, address: Address) -> None:
+        """Let an address be given; once only."""
+        bucket = self._bucket(address.prefix)
+        if bucket.put_free(address):
+            self._rank(bucket)
+
+    def withdraw(self, address: Address) -> None:
+        """Let an address not be given; absent is fine."""
+        bucket = self.buckets.get(address.prefix)
+        if bucket is not None and bucket.drop_free(address):
+            self._rank(bucket)
+
+    def count(self, address: Address, sign: int, *, is_held: bool) -> None:
+        """Count one address in (1) or out (-1); a bucket without addresses is forgotten."""
+        bucket = self._bucket(address.prefix)
+        was_there, was_free = bucket.is_there, bucket.is_free
+        bucket.total_count += sign
+        if address.is_in_use:
+            bucket.in_use_count += sign
+        if address.is_lost:
+            bucket.lost_count += sign
+            self.tally["lost"] += sign
+            self.tally["lost_in_use"] += sign * address.is_in_use
+        else:
+            self.tally[address.state.value] += sign
+            if address.state is AddressState.FREE:
+                bucket.idle_count += sign
+                bucket.held_count += sign * is_held
+                self.tally["held"] += sign * is_held
+        if address.prefix is not None:
+            self.prefix_count += bucket.is_there - was_there
+            self.free_prefix_count += bucket.is_free - was_free
+        if bucket.total_count:
+            self._rank(bucket)
+        else:
+            del self.buckets[address.prefix], self._by_order[bucket.order]
+
+    def stock(self) -> EniStock:
+        """Read the counters."""
+        single = self.buckets.get(None)
+        single_count = 0 if single is None else single.total_count - single.lost_count
+        # A slot holds one address or one whole prefix.
+        return EniStock(
+            self.eni, PoolCounts(**self.tally), single_count + self.prefix_count, self.prefix_count, self.free_prefix_count
+        )
+
+    def _bucket(self, prefix: IPv4Network | None) -> Bucket:
         found = self.buckets.get(prefix)
         if found is None:
-            found = self.buckets[prefix] = Bucket()
+            order = -1 if prefix is None else int(prefix.network_address)
+            found = self.buckets[prefix] = self._by_order[order] = Bucket(order)
         return found
 
-    def forget_empty(self, prefix: IPv4Network | None) -> None:
-        """Drop a bucket without addresses."""
-        if self.buckets[prefix].total_count == 0:
-            del self.buckets[prefix]
+    def _rank(self, bucket: Bucket) -> None:
+        """Put a bucket at its place among those with an address to give: most in use first, then the lower prefix."""
+        rank = (-bucket.in_use_count, bucket.order) if bucket.free else None
+        if rank == bucket.rank:
+            return
+        if bucket.rank is not None:
+            del self._ranks[bisect_left(self._ranks, bucket.rank)]
+        if rank is not None:
+            insort(self._ranks, rank)
+        bucket.rank = rank

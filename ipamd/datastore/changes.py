@@ -7,7 +7,7 @@ caller that catches the error cannot commit half of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from functools import wraps
 from ipaddress import IPv4Address
@@ -34,6 +34,7 @@ class Changes:
         self._clock = clock
         # One time for all changes of a unit, taken once the transaction is ours: waiting for it is not part of a cooldown.
         self._now = clock.now()
+        self._now_s = clock.monotonic()
         self._ledger_rows: list[Params] = []
         self.failure: DatastoreError | None = None
 
@@ -61,6 +62,19 @@ class Changes:
                 f"address {address.address} is {address.state} in memory but not on disk",
                 details="nothing was changed; `ipamctl audit` compares them all; restarting ipamd reads the disk again",
             )
+
+    def _forget(self, addresses: Iterable[Address], *, reason: str) -> None:
+        """Remove rows; the caller has made sure that no sandbox has one of them (I2)."""
+        prefixes = set()
+        for address in addresses:
+            params: Params = {"key_address": str(address.address), "key_state": address.state.value}
+            self._expect_one(sql.DELETE_ADDRESS, params, address)
+            self._view.staged.addresses[address.address] = None
+            self._log(LedgerEvent.REMOVED, address=address.address, eni_id=address.eni_id, detail=reason)
+            prefixes |= {str(address.prefix)} if address.prefix is not None else set()
+        # A prefix row goes with the last of its addresses: the statement leaves one that still has some.
+        for prefix in sorted(prefixes):
+            self._disk.execute(sql.DELETE_EMPTY_PREFIX, {"key_prefix": prefix}, subject=f"forgetting prefix {prefix}")
 
 
 C = TypeVar("C", bound=Changes)

@@ -1,9 +1,9 @@
 """The copy of the last committed state in memory, which serves every read and every reservation.
 
-Addresses lie in buckets per (ENI, prefix), free ones ordered by how long they have been free, so that a reservation looks at a
-few buckets and never at a disk (I5, I10). Only two methods write: `reserve`, and `apply` of a committed unit of work. A unit of
-work first claims each address that it is going to change, which hides it from `reserve` until the unit ends: without that, an
-address could be removed on disk and reserved in memory at one time.
+`PoolIndex` keeps the free addresses in order, so that a reservation looks at a few lists and never at a disk (I5, I10). Only three
+methods write: `reserve`, `hold`, and `apply` of a committed unit of work. A unit of work first claims each address that it is going
+to change, which hides it from `reserve` until the unit ends: without that, an address could be removed on disk and reserved in
+memory at one time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from datetime import datetime
 from ipaddress import IPv4Address
 from typing import TypeVar
 
-from ipamd.datastore.buckets import EniSlot
+from ipamd.datastore.pool_index import PoolIndex
 from ipamd.datastore.staged import Staged
 from ipamd.model.address import Address, AddressEvent, AddressState, next_state
 from ipamd.model.attachment import Attachment
@@ -23,8 +23,9 @@ from ipamd.model.eni import Eni
 from ipamd.model.errors import InvariantError, PoolEmptyError
 from ipamd.model.ids import AttachmentKey, EniId
 from ipamd.model.intent import Intent
-from ipamd.model.plan import PoolCounts
 from ipamd.model.snapshot import Snapshot
+from ipamd.model.stock import PoolCounts, Stock
+from ipamd.model.tombstone import Tombstone
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -35,14 +36,13 @@ class MemoryState:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._lock = threading.Lock()
-        self._enis: dict[EniId, EniSlot] = {}
+        self._pool = PoolIndex()
         self._addresses: dict[IPv4Address, Address] = {}
         self._attachments: dict[AttachmentKey, Attachment] = {}
         self._reservations: dict[AttachmentKey, IPv4Address] = {}
-        self._tombstones: dict[AttachmentKey, datetime] = {}
+        self._tombstones: dict[AttachmentKey, Tombstone] = {}
         self._intents: dict[str, Intent] = {}
         self._primaries: dict[IPv4Address, EniId] = {}
-        self._counts = dict.fromkeys(AddressState, 0)
         for eni in snapshot.enis.values():
             self._put_eni(eni)
         for address in snapshot.addresses.values():
@@ -51,12 +51,12 @@ class MemoryState:
         self._tombstones.update(snapshot.tombstones)
         self._intents.update(snapshot.intents)
 
-    def reserve(self, key: AttachmentKey, *, now: datetime) -> Address:
+    def reserve(self, key: AttachmentKey, *, now: datetime, now_s: float | None = None) -> Address:
         """Take a free address for `key`: densest ENI, densest prefix in it, longest free in that
         (docs/architecture.md, "The life of an ADD").
 
         Ties go to the lower network card, device index, prefix and address; addresses outside any prefix come before prefixes.
-        Only attached, host-ready, managed ENIs count (I7). Cost: the number of ENIs plus of prefixes on one.
+        Only attached, host-ready, managed ENIs count (I7); lost and held addresses are not given. Cost: the number of ENIs.
         Raises: PoolEmptyError with the counts; InvariantError if the key has an address already (I1).
         """
         with self._lock:
@@ -65,13 +65,12 @@ class MemoryState:
                 taken = self._attachments[key].address
             if taken is not None:
                 raise InvariantError(f"sandbox {key} has {taken} already", details="I1: one address per attachment")
-            open_slots = [slot for slot in self._enis.values() if slot.is_assignable]
-            if not open_slots:
+            first = self._pool.first()
+            if first is None:
                 raise self._pool_empty(key)
-            bucket = min(open_slots, key=EniSlot.preference).densest_bucket()
-            free = self._addresses[IPv4Address(bucket.free[0][1])]
+            free = self._addresses[first]
             state = next_state(free.state, AddressEvent.RESERVE)
-            reserved = replace(free, state=state, since=now, owner=key, reason="")
+            reserved = replace(free, state=state, since=now, since_monotonic_s=now_s, owner=key, reason="")
             self._put_address(reserved)
             return reserved
 
@@ -79,17 +78,20 @@ class MemoryState:
         """Hide an address from `reserve` and return it as it is now; only the holder of the transaction may call."""
         with self._lock:
             found = self._addresses.get(address)
-            if found is not None and found.state is AddressState.FREE:
-                self._enis[found.eni_id].bucket(found.prefix).drop_free(found)
+            self._pool.claim(address, found)
             return found
 
     def release(self, addresses: Iterable[IPv4Address]) -> None:
         """Undo claims: free addresses are offered to `reserve` again."""
         with self._lock:
             for address in addresses:
-                found = self._addresses.get(address)
-                if found is not None and found.state is AddressState.FREE:
-                    self._enis[found.eni_id].bucket(found.prefix).put_free(found)
+                self._pool.release(address, self._addresses.get(address))
+
+    def hold(self, addresses: frozenset[IPv4Address]) -> None:
+        """Replace the addresses that `reserve` must not take for now."""
+        with self._lock:
+            changed = [self._addresses[address] for address in self._pool.held ^ addresses if address in self._addresses]
+            self._pool.hold(addresses, changed=changed)
 
     def apply(self, staged: Staged) -> None:
         """Make a committed unit of work visible, all at once. It cannot fail: every change was checked before COMMIT."""
@@ -112,7 +114,7 @@ class MemoryState:
     def eni(self, eni_id: EniId) -> Eni | None:
         """Find one ENI."""
         with self._lock:
-            slot = self._enis.get(eni_id)
+            slot = self._pool.slots.get(eni_id)
             return None if slot is None else slot.eni
 
     def eni_of_primary(self, address: IPv4Address) -> EniId | None:
@@ -140,8 +142,8 @@ class MemoryState:
         with self._lock:
             return self._reservations.get(key)
 
-    def tombstone(self, key: AttachmentKey) -> datetime | None:
-        """When DEL was done for a key."""
+    def tombstone(self, key: AttachmentKey) -> Tombstone | None:
+        """Find the tombstone of a key."""
         with self._lock:
             return self._tombstones.get(key)
 
@@ -151,14 +153,19 @@ class MemoryState:
             return self._intents.get(intent_id)
 
     def counts(self) -> PoolCounts:
-        """Addresses by state over managed ENIs, in O(1)."""
+        """Addresses by state over managed ENIs. Cost: the number of ENIs."""
         with self._lock:
-            return self._pool_counts()
+            return self._pool.counts()
+
+    def stock(self) -> Stock:
+        """ENIs and counters, all at one moment. Cost: the number of ENIs."""
+        with self._lock:
+            return self._pool.stock()
 
     def enis(self) -> list[Eni]:
         """All ENIs, in no order."""
         with self._lock:
-            return [slot.eni for slot in self._enis.values()]
+            return [slot.eni for slot in self._pool.slots.values()]
 
     def addresses(self) -> list[Address]:
         """All addresses, in no order."""
@@ -170,8 +177,8 @@ class MemoryState:
         with self._lock:
             return list(self._attachments.values())
 
-    def tombstones(self) -> dict[AttachmentKey, datetime]:
-        """When DEL was done, by key."""
+    def tombstones(self) -> dict[AttachmentKey, Tombstone]:
+        """All tombstones."""
         with self._lock:
             return dict(self._tombstones)
 
@@ -184,7 +191,7 @@ class MemoryState:
         """Copy everything at one moment; reserved addresses show as reserved."""
         with self._lock:
             return Snapshot(
-                {eni_id: slot.eni for eni_id, slot in self._enis.items()},
+                {eni_id: slot.eni for eni_id, slot in self._pool.slots.items()},
                 dict(self._addresses),
                 dict(self._attachments),
                 dict(self._tombstones),
@@ -194,80 +201,39 @@ class MemoryState:
     def recount(self) -> list[str]:
         """Check counters and buckets against the addresses; only between transactions. One sentence per difference."""
         with self._lock:
-            managed = [a for a in self._addresses.values() if self._enis[a.eni_id].eni.managed]
-            found = []
-            for state, count in self._counts.items():
-                real = sum(address.state is state for address in managed)
-                if real != count:
-                    found.append(f"memory counts {count} {state} addresses where {real} are")
-            listed = sorted(
-                number for slot in self._enis.values() for bucket in slot.buckets.values() for _, number in bucket.free
-            )
-            if listed != sorted(int(a.address) for a in self._addresses.values() if a.state is AddressState.FREE):
-                found.append("memory's lists of free addresses differ from the addresses that are free")
-            return found
+            return self._pool.recount(self._addresses.values())
 
     def _put_eni(self, eni: Eni) -> None:
-        slot = self._enis.get(eni.eni_id)
-        if slot is None:
-            slot = self._enis[eni.eni_id] = EniSlot(eni)
-        elif slot.eni.managed != eni.managed:
-            sign = 1 if eni.managed else -1
-            for state, count in slot.counts.items():
-                self._counts[state] += sign * count
-        self._primaries.pop(slot.eni.primary_address, None)
+        known = self._pool.slots.get(eni.eni_id)
+        if known is not None:
+            self._primaries.pop(known.eni.primary_address, None)
         self._primaries[eni.primary_address] = eni.eni_id
-        slot.eni = eni
+        self._pool.put_eni(eni)
 
     def _drop_eni(self, eni_id: EniId) -> None:
-        slot = self._enis.pop(eni_id, None)
+        slot = self._pool.slots.pop(eni_id, None)
         if slot is not None:
             self._primaries.pop(slot.eni.primary_address, None)
 
     def _put_address(self, address: Address) -> None:
         self._drop_address(address.address)
         self._addresses[address.address] = address
-        self._count(address, 1)
-        if address.state is AddressState.FREE:
-            self._enis[address.eni_id].bucket(address.prefix).put_free(address)
-        elif address.state is AddressState.RESERVED and address.owner is not None:
+        self._pool.put(address)
+        if address.state is AddressState.RESERVED and address.owner is not None:
             self._reservations[address.owner] = address.address
 
     def _drop_address(self, address: IPv4Address) -> None:
         old = self._addresses.pop(address, None)
         if old is None:
             return
-        slot = self._enis[old.eni_id]
-        if old.state is AddressState.FREE:
-            slot.bucket(old.prefix).drop_free(old)
-        elif old.state is AddressState.RESERVED and old.owner is not None:
+        self._pool.drop(old)
+        if old.state is AddressState.RESERVED and old.owner is not None:
             self._reservations.pop(old.owner, None)
-        self._count(old, -1)
-        slot.forget_empty(old.prefix)
-
-    def _count(self, address: Address, sign: int) -> None:
-        slot = self._enis[address.eni_id]
-        slot.counts[address.state] += sign
-        if address.is_in_use:
-            slot.bucket(address.prefix).in_use_count += sign
-        slot.bucket(address.prefix).total_count += sign
-        if slot.eni.managed:
-            self._counts[address.state] += sign
-
-    def _pool_counts(self) -> PoolCounts:
-        counts = self._counts
-        return PoolCounts(
-            free=counts[AddressState.FREE],
-            reserved=counts[AddressState.RESERVED],
-            assigned=counts[AddressState.ASSIGNED],
-            cooling=counts[AddressState.COOLING],
-            quarantined=counts[AddressState.QUARANTINED],
-        )
 
     def _pool_empty(self, key: AttachmentKey) -> PoolEmptyError:
-        counts = self._pool_counts()
+        counts = self._pool.counts()
         details = str(counts)
-        if counts.free:
+        if counts.free > counts.held:
             details += " (the free ones are on ENIs that are not ready, or are just being changed)"
         return PoolEmptyError(f"no address is free for sandbox {key.container_id}", details=details)
 

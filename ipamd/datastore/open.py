@@ -1,76 +1,44 @@
-"""Open the datastore at start: decide whether the file that is there can be used, and report the decision.
+"""Open the datastore at start: use the file that is there, or set it aside and start an empty one.
 
-The file is in `/run` and describes network namespaces, which end at reboot: a file of another boot is never used.
-A damaged file is kept for diagnosis, never repaired and never deleted at once; the state is then rebuilt from kernel and CRI
-(docs/architecture.md, "Start"). A file of a newer release is left untouched and the start refused: guessing its meaning could give
-one address twice (I1).
+`examine` decides whether the file can be used; then the missing steps of `migrations` are taken, and everything is read. A damaged
+file is kept for diagnosis, never repaired and never deleted at once; the state is then rebuilt from kernel and CRI
+(docs/architecture.md, "Start").
 """
 
 from __future__ import annotations
 
 import os
-import stat
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from enum import StrEnum
+from ipaddress import IPv4Address
 from pathlib import Path
 
-from sqlalchemy import insert, select
+from sqlalchemy import insert
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from ipamd import __version__
 from ipamd.datastore import schema
+from ipamd.datastore import statements as sql
 from ipamd.datastore.audit import contradictions
 from ipamd.datastore.disk import Disk, refusals
-from ipamd.datastore.ledger import LEDGER_LIMIT
+from ipamd.datastore.examine import OpenOutcome as OpenOutcome
+from ipamd.datastore.examine import OpenReport as OpenReport
+from ipamd.datastore.examine import examine, judge
+from ipamd.datastore.ledger import LEDGER_LIMIT, Ledger, ledger_params
+from ipamd.datastore.migrations import take_all, upgrade
 from ipamd.datastore.rows import read_snapshot, time_text
 from ipamd.datastore.set_aside import set_aside
 from ipamd.datastore.store import SqlDatastore
-from ipamd.model.errors import DatastoreError, SchemaVersionError
+from ipamd.model.errors import DatastoreError, InvariantError
+from ipamd.model.ledger import LedgerEvent
+from ipamd.model.snapshot import Snapshot
 from ipamd.model.words import counted
 from ipamd.ports import Clock, Failpoint, no_failpoint
 
 BOOT_ID_PATH = Path("/proc/sys/kernel/random/boot_id")
 """Another value after every boot. Source: proc(5), random(4)."""
-
-DAMAGE = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
-"""Result codes about the file's content rather than the disk. Source: sqlite.org/rescode.html."""
-
-
-class OpenOutcome(StrEnum):
-    """What was found at the path."""
-
-    CREATED = "created"
-    INTACT = "intact"
-    CORRUPT = "corrupt"
-    OTHER_BOOT = "other-boot"
-
-
-@dataclass(frozen=True, slots=True)
-class OpenReport:
-    """What happened at open. `kept` is where the former file is now; `problems` are what the audit found in a readable file."""
-
-    outcome: OpenOutcome
-    detail: str
-    kept: Path | None = None
-    problems: tuple[str, ...] = ()
-    was_restored: bool = False
-
-    @property
-    def is_sound(self) -> bool:
-        """Same boot, and the audit found nothing: what the file says can be relied on."""
-        return self.outcome is OpenOutcome.INTACT and not self.problems
-
-    @property
-    def is_intact(self) -> bool:
-        """Sound, and restored to the end once: ADD may be served without asking CRI first (docs/adr/0014).
-
-        A file that was made after a loss, by a process that died before it had read the kernel, lacks rows of live sandboxes.
-        """
-        return self.is_sound and self.was_restored
-
-    def __str__(self) -> str:
-        return f"datastore {self.outcome}: {self.detail}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,97 +77,86 @@ def open_datastore(
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        report = _examine(path, boot_id=boot_id, lock_wait_s=lock_wait_s)
-        if report.outcome is not OpenOutcome.INTACT:
-            kept = set_aside(path, why=report.outcome.value, now=clock.now())
-            detail = report.detail if kept is None else f"{report.detail}; the former file is kept as {kept}"
-            report = OpenReport(report.outcome, detail, kept)
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+        report = examine(path, boot_id=boot_id, lock_wait_s=lock_wait_s)
+        loaded = _load(path, report, now=clock.now(), lock_wait_s=lock_wait_s) if report.outcome is OpenOutcome.INTACT else report
+        if isinstance(loaded, OpenReport):
+            report = _set_aside(path, loaded, now=clock.now())
+            loaded = _start_empty(path, report, boot_id=boot_id, now=clock.now(), lock_wait_s=lock_wait_s)
     except OSError as error:
         raise DatastoreError(f"{path} cannot be opened: {error}", details="look at the run directory") from error
-    disk = Disk(path, lock_wait_s=lock_wait_s)
-    Path(f"{path}-shm").unlink(missing_ok=True)  # the probe made it; with the exclusive lock nobody maps it
-    try:
-        if report.outcome is not OpenOutcome.INTACT:
-            _create(disk, boot_id=boot_id, now=clock.now())
-        with refusals(f"reading {path}"):
-            snapshot = read_snapshot(disk.connection)
-            disk.connection.rollback()
-    except BaseException:
-        disk.close()
-        raise
-    store = SqlDatastore(disk, snapshot, clock=clock, failpoint=failpoint, ledger_limit=ledger_limit)
-    return OpenedDatastore(store, report)
+    store = SqlDatastore(loaded.disk, loaded.snapshot, clock=clock, failpoint=failpoint, ledger_limit=ledger_limit)
+    return OpenedDatastore(store, loaded.report)
 
 
-def _examine(path: Path, *, boot_id: str, lock_wait_s: float) -> OpenReport:
-    """Judge the file without changing it."""
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    disk: Disk
+    snapshot: Snapshot
+    report: OpenReport
+
+
+def _set_aside(path: Path, report: OpenReport, *, now: datetime) -> OpenReport:
+    kept = set_aside(path, why=report.outcome.value, now=now)
+    detail = report.detail if kept is None else f"{report.detail}; the former file is kept as {kept}"
+    return OpenReport(report.outcome, detail, kept)
+
+
+def _start_empty(path: Path, report: OpenReport, *, boot_id: str, now: datetime, lock_wait_s: float) -> _Loaded:
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+    with _exclusive(path, lock_wait_s) as disk:
+        _create(disk, boot_id=boot_id, now=now)
+        return _Loaded(disk, Snapshot({}, {}, {}, {}, {}), report)
+
+
+def _load(path: Path, report: OpenReport, *, now: datetime, lock_wait_s: float) -> _Loaded | OpenReport:
+    """Take the missing steps and read everything; an OpenReport if the content turns out to be none of ours."""
     try:
-        found = path.lstat()
-    except FileNotFoundError:
-        return OpenReport(OpenOutcome.CREATED, f"{path} did not exist")
-    if not stat.S_ISREG(found.st_mode):
-        return OpenReport(OpenOutcome.CORRUPT, f"{path} is not a regular file")
-    if found.st_size == 0:
-        return OpenReport(OpenOutcome.CORRUPT, f"{path} is empty: truncated, or ipamd was killed while creating it")
-    try:
-        probe = Disk(path, lock_wait_s=lock_wait_s, is_probe=True)
-    except DatastoreError as error:
-        return _judge(error)
-    try:
-        with refusals(f"reading {path}"):
-            return _examine_content(probe, boot_id=boot_id)
+        with _exclusive(path, lock_wait_s) as disk:
+            upgrade(disk)
+            _forget_lost(disk, now=now)
+            with refusals(f"reading {path}"):
+                snapshot = read_snapshot(disk.connection)
+                disk.connection.rollback()
     except ValueError as error:
         return OpenReport(OpenOutcome.CORRUPT, f"a value is none of ours: {error}")
-    except SchemaVersionError:
-        raise
+    except InvariantError as error:
+        return OpenReport(OpenOutcome.CORRUPT, str(error))
     except DatastoreError as error:
-        return _judge(error)
-    finally:
-        probe.close()
-
-
-def _judge(error: DatastoreError) -> OpenReport:
-    """Tell damage, which a new file cures, from a disk that refuses or a file in use, which it does not."""
-    if error.details.startswith(DAMAGE):
-        return OpenReport(OpenOutcome.CORRUPT, error.message)
-    raise error
-
-
-def _examine_content(probe: Disk, *, boot_id: str) -> OpenReport:
-    def pragma(name: str) -> list[str]:
-        return [", ".join(map(str, row)) for row in probe.connection.exec_driver_sql(f"PRAGMA {name}")]
-
-    path = probe.path
-    version = int(pragma("user_version")[0])
-    if version > schema.SCHEMA_VERSION:
-        raise SchemaVersionError(
-            f"{path} was written by a newer release (schema {version}, this one knows {schema.SCHEMA_VERSION})",
-            details="run that release or a later one; or drain the node and reboot it, which starts an empty datastore",
-        )
-    check = pragma("quick_check")
-    if check != ["ok"]:
-        return OpenReport(OpenOutcome.CORRUPT, f"SQLite's quick_check says: {'; '.join(check[:3])}")
-    names = {row[0] for row in probe.connection.exec_driver_sql("SELECT name FROM sqlite_schema WHERE type = 'table'")}
-    missing = sorted(table.name for table in schema.TABLES if table.name not in names)
-    if version < 1 or missing:
-        return OpenReport(OpenOutcome.CORRUPT, f"schema {version} without tables {', '.join(missing) or '-'}")
-    meta = {row.name: row.value for row in probe.connection.execute(select(schema.meta))}
-    if meta.get("boot_id") != boot_id:
-        return OpenReport(OpenOutcome.OTHER_BOOT, f"it describes boot {meta.get('boot_id')}, this is boot {boot_id}")
-    orphans = pragma("foreign_key_check")
-    if orphans:
-        return OpenReport(OpenOutcome.CORRUPT, f"rows without the row they point to: {'; '.join(orphans[:3])}")
-    snapshot = read_snapshot(probe.connection)
+        return judge(error)
     problems = tuple(contradictions(snapshot))
     counts = {"attachment": len(snapshot.attachments), "address": len(snapshot.addresses), "ENI": len(snapshot.enis)}
     detail = ", ".join(counted(count, noun) for noun, count in counts.items())
     if problems:
         detail += f"; the audit found {len(problems)}: {problems[0]}"
-    was_restored = schema.RESTORED_AT in meta
-    if not was_restored:
-        detail += "; its restore was never finished"
-    return OpenReport(OpenOutcome.INTACT, detail, problems=problems, was_restored=was_restored)
+    return _Loaded(disk, snapshot, replace(report, detail=detail + report.detail, problems=problems))
+
+
+def _forget_lost(disk: Disk, *, now: datetime) -> None:
+    """Remove free addresses that are lost (I7): reserved when the process died, or freed by a release that does not know `lost`."""
+    disk.begin()
+    try:
+        found = disk.execute(sql.LOST_FREE, subject="looking for lost addresses").scalars().all()
+        if found:
+            disk.execute(sql.DELETE_LOST_FREE, subject="forgetting lost addresses")
+            disk.execute(sql.DELETE_EMPTY_PREFIXES, subject="forgetting lost addresses")
+            detail = "lost, and free when the datastore was opened"
+            rows = [ledger_params(LedgerEvent.REMOVED, at=now, address=IPv4Address(text), detail=detail) for text in found]
+            Ledger(disk).write(rows)
+            disk.commit()
+    finally:
+        disk.rollback()
+
+
+@contextmanager
+def _exclusive(path: Path, lock_wait_s: float) -> Iterator[Disk]:
+    """The file, which stays open unless the block raises."""
+    disk = Disk(path, lock_wait_s=lock_wait_s)
+    try:
+        Path(f"{path}-shm").unlink(missing_ok=True)  # the probe made it; with the exclusive lock nobody maps it
+        yield disk
+    except BaseException:
+        disk.close()
+        raise
 
 
 def _create(disk: Disk, *, boot_id: str, now: datetime) -> None:
@@ -215,4 +172,5 @@ def _create(disk: Disk, *, boot_id: str, now: datetime) -> None:
         facts = {"boot_id": boot_id, "created_at": time_text(now.astimezone(UTC)), "created_by": __version__}
         disk.connection.execute(insert(schema.meta), [{"name": name, "value": value} for name, value in facts.items()])
         disk.connection.exec_driver_sql(f"PRAGMA user_version = {schema.SCHEMA_VERSION}")
+        take_all(disk)
     disk.commit()

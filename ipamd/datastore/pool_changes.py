@@ -6,12 +6,13 @@ An address enters only with an ENI that we know (I7), never as a primary address
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import timedelta
 from ipaddress import IPv4Address, IPv4Network
 
 from ipamd.datastore import statements as sql
 from ipamd.datastore.changes import Changes, change
-from ipamd.datastore.rows import Params, address_params, eni_params
+from ipamd.datastore.rows import address_params, eni_params
 from ipamd.model.address import Address, AddressState
 from ipamd.model.eni import PREFIX_LENGTH, Eni
 from ipamd.model.errors import InvariantError
@@ -72,14 +73,19 @@ class PoolChanges(Changes):
         if prefix is not None:
             self._put_prefix(prefix, eni_id)
         if cooldown is None:
-            rows = [Address(address, eni_id, AddressState.FREE, self._now, prefix) for address in fresh]
+            first = Address(fresh[0], eni_id, AddressState.FREE, self._now, prefix, since_monotonic_s=self._now_s)
         else:
-            until, deadline_s = self._now + cooldown, self._clock.monotonic() + cooldown.total_seconds()
-            state = AddressState.COOLING
-            rows = [
-                Address(address, eni_id, state, self._now, prefix, cooling_until=until, cooldown_deadline_s=deadline_s)
-                for address in fresh
-            ]
+            first = Address(
+                fresh[0],
+                eni_id,
+                AddressState.COOLING,
+                self._now,
+                prefix,
+                cooling_until=self._now + cooldown,
+                cooldown_deadline_s=self._now_s + cooldown.total_seconds(),
+                since_monotonic_s=self._now_s,
+            )
+        rows = [replace(first, address=address) for address in fresh]
         self._disk.execute(sql.INSERT_ADDRESS, [address_params(row) for row in rows], subject=subject)
         for row in rows:
             self._view.staged.addresses[row.address] = row
@@ -121,11 +127,4 @@ class PoolChanges(Changes):
         if held:
             names = ", ".join(f"{address.address} ({address.state} to {address.owner})" for address in held[:3])
             raise InvariantError(f"{what}: {len(held)} in use", details=f"I2: {names}")
-        for address in addresses:
-            params: Params = {"key_address": str(address.address), "key_state": address.state.value}
-            self._expect_one(sql.DELETE_ADDRESS, params, address)
-            self._view.staged.addresses[address.address] = None
-            self._log(LedgerEvent.REMOVED, address=address.address, eni_id=address.eni_id, detail=reason)
-        # A prefix row goes with the last of its addresses: the statement leaves one that still has some.
-        for prefix in sorted({str(address.prefix) for address in addresses if address.prefix is not None}):
-            self._disk.execute(sql.DELETE_EMPTY_PREFIX, {"key_prefix": prefix}, subject=f"forgetting prefix {prefix}")
+        self._forget(addresses, reason=reason)

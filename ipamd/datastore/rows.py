@@ -7,6 +7,7 @@ read both with `sqlite3`. Everything reads back equal to what was written.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from ipaddress import IPv4Address, IPv4Network
 from typing import Any
@@ -19,8 +20,9 @@ from ipamd.model.attachment import Attachment, NetnsIdentity, Origin
 from ipamd.model.eni import Eni, EniState
 from ipamd.model.ids import AttachmentKey, ContainerId, EniId, IfName, MacAddress, SubnetId
 from ipamd.model.intent import Intent, IntentKind
-from ipamd.model.ledger import LedgerEntry, LedgerEvent
+from ipamd.model.ledger import LedgerEntry
 from ipamd.model.snapshot import Snapshot
+from ipamd.model.tombstone import Tombstone
 
 Params = dict[str, str | int | float | bytes | None]
 """The values of one row by column."""
@@ -35,12 +37,13 @@ def read_snapshot(connection: Connection) -> Snapshot:
     def rows(query: Select[Any]) -> list[Row[Any]]:
         return list(connection.execute(query))
 
+    lost = {row.address: (read_time(row.since), row.reason) for row in rows(select(schema.lost))}
     attachments = [_attachment(row) for row in rows(select(schema.attachment))]
     return Snapshot(
         enis={eni.eni_id: eni for eni in map(_eni, rows(select(schema.eni)))},
-        addresses={address.address: address for address in map(_address, rows(select(schema.address)))},
+        addresses={address.address: address for address in (_address(row, lost) for row in rows(select(schema.address)))},
         attachments={attachment.key: attachment for attachment in attachments},
-        tombstones={_key(row): read_time(row.at) for row in rows(select(schema.tombstone))},
+        tombstones={_key(row): Tombstone(read_time(row.at), row.at_monotonic_s) for row in rows(select(schema.tombstone))},
         intents={intent.intent_id: intent for intent in map(_intent, rows(select(schema.intent)))},
     )
 
@@ -94,8 +97,16 @@ def address_params(address: Address) -> Params:
         "ifname": None if address.owner is None else address.owner.ifname,
         "cooling_until": None if address.cooling_until is None else time_text(address.cooling_until),
         "cooled_at_s": address.cooldown_deadline_s,
+        "since_monotonic_s": address.since_monotonic_s,
         "reason": address.reason,
     }
+
+
+def lost_params(address: Address) -> Params:
+    """Spell the mark of a lost address."""
+    if address.lost_since is None:
+        raise ValueError(f"{address.address} is not lost")
+    return {"address": str(address.address), "since": time_text(address.lost_since), "reason": address.lost_reason}
 
 
 def attachment_params(attachment: Attachment) -> Params:
@@ -137,7 +148,7 @@ def read_entry(row: Row[Any]) -> LedgerEntry:
     return LedgerEntry(
         row.sequence,
         read_time(row.at),
-        LedgerEvent(row.event),
+        row.event,
         address=row.address,
         container_id=row.container_id,
         ifname=row.ifname,
@@ -167,7 +178,8 @@ def _eni(row: Row[Any]) -> Eni:
     )
 
 
-def _address(row: Row[Any]) -> Address:
+def _address(row: Row[Any], lost: Mapping[str, tuple[datetime, str]]) -> Address:
+    lost_since, lost_reason = lost.get(row.address, (None, ""))
     return Address(
         address=IPv4Address(row.address),
         eni_id=EniId(row.eni_id),
@@ -178,6 +190,9 @@ def _address(row: Row[Any]) -> Address:
         cooling_until=None if row.cooling_until is None else read_time(row.cooling_until),
         reason=row.reason,
         cooldown_deadline_s=row.cooled_at_s,
+        since_monotonic_s=row.since_monotonic_s,
+        lost_since=lost_since,
+        lost_reason=lost_reason,
     )
 
 

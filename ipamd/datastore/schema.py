@@ -23,13 +23,14 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
 )
-from sqlalchemy.schema import SchemaItem
+from sqlalchemy.dialects.sqlite import dialect as sqlite_dialect
+from sqlalchemy.schema import CreateTable, SchemaItem
 
 from ipamd.model.address import AddressState
 from ipamd.model.eni import PREFIX_LENGTH, EniState
 
 SCHEMA_VERSION = 1
-"""Written to `user_version`. A release that changes a table adds 1 and the migration from the version before."""
+"""The oldest `user_version` that we read, and the newest: it stays while every step in `migrations` is additive."""
 
 STRICT = sqlite3.sqlite_version_info >= (3, 37, 0)
 """Whether SQLite can refuse a value of the wrong type. Source: sqlite.org/stricttables.html."""
@@ -41,6 +42,11 @@ _metadata = MetaData()
 
 def _text(name: str, *, nullable: bool = False, primary_key: bool = False) -> Column[str]:
     return Column(name, Text, nullable=nullable, primary_key=primary_key)
+
+
+def _later(name: str) -> Column[float]:
+    """A column that a step in `migrations` adds. `system`: SQLAlchemy leaves it out of CREATE TABLE, and of nothing else."""
+    return Column(name, REAL, nullable=True, system=True)
 
 
 def _flag(name: str) -> Column[int]:
@@ -55,8 +61,16 @@ def _table(name: str, *parts: SchemaItem, with_rowid: bool = False) -> Table:
     return Table(name, _metadata, *parts, sqlite_strict=STRICT, sqlite_with_rowid=with_rowid)
 
 
+def create_statement(table: Table) -> str:
+    """The statement that creates a table."""
+    return str(CreateTable(table).compile(dialect=sqlite_dialect()))
+
+
 RESTORED_AT = "restored_at"
 """Row in `meta`: when a restore from kernel and runtime last finished; a file without it may know less than the kernel."""
+
+SCHEMA_LEVEL = "schema_level"
+"""Row in `meta`: how many of the steps in `migrations` the file has gone through."""
 
 meta = _table("meta", _text("name", primary_key=True), _text("value"))
 
@@ -99,6 +113,7 @@ address = _table(
     _text("cooling_until", nullable=True),
     Column("cooled_at_s", REAL, nullable=True),
     _text("reason"),
+    _later("since_monotonic_s"),
     UniqueConstraint("address", "eni_id", "container_id", "ifname"),
     UniqueConstraint("container_id", "ifname"),
     ForeignKeyConstraint(["eni_id"], ["eni.eni_id"]),
@@ -144,7 +159,18 @@ attachment = _table(
     ),
 )
 
-tombstone = _table("tombstone", _text("container_id", primary_key=True), _text("ifname", primary_key=True), _text("at"))
+lost = _table(
+    "lost",
+    _text("address", primary_key=True),
+    _text("since"),
+    _text("reason"),
+    ForeignKeyConstraint(["address"], ["address.address"], ondelete="CASCADE"),
+)
+"""Addresses that EC2 does not show any more; since level 2."""
+
+tombstone = _table(
+    "tombstone", _text("container_id", primary_key=True), _text("ifname", primary_key=True), _text("at"), _later("at_monotonic_s")
+)
 
 intent = _table(
     "intent",
@@ -171,7 +197,7 @@ Index("ledger_address", ledger.c.address)
 Index("ledger_container_id", ledger.c.container_id)
 
 TABLES = (meta, eni, prefix, address, attachment, tombstone, intent, ledger)
-"""In the order of creation."""
+"""Those of level 1, in the order of creation; `migrations` adds the others."""
 
 TRIGGERS = (
     """

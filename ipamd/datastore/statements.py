@@ -9,10 +9,11 @@ from sqlalchemy import Delete, Insert, Update, bindparam, delete, exists, insert
 from sqlalchemy.dialects.sqlite import insert as upsert
 
 from ipamd.datastore import schema
+from ipamd.model.address import AddressState
 
 Statement = Insert | Update | Delete
 
-ADDRESS_CHANGES = ("state", "since", "container_id", "ifname", "cooling_until", "cooled_at_s", "reason")
+ADDRESS_CHANGES = ("state", "since", "container_id", "ifname", "cooling_until", "cooled_at_s", "reason", "since_monotonic_s")
 """What changes in an address's life; its ENI and prefix do not."""
 
 _eni_insert = upsert(schema.eni)
@@ -37,6 +38,19 @@ INSERT_ADDRESS = insert(schema.address)
 UPDATE_ADDRESS = update(schema.address).where(*_this_address).values({name: bindparam(name) for name in ADDRESS_CHANGES})
 DELETE_ADDRESS = delete(schema.address).where(*_this_address)
 
+INSERT_LOST = insert(schema.lost)
+DELETE_LOST = delete(schema.lost).where(schema.lost.c.address == bindparam("key_address"))
+
+_is_lost_and_free = (
+    schema.address.c.state == AddressState.FREE.value,
+    schema.address.c.address.in_(select(schema.lost.c.address)),
+)
+LOST_FREE = select(schema.address.c.address).where(*_is_lost_and_free)
+DELETE_LOST_FREE = delete(schema.address).where(*_is_lost_and_free)
+DELETE_EMPTY_PREFIXES = delete(schema.prefix).where(
+    ~exists(select(schema.address.c.address).where(schema.address.c.prefix == schema.prefix.c.prefix))
+)
+
 INSERT_ATTACHMENT = insert(schema.attachment)
 DELETE_ATTACHMENT = delete(schema.attachment).where(
     schema.attachment.c.container_id == bindparam("key_container_id"),
@@ -45,9 +59,15 @@ DELETE_ATTACHMENT = delete(schema.attachment).where(
 
 _tombstone_insert = upsert(schema.tombstone)
 UPSERT_TOMBSTONE = _tombstone_insert.on_conflict_do_update(
-    index_elements=["container_id", "ifname"], set_={"at": _tombstone_insert.excluded["at"]}
+    index_elements=["container_id", "ifname"],
+    set_={name: _tombstone_insert.excluded[name] for name in ("at", "at_monotonic_s")},
 )
-DELETE_TOMBSTONES = delete(schema.tombstone).where(schema.tombstone.c.at < bindparam("before"))
+DATE_TOMBSTONE = (
+    update(schema.tombstone)
+    .where(schema.tombstone.c.container_id == bindparam("key_container_id"), schema.tombstone.c.ifname == bindparam("key_ifname"))
+    .values(at_monotonic_s=bindparam("now_s"))
+)
+DELETE_TOMBSTONES = delete(schema.tombstone).where(schema.tombstone.c.at_monotonic_s < bindparam("before_s"))
 
 _meta_insert = upsert(schema.meta)
 UPSERT_META = _meta_insert.on_conflict_do_update(index_elements=["name"], set_={"value": _meta_insert.excluded["value"]})

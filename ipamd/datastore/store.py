@@ -25,8 +25,8 @@ from ipamd.model.errors import DatastoreError
 from ipamd.model.ids import AttachmentKey, EniId
 from ipamd.model.intent import Intent
 from ipamd.model.ledger import LedgerEntry
-from ipamd.model.plan import PoolCounts
 from ipamd.model.snapshot import Snapshot, eni_place
+from ipamd.model.stock import PoolCounts, Stock
 from ipamd.ports import Clock, Datastore, Failpoint, no_failpoint
 
 FAILPOINTS = ("datastore.begun", "datastore.before-commit", "datastore.after-commit")
@@ -82,7 +82,7 @@ class SqlDatastore(Datastore):
                 view.release()
 
     def reserve(self, key: AttachmentKey) -> Address:
-        return self._memory.reserve(key, now=self._clock.now())
+        return self._memory.reserve(key, now=self._clock.now(), now_s=self._clock.monotonic())
 
     def snapshot(self) -> Snapshot:
         return self._memory.snapshot()
@@ -107,6 +107,12 @@ class SqlDatastore(Datastore):
 
     def counts(self) -> PoolCounts:
         return self._memory.counts()
+
+    def stock(self) -> Stock:
+        return self._memory.stock()
+
+    def hold(self, addresses: frozenset[IPv4Address]) -> None:
+        self._memory.hold(addresses)
 
     def is_tombstoned(self, key: AttachmentKey) -> bool:
         return self._memory.tombstone(key) is not None

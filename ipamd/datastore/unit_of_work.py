@@ -1,20 +1,21 @@
 """One unit of work: each change goes to the open transaction at once, and to memory only after COMMIT.
 
-The changes are in three modules by subject: `pool_changes`, `address_changes` and `record_changes`; `changes` has what they
-share. `ports.UnitOfWork` says what each promises; docstrings here add only what is specific to this implementation.
+The changes are in four modules by subject: `pool_changes`, `address_changes`, `loss_changes` and `record_changes`; `changes` has what
+they share. `ports.UnitOfWork` says what each promises; docstrings here add only what is specific to this implementation.
 """
 
 from __future__ import annotations
 
 from ipamd.datastore.address_changes import AddressChanges
 from ipamd.datastore.ledger import Ledger
+from ipamd.datastore.loss_changes import LossChanges
 from ipamd.datastore.pool_changes import PoolChanges
 from ipamd.datastore.record_changes import RecordChanges
 from ipamd.model.errors import DatastoreError
 from ipamd.ports import UnitOfWork
 
 
-class SqlUnitOfWork(PoolChanges, AddressChanges, RecordChanges, UnitOfWork):
+class SqlUnitOfWork(PoolChanges, AddressChanges, LossChanges, RecordChanges, UnitOfWork):
     """The changes of one transaction. Made by `SqlDatastore.transaction`, which commits or rolls back."""
 
     def flush(self, ledger: Ledger) -> None:

@@ -8,7 +8,7 @@ in one call and the address is added without its connected route, so traffic has
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from ipamd.kernel import changes, messages, records, survey, uapi
 from ipamd.kernel.changes import Change
@@ -97,15 +97,27 @@ def rule_repairs(sock: NetlinkSocket, eni: Eni) -> Iterator[Repair]:
             yield change, f"rule {priority} from {address} looked up table {table}: removed"
 
 
-def removals(sock: NetlinkSocket, eni: Eni) -> list[Change]:
-    """Remove everything in the ENI's table, and our rules that look it up. Dumps."""
+def removals(sock: NetlinkSocket, eni: Eni, *, keep: Collection[Eni] = ()) -> list[Change]:
+    """Remove everything in the ENI's table, and our rules that look it up. Dumps.
+
+    `keep`: ENIs that stay. If one of them has the same table (a successor at the same device), then the table is its own, and so
+    may be the rules of sandboxes: only the rule from this ENI's own primary address goes, unless that is the successor's too. Routes
+    through this ENI's link went with the link.
+    """
     table = eni.route_table
-    # Default routes first: the kernel removes one by itself only together with its link, not with the route to its next hop.
-    routes = sorted(survey.routes_of(sock, table=table), key=lambda one: one.length)
-    found = [_removal(one, f"delete route {one.destination or 'default'} of table {table}") for one in routes]
+    successors = [other for other in keep if other.route_table == table and other.eni_id != eni.eni_id]
+    found: list[Change] = []
+    if not successors:
+        # Default routes first: the kernel removes one by itself only together with its link, not with the route to its next hop.
+        routes = sorted(survey.routes_of(sock, table=table), key=lambda one: one.length)
+        found += [_removal(one, f"delete route {one.destination or 'default'} of table {table}") for one in routes]
+    own_source = {eni.primary_address} - {other.primary_address for other in successors}
     for rule in survey.rules_of(sock):
+        if rule.table != table or rule.source is None or rule.source_length != 32:
+            continue
         is_ours = rule.priority in {dataplane.FROM_ENI_PRIORITY, dataplane.FROM_SANDBOX_PRIORITY}
-        if rule.table == table and is_ours and rule.source is not None and rule.source_length == 32:
+        is_own = rule.priority == dataplane.FROM_ENI_PRIORITY and rule.source in own_source
+        if is_own or (is_ours and not successors):
             found.append(changes.delete_rule(rule.priority, table=table, source=rule.source))
     return found
 

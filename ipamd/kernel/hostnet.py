@@ -8,12 +8,13 @@ updateCIDRsRulesOnChange). Nothing here runs during ADD; changes go through pyro
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from ipaddress import IPv4Network
 from pathlib import Path
 
 from ipamd.config import NetworkConfig
 from ipamd.kernel import changes, enis, links, records, ruleset, survey, uapi
+from ipamd.kernel.link_events import LinkEvents
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables
 from ipamd.model import dataplane
@@ -21,7 +22,7 @@ from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import Eni
 from ipamd.model.errors import WiringError
 from ipamd.model.ids import MacAddress
-from ipamd.model.kernel import NOT_REPAIRED
+from ipamd.model.kernel import NOT_REPAIRED, LinkEvent
 from ipamd.ports import HostNetwork
 
 SYSCTL_ROOT = Path("/proc/sys")
@@ -40,6 +41,7 @@ class KernelHostNetwork(HostNetwork):
         self._config = config
         self._nft = nft
         self._link_wait_s = link_wait_s
+        self._link_events = LinkEvents(host, veth_prefix=config.veth_prefix)
         self._lock = threading.Lock()
         self._applied: tuple[str, str] | None = None  # the commands, and how nft lists the table that they made
 
@@ -54,6 +56,18 @@ class KernelHostNetwork(HostNetwork):
         # No lock: reconciliation must not wait for a slow hot-plug.
         links.wait_for_link(self._host, mac, veth_prefix=self._config.veth_prefix, timeout_s=self._link_wait_s)
 
+    def links(self) -> frozenset[MacAddress]:
+        with self._host.netlink() as sock:
+            found = survey.links_of(sock, kind="")
+        prefix = self._config.veth_prefix
+        return frozenset(MacAddress(link.mac) for link in found if link.mac and links.may_be_eni(link, veth_prefix=prefix))
+
+    def link_events(self) -> Iterator[LinkEvent]:
+        return self._link_events.follow()
+
+    def stop_link_events(self) -> None:
+        self._link_events.stop()
+
     def setup_eni(self, eni: Eni) -> None:
         """Set up a secondary ENI's link, address, table, routes and rule. Idempotent.
 
@@ -65,11 +79,11 @@ class KernelHostNetwork(HostNetwork):
         with self._lock:
             self._repair_eni(eni, link)
 
-    def teardown_eni(self, eni: Eni) -> None:
+    def teardown_eni(self, eni: Eni, *, keep: Iterable[Eni] = ()) -> None:
         enis.refuse_kernel_table(eni)
         with self._lock:
             with self._host.netlink() as sock:
-                found = enis.removals(sock, eni)
+                found = enis.removals(sock, eni, keep=tuple(keep))
             changes.execute(self._host, found, what=f"teardown of {eni.eni_id}")
 
     def reconcile(self, *, identity: InstanceIdentity, enis: Iterable[Eni]) -> list[str]:

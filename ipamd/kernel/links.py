@@ -17,9 +17,12 @@ from ipamd.model.ids import MacAddress
 LINK_WAIT_S = 10.0
 """How long an attached ENI's link may take to appear. Ours: EC2 hot-plug takes 1-2 s; the caller retries."""
 
+BORROWING_KINDS = frozenset({"bridge", "bond", "team", "vlan", "macvlan", "macvtap", "macsec", "ipvlan", "ipvtap", "vrf"})
+"""Links on top of others, which may have the MAC of the one below: none of them is the ENI. Source: ip-link(8), TYPE."""
+
 
 def find_by_mac(sock: NetlinkSocket, mac: MacAddress, *, veth_prefix: str) -> records.Link | None:
-    """Find the link with a MAC, but no host veth; the lowest index if several have it (a bridge takes the MAC of a port).
+    """Find the link with a MAC that may be an ENI's; the lowest index if several have it.
 
     Raises: KernelDumpError, WiringError.
     """
@@ -56,12 +59,12 @@ def wait_for_link(
         listener.close()
 
 
+def may_be_eni(link: records.Link, *, veth_prefix: str) -> bool:
+    """Whether a link can be an ENI's: no sandbox's host veth, and not of a kind that borrows its MAC."""
+    is_sandbox = link.group == layout.DYING_GROUP or (link.kind == layout.VETH_KIND and link.name.startswith(veth_prefix))
+    return not is_sandbox and link.kind not in BORROWING_KINDS
+
+
 def _lowest(links: Iterable[records.Link], mac: MacAddress, veth_prefix: str) -> records.Link | None:
-    found = [
-        link
-        for link in links
-        if link.mac == mac
-        and link.group != layout.DYING_GROUP
-        and not (link.kind == layout.VETH_KIND and link.name.startswith(veth_prefix))
-    ]
+    found = [link for link in links if link.mac == mac and may_be_eni(link, veth_prefix=veth_prefix)]
     return min(found, key=lambda link: link.index, default=None)

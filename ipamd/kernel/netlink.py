@@ -73,8 +73,11 @@ class NetlinkSocket:
     """
 
     def __init__(self, *, groups: int = 0) -> None:
-        """Open it; `groups` is a bit mask of multicast groups to listen to (RTMGRP_LINK)."""
-        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, uapi.NETLINK_ROUTE)
+        """Open it; `groups` is a bit mask of multicast groups to listen to (RTMGRP_LINK). Raises: WiringError."""
+        try:
+            self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, uapi.NETLINK_ROUTE)
+        except OSError as exc:
+            raise WiringError("no netlink socket could be opened", details=f"{describe_errno(exc.errno or 0)}; retry") from exc
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIMEVAL)
             for option in (uapi.NETLINK_CAP_ACK, uapi.NETLINK_EXT_ACK, uapi.NETLINK_GET_STRICT_CHK):
@@ -89,6 +92,32 @@ class NetlinkSocket:
     def close(self) -> None:
         """Release the descriptor; idempotent."""
         self._socket.close()
+
+    def fileno(self) -> int:
+        """The descriptor, for poll(2)."""
+        return self._socket.fileno()
+
+    def notices(self) -> tuple[list[tuple[int, bytes]], bool]:
+        """Take the notifications that are queued, without waiting.
+
+        Returns: type and body of each, in order, and whether some were lost because the queue was full (ENOBUFS).
+        Raises: WiringError if the socket is broken.
+        """
+        found: list[tuple[int, bytes]] = []
+        is_overrun = False
+        while True:
+            try:
+                data = self._socket.recv(BUFFER_BYTES, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return found, is_overrun
+            except OSError as exc:
+                if exc.errno != errno.ENOBUFS:
+                    raise WiringError(
+                        "the kernel's notifications cannot be read", details=f"{exc}; they are opened again"
+                    ) from exc
+                is_overrun = True
+                continue
+            found += [(kind, data[start:end]) for kind, _, _, start, end in _split(data)]
 
     def request(self, messages: Sequence[Message]) -> list[Outcome]:
         """Send messages as one batch and collect one outcome each, in order.

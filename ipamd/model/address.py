@@ -6,6 +6,9 @@
 A pair that is not in the table raises (I1, I8): no state is repaired by a guess. `reserved` exists in memory only, because before
 the confirming transaction nothing was promised (I5). A resolved address cools before it is free, because its DEL may have come
 seconds before (docs/adr/0012).
+
+`lost` is not a state but is laid over any of them: EC2 does not show the address any more. Its sandbox keeps it (I2), nobody else
+gets it (I7), and where it would become free it is removed.
 """
 
 from __future__ import annotations
@@ -80,7 +83,8 @@ class Address:
     `since` is when the current state began (aware UTC); `owner` is set if and only if the state is assigned or reserved;
     `cooling_until` if and only if it is cooling. `prefix` is the delegated /28 that contains it, or None. `cooldown_deadline_s`
     is the end of the cooldown on the machine's monotonic clock, which continues when the daemon restarts and is never stepped;
-    None: not known.
+    None: not known. `since_monotonic_s` is `since` on that clock; None: not known, the address may be any age. `lost_since` is
+    when EC2 was found not to show it any more (aware UTC), `lost_reason` how; None: EC2 shows it.
     """
 
     address: IPv4Address
@@ -92,8 +96,16 @@ class Address:
     cooling_until: datetime | None = None
     reason: str = ""
     cooldown_deadline_s: float | None = field(default=None, compare=False)
+    since_monotonic_s: float | None = field(default=None, compare=False)
+    lost_since: datetime | None = None
+    lost_reason: str = ""
 
     @property
     def is_in_use(self) -> bool:
         """Whether a sandbox has it, or is about to (I2)."""
         return self.state in (AddressState.ASSIGNED, AddressState.RESERVED)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether EC2 does not show it any more: it is given to nobody again."""
+        return self.lost_since is not None

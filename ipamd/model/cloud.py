@@ -34,13 +34,14 @@ class InstanceIdentity:
 class DescribedEni:
     """One ENI as EC2 described it. Addresses never include the primary one (I6); empty IDs mean "not attached".
 
-    `security_group_ids`: ascending; empty if the answer named none.
+    `primary_address`: None if it has no IPv4 address (EFA-only, IPv6-only). `problem`: why the entry could not be read, "" if it
+    could; then every other field is what could be read of it. `security_group_ids`: ascending; empty if the answer named none.
     """
 
     eni_id: EniId
     mac: MacAddress
     subnet_id: SubnetId
-    primary_address: IPv4Address
+    primary_address: IPv4Address | None
     secondary_addresses: frozenset[IPv4Address] = frozenset()
     prefixes: frozenset[IPv4Network] = frozenset()
     status: str = "available"
@@ -54,6 +55,23 @@ class DescribedEni:
     network_card: int = 0
     delete_on_termination: bool = False
     security_group_ids: tuple[str, ...] = ()
+    problem: str = ""
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether the entry tells which IPv4 addresses are on the ENI."""
+        return not self.problem and self.primary_address is not None
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataEni:
+    """One ENI as instance metadata shows it: a hint (I7). `addresses` includes the primary one; both sets may be empty."""
+
+    mac: MacAddress
+    eni_id: EniId
+    device_index: int
+    addresses: frozenset[IPv4Address] = frozenset()
+    prefixes: frozenset[IPv4Network] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

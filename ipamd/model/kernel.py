@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from ipaddress import IPv4Address
 
-from ipamd.model.ids import AttachmentKey
+from ipamd.model.ids import AttachmentKey, MacAddress
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,29 @@ class KernelSurvey:
     routes: dict[IPv4Address, str]
     to_rules: frozenset[IPv4Address]
     from_rules: dict[IPv4Address, tuple[int, ...]]
+
+
+class LinkEventKind(StrEnum):
+    """What the kernel said about a link. After `opened` and `missed` every link must be looked at: changes may have gone unheard."""
+
+    OPENED = "opened"
+    GONE = "gone"
+    SEEN = "seen"
+    MISSED = "missed"
+
+
+_EVERY = MacAddress("")
+
+
+@dataclass(frozen=True, slots=True)
+class LinkEvent:
+    """One notification. `mac` is empty for `opened` and `missed`, which concern every link.
+
+    `gone`: the link was deleted or moved to another namespace. `seen`: it appeared or changed; being down is no event of its own.
+    """
+
+    kind: LinkEventKind
+    mac: MacAddress = _EVERY
 
 
 NOT_REPAIRED = "could not be repaired"

@@ -14,6 +14,7 @@ from datetime import datetime
 from ipamd.model.eni import ADDRESSES_PER_PREFIX, EniState, InstanceLimits
 from ipamd.model.errors import SettingsError
 from ipamd.model.ids import EniId
+from ipamd.model.stock import PoolCounts as PoolCounts
 from ipamd.model.words import counted
 
 MAX_ENI_CREATION_ADDRESSES = 49
@@ -47,33 +48,6 @@ class PoolSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class PoolCounts:
-    """Addresses by state, over all managed ENIs."""
-
-    free: int = 0
-    reserved: int = 0
-    assigned: int = 0
-    cooling: int = 0
-    quarantined: int = 0
-
-    @property
-    def total(self) -> int:
-        """All addresses, in any state."""
-        return self.free + self.reserved + self.assigned + self.cooling + self.quarantined
-
-    @property
-    def in_use(self) -> int:
-        """Assigned, or about to be."""
-        return self.assigned + self.reserved
-
-    def __str__(self) -> str:
-        return (
-            f"{counted(self.total, 'address')}: {self.assigned} assigned, {self.reserved} reserved, {self.cooling} cooling, "
-            f"{self.quarantined} quarantined, {self.free} free"
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class EniCapacity:
     """One managed ENI for the planner. `used_slot_count` counts addresses and prefixes on it, the primary address not included."""
 
@@ -88,7 +62,8 @@ class PoolSnapshot:
     """One consistent snapshot of one network card's pool.
 
     `unmanaged_eni_count`: attached ENIs that take a place on this card and give us nothing; `unmanaged_device_indexes`: where on
-    it they are. `unready_free_count`: free addresses on ENIs whose host routing is not in place, so that no ADD can have them.
+    it they are. `unready_free_count`: free addresses on ENIs whose host routing is not in place, so that no ADD can have them;
+    those that are held back are not in it, because `counts.held` has them.
     `waiting_count`: ADDs that wait for an address now. `retry_at`/`blocked_reason`: EC2 refused growth (subnet empty, limit, IAM)
     and is asked again then (aware UTC).
     """
@@ -105,6 +80,11 @@ class PoolSnapshot:
     retry_at: datetime | None = None
     blocked_reason: str = ""
     prefixes_available: bool = True
+
+    @property
+    def supply_count(self) -> int:
+        """Free addresses that an ADD can have now."""
+        return self.counts.free - self.counts.held - self.unready_free_count
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,57 +1,51 @@
-"""What the planner needs to know, from what the datastore holds: a pure conversion."""
+"""What the planner needs to know, from what the datastore counts: a pure conversion."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Collection
 from datetime import datetime
-from ipaddress import IPv4Network
 
-from ipamd.model.address import AddressState
-from ipamd.model.eni import InstanceLimits
-from ipamd.model.ids import EniId
-from ipamd.model.plan import EniCapacity, PoolCounts, PoolSnapshot
-from ipamd.model.snapshot import Snapshot, eni_place
+from ipamd.model.eni import EniState, InstanceLimits
+from ipamd.model.plan import EniCapacity, PoolSnapshot
+from ipamd.model.stock import EniStock, Stock
 
 
 def pool_snapshot(
-    snapshot: Snapshot,
+    stock: Stock,
     *,
     limits: InstanceLimits,
     waiting_count: int = 0,
     retry_at: datetime | None = None,
     blocked_reason: str = "",
     prefixes_available: bool = True,
+    occupied: Collection[tuple[int, int]] = (),
 ) -> PoolSnapshot:
-    """Count slots, prefixes and addresses for the planner; see `PoolSnapshot` for what each argument means.
+    """Sum up slots, prefixes and addresses for the planner; see `PoolSnapshot` for what each argument means.
 
-    Returns: ENIs by network card and device index; all counts are of the one moment of `snapshot`.
-    Concurrency: pure.
+    `occupied`: network card and device index of attached ENIs that are not recorded; each takes its place. An ENI that EC2 does not
+    show any more takes none, though sandboxes may still have its addresses.
+    Returns: ENIs by network card and device index; all counts are of the one moment of `stock`.
+    Concurrency: pure. Cost: the number of ENIs; the pool thread does this after every ADD.
     """
-    managed = {eni.eni_id: eni for eni in sorted(snapshot.enis.values(), key=eni_place) if eni.managed}
-    unmanaged = [eni for eni in snapshot.enis.values() if not eni.managed and eni.network_card == 0]
-    unready = {eni_id for eni_id, eni in managed.items() if not eni.host_ready}
-    # Hundreds of rows, and the pool thread does this after every ADD: counting is left to Counter, which does it in C.
-    rows = snapshot.addresses.values()
-    states = Counter(row.state for row in rows if row.eni_id in managed)
-    unready_free_count = sum(row.eni_id in unready and row.state is AddressState.FREE for row in rows)
-    used = Counter(row.eni_id for row in rows if row.prefix is None)
-    prefix_is_free: dict[tuple[EniId, IPv4Network], bool] = {}
-    for row in rows:
-        if row.prefix is not None:
-            prefix = (row.eni_id, row.prefix)
-            prefix_is_free[prefix] = prefix_is_free.get(prefix, True) and row.state is AddressState.FREE
-    used.update(eni_id for eni_id, _ in prefix_is_free)  # a slot holds one address or one whole prefix
+    managed = [one for one in stock.enis if one.eni.managed and not _has_left(one)]
+    unmanaged = [one.eni.device_index for one in stock.enis if not one.eni.managed and one.eni.network_card == 0]
+    unmanaged += [device_index for card, device_index in occupied if card == 0]
     return PoolSnapshot(
-        enis=tuple(EniCapacity(eni.eni_id, eni.device_index, eni.state, used[eni.eni_id]) for eni in managed.values()),
-        counts=PoolCounts(**{state.value: states[state] for state in AddressState}),
+        enis=tuple(EniCapacity(one.eni.eni_id, one.eni.device_index, one.eni.state, one.used_slot_count) for one in managed),
+        counts=stock.counts,
         limits=limits,
-        free_prefix_count=sum(prefix_is_free.values()),
-        total_prefix_count=len(prefix_is_free),
-        unready_free_count=unready_free_count,
+        free_prefix_count=sum(one.free_prefix_count for one in managed),
+        total_prefix_count=sum(one.prefix_count for one in managed),
+        unready_free_count=sum(one.counts.free - one.counts.held for one in managed if not one.eni.host_ready),
         unmanaged_eni_count=len(unmanaged),
-        unmanaged_device_indexes=frozenset(eni.device_index for eni in unmanaged),
+        unmanaged_device_indexes=frozenset(index for index in unmanaged if index >= 0),
         waiting_count=waiting_count,
         retry_at=retry_at,
         blocked_reason=blocked_reason,
         prefixes_available=prefixes_available,
     )
+
+
+def _has_left(one: EniStock) -> bool:
+    """Whether the ENI was found absent: then every address that is left of it is lost. One that is being detached still has others."""
+    return one.eni.state is EniState.DETACHING and 0 < one.counts.total == one.counts.lost

@@ -16,6 +16,7 @@ from ipaddress import IPv4Address
 from ipamd.model.address import AddressState
 from ipamd.model.errors import DatastoreError, IpamError, log_text
 from ipamd.service.context import ServiceContext
+from ipamd.service.odd_objects import OddObjects
 
 SWEEP_REST_S = 0.05
 """Pause before a sweep, so that DELs that come together cost one. Ours, measured: it spares other requests the kernel's lock."""
@@ -45,6 +46,7 @@ class Cooldown:
         self._unmarked: set[str] = set()
         self._aborts: dict[IPv4Address, str] = {}
         self._stopping = False
+        self._odd = OddObjects(context.health, work="removal of links")
 
     @property
     def period(self) -> timedelta:
@@ -103,14 +105,16 @@ class Cooldown:
 
     def run(self) -> None:
         """Thread body: sweep once a link is marked, free an address once it has cooled; until `stop`."""
-        pause = 0.0
+        pause, said = 0.0, ""
         while self._sleep(pause):
             try:
                 self.work()
-                pause = 0.0
+                pause, said = 0.0, ""
             except Exception as error:  # noqa: BLE001  # top of a loop: it must outlive any one failure
                 self._health.record_error("cooldown", error)
-                log.warning("the cooldown continues after an error: %s", log_text(error))
+                if said != log_text(error):  # it is tried every second: the same words are logged once
+                    said = log_text(error)
+                    log.warning("the cooldown continues after an error: %s", said)
                 pause = SWEEP_RETRY_S
 
     def stop(self) -> None:
@@ -131,20 +135,34 @@ class Cooldown:
             raise error
 
     def sweep(self) -> int:
-        """Delete every link that was marked before the call; returns how many."""
+        """Delete every link that was marked before the call; returns how many.
+
+        Raises: WiringError if the kernel refused, after everything was tried. A link that could not be marked is removed by itself:
+        one that refuses keeps its own address back and no other.
+        """
         with self._changed:
             batch = dict(self._dying)
             unmarked = batch.keys() & self._unmarked
+        refused: IpamError | None = None
         for veth in sorted(unmarked):
-            self._wiring.remove_leftover(host_veth=veth, address=batch[veth])
+            try:
+                self._wiring.remove_leftover(host_veth=veth, address=batch[veth])
+            except IpamError as error:
+                self._odd.note(veth, error)
+                refused = error
+                del batch[veth]
+                continue
             with self._changed:
                 self._unmarked.discard(veth)
+        self._odd.keep_only(unmarked - batch.keys())
         if batch:
             self._wiring.sweep()
             self._failpoint("cooling.swept")
             with self._changed:
                 for veth in batch:
                     self._dying.pop(veth, None)
+        if refused is not None:
+            raise refused
         return len(batch)
 
     def release_cooled(self) -> int:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network
 
-from ipamd.model.cloud import DescribedEni, EniRequest, InstanceIdentity
+from ipamd.model.cloud import DescribedEni, EniRequest, InstanceIdentity, MetadataEni
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CloudError, CloudNotFoundError, EniLimitError, IpamError, SubnetExhaustedError
 from ipamd.model.ids import EniId, InstanceId, MacAddress, SubnetId
@@ -66,6 +66,10 @@ class FakeEc2:
         """See the port."""
         self._call("describe_enis")
         return tuple(sorted((e for e in self.enis.values() if e.instance_id == instance_id), key=lambda e: e.device_index))
+
+    def attached(self) -> tuple[DescribedEni, ...]:
+        """The attached ENIs, without a call: what the hypervisor knows."""
+        return tuple(eni for eni in self.enis.values() if eni.instance_id)
 
     def describe_eni(self, eni_id: EniId) -> DescribedEni:
         """See the port."""
@@ -211,17 +215,60 @@ class FakeEc2:
             raise self.lose[method].pop(0)
 
 
-class FakeMetadata:
-    """Implements `Metadata`: tells `told`, or raises the errors in `fail` first."""
+def metadata_eni(eni: DescribedEni) -> MetadataEni:
+    """What metadata shows of an attached ENI when it has caught up."""
+    addresses = eni.secondary_addresses | {eni.primary_address}
+    return MetadataEni(eni.mac, eni.eni_id, eni.device_index, addresses, eni.prefixes)
 
-    def __init__(self) -> None:
+
+class FakeMetadata:
+    """Implements `Metadata`: tells `told` and the ENIs of `attached`, or raises the errors in `fail` first.
+
+    `frozen`: what it shows of the ENIs instead, whatever happens at EC2. Counts requests as the adapter makes them.
+    """
+
+    def __init__(self, attached: Callable[[], Iterable[DescribedEni]] = tuple) -> None:
         self.told = IDENTITY
         self.fail: list[CloudError] = []
         self.call_count = 0
+        self.attached = attached
+        self.frozen: dict[MacAddress, MetadataEni] | None = None
+        self._requests = 0
+        self._read: set[MacAddress] = set()
 
     def identity(self) -> InstanceIdentity:
         """See the port."""
+        self._requests += 2 if self.call_count else 9
         self.call_count += 1
         if self.fail:
             raise self.fail.pop(0)
         return self.told
+
+    def shown(self) -> dict[MacAddress, MetadataEni]:
+        """The ENIs, as it shows them now."""
+        return self.frozen if self.frozen is not None else {eni.mac: metadata_eni(eni) for eni in self.attached()}
+
+    def freeze(self) -> None:
+        """Show from now on what it shows now."""
+        self.frozen = dict(self.shown())
+
+    def list_interfaces(self) -> frozenset[MacAddress]:
+        """See the port."""
+        self._requests += 1
+        if self.fail:
+            raise self.fail.pop(0)
+        return frozenset(self.shown())
+
+    def interface(self, mac: MacAddress) -> MetadataEni:
+        """See the port."""
+        self._requests += 2 if mac in self._read else 4
+        if self.fail:
+            raise self.fail.pop(0)
+        if mac not in self.shown():
+            raise CloudError(f"instance metadata does not show {mac}")
+        self._read.add(mac)
+        return self.shown()[mac]
+
+    def request_count(self) -> int:
+        """See the port."""
+        return self._requests

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import queue
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from ipaddress import IPv4Address
 
 from ipamd.model.attachment import NetnsIdentity, Wired, WiringSpec, decode_alias, sandbox_mac
@@ -11,7 +12,7 @@ from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import MAIN_TABLE, Eni
 from ipamd.model.errors import IpamError, NetnsError
 from ipamd.model.ids import MacAddress
-from ipamd.model.kernel import HostVeth, KernelSurvey
+from ipamd.model.kernel import HostVeth, KernelSurvey, LinkEvent, LinkEventKind
 
 
 class FakeWiring:
@@ -124,9 +125,12 @@ class FakeWiring:
 
 
 class FakeHostNetwork:
-    """Implements `HostNetwork`; remembers what was set up."""
+    """Implements `HostNetwork`; remembers what was set up. The links are those of `plugged`, less those in `unplugged`."""
 
-    def __init__(self) -> None:
+    def __init__(self, plugged: Callable[[], Iterable[MacAddress]] = tuple) -> None:
+        self.plugged = plugged
+        self.unplugged: set[MacAddress] = set()
+        self.events: queue.Queue[LinkEvent | None] = queue.Queue()
         self.enis: dict[str, Eni] = {}
         self.nodes: list[InstanceIdentity] = []
         self.fail: dict[str, list[IpamError]] = {}
@@ -144,7 +148,7 @@ class FakeHostNetwork:
             raise self.fail["setup_eni"].pop(0)
         self.enis[eni.eni_id] = eni
 
-    def teardown_eni(self, eni: Eni) -> None:
+    def teardown_eni(self, eni: Eni, *, keep: Iterable[Eni] = ()) -> None:
         """See the port."""
         self.enis.pop(eni.eni_id, None)
 
@@ -154,3 +158,19 @@ class FakeHostNetwork:
         for eni in missing:
             self.enis[eni.eni_id] = eni
         return [f"routing of {eni.eni_id} was missing: set up" for eni in missing]
+
+    def links(self) -> frozenset[MacAddress]:
+        """See the port."""
+        if self.fail.get("links"):
+            raise self.fail["links"].pop(0)
+        return frozenset(self.plugged()) - self.unplugged
+
+    def link_events(self) -> Iterator[LinkEvent]:
+        """See the port: what a test puts into `events`, until None."""
+        yield LinkEvent(LinkEventKind.OPENED)
+        while (event := self.events.get()) is not None:
+            yield event
+
+    def stop_link_events(self) -> None:
+        """See the port."""
+        self.events.put(None)

@@ -11,6 +11,7 @@ from ipamd.config import CloudConfig, DaemonConfig, Settings
 from ipamd.datastore.open import open_datastore
 from ipamd.datastore.spool import FileSpool
 from ipamd.model.attachment import Attachment
+from ipamd.model.cloud_evidence import RECENT_S
 from ipamd.model.errors import RuntimeUnreachableError
 from ipamd.model.ids import AttachmentKey, parse_key
 from ipamd.model.plan import PoolSettings
@@ -19,9 +20,10 @@ from ipamd.model.sandbox import Sandbox
 from ipamd.node_info import NodeInfo
 from ipamd.ports import Failpoint, no_failpoint
 from ipamd.service.health import Health, Phase
+from ipamd.service.pool.sync_result import EniSyncResult
 from ipamd.service.request import Deadline, Steps
 from tests.fakes.clock import FakeClock
-from tests.fakes.cloud import FakeEc2, FakeMetadata
+from tests.fakes.cloud import IDENTITY, FakeEc2, FakeMetadata
 from tests.fakes.kernel import FakeHostNetwork, FakeWiring
 from tests.fakes.runtime import FakeRuntime
 
@@ -39,9 +41,9 @@ class FakeNode:
         self.settings = settings or PoolSettings()
         self.clock = FakeClock()
         self.wiring = FakeWiring()
-        self.hostnet = FakeHostNetwork()
         self.ec2 = ec2 or FakeEc2()
-        self.metadata = FakeMetadata()
+        self.hostnet = FakeHostNetwork(lambda: {eni.mac for eni in self.ec2.attached()})
+        self.metadata = FakeMetadata(self.ec2.attached)
         self.runtime = FakeRuntime()
         self.has_run_before = False
         self.failpoint: Failpoint = no_failpoint
@@ -59,6 +61,7 @@ class FakeNode:
             opened=self.opened,
             wiring=self.wiring,
             hostnet=self.hostnet,
+            metadata=self.metadata,
             node_info=self.node_info,
             ec2=self.ec2,
             runtime=self.runtime,
@@ -79,9 +82,10 @@ class FakeNode:
         self.checker, self.collector = app.sandbox.check, app.sandbox.gc
         self.enis, self.provisioner, self.pool = app.pool.enis, app.pool.provisioner, app.pool.maintainer
         self.startup, self.quarantine = app.reconcile.startup, app.reconcile.quarantine
-        self.host_reconciler = app.reconcile.host_network
+        self.host_reconciler, self.cloud_reconciler = app.reconcile.host_network, app.reconcile.cloud
         assert app.reconcile.runtime is not None
         self.runtime_reconciler = app.reconcile.runtime
+        self.judge = self.runtime_reconciler._judge
 
     def listed(self) -> dict[str, Sandbox] | None:
         """Sandboxes by ID as the runtime lists them, None while it is silent."""
@@ -100,6 +104,18 @@ class FakeNode:
         self.pool.set_limits(self.ec2.limits, settings=self.settings)
         self.health.enter(Phase.SERVING)
         self.pool.cycle()
+
+    def look_twice(self) -> EniSyncResult:
+        """Another hand changed something at EC2: compare, as the loop that watches EC2 does, until nothing is in doubt.
+
+        Long after our own calls. Returns: the result of the look that settled it.
+        """
+        self.clock.advance(RECENT_S)
+        settled = result = self.enis.sync_with_ec2(IDENTITY)
+        while result.again_s is not None:
+            self.clock.advance(result.again_s)
+            settled = result = self.enis.sync_with_ec2(IDENTITY)
+        return settled
 
     def crash(self, *, keep_datastore: bool = True) -> None:
         """kill -9: what is on disk at this instant is what the next process finds, memory is gone."""

@@ -25,7 +25,7 @@ from ipamd.model.attachment import Attachment
 from ipamd.model.eni import Eni
 from ipamd.model.errors import DatastoreError, InvariantError, PoolEmptyError, UnknownAttachmentError
 from ipamd.model.ids import AttachmentKey
-from ipamd.model.plan import PoolCounts
+from ipamd.model.stock import PoolCounts
 from tests.unit.datastore.support import START, FakeClock, a_key, an_attachment, an_eni, crashed_copy, eni_id, open_at
 
 FREE, RESERVED, ASSIGNED, COOLING, QUARANTINED = AddressState
@@ -62,6 +62,7 @@ class DatastoreMachine(RuleBasedStateMachine):
         self.attachments: dict[AttachmentKey, Attachment] = {}
         self.tombstones: set[AttachmentKey] = set()
         self.free_since: dict[IPv4Address, datetime] = {}
+        self.held: frozenset[IPv4Address] = frozenset()
 
     def teardown(self) -> None:
         self.store.close()
@@ -144,7 +145,7 @@ class DatastoreMachine(RuleBasedStateMachine):
     def reserve(self, key: AttachmentKey) -> None:
         now = self.now()
         ready = {e.eni_id for e in self.enis.values() if e.host_ready and e.managed}
-        free = {a.address for a in self.addresses.values() if a.state is FREE and a.eni_id in ready}
+        free = {a.address for a in self.addresses.values() if a.state is FREE and a.eni_id in ready} - self.held
         if key in self.attachments or self.reserved_for(key):
             with pytest.raises(InvariantError):
                 self.store.reserve(key)
@@ -225,8 +226,9 @@ class DatastoreMachine(RuleBasedStateMachine):
 
     @rule()
     def drop_tombstones(self) -> None:
+        self.now()
         with self.store.transaction() as unit:
-            assert unit.drop_tombstones(before=self.now()) == len(self.tombstones)
+            assert unit.drop_tombstones(older_than=timedelta(0)) == len(self.tombstones)
         self.tombstones.clear()
 
     @rule(address=addresses)
@@ -238,6 +240,9 @@ class DatastoreMachine(RuleBasedStateMachine):
             return
         with self.store.transaction() as unit:
             unit.free(address, reason="test")
+        if self.addresses[address].is_lost:
+            del self.addresses[address]
+            return
         self.free(replace(self.addresses[address], state=FREE, since=now, cooling_until=None, reason="test"))
 
     @rule(address=addresses)
@@ -263,6 +268,28 @@ class DatastoreMachine(RuleBasedStateMachine):
         with self.store.transaction() as unit:
             unit.resolve(address, cooldown=timedelta(seconds=30), reason="test")
         self.cooled_down(address, now, now + timedelta(seconds=30), "test")
+
+    @rule(address=addresses)
+    def lose(self, address: IPv4Address) -> None:
+        now = self.now()
+        with self.store.transaction() as unit:
+            unit.lose(address, reason="not shown")
+        if self.state(address) is FREE:
+            del self.addresses[address]
+        elif address in self.addresses and not self.addresses[address].is_lost:
+            self.addresses[address] = replace(self.addresses[address], lost_since=now, lost_reason="not shown")
+
+    @rule(address=addresses)
+    def heal(self, address: IPv4Address) -> None:
+        with self.store.transaction() as unit:
+            unit.heal(address, reason="shown")
+        if address in self.addresses:
+            self.addresses[address] = replace(self.addresses[address], lost_since=None, lost_reason="")
+
+    @rule(chosen=st.frozensets(addresses, max_size=6))
+    def hold(self, chosen: frozenset[IPv4Address]) -> None:
+        self.store.hold(chosen)
+        self.held = chosen
 
     @rule(key=keys, address=addresses)
     def adopt(self, key: AttachmentKey, address: IPv4Address) -> None:
@@ -296,8 +323,11 @@ class DatastoreMachine(RuleBasedStateMachine):
         self.store.close()
         opened = open_at(copy, clock=self.clock)
         assert opened.report.is_sound
-        self.path, self.store = copy, opened.datastore
+        self.path, self.store, self.held = copy, opened.datastore, frozenset()
         for address in [a for a in self.addresses.values() if a.state is RESERVED]:
+            if address.is_lost:
+                del self.addresses[address.address]
+                continue
             stored = self.store.address(address.address)
             assert stored is not None
             self.addresses[address.address] = replace(
@@ -311,9 +341,26 @@ class DatastoreMachine(RuleBasedStateMachine):
         assert {a.key: a for a in self.store.attachments()} == self.attachments
         assert {e.eni_id: e for e in self.store.enis()} == self.enis
         assert {key for key in map(a_key, range(5)) if self.store.is_tombstoned(key)} == self.tombstones
-        managed = [a.state for a in self.addresses.values() if self.enis[a.eni_id].managed]
-        assert self.store.counts() == PoolCounts(**{str(state): managed.count(state) for state in AddressState})
+        assert self.store.counts() == self.expected_counts([a for a in self.addresses.values() if self.enis[a.eni_id].managed])
+        for one in self.store.stock().enis:
+            on_it = [a for a in self.addresses.values() if a.eni_id == one.eni.eni_id]
+            single = [a for a in on_it if a.prefix is None and not a.is_lost]
+            in_prefix = [a for a in on_it if a.prefix is not None]
+            is_there = any(not a.is_lost for a in in_prefix)
+            is_free = bool(in_prefix) and all(a.state is FREE and a.address not in self.held for a in in_prefix)
+            assert one.counts == self.expected_counts(on_it)
+            assert (one.used_slot_count, one.prefix_count) == (len(single) + is_there, is_there)
+            assert one.free_prefix_count == is_free
         assert self.store.audit() == []
+
+    def expected_counts(self, rows: list[Address]) -> PoolCounts:
+        states = [a.state for a in rows if not a.is_lost]
+        return PoolCounts(
+            **{str(state): states.count(state) for state in AddressState},
+            lost=sum(a.is_lost for a in rows),
+            lost_in_use=sum(a.is_lost and a.is_in_use for a in rows),
+            held=sum(a.state is FREE and a.address in self.held for a in rows),
+        )
 
     @invariant()
     def one_address_one_attachment(self) -> None:

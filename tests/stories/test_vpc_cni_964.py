@@ -21,10 +21,13 @@ from ipamd.model.errors import CloudDeniedError, CloudError
 from ipamd.model.ids import EniId
 from ipamd.node_info import NodeInfo
 from ipamd.service.pool.security_groups import RETRY_MAX_S, SecurityGroups
-from ipamd.service.reconcile.host_network import IDENTITY_INTERVAL_S
+from ipamd.service.reconcile.cloud import TURN_JITTER, TURN_S
 from tests.fakes.cloud import IDENTITY, PRIMARY
 from tests.fakes.node import FakeNode
 from tests.stories.stale_reads import run_sandboxes
+
+TURN_MAX_S = TURN_S * (1 + TURN_JITTER)
+"""Longest time between two turns of metadata."""
 
 OLD, NEW = ("sg-1",), ("sg-1", "sg-2")
 
@@ -54,6 +57,7 @@ def groups_of(node: FakeNode) -> dict[EniId, tuple[str, ...]]:
 def pass_time(node: FakeNode, seconds: float) -> None:
     """The clock goes on; the loops look when they are due."""
     node.clock.advance(seconds)
+    node.cloud_reconciler.run_once()
     node.host_reconciler.reconcile()
     node.pool.run_once()
 
@@ -69,7 +73,7 @@ def grow(node: FakeNode) -> EniId:
 def play(node: FakeNode) -> None:
     """The groups change; a minute later every ENI has the new ones."""
     change_the_primary_groups(node)
-    pass_time(node, IDENTITY_INTERVAL_S)
+    pass_time(node, TURN_MAX_S)
     assert set(groups_of(node).values()) == {NEW}, f"an ENI kept its groups: {groups_of(node)}"
 
 
@@ -77,8 +81,8 @@ def test_existing_enis_follow_the_primary_one(node: FakeNode) -> None:
     """One call for the secondary ENI, none for the primary, and none again while nothing changes (I13)."""
     before = node.ec2.calls.copy()
     play(node)
-    pass_time(node, IDENTITY_INTERVAL_S)
-    pass_time(node, IDENTITY_INTERVAL_S)
+    pass_time(node, TURN_MAX_S)
+    pass_time(node, TURN_MAX_S)
     assert node.ec2.calls - before == {"set_security_groups": 1}
 
 
@@ -123,7 +127,7 @@ def test_an_unmanaged_eni_keeps_its_groups(node: FakeNode) -> None:
     )
     node.enis.sync_with_ec2(IDENTITY)
     change_the_primary_groups(node)
-    pass_time(node, IDENTITY_INTERVAL_S)
+    pass_time(node, TURN_MAX_S)
     assert groups_of(node)[foreign] == ("sg-own",)
 
 
@@ -131,7 +135,7 @@ def test_a_refused_change_is_said_and_tried_again(node: FakeNode) -> None:
     """A role without the permission: a condition names it, the pool goes on, and EC2 is asked again ever more rarely."""
     node.ec2.fail["set_security_groups"] = [CloudDeniedError("ModifyNetworkInterfaceAttribute is denied")] * 100
     change_the_primary_groups(node)
-    pass_time(node, IDENTITY_INTERVAL_S)
+    pass_time(node, TURN_MAX_S)
     assert any("security groups" in sentence and "denied" in sentence for sentence in node.health.conditions())
     grow(node)
     for _ in range(24 * 60):
@@ -147,10 +151,10 @@ def test_a_refusal_is_forgotten_when_the_groups_change_back(node: FakeNode) -> N
     """The operator takes the change back: nothing is left to retry, so an idle pool has no clock (I13)."""
     node.ec2.fail["set_security_groups"] = [CloudDeniedError("ModifyNetworkInterfaceAttribute is denied")]
     change_the_primary_groups(node)
-    pass_time(node, IDENTITY_INTERVAL_S)
+    pass_time(node, TURN_MAX_S)
     assert node.pool._pause_s() is not None
     change_the_primary_groups(node, OLD)
-    pass_time(node, IDENTITY_INTERVAL_S)
+    pass_time(node, TURN_MAX_S)
     assert node.pool._pause_s() is None
     assert not any("security groups" in sentence for sentence in node.health.conditions())
 

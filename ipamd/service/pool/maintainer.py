@@ -27,6 +27,7 @@ from ipamd.model.pool_snapshot import pool_snapshot
 from ipamd.service.backoff import Backoff
 from ipamd.service.context import ServiceContext
 from ipamd.service.demand import PoolStatus
+from ipamd.service.pool.cloud_look import CloudLook
 from ipamd.service.pool.provisioner import EniProvisioner
 from ipamd.service.pool.security_groups import SecurityGroups
 
@@ -58,12 +59,14 @@ class PoolMaintainer:
         context: ServiceContext,
         *,
         provisioner: EniProvisioner,
+        look: CloudLook,
         security_groups: SecurityGroups,
         identity: Callable[[], InstanceIdentity | None],
         settings: PoolSettings,
     ) -> None:
         self._datastore = context.datastore
         self._provisioner = provisioner
+        self._look = look
         self._security_groups = security_groups
         self._identity = identity
         self._demand = context.demand
@@ -110,6 +113,8 @@ class PoolMaintainer:
     def run_once(self) -> Plan | None:
         """Do what one wake-up asks for: security groups follow the primary ENI's, and the pool grows towards its target."""
         decided = self.cycle()  # first: an ADD may wait for it, and creating an ENI asks metadata again
+        if self.limits is not None:  # as below: only one thread at a time
+            self._look.run_due()
         self._follow_security_groups()
         return decided
 
@@ -165,12 +170,13 @@ class PoolMaintainer:
         if limits is None:
             return None
         return pool_snapshot(
-            self._datastore.snapshot(),
+            self._datastore.stock(),
             limits=limits,
             waiting_count=waiting_count,
             retry_at=self._clock.now() + timedelta(seconds=self._left_s()) if self._is_blocked() else None,
             blocked_reason=self._blocked_reason,
             prefixes_available=self._has_prefixes(),
+            occupied=self._provisioner.occupied(),
         )
 
     def _retry_deadline(self, snapshot: PoolSnapshot) -> float | None:

@@ -29,8 +29,9 @@ from ipamd.model.plan import Action, AllocateAddresses, AllocatePrefixes, Create
 from ipamd.ports import Ec2
 from ipamd.service.context import ServiceContext
 from ipamd.service.pool.deletion import DELETING, EniDeletion
-from ipamd.service.pool.enis import EniService, EniSyncResult
+from ipamd.service.pool.enis import EniService
 from ipamd.service.pool.intents import IntentLog
+from ipamd.service.pool.sync_result import EniSyncResult
 from ipamd.service.pool.tags import EniTags, description
 
 FAILPOINTS = (
@@ -77,6 +78,10 @@ class EniProvisioner:
     def has_open_intents(self) -> bool:
         """Whether an intent is open: its outcome at EC2 is not known."""
         return bool(self._intents.all_open())
+
+    def occupied(self) -> tuple[tuple[int, int], ...]:
+        """Network card and device index of attached ENIs that are not recorded: places where no ENI of ours can be attached."""
+        return tuple(self._enis.occupied().values())
 
     def execute(self, action: Action) -> None:
         """Do one action at EC2 and store the answer.

@@ -11,7 +11,7 @@ from ipamd import __version__
 from ipamd.ipamctl import main as ipamctl
 from ipamd.ipamctl.table import STATE_COLUMNS
 from ipamd.ipamctl.verbs import enis, status
-from ipamd.model.plan import PoolCounts
+from ipamd.model.stock import PoolCounts
 from ipamd.model.words import CLOUD_NOT_ASKED, counted
 
 NOTE = "settings in this process's environment; the daemon was not asked"

@@ -1,4 +1,4 @@
-"""What the planner is told of a pool, from one snapshot of the datastore."""
+"""What the planner is told of a pool, from what the datastore counts."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from ipaddress import IPv4Address, IPv4Network
 
+from ipamd.datastore.memory_state import MemoryState
 from ipamd.model.address import Address, AddressState
 from ipamd.model.eni import Eni, EniState, InstanceLimits
 from ipamd.model.ids import EniId, MacAddress, SubnetId
 from ipamd.model.plan import EniCapacity, PoolCounts
 from ipamd.model.pool_snapshot import pool_snapshot
 from ipamd.model.snapshot import Snapshot
+from ipamd.model.stock import Stock
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LIMITS = InstanceLimits("m5.large", eni_count=3, ipv4_per_eni=10)
@@ -35,9 +37,10 @@ def an_eni(number: int, **changes: object) -> Eni:
     return replace(eni, **changes)  # type: ignore[arg-type]  # a builder of tests
 
 
-def taken(enis: list[Eni], rows: list[Address]) -> Snapshot:
-    """A snapshot of these ENIs and addresses."""
-    return Snapshot({eni.eni_id: eni for eni in enis}, {row.address: row for row in rows}, {}, {}, {})
+def taken(enis: list[Eni], rows: list[Address]) -> Stock:
+    """What the datastore counts of these ENIs and addresses."""
+    snapshot = Snapshot({eni.eni_id: eni for eni in enis}, {row.address: row for row in rows}, {}, {}, {})
+    return MemoryState(snapshot).stock()
 
 
 def row(text: str, number: int, state: AddressState = FREE, prefix: str | None = None) -> Address:

@@ -33,10 +33,11 @@ def collect(node: FakeNode, *valid: str) -> tuple[int, int]:
 
 
 def test_gc_frees_what_is_not_valid(node: FakeNode) -> None:
-    """GC frees our attachments that the runtime does not count as valid."""
-    node.add("a")
+    """GC frees our attachments that the runtime does not count as valid and the kernel does not have any more."""
+    gone = node.add("a")
     node.add("b")
-    node.clock.advance(120)
+    del node.wiring.netns[gone.netns], node.wiring.wired[gone.host_veth]
+    node.clock.advance(301)
     assert collect(node, "b") == (1, 0)
     assert [a.key.container_id for a in node.datastore.attachments()] == ["b"]
 
@@ -51,8 +52,9 @@ def test_gc_keeps_what_the_runtime_still_lists(node: FakeNode) -> None:
 
 def test_gc_does_not_judge_what_is_younger_than_its_list(node: FakeNode) -> None:
     """An ADD that ran while the runtime made its list is not in it, and is kept (I2)."""
-    node.add("a")
-    assert collect(node) == (0, 0)
+    gone = node.add("a")
+    del node.wiring.netns[gone.netns], node.wiring.wired[gone.host_veth]
+    assert collect(node) == (0, 1)
 
 
 def test_check_tells_every_difference(node: FakeNode) -> None:

@@ -12,7 +12,6 @@ from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.errors import DatastoreError, InvariantError, WiringError
 from ipamd.model.ids import AttachmentKey
-from ipamd.model.kernel import KernelSurvey
 from ipamd.pb import cni_pb2
 from ipamd.service.request import Deadline, Steps
 from tests.fakes.cloud import IDENTITY
@@ -140,7 +139,7 @@ def test_host_routing_of_an_eni_that_was_forgotten_meanwhile_does_not_bring_it_b
         uow.put_eni(other.__class__(**{**{f: getattr(other, f) for f in other.__slots__}, "host_ready": False}))
     stale = next(eni for eni in node.datastore.enis() if not eni.is_primary)
     del node.ec2.enis[other.eni_id]
-    node.enis.sync_with_ec2(IDENTITY)
+    node.look_twice()
     assert len(node.datastore.enis()) == 1
     node.enis.set_up_eni_routing(stale)
     assert len(node.datastore.enis()) == 1
@@ -152,19 +151,18 @@ def test_a_leftover_is_not_removed_from_under_a_new_add_of_its_key(node: FakeNod
     node.crash(keep_datastore=False)
     node.bring_up()
     node.wiring.make_netns(made.netns)
-    survey_before = node.wiring.survey
+    real_hold = node.locks.hold
     node.runtime_reconciler.reconcile_once()
     node.clock.advance(3700)
     renewed: list[Attachment] = []
 
-    def survey() -> KernelSurvey:
-        found = survey_before()
-        if not renewed:
+    def hold(key: AttachmentKey, operation: str, deadline: Deadline) -> AbstractContextManager[None]:
+        if operation == "RESOLVE" and not renewed:
             renewed.append(node.add("a"))
-        return found
+        return real_hold(key, operation, deadline)
 
-    node.wiring.survey = survey  # type: ignore[method-assign]
-    node.quarantine.resolve_listed({})
+    node.locks.hold = hold  # type: ignore[method-assign]
+    node.runtime_reconciler.reconcile_once()
     assert renewed
     assert node.datastore.attachment(made.key) is not None
     assert renewed[0].host_veth in node.wiring.wired

@@ -1,0 +1,69 @@
+"""Remember what our own calls changed at EC2 in the last minutes.
+
+Describe and instance metadata may lag behind a call of ours. Whoever compares with them leaves these objects out, so that lag is not
+taken for another hand's change. Kept in memory: a restart forgets it, and two looks apart in time still protect what it forgot.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from ipaddress import IPv4Address, IPv4Network
+
+from ipamd.model.cloud_evidence import RECENT_S
+from ipamd.model.ids import EniId
+from ipamd.model.recorded import CloudKey
+from ipamd.ports import Clock
+
+
+class RecentChanges:
+    """ENIs and addresses that our own calls added or removed less than `RECENT_S` ago. Safe from any thread."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._added: dict[CloudKey, float] = {}
+        self._removed: dict[CloudKey, float] = {}
+
+    def note_added(
+        self, *, enis: Iterable[EniId] = (), addresses: Iterable[IPv4Address] = (), prefixes: Iterable[IPv4Network] = ()
+    ) -> None:
+        """Remember what a call of ours is known to have added: call it before the addresses become assignable."""
+        self._note(self._added, self._removed, _keys(enis, addresses, prefixes))
+
+    def note_removed(
+        self, *, enis: Iterable[EniId] = (), addresses: Iterable[IPv4Address] = (), prefixes: Iterable[IPv4Network] = ()
+    ) -> None:
+        """Remember what a call of ours is known to have removed (its success is evidence of absence)."""
+        self._note(self._removed, self._added, _keys(enis, addresses, prefixes))
+
+    def forget_added(self, eni_id: EniId) -> None:
+        """An ENI that was attached, and whose link was set up, has lost its link: that EC2 does not show it is no lag any more."""
+        with self._lock:
+            self._added.pop(eni_id, None)
+
+    def added(self) -> dict[CloudKey, float]:
+        """What was added, with the seconds for which Describe may still not show it; an address is in it on its own."""
+        return self._left(self._added)
+
+    def removed(self) -> dict[CloudKey, float]:
+        """What was removed, with the seconds for which Describe may still show it."""
+        return self._left(self._removed)
+
+    def _note(self, to: dict[CloudKey, float], other: dict[CloudKey, float], keys: set[CloudKey]) -> None:
+        deadline = self._clock.monotonic() + RECENT_S
+        with self._lock:
+            for key in keys:
+                to[key] = deadline
+                other.pop(key, None)
+
+    def _left(self, noted: dict[CloudKey, float]) -> dict[CloudKey, float]:
+        now = self._clock.monotonic()
+        with self._lock:
+            for key in [key for key, deadline in noted.items() if deadline <= now]:
+                del noted[key]
+            return {key: deadline - now for key, deadline in noted.items()}
+
+
+def _keys(enis: Iterable[EniId], addresses: Iterable[IPv4Address], prefixes: Iterable[IPv4Network]) -> set[CloudKey]:
+    return {*enis, *addresses, *(address for prefix in prefixes for address in prefix)}
