@@ -100,10 +100,11 @@ class Observer:
     def _cloud(self) -> tuple[dict[str, str], frozenset[str], frozenset[str]]:
         names = {node.lab_node.instance_id: node.name for node in self._nodes}
         on_enis: dict[str, str] = {}
-        primaries, loose = set(), set()
+        primaries: set[str] = set()
+        loose: set[str] = set()
         for eni in self._lab.vpc.enis():
             node = names.get(eni.attachment.instance_id, "") if eni.attachment else ""
-            primaries.add(str(eni.primary_address))
+            primaries.update(map(str, eni.addresses[:1] if eni.primary_address else ()))
             if eni.description.startswith(OURS) and eni.attachment is None:
                 loose.add(eni.eni_id)
             addresses = [*eni.secondary_addresses, *(address for prefix in eni.prefixes for address in prefix)]
