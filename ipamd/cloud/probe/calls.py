@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ipamd.ports import Clock
@@ -27,6 +27,12 @@ Source: https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-throttling.html.
 THROTTLED = re.compile(r"RequestLimitExceeded|Throttl|TooManyRequests")
 THROTTLE_WAITS_S = (2.0, 5.0)
 """Waits after throttling, then it counts as the answer. Ours: a probe must not press a throttled account."""
+
+PAGE_SIZE = 1000
+"""As the daemon asks. Source: amazon-vpc-cni-k8s pkg/awsutils/awsutils.go, describeENIPageSize."""
+
+PAGES_MAX = 5
+"""Pages of one list. Ours: 5,000 ENIs of one subnet or VPC; what is beyond is not looked at, so that the bound on calls holds."""
 
 NO_ANSWER = "(no answer)"
 MESSAGE_MAX = 300
@@ -129,6 +135,25 @@ class Calls:
                 break
             self._sleep(wait_s)
         return answer
+
+    def list_enis(self, about: str, filters: Mapping[str, str]) -> Answer:
+        """List the ENIs that pass all filters, page by page: in a large account a page may be empty and not the last.
+
+        Returns: the last answer, with the ENIs of all pages; a refused page makes the whole list refused (I11).
+        Raises: as `ask`.
+        """
+        params: dict[str, Any] = {
+            "Filters": [{"Name": name, "Values": [value]} for name, value in filters.items()],
+            "MaxResults": PAGE_SIZE,
+        }
+        found: list[Mapping[str, Any]] = []
+        for _ in range(PAGES_MAX):
+            answer = self.ask("DescribeNetworkInterfaces", about, **params)
+            found += answer.enis()
+            if not answer.body.get("NextToken"):
+                break
+            params["NextToken"] = answer.body["NextToken"]
+        return replace(answer, body={"NetworkInterfaces": found} if answer.ok else {})
 
     def _once(self, api: str, about: str, params: Mapping[str, Any]) -> Answer:
         from botocore.exceptions import BotoCoreError, ClientError

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ipamd.cloud.probe.calls import Answer
-from ipamd.cloud.probe.creation import PAGE_SIZE, find_by_tag
+from ipamd.cloud.probe.creation import find_by_tag
 from ipamd.cloud.probe.subject import NODE_TAG, RUN_TAG, NotPossible, Subject, tags_of
 
 WAITS_S = (0.0, 1.0, 2.0, 4.0, 8.0, 15.0)
@@ -55,11 +55,9 @@ def clean_up(subject: Subject) -> tuple[LeftOver, ...]:
 
 def former_enis(subject: Subject) -> list[Mapping[str, Any]]:
     """Search what former runs on this node left behind."""
-    filters = [
-        {"Name": "vpc-id", "Values": [subject.node.identity.vpc_id]},
-        {"Name": f"tag:{NODE_TAG}", "Values": [str(subject.node.identity.instance_id)]},
-    ]
-    answer = subject.calls.ask("DescribeNetworkInterfaces", "left-overs of former probes", Filters=filters, MaxResults=PAGE_SIZE)
+    identity = subject.node.identity
+    filters = {"subnet-id": str(identity.subnet_id), f"tag:{NODE_TAG}": str(identity.instance_id)}
+    answer = subject.calls.list_enis("left-overs of former probes", filters)
     return [entry for entry in answer.enis() if _is_former(subject, entry)]
 
 

@@ -20,9 +20,6 @@ from ipamd.cloud.probe.subject import (
 MISSING_ENI_ID = "eni-00000000000000000"
 """Well-formed, and nobody's: EC2 draws IDs at random."""
 
-PAGE_SIZE = 1000
-"""As the daemon asks. Source: amazon-vpc-cni-k8s pkg/awsutils/awsutils.go, describeENIPageSize."""
-
 
 def create(subject: Subject) -> None:
     """Create the ENI that all further steps use."""
@@ -89,18 +86,16 @@ def search(subject: Subject) -> None:
 
 
 def find_by_tag(subject: Subject) -> Answer:
-    """Search the ENIs of this run."""
-    filters = [
-        {"Name": "vpc-id", "Values": [subject.node.identity.vpc_id]},
-        {"Name": f"tag:{RUN_TAG}", "Values": [subject.run_id]},
-    ]
-    return subject.calls.ask("DescribeNetworkInterfaces", "the tag of this run", Filters=filters, MaxResults=PAGE_SIZE)
+    """Search the ENIs of this run, in the subnet where it creates them."""
+    filters = {"subnet-id": str(subject.node.identity.subnet_id), f"tag:{RUN_TAG}": subject.run_id}
+    return subject.calls.list_enis("the tag of this run", filters)
 
 
 def list_instance(subject: Subject) -> Answer:
     """List the instance's ENIs as the daemon does."""
-    filters = [{"Name": "attachment.instance-id", "Values": [str(subject.node.identity.instance_id)]}]
-    return subject.calls.ask("DescribeNetworkInterfaces", "the instance", Filters=filters, MaxResults=PAGE_SIZE)
+    identity = subject.node.identity
+    filters = {"vpc-id": identity.vpc_id, "attachment.instance-id": str(identity.instance_id)}
+    return subject.calls.list_enis("the instance", filters)
 
 
 def token(subject: Subject) -> str:

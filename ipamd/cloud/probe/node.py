@@ -9,7 +9,6 @@ from typing import Any
 
 from ipamd.cloud.limits import from_ec2, from_table
 from ipamd.cloud.probe.calls import Answer, Calls
-from ipamd.cloud.probe.creation import PAGE_SIZE
 from ipamd.cloud.probe.subject import Node
 from ipamd.model.cloud import InstanceIdentity
 
@@ -43,8 +42,8 @@ def inspect(calls: Calls, identity: InstanceIdentity) -> tuple[Node, Answer]:
     limits = from_ec2(identity.instance_type, answer.body) or table
     if limits is None:
         raise Refused(f"the limits of {identity.instance_type} are not known: {answer}")
-    filters = [{"Name": "attachment.instance-id", "Values": [str(identity.instance_id)]}]
-    listed = calls.ask("DescribeNetworkInterfaces", "the instance", Filters=filters, MaxResults=PAGE_SIZE)
+    filters = {"vpc-id": identity.vpc_id, "attachment.instance-id": str(identity.instance_id)}
+    listed = calls.list_enis("the instance", filters)
     if str(identity.primary_eni_id) not in {entry["NetworkInterfaceId"] for entry in listed.enis()}:
         raise Refused(f"EC2 does not show the primary ENI {identity.primary_eni_id}: {listed}; what is attached is not known")
     taken = {index for entry in listed.enis() if (index := _device_index(entry)) is not None}

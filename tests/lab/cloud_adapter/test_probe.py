@@ -155,3 +155,55 @@ def test_account_numbers_are_not_in_the_report(real_bench: Bench) -> None:
     assert "123456789012" not in markdown(report)
     assert "arn:aws:sts::ACCOUNT:assumed-role" in markdown(report)
     assert "IAM denies CreateNetworkInterface" in report["ended"]
+
+
+LAB_LIES = [
+    ({"rules": {"token_of_deleted": "new-eni"}}, {"token-after-delete"}),
+    ({"rules": {"assign_answer": "all"}}, {"assign-answer", "prefix-answer"}),
+    ({"rules": {"in_use": "InvalidParameterValue"}}, set()),
+    ({"rules": {"in_use": "InvalidNetworkInterface.InUse"}}, set()),
+    ({"unseen": {"AttachNetworkInterface": 1}}, {"attach-after-create"}),
+    ({"describe": {"late_addresses_s": 5}}, {"attached-addresses"}),
+    ({"describe": {"stale_s": {"UnassignPrivateIpAddresses": 5}}}, {"unassign-visible"}),
+    ({"describe": {"stale_s": {"DeleteNetworkInterface": 5}}}, {"delete-visible"}),
+    ({"large_account": {"page_size": 1, "sparse": True}}, {"list-unpaged"}),
+]
+"""What the lab is told -> the checks that must say "does not hold"; all others hold."""
+
+
+@pytest.mark.parametrize(("spec", "false"), LAB_LIES, ids=lambda value: str(value)[:60])
+def test_each_lie_of_the_lab_is_seen_by_its_check(spec: Mapping[str, object], false: set[str], real_bench: Bench) -> None:
+    """Both answers where AWS's is unknown: the check tells which, no other check is misled, and nothing is left."""
+    real_bench.clock.sleep(60.0)
+    real_bench.vpc.faults.apply(spec)
+    report = ProbeOnLab(real_bench).run()
+    assert {name for name, verdict in verdicts(report).items() if verdict != "holds"} == false
+    assert enis_left(real_bench) == []
+    assert report["left_over"] == []
+
+
+def test_frozen_metadata_is_unknown_and_not_false(real_bench: Bench) -> None:
+    """Metadata that never lists the ENI says nothing about what it lists first."""
+    real_bench.vpc.faults.apply({"apis": {"imds": {"frozen": True}}})
+    report = ProbeOnLab(real_bench).run()
+    assert {name for name, verdict in verdicts(report).items() if verdict != "holds"} == {"metadata-complete", "assign-metadata"}
+    assert verdicts(report)["metadata-complete"] == "unknown"
+
+
+@pytest.mark.parametrize("action", ["CreateNetworkInterface", "DetachNetworkInterface", "DeleteNetworkInterface", "CreateTags"])
+def test_what_iam_denies_prevents_a_run_that_could_not_clean_up(action: str, real_bench: Bench) -> None:
+    """Dry runs find it before anything is created."""
+    real_bench.vpc.faults.apply({"iam": [{"action": action}]})
+    report = ProbeOnLab(real_bench).run()
+    assert "could not clean up" in report["ended"]
+    assert enis_left(real_bench) == []
+
+
+@pytest.mark.parametrize("action", ["AssignPrivateIpAddresses", "ModifyNetworkInterfaceAttribute", "UnassignPrivateIpAddresses"])
+def test_what_iam_denies_otherwise_leaves_its_checks_unknown(action: str, real_bench: Bench) -> None:
+    """The other checks have their verdicts, and nothing is left."""
+    real_bench.vpc.faults.apply({"iam": [{"action": action}]})
+    report = ProbeOnLab(real_bench).run()
+    assert report["ended"] == ""
+    assert verdicts(report)["token-after-delete"] == "holds"
+    assert enis_left(real_bench) == []
