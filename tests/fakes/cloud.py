@@ -46,6 +46,7 @@ class FakeEc2:
         self.fail: dict[str, list[IpamError]] = {}
         self.lose: dict[str, list[IpamError]] = {}
         self.under_way: tuple[CallUnderWay, ...] = ()
+        self.answers: list[tuple[DescribedEni, ...]] = []  # what a Describe of the instance tells first: lag, parts, oddities
         self._tokens: dict[str, EniId] = {}
         self.left_count = pool_size
         self.told_free_count: int | None = None  # what DescribeSubnets says, if it is not the truth
@@ -68,6 +69,8 @@ class FakeEc2:
     def describe_enis(self, instance_id: InstanceId) -> tuple[DescribedEni, ...]:
         """See the port."""
         self._call("describe_enis")
+        if self.answers:
+            return self.answers.pop(0)
         return tuple(sorted((e for e in self.enis.values() if e.instance_id == instance_id), key=lambda e: e.device_index))
 
     def attached(self) -> tuple[DescribedEni, ...]:
