@@ -76,8 +76,13 @@ class MetadataWatch:
         self._said = ""
 
     def take_turn(self) -> int:
-        """Make one turn. Returns: how many requests it made; an error ends it early and is logged, once."""
+        """Make one turn. Returns: how many requests it made; an error ends it early and is logged, once.
+
+        Until metadata has answered once, the start asks it: no turn is made.
+        """
         began = self._metadata.request_count()
+        if self._identity() is None:
+            return 0
         try:
             self._refresh_identity()
             self._listed = self._metadata.list_interfaces()
