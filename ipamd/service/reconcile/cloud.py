@@ -38,7 +38,7 @@ TURN_JITTER = 0.25
 ERROR_PAUSE_S = 5.0
 """Pause after an unexpected error. Ours: a defect must not make the loop spin."""
 
-LINKS_S = 30.0
+LINKS_S = 60.0
 """Longest time between two readings of all links: for changes that no notification told, and links whose MAC was changed. Ours."""
 
 log = logging.getLogger(__name__)

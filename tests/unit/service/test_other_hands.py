@@ -329,6 +329,23 @@ def test_growth_is_not_taken_for_other_hands(node: FakeNode) -> None:
     assert described(node) - before == 0
 
 
+def test_what_was_read_before_our_own_change_is_no_difference(node: FakeNode) -> None:
+    """Metadata falls silent, and the pool changes: minutes later neither the old list nor an old reading is a difference."""
+    before = described(node)
+    node.metadata.fail = [CloudError("no")] * 1000
+    released = max(row.address for row in node.datastore.addresses() if row.eni_id == SECOND and not row.is_in_use)
+    node.ec2.unassign(SECOND, addresses=[released], prefixes=[])
+    node.enis.recent_changes.note_removed(addresses=[released])
+    with node.datastore.transaction() as uow:
+        uow.remove_addresses([released], reason="given back")
+    run_sandboxes(node, *(f"more-{number}" for number in range(10)))
+    assert len(node.ec2.enis) == 3
+    for _ in range(10):
+        pass_time(node, TURN_MAX_S)
+    assert described(node) == before
+    assert node.health.conditions() == []
+
+
 def test_a_failing_turn_says_nothing(node: FakeNode) -> None:
     """I11: metadata that refuses, whatever it refuses, makes no difference; one odd ENI does not keep the others from being read."""
     before = described(node)
