@@ -70,7 +70,7 @@ def test_a_link_that_is_taken_away_and_given_back(is_restarted: bool) -> None:
         wait_until(lambda: says(made, eni.eni_id, "other hands"), what="the status names the ENI")
         if is_restarted:
             made.restart()
-            assert says(made, eni.eni_id, "other hands"), "a restart changes nothing (I17)"
+            assert says(made, eni.eni_id, "other hands"), "a restart changes nothing"
         given = [made.add(f"meanwhile-{number}") for number in range(8)]
         assert not {reply.address for reply in given} & set(eni.secondary_addresses)
         made.node.run(["ip", "-n", "away", "link", "set", name, "netns", "1"])
