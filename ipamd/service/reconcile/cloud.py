@@ -35,7 +35,10 @@ once a minute too (pkg/ipamd/ipamd.go, nodeIPPoolReconcileInterval)."""
 TURN_JITTER = 0.25
 """Up to this part of a turn is added at random, so that the nodes of a cluster do not ask in step. Ours."""
 
-LINKS_S = 30.0
+ERROR_PAUSE_S = 5.0
+"""Pause after an unexpected error. Ours: a defect must not make the loop spin."""
+
+LINKS_S = 60.0
 """Longest time between two readings of all links: for changes that no notification told, and links whose MAC was changed. Ours."""
 
 log = logging.getLogger(__name__)
@@ -61,6 +64,7 @@ class CloudReconciler:
             except Exception as error:  # noqa: BLE001  # top of a loop: it must outlive any one failure
                 self._health.record_error("other hands", error)
                 log.warning("looking for other hands continues after an error: %s", log_text(error))
+                self._stopped.wait(ERROR_PAUSE_S)
             self._look.wait_changed(self.pause_s())
 
     def run_links(self) -> None:
@@ -77,6 +81,7 @@ class CloudReconciler:
         """Do everything that is due."""
         self.links.compare()
         if self._clock.monotonic() >= self._turn_deadline:
+            self._turn_deadline = self._clock.monotonic() + TURN_S
             request_count = self.metadata.take_turn()
             pause_s = TURN_S * max(1.0, request_count / REQUESTS_PER_TURN)
             self._turn_deadline = self._clock.monotonic() + _jittered(pause_s)

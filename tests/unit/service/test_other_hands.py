@@ -14,7 +14,7 @@ import pytest
 from ipamd.model.cloud_evidence import RECENT_S
 from ipamd.model.eni import EniState, InstanceLimits
 from ipamd.model.errors import CloudError, KernelDumpError, PoolEmptyError
-from ipamd.model.ids import EniId
+from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.kernel import LinkEvent, LinkEventKind
 from ipamd.model.metadata_evidence import ASK_AGAIN_S
 from ipamd.service.pool.cloud_look import DOUBT_MAX_S, LookReason
@@ -196,6 +196,15 @@ def test_an_interrupted_list_of_links_is_no_evidence(node: FakeNode) -> None:
     assert set(node.enis.frozen()) == {SECOND}
 
 
+def test_a_list_without_the_primary_enis_link_is_not_believed(node: FakeNode) -> None:
+    """I11: a list of another namespace freezes nothing; an ENI's own notification still does."""
+    node.hostnet.unplugged = {eni.mac for eni in node.ec2.attached()}
+    pass_time(node, 30.0)
+    assert not node.enis.frozen()
+    link_event(node, node.ec2.enis[SECOND].mac)
+    assert set(node.enis.frozen()) == {SECOND}
+
+
 def test_links_of_others_are_of_no_concern(node: FakeNode) -> None:
     """A link that is no recorded ENI's comes and goes without a dump."""
     node.hostnet.fail["links"] = [KernelDumpError("must not be asked")]
@@ -265,6 +274,28 @@ def test_an_eni_attached_by_hand_is_recorded(node: FakeNode) -> None:
     assert node.health.conditions() == []
 
 
+def test_a_managed_eni_attached_by_hand_gives_addresses(node: FakeNode) -> None:
+    """By the existing rule for ENIs without our tags: EC2 confirms it, its routing is set up, and its addresses are free (I7)."""
+    added = frozenset({IPv4Address("10.0.6.11"), IPv4Address("10.0.6.12")})
+    made = replace(
+        node.ec2.enis[SECOND],
+        eni_id=EniId("eni-hand"),
+        mac=MacAddress("02:00:00:00:00:99"),
+        device_index=2,
+        primary_address=IPv4Address("10.0.6.10"),
+        secondary_addresses=added,
+    )
+    node.ec2.enis[made.eni_id] = made
+    before = described(node)
+    pass_time(node, TURN_MAX_S)
+    assert described(node) - before == 1
+    eni = node.datastore.eni(made.eni_id)
+    assert eni is not None
+    assert eni.host_ready
+    assert made.eni_id in node.hostnet.enis
+    assert {row.address for row in node.datastore.addresses() if row.eni_id == made.eni_id} >= added
+
+
 def test_an_eni_without_ipv4_is_asked_about_at_most_once(node: FakeNode) -> None:
     """EFA-only and IPv6-only ENIs are shown by EC2 and metadata and recorded nowhere: no difference, once EC2 has shown it."""
     bare = replace(
@@ -296,6 +327,23 @@ def test_growth_is_not_taken_for_other_hands(node: FakeNode) -> None:
     node.metadata.frozen = None
     settle(node)
     assert described(node) - before == 0
+
+
+def test_what_was_read_before_our_own_change_is_no_difference(node: FakeNode) -> None:
+    """Metadata falls silent, and the pool changes: minutes later neither the old list nor an old reading is a difference."""
+    before = described(node)
+    node.metadata.fail = [CloudError("no")] * 1000
+    released = max(row.address for row in node.datastore.addresses() if row.eni_id == SECOND and not row.is_in_use)
+    node.ec2.unassign(SECOND, addresses=[released], prefixes=[])
+    node.enis.recent_changes.note_removed(addresses=[released])
+    with node.datastore.transaction() as uow:
+        uow.remove_addresses([released], reason="given back")
+    run_sandboxes(node, *(f"more-{number}" for number in range(10)))
+    assert len(node.ec2.enis) == 3
+    for _ in range(10):
+        pass_time(node, TURN_MAX_S)
+    assert described(node) == before
+    assert node.health.conditions() == []
 
 
 def test_a_failing_turn_says_nothing(node: FakeNode) -> None:
