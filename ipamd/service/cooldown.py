@@ -15,7 +15,8 @@ from datetime import timedelta
 from ipaddress import IPv4Address
 
 from ipamd.model.address import AddressState
-from ipamd.model.errors import DatastoreError, IpamError, log_text
+from ipamd.model.attachment import veth_name
+from ipamd.model.errors import BusyError, DatastoreError, IpamError, log_text
 from ipamd.service.context import ServiceContext
 from ipamd.service.odd_objects import OddObjects
 
@@ -36,6 +37,7 @@ class Cooldown:
     def __init__(self, context: ServiceContext, *, period_s: float) -> None:
         self._datastore = context.datastore
         self._wiring = context.wiring
+        self._locks = context.locks
         self._demand = context.demand
         self._health = context.health
         self._clock = context.clock
@@ -139,33 +141,51 @@ class Cooldown:
     def sweep(self) -> int:
         """Delete every link that was marked before the call; returns how many.
 
-        Raises: WiringError if the kernel refused, after everything was tried. A link that could not be marked is removed by itself:
-        one that refuses keeps its own address back and no other.
+        A link that could not be marked is removed by itself, and all of them are if the kernel refuses the group: one that refuses
+        keeps its own address back and no other. Raises: IpamError of the last that refused, after everything was tried.
         """
         with self._changed:
             batch = dict(self._dying)
-            unmarked = batch.keys() & self._unmarked
-        refused: IpamError | None = None
-        for veth in sorted(unmarked):
+            alone = set(batch) & self._unmarked
+        refused = self._remove_alone({veth: batch[veth] for veth in alone})
+        marked = {veth: address for veth, address in batch.items() if veth not in alone}
+        if marked:
             try:
-                self._wiring.remove_leftover(host_veth=veth, address=batch[veth])
+                self._wiring.sweep()
+            except IpamError as error:  # something else is in the group, perhaps, that cannot be deleted
+                log.info("dying links are deleted one by one: %s", log_text(error))
+                refused |= self._remove_alone(marked)
+        self._odd.keep_only(refused)
+        if batch.keys() - refused.keys():
+            self._failpoint("cooling.swept")
+        with self._changed:
+            for veth in batch.keys() - refused.keys():
+                self._unmarked.discard(veth)
+                self._dying.pop(veth, None)
+        if refused:
+            raise list(refused.values())[-1]
+        return len(batch)
+
+    def _remove_alone(self, links: dict[str, IPv4Address | None]) -> dict[str, IpamError]:
+        """Remove links one by one, by name; returns those that refused.
+
+        The name comes from the key: a sandbox that was added again after a failed ADD has a new link of that name (I2).
+        """
+        refused: dict[str, IpamError] = {}
+        if not links:
+            return refused
+        recorded = {attachment.host_veth for attachment in self._datastore.attachments()}
+        busy = tuple(veth_name(held.key, prefix="") for held in self._locks.held())
+        for veth, address in sorted(links.items()):
+            if veth.endswith(busy):
+                refused[veth] = BusyError(f"link {veth} is in work", details="it is removed later")
+                continue
+            try:
+                self._wiring.remove_leftover(host_veth=None if veth in recorded else veth, address=address)
             except IpamError as error:
                 self._odd.note(veth, error)
-                refused = error
-                del batch[veth]
-                continue
-            with self._changed:
-                self._unmarked.discard(veth)
-        self._odd.keep_only(unmarked - batch.keys())
-        if batch:
-            self._wiring.sweep()
-            self._failpoint("cooling.swept")
-            with self._changed:
-                for veth in batch:
-                    self._dying.pop(veth, None)
-        if refused is not None:
-            raise refused
-        return len(batch)
+                refused[veth] = error
+        return refused
 
     def release_cooled(self) -> int:
         """Free every address that has cooled and whose link is gone; returns how many.

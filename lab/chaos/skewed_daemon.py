@@ -1,4 +1,6 @@
-"""The daemon with a wall clock that can be stepped, and with time that can pass at once: `python -m lab.chaos.skewed_daemon`, started by the lab in place of ipamd.daemon.
+"""The daemon with a wall clock that can be stepped, and with time that can pass at once.
+
+`python -m lab.chaos.skewed_daemon`, started by the lab in place of ipamd.daemon.
 
 The kernel has no namespace for CLOCK_REALTIME, and the machine's own clock must not be stepped. libfaketime 0.9.10
 (Debian bookworm) was tried and rejected: with Python 3.11 and a faked wall clock only, every time.sleep fails with EINVAL. All of

@@ -115,6 +115,7 @@ class FakeWiring:
 
     def _drop(self, host_veth: str | None, address: IPv4Address | None) -> None:
         self.wired.pop(host_veth or "", None)
+        self.dying.pop(host_veth or "", None)
         if address is not None:
             self.routes.pop(address, None)
             self.rules.pop(address, None)

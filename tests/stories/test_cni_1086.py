@@ -4,9 +4,10 @@ The verb GC hands a plugin the attachments that the runtime counts as valid, and
 one network configuration, no runtime knows all attachments: its list lacks those of the others, and what is in use is cleaned up. The
 maintainers asked for a switch that turns GC off for such a configuration.
 
-What prevents it here: the list is a declaration, one witness more that can only name absence (`service/sandbox/gc.py`). The one verdict
-(`model/evidence.py: judge`) frees what the list lacks only if network namespace and host veth are gone too, CRI does not list it,
-and it is older than five minutes (I2, I11). A container that CRI never lists keeps its address as long as it lives (docs/adr/0001).
+What prevents it here: the list is a declaration, one witness more that can only name absence (`service/sandbox/gc.py`). The one
+verdict (`model/evidence.py: judge`) frees what the list lacks only if network namespace and host veth are gone too, CRI does not
+list it, and it is older than five minutes (I2, I11). A container that CRI never lists keeps its address as long as it lives
+(docs/adr/0001).
 
 Bound: none to wait for; 24 hours (fake) of GC every minute by a runtime that does not know the other's containers.
 """

@@ -378,3 +378,12 @@ def test_explain_shows_the_verdict_and_its_sources(node: FakeNode) -> None:
     told = node.app.introspection._sources.explain.explain("b").sentences
     assert any("without a DEL it is kept" in sentence and "the runtime has not given" in sentence for sentence in told)
     assert any("sources: runtime unknown" in sentence for sentence in told)
+
+
+def test_explain_shows_the_verdict_on_a_quarantined_address(node: FakeNode) -> None:
+    """Who it is held for, and what would be done now."""
+    made = quarantine_one(node, "a")
+    list_for(node, 60)
+    told = node.app.introspection._sources.explain.explain(str(made.address)).sentences
+    assert any(f"{made.host_veth} of sandbox {made.key}: keep: wired, but the runtime" in sentence for sentence in told)
+    assert node.datastore.counts().quarantined == 1
