@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime
 
-from ipamd.model.eni import InstanceLimits
+from ipamd.model.eni import EniState, InstanceLimits
 from ipamd.model.plan import EniCapacity, PoolSnapshot
-from ipamd.model.stock import Stock
+from ipamd.model.stock import EniStock, Stock
 
 
 def pool_snapshot(
@@ -17,14 +18,18 @@ def pool_snapshot(
     retry_at: datetime | None = None,
     blocked_reason: str = "",
     prefixes_available: bool = True,
+    occupied: Collection[tuple[int, int]] = (),
 ) -> PoolSnapshot:
     """Sum up slots, prefixes and addresses for the planner; see `PoolSnapshot` for what each argument means.
 
+    `occupied`: network card and device index of attached ENIs that are not recorded; each takes its place. An ENI that EC2 does not
+    show any more takes none, though sandboxes may still have its addresses.
     Returns: ENIs by network card and device index; all counts are of the one moment of `stock`.
     Concurrency: pure. Cost: the number of ENIs; the pool thread does this after every ADD.
     """
-    managed = [one for one in stock.enis if one.eni.managed]
-    unmanaged = [one.eni for one in stock.enis if not one.eni.managed and one.eni.network_card == 0]
+    managed = [one for one in stock.enis if one.eni.managed and not _has_left(one)]
+    unmanaged = [one.eni.device_index for one in stock.enis if not one.eni.managed and one.eni.network_card == 0]
+    unmanaged += [device_index for card, device_index in occupied if card == 0]
     return PoolSnapshot(
         enis=tuple(EniCapacity(one.eni.eni_id, one.eni.device_index, one.eni.state, one.used_slot_count) for one in managed),
         counts=stock.counts,
@@ -33,9 +38,14 @@ def pool_snapshot(
         total_prefix_count=sum(one.prefix_count for one in managed),
         unready_free_count=sum(one.counts.free - one.counts.held for one in managed if not one.eni.host_ready),
         unmanaged_eni_count=len(unmanaged),
-        unmanaged_device_indexes=frozenset(eni.device_index for eni in unmanaged),
+        unmanaged_device_indexes=frozenset(index for index in unmanaged if index >= 0),
         waiting_count=waiting_count,
         retry_at=retry_at,
         blocked_reason=blocked_reason,
         prefixes_available=prefixes_available,
     )
+
+
+def _has_left(one: EniStock) -> bool:
+    """Whether the ENI was found absent: then every address that is left of it is lost. One that is being detached still has others."""
+    return one.eni.state is EniState.DETACHING and 0 < one.counts.total == one.counts.lost

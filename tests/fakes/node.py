@@ -11,6 +11,7 @@ from ipamd.config import CloudConfig, DaemonConfig, Settings
 from ipamd.datastore.open import open_datastore
 from ipamd.datastore.spool import FileSpool
 from ipamd.model.attachment import Attachment
+from ipamd.model.cloud_evidence import RECENT_S
 from ipamd.model.errors import RuntimeUnreachableError
 from ipamd.model.ids import AttachmentKey, parse_key
 from ipamd.model.plan import PoolSettings
@@ -19,9 +20,10 @@ from ipamd.model.sandbox import Sandbox
 from ipamd.node_info import NodeInfo
 from ipamd.ports import Failpoint, no_failpoint
 from ipamd.service.health import Health, Phase
+from ipamd.service.pool.sync_result import EniSyncResult
 from ipamd.service.request import Deadline, Steps
 from tests.fakes.clock import FakeClock
-from tests.fakes.cloud import FakeEc2, FakeMetadata
+from tests.fakes.cloud import IDENTITY, FakeEc2, FakeMetadata
 from tests.fakes.kernel import FakeHostNetwork, FakeWiring
 from tests.fakes.runtime import FakeRuntime
 
@@ -101,6 +103,18 @@ class FakeNode:
         self.pool.set_limits(self.ec2.limits, settings=self.settings)
         self.health.enter(Phase.SERVING)
         self.pool.cycle()
+
+    def look_twice(self) -> EniSyncResult:
+        """Another hand changed something at EC2: compare, as the loop that watches EC2 does, until nothing is in doubt.
+
+        Long after our own calls. Returns: the result of the look that settled it.
+        """
+        self.clock.advance(RECENT_S)
+        settled = result = self.enis.sync_with_ec2(IDENTITY)
+        while result.again_s is not None:
+            self.clock.advance(result.again_s)
+            settled = result = self.enis.sync_with_ec2(IDENTITY)
+        return settled
 
     def crash(self, *, keep_datastore: bool = True) -> None:
         """kill -9: what is on disk at this instant is what the next process finds, memory is gone."""

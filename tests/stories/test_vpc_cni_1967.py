@@ -4,22 +4,23 @@ After a restart instance metadata did not show an attached ENI for a while. The 
 pods from the records by force, found it again later as an ENI without pods, counted it as surplus, detached it and deleted it.
 The pods went on running, and passed their probes, with addresses that no ENI had any more.
 
-Here: an ENI that is missing from EC2's own answer is kept as long as a sandbox has an address on it (`EniService._forget_absent`;
-I2), and its routing with it; an answer that fails removes nothing (I11); only what the datastore knows as unused may ever be
+Here: an ENI that is missing from EC2's own answers is kept as long as a sandbox has an address on it (`EniLosses.lose`; I2), and its
+routing with it; an answer that fails removes nothing (I11); only what the datastore knows as unused may ever be
 freed. Bound: at the very restart, and still so after ten minutes of pool cycles (fake), ten times the one-minute
 grace.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import timedelta
 
 import pytest
 
 from ipamd.model.address import AddressState
 from ipamd.model.errors import CloudError
-from ipamd.model.ids import EniId
-from ipamd.service.pool.enis import EniService, EniSyncResult
+from ipamd.model.recorded import CloudKey
+from ipamd.service.pool.losses import EniLosses
 from tests.fakes.cloud import IDENTITY
 from tests.fakes.node import FakeNode
 from tests.stories.stale_reads import assert_each_its_own, ec2_tells, recorded, run_sandboxes
@@ -68,16 +69,16 @@ def test_no_answer_removes_nothing(node: FakeNode) -> None:
 
 def test_sandboxes_are_struck_without_the_rule_of_use(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the force removal of amazon-vpc-cni-k8s in its place, three running sandboxes lose record and routing."""
-    real = EniService._forget_absent
+    real = EniLosses.hold
 
-    def by_force(self: EniService, present: set[EniId], outcome: EniSyncResult) -> None:
+    def by_force(self: EniLosses, doubted: Collection[CloudKey]) -> None:
         for row in self._datastore.addresses():
-            if row.eni_id not in present and row.state is AddressState.ASSIGNED and row.owner is not None:
+            if row.eni_id in doubted and row.state is AddressState.ASSIGNED and row.owner is not None:
                 with self._datastore.transaction() as uow:
                     uow.unassign(row.owner, cooldown=timedelta(0), reason="ENI not in the answer")
-        real(self, present, outcome)
+        real(self, doubted)
 
-    monkeypatch.setattr(EniService, "_forget_absent", by_force)
+    monkeypatch.setattr(EniLosses, "hold", by_force)
     with pytest.raises(AssertionError, match="removed from the records"):
         play(node)
     assert len(recorded(node)) == 9

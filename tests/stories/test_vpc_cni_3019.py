@@ -6,22 +6,22 @@ missing from the list, were force-removed from the records, and were handed to t
 pods with one address, of which one worked.
 
 Here: metadata is not asked for addresses at all (the port `Metadata` has no such method; I7), and a list, even EC2's own, may
-never take an address from a sandbox: `EniService.record` keeps and reports what is in use (I2), behind it the datastore's
+never take an address from a sandbox: `EniLosses.lose` leaves in use what is in use (I2), behind it the datastore's
 constraint. Bound: at the very restart, and still so after an hour (fake).
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import timedelta
 from ipaddress import IPv4Address
 
 import pytest
 
-from ipamd.model.cloud import DescribedEni
-from ipamd.model.eni import Eni
 from ipamd.model.errors import InvariantError
-from ipamd.service.pool.enis import EniService, EniSyncResult
+from ipamd.model.recorded import CloudKey
+from ipamd.service.pool.losses import EniLosses
 from tests.fakes.cloud import PRIMARY
 from tests.fakes.node import FakeNode
 from tests.stories.stale_reads import assert_each_its_own, ec2_tells, recorded, run_sandboxes
@@ -58,18 +58,16 @@ def test_a_stale_list_takes_no_address_from_a_sandbox(node: FakeNode) -> None:
 
 def test_a_sandbox_loses_its_address_without_the_rule_of_use(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the rule of amazon-vpc-cni-k8s in its place (not in the list: force-remove) a running sandbox loses its record."""
-    real = EniService.record
+    real = EniLosses.hold
 
-    def believe_the_list(
-        self: EniService, eni: Eni, described: DescribedEni, outcome: EniSyncResult, *, may_be_warm: bool = False
-    ) -> None:
+    def believe_the_list(self: EniLosses, doubted: Collection[CloudKey]) -> None:
         for row in self._datastore.addresses():
-            if row.eni_id == eni.eni_id and row.owner is not None and row.address not in described.secondary_addresses:
+            if row.owner is not None and row.address in doubted:
                 with self._datastore.transaction() as uow:
                     uow.unassign(row.owner, cooldown=timedelta(0), reason="not in the list")
-        real(self, eni, described, outcome, may_be_warm=may_be_warm)
+        real(self, doubted)
 
-    monkeypatch.setattr(EniService, "record", believe_the_list)
+    monkeypatch.setattr(EniLosses, "hold", believe_the_list)
     with pytest.raises(AssertionError, match="lost its address"):
         play(node)
 
@@ -77,12 +75,10 @@ def test_a_sandbox_loses_its_address_without_the_rule_of_use(node: FakeNode, mon
 def test_the_datastore_refuses_what_the_rule_would_let_pass(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Were the rule merely forgotten, the second line holds: the start stops with I2 instead of forgetting a sandbox."""
 
-    def forget_all_that_is_gone(self: EniService, described: DescribedEni, outcome: EniSyncResult) -> None:
-        shown = described.secondary_addresses
-        gone = [row.address for row in self._datastore.addresses() if row.eni_id == described.eni_id and row.address not in shown]
+    def forget_all_that_is_gone(self: EniLosses, doubted: Collection[CloudKey]) -> None:
         with self._datastore.transaction() as uow:
-            uow.remove_addresses(gone, reason="not in the list")
+            uow.remove_addresses([key for key in doubted if isinstance(key, IPv4Address)], reason="not in the list")
 
-    monkeypatch.setattr(EniService, "_forget_gone", forget_all_that_is_gone)
+    monkeypatch.setattr(EniLosses, "hold", forget_all_that_is_gone)
     with pytest.raises(InvariantError, match="in use"):
         play(node)

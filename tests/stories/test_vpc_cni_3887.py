@@ -4,8 +4,8 @@ The integration test of amazon-vpc-cni-k8s found it. The daemon had given addres
 the daemon restarted, read metadata and took one of them in again. ADD and host routing succeeded, and the pod (a CoreDNS replica)
 never got a reply from the VPC.
 
-Here: an address is assignable only if EC2 itself confirmed it (I7). At start one Describe (`EniService.sync_with_ec2`) both adds
-and forgets, before ADD is served; the port `Metadata` cannot even say an address list. Bound: before the first ADD, 0 s (fake).
+Here: an address is assignable only if EC2 itself confirmed it (I7). At start one Describe (`EniService.sync_with_ec2`) holds
+back what it does not show, before ADD is served; the port `Metadata` cannot even say an address list. Bound: before the first ADD, 0 s (fake).
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from __future__ import annotations
 import pytest
 
 from ipamd.model.cloud import DescribedEni, InstanceIdentity
-from ipamd.service.pool.enis import EniService, EniSyncResult
+from ipamd.service.pool.enis import EniService
+from ipamd.service.pool.sync_result import EniSyncResult
 from tests.fakes.cloud import PRIMARY
 from tests.fakes.node import FakeNode
 from tests.stories.stale_reads import ec2_tells, run_sandboxes
@@ -35,7 +36,7 @@ def play(node: FakeNode) -> None:
 
 
 def test_no_sandbox_gets_an_address_that_ec2_took_back(node: FakeNode) -> None:
-    """The datastore knew them, metadata would list them, EC2 does not: they are forgotten before ADD is served (I7)."""
+    """The datastore knew them, metadata would list them, EC2 does not: they are held before ADD is served, forgotten after a second look (I7)."""
     play(node)
 
 
@@ -45,7 +46,7 @@ def test_a_sandbox_gets_a_dead_address_without_ec2s_word(node: FakeNode, monkeyp
     metadata: tuple[DescribedEni, ...] = tuple(node.ec2.enis.values())
     real = EniService.sync_with_ec2
 
-    def compare_with_metadata(self: EniService, identity: InstanceIdentity) -> EniSyncResult:
+    def compare_with_metadata(self: EniService, identity: InstanceIdentity, **_: object) -> EniSyncResult:
         with ec2_tells(node.ec2, metadata):
             return real(self, identity)
 

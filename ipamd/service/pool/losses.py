@@ -72,7 +72,7 @@ class EniLosses:
 
         Called after each comparison, and by the host network reconciler, because the last sandbox may leave long after.
         """
-        for eni_id in sorted(tuple(self._departed)):
+        for eni_id in sorted(self._departed):
             eni = self._datastore.eni(eni_id)
             if eni is None or eni.state is not EniState.DETACHING:
                 self._departed.discard(eni_id)

@@ -176,6 +176,7 @@ class PoolMaintainer:
             retry_at=self._clock.now() + timedelta(seconds=self._left_s()) if self._is_blocked() else None,
             blocked_reason=self._blocked_reason,
             prefixes_available=self._has_prefixes(),
+            occupied=self._provisioner.occupied(),
         )
 
     def _retry_deadline(self, snapshot: PoolSnapshot) -> float | None:

@@ -79,6 +79,10 @@ class EniProvisioner:
         """Whether an intent is open: its outcome at EC2 is not known."""
         return bool(self._intents.all_open())
 
+    def occupied(self) -> tuple[tuple[int, int], ...]:
+        """Network card and device index of attached ENIs that are not recorded: places where no ENI of ours can be attached."""
+        return tuple(self._enis.occupied().values())
+
     def execute(self, action: Action) -> None:
         """Do one action at EC2 and store the answer.
 

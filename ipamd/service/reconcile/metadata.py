@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable
 
 from ipamd.model.cloud import InstanceIdentity, MetadataEni
+from ipamd.model.cloud_evidence import RECENT_S
 from ipamd.model.errors import CloudError, log_text
 from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.metadata_evidence import (
@@ -36,7 +37,7 @@ makes some six for each ENI every minute (pkg/awsutils/awsutils.go, getENIMetada
 INTERFACE_REQUESTS_MAX = 5
 """What `Metadata.interface` may cost: four, and a token."""
 
-CONDITION = "metadata"
+CONDITION = "other hands"
 
 log = logging.getLogger(__name__)
 
@@ -68,14 +69,20 @@ class MetadataWatch:
         self._listed: frozenset[MacAddress] = frozenset()
         self._listed_monotonic_s = float("-inf")
         self._read: dict[MacAddress, MetadataEni] = {}
+        self._read_monotonic_s: dict[MacAddress, float] = {}
         self._order: dict[MacAddress, None] = {}  # of the last try to read, oldest first
         self.is_different = False
         self._found: dict[MacAddress, frozenset[Difference]] = {}
         self._said = ""
 
     def take_turn(self) -> int:
-        """Make one turn. Returns: how many requests it made; an error ends it early and is logged, once."""
+        """Make one turn. Returns: how many requests it made; an error ends it early and is logged, once.
+
+        Until metadata has answered once, the start asks it: no turn is made.
+        """
         began = self._metadata.request_count()
+        if self._identity() is None:
+            return 0
         try:
             self._refresh_identity()
             self._listed = self._metadata.list_interfaces()
@@ -95,6 +102,17 @@ class MetadataWatch:
     def was_shown(self, mac: MacAddress, since_monotonic_s: float) -> bool:
         """Whether a turn has listed an ENI since a monotonic time."""
         return mac in self._listed and self._listed_monotonic_s > since_monotonic_s
+
+    def view(self) -> tuple[MetadataEni, ...] | None:
+        """Every ENI as read lately, for whoever needs a second witness; None if one was not. From any thread.
+
+        Lately is less than RECENT_S ago: what our own calls changed since is left out by the reader.
+        """
+        listed, read, times = self._listed, dict(self._read), dict(self._read_monotonic_s)
+        oldest = self._clock.monotonic() - RECENT_S
+        if not listed or self._listed_monotonic_s < oldest or any(times.get(mac, oldest) <= oldest for mac in listed):
+            return None
+        return tuple(read[mac] for mac in listed if mac in read)
 
     def evaluate(self) -> None:
         """Compare the last turn's list and what was read with the record as it is now, and ask for a look at EC2 if one is due."""
@@ -122,7 +140,9 @@ class MetadataWatch:
     def _read_eni(self, mac: MacAddress) -> None:
         self._order.pop(mac, None)
         self._order[mac] = None  # also if it cannot be read: the others have their turn before it is tried again
+        now = self._clock.monotonic()
         self._read[mac] = shown = self._metadata.interface(mac)
+        self._read_monotonic_s[mac] = now
         eni = self._recorded().get(mac)
         self._found[mac] = frozenset() if eni is None else eni_differences(eni, shown, recent=self._recent())
 
@@ -149,9 +169,8 @@ class MetadataWatch:
         if due:
             self._ticket = self._look.request(LookReason.METADATA, f"of instance metadata: {sentence(due)}")
             self._asked.mark(differences, now_s=now)
-        words = f"other hands, or metadata that lags: {sentence(differences)}"
-        outcome = "EC2 does not say so; it is asked again every hour" if self._look.is_answered(self._ticket) else "EC2 is asked"
-        self._health.set_condition(CONDITION, f"{words}; {outcome}")
+        answered = "EC2 does not say so, it is asked again every hour" if self._look.is_answered(self._ticket) else "EC2 is asked"
+        self._health.set_condition(CONDITION, f"{CONDITION}: instance metadata: {sentence(differences)}; {answered}")
 
     def _say(self, problem: str) -> None:
         if problem != self._said:

@@ -11,7 +11,7 @@ import pytest
 from ipamd.model.errors import CloudError, CloudNotFoundError, EniLimitError, SubnetExhaustedError, ThrottledError
 from ipamd.model.plan import PoolSettings
 from ipamd.service.demand import PoolStatus
-from tests.fakes.cloud import IDENTITY, INSTANCE, PRIMARY, FakeEc2
+from tests.fakes.cloud import INSTANCE, PRIMARY, FakeEc2
 from tests.fakes.node import FakeNode
 
 
@@ -137,14 +137,14 @@ def test_prefix_mode_gives_all_sixteen_addresses(tmp_path: Path) -> None:
 
 
 def test_an_address_that_ec2_took_away_is_forgotten_only_if_unused(node: FakeNode) -> None:
-    """A complete Describe removes free addresses; one in use is kept and reported (I2)."""
+    """Two complete answers remove free addresses; one in use is lost: kept and reported (I2)."""
     used = node.add("a").address
     free = next(row.address for row in node.datastore.addresses() if row.owner is None)
     for address in (used, free):
         eni = node.ec2.enis["eni-primary"]
         node.ec2.unassign(eni.eni_id, addresses=[address], prefixes=[])
 
-    outcome = node.enis.sync_with_ec2(IDENTITY)
+    outcome = node.look_twice()
     assert node.datastore.address(free) is None
     assert node.datastore.address(used) is not None
     assert any(str(used) in sentence for sentence in outcome.kept)

@@ -159,7 +159,7 @@ def test_an_address_that_moved_to_another_eni_does_not_stop_the_comparison(node:
     node.ec2.unassign(source, addresses=[row.address], prefixes=[])
     eni = node.ec2.enis[target]
     node.ec2.enis[target] = replace(eni, secondary_addresses=eni.secondary_addresses | {row.address})
-    node.enis.sync_with_ec2(IDENTITY)
+    node.look_twice()
     now = node.datastore.address(row.address)
     assert now is not None
     assert now.eni_id == target
@@ -206,27 +206,29 @@ def test_an_absent_eni_gives_no_more_addresses_while_its_sandboxes_live(node: Fa
     on_other = node.add("on-other")
     assert on_other.eni_id == OTHER
     detach_by_hand(node, OTHER)
-    node.enis.sync_with_ec2(IDENTITY)
+    node.look_twice()
     assert node.datastore.attachment(on_other.key) == on_other
     with pytest.raises(PoolEmptyError):
         node.datastore.reserve(node.key("nobody"))
     node.delete("on-other")
-    node.enis.sync_with_ec2(IDENTITY)
+    node.cool()
+    node.host_reconciler.reconcile()
     assert [eni.eni_id for eni in node.datastore.enis()] == [PRIMARY]
 
 
 def test_an_eni_that_comes_back_gives_again(node: FakeNode) -> None:
-    """Absent in one answer, attached in the next: its addresses are assignable again."""
+    """Found absent, attached later: its addresses are assignable again, and its sandbox's is not lost any more."""
     for number in range(9):
         node.add(f"s{number}")
         node.pool.cycle()
     node.add("on-other")
     held = node.ec2.enis.pop(OTHER)
-    node.enis.sync_with_ec2(IDENTITY)
+    node.look_twice()
+    assert node.datastore.counts().lost == 1
     node.ec2.enis[OTHER] = held
     node.enis.sync_with_ec2(IDENTITY)
-    assert node.enis.set_up_eni_routings() == []
-    assert all(eni.state is EniState.ATTACHED for eni in node.datastore.enis())
+    assert node.datastore.counts().lost == 0
+    assert all(eni.state is EniState.ATTACHED and eni.host_ready for eni in node.datastore.enis())
     assert node.add("next").eni_id == OTHER
 
 

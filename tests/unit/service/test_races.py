@@ -140,7 +140,7 @@ def test_host_routing_of_an_eni_that_was_forgotten_meanwhile_does_not_bring_it_b
         uow.put_eni(other.__class__(**{**{f: getattr(other, f) for f in other.__slots__}, "host_ready": False}))
     stale = next(eni for eni in node.datastore.enis() if not eni.is_primary)
     del node.ec2.enis[other.eni_id]
-    node.enis.sync_with_ec2(IDENTITY)
+    node.look_twice()
     assert len(node.datastore.enis()) == 1
     node.enis.set_up_eni_routing(stale)
     assert len(node.datastore.enis()) == 1

@@ -93,7 +93,7 @@ def test_an_eni_that_is_no_longer_attached_is_left_alone(node: FakeNode) -> None
     (secondary,) = secondaries(node)
     take_all_free(node)
     node.ec2.enis[secondary] = replace(node.ec2.enis[secondary], instance_id="i-other")
-    node.enis.sync_with_ec2(IDENTITY)
+    node.look_twice()
     assert node.datastore.eni(secondary) is not None
     change_groups(node)
     node.pool.run_once()
