@@ -46,6 +46,7 @@ class FakeEc2:
         self.fail: dict[str, list[IpamError]] = {}
         self.lose: dict[str, list[IpamError]] = {}
         self.under_way: tuple[CallUnderWay, ...] = ()
+        self.answers: list[tuple[DescribedEni, ...]] = []  # what a Describe of the instance tells first: lag, parts, oddities
         self._tokens: dict[str, EniId] = {}
         self._fresh = (SUBNET_CIDR.network_address + n for n in range(20, 20 + pool_size))
         self._fresh_prefixes = (p for p in SUBNET_CIDR.subnets(new_prefix=28) if p.network_address >= IPv4Address("10.0.8.0"))
@@ -66,6 +67,8 @@ class FakeEc2:
     def describe_enis(self, instance_id: InstanceId) -> tuple[DescribedEni, ...]:
         """See the port."""
         self._call("describe_enis")
+        if self.answers:
+            return self.answers.pop(0)
         return tuple(sorted((e for e in self.enis.values() if e.instance_id == instance_id), key=lambda e: e.device_index))
 
     def attached(self) -> tuple[DescribedEni, ...]:
