@@ -95,11 +95,11 @@ class Surroundings:
     def _ask_cloud(self) -> None:
         app, health = self._app, self._health
         with health.stage("metadata") as stage:
-            self._tell_asking("instance metadata is being asked who this node is")
+            stage.detail = self._tell_asking("instance metadata is being asked who this node is")
             identity = app.adapters.node_info.learn_identity()
             stage.detail = f"{identity.instance_id} ({identity.instance_type}) in {identity.availability_zone}"
         with health.stage("ec2") as stage:
-            self._tell_asking("EC2 is being asked for this node's ENIs")
+            stage.detail = self._tell_asking("EC2 is being asked for this node's ENIs")
             result = self._compare(identity)
             self._cloud_done.set()
             limits = app.adapters.ec2.instance_limits(identity.instance_type)
@@ -147,8 +147,9 @@ class Surroundings:
     def _set_limits(self, limits: InstanceLimits) -> None:
         self._app.pool.maintainer.set_limits(limits, settings=self._app.settings.pool_settings(max_pods=limits.max_pods))
 
-    def _tell_asking(self, what: str) -> None:
+    def _tell_asking(self, what: str) -> str:
         self._tell(f"{what}; the last answer was: {self._refusal}" if self._refusal else what)
+        return what
 
     def _tell(self, detail: str) -> None:
         self._app.adapters.node_info.set_cloud(reachable=False, detail=detail)

@@ -24,12 +24,15 @@ class OwnTable:
         self._applied = None
 
     def difference(self, commands: str) -> str:
-        """Say in one sentence how the table differs from what `commands` make; "" if it does not. Raises: WiringError."""
+        """Say in one sentence how the table differs from what `commands` make; "" if it does not. Raises: WiringError.
+
+        Before the first repair of this process only its absence is told: with what it should be like, nothing can be compared yet.
+        """
         now = self._list()
         if self._applied == (commands, now):
             return ""
         if self._applied is None:
-            return f"{WHAT} was not set up since the daemon's start"
+            return f"{WHAT} was missing" if not now and commands != ruleset.remove_table() else ""
         if self._applied[0] != commands:
             return f"{WHAT} did not follow a change of the VPC's CIDRs yet"
         return f"{WHAT} had been changed" if now else f"{WHAT} was missing"

@@ -79,7 +79,7 @@ class Health:
         self._started_monotonic_s = clock.monotonic()
         self._phase = Phase.STARTING
         self._stages = {name: StageReport(name) for name in stages}
-        self._began: dict[str, float] = {}
+        self._running: dict[str, tuple[float, Stage]] = {}
         self._conditions: dict[str, str] = {}
         self._last_error: ErrorReport | None = None
         self._is_ready = False
@@ -89,7 +89,7 @@ class Health:
     def stage(self, name: str) -> Iterator[Stage]:
         """Run a stage: timed, and failed if it raises (the error passes on)."""
         stage, started = Stage(), self._clock.monotonic()
-        self._began[name] = started
+        self._running[name] = started, stage
         self._report(StageReport(name, StageState.RUNNING))
         try:
             yield stage
@@ -143,13 +143,10 @@ class Health:
             return self._is_ready and self._phase is Phase.SERVING
 
     def stages(self) -> list[StageReport]:
-        """Start-up stages, in order; of a running one, its time so far."""
+        """Start-up stages, in order; of a running one, its time and its detail so far."""
         now = self._clock.monotonic()
         with self._lock:
-            return [
-                replace(stage, elapsed_ms=(now - self._began[stage.name]) * 1000) if stage.state is StageState.RUNNING else stage
-                for stage in self._stages.values()
-            ]
+            return [self._so_far(stage, now) if stage.state is StageState.RUNNING else stage for stage in self._stages.values()]
 
     def conditions(self) -> list[str]:
         """Degraded conditions, one sentence each."""
@@ -199,6 +196,10 @@ class Health:
             raise PluginNotAvailableError(f"vpc-ipamd has been {phase} for {up_s:.0f} s and does not take ADD", details=details)
         if phase is Phase.SERVING and awaits_address:
             raise PluginNotAvailableError(f"vpc-ipamd has had no address to give for {up_s:.0f} s", details=details)
+
+    def _so_far(self, report: StageReport, now: float) -> StageReport:
+        started, stage = self._running[report.name]
+        return replace(report, elapsed_ms=(now - started) * 1000, detail=stage.detail)
 
     def _since_ms(self, started: float) -> float:
         return (self._clock.monotonic() - started) * 1000

@@ -11,6 +11,7 @@ from ipaddress import IPv4Address, IPv4Network
 import pytest
 
 from ipamd.kernel import links, ruleset
+from ipamd.kernel.hostnet import KernelHostNetwork
 from ipamd.kernel.nft import Nftables
 from ipamd.model import dataplane
 from ipamd.model.errors import WiringError
@@ -231,11 +232,13 @@ def test_audit_names_what_others_took_and_changes_nothing(world, command, senten
 
 
 def test_audit_of_the_primary_eni_and_of_a_table_that_was_never_made(world):
-    """Beyond repair: the primary ENI's link down or gone. Not set up yet: our table before the first `setup_node`."""
+    """Beyond repair: the primary ENI's link down or gone. Our table before the first `setup_node`: only its absence is told."""
     world.fabric()
     found = world.hostnet.differences(identity=world.identity(), enis=[])
-    assert "nftables table vpc-ipamd was not set up since the daemon's start" in [each.what for each in found]
+    assert "nftables table vpc-ipamd was missing" in [each.what for each in found]
     world.hostnet.setup_node(world.identity())
+    restarted = KernelHostNetwork(world.netns, config=world.config, nft=world.nft)
+    assert restarted.differences(identity=world.identity(), enis=[]) == []
     assert world.hostnet.differences(identity=world.identity(), enis=[]) == []
     assert world.hostnet.differences(identity=None, enis=[]) == []
     world.host.sh("ip link set eth0 down")

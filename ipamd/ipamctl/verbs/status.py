@@ -11,9 +11,8 @@ def render(answer: Answer) -> str:
     """Write the verdict, then one topic per line, and the start-up stages as a table."""
     pool, runtime, cloud = answer.get("pool", {}), answer.get("runtime", {}), answer.get("cloud", {})
     readiness = "ready" if answer["ready"] else "not ready"
-    lines = [
-        answer["verdict"],
-        "",
+    lines = [answer["verdict"], ""] if answer["verdict"] else []  # a daemon of an earlier release says none
+    lines += [
         f"vpc-ipamd {answer['version']} on {answer['instance_id'] or 'an unknown instance'}: {answer['phase']}, {readiness}, "
         f"up {answer['uptime_s']:.0f} s",
         "",

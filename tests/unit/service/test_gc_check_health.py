@@ -13,7 +13,7 @@ from ipamd.model.errors import (
     RuntimeUnreachableError,
     UnknownAttachmentError,
 )
-from ipamd.service.health import STATUS_GRACE_S, Health, Phase
+from ipamd.service.health import STATUS_GRACE_S, Health, Phase, StageReport, StageState
 from ipamd.service.locks import KeyLocks
 from ipamd.service.reconcile import host_network
 from ipamd.service.request import Deadline, Steps
@@ -80,6 +80,18 @@ def test_status_fails_only_beyond_its_grace() -> None:
         health.require_status()
     health.enter(Phase.SERVING)
     health.require_status()
+
+
+def test_a_running_stage_shows_its_time_and_its_detail_so_far() -> None:
+    """A start that hangs says at what, and for how long."""
+    clock = FakeClock()
+    health = Health(clock, ("ec2",))
+    with health.stage("ec2") as stage:
+        stage.detail = "EC2 is being asked"
+        clock.advance(2.5)
+        assert health.stages() == [StageReport("ec2", StageState.RUNNING, 2500.0, "EC2 is being asked")]
+        stage.detail = "3 ENIs"
+    assert health.stages() == [StageReport("ec2", StageState.DONE, 2500.0, "3 ENIs")]
 
 
 def test_a_full_pool_does_not_fail_status(node: FakeNode) -> None:
