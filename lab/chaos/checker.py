@@ -16,8 +16,8 @@
     I9  an ENI of ours is attached to nothing: LOOSE_S after the last cloud fault ended, with the daemon ready.
     I13 a node calls EC2 more than CALLS_MOST times in a minute: at once.
 
-What other hands took (lab/chaos/book.py) is excused from I1 across nodes, I7, I8 and an answer to ping, for the sandboxes that had it
-and for those that got it before the daemon could notice. Nothing excuses the wiring of a living sandbox, or two on one node.
+What other hands took (lab/chaos/book.py) is excused from I1 across nodes, I6, I7, I8 and an answer to ping, for the sandboxes that
+had it and for those that got it before the daemon could notice. Nothing excuses a living sandbox's wiring, or two on one node.
 
 A round is checked only for what was expected both before and after it. While the daemon is away, nothing is demanded that is its
 work, and the time of such a tolerance starts when it is ready again.
@@ -101,6 +101,8 @@ class Checker:
         self._seen: dict[tuple[str, str, str], tuple[float, int]] = {}
         self._told: set[tuple[str, str, str]] = set()
         self._first_wired: dict[str, float] = {}
+        self._not_wired_at: dict[str, float] = {}
+        self._last_round_s = 0.0
         self.orphans: set[str] = set()
 
     def check(self, round_: Round) -> list[Violation]:
@@ -118,7 +120,7 @@ class Checker:
                 self._told.add(key)
                 what = f"{claim.what} (seen for {round_.at_s - since:.1f} s)"
                 found.append(Violation(claim.invariant, round_.at_s, claim.subject, what))
-        self._seen = seen
+        self._seen, self._last_round_s = seen, round_.at_s
         return found
 
     def _node(self, name: str, seen: NodeObservation, round_: Round) -> Iterable[_Claim]:
@@ -165,11 +167,13 @@ class Checker:
                 yield _Claim("I1", subject, f"its row says {row}")
 
     def _wired(self, name: str, veth: Veth, state: NodeState, round_: Round) -> Iterable[_Claim]:
-        first = self._first_wired.setdefault(f"{name}/{veth.container_id}", round_.at_s)
+        key = f"{name}/{veth.container_id}"
+        first = self._first_wired.setdefault(key, round_.at_s)
+        is_hit = round_.takes.hit(name, veth.address, self._not_wired_at.setdefault(key, self._last_round_s))
         subject = f"{name} {veth.address} {veth.container_id[:12]}"
-        if veth.address in round_.primaries:
+        if veth.address in round_.primaries and not is_hit:
             yield _Claim("I6", subject, "it is the primary address of an ENI", looks=1)
-        if round_.on_enis.get(veth.address) != name and not round_.takes.hit(name, veth.address, first):
+        if round_.on_enis.get(veth.address) != name and not is_hit:
             where = round_.on_enis.get(veth.address)
             yield _Claim("I7", subject, f"wired, and EC2 has it on {where or 'no ENI that is attached'}")
         if veth.container_id in round_.after.pods:

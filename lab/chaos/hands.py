@@ -43,12 +43,15 @@ class OtherHands:
         except (Ec2Error, LabError) as refusal:
             self._history.note(f"hands {args['what']}: refused", node=node, error=str(refusal))
             return
+        if not done:
+            self._history.note(f"hands {args['what']}: nothing to do it to", node=node)
+            return
         self._history.say(f"hands {args['what']}: {done}", node=node, counted=f"fault hands {args['what']}")
 
     def _detach(self, node: str, pick: float, *, is_used: bool) -> str:
         enis = [eni for eni in self._ours(node) if bool(self._used(node) & set(pool_of(eni))) == is_used]
         if not enis:
-            return "nothing to detach"
+            return ""
         eni = _picked(enis, pick)
         with self._taking(node, pool_of(eni), cuts_link=True):
             self._lab.vpc.hands.detach(eni.eni_id)
@@ -57,7 +60,7 @@ class OtherHands:
     def _unassign(self, node: str, pick: float, *, is_used: bool) -> str:
         address = self._address(node, pick, is_used=is_used)
         if address is None:
-            return "nothing to unassign"
+            return ""
         with self._taking(node, self._with_its_prefix(address), cuts_link=False):
             eni = self._lab.vpc.hands.unassign(address)
         return f"{address} from {eni.eni_id}"
@@ -67,7 +70,7 @@ class OtherHands:
         address = self._address(node, pick, is_used=True, singles_only=True)
         others = [eni for name in self._lab.nodes if name != node for eni in self._attached(name)]
         if address is None or not others:
-            return "nothing to move"
+            return ""
         target = _picked(others, pick)
         with self._taking(node, [str(address)], cuts_link=False):
             self._lab.vpc.hands.assign(target.eni_id, address=address)

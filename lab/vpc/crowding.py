@@ -6,6 +6,7 @@ guide). AvailableIpAddressCount tells of neither.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from ipaddress import IPv4Address, IPv4Network
 
@@ -15,10 +16,11 @@ from lab.vpc.store import Store
 
 
 class Crowding:
-    """The addresses held in each subnet. Its methods may be called from any thread: the store's lock is around what matters."""
+    """The addresses held in each subnet. Thread-safe; lock order: ours, then the store's."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._lock = threading.RLock()  # around the two below
         self._held: dict[str, list[IPv4Address]] = {}
         self._in_force: Mapping[str, SubnetFault] = {}
 
@@ -32,7 +34,8 @@ class Crowding:
 
     def restore(self, subnet_id: str) -> None:
         """Bring everything held back."""
-        self._store.unhold(subnet_id, self._held.pop(subnet_id, []))
+        with self._lock:
+            self._store.unhold(subnet_id, self._held.pop(subnet_id, []))
 
     def reserve(self, subnet_id: str, network: IPv4Network, kind: Reservation) -> None:
         """Reserve a range of a subnet, for good."""
@@ -40,17 +43,22 @@ class Crowding:
             tx.space(subnet_id).reserve(network, kind)
 
     def follow(self, wanted: Mapping[str, SubnetFault]) -> None:
-        """Bring the subnets from the faults that were in force to those that are; nothing happens if they are the same."""
-        if wanted == self._in_force:
-            return
-        self._in_force = wanted
-        for subnet_id in self._store.world.subnets:
-            self.restore(subnet_id)
-            fault = wanted.get(subnet_id, wanted.get("*"))
-            if fault is not None and fault.fragmented:
-                self.fragment(subnet_id)
-            if fault is not None and fault.leave is not None:
-                self.exhaust(subnet_id, leave=fault.leave)
+        """Bring the subnets from the faults that were in force to those that are; nothing happens if they are the same.
+
+        What was held by the other methods is given back too: there is one owner of a subnet's crowding.
+        """
+        with self._lock:
+            if wanted == self._in_force:
+                return
+            self._in_force = wanted
+            for subnet_id in self._store.world.subnets:
+                self.restore(subnet_id)
+                fault = wanted.get(subnet_id, wanted.get("*"))
+                if fault is not None and fault.fragmented:
+                    self.fragment(subnet_id)
+                if fault is not None and fault.leave is not None:
+                    self.exhaust(subnet_id, leave=fault.leave)
 
     def _hold(self, subnet_id: str, choose: Callable[[SubnetSpace], list[IPv4Address]]) -> None:
-        self._held.setdefault(subnet_id, []).extend(self._store.hold(subnet_id, choose))
+        with self._lock:
+            self._held.setdefault(subnet_id, []).extend(self._store.hold(subnet_id, choose))

@@ -47,23 +47,13 @@ from random import Random
 
 from lab.vpc.account import Bucket, documented_bucket
 from lab.vpc.errors import Ec2Error, request_limit
-from lab.vpc.fault_spec import IMDS, ApiFault, AttachFault, Conditions, ErrorFault, Reach, parse
+from lab.vpc.fault_spec import IMDS, AttachFault, Conditions, Reach, parse
 from lab.vpc.lies import Omission
+from lab.vpc.live_fault import Live, draw
 from lab.vpc.rules import Rules
-from lab.vpc.spec_reader import Counter, Delay, FaultSpecError
+from lab.vpc.spec_reader import Counter, FaultSpecError
 
 __all__ = ["IMDS", "AttachFault", "FaultSpecError", "Faults", "Reach", "Verdict"]
-
-_USUAL_STATUS = {  # EC2 "Error codes" page: server errors; and the client errors that are not 400
-    "InternalError": 500,
-    "InternalFailure": 500,
-    "RequestLimitExceeded": 503,
-    "ServiceUnavailable": 503,
-    "Unavailable": 503,
-    "AuthFailure": 401,
-    "RequestExpired": 400,
-    "UnauthorizedOperation": 403,
-}
 
 
 @dataclass(frozen=True)
@@ -83,7 +73,7 @@ class Faults:
         self._clock = clock
         self._rng = Random(seed)
         self._lock = threading.Lock()
-        self._apis: dict[str, _Live] = {}
+        self._apis: dict[str, Live] = {}
         self._conditions = Conditions()
         self._attach_times: Counter | None = None
         self._omit_times: Counter | None = None
@@ -100,7 +90,7 @@ class Faults:
             for name, fault in parsed.apis.items():
                 self._apis.pop(name, None)
                 if fault is not None:
-                    self._apis[name] = _Live(fault, self._clock())
+                    self._apis[name] = Live(fault, self._clock())
             self._change(parsed.changes)
             self._reach.update(parsed.unreachable)
             for key, value in spec.items():
@@ -138,8 +128,8 @@ class Faults:
         """Decide what happens to one call now; counts and tokens are used up by it. `is_bare`: neither filtered nor paged."""
         with self._lock:
             live = self._entries(api)
-            latency_s = sum(_draw(entry.fault.latency, self._rng) for entry in live)
-            answer_latency_s = sum(_draw(entry.fault.answer_latency, self._rng) for entry in live)
+            latency_s = sum(draw(entry.fault.latency, self._rng) for entry in live)
+            answer_latency_s = sum(draw(entry.fault.answer_latency, self._rng) for entry in live)
             error = None if api == IMDS or self._account_admits(api, is_bare=is_bare) else request_limit()
             for entry in live:
                 if error is None and not entry.admits(self._clock()):
@@ -247,32 +237,6 @@ class Faults:
         for listener in listeners:
             listener()
 
-    def _entries(self, api: str) -> list[_Live]:
+    def _entries(self, api: str) -> list[Live]:
         names = (api,) if api == IMDS else ("*", api)
         return [self._apis[name] for name in names if name in self._apis]
-
-
-class _Live:
-    """One ApiFault with its counters and its bucket."""
-
-    def __init__(self, fault: ApiFault, now: float) -> None:
-        self.fault = fault
-        self.lost = Counter(fault.lost_answers) if fault.lost_answers else None
-        self._error = Counter(fault.error.times) if fault.error else None
-        self._bucket = Bucket(fault.throttle.rate_per_s, fault.throttle.burst, now) if fault.throttle else None
-
-    def admits(self, now: float) -> bool:
-        """Take a token; False when there is none."""
-        return self._bucket is None or self._bucket.admits(now)
-
-    def strike(self, rng: Random) -> Ec2Error | None:
-        """Return the injected error of this call, if any."""
-        error: ErrorFault | None = self.fault.error
-        if error is None or self._error is None or not self._error.strikes(rng):
-            return None
-        status = error.status or _USUAL_STATUS.get(error.code, 400)
-        return Ec2Error(error.code, error.message, status=status)
-
-
-def _draw(delay: Delay | None, rng: Random) -> float:
-    return delay.draw(rng) if delay is not None else 0.0

@@ -199,10 +199,12 @@ def test_a_sandbox_hit_by_other_hands_is_excused() -> None:
 
 
 def test_an_address_given_after_the_hand_could_be_noticed_is_not_excused() -> None:
-    """Wired 51 s after the bound."""
-    late = replace(POD, created_at_s=201.0)
-    found = broken(*(round_(201.0 + s, record=late, on_enis={A: ""}, takes=HIT) for s in range(4)))
-    assert found == ["I7"]
+    """Not wired yet in the last look before the bound is excused, not wired yet in the first look after it is not."""
+    for seen_without_s, expected in ((149.0, []), (151.0, ["I7"])):
+        without = round_(seen_without_s, record=None, seen=EMPTY, takes=HIT)
+        late = replace(POD, created_at_s=seen_without_s + 0.5)
+        rounds = [round_(seen_without_s + 1 + s, record=late, on_enis={A: ""}, takes=HIT) for s in range(4)]
+        assert broken(without, *rounds) == expected
 
 
 def test_two_nodes_with_one_address_by_other_hands() -> None:

@@ -7,6 +7,7 @@ from collections import Counter
 
 from lab.chaos.lies import HANDS, LIES
 from lab.chaos.plan import NODES, WEIGHTS, Event, Kind, Plan, make_plan
+from lab.chaos.seeds import variety
 from lab.chaos.shrink import shrink
 from lab.vpc.faults import Faults
 
@@ -144,3 +145,10 @@ def test_shrinking_keeps_only_what_was_seen_to_fail() -> None:
 
     found = shrink(list(range(20)), fails=fails, has_time=lambda: len(asked) < 50)
     assert found == list(range(20)) or found in asked
+
+
+def test_the_variety_of_a_plan_counts_different_things_once() -> None:
+    """What the seed of the two-minute test is chosen by."""
+    twice = [Event(1.0, Kind.OTHER_HANDS, "node-a", {"what": "give"}), Event(2.0, Kind.OTHER_HANDS, "node-b", {"what": "give"})]
+    plan = make_plan(1, minutes=1, failpoints=NAMES).with_events([*twice, Event(3.0, Kind.CLOUD_FAULT, "", {"name": "volumes"})])
+    assert variety(plan) == {"other-handsgive", "cloud-faultvolumes"}
