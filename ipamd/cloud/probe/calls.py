@@ -35,6 +35,9 @@ PAGES_MAX = 5
 """Pages of one list. Ours: 5,000 ENIs of one subnet or VPC; what is beyond is not looked at, so that the bound on calls holds."""
 
 NO_ANSWER = "(no answer)"
+SILENT_MAX = 3
+"""Calls in a row without an answer after which the checks end. Ours: each waits for HTTP_TIMEOUT and tells nothing."""
+
 MESSAGE_MAX = 300
 
 
@@ -159,6 +162,8 @@ class Calls:
         from botocore.exceptions import BotoCoreError, ClientError
 
         self.check_stop()
+        if not self._is_cleaning and [one.code for one in self.answers[-SILENT_MAX:]] == [NO_ANSWER] * SILENT_MAX:
+            raise Stopped(f"EC2 has not answered {SILENT_MAX} calls in a row: {self.answers[-1].message}")
         if len(self.answers) >= self._limit:
             raise CallsUsedUp(f"the bound of {self._limit} calls is reached")
         if self.answers:

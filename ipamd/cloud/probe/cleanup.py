@@ -136,7 +136,7 @@ def _detach_or_delete(subject: Subject, eni_id: str) -> Answer:
     entry = next(iter(subject.describe(eni_id).enis()), None)
     attachment = (entry or {}).get("Attachment") or {}
     if attachment and attachment.get("Status") != "detaching":
-        detached = subject.change("DetachNetworkInterface", eni_id, eni_id, AttachmentId=attachment["AttachmentId"])
+        detached = subject.change("DetachNetworkInterface", eni_id, eni_id, AttachmentId=str(attachment.get("AttachmentId", "")))
         if not detached.is_gone:
             return detached
     return subject.change("DeleteNetworkInterface", eni_id, eni_id)

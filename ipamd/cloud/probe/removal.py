@@ -24,6 +24,10 @@ def detach(subject: Subject) -> None:
     observed = f"no attachment after {lag.seen_s:.1f} s" if lag.seen_s is not None else str(lag)
     subject.find("detach-time", lag.seen_s is not None and lag.seen_s < LONGEST_S, observed, *lag.answers)
     _report_link_gone(subject, lag, link_gone_s)
+    if early.ok:  # it went faster than we could ask: these looks are those after the deletion
+        present_count = sum(not answer.is_gone for answer in lag.answers)
+        observed = f"shown in {present_count} of {len(lag.answers)} looks after Delete"
+        subject.find("delete-visible", not present_count, observed, *lag.answers)
     if lag.seen_s is not None:
         eni.attachment_id = ""
 

@@ -128,7 +128,9 @@ def _prepare(subject: Subject, outcome: Outcome, say: Callable[[str], None]) -> 
     former = former_enis(subject)
     if former and outcome.is_real:
         say(f"deleting {len(former)} left over by a former probe")
-    outcome.left_over = delete_former(subject, former) if outcome.is_real else named_former(subject, former)
+    outcome.left_over = named_former(subject, former)
+    if outcome.is_real:
+        outcome.left_over = delete_former(subject, former)
     outcome.permissions = permissions(subject)
     denied = [one.action for one in outcome.permissions if one.verdict == DENIED and one.action in NEEDED]
     if denied:

@@ -38,6 +38,12 @@ def test_on_the_lab_as_it_is_every_assumption_holds(real_bench: Bench) -> None:
     assert report["ended"] == ""
 
 
+def test_where_everything_is_instant_every_assumption_holds(bench: Bench) -> None:
+    """A detach that is done before the next call leaves no check without a verdict."""
+    assert verdicts(ProbeOnLab(bench).run()) == {check.name: "holds" for check in CHECKS}
+    assert enis_left(bench) == []
+
+
 def test_each_step_names_the_checks_that_it_answers() -> None:
     """A check that no step answers would always be unknown."""
     named = [name for _, names in STEPS for name in names]
@@ -77,6 +83,7 @@ def test_a_dry_run_changes_nothing(bench: Bench) -> None:
     assert {call.outcome for call in changing} == {"DryRunOperation"}
     assert bench.vpc.world.enis == before
     assert verdicts(report) == {"limits-table": "holds"}
+    assert report["call_count"] == 8  # as docs/architecture.md says
     assert "at most 100 EC2 calls" in markdown(report)
 
 

@@ -253,3 +253,20 @@ def test_without_metadata_the_command_says_so_in_one_line(real_bench: Bench, env
     assert done.returncode == 4
     assert done.stderr.startswith("ipamctl: instance metadata")
     assert done.stderr.count("\n") == 1
+
+
+def test_a_silent_ec2_ends_the_checks_and_is_outwaited_by_the_clean_up(real_bench: Bench) -> None:
+    """After three calls without an answer the checks end; the clean-up goes on, and finds EC2 back."""
+    count = [0]
+
+    def around(_probe: ProbeOnLab, send: Send, api: str, params: dict[str, Any]) -> Mapping[str, Any]:
+        count[0] += 1
+        if 16 <= count[0] < 22:
+            raise ReadTimeoutError(endpoint_url="http://lab")
+        return send(api, params)
+
+    report = ProbeOnLab(real_bench, around).run()
+    assert "has not answered 3 calls in a row" in report["ended"]
+    assert [answer["code"] for answer in report["answers"]][15:18] == ["(no answer)"] * 3
+    assert report["left_over"] == []
+    assert enis_left(real_bench) == []
