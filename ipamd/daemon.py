@@ -76,7 +76,11 @@ class Signals:
 
 
 def main() -> int:
-    """Run the daemon until it is told to exit; returns the exit status."""
+    """Run the daemon until it is told to exit; returns the exit status. `ipamd datastore ...` works on its file instead."""
+    if sys.argv[1:2] == ["datastore"]:
+        from ipamd.datastore import command
+
+        return command.main(sys.argv[2:])
     try:
         settings = load()
     except SettingsError as error:

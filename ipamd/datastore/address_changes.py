@@ -116,7 +116,14 @@ class AddressChanges(Changes):
             raise InvariantError(f"sandbox {key} cannot be attached: its DEL was done", details="I4")
         self._disk.execute(sql.INSERT_ATTACHMENT, attachment_params(attachment), subject=f"assigning {old.address} to {key}")
         new = replace(
-            old, state=state, since=attachment.created_at, owner=key, cooling_until=None, cooldown_deadline_s=None, reason=""
+            old,
+            state=state,
+            since=attachment.created_at,
+            since_monotonic_s=self._now_s,
+            owner=key,
+            cooling_until=None,
+            cooldown_deadline_s=None,
+            reason="",
         )
         self._write(old, new)
         self._view.staged.attachments[key] = attachment
@@ -126,16 +133,26 @@ class AddressChanges(Changes):
             old,
             state=_after(old, event),
             since=self._now,
+            since_monotonic_s=self._now_s,
             owner=None,
             reason=reason,
             cooling_until=self._now + cooldown,
             # The same end on the monotonic clock: the wall clock may be stepped while no daemon runs (I8).
-            cooldown_deadline_s=self._clock.monotonic() + cooldown.total_seconds(),
+            cooldown_deadline_s=self._now_s + cooldown.total_seconds(),
         )
         self._write(old, new)
 
     def _settle(self, old: Address, state: AddressState, *, reason: str) -> None:
-        new = replace(old, state=state, since=self._now, owner=None, cooling_until=None, cooldown_deadline_s=None, reason=reason)
+        new = replace(
+            old,
+            state=state,
+            since=self._now,
+            since_monotonic_s=self._now_s,
+            owner=None,
+            cooling_until=None,
+            cooldown_deadline_s=None,
+            reason=reason,
+        )
         self._write(old, new)
 
     def _write(self, old: Address, new: Address) -> None:

@@ -34,6 +34,7 @@ class Changes:
         self._clock = clock
         # One time for all changes of a unit, taken once the transaction is ours: waiting for it is not part of a cooldown.
         self._now = clock.now()
+        self._now_s = clock.monotonic()
         self._ledger_rows: list[Params] = []
         self.failure: DatastoreError | None = None
 

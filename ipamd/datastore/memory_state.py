@@ -25,6 +25,7 @@ from ipamd.model.ids import AttachmentKey, EniId
 from ipamd.model.intent import Intent
 from ipamd.model.snapshot import Snapshot
 from ipamd.model.stock import PoolCounts, Stock
+from ipamd.model.tombstone import Tombstone
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -39,7 +40,7 @@ class MemoryState:
         self._addresses: dict[IPv4Address, Address] = {}
         self._attachments: dict[AttachmentKey, Attachment] = {}
         self._reservations: dict[AttachmentKey, IPv4Address] = {}
-        self._tombstones: dict[AttachmentKey, datetime] = {}
+        self._tombstones: dict[AttachmentKey, Tombstone] = {}
         self._intents: dict[str, Intent] = {}
         self._primaries: dict[IPv4Address, EniId] = {}
         for eni in snapshot.enis.values():
@@ -50,7 +51,7 @@ class MemoryState:
         self._tombstones.update(snapshot.tombstones)
         self._intents.update(snapshot.intents)
 
-    def reserve(self, key: AttachmentKey, *, now: datetime) -> Address:
+    def reserve(self, key: AttachmentKey, *, now: datetime, now_s: float | None = None) -> Address:
         """Take a free address for `key`: densest ENI, densest prefix in it, longest free in that
         (docs/architecture.md, "The life of an ADD").
 
@@ -69,7 +70,7 @@ class MemoryState:
                 raise self._pool_empty(key)
             free = self._addresses[first]
             state = next_state(free.state, AddressEvent.RESERVE)
-            reserved = replace(free, state=state, since=now, owner=key, reason="")
+            reserved = replace(free, state=state, since=now, since_monotonic_s=now_s, owner=key, reason="")
             self._put_address(reserved)
             return reserved
 
@@ -141,8 +142,8 @@ class MemoryState:
         with self._lock:
             return self._reservations.get(key)
 
-    def tombstone(self, key: AttachmentKey) -> datetime | None:
-        """When DEL was done for a key."""
+    def tombstone(self, key: AttachmentKey) -> Tombstone | None:
+        """Find the tombstone of a key."""
         with self._lock:
             return self._tombstones.get(key)
 
@@ -176,8 +177,8 @@ class MemoryState:
         with self._lock:
             return list(self._attachments.values())
 
-    def tombstones(self) -> dict[AttachmentKey, datetime]:
-        """When DEL was done, by key."""
+    def tombstones(self) -> dict[AttachmentKey, Tombstone]:
+        """All tombstones."""
         with self._lock:
             return dict(self._tombstones)
 

@@ -44,11 +44,44 @@ STEPS = (
             "DROP TABLE lost",
         ),
     ),
+    Step(
+        3,
+        "ages of addresses and tombstones on the monotonic clock",
+        forward=(
+            "ALTER TABLE address ADD COLUMN since_monotonic_s REAL",
+            "ALTER TABLE tombstone ADD COLUMN at_monotonic_s REAL",
+            # The release before changes the time and leaves these as they are: an old point would make a new state look old.
+            """
+            CREATE TRIGGER address_age_is_of_its_time AFTER UPDATE OF since ON address
+            WHEN NEW.since <> OLD.since AND NEW.since_monotonic_s = OLD.since_monotonic_s
+            BEGIN UPDATE address SET since_monotonic_s = NULL WHERE address = NEW.address; END
+            """,
+            """
+            CREATE TRIGGER tombstone_age_is_of_its_time AFTER UPDATE OF at ON tombstone
+            WHEN NEW.at <> OLD.at AND NEW.at_monotonic_s = OLD.at_monotonic_s
+            BEGIN UPDATE tombstone SET at_monotonic_s = NULL WHERE container_id = NEW.container_id AND ifname = NEW.ifname; END
+            """,
+        ),
+        backward=(
+            "DROP TRIGGER address_age_is_of_its_time",
+            "DROP TRIGGER tombstone_age_is_of_its_time",
+            "ALTER TABLE address DROP COLUMN since_monotonic_s",
+            "ALTER TABLE tombstone DROP COLUMN at_monotonic_s",
+        ),
+    ),
 )
 """Oldest first, without a gap. Once released a step is never changed: files have gone through it."""
 
 LEVEL = STEPS[-1].level
 """What this release writes."""
+
+DOWNGRADE_COMMAND = "ipamd datastore downgrade --to LEVEL"
+"""What takes a file back (`datastore/command.py`)."""
+
+
+def schema_version(level: int) -> int:
+    """The `user_version` of files of a level: the steps that the release before could not live with, and one."""
+    return 1 + sum(not step.is_additive for step in STEPS if step.level <= level)
 
 
 def level_of(disk: Disk) -> int:
@@ -109,3 +142,4 @@ def _take(disk: Disk, step: Step, statements: tuple[str, ...], level: int) -> No
         for statement in statements:
             disk.connection.exec_driver_sql(statement)
         disk.connection.execute(sql.UPSERT_META, {"name": schema.SCHEMA_LEVEL, "value": str(level)})
+        disk.connection.exec_driver_sql(f"PRAGMA user_version = {schema_version(level)}")

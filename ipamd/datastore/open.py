@@ -1,24 +1,21 @@
-"""Open the datastore at start: decide whether the file that is there can be used, and report the decision.
+"""Open the datastore at start: use the file that is there, or set it aside and start an empty one.
 
-The file is in `/run` and describes network namespaces, which end at reboot: a file of another boot is never used.
-A damaged file is kept for diagnosis, never repaired and never deleted at once; the state is then rebuilt from kernel and CRI
-(docs/architecture.md, "Start"). A file of a newer release is left untouched and the start refused: guessing its meaning could give
-one address twice (I1).
+`examine` decides whether the file can be used; then the missing steps of `migrations` are taken, and everything is read. A damaged
+file is kept for diagnosis, never repaired and never deleted at once; the state is then rebuilt from kernel and CRI
+(docs/architecture.md, "Start").
 """
 
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from enum import StrEnum
 from ipaddress import IPv4Address
 from pathlib import Path
 
-from sqlalchemy import insert, select
+from sqlalchemy import insert
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from ipamd import __version__
@@ -26,12 +23,15 @@ from ipamd.datastore import schema
 from ipamd.datastore import statements as sql
 from ipamd.datastore.audit import contradictions
 from ipamd.datastore.disk import Disk, refusals
+from ipamd.datastore.examine import OpenOutcome as OpenOutcome
+from ipamd.datastore.examine import OpenReport as OpenReport
+from ipamd.datastore.examine import examine, judge
 from ipamd.datastore.ledger import LEDGER_LIMIT, Ledger, ledger_params
 from ipamd.datastore.migrations import take_all, upgrade
 from ipamd.datastore.rows import read_snapshot, time_text
 from ipamd.datastore.set_aside import set_aside
 from ipamd.datastore.store import SqlDatastore
-from ipamd.model.errors import DatastoreError, SchemaVersionError
+from ipamd.model.errors import DatastoreError, InvariantError
 from ipamd.model.ledger import LedgerEvent
 from ipamd.model.snapshot import Snapshot
 from ipamd.model.words import counted
@@ -39,45 +39,6 @@ from ipamd.ports import Clock, Failpoint, no_failpoint
 
 BOOT_ID_PATH = Path("/proc/sys/kernel/random/boot_id")
 """Another value after every boot. Source: proc(5), random(4)."""
-
-DAMAGE = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
-"""Result codes about the file's content rather than the disk. Source: sqlite.org/rescode.html."""
-
-
-class OpenOutcome(StrEnum):
-    """What was found at the path."""
-
-    CREATED = "created"
-    INTACT = "intact"
-    CORRUPT = "corrupt"
-    OTHER_BOOT = "other-boot"
-
-
-@dataclass(frozen=True, slots=True)
-class OpenReport:
-    """What happened at open. `kept` is where the former file is now; `problems` are what the audit found in a readable file."""
-
-    outcome: OpenOutcome
-    detail: str
-    kept: Path | None = None
-    problems: tuple[str, ...] = ()
-    was_restored: bool = False
-
-    @property
-    def is_sound(self) -> bool:
-        """Same boot, and the audit found nothing: what the file says can be relied on."""
-        return self.outcome is OpenOutcome.INTACT and not self.problems
-
-    @property
-    def is_intact(self) -> bool:
-        """Sound, and restored to the end once: ADD may be served without asking CRI first (docs/adr/0014).
-
-        A file that was made after a loss, by a process that died before it had read the kernel, lacks rows of live sandboxes.
-        """
-        return self.is_sound and self.was_restored
-
-    def __str__(self) -> str:
-        return f"datastore {self.outcome}: {self.detail}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +77,7 @@ def open_datastore(
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        report = _examine(path, boot_id=boot_id, lock_wait_s=lock_wait_s)
+        report = examine(path, boot_id=boot_id, lock_wait_s=lock_wait_s)
         loaded = _load(path, report, now=clock.now(), lock_wait_s=lock_wait_s) if report.outcome is OpenOutcome.INTACT else report
         if isinstance(loaded, OpenReport):
             report = _set_aside(path, loaded, now=clock.now())
@@ -158,8 +119,10 @@ def _load(path: Path, report: OpenReport, *, now: datetime, lock_wait_s: float) 
                 disk.connection.rollback()
     except ValueError as error:
         return OpenReport(OpenOutcome.CORRUPT, f"a value is none of ours: {error}")
+    except InvariantError as error:
+        return OpenReport(OpenOutcome.CORRUPT, str(error))
     except DatastoreError as error:
-        return _judge(error)
+        return judge(error)
     problems = tuple(contradictions(snapshot))
     counts = {"attachment": len(snapshot.attachments), "address": len(snapshot.addresses), "ENI": len(snapshot.enis)}
     detail = ", ".join(counted(count, noun) for noun, count in counts.items())
@@ -194,67 +157,6 @@ def _exclusive(path: Path, lock_wait_s: float) -> Iterator[Disk]:
     except BaseException:
         disk.close()
         raise
-
-
-def _examine(path: Path, *, boot_id: str, lock_wait_s: float) -> OpenReport:
-    """Judge the file without changing it."""
-    try:
-        found = path.lstat()
-    except FileNotFoundError:
-        return OpenReport(OpenOutcome.CREATED, f"{path} did not exist")
-    if not stat.S_ISREG(found.st_mode):
-        return OpenReport(OpenOutcome.CORRUPT, f"{path} is not a regular file")
-    if found.st_size == 0:
-        return OpenReport(OpenOutcome.CORRUPT, f"{path} is empty: truncated, or ipamd was killed while creating it")
-    try:
-        probe = Disk(path, lock_wait_s=lock_wait_s, is_probe=True)
-    except DatastoreError as error:
-        return _judge(error)
-    try:
-        with refusals(f"reading {path}"):
-            return _examine_content(probe, boot_id=boot_id)
-    except SchemaVersionError:
-        raise
-    except DatastoreError as error:
-        return _judge(error)
-    finally:
-        probe.close()
-
-
-def _judge(error: DatastoreError) -> OpenReport:
-    """Tell damage, which a new file cures, from a disk that refuses or a file in use, which it does not."""
-    if error.details.startswith(DAMAGE):
-        return OpenReport(OpenOutcome.CORRUPT, error.message)
-    raise error
-
-
-def _examine_content(probe: Disk, *, boot_id: str) -> OpenReport:
-    def pragma(name: str) -> list[str]:
-        return [", ".join(map(str, row)) for row in probe.connection.exec_driver_sql(f"PRAGMA {name}")]
-
-    path = probe.path
-    version = int(pragma("user_version")[0])
-    if version > schema.SCHEMA_VERSION:
-        raise SchemaVersionError(
-            f"{path} was written by a newer release (schema {version}, this one knows {schema.SCHEMA_VERSION})",
-            details="run that release or a later one; or drain the node and reboot it, which starts an empty datastore",
-        )
-    check = pragma("quick_check")
-    if check != ["ok"]:
-        return OpenReport(OpenOutcome.CORRUPT, f"SQLite's quick_check says: {'; '.join(check[:3])}")
-    names = {row[0] for row in probe.connection.exec_driver_sql("SELECT name FROM sqlite_schema WHERE type = 'table'")}
-    missing = sorted(table.name for table in schema.TABLES if table.name not in names)
-    if version < 1 or missing:
-        return OpenReport(OpenOutcome.CORRUPT, f"schema {version} without tables {', '.join(missing) or '-'}")
-    meta = {row.name: row.value for row in probe.connection.execute(select(schema.meta))}
-    if meta.get("boot_id") != boot_id:
-        return OpenReport(OpenOutcome.OTHER_BOOT, f"it describes boot {meta.get('boot_id')}, this is boot {boot_id}")
-    orphans = pragma("foreign_key_check")
-    if orphans:
-        return OpenReport(OpenOutcome.CORRUPT, f"rows without the row they point to: {'; '.join(orphans[:3])}")
-    was_restored = schema.RESTORED_AT in meta
-    detail = "" if was_restored else "; its restore was never finished"
-    return OpenReport(OpenOutcome.INTACT, detail, was_restored=was_restored)
 
 
 def _create(disk: Disk, *, boot_id: str, now: datetime) -> None:

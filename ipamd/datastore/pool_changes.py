@@ -6,6 +6,7 @@ An address enters only with an ENI that we know (I7), never as a primary address
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import timedelta
 from ipaddress import IPv4Address, IPv4Network
 
@@ -72,14 +73,19 @@ class PoolChanges(Changes):
         if prefix is not None:
             self._put_prefix(prefix, eni_id)
         if cooldown is None:
-            rows = [Address(address, eni_id, AddressState.FREE, self._now, prefix) for address in fresh]
+            first = Address(fresh[0], eni_id, AddressState.FREE, self._now, prefix, since_monotonic_s=self._now_s)
         else:
-            until, deadline_s = self._now + cooldown, self._clock.monotonic() + cooldown.total_seconds()
-            state = AddressState.COOLING
-            rows = [
-                Address(address, eni_id, state, self._now, prefix, cooling_until=until, cooldown_deadline_s=deadline_s)
-                for address in fresh
-            ]
+            first = Address(
+                fresh[0],
+                eni_id,
+                AddressState.COOLING,
+                self._now,
+                prefix,
+                cooling_until=self._now + cooldown,
+                cooldown_deadline_s=self._now_s + cooldown.total_seconds(),
+                since_monotonic_s=self._now_s,
+            )
+        rows = [replace(first, address=address) for address in fresh]
         self._disk.execute(sql.INSERT_ADDRESS, [address_params(row) for row in rows], subject=subject)
         for row in rows:
             self._view.staged.addresses[row.address] = row

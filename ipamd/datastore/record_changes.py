@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import timedelta
 from ipaddress import IPv4Address
 
 from ipamd.datastore import schema
@@ -13,6 +13,7 @@ from ipamd.model.errors import InvariantError
 from ipamd.model.ids import AttachmentKey, EniId
 from ipamd.model.intent import Intent
 from ipamd.model.ledger import LedgerEvent
+from ipamd.model.tombstone import Tombstone
 
 
 class RecordChanges(Changes):
@@ -21,18 +22,25 @@ class RecordChanges(Changes):
     @change
     def put_tombstone(self, key: AttachmentKey) -> None:
         """Replaces an earlier tombstone of the key."""
-        params: Params = {**key_params(key), "at": time_text(self._now)}
+        params: Params = {**key_params(key), "at": time_text(self._now), "at_monotonic_s": self._now_s}
         self._disk.execute(sql.UPSERT_TOMBSTONE, params, subject=f"recording DEL of {key}")
-        self._view.staged.tombstones[key] = self._now
+        self._view.staged.tombstones[key] = Tombstone(self._now, self._now_s)
         self._log(LedgerEvent.TOMBSTONED, key=key)
 
     @change
-    def drop_tombstones(self, *, before: datetime) -> int:
+    def drop_tombstones(self, *, older_than: timedelta) -> int:
         """Writes no ledger row: the row of the DEL itself stays."""
-        old = [key for key, at in self._view.tombstones().items() if at < before]
+        before_s = self._now_s - older_than.total_seconds()
+        old: list[AttachmentKey] = []
+        for key, found in self._view.tombstones().items():
+            if found.at_monotonic_s is None:  # the release before wrote it: its age counts from now
+                dated: Params = {"now_s": self._now_s, "key_container_id": key.container_id, "key_ifname": key.ifname}
+                self._disk.execute(sql.DATE_TOMBSTONE, dated, subject=f"dating the tombstone of {key}")
+                self._view.staged.tombstones[key] = Tombstone(found.at, self._now_s)
+            elif found.at_monotonic_s < before_s:
+                old.append(key)
         if old:
-            subject = f"dropping tombstones before {before}"
-            self._disk.execute(sql.DELETE_TOMBSTONES, {"before": time_text(before)}, subject=subject)
+            self._disk.execute(sql.DELETE_TOMBSTONES, {"before_s": before_s}, subject="dropping old tombstones")
         self._view.staged.tombstones.update(dict.fromkeys(old))
         return len(old)
 

@@ -20,8 +20,9 @@ from ipamd.model.attachment import Attachment, NetnsIdentity, Origin
 from ipamd.model.eni import Eni, EniState
 from ipamd.model.ids import AttachmentKey, ContainerId, EniId, IfName, MacAddress, SubnetId
 from ipamd.model.intent import Intent, IntentKind
-from ipamd.model.ledger import LedgerEntry, LedgerEvent
+from ipamd.model.ledger import LedgerEntry
 from ipamd.model.snapshot import Snapshot
+from ipamd.model.tombstone import Tombstone
 
 Params = dict[str, str | int | float | bytes | None]
 """The values of one row by column."""
@@ -42,7 +43,7 @@ def read_snapshot(connection: Connection) -> Snapshot:
         enis={eni.eni_id: eni for eni in map(_eni, rows(select(schema.eni)))},
         addresses={address.address: address for address in (_address(row, lost) for row in rows(select(schema.address)))},
         attachments={attachment.key: attachment for attachment in attachments},
-        tombstones={_key(row): read_time(row.at) for row in rows(select(schema.tombstone))},
+        tombstones={_key(row): Tombstone(read_time(row.at), row.at_monotonic_s) for row in rows(select(schema.tombstone))},
         intents={intent.intent_id: intent for intent in map(_intent, rows(select(schema.intent)))},
     )
 
@@ -96,6 +97,7 @@ def address_params(address: Address) -> Params:
         "ifname": None if address.owner is None else address.owner.ifname,
         "cooling_until": None if address.cooling_until is None else time_text(address.cooling_until),
         "cooled_at_s": address.cooldown_deadline_s,
+        "since_monotonic_s": address.since_monotonic_s,
         "reason": address.reason,
     }
 
@@ -146,7 +148,7 @@ def read_entry(row: Row[Any]) -> LedgerEntry:
     return LedgerEntry(
         row.sequence,
         read_time(row.at),
-        LedgerEvent(row.event),
+        row.event,
         address=row.address,
         container_id=row.container_id,
         ifname=row.ifname,
@@ -188,6 +190,7 @@ def _address(row: Row[Any], lost: Mapping[str, tuple[datetime, str]]) -> Address
         cooling_until=None if row.cooling_until is None else read_time(row.cooling_until),
         reason=row.reason,
         cooldown_deadline_s=row.cooled_at_s,
+        since_monotonic_s=row.since_monotonic_s,
         lost_since=lost_since,
         lost_reason=lost_reason,
     )

@@ -30,7 +30,7 @@ from ipamd.model.address import AddressState
 from ipamd.model.eni import PREFIX_LENGTH, EniState
 
 SCHEMA_VERSION = 1
-"""Written to `user_version`. A release that changes a table adds 1 and the migration from the version before."""
+"""The oldest `user_version` that we read, and the newest: it stays while every step in `migrations` is additive."""
 
 STRICT = sqlite3.sqlite_version_info >= (3, 37, 0)
 """Whether SQLite can refuse a value of the wrong type. Source: sqlite.org/stricttables.html."""
@@ -42,6 +42,11 @@ _metadata = MetaData()
 
 def _text(name: str, *, nullable: bool = False, primary_key: bool = False) -> Column[str]:
     return Column(name, Text, nullable=nullable, primary_key=primary_key)
+
+
+def _later(name: str) -> Column[float]:
+    """A column that a step in `migrations` adds. `system`: SQLAlchemy leaves it out of CREATE TABLE, and of nothing else."""
+    return Column(name, REAL, nullable=True, system=True)
 
 
 def _flag(name: str) -> Column[int]:
@@ -108,6 +113,7 @@ address = _table(
     _text("cooling_until", nullable=True),
     Column("cooled_at_s", REAL, nullable=True),
     _text("reason"),
+    _later("since_monotonic_s"),
     UniqueConstraint("address", "eni_id", "container_id", "ifname"),
     UniqueConstraint("container_id", "ifname"),
     ForeignKeyConstraint(["eni_id"], ["eni.eni_id"]),
@@ -162,7 +168,9 @@ lost = _table(
 )
 """Addresses that EC2 does not show any more; since level 2."""
 
-tombstone = _table("tombstone", _text("container_id", primary_key=True), _text("ifname", primary_key=True), _text("at"))
+tombstone = _table(
+    "tombstone", _text("container_id", primary_key=True), _text("ifname", primary_key=True), _text("at"), _later("at_monotonic_s")
+)
 
 intent = _table(
     "intent",

@@ -6,7 +6,6 @@ A value of None means "removed". Only the thread that holds the transaction lock
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime
 from ipaddress import IPv4Address
 
 from ipamd.model.address import Address
@@ -14,6 +13,7 @@ from ipamd.model.attachment import Attachment
 from ipamd.model.eni import Eni
 from ipamd.model.ids import AttachmentKey, EniId
 from ipamd.model.intent import Intent
+from ipamd.model.tombstone import Tombstone
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,5 +23,5 @@ class Staged:
     enis: dict[EniId, Eni | None] = field(default_factory=dict)
     addresses: dict[IPv4Address, Address | None] = field(default_factory=dict)
     attachments: dict[AttachmentKey, Attachment | None] = field(default_factory=dict)
-    tombstones: dict[AttachmentKey, datetime | None] = field(default_factory=dict)
+    tombstones: dict[AttachmentKey, Tombstone | None] = field(default_factory=dict)
     intents: dict[str, Intent | None] = field(default_factory=dict)

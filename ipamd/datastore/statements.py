@@ -13,7 +13,7 @@ from ipamd.model.address import AddressState
 
 Statement = Insert | Update | Delete
 
-ADDRESS_CHANGES = ("state", "since", "container_id", "ifname", "cooling_until", "cooled_at_s", "reason")
+ADDRESS_CHANGES = ("state", "since", "container_id", "ifname", "cooling_until", "cooled_at_s", "reason", "since_monotonic_s")
 """What changes in an address's life; its ENI and prefix do not."""
 
 _eni_insert = upsert(schema.eni)
@@ -59,9 +59,15 @@ DELETE_ATTACHMENT = delete(schema.attachment).where(
 
 _tombstone_insert = upsert(schema.tombstone)
 UPSERT_TOMBSTONE = _tombstone_insert.on_conflict_do_update(
-    index_elements=["container_id", "ifname"], set_={"at": _tombstone_insert.excluded["at"]}
+    index_elements=["container_id", "ifname"],
+    set_={name: _tombstone_insert.excluded[name] for name in ("at", "at_monotonic_s")},
 )
-DELETE_TOMBSTONES = delete(schema.tombstone).where(schema.tombstone.c.at < bindparam("before"))
+DATE_TOMBSTONE = (
+    update(schema.tombstone)
+    .where(schema.tombstone.c.container_id == bindparam("key_container_id"), schema.tombstone.c.ifname == bindparam("key_ifname"))
+    .values(at_monotonic_s=bindparam("now_s"))
+)
+DELETE_TOMBSTONES = delete(schema.tombstone).where(schema.tombstone.c.at_monotonic_s < bindparam("before_s"))
 
 _meta_insert = upsert(schema.meta)
 UPSERT_META = _meta_insert.on_conflict_do_update(index_elements=["name"], set_={"value": _meta_insert.excluded["value"]})

@@ -82,7 +82,7 @@ class SqlDatastore(Datastore):
                 view.release()
 
     def reserve(self, key: AttachmentKey) -> Address:
-        return self._memory.reserve(key, now=self._clock.now())
+        return self._memory.reserve(key, now=self._clock.now(), now_s=self._clock.monotonic())
 
     def snapshot(self) -> Snapshot:
         return self._memory.snapshot()

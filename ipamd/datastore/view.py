@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime
 from ipaddress import IPv4Address
 
 from ipamd.datastore.memory_state import MemoryState
@@ -14,6 +13,7 @@ from ipamd.model.eni import Eni
 from ipamd.model.errors import InvariantError
 from ipamd.model.ids import AttachmentKey, EniId
 from ipamd.model.intent import Intent
+from ipamd.model.tombstone import Tombstone
 
 
 @dataclass(slots=True)
@@ -65,10 +65,10 @@ class View:
         staged = self.staged.tombstones
         return (staged[key] if key in staged else self.memory.tombstone(key)) is not None
 
-    def tombstones(self) -> dict[AttachmentKey, datetime]:
-        """When DEL was done, by key."""
+    def tombstones(self) -> dict[AttachmentKey, Tombstone]:
+        """All tombstones."""
         merged = {**self.memory.tombstones(), **self.staged.tombstones}
-        return {key: at for key, at in merged.items() if at is not None}
+        return {key: found for key, found in merged.items() if found is not None}
 
     def intent(self, intent_id: str) -> Intent | None:
         """Find one open intent."""

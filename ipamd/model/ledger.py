@@ -38,11 +38,11 @@ class LedgerEvent(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """One row. Empty strings where an event has no such object."""
+    """One row. Empty strings where an event has no such object. `event` is a LedgerEvent, or a word that a later release wrote."""
 
     sequence: int
     at: datetime
-    event: LedgerEvent
+    event: str
     address: str = ""
     container_id: str = ""
     ifname: str = ""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from ipaddress import IPv4Address
 
 from ipamd.model.address import Address
@@ -15,6 +14,7 @@ from ipamd.model.attachment import Attachment
 from ipamd.model.eni import Eni
 from ipamd.model.ids import AttachmentKey, EniId
 from ipamd.model.intent import Intent
+from ipamd.model.tombstone import Tombstone
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Snapshot:
     enis: Mapping[EniId, Eni]
     addresses: Mapping[IPv4Address, Address]
     attachments: Mapping[AttachmentKey, Attachment]
-    tombstones: Mapping[AttachmentKey, datetime]
+    tombstones: Mapping[AttachmentKey, Tombstone]
     intents: Mapping[str, Intent]
 
 

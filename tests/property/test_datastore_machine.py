@@ -226,8 +226,9 @@ class DatastoreMachine(RuleBasedStateMachine):
 
     @rule()
     def drop_tombstones(self) -> None:
+        self.now()
         with self.store.transaction() as unit:
-            assert unit.drop_tombstones(before=self.now()) == len(self.tombstones)
+            assert unit.drop_tombstones(older_than=timedelta(0)) == len(self.tombstones)
         self.tombstones.clear()
 
     @rule(address=addresses)

@@ -66,6 +66,6 @@ class Maintenance:
         if self._clock.monotonic() >= self._tombstones_deadline:
             self._tombstones_deadline = self._clock.monotonic() + TOMBSTONE_INTERVAL_S
             with self._datastore.transaction() as uow:
-                count = uow.drop_tombstones(before=self._clock.now() - TOMBSTONE_AGE)
+                count = uow.drop_tombstones(older_than=TOMBSTONE_AGE)
             if count:
                 log.info("%d tombstones older than %s dropped", count, TOMBSTONE_AGE)

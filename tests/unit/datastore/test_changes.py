@@ -238,17 +238,22 @@ def test_adopt_gives_back(store: SqlDatastore) -> None:
     assert store.audit() == []
 
 
-def test_tombstoned_key_cannot_return(store: SqlDatastore) -> None:
+def test_tombstoned_key_cannot_return(store: SqlDatastore, clock: FakeClock) -> None:
     """After DEL neither ADD nor adoption brings the key back, until its tombstone is dropped (I4)."""
     reserved = store.reserve(a_key())
     with store.transaction() as unit:
         unit.put_tombstone(a_key())
     with pytest.raises(InvariantError, match="DEL was done"), store.transaction() as unit:
         unit.confirm(an_attachment(reserved, a_key()))
+    clock.at += timedelta(days=400)
     with store.transaction() as unit:
-        assert unit.drop_tombstones(before=START) == 0
-        assert unit.drop_tombstones(before=LATER) == 1
-        assert unit.drop_tombstones(before=LATER) == 0
+        assert unit.drop_tombstones(older_than=timedelta(seconds=1)) == 0, "the wall clock was set: no time has passed"
+    clock.at -= timedelta(days=800)
+    clock.ticks += 60
+    with store.transaction() as unit:
+        assert unit.drop_tombstones(older_than=timedelta(seconds=60)) == 0
+        assert unit.drop_tombstones(older_than=timedelta(seconds=59)) == 1
+        assert unit.drop_tombstones(older_than=timedelta(seconds=59)) == 0
         unit.confirm(an_attachment(reserved, a_key()))
     assert not store.is_tombstoned(a_key())
     assert store.audit() == []

@@ -51,7 +51,7 @@ FORBIDDEN = {
     "I4: an attachment whose DEL was done": _attachment_row(a_key(9).container_id, "10.0.0.102"),
     "I5: reserved on disk": "UPDATE address SET state = 'reserved' WHERE address = '10.0.0.102'",
     "I6: a primary address in the pool": (
-        "INSERT INTO address SELECT '10.0.0.4', eni_id, prefix, state, since, NULL, NULL, NULL, NULL, '' FROM address"
+        "INSERT INTO address SELECT '10.0.0.4', eni_id, prefix, state, since, NULL, NULL, NULL, NULL, '', NULL FROM address"
         " WHERE state = 'free' LIMIT 1"
     ),
     "I6: a pool address made primary": "UPDATE eni SET primary_address = '10.0.0.102'",

@@ -18,6 +18,7 @@ from ipamd.model.ids import EniId, MacAddress, SubnetId
 from ipamd.model.plan import PoolSettings
 from tests.fakes.cloud import IDENTITY, INSTANCE, PRIMARY, SUBNET
 from tests.fakes.node import FakeNode
+from tests.stories.stale_reads import give_the_threads_their_turn
 
 OTHER = EniId("eni-2")
 AN_HOUR_S = 3600
@@ -25,6 +26,7 @@ AN_HOUR_S = 3600
 
 def fill(node: FakeNode, count: int) -> list[Attachment]:
     """Run sandboxes until `count` of them have an address; long after our own calls when it returns."""
+    give_the_threads_their_turn(node)
     made = []
     for number in range(count):
         made.append(node.add(f"s{number}"))
@@ -173,6 +175,7 @@ def test_an_eni_that_gives_nothing_takes_its_place(tmp_path: Path, odd: Describe
     node.bring_up()
     assert node.datastore.eni(odd.eni_id) is None
     assert list(node.enis.occupied().values()) == [(0, 2)]
+    give_the_threads_their_turn(node)
     for number in range(18):
         node.add(f"s{number}")
         node.pool.cycle()
@@ -204,10 +207,10 @@ def test_a_vanished_eni_is_no_supply_and_frees_its_place(tmp_path: Path) -> None
     node.bring_up()
     made = fill(node, 20)
     assert len(node.ec2.enis) == 3
-    gone = max(node.ec2.enis)
+    gone = EniId("eni-3")
     on_gone = [one for one in made if one.eni_id == gone]
     assert on_gone
-    del node.ec2.enis[gone]
+    node.ec2.detach_eni(f"attach-{gone}")
     node.look_twice()
     lost = node.datastore.counts()
     assert (lost.lost, lost.lost_in_use) == (len(on_gone), len(on_gone))
@@ -217,7 +220,7 @@ def test_a_vanished_eni_is_no_supply_and_frees_its_place(tmp_path: Path) -> None
     served = node.add("served")
     assert served.eni_id not in (gone, PRIMARY, OTHER)
     assert {eni.device_index for eni in node.datastore.enis()} == {0, 1, 2}
-    assert node.datastore.attachments()[-2].address == made[-1].address  # its sandboxes keep what they have (I2)
+    assert set(made) <= set(node.datastore.attachments())  # its sandboxes keep what they have (I2)
 
 
 def test_the_pool_is_not_at_target_while_its_free_addresses_are_held(tmp_path: Path) -> None:
@@ -247,8 +250,7 @@ def test_an_eni_that_is_being_detached_gives_nothing_and_takes_its_place(node: F
     eni = node.datastore.eni(OTHER)
     assert eni is not None
     assert (eni.state, eni.host_ready) == (EniState.DETACHING, False)
-    with pytest.raises(PoolEmptyError):
-        node.datastore.reserve(node.key("nobody"))
+    assert node.datastore.reserve(node.key("somebody")).eni_id != OTHER
     node.host_reconciler.reconcile()
     node.pool.cycle()
     assert sorted(eni.device_index for eni in node.datastore.enis()) == [0, 1, 2]
@@ -308,7 +310,7 @@ def test_a_prefix_that_moved_is_left_where_sandboxes_use_it(tmp_path: Path) -> N
     """A /28 is on another ENI now: its free addresses go after two looks, a used one is lost, and all else is compared."""
     node = FakeNode(tmp_path, settings=PoolSettings(prefix_delegation=True, warm_prefix_target=1))
     node.bring_up()
-    made = fill(node, 17)[0]
+    made = fill(node, 1)[0]
     prefix = next(prefix for eni in node.ec2.enis.values() for prefix in eni.prefixes if made.address in prefix)
     source = made.eni_id
     node.ec2.unassign(source, addresses=[], prefixes=[prefix])

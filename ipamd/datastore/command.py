@@ -1,0 +1,52 @@
+"""`ipamd datastore`: show the level of the datastore's file, and take it back for an earlier release.
+
+For the operator who goes back further than one release (docs/architecture.md, "The datastore's schema"). Works only while no daemon
+has the file: SQLite's lock says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ipamd.config import load
+from ipamd.datastore.disk import Disk
+from ipamd.datastore.migrations import LEVEL, LEVEL_OF_FILES_WITHOUT_ONE, STEPS, downgrade, level_of
+from ipamd.model.errors import DatastoreError, IpamError, log_text
+
+EXIT_REFUSED = 1
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run `ipamd datastore ARGUMENTS`; returns the exit status, 0 or 1. Raises: SystemExit (2) for wrong arguments."""
+    parser = argparse.ArgumentParser(prog="ipamd datastore", description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--file", type=Path, help="the datastore's file (default: state.db in VPC_IPAMD_RUN_DIR)")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    verbs.add_parser("level", help="show the file's level, and those that this release knows")
+    back = verbs.add_parser("downgrade", help="take the file back to a level, while no ipamd is running")
+    back.add_argument("--to", type=int, required=True, metavar="LEVEL", help="the level that the earlier release knows")
+    given = parser.parse_args(arguments)
+    try:
+        print(_run(given.file or load().daemon.run_dir / "state.db", given.verb, getattr(given, "to", 0)))  # noqa: T201
+    except IpamError as error:
+        print(f"ipamd datastore: {log_text(error)}", file=sys.stderr)  # noqa: T201
+        return EXIT_REFUSED
+    return 0
+
+
+def _run(path: Path, verb: str, to: int) -> str:
+    if not path.is_file():
+        raise DatastoreError(f"there is no datastore at {path}", details="an earlier release starts with an empty one")
+    disk = Disk(path, lock_wait_s=0.0)
+    try:
+        if verb == "downgrade":
+            before = downgrade(disk, to=to)
+            return f"{path} was of level {before} and is of level {to}"
+        known = "\n".join(f"  {step.level}  {step.purpose}" for step in STEPS)
+        return f"{path} is of level {level_of(disk)}; this release knows {LEVEL_OF_FILES_WITHOUT_ONE} to {LEVEL}:\n{known}"
+    except ValueError as error:
+        raise DatastoreError(f"{path} has no level that can be read", details=str(error)) from error
+    finally:
+        disk.close()

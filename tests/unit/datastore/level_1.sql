@@ -1,0 +1,223 @@
+-- A datastore of level 1, as the release of commit 564f88a wrote it: two ENIs, a prefix, sandboxes attached, deleted and in doubt.
+PRAGMA user_version = 1;
+BEGIN TRANSACTION;
+CREATE TABLE address (
+	address TEXT NOT NULL, 
+	eni_id TEXT NOT NULL, 
+	prefix TEXT, 
+	state TEXT NOT NULL, 
+	since TEXT NOT NULL, 
+	container_id TEXT, 
+	ifname TEXT, 
+	cooling_until TEXT, 
+	cooled_at_s REAL, 
+	reason TEXT NOT NULL, 
+	PRIMARY KEY (address), 
+	UNIQUE (address, eni_id, container_id, ifname), 
+	UNIQUE (container_id, ifname), 
+	FOREIGN KEY(eni_id) REFERENCES eni (eni_id), 
+	FOREIGN KEY(prefix, eni_id) REFERENCES prefix (prefix, eni_id), 
+	FOREIGN KEY(address, eni_id, container_id, ifname) REFERENCES attachment (address, eni_id, container_id, ifname) DEFERRABLE INITIALLY DEFERRED, 
+	CHECK (state IN ('free', 'assigned', 'cooling', 'quarantined')), 
+	CHECK ((state = 'assigned') = (container_id IS NOT NULL)), 
+	CHECK ((container_id IS NULL) = (ifname IS NULL)), 
+	CHECK ((state = 'cooling') = (cooling_until IS NOT NULL))
+)
+ WITHOUT ROWID,
+ STRICT
+
+;
+INSERT INTO "address" VALUES('10.0.0.100','eni-00000000000000000',NULL,'assigned','2026-03-04T05:06:08.000000+00:00','0000000000000000000000000000000000000000000000000000000000000001','eth0',NULL,NULL,'');
+INSERT INTO "address" VALUES('10.0.0.101','eni-00000000000000000',NULL,'assigned','2026-03-04T05:06:08.000000+00:00','0000000000000000000000000000000000000000000000000000000000000002','eth0',NULL,NULL,'');
+INSERT INTO "address" VALUES('10.0.0.102','eni-00000000000000000',NULL,'cooling','2026-03-04T05:06:09.000000+00:00',NULL,NULL,'2026-03-04T05:06:39.000000+00:00',1032.0,'DEL');
+INSERT INTO "address" VALUES('10.0.0.103','eni-00000000000000000',NULL,'free','2026-03-04T05:06:07.000000+00:00',NULL,NULL,NULL,NULL,'');
+INSERT INTO "address" VALUES('10.0.1.100','eni-00000000000000001',NULL,'free','2026-03-04T05:06:07.000000+00:00',NULL,NULL,NULL,NULL,'');
+INSERT INTO "address" VALUES('10.0.1.101','eni-00000000000000001',NULL,'free','2026-03-04T05:06:07.000000+00:00',NULL,NULL,NULL,NULL,'');
+INSERT INTO "address" VALUES('10.0.1.102','eni-00000000000000001',NULL,'free','2026-03-04T05:06:07.000000+00:00',NULL,NULL,NULL,NULL,'');
+INSERT INTO "address" VALUES('10.0.1.103','eni-00000000000000001',NULL,'free','2026-03-04T05:06:07.000000+00:00',NULL,NULL,NULL,NULL,'');
+INSERT INTO "address" VALUES('10.0.1.16','eni-00000000000000001','10.0.1.16/28','free','2026-03-04T05:06:07.000000+00:00',NULL,NULL,NULL,NULL,'');
+INSERT INTO "address" VALUES('10.0.1.17','eni-00000000000000001','10.0.1.16/28','quarantined','2026-03-04T05:06:09.000000+00:00',NULL,NULL,NULL,NULL,'wired, not recorded');
+INSERT INTO "address" VALUES('10.0.1.18','eni-00000000000000001','10.0.1.16/28','free','2026-03-04T05:06:07.000000+00:00',NULL,NULL,NULL,NULL,'');
+INSERT INTO "address" VALUES('10.0.1.19','eni-00000000000000001','10.0.1.16/28','free','2026-03-04T05:06:07.000000+00:00',NULL,NULL,NULL,NULL,'');
+INSERT INTO "address" VALUES('10.0.1.20','eni-00000000000000001','10.0.1.16/28','free','2026-03-04T05:06:07.000000+00:00',NULL,NULL,NULL,NULL,'');
+INSERT INTO "address" VALUES('10.0.1.21','eni-00000000000000001','10.0.1.16/28','free','2026-03-04T05:06:07.000000+00:00',NULL,NULL,NULL,NULL,'');
+INSERT INTO "address" VALUES('10.0.1.22','eni-00000000000000001','10.0.1.16/28','free','2026-03-04T05:06:07.000000+00:00',NULL,NULL,NULL,NULL,'');
+INSERT INTO "address" VALUES('10.0.1.23','eni-00000000000000001','10.0.1.16/28','free','2026-03-04T05:06:07.000000+00:00',NULL,NULL,NULL,NULL,'');
+INSERT INTO "address" VALUES('10.0.1.24','eni-00000000000000001','10.0.1.16/28','free','2026-03-04T05:06:07.000000+00:00',NULL,NULL,NULL,NULL,'');
+INSERT INTO "address" VALUES('10.0.1.25','eni-00000000000000001','10.0.1.16/28','free','2026-03-04T05:06:07.000000+00:00',NULL,NULL,NULL,NULL,'');
+INSERT INTO "address" VALUES('10.0.1.26','eni-00000000000000001','10.0.1.16/28','free','2026-03-04T05:06:07.000000+00:00',NULL,NULL,NULL,NULL,'');
+INSERT INTO "address" VALUES('10.0.1.27','eni-00000000000000001','10.0.1.16/28','free','2026-03-04T05:06:07.000000+00:00',NULL,NULL,NULL,NULL,'');
+INSERT INTO "address" VALUES('10.0.1.28','eni-00000000000000001','10.0.1.16/28','free','2026-03-04T05:06:07.000000+00:00',NULL,NULL,NULL,NULL,'');
+INSERT INTO "address" VALUES('10.0.1.29','eni-00000000000000001','10.0.1.16/28','free','2026-03-04T05:06:07.000000+00:00',NULL,NULL,NULL,NULL,'');
+INSERT INTO "address" VALUES('10.0.1.30','eni-00000000000000001','10.0.1.16/28','free','2026-03-04T05:06:07.000000+00:00',NULL,NULL,NULL,NULL,'');
+INSERT INTO "address" VALUES('10.0.1.31','eni-00000000000000001','10.0.1.16/28','free','2026-03-04T05:06:07.000000+00:00',NULL,NULL,NULL,NULL,'');
+CREATE TABLE attachment (
+	container_id TEXT NOT NULL, 
+	ifname TEXT NOT NULL, 
+	address TEXT NOT NULL, 
+	eni_id TEXT NOT NULL, 
+	route_table INTEGER NOT NULL, 
+	host_veth TEXT NOT NULL, 
+	netns TEXT NOT NULL, 
+	netns_device INTEGER NOT NULL, 
+	netns_inode INTEGER NOT NULL, 
+	fingerprint TEXT NOT NULL, 
+	result BLOB NOT NULL, 
+	created_at TEXT NOT NULL, 
+	origin TEXT NOT NULL, 
+	network_name TEXT NOT NULL, 
+	pod_namespace TEXT NOT NULL, 
+	pod_name TEXT NOT NULL, 
+	pod_uid TEXT NOT NULL, 
+	PRIMARY KEY (container_id, ifname), 
+	UNIQUE (address), 
+	UNIQUE (address, eni_id, container_id, ifname), 
+	FOREIGN KEY(address, eni_id, container_id, ifname) REFERENCES address (address, eni_id, container_id, ifname) DEFERRABLE INITIALLY DEFERRED
+)
+ WITHOUT ROWID,
+ STRICT
+
+;
+INSERT INTO "attachment" VALUES('0000000000000000000000000000000000000000000000000000000000000001','eth0','10.0.0.100','eni-00000000000000000',254,'eni28f2de260bd','/run/netns/0001',4,4026531840,'f',X'7B22636E6956657273696F6E223A2022312E312E30227D','2026-03-04T05:06:08.000000+00:00','add','','default','web-0','');
+INSERT INTO "attachment" VALUES('0000000000000000000000000000000000000000000000000000000000000002','eth0','10.0.0.101','eni-00000000000000000',254,'eni87ba554c10f','/run/netns/0002',4,4026531840,'f',X'7B22636E6956657273696F6E223A2022312E312E30227D','2026-03-04T05:06:08.000000+00:00','add','','default','web-0','');
+CREATE TABLE eni (
+	eni_id TEXT NOT NULL, 
+	mac TEXT NOT NULL, 
+	device_index INTEGER NOT NULL, 
+	network_card INTEGER NOT NULL, 
+	subnet_id TEXT NOT NULL, 
+	subnet_cidr TEXT NOT NULL, 
+	primary_address TEXT NOT NULL, 
+	is_primary INTEGER NOT NULL CHECK (is_primary IN (0, 1)), 
+	state TEXT NOT NULL, 
+	host_ready INTEGER NOT NULL CHECK (host_ready IN (0, 1)), 
+	created_by_us INTEGER NOT NULL CHECK (created_by_us IN (0, 1)), 
+	managed INTEGER NOT NULL CHECK (managed IN (0, 1)), 
+	PRIMARY KEY (eni_id), 
+	UNIQUE (primary_address), 
+	CHECK (state IN ('attaching', 'attached', 'draining', 'detaching'))
+)
+ WITHOUT ROWID,
+ STRICT
+
+;
+INSERT INTO "eni" VALUES('eni-00000000000000000','02:00:00:00:00:00',0,0,'subnet-1','10.0.0.0/16','10.0.0.4',1,'attached',1,0,1);
+INSERT INTO "eni" VALUES('eni-00000000000000001','02:00:00:00:00:01',1,0,'subnet-1','10.0.0.0/16','10.0.1.4',0,'attached',1,1,1);
+CREATE TABLE intent (
+	intent_id TEXT NOT NULL, 
+	kind TEXT NOT NULL, 
+	opened_at TEXT NOT NULL, 
+	payload TEXT NOT NULL, 
+	client_token TEXT NOT NULL, 
+	PRIMARY KEY (intent_id)
+)
+ WITHOUT ROWID,
+ STRICT
+
+;
+INSERT INTO "intent" VALUES('i','assign','2026-03-04T05:06:07.000000+00:00','{"count": "3"}','token');
+CREATE TABLE ledger (
+	sequence INTEGER NOT NULL, 
+	at TEXT NOT NULL, 
+	event TEXT NOT NULL, 
+	address TEXT NOT NULL, 
+	container_id TEXT NOT NULL, 
+	ifname TEXT NOT NULL, 
+	eni_id TEXT NOT NULL, 
+	detail TEXT NOT NULL, 
+	PRIMARY KEY (sequence)
+)
+ STRICT
+
+;
+INSERT INTO "ledger" VALUES(1,'2026-03-04T05:06:07.000000+00:00','eni-added','10.0.0.4','','','eni-00000000000000000','device 0 on card 0, attached, host routing ready');
+INSERT INTO "ledger" VALUES(2,'2026-03-04T05:06:07.000000+00:00','added','10.0.0.100','','','eni-00000000000000000','');
+INSERT INTO "ledger" VALUES(3,'2026-03-04T05:06:07.000000+00:00','added','10.0.0.101','','','eni-00000000000000000','');
+INSERT INTO "ledger" VALUES(4,'2026-03-04T05:06:07.000000+00:00','added','10.0.0.102','','','eni-00000000000000000','');
+INSERT INTO "ledger" VALUES(5,'2026-03-04T05:06:07.000000+00:00','added','10.0.0.103','','','eni-00000000000000000','');
+INSERT INTO "ledger" VALUES(6,'2026-03-04T05:06:07.000000+00:00','eni-added','10.0.1.4','','','eni-00000000000000001','device 1 on card 0, attached, host routing ready');
+INSERT INTO "ledger" VALUES(7,'2026-03-04T05:06:07.000000+00:00','added','10.0.1.100','','','eni-00000000000000001','');
+INSERT INTO "ledger" VALUES(8,'2026-03-04T05:06:07.000000+00:00','added','10.0.1.101','','','eni-00000000000000001','');
+INSERT INTO "ledger" VALUES(9,'2026-03-04T05:06:07.000000+00:00','added','10.0.1.102','','','eni-00000000000000001','');
+INSERT INTO "ledger" VALUES(10,'2026-03-04T05:06:07.000000+00:00','added','10.0.1.103','','','eni-00000000000000001','');
+INSERT INTO "ledger" VALUES(11,'2026-03-04T05:06:07.000000+00:00','added','10.0.1.16','','','eni-00000000000000001','in 10.0.1.16/28');
+INSERT INTO "ledger" VALUES(12,'2026-03-04T05:06:07.000000+00:00','added','10.0.1.17','','','eni-00000000000000001','in 10.0.1.16/28');
+INSERT INTO "ledger" VALUES(13,'2026-03-04T05:06:07.000000+00:00','added','10.0.1.18','','','eni-00000000000000001','in 10.0.1.16/28');
+INSERT INTO "ledger" VALUES(14,'2026-03-04T05:06:07.000000+00:00','added','10.0.1.19','','','eni-00000000000000001','in 10.0.1.16/28');
+INSERT INTO "ledger" VALUES(15,'2026-03-04T05:06:07.000000+00:00','added','10.0.1.20','','','eni-00000000000000001','in 10.0.1.16/28');
+INSERT INTO "ledger" VALUES(16,'2026-03-04T05:06:07.000000+00:00','added','10.0.1.21','','','eni-00000000000000001','in 10.0.1.16/28');
+INSERT INTO "ledger" VALUES(17,'2026-03-04T05:06:07.000000+00:00','added','10.0.1.22','','','eni-00000000000000001','in 10.0.1.16/28');
+INSERT INTO "ledger" VALUES(18,'2026-03-04T05:06:07.000000+00:00','added','10.0.1.23','','','eni-00000000000000001','in 10.0.1.16/28');
+INSERT INTO "ledger" VALUES(19,'2026-03-04T05:06:07.000000+00:00','added','10.0.1.24','','','eni-00000000000000001','in 10.0.1.16/28');
+INSERT INTO "ledger" VALUES(20,'2026-03-04T05:06:07.000000+00:00','added','10.0.1.25','','','eni-00000000000000001','in 10.0.1.16/28');
+INSERT INTO "ledger" VALUES(21,'2026-03-04T05:06:07.000000+00:00','added','10.0.1.26','','','eni-00000000000000001','in 10.0.1.16/28');
+INSERT INTO "ledger" VALUES(22,'2026-03-04T05:06:07.000000+00:00','added','10.0.1.27','','','eni-00000000000000001','in 10.0.1.16/28');
+INSERT INTO "ledger" VALUES(23,'2026-03-04T05:06:07.000000+00:00','added','10.0.1.28','','','eni-00000000000000001','in 10.0.1.16/28');
+INSERT INTO "ledger" VALUES(24,'2026-03-04T05:06:07.000000+00:00','added','10.0.1.29','','','eni-00000000000000001','in 10.0.1.16/28');
+INSERT INTO "ledger" VALUES(25,'2026-03-04T05:06:07.000000+00:00','added','10.0.1.30','','','eni-00000000000000001','in 10.0.1.16/28');
+INSERT INTO "ledger" VALUES(26,'2026-03-04T05:06:07.000000+00:00','added','10.0.1.31','','','eni-00000000000000001','in 10.0.1.16/28');
+INSERT INTO "ledger" VALUES(27,'2026-03-04T05:06:08.000000+00:00','assigned','10.0.0.100','0000000000000000000000000000000000000000000000000000000000000001','eth0','eni-00000000000000000','default/web-0');
+INSERT INTO "ledger" VALUES(28,'2026-03-04T05:06:08.000000+00:00','assigned','10.0.0.101','0000000000000000000000000000000000000000000000000000000000000002','eth0','eni-00000000000000000','default/web-0');
+INSERT INTO "ledger" VALUES(29,'2026-03-04T05:06:08.000000+00:00','assigned','10.0.0.102','0000000000000000000000000000000000000000000000000000000000000003','eth0','eni-00000000000000000','default/web-0');
+INSERT INTO "ledger" VALUES(30,'2026-03-04T05:06:09.000000+00:00','unassigned','10.0.0.102','0000000000000000000000000000000000000000000000000000000000000003','eth0','eni-00000000000000000','DEL');
+INSERT INTO "ledger" VALUES(31,'2026-03-04T05:06:09.000000+00:00','tombstoned','','0000000000000000000000000000000000000000000000000000000000000003','eth0','','');
+INSERT INTO "ledger" VALUES(32,'2026-03-04T05:06:09.000000+00:00','quarantined','10.0.1.17','','','eni-00000000000000001','wired, not recorded');
+INSERT INTO "ledger" VALUES(33,'2026-03-04T05:06:07.000000+00:00','intent-opened','','','','','assign i: count=3');
+INSERT INTO "ledger" VALUES(34,'2026-03-04T05:06:09.000000+00:00','restored','','','','','2 sandboxes kept');
+CREATE TABLE meta (
+	name TEXT NOT NULL, 
+	value TEXT NOT NULL, 
+	PRIMARY KEY (name)
+)
+ WITHOUT ROWID,
+ STRICT
+
+;
+INSERT INTO "meta" VALUES('boot_id','11111111-2222-3333-4444-555555555555');
+INSERT INTO "meta" VALUES('created_at','2026-03-04T05:06:07.000000+00:00');
+INSERT INTO "meta" VALUES('created_by','0.1.0');
+INSERT INTO "meta" VALUES('restored_at','2026-03-04T05:06:09.000000+00:00');
+CREATE TABLE prefix (
+	prefix TEXT NOT NULL, 
+	eni_id TEXT NOT NULL, 
+	PRIMARY KEY (prefix), 
+	UNIQUE (prefix, eni_id), 
+	FOREIGN KEY(eni_id) REFERENCES eni (eni_id), 
+	CHECK (prefix LIKE '%/28')
+)
+ WITHOUT ROWID,
+ STRICT
+
+;
+INSERT INTO "prefix" VALUES('10.0.1.16/28','eni-00000000000000001');
+CREATE TABLE tombstone (
+	container_id TEXT NOT NULL, 
+	ifname TEXT NOT NULL, 
+	at TEXT NOT NULL, 
+	PRIMARY KEY (container_id, ifname)
+)
+ WITHOUT ROWID,
+ STRICT
+
+;
+INSERT INTO "tombstone" VALUES('0000000000000000000000000000000000000000000000000000000000000003','eth0','2026-03-04T05:06:09.000000+00:00');
+CREATE INDEX ledger_address ON ledger (address);
+CREATE INDEX ledger_container_id ON ledger (container_id);
+CREATE TRIGGER address_is_not_primary BEFORE INSERT ON address
+    WHEN EXISTS (SELECT 1 FROM eni WHERE primary_address = NEW.address)
+    BEGIN SELECT RAISE(ABORT, 'I6: the primary address of an ENI is never given to a sandbox'); END;
+CREATE TRIGGER eni_primary_is_not_given BEFORE INSERT ON eni
+    WHEN EXISTS (SELECT 1 FROM address WHERE address = NEW.primary_address)
+    BEGIN SELECT RAISE(ABORT, 'I6: the primary address of an ENI is never given to a sandbox'); END;
+CREATE TRIGGER eni_primary_stays_ungiven BEFORE UPDATE OF primary_address ON eni
+    WHEN EXISTS (SELECT 1 FROM address WHERE address = NEW.primary_address)
+    BEGIN SELECT RAISE(ABORT, 'I6: the primary address of an ENI is never given to a sandbox'); END;
+CREATE TRIGGER assigned_is_not_removed BEFORE DELETE ON address WHEN OLD.state = 'assigned'
+    BEGIN SELECT RAISE(ABORT, 'I2: the address of a live sandbox is untouchable'); END;
+CREATE TRIGGER assigned_cools_first BEFORE UPDATE OF state ON address
+    WHEN OLD.state = 'assigned' AND NEW.state <> 'cooling'
+    BEGIN SELECT RAISE(ABORT, 'I8: an assigned address cools before anything else'); END;
+CREATE TRIGGER deleted_sandbox_stays_deleted BEFORE INSERT ON attachment
+    WHEN EXISTS (SELECT 1 FROM tombstone WHERE container_id = NEW.container_id AND ifname = NEW.ifname)
+    BEGIN SELECT RAISE(ABORT, 'I4: DEL was done for this key'); END;
+COMMIT;
