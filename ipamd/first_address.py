@@ -65,8 +65,7 @@ class FirstAddress:
             if count or attached:
                 self._health.clear_condition(CONDITION)
                 return f"{counted(count, 'address')} can be given, {counted(attached, 'sandbox')} attached"
-            cause = status.blocked_by or status.sentence
-            sentence = f"{CONDITION}: none can be given since the node's boot, so the node is not ready: {cause}"
+            sentence = f"{CONDITION}: none can be given since the node's boot, so the node is not ready: {status.cause}"
             self._health.set_condition(CONDITION, sentence)
             self._demand.wait(seen_supply=supply, seen_status=status, timeout_s=LOOK_S)
         raise NotServingError("vpc-ipamd is shutting down")

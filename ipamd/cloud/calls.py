@@ -15,7 +15,6 @@ from ipamd.cloud.client import Ec2Client
 from ipamd.cloud.errors import AttemptError, ThrottledAttempt, UnansweredAttempt, UnseenAttempt
 from ipamd.cloud.retries import RetryPolicy
 from ipamd.cloud.under_way import CallsUnderWay
-from ipamd.model.cloud import CallUnderWay
 from ipamd.model.errors import CloudError, CloudNotFoundError
 from ipamd.ports import Clock
 
@@ -27,16 +26,16 @@ Source: https://docs.aws.amazon.com/ec2/latest/devguide/eventual-consistency.htm
 
 
 class Ec2Calls:
-    """Safe from any thread."""
+    """Safe from any thread. `under_way`: the calls that are being made or retried now."""
 
     def __init__(self, client: Ec2Client, *, clock: Clock, sleep: Callable[[float], None]) -> None:
         self._client = client
         self._budget = CallBudget(clock.monotonic)
         self._clock = clock
         self._sleep = sleep
-        self._under_way = CallsUnderWay(clock.monotonic)
         self._lock = threading.Lock()
         self._made: dict[str, float] = {}
+        self.under_way = CallsUnderWay(clock.monotonic)
 
     def call(
         self, api: str, subject: str, params: Mapping[str, Any], policy: RetryPolicy, *, about: str = ""
@@ -62,16 +61,12 @@ class Ec2Calls:
                 raise
 
         try:
-            with self._under_way.call(api, subject):
-                return policy.retrying(self._clock, self._sleep)(self._under_way.noting(attempt))
+            with self.under_way.call(api, subject):
+                return policy.retrying(self._clock, self._sleep)(self.under_way.noting(attempt))
         except (AttemptError, CloudError) as failed:
             error = failed.error if isinstance(failed, AttemptError) else failed
             error.may_have_happened = is_unanswered
             raise
-
-    def under_way(self) -> tuple[CallUnderWay, ...]:
-        """The calls that are being made or retried now, oldest first."""
-        return self._under_way.list()
 
     def _attempt(self, api: str, subject: str, params: Mapping[str, Any], about: str) -> Mapping[str, Any]:
         """Wait for the budget, make one attempt, and report its outcome to the budget."""

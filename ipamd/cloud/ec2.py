@@ -229,7 +229,7 @@ class BotoEc2(Ec2):
         return self._client.counts()
 
     def calls_under_way(self) -> tuple[CallUnderWay, ...]:
-        return self._calls.under_way()
+        return self._calls.under_way.list()
 
     def _search(self, subject: str, name: str, value: str) -> Sequence[DescribedEni]:
         """Describe the ENIs that a filter selects, page by page; a page that fails fails the whole (I11).

@@ -48,8 +48,7 @@ def facts(sources: Sources) -> Facts:
     is_ready, count = health.is_ready, assignable_count(sources.datastore.stock())
     conditions = health.conditions_by_subject()
     if is_ready and not count:
-        status = sources.demand.status()
-        conditions[POOL] = f"pool: no address is assignable: {status.blocked_by or status.sentence}"
+        conditions[POOL] = f"pool: no address is assignable: {sources.demand.status().cause}"
     refusals = [call.last_refusal for call in sources.calls_under_way() if call.last_refusal]
     return Facts(is_ready, health.phase, count, conditions, tuple(health.stages()), refusals[-1] if refusals else "")
 
@@ -63,7 +62,7 @@ def verdict(known: Facts) -> str:
     supply = conditions.pop(POOL, f"{counted(known.assignable_count, 'address')} can be given")
     if not known.conditions:
         return f"ready: {supply}"
-    refusal = conditions.get("ec2", "").removeprefix("EC2: ")
+    refusal = conditions.get("ec2", "").removeprefix("EC2: ").partition("; ")[0]
     if refusal and refusal in supply:
         del conditions["ec2"]  # the supply's cause: told once
     others = sorted(conditions.values())
@@ -84,6 +83,7 @@ def _not_ready(known: Facts) -> tuple[str, str]:
     if known.refusal or "ec2" in conditions:
         return known.refusal or conditions["ec2"].removeprefix("EC2: "), EC2_NEXT
     if "first address" in conditions:
-        return conditions["first address"], "it becomes ready with the first address; `ipamctl status`, line *loop*"
+        cause, _, next_step = conditions["first address"].partition("; next: ")
+        return cause, next_step or "it becomes ready with the first address; `ipamctl status`, line *loop*"
     running = [f"{stage.name} for {stage.elapsed_ms / 1000:.1f} s" for stage in known.stages if stage.state is StageState.RUNNING]
     return f"{known.phase}, at work on {', '.join(running) or 'nothing'}", "wait; `ipamctl status` shows the stages"

@@ -41,7 +41,7 @@ def said(
         (said(is_ready=True, conditions=EMPTY), f"ready, with 1 condition: pool: no address is assignable: {FULL}"),
         # EC2's refusal is a condition of its own, and the cause of the empty pool: it is told once
         (
-            said(is_ready=True, conditions=EMPTY | {"ec2": f"EC2: {FULL}"}),
+            said(is_ready=True, conditions=EMPTY | {"ec2": f"EC2: {FULL}; use a larger subnet"}),
             f"ready, with 2 conditions: pool: no address is assignable: {FULL}",
         ),
     ],
@@ -65,6 +65,7 @@ def test_a_ready_node_says_what_it_can_give_and_what_it_lacks(line: str, expecte
         (said(phase=Phase.STARTING), "starting, at work on nothing"),
         (said(conditions={"conflist": "conflist: read-only", "first address": "first address: none"}), "conflist: read-only"),
         (said(conditions={"first address": f"first address: none: {FULL}"}), f"first address: none: {FULL}"),
+        (said(conditions={"first address": f"first address: none: {FULL}; next: free some"}), f"first address: none: {FULL}"),
     ],
 )
 def test_a_node_that_is_not_ready_says_why_and_what_comes_next(line: str, cause: str) -> None:
