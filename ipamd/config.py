@@ -93,7 +93,12 @@ class PoolConfig:
     warm_eni_target: int = _setting(
         "WARM_ENI_TARGET", integer(0), 1, "Whole ENIs' worth of free addresses to keep; ignored once an IP target is set."
     )
-    warm_ip_target: int = _setting("WARM_IP_TARGET", integer(0), 0, "Free addresses to keep; 0: not defined.")
+    warm_ip_target: int = _setting(
+        "WARM_IP_TARGET",
+        integer(0),
+        0,
+        "Free addresses to keep, topped up at half of it or after 5 s without an ADD; 0: not defined.",
+    )
     minimum_ip_target: int = _setting("MINIMUM_IP_TARGET", integer(0), 0, "Floor for all addresses; 0: not defined.")
     warm_prefix_target: int = _setting("WARM_PREFIX_TARGET", integer(0), 0, "Free /28 prefixes to keep, in prefix mode.")
     max_eni: int = _setting("MAX_ENI", integer(0), 0, "Cap on ENIs below the instance's own limit; 0: none.")

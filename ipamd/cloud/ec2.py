@@ -8,7 +8,6 @@ sent twice.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from ipaddress import IPv4Address, IPv4Network
@@ -17,23 +16,17 @@ from typing import Any
 
 from ipamd.cloud import limits
 from ipamd.cloud.answers import described_eni, described_enis, incomplete
-from ipamd.cloud.budget import CallBudget
+from ipamd.cloud.calls import Ec2Calls
 from ipamd.cloud.client import Ec2Client
-from ipamd.cloud.errors import AttemptError, BusyAttempt, ThrottledAttempt, UnansweredAttempt, UnseenAttempt
+from ipamd.cloud.errors import AttemptError, BusyAttempt
 from ipamd.cloud.model_data import DATA_DIR
-from ipamd.cloud.retries import AT_MOST_ONCE, ATTACHING, HURRIED, IDEMPOTENT, SETTLING, NotAttachedYet, RetryPolicy
+from ipamd.cloud.retries import AT_MOST_ONCE, ATTACHING, HURRIED, IDEMPOTENT, SETTLING, NotAttachedYet
 from ipamd.config import CloudConfig
 from ipamd.model.cloud import INTENT_TAG, DescribedEni, EniRequest
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CloudDeniedError, CloudError, CloudNotFoundError, EniLimitError
 from ipamd.model.ids import EniId, InstanceId, SubnetId
 from ipamd.ports import Clock, Ec2
-
-FRESH_S = 30.0
-"""For this long after we created an object its NotFound is not believed. Ours: EC2 promises no bound; seconds are usual.
-
-Source: https://docs.aws.amazon.com/ec2/latest/devguide/eventual-consistency.html.
-"""
 
 PAGE_SIZE = 1000
 """ENIs per answer, EC2's maximum. Source: amazon-vpc-cni-k8s pkg/awsutils/awsutils.go, describeENIPageSize."""
@@ -59,12 +52,10 @@ class BotoEc2(Ec2):
     ) -> None:
         """`vpc_id`: the node's VPC, "" while it is not known."""
         self._client = Ec2Client(config, region=region, model_dir=model_dir)
-        self._budget = CallBudget(clock.monotonic)
+        self._calls = Ec2Calls(self._client, clock=clock, sleep=sleep)
         self._vpc_id = vpc_id
         self._clock = clock
         self._sleep = sleep
-        self._lock = threading.Lock()
-        self._made: dict[str, float] = {}
         self._subnets: dict[SubnetId, IPv4Network] = {}
         self._limits: dict[str, tuple[InstanceLimits, float]] = {}
 
@@ -77,7 +68,9 @@ class BotoEc2(Ec2):
         return tuple(sorted(enis, key=lambda eni: eni.eni_id))
 
     def describe_eni(self, eni_id: EniId) -> DescribedEni:
-        answer = self._call("DescribeNetworkInterfaces", eni_id, {"NetworkInterfaceIds": [eni_id]}, IDEMPOTENT, about=eni_id)
+        answer = self._calls.call(
+            "DescribeNetworkInterfaces", eni_id, {"NetworkInterfaceIds": [eni_id]}, IDEMPOTENT, about=eni_id
+        )
         entries = answer.get("NetworkInterfaces", ())
         if not entries:
             raise incomplete(eni_id, "NetworkInterfaces")
@@ -100,7 +93,7 @@ class BotoEc2(Ec2):
 
     def subnet_cidr(self, subnet_id: SubnetId) -> IPv4Network:
         if subnet_id not in self._subnets:
-            answer = self._call("DescribeSubnets", subnet_id, {"SubnetIds": [subnet_id]}, IDEMPOTENT)
+            answer = self._calls.call("DescribeSubnets", subnet_id, {"SubnetIds": [subnet_id]}, IDEMPOTENT)
             try:
                 self._subnets[subnet_id] = IPv4Network(answer["Subnets"][0]["CidrBlock"])
             except (KeyError, IndexError, ValueError) as exc:
@@ -108,7 +101,7 @@ class BotoEc2(Ec2):
         return self._subnets[subnet_id]
 
     def subnet_free_count(self, subnet_id: SubnetId) -> int:
-        answer = self._call("DescribeSubnets", subnet_id, {"SubnetIds": [subnet_id]}, IDEMPOTENT)
+        answer = self._calls.call("DescribeSubnets", subnet_id, {"SubnetIds": [subnet_id]}, IDEMPOTENT)
         try:
             return int(answer["Subnets"][0]["AvailableIpAddressCount"])
         except (KeyError, IndexError, ValueError) as exc:
@@ -131,13 +124,13 @@ class BotoEc2(Ec2):
             params["TagSpecifications"] = [{"ResourceType": "network-interface", "Tags": tags}]
         subject = f"a new ENI in {request.subnet_id}"
         try:
-            answer = self._call("CreateNetworkInterface", subject, params, IDEMPOTENT)
+            answer = self._calls.call("CreateNetworkInterface", subject, params, IDEMPOTENT)
         except CloudDeniedError as error:
             # A condition on aws:TagKeys or aws:RequestTag refuses the whole call: name the keys that it has to allow.
             error.next_step += f"; the request carries the tags {', '.join(sorted(request.tags)) or '(none)'}"
             raise
         eni = described_eni(answer.get("NetworkInterface") or {})
-        self._remember(eni.eni_id)
+        self._calls.remember(eni.eni_id)
         return eni
 
     def attach_eni(self, eni_id: EniId, *, instance_id: InstanceId, device_index: int, network_card: int) -> str:
@@ -149,7 +142,7 @@ class BotoEc2(Ec2):
         }
         subject = f"{eni_id} as device {device_index} of card {network_card} of {instance_id}"
         try:
-            answer = self._attempts("AttachNetworkInterface", subject, params, IDEMPOTENT, about=eni_id)
+            answer = self._calls.attempts("AttachNetworkInterface", subject, params, IDEMPOTENT, about=eni_id)
             attachment_id = answer.get("AttachmentId", "")
         except AttemptError as failed:
             if not isinstance(failed, BusyAttempt) and not isinstance(failed.error, EniLimitError):
@@ -161,7 +154,7 @@ class BotoEc2(Ec2):
             attachment_id = found.attachment_id
         if not attachment_id:
             raise incomplete(f"the attachment of {eni_id}", "AttachmentId")
-        self._remember(attachment_id)
+        self._calls.remember(attachment_id)
         return str(attachment_id)
 
     def set_delete_on_termination(self, eni_id: EniId, *, attachment_id: str) -> None:
@@ -169,7 +162,7 @@ class BotoEc2(Ec2):
             "NetworkInterfaceId": eni_id,
             "Attachment": {"AttachmentId": attachment_id, "DeleteOnTermination": True},
         }
-        self._call("ModifyNetworkInterfaceAttribute", eni_id, params, SETTLING, about=attachment_id)
+        self._calls.call("ModifyNetworkInterfaceAttribute", eni_id, params, SETTLING, about=attachment_id)
 
     def set_security_groups(self, eni_id: EniId, *, security_group_ids: tuple[str, ...]) -> None:
         """Replace the ENI's security groups, at least one.
@@ -178,34 +171,33 @@ class BotoEc2(Ec2):
         the groups that are sent replace the existing ones.
         """
         params = {"NetworkInterfaceId": eni_id, "Groups": list(security_group_ids)}
-        self._call("ModifyNetworkInterfaceAttribute", eni_id, params, IDEMPOTENT, about=eni_id)
+        self._calls.call("ModifyNetworkInterfaceAttribute", eni_id, params, IDEMPOTENT, about=eni_id)
 
     def detach_eni(self, attachment_id: str) -> None:
         try:
             params = {"AttachmentId": attachment_id}
-            self._call("DetachNetworkInterface", attachment_id, params, SETTLING, about=attachment_id)
+            self._calls.call("DetachNetworkInterface", attachment_id, params, SETTLING, about=attachment_id)
         except CloudNotFoundError:
             _log.info("attachment %s is gone already", attachment_id)
 
     def delete_eni(self, eni_id: EniId) -> None:
         try:
-            self._call("DeleteNetworkInterface", eni_id, {"NetworkInterfaceId": eni_id}, SETTLING, about=eni_id)
+            self._calls.call("DeleteNetworkInterface", eni_id, {"NetworkInterfaceId": eni_id}, SETTLING, about=eni_id)
         except CloudNotFoundError:
             _log.info("ENI %s is gone already", eni_id)
-        with self._lock:
-            self._made.pop(eni_id, None)
+        self._calls.forget(eni_id)
 
     def assign_addresses(self, eni_id: EniId, *, count: int) -> frozenset[IPv4Address]:
         # Not repeated after a lost answer, because the call has no client token: the caller asks Describe what happened.
         params = {"NetworkInterfaceId": eni_id, "SecondaryPrivateIpAddressCount": count}
         subject = f"{count} addresses on {eni_id}"
-        answer = self._call("AssignPrivateIpAddresses", subject, params, AT_MOST_ONCE, about=eni_id)
+        answer = self._calls.call("AssignPrivateIpAddresses", subject, params, AT_MOST_ONCE, about=eni_id)
         return frozenset(IPv4Address(item["PrivateIpAddress"]) for item in answer.get("AssignedPrivateIpAddresses", ()))
 
     def assign_prefixes(self, eni_id: EniId, *, count: int) -> frozenset[IPv4Network]:
         params = {"NetworkInterfaceId": eni_id, "Ipv4PrefixCount": count}
         subject = f"{count} prefixes on {eni_id}"
-        answer = self._call("AssignPrivateIpAddresses", subject, params, AT_MOST_ONCE, about=eni_id)
+        answer = self._calls.call("AssignPrivateIpAddresses", subject, params, AT_MOST_ONCE, about=eni_id)
         return frozenset(IPv4Network(item["Ipv4Prefix"]) for item in answer.get("AssignedIpv4Prefixes", ()))
 
     def unassign(self, eni_id: EniId, *, addresses: Iterable[IPv4Address], prefixes: Iterable[IPv4Network]) -> None:
@@ -249,7 +241,7 @@ class BotoEc2(Ec2):
         params: dict[str, Any] = {"Filters": filters, "MaxResults": PAGE_SIZE}
         entries: list[Mapping[str, Any]] = []
         while True:
-            page = self._call("DescribeNetworkInterfaces", subject, params, IDEMPOTENT)
+            page = self._calls.call("DescribeNetworkInterfaces", subject, params, IDEMPOTENT)
             entries += page.get("NetworkInterfaces", ())
             if not page.get("NextToken"):
                 return described_enis(entries)
@@ -258,7 +250,7 @@ class BotoEc2(Ec2):
     def _limits_of_ec2(self, instance_type: str) -> tuple[InstanceLimits | None, float]:
         """Ask EC2 once. Returns: the limits or None, and until when the outcome is valid (infinity unless EC2 did not answer)."""
         try:
-            answer = self._call("DescribeInstanceTypes", instance_type, {"InstanceTypes": [instance_type]}, HURRIED)
+            answer = self._calls.call("DescribeInstanceTypes", instance_type, {"InstanceTypes": [instance_type]}, HURRIED)
         except CloudDeniedError as exc:
             _log.warning("%s", exc)
             return None, float("inf")
@@ -271,65 +263,7 @@ class BotoEc2(Ec2):
         api = "UnassignPrivateIpAddresses"
         if addresses:
             params = {"NetworkInterfaceId": eni_id, "PrivateIpAddresses": [str(item) for item in sorted(addresses)]}
-            self._call(api, f"{len(addresses)} addresses of {eni_id}", params, IDEMPOTENT)
+            self._calls.call(api, f"{len(addresses)} addresses of {eni_id}", params, IDEMPOTENT)
         if prefixes:
             params = {"NetworkInterfaceId": eni_id, "Ipv4Prefixes": [str(item) for item in sorted(prefixes)]}
-            self._call(api, f"{len(prefixes)} prefixes of {eni_id}", params, IDEMPOTENT)
-
-    def _call(
-        self, api: str, subject: str, params: Mapping[str, Any], policy: RetryPolicy, *, about: str = ""
-    ) -> Mapping[str, Any]:
-        """Call with retries. Raises: an error of `ipamd/model/errors.py`."""
-        try:
-            return self._attempts(api, subject, params, policy, about=about)
-        except AttemptError as failed:
-            raise failed.error from failed
-
-    def _attempts(
-        self, api: str, subject: str, params: Mapping[str, Any], policy: RetryPolicy, *, about: str
-    ) -> Mapping[str, Any]:
-        """Attempt with retries. An error says whether any attempt may have taken effect: the last refusal may be of a repetition."""
-        is_unanswered = False
-
-        def attempt() -> Mapping[str, Any]:
-            nonlocal is_unanswered
-            try:
-                return self._attempt(api, subject, params, about)
-            except UnansweredAttempt:
-                is_unanswered = True
-                raise
-
-        try:
-            return policy.retrying(self._clock, self._sleep)(attempt)
-        except (AttemptError, CloudError) as failed:
-            error = failed.error if isinstance(failed, AttemptError) else failed
-            error.may_have_happened = is_unanswered
-            raise
-
-    def _attempt(self, api: str, subject: str, params: Mapping[str, Any], about: str) -> Mapping[str, Any]:
-        """Wait for the budget, make one attempt, and report its outcome to the budget."""
-        wait_s = self._budget.reserve(api)
-        if wait_s > 0:
-            self._sleep(wait_s)
-        try:
-            answer = self._client.call(api, subject, params)
-        except ThrottledAttempt:
-            self._budget.throttled(api)
-            raise
-        except AttemptError as failed:
-            if isinstance(failed.error, CloudNotFoundError) and self._is_fresh(about):
-                raise UnseenAttempt(failed.error) from failed
-            raise
-        self._budget.succeeded(api)
-        return answer
-
-    def _remember(self, made_id: str) -> None:
-        now = self._clock.monotonic()
-        with self._lock:
-            self._made = {key: at for key, at in self._made.items() if now - at < FRESH_S}
-            self._made[made_id] = now
-
-    def _is_fresh(self, object_id: str) -> bool:
-        with self._lock:
-            made_at = self._made.get(object_id)
-        return made_at is not None and self._clock.monotonic() - made_at < FRESH_S
+            self._calls.call(api, f"{len(prefixes)} prefixes of {eni_id}", params, IDEMPOTENT)

@@ -1,7 +1,7 @@
 """Every retry of this package, as tenacity values: a stop, a full-jitter wait, a named set of exceptions.
 
 Full jitter spreads nodes that fail at the same moment (https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/).
-botocore's retries are off, and each policy is applied in one place (`BotoEc2._attempts`, `ImdsMetadata.identity`), so no retry is
+botocore's retries are off, and each policy is applied in one place (`Ec2Calls.attempts`, `ImdsMetadata.identity`), so no retry is
 retried. The time limit uses the injected clock, because tenacity's own stop uses the real one.
 """
 

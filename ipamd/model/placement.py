@@ -82,7 +82,7 @@ def growth_actions(snapshot: PoolSnapshot, settings: PoolSettings, count: int) -
     # Without IP targets amazon-vpc-cni-k8s fills an ENI at once (tryAssignIPs), and so do we: fewer, larger calls. Prefixes are
     # requested as needed, and so is everything in a subnet that is short of addresses.
     whole = not settings.ip_targets_defined and not is_prefix_mode(snapshot, settings) and known.room is None
-    cap = -(-(settings.max_pods - snapshot.counts.total) // unit) if settings.max_pods else slots * snapshot.limits.eni_count
+    cap = max((settings.max_pods - snapshot.counts.total) // unit, 1) if settings.max_pods else slots * snapshot.limits.eni_count
     room = cap if by_prefix or known.room is None else min(cap, known.room)
     can_wait = False
     for eni in sorted(snapshot.enis, key=lambda eni: (eni.device_index, eni.eni_id)):

@@ -199,9 +199,10 @@ class PoolMaintainer:
         try:
             self._provisioner.execute(action)
         except IpamError as error:
-            attached_count = len(snapshot.enis) + snapshot.unmanaged_eni_count
+            foreign = snapshot.unmanaged_eni_count
             used = 0 if isinstance(action, CreateEni) else _used_slot_count(snapshot, action.eni_id)
-            self._refusals.learn(action, error, attached_count=attached_count, used_slot_count=used)
+            count = len(snapshot.enis) + foreign
+            self._refusals.learn(action, error, attached_count=count, foreign_count=foreign, used_slot_count=used)
             self._note_failure(error)
         else:
             self._refusals.succeeded(action)

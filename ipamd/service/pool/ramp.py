@@ -1,8 +1,8 @@
 """Notice that ADDs come one after the other, so that one EC2 call serves several of them.
 
-The pool loop is woken after every ADD. Asking for one address each time costs one call for each pod; so does nothing else at EC2
-scale: its limits are per account. Whether demand lasts is judged by two windows, so that a burst, which is over when it is seen,
-leaves no addresses behind that nobody needs.
+The pool loop is woken after every ADD. Asking for one address each time costs one call for each pod, and EC2's limits are for the
+whole account. Whether demand lasts is judged by two windows, so that a burst, which is over when it is seen, leaves no addresses
+behind that nobody needs.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ WINDOW_S = 5.0
 """Demand lasts if ADDs took addresses in this window and in the one before it. Ours: amazon-vpc-cni-k8s looks every 5 s
 (pkg/ipamd/ipamd.go, StartNodeIPPoolManager) and so gathers the ADDs of 5 s in one call."""
 
-SETTLE_S = 2.0
-"""After the last ADD the pool is topped up this much later, unless it is low. Ours: twice the interval at which a scheduler that binds
-one pod a second brings the next."""
+SETTLE_S = WINDOW_S
+"""After the last ADD the pool is topped up to WARM_IP_TARGET this much later, unless it is low before. Ours: as above."""
 
 
 class Ramp:

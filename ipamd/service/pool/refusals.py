@@ -104,11 +104,13 @@ class Refusals:
         self._slots: dict[EniId, Lesson] = {}
         self._room = SubnetRoom(clock=clock, free_count=free_count)
 
-    def learn(self, action: Action, error: BaseException, *, attached_count: int, used_slot_count: int = 0) -> None:
+    def learn(
+        self, action: Action, error: BaseException, *, attached_count: int, foreign_count: int = 0, used_slot_count: int = 0
+    ) -> None:
         """Take note of a refusal of an action.
 
         Args:
-            attached_count: ENIs that the instance has, others' included.
+            attached_count: ENIs that the instance has, `foreign_count` of them not ours to use.
             used_slot_count: of the ENI that was to get more.
         """
         now_s, is_creation = self._clock.monotonic(), isinstance(action, CreateEni)
@@ -118,7 +120,9 @@ class Refusals:
             case SubnetExhaustedError():
                 self._room.refused(action, error)
             case EniLimitError() if isinstance(action, CreateEni):
-                self._cap.learn(error, now_s=now_s, value=attached_count, reason=_cap_reason(attached_count, error))
+                self._cap.learn(
+                    error, now_s=now_s, value=attached_count, reason=_cap_reason(attached_count, foreign_count, error)
+                )
             case EniLimitError() | CloudNotFoundError() if not isinstance(action, CreateEni):
                 is_limit = isinstance(error, EniLimitError)
                 first_s, max_s = (LIMIT_PAUSE_FIRST_S, LIMIT_PAUSE_MAX_S) if is_limit else (GONE_PAUSE_S, GONE_PAUSE_S)
@@ -156,8 +160,8 @@ class Refusals:
         room = self._room.count()
         cap = self._cap.refusal(now_s=now_s)
         return GrowthState(
-            creation=self._of(is_creation=True) or (subnet if room is None or room < 2 else None),
-            allocation=self._of(is_creation=False) or (subnet if room is None or room < 1 else None),
+            creation=self._of(is_creation=True) or (subnet if room is not None and room < 2 else None),  # one for itself
+            allocation=self._of(is_creation=False) or (subnet if room == 0 else None),
             prefixes=self._prefixes.refusal(now_s=now_s),
             eni_cap=self._cap.value if cap else None,
             cap=cap,
@@ -193,5 +197,6 @@ def _prefix_count(action: Action) -> int:
             return 0
 
 
-def _cap_reason(attached_count: int, error: CloudError) -> str:
-    return f"EC2 attaches no further ENI to this instance, which has {counted(attached_count, 'ENI')}: {error.cause}"
+def _cap_reason(attached_count: int, foreign_count: int, error: CloudError) -> str:
+    foreign = f", {foreign_count} of them not ours to use" if foreign_count else ""
+    return f"EC2 attaches no further ENI to this instance, which has {counted(attached_count, 'ENI')}{foreign}: {error.cause}"

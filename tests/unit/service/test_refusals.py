@@ -146,14 +146,15 @@ def test_single_addresses_stand_in_for_prefixes_as_they_are_needed(tmp_path: Pat
     """No /28 for a long time: ADDs are served all the same, and the subnet is asked for one rarely."""
     node = FakeNode(tmp_path, settings=PoolSettings(warm_prefix_target=1, prefix_delegation=True))
     node.ec2.fail["assign_prefixes"] = [SubnetExhaustedError("InsufficientCidrBlocks") for _ in range(1000)]
-    node.ec2.fail["create_eni"] = []
     node.bring_up()
-    for number in range(8):
+    for number in range(5):
         node.add(f"s{number}")
         node.pool.cycle()
     assert len(node.datastore.enis()) == 1
+    assert node.datastore.counts().free == 4
     a_day(node)
     assert node.ec2.calls["assign_prefixes"] <= 60
+    node.assert_sound()
 
 
 def denied(tmp_path: Path, method: str, error: Exception) -> FakeNode:
@@ -186,7 +187,7 @@ def test_what_a_person_must_change_is_named_and_asked_for_slowly(tmp_path: Path,
     node = denied(tmp_path, "create_eni", error)
     node.demand.publish(replace(node.demand.status(), generation=100))
     with pytest.raises(PoolEmptyError) as refused:
-        node.add("one too many", deadline_s=30)
+        node.add("one-too-many", deadline_s=30)
     text = str(refused.value)
     assert f"next: {named}" in text
     assert "larger instance type" not in text

@@ -1,0 +1,100 @@
+"""EC2 calls with budget and retries: one home for what happens between an attempt and its caller.
+
+An error tells whether any attempt may have taken effect (I9). NotFound of an object that we created just now is not believed
+(I11). Each attempt is paid for from the API's budget (I13).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ipamd.cloud.budget import CallBudget
+from ipamd.cloud.client import Ec2Client
+from ipamd.cloud.errors import AttemptError, ThrottledAttempt, UnansweredAttempt, UnseenAttempt
+from ipamd.cloud.retries import RetryPolicy
+from ipamd.model.errors import CloudError, CloudNotFoundError
+from ipamd.ports import Clock
+
+FRESH_S = 30.0
+"""For this long after we created an object its NotFound is not believed. Ours: EC2 promises no bound; seconds are usual.
+
+Source: https://docs.aws.amazon.com/ec2/latest/devguide/eventual-consistency.html.
+"""
+
+
+class Ec2Calls:
+    """Safe from any thread."""
+
+    def __init__(self, client: Ec2Client, *, clock: Clock, sleep: Callable[[float], None]) -> None:
+        self._client = client
+        self._budget = CallBudget(clock.monotonic)
+        self._clock = clock
+        self._sleep = sleep
+        self._lock = threading.Lock()
+        self._made: dict[str, float] = {}
+
+    def call(
+        self, api: str, subject: str, params: Mapping[str, Any], policy: RetryPolicy, *, about: str = ""
+    ) -> Mapping[str, Any]:
+        """Call with retries. Raises: an error of `ipamd/model/errors.py`."""
+        try:
+            return self.attempts(api, subject, params, policy, about=about)
+        except AttemptError as failed:
+            raise failed.error from failed
+
+    def attempts(
+        self, api: str, subject: str, params: Mapping[str, Any], policy: RetryPolicy, *, about: str
+    ) -> Mapping[str, Any]:
+        """Attempt with retries. An error says whether any attempt may have taken effect: the last refusal may be of a repetition."""
+        is_unanswered = False
+
+        def attempt() -> Mapping[str, Any]:
+            nonlocal is_unanswered
+            try:
+                return self._attempt(api, subject, params, about)
+            except UnansweredAttempt:
+                is_unanswered = True
+                raise
+
+        try:
+            return policy.retrying(self._clock, self._sleep)(attempt)
+        except (AttemptError, CloudError) as failed:
+            error = failed.error if isinstance(failed, AttemptError) else failed
+            error.may_have_happened = is_unanswered
+            raise
+
+    def _attempt(self, api: str, subject: str, params: Mapping[str, Any], about: str) -> Mapping[str, Any]:
+        """Wait for the budget, make one attempt, and report its outcome to the budget."""
+        wait_s = self._budget.reserve(api)
+        if wait_s > 0:
+            self._sleep(wait_s)
+        try:
+            answer = self._client.call(api, subject, params)
+        except ThrottledAttempt:
+            self._budget.throttled(api)
+            raise
+        except AttemptError as failed:
+            if isinstance(failed.error, CloudNotFoundError) and self._is_fresh(about):
+                raise UnseenAttempt(failed.error) from failed
+            raise
+        self._budget.succeeded(api)
+        return answer
+
+    def remember(self, made_id: str) -> None:
+        """Take note of an object that we created just now."""
+        now = self._clock.monotonic()
+        with self._lock:
+            self._made = {key: at for key, at in self._made.items() if now - at < FRESH_S}
+            self._made[made_id] = now
+
+    def forget(self, made_id: str) -> None:
+        """Take note that it is gone."""
+        with self._lock:
+            self._made.pop(made_id, None)
+
+    def _is_fresh(self, object_id: str) -> bool:
+        with self._lock:
+            made_at = self._made.get(object_id)
+        return made_at is not None and self._clock.monotonic() - made_at < FRESH_S
