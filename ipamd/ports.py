@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from ipaddress import IPv4Address, IPv4Network
 from typing import Protocol
 
-from ipamd.model.address import Address
+from ipamd.model.address import Address, AddressState
 from ipamd.model.attachment import Attachment, NetnsIdentity, Wired, WiringSpec
 from ipamd.model.cloud import DescribedEni, EniRequest, InstanceIdentity, MetadataEni
 from ipamd.model.eni import Eni, InstanceLimits
@@ -200,8 +200,8 @@ class Datastore(Protocol):
         """Find one address."""
         ...
 
-    def addresses(self) -> tuple[Address, ...]:
-        """All addresses, ascending."""
+    def addresses(self, *, state: AddressState | None = None) -> tuple[Address, ...]:
+        """All addresses, or those in one state (lost ones too), ascending. Cost: the number of addresses; not for every ADD."""
         ...
 
     def eni(self, eni_id: EniId) -> Eni | None:
@@ -233,7 +233,10 @@ class Datastore(Protocol):
         ...
 
     def file_problem(self) -> str:
-        """Say in one sentence if the file was removed or replaced under us (every change is refused then); else ""."""
+        """Say in one sentence if no change is accepted any more; else "".
+
+        The file was removed or replaced under us, or the disk failed so that nobody knows what it holds: only a restart helps.
+        """
         ...
 
     def audit(self) -> list[str]:

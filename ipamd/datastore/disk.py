@@ -35,6 +35,8 @@ ADVICE = {
 }
 """What an operator can do, by SQLite's primary result code. Source: sqlite.org/rescode.html."""
 
+CLOSED = "it was closed"
+
 
 class Disk:
     """One open file. `lock` must be held around `begin` to `commit` or `rollback`."""
@@ -63,6 +65,11 @@ class Disk:
         self._driver = driver
         self._identity = self._files()
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether a rollback failed: `begin` refuses from now on."""
+        return self._broken not in ("", CLOSED)
+
     def begin(self) -> None:
         """Start a transaction. Raises: DatastoreError."""
         if self._broken:
@@ -85,7 +92,10 @@ class Disk:
             self.connection.commit()
 
     def rollback(self) -> None:
-        """Undo the transaction. If even that fails, `begin` refuses from then on.
+        """Undo the transaction. If even that fails, `begin` refuses from then on and `complaints` says so.
+
+        It is not tried again, and the file not opened again by this process: what COMMIT or ROLLBACK did on a disk that fails is not
+        known, so memory may differ from the disk. The next process judges the file and reads it, or rebuilds it.
 
         SQLAlchemy regards a transaction as over once COMMIT was tried, and then rolls back nothing; SQLite keeps it open when
         COMMIT fails. So the driver is asked whether one is left.
@@ -94,6 +104,8 @@ class Disk:
             self.connection.rollback()
             if self._driver.in_transaction:
                 self._driver.rollback()
+            if self._driver.in_transaction:
+                raise sqlite3.OperationalError("the transaction is still open")
         except (SQLAlchemyError, sqlite3.Error) as error:
             self._broken = f"a rollback failed ({error}): restart ipamd"
 
@@ -105,13 +117,14 @@ class Disk:
             return self.connection.execute(statement, params)
 
     def complaints(self) -> list[str]:
-        """Say whether the files at our path are still those that we have open."""
+        """Say what is wrong with the file or our connection to it, for which no change is accepted any more."""
         same = self._files() == self._identity
-        return [] if same else [f"{self.path} or its WAL was removed or replaced while in use: restart ipamd"]
+        found = [] if same else [f"{self.path} or its WAL was removed or replaced while in use: restart ipamd"]
+        return [*found, f"{self.path} is out of use: {self._broken}"] if self.is_broken else found
 
     def close(self) -> None:
         """Release the file; SQLite folds the WAL into it. Idempotent."""
-        self._broken = self._broken or "it was closed"
+        self._broken = self._broken or CLOSED
         try:
             self.connection.close()
             self._engine.dispose()

@@ -7,6 +7,7 @@ clock too: it continues while no daemon runs, and starts over when the machine b
 
 from __future__ import annotations
 
+import heapq
 import logging
 import threading
 from collections.abc import Iterable
@@ -42,6 +43,7 @@ class Cooldown:
         self._changed = threading.Condition()
         self._dying: dict[str, IPv4Address | None] = {}
         self._deadlines: dict[IPv4Address, float] = {}
+        self._in_order: list[tuple[float, IPv4Address]] = []  # a heap; an entry that `_deadlines` does not confirm is stale
         self._unmarked: set[str] = set()
         self._aborts: dict[IPv4Address, str] = {}
         self._stopping = False
@@ -54,7 +56,7 @@ class Cooldown:
     def start(self, address: IPv4Address, *, dying_veth: str | None) -> None:
         """Start the cooldown of an address; its link, if any, waits to be deleted."""
         with self._changed:
-            self._deadlines[address] = self._clock.monotonic() + self._period_s
+            self._due_at(address, self._clock.monotonic() + self._period_s)
             if dying_veth is not None:
                 self._dying[dying_veth] = address
             self._changed.notify()
@@ -84,10 +86,10 @@ class Cooldown:
         """Continue after a restart: with the cooling addresses of the datastore and the dying links of the kernel."""
         monotonic = self._clock.monotonic()
         with self._changed:
-            for row in self._datastore.addresses():
-                if row.state is AddressState.COOLING and row.address not in self._deadlines:
+            for row in self._datastore.addresses(state=AddressState.COOLING):
+                if row.address not in self._deadlines:
                     left = self._period_s if row.cooldown_deadline_s is None else row.cooldown_deadline_s - monotonic
-                    self._deadlines[row.address] = monotonic + min(max(left, 0.0), self._period_s)
+                    self._due_at(row.address, monotonic + min(max(left, 0.0), self._period_s))
             self._dying.update(dying_veths)
             self._changed.notify()
 
@@ -155,9 +157,7 @@ class Cooldown:
         now = self._clock.monotonic()
         with self._changed:
             dying = set(self._dying.values())
-            due = [
-                (address, deadline) for address, deadline in self._deadlines.items() if deadline <= now and address not in dying
-            ]
+            due = [(address, deadline) for address, deadline in self._due(now).items() if address not in dying]
         freed, error = 0, None
         try:
             for address, deadline in due:
@@ -222,4 +222,24 @@ class Cooldown:
 
     def _left_s(self) -> float | None:
         """Seconds until the next address has cooled; the condition is held."""
-        return max(min(self._deadlines.values()) - self._clock.monotonic(), 0.0) if self._deadlines else None
+        while self._in_order and self._is_stale(*self._in_order[0]):
+            heapq.heappop(self._in_order)
+        return max(self._in_order[0][0] - self._clock.monotonic(), 0.0) if self._in_order else None
+
+    def _due_at(self, address: IPv4Address, deadline: float) -> None:
+        self._deadlines[address] = deadline
+        heapq.heappush(self._in_order, (deadline, address))
+
+    def _due(self, now: float) -> dict[IPv4Address, float]:
+        """What has cooled by now. It stays in order until it is free: the disk may refuse; the condition is held."""
+        found: dict[IPv4Address, float] = {}
+        while self._in_order and self._in_order[0][0] <= now:
+            deadline, address = heapq.heappop(self._in_order)
+            if not self._is_stale(deadline, address):
+                found[address] = deadline
+        for address, deadline in found.items():
+            heapq.heappush(self._in_order, (deadline, address))
+        return found
+
+    def _is_stale(self, deadline: float, address: IPv4Address) -> bool:
+        return self._deadlines.get(address) != deadline

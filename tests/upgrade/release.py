@@ -38,7 +38,7 @@ class Release:
         """Unpack a commit of this repository below `directory` and generate what is not committed."""
         folder = directory / commit[:12]
         folder.mkdir()
-        with tarfile.open(fileobj=BytesIO(_git("archive", commit, "ipamd", "cni_plugin").stdout)) as archive:
+        with tarfile.open(fileobj=BytesIO(git("archive", commit, "ipamd", "cni_plugin").stdout)) as archive:
             archive.extractall(folder, filter="data")
         _run_module(folder, "ipamd.cloud.trim_model")
         return cls._with_plugin(commit[:7], folder, directory)
@@ -98,14 +98,15 @@ class Daemon:
 
 def lacks_commit(commit: str) -> str:
     """Say in one sentence why `commit` cannot be unpacked; "" if it can."""
-    if shutil.which("git") is None or _git("cat-file", "-e", f"{commit}^{{commit}}", check=False).returncode != 0:
+    if shutil.which("git") is None or git("cat-file", "-e", f"{commit}^{{commit}}", check=False).returncode != 0:
         return (
             f"{REPOSITORY} has no git history with commit {commit[:12]}, the code of before: a source archive or a shallow clone"
         )
     return ""
 
 
-def _git(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[bytes]:
+def git(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[bytes]:
+    """Run git in this repository."""
     # safe.directory: the tests run as root, the checkout may be somebody else's.
     argv = ["git", "-c", "safe.directory=*", "-C", str(REPOSITORY), *arguments]
     return subprocess.run(argv, check=check, capture_output=True, timeout=RUN_TIMEOUT_S)

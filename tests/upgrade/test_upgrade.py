@@ -1,6 +1,6 @@
 """The code of before and the code of after, one after the other on the same node under running sandboxes, in both directions.
 
-What they hand over: the datastore (schema 1), the spool, the aliases of the host veths, the rules and routes, and through the
+What they hand over: the datastore (`user_version` 1), the spool, the aliases of the host veths, the rules and routes, and through the
 plugin the wire contract. The code of before is a commit of this repository, the last one with the modules in their old places.
 """
 
@@ -93,7 +93,9 @@ def test_a_node_is_taken_over(made: Rig, releases: dict[str, Release], tmp_path:
     assert left.cooling.items() >= given.cooling.items(), "a cooldown is not begun again"
     assert left.attachments["kept-2"] == given.attachments["kept-2"]
     assert left.ledger[: len(given.ledger)] == given.ledger
-    assert (left.version, left.columns) == (given.version, given.columns)
+    assert left.version == given.version
+    for name, columns in given.columns.items():
+        assert left.columns[name][: len(columns)] == columns, "steps only add"
 
 
 @pytest.mark.containerd

@@ -154,7 +154,7 @@ class QuarantineService:
         self._cooldown.start(row.address, dying_veth=None)
 
     def _quarantined(self) -> list[Address]:
-        return [row for row in self._datastore.addresses() if row.state is AddressState.QUARANTINED]
+        return list(self._datastore.addresses(state=AddressState.QUARANTINED))
 
     def _attachment(self, veth: HostVeth, row: Address, sandbox: Sandbox) -> Attachment:
         """Rebuild a record from the kernel's copy. The netns path is not known; MACs are derived as at ADD."""

@@ -24,6 +24,7 @@ from tests.unit.datastore.support import (
     eni_id,
     ip,
     open_at,
+    raw,
 )
 
 
@@ -143,6 +144,21 @@ def test_lost_addresses_are_read_back(path: Path, store: SqlDatastore) -> None:
     again.close()
 
 
+def test_freed_by_the_release_before(path: Path, store: SqlDatastore) -> None:
+    """A release that does not know `lost` frees a lost address once it has cooled: the next opening removes it (I7)."""
+    attach(store, a_key())
+    _lose(store, "10.0.0.100")
+    with store.transaction() as unit:
+        unit.unassign(a_key(), cooldown=COOLDOWN, reason="DEL")
+    store.close()
+    raw(path, "UPDATE address SET state = 'free', cooling_until = NULL WHERE address = '10.0.0.100'")
+    opened = open_at(path)
+    assert opened.report.is_sound
+    assert opened.datastore.address(ip("10.0.0.100")) is None
+    assert opened.datastore.counts() == PoolCounts(free=3)
+    opened.datastore.close()
+
+
 def test_forgetting_a_lost_address(store: SqlDatastore) -> None:
     """A lost address that cools leaves with its ENI; one that a sandbox has keeps the ENI (I2)."""
     attach(store, a_key())
@@ -204,3 +220,18 @@ def test_letting_go_does_not_undo_a_claim(store: SqlDatastore) -> None:
         store.hold(frozenset())
         assert store.reserve(a_key()).address == ip("10.0.0.101")
     assert store.audit() == []
+
+
+@pytest.mark.parametrize("counter", ["free", "lost", "held"])
+def test_a_counter_that_is_wrong_is_found(store: SqlDatastore, counter: str) -> None:
+    """The audit counts again what is otherwise only kept."""
+    store._memory._pool.slots[eni_id(0)].tally[counter] += 1
+    (sentence,) = store.audit()
+    assert sentence.startswith("memory counts ")
+    assert f"{counter}=" in sentence
+
+
+def test_an_order_that_is_wrong_is_found(store: SqlDatastore) -> None:
+    """The audit sees a free address that nobody would be given."""
+    store._memory._pool.slots[eni_id(0)].buckets[None].free.pop()
+    assert store.audit() == ["memory's lists of free addresses differ from the addresses that are free"]

@@ -1,0 +1,130 @@
+"""The datastore's file between versions of the code, both ways: each opens what the others left, uses it and loses nothing.
+
+Only the code of the datastore runs, each version in a process of its own: neither root nor a lab is needed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ipamd.datastore import command
+from ipamd.datastore.store import SqlDatastore
+from ipamd.model.address import AddressState
+from tests.unit.datastore.support import COOLDOWN, FakeClock, a_key, attach, crashed_copy, fill, ip, open_at
+from tests.upgrade.release import git, lacks_commit
+
+BEFORE = {
+    "with the modules in their old places": "e29f757b27966b64f798296f5dffe5932b015292",
+    "before schema steps": "564f88ad1a9d8d1098c2e5e8799272a2b9972b71",
+}
+LIFE = Path(__file__).with_name("datastore_life.py")
+
+
+@pytest.fixture(scope="module", params=BEFORE.values(), ids=BEFORE.keys())
+def before(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a version of the code that knows no schema steps."""
+    missing = lacks_commit(request.param)
+    if missing:
+        pytest.skip(missing)
+    folder = tmp_path_factory.mktemp("before")
+    with tarfile.open(fileobj=BytesIO(git("archive", request.param, "ipamd").stdout)) as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+def live(folder: Path, path: Path, number: int, *removed: str) -> dict[str, Any]:
+    """Have one version use the file as a daemon does; see `datastore_life.py`."""
+    outcome = "intact" if path.exists() else "created"
+    env = os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    argv = [sys.executable, str(LIFE), str(path), str(number), *removed]
+    done = subprocess.run(argv, cwd=folder, env=env, check=False, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    assert answer["folder"] == str(folder), "it is the code of its own version"
+    assert (answer["outcome"], answer["audit"]) == (outcome, [])
+    return answer
+
+
+def lost_ones(store: SqlDatastore) -> dict[str, AddressState]:
+    """Lost addresses, with the state that each has."""
+    return {str(row.address): row.state for row in store.addresses() if row.is_lost}
+
+
+def filled(path: Path) -> SqlDatastore:
+    """A store of this code with an address lost under its sandbox, two lost while cooling, and three free ones."""
+    store = open_at(path, clock=FakeClock()).datastore
+    fill(store, addresses=6)
+    for number in (1, 2, 3):
+        attach(store, a_key(number))
+    with store.transaction() as unit:
+        for number in (2, 3):
+            unit.unassign(a_key(number), cooldown=COOLDOWN, reason="DEL")
+        for last in (100, 101, 102):
+            unit.lose(ip(f"10.0.0.{last}"), reason="not shown")
+    return store
+
+
+@pytest.mark.parametrize("ends", ["closed", "killed"])
+def test_one_release_back_and_forth(before: Path, tmp_path: Path, ends: str) -> None:
+    """The release before opens the file as it is, gives and removes addresses, a lost one too; then this one goes on in it."""
+    path = tmp_path / "run" / "state.db"
+    store = filled(path)
+    if ends == "killed":
+        path = crashed_copy(path, tmp_path / "killed")
+    store.close()
+    told = live(before, path, 7, "10.0.0.101")
+    assert told["states"] == {
+        "10.0.0.100": "assigned",
+        "10.0.0.102": "cooling",
+        "10.0.0.103": "assigned",
+        "10.0.0.104": "free",
+        "10.0.0.105": "free",
+    }
+    again = open_at(path)
+    assert again.report.is_sound
+    assert lost_ones(again.datastore) == {"10.0.0.100": AddressState.ASSIGNED, "10.0.0.102": AddressState.COOLING}
+    assert again.datastore.is_tombstoned(a_key(7))
+    attach(again.datastore, a_key(8))
+    assert again.datastore.audit() == []
+    again.datastore.close()
+    live(before, path, 9)
+
+
+def test_upgrade_of_a_file_of_the_release_before(before: Path, tmp_path: Path) -> None:
+    """A file that the release before made is taken forward, and it still opens it afterwards."""
+    path = tmp_path / "run" / "state.db"
+    assert live(before, path, 5)["states"] == {"10.0.0.100": "assigned", "10.0.0.101": "free"}
+    opened = open_at(path)
+    assert opened.report.is_sound
+    assert opened.datastore.is_tombstoned(a_key(5))
+    with opened.datastore.transaction() as unit:
+        unit.lose(ip("10.0.0.100"), reason="not shown")
+    assert opened.datastore.audit() == []
+    opened.datastore.close()
+    live(before, path, 6)
+
+
+def test_downgrade(before: Path, tmp_path: Path) -> None:
+    """After the downgrade command the file has nothing that the release before does not know, and it goes on in it."""
+    path = tmp_path / "run" / "state.db"
+    filled(path).close()
+    assert command.main(["--file", str(path), "downgrade", "--to", "1"]) == 0
+    assert live(before, path, 7)["states"] == {
+        "10.0.0.100": "assigned",
+        "10.0.0.103": "assigned",
+        "10.0.0.104": "free",
+        "10.0.0.105": "free",
+    }
+    again = open_at(path)
+    assert again.report.is_sound
+    assert lost_ones(again.datastore) == {}
+    again.datastore.close()
