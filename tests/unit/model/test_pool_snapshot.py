@@ -82,3 +82,16 @@ def test_what_the_datastore_does_not_know_is_passed_on() -> None:
         taken([], []), limits=LIMITS, waiting_count=3, retry_at=retry_at, blocked_reason="empty", prefixes_available=False
     )
     assert (found.waiting_count, found.retry_at, found.blocked_reason, found.prefixes_available) == (3, retry_at, "empty", False)
+
+
+def test_places_of_enis_that_are_gone_going_or_not_recorded() -> None:
+    """An absent ENI, whose addresses are all lost, takes no place; one that is being detached, and one that is not recorded, do."""
+    enis = [an_eni(0), an_eni(1, state=EniState.DETACHING, host_ready=False), an_eni(2, state=EniState.DETACHING)]
+    rows = [
+        replace(row("10.0.1.9", 1, COOLING), cooling_until=NOW, lost_since=NOW),
+        replace(row("10.0.2.9", 2, COOLING), cooling_until=NOW, lost_since=NOW),
+        row("10.0.2.10", 2),
+    ]
+    found = pool_snapshot(taken(enis, rows), limits=LIMITS, occupied=[(0, 3), (1, 1), (0, -1)])
+    assert [eni.device_index for eni in found.enis] == [0, 2]
+    assert (found.unmanaged_eni_count, found.unmanaged_device_indexes) == (2, frozenset({3}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
@@ -12,7 +13,7 @@ from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.cloud_evidence import LOOK_GAP_S, MASS_LOSS_AGE_S, RECENT_S
-from ipamd.model.eni import EniState
+from ipamd.model.eni import Eni, EniState
 from ipamd.model.errors import PoolEmptyError
 from ipamd.model.ids import EniId, MacAddress, SubnetId
 from ipamd.model.plan import PoolSettings
@@ -360,3 +361,29 @@ def test_our_own_allocation_is_not_taken_away_by_lag(tmp_path: Path) -> None:
         assert result.again_s is not None
     assert {row.address for row in node.datastore.addresses()} == given
     assert node.enis.sync_with_ec2(IDENTITY).again_s is None
+
+
+def test_a_successor_keeps_its_table_when_its_predecessor_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table is the device index + 1: whoever tears the old ENI down is told of the new one at its device (I2)."""
+    node = FakeNode(tmp_path, settings=PoolSettings(warm_ip_target=3))
+    node.bring_up()
+    old = next(one for one in fill(node, 10) if one.eni_id == OTHER)
+    node.ec2.detach_eni(f"attach-{OTHER}")
+    node.look_twice()
+    node.pool.cycle()
+    before, successor = (
+        node.datastore.eni(OTHER),
+        next(eni for eni in node.datastore.enis() if eni.eni_id not in (PRIMARY, OTHER)),
+    )
+    assert before is not None
+    assert successor.route_table == before.route_table
+    torn_down: list[tuple[EniId, set[EniId]]] = []
+
+    def tear_down(eni: Eni, *, keep: Iterable[Eni] = ()) -> None:
+        torn_down.append((eni.eni_id, {other.eni_id for other in keep}))
+
+    monkeypatch.setattr(node.hostnet, "teardown_eni", tear_down)
+    node.delete(old.key.container_id)
+    node.cool()
+    node.host_reconciler.reconcile()
+    assert torn_down == [(OTHER, {PRIMARY, successor.eni_id})]
