@@ -155,7 +155,7 @@ def connect(settings: Settings, *, has_run_before: bool) -> Adapters:
         hostnet=KernelHostNetwork(host, config=settings.network, nft=Nftables(host)),
         metadata=metadata,
         node_info=node_info,
-        ec2=BotoEc2(settings.cloud, region=node_info.region, clock=clock),
+        ec2=BotoEc2(settings.cloud, region=node_info.region, vpc_id=node_info.vpc_id, clock=clock),
         runtime=None if settings.runtime.cri_socket == "off" else CriRuntime(socket=settings.runtime.cri_socket),
         spool=FileSpool(settings.daemon.run_dir, clock=clock),
         has_run_before=has_run_before,
@@ -205,7 +205,6 @@ def _sandbox(
         veth_prefix=network.veth_prefix,
         mtu=network.sandbox_mtu,
         waiting_limit=max(settings.daemon.max_concurrent_rpcs * (DEL_SHARE - 1) // DEL_SHARE, 1),
-        prefix_delegation=settings.pool.prefix_delegation,
     )
     detach = DetachService(context, cooldown=cooldown, veth_prefix=network.veth_prefix)
     return SandboxServices(

@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from ipamd.model.errors import SettingsError
-from ipamd.model.plan import eni_limit
+from ipamd.model.placement import eni_limit
 from ipamd.ports import Ec2
 from ipamd.service.report.sources import Sources
 

@@ -83,6 +83,11 @@ class NodeInfo:
             raise CloudError("the region is not known yet", details="instance metadata has not answered; it is asked again")
         return identity.region
 
+    def vpc_id(self) -> str:
+        """The VPC of this node; empty while it is not known."""
+        identity = self.identity()
+        return identity.vpc_id if identity is not None else ""
+
     def set_runtime(self, runtime: RuntimeInfo) -> None:
         """Record which runtime answered."""
         with self._lock:

@@ -384,6 +384,13 @@ class Ec2(Protocol):
         """One ENI. CloudNotFoundError if it does not exist."""
         ...
 
+    def find_by_token(self, token: str) -> tuple[DescribedEni, ...]:
+        """ENIs whose tag `vpc-ipamd/intent` is `token`, by ID: what a creation with this token made (one paginated call).
+
+        Empty is not evidence by itself: a new ENI may not be shown yet (I11).
+        """
+        ...
+
     def describe_attached_eni(self, eni_id: EniId) -> DescribedEni:
         """Wait until EC2 shows an ENI as attached, and return its description. CloudError if it does not within a bound."""
         ...
@@ -392,8 +399,15 @@ class Ec2(Protocol):
         """A subnet's IPv4 block; cached for the life of the process."""
         ...
 
+    def subnet_free_count(self, subnet_id: SubnetId) -> int:
+        """How many addresses of a subnet EC2 says are free, now. Says nothing about whole /28s."""
+        ...
+
     def create_eni(self, request: EniRequest) -> DescribedEni:
-        """Create an ENI with its addresses or prefixes; the same token gives the same ENI."""
+        """Create an ENI with its addresses or prefixes; the same token gives the same ENI.
+
+        Raises: CloudError; its `may_have_happened` tells whether an ENI may have been created all the same.
+        """
         ...
 
     def attach_eni(self, eni_id: EniId, *, instance_id: InstanceId, device_index: int, network_card: int) -> str:

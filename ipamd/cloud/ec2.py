@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,11 @@ from ipamd.cloud import limits
 from ipamd.cloud.answers import described_eni, described_enis, incomplete
 from ipamd.cloud.budget import CallBudget
 from ipamd.cloud.client import Ec2Client
-from ipamd.cloud.errors import AttemptError, BusyAttempt, ThrottledAttempt, UnseenAttempt
+from ipamd.cloud.errors import AttemptError, BusyAttempt, ThrottledAttempt, UnansweredAttempt, UnseenAttempt
 from ipamd.cloud.model_data import DATA_DIR
 from ipamd.cloud.retries import AT_MOST_ONCE, ATTACHING, HURRIED, IDEMPOTENT, SETTLING, NotAttachedYet, RetryPolicy
 from ipamd.config import CloudConfig
-from ipamd.model.cloud import DescribedEni, EniRequest
+from ipamd.model.cloud import INTENT_TAG, DescribedEni, EniRequest
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CloudDeniedError, CloudError, CloudNotFoundError, EniLimitError
 from ipamd.model.ids import EniId, InstanceId, SubnetId
@@ -54,11 +54,13 @@ class BotoEc2(Ec2):
         region: Callable[[], str],
         clock: Clock,
         sleep: Callable[[float], None] = time.sleep,
-        budget: CallBudget | None = None,
+        vpc_id: Callable[[], str] = lambda: "",
         model_dir: Path = DATA_DIR,
     ) -> None:
+        """`vpc_id`: the node's VPC, "" while it is not known."""
         self._client = Ec2Client(config, region=region, model_dir=model_dir)
-        self._budget = budget or CallBudget(clock.monotonic)
+        self._budget = CallBudget(clock.monotonic)
+        self._vpc_id = vpc_id
         self._clock = clock
         self._sleep = sleep
         self._lock = threading.Lock()
@@ -67,15 +69,12 @@ class BotoEc2(Ec2):
         self._limits: dict[str, tuple[InstanceLimits, float]] = {}
 
     def describe_enis(self, instance_id: InstanceId) -> tuple[DescribedEni, ...]:
-        params = {"Filters": [{"Name": "attachment.instance-id", "Values": [instance_id]}], "MaxResults": PAGE_SIZE}
-        entries: list[Mapping[str, Any]] = []
-        while True:
-            page = self._call("DescribeNetworkInterfaces", f"instance {instance_id}", params, IDEMPOTENT)
-            entries += page.get("NetworkInterfaces", ())
-            if not page.get("NextToken"):
-                break
-            params["NextToken"] = page["NextToken"]
-        return tuple(sorted(described_enis(entries), key=lambda eni: (eni.device_index, eni.network_card)))
+        enis = self._search(f"instance {instance_id}", "attachment.instance-id", instance_id)
+        return tuple(sorted(enis, key=lambda eni: (eni.device_index, eni.network_card)))
+
+    def find_by_token(self, token: str) -> tuple[DescribedEni, ...]:
+        enis = self._search(f"the ENI of request {token}", f"tag:{INTENT_TAG}", token)
+        return tuple(sorted(enis, key=lambda eni: eni.eni_id))
 
     def describe_eni(self, eni_id: EniId) -> DescribedEni:
         answer = self._call("DescribeNetworkInterfaces", eni_id, {"NetworkInterfaceIds": [eni_id]}, IDEMPOTENT, about=eni_id)
@@ -108,6 +107,13 @@ class BotoEc2(Ec2):
                 raise incomplete(subnet_id, exc) from exc
         return self._subnets[subnet_id]
 
+    def subnet_free_count(self, subnet_id: SubnetId) -> int:
+        answer = self._call("DescribeSubnets", subnet_id, {"SubnetIds": [subnet_id]}, IDEMPOTENT)
+        try:
+            return int(answer["Subnets"][0]["AvailableIpAddressCount"])
+        except (KeyError, IndexError, ValueError) as exc:
+            raise incomplete(subnet_id, exc) from exc
+
     def create_eni(self, request: EniRequest) -> DescribedEni:
         params: dict[str, Any] = {
             "SubnetId": request.subnet_id,
@@ -124,7 +130,12 @@ class BotoEc2(Ec2):
             tags = [{"Key": key, "Value": value} for key, value in sorted(request.tags.items())]
             params["TagSpecifications"] = [{"ResourceType": "network-interface", "Tags": tags}]
         subject = f"a new ENI in {request.subnet_id}"
-        answer = self._call("CreateNetworkInterface", subject, params, IDEMPOTENT)
+        try:
+            answer = self._call("CreateNetworkInterface", subject, params, IDEMPOTENT)
+        except CloudDeniedError as error:
+            # A condition on aws:TagKeys or aws:RequestTag refuses the whole call: name the keys that it has to allow.
+            error.next_step += f"; the request carries the tags {', '.join(sorted(request.tags)) or '(none)'}"
+            raise
         eni = described_eni(answer.get("NetworkInterface") or {})
         self._remember(eni.eni_id)
         return eni
@@ -225,6 +236,25 @@ class BotoEc2(Ec2):
     def call_counts(self) -> Mapping[str, int]:
         return self._client.counts()
 
+    def _search(self, subject: str, name: str, value: str) -> Sequence[DescribedEni]:
+        """Describe the ENIs that a filter selects, page by page; a page that fails fails the whole (I11).
+
+        With the VPC as a filter too: an account with many ENIs refuses a Describe that has neither a page size nor a filter by
+        group, MAC, private DNS name or address, subnet or VPC; and pages without it cost calls (amazon-vpc-resource-controller-k8s
+        issue 403). Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeNetworkInterfaces.html.
+        """
+        filters = [{"Name": name, "Values": [value]}]
+        if vpc_id := self._vpc_id():
+            filters.append({"Name": "vpc-id", "Values": [vpc_id]})
+        params: dict[str, Any] = {"Filters": filters, "MaxResults": PAGE_SIZE}
+        entries: list[Mapping[str, Any]] = []
+        while True:
+            page = self._call("DescribeNetworkInterfaces", subject, params, IDEMPOTENT)
+            entries += page.get("NetworkInterfaces", ())
+            if not page.get("NextToken"):
+                return described_enis(entries)
+            params["NextToken"] = page["NextToken"]
+
     def _limits_of_ec2(self, instance_type: str) -> tuple[InstanceLimits | None, float]:
         """Ask EC2 once. Returns: the limits or None, and until when the outcome is valid (infinity unless EC2 did not answer)."""
         try:
@@ -258,7 +288,23 @@ class BotoEc2(Ec2):
     def _attempts(
         self, api: str, subject: str, params: Mapping[str, Any], policy: RetryPolicy, *, about: str
     ) -> Mapping[str, Any]:
-        return policy.retrying(self._clock, self._sleep)(self._attempt, api, subject, params, about)
+        """Attempt with retries. An error says whether any attempt may have taken effect: the last refusal may be of a repetition."""
+        is_unanswered = False
+
+        def attempt() -> Mapping[str, Any]:
+            nonlocal is_unanswered
+            try:
+                return self._attempt(api, subject, params, about)
+            except UnansweredAttempt:
+                is_unanswered = True
+                raise
+
+        try:
+            return policy.retrying(self._clock, self._sleep)(attempt)
+        except (AttemptError, CloudError) as failed:
+            error = failed.error if isinstance(failed, AttemptError) else failed
+            error.may_have_happened = is_unanswered
+            raise
 
     def _attempt(self, api: str, subject: str, params: Mapping[str, Any], about: str) -> Mapping[str, Any]:
         """Wait for the budget, make one attempt, and report its outcome to the budget."""

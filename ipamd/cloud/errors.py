@@ -8,12 +8,14 @@ https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html; whe
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 from ipamd.model.errors import (
     CloudDeniedError,
     CloudError,
     CloudNotFoundError,
+    CloudQuotaError,
     EniLimitError,
     SubnetExhaustedError,
     ThrottledError,
@@ -24,6 +26,16 @@ SERVER_ERROR = 500
 
 MESSAGE_MAX = 300
 """Characters of EC2's message that we quote. Ours: an encoded authorization failure has kilobytes."""
+
+
+ENCODED = "Encoded authorization failure message:"
+"""Begins the part of a denial that only `sts:DecodeAuthorizationMessage` can read: which statement and condition decided. It has
+kilobytes, so it goes to the log once and into no message.
+Source: https://docs.aws.amazon.com/STS/latest/APIReference/API_DecodeAuthorizationMessage.html."""
+
+DECODE = "Which statement decided is in the daemon's log: aws sts decode-authorization-message --encoded-message TEXT"
+
+_log = logging.getLogger(__name__)
 
 
 class AttemptError(Exception):
@@ -101,11 +113,12 @@ RULES = (
         ("AttachmentLimitExceeded",),
         EniLimitError,
         AttemptError,
-        "the instance takes no further ENI: the pool lowers its cap; pods beyond it need a larger instance type or prefixes",
+        "the instance takes no further ENI. On most types volumes take the same places: move volumes or pods elsewhere, or use a "
+        "larger instance type or prefixes",
     ),
     Rule(
         ("NetworkInterfaceLimitExceeded",),
-        CloudError,
+        CloudQuotaError,
         AttemptError,
         "the account's quota of network interfaces is used up in this region: delete leaked ENIs or ask for a higher quota",
     ),
@@ -126,10 +139,10 @@ RULES = (
         ("UnauthorizedOperation", "AccessDenied*"),
         CloudDeniedError,
         AttemptError,
-        "allow {actions} to the node's role (manifests: IAM policy); deny statements and boundaries count too",
+        "allow {actions} to the node's role (manifests/iam-policy.json); conditions on tags, resources and boundaries count too",
     ),
     Rule(
-        ("RequestExpired", "SignatureDoesNotMatch"),
+        ("RequestExpired", "SignatureDoesNotMatch", "InvalidSignatureException"),
         CloudDeniedError,
         AttemptError,
         "the request's signature was refused: check the node's clock and its credentials; IAM action {actions}",
@@ -167,7 +180,13 @@ RULES = (
         ("IdempotentParameterMismatch",),
         CloudError,
         AttemptError,
-        "the client token was used for another request before: the intent must be closed and a new token used",
+        "the client token was used for another request before: the pool searches for what that made, and goes on with a new token",
+    ),
+    Rule(
+        ("OperationNotPermitted",),
+        CloudDeniedError,
+        AttemptError,
+        "EC2 does not allow this on this object (a primary ENI, or one that another service manages): nothing is retried soon",
     ),
     Rule(
         ("InternalError", "InternalFailure", "Unavailable", "ServiceUnavailable", "RequestTimeout"),
@@ -194,9 +213,14 @@ CREDENTIAL_NAMES = frozenset(
 def refused(api: str, subject: str, *, code: str, message: str, status: int) -> AttemptError:
     """Translate an error answer of EC2; `details` begins with EC2's code."""
     rule = next((rule for rule in RULES if _matches(rule, code, message)), SERVER if status >= SERVER_ERROR else UNKNOWN)
+    message, _, encoded = message.partition(ENCODED)
     told = message if len(message) <= MESSAGE_MAX else f"{message[:MESSAGE_MAX]}..."
     advice = rule.advice.format(actions=iam_actions(api))
-    error = rule.error(f"EC2 {api} failed for {subject}", details=f"{code}: {told}; {advice}")
+    if encoded:
+        _log.warning("EC2 %s for %s, what IAM decided, encoded: %s", api, subject, encoded.strip())
+        told, advice = told.strip(), f"{advice}. {DECODE}"
+    said = f"{code}: {told}"
+    error = rule.error(f"EC2 {api} failed for {subject}", details=f"{said}; {advice}", code=code, said=said, next_step=advice)
     return rule.attempt(error)
 
 

@@ -8,6 +8,10 @@ from ipaddress import IPv4Address, IPv4Network
 
 from ipamd.model.ids import EniId, InstanceId, MacAddress, SubnetId
 
+INTENT_TAG = "vpc-ipamd/intent"
+"""Tag of every ENI that we create; its value is the client token of the creation, so that EC2 can be searched for the outcome of a
+call whose answer was lost: Describe shows tags and not tokens. Ours; amazon-vpc-cni-k8s has no such tag."""
+
 
 @dataclass(frozen=True, slots=True)
 class InstanceIdentity:

@@ -30,6 +30,7 @@
     |  +- EniLimitError               116  no     the ENI or the instance is full
     |  +- CloudNotFoundError          117  no     the ENI does not exist (any more)
     |  +- CloudDeniedError            118  no     IAM does not allow the call
+    |  +- CloudQuotaError             120  no     the account has no ENI left
     +- SettingsError                  119  no     settings contradict each other
 
 Codes 1-99 are the CNI specification's, 100 and up ours. A message names what failed and on which object; `details` gives the
@@ -188,9 +189,36 @@ class EventsUnsupportedError(RuntimeUnreachableError):
 
 
 class CloudError(IpamError):
-    """EC2 or instance metadata failed, or could not be reached."""
+    """EC2 or instance metadata failed, or could not be reached.
+
+    `code`: EC2's own, "" if it gave none. `cause`: what EC2 said, and `next_step`: what helps, for people (I14).
+    """
 
     cni_code, retryable = 113, True
+
+    def __init__(self, message: str, *, details: str = "", code: str = "", said: str = "", next_step: str = "") -> None:
+        super().__init__(message, details=details)
+        self.code = code
+        self._said = said
+        self.next_step = next_step
+        self._may_have_happened: bool | None = None
+
+    @property
+    def cause(self) -> str:
+        """What failed and what EC2 said about it, without the advice."""
+        return f"{self.message}: {self._said}" if self._said else str(self)
+
+    @property
+    def may_have_happened(self) -> bool:
+        """Whether the call may have taken effect all the same: its answer, or that of an earlier attempt, was lost.
+
+        Unless the adapter knows better a refusal of a class of its own changed nothing, and any other failure may have.
+        """
+        return type(self) is CloudError if self._may_have_happened is None else self._may_have_happened
+
+    @may_have_happened.setter
+    def may_have_happened(self, value: bool) -> None:
+        self._may_have_happened = value
 
 
 class ThrottledError(CloudError):
@@ -221,6 +249,12 @@ class CloudDeniedError(CloudError):
     """IAM does not allow the call; details name the API."""
 
     cni_code, retryable = 118, False
+
+
+class CloudQuotaError(CloudError):
+    """The account's quota of ENIs in the region is used up (NetworkInterfaceLimitExceeded)."""
+
+    cni_code, retryable = 120, False
 
 
 class SettingsError(IpamError):

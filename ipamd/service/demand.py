@@ -14,13 +14,14 @@ class PoolStatus:
     """The latest status that the pool maintainer published.
 
     `generation`: the latest demand that it takes into account. `blocked_by`: why the pool cannot grow, empty if it can.
-    `retry_deadline`: the monotonic point at which a blocked pool tries again by itself; None if it does not.
+    `retry_deadline`: the monotonic point at which a blocked pool tries again by itself; None if it does not. `next_step`: what helps.
     """
 
     generation: int = 0
     sentence: str = "the pool loop has not run yet"
     blocked_by: str = ""
     retry_deadline: float | None = None
+    next_step: str = ""
 
 
 class Demand:
@@ -32,6 +33,7 @@ class Demand:
         self._waiting = 0
         self._generation = 0
         self._supply = 0
+        self._served = 0
         self._status = PoolStatus()
 
     def trigger(self) -> None:
@@ -48,6 +50,17 @@ class Demand:
         """Wait a moment so that several triggers cause one cycle, but not while an ADD waits. For the maintainer's thread."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting > 0, timeout=timeout_s)
+
+    def take(self) -> None:
+        """Count an ADD that took an address, and wake the pool maintainer."""
+        with self._changed:
+            self._served += 1
+        self._wake.set()
+
+    def served_count(self) -> int:
+        """ADDs that took an address since start."""
+        with self._changed:
+            return self._served
 
     def join(self) -> int:
         """Start to wait, as an ADD; returns the generation from which on a status takes this ADD into account."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network
 
-from ipamd.model.cloud import DescribedEni, EniRequest, InstanceIdentity, MetadataEni
+from ipamd.model.cloud import INTENT_TAG, DescribedEni, EniRequest, InstanceIdentity, MetadataEni
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CloudError, CloudNotFoundError, EniLimitError, IpamError, SubnetExhaustedError
 from ipamd.model.ids import EniId, InstanceId, MacAddress, SubnetId
@@ -45,8 +45,11 @@ class FakeEc2:
         self.calls: Counter[str] = Counter()
         self.fail: dict[str, list[IpamError]] = {}
         self.lose: dict[str, list[IpamError]] = {}
+        self.answers: list[tuple[DescribedEni, ...]] = []  # what a Describe of the instance tells first: lag, parts, oddities
         self._tokens: dict[str, EniId] = {}
-        self._fresh = (SUBNET_CIDR.network_address + n for n in range(20, 20 + pool_size))
+        self.left_count = pool_size
+        self.told_free_count: int | None = None  # what DescribeSubnets says, if it is not the truth
+        self._fresh = (SUBNET_CIDR.network_address + n for n in range(20, 2048))
         self._fresh_prefixes = (p for p in SUBNET_CIDR.subnets(new_prefix=28) if p.network_address >= IPv4Address("10.0.8.0"))
         self.enis[PRIMARY] = DescribedEni(
             PRIMARY,
@@ -65,6 +68,8 @@ class FakeEc2:
     def describe_enis(self, instance_id: InstanceId) -> tuple[DescribedEni, ...]:
         """See the port."""
         self._call("describe_enis")
+        if self.answers:
+            return self.answers.pop(0)
         return tuple(sorted((e for e in self.enis.values() if e.instance_id == instance_id), key=lambda e: e.device_index))
 
     def attached(self) -> tuple[DescribedEni, ...]:
@@ -76,6 +81,11 @@ class FakeEc2:
         self._call("describe_eni")
         return self._eni(eni_id)
 
+    def find_by_token(self, token: str) -> tuple[DescribedEni, ...]:
+        """See the port."""
+        self._call("find_by_token")
+        return tuple(eni for eni in self.enis.values() if eni.tags.get(INTENT_TAG) == token)
+
     def describe_attached_eni(self, eni_id: EniId) -> DescribedEni:
         """See the port."""
         return self.describe_eni(eni_id)
@@ -84,11 +94,18 @@ class FakeEc2:
         """See the port."""
         return SUBNET_CIDR
 
+    def subnet_free_count(self, subnet_id: SubnetId) -> int:
+        """See the port."""
+        self._call("subnet_free_count")
+        return self.left_count if self.told_free_count is None else self.told_free_count
+
     def create_eni(self, request: EniRequest) -> DescribedEni:
         """See the port."""
         self._call("create_eni")
         with self._lock:
             if request.client_token not in self._tokens:
+                if self.left_count < 1 + request.address_count:
+                    raise SubnetExhaustedError(f"subnet {SUBNET} has no {1 + request.address_count} free addresses")
                 number = len(self.enis) + 1
                 eni_id = EniId(f"eni-{number}")
                 self.enis[eni_id] = DescribedEni(
@@ -200,10 +217,10 @@ class FakeEc2:
             raise CloudNotFoundError(f"ENI {eni_id} does not exist") from None
 
     def _take(self, count: int) -> list[IPv4Address]:
-        taken = [address for address, _ in zip(self._fresh, range(count), strict=False)]
-        if len(taken) < count:
+        if self.left_count < count:
             raise SubnetExhaustedError(f"subnet {SUBNET} has no {count} free addresses")
-        return taken
+        self.left_count -= count
+        return [address for address, _ in zip(self._fresh, range(count), strict=False)]
 
     def _call(self, method: str) -> None:
         self.calls[method] += 1

@@ -136,6 +136,25 @@ def test_teardown_removes_table_and_rules(world):
     world.hostnet.teardown_eni(world.eni())
 
 
+def test_teardown_leaves_the_successor_at_the_same_device(world):
+    """The table is the device index + 1: the routing of the ENI that came after is as before, its sandbox's rule too (I2)."""
+    world.fabric()
+    successor = world.eni()
+    gone = replace(successor, eni_id="eni-gone", mac=MacAddress("02:00:00:00:00:99"), primary_address=IPv4Address("10.0.1.99"))
+    world.hostnet.setup_eni(successor)
+    sandbox = replace(world.spec(world.space(), number=20, table=2), address=IPv4Address("10.0.1.20"))
+    world.wiring.wire(sandbox)
+    before = world.host.snapshot()
+    world.host.sh("ip rule add prio 32765 from 10.0.1.99 lookup 2")
+    world.hostnet.teardown_eni(gone, keep=[gone, successor])
+    assert world.host.snapshot() == before
+    assert world.wiring.check(sandbox) == []
+    world.hostnet.teardown_eni(replace(gone, primary_address=successor.primary_address), keep=[successor])
+    assert world.host.snapshot() == before
+    world.hostnet.teardown_eni(gone)
+    assert "table 2" not in world.host.snapshot()["route show table all"]
+
+
 def test_main_table_is_never_an_enis(world):
     """The primary ENI has no table to be filled or cleared: refused, and main is as before."""
     world.fabric()

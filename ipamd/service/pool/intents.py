@@ -21,8 +21,8 @@ the time that the adapter looks again (cloud/ec2.py, FRESH_S), which a restart f
 OPENED_AT = "opened_at_monotonic_s"
 """Key in an intent's payload: when it was opened, on the monotonic clock, which continues across restarts and is not stepped."""
 
-REFUSED = "refused_monotonic_s"
-"""Key in an intent's payload: when a replay of it was refused for the first time, on the same clock."""
+REFUSED = "refused"
+"""Key in an intent's payload: what EC2 said when it refused to repeat the call. From then on it is searched for what the call made."""
 
 
 def new_token() -> str:
@@ -47,9 +47,13 @@ class IntentLog:
         """Whether an intent is still open."""
         return any(one.intent_id == intent.intent_id for one in self.all_open())
 
-    def open(self, kind: IntentKind, payload: Mapping[str, str]) -> Intent:
-        """Record what is about to be asked; on disk when this returns."""
-        token = self._new_token()
+    def new_token(self) -> str:
+        """Make a token for `open`, for a request that must carry it elsewhere too."""
+        return self._new_token()
+
+    def open(self, kind: IntentKind, payload: Mapping[str, str], *, token: str = "") -> Intent:
+        """Record what is about to be asked, under a new token unless one is given; on disk when this returns."""
+        token = token or self._new_token()
         payload = {**payload, OPENED_AT: repr(self._clock.monotonic())}
         intent = Intent(token, kind, self._clock.now(), payload, client_token=token)
         with self._datastore.transaction() as uow:
@@ -71,16 +75,9 @@ class IntentLog:
         self._failpoint("growth.intent-closed")
 
     def close_if_refused(self, intent: Intent, error: CloudError) -> None:
-        """Close an intent that EC2 refused. A typed refusal changed nothing; after any other failure the outcome is unknown."""
-        if type(error) is not CloudError:
+        """Close an intent whose first call EC2 refused, if that is sure to have changed nothing; else its outcome is unknown."""
+        if not error.may_have_happened:
             self.close(intent, f"refused: {log_text(error)}")
-
-    def is_refused_again(self, intent: Intent) -> bool:
-        """Whether a refused replay was refused before, long enough ago: two refusals apart in time are an answer (I9, I11)."""
-        if REFUSED not in intent.payload:
-            self.mark(intent, **{REFUSED: repr(self._clock.monotonic())})
-            return False
-        return self._clock.monotonic() - float(intent.payload[REFUSED]) >= GONE_AFTER_S
 
     def is_too_new_to_be_gone(self, intent: Intent) -> bool:
         """Whether EC2 may answer NotFound only because of its eventual consistency, which proves nothing (I9, I11)."""

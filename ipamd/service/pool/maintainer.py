@@ -9,37 +9,23 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import InstanceLimits
-from ipamd.model.errors import (
-    CloudDeniedError,
-    CloudError,
-    EniLimitError,
-    IpamError,
-    SubnetExhaustedError,
-    ThrottledError,
-    log_text,
-)
+from ipamd.model.errors import CloudError, IpamError, ThrottledError, log_text
+from ipamd.model.growth import Action, CreateEni, GrowthState
+from ipamd.model.ids import EniId
 from ipamd.model.plan import Plan, PoolSettings, PoolSnapshot, plan
 from ipamd.model.pool_snapshot import pool_snapshot
-from ipamd.service.backoff import Backoff
 from ipamd.service.context import ServiceContext
 from ipamd.service.demand import PoolStatus
 from ipamd.service.pool.cloud_look import CloudLook
 from ipamd.service.pool.provisioner import EniProvisioner
+from ipamd.service.pool.ramp import Ramp
+from ipamd.service.pool.refusals import ERROR_PAUSE_FIRST_S, ERROR_PAUSE_MAX_S, Lesson, Refusals
 from ipamd.service.pool.security_groups import SecurityGroups
-
-SUBNET_PAUSE_S = 120.0
-"""After a subnet had no free address. Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, insufficientCidrErrorCooldown."""
-
-LIMIT_PAUSE_S = 600.0
-"""After EC2 said that the instance or ENI is full, or denied a call: neither changes by itself soon. Ours."""
-
-ERROR_PAUSE_FIRST_S = 1.0
-ERROR_PAUSE_MAX_S = 60.0
-"""Doubling pause after any other EC2 error. Ours; amazon-vpc-cni-k8s pauses a minute at most too (pkg/ipamd/ipamd.go)."""
 
 COALESCE_S = 0.02
 """Pause after a trigger while no ADD waits, so that one plan serves several. Ours, measured: planning beside every ADD of a burst
@@ -75,11 +61,10 @@ class PoolMaintainer:
         self._settings = settings
         self._lock = threading.Lock()
         self._limits: InstanceLimits | None = None
-        # both monotonic: a stepped wall clock neither ends a pause nor prolongs it
-        self._blocked_deadline: float | None = None
-        self._blocked_reason = ""
-        self._prefixes_blocked_deadline: float | None = None
-        self._backoff = Backoff(first_s=ERROR_PAUSE_FIRST_S, max_s=ERROR_PAUSE_MAX_S)
+        self._refusals = Refusals(clock=context.clock, free_count=provisioner.free_count)
+        self._fault = Lesson(ERROR_PAUSE_FIRST_S, ERROR_PAUSE_MAX_S)  # an error of ours stops everything for a moment
+        self._ramp = Ramp()
+        self._is_postponed = False
         self._stopping = False
 
     @property
@@ -106,9 +91,9 @@ class PoolMaintainer:
             except Exception as error:  # noqa: BLE001  # top of a loop: it must outlive any one failure
                 self._health.record_error("pool", error)
                 log.warning("the pool maintainer continues after an error: %s", log_text(error))
-                self._block_after(error)
+                self._fault.learn(error, now_s=self._clock.monotonic())
                 generation = self._demand.waiting()[1]
-                self._publish(PoolStatus(generation, log_text(error), self._blocked_reason, self._blocked_deadline))
+                self._publish(PoolStatus(generation, log_text(error), self._fault.reason, self._fault.deadline))
 
     def run_once(self) -> Plan | None:
         """Do what one wake-up asks for: security groups follow the primary ENI's, and the pool grows towards its target."""
@@ -140,25 +125,24 @@ class PoolMaintainer:
         """Plan and act until the target is reached or the pool cannot grow; returns the last plan, None before limits."""
         for _ in range(MAX_ACTIONS_PER_WAKE):
             waiting, generation = self._demand.waiting()
+            self._ramp.note(self._demand.served_count(), now_s=self._clock.monotonic())
+            if waiting:
+                self._provisioner.host_setup.retry_due()
             snapshot = self.snapshot(waiting_count=waiting)
             if snapshot is None:
                 self._publish(PoolStatus(0, "the instance's limits are not known yet"))
                 return None
             decided = plan(snapshot, settings=self._settings, now=self._clock.now())
-            self._publish(PoolStatus(generation, decided.sentence, decided.blocked_by, self._retry_deadline(snapshot)))
-            if self._stopping or not (decided.actions or self._provisioner.has_open_intents()):
+            self._is_postponed = decided.is_postponed
+            self._publish(self._status(decided, generation))
+            if self._stopping or self._left_s() > 0:
                 return decided
-            if self._is_blocked():
+            if self._provisioner.has_due_intents():
+                self._recover()  # their outcome changes what is needed: plan anew
+            elif not decided.actions:
                 return decided
-            try:
-                if self._provisioner.has_open_intents():
-                    self._provisioner.recover_open_intents()  # its outcome changes what is needed: plan anew
-                else:
-                    self._provisioner.execute(decided.actions[0])
-                self._backoff.reset()
-                self._health.clear_condition("ec2")
-            except IpamError as error:
-                self._note_failure(error)
+            else:
+                self._act(decided.actions[0], snapshot)
         log.warning("the pool maintainer did %d actions in one wake-up and continues at the next", MAX_ACTIONS_PER_WAKE)
         self._demand.trigger()
         return None
@@ -169,64 +153,92 @@ class PoolMaintainer:
             limits = self._limits
         if limits is None:
             return None
-        return pool_snapshot(
+        growth = self._growth()
+        made = pool_snapshot(
             self._datastore.stock(),
             limits=limits,
             waiting_count=waiting_count,
-            retry_at=self._clock.now() + timedelta(seconds=self._left_s()) if self._is_blocked() else None,
-            blocked_reason=self._blocked_reason,
-            prefixes_available=self._has_prefixes(),
+            retry_at=self._clock.now() + timedelta(seconds=self._left_s()) if self._left_s() > 0 else None,
+            blocked_reason=self._fault.reason,
+            prefixes_available=growth.prefixes is None,
             occupied=self._provisioner.occupied(),
         )
+        return replace(made, growth=growth)
 
-    def _retry_deadline(self, snapshot: PoolSnapshot) -> float | None:
-        """When the pause after a refusal ends; None without a pause, or if the pool has reached maxPods anyway."""
-        is_full = self._settings.max_pods and snapshot.counts.total >= self._settings.max_pods
-        return self._blocked_deadline if snapshot.retry_at is not None and not is_full else None
+    def _growth(self) -> GrowthState:
+        """What stands in the way of growth, what is under way, and how fast addresses go."""
+        now_s = self._clock.monotonic()
+        taught, pending, hosts = self._refusals.state(), self._provisioner.pending(), self._provisioner.host_setup
+        return replace(
+            taught,
+            pending_enis=pending.pending_enis,
+            pending_slots=pending.pending_slots,
+            pending_address_count=pending.pending_address_count,
+            pending=pending.pending,
+            host=hosts.refusal(),
+            has_stuck_eni=hosts.has_stuck_eni(),
+            ramp_count=self._ramp.lasting_count(now_s=now_s),
+            is_settling=self._ramp.settles_in_s(now_s=now_s) > 0,
+        )
 
-    def _is_blocked(self) -> bool:
-        return self._left_s() > 0
+    def _status(self, decided: Plan, generation: int) -> PoolStatus:
+        blocked = decided.blocked
+        if blocked is None:
+            return PoolStatus(generation, decided.sentence)
+        deadline = None if blocked.left_s is None else self._clock.monotonic() + blocked.left_s
+        return PoolStatus(generation, decided.sentence, str(blocked), deadline, blocked.next_step)
+
+    def _recover(self) -> None:
+        for error in self._provisioner.recover_due():
+            self._note_failure(error)
+
+    def _act(self, action: Action, snapshot: PoolSnapshot) -> None:
+        """Do one action; a refusal becomes a lesson."""
+        if self._refusals.look_before(action):
+            return
+        try:
+            self._provisioner.execute(action)
+        except IpamError as error:
+            attached_count = len(snapshot.enis) + snapshot.unmanaged_eni_count
+            used = 0 if isinstance(action, CreateEni) else _used_slot_count(snapshot, action.eni_id)
+            self._refusals.learn(action, error, attached_count=attached_count, used_slot_count=used)
+            self._note_failure(error)
+        else:
+            self._refusals.succeeded(action)
+            self._fault.forget()
+            if not self._refusals.in_force():
+                self._health.clear_condition("ec2")
 
     def _left_s(self) -> float:
-        return self._blocked_deadline - self._clock.monotonic() if self._blocked_deadline is not None else 0.0
-
-    def _has_prefixes(self) -> bool:
-        return self._prefixes_blocked_deadline is None or self._clock.monotonic() >= self._prefixes_blocked_deadline
+        """Seconds left of the pause after an error of ours; 0 without one."""
+        refusal = self._fault.refusal(now_s=self._clock.monotonic())
+        return refusal.left_s or 0.0 if refusal is not None else 0.0
 
     def _pause_s(self) -> float | None:
-        """Seconds until the pause after a refusal ends; None: an idle pool has no timer (I13). Ends an expired pause."""
+        """Seconds until something is due by itself; None: an idle pool has no timer (I13)."""
         pauses = [self._security_groups.next_retry_s()]
-        if self._blocked_deadline is not None:
-            if self._left_s() <= 0:
-                self._blocked_deadline, self._blocked_reason = None, ""
-                self._demand.trigger()
-            else:
-                pauses.append(self._left_s())
+        if self._left_s() > 0:
+            pauses.append(self._left_s())
+        elif self.limits is not None:
+            pauses += [self._refusals.next_retry_s(), self._provisioner.next_retry_s()]
+            if self._is_postponed:
+                pauses.append(self._ramp.settles_in_s(now_s=self._clock.monotonic()))
+            if self._demand.waiting()[0]:
+                pauses.append(self._provisioner.host_setup.next_retry_s())
         return min((pause for pause in pauses if pause is not None), default=None)
 
     def _note_failure(self, error: IpamError) -> None:
         self._health.record_error("pool", error)
         if not isinstance(error, ThrottledError):
             log.warning("pool: %s", log_text(error))
-        if isinstance(error, SubnetExhaustedError) and self._settings.prefix_delegation and self._has_prefixes():
-            # A subnet without a free /28 may have free addresses: try single ones before the pool gives up.
-            self._prefixes_blocked_deadline = self._clock.monotonic() + SUBNET_PAUSE_S
-            return
-        self._block_after(error)
-
-    def _block_after(self, error: BaseException) -> None:
-        if isinstance(error, SubnetExhaustedError):
-            pause_s = SUBNET_PAUSE_S
-        elif isinstance(error, EniLimitError | CloudDeniedError):
-            pause_s = LIMIT_PAUSE_S
-        else:
-            pause_s = self._backoff.next_s()
         if isinstance(error, CloudError):
             self._health.set_condition("ec2", f"EC2: {log_text(error)}")
-        self._blocked_deadline = self._clock.monotonic() + pause_s
-        self._blocked_reason = log_text(error)
 
     def _publish(self, status: PoolStatus) -> None:
         if status.sentence != self._demand.status().sentence:
             log.info("pool: %s", status.sentence)
         self._demand.publish(status)
+
+
+def _used_slot_count(snapshot: PoolSnapshot, eni_id: EniId) -> int:
+    return next((eni.used_slot_count for eni in snapshot.enis if eni.eni_id == eni_id), 0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from ipamd.model.cloud import DescribedEni, InstanceIdentity
+from ipamd.model.cloud import INTENT_TAG, DescribedEni, InstanceIdentity
 from ipamd.model.times import rfc3339
 
 INSTANCE_TAG = "node.k8s.amazonaws.com/instance_id"
@@ -31,12 +31,12 @@ class EniTags:
     cluster_name: str = ""
     additional: tuple[tuple[str, str], ...] = ()
 
-    def of_new_eni(self, identity: InstanceIdentity, *, created_at: datetime) -> dict[str, str]:
-        """Tags by name; the operator's own win."""
+    def of_new_eni(self, identity: InstanceIdentity, *, created_at: datetime, token: str) -> dict[str, str]:
+        """Tags by name; the operator's own win, except over the creation's token, by which its outcome is searched for."""
         tags = {INSTANCE_TAG: str(identity.instance_id), CREATED_AT_TAG: rfc3339(created_at, timespec="seconds")}
         if self.cluster_name:
             tags |= {CLUSTER_TAG: self.cluster_name, OWNER_TAG[0]: OWNER_TAG[1]}
-        return tags | dict(self.additional)
+        return tags | dict(self.additional) | {INTENT_TAG: token}
 
 
 def description(identity: InstanceIdentity) -> str:

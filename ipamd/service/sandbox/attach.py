@@ -29,6 +29,7 @@ from ipamd.model.ids import AttachmentKey
 from ipamd.model.request import AttachRequest, fingerprint
 from ipamd.service.context import ServiceContext
 from ipamd.service.cooldown import Cooldown
+from ipamd.service.demand import PoolStatus
 from ipamd.service.request import Deadline, Steps
 
 POOL_WAIT_MARGIN_S = 1.0
@@ -44,14 +45,12 @@ log = logging.getLogger(__name__)
 class AttachPolicy:
     """What ADD needs from the settings.
 
-    `waiting_limit`: ADDs that may be in work at once, so that DEL always finds a thread. `mtu` in bytes. `prefix_delegation`: only
-    for the advice in a refusal.
+    `waiting_limit`: ADDs that may be in work at once, so that DEL always finds a thread. `mtu` in bytes.
     """
 
     veth_prefix: str
     mtu: int
     waiting_limit: int
-    prefix_delegation: bool = False
 
 
 class AttachService:
@@ -121,7 +120,7 @@ class AttachService:
             self._roll_back(spec, reserved, reason=log_text(error))
             raise
         self._failpoint("attach.committed")
-        self._demand.trigger()
+        self._demand.take()
         return attachment
 
     def _replay(self, known: Attachment, request: AttachRequest, identity: NetnsIdentity) -> Attachment:
@@ -155,23 +154,22 @@ class AttachService:
                     is_blocked = status.generation >= generation and status.blocked_by
                     is_hopeless = is_blocked and not (cools_in_time or retries_in_time)
                     if left <= 0 or is_hopeless:
-                        raise self._refusal(key, empty, status.blocked_by, cooled_s) from None
+                        raise self._refusal(key, empty, status, cooled_s) from None
                 self._demand.wait(seen_supply=supply, seen_status=status, timeout_s=min(left, 1.0))
         finally:
             self._demand.leave()
 
-    def _refusal(self, key: AttachmentKey, empty: PoolEmptyError, blocked: str, cooled_s: float | None) -> PoolEmptyError:
+    def _refusal(self, key: AttachmentKey, empty: PoolEmptyError, status: PoolStatus, cooled_s: float | None) -> PoolEmptyError:
+        """The cause that the pool published, and a next step that helps against it (I14)."""
         self.pool_empty_count += 1
-        cause = blocked or self._demand.status().sentence
+        cause = status.blocked_by or status.sentence
+        step = status.next_step or "retry; `ipamctl status` shows the pool loop"
         if cooled_s is not None:
-            step = f"an address has cooled in {cooled_s:.0f} s: retry then"
-        elif blocked:
-            larger = "a larger instance type"
-            if not self._policy.prefix_delegation:
-                larger = f"ENABLE_PREFIX_DELEGATION=true (16 addresses a slot) or {larger} for new nodes"
-            step = f"remove pods from this node, raise MAX_ENI or MAX_PODS if set, or use {larger}"
-        else:
-            step = "retry; `ipamctl status` shows the pool loop"
+            step = (
+                f"an address has cooled in {cooled_s:.0f} s: retry then; or {step}"
+                if status.next_step
+                else (f"an address has cooled in {cooled_s:.0f} s: retry then")
+            )
         return PoolEmptyError(
             f"no address for sandbox {key}", details=f"cause: {cause}; {self._datastore.counts()}; next: {step}"
         ).with_traceback(empty.__traceback__)

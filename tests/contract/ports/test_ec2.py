@@ -9,7 +9,7 @@ import pytest
 
 from ipamd.cloud.ec2 import BotoEc2
 from ipamd.config import CloudConfig
-from ipamd.model.cloud import EniRequest
+from ipamd.model.cloud import INTENT_TAG, EniRequest
 from ipamd.model.errors import CloudError, CloudNotFoundError, EniLimitError
 from ipamd.model.ids import EniId, InstanceId, SubnetId
 from ipamd.ports import Ec2
@@ -30,7 +30,8 @@ class Cloud:
 
     def request(self, token: str, *, addresses: int = 0, prefixes: int = 0) -> EniRequest:
         """A CreateNetworkInterface."""
-        return EniRequest(self.subnet_id, self.security_group_ids, "aws-K8S-test", {"team": "net"}, token, addresses, prefixes)
+        tags = {"team": "net", INTENT_TAG: token}
+        return EniRequest(self.subnet_id, self.security_group_ids, "aws-K8S-test", tags, token, addresses, prefixes)
 
     def attached(self, token: str = "t1", *, addresses: int = 3, device_index: int = 1) -> EniId:
         """An ENI of ours."""
@@ -52,7 +53,8 @@ def cloud(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
         subnet = vpc.add_subnet("10.0.0.0/20")
         instance = vpc.add_instance(name="node", instance_type="m5.large", subnet_id=subnet.subnet_id)
         with Ec2Server(vpc, sockets=[("127.0.0.1", 0)]) as server:
-            ec2 = BotoEc2(CloudConfig(ec2_endpoint=server.url), region=lambda: vpc.region, clock=clock, sleep=clock.sleep)
+            config = CloudConfig(ec2_endpoint=server.url)
+            ec2 = BotoEc2(config, region=lambda: vpc.region, vpc_id=lambda: vpc.vpc_id, clock=clock, sleep=clock.sleep)
             yield Cloud(ec2, InstanceId(instance.instance_id), SubnetId(subnet.subnet_id), (vpc.default_group_id,))
 
 
@@ -64,6 +66,22 @@ def test_creation_brings_addresses_and_is_idempotent(cloud: Cloud) -> None:
     assert len(first.secondary_addresses) == 4
     assert first.primary_address not in first.secondary_addresses
     assert (first.attachment_id, first.tags["team"]) == ("", "net")
+
+
+def test_an_eni_is_found_by_the_token_that_made_it(cloud: Cloud) -> None:
+    """What a creation made is found by its tag, attached or not, and nothing else is; unknown tokens find nothing (I9)."""
+    made = cloud.ec2.create_eni(cloud.request("t1", addresses=2))
+    cloud.attached("t2", device_index=2)
+    assert [eni.eni_id for eni in cloud.ec2.find_by_token("t1")] == [made.eni_id]
+    assert [eni.device_index for eni in cloud.ec2.find_by_token("t2")] == [2]
+    assert cloud.ec2.find_by_token("never used") == ()
+
+
+def test_a_subnet_tells_how_much_is_free(cloud: Cloud) -> None:
+    """The count goes down by what an ENI takes: its primary address and those that come with it."""
+    before = cloud.ec2.subnet_free_count(cloud.subnet_id)
+    cloud.ec2.create_eni(cloud.request("t1", addresses=4))
+    assert cloud.ec2.subnet_free_count(cloud.subnet_id) == before - 5
 
 
 def test_attached_enis_are_described_by_device_index(cloud: Cloud) -> None:

@@ -9,7 +9,7 @@ import pytest
 from ipamd.cloud.budget import BudgetLimits
 from ipamd.cloud.retries import IDEMPOTENT, SETTLING
 from ipamd.model.errors import CloudDeniedError, CloudError, ThrottledError
-from tests.lab.cloud_adapter.conftest import Bench
+from tests.lab.cloud_adapter.conftest import TAGS, Bench
 
 
 def test_a_lost_create_answer_is_replayed_to_the_same_eni(bench: Bench) -> None:
@@ -30,6 +30,26 @@ def test_a_stored_token_finds_the_eni_after_a_restart(bench: Bench) -> None:
     (orphan,) = bench.vpc.enis()[1:]
     bench.vpc.faults.clear()
     assert bench.new_ec2().create_eni(bench.request(addresses=2)).eni_id == orphan.eni_id
+
+
+@pytest.mark.parametrize("code", ["UnauthorizedOperation", "InsufficientFreeAddressesInSubnet", "AnUnlistedCode"])
+def test_a_refusal_after_a_lost_answer_may_have_happened(bench: Bench, code: str) -> None:
+    """The first attempt made an ENI and its answer was lost; the second is refused: the error says what may be there (I9)."""
+    bench.fault("CreateNetworkInterface", lost_answers={"count": 1})
+    bench.ec2._sleep = lambda _s: bench.fault("CreateNetworkInterface", error={"code": code})  # between the two attempts
+    with pytest.raises(CloudError, match=code) as refused:
+        bench.ec2.create_eni(bench.request(addresses=2))
+    assert len(bench.vpc.enis()) == 2
+    assert refused.value.may_have_happened
+
+
+@pytest.mark.parametrize("code", ["UnauthorizedOperation", "InsufficientFreeAddressesInSubnet", "AnUnlistedCode"])
+def test_a_first_refusal_has_changed_nothing(bench: Bench, code: str) -> None:
+    """An answer of EC2 to the only attempt is definite, whatever its code (I9)."""
+    bench.fault("CreateNetworkInterface", error={"code": code})
+    with pytest.raises(CloudError, match=code) as refused:
+        bench.ec2.create_eni(bench.request(addresses=2))
+    assert not refused.value.may_have_happened
 
 
 def test_a_token_for_another_request_is_refused(bench: Bench) -> None:
@@ -184,8 +204,9 @@ def test_a_failing_page_fails_the_whole_describe(make_bench: Callable[..., Bench
 def test_a_denied_call_names_api_and_action(bench: Bench) -> None:
     """IAM's refusal is not retried and names what to allow (I14)."""
     bench.fault("CreateNetworkInterface", error={"code": "UnauthorizedOperation", "message": "not authorized"})
-    with pytest.raises(CloudDeniedError, match="ec2:CreateNetworkInterface and ec2:CreateTags"):
+    with pytest.raises(CloudDeniedError, match="ec2:CreateNetworkInterface and ec2:CreateTags") as denied:
         bench.ec2.create_eni(bench.request(addresses=1))
+    assert all(key in denied.value.next_step for key in TAGS), "a condition on tags has to allow each of them"
     assert bench.vpc.call_counts() == {"CreateNetworkInterface": 1}
 
 

@@ -11,6 +11,7 @@ from ipamd.model.errors import (
     CloudDeniedError,
     CloudError,
     CloudNotFoundError,
+    CloudQuotaError,
     EniLimitError,
     SubnetExhaustedError,
     ThrottledError,
@@ -35,7 +36,7 @@ ANSWERS = [
     ),
     ("PrivateIpAddressLimitExceeded", "Number of private addresses will exceed limit.", 400, EniLimitError, AttemptError),
     ("AttachmentLimitExceeded", "Interface count 4 exceeds the limit for m5.large", 400, EniLimitError, AttemptError),
-    ("NetworkInterfaceLimitExceeded", "quota", 400, CloudError, AttemptError),
+    ("NetworkInterfaceLimitExceeded", "quota", 400, CloudQuotaError, AttemptError),
     (
         "InvalidNetworkInterfaceID.NotFound",
         "The networkInterface ID 'eni-1' does not exist",
@@ -70,6 +71,7 @@ ANSWERS = [
         CloudError,
         BusyAttempt,
     ),
+    ("OperationNotPermitted", "The network interface at device index 0 cannot be detached.", 400, CloudDeniedError, AttemptError),
     ("IdempotentParameterMismatch", "", 400, CloudError, AttemptError),
     ("InternalError", "", 500, CloudError, UnansweredAttempt),
     ("Unavailable", "", 503, CloudError, UnansweredAttempt),
@@ -110,6 +112,18 @@ def test_denied_names_the_iam_action() -> None:
     """A refusal by IAM names every action that the policy lacks; an ENI is created with tags, which is an action too."""
     failed = errors.refused("CreateNetworkInterface", "subnet-1", code="UnauthorizedOperation", message="no", status=403)
     assert "ec2:CreateNetworkInterface and ec2:CreateTags" in failed.error.details
+
+
+def test_what_only_sts_can_read_goes_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """A denial keeps IAM's own words, says how to decode the rest, and the rest is in the log, whole (I14)."""
+    said = "You are not authorized to perform: ec2:CreateNetworkInterface because no identity-based policy allows it."
+    message = f"{said} {errors.ENCODED} {'x' * 5000}"
+    with caplog.at_level("WARNING"):
+        failed = errors.refused("CreateNetworkInterface", "a new ENI", code="UnauthorizedOperation", message=message, status=403)
+    assert failed.error.cause == f"EC2 CreateNetworkInterface failed for a new ENI: UnauthorizedOperation: {said}"
+    assert "aws sts decode-authorization-message" in failed.error.next_step
+    assert "xxxx" not in str(failed.error)
+    assert "x" * 5000 in caplog.text
 
 
 def test_long_messages_are_cut() -> None:

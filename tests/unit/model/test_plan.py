@@ -15,20 +15,10 @@ from hypothesis import strategies as st
 
 from ipamd.model.eni import EniState, InstanceLimits
 from ipamd.model.errors import SettingsError
+from ipamd.model.growth import AllocateAddresses, AllocatePrefixes, CreateEni
 from ipamd.model.ids import EniId
-from ipamd.model.plan import (
-    AllocateAddresses,
-    AllocatePrefixes,
-    CreateEni,
-    EniCapacity,
-    PoolCounts,
-    PoolSettings,
-    PoolSnapshot,
-    deficit_count,
-    excess_count,
-    plan,
-    room_for_eni,
-)
+from ipamd.model.placement import room_for_eni
+from ipamd.model.plan import EniCapacity, PoolCounts, PoolSettings, PoolSnapshot, deficit_count, excess_count, plan
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "vectors_pool.json").read_text())

@@ -190,10 +190,10 @@ def test_a_full_node_refuses_with_cause_counts_and_next_step(node: FakeNode) -> 
 
 def test_prefix_mode_is_not_advised_where_it_is_on(node: FakeNode) -> None:
     """A node in prefix mode is not told to turn it on."""
-    node.attacher._policy = replace(node.attacher._policy, prefix_delegation=True)
     for number in range(27):
         node.add(f"s{number}")
         node.pool.cycle()
+    node.pool.set_limits(node.ec2.limits, settings=replace(node.settings, prefix_delegation=True))
     node.demand.publish(_status_after(node))
     with pytest.raises(PoolEmptyError) as refused:
         node.add("one-too-many")
@@ -236,4 +236,4 @@ def _status_after(node: FakeNode):
 
     node.pool.cycle()
     said = node.demand.status()
-    return PoolStatus(said.generation + 1, said.sentence, said.blocked_by)
+    return PoolStatus(said.generation + 1, said.sentence, said.blocked_by, next_step=said.next_step)

@@ -263,21 +263,44 @@ def test_an_add_does_not_wait_out_a_long_pause(tmp_path: Path) -> None:
         node.add("told", deadline_s=60)
 
 
-def test_addresses_behind_a_missing_link_do_not_hold_growth_back(tmp_path: Path) -> None:
-    """An ENI whose link never appears has free addresses that nobody can get: waiting ADDs count for more (I7, I14)."""
-    node = FakeNode(tmp_path)
+def behind_a_missing_link(node: FakeNode, *, failures: int) -> None:
+    """Nine sandboxes use the primary ENI up, and the next ENI's host routing fails."""
     node.bring_up()
     for number in range(8):
         node.add(f"s{number}")
-    node.hostnet.fail["setup_eni"] = [WiringError("its link did not appear")]
+    node.hostnet.fail["setup_eni"] = [WiringError("its link did not appear") for _ in range(failures)]
     node.pool.cycle()
     node.add("s8")
     assert node.datastore.counts().free == 9
+
+
+def test_addresses_behind_a_missing_link_do_not_hold_growth_back(tmp_path: Path) -> None:
+    """An ENI whose link never appears has free addresses that nobody can get: after a minute another takes its place (I7, I14)."""
+    node = FakeNode(tmp_path)
+    behind_a_missing_link(node, failures=2)
     node.demand.join()
-    for _ in range(3):
-        node.clock.advance(61)
-        node.pool.cycle()
+    node.clock.advance(61)
+    node.pool.cycle()
     assert node.add("served").eni_id not in (PRIMARY, OTHER)
+
+
+def test_a_host_that_refuses_every_eni_gets_one_more_and_no_other(tmp_path: Path) -> None:
+    """ADDs wait, and the host refuses the routing of each new ENI: their addresses are on the way, so nothing runs away (I13), and
+    the refusal names what stands in the way (I14)."""
+    node = FakeNode(tmp_path)
+    behind_a_missing_link(node, failures=1000)
+    node.pool.set_limits(replace(node.ec2.limits, eni_count=15), settings=node.settings)
+    for _ in range(3):
+        node.demand.join()
+    for _ in range(300):
+        node.clock.advance(2)
+        node.pool.cycle()
+    assert node.ec2.calls["create_eni"] == 2, "one may be the ENI's fault, two are the host's"
+    assert "eni-2: its link did not appear" in node.demand.status().blocked_by
+    node.hostnet.fail["setup_eni"] = []
+    node.clock.advance(31)
+    node.pool.cycle()
+    assert node.add("served").eni_id in (OTHER, "eni-3")
 
 
 def test_enis_of_other_network_cards_take_no_place_on_ours(node: FakeNode) -> None:

@@ -1,0 +1,108 @@
+"""What the planner knows besides the datastore: actions, what EC2's refusals taught, and what EC2 may have done already. Pure values.
+
+A refusal is kept for what it says and no more: one that concerns a single ENI, one kind of call or one subnet leaves the rest of
+the pool free to grow. What has an unknown outcome counts as if it had happened, so that it is not asked for twice (I9, I13).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ipamd.model.ids import EniId
+from ipamd.model.words import counted
+
+
+@dataclass(frozen=True, slots=True)
+class AllocateAddresses:
+    """Ask EC2 for more secondary addresses on an attached ENI."""
+
+    eni_id: EniId
+    count: int
+
+    def __str__(self) -> str:
+        return f"allocate {counted(self.count, 'address')} on {self.eni_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatePrefixes:
+    """Ask EC2 for more /28 prefixes on an attached ENI."""
+
+    eni_id: EniId
+    count: int
+
+    def __str__(self) -> str:
+        return f"allocate {counted(self.count, 'prefix')} on {self.eni_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class CreateEni:
+    """Create and attach an ENI that comes with `address_count` addresses or `prefix_count` prefixes."""
+
+    device_index: int
+    address_count: int = 0
+    prefix_count: int = 0
+
+    def __str__(self) -> str:
+        what = counted(self.address_count, "address") if self.address_count else counted(self.prefix_count, "prefix")
+        return f"create an ENI with {what} as device {self.device_index}"
+
+
+Action = AllocateAddresses | AllocatePrefixes | CreateEni
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a kind of growth is not asked for now, and what helps (I14).
+
+    `left_s`: seconds until it is asked again; None: not by itself. `is_lasting`: no short disturbance, so another way is taken.
+    """
+
+    reason: str
+    next_step: str = ""
+    left_s: float | None = None
+    is_lasting: bool = False
+
+    def __str__(self) -> str:
+        return self.reason if self.left_s is None else f"{self.reason} (next try in {self.left_s:.0f} s)"
+
+
+@dataclass(frozen=True, slots=True)
+class PendingEni:
+    """An ENI that EC2 may have made for us: it takes a place, and `address_count` addresses may come with it."""
+
+    device_index: int
+    address_count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GrowthState:
+    """What stands in the way of growth and what is under way, at one moment.
+
+    `creation`, `allocation`, `prefixes`: why new ENIs, more on an attached ENI, or /28s are not asked for now. `eni_cap`: ENIs
+    beyond which EC2 refused to attach, and `cap`: why. `slot_caps`: ENIs that take no more than so many. `room`: free addresses
+    of the subnet, None unless EC2 has refused for want of them.
+
+    `pending_enis`, `pending_slots`: creations and allocations whose outcome is not known; the latter may bring
+    `pending_address_count`. `pending`: why it is not known. `host`: why the host's routing of an attached ENI is not in place;
+    `has_stuck_eni`: it has failed for so long that its addresses are no supply.
+
+    `ramp_count`: addresses that ADDs will take in the next seconds if they go on as they did. `is_settling`: an ADD took an
+    address a moment ago.
+    """
+
+    creation: Refusal | None = None
+    allocation: Refusal | None = None
+    prefixes: Refusal | None = None
+    eni_cap: int | None = None
+    cap: Refusal | None = None
+    slot_caps: Mapping[EniId, int] = field(default_factory=dict)
+    room: int | None = None
+    pending_enis: tuple[PendingEni, ...] = ()
+    pending_slots: Mapping[EniId, int] = field(default_factory=dict)
+    pending_address_count: int = 0
+    pending: str = ""
+    host: Refusal | None = None
+    has_stuck_eni: bool = False
+    ramp_count: int = 0
+    is_settling: bool = False

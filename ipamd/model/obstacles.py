@@ -1,0 +1,66 @@
+"""Why the pool cannot grow, in words that help in this case (I14). Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from ipamd.model.eni import EniState
+from ipamd.model.growth import Refusal
+from ipamd.model.placement import eni_limit, pending_count, room_for_eni, vacant_slots
+from ipamd.model.words import counted
+
+if TYPE_CHECKING:
+    from ipamd.model.plan import PoolSettings, PoolSnapshot
+
+
+def growth_blocker(snapshot: PoolSnapshot, settings: PoolSettings, now: datetime) -> Refusal | None:
+    """Return why the pool cannot grow now, and what helps; None if it can, or if something is on its way."""
+    known = snapshot.growth
+    if settings.max_pods and snapshot.counts.total >= settings.max_pods:
+        return Refusal(f"the pool has reached maxPods ({settings.max_pods})", "raise MAX_PODS if it is set, or use more nodes")
+    if snapshot.retry_at is not None and now < snapshot.retry_at:
+        return Refusal(snapshot.blocked_reason, left_s=(snapshot.retry_at - now).total_seconds())
+    has_slot = any(vacant_slots(eni, snapshot) for eni in snapshot.enis)
+    has_place = room_for_eni(snapshot, settings)
+    is_asked_again_soon = has_slot and known.allocation is not None and not known.allocation.is_lasting
+    can_allocate, can_create = has_slot and known.allocation is None, has_place and known.creation is None
+    if can_allocate or (can_create and not is_asked_again_soon) or pending_count(snapshot, settings):
+        return None
+    if has_slot and known.allocation is not None:
+        return known.allocation
+    if has_place and known.creation is not None:
+        return known.creation
+    if known.cap is not None and known.eni_cap is not None and known.eni_cap < eni_limit(snapshot.limits, settings):
+        return known.cap
+    return _full(snapshot, settings)
+
+
+def is_full(snapshot: PoolSnapshot, settings: PoolSettings) -> bool:
+    """Whether there is no vacant slot, no ENI on its way that has some, and no place for another ENI by the limits."""
+    vacant = any(vacant_slots(eni, snapshot) or eni.state is EniState.ATTACHING for eni in snapshot.enis)
+    return not vacant and snapshot.growth.eni_cap is None and not room_for_eni(snapshot, settings)
+
+
+def fullness(snapshot: PoolSnapshot) -> str:
+    """Say how many slots of all are used."""
+    used = sum(eni.used_slot_count for eni in snapshot.enis)
+    return f"full: {used} of {counted(len(snapshot.enis) * snapshot.limits.slots_per_eni, 'slot')} are in use"
+
+
+def _full(snapshot: PoolSnapshot, settings: PoolSettings) -> Refusal:
+    limits, foreign = snapshot.limits, snapshot.unmanaged_eni_count
+    count = f"{len(snapshot.enis) + foreign}" + (f" (with {foreign} that are not ours to use)" if foreign else "")
+    reason = (
+        f"all {count} of {eni_limit(limits, settings)} ENIs that {limits.instance_type} may have are attached "
+        f"and their {limits.slots_per_eni} slots each are taken"
+    )
+    steps = ["remove pods from this node"]
+    if settings.max_eni and settings.max_eni < limits.eni_count:
+        steps.append(f"raise MAX_ENI ({settings.max_eni}; the instance may have {limits.eni_count})")
+    if foreign:
+        steps.append("detach ENIs that others attached")
+    larger = "a larger instance type"
+    if not settings.prefix_delegation and limits.supports_prefixes:
+        larger = f"ENABLE_PREFIX_DELEGATION=true (16 addresses a slot) or {larger} for new nodes"
+    return Refusal(reason, f"{', '.join(steps)}, or use {larger}")

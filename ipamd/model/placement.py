@@ -1,0 +1,125 @@
+"""Where the pool grows: which ENIs get how much, and whether another ENI fits. Pure; `ipamd/model/plan.py` decides how much.
+
+Existing ENIs come first, because an allocation is one call, and a new ENI four and some seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ipamd.model.eni import ADDRESSES_PER_PREFIX, EniState, InstanceLimits
+from ipamd.model.growth import Action, AllocateAddresses, AllocatePrefixes, CreateEni
+
+if TYPE_CHECKING:
+    from ipamd.model.plan import EniCapacity, PoolSettings, PoolSnapshot
+
+MAX_ENI_CREATION_ADDRESSES = 49
+"""Most addresses of one CreateNetworkInterface: the largest types have 50 per ENI, one of them the primary address."""
+
+STOPGAP_COUNT = 4
+"""Free single addresses to keep while the subnet has no /28 and no IP target is set. Ours: enough for the next few ADDs; each takes a
+slot that a prefix of 16 could have, as soon as there is one again."""
+
+
+def eni_limit(limits: InstanceLimits, settings: PoolSettings) -> int:
+    """Return the ENIs that this node may have: the instance's limit, or MAX_ENI if lower.
+
+    Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, getMaxENI.
+    """
+    return min(limits.eni_count, settings.max_eni) if settings.max_eni >= 1 else limits.eni_count
+
+
+def room_for_eni(snapshot: PoolSnapshot, settings: PoolSettings) -> bool:
+    """Whether another ENI may be attached. Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, hasRoomForEni."""
+    return _places(snapshot, settings) > 0
+
+
+def is_prefix_mode(snapshot: PoolSnapshot, settings: PoolSettings) -> bool:
+    """Whether prefixes are wanted, and the instance type can have them."""
+    return settings.prefix_delegation and snapshot.limits.supports_prefixes
+
+
+def vacant_slots(eni: EniCapacity, snapshot: PoolSnapshot) -> int:
+    """Slots of an attached ENI that can be asked for: neither used, nor perhaps allocated already, nor refused."""
+    if eni.state is not EniState.ATTACHED:
+        return 0
+    known, slots = snapshot.growth, snapshot.limits.slots_per_eni
+    taken = eni.used_slot_count + known.pending_slots.get(eni.eni_id, 0)
+    return max(min(slots, known.slot_caps.get(eni.eni_id, slots)) - taken, 0)
+
+
+def asks_for_prefixes(snapshot: PoolSnapshot, settings: PoolSettings) -> bool:
+    """Whether growth is by /28s now. The last addresses below maxPods are single ones if slots are left for all of them; else one
+    more /28 is taken, as amazon-vpc-cni-k8s does: it takes one slot, and an ENI less."""
+    if not is_prefix_mode(snapshot, settings) or not snapshot.prefixes_available:
+        return False
+    left = settings.max_pods - snapshot.counts.total
+    if not settings.max_pods or left >= ADDRESSES_PER_PREFIX:
+        return True
+    return left > sum(vacant_slots(eni, snapshot) for eni in snapshot.enis)
+
+
+def pending_eni_address_count(snapshot: PoolSnapshot, unit: int) -> int:
+    """Addresses that ENIs under way will bring, or may."""
+    attaching = sum(eni.state is EniState.ATTACHING for eni in snapshot.enis)
+    return attaching * snapshot.limits.slots_per_eni * unit + sum(
+        pending.address_count for pending in snapshot.growth.pending_enis
+    )
+
+
+def pending_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
+    """Addresses that ENIs and allocations under way will bring, or may."""
+    unit = ADDRESSES_PER_PREFIX if asks_for_prefixes(snapshot, settings) else 1
+    return pending_eni_address_count(snapshot, unit) + snapshot.growth.pending_address_count
+
+
+def growth_actions(snapshot: PoolSnapshot, settings: PoolSettings, count: int) -> Iterator[Action]:
+    """Place `count` addresses, in order of device index. Yields: actions that fit slots, places, maxPods and the subnet's room."""
+    known, by_prefix = snapshot.growth, asks_for_prefixes(snapshot, settings)
+    unit = ADDRESSES_PER_PREFIX if by_prefix else 1
+    slots, want = snapshot.limits.slots_per_eni, -(-count // unit)
+    # Without IP targets amazon-vpc-cni-k8s fills an ENI at once (tryAssignIPs), and so do we: fewer, larger calls. Prefixes are
+    # requested as needed, and so is everything in a subnet that is short of addresses.
+    whole = not settings.ip_targets_defined and not is_prefix_mode(snapshot, settings) and known.room is None
+    cap = -(-(settings.max_pods - snapshot.counts.total) // unit) if settings.max_pods else slots * snapshot.limits.eni_count
+    room = cap if by_prefix or known.room is None else min(cap, known.room)
+    can_wait = False
+    for eni in sorted(snapshot.enis, key=lambda eni: (eni.device_index, eni.eni_id)):
+        vacant = vacant_slots(eni, snapshot)
+        if want <= 0 or room <= 0 or vacant <= 0:
+            continue
+        if known.allocation is not None:
+            can_wait = can_wait or not known.allocation.is_lasting
+            continue
+        share = min(vacant if whole else want, vacant, room)
+        yield AllocatePrefixes(eni.eni_id, share) if by_prefix else AllocateAddresses(eni.eni_id, share)
+        want, room = want - share, room - share
+    # ENIs that are being attached, or may be, will bring addresses: counted, or a burst would create one ENI too many.
+    want -= -(-pending_eni_address_count(snapshot, unit) // unit)
+    if known.creation is not None or can_wait:
+        return  # a pause of seconds is no reason for an ENI that is not needed
+    for device_index, _ in zip(_free_indexes(snapshot), range(_places(snapshot, settings)), strict=False):
+        if known.room is not None and not by_prefix:
+            room = min(room, known.room - 1)  # its primary address is of the same subnet
+        if want <= 0 or room <= 0:
+            return
+        share = min(slots if whole else want, slots, room, MAX_ENI_CREATION_ADDRESSES)
+        yield CreateEni(device_index, prefix_count=share) if by_prefix else CreateEni(device_index, address_count=share)
+        want, room = want - share, room - share
+
+
+def _places(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
+    """ENIs that may be added: below the limit, and below what EC2 attached at most."""
+    known = snapshot.growth
+    limit = eni_limit(snapshot.limits, settings)
+    limit = limit if known.eni_cap is None else min(limit, known.eni_cap)
+    return limit - snapshot.unmanaged_eni_count - len(snapshot.enis) - len(known.pending_enis)
+
+
+def _free_indexes(snapshot: PoolSnapshot) -> Iterator[int]:
+    """Device indexes for new ENIs. 0 is never free, even if no ENI shows it: on some nodes the primary ENI is device 1
+    (amazon-vpc-cni-k8s issue 3753)."""
+    taken = {0} | {eni.device_index for eni in snapshot.enis} | snapshot.unmanaged_device_indexes
+    taken |= {pending.device_index for pending in snapshot.growth.pending_enis}
+    return (index for index in range(100) if index not in taken)

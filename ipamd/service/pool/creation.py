@@ -1,0 +1,204 @@
+"""Create an ENI and attach it, step by step, so that every step may be repeated after a crash or a lost answer (I9).
+
+The creation is covered by an intent from before the call until the ENI is recorded or deleted. If the outcome of the call is not
+known, it is repeated with its token; if EC2 refuses the repetition, the ENI is searched for by the tag that carries the token
+(docs/adr/0018-a-creation-is-searched-for.md).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import replace
+
+from ipamd.model.absence import Absences
+from ipamd.model.cloud import DescribedEni, EniRequest, InstanceIdentity
+from ipamd.model.eni import Eni
+from ipamd.model.errors import (
+    CloudError,
+    CloudNotFoundError,
+    EniLimitError,
+    InvariantError,
+    ThrottledError,
+    log_text,
+)
+from ipamd.model.growth import CreateEni
+from ipamd.model.ids import EniId, SubnetId
+from ipamd.model.intent import Intent, IntentKind
+from ipamd.ports import Ec2
+from ipamd.service.context import ServiceContext
+from ipamd.service.pool.adoption import Adoption
+from ipamd.service.pool.deletion import EniDeletion
+from ipamd.service.pool.enis import EniService
+from ipamd.service.pool.intents import GONE_AFTER_S, REFUSED, IntentLog
+from ipamd.service.pool.sync_result import EniSyncResult
+from ipamd.service.pool.tags import EniTags, description
+
+log = logging.getLogger(__name__)
+
+
+class EniCreation:
+    """Creates ENIs through their intents; used by the provisioner's thread."""
+
+    def __init__(
+        self, context: ServiceContext, *, ec2: Ec2, enis: EniService, intents: IntentLog, tags: EniTags, deletion: EniDeletion
+    ) -> None:
+        self._datastore = context.datastore
+        self._clock = context.clock
+        self._failpoint = context.failpoint
+        self._ec2 = ec2
+        self._enis = enis
+        self._intents = intents
+        self._tags = tags
+        self._deletion = deletion
+        self._adoption = Adoption(context, enis=enis)
+        self._absences: dict[str, Absences[str]] = {}
+
+    def begin(self, action: CreateEni, identity: InstanceIdentity) -> Eni | None:
+        """Create and attach an ENI. Returns: what was recorded; None if others' ENIs were found instead. Raises: CloudError."""
+        token = self._intents.new_token()
+        tags = self._tags.of_new_eni(identity, created_at=self._clock.now(), token=token)
+        intent = self._intents.open(
+            IntentKind.CREATE_ENI,
+            {
+                "subnet_id": identity.subnet_id,
+                "device_index": str(action.device_index),
+                "address_count": str(action.address_count),
+                "prefix_count": str(action.prefix_count),
+                "tags": json.dumps(tags, sort_keys=True),
+                "security_group_ids": ",".join(identity.security_group_ids),
+            },
+            token=token,
+        )
+        try:
+            described = self._request(intent, identity)
+        except CloudError as error:
+            self._intents.close_if_refused(intent, error)  # nothing came before this call: a definite refusal is believed
+            raise
+        return self._finish(intent, described, identity)
+
+    def resume(self, intent: Intent, identity: InstanceIdentity) -> Eni | None:
+        """Continue a creation from its last completed step.
+
+        Returns: what was recorded; None if the intent was closed without an ENI. Raises: CloudError; the intent stays open.
+        """
+        if "eni_id" in intent.payload:
+            described = self._described(intent, EniId(intent.payload["eni_id"]))
+        elif REFUSED in intent.payload:
+            described = self._searched(intent)
+        else:
+            try:
+                described = self._request(intent, identity)
+            except ThrottledError:
+                raise
+            except CloudError as error:
+                if error.may_have_happened:
+                    raise
+                # It says nothing about the call that is repeated. It would be refused for ever: from now on search, do not repeat.
+                described = self._searched(self._intents.mark(intent, **{REFUSED: error.cause}))
+        return self._finish(intent, described, identity) if described is not None else None
+
+    def _request(self, intent: Intent, identity: InstanceIdentity) -> DescribedEni:
+        payload = intent.payload
+        return self._ec2.create_eni(
+            EniRequest(
+                subnet_id=SubnetId(payload["subnet_id"]),
+                security_group_ids=tuple(payload["security_group_ids"].split(",")),
+                description=description(identity),
+                tags=json.loads(payload["tags"]),
+                client_token=intent.client_token,
+                address_count=int(payload["address_count"]),
+                prefix_count=int(payload["prefix_count"]),
+            )
+        )
+
+    def _described(self, intent: Intent, eni_id: EniId) -> DescribedEni | None:
+        try:
+            return self._ec2.describe_eni(eni_id)
+        except CloudNotFoundError:
+            if self._intents.is_too_new_to_be_gone(intent) or not self._is_absent(intent):
+                raise
+            self._intents.close(intent, "the ENI is gone")
+            return None
+
+    def _searched(self, intent: Intent) -> DescribedEni | None:
+        """Search for what the intent's creation made, by the tag that carries its token."""
+        found = self._ec2.find_by_token(intent.client_token)
+        if found:
+            self._absences.pop(intent.intent_id, None)
+            return found[0]
+        refused = intent.payload[REFUSED]
+        if self._is_absent(intent):
+            self._intents.close(intent, f"EC2 has made no ENI for it; refused: {refused}")
+            return None
+        raise CloudError(
+            f"whether creation {intent.client_token} made an ENI is not known yet",
+            details=f"EC2 shows none and is asked again; the repeated call was refused: {refused}",
+        )
+
+    def _is_absent(self, intent: Intent) -> bool:
+        """Count a look without the ENI. Returns: whether two looks apart in time had none; one may lag behind Create (I11)."""
+        absences = self._absences.setdefault(intent.intent_id, Absences(gap_s=GONE_AFTER_S))
+        absences.look([intent.intent_id], now_s=self._clock.monotonic())
+        if absences.count(intent.intent_id) < 2:
+            return False
+        del self._absences[intent.intent_id]
+        return True
+
+    def _finish(self, intent: Intent, described: DescribedEni, identity: InstanceIdentity) -> Eni | None:
+        """Attach and record an ENI that exists; every step may be repeated."""
+        self._failpoint("growth.created")
+        intent = self._intents.mark(intent, eni_id=described.eni_id)
+        self._failpoint("growth.named")
+        try:
+            described = self._attached(intent, described, identity)
+        except ThrottledError:
+            raise  # nothing is wrong with the ENI: the intent stays open and is continued later
+        except CloudError as error:
+            if isinstance(error, CloudNotFoundError) and self._intents.is_too_new_to_be_gone(intent):
+                raise  # EC2 does not show the new ENI yet: the same
+            if self._datastore.eni(described.eni_id) is not None:
+                raise  # it is recorded, and sandboxes may use it: it must not be deleted, however EC2 answers (I2)
+            log.warning("ENI %s could not be attached and is deleted: %s", described.eni_id, log_text(error))
+            self._deletion.delete(intent, described.eni_id, outcome=f"not attached: {log_text(error)}")
+            if self._adoption.adopt_enis(identity):
+                return None  # the pool plans again with what is attached already
+            raise
+        self._failpoint("growth.attached")
+        eni = self._store(described, identity)
+        self._failpoint("growth.stored")
+        self._intents.close(intent, f"attached {described.eni_id} as device {described.device_index}")
+        return eni
+
+    def _attached(self, intent: Intent, described: DescribedEni, identity: InstanceIdentity) -> DescribedEni:
+        """Attach, have EC2 delete it with the instance, and verify by Describe; steps already done are skipped."""
+        if not described.attachment_id:
+            attachment_id = self._ec2.attach_eni(
+                described.eni_id,
+                instance_id=identity.instance_id,
+                device_index=int(intent.payload["device_index"]),
+                network_card=0,
+            )
+            described = replace(described, attachment_id=attachment_id)
+            self._failpoint("growth.attach-asked")
+        if described.instance_id not in ("", identity.instance_id):
+            raise EniLimitError(f"ENI {described.eni_id} is attached to {described.instance_id}, not to this instance")
+        if not described.delete_on_termination:
+            self._ec2.set_delete_on_termination(described.eni_id, attachment_id=described.attachment_id)
+        self._enis.await_link(described.mac)
+        return self._ec2.describe_attached_eni(described.eni_id)
+
+    def _store(self, described: DescribedEni, identity: InstanceIdentity) -> Eni:
+        eni = replace(self._enis.eni_of(described, identity), created_by_us=True)
+        outcome = EniSyncResult()
+        try:
+            self._enis.record(eni, described, outcome)
+        except InvariantError as error:
+            log.warning("ENI %s contradicts what is recorded, EC2 is asked for all: %s", eni.eni_id, log_text(error))
+            self._enis.sync_with_ec2(identity)
+            if self._datastore.eni(eni.eni_id) is None:
+                raise
+        else:
+            if outcome.kept:
+                self._enis.sync_with_ec2(identity)
+        return eni

@@ -1,0 +1,101 @@
+"""Retry the host routing of ENIs whose set-up failed, and say why their addresses cannot be given yet.
+
+The addresses of such an ENI are there, and come as soon as the host lets them: another ENI for the same ADDs would only be one more
+that cannot be used. If one ENI alone fails for long, it may be the ENI's fault, and one other takes its place; if several fail, it is
+the node's, and no ENI more will help.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+
+from ipamd.model.eni import Eni, EniState
+from ipamd.model.errors import IpamError, log_text
+from ipamd.model.growth import Refusal
+from ipamd.model.ids import EniId
+from ipamd.service.backoff import Backoff
+from ipamd.service.context import ServiceContext
+from ipamd.service.pool.enis import EniService
+
+STUCK_AFTER_S = 60.0
+"""From then on the addresses of one ENI without host routing are no supply. Ours: twice the interval at which host routing is compared
+(ipamd/service/reconcile/host_network.py)."""
+
+RETRY_FIRST_S = 2.0
+RETRY_MAX_S = 30.0
+"""Pauses between two set-ups of one ENI while an ADD waits for it. Ours: waiting for a link takes seconds of the pool's thread."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Unready:
+    since_monotonic_s: float
+    retry_deadline: float
+    reason: str = "it has not been set up yet"
+    backoff: Backoff = field(default_factory=lambda: Backoff(first_s=RETRY_FIRST_S, max_s=RETRY_MAX_S))
+
+
+class HostSetup:
+    """Attached ENIs whose host routing is not in place. Used by the pool's thread."""
+
+    def __init__(self, context: ServiceContext, *, enis: EniService) -> None:
+        self._datastore = context.datastore
+        self._clock = context.clock
+        self._health = context.health
+        self._enis = enis
+        self._unready: dict[EniId, _Unready] = {}
+
+    def set_up(self, eni: Eni) -> None:
+        """Set up one ENI. A failure is no error of the pool: it is remembered, and tried again."""
+        try:
+            self._enis.set_up_eni_routing(eni)
+        except IpamError as error:
+            self._health.record_error(f"host routing of {eni.eni_id}", error)
+            log.warning("host routing of %s: %s", eni.eni_id, log_text(error))
+            unready = self._note(eni.eni_id)
+            unready.reason = log_text(error)
+            unready.retry_deadline = self._clock.monotonic() + unready.backoff.next_s()
+
+    def retry_due(self) -> None:
+        """Set up again what is due; for waiting ADDs."""
+        for eni in self._look():
+            if self._clock.monotonic() >= self._unready[eni.eni_id].retry_deadline:
+                self.set_up(eni)
+
+    def refusal(self) -> Refusal | None:
+        """Why addresses that are there cannot be given; None if every ENI is set up."""
+        enis = self._look()
+        if not enis:
+            return None
+        reasons = "; ".join(f"{eni.eni_id}: {self._unready[eni.eni_id].reason}" for eni in enis)
+        return Refusal(
+            f"host routing of an ENI is not in place: {reasons}",
+            "see `ip link`, `ip rule` and the daemon's log on this node; it is tried again by itself",
+            self._next_s(),
+        )
+
+    def has_stuck_eni(self) -> bool:
+        """Whether one ENI, and it alone, has not been set up for long."""
+        now_s = self._clock.monotonic()
+        return [now_s - self._unready[eni.eni_id].since_monotonic_s >= STUCK_AFTER_S for eni in self._look()] == [True]
+
+    def next_retry_s(self) -> float | None:
+        """Seconds until a set-up is due again; None if all are done."""
+        return self._next_s() if self._look() else None
+
+    def _look(self) -> list[Eni]:
+        enis = [eni for eni in self._datastore.enis() if eni.managed and eni.state is EniState.ATTACHED and not eni.host_ready]
+        ids = {eni.eni_id for eni in enis}
+        self._unready = {eni_id: one for eni_id, one in self._unready.items() if eni_id in ids}
+        for eni in enis:
+            self._note(eni.eni_id)
+        return enis
+
+    def _note(self, eni_id: EniId) -> _Unready:
+        now_s = self._clock.monotonic()
+        return self._unready.setdefault(eni_id, _Unready(now_s, now_s + RETRY_FIRST_S))
+
+    def _next_s(self) -> float:
+        return max(min(one.retry_deadline for one in self._unready.values()) - self._clock.monotonic(), 0.0)

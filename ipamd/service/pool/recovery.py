@@ -1,0 +1,112 @@
+"""Recover what a crash or a lost answer left open, each intent by itself: one that stays open delays no other, and no growth.
+
+Until its outcome is known an intent counts as if EC2 had done what was asked, so that it is not asked for twice (I9, I13).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ipamd.model.eni import ADDRESSES_PER_PREFIX
+from ipamd.model.errors import IpamError, ThrottledError, log_text
+from ipamd.model.growth import GrowthState, PendingEni
+from ipamd.model.ids import EniId
+from ipamd.model.intent import Intent, IntentKind
+from ipamd.ports import Clock, Datastore
+from ipamd.service.backoff import Backoff
+from ipamd.service.pool.deletion import DELETING
+from ipamd.service.pool.intents import REFUSED, IntentLog
+
+RETRY_FIRST_S = 1.0
+RETRY_MAX_S = 60.0
+"""Pauses between two tries of one intent. Ours: as after any other EC2 error; a search is believed after two looks a minute apart."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Attempts:
+    backoff: Backoff = field(default_factory=lambda: Backoff(first_s=RETRY_FIRST_S, max_s=RETRY_MAX_S))
+    deadline: float = 0.0
+    error: IpamError | None = None
+
+
+class IntentRecovery:
+    """Tries open intents, each after its own pauses. Used by the provisioner's thread."""
+
+    def __init__(self, intents: IntentLog, *, datastore: Datastore, clock: Clock, resume: Callable[[Intent], None]) -> None:
+        """`resume` finds out what EC2 did and finishes or undoes it. Raises: IpamError if that is not possible yet."""
+        self._intents = intents
+        self._datastore = datastore
+        self._clock = clock
+        self._resume = resume
+        self._attempts: dict[str, _Attempts] = {}
+
+    def note(self, intent: Intent, error: IpamError | None) -> None:
+        """Take note that an intent stays open after a try, and why."""
+        attempts = self._attempts.setdefault(intent.intent_id, _Attempts())
+        attempts.error = error or attempts.error
+        attempts.deadline = self._clock.monotonic() + attempts.backoff.next_s()
+
+    def recover_due(self) -> list[IpamError]:
+        """Try every open intent whose pause is over. Returns: why those that are still open are."""
+        problems = []
+        for intent in self._intents.all_open():
+            if not self._is_due(intent):
+                continue
+            try:
+                self._resume(intent)
+            except IpamError as error:
+                if not isinstance(error, ThrottledError):
+                    log.warning("%s intent %s stays open: %s", intent.kind, intent.intent_id, log_text(error))
+                problems.append(error)
+                self.note(intent, error)
+            else:
+                if self._intents.is_open(intent):
+                    self.note(intent, None)
+        return problems
+
+    def has_due(self) -> bool:
+        """Whether an open intent may be tried now."""
+        return any(self._is_due(intent) for intent in self._intents.all_open())
+
+    def next_retry_s(self) -> float | None:
+        """Seconds until an open intent is due; None if none is open."""
+        open_ids = {intent.intent_id for intent in self._intents.all_open()}
+        self._attempts = {intent_id: one for intent_id, one in self._attempts.items() if intent_id in open_ids}
+        deadlines = [self._attempts[intent_id].deadline if intent_id in self._attempts else 0.0 for intent_id in open_ids]
+        return max(min(deadlines) - self._clock.monotonic(), 0.0) if deadlines else None
+
+    def pending(self) -> GrowthState:
+        """What EC2 may have done: ENIs and slots that may be taken, with the addresses that may come."""
+        enis: list[PendingEni] = []
+        slots: dict[EniId, int] = {}
+        address_count = 0
+        for intent in self._intents.all_open():
+            payload = intent.payload
+            if intent.kind is IntentKind.CREATE_ENI and self._datastore.eni(EniId(payload.get("eni_id", ""))) is None:
+                enis.append(PendingEni(int(payload["device_index"]), _supply_count(intent)))
+            elif intent.kind is IntentKind.ASSIGN:
+                eni_id, count = EniId(payload["eni_id"]), int(payload.get("count", "0"))
+                slots[eni_id] = slots.get(eni_id, 0) + count
+                address_count += count * (ADDRESSES_PER_PREFIX if payload.get("of") == "prefixes" else 1)
+        return GrowthState(
+            pending_enis=tuple(enis), pending_slots=slots, pending_address_count=address_count, pending=self._why()
+        )
+
+    def _is_due(self, intent: Intent) -> bool:
+        attempts = self._attempts.get(intent.intent_id)
+        return attempts is None or self._clock.monotonic() >= attempts.deadline
+
+    def _why(self) -> str:
+        errors = [one.error for one in self._attempts.values() if one.error is not None]
+        return f"EC2 is asked what became of the last call, which failed: {log_text(errors[-1])}" if errors else ""
+
+
+def _supply_count(intent: Intent) -> int:
+    """Addresses that may come with an ENI: none if it is being deleted, or may never have been made."""
+    if DELETING in intent.payload or REFUSED in intent.payload:
+        return 0
+    return int(intent.payload["address_count"]) + int(intent.payload["prefix_count"]) * ADDRESSES_PER_PREFIX

@@ -1,0 +1,197 @@
+"""What EC2's refusals teach the pool: what not to ask for, for how long, and what to ask for instead (I13, I14).
+
+A refusal stops no more than it is about: one kind of call, one ENI, ENIs beyond a number, /28s, or more than a subnet has. Every
+lesson ends, because others change the account too; a lesson that is learned again lasts longer. In memory only: a new process may ask
+once. Rejected: one pause for all growth, after which the same request is refused again, for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ipamd.model.errors import (
+    CloudDeniedError,
+    CloudError,
+    CloudNotFoundError,
+    CloudQuotaError,
+    EniLimitError,
+    SubnetExhaustedError,
+    log_text,
+)
+from ipamd.model.growth import Action, AllocatePrefixes, CreateEni, GrowthState, Refusal
+from ipamd.model.ids import EniId
+from ipamd.model.words import counted
+from ipamd.ports import Clock
+from ipamd.service.backoff import Backoff
+from ipamd.service.pool.subnet_room import SubnetRoom
+
+PREFIX_PAUSE_FIRST_S = 120.0
+PREFIX_PAUSE_MAX_S = 1800.0
+"""Until a /28 is asked for again. The first is amazon-vpc-cni-k8s's (pkg/ipamd/ipamd.go, insufficientCidrErrorCooldown; its issue
+1585), doubled while the answer stays: a fragmented subnet does not heal within minutes. Ours."""
+
+LIMIT_PAUSE_FIRST_S = 1800.0
+LIMIT_PAUSE_MAX_S = 21600.0
+"""After EC2 attached no further ENI, or filled no further slot, though the instance type may have it. On most types volumes take the
+places of ENIs, and volumes come and go with pods (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/volume_limits.html), so it
+is tried again; each try makes and deletes an ENI. Ours: 6 tries a day."""
+
+DENIED_PAUSE_FIRST_S = 600.0
+DENIED_PAUSE_MAX_S = 3600.0
+"""After IAM or the account's quota refused: a person changes it, and then waits for us. Ours."""
+
+GONE_PAUSE_S = 60.0
+"""After an ENI that is recorded was not found: the next comparisons with EC2 decide about it. Ours."""
+
+ERROR_PAUSE_FIRST_S = 1.0
+ERROR_PAUSE_MAX_S = 60.0
+"""Doubling pause after any other EC2 error. Ours; amazon-vpc-cni-k8s pauses a minute at most too (pkg/ipamd/ipamd.go)."""
+
+
+@dataclass(slots=True)
+class Lesson:
+    """One refusal that is in force until a monotonic deadline; learned again, it lasts twice as long, up to a bound."""
+
+    first_s: float
+    max_s: float
+    is_lasting: bool = False
+    reason: str = ""
+    next_step: str = ""
+    deadline: float | None = None
+    value: int = 0
+    _backoff: Backoff = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._backoff = Backoff(first_s=self.first_s, max_s=self.max_s)
+
+    def learn(self, error: BaseException, *, now_s: float, value: int = 0, reason: str = "") -> None:
+        """Put it in force."""
+        self.reason = reason or (error.cause if isinstance(error, CloudError) else log_text(error))
+        self.next_step = error.next_step if isinstance(error, CloudError) else ""
+        self.deadline, self.value = now_s + self._backoff.next_s(), value
+
+    def forget(self) -> None:
+        """End it for good: what it was about has succeeded."""
+        self.deadline = None
+        self._backoff.reset()
+
+    def refusal(self, *, now_s: float) -> Refusal | None:
+        """What it says, while it is in force."""
+        if self.deadline is None or now_s >= self.deadline:
+            return None
+        return Refusal(self.reason, self.next_step, self.deadline - now_s, self.is_lasting)
+
+
+def _error_pause() -> Lesson:
+    return Lesson(ERROR_PAUSE_FIRST_S, ERROR_PAUSE_MAX_S)
+
+
+def _denied() -> Lesson:
+    return Lesson(DENIED_PAUSE_FIRST_S, DENIED_PAUSE_MAX_S, is_lasting=True)
+
+
+class Refusals:
+    """The lessons in force. Used by the pool's thread."""
+
+    def __init__(self, *, clock: Clock, free_count: Callable[[Action], int]) -> None:
+        """`free_count` asks EC2 how many addresses are free in the subnet of an action. Raises: CloudError."""
+        self._clock = clock
+        self._pauses = {True: _error_pause(), False: _error_pause()}  # by: is it a creation
+        self._denials = {True: _denied(), False: _denied()}
+        self._prefixes = Lesson(PREFIX_PAUSE_FIRST_S, PREFIX_PAUSE_MAX_S)
+        self._cap = Lesson(LIMIT_PAUSE_FIRST_S, LIMIT_PAUSE_MAX_S, is_lasting=True)
+        self._slots: dict[EniId, Lesson] = {}
+        self._room = SubnetRoom(clock=clock, free_count=free_count)
+
+    def learn(self, action: Action, error: BaseException, *, attached_count: int, used_slot_count: int = 0) -> None:
+        """Take note of a refusal of an action.
+
+        Args:
+            attached_count: ENIs that the instance has, others' included.
+            used_slot_count: of the ENI that was to get more.
+        """
+        now_s, is_creation = self._clock.monotonic(), isinstance(action, CreateEni)
+        match error:
+            case SubnetExhaustedError() if _prefix_count(action):
+                self._prefixes.learn(error, now_s=now_s)
+            case SubnetExhaustedError():
+                self._room.refused(action, error)
+            case EniLimitError() if isinstance(action, CreateEni):
+                self._cap.learn(error, now_s=now_s, value=attached_count, reason=_cap_reason(attached_count, error))
+            case EniLimitError() | CloudNotFoundError() if not isinstance(action, CreateEni):
+                is_limit = isinstance(error, EniLimitError)
+                first_s, max_s = (LIMIT_PAUSE_FIRST_S, LIMIT_PAUSE_MAX_S) if is_limit else (GONE_PAUSE_S, GONE_PAUSE_S)
+                lesson = self._slots.setdefault(action.eni_id, Lesson(first_s, max_s, is_lasting=is_limit))
+                lesson.learn(error, now_s=now_s, value=used_slot_count)
+            case CloudDeniedError() | CloudQuotaError():
+                self._denials[is_creation].learn(error, now_s=now_s)
+            case _:
+                self._pauses[is_creation].learn(error, now_s=now_s)
+
+    def succeeded(self, action: Action) -> None:
+        """Forget what this action has disproved."""
+        is_creation = isinstance(action, CreateEni)
+        self._pauses[is_creation].forget()
+        self._denials[is_creation].forget()
+        if _prefix_count(action):
+            self._prefixes.forget()
+        if isinstance(action, CreateEni):
+            self._cap.forget()
+        else:
+            self._slots.pop(action.eni_id, None)
+        self._room.took(action)
+
+    def look_before(self, action: Action) -> bool:
+        """Ask EC2 for the subnet's room if it refused an action like this one before, and that is some time ago.
+
+        Returns: whether the plan has to be made anew.
+        """
+        return not _prefix_count(action) and self._room.look(action)
+
+    def state(self) -> GrowthState:
+        """What the planner must know."""
+        now_s = self._clock.monotonic()
+        subnet = self._room.refusal()
+        room = self._room.count()
+        cap = self._cap.refusal(now_s=now_s)
+        return GrowthState(
+            creation=self._of(is_creation=True) or (subnet if room is None or room < 2 else None),
+            allocation=self._of(is_creation=False) or (subnet if room is None or room < 1 else None),
+            prefixes=self._prefixes.refusal(now_s=now_s),
+            eni_cap=self._cap.value if cap else None,
+            cap=cap,
+            slot_caps={eni_id: one.value for eni_id, one in self._slots.items() if one.refusal(now_s=now_s)},
+            room=room,
+        )
+
+    def in_force(self) -> list[Refusal]:
+        """Every refusal that is in force, for people."""
+        now_s = self._clock.monotonic()
+        told = [lesson.refusal(now_s=now_s) for lesson in self._lessons()]
+        return [one for one in [*told, self._room.refusal()] if one is not None]
+
+    def next_retry_s(self) -> float | None:
+        """Seconds until the first of them ends; None if there is none."""
+        return min((one.left_s for one in self.in_force() if one.left_s is not None), default=None)
+
+    def _of(self, *, is_creation: bool) -> Refusal | None:
+        now_s = self._clock.monotonic()
+        return self._denials[is_creation].refusal(now_s=now_s) or self._pauses[is_creation].refusal(now_s=now_s)
+
+    def _lessons(self) -> list[Lesson]:
+        return [*self._denials.values(), *self._pauses.values(), self._prefixes, self._cap, *self._slots.values()]
+
+
+def _prefix_count(action: Action) -> int:
+    match action:
+        case AllocatePrefixes(count=count):
+            return count
+        case CreateEni(prefix_count=count):
+            return count
+        case _:
+            return 0
+
+
+def _cap_reason(attached_count: int, error: CloudError) -> str:
+    return f"EC2 attaches no further ENI to this instance, which has {counted(attached_count, 'ENI')}: {error.cause}"

@@ -1,0 +1,110 @@
+"""What growth costs while pods come one after the other: EC2 calls, and how long an ADD waits. On the fake clock, with EC2's delays."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from ipamd.model.eni import InstanceLimits
+from ipamd.model.plan import PoolSettings
+from tests.fakes.cloud import FakeEc2
+from tests.fakes.node import FakeNode
+
+M5_4XLARGE = InstanceLimits("m5.4xlarge", 8, 30)
+GROWTH = ("create_eni", "attach_eni", "set_delete_on_termination", "describe_eni", "assign_addresses")
+CALL_S = {"create_eni": 0.6, "attach_eni": 0.6, "set_delete_on_termination": 0.3, "describe_eni": 0.2, "assign_addresses": 0.5}
+LINK_S = 2.5
+"""From the attach call to the kernel's link: attaches take 1 to 10 s."""
+
+
+class SlowEc2(FakeEc2):
+    """Takes time for each call, during which the world goes on."""
+
+    def __init__(self, limits: InstanceLimits) -> None:
+        super().__init__(limits=limits)
+        self.pass_time = lambda seconds: None
+
+    def _call(self, method: str) -> None:
+        super()._call(method)
+        self.pass_time(CALL_S.get(method, 0.2))
+
+
+@dataclass
+class Ramp:
+    """Pods that arrive every `every_s`; the pool loop runs whenever it is triggered, and pods arrive while it asks EC2."""
+
+    node: FakeNode
+    every_s: float
+    left_count: int
+    due_s: float = 0.0
+    made_count: int = 0
+    queue: deque[float] = field(default_factory=deque)
+    waits_s: list[float] = field(default_factory=list)
+
+    def pass_time(self, seconds: float) -> None:
+        """Let pods arrive, and serve those that wait, for some seconds."""
+        end = self.node.clock.monotonic() + seconds
+        while self.left_count and self.due_s <= end:
+            self.node.clock.advance(max(self.due_s - self.node.clock.monotonic(), 0.0))
+            self.left_count -= 1
+            self.due_s += self.every_s
+            self.queue.append(self.node.clock.monotonic())
+            if not self.has_free():
+                self.node.demand.join()
+            self.serve()
+        self.node.clock.advance(end - self.node.clock.monotonic())
+        self.serve()
+
+    def has_free(self) -> bool:
+        """Whether an ADD would be served at once."""
+        ready = {eni.eni_id for eni in self.node.datastore.enis() if eni.host_ready}
+        return any(row.state == "free" and row.eni_id in ready for row in self.node.datastore.addresses())
+
+    def serve(self) -> None:
+        """Serve ADDs in the order in which they came."""
+        while self.queue and self.has_free():
+            came = self.queue.popleft()
+            if self.node.demand.waiting()[0]:
+                self.node.demand.leave()
+            self.node.add(f"pod-{self.made_count}")
+            self.made_count += 1
+            self.waits_s.append(self.node.clock.monotonic() - came)
+
+    def play(self, *, total_s: float) -> None:
+        """Run the pool loop beside the arrivals; afterwards everything is quiet."""
+        self.due_s = self.node.clock.monotonic()
+        end = self.node.clock.monotonic() + total_s
+        while self.node.clock.monotonic() < end:
+            if self.node.demand.wait_triggered(0):
+                self.node.pool.run_once()
+            self.node.pool._pause_s()
+            self.pass_time(0.05)
+
+
+def ramp(tmp_path: Path, settings: PoolSettings, *, every_s: float = 1.0, count: int = 100) -> tuple[Ramp, int]:
+    """Play a ramp on an m5.4xlarge. Returns: what happened, and the growth calls that it cost."""
+    ec2 = SlowEc2(M5_4XLARGE)
+    node = FakeNode(tmp_path, settings=settings, ec2=ec2)
+    node.bring_up()
+    before = sum(ec2.calls[name] for name in GROWTH)
+    made = Ramp(node, every_s, count)
+    ec2.pass_time = made.pass_time
+    await_link = node.hostnet.await_link
+    node.hostnet.await_link = lambda mac: (made.pass_time(LINK_S), await_link(mac))[1]  # type: ignore[method-assign]
+    made.play(total_s=count * every_s + 60)
+    assert made.made_count == count
+    node.assert_sound()
+    node.datastore.close()
+    return made, sum(ec2.calls[name] for name in GROWTH) - before
+
+
+def test_a_ramp_of_a_hundred_pods_is_cheap(tmp_path: Path) -> None:
+    """One pod a second with WARM_IP_TARGET=5: at most 30 EC2 calls, where one address a call took 93, and no ADD waits."""
+    settings = PoolSettings(warm_ip_target=5, minimum_ip_target=10)
+    made, calls = ramp(tmp_path, settings)
+    print(calls, max(made.waits_s), made.node.ec2.calls)
+    assert calls <= 30
+    assert max(made.waits_s) == 0
