@@ -182,7 +182,13 @@ def compose(adapters: Adapters, settings: Settings) -> App:
     sources = _sources(context, cooldown, adapters, pool=pool.maintainer, runtime=reconcile.runtime)
     metrics = Metrics()
     attach = sandbox.attach
-    metrics.watch(sources, ec2=adapters.ec2, replayed=lambda: attach.replayed_count, pool_empty=lambda: attach.pool_empty_count)
+    metrics.watch(
+        sources,
+        ec2=adapters.ec2,
+        replayed=lambda: attach.replayed_count,
+        pool_empty=lambda: attach.pool_empty_count,
+        looks=pool.look.counts,
+    )
     return App(
         settings=settings,
         adapters=adapters,
@@ -295,6 +301,7 @@ def _cloud(context: ServiceContext, adapters: Adapters, pool: PoolServices) -> C
         enis=pool.enis,
         look=pool.look,
     )
+    pool.look.use_view(metadata.view)
     links = LinkWatch(context, hostnet=adapters.hostnet, enis=pool.enis, look=pool.look)
     return CloudReconciler(context, links=links, metadata=metadata, look=pool.look)
 

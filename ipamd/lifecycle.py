@@ -142,6 +142,7 @@ class Lifecycle:
         return self._app.context.wiring.survey()
 
     def _set_up_eni_routings(self) -> None:
+        self._app.reconcile.cloud.links.compare()  # an ENI whose link is gone is not waited for
         with self._health.stage("host-routing") as stage:
             problems = self._app.pool.enis.set_up_eni_routings()
             if self._app.adapters.node_info.identity() is None:

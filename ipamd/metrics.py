@@ -6,7 +6,7 @@ Label sets are closed: no IDs. Gauges are read from memory at each scrape; nothi
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, Metric, start_http_server
@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 from ipamd.model.errors import SettingsError
 from ipamd.model.placement import eni_limit
 from ipamd.ports import Ec2
+from ipamd.service.pool.cloud_look import LookReason
 from ipamd.service.report.sources import Sources
 
 VERBS = ("ADD", "DEL", "CHECK", "GC", "STATUS")
@@ -70,9 +71,17 @@ class Metrics:
         """Count a request whose caller had gone before the answer."""
         self._orphaned.labels(verb if verb in VERBS else "other").inc()
 
-    def watch(self, sources: Sources, *, ec2: Ec2, replayed: Callable[[], int], pool_empty: Callable[[], int]) -> None:
+    def watch(
+        self,
+        sources: Sources,
+        *,
+        ec2: Ec2,
+        replayed: Callable[[], int],
+        pool_empty: Callable[[], int],
+        looks: Callable[[], Mapping[LookReason, int]],
+    ) -> None:
         """Read pool, runtime and EC2 figures at every scrape; the callables count since start."""
-        self.registry.register(_StateCollector(self, sources, ec2, replayed, pool_empty))
+        self.registry.register(_StateCollector(self, sources, ec2, replayed, pool_empty, looks))
 
 
 class _StateCollector(Collector):
@@ -83,8 +92,10 @@ class _StateCollector(Collector):
         ec2: Ec2,
         replayed: Callable[[], int],
         pool_empty: Callable[[], int],
+        looks: Callable[[], Mapping[LookReason, int]],
     ) -> None:
         self._requests = requests
+        self._looks = looks
         self._pool_empty = pool_empty
         self._sources = sources
         self._ec2 = ec2
@@ -113,6 +124,10 @@ class _StateCollector(Collector):
         oldest = max((row.age_s for row in held), default=0.0)
         yield GaugeMetricFamily("ipamd_oldest_operation_age_s", "Age of the longest-running operation", value=oldest)
         yield CounterMetricFamily("ipamd_replayed_adds", "Repeated ADDs answered with the stored result", value=self._replayed())
+        looks = CounterMetricFamily("ipamd_ec2_looks", "Looks at all ENIs in EC2 out of turn, by reason", labels=("reason",))
+        for reason in LookReason:
+            looks.add_metric((reason.value,), self._looks().get(reason, 0))
+        yield looks
         states = GaugeMetricFamily("ipamd_addresses", "Addresses by state", labels=("state",))
         for state in ("free", "reserved", "assigned", "cooling", "quarantined"):
             states.add_metric((state,), getattr(counts, state))
