@@ -89,13 +89,18 @@ class QuarantineService:
         self._leftovers |= {veth.name}
 
     def wired_sandboxes(self) -> frozenset[str] | None:
-        """Container IDs of the wired sandboxes that are not recorded; None if the kernel could not be read."""
-        if not self._quarantined() and not self._unplaced:
+        """Container IDs of the wired sandboxes that are quarantined or unplaced; None if the kernel could not be read.
+
+        A veth of an ADD that is under way is neither: it may be younger than the list that is about to be counted.
+        """
+        held = {row.address for row in self._quarantined()}
+        if not held and not self._unplaced:
             return frozenset()
         survey = self._survey()
         if survey is None:
             return None
-        return frozenset(veth.key.container_id for veth in self._unrecorded(survey) if veth.key is not None)
+        judged = [veth for veth in self._unrecorded(survey) if veth.address in held or veth.name in self._unplaced]
+        return frozenset(veth.key.container_id for veth in judged if veth.key is not None)
 
     def verdicts(self, address: IPv4Address, survey: KernelSurvey, listed: Collection[str] | None) -> list[str]:
         """Say what the verdict is now on each unrecorded veth that carries an address, one sentence each; acts on none."""
