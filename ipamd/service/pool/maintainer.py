@@ -189,8 +189,11 @@ class PoolMaintainer:
         return PoolStatus(generation, decided.sentence, str(blocked), deadline, blocked.next_step)
 
     def _recover(self) -> None:
-        for error in self._provisioner.recover_due():
+        problems = self._provisioner.recover_due()
+        for error in problems:
             self._note_failure(error)
+        if not problems:
+            self._note_success()
 
     def _act(self, action: Action, snapshot: PoolSnapshot) -> None:
         """Do one action; a refusal becomes a lesson."""
@@ -206,9 +209,7 @@ class PoolMaintainer:
             self._note_failure(error)
         else:
             self._refusals.succeeded(action)
-            self._fault.forget()
-            if not self._refusals.in_force():
-                self._health.clear_condition("ec2")
+            self._note_success()
 
     def _left_s(self) -> float:
         """Seconds left of the pause after an error of ours; 0 without one."""
@@ -227,6 +228,11 @@ class PoolMaintainer:
             if self._demand.waiting()[0]:
                 pauses.append(self._provisioner.host_setup.next_retry_s())
         return min((pause for pause in pauses if pause is not None), default=None)
+
+    def _note_success(self) -> None:
+        self._fault.forget()
+        if not self._refusals.in_force() and not self._provisioner.has_open_intents():
+            self._health.clear_condition("ec2")
 
     def _note_failure(self, error: IpamError) -> None:
         self._health.record_error("pool", error)

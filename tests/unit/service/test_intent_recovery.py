@@ -143,3 +143,27 @@ def test_an_eni_carries_the_token_of_its_intent(node: FakeNode) -> None:
     (made,) = set(node.ec2.enis) - {PRIMARY}
     token = node.ec2.enis[made].tags[INTENT_TAG]
     assert [eni.eni_id for eni in node.ec2.find_by_token(token)] == [made]
+
+
+def test_a_refusal_of_the_adapter_s_own_repetition_is_no_answer(node: FakeNode) -> None:
+    """The adapter repeated a call whose answer was lost, and that was refused: the ENI is there, and the intent stays open."""
+    refusal = CloudDeniedError("EC2 CreateNetworkInterface failed", details="UnauthorizedOperation")
+    refusal.may_have_happened = True
+    node.add("a")
+    node.ec2.lose["create_eni"] = [refusal]
+    node.pool.cycle()
+    no_eni_is_lost(node)
+    assert len(node.datastore.open_intents()) == 1
+    run(node, 10)
+    assert len(node.ec2.enis) == len(node.datastore.enis()) == 2
+    assert node.datastore.open_intents() == ()
+
+
+def test_what_was_recovered_is_no_condition_any_more(node: FakeNode) -> None:
+    """The lost answer is a condition until its intent is closed."""
+    node.add("a")
+    node.ec2.lose["create_eni"] = [CloudError("connection reset")]
+    node.pool.cycle()
+    assert any("connection reset" in sentence for sentence in node.health.conditions())
+    run(node, 10)
+    assert node.health.conditions() == []
