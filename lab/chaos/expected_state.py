@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from lab.chaos.book import HandsBook
 
@@ -50,10 +50,12 @@ class Violation:
 
 @dataclass(frozen=True)
 class ExpectedSnapshot:
-    """The expected state at one time. `creating`: when each creation under way began, by node."""
+    """The expected state at one time. `creating`: when each creation under way began, by node; `lost_at`: when a node's datastore was
+    destroyed on purpose, the last time."""
 
     pods: dict[str, PodRecord]
     creating: dict[str, tuple[float, ...]]
+    lost_at: dict[str, float] = field(default_factory=dict)
 
 
 class ExpectedState:
@@ -126,7 +128,7 @@ class ExpectedState:
             creating: dict[str, tuple[float, ...]] = {}
             for node, at in self._creating.values():
                 creating[node] = (*creating.get(node, ()), at)
-            return ExpectedSnapshot(dict(self._records), creating)
+            return ExpectedSnapshot(dict(self._records), creating, dict(self._lost_at))
 
     def _change(self, sandbox_id: str, change: Callable[[PodRecord], PodRecord]) -> None:
         with self._lock:

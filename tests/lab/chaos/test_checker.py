@@ -198,6 +198,21 @@ def test_a_sandbox_hit_by_other_hands_is_excused() -> None:
     assert lasting(lambda at: round_(at, on_enis=lost, seen=gone, takes=HIT), 5) == ["I2"]
 
 
+def test_a_row_is_not_asked_for_when_hands_and_a_lost_datastore_meet() -> None:
+    """Nothing is left that says on which ENI the address was. The wiring must stay, and either alone excuses nothing."""
+    rowless = replace(SEEN, rows={})
+    lost = ExpectedSnapshot({"c1": POD}, {}, {"node-a": 120.0})
+
+    def played(**rest: Any) -> list[str]:
+        return lasting(lambda at: round_(at, seen=rowless, on_enis={A: ""}, **rest), ROW_S)
+
+    assert played(before=lost, after=lost, takes=HIT) == []
+    assert played(takes=HIT) == ["I2"]
+    assert set(played(before=lost, after=lost)) == {"I2", "I7"}
+    gone = with_kernel(rowless, veths=(), routes=(), rules=())
+    assert broken(*(round_(100.0 + s, seen=gone, before=lost, after=lost, takes=HIT) for s in range(2))) == ["I2"]
+
+
 def test_an_address_given_after_the_hand_could_be_noticed_is_not_excused() -> None:
     """Not wired yet in the last look before the bound is excused, not wired yet in the first look after it is not."""
     for seen_without_s, expected in ((149.0, []), (151.0, ["I7"])):
