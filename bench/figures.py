@@ -44,6 +44,9 @@ BUDGETS: Mapping[str, Budget] = {
     "events_rss": Budget("value", 100),
     "idle_ec2_calls": Budget("value", 0),
     "idle_cpu": Budget("value", 1, is_strict=True),
+    "scale_add_p50_ratio": Budget("value", 1.25),
+    "scale_plan_ms": Budget("value", 1),
+    "scale_open_s": Budget("value", 0.4),
 }
 """By figure, in the units that the measurements use. Ours; README.md lists them beside measured values."""
 

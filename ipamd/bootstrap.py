@@ -22,6 +22,7 @@ from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables
 from ipamd.kernel.wiring import KernelWiring
 from ipamd.metrics import Metrics
+from ipamd.model.words import counted
 from ipamd.node_info import NodeInfo
 from ipamd.ports import Clock, Ec2, Failpoint, HostNetwork, Metadata, Runtime, Spool, Wiring, no_failpoint
 from ipamd.rpc.cni import CniServicer, SandboxServices
@@ -46,7 +47,7 @@ from ipamd.service.reconcile.quarantine import QuarantineService
 from ipamd.service.reconcile.runtime import RuntimeReconciler
 from ipamd.service.reconcile.spooled_deletes import SpooledDeletes
 from ipamd.service.reconcile.startup import StartupReconciler
-from ipamd.service.report.audit import AuditService
+from ipamd.service.report.audit import AuditService, AuditSources
 from ipamd.service.report.explain import ExplainService
 from ipamd.service.report.sources import CloudView, Sources
 from ipamd.service.sandbox.attach import AttachPolicy, AttachService
@@ -55,7 +56,7 @@ from ipamd.service.sandbox.detach import DetachService
 from ipamd.service.sandbox.gc import GcService
 from ipamd.service.sandbox_judge import SandboxJudge
 
-STAGES = ("datastore", "rpc", "metadata", "ec2", "cri", "spool", "kernel", "host-routing", "serve", "conflist")
+STAGES = ("datastore", "rpc", "metadata", "ec2", "cri", "spool", "kernel", "host-routing", "serve", "first-address", "conflist")
 
 DEL_SHARE = 4
 """One RPC place in so many is never taken by ADD: a DEL is served while ADDs wait for addresses. Ours."""
@@ -179,10 +180,16 @@ def compose(adapters: Adapters, settings: Settings) -> App:
     sandbox = _sandbox(context, cooldown, adapters, settings, judge=judge)
     pool = _pool(context, cooldown, adapters, settings)
     reconcile = _reconcile(context, cooldown, adapters, settings, judge=judge, detach=sandbox.detach, pool=pool)
-    sources = _sources(context, cooldown, adapters, pool=pool.maintainer, runtime=reconcile.runtime)
+    sources = _sources(context, cooldown, adapters, pool=pool, runtime=reconcile.runtime)
     metrics = Metrics()
     attach = sandbox.attach
-    metrics.watch(sources, ec2=adapters.ec2, replayed=lambda: attach.replayed_count, pool_empty=lambda: attach.pool_empty_count)
+    metrics.watch(
+        sources,
+        ec2=adapters.ec2,
+        replayed=lambda: attach.replayed_count,
+        pool_empty=lambda: attach.pool_empty_count,
+        looks=pool.look.counts,
+    )
     return App(
         settings=settings,
         adapters=adapters,
@@ -295,6 +302,7 @@ def _cloud(context: ServiceContext, adapters: Adapters, pool: PoolServices) -> C
         enis=pool.enis,
         look=pool.look,
     )
+    pool.look.use_view(metadata.view)
     links = LinkWatch(context, hostnet=adapters.hostnet, enis=pool.enis, look=pool.look)
     return CloudReconciler(context, links=links, metadata=metadata, look=pool.look)
 
@@ -304,14 +312,10 @@ def _sources(
     cooldown: Cooldown,
     adapters: Adapters,
     *,
-    pool: PoolMaintainer,
+    pool: PoolServices,
     runtime: RuntimeReconciler | None,
 ) -> Sources:
-    node_info, ec2 = adapters.node_info, adapters.ec2
-
-    def cloud() -> CloudView:
-        reachable, detail = node_info.cloud()
-        return CloudView(reachable=reachable, call_count=sum(ec2.call_counts().values()), detail=detail)
+    node_info = adapters.node_info
 
     def instance_id() -> str:
         identity = node_info.identity()
@@ -324,25 +328,46 @@ def _sources(
         dying_count=cooldown.dying_count,
         locks=context.locks,
         demand=context.demand,
-        pool=pool,
+        pool=pool.maintainer,
         runtime_view=lambda: runtime.view() if runtime is not None else None,
         runtime=node_info.runtime,
-        cloud=cloud,
-        audit=AuditService(
-            datastore=context.datastore,
-            wiring=context.wiring,
-            ec2=ec2,
-            runtime=adapters.runtime,
-            locks=context.locks,
-            identity=node_info.identity,
-        ),
+        cloud=lambda: _cloud_view(adapters),
+        calls_under_way=adapters.ec2.calls_under_way,
+        audit=_audit(context, adapters, enis=pool.enis),
+        frozen=pool.enis.frozen,
         explain=ExplainService(
             datastore=context.datastore,
             wiring=context.wiring,
             judgement=runtime.present_judgement if runtime is not None else None,
+            held=runtime.present_verdicts if runtime is not None else None,
             locks=context.locks,
             clock=context.clock,
         ),
         instance_id=instance_id,
         version=__version__,
+    )
+
+
+def _cloud_view(adapters: Adapters) -> CloudView:
+    """What EC2 last said, and what it is being asked now: a call with its retries lasts up to a minute."""
+    reachable, detail = adapters.node_info.cloud()
+    for call in adapters.ec2.calls_under_way():
+        detail += f"; {call.api} for {call.subject} is at work for {call.age_s:.0f} s"
+        detail += f", refused {counted(call.refusal_count, 'time')}, last: {call.last_refusal}" if call.refusal_count else ""
+    return CloudView(reachable=reachable, call_count=sum(adapters.ec2.call_counts().values()), detail=detail)
+
+
+def _audit(context: ServiceContext, adapters: Adapters, *, enis: EniService) -> AuditService:
+    return AuditService(
+        AuditSources(
+            datastore=context.datastore,
+            wiring=context.wiring,
+            hostnet=adapters.hostnet,
+            ec2=adapters.ec2,
+            runtime=adapters.runtime,
+            locks=context.locks,
+            identity=adapters.node_info.identity,
+            frozen=enis.frozen,
+            recent=lambda: enis.recent_changes.added().keys(),
+        )
     )

@@ -13,13 +13,13 @@ from datetime import datetime, timedelta
 from ipaddress import IPv4Address, IPv4Network
 from typing import Protocol
 
-from ipamd.model.address import Address
+from ipamd.model.address import Address, AddressState
 from ipamd.model.attachment import Attachment, NetnsIdentity, Wired, WiringSpec
-from ipamd.model.cloud import DescribedEni, EniRequest, InstanceIdentity, MetadataEni
+from ipamd.model.cloud import CallUnderWay, DescribedEni, EniRequest, InstanceIdentity, MetadataEni
 from ipamd.model.eni import Eni, InstanceLimits
 from ipamd.model.ids import AttachmentKey, EniId, InstanceId, MacAddress, SubnetId
 from ipamd.model.intent import Intent
-from ipamd.model.kernel import KernelSurvey, LinkEvent
+from ipamd.model.kernel import KernelSurvey, LinkEvent, RoutingDifference
 from ipamd.model.ledger import LedgerEntry, LedgerEvent
 from ipamd.model.sandbox import RuntimeInfo, Sandbox, SandboxEvent
 from ipamd.model.snapshot import Snapshot
@@ -200,8 +200,8 @@ class Datastore(Protocol):
         """Find one address."""
         ...
 
-    def addresses(self) -> tuple[Address, ...]:
-        """All addresses, ascending."""
+    def addresses(self, *, state: AddressState | None = None) -> tuple[Address, ...]:
+        """All addresses, or those in one state (lost ones too), ascending. Cost: the number of addresses; not for every ADD."""
         ...
 
     def eni(self, eni_id: EniId) -> Eni | None:
@@ -233,7 +233,10 @@ class Datastore(Protocol):
         ...
 
     def file_problem(self) -> str:
-        """Say in one sentence if the file was removed or replaced under us (every change is refused then); else ""."""
+        """Say in one sentence if no change is accepted any more; else "".
+
+        The file was removed or replaced under us, or the disk failed so that nobody knows what it holds: only a restart helps.
+        """
         ...
 
     def audit(self) -> list[str]:
@@ -350,6 +353,13 @@ class HostNetwork(Protocol):
         """Repair what other software on the node removed or changed; one sentence per repair."""
         ...
 
+    def differences(self, *, identity: InstanceIdentity | None, enis: Iterable[Eni]) -> list[RoutingDifference]:
+        """Compare as `reconcile` does, and change nothing. Without an identity the node's own part is left out.
+
+        Raises: KernelDumpError if every try was interrupted (I11).
+        """
+        ...
+
     def links(self) -> frozenset[MacAddress]:
         """MACs of the links that are present now, up or down, from one uninterrupted dump; sandboxes' links are left out.
 
@@ -445,6 +455,10 @@ class Ec2(Protocol):
 
     def call_counts(self) -> Mapping[str, int]:
         """Calls since start, retries included, by API name."""
+        ...
+
+    def calls_under_way(self) -> tuple[CallUnderWay, ...]:
+        """The calls that are being made or retried now, oldest first, each with its last refusal."""
         ...
 
 

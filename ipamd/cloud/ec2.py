@@ -22,8 +22,9 @@ from ipamd.cloud.client import Ec2Client
 from ipamd.cloud.errors import AttemptError, BusyAttempt, ThrottledAttempt, UnansweredAttempt, UnseenAttempt
 from ipamd.cloud.model_data import DATA_DIR
 from ipamd.cloud.retries import AT_MOST_ONCE, ATTACHING, HURRIED, IDEMPOTENT, SETTLING, NotAttachedYet, RetryPolicy
+from ipamd.cloud.under_way import CallsUnderWay
 from ipamd.config import CloudConfig
-from ipamd.model.cloud import INTENT_TAG, DescribedEni, EniRequest
+from ipamd.model.cloud import INTENT_TAG, CallUnderWay, DescribedEni, EniRequest
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CloudDeniedError, CloudError, CloudNotFoundError, EniLimitError
 from ipamd.model.ids import EniId, InstanceId, SubnetId
@@ -67,6 +68,7 @@ class BotoEc2(Ec2):
         self._made: dict[str, float] = {}
         self._subnets: dict[SubnetId, IPv4Network] = {}
         self._limits: dict[str, tuple[InstanceLimits, float]] = {}
+        self._under_way = CallsUnderWay(clock.monotonic)
 
     def describe_enis(self, instance_id: InstanceId) -> tuple[DescribedEni, ...]:
         enis = self._search(f"instance {instance_id}", "attachment.instance-id", instance_id)
@@ -236,6 +238,9 @@ class BotoEc2(Ec2):
     def call_counts(self) -> Mapping[str, int]:
         return self._client.counts()
 
+    def calls_under_way(self) -> tuple[CallUnderWay, ...]:
+        return self._under_way.list()
+
     def _search(self, subject: str, name: str, value: str) -> Sequence[DescribedEni]:
         """Describe the ENIs that a filter selects, page by page; a page that fails fails the whole (I11).
 
@@ -281,7 +286,8 @@ class BotoEc2(Ec2):
     ) -> Mapping[str, Any]:
         """Call with retries. Raises: an error of `ipamd/model/errors.py`."""
         try:
-            return self._attempts(api, subject, params, policy, about=about)
+            with self._under_way.call(api, subject):
+                return self._attempts(api, subject, params, policy, about=about)
         except AttemptError as failed:
             raise failed.error from failed
 
@@ -300,7 +306,7 @@ class BotoEc2(Ec2):
                 raise
 
         try:
-            return policy.retrying(self._clock, self._sleep)(attempt)
+            return policy.retrying(self._clock, self._sleep)(self._under_way.noting(attempt))
         except (AttemptError, CloudError) as failed:
             error = failed.error if isinstance(failed, AttemptError) else failed
             error.may_have_happened = is_unanswered

@@ -46,23 +46,19 @@ class Bucket:
         """Whether all of its addresses are free, and none is held back."""
         return self.total_count > 0 and self.idle_count - self.held_count == self.total_count
 
-    def put_free(self, address: Address) -> bool:
-        """Insert in order; False if it was there."""
-        entry = (address.since, int(address.address))
-        place = bisect_left(self.free, entry)
-        if place < len(self.free) and self.free[place] == entry:
-            return False
-        self.free.insert(place, entry)
-        return True
-
-    def drop_free(self, address: Address) -> bool:
-        """Take out; False if it was not there."""
+    def put_free(self, address: Address) -> None:
+        """Insert in order; once only."""
         entry = (address.since, int(address.address))
         place = bisect_left(self.free, entry)
         if place == len(self.free) or self.free[place] != entry:
-            return False
-        del self.free[place]
-        return True
+            self.free.insert(place, entry)
+
+    def drop_free(self, address: Address) -> None:
+        """Take out; absent is fine."""
+        entry = (address.since, int(address.address))
+        place = bisect_left(self.free, entry)
+        if place < len(self.free) and self.free[place] == entry:
+            del self.free[place]
 
 
 @dataclass(slots=True)
@@ -92,21 +88,45 @@ class EniSlot:
         """Find the bucket with most addresses in use among those with one to give; `is_assignable` says that there is one."""
         return self._by_order[self._ranks[0][1]]
 
-    def offer(self, address: Address) -> None:
-        """Let an address be given; once only."""
+    def put(self, address: Address, *, is_held: bool, is_offered: bool) -> None:
+        """Count an address in, and let it be given if it is offered."""
         bucket = self._bucket(address.prefix)
-        if bucket.put_free(address):
-            self._rank(bucket)
+        self._count(bucket, address, 1, is_held)
+        if is_offered:
+            bucket.put_free(address)
+        self._rank(bucket)
+
+    def drop(self, address: Address, *, is_held: bool) -> None:
+        """Count out an address that was put as it is here; a bucket without addresses is forgotten."""
+        bucket = self.buckets[address.prefix]
+        bucket.drop_free(address)
+        self._count(bucket, address, -1, is_held)
+        self._rank(bucket)
+        if not bucket.total_count:
+            del self.buckets[address.prefix], self._by_order[bucket.order]
+
+    def offer(self, address: Address) -> None:
+        """Let an address that was put be given; once only."""
+        bucket = self.buckets[address.prefix]
+        bucket.put_free(address)
+        self._rank(bucket)
 
     def withdraw(self, address: Address) -> None:
-        """Let an address not be given; absent is fine."""
-        bucket = self.buckets.get(address.prefix)
-        if bucket is not None and bucket.drop_free(address):
-            self._rank(bucket)
+        """Let an address that was put not be given; absent is fine."""
+        bucket = self.buckets[address.prefix]
+        bucket.drop_free(address)
+        self._rank(bucket)
 
-    def count(self, address: Address, sign: int, *, is_held: bool) -> None:
-        """Count one address in (1) or out (-1); a bucket without addresses is forgotten."""
-        bucket = self._bucket(address.prefix)
+    def stock(self) -> EniStock:
+        """Read the counters."""
+        single = self.buckets.get(None)
+        single_count = 0 if single is None else single.total_count - single.lost_count
+        # A slot holds one address or one whole prefix.
+        return EniStock(
+            self.eni, PoolCounts(**self.tally), single_count + self.prefix_count, self.prefix_count, self.free_prefix_count
+        )
+
+    def _count(self, bucket: Bucket, address: Address, sign: int, is_held: bool) -> None:
         was_there, was_free = bucket.is_there, bucket.is_free
         bucket.total_count += sign
         if address.is_in_use:
@@ -124,19 +144,6 @@ class EniSlot:
         if address.prefix is not None:
             self.prefix_count += bucket.is_there - was_there
             self.free_prefix_count += bucket.is_free - was_free
-        if bucket.total_count:
-            self._rank(bucket)
-        else:
-            del self.buckets[address.prefix], self._by_order[bucket.order]
-
-    def stock(self) -> EniStock:
-        """Read the counters."""
-        single = self.buckets.get(None)
-        single_count = 0 if single is None else single.total_count - single.lost_count
-        # A slot holds one address or one whole prefix.
-        return EniStock(
-            self.eni, PoolCounts(**self.tally), single_count + self.prefix_count, self.prefix_count, self.free_prefix_count
-        )
 
     def _bucket(self, prefix: IPv4Network | None) -> Bucket:
         found = self.buckets.get(prefix)

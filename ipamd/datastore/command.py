@@ -7,6 +7,7 @@ has the file: SQLite's lock says so.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +22,7 @@ EXIT_REFUSED = 1
 
 def main(arguments: Sequence[str]) -> int:
     """Run `ipamd datastore ARGUMENTS`; returns the exit status, 0 or 1. Raises: SystemExit (2) for wrong arguments."""
-    parser = argparse.ArgumentParser(prog="ipamd datastore", description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = argparse.ArgumentParser(prog="ipamd datastore", description="Show or take back the form of the datastore's file.")
     parser.add_argument("--file", type=Path, help="the datastore's file (default: state.db in VPC_IPAMD_RUN_DIR)")
     verbs = parser.add_subparsers(dest="verb", required=True)
     verbs.add_parser("level", help="show the file's level, and those that this release knows")
@@ -29,11 +30,16 @@ def main(arguments: Sequence[str]) -> int:
     back.add_argument("--to", type=int, required=True, metavar="LEVEL", help="the level that the earlier release knows")
     given = parser.parse_args(arguments)
     try:
-        print(_run(given.file or load().daemon.run_dir / "state.db", given.verb, getattr(given, "to", 0)))  # noqa: T201
+        print(_run(given.file or _run_dir() / "state.db", given.verb, getattr(given, "to", 0)))  # noqa: T201
     except IpamError as error:
         print(f"ipamd datastore: {log_text(error)}", file=sys.stderr)  # noqa: T201
         return EXIT_REFUSED
     return 0
+
+
+def _run_dir() -> Path:
+    """The run directory; no other setting may stand in the way."""
+    return load({name: value for name, value in os.environ.items() if name == "VPC_IPAMD_RUN_DIR"}).daemon.run_dir
 
 
 def _run(path: Path, verb: str, to: int) -> str:

@@ -46,7 +46,8 @@ class MemoryState:
         for eni in snapshot.enis.values():
             self._put_eni(eni)
         for address in snapshot.addresses.values():
-            self._put_address(address)
+            self._pool.put(address)
+        self._addresses.update(snapshot.addresses)
         self._attachments.update(snapshot.attachments)
         self._tombstones.update(snapshot.tombstones)
         self._intents.update(snapshot.intents)
@@ -167,10 +168,11 @@ class MemoryState:
         with self._lock:
             return [slot.eni for slot in self._pool.slots.values()]
 
-    def addresses(self) -> list[Address]:
-        """All addresses, in no order."""
+    def addresses(self, state: AddressState | None = None) -> list[Address]:
+        """All addresses, or those in one state; in no order."""
         with self._lock:
-            return list(self._addresses.values())
+            rows = list(self._addresses.values())
+        return rows if state is None else [row for row in rows if row.state is state]
 
     def attachments(self) -> list[Attachment]:
         """All attachments, in no order."""

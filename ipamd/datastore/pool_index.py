@@ -34,15 +34,12 @@ class PoolIndex:
 
     def put(self, address: Address) -> None:
         """Count an address in, and offer it if it may be given. Its ENI must be known."""
-        slot = self.slots[address.eni_id]
-        slot.count(address, 1, is_held=address.address in self.held)
-        self._offer(address)
+        is_held = self._is_held(address)
+        self.slots[address.eni_id].put(address, is_held=is_held, is_offered=not is_held and self._may_be_given(address))
 
     def drop(self, address: Address) -> None:
         """Count out an address that was put as it is here."""
-        slot = self.slots[address.eni_id]
-        slot.withdraw(address)
-        slot.count(address, -1, is_held=address.address in self.held)
+        self.slots[address.eni_id].drop(address, is_held=self._is_held(address))
 
     def first(self) -> IPv4Address | None:
         """The address that is given next; None if there is none. Cost: the number of ENIs."""
@@ -58,8 +55,8 @@ class PoolIndex:
     def release(self, address: IPv4Address, found: Address | None) -> None:
         """Undo a claim."""
         self._claimed.discard(address)
-        if found is not None:
-            self._offer(found)
+        if found is not None and not self._is_held(found) and self._may_be_given(found):
+            self.slots[found.eni_id].offer(found)
 
     def hold(self, held: frozenset[IPv4Address], *, changed: Iterable[Address]) -> None:
         """Replace what is held back; `changed` are the known addresses that are in only one of the two sets."""
@@ -97,7 +94,11 @@ class PoolIndex:
             found.append("memory's lists of free addresses differ from the addresses that are free")
         return found
 
-    def _offer(self, address: Address) -> None:
-        is_withheld = address.address in self.held or address.address in self._claimed
-        if address.state is AddressState.FREE and not address.is_lost and not is_withheld:
-            self.slots[address.eni_id].offer(address)
+    def _may_be_given(self, address: Address) -> bool:
+        """Whether it is free and no unit of work has it; what is held back is asked for apart."""
+        if address.state is not AddressState.FREE or address.is_lost:
+            return False
+        return not (self._claimed and address.address in self._claimed)
+
+    def _is_held(self, address: Address) -> bool:
+        return bool(self.held) and address.address in self.held  # hashing an address costs more than asking whether any is held

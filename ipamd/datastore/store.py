@@ -18,7 +18,7 @@ from ipamd.datastore.memory_state import MemoryState
 from ipamd.datastore.rows import read_snapshot
 from ipamd.datastore.unit_of_work import SqlUnitOfWork
 from ipamd.datastore.view import View
-from ipamd.model.address import Address
+from ipamd.model.address import Address, AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.eni import Eni
 from ipamd.model.errors import DatastoreError
@@ -96,8 +96,9 @@ class SqlDatastore(Datastore):
     def address(self, address: IPv4Address) -> Address | None:
         return self._memory.address(address)
 
-    def addresses(self) -> tuple[Address, ...]:
-        return tuple(sorted(self._memory.addresses(), key=lambda address: address.address))
+    def addresses(self, *, state: AddressState | None = None) -> tuple[Address, ...]:
+        # By number: comparing the objects takes five times as long, and a node may have 11,760.
+        return tuple(sorted(self._memory.addresses(state), key=lambda address: int(address.address)))
 
     def eni(self, eni_id: EniId) -> Eni | None:
         return self._memory.eni(eni_id)
@@ -126,11 +127,13 @@ class SqlDatastore(Datastore):
             return self._ledger.read(subject, limit=limit)
 
     def file_problem(self) -> str:
-        """Look at file names only: an open unit of work is not waited for."""
+        """Look at file names and our own state only: an open unit of work is not waited for."""
         return "; ".join(self._disk.complaints())
 
     def audit(self) -> list[str]:
         """Read the disk, after any unit of work that is open."""
+        if self._disk.is_broken:
+            return self._disk.complaints()
         with self._reading():
             try:
                 with refusals("auditing"):

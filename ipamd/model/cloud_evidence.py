@@ -103,15 +103,10 @@ def missing(answer: Iterable[DescribedEni], recorded: Recorded) -> frozenset[Clo
     Nothing is concluded about the addresses of an entry that could not be read, nor about ENIs if one entry names no ID.
     """
     entries = tuple(answer)
-    shown = {eni.eni_id: eni for eni in entries}
-    found: set[CloudKey] = set()
-    if all(eni.eni_id for eni in entries):
-        found |= recorded.enis.keys() - shown.keys()
-    where = {address: eni.eni_id for eni in entries if eni.is_readable for address in addresses_on(eni)}
-    for address, eni_id in recorded.addresses.items():
-        eni = shown.get(eni_id)
-        if eni is not None and eni.is_readable and where.get(address) != eni_id:
-            found.add(address)
+    shown = {eni.eni_id for eni in entries}
+    found: set[CloudKey] = set(recorded.enis.keys() - shown) if "" not in shown else set()
+    on_eni = {eni.eni_id: addresses_on(eni) for eni in entries if eni.is_readable}
+    found |= {address for address, eni_id in recorded.addresses.items() if address not in on_eni.get(eni_id, {address})}
     return frozenset(found)
 
 

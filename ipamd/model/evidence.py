@@ -71,6 +71,7 @@ class Evidence:
     believed CRI lists without it, at least one interval apart, none taken before it was made; `absent_age_s`: since the first of
     them. `age_s`: since its ADD, never more than it is. `is_declared_gone`: the runtime's list of valid attachments (GC) lacks it.
     `is_runtimes_own`: CRI listed it once, or its ADD named a pod; not so: somebody else's, which CRI never lists (docs/adr/0001).
+    Asked of recorded sandboxes only: the kernel's alias does not tell.
     """
 
     record: Record

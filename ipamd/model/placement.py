@@ -60,16 +60,18 @@ def asks_for_prefixes(snapshot: PoolSnapshot, settings: PoolSettings) -> bool:
     return left > sum(vacant_slots(eni, snapshot) for eni in snapshot.enis)
 
 
-def pending_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
-    """Addresses that ENIs and allocations under way will bring, or may: counted, or a burst would create one ENI too many."""
+def pending_eni_address_count(snapshot: PoolSnapshot, unit: int) -> int:
+    """Addresses that ENIs under way will bring, or may."""
     attaching = sum(eni.state is EniState.ATTACHING for eni in snapshot.enis)
-    unit = ADDRESSES_PER_PREFIX if asks_for_prefixes(snapshot, settings) else 1
-    known = snapshot.growth
-    return (
-        attaching * snapshot.limits.slots_per_eni * unit
-        + sum(pending.address_count for pending in known.pending_enis)
-        + known.pending_address_count
+    return attaching * snapshot.limits.slots_per_eni * unit + sum(
+        pending.address_count for pending in snapshot.growth.pending_enis
     )
+
+
+def pending_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
+    """Addresses that ENIs and allocations under way will bring, or may."""
+    unit = ADDRESSES_PER_PREFIX if asks_for_prefixes(snapshot, settings) else 1
+    return pending_eni_address_count(snapshot, unit) + snapshot.growth.pending_address_count
 
 
 def growth_actions(snapshot: PoolSnapshot, settings: PoolSettings, count: int) -> Iterator[Action]:
@@ -93,6 +95,8 @@ def growth_actions(snapshot: PoolSnapshot, settings: PoolSettings, count: int) -
         share = min(vacant if whole else want, vacant, room)
         yield AllocatePrefixes(eni.eni_id, share) if by_prefix else AllocateAddresses(eni.eni_id, share)
         want, room = want - share, room - share
+    # ENIs that are being attached, or may be, will bring addresses: counted, or a burst would create one ENI too many.
+    want -= -(-pending_eni_address_count(snapshot, unit) // unit)
     if known.creation is not None or can_wait:
         return  # a pause of seconds is no reason for an ENI that is not needed
     for device_index, _ in zip(_free_indexes(snapshot), range(_places(snapshot, settings)), strict=False):

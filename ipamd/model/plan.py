@@ -134,11 +134,7 @@ def plan(snapshot: PoolSnapshot, *, settings: PoolSettings, now: datetime) -> Pl
     if deficit == 0:
         return Plan((), str(host) if host else "at target: nothing to do", excess_count=excess, blocked=blocked)
     short = f"short of {counted(deficit, 'address')}"
-    coming = pending_count(snapshot, settings)
-    if coming >= deficit:
-        why = snapshot.growth.pending or "an ENI is being attached"
-        return Plan((), f"{short}, which may be on their way: {why}", deficit, excess)
-    want = _wanted_count(snapshot, settings, deficit) - coming
+    want = _wanted_count(snapshot, settings, deficit) - snapshot.growth.pending_address_count
     if _is_better_later(snapshot, settings, want):
         return Plan((), f"{short}: more is asked for a moment later, in one call", deficit, excess, is_postponed=True)
     is_paused = snapshot.retry_at is not None and now < snapshot.retry_at
@@ -146,6 +142,9 @@ def plan(snapshot: PoolSnapshot, *, settings: PoolSettings, now: datetime) -> Pl
     if actions:
         sentence = f"{short}: " + "; ".join(str(action) for action in actions)
         return Plan(actions, sentence, deficit, excess)
+    if pending_count(snapshot, settings) >= deficit:
+        why = snapshot.growth.pending or "an ENI is being attached"
+        return Plan((), f"{short}, which may be on their way: {why}", deficit, excess)
     blocked = blocked or snapshot.growth.prefixes
     sentence = fullness(snapshot) if blocked is None or is_full(snapshot, settings) else f"{short}, and cannot grow: {blocked}"
     return Plan((), sentence, deficit, excess, blocked)

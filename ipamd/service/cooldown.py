@@ -7,6 +7,7 @@ clock too: it continues while no daemon runs, and starts over when the machine b
 
 from __future__ import annotations
 
+import heapq
 import logging
 import threading
 from collections.abc import Iterable
@@ -14,7 +15,8 @@ from datetime import timedelta
 from ipaddress import IPv4Address
 
 from ipamd.model.address import AddressState
-from ipamd.model.errors import DatastoreError, IpamError, log_text
+from ipamd.model.attachment import veth_name
+from ipamd.model.errors import BusyError, DatastoreError, IpamError, log_text
 from ipamd.service.context import ServiceContext
 from ipamd.service.odd_objects import OddObjects
 
@@ -35,6 +37,7 @@ class Cooldown:
     def __init__(self, context: ServiceContext, *, period_s: float) -> None:
         self._datastore = context.datastore
         self._wiring = context.wiring
+        self._locks = context.locks
         self._demand = context.demand
         self._health = context.health
         self._clock = context.clock
@@ -43,6 +46,7 @@ class Cooldown:
         self._changed = threading.Condition()
         self._dying: dict[str, IPv4Address | None] = {}
         self._deadlines: dict[IPv4Address, float] = {}
+        self._in_order: list[tuple[float, IPv4Address]] = []  # a heap; an entry that `_deadlines` does not confirm is stale
         self._unmarked: set[str] = set()
         self._aborts: dict[IPv4Address, str] = {}
         self._stopping = False
@@ -56,7 +60,7 @@ class Cooldown:
     def start(self, address: IPv4Address, *, dying_veth: str | None) -> None:
         """Start the cooldown of an address; its link, if any, waits to be deleted."""
         with self._changed:
-            self._deadlines[address] = self._clock.monotonic() + self._period_s
+            self._due_at(address, self._clock.monotonic() + self._period_s)
             if dying_veth is not None:
                 self._dying[dying_veth] = address
             self._changed.notify()
@@ -86,10 +90,10 @@ class Cooldown:
         """Continue after a restart: with the cooling addresses of the datastore and the dying links of the kernel."""
         monotonic = self._clock.monotonic()
         with self._changed:
-            for row in self._datastore.addresses():
-                if row.state is AddressState.COOLING and row.address not in self._deadlines:
+            for row in self._datastore.addresses(state=AddressState.COOLING):
+                if row.address not in self._deadlines:
                     left = self._period_s if row.cooldown_deadline_s is None else row.cooldown_deadline_s - monotonic
-                    self._deadlines[row.address] = monotonic + min(max(left, 0.0), self._period_s)
+                    self._due_at(row.address, monotonic + min(max(left, 0.0), self._period_s))
             self._dying.update(dying_veths)
             self._changed.notify()
 
@@ -137,33 +141,51 @@ class Cooldown:
     def sweep(self) -> int:
         """Delete every link that was marked before the call; returns how many.
 
-        Raises: WiringError if the kernel refused, after everything was tried. A link that could not be marked is removed by itself:
-        one that refuses keeps its own address back and no other.
+        A link that could not be marked is removed by itself, and all of them are if the kernel refuses the group: one that refuses
+        keeps its own address back and no other. Raises: IpamError of the last that refused, after everything was tried.
         """
         with self._changed:
             batch = dict(self._dying)
-            unmarked = batch.keys() & self._unmarked
-        refused: IpamError | None = None
-        for veth in sorted(unmarked):
+            alone = set(batch) & self._unmarked
+        refused = self._remove_alone({veth: batch[veth] for veth in alone})
+        marked = {veth: address for veth, address in batch.items() if veth not in alone}
+        if marked:
             try:
-                self._wiring.remove_leftover(host_veth=veth, address=batch[veth])
+                self._wiring.sweep()
+            except IpamError as error:  # something else is in the group, perhaps, that cannot be deleted
+                log.info("dying links are deleted one by one: %s", log_text(error))
+                refused |= self._remove_alone(marked)
+        self._odd.keep_only(refused)
+        if batch.keys() - refused.keys():
+            self._failpoint("cooling.swept")
+        with self._changed:
+            for veth in batch.keys() - refused.keys():
+                self._unmarked.discard(veth)
+                self._dying.pop(veth, None)
+        if refused:
+            raise list(refused.values())[-1]
+        return len(batch)
+
+    def _remove_alone(self, links: dict[str, IPv4Address | None]) -> dict[str, IpamError]:
+        """Remove links one by one, by name; returns those that refused.
+
+        The name comes from the key: a sandbox that was added again after a failed ADD has a new link of that name (I2).
+        """
+        refused: dict[str, IpamError] = {}
+        if not links:
+            return refused
+        recorded = {attachment.host_veth for attachment in self._datastore.attachments()}
+        busy = tuple(veth_name(held.key, prefix="") for held in self._locks.held())
+        for veth, address in sorted(links.items()):
+            if veth.endswith(busy):
+                refused[veth] = BusyError(f"link {veth} is in work", details="it is removed later")
+                continue
+            try:
+                self._wiring.remove_leftover(host_veth=None if veth in recorded else veth, address=address)
             except IpamError as error:
                 self._odd.note(veth, error)
-                refused = error
-                del batch[veth]
-                continue
-            with self._changed:
-                self._unmarked.discard(veth)
-        self._odd.keep_only(unmarked - batch.keys())
-        if batch:
-            self._wiring.sweep()
-            self._failpoint("cooling.swept")
-            with self._changed:
-                for veth in batch:
-                    self._dying.pop(veth, None)
-        if refused is not None:
-            raise refused
-        return len(batch)
+                refused[veth] = error
+        return refused
 
     def release_cooled(self) -> int:
         """Free every address that has cooled and whose link is gone; returns how many.
@@ -173,9 +195,7 @@ class Cooldown:
         now = self._clock.monotonic()
         with self._changed:
             dying = set(self._dying.values())
-            due = [
-                (address, deadline) for address, deadline in self._deadlines.items() if deadline <= now and address not in dying
-            ]
+            due = [(address, deadline) for address, deadline in self._due(now).items() if address not in dying]
         freed, error = 0, None
         try:
             for address, deadline in due:
@@ -240,4 +260,24 @@ class Cooldown:
 
     def _left_s(self) -> float | None:
         """Seconds until the next address has cooled; the condition is held."""
-        return max(min(self._deadlines.values()) - self._clock.monotonic(), 0.0) if self._deadlines else None
+        while self._in_order and self._is_stale(*self._in_order[0]):
+            heapq.heappop(self._in_order)
+        return max(self._in_order[0][0] - self._clock.monotonic(), 0.0) if self._in_order else None
+
+    def _due_at(self, address: IPv4Address, deadline: float) -> None:
+        self._deadlines[address] = deadline
+        heapq.heappush(self._in_order, (deadline, address))
+
+    def _due(self, now: float) -> dict[IPv4Address, float]:
+        """What has cooled by now. It stays in order until it is free: the disk may refuse; the condition is held."""
+        found: dict[IPv4Address, float] = {}
+        while self._in_order and self._in_order[0][0] <= now:
+            deadline, address = heapq.heappop(self._in_order)
+            if not self._is_stale(deadline, address):
+                found[address] = deadline
+        for address, deadline in found.items():
+            heapq.heappush(self._in_order, (deadline, address))
+        return found
+
+    def _is_stale(self, deadline: float, address: IPv4Address) -> bool:
+        return self._deadlines.get(address) != deadline

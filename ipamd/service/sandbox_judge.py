@@ -87,7 +87,11 @@ class SandboxJudge:
         is_declared_gone: bool = False,
     ) -> Judgement:
         """Judge a recorded sandbox. `listed` and `survey` are None where the source was silent."""
-        return judge(self.evidence(attachment, listed=listed, survey=survey, is_declared_gone=is_declared_gone))
+        return self.judge_evidence(self.evidence(attachment, listed=listed, survey=survey, is_declared_gone=is_declared_gone))
+
+    def judge_evidence(self, evidence: Evidence) -> Judgement:
+        """Ask the one verdict about evidence that this object collected."""
+        return judge(evidence)
 
     def judge_veth(
         self,

@@ -46,11 +46,15 @@ def _assign(lab: Lab, target: str, options: Mapping[str, Any]) -> str:
 
 def _attach(lab: Lab, target: str, options: Mapping[str, Any]) -> str:
     from lab.vpc.hands import NO_MANAGE
+    from lab.vpc.world import KEPT_S
 
     if target.startswith("eni-"):
-        node = next(iter(lab.nodes.values()))
-        eni = lab.vpc.hands.attach_existing(target, node.instance_id)
-        return f"{eni.eni_id} is being attached to {node.name}"
+        before = [change.before for change in lab.vpc.changes() if change.eni_id == target and change.before is not None]
+        was_on = [eni.attachment.instance_id for eni in before if eni.attachment is not None]
+        if not was_on:
+            raise LabError(f"{target} was on no node in the last {KEPT_S:.0f} s")
+        lab.vpc.hands.attach_existing(target, was_on[-1])
+        return f"{target} is being attached to {lab.vpc.instance(was_on[-1]).name} again"
     tags = NO_MANAGE if options["no_manage"] else {}
     instance_id = lab.node(target).instance_id
     eni = lab.vpc.hands.attach(instance_id, kind=options["type"], tags=tags, address_count=options["addresses"])

@@ -111,11 +111,13 @@ class FakeNode:
         Long after our own calls. Returns: the result of the look that settled it.
         """
         self.clock.advance(RECENT_S)
-        settled = result = self.enis.sync_with_ec2(IDENTITY)
-        while result.again_s is not None:
+        result = self.enis.sync_with_ec2(IDENTITY)
+        for _ in range(20):
+            if result.again_s is None:
+                return result
             self.clock.advance(result.again_s)
-            settled = result = self.enis.sync_with_ec2(IDENTITY)
-        return settled
+            result = self.enis.sync_with_ec2(IDENTITY)
+        raise AssertionError(f"EC2 stays in doubt: {result}")
 
     def crash(self, *, keep_datastore: bool = True) -> None:
         """kill -9: what is on disk at this instant is what the next process finds, memory is gone."""

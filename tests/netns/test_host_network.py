@@ -136,6 +136,25 @@ def test_teardown_removes_table_and_rules(world):
     world.hostnet.teardown_eni(world.eni())
 
 
+def test_teardown_leaves_the_successor_at_the_same_device(world):
+    """The table is the device index + 1: the routing of the ENI that came after is as before, its sandbox's rule too (I2)."""
+    world.fabric()
+    successor = world.eni()
+    gone = replace(successor, eni_id="eni-gone", mac=MacAddress("02:00:00:00:00:99"), primary_address=IPv4Address("10.0.1.99"))
+    world.hostnet.setup_eni(successor)
+    sandbox = replace(world.spec(world.space(), number=20, table=2), address=IPv4Address("10.0.1.20"))
+    world.wiring.wire(sandbox)
+    before = world.host.snapshot()
+    world.host.sh("ip rule add prio 32765 from 10.0.1.99 lookup 2")
+    world.hostnet.teardown_eni(gone, keep=[gone, successor])
+    assert world.host.snapshot() == before
+    assert world.wiring.check(sandbox) == []
+    world.hostnet.teardown_eni(replace(gone, primary_address=successor.primary_address), keep=[successor])
+    assert world.host.snapshot() == before
+    world.hostnet.teardown_eni(gone)
+    assert "table 2" not in world.host.snapshot()["route show table all"]
+
+
 def test_main_table_is_never_an_enis(world):
     """The primary ENI has no table to be filled or cleared: refused, and main is as before."""
     world.fabric()
@@ -165,7 +184,7 @@ def test_link_that_appears_late_is_waited_for(world):
         links.wait_for_link(world.netns, MacAddress("02:00:00:00:00:04"), veth_prefix="eni", timeout_s=0.05)
 
 
-@pytest.mark.parametrize(
+DAMAGES = pytest.mark.parametrize(
     ("command", "sentence"),
     [
         ("ip rule del prio 1024", "rule 1024 fwmark 0x80 was missing: added"),
@@ -187,6 +206,47 @@ def test_link_that_appears_late_is_waited_for(world):
         ("ip link del eth1", "the link of eni-2 with MAC 02:00:00:00:00:02 is missing: not repaired"),
     ],
 )
+"""What other software on a node does to its routing, with the sentence of the repair."""
+
+
+@DAMAGES
+def test_audit_names_what_others_took_and_changes_nothing(world, command, sentence):
+    """A read-only look says what differs, on which ENI or on the node, and whether it is repaired; the damage stays as it is."""
+    world.fabric()
+    world.hostnet.setup_node(world.identity())
+    world.hostnet.setup_eni(world.eni())
+    assert world.hostnet.differences(identity=world.identity(), enis=[world.eni()]) == []
+    world.host.sh(command)
+    damaged = world.host.snapshot(), world.host.sh("nft list ruleset")
+    found = world.hostnet.differences(identity=world.identity(), enis=[world.eni()])
+    is_missing = "not repaired" in sentence
+    what = "its link with MAC 02:00:00:00:00:02 is missing" if is_missing else sentence.rpartition(": ")[0]
+    (difference,) = [each for each in found if each.what == what]
+    assert difference.is_repaired != is_missing
+    assert difference.subject == ("eni-2" if "eth1" in command or "32765" in command or "table 2" in command else "node")
+    assert (world.host.snapshot(), world.host.sh("nft list ruleset")) == damaged
+    world.hostnet.reconcile(identity=world.identity(), enis=[world.eni()])
+    left = world.hostnet.differences(identity=world.identity(), enis=[world.eni()])
+    assert [each.is_repaired for each in left] == [False] * is_missing
+
+
+def test_audit_of_the_primary_eni_and_of_a_table_that_was_never_made(world):
+    """Beyond repair: the primary ENI's link down or gone. Not set up yet: our table before the first `setup_node`."""
+    world.fabric()
+    found = world.hostnet.differences(identity=world.identity(), enis=[])
+    assert "nftables table vpc-ipamd was not set up since the daemon's start" in [each.what for each in found]
+    world.hostnet.setup_node(world.identity())
+    assert world.hostnet.differences(identity=world.identity(), enis=[]) == []
+    assert world.hostnet.differences(identity=None, enis=[]) == []
+    world.host.sh("ip link set eth0 down")
+    found = world.hostnet.differences(identity=world.identity(), enis=[])
+    assert [(each.subject, each.is_repaired) for each in found if "eth0 is down" in each.what] == [("eni-1", False)]
+    world.host.sh("ip link del eth0")
+    found = world.hostnet.differences(identity=world.identity(), enis=[])
+    assert [(each.subject, each.what) for each in found] == [("eni-1", "its link with MAC 02:00:00:00:00:01 is missing")]
+
+
+@DAMAGES
 def test_audit_repairs_what_others_took(world, command, sentence):
     """Whatever something else deletes or changes is restored with one sentence, and the next look finds no difference."""
     world.fabric()
@@ -289,10 +349,10 @@ def test_primary_link_that_is_missing_is_an_error(world):
 
 def test_a_sysctl_that_cannot_be_set_costs_nothing_else(world, monkeypatch, tmp_path):
     """A read-only /proc/sys is said; SNAT, marks and rules are set up all the same."""
-    from ipamd.kernel import hostnet
+    from ipamd.kernel import sysctls
 
     world.fabric()
-    monkeypatch.setattr(hostnet, "SYSCTL_ROOT", tmp_path)
+    monkeypatch.setattr(sysctls, "SYSCTL_ROOT", tmp_path)
     with pytest.raises(WiringError, match="sysctl"):
         world.hostnet.setup_node(world.identity())
     assert "fwmark 0x80" in world.host.sh("ip rule")

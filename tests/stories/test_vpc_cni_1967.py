@@ -76,6 +76,7 @@ def test_sandboxes_are_struck_without_the_rule_of_use(node: FakeNode, monkeypatc
             if row.eni_id in doubted and row.state is AddressState.ASSIGNED and row.owner is not None:
                 with self._datastore.transaction() as uow:
                     uow.unassign(row.owner, cooldown=timedelta(0), reason="ENI not in the answer")
+                    uow.remove_addresses([row.address], reason="ENI not in the answer")
         real(self, doubted)
 
     monkeypatch.setattr(EniLosses, "hold", by_force)

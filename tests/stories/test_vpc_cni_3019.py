@@ -65,6 +65,7 @@ def test_a_sandbox_loses_its_address_without_the_rule_of_use(node: FakeNode, mon
             if row.owner is not None and row.address in doubted:
                 with self._datastore.transaction() as uow:
                     uow.unassign(row.owner, cooldown=timedelta(0), reason="not in the list")
+                    uow.remove_addresses([row.address], reason="not in the list")
         real(self, doubted)
 
     monkeypatch.setattr(EniLosses, "hold", believe_the_list)

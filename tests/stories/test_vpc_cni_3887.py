@@ -4,8 +4,9 @@ The integration test of amazon-vpc-cni-k8s found it. The daemon had given addres
 the daemon restarted, read metadata and took one of them in again. ADD and host routing succeeded, and the pod (a CoreDNS replica)
 never got a reply from the VPC.
 
-Here: an address is assignable only if EC2 itself confirmed it (I7). At start one Describe (`EniService.sync_with_ec2`) holds
-back what it does not show, before ADD is served; the port `Metadata` cannot even say an address list. Bound: before the first ADD, 0 s (fake).
+Here: an address is assignable only if EC2 itself confirmed it (I7). At start one Describe (`EniService.sync_with_ec2`) holds back
+what it does not show, before ADD is served; the port `Metadata` cannot even say an address list. Bound: before the first ADD, 0 s
+(fake).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def play(node: FakeNode) -> None:
 
 
 def test_no_sandbox_gets_an_address_that_ec2_took_back(node: FakeNode) -> None:
-    """The datastore knew them, metadata would list them, EC2 does not: they are held before ADD is served, forgotten after a second look (I7)."""
+    """The datastore knew them, metadata would list them, EC2 does not: they are held before ADD is served (I7)."""
     play(node)
 
 

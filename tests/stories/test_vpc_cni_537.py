@@ -19,8 +19,8 @@ import pytest
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.errors import CloudError
 from ipamd.model.ids import EniId
+from ipamd.service.pool.adoption import Adoption
 from ipamd.service.pool.deletion import EniDeletion
-from ipamd.service.pool.provisioner import EniProvisioner
 from tests.fakes.cloud import INSTANCE
 from tests.fakes.node import FakeNode
 
@@ -92,6 +92,6 @@ def test_it_outlives_the_node_without_the_mark(node: FakeNode, monkeypatch: pyte
 def test_it_stays_for_good_without_the_detach(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Deleting alone is refused however often it is tried, as in amazon-vpc-cni-k8s before 1.5.2 (which did not take it in either)."""
     monkeypatch.setattr(node.ec2, "detach_eni", lambda attachment_id: None)
-    monkeypatch.setattr(EniProvisioner, "_adopt_foreign_enis", lambda self, identity: False)
+    monkeypatch.setattr(Adoption, "adopt_enis", lambda self, identity: False)
     with pytest.raises(AssertionError, match="stayed on the instance"):
         play(node)

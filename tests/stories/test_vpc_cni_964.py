@@ -3,10 +3,10 @@
 An operator gave the instances another security group. EC2 changed that of the primary ENI; the ENIs that the CNI had attached, and
 those it attached afterwards, kept the old one, so pods were filtered by their place on the node (fixed in 1.7.2, pull request 1098).
 
-Here: the node's identity has one home, which instance metadata refreshes (`ipamd/node_info.py`): before an ENI is created, and every
-minute. `ipamd/service/pool/security_groups.py` gives every managed secondary ENI the new groups, with one call an ENI and change.
-Metadata tells of the change: an idle node asks EC2 nothing for it (I13). ENIs that are not managed keep theirs (#2470).
-Bound: the next ENI at once; the existing ones 60 s after metadata shows the change (fake).
+Here: the node's identity has one home, which instance metadata refreshes (`ipamd/node_info.py`): before an ENI is created, and about
+every minute. `ipamd/service/pool/security_groups.py` gives every managed secondary ENI the new groups, with one call an ENI and
+change. Metadata tells of the change: an idle node asks EC2 nothing for it (I13). ENIs that are not managed keep theirs (#2470).
+Bound: the next ENI at once; the existing ones 75 s after metadata shows the change (fake).
 """
 
 from __future__ import annotations
@@ -21,13 +21,10 @@ from ipamd.model.errors import CloudDeniedError, CloudError
 from ipamd.model.ids import EniId
 from ipamd.node_info import NodeInfo
 from ipamd.service.pool.security_groups import RETRY_MAX_S, SecurityGroups
-from ipamd.service.reconcile.cloud import TURN_JITTER, TURN_S
 from tests.fakes.cloud import IDENTITY, PRIMARY
 from tests.fakes.node import FakeNode
+from tests.stories.other_hands import TURN_MAX_S, pass_time
 from tests.stories.stale_reads import run_sandboxes
-
-TURN_MAX_S = TURN_S * (1 + TURN_JITTER)
-"""Longest time between two turns of metadata."""
 
 OLD, NEW = ("sg-1",), ("sg-1", "sg-2")
 
@@ -52,14 +49,6 @@ def change_the_primary_groups(node: FakeNode, groups: tuple[str, ...] = NEW) -> 
 def groups_of(node: FakeNode) -> dict[EniId, tuple[str, ...]]:
     """ENI -> security groups, as EC2 has them."""
     return {eni.eni_id: eni.security_group_ids for eni in node.ec2.enis.values()}
-
-
-def pass_time(node: FakeNode, seconds: float) -> None:
-    """The clock goes on; the loops look when they are due."""
-    node.clock.advance(seconds)
-    node.cloud_reconciler.run_once()
-    node.host_reconciler.reconcile()
-    node.pool.run_once()
 
 
 def grow(node: FakeNode) -> EniId:

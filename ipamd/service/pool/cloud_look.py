@@ -11,10 +11,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 
-from ipamd.model.cloud import InstanceIdentity
+from ipamd.model.cloud import InstanceIdentity, MetadataEni
 from ipamd.model.errors import IpamError, log_text
 from ipamd.service.backoff import Backoff
 from ipamd.service.context import ServiceContext
@@ -31,7 +31,7 @@ PATIENT_COUNT = 12
 DOUBT_MAX_S = 3600.0
 """Longest pause between two looks in doubt. Ours: as for metadata that stays stuck."""
 
-CONDITION = "ec2 look"
+CONDITION = "another look"
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +66,11 @@ class CloudLook:
         self._retry = Backoff(first_s=RETRY_FIRST_S, max_s=RETRY_MAX_S)
         self._retry_deadline = context.clock.monotonic()
         self._counts: Counter[LookReason] = Counter()
+        self._view: Callable[[], Iterable[MetadataEni] | None] = lambda: None
+
+    def use_view(self, view: Callable[[], Iterable[MetadataEni] | None]) -> None:
+        """Take `view` for what metadata shows of every ENI; it returns None if it does not know. Called once, before the start."""
+        self._view = view
 
     def request(self, reason: LookReason, why: str) -> int:
         """Make a look due, `why` in a few words; returns a ticket that `is_answered` takes."""
@@ -135,7 +140,7 @@ class CloudLook:
             self._counts.update(set(reasons.values()))
         known = {eni.eni_id for eni in self._datastore.enis()}
         try:
-            result = self._enis.sync_with_ec2(identity)
+            result = self._enis.sync_with_ec2(identity, metadata=self._view())
         except IpamError as error:
             self._put_off(reasons, error)
             return
@@ -163,16 +168,18 @@ class CloudLook:
         with self._lock:
             self._reasons = reasons | self._reasons
             self._retry_deadline = self._clock.monotonic() + pause_s
-        sentence = f"EC2 is to be looked at ({'; '.join(reasons)}) and did not answer: {log_text(error)}"
+        sentence = f"another look: EC2 did not answer ({'; '.join(reasons)}): {log_text(error)}"
         self._health.set_condition(CONDITION, sentence)
         log.warning("%s; again in %.0f s", sentence, pause_s)
         self._changed.set()
 
     def _report(self, reasons: dict[str, LookReason], result: EniSyncResult) -> None:
-        sentence = f"other hands: EC2 was looked at because {'; '.join(reasons)}: {result}"
+        sentence = f"EC2 was looked at because {'; '.join(reasons)}: {result}"
         is_different = result.added_count or result.lost_count or result.healed_count or result.kept or result.implausible
         log.log(logging.WARNING if is_different else logging.INFO, "%s", sentence)
         if result.pending:
-            self._health.set_condition(CONDITION, f"{sentence}; nothing that it did not show is given, it is looked at again")
+            self._health.set_condition(
+                CONDITION, f"another look: {result}; what EC2 did not show is not given, it is asked again"
+            )
         else:
             self._health.clear_condition(CONDITION)

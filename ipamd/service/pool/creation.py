@@ -30,7 +30,7 @@ from ipamd.service.context import ServiceContext
 from ipamd.service.pool.adoption import Adoption
 from ipamd.service.pool.deletion import EniDeletion
 from ipamd.service.pool.enis import EniService
-from ipamd.service.pool.intents import GONE_AFTER_S, REFUSED, UNSEEN, IntentLog
+from ipamd.service.pool.intents import GONE_AFTER_S, REFUSED, IntentLog
 from ipamd.service.pool.sync_result import EniSyncResult
 from ipamd.service.pool.tags import EniTags, description
 
@@ -131,8 +131,6 @@ class EniCreation:
         if self._is_absent(intent):
             self._intents.close(intent, f"EC2 has made no ENI for it; refused: {refused}")
             return None
-        if UNSEEN not in intent.payload:
-            self._intents.mark(intent, **{UNSEEN: "once"})
         raise CloudError(
             f"whether creation {intent.client_token} made an ENI is not known yet",
             details=f"EC2 shows none and is asked again; the repeated call was refused: {refused}",

@@ -14,6 +14,7 @@ from ipamd.model.intent import Intent
 from ipamd.ports import Ec2
 from ipamd.service.context import ServiceContext
 from ipamd.service.pool.intents import IntentLog
+from ipamd.service.pool.recent_changes import RecentChanges
 
 DELETING = "deleting"
 """Mark in an intent's payload: EC2 has shown the ENI, and was asked to delete it."""
@@ -27,7 +28,8 @@ log = logging.getLogger(__name__)
 class EniDeletion:
     """Deletes ENIs of ours, through their intents; used by the provisioner's thread."""
 
-    def __init__(self, context: ServiceContext, *, ec2: Ec2, intents: IntentLog) -> None:
+    def __init__(self, context: ServiceContext, *, ec2: Ec2, intents: IntentLog, recent_changes: RecentChanges) -> None:
+        self._recent_changes = recent_changes
         self._datastore = context.datastore
         self._failpoint = context.failpoint
         self._ec2 = ec2
@@ -55,6 +57,7 @@ class EniDeletion:
                 self._failpoint("growth.detached")
             intent = self._intents.mark(intent, eni_id=eni_id, **{DELETING: "asked"})
             self._ec2.delete_eni(eni_id)
+            self._recent_changes.note_removed(enis=[eni_id])
             self._failpoint("growth.deleted")
         except CloudNotFoundError as error:
             # After we asked to delete it, NotFound means that it is deleted; before, EC2 may only not show it yet.

@@ -24,9 +24,6 @@ OPENED_AT = "opened_at_monotonic_s"
 REFUSED = "refused"
 """Key in an intent's payload: what EC2 said when it refused to repeat the call. From then on it is searched for what the call made."""
 
-UNSEEN = "unseen"
-"""Key in an intent's payload: a search has not found what the call may have made; one may lag behind the call (I11)."""
-
 
 def new_token() -> str:
     """Make a token that no other request has. EC2 takes up to 64 characters."""

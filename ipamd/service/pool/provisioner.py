@@ -61,7 +61,7 @@ class EniProvisioner:
         self._identity = identity
         self._refresh_identity = refresh_identity
         self._intents = IntentLog(context)
-        self._deletion = EniDeletion(context, ec2=ec2, intents=self._intents)
+        self._deletion = EniDeletion(context, ec2=ec2, intents=self._intents, recent_changes=enis.recent_changes)
         self._creation = EniCreation(context, ec2=ec2, enis=enis, intents=self._intents, tags=tags, deletion=self._deletion)
         self._adoption = Adoption(context, enis=enis)
         self._recovery = IntentRecovery(self._intents, datastore=context.datastore, clock=context.clock, resume=self._resume)

@@ -17,7 +17,7 @@ from ipamd.model.intent import Intent, IntentKind
 from ipamd.ports import Clock, Datastore
 from ipamd.service.backoff import Backoff
 from ipamd.service.pool.deletion import DELETING
-from ipamd.service.pool.intents import UNSEEN, IntentLog
+from ipamd.service.pool.intents import REFUSED, IntentLog
 
 RETRY_FIRST_S = 1.0
 RETRY_MAX_S = 60.0
@@ -106,7 +106,7 @@ class IntentRecovery:
 
 
 def _supply_count(intent: Intent) -> int:
-    """Addresses that may come with an ENI: none if it is being deleted, or a search has not found it."""
-    if DELETING in intent.payload or UNSEEN in intent.payload:
+    """Addresses that may come with an ENI: none if it is being deleted, or may never have been made."""
+    if DELETING in intent.payload or REFUSED in intent.payload:
         return 0
     return int(intent.payload["address_count"]) + int(intent.payload["prefix_count"]) * ADDRESSES_PER_PREFIX

@@ -35,7 +35,10 @@ once a minute too (pkg/ipamd/ipamd.go, nodeIPPoolReconcileInterval)."""
 TURN_JITTER = 0.25
 """Up to this part of a turn is added at random, so that the nodes of a cluster do not ask in step. Ours."""
 
-LINKS_S = 30.0
+ERROR_PAUSE_S = 5.0
+"""Pause after an unexpected error. Ours: a defect must not make the loop spin."""
+
+LINKS_S = 60.0
 """Longest time between two readings of all links: for changes that no notification told, and links whose MAC was changed. Ours."""
 
 log = logging.getLogger(__name__)
@@ -47,8 +50,8 @@ class CloudReconciler:
     def __init__(self, context: ServiceContext, *, links: LinkWatch, metadata: MetadataWatch, look: CloudLook) -> None:
         self._clock = context.clock
         self._health = context.health
-        self._links = links
-        self._metadata = metadata
+        self.links = links
+        self.metadata = metadata
         self._look = look
         self._stopped = threading.Event()
         self._turn_deadline = context.clock.monotonic() + _jittered(TURN_S)  # the start has just asked metadata
@@ -61,28 +64,30 @@ class CloudReconciler:
             except Exception as error:  # noqa: BLE001  # top of a loop: it must outlive any one failure
                 self._health.record_error("other hands", error)
                 log.warning("looking for other hands continues after an error: %s", log_text(error))
+                self._stopped.wait(ERROR_PAUSE_S)
             self._look.wait_changed(self.pause_s())
 
     def run_links(self) -> None:
         """Thread body: follow the kernel's link notifications, until `stop`."""
-        self._links.run()
+        self.links.run()
 
     def stop(self) -> None:
         """End `run` and `run_links`."""
         self._stopped.set()
-        self._links.stop()
+        self.links.stop()
         self._look.wake()
 
     def run_once(self) -> None:
         """Do everything that is due."""
-        self._links.compare()
+        self.links.compare()
         if self._clock.monotonic() >= self._turn_deadline:
-            request_count = self._metadata.take_turn()
+            self._turn_deadline = self._clock.monotonic() + TURN_S
+            request_count = self.metadata.take_turn()
             pause_s = TURN_S * max(1.0, request_count / REQUESTS_PER_TURN)
             self._turn_deadline = self._clock.monotonic() + _jittered(pause_s)
-        elif self._metadata.is_different:
-            self._metadata.evaluate()  # what EC2 said since may have ended a difference
-        self._links.thaw_confirmed(self._metadata.was_shown)
+        elif self.metadata.is_different:
+            self.metadata.evaluate()  # what EC2 said since may have ended a difference
+        self.links.thaw_confirmed(self.metadata.was_shown)
         self._look.poke()
 
     def pause_s(self) -> float:

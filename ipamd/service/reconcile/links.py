@@ -2,7 +2,8 @@
 
 A link that goes is the first sign, within milliseconds and at no EC2 cost, that an ENI was detached or taken away. It is no proof
 that EC2 released its addresses, so nothing is removed: new sandboxes get none of them, and a look at EC2 is due. A link that is only
-down stays in the list of links: the host network reconciler raises it. The list decides, an event only says when to read it.
+down stays in the list of links: the host network reconciler raises it. The list decides, an event only says when to read it. A list
+without the primary ENI's link is of another namespace, or of a host that changed MACs: nothing is concluded from it (I11).
 """
 
 from __future__ import annotations
@@ -84,14 +85,18 @@ class LinkWatch:
                 self._freeze([eni for eni in self._attached() if eni.mac == event.mac])
 
     def compare(self) -> bool:
-        """Read the links; freeze the ENIs whose link is gone. Returns: whether the links could be read."""
+        """Read the links; freeze the ENIs whose link is gone. Returns: whether the list of links is of use."""
         with self._lock:
+            attached = self._attached()
             try:
                 present = self._hostnet.links()
             except IpamError as error:
                 self._say(f"the links are read again: {log_text(error)}")
                 return False
-            attached = self._attached()
+            if any(eni.is_primary and eni.mac not in present for eni in attached):
+                self._say("the primary ENI's link is not among them: nothing is concluded")
+                return False
+            self._say("")
             self._freeze([eni for eni in attached if eni.mac not in present])
             for eni in attached:
                 missing = self._missing.get(eni.eni_id)
@@ -143,4 +148,4 @@ class LinkWatch:
     def _say(self, sentence: str) -> None:
         if sentence != self._said and not self._stopped.is_set():
             self._said = sentence
-            log.info("links: %s", sentence)
+            log.info("links: %s", sentence or "compared again")

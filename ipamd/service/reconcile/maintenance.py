@@ -1,8 +1,9 @@
 """Periodic work: replay the spool, check that the datastore's file is still ours, drop old tombstones.
 
 A plugin also spools a DEL when the daemon was too slow to answer, so the spool is read while the daemon serves (I3). If the
-datastore's file was deleted while in use, nothing written to it survives a restart: the process exits on purpose and must be
-restarted; the next start rebuilds the rows from kernel and runtime.
+datastore's file was deleted while in use, nothing written to it survives a restart; if the disk failed so that not even a rollback
+succeeded, nobody knows what the file holds: the process exits on purpose and must be restarted; the next start reads the file again,
+or rebuilds the rows from kernel and runtime.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ class Maintenance:
         """Do everything that is due. Raises: the first error; the next interval tries again."""
         lost = self._datastore.file_problem()
         if lost:
-            log.error("%s: the process exits; its next start rebuilds the datastore from kernel and runtime", lost)
+            log.error(
+                "%s: the process exits; its next start reads the datastore again, or rebuilds it from kernel and runtime", lost
+            )
             self._end(lost)
             return
         if self._spool.pending_count():

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from ipamd.model.cloud import InstanceIdentity, MetadataEni
+from ipamd.model.cloud_evidence import RECENT_S
 from ipamd.model.errors import CloudError, log_text
 from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.metadata_evidence import (
@@ -36,9 +38,17 @@ makes some six for each ENI every minute (pkg/awsutils/awsutils.go, getENIMetada
 INTERFACE_REQUESTS_MAX = 5
 """What `Metadata.interface` may cost: four, and a token."""
 
-CONDITION = "metadata"
+CONDITION = "other hands"
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """One ENI as it was read, and when."""
+
+    shown: MetadataEni
+    monotonic_s: float
 
 
 class MetadataWatch:
@@ -67,19 +77,27 @@ class MetadataWatch:
         self._ticket = 0
         self._listed: frozenset[MacAddress] = frozenset()
         self._listed_monotonic_s = float("-inf")
-        self._read: dict[MacAddress, MetadataEni] = {}
+        self._read: dict[MacAddress, _Reading] = {}
         self._order: dict[MacAddress, None] = {}  # of the last try to read, oldest first
         self.is_different = False
+        self._fresh: set[MacAddress] = set()  # read since the last comparison
+        self._is_list_fresh = False
         self._found: dict[MacAddress, frozenset[Difference]] = {}
+        self._found_in_list: frozenset[Difference] = frozenset()
         self._said = ""
 
     def take_turn(self) -> int:
-        """Make one turn. Returns: how many requests it made; an error ends it early and is logged, once."""
+        """Make one turn. Returns: how many requests it made; an error ends it early and is logged, once.
+
+        Until metadata has answered once, the start asks it: no turn is made.
+        """
         began = self._metadata.request_count()
+        if self._identity() is None:
+            return 0
         try:
             self._refresh_identity()
             self._listed = self._metadata.list_interfaces()
-            self._listed_monotonic_s = self._clock.monotonic()
+            self._listed_monotonic_s, self._is_list_fresh = self._clock.monotonic(), True
             self._read = {mac: eni for mac, eni in self._read.items() if mac in self._listed}
             self._order = {mac: None for mac in self._order if mac in self._listed}
             for mac in [*sorted(self._listed - self._order.keys()), *self._order]:
@@ -96,19 +114,32 @@ class MetadataWatch:
         """Whether a turn has listed an ENI since a monotonic time."""
         return mac in self._listed and self._listed_monotonic_s > since_monotonic_s
 
+    def view(self) -> tuple[MetadataEni, ...] | None:
+        """Every ENI as read lately, for whoever needs a second witness; None if one was not. From any thread.
+
+        Lately is less than RECENT_S ago: what our own calls changed since is left out by the reader.
+        """
+        listed, read = self._listed, dict(self._read)
+        oldest = self._clock.monotonic() - RECENT_S
+        lately = tuple(read[mac].shown for mac in listed if mac in read and read[mac].monotonic_s > oldest)
+        is_complete = len(lately) == len(listed) > 0 and self._listed_monotonic_s > oldest
+        return lately if is_complete else None
+
     def evaluate(self) -> None:
         """Compare the last turn's list and what was read with the record as it is now, and ask for a look at EC2 if one is due."""
         if not self._listed:
             return
         recent, recorded = self._recent(), self._recorded()
-        for mac, shown in self._read.items():
+        # Later changes of ours must not turn an old list or reading into a difference, but they may end one.
+        now = list_differences(recorded.values(), self._listed, unknown=self._unknown(), recent=recent)
+        self._found_in_list = now if self._is_list_fresh else self._found_in_list & now
+        for mac, reading in self._read.items():
             eni = recorded.get(mac)
-            # Later changes of ours must not turn an old reading into a difference, but they may end one.
-            again = frozenset() if eni is None else eni_differences(eni, shown, recent=recent)
-            self._found[mac] = self._found.get(mac, frozenset()) & again
+            now = frozenset() if eni is None else eni_differences(eni, reading.shown, recent=recent)
+            self._found[mac] = now if mac in self._fresh else self._found.get(mac, frozenset()) & now
+        self._fresh, self._is_list_fresh = set(), False
         self._found = {mac: found for mac, found in self._found.items() if found and mac in self._read}
-        listed = list_differences(recorded.values(), self._listed, unknown=self._unknown(), recent=recent)
-        differences = listed.union(*self._found.values())
+        differences = self._found_in_list.union(*self._found.values())
         self.is_different = bool(differences)
         self._ask(differences)
 
@@ -122,9 +153,9 @@ class MetadataWatch:
     def _read_eni(self, mac: MacAddress) -> None:
         self._order.pop(mac, None)
         self._order[mac] = None  # also if it cannot be read: the others have their turn before it is tried again
-        self._read[mac] = shown = self._metadata.interface(mac)
-        eni = self._recorded().get(mac)
-        self._found[mac] = frozenset() if eni is None else eni_differences(eni, shown, recent=self._recent())
+        now = self._clock.monotonic()
+        self._read[mac] = _Reading(self._metadata.interface(mac), now)
+        self._fresh.add(mac)
 
     def _recorded(self) -> dict[MacAddress, RecordedEni]:
         snapshot = self._datastore.snapshot()
@@ -138,7 +169,8 @@ class MetadataWatch:
         """ENIs that were read and are not recorded in any state; not those that EC2 has shown and that we leave alone."""
         known = {eni.mac for eni in self._datastore.enis()}
         places = self._enis.occupied()
-        return {mac: one.eni_id for mac, one in self._read.items() if mac not in known and one.eni_id not in places}
+        read = {mac: one.shown.eni_id for mac, one in self._read.items()}
+        return {mac: eni_id for mac, eni_id in read.items() if mac not in known and eni_id not in places}
 
     def _ask(self, differences: frozenset[Difference]) -> None:
         if not differences:
@@ -149,9 +181,8 @@ class MetadataWatch:
         if due:
             self._ticket = self._look.request(LookReason.METADATA, f"of instance metadata: {sentence(due)}")
             self._asked.mark(differences, now_s=now)
-        words = f"other hands, or metadata that lags: {sentence(differences)}"
-        outcome = "EC2 does not say so; it is asked again every hour" if self._look.is_answered(self._ticket) else "EC2 is asked"
-        self._health.set_condition(CONDITION, f"{words}; {outcome}")
+        answered = "EC2 does not say so, it is asked again every hour" if self._look.is_answered(self._ticket) else "EC2 is asked"
+        self._health.set_condition(CONDITION, f"{CONDITION}: instance metadata: {sentence(differences)}; {answered}")
 
     def _say(self, problem: str) -> None:
         if problem != self._said:

@@ -8,7 +8,7 @@ same holds for a wired sandbox whose address has no row (*unplaced*): EC2 did no
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from ipaddress import IPv4Address
 
 from ipamd.model.address import Address, AddressState
@@ -96,6 +96,14 @@ class QuarantineService:
         if survey is None:
             return None
         return frozenset(veth.key.container_id for veth in self._unrecorded(survey) if veth.key is not None)
+
+    def verdicts(self, address: IPv4Address, survey: KernelSurvey, listed: Collection[str] | None) -> list[str]:
+        """Say what the verdict is now on each unrecorded veth that carries an address, one sentence each; acts on none."""
+        said = []
+        for veth in (veth for veth in self._unrecorded(survey) if veth.address == address):
+            judgement = self._judge.judge_veth(veth, listed=listed, is_unpromised=veth.name in self._leftovers)
+            said.append(f"{veth.name} of sandbox {veth.key}: {judgement.verdict}: {'; '.join(judgement.reasons)}")
+        return said
 
     def resolve(self, listed: Mapping[str, Sandbox] | None) -> None:
         """Carry out the verdicts on everything quarantined or unplaced.
@@ -198,7 +206,7 @@ class QuarantineService:
             return None
 
     def _quarantined(self) -> list[Address]:
-        return [row for row in self._datastore.addresses() if row.state is AddressState.QUARANTINED]
+        return list(self._datastore.addresses(state=AddressState.QUARANTINED))
 
     def _attachment(self, veth: HostVeth, row: Address, sandbox: Sandbox) -> Attachment:
         """Rebuild a record from the kernel's copy. The netns path is not known; MACs are derived as at ADD."""

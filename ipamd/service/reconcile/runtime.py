@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Collection
+from ipaddress import IPv4Address
 
 from ipamd.model.attachment import Attachment
 from ipamd.model.errors import IpamError, RuntimeUnreachableError, log_text
@@ -180,11 +181,17 @@ class RuntimeReconciler:
         return True
 
     def present_judgement(self, attachment: Attachment) -> tuple[Evidence, Judgement]:
-        """Judge with what the sources say now; the runtime's part comes from the last list."""
-        listed = self._seen if self._reachable else None
+        """Judge with what the sources say now; the runtime's part comes from the last list. Reads only."""
+        evidence = self._judge.evidence(attachment, listed=self._last_list(), survey=self._survey())
+        return evidence, self._judge.judge_evidence(evidence)
+
+    def present_verdicts(self, address: IPv4Address) -> list[str]:
+        """Say what the verdict is now on each veth that carries a quarantined address, one sentence each. Reads only."""
         survey = self._survey()
-        evidence = self._judge.evidence(attachment, listed=listed, survey=survey)
-        return evidence, self._judge.judge_attachment(attachment, listed=listed, survey=survey)
+        return [] if survey is None else self._quarantine_service.verdicts(address, survey, self._last_list())
+
+    def _last_list(self) -> frozenset[str] | None:
+        return self._seen if self._reachable else None
 
     def _survey(self) -> KernelSurvey | None:
         try:

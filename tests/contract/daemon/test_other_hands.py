@@ -55,20 +55,27 @@ def test_an_eni_detached_by_hand_gives_nothing_and_is_replaced() -> None:
         made.assert_sound(expected=10)
 
 
-def test_a_link_that_is_taken_away_and_given_back() -> None:
-    """The ENI stays attached at EC2: frozen while its link is in another namespace, and in use again when it is back."""
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_link_that_is_taken_away_and_given_back(is_restarted: bool) -> None:
+    """The ENI stays attached at EC2: frozen while its link is in another namespace, and in use again when it is back.
+
+    The same if the daemon dies meanwhile.
+    """
     with rig() as made:
         eni = with_two_enis(made)
         looks = calls(made)
         name = made.node.run(["sh", "-c", f"ip -o link | grep {eni.mac}"]).stdout.split()[1].split("@")[0].rstrip(":")
-        away = made.node.make_netns("away")
+        made.node.make_netns("away")
         made.node.run(["ip", "link", "set", name, "netns", "away"])
         wait_until(lambda: says(made, eni.eni_id, "other hands"), what="the status names the ENI")
+        if is_restarted:
+            made.restart()
+            assert says(made, eni.eni_id, "other hands"), "a restart changes nothing"
         given = [made.add(f"meanwhile-{number}") for number in range(8)]
         assert not {reply.address for reply in given} & set(eni.secondary_addresses)
         made.node.run(["ip", "-n", "away", "link", "set", name, "netns", "1"])
         wait_until(lambda: not says(made, eni.eni_id), what="the ENI is in use again")
         assert made.add("afterwards").address in eni.secondary_addresses
-        assert looks() <= 3, f"one when it went, one when it came back, {away}"
+        assert looks() <= 3 + is_restarted, "one when it went, one when it came back, one at a start"
         made.node.remove_netns("away")
         made.assert_sound(expected=10)

@@ -98,6 +98,7 @@ def test_other_hands_attach_and_detach(cli: Cli) -> None:
     assert line.endswith("(not wired)  efa-only")
     assert f"{eni_id} is being detached" in cli("hand", "detach", eni_id)
     assert "attached to nothing" in cli("hand", "detach", eni_id, code=1)
+    assert cli("hand", "attach", eni_id) == f"{eni_id} is being attached to node-a again\n"
     assert f"{eni_id} was deleted" in cli("hand", "delete", eni_id)
     assert "does not exist" in cli("hand", "delete", eni_id, code=1)
 

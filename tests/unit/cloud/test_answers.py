@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipamd.cloud.answers import described_eni
+from ipamd.cloud.answers import described_eni, described_enis
 from ipamd.model.errors import CloudError
 
 
@@ -76,7 +76,7 @@ def test_no_primary_address_is_ever_secondary(count: int, flagged: set[int], nam
             item["Primary"] = n in flagged
     primaries = {IPv4Address(item["PrivateIpAddress"]) for item in listed if item.get("Primary")}
     entry = interface(PrivateIpAddresses=listed, PrivateIpAddress="10.0.0.1" if named else None)
-    if not named and not primaries:
+    if not named and not primaries:  # any of them might be the primary one
         with pytest.raises(CloudError, match="incomplete"):
             described_eni(entry)
         return
@@ -101,3 +101,42 @@ def test_a_malformed_address_is_an_error() -> None:
     """An address that is none stops the reading of that ENI, typed."""
     with pytest.raises(CloudError, match="incomplete"):
         described_eni(interface(PrivateIpAddresses=[{"PrivateIpAddress": "10.0.0.300"}]))
+
+
+@pytest.mark.parametrize("interface_type", ["efa-only", "interface"])
+def test_an_eni_without_ipv4_is_no_error(interface_type: str) -> None:
+    """EFA-only and IPv6-only ENIs have no IPv4 address: told as such, with their place."""
+    entry = interface(InterfaceType=interface_type, PrivateIpAddresses=[], Attachment={"Status": "attached", "DeviceIndex": 3})
+    del entry["PrivateIpAddress"]
+    (eni,) = described_enis([entry])
+    assert (eni.primary_address, eni.secondary_addresses, eni.problem, eni.is_readable) == (None, frozenset(), "", False)
+    assert (eni.attachment_status, eni.device_index) == ("attached", 3)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"MacAddress": None},
+        {"SubnetId": 7, "PrivateIpAddresses": [{"PrivateIpAddress": "10.0.0.300"}]},
+        {"PrivateIpAddresses": ["10.0.0.5"]},
+        {"Ipv4Prefixes": [{"Ipv4Prefix": "10.0.0.1/28"}]},
+        {"TagSet": [{}]},
+        {"Attachment": {"Status": "attached", "DeviceIndex": 3, "NetworkCardIndex": "x"}, "Groups": [{}]},
+    ],
+)
+def test_one_malformed_entry_does_not_fail_the_others(damage: dict[str, Any]) -> None:
+    """It stays in the list with its problem: it takes a place, and nothing is concluded about it (I11)."""
+    attachment = {"AttachmentId": "eni-attach-9", "Status": "attached", "InstanceId": "i-1", "DeviceIndex": 3}
+    odd = {**interface(NetworkInterfaceId="eni-9", Attachment=attachment), **damage}
+    whole, eni = described_enis([interface(), odd])
+    assert whole == described_eni(interface())
+    assert (eni.eni_id, eni.is_readable, eni.attachment_status, eni.device_index) == ("eni-9", False, "attached", 3)
+    assert eni.problem
+
+
+def test_an_entry_without_id_is_kept() -> None:
+    """Nobody knows which ENI it is, but it is one."""
+    odd = interface()
+    del odd["NetworkInterfaceId"]
+    (eni,) = described_enis([odd])
+    assert (eni.eni_id, eni.device_index, bool(eni.problem)) == ("", -1, True)

@@ -55,6 +55,7 @@ def test_life_of_an_address(store: SqlDatastore, clock: FakeClock) -> None:
     found = store.address(attachment.address)
     assert found is not None
     assert (found.state, found.owner, found.cooling_until) == (AddressState.COOLING, None, START + COOLDOWN)
+    assert store.addresses(state=AddressState.COOLING) == (found,)
     assert store.is_tombstoned(key)
     with store.transaction() as unit:
         unit.free(attachment.address, reason="cooled")

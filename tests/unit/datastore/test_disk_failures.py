@@ -5,12 +5,14 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import subprocess
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from ipamd.datastore.store import SqlDatastore
 from ipamd.model.address import AddressState
@@ -175,3 +177,54 @@ def test_memory_that_differs_stops(store: SqlDatastore) -> None:
     found = store.address(ip("10.0.0.100"))
     assert found is not None
     assert (found.state, found.eni_id) == (AddressState.FREE, eni_id(0))
+
+
+class Refusing:
+    """A connection of SQLAlchemy or of the driver whose ROLLBACK fails, as on a disk that returns I/O errors."""
+
+    def __init__(self, real: object, error: Exception) -> None:
+        self._real, self._error = real, error
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._real, name)
+
+    def rollback(self) -> None:
+        raise self._error
+
+
+@pytest.mark.parametrize("broken", ["connection", "_driver"])
+def test_rollback_that_fails(path: Path, store: SqlDatastore, broken: str) -> None:
+    """After a failed ROLLBACK nobody knows what the connection holds: every change is refused, and the process is told to end."""
+    attach(store, a_key(1))
+    disk = store._disk
+    real = getattr(disk, broken)
+    error = (
+        sqlite3.OperationalError("disk I/O error") if broken == "_driver" else OperationalError("ROLLBACK", {}, OSError("disk"))
+    )
+    if broken == "_driver":  # SQLAlchemy regards a transaction as over once COMMIT was tried: then the driver is asked
+        disk.connection.rollback = lambda: None  # type: ignore[method-assign]
+    setattr(disk, broken, Refusing(real, error))
+    with pytest.raises(RuntimeError), store.transaction() as unit:
+        unit.unassign(a_key(1), cooldown=timedelta(0), reason="DEL")
+        raise RuntimeError
+    setattr(disk, broken, real)
+    assert "a rollback failed" in store.file_problem()
+    assert store.attachment(a_key(1)) is not None
+    with pytest.raises(DatastoreError, match="out of use"), store.transaction() as unit:
+        unit.put_tombstone(a_key(2))
+    assert "a rollback failed" in store.audit()[0]
+    store.close()
+    again = open_at(path).datastore
+    assert again.attachment(a_key(1)) is not None, "the next process reads the file again"
+    assert again.audit() == []
+    again.close()
+
+
+def test_connection_that_is_lost(store: SqlDatastore) -> None:
+    """SQLAlchemy does not open the file a second time in silence: it may not be the same file, and its lock was given up."""
+    store._disk._driver.close()
+    for _ in range(2):
+        with pytest.raises(DatastoreError), store.transaction() as unit:
+            unit.put_tombstone(a_key(2))
+    assert "restart ipamd" in store.file_problem()
+    assert not store.is_tombstoned(a_key(2))

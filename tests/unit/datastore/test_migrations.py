@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import subprocess
+import sys
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -312,3 +315,14 @@ def test_the_command_refuses(path: Path, capsys: pytest.CaptureFixture[str]) -> 
         assert part in line
     assert command.main(["--file", str(path), "level"]) == 0
     assert f"level {LEVEL}; this release knows 1 to {LEVEL}" in capsys.readouterr().out
+
+
+def test_the_command_is_the_daemons(path: Path) -> None:
+    """`ipamd datastore` works in the daemon's environment, also if some other setting is why the daemon does not start."""
+    open_at(path).datastore.close()
+    env = os.environ | {"VPC_IPAMD_RUN_DIR": str(path.parent), "WARM_IP_TARGET": "many"}
+    argv = [sys.executable, "-m", "ipamd.daemon", "datastore", "downgrade", "--to", "2"]
+    done = subprocess.run(argv, env=env, check=False, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"{path} was of level {LEVEL} and is of level 2\n"
+    assert level(path) == [("2",)]

@@ -19,7 +19,7 @@ NOTE = "settings in this process's environment; the daemon was not asked"
 
 def answer(**changes: Any) -> dict[str, Any]:
     """GetStatus as the client gives it: one of everything."""
-    counts = {f"{state}_count": 0 for state in STATE_COLUMNS} | {"total_count": 1, "assigned_count": 1}
+    counts = {f"{state}_count": 0 for state in STATE_COLUMNS} | {"total_count": 1, "assigned_count": 1, "lost_count": 0}
     pool = counts | {"eni_count": 1, "eni_limit": 1, "slots_per_eni": 1, "targets": [], "last_cycle": "at target: nothing to do"}
     runtime = {"socket": "/run/c.sock", "name": "containerd", "version": "1.6", "reachable": True, "events": False}
     return {
@@ -36,6 +36,7 @@ def answer(**changes: Any) -> dict[str, Any]:
         "dying_count": 0,
         "busy": [],
         "lacks": [],
+        "verdict": "ready: 1 address can be given",
     } | changes
 
 

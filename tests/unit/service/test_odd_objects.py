@@ -6,7 +6,8 @@ import pytest
 
 from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment
-from ipamd.model.errors import DatastoreError, NetnsError, WiringError
+from ipamd.model.errors import BusyError, DatastoreError, NetnsError, WiringError
+from ipamd.pb import cni_pb2
 from ipamd.service.request import Deadline, Steps
 from ipamd.service.sandbox_judge import LIST_INTERVAL_S
 from tests.fakes.node import FakeNode
@@ -85,7 +86,7 @@ def test_one_link_that_refuses_does_not_stop_sweeping(node: FakeNode, monkeypatc
     """A link that can neither be marked nor removed keeps its own address back, and no other link and no other address."""
     odd, fine = node.add("odd"), node.add("fine")
     node.delete("fine")
-    node.cooldown._dying[odd.host_veth] = odd.address
+    node.delete("odd")
     node.cooldown._unmarked.add(odd.host_veth)
     switch = refuse(node, monkeypatch, "remove_leftover", odd.host_veth, WiringError("not a veth"))
     for _ in range(3):
@@ -104,6 +105,33 @@ def test_one_link_that_refuses_does_not_stop_sweeping(node: FakeNode, monkeypatc
     node.cooldown.work()
     assert node.cooldown.dying_count() == 0
     assert node.health.conditions() == []
+
+
+def test_a_link_that_is_removed_by_name_is_not_its_successors(node: FakeNode) -> None:
+    """An ADD failed, its link could not even be marked, and the same sandbox was added again: the new link stays (I2)."""
+    made = node.add("a")
+    lost = node.add("b").address
+    node.delete("b")
+    node.cooldown.sweep()
+    node.cooldown._dying[made.host_veth] = lost
+    node.cooldown._unmarked.add(made.host_veth)
+    with node.locks.hold(made.key, "ADD", Deadline.after(node.clock, 60)), pytest.raises(BusyError):
+        node.cooldown.sweep()
+    assert made.host_veth in node.wiring.wired
+    assert node.cooldown.sweep() == 1
+    assert made.host_veth in node.wiring.wired
+    assert node.cooldown.dying_count() == 0
+
+
+def test_a_group_that_cannot_be_deleted_is_swept_link_by_link(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody put a device into the dying group that the kernel cannot delete: our links go all the same."""
+    made = node.add("a")
+    node.delete("a")
+    refuse(node, monkeypatch, "sweep", "", WiringError("Operation not supported"))
+    assert made.host_veth in node.wiring.dying
+    assert node.cooldown.sweep() == 1
+    assert not node.wiring.dying
+    assert node.cooldown.dying_count() == 0
 
 
 def test_one_sandbox_that_refuses_does_not_stop_repairs(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,3 +231,26 @@ def test_a_namespace_that_could_not_be_opened_is_not_gone(node: FakeNode, monkey
     refuse(node, monkeypatch, "identify_netns", made.netns, NetnsError("gone"))
     look_often(node)
     assert node.datastore.attachment(made.key) is None
+
+
+def test_one_spooled_del_that_refuses_stops_neither_the_others_nor_the_start(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its entry stays on disk and is named (I3); the others are carried out, and the start goes on."""
+    odd, _ = node.add("odd"), node.add("fine")
+    spool = node.run_dir / "spool"
+    spool.mkdir(exist_ok=True, mode=0o700)
+    for number, name in enumerate(("odd", "fine")):
+        request = cni_pb2.ExecRequest(verb="DEL", container_id=name, ifname="eth0", protocol_min=1, protocol_max=1)
+        (spool / f"del-{number}").write_bytes(request.SerializeToString())
+    node.crash()
+    switch = refuse(node, monkeypatch, "mark_for_deletion", odd.host_veth, WiringError("no"))
+    replay = node.app.reconcile.spooled_deletes.replay
+    assert replay(deadline=Deadline.after(node.clock, 9)) == 1
+    assert [a.key for a in node.datastore.attachments()] == [odd.key]
+    assert node.spool.pending_count() == 1
+    assert len(told(node, "odd")) == 1
+    switch.clear()
+    assert replay(deadline=Deadline.after(node.clock, 9)) == 1
+    assert node.spool.pending_count() == 0
+    assert node.health.conditions() == []

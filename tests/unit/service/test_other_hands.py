@@ -11,21 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.model.cloud import DescribedEni
+from ipamd.model.cloud_evidence import RECENT_S
 from ipamd.model.eni import EniState, InstanceLimits
 from ipamd.model.errors import CloudError, KernelDumpError, PoolEmptyError
-from ipamd.model.ids import EniId
+from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.kernel import LinkEvent, LinkEventKind
 from ipamd.model.metadata_evidence import ASK_AGAIN_S
-from ipamd.service.pool.cloud_look import DOUBT_MAX_S
-from ipamd.service.reconcile.cloud import TURN_JITTER, TURN_S
+from ipamd.service.pool.cloud_look import DOUBT_MAX_S, LookReason
 from ipamd.service.reconcile.metadata import REQUESTS_PER_TURN
 from tests.fakes.cloud import PRIMARY, FakeEc2
 from tests.fakes.node import FakeNode
 from tests.patience import PATIENCE_S
+from tests.stories.other_hands import TURN_MAX_S, described, detach_by_hand, link_event, pass_time, settle
 from tests.stories.stale_reads import run_sandboxes
 
-TURN_MAX_S = TURN_S * (1 + TURN_JITTER)
 SECOND = EniId("eni-2")
 
 
@@ -41,43 +40,9 @@ def node(tmp_path: Path) -> Iterator[FakeNode]:
     made.datastore.close()
 
 
-def pass_time(node: FakeNode, seconds: float) -> None:
-    """The clock goes on; every loop does what is due."""
-    node.clock.advance(seconds)
-    node.cloud_reconciler.run_once()
-    node.pool.run_once()
-    node.host_reconciler.reconcile()
-    node.cloud_reconciler.run_once()
-
-
-def settle(node: FakeNode) -> None:
-    """Until our own changes are no news any more and every ENI was read."""
-    for _ in range(8):
-        pass_time(node, TURN_MAX_S)
-
-
-def described(node: FakeNode) -> int:
-    """Describe calls so far."""
-    return node.ec2.calls["describe_enis"]
-
-
 def conditions(node: FakeNode) -> str:
     """What `ipamctl status` says is amiss."""
     return "\n".join(node.health.conditions())
-
-
-def detach_by_hand(node: FakeNode, eni_id: EniId = SECOND) -> DescribedEni:
-    """What an operator does in the console; the hypervisor takes the link away, and the kernel says so."""
-    before = node.ec2.enis[eni_id]
-    node.ec2.enis[eni_id] = replace(
-        before, status="available", attachment_id="", attachment_status="", instance_id="", device_index=-1
-    )
-    return before
-
-
-def link_event(node: FakeNode, mac: str, kind: LinkEventKind = LinkEventKind.GONE) -> None:
-    """The kernel's notification, as the thread `links` gets it."""
-    node.cloud_reconciler._links.on_event(LinkEvent(kind, mac))
 
 
 def test_an_idle_node_asks_ec2_nothing_for_a_day(node: FakeNode) -> None:
@@ -110,7 +75,7 @@ def test_metadata_is_asked_at_most_ten_times_a_minute(tmp_path: Path, eni_count:
 
 def test_a_link_that_goes_freezes_its_eni_at_once(node: FakeNode) -> None:
     """I7: from the notification on no sandbox gets an address of the ENI, those that have one keep it; EC2 is looked at once."""
-    mac = detach_by_hand(node).mac
+    mac = detach_by_hand(node, SECOND).mac
     before = described(node)
     link_event(node, mac)
     taken = {node.add(f"new-{number}").eni_id for number in range(7)}
@@ -125,7 +90,7 @@ def test_a_link_that_goes_freezes_its_eni_at_once(node: FakeNode) -> None:
 
 def test_an_eni_detached_by_hand_is_forgotten_after_two_looks_and_replaced(node: FakeNode) -> None:
     """Two looks half a minute apart, then the ENI is gone here too and the pool has regrown on another."""
-    link_event(node, detach_by_hand(node).mac)
+    link_event(node, detach_by_hand(node, SECOND).mac)
     node.pool.run_once()
     assert node.datastore.eni(SECOND) is not None, "one look proves nothing (I11)"
     pass_time(node, 31.0)
@@ -147,7 +112,7 @@ def test_a_new_eni_that_loses_its_link_is_not_waited_for(tmp_path: Path) -> None
     node = FakeNode(tmp_path)
     node.bring_up()
     run_sandboxes(node, "a")
-    link_event(node, detach_by_hand(node).mac)
+    link_event(node, detach_by_hand(node, SECOND).mac)
     node.pool.run_once()
     pass_time(node, 31.0)
     pass_time(node, 1.0)
@@ -197,7 +162,7 @@ def test_a_look_that_ec2_refuses_stays_due(node: FakeNode) -> None:
     """With pauses that double, until EC2 answers; then the condition goes."""
     node.ec2.fail["describe_enis"] = [CloudError("throttled")] * 4
     before = described(node)
-    link_event(node, detach_by_hand(node).mac)
+    link_event(node, detach_by_hand(node, SECOND).mac)
     node.pool.run_once()
     for _ in range(60):
         pass_time(node, 1.0)
@@ -222,12 +187,21 @@ def test_a_lost_notification_is_made_up_for(node: FakeNode) -> None:
 def test_an_interrupted_list_of_links_is_no_evidence(node: FakeNode) -> None:
     """I11: without a list the notification freezes its own ENI and no other."""
     node.hostnet.fail["links"] = [KernelDumpError("interrupted")] * 2
-    node.cloud_reconciler._links.compare()
+    node.cloud_reconciler.links.compare()
     assert not node.enis.frozen()
     link_event(node, node.ec2.enis[SECOND].mac)
     assert set(node.enis.frozen()) == {SECOND}
     node.hostnet.fail["links"] = [KernelDumpError("interrupted")]
     link_event(node, node.ec2.enis[PRIMARY].mac, LinkEventKind.SEEN)
+    assert set(node.enis.frozen()) == {SECOND}
+
+
+def test_a_list_without_the_primary_enis_link_is_not_believed(node: FakeNode) -> None:
+    """I11: a list of another namespace freezes nothing; an ENI's own notification still does."""
+    node.hostnet.unplugged = {eni.mac for eni in node.ec2.attached()}
+    pass_time(node, 30.0)
+    assert not node.enis.frozen()
+    link_event(node, node.ec2.enis[SECOND].mac)
     assert set(node.enis.frozen()) == {SECOND}
 
 
@@ -255,7 +229,7 @@ def test_an_address_taken_away_by_hand_is_noticed_by_metadata(node: FakeNode) ->
     assert lost is not None
     assert lost.is_lost
     assert described(node) - before <= 3
-    assert "metadata" not in conditions(node)
+    assert "other hands" not in conditions(node)
 
 
 def test_an_address_added_by_hand_becomes_free(node: FakeNode) -> None:
@@ -300,6 +274,28 @@ def test_an_eni_attached_by_hand_is_recorded(node: FakeNode) -> None:
     assert node.health.conditions() == []
 
 
+def test_a_managed_eni_attached_by_hand_gives_addresses(node: FakeNode) -> None:
+    """By the existing rule for ENIs without our tags: EC2 confirms it, its routing is set up, and its addresses are free (I7)."""
+    added = frozenset({IPv4Address("10.0.6.11"), IPv4Address("10.0.6.12")})
+    made = replace(
+        node.ec2.enis[SECOND],
+        eni_id=EniId("eni-hand"),
+        mac=MacAddress("02:00:00:00:00:99"),
+        device_index=2,
+        primary_address=IPv4Address("10.0.6.10"),
+        secondary_addresses=added,
+    )
+    node.ec2.enis[made.eni_id] = made
+    before = described(node)
+    pass_time(node, TURN_MAX_S)
+    assert described(node) - before == 1
+    eni = node.datastore.eni(made.eni_id)
+    assert eni is not None
+    assert eni.host_ready
+    assert made.eni_id in node.hostnet.enis
+    assert {row.address for row in node.datastore.addresses() if row.eni_id == made.eni_id} >= added
+
+
 def test_an_eni_without_ipv4_is_asked_about_at_most_once(node: FakeNode) -> None:
     """EFA-only and IPv6-only ENIs are shown by EC2 and metadata and recorded nowhere: no difference, once EC2 has shown it."""
     bare = replace(
@@ -333,6 +329,23 @@ def test_growth_is_not_taken_for_other_hands(node: FakeNode) -> None:
     assert described(node) - before == 0
 
 
+def test_what_was_read_before_our_own_change_is_no_difference(node: FakeNode) -> None:
+    """Metadata falls silent, and the pool changes: minutes later neither the old list nor an old reading is a difference."""
+    before = described(node)
+    node.metadata.fail = [CloudError("no")] * 1000
+    released = max(row.address for row in node.datastore.addresses() if row.eni_id == SECOND and not row.is_in_use)
+    node.ec2.unassign(SECOND, addresses=[released], prefixes=[])
+    node.enis.recent_changes.note_removed(addresses=[released])
+    with node.datastore.transaction() as uow:
+        uow.remove_addresses([released], reason="given back")
+    run_sandboxes(node, *(f"more-{number}" for number in range(10)))
+    assert len(node.ec2.enis) == 3
+    for _ in range(10):
+        pass_time(node, TURN_MAX_S)
+    assert described(node) == before
+    assert node.health.conditions() == []
+
+
 def test_a_failing_turn_says_nothing(node: FakeNode) -> None:
     """I11: metadata that refuses, whatever it refuses, makes no difference; one odd ENI does not keep the others from being read."""
     before = described(node)
@@ -347,7 +360,7 @@ def test_doubt_without_end_is_asked_about_less_and_less(node: FakeNode) -> None:
     """An answer that stays implausible for two days costs a look a minute at first, and one an hour in the end."""
     node.ec2.enis = {SECOND: node.ec2.enis[SECOND]}
     before = described(node)
-    node.cloud_reconciler._look.request("other", "a test")
+    node.app.pool.look.request(LookReason.OTHER, "a test")
     for _ in range(2 * 1440):
         pass_time(node, 60.0)
     assert described(node) - before <= 20 + 2 * 86400 / DOUBT_MAX_S
@@ -365,7 +378,24 @@ def test_metadata_that_stays_stuck_costs_a_look_an_hour(node: FakeNode) -> None:
     for _ in range(int(24 * 3600 / 60)):
         pass_time(node, 60.0)
     assert 20 <= described(node) - before <= 24 * 3600 / ASK_AGAIN_S + 2
-    assert "is shown and not recorded; EC2 does not say so; it is asked again every hour" in conditions(node)
+    assert "is shown and not recorded; EC2 does not say so, it is asked again every hour" in conditions(node)
+
+
+def test_metadata_is_a_witness_only_while_it_is_fresh_and_complete(node: FakeNode) -> None:
+    """A view in which one ENI is old, or missing, is none: it could confirm a loss that did not happen."""
+    watch = node.cloud_reconciler.metadata
+    view = watch.view()
+    assert view is not None
+    assert {eni.eni_id for eni in view} == {PRIMARY, SECOND}
+    node.clock.advance(RECENT_S + 1)
+    assert watch.view() is None
+    for _ in range(2):
+        pass_time(node, TURN_MAX_S)
+    assert watch.view() is not None
+    made = replace(node.ec2.enis[SECOND], eni_id=EniId("eni-hand"), mac="02:00:00:00:00:99", device_index=2)
+    node.ec2.enis[made.eni_id] = made
+    watch._listed |= {made.mac}
+    assert watch.view() is None
 
 
 def test_the_threads_freeze_on_an_event_and_end_when_told(node: FakeNode) -> None:
@@ -373,7 +403,7 @@ def test_the_threads_freeze_on_an_event_and_end_when_told(node: FakeNode) -> Non
     threads = [threading.Thread(target=body) for body in (node.cloud_reconciler.run, node.cloud_reconciler.run_links)]
     for thread in threads:
         thread.start()
-    eni = detach_by_hand(node)
+    eni = detach_by_hand(node, SECOND)
     node.hostnet.events.put(LinkEvent(LinkEventKind.GONE, eni.mac))
     deadline = threading.Event()
     for _ in range(int(PATIENCE_S * 100)):

@@ -1,0 +1,150 @@
+"""`scale_*`: what a node with 15 ENIs x 49 prefixes and 737 sandboxes costs beyond one with 10 sandboxes: ADD, planning, opening.
+
+In this process, not through the plugin: the datastore and the planner are all that knows how many addresses there are, and a daemon
+beside it would hide a factor of 1.25 in the kernel's time. An ADD here is the reservation, its transaction and the plan that it
+wakes. Both nodes take turns, so that a busy machine is as busy for one as for the other.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from datetime import UTC, datetime, timedelta
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+
+from bench.figures import Figure
+from bench.samples import median, spread
+from bench.scale import Scale
+from ipamd.clock import SystemClock
+from ipamd.datastore.open import current_boot_id, open_datastore
+from ipamd.datastore.store import SqlDatastore
+from ipamd.model.attachment import Attachment, NetnsIdentity, veth_name
+from ipamd.model.eni import Eni, InstanceLimits
+from ipamd.model.ids import AttachmentKey, EniId, MacAddress, SubnetId, parse_key
+from ipamd.model.plan import Plan, PoolSettings, plan
+from ipamd.model.pool_snapshot import pool_snapshot
+
+LIMITS = InstanceLimits("c5.18xlarge", eni_count=15, ipv4_per_eni=50)
+LARGE, SMALL = (15, 49, 737), (1, 1, 10)
+"""ENIs, prefixes of each, sandboxes. The large one is what 15 ENIs x 50 addresses can have; 737 is its max-pods without prefixes."""
+
+SETTINGS = PoolSettings(prefix_delegation=True, warm_prefix_target=1)
+OPEN_ROUNDS = 5
+
+
+class Node:
+    """A datastore with this many ENIs, prefixes and sandboxes, on the file system of the run directory."""
+
+    def __init__(self, path: Path, eni_count: int, prefix_count: int, sandbox_count: int) -> None:
+        self._number = 0
+        self._store = _open(path)
+        with self._store.transaction() as unit:
+            for index in range(eni_count):
+                eni = _eni(index)
+                unit.put_eni(eni)
+                for number in range(prefix_count):
+                    prefix = IPv4Network((int(eni.primary_address) + 252 + 16 * number, 28))
+                    unit.add_addresses(eni.eni_id, list(prefix), prefix=prefix)
+        for _ in range(sandbox_count):
+            self.attach()
+
+    def attach(self) -> AttachmentKey:
+        """Reserve, and record, as ADD does."""
+        self._number += 1
+        key = parse_key(f"{self._number:064x}", "eth0")
+        row = self._store.reserve(key)
+        attachment = Attachment(
+            key=key,
+            address=row.address,
+            eni_id=row.eni_id,
+            route_table=254,
+            host_veth=veth_name(key, prefix="eni"),
+            netns=f"/run/netns/{self._number}",
+            netns_identity=NetnsIdentity(4, self._number),
+            fingerprint="f" * 64,
+            result=b"{}",
+            created_at=datetime.now(UTC),
+        )
+        with self._store.transaction() as unit:
+            unit.confirm(attachment)
+        return key
+
+    def plan(self) -> Plan:
+        """Plan, as the pool does after each ADD."""
+        return plan(pool_snapshot(self._store.stock(), limits=LIMITS), settings=SETTINGS, now=datetime.now(UTC))
+
+    def detach(self, key: AttachmentKey) -> None:
+        """Undo `attach`, so that the count stays."""
+        with self._store.transaction() as unit:
+            address = unit.unassign(key, cooldown=timedelta(0), reason="DEL").address
+            unit.free(address, reason="cooled")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._store.close()
+
+
+def measure(scale: Scale) -> list[Figure]:
+    """Fill both nodes, take turns, and open the large one's file several times."""
+    with tempfile.TemporaryDirectory(dir="/run") as directory:
+        large_path = Path(directory) / "large" / "state.db"
+        nodes = [Node(large_path, *LARGE), Node(Path(directory) / "small" / "state.db", *SMALL)]
+        adds: list[list[float]] = [[], []]
+        plans: list[float] = []
+        for _ in range(scale.daemon_rounds):
+            for node, samples in zip(nodes, adds, strict=True):
+                began = time.perf_counter()
+                key = node.attach()
+                attached = time.perf_counter()
+                node.plan()
+                planned = time.perf_counter()
+                samples.append((planned - began) * 1e3)
+                if node is nodes[0]:
+                    plans.append((planned - attached) * 1e3)
+                node.detach(key)
+        for node in nodes:
+            node.close()
+        opens = [_opening_s(copy) for copy in _copies(large_path, OPEN_ROUNDS)]
+    large, small = (median(samples) for samples in adds)
+    what = f"{LARGE[0]} ENIs x {LARGE[1]} prefixes, {LARGE[2]} sandboxes, in process"
+    note = f"{large:.3f} ms there, {small:.3f} ms with {SMALL[2]} sandboxes; {what}"
+    return [
+        Figure("scale_add_p50_ratio", large / small, "x", None, "", len(adds[0]), note),
+        Figure("scale_plan_ms", median(plans), "ms", None, "", len(plans), f"{spread(plans)}; {what}"),
+        Figure("scale_open_s", median(opens), "s", None, "", len(opens), f"{spread(opens)}; {what}"),
+    ]
+
+
+def _open(path: Path) -> SqlDatastore:
+    return open_datastore(path, boot_id=current_boot_id(), clock=SystemClock()).datastore
+
+
+def _copies(path: Path, count: int) -> list[Path]:
+    copies = [path.parent.with_name(f"copy-{number}") / path.name for number in range(count)]
+    for copy in copies:
+        shutil.copytree(path.parent, copy.parent)
+    return copies
+
+
+def _opening_s(path: Path) -> float:
+    began = time.perf_counter()
+    store = _open(path)
+    lasted_s = time.perf_counter() - began
+    store.close()
+    return lasted_s
+
+
+def _eni(index: int) -> Eni:
+    return Eni(
+        eni_id=EniId(f"eni-{index:017x}"),
+        mac=MacAddress(f"02:00:00:00:00:{index:02x}"),
+        device_index=index,
+        network_card=0,
+        subnet_id=SubnetId("subnet-1"),
+        subnet_cidr=IPv4Network("10.0.0.0/8"),
+        primary_address=IPv4Address(f"10.{index}.0.4"),
+        is_primary=index == 0,
+        host_ready=True,
+    )

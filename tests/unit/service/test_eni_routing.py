@@ -1,0 +1,109 @@
+"""An ENI that is frozen keeps its sandboxes and gives no address until it is thawed."""
+
+from __future__ import annotations
+
+import pytest
+
+from ipamd.model.cloud_evidence import RECENT_S
+from ipamd.model.errors import PoolEmptyError, WiringError
+from ipamd.model.ids import EniId
+from tests.fakes.cloud import IDENTITY, PRIMARY
+from tests.fakes.node import FakeNode
+from tests.stories.stale_reads import run_sandboxes
+
+OTHER = EniId("eni-2")
+
+
+def is_ready(node: FakeNode, eni_id: EniId) -> bool:
+    """Whether the datastore gives addresses of an ENI."""
+    eni = node.datastore.eni(eni_id)
+    return eni is not None and eni.host_ready
+
+
+@pytest.fixture
+def frozen(node: FakeNode) -> FakeNode:
+    """A node with sandboxes on two ENIs, of which the second is frozen; its primary ENI is full."""
+    run_sandboxes(node, *(f"s{number}" for number in range(10)))
+    for eni_id in (OTHER, EniId("eni-3")):
+        node.enis.freeze(eni_id, "its link is gone")
+    return node
+
+
+def test_a_frozen_eni_gives_no_address(frozen: FakeNode) -> None:
+    """Nobody gets one of it, its sandboxes keep theirs, and people are told why (I2, I7)."""
+    with pytest.raises(PoolEmptyError):
+        frozen.datastore.reserve(frozen.key("nobody"))
+    assert len(frozen.datastore.attachments()) == 10
+    assert frozen.enis.frozen()[OTHER] == "its link is gone"
+    assert any(f"{OTHER} gives no address: its link is gone" in sentence for sentence in frozen.health.conditions())
+
+
+def test_nothing_but_thaw_makes_it_give_again(frozen: FakeNode) -> None:
+    """Neither the reconciler, nor a setup that was on its way, nor EC2, which still shows it attached (I7)."""
+    eni = frozen.datastore.eni(OTHER)
+    assert eni is not None
+    frozen.host_reconciler.reconcile()
+    frozen.enis.sync_with_ec2(IDENTITY)
+    assert frozen.enis.set_up_eni_routings() == []
+    with pytest.raises(WiringError, match="its link is gone"):
+        frozen.enis.set_up_eni_routing(eni)
+    frozen.enis.routing._mark(OTHER, host_ready=True)  # as a setup would end that began before
+    assert not is_ready(frozen, OTHER)
+    frozen.enis.thaw(OTHER)
+    assert is_ready(frozen, OTHER)
+    assert OTHER not in frozen.enis.frozen()
+    assert not any(f"{OTHER} gives no address" in sentence for sentence in frozen.health.conditions())
+    assert frozen.datastore.reserve(frozen.key("somebody")).eni_id == OTHER
+
+
+def test_a_thaw_that_fails_is_tried_again(frozen: FakeNode) -> None:
+    """The link is not there after all: the host network reconciler sets the ENI up later."""
+    frozen.hostnet.fail["setup_eni"] = [WiringError("its link did not appear")]
+    frozen.enis.thaw(OTHER)
+    assert not is_ready(frozen, OTHER)
+    frozen.host_reconciler.reconcile()
+    assert is_ready(frozen, OTHER)
+
+
+def test_thawing_what_is_not_frozen_or_not_known_is_fine(node: FakeNode) -> None:
+    """Signs come late and twice."""
+    node.enis.thaw(PRIMARY)
+    node.enis.freeze(EniId("eni-unknown"), "its link is gone")
+    node.enis.thaw(EniId("eni-unknown"))
+    assert (node.enis.frozen(), is_ready(node, PRIMARY)) == ({}, True)
+
+
+def test_an_eni_that_is_forgotten_is_not_frozen_any_more(frozen: FakeNode) -> None:
+    """Link gone, then EC2 shows it no more, and no sandbox uses it: its condition goes with it."""
+    gone = EniId("eni-3")
+    frozen.ec2.detach_eni(f"attach-{gone}")
+    frozen.look_twice()
+    assert frozen.datastore.eni(gone) is None
+    assert gone not in frozen.enis.frozen()
+    assert not any(str(gone) in sentence for sentence in frozen.health.conditions())
+
+
+def test_recent_changes_are_those_of_our_own_calls(node: FakeNode) -> None:
+    """An ENI and its addresses for five minutes after our call; not what EC2 showed by itself; a removal ends an addition."""
+    node.clock.advance(RECENT_S)
+    changes = node.enis.recent_changes
+    assert changes.added() == {}
+    node.add("a")
+    node.pool.cycle()
+    created = {OTHER, *node.ec2.enis[OTHER].secondary_addresses}
+    assert changes.added().keys() == created
+    changes.note_removed(enis=[OTHER])
+    assert (changes.added().keys(), changes.removed().keys()) == (created - {OTHER}, {OTHER})
+    node.clock.advance(RECENT_S)
+    assert (changes.added(), changes.removed()) == ({}, {})
+
+
+def test_an_eni_that_we_deleted_is_not_recorded_again(node: FakeNode) -> None:
+    """Our own call's success is evidence: an answer that still shows the ENI attached lags (I7)."""
+    node.add("a")
+    node.pool.cycle()
+    with node.datastore.transaction() as uow:
+        uow.remove_eni(OTHER, reason="deleted by us")
+    node.enis.recent_changes.note_removed(enis=[OTHER])
+    node.enis.sync_with_ec2(IDENTITY)
+    assert (node.datastore.eni(OTHER), OTHER in node.enis.occupied()) == (None, False)

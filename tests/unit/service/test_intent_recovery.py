@@ -1,0 +1,145 @@
+"""An intent whose outcome is unknown: found by its tag, or closed; never repeated for ever, and no obstacle to other growth (I9)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ipamd.model.cloud import INTENT_TAG
+from ipamd.model.errors import CloudDeniedError, CloudError, SubnetExhaustedError, ThrottledError
+from ipamd.model.intent import Intent, IntentKind
+from ipamd.model.plan import PoolSettings
+from ipamd.service.pool.intents import OPENED_AT
+from tests.fakes.cloud import PRIMARY
+from tests.fakes.node import FakeNode
+from tests.unit.service.test_provisioner import no_eni_is_lost
+
+POISON = [
+    CloudDeniedError("EC2 CreateNetworkInterface failed", details="UnauthorizedOperation"),
+    CloudError("EC2 CreateNetworkInterface failed", details="IdempotentParameterMismatch"),
+    CloudError("EC2 CreateNetworkInterface failed", details="NeverHeardOf"),
+    SubnetExhaustedError("no free address"),
+]
+for _error in POISON:
+    _error.may_have_happened = False
+
+
+def refused_for_ever(error: CloudError) -> list[CloudError]:
+    """EC2 refuses every repetition."""
+    return [error for _ in range(1000)]
+
+
+def run(node: FakeNode, seconds: int, *, step: int = 5) -> None:
+    """Let the pool loop run."""
+    for _ in range(0, seconds, step):
+        node.clock.advance(step)
+        node.pool.cycle()
+
+
+@pytest.mark.parametrize("refusal", POISON, ids=lambda error: error.details or "subnet")
+def test_what_was_made_is_found_though_every_repetition_is_refused(node: FakeNode, refusal: CloudError) -> None:
+    """The answer was lost, the ENI is there, and IAM or its token rules refuse the call from now on: the tag finds it."""
+    node.add("a")
+    node.ec2.lose["create_eni"] = [CloudError("connection reset")]
+    node.pool.cycle()
+    (made,) = set(node.ec2.enis) - {PRIMARY}
+    node.ec2.fail["create_eni"] = refused_for_ever(refusal)
+    run(node, 10)
+    assert [eni.eni_id for eni in node.datastore.enis()] == [PRIMARY, made]
+    assert node.datastore.open_intents() == ()
+    assert node.ec2.calls["create_eni"] == 2, "repeated once, then searched for"
+    node.assert_sound()
+
+
+@pytest.mark.parametrize("refusal", POISON, ids=lambda error: error.details or "subnet")
+def test_what_was_not_made_is_closed_after_a_minute_of_looks(node: FakeNode, refusal: CloudError) -> None:
+    """Nothing was made: searches a minute apart say so, and the intent does not live for ever."""
+    node.add("a")
+    node.ec2.fail["create_eni"] = [CloudError("connection reset"), refusal]
+    node.pool.cycle()
+    (intent,) = node.datastore.open_intents()
+    run(node, 55)
+    assert intent.intent_id in {one.intent_id for one in node.datastore.open_intents()}
+    run(node, 130)
+    assert node.ec2.calls["find_by_token"] <= 8
+    assert intent.intent_id not in {one.intent_id for one in node.datastore.open_intents()}
+    no_eni_is_lost(node)
+
+
+def test_a_search_may_lag_behind_the_creation(node: FakeNode) -> None:
+    """EC2 does not show the new ENI at the first look: it is found at the second (I11)."""
+    node.add("a")
+    node.ec2.lose["create_eni"] = [CloudError("connection reset")]
+    node.pool.cycle()
+    (made,) = set(node.ec2.enis) - {PRIMARY}
+    node.ec2.fail["create_eni"] = refused_for_ever(POISON[1])
+    shown = node.ec2.find_by_token
+    node.ec2.find_by_token = lambda token: ()  # type: ignore[method-assign]
+    run(node, 10)
+    node.ec2.find_by_token = shown  # type: ignore[method-assign]
+    no_eni_is_lost(node)
+    run(node, 70)
+    assert made in {eni.eni_id for eni in node.datastore.enis()}
+    assert node.datastore.open_intents() == ()
+
+
+def test_a_poisoned_creation_does_not_stop_growth_on_other_enis(tmp_path: Path) -> None:
+    """An intent of a release before ours is refused for ever, and addresses are there for the asking on the primary ENI."""
+    node = FakeNode(tmp_path, settings=PoolSettings(warm_ip_target=2))
+    node.bring_up()
+    payload = {"subnet_id": "subnet-1", "device_index": "1", "address_count": "2", "prefix_count": "0"}
+    payload |= {"tags": "{}", "security_group_ids": "sg-1", OPENED_AT: repr(node.clock.monotonic())}
+    with node.datastore.transaction() as uow:
+        uow.open_intent(Intent("old", IntentKind.CREATE_ENI, node.clock.now(), payload, client_token="old"))
+    node.ec2.fail["create_eni"] = refused_for_ever(POISON[0])
+    node.ec2.fail["find_by_token"] = refused_for_ever(POISON[0])
+    for number in range(7):
+        node.add(f"s{number}")
+        run(node, 5)
+    assert node.datastore.counts().free == 2
+    assert [intent.intent_id for intent in node.datastore.open_intents()] == ["old"]
+
+
+def test_an_eni_that_may_exist_is_not_asked_for_twice(node: FakeNode) -> None:
+    """ADDs wait while EC2 does not answer creations: each may have made an ENI, so places are not used twice (I13)."""
+    node.ec2.fail["create_eni"] = [CloudError("not answered") for _ in range(1000)]
+    for number in range(9):
+        node.add(f"s{number}")
+    node.demand.join()
+    for _ in range(60):
+        node.clock.advance(1)
+        node.pool.cycle()
+    assert len(node.datastore.open_intents()) == 1
+    assert node.ec2.calls["create_eni"] <= 8, "doubling pauses"
+    assert "not answered" in node.demand.status().sentence
+
+
+def test_a_throttled_repetition_is_repeated_later(node: FakeNode) -> None:
+    """Throttling is no refusal of the request: the token gives the ENI as soon as EC2 takes the call."""
+    node.add("a")
+    node.ec2.lose["create_eni"] = [CloudError("connection reset")]
+    node.pool.cycle()
+    node.ec2.fail["create_eni"] = [ThrottledError("slow down")]
+    run(node, 30)
+    assert node.ec2.calls["find_by_token"] == 0
+    assert len(node.datastore.enis()) == 2
+
+
+def test_a_first_refusal_is_believed_whatever_its_code(node: FakeNode) -> None:
+    """Nothing came before it: the intent is closed at once, and no ENI is in doubt."""
+    for number, refusal in enumerate(POISON):
+        node.add(f"s{number}")
+        node.ec2.fail["create_eni"] = [refusal]
+        node.pool.cycle()
+        assert node.datastore.open_intents() == ()
+        node.clock.advance(3700)
+
+
+def test_an_eni_carries_the_token_of_its_intent(node: FakeNode) -> None:
+    """The tag is what a search finds it by; an operator's tag of that name does not replace it."""
+    node.add("a")
+    node.pool.cycle()
+    (made,) = set(node.ec2.enis) - {PRIMARY}
+    token = node.ec2.enis[made].tags[INTENT_TAG]
+    assert [eni.eni_id for eni in node.ec2.find_by_token(token)] == [made]
