@@ -19,7 +19,7 @@ from ipamd.clock import SystemClock
 from ipamd.cloud.client import Ec2Client
 from ipamd.cloud.errors import AttemptError
 from ipamd.cloud.metadata import ImdsMetadata
-from ipamd.cloud.probe.calls import Calls
+from ipamd.cloud.probe.calls import CHECK_CALLS, CLEANUP_CALLS, Calls
 from ipamd.cloud.probe.node import read_links
 from ipamd.cloud.probe.report import as_dict
 from ipamd.cloud.probe.run import Tools, run
@@ -47,6 +47,8 @@ def probe(settings: Settings, *, is_real: bool) -> dict[str, Any]:
         client = Ec2Client(settings.cloud, region=lambda: identity.region)
         calls = Calls(sender(client), clock=clock, sleep=time.sleep)
         tools = Tools(calls, Sources(read_links, metadata.read), clock, time.sleep, eni_tags(settings), say)
+        if is_real:
+            say(f"one ENI, at most {CHECK_CALLS + CLEANUP_CALLS} EC2 calls, a minute or two; Ctrl-C ends it and cleans up")
         with stopping(calls.stop):
             return as_dict(run(tools, identity, is_real=is_real))
 

@@ -233,6 +233,7 @@ def test_a_signal_in_the_middle_leaves_nothing(number: signal.Signals, real_benc
         ipamctl("-o", "json", "probe", "aws", "--run"), env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert process.stderr is not None
+    assert "at most 100 EC2 calls" in process.stderr.readline()
     for line in process.stderr:
         if "attach" in line:
             break
