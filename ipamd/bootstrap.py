@@ -22,8 +22,9 @@ from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables
 from ipamd.kernel.wiring import KernelWiring
 from ipamd.metrics import Metrics
+from ipamd.model.words import counted
 from ipamd.node_info import NodeInfo
-from ipamd.ports import Clock, Ec2, Failpoint, HostNetwork, Runtime, Spool, Wiring, no_failpoint
+from ipamd.ports import Clock, Ec2, Failpoint, HostNetwork, Metadata, Runtime, Spool, Wiring, no_failpoint
 from ipamd.rpc.cni import CniServicer, SandboxServices
 from ipamd.rpc.introspection import IntrospectionServicer
 from ipamd.runtime.cri import CriRuntime
@@ -32,25 +33,30 @@ from ipamd.service.cooldown import Cooldown
 from ipamd.service.demand import Demand
 from ipamd.service.health import Health
 from ipamd.service.locks import KeyLocks
+from ipamd.service.pool.cloud_look import CloudLook
 from ipamd.service.pool.enis import EniService
 from ipamd.service.pool.maintainer import PoolMaintainer
 from ipamd.service.pool.provisioner import EniProvisioner
 from ipamd.service.pool.security_groups import SecurityGroups
 from ipamd.service.pool.tags import EniTags
+from ipamd.service.reconcile.cloud import CloudReconciler
 from ipamd.service.reconcile.host_network import HostNetworkReconciler
+from ipamd.service.reconcile.links import LinkWatch
+from ipamd.service.reconcile.metadata import MetadataWatch
 from ipamd.service.reconcile.quarantine import QuarantineService
-from ipamd.service.reconcile.runtime import LIST_INTERVAL_S, RuntimeReconciler
+from ipamd.service.reconcile.runtime import RuntimeReconciler
 from ipamd.service.reconcile.spooled_deletes import SpooledDeletes
 from ipamd.service.reconcile.startup import StartupReconciler
-from ipamd.service.report.audit import AuditService
+from ipamd.service.report.audit import AuditService, AuditSources
 from ipamd.service.report.explain import ExplainService
 from ipamd.service.report.sources import CloudView, Sources
 from ipamd.service.sandbox.attach import AttachPolicy, AttachService
 from ipamd.service.sandbox.check import CheckService
 from ipamd.service.sandbox.detach import DetachService
 from ipamd.service.sandbox.gc import GcService
+from ipamd.service.sandbox_judge import SandboxJudge
 
-STAGES = ("datastore", "rpc", "metadata", "ec2", "cri", "spool", "kernel", "host-routing", "serve", "conflist")
+STAGES = ("datastore", "rpc", "metadata", "ec2", "cri", "spool", "kernel", "host-routing", "serve", "first-address", "conflist")
 
 DEL_SHARE = 4
 """One RPC place in so many is never taken by ADD: a DEL is served while ADDs wait for addresses. Ours."""
@@ -68,6 +74,7 @@ class Adapters:
     opened: OpenedDatastore
     wiring: Wiring
     hostnet: HostNetwork
+    metadata: Metadata
     node_info: NodeInfo
     ec2: Ec2
     runtime: Runtime | None
@@ -82,6 +89,7 @@ class PoolServices:
 
     enis: EniService
     provisioner: EniProvisioner
+    look: CloudLook
     maintainer: PoolMaintainer
 
 
@@ -93,6 +101,7 @@ class Reconcilers:
     startup: StartupReconciler
     runtime: RuntimeReconciler | None
     host_network: HostNetworkReconciler
+    cloud: CloudReconciler
     quarantine: QuarantineService
 
 
@@ -137,13 +146,15 @@ def connect(settings: Settings, *, has_run_before: bool) -> Adapters:
         return False
 
     host = HostNetns()
-    node_info = NodeInfo(ImdsMetadata(settings.cloud, clock=clock), clock=clock)
+    metadata = ImdsMetadata(settings.cloud, clock=clock)
+    node_info = NodeInfo(metadata, clock=clock)
     return Adapters(
         clock=clock,
         health=health,
         opened=opened,
         wiring=KernelWiring(host, veth_prefix=settings.network.veth_prefix, failpoint=kernel_failpoint),
         hostnet=KernelHostNetwork(host, config=settings.network, nft=Nftables(host)),
+        metadata=metadata,
         node_info=node_info,
         ec2=BotoEc2(settings.cloud, region=node_info.region, vpc_id=node_info.vpc_id, clock=clock),
         runtime=None if settings.runtime.cri_socket == "off" else CriRuntime(socket=settings.runtime.cri_socket),
@@ -165,13 +176,20 @@ def compose(adapters: Adapters, settings: Settings) -> App:
         failpoint=adapters.failpoint,
     )
     cooldown = Cooldown(context, period_s=float(settings.pool.cooldown_s))
-    sandbox = _sandbox(context, cooldown, adapters, settings)
+    judge = SandboxJudge(context)
+    sandbox = _sandbox(context, cooldown, adapters, settings, judge=judge)
     pool = _pool(context, cooldown, adapters, settings)
-    reconcile = _reconcile(context, cooldown, adapters, settings, detach=sandbox.detach, enis=pool.enis)
-    sources = _sources(context, cooldown, adapters, pool=pool.maintainer, runtime=reconcile.runtime)
+    reconcile = _reconcile(context, cooldown, adapters, settings, judge=judge, detach=sandbox.detach, pool=pool)
+    sources = _sources(context, cooldown, adapters, pool=pool, runtime=reconcile.runtime)
     metrics = Metrics()
     attach = sandbox.attach
-    metrics.watch(sources, ec2=adapters.ec2, replayed=lambda: attach.replayed_count, pool_empty=lambda: attach.pool_empty_count)
+    metrics.watch(
+        sources,
+        ec2=adapters.ec2,
+        replayed=lambda: attach.replayed_count,
+        pool_empty=lambda: attach.pool_empty_count,
+        looks=pool.look.counts,
+    )
     return App(
         settings=settings,
         adapters=adapters,
@@ -186,7 +204,9 @@ def compose(adapters: Adapters, settings: Settings) -> App:
     )
 
 
-def _sandbox(context: ServiceContext, cooldown: Cooldown, adapters: Adapters, settings: Settings) -> SandboxServices:
+def _sandbox(
+    context: ServiceContext, cooldown: Cooldown, adapters: Adapters, settings: Settings, *, judge: SandboxJudge
+) -> SandboxServices:
     network = settings.network
     policy = AttachPolicy(
         veth_prefix=network.veth_prefix,
@@ -198,7 +218,7 @@ def _sandbox(context: ServiceContext, cooldown: Cooldown, adapters: Adapters, se
         attach=AttachService(context, cooldown=cooldown, policy=policy),
         detach=detach,
         check=CheckService(context),
-        gc=GcService(context, runtime=adapters.runtime, detach=detach),
+        gc=GcService(context, runtime=adapters.runtime, judge=judge, detach=detach),
     )
 
 
@@ -221,14 +241,16 @@ def _pool(context: ServiceContext, cooldown: Cooldown, adapters: Adapters, setti
         identity=node_info.identity,
         refresh_identity=node_info.refresh_identity,
     )
+    look = CloudLook(context, enis=enis, identity=node_info.identity)
     maintainer = PoolMaintainer(
         context,
         provisioner=provisioner,
+        look=look,
         security_groups=security_groups,
         identity=node_info.identity,
         settings=settings.pool_settings(max_pods=0),
     )
-    return PoolServices(enis, provisioner, maintainer)
+    return PoolServices(enis, provisioner, look, maintainer)
 
 
 def _reconcile(
@@ -237,15 +259,17 @@ def _reconcile(
     adapters: Adapters,
     settings: Settings,
     *,
+    judge: SandboxJudge,
     detach: DetachService,
-    enis: EniService,
+    pool: PoolServices,
 ) -> Reconcilers:
     node_info, runtime = adapters.node_info, adapters.runtime
-    quarantine = QuarantineService(context, cooldown=cooldown, mtu=settings.network.sandbox_mtu, list_interval_s=LIST_INTERVAL_S)
+    quarantine = QuarantineService(context, cooldown=cooldown, judge=judge, mtu=settings.network.sandbox_mtu)
     startup = StartupReconciler(
         context,
         cooldown=cooldown,
         runtime=runtime,
+        judge=judge,
         quarantine=quarantine,
         is_datastore_intact=adapters.opened.report.is_intact,
     )
@@ -253,17 +277,34 @@ def _reconcile(
         context,
         hostnet=adapters.hostnet,
         quarantine=quarantine,
-        enis=enis,
+        enis=pool.enis,
         identity=node_info.identity,
-        refresh_identity=node_info.refresh_identity,
     )
     return Reconcilers(
         spooled_deletes=SpooledDeletes(context, spool=adapters.spool, detach=detach),
         startup=startup,
-        runtime=RuntimeReconciler(context, runtime=runtime, detach=detach, quarantine=quarantine) if runtime else None,
+        runtime=RuntimeReconciler(context, runtime=runtime, detach=detach, judge=judge, quarantine=quarantine)
+        if runtime
+        else None,
         host_network=host_network,
+        cloud=_cloud(context, adapters, pool),
         quarantine=quarantine,
     )
+
+
+def _cloud(context: ServiceContext, adapters: Adapters, pool: PoolServices) -> CloudReconciler:
+    node_info = adapters.node_info
+    metadata = MetadataWatch(
+        context,
+        metadata=adapters.metadata,
+        learn_identity=node_info.learn_identity,
+        identity=node_info.identity,
+        enis=pool.enis,
+        look=pool.look,
+    )
+    pool.look.use_view(metadata.view)
+    links = LinkWatch(context, hostnet=adapters.hostnet, enis=pool.enis, look=pool.look)
+    return CloudReconciler(context, links=links, metadata=metadata, look=pool.look)
 
 
 def _sources(
@@ -271,14 +312,10 @@ def _sources(
     cooldown: Cooldown,
     adapters: Adapters,
     *,
-    pool: PoolMaintainer,
+    pool: PoolServices,
     runtime: RuntimeReconciler | None,
 ) -> Sources:
-    node_info, ec2 = adapters.node_info, adapters.ec2
-
-    def cloud() -> CloudView:
-        reachable, detail = node_info.cloud()
-        return CloudView(reachable=reachable, call_count=sum(ec2.call_counts().values()), detail=detail)
+    node_info = adapters.node_info
 
     def instance_id() -> str:
         identity = node_info.identity()
@@ -291,25 +328,46 @@ def _sources(
         dying_count=cooldown.dying_count,
         locks=context.locks,
         demand=context.demand,
-        pool=pool,
+        pool=pool.maintainer,
         runtime_view=lambda: runtime.view() if runtime is not None else None,
         runtime=node_info.runtime,
-        cloud=cloud,
-        audit=AuditService(
-            datastore=context.datastore,
-            wiring=context.wiring,
-            ec2=ec2,
-            runtime=adapters.runtime,
-            locks=context.locks,
-            identity=node_info.identity,
-        ),
+        cloud=lambda: _cloud_view(adapters),
+        calls_under_way=adapters.ec2.calls_under_way,
+        audit=_audit(context, adapters, enis=pool.enis),
+        frozen=pool.enis.frozen,
         explain=ExplainService(
             datastore=context.datastore,
             wiring=context.wiring,
-            evidence=runtime.present_evidence if runtime is not None else None,
+            judgement=runtime.present_judgement if runtime is not None else None,
+            held=runtime.present_verdicts if runtime is not None else None,
             locks=context.locks,
             clock=context.clock,
         ),
         instance_id=instance_id,
         version=__version__,
+    )
+
+
+def _cloud_view(adapters: Adapters) -> CloudView:
+    """What EC2 last said, and what it is being asked now: a call with its retries lasts up to a minute."""
+    reachable, detail = adapters.node_info.cloud()
+    for call in adapters.ec2.calls_under_way():
+        detail += f"; {call.api} for {call.subject} is at work for {call.age_s:.0f} s"
+        detail += f", refused {counted(call.refusal_count, 'time')}, last: {call.last_refusal}" if call.refusal_count else ""
+    return CloudView(reachable=reachable, call_count=sum(adapters.ec2.call_counts().values()), detail=detail)
+
+
+def _audit(context: ServiceContext, adapters: Adapters, *, enis: EniService) -> AuditService:
+    return AuditService(
+        AuditSources(
+            datastore=context.datastore,
+            wiring=context.wiring,
+            hostnet=adapters.hostnet,
+            ec2=adapters.ec2,
+            runtime=adapters.runtime,
+            locks=context.locks,
+            identity=adapters.node_info.identity,
+            frozen=enis.frozen,
+            recent=lambda: enis.recent_changes.added().keys(),
+        )
     )

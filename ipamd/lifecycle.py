@@ -1,4 +1,4 @@
-"""The daemon from alive to ready, and its end: ask the sources, reconcile, set up host routing, serve ADD, start the loops.
+"""The daemon from alive to ready, and its end: ask the sources, reconcile, set up host routing, serve ADD, have an address to give.
 
 The order is docs/architecture.md, Start. A start waits as little as it can: with an intact datastore it needs only the kernel,
 and sources that have not answered are asked again in the background (`ipamd/surroundings.py`).
@@ -12,6 +12,8 @@ from collections.abc import Callable
 
 from ipamd import conflist
 from ipamd.bootstrap import App
+from ipamd.datastore.open import current_boot_id
+from ipamd.first_address import FirstAddress
 from ipamd.model.errors import DatastoreError, IpamError, KernelDumpError, NotServingError, SettingsError, log_text
 from ipamd.model.kernel import KernelSurvey
 from ipamd.model.sandbox import Sandbox
@@ -42,6 +44,8 @@ class Lifecycle:
         self._stopped = threading.Event()
         self._maintenance = Maintenance(app.context, spool=app.adapters.spool, replay=self._replay_spool, end=end)
         self._surroundings = Surroundings(app, spawn=self._spawn, stopped=self._stopped)
+        run_dir = app.settings.daemon.run_dir
+        self._first_address = FirstAddress(app.context, run_dir=run_dir, boot_id=current_boot_id(), stopped=self._stopped)
 
     def run(self) -> None:
         """Go from alive to ready; a permanent error is recorded, and the daemon keeps serving DEL."""
@@ -51,6 +55,7 @@ class Lifecycle:
             return  # stopped while it waited
         except Exception as error:  # top of the thread
             self._health.record_error("start", error)
+            self._health.set_condition("start", f"start: it stopped, ADD is not served before a restart: {log_text(error)}")
             log.error("start-up stopped; DEL is served, ADD is not: %s", log_text(error), exc_info=error)
 
     def stop(self) -> None:
@@ -59,6 +64,7 @@ class Lifecycle:
         reconcile = self._app.reconcile
         self._app.pool.maintainer.stop()
         reconcile.host_network.stop()
+        reconcile.cloud.stop()
         self._maintenance.stop()
         if reconcile.runtime is not None:
             reconcile.runtime.stop()
@@ -77,7 +83,10 @@ class Lifecycle:
             health.enter(Phase.SERVING)
             stage.detail = str(app.context.datastore.counts())
         self._start_loops()
+        with health.stage("first-address") as stage:
+            stage.detail = self._first_address.wait()
         self._until_done("conflist", self._write_conflist)
+        self._first_address.remember()
         health.mark_ready()
         log.info("ready after %.2f s: %s", health.uptime_s(), app.context.datastore.counts())
 
@@ -87,6 +96,8 @@ class Lifecycle:
         self._spawn("maintenance", self._maintenance.run)
         self._spawn("pool", app.pool.maintainer.run)
         self._spawn("host-network", app.reconcile.host_network.run)
+        self._spawn("links", app.reconcile.cloud.run_links)
+        self._spawn("other-hands", app.reconcile.cloud.run)
         runtime = app.reconcile.runtime
         if runtime is not None:
             if app.settings.runtime.cri_events:
@@ -139,6 +150,7 @@ class Lifecycle:
         return self._app.context.wiring.survey()
 
     def _set_up_eni_routings(self) -> None:
+        self._app.reconcile.cloud.links.compare()  # an ENI whose link is gone is not waited for
         with self._health.stage("host-routing") as stage:
             problems = self._app.pool.enis.set_up_eni_routings()
             if self._app.adapters.node_info.identity() is None:

@@ -6,7 +6,7 @@ Label sets are closed: no IDs. Gauges are read from memory at each scrape; nothi
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, Metric, start_http_server
@@ -16,7 +16,9 @@ from prometheus_client.registry import Collector
 from ipamd.model.errors import SettingsError
 from ipamd.model.placement import eni_limit
 from ipamd.ports import Ec2
+from ipamd.service.pool.cloud_look import LookReason
 from ipamd.service.report.sources import Sources
+from ipamd.service.report.verdict import facts
 
 VERBS = ("ADD", "DEL", "CHECK", "GC", "STATUS")
 STEPS = ("decode", "lock", "netns", "reserve", "wire", "commit", "retire", "leftover", "check")
@@ -70,9 +72,17 @@ class Metrics:
         """Count a request whose caller had gone before the answer."""
         self._orphaned.labels(verb if verb in VERBS else "other").inc()
 
-    def watch(self, sources: Sources, *, ec2: Ec2, replayed: Callable[[], int], pool_empty: Callable[[], int]) -> None:
+    def watch(
+        self,
+        sources: Sources,
+        *,
+        ec2: Ec2,
+        replayed: Callable[[], int],
+        pool_empty: Callable[[], int],
+        looks: Callable[[], Mapping[LookReason, int]],
+    ) -> None:
         """Read pool, runtime and EC2 figures at every scrape; the callables count since start."""
-        self.registry.register(_StateCollector(self, sources, ec2, replayed, pool_empty))
+        self.registry.register(_StateCollector(self, sources, ec2, replayed, pool_empty, looks))
 
 
 class _StateCollector(Collector):
@@ -83,8 +93,10 @@ class _StateCollector(Collector):
         ec2: Ec2,
         replayed: Callable[[], int],
         pool_empty: Callable[[], int],
+        looks: Callable[[], Mapping[LookReason, int]],
     ) -> None:
         self._requests = requests
+        self._looks = looks
         self._pool_empty = pool_empty
         self._sources = sources
         self._ec2 = ec2
@@ -93,7 +105,7 @@ class _StateCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the present figures."""
         sources = self._sources
-        counts = sources.datastore.counts()
+        counts, known = sources.datastore.counts(), facts(sources)
         limits, settings = sources.pool.limits, sources.pool.settings
         limit = eni_limit(limits, settings) if limits else 0
         gauges = {
@@ -102,7 +114,12 @@ class _StateCollector(Collector):
             "awscni_ip_max": (limit * (limits.slots_per_eni if limits else 0), "Addresses this node may have"),
             "awscni_total_ip_addresses": (counts.total, "Addresses on our ENIs"),
             "awscni_assigned_ip_addresses": (counts.assigned, "Addresses assigned to sandboxes"),
-            "ipamd_ready": (int(sources.health.is_ready), "1 when ADD is served and the conflist is in place"),
+            "ipamd_ready": (
+                int(sources.health.is_ready),
+                "1 when ADD is served and the conflist is in place; never before the first address of a boot",
+            ),
+            "ipamd_assignable_addresses": (known.assignable_count, "Free addresses that an ADD could have now"),
+            "ipamd_conditions": (len(known.conditions), "Lines `lacks` of `ipamctl status`"),
             "ipamd_spooled_deletes": (sources.spool.pending_count(), "DELs waiting in the spool"),
             "ipamd_dying_links": (sources.dying_count(), "Host veths marked and not yet deleted"),
         }
@@ -113,8 +130,12 @@ class _StateCollector(Collector):
         oldest = max((row.age_s for row in held), default=0.0)
         yield GaugeMetricFamily("ipamd_oldest_operation_age_s", "Age of the longest-running operation", value=oldest)
         yield CounterMetricFamily("ipamd_replayed_adds", "Repeated ADDs answered with the stored result", value=self._replayed())
+        looks = CounterMetricFamily("ipamd_ec2_looks", "Looks at all ENIs in EC2 out of turn, by reason", labels=("reason",))
+        for reason in LookReason:
+            looks.add_metric((reason.value,), self._looks().get(reason, 0))
+        yield looks
         states = GaugeMetricFamily("ipamd_addresses", "Addresses by state", labels=("state",))
-        for state in ("free", "reserved", "assigned", "cooling", "quarantined"):
+        for state in ("free", "reserved", "assigned", "cooling", "quarantined", "lost"):
             states.add_metric((state,), getattr(counts, state))
         yield states
         runtime = sources.runtime_view()

@@ -15,11 +15,11 @@ from typing import Protocol
 
 from ipamd.model.address import Address, AddressState
 from ipamd.model.attachment import Attachment, NetnsIdentity, Wired, WiringSpec
-from ipamd.model.cloud import DescribedEni, EniRequest, InstanceIdentity, MetadataEni
+from ipamd.model.cloud import CallUnderWay, DescribedEni, EniRequest, InstanceIdentity, MetadataEni
 from ipamd.model.eni import Eni, InstanceLimits
 from ipamd.model.ids import AttachmentKey, EniId, InstanceId, MacAddress, SubnetId
 from ipamd.model.intent import Intent
-from ipamd.model.kernel import KernelSurvey, LinkEvent
+from ipamd.model.kernel import KernelSurvey, LinkEvent, RoutingDifference
 from ipamd.model.ledger import LedgerEntry, LedgerEvent
 from ipamd.model.sandbox import RuntimeInfo, Sandbox, SandboxEvent
 from ipamd.model.snapshot import Snapshot
@@ -282,7 +282,7 @@ class Wiring(Protocol):
     """Sandbox wiring in the kernel. No dumps, no fork, no EC2 on the ADD and DEL path; every write is idempotent."""
 
     def identify_netns(self, path: str) -> NetnsIdentity:
-        """Which namespace a path leads to. NetnsError if it is missing or is not a network namespace."""
+        """Which namespace a path leads to. NetnsError if it is missing or none, WiringError if that could not be found out."""
         ...
 
     def wire(self, spec: WiringSpec) -> Wired:
@@ -351,6 +351,13 @@ class HostNetwork(Protocol):
 
     def reconcile(self, *, identity: InstanceIdentity, enis: Iterable[Eni]) -> list[str]:
         """Repair what other software on the node removed or changed; one sentence per repair."""
+        ...
+
+    def differences(self, *, identity: InstanceIdentity | None, enis: Iterable[Eni]) -> list[RoutingDifference]:
+        """Compare as `reconcile` does, and change nothing. Without an identity the node's own part is left out.
+
+        Raises: KernelDumpError if every try was interrupted (I11).
+        """
         ...
 
     def links(self) -> frozenset[MacAddress]:
@@ -448,6 +455,10 @@ class Ec2(Protocol):
 
     def call_counts(self) -> Mapping[str, int]:
         """Calls since start, retries included, by API name."""
+        ...
+
+    def calls_under_way(self) -> tuple[CallUnderWay, ...]:
+        """The calls that are being made or retried now, oldest first, each with its last refusal."""
         ...
 
 

@@ -12,12 +12,15 @@ from collections.abc import Callable
 
 from ipamd.bootstrap import App
 from ipamd.model.cloud import InstanceIdentity
-from ipamd.model.errors import IpamError, NotServingError, RuntimeUnreachableError, log_text
+from ipamd.model.eni import InstanceLimits
+from ipamd.model.errors import CloudError, IpamError, NotServingError, RuntimeUnreachableError, log_text
 from ipamd.model.sandbox import Sandbox
 from ipamd.model.words import counted
 from ipamd.ports import Runtime
 from ipamd.service.backoff import Backoff
 from ipamd.service.health import Phase
+from ipamd.service.pool.cloud_look import LookReason
+from ipamd.service.pool.sync_result import EniSyncResult
 
 CLOUD_PATIENCE_S = 0.5
 """How long a start with confirmed addresses waits for EC2. Ours, measured: with 3 s and EC2 hanging the first ADD came after 3.4 s,
@@ -48,6 +51,7 @@ class Surroundings:
         self._cloud_done = threading.Event()
         self._runtime_done = threading.Event()
         self._listed: dict[str, Sandbox] | None = None
+        self._refusal = ""
 
     def begin_cloud(self) -> None:
         """Start to ask metadata and EC2."""
@@ -81,19 +85,22 @@ class Surroundings:
                 return
             except Exception as error:  # noqa: BLE001  # top of a loop: it must outlive any one failure
                 pause_s = backoff.next_s()
+                self._refusal = log_text(error)
                 self._health.record_error("cloud", error)
-                self._health.set_condition("ec2", f"EC2: {log_text(error)}; the pool cannot grow")
-                self._app.adapters.node_info.set_cloud(reachable=False, detail=log_text(error))
-                log.warning("cloud is asked again in %.1f s: %s", pause_s, log_text(error))
+                self._health.set_condition("ec2", f"EC2: {self._refusal}; the pool cannot grow")
+                self._tell(f"{self._refusal}; asked again within {RETRY_MAX_S:.0f} s")
+                log.warning("cloud is asked again in %.1f s: %s", pause_s, self._refusal)
             self._stopped.wait(pause_s)
 
     def _ask_cloud(self) -> None:
         app, health = self._app, self._health
         with health.stage("metadata") as stage:
+            stage.detail = self._tell_asking("instance metadata is being asked who this node is")
             identity = app.adapters.node_info.learn_identity()
             stage.detail = f"{identity.instance_id} ({identity.instance_type}) in {identity.availability_zone}"
         with health.stage("ec2") as stage:
-            result = app.pool.enis.sync_with_ec2(identity)
+            stage.detail = self._tell_asking("EC2 is being asked for this node's ENIs")
+            result = self._compare(identity)
             self._cloud_done.set()
             limits = app.adapters.ec2.instance_limits(identity.instance_type)
             stage.detail = f"{result}; limits from {limits.source}: {limits.eni_count} x {limits.ipv4_per_eni}"
@@ -103,9 +110,49 @@ class Surroundings:
         if health.phase is Phase.SERVING:  # EC2 was late: the start has continued without it
             for problem in app.pool.enis.set_up_eni_routings():
                 log.warning("host routing: %s", problem)
-        app.pool.maintainer.set_limits(limits, settings=app.settings.pool_settings(max_pods=limits.max_pods))
+        self._set_limits(limits)
         if limits.source == "default":
             self._spawn("limits", lambda: self._learn_limits(identity))
+
+    def _compare(self, identity: InstanceIdentity) -> EniSyncResult:
+        """Compare with EC2 once.
+
+        A failure that is not EC2's does not keep the pool from growing if its ENIs are known.
+        Raises: CloudError also if nothing is known of the primary ENI afterwards: an answer without it is none, and a pool that
+            knows no ENI would create one.
+        """
+        try:
+            result = self._app.pool.enis.sync_with_ec2(identity)
+        except CloudError:
+            raise
+        except IpamError as error:
+            if not self._knows_primary():
+                raise
+            # EC2 answered, and recording it failed: the pool goes on with the ENIs it knows, and its thread looks again.
+            self._app.pool.look.request(LookReason.OTHER, "the comparison at start failed")
+            result = EniSyncResult()
+            result.keep(f"everything, because the answer could not be recorded: {log_text(error)}")
+            return result
+        if not self._knows_primary():
+            raise CloudError(
+                f"EC2's answer about {identity.instance_id} does not tell its primary ENI {identity.primary_eni_id}",
+                details=f"{result.implausible or result}; nothing is concluded from it; if this lasts, compare with the EC2 console",
+            )
+        self._app.pool.look.note(result)  # what is in doubt is looked at again, by the pool's thread
+        return result
+
+    def _knows_primary(self) -> bool:
+        return any(eni.is_primary for eni in self._app.context.datastore.enis())
+
+    def _set_limits(self, limits: InstanceLimits) -> None:
+        self._app.pool.maintainer.set_limits(limits, settings=self._app.settings.pool_settings(max_pods=limits.max_pods))
+
+    def _tell_asking(self, what: str) -> str:
+        self._tell(f"{what}; the last answer was: {self._refusal}" if self._refusal else what)
+        return what
+
+    def _tell(self, detail: str) -> None:
+        self._app.adapters.node_info.set_cloud(reachable=False, detail=detail)
 
     def _learn_limits(self, identity: InstanceIdentity) -> None:
         """Thread body: ask EC2 for the limits of an unknown instance type; the safe default is used until it answers."""
@@ -114,7 +161,7 @@ class Surroundings:
         while not self._stopped.wait(LIMITS_RETRY_S):
             limits = app.adapters.ec2.instance_limits(identity.instance_type)
             if limits.source != "default":
-                app.pool.maintainer.set_limits(limits, settings=app.settings.pool_settings(max_pods=limits.max_pods))
+                self._set_limits(limits)
                 health.clear_condition("limits")
                 return
 

@@ -59,7 +59,9 @@ do not come from experience. Start with them and adjust them to your nodes.
 | Alert when | Means | Look at | Why this limit |
 |---|---|---|---|
 | `up == 0`, or `absent(ipamd_ready)` | the daemon is down: new pods are refused, DELs are kept on disk | the pod, its log, its exit status: [troubleshooting](troubleshooting.md#the-daemon-ends-by-itself) | - |
-| `ipamd_ready == 0` for 2 min | it runs but does not serve ADD, or could not write the conflist | `ipamctl status`: the stage, and *lacks* | STATUS fails, and containerd may report the node NotReady, after 30 s |
+| `ipamd_ready == 0` for 2 min | it runs but does not serve ADD, had no address to give since the boot, or could not write the conflist | the first line of `ipamctl status` | STATUS fails, and containerd may report the node NotReady, after 30 s |
+| `ipamd_assignable_addresses == 0` for 10 min | the pool of this node is empty: new pods wait or are refused | the first line of `ipamctl status` | a refusal for want of addresses in the subnet is retried after 2 min, others within 10 min |
+| `ipamd_addresses{state="lost"} > 0` | EC2 does not show addresses that sandboxes have: they have no network | `ipamctl audit` names the sandboxes | two answers of EC2 lacked them already |
 | `rate(awscni_no_available_ip_addresses[5m]) > 0` | ADDs are refused because no address is free | the message in the pod's events: [code 11](troubleshooting.md#a-pod-does-not-start-code-11-try-again-later) | 5 min, because the runtime retries and a single refusal resolves itself |
 | `ipamd_spooled_deletes > 0` for 2 min | DELs wait on disk although the daemon answers | its log: [the spool](troubleshooting.md#dels-stay-in-the-spool) | the daemon checks the spool every 5 s |
 | `ipamd_oldest_operation_age_s > 60` | an ADD, DEL or CHECK is stuck and holds the lock of its sandbox | `ipamctl status`, line *busy*; the log | the plugin gives up on an ADD after 60 s |
@@ -129,7 +131,7 @@ def _metric_row(metric: Metric) -> str:
 def _metrics() -> Iterator[Metric]:
     """Every metric with a sample, which shows its labels: a daemon of which nothing is known has answered one ADD and one DEL."""
     metrics = Metrics()
-    metrics.watch(cast(Sources, _Nothing()), ec2=cast(Ec2, _Silent()), replayed=lambda: 0, pool_empty=lambda: 0)
+    metrics.watch(cast(Sources, _Nothing()), ec2=cast(Ec2, _Silent()), replayed=lambda: 0, pool_empty=lambda: 0, looks=dict)
     metrics.request_done("ADD", code=0, total_ms=1.0, steps_ms={"wire": 1.0})
     metrics.request_done("DEL", code=0, total_ms=1.0, steps_ms={})
     metrics.request_orphaned("ADD")

@@ -14,6 +14,7 @@ from ipamd.cloud.budget import CallBudget
 from ipamd.cloud.client import Ec2Client
 from ipamd.cloud.errors import AttemptError, ThrottledAttempt, UnansweredAttempt, UnseenAttempt
 from ipamd.cloud.retries import RetryPolicy
+from ipamd.cloud.under_way import CallsUnderWay
 from ipamd.model.errors import CloudError, CloudNotFoundError
 from ipamd.ports import Clock
 
@@ -25,7 +26,7 @@ Source: https://docs.aws.amazon.com/ec2/latest/devguide/eventual-consistency.htm
 
 
 class Ec2Calls:
-    """Safe from any thread."""
+    """Safe from any thread. `under_way`: the calls that are being made or retried now."""
 
     def __init__(self, client: Ec2Client, *, clock: Clock, sleep: Callable[[float], None]) -> None:
         self._client = client
@@ -34,6 +35,7 @@ class Ec2Calls:
         self._sleep = sleep
         self._lock = threading.Lock()
         self._made: dict[str, float] = {}
+        self.under_way = CallsUnderWay(clock.monotonic)
 
     def call(
         self, api: str, subject: str, params: Mapping[str, Any], policy: RetryPolicy, *, about: str = ""
@@ -59,7 +61,8 @@ class Ec2Calls:
                 raise
 
         try:
-            return policy.retrying(self._clock, self._sleep)(attempt)
+            with self.under_way.call(api, subject):
+                return policy.retrying(self._clock, self._sleep)(self.under_way.noting(attempt))
         except (AttemptError, CloudError) as failed:
             error = failed.error if isinstance(failed, AttemptError) else failed
             error.may_have_happened = is_unanswered

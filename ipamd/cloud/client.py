@@ -69,6 +69,14 @@ class Ec2Client:
             raise errors.unreached(api, subject, endpoint=client.meta.endpoint_url, exc=exc) from exc
         return answer
 
+    def undigested(self, api: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Make one attempt for a probe, which wants to see EC2's own codes (`ipamd/cloud/probe/`).
+
+        Raises: AttemptError without credentials, else botocore's own exceptions.
+        """
+        answer: Mapping[str, Any] = getattr(self._built(api, "the probe"), OPERATIONS[api])(**params)
+        return answer
+
     def counts(self) -> Mapping[str, int]:
         """HTTP attempts by API since the start."""
         with self._lock:

@@ -22,7 +22,7 @@ from ipamd.cloud.errors import AttemptError, BusyAttempt
 from ipamd.cloud.model_data import DATA_DIR
 from ipamd.cloud.retries import AT_MOST_ONCE, ATTACHING, HURRIED, IDEMPOTENT, SETTLING, NotAttachedYet
 from ipamd.config import CloudConfig
-from ipamd.model.cloud import INTENT_TAG, DescribedEni, EniRequest
+from ipamd.model.cloud import INTENT_TAG, CallUnderWay, DescribedEni, EniRequest
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CloudDeniedError, CloudError, CloudNotFoundError, EniLimitError
 from ipamd.model.ids import EniId, InstanceId, SubnetId
@@ -227,6 +227,9 @@ class BotoEc2(Ec2):
 
     def call_counts(self) -> Mapping[str, int]:
         return self._client.counts()
+
+    def calls_under_way(self) -> tuple[CallUnderWay, ...]:
+        return self._calls.under_way.list()
 
     def _search(self, subject: str, name: str, value: str) -> Sequence[DescribedEni]:
         """Describe the ENIs that a filter selects, page by page; a page that fails fails the whole (I11).

@@ -96,6 +96,11 @@ class ImdsMetadata(Metadata):
         self._settled = {path: text for path, text in read.items() if not path.endswith(CHANGING)}
         return found
 
+    def read(self, path: str) -> str | None:
+        """Read one path below /latest, in one attempt; None for a 404. For a probe. Raises: CloudError naming the path."""
+        with self._connection() as connection:
+            return self._get_once(connection, path)
+
     def list_interfaces(self) -> frozenset[MacAddress]:
         """See the port. One attempt: whoever looks in the background looks again, within a budget of requests."""
         with self._connection() as connection:

@@ -67,7 +67,7 @@ class AddressChanges(Changes):
             raise UnknownAttachmentError(f"sandbox {key} is not attached")
         old = self._view.known_address(attachment.address)
         params: Params = {"key_container_id": key.container_id, "key_ifname": key.ifname}
-        self._disk.execute(sql.DELETE_ATTACHMENT, params, subject=f"unassigning {old.address} from {key}")
+        self._disk.write(sql.DELETE_ATTACHMENT, params, subject=f"unassigning {old.address} from {key}")
         self._view.staged.attachments[key] = None
         self._cool(old, AddressEvent.UNASSIGN, cooldown=cooldown, reason=reason)
         self._log(event, address=old.address, key=key, eni_id=old.eni_id, detail=reason)
@@ -114,7 +114,7 @@ class AddressChanges(Changes):
             raise InvariantError(f"sandbox {key} is attached with {present.address}", details="I1")
         if self._view.has_tombstone(key):
             raise InvariantError(f"sandbox {key} cannot be attached: its DEL was done", details="I4")
-        self._disk.execute(sql.INSERT_ATTACHMENT, attachment_params(attachment), subject=f"assigning {old.address} to {key}")
+        self._disk.write(sql.INSERT_ATTACHMENT, attachment_params(attachment), subject=f"assigning {old.address} to {key}")
         new = replace(
             old,
             state=state,

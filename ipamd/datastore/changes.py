@@ -57,7 +57,7 @@ class Changes:
 
     def _expect_one(self, statement: sql.Statement, params: Params, address: Address) -> None:
         subject = f"changing address {address.address}"
-        if self._disk.execute(statement, params, subject=subject).rowcount != 1:
+        if self._disk.write(statement, params, subject=subject) != 1:
             raise InvariantError(
                 f"address {address.address} is {address.state} in memory but not on disk",
                 details="nothing was changed; `ipamctl audit` compares them all; restarting ipamd reads the disk again",
@@ -74,7 +74,7 @@ class Changes:
             prefixes |= {str(address.prefix)} if address.prefix is not None else set()
         # A prefix row goes with the last of its addresses: the statement leaves one that still has some.
         for prefix in sorted(prefixes):
-            self._disk.execute(sql.DELETE_EMPTY_PREFIX, {"key_prefix": prefix}, subject=f"forgetting prefix {prefix}")
+            self._disk.write(sql.DELETE_EMPTY_PREFIX, {"key_prefix": prefix}, subject=f"forgetting prefix {prefix}")
 
 
 C = TypeVar("C", bound=Changes)

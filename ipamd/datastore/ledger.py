@@ -53,7 +53,7 @@ class Ledger:
         """Append rows within the open transaction."""
         if not entries:
             return
-        self._disk.execute(_INSERT, entries, subject="writing the ledger")
+        self._disk.write(_INSERT, entries, subject="writing the ledger")
         self._unpruned_count += len(entries)
         if self._unpruned_count >= PRUNE_EVERY:
             newest = self._disk.execute(_NEWEST, subject="pruning the ledger").scalar_one()

@@ -30,7 +30,7 @@ class LossChanges(Changes):
             self._forget([old], reason=f"lost: {reason}")
             return
         new = replace(old, lost_since=self._now, lost_reason=reason)
-        self._disk.execute(sql.INSERT_LOST, lost_params(new), subject=f"marking {address} as lost")
+        self._disk.write(sql.INSERT_LOST, lost_params(new), subject=f"marking {address} as lost")
         self._view.staged.addresses[address] = new
 
     @change
@@ -39,6 +39,6 @@ class LossChanges(Changes):
         old = self._view.address(address)
         if old is None or not old.is_lost:
             return
-        self._disk.execute(sql.DELETE_LOST, {"key_address": str(address)}, subject=f"marking {address} as found")
+        self._disk.write(sql.DELETE_LOST, {"key_address": str(address)}, subject=f"marking {address} as found")
         self._view.staged.addresses[address] = replace(old, lost_since=None, lost_reason="")
         self._log(LedgerEvent.HEALED, address=address, key=old.owner, eni_id=old.eni_id, detail=reason)

@@ -34,7 +34,7 @@ class PoolChanges(Changes):
                 f"primary address {eni.primary_address} of {eni.eni_id} is in the pool",
                 details="I6: the primary address of an ENI is never given to a sandbox",
             )
-        self._disk.execute(sql.UPSERT_ENI, eni_params(eni), subject=f"recording {eni.eni_id}")
+        self._disk.write(sql.UPSERT_ENI, eni_params(eni), subject=f"recording {eni.eni_id}")
         self._view.staged.enis[eni.eni_id] = eni
         ready = "host routing ready" if eni.host_ready else "host routing not ready"
         detail = f"device {eni.device_index} on card {eni.network_card}, {eni.state}, {ready}"
@@ -50,7 +50,7 @@ class PoolChanges(Changes):
         if eni is None:
             return
         self._remove(self._view.addresses_of(eni_id), what=f"ENI {eni_id} cannot be forgotten", reason=reason)
-        self._disk.execute(sql.DELETE_ENI, {"key_eni_id": eni_id}, subject=f"forgetting {eni_id}")
+        self._disk.write(sql.DELETE_ENI, {"key_eni_id": eni_id}, subject=f"forgetting {eni_id}")
         self._view.staged.enis[eni_id] = None
         self._log(LedgerEvent.ENI_REMOVED, address=eni.primary_address, eni_id=eni_id, detail=reason)
 
@@ -86,7 +86,7 @@ class PoolChanges(Changes):
                 since_monotonic_s=self._now_s,
             )
         rows = [replace(first, address=address) for address in fresh]
-        self._disk.execute(sql.INSERT_ADDRESS, [address_params(row) for row in rows], subject=subject)
+        self._disk.write(sql.INSERT_ADDRESS, [address_params(row) for row in rows], subject=subject)
         for row in rows:
             self._view.staged.addresses[row.address] = row
             detail = "" if prefix is None else f"in {prefix}"
@@ -118,7 +118,7 @@ class PoolChanges(Changes):
         subject = f"adding prefix {prefix} to {eni_id}"
         holder = self._disk.execute(sql.PREFIX_HOLDER, {"key_prefix": str(prefix)}, subject=subject).scalar_one_or_none()
         if holder is None:
-            self._disk.execute(sql.INSERT_PREFIX, {"prefix": str(prefix), "eni_id": eni_id}, subject=subject)
+            self._disk.write(sql.INSERT_PREFIX, {"prefix": str(prefix), "eni_id": eni_id}, subject=subject)
         elif holder != eni_id:
             raise InvariantError(f"prefix {prefix} is on {holder}, not on {eni_id}", details="remove it there first")
 

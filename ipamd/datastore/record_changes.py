@@ -23,7 +23,7 @@ class RecordChanges(Changes):
     def put_tombstone(self, key: AttachmentKey) -> None:
         """Replaces an earlier tombstone of the key."""
         params: Params = {**key_params(key), "at": time_text(self._now), "at_monotonic_s": self._now_s}
-        self._disk.execute(sql.UPSERT_TOMBSTONE, params, subject=f"recording DEL of {key}")
+        self._disk.write(sql.UPSERT_TOMBSTONE, params, subject=f"recording DEL of {key}")
         self._view.staged.tombstones[key] = Tombstone(self._now, self._now_s)
         self._log(LedgerEvent.TOMBSTONED, key=key)
 
@@ -35,12 +35,12 @@ class RecordChanges(Changes):
         for key, found in self._view.tombstones().items():
             if found.at_monotonic_s is None:  # the release before wrote it: its age counts from now
                 dated: Params = {"now_s": self._now_s, "key_container_id": key.container_id, "key_ifname": key.ifname}
-                self._disk.execute(sql.DATE_TOMBSTONE, dated, subject=f"dating the tombstone of {key}")
+                self._disk.write(sql.DATE_TOMBSTONE, dated, subject=f"dating the tombstone of {key}")
                 self._view.staged.tombstones[key] = Tombstone(found.at, self._now_s)
             elif found.at_monotonic_s < before_s:
                 old.append(key)
         if old:
-            self._disk.execute(sql.DELETE_TOMBSTONES, {"before_s": before_s}, subject="dropping old tombstones")
+            self._disk.write(sql.DELETE_TOMBSTONES, {"before_s": before_s}, subject="dropping old tombstones")
         self._view.staged.tombstones.update(dict.fromkeys(old))
         return len(old)
 
@@ -49,7 +49,7 @@ class RecordChanges(Changes):
         """Raises: InvariantError if it is open already."""
         if self._view.intent(intent.intent_id) is not None:
             raise InvariantError(f"intent {intent.intent_id} is open already", details="I9: each has its own ID")
-        self._disk.execute(sql.INSERT_INTENT, intent_params(intent), subject=f"opening intent {intent.intent_id}")
+        self._disk.write(sql.INSERT_INTENT, intent_params(intent), subject=f"opening intent {intent.intent_id}")
         self._view.staged.intents[intent.intent_id] = intent
         self._log(LedgerEvent.INTENT_OPENED, at=intent.opened_at, detail=_told(intent))
 
@@ -59,7 +59,7 @@ class RecordChanges(Changes):
         self._known_intent(intent.intent_id)
         params = intent_params(intent)
         params["key_intent_id"] = params.pop("intent_id")
-        self._disk.execute(sql.UPDATE_INTENT, params, subject=f"updating intent {intent.intent_id}")
+        self._disk.write(sql.UPDATE_INTENT, params, subject=f"updating intent {intent.intent_id}")
         self._view.staged.intents[intent.intent_id] = intent
         self._log(LedgerEvent.INTENT_OPENED, detail=f"now {_told(intent)}")
 
@@ -67,7 +67,7 @@ class RecordChanges(Changes):
     def close_intent(self, intent_id: str, *, outcome: str) -> None:
         """Raises: InvariantError if it is not open."""
         intent = self._known_intent(intent_id)
-        self._disk.execute(sql.DELETE_INTENT, {"key_intent_id": intent_id}, subject=f"closing intent {intent_id}")
+        self._disk.write(sql.DELETE_INTENT, {"key_intent_id": intent_id}, subject=f"closing intent {intent_id}")
         self._view.staged.intents[intent_id] = None
         eni_id = EniId(intent.payload.get("eni_id", ""))
         self._log(LedgerEvent.INTENT_CLOSED, eni_id=eni_id, detail=f"{intent.kind} {intent_id}: {outcome}")
@@ -75,7 +75,7 @@ class RecordChanges(Changes):
     @change
     def mark_restored(self, *, detail: str) -> None:
         params: Params = {"name": schema.RESTORED_AT, "value": time_text(self._now)}
-        self._disk.execute(sql.UPSERT_META, params, subject="marking the restore")
+        self._disk.write(sql.UPSERT_META, params, subject="marking the restore")
         self._log(LedgerEvent.RESTORED, detail=detail)
 
     @change

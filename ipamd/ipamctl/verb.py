@@ -60,6 +60,7 @@ class Verb(NamedTuple):
     arguments: adds the verb's own arguments to its parser.
     exit_status: the exit status for an answer.
     position: place in the help; verbs of the same position follow in alphabetical order.
+    asks_daemon: whether it is answered by the daemon; False for a verb that does the work itself.
     """
 
     help: str
@@ -68,6 +69,7 @@ class Verb(NamedTuple):
     arguments: Callable[[ArgumentParser], None] = no_arguments
     exit_status: Callable[[Answer], int] = always_ok
     position: int = LAST
+    asks_daemon: bool = True
 
 
 def subject_argument(parser: ArgumentParser) -> None:

@@ -9,6 +9,7 @@ in one call and the address is added without its connected route, so traffic has
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from typing import NamedTuple
 
 from ipamd.kernel import changes, messages, records, survey, uapi
 from ipamd.kernel.changes import Change
@@ -20,8 +21,16 @@ from ipamd.model.errors import WiringError
 KERNEL_TABLES = frozenset({uapi.RT_TABLE_UNSPEC, uapi.RT_TABLE_DEFAULT, uapi.RT_TABLE_MAIN, uapi.RT_TABLE_LOCAL})
 """Tables that no ENI may fill or clear."""
 
-Repair = tuple[Change, str]
-"""What to change, and the sentence that reports it."""
+
+class Repair(NamedTuple):
+    """What to change; `found` says what differs, `done` what was done about it."""
+
+    change: Change
+    found: str
+    done: str
+
+    def __str__(self) -> str:
+        return f"{self.found}: {self.done}"
 
 
 def refuse_kernel_table(eni: Eni) -> None:
@@ -40,9 +49,9 @@ def link_repairs(eni: Eni, link: records.Link, *, mtu: int) -> Iterator[Repair]:
     """Compare MTU (bytes) and state of the link."""
     who = f"{link.name} ({eni.eni_id})"
     if link.mtu != mtu:
-        yield changes.set_mtu(link.index, mtu, who=who), f"{who} had MTU {link.mtu}: set to {mtu}"
+        yield Repair(changes.set_mtu(link.index, mtu, who=who), f"{who} had MTU {link.mtu}", f"set to {mtu}")
     if not link.is_up:
-        yield changes.raise_link(link.index, who=who), f"{who} was down: raised"
+        yield Repair(changes.raise_link(link.index, who=who), f"{who} was down", "raised")
 
 
 def address_repairs(sock: NetlinkSocket, eni: Eni, link: records.Link) -> Iterator[Repair]:
@@ -54,16 +63,16 @@ def address_repairs(sock: NetlinkSocket, eni: Eni, link: records.Link) -> Iterat
     for one in ours:
         if one.scope == uapi.RT_SCOPE_UNIVERSE and (one.address, one.length) != wanted:
             change = changes.delete_address(link.index, one.address, one.length, who=who)
-            yield change, f"{who} had a foreign address {one.address}/{one.length}: removed"
+            yield Repair(change, f"{who} had a foreign address {one.address}/{one.length}", "removed")
     if wanted not in {(one.address, one.length) for one in ours}:
         change = changes.add_address(link.index, *wanted, who=who)
-        yield change, f"{who} lacked its address {wanted[0]}/{wanted[1]}: added"
+        yield Repair(change, f"{who} lacked its address {wanted[0]}/{wanted[1]}", "added")
     for route in survey.routes_of(sock, table=uapi.RT_TABLE_MAIN):
         if (route.destination, route.length) == (eni.subnet_cidr.network_address, wanted[1]) and (
             route.index == link.index and route.via is None
         ):
             step = f"delete connected route {eni.subnet_cidr} of {who}"
-            yield _removal(route, step), f"main had the connected route {eni.subnet_cidr} dev {who}: removed"
+            yield Repair(_removal(route, step), f"main had the connected route {eni.subnet_cidr} dev {who}", "removed")
 
 
 def table_repairs(sock: NetlinkSocket, eni: Eni, link: records.Link) -> Iterator[Repair]:
@@ -73,11 +82,11 @@ def table_repairs(sock: NetlinkSocket, eni: Eni, link: records.Link) -> Iterator
     if not any(one.destination == router and one.length == 32 and one.via is None for one in routes):
         words = f"route {router} dev {link.name} table {table}"
         change = changes.put_route(router, index=link.index, table=table, step=f"add {words}")
-        yield change, f"{words} of {eni.eni_id} was missing: added"
+        yield Repair(change, f"{words} of {eni.eni_id} was missing", "added")
     if not any(one.destination is None and one.via == router for one in routes):
         words = f"default route via {router} dev {link.name} table {table}"
         change = changes.put_route(None, via=router, index=link.index, table=table, step=f"add {words}")
-        yield change, f"{words} of {eni.eni_id} was missing: added"
+        yield Repair(change, f"{words} of {eni.eni_id} was missing", "added")
 
 
 def rule_repairs(sock: NetlinkSocket, eni: Eni) -> Iterator[Repair]:
@@ -90,11 +99,11 @@ def rule_repairs(sock: NetlinkSocket, eni: Eni) -> Iterator[Repair]:
     ]
     if eni.route_table not in tables:
         change = changes.add_rule(priority, table=eni.route_table, source=address)
-        yield change, f"rule {priority} from {address} lookup {eni.route_table} was missing: added"
+        yield Repair(change, f"rule {priority} from {address} lookup {eni.route_table} was missing", "added")
     for table in tables:
         if table != eni.route_table:
             change = changes.delete_rule(priority, table=table, source=address)
-            yield change, f"rule {priority} from {address} looked up table {table}: removed"
+            yield Repair(change, f"rule {priority} from {address} looked up table {table}", "removed")
 
 
 def removals(sock: NetlinkSocket, eni: Eni, *, keep: Collection[Eni] = ()) -> list[Change]:

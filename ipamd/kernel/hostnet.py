@@ -9,24 +9,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from ipaddress import IPv4Network
-from pathlib import Path
 
 from ipamd.config import NetworkConfig
-from ipamd.kernel import changes, enis, links, records, ruleset, survey, uapi
+from ipamd.kernel import changes, enis, links, records, ruleset, survey
 from ipamd.kernel.link_events import LinkEvents
+from ipamd.kernel.netlink import NetlinkSocket
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables
-from ipamd.model import dataplane
+from ipamd.kernel.node import node_repairs
+from ipamd.kernel.own_table import OwnTable
+from ipamd.kernel.sysctls import repair_sysctls, wrong_sysctls
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import Eni
 from ipamd.model.errors import WiringError
 from ipamd.model.ids import MacAddress
-from ipamd.model.kernel import NOT_REPAIRED, LinkEvent
+from ipamd.model.kernel import NODE, NOT_REPAIRED, LinkEvent, RoutingDifference
 from ipamd.ports import HostNetwork
-
-SYSCTL_ROOT = Path("/proc/sys")
-"""/proc/sys/net shows the namespace of the thread that opens it. Source: net/sysctl_net.c."""
 
 
 class KernelHostNetwork(HostNetwork):
@@ -39,15 +37,14 @@ class KernelHostNetwork(HostNetwork):
         """Manage the namespace `host` by `config`; `link_wait_s` bounds the wait for a newly attached ENI's link."""
         self._host = host
         self._config = config
-        self._nft = nft
+        self._table = OwnTable(nft)
         self._link_wait_s = link_wait_s
         self._link_events = LinkEvents(host, veth_prefix=config.veth_prefix)
         self._lock = threading.Lock()
-        self._applied: tuple[str, str] | None = None  # the commands, and how nft lists the table that they made
 
     def setup_node(self, identity: InstanceIdentity) -> None:
         with self._lock:
-            self._applied = None  # replace a table of an earlier release or configuration, do not compare with it
+            self._table.forget()
             _, refusals = self._repair_node(identity)
         if refusals:
             raise refusals[0]
@@ -100,6 +97,50 @@ class KernelHostNetwork(HostNetwork):
             repaired, refusals = self._repair_node(identity)
         return sentences + repaired + [f"{NOT_REPAIRED}: {refusal}" for refusal in refusals]
 
+    def differences(self, *, identity: InstanceIdentity | None, enis: Iterable[Eni]) -> list[RoutingDifference]:
+        """Compare without changing anything, by the comparisons that `reconcile` repairs.
+
+        Concurrency: under the lock, so that a set-up that is half done is not reported.
+        """
+        with self._lock:
+            found: list[RoutingDifference] = []
+            for eni in enis:
+                if not eni.is_primary:
+                    found += self._eni_differences(eni)
+            return found + (self._node_differences(identity) if identity is not None else [])
+
+    def _eni_differences(self, eni: Eni) -> list[RoutingDifference]:
+        try:
+            enis.refuse_kernel_table(eni)
+        except WiringError as exc:
+            return [RoutingDifference(eni.eni_id, str(exc), is_repaired=False)]
+        with self._host.netlink() as sock:
+            link = links.find_by_mac(sock, eni.mac, veth_prefix=self._config.veth_prefix)
+            if link is None:
+                return [RoutingDifference(eni.eni_id, f"its link with MAC {eni.mac} is missing", is_repaired=False)]
+            repairs = [repair for group in self._eni_repairs(sock, eni, link) for repair in group]
+        return [RoutingDifference(eni.eni_id, repair.found) for repair in repairs]
+
+    def _node_differences(self, identity: InstanceIdentity) -> list[RoutingDifference]:
+        with self._host.netlink() as sock:
+            link = links.find_by_mac(sock, identity.primary_mac, veth_prefix=self._config.veth_prefix)
+            rules = survey.rules_of(sock)
+        if link is None:
+            missing = f"its link with MAC {identity.primary_mac} is missing"
+            return [RoutingDifference(identity.primary_eni_id, missing, is_repaired=False)]
+        found = [RoutingDifference(NODE, repair.found) for repair in node_repairs(link, rules, self._config)]
+        if not link.is_up:
+            found.append(RoutingDifference(identity.primary_eni_id, f"its link {link.name} is down", is_repaired=False))
+        try:
+            found += [RoutingDifference(NODE, wrong.found) for wrong in wrong_sysctls(self._host, link.name)]
+        except WiringError as exc:
+            found.append(RoutingDifference(NODE, str(exc), is_repaired=False))
+        try:
+            table = self._table.difference(self._table_commands(identity, link.name))
+        except WiringError as exc:
+            return [*found, RoutingDifference(NODE, str(exc), is_repaired=False)]
+        return [*found, RoutingDifference(NODE, table)] if table else found
+
     def _reconcile_eni(self, eni: Eni) -> list[str]:
         """Repair one ENI. A failure becomes a sentence, so that it does not stop the other ENIs. Raises: KernelDumpError."""
         with self._host.netlink() as sock:
@@ -116,35 +157,21 @@ class KernelHostNetwork(HostNetwork):
 
         Returns: one sentence per repair, and what was refused.
         """
-        config = self._config
         with self._host.netlink() as sock:
-            link = links.find_by_mac(sock, identity.primary_mac, veth_prefix=config.veth_prefix)
+            link = links.find_by_mac(sock, identity.primary_mac, veth_prefix=self._config.veth_prefix)
             rules = survey.rules_of(sock)
         if link is None:
             raise WiringError(
                 f"the primary ENI's link with MAC {identity.primary_mac} is missing",
                 details="is the daemon in the host's network namespace (hostNetwork: true)?",
             )
-        found: list[enis.Repair] = []
-        if link.mtu != config.eni_mtu:
-            change = changes.set_mtu(link.index, config.eni_mtu, who=link.name)
-            found.append((change, f"{link.name} (primary) had MTU {link.mtu}: set to {config.eni_mtu}"))
-        main, mark = uapi.RT_TABLE_MAIN, config.connmark
-        has_mark = any(
-            rule.priority == dataplane.MARK_PRIORITY and (rule.mark, rule.mask, rule.table) == (mark, mark, main)
-            for rule in rules
-        )
-        words = f"rule {dataplane.MARK_PRIORITY} fwmark {mark:#x}"
-        if ruleset.needs_mark(config) and not has_mark:
-            found.append((changes.add_rule(dataplane.MARK_PRIORITY, table=main, mark=mark), f"{words} was missing: added"))
-        if not ruleset.needs_mark(config) and has_mark:
-            found.append((changes.delete_rule(dataplane.MARK_PRIORITY, table=main, mark=mark), f"{words} is not needed: removed"))
+        found = list(node_repairs(link, rules, self._config))
         sentences: list[str] = []
         refusals: list[WiringError] = []
         pieces: tuple[Callable[[], list[str]], ...] = (
-            lambda: self._repair_sysctls(link.name),
+            lambda: repair_sysctls(self._host, link.name),
             lambda: self._carry_out(found, what="setup of the node"),
-            lambda: self._repair_nft(identity, link.name, tuple(identity.vpc_cidrs)),
+            lambda: self._table.repair(self._table_commands(identity, link.name)),
         )
         for piece in pieces:
             try:
@@ -153,70 +180,33 @@ class KernelHostNetwork(HostNetwork):
                 refusals.append(exc)
         return sentences, refusals
 
-    def _repair_sysctls(self, primary_link: str) -> list[str]:
-        """Turn forwarding on, and set loose reverse path filtering on the primary ENI.
-
-        Replies to addresses of other ENIs arrive there: NodePort connections. Source of rp_filter: amazon-vpc-cni-k8s
-        cmd/aws-vpc-cni-init/main.go, configureSystemParams. ip_forward is ours: without it no packet leaves a sandbox, and the
-        node image may not set it.
-        """
-        wanted = {
-            "net/ipv4/ip_forward": "1",
-            f"net/ipv4/conf/{primary_link}/rp_filter": "2",
-        }
-        sentences = []
-        with self._host.entered():
-            for key, value in wanted.items():
-                path = SYSCTL_ROOT / key
-                try:
-                    now = path.read_text(encoding="ascii").strip()
-                    if now != value:
-                        path.write_text(value, encoding="ascii")
-                        sentences.append(f"sysctl {key} was {now}: set to {value}")
-                except OSError as exc:
-                    raise WiringError(
-                        f"sysctl {key} could not be set to {value}",
-                        details=f"{exc.strerror}; the daemon needs a writable /proc/sys/net (privileged container)",
-                    ) from exc
-        return sentences
-
-    def _repair_nft(self, identity: InstanceIdentity, primary_link: str, cidrs: tuple[IPv4Network, ...]) -> list[str]:
-        commands = ruleset.replace_table(
-            self._config, vpc_cidrs=cidrs, primary_address=identity.primary_address, primary_link=primary_link
+    def _table_commands(self, identity: InstanceIdentity, primary_link: str) -> str:
+        return ruleset.replace_table(
+            self._config,
+            vpc_cidrs=tuple(identity.vpc_cidrs),
+            primary_address=identity.primary_address,
+            primary_link=primary_link,
         )
-        now = self._nft.list_table(ruleset.FAMILY, ruleset.TABLE)
-        if self._applied == (commands, now):
-            return []
-        self._nft.run(commands)
-        first_time = self._applied is None
-        was_changed_by_us = self._applied is not None and self._applied[0] != commands
-        self._applied = (commands, self._nft.list_table(ruleset.FAMILY, ruleset.TABLE))
-        if now == self._applied[1]:
-            return []
-        what = f"nftables table {ruleset.TABLE}"
-        if not now:
-            return [f"{what} was missing: added"]
-        if not self._applied[1]:
-            return [f"{what} is not needed: removed"]
-        if was_changed_by_us:
-            return [f"{what} followed a change of the VPC's CIDRs: replaced"]
-        return [f"{what} {'was of an earlier start' if first_time else 'had been changed'}: replaced"]
 
     def _repair_eni(self, eni: Eni, link: records.Link) -> list[str]:
         enis.refuse_kernel_table(eni)
         sentences: list[str] = []
         with self._host.netlink() as sock:
             # Each is a generator that reads when its turn comes: routes need the link up, and an address changes what follows.
-            for repairs in (
-                enis.link_repairs(eni, link, mtu=self._config.eni_mtu),
-                enis.address_repairs(sock, eni, link),
-                enis.table_repairs(sock, eni, link),
-                enis.rule_repairs(sock, eni),
-            ):
+            for repairs in self._eni_repairs(sock, eni, link):
                 sentences += self._carry_out(list(repairs), what=f"setup of {eni.eni_id}")
         return sentences
 
+    def _eni_repairs(self, sock: NetlinkSocket, eni: Eni, link: records.Link) -> tuple[Iterator[enis.Repair], ...]:
+        """All comparisons of one ENI, in the order in which they are repaired."""
+        return (
+            enis.link_repairs(eni, link, mtu=self._config.eni_mtu),
+            enis.address_repairs(sock, eni, link),
+            enis.table_repairs(sock, eni, link),
+            enis.rule_repairs(sock, eni),
+        )
+
     def _carry_out(self, repairs: list[enis.Repair], *, what: str) -> list[str]:
         """Make repairs and return their sentences. Raises: WiringError for the first that is refused."""
-        changes.execute(self._host, [change for change, _ in repairs], what=what)
-        return [sentence for _, sentence in repairs]
+        changes.execute(self._host, [repair.change for repair in repairs], what=what)
+        return [str(repair) for repair in repairs]

@@ -73,8 +73,11 @@ class NetlinkSocket:
     """
 
     def __init__(self, *, groups: int = 0) -> None:
-        """Open it; `groups` is a bit mask of multicast groups to listen to (RTMGRP_LINK)."""
-        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, uapi.NETLINK_ROUTE)
+        """Open it; `groups` is a bit mask of multicast groups to listen to (RTMGRP_LINK). Raises: WiringError."""
+        try:
+            self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, uapi.NETLINK_ROUTE)
+        except OSError as exc:
+            raise WiringError("no netlink socket could be opened", details=f"{describe_errno(exc.errno or 0)}; retry") from exc
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIMEVAL)
             for option in (uapi.NETLINK_CAP_ACK, uapi.NETLINK_EXT_ACK, uapi.NETLINK_GET_STRICT_CHK):

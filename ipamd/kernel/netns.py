@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import os
 import stat
@@ -22,6 +23,9 @@ from ipamd.model.errors import NetnsError, WiringError
 
 OWN_NETNS = "/proc/thread-self/ns/net"
 """The calling thread's own namespace. Source: proc(5); /proc/self would be the main thread's."""
+
+_PROOF_OF_ABSENCE = frozenset({errno.ENOENT, errno.ENOTDIR})
+"""Nothing is at the path. Every other errno (EMFILE, ENFILE, ENOMEM, EACCES, EIO) says something about us, not about the sandbox."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -87,7 +91,8 @@ def opened_netns(path: str) -> Iterator[tuple[int, NetnsIdentity]]:
     """Open the network namespace at a path for the length of the block.
 
     Yields: its descriptor and its identity, both of the same open file, so that a replaced path does no harm.
-    Raises: NetnsError if the path is empty, gone, not a namespace, or a namespace of another kind.
+    Raises: NetnsError if the path is empty, gone, not a namespace, or a namespace of another kind; WiringError if that could not
+        be found out (no descriptor left, for example), which is no evidence of absence (I11).
     """
     fd = _open(path)
     try:
@@ -102,7 +107,10 @@ def entered(fd: int, *, fatal: Callable[[str], NoReturn]) -> Iterator[None]:
 
     Raises: WiringError if the kernel refuses. Calls `fatal` if the kernel refuses the way back.
     """
-    home = os.open(OWN_NETNS, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        home = os.open(OWN_NETNS, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as exc:
+        raise WiringError("the network namespace could not be entered", details=f"{OWN_NETNS}: {_cause(exc)}; retry") from exc
     try:
         code = _setns(fd)
         if code:
@@ -127,20 +135,35 @@ def _open(path: str) -> int:
             raise NetnsError(f"{path or '(empty path)'} is not a network namespace", details="it is no nsfs file")
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (OSError, ValueError) as exc:
-        cause = os.strerror(exc.errno) if isinstance(exc, OSError) and exc.errno else str(exc)
+        if isinstance(exc, OSError) and exc.errno not in _PROOF_OF_ABSENCE:
+            raise _not_found_out(path, exc) from exc
         raise NetnsError(
             f"network namespace {path or '(empty path)'} cannot be opened",
-            details=f"{cause}; the sandbox has gone, or the path is not visible to the daemon (hostPath mount)",
+            details=f"{_cause(exc)}; the sandbox has gone, or the path is not visible to the daemon (hostPath mount)",
         ) from exc
     try:
         kind = fcntl.ioctl(fd, uapi.NS_GET_NSTYPE)
-    except OSError:
-        kind = 0  # ENOTTY: a file of another file system
+    except OSError as exc:
+        if exc.errno != errno.ENOTTY:
+            os.close(fd)
+            raise _not_found_out(path, exc) from exc
+        kind = 0  # a file of another file system
     if kind != uapi.CLONE_NEWNET:
         os.close(fd)
         what = "a namespace of another kind" if kind else "an ordinary file"
         raise NetnsError(f"{path} is not a network namespace", details=f"it is {what}")
     return fd
+
+
+def _not_found_out(path: str, exc: OSError) -> WiringError:
+    return WiringError(
+        f"network namespace {path} could not be opened",
+        details=f"{_cause(exc)}; this says nothing about the sandbox; retry",
+    )
+
+
+def _cause(exc: OSError | ValueError) -> str:
+    return os.strerror(exc.errno) if isinstance(exc, OSError) and exc.errno else str(exc)
 
 
 def _identity(fd: int) -> NetnsIdentity:

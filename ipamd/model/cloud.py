@@ -93,3 +93,14 @@ class EniRequest:
     client_token: str
     address_count: int = 0
     prefix_count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CallUnderWay:
+    """An EC2 call that has not ended, its retries included. `last_refusal`: EC2's code and words with advice; empty before one."""
+
+    api: str
+    subject: str
+    age_s: float
+    refusal_count: int = 0
+    last_refusal: str = ""

@@ -16,7 +16,7 @@
     +- UnknownAttachmentError           3  no     CHECK of a key that is not attached
     +- CheckFailedError               103  no     the sandbox's wiring differs from its record
     +- NetnsError                     104  no     the network namespace is gone or is not one
-    +- WiringError                    105  yes    the kernel refused a netlink message
+    +- WiringError                    105  yes    the kernel refused a netlink message, or to open a namespace
     +- KernelDumpError                106  yes    a dump was interrupted: silence, not evidence
     +- DatastoreError                 107  yes    SQLite refused; nothing was changed
     |  +- IllegalTransitionError      108  no     an address state pair that is not in the table
@@ -135,13 +135,13 @@ class CheckFailedError(IpamError):
 
 
 class NetnsError(IpamError):
-    """The network namespace is gone, or the path is not one."""
+    """The network namespace is gone, or the path is not one: proof, not a failure to look."""
 
     cni_code = 104
 
 
 class WiringError(IpamError):
-    """The kernel refused a netlink message; what was done has been undone."""
+    """The kernel refused a netlink message, or to open a namespace or socket; what was done has been undone."""
 
     cni_code, retryable = 105, True
 

@@ -59,6 +59,22 @@ class LinkEvent:
     mac: MacAddress = _EVERY
 
 
+NODE = "node"
+"""Subject of a difference in the routing of the node itself: sysctls, marks, our nftables table."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingDifference:
+    """One thing in the host's routing that is not as it must be. `subject`: an ENI's ID or NODE.
+
+    `is_repaired`: the next reconciliation puts it right; otherwise it lasts until somebody does (a link that is missing, say).
+    """
+
+    subject: str
+    what: str
+    is_repaired: bool = True
+
+
 NOT_REPAIRED = "could not be repaired"
 """In a sentence of `HostNetwork.reconcile`: this part stays as it is, and is a condition until it is repaired."""
 

@@ -22,6 +22,7 @@ from ipamd.model.times import rfc3339
 from ipamd.pb import introspection_pb2 as pb
 from ipamd.pb import introspection_pb2_grpc
 from ipamd.service.report.sources import Sources
+from ipamd.service.report.verdict import facts, verdict
 
 HISTORY_LIMIT_DEFAULT = 100
 HISTORY_LIMIT_MAX = 10_000
@@ -37,19 +38,21 @@ class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
     def GetStatus(self, request: pb.GetStatusRequest, context: grpc.ServicerContext) -> pb.GetStatusReply:  # noqa: ARG002  # gRPC's signature
         """Report phase, start-up stages, pool, runtime, EC2, last error."""
         sources, health = self._sources, self._sources.health
+        known = facts(sources)
         reply = pb.GetStatusReply(
             version=sources.version,
             instance_id=sources.instance_id(),
             alive=True,
-            ready=health.is_ready,
-            phase=health.phase,
+            ready=known.is_ready,
+            phase=known.phase,
             uptime_s=health.uptime_s(),
-            stages=[pb.Stage(name=s.name, state=s.state, elapsed_ms=s.elapsed_ms, detail=s.detail) for s in health.stages()],
-            pool=self._pool(),
+            stages=[pb.Stage(name=s.name, state=s.state, elapsed_ms=s.elapsed_ms, detail=s.detail) for s in known.stages],
+            pool=self._pool(known.assignable_count),
             runtime=self._runtime(),
-            lacks=health.conditions(),
+            lacks=sorted(known.conditions.values()),
             spooled_count=sources.spool.pending_count(),
             dying_count=sources.dying_count(),
+            verdict=verdict(known),
             busy=[
                 pb.Busy(
                     container_id=held.key.container_id,
@@ -72,18 +75,19 @@ class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
         """List ENIs with their addresses counted by state."""
         limits = self._sources.pool.limits
         rows: dict[str, list[Address]] = {}
-        snapshot = self._sources.datastore.snapshot()
+        snapshot, frozen = self._sources.datastore.snapshot(), self._sources.frozen()
         for row in snapshot.addresses.values():
             rows.setdefault(row.eni_id, []).append(row)
         return pb.ListEnisReply(
             enis=[
-                _eni(eni, rows.get(eni.eni_id, []), limits.slots_per_eni if limits else 0)
+                _eni(eni, rows.get(eni.eni_id, []), limits.slots_per_eni if limits else 0, frozen.get(eni.eni_id, ""))
                 for eni in sorted(snapshot.enis.values(), key=eni_place)
             ]
         )
 
     def ListAttachments(self, request: pb.ListAttachmentsRequest, context: grpc.ServicerContext) -> pb.ListAttachmentsReply:  # noqa: ARG002  # gRPC's signature
         """List attachments, oldest first."""
+        datastore = self._sources.datastore
         return pb.ListAttachmentsReply(
             attachments=[
                 pb.Attachment(
@@ -96,8 +100,9 @@ class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
                     sandbox_name=row.sandbox_name,
                     created_at=rfc3339(row.created_at),
                     origin=row.origin,
+                    lost_since=_lost_since(datastore.address(row.address)),
                 )
-                for row in self._sources.datastore.attachments()
+                for row in datastore.attachments()
             ]
         )
 
@@ -134,7 +139,7 @@ class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
             history=[_entry(entry) for entry in explanation.history],
         )
 
-    def _pool(self) -> pb.Pool:
+    def _pool(self, assignable_count: int) -> pb.Pool:
         sources = self._sources
         counts: PoolCounts = sources.datastore.counts()
         limits, settings = sources.pool.limits, sources.pool.settings
@@ -148,6 +153,8 @@ class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
         }
         return pb.Pool(
             total_count=counts.total,
+            lost_count=counts.lost,
+            assignable_count=assignable_count,
             free_count=counts.free,
             reserved_count=counts.reserved,
             assigned_count=counts.assigned,
@@ -184,8 +191,12 @@ def _entry(entry: LedgerEntry) -> pb.LedgerEntry:
     )
 
 
-def _eni(eni: Eni, rows: list[Address], slot_count: int) -> pb.Eni:
-    states = Counter(row.state for row in rows)
+def _lost_since(row: Address | None) -> str:
+    return rfc3339(row.lost_since) if row is not None and row.lost_since is not None else ""
+
+
+def _eni(eni: Eni, rows: list[Address], slot_count: int, frozen: str) -> pb.Eni:
+    states = Counter(row.state for row in rows if not row.is_lost)
     prefixes: set[IPv4Network] = {row.prefix for row in rows if row.prefix is not None}
     return pb.Eni(
         eni_id=eni.eni_id,
@@ -203,6 +214,8 @@ def _eni(eni: Eni, rows: list[Address], slot_count: int) -> pb.Eni:
         assigned_count=states[AddressState.ASSIGNED],
         cooling_count=states[AddressState.COOLING],
         quarantined_count=states[AddressState.QUARANTINED],
+        lost_count=sum(row.is_lost for row in rows),
+        frozen=frozen,
         route_table=eni.route_table,
         host_ready=eni.host_ready,
         prefixes=[str(prefix) for prefix in sorted(prefixes)],

@@ -15,8 +15,10 @@ from datetime import timedelta
 from ipaddress import IPv4Address
 
 from ipamd.model.address import AddressState
-from ipamd.model.errors import DatastoreError, IpamError, log_text
+from ipamd.model.attachment import veth_name
+from ipamd.model.errors import BusyError, DatastoreError, IpamError, log_text
 from ipamd.service.context import ServiceContext
+from ipamd.service.odd_objects import OddObjects
 
 SWEEP_REST_S = 0.05
 """Pause before a sweep, so that DELs that come together cost one. Ours, measured: it spares other requests the kernel's lock."""
@@ -35,6 +37,7 @@ class Cooldown:
     def __init__(self, context: ServiceContext, *, period_s: float) -> None:
         self._datastore = context.datastore
         self._wiring = context.wiring
+        self._locks = context.locks
         self._demand = context.demand
         self._health = context.health
         self._clock = context.clock
@@ -47,6 +50,7 @@ class Cooldown:
         self._unmarked: set[str] = set()
         self._aborts: dict[IPv4Address, str] = {}
         self._stopping = False
+        self._odd = OddObjects(context.health, work="removal of links")
 
     @property
     def period(self) -> timedelta:
@@ -105,14 +109,16 @@ class Cooldown:
 
     def run(self) -> None:
         """Thread body: sweep once a link is marked, free an address once it has cooled; until `stop`."""
-        pause = 0.0
+        pause, said = 0.0, ""
         while self._sleep(pause):
             try:
                 self.work()
-                pause = 0.0
+                pause, said = 0.0, ""
             except Exception as error:  # noqa: BLE001  # top of a loop: it must outlive any one failure
                 self._health.record_error("cooldown", error)
-                log.warning("the cooldown continues after an error: %s", log_text(error))
+                if said != log_text(error):  # it is tried every second: the same words are logged once
+                    said = log_text(error)
+                    log.warning("the cooldown continues after an error: %s", said)
                 pause = SWEEP_RETRY_S
 
     def stop(self) -> None:
@@ -133,21 +139,53 @@ class Cooldown:
             raise error
 
     def sweep(self) -> int:
-        """Delete every link that was marked before the call; returns how many."""
+        """Delete every link that was marked before the call; returns how many.
+
+        A link that could not be marked is removed by itself, and all of them are if the kernel refuses the group: one that refuses
+        keeps its own address back and no other. Raises: IpamError of the last that refused, after everything was tried.
+        """
         with self._changed:
             batch = dict(self._dying)
-            unmarked = batch.keys() & self._unmarked
-        for veth in sorted(unmarked):
-            self._wiring.remove_leftover(host_veth=veth, address=batch[veth])
-            with self._changed:
-                self._unmarked.discard(veth)
-        if batch:
-            self._wiring.sweep()
+            alone = set(batch) & self._unmarked
+        refused = self._remove_alone({veth: batch[veth] for veth in alone})
+        marked = {veth: address for veth, address in batch.items() if veth not in alone}
+        if marked:
+            try:
+                self._wiring.sweep()
+            except IpamError as error:  # something else is in the group, perhaps, that cannot be deleted
+                log.info("dying links are deleted one by one: %s", log_text(error))
+                refused |= self._remove_alone(marked)
+        self._odd.keep_only(refused)
+        if batch.keys() - refused.keys():
             self._failpoint("cooling.swept")
-            with self._changed:
-                for veth in batch:
-                    self._dying.pop(veth, None)
+        with self._changed:
+            for veth in batch.keys() - refused.keys():
+                self._unmarked.discard(veth)
+                self._dying.pop(veth, None)
+        if refused:
+            raise list(refused.values())[-1]
         return len(batch)
+
+    def _remove_alone(self, links: dict[str, IPv4Address | None]) -> dict[str, IpamError]:
+        """Remove links one by one, by name; returns those that refused.
+
+        The name comes from the key: a sandbox that was added again after a failed ADD has a new link of that name (I2).
+        """
+        refused: dict[str, IpamError] = {}
+        if not links:
+            return refused
+        recorded = {attachment.host_veth for attachment in self._datastore.attachments()}
+        busy = tuple(veth_name(held.key, prefix="") for held in self._locks.held())
+        for veth, address in sorted(links.items()):
+            if veth.endswith(busy):
+                refused[veth] = BusyError(f"link {veth} is in work", details="it is removed later")
+                continue
+            try:
+                self._wiring.remove_leftover(host_veth=None if veth in recorded else veth, address=address)
+            except IpamError as error:
+                self._odd.note(veth, error)
+                refused[veth] = error
+        return refused
 
     def release_cooled(self) -> int:
         """Free every address that has cooled and whose link is gone; returns how many.

@@ -23,6 +23,12 @@ class PoolStatus:
     retry_deadline: float | None = None
     next_step: str = ""
 
+    @property
+    def cause(self) -> str:
+        """Why there is no address now, with the next step if one is known: for people."""
+        cause = self.blocked_by or self.sentence
+        return f"{cause}; next: {self.next_step}" if self.next_step else cause
+
 
 class Demand:
     """Counts waiting ADDs, wakes the pool maintainer, and wakes the ADDs when addresses appear. Safe from any thread."""

@@ -79,14 +79,17 @@ class Health:
         self._started_monotonic_s = clock.monotonic()
         self._phase = Phase.STARTING
         self._stages = {name: StageReport(name) for name in stages}
+        self._running: dict[str, tuple[float, Stage]] = {}
         self._conditions: dict[str, str] = {}
         self._last_error: ErrorReport | None = None
         self._is_ready = False
+        self._awaits_first_address = False
 
     @contextmanager
     def stage(self, name: str) -> Iterator[Stage]:
         """Run a stage: timed, and failed if it raises (the error passes on)."""
         stage, started = Stage(), self._clock.monotonic()
+        self._running[name] = started, stage
         self._report(StageReport(name, StageState.RUNNING))
         try:
             yield stage
@@ -103,9 +106,14 @@ class Health:
                 self._phase = phase
 
     def mark_ready(self) -> None:
-        """Say that ADD is served and the conflist is in place."""
+        """Say that ADD is served, the conflist is in place, and this node could give an address in this boot."""
         with self._lock:
             self._is_ready = True
+
+    def await_first_address(self, is_awaited: bool) -> None:
+        """Say whether *ready* waits for the first address that can be given since the boot."""
+        with self._lock:
+            self._awaits_first_address = is_awaited
 
     def set_condition(self, subject: str, sentence: str) -> None:
         """Set the degraded condition of `subject`: one sentence that says what the daemon works without."""
@@ -130,19 +138,24 @@ class Health:
 
     @property
     def is_ready(self) -> bool:
-        """ADD is served and the conflist was written."""
+        """ADD is served, the conflist was written, and this node could give an address in this boot."""
         with self._lock:
             return self._is_ready and self._phase is Phase.SERVING
 
     def stages(self) -> list[StageReport]:
-        """Start-up stages, in order."""
+        """Start-up stages, in order; of a running one, its time and its detail so far."""
+        now = self._clock.monotonic()
         with self._lock:
-            return list(self._stages.values())
+            return [self._so_far(stage, now) if stage.state is StageState.RUNNING else stage for stage in self._stages.values()]
 
     def conditions(self) -> list[str]:
         """Degraded conditions, one sentence each."""
+        return sorted(self.conditions_by_subject().values())
+
+    def conditions_by_subject(self) -> dict[str, str]:
+        """Subject of each degraded condition -> its sentence."""
         with self._lock:
-            return sorted(self._conditions.values())
+            return dict(self._conditions)
 
     def last_error(self) -> ErrorReport | None:
         """The last thing that went wrong since start."""
@@ -167,16 +180,26 @@ class Health:
         )
 
     def require_status(self) -> None:
-        """CNI STATUS: succeed unless ADD has not been served for longer than a grace.
+        """CNI STATUS: succeed unless, for longer than a grace, ADD has not been served or no address ever given since the boot.
 
-        A full pool is no reason to fail: a node that is NotReady for minutes has its pods evicted.
+        A runtime asks before the first *ready* of a boot if an earlier boot left a conflist. A pool that is empty later is no
+        reason to fail: a node that is NotReady for minutes has its pods evicted.
         Raises: PluginNotAvailableError.
         """
-        if self.phase in (Phase.STARTING, Phase.RESTORING) and self.uptime_s() > STATUS_GRACE_S:
-            conditions = "; ".join(self.conditions()) or "see `ipamctl status`"
-            raise PluginNotAvailableError(
-                f"vpc-ipamd has been {self.phase} for {self.uptime_s():.0f} s and does not take ADD", details=conditions
-            )
+        up_s = self.uptime_s()
+        with self._lock:
+            phase, awaits_address = self._phase, self._awaits_first_address
+        if up_s <= STATUS_GRACE_S:
+            return
+        details = "; ".join(self.conditions()) or "see `ipamctl status`"
+        if phase in (Phase.STARTING, Phase.RESTORING):
+            raise PluginNotAvailableError(f"vpc-ipamd has been {phase} for {up_s:.0f} s and does not take ADD", details=details)
+        if phase is Phase.SERVING and awaits_address:
+            raise PluginNotAvailableError(f"vpc-ipamd has had no address to give for {up_s:.0f} s", details=details)
+
+    def _so_far(self, report: StageReport, now: float) -> StageReport:
+        started, stage = self._running[report.name]
+        return replace(report, elapsed_ms=(now - started) * 1000, detail=stage.detail)
 
     def _since_ms(self, started: float) -> float:
         return (self._clock.monotonic() - started) * 1000

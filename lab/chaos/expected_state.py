@@ -1,7 +1,8 @@
 """The state that the kubelets expect: which sandbox has which address, since when, and which creations are under way.
 
 Two invariants are checked here and at once, because the kubelets' knowledge suffices and no tolerance is needed: the address of a
-living sandbox was given again (I1), or an address was given again before its cooldown can have ended (I8). Times are conservative:
+living sandbox was given again (I1), or an address was given again before its cooldown can have ended (I8). An address that other
+hands took from one node, and that EC2 then gave to the other, is no violation: `doubled` lists these. Times are conservative:
 a removal is dated before the call and a creation after it, so that the daemon never gets less time than it has.
 """
 
@@ -10,7 +11,9 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+
+from lab.chaos.book import HandsBook
 
 
 @dataclass(frozen=True)
@@ -47,16 +50,20 @@ class Violation:
 
 @dataclass(frozen=True)
 class ExpectedSnapshot:
-    """The expected state at one time. `creating`: when each creation under way began, by node."""
+    """The expected state at one time. `creating`: when each creation under way began, by node; `lost_at`: when a node's datastore was
+    destroyed on purpose, the last time."""
 
     pods: dict[str, PodRecord]
     creating: dict[str, tuple[float, ...]]
+    lost_at: dict[str, float] = field(default_factory=dict)
 
 
 class ExpectedState:
     """The expected state of both nodes. Thread-safe; its lock is a leaf, and `report` is called outside it."""
 
     def __init__(self, *, clock: Callable[[], float], cooldown_s: float, report: Callable[[Violation], None]) -> None:
+        self.book = HandsBook()
+        self.doubled: list[str] = []
         self._clock = clock
         self._cooldown_s = cooldown_s
         self._report = report
@@ -84,7 +91,11 @@ class ExpectedState:
             others = [other for other in self._records.values() if other.address == record.address]
             self._records[record.sandbox_id] = record
             lost_at = self._lost_at.get(record.node, -1.0)
+        takes = self.book.takes()
         for other in others:
+            if other.node != record.node and takes.hit(other.node, other.address, other.created_at_s):
+                self.doubled.append(f"{record.address}: taken from {other.node}/{other.pod}, given to {record.node}/{record.pod}")
+                continue  # other hands took it there, and EC2 gave it here: both nodes are right
             subject = f"{record.address} of {record.node}/{record.pod}"
             if other.removing_at_s is None:
                 self._report(Violation("I1", record.created_at_s, subject, f"{other.node}/{other.pod} has it and lives"))
@@ -117,7 +128,7 @@ class ExpectedState:
             creating: dict[str, tuple[float, ...]] = {}
             for node, at in self._creating.values():
                 creating[node] = (*creating.get(node, ()), at)
-            return ExpectedSnapshot(dict(self._records), creating)
+            return ExpectedSnapshot(dict(self._records), creating, dict(self._lost_at))
 
     def _change(self, sandbox_id: str, change: Callable[[PodRecord], PodRecord]) -> None:
         with self._lock:

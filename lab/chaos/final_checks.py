@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from lab.chaos.expected_state import Violation
+from lab.chaos.healing import address_count
 from lab.chaos.history import History
 from lab.chaos.kubelet import Kubelet
 from lab.chaos.node import ChaosNode
@@ -20,7 +21,7 @@ SETTLE_TIMEOUT_S = 75.0
 """Ours: above the longest pause of the pool after an error, 60 s (ipamd/service/pool/maintainer.py)."""
 
 UNKNOWN_ENI = "unknown to the datastore"
-"""The audit's words (ipamd/service/report/audit.py) for an ENI that is neither recorded nor covered by an open intent."""
+"""The audit's words (ipamd/service/report/audit_cloud.py) for an ENI that is neither recorded nor covered by an open intent."""
 
 REMOVE_TIMEOUT_S = 180.0
 ROWS_TIMEOUT_S = 15.0
@@ -28,7 +29,7 @@ LISTS_S = 25.0
 """Above two CRI lists, 10 s apart: what the reaper needs first (ipamd/service/reconcile/runtime.py)."""
 
 LATER_S = 3 * 3600.0
-"""How far the daemon's clock is put forward for orphans: beyond each step of a plan and the hour of a leaked namespace."""
+"""How much time passes for the daemon, on both clocks, so that orphans are reaped: beyond the hour of a leaked namespace."""
 
 REAP_TIMEOUT_S = 60.0
 REUSABLE_MARGIN_S = 10.0
@@ -102,7 +103,7 @@ class FinalChecks:
             self._tell("I3", node, f"{len(orphans)} rows are left, and every sandbox was removed: {orphans}")
             return 0
         time.sleep(LISTS_S)
-        node.step_clock(LATER_S)
+        node.pass_time(LATER_S)
         if not self._wait(lambda: not node.daemon.rows(), REAP_TIMEOUT_S):
             told = [node.daemon.ask(lambda client, one=one: client.explain(one)) for one in (node.daemon.rows() or {})]  # type: ignore[misc]
             self._tell("I3", node, f"orphans were not reaped: {told}")
@@ -129,7 +130,7 @@ class FinalChecks:
         if not node.state().runtime_killed_at:
             return False
         time.sleep(LISTS_S)
-        node.step_clock(2 * LATER_S)
+        node.pass_time(2 * LATER_S)
         return self._wait(is_free, REAP_TIMEOUT_S)
 
     def _demand_clean_kernel(self, node: ChaosNode) -> None:
@@ -158,7 +159,7 @@ class FinalChecks:
         if kept:
             self._tell("I9", node, f"ENIs of ours would outlive the instance: {kept}")
         at_ec2 = self._lab.vpc.enis_of(node.lab_node.instance_id)
-        count = sum(len(eni.secondary_addresses) + sum(prefix.num_addresses for prefix in eni.prefixes) for eni in at_ec2)
+        count = address_count(at_ec2)
         status = node.daemon.status()
         known = int(status["pool"]["total_count"]) if status is not None else -1
         if known != count:

@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 import ipamd
+from lab.chaos.lies import LIE_S, LIES
 from lab.errors import LabError
 
 KERNEL_FAILPOINTS = (
@@ -39,10 +40,14 @@ ERRORS = (
 )
 
 
+FAULT_S = (2.0, 12.0)
+
+
 def cloud_fault(rng: Random) -> dict[str, Any]:
     """Draw one fault: its `name`, what to `apply`, how to `undo` it, and how long it lasts (`for_s`)."""
-    name = rng.choice(sorted(_FAULTS))
-    return {"name": name, "for_s": round(rng.uniform(2, 12), 2)} | _FAULTS[name](rng)
+    name = rng.choice(sorted([*_FAULTS, *LIES]))
+    low, high = LIE_S if name in LIES else FAULT_S
+    return {"name": name, "for_s": round(rng.uniform(low, high), 2)} | {**_FAULTS, **LIES}[name](rng)
 
 
 def failpoint_names(package: ModuleType = ipamd) -> list[str]:
@@ -77,7 +82,7 @@ def _unreachable(server: str, rng: Random) -> dict[str, Any]:
     return {"apply": {"unreachable": {server: how}}, "undo": {"unreachable": {server: None}}}
 
 
-_FAULTS: Mapping[str, Callable[[Random], dict[str, Any]]] = {
+_FAULTS: dict[str, Callable[[Random], dict[str, Any]]] = {
     "ec2-latency": lambda rng: _api("*", {"latency_s": {"low": 0.05, "high": round(rng.uniform(0.3, 3), 2)}}),
     "ec2-late-answers": lambda rng: _api("*", {"answer_latency_s": {"low": 0.05, "high": round(rng.uniform(0.3, 3), 2)}}),
     "ec2-throttle": lambda rng: _api("*", {"throttle": {"rate_per_s": round(rng.uniform(0.1, 1), 2), "burst": 1}}),

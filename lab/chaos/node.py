@@ -14,7 +14,7 @@ from pathlib import Path
 from lab.chaos.checker import NodeState
 from lab.chaos.expected_state import ExpectedState
 from lab.chaos.history import History
-from lab.chaos.skewed_daemon import OFFSET_PATH
+from lab.chaos.skewed_daemon import OFFSET_PATH, PASSED_PATH
 from lab.chaos.watched_daemon import TIMEOUT_S, WATCH_S, WatchedDaemon
 from lab.node import containerd
 from lab.node.daemon import Daemon
@@ -125,6 +125,10 @@ class ChaosNode:
     def step_clock(self, offset_s: float) -> None:
         """Set the daemon's wall clock `offset_s` off the machine's."""
         self.lab_node.write_file(str(OFFSET_PATH), str(offset_s).encode())
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass on both clocks of the daemon: `seconds` in all since the run began, never less than before."""
+        self.lab_node.write_file(str(PASSED_PATH), str(seconds).encode())
 
     def wait_ready(self, timeout_s: float) -> bool:
         """Wait until the watcher has seen the daemon ready. Returns: False at the deadline."""

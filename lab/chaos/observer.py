@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -41,6 +42,7 @@ class Observer:
         self._lookers = ThreadPoolExecutor(max_workers=len(nodes), thread_name_prefix="look")
         self.round_count = 0
         self.longest_round_s = 0.0
+        self.busiest_minute = 0
 
     def __enter__(self) -> Observer:
         self._thread.start()
@@ -74,6 +76,10 @@ class Observer:
         """Observe one round. Raises: FabricError."""
         at_s, before = self._history.now(), self._expected.snapshot()
         states = {node.name: node.state() for node in self._nodes}
+        away = [name for name, state in states.items() if state.ready_since is None]
+        self._expected.book.look(at_s, away=away, blind=self._faultless_since is None)
+        calls = self._calls()
+        self.busiest_minute = max(self.busiest_minute, *calls.values())
         observations = dict(zip(states, self._lookers.map(lambda node: self._observe(node, before), self._nodes), strict=True))
         on_enis, primaries, loose = self._cloud()
         silent = self._silent(before)
@@ -90,6 +96,8 @@ class Observer:
             echoing=echoing,
             loose_enis=loose,
             faultless_since=self._faultless_since,
+            takes=self._expected.book.takes(),
+            calls_a_minute=calls,
         )
 
     def _observe(self, node: ChaosNode, before: ExpectedSnapshot) -> NodeObservation:
@@ -100,15 +108,22 @@ class Observer:
     def _cloud(self) -> tuple[dict[str, str], frozenset[str], frozenset[str]]:
         names = {node.lab_node.instance_id: node.name for node in self._nodes}
         on_enis: dict[str, str] = {}
-        primaries, loose = set(), set()
+        primaries: set[str] = set()
+        loose: set[str] = set()
         for eni in self._lab.vpc.enis():
             node = names.get(eni.attachment.instance_id, "") if eni.attachment else ""
-            primaries.add(str(eni.primary_address))
+            primaries.update(map(str, eni.addresses[:1] if eni.primary_address else ()))
             if eni.description.startswith(OURS) and eni.attachment is None:
                 loose.add(eni.eni_id)
             addresses = [*eni.secondary_addresses, *(address for prefix in eni.prefixes for address in prefix)]
             on_enis.update((str(address), node) for address in addresses)
         return on_enis, frozenset(primaries), frozenset(loose)
+
+    def _calls(self) -> dict[str, int]:
+        """Count each node's EC2 calls of the last minute."""
+        since = self._lab.vpc.clock() - 60.0
+        callers = Counter(call.instance for call in self._lab.vpc.calls() if call.at >= since)
+        return {node.name: callers[node.lab_node.instance_id] for node in self._nodes}
 
     def _silent(self, before: ExpectedSnapshot) -> frozenset[str]:
         living = [record.address for record in before.pods.values() if record.is_wanted]

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from random import Random
 from typing import Any
 
+from lab.chaos.lies import other_hands, standing_conditions
 from lab.chaos.nemesis import cloud_fault
 
 NODES = ("node-a", "node-b")
@@ -44,6 +45,7 @@ class Kind(StrEnum):
     CLOUD_FAULT = "cloud-fault"
     DELETE_WIRING = "delete-wiring"
     STEP_CLOCK = "step-clock"
+    OTHER_HANDS = "other-hands"
 
 
 WEIGHTS: Mapping[Kind, float] = {
@@ -55,6 +57,7 @@ WEIGHTS: Mapping[Kind, float] = {
     Kind.CLOUD_FAULT: 6,
     Kind.DELETE_WIRING: 4,
     Kind.STEP_CLOCK: 2,
+    Kind.OTHER_HANDS: 3,
 }
 """Ours; each seed multiplies every weight by 0.5 to 2, so that seeds differ in kind and not only in order."""
 
@@ -79,12 +82,13 @@ class Event:
 
 @dataclass(frozen=True)
 class Plan:
-    """A whole run. `env`: settings of each node's daemon."""
+    """A whole run. `env`: settings of each node's daemon; `cloud`: what is wrong with the cloud all the time, as a fault spec."""
 
     seed: int
     duration_s: float
     env: Mapping[str, Mapping[str, str]]
     events: tuple[Event, ...]
+    cloud: Mapping[str, Any] = field(default_factory=dict)
 
     def with_events(self, events: Sequence[Event]) -> Plan:
         """The same run with other events."""
@@ -99,7 +103,7 @@ class Plan:
         """Read what `to_json` wrote. Raises: ValueError, KeyError for anything else."""
         raw = json.loads(text)
         events = tuple(Event(one["at_s"], Kind(one["kind"]), one["node"], one["args"]) for one in raw["events"])
-        return cls(int(raw["seed"]), float(raw["duration_s"]), raw["env"], events)
+        return cls(int(raw["seed"]), float(raw["duration_s"]), raw["env"], events, raw.get("cloud", {}))
 
 
 def make_plan(seed: int, *, minutes: float, failpoints: Sequence[str]) -> Plan:
@@ -117,7 +121,8 @@ def make_plan(seed: int, *, minutes: float, failpoints: Sequence[str]) -> Plan:
         events += _pods(Random(rng.random()), node, duration_s)
     events += _nemesis_events(Random(rng.random()), duration_s, sorted(set(failpoints)))
     env = {node: _env(rng) for node in NODES}
-    return Plan(seed, duration_s, env, tuple(sorted(events, key=lambda event: event.at_s)))
+    cloud = standing_conditions(Random(rng.random()))
+    return Plan(seed, duration_s, env, tuple(sorted(events, key=lambda event: event.at_s)), cloud)
 
 
 def _env(rng: Random) -> dict[str, str]:
@@ -192,5 +197,6 @@ _ARGUMENTS: Mapping[Kind, Callable[[Random, list[str]], dict[str, Any]]] = {
     Kind.ARM_FAILPOINT: _armed,
     Kind.CLOUD_FAULT: lambda rng, _: cloud_fault(rng),
     Kind.DELETE_WIRING: _wiring,
+    Kind.OTHER_HANDS: lambda rng, _: other_hands(rng),
     Kind.STEP_CLOCK: lambda rng, _: {"offset_s": rng.choice(CLOCK_STEPS_S)},
 }

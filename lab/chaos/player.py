@@ -14,8 +14,11 @@ from typing import Any
 from lab.chaos.checker import Checker
 from lab.chaos.expected_state import ExpectedState
 from lab.chaos.final_checks import FinalChecks
+from lab.chaos.hands import OtherHands
+from lab.chaos.healing import Healing
 from lab.chaos.history import History
 from lab.chaos.kubelet import Kubelet
+from lab.chaos.lies import SLOTS
 from lab.chaos.node import ChaosNode
 from lab.chaos.observer import Observer
 from lab.chaos.plan import NODES, Event, Kind, Plan
@@ -34,7 +37,7 @@ FAILPOINT_WAIT_S = 6.0  # ours: an armed daemon has this long to reach its point
 LOG_LINES = 400
 COOLDOWN = "IP_COOLDOWN_PERIOD"
 TYPE = "m5.large"
-LIMITS = {**REAL_LIMITS, TYPE: InstanceLimits((60,), 4)}
+LIMITS = {**REAL_LIMITS, TYPE: InstanceLimits((60,), 4, shared_slots=SLOTS)}
 """Ours: many ENIs of three addresses instead of three of nine, so that ENIs are made and attached throughout a run."""
 
 
@@ -86,6 +89,8 @@ def play(plan: Plan, options: Options) -> Report:
             orphan_count=len(checker.orphans),
             round_count=run.observer.round_count,
             longest_round_s=run.observer.longest_round_s,
+            busiest_minute=run.observer.busiest_minute,
+            doubled=expected.doubled,
             elapsed_s=history.now(),
             facts=run.facts,
         )
@@ -109,6 +114,7 @@ class _Run:
             name: ChaosNode(lab.node(name), region=lab.vpc.region, env=plan.env[name], expected=expected, history=history)
             for name in NODES
         }
+        self._hands = OtherHands(lab, expected=expected, history=history)
         self._kubelets = {name: Kubelet(self._nodes[name], expected=expected, history=history) for name in NODES}
         nodes = list(self._nodes.values())
         self.observer = Observer(lab, nodes=nodes, host=HOST, expected=expected, history=history, checker=checker)
@@ -120,6 +126,7 @@ class _Run:
         for node in self._nodes.values():
             if not node.wait_ready(READY_TIMEOUT_S):
                 raise NodeError(f"{node.name}: the daemon is not ready before chaos began\n{node.daemon.log_tail()}")
+        self._lab.faults.apply(self._plan.cloud)
         self._history.start()
 
     def play(self) -> None:
@@ -139,7 +146,10 @@ class _Run:
                 if not self._is_over:
                     action()
             self._lab.faults.clear()
+            self._lab.faults.apply(self._plan.cloud)
             self.observer.faults_are(in_force=False)
+            if not self._is_over:
+                self._healing().demand()
             if not self._is_over:
                 self._final_checks().calm()
 
@@ -169,12 +179,19 @@ class _Run:
         nodes: Sequence[ChaosNode] = list(self._nodes.values())
         return FinalChecks(self._lab, nodes=nodes, kubelets=list(self._kubelets.values()), history=self._history)
 
+    def _healing(self) -> Healing:
+        nodes: Sequence[ChaosNode] = list(self._nodes.values())
+        return Healing(self._lab, nodes=nodes, host=HOST, expected=self._expected, history=self._history)
+
     def _do(self, event: Event) -> None:
         if event.kind is Kind.CLOUD_FAULT:
             self._faults_in_force += 1
             self.observer.faults_are(in_force=True)
             self._lab.faults.apply(event.arg("apply"))
             self._history.say(f"fault {event.arg('name')} for {event.arg('for_s')} s", counted=f"fault {event.arg('name')}")
+            return
+        if event.kind is Kind.OTHER_HANDS:
+            self._hands.do(event.node, event.args or {})  # at once: hands do not wait for a daemon that is down
             return
         node, kubelet = self._nodes[event.node], self._kubelets[event.node]
         if event.kind is Kind.RUN_POD:

@@ -15,7 +15,11 @@ INJECTED = {"kill": "kills", "fault": "faults"}
 
 @dataclass(frozen=True)
 class Report:
-    """One run. Counts are by kind; `facts` are the figures of the last audit, by node."""
+    """One run. Counts are by kind; `facts` are the figures of the last audit, by node.
+
+    `busiest_minute`: the most EC2 calls of a node in a minute. `doubled`: addresses that other hands took from a living sandbox and
+    EC2 gave to the other node, one sentence each: no violation of ours.
+    """
 
     seed: int
     minutes: float
@@ -28,6 +32,8 @@ class Report:
     orphan_count: int
     round_count: int
     longest_round_s: float
+    busiest_minute: int
+    doubled: Sequence[str]
     facts: Mapping[str, Any]
 
     @classmethod
@@ -40,6 +46,8 @@ class Report:
         orphan_count: int,
         round_count: int,
         longest_round_s: float,
+        busiest_minute: int,
+        doubled: Sequence[str],
         elapsed_s: float,
         facts: Mapping[str, Any],
     ) -> Report:
@@ -65,6 +73,8 @@ class Report:
             orphan_count=orphan_count,
             round_count=round_count,
             longest_round_s=round(longest_round_s, 2),
+            busiest_minute=busiest_minute,
+            doubled=list(doubled),
             facts=facts,
         )
 
@@ -85,6 +95,8 @@ class Report:
             f"{sum(self.faults.values())} faults",
             f"{self.round_count} looks",
             f"{self.orphan_count} orphans",
+            f"at most {self.busiest_minute} EC2 calls a minute",
+            *([f"{len(self.doubled)} addresses doubled by other hands"] if self.doubled else []),
             f"{len(self.violations)} violations",
         ]
         return ", ".join(parts) + (f", {self.lab_error_count} errors of the lab itself" if self.lab_error_count else "")

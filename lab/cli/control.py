@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lab.cli.description import describe
+from lab.cli.handwork import act
 from lab.errors import LabError
 from lab.fabric.ping import TIMEOUT_S
 from lab.node.errors import SandboxError
@@ -87,6 +88,7 @@ class ControlServer:
             "await_daemons": self._await_daemons,
             "ping": self._ping,
             "faults": self._faults,
+            "hand": lambda **arguments: act(self._lab, **arguments),
             "down": self._down,
         }
 

@@ -18,6 +18,7 @@ def describe(lab: Lab) -> dict[str, Any]:
                 "eni_id": eni.eni_id,
                 "device_index": eni.attachment.device_index,
                 "mac": eni.mac,
+                "type": eni.interface_type,
                 "addresses": [str(address) for address in eni.addresses],
                 "prefixes": [str(prefix) for prefix in eni.prefixes],
                 "wired": lab.fabric.is_wired(eni.eni_id),

@@ -4,6 +4,7 @@
     vpc-lab daemon node-a kill | start | restart | log [--env KEY=VALUE]...      the node's vpc-ipamd
     vpc-lab pods node-a [--run 3 | --remove]                                     run, list, remove pod sandboxes
     vpc-lab exec node-a [--sandbox ID] -- COMMAND                                in a node, or a sandbox's namespace
+    vpc-lab hand detach ENI | unassign ADDRESS | attach node-a --type efa-only | ...   what other hands do (hand.py)
     vpc-lab status | faults | ping | down
     vpc-lab demo                              the main job in a lab of its own, shown and checked (`make demo`)
 
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ipamd import __version__
-from lab.cli import background
+from lab.cli import background, hand
 from lab.cli.control import Answer, ControlError, ask
 from lab.errors import LabError
 
@@ -81,6 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--json", type=Path, default=Path("build/demo.json"), metavar="FILE", help="(default: %(default)s)")
     status = command("status", _status, "show nodes, ENIs, addresses, dropped packets")
     status.add_argument("-o", "--output", choices=("text", "json"), default="text")
+    hand.add_options(command("hand", hand.run, "change a node's ENIs behind the daemon's back, as people at the console do"))
     faults = command("faults", _faults, "show, set or clear what goes wrong in the cloud (lab/vpc/faults.py)")
     faults.add_argument("spec", nargs="?", help="JSON to apply")
     faults.add_argument("--clear", action="store_true")
@@ -199,9 +201,10 @@ def _status_lines(answer: Answer) -> list[str]:
 
 
 def _eni_line(eni: dict[str, Any]) -> str:
-    count = f"{len(eni['addresses']) - 1} secondary addresses, {len(eni['prefixes'])} prefixes"
+    count = f"{max(len(eni['addresses']) - 1, 0)} secondary addresses, {len(eni['prefixes'])} prefixes"
     wired = "" if eni["wired"] else "  (not wired)"
-    return f"  eth{eni['device_index']}  {eni['eni_id']}  {eni['mac']}  {eni['addresses'][0]:<15}  {count}{wired}"
+    first, kind = (eni["addresses"] or ["no IPv4"])[0], "" if eni["type"] == "interface" else f"  {eni['type']}"
+    return f"  eth{eni['device_index']}  {eni['eni_id']}  {eni['mac']}  {first:<15}  {count}{wired}{kind}"
 
 
 def _demo(arguments: argparse.Namespace) -> int:

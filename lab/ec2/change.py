@@ -91,7 +91,7 @@ def modify_network_interface_attribute(vpc: Vpc, params: Params) -> Tree:
 
 
 def assign_private_ip_addresses(vpc: Vpc, params: Params) -> Tree:
-    """AssignPrivateIpAddresses; the answer lists what this call added, nothing else."""
+    """AssignPrivateIpAddresses; the answer lists what this call added, unless lab/vpc/rules.py says all."""
     eni_id = params.required("NetworkInterfaceId")
     want = AddressRequest(
         addresses=tuple(address(value) for value in params.texts("PrivateIpAddress")),

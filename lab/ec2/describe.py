@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from lab.ec2 import render
+from lab.ec2 import gates, render
 from lab.ec2.query import Params
 from lab.ec2.select import Fields, ordinal_key, page, select
 from lab.ec2.xml import Tree
 from lab.vpc import errors
+from lab.vpc.account import LargeAccount
+from lab.vpc.lies import shorten
 from lab.vpc.model import OWNER_ID, Eni, EniAttachment, Instance, Subnet
 from lab.vpc.state import Vpc
 from lab.vpc.world import World
@@ -43,10 +45,10 @@ _ENI_FIELDS: Fields[Eni] = {
     "description": lambda eni: [eni.description],
     "mac-address": lambda eni: [eni.mac],
     "group-id": lambda eni: eni.security_groups,
-    "private-ip-address": lambda eni: [eni.primary_address],
+    "private-ip-address": lambda eni: eni.addresses[:1] if eni.primary_address else [],
     "addresses.private-ip-address": lambda eni: eni.addresses,
     "addresses.primary": lambda eni: [address == eni.primary_address for address in eni.addresses],
-    "interface-type": lambda _: ["interface"],
+    "interface-type": lambda eni: [eni.interface_type],
     "owner-id": lambda _: [OWNER_ID],
     "attachment.instance-id": _attached(lambda attachment: attachment.instance_id),
     "attachment.attachment-id": _attached(lambda attachment: attachment.attachment_id),
@@ -83,13 +85,27 @@ def network_interfaces(view: View, params: Params) -> Tree:
     ids = params.texts("NetworkInterfaceId")
     if ids and params.text("MaxResults"):
         raise errors.invalid_combination("The parameter NetworkInterfaceIds cannot be used with the parameter MaxResults")
+    gates.check_large_account(view.vpc.faults.conditions.large_account, params)
     if missing := [eni_id for eni_id in ids if eni_id not in view.world.enis]:
         raise errors.interface_not_found(missing)
     enis = [eni for eni in view.world.enis.values() if not ids or eni.eni_id in ids]
     fields: Fields[Eni] = {**_ENI_FIELDS, "vpc-id": lambda _: [view.vpc.vpc_id]}
-    shown = page(select(enis, params.filters(), fields, lambda eni: eni.tags), params, key=lambda eni: ordinal_key(eni.ordinal))
+    account = view.vpc.faults.conditions.large_account or LargeAccount()
+
+    def chosen(some: list[Eni]) -> list[Eni]:
+        return select(some, params.filters(), fields, lambda eni: eni.tags)
+
+    shown = page(
+        enis if account.sparse else chosen(enis),
+        params,
+        key=lambda eni: ordinal_key(eni.ordinal),
+        largest=0 if ids else account.page_size,
+    )
+    kept = chosen(shown.items) if account.sparse else shown.items
+    if (omission := view.vpc.faults.take_omission()) is not None:
+        kept = shorten(kept, *omission)
     return {
-        "networkInterfaceSet": [render.eni_tree(view.vpc, eni) for eni in shown.items],
+        "networkInterfaceSet": [render.eni_tree(view.vpc, eni) for eni in kept],
         "nextToken": shown.next_token,
     }
 

@@ -24,18 +24,18 @@ def eni_tree(vpc: Vpc, eni: Eni, *, status: str | None = None) -> Tree:
         "description": eni.description,
         "ownerId": OWNER_ID,
         "requesterManaged": False,
-        "status": status or eni.status,
+        "status": status or ("in-use" if eni.interface_type == "branch" else eni.status),
         "macAddress": eni.mac,
         "privateIpAddress": eni.primary_address,
-        "privateDnsName": _dns_name(vpc, eni.primary_address),
+        "privateDnsName": _dns_name(vpc, eni.primary_address) if eni.primary_address else None,
         "sourceDestCheck": True,
         "groupSet": _groups(vpc, eni),
         "attachment": _attachment(eni.attachment) if eni.attachment else None,
         "tagSet": tag_set(eni.tags),
         "privateIpAddressesSet": _addresses(vpc, eni),
         "ipv4PrefixSet": [{"ipv4Prefix": prefix} for prefix in eni.prefixes] or None,
-        "ipv6AddressesSet": [],
-        "interfaceType": "interface",
+        "ipv6AddressesSet": [{"ipv6Address": address} for address in eni.ipv6_addresses],
+        "interfaceType": eni.interface_type,
     }
 
 
@@ -97,6 +97,10 @@ def instance_type_tree(name: str, limits: InstanceLimits) -> Tree:
         "processorInfo": {"supportedArchitectures": [limits.architecture]},
         "vCpuInfo": {"defaultVCpus": limits.vcpus},
         "memoryInfo": {"sizeInMiB": limits.memory_mib},
+        "ebsInfo": {
+            "ebsOptimizedSupport": "default",
+            "attachmentLimitType": "dedicated" if limits.shared_slots is None else "shared",
+        },
         "networkInfo": {
             "networkPerformance": "Up to 10 Gigabit",
             "maximumNetworkInterfaces": limits.total_enis,

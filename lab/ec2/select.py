@@ -43,9 +43,20 @@ def select(
 
 
 def page(
-    items: Iterable[Item], params: Params, *, key: Callable[[Item], str], lowest: int = 5, highest: int = 1000
+    items: Iterable[Item],
+    params: Params,
+    *,
+    key: Callable[[Item], str],
+    lowest: int = 5,
+    highest: int = 1000,
+    largest: int = 0,
 ) -> Page[Item]:
-    """Cut one page out of the items, which are sorted by `key` first. Without MaxResults all are shown."""
+    """Cut one page out of the items, which are sorted by `key` first. Without MaxResults all are shown.
+
+    Args:
+        lowest, highest: what MaxResults may be.
+        largest: what a page has at most, whatever was asked for, when it is above 0 and MaxResults was given.
+    """
     size = params.integer("MaxResults")
     if size is not None and not lowest <= size <= highest:
         bound = f"greater than {lowest}" if size < lowest else f"less than {highest}"
@@ -54,6 +65,8 @@ def page(
     if token := params.text("NextToken"):
         after = _decode(token)
         rest = [item for item in rest if key(item) > after]
+    if size is not None and largest:
+        size = min(size, largest)
     if size is None or len(rest) <= size:
         return Page(rest, None)
     return Page(rest[:size], base64.urlsafe_b64encode(key(rest[size - 1]).encode()).decode())

@@ -1,6 +1,7 @@
 """The EC2 endpoint: one call from the wire to the state and back, with the faults in between.
 
-Order of steps in a call: hang, latency, throttling, injected error, DryRun, effect, answer latency, log, lost answer.
+Order of steps in a call: hang, latency, throttling, injected error, permission, DryRun, effect, answer latency, log, lost
+answer.
 Signatures are not checked: any credentials do. A call is logged before its answer leaves, so that a test that has the
 answer finds the call.
 """
@@ -13,7 +14,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
 
-from lab.ec2 import change, describe, xml
+from lab.ec2 import change, describe, gates, xml
 from lab.ec2.describe import View
 from lab.ec2.query import Params
 from lab.ec2.xml import Tree
@@ -95,13 +96,13 @@ class Ec2Server:
             self._record(at, request, api, params, "Hang", answered=False)
             self._http.hold(lambda: faults.hangs(api))
             return None
-        verdict = faults.decide(api)
+        verdict = faults.decide(api, is_bare=gates.is_bare(params))
         self._http.sleep(verdict.latency_s)
         request_id = str(uuid.uuid4())
         try:
             if verdict.error is not None:
                 raise verdict.error
-            tree = self._perform(api, params)
+            tree = self._perform(api, params, session=request.instance or "operator")
         except Ec2Error as exc:
             outcome, response = exc.code, Response(exc.status, xml.error(exc, request_id), "text/xml;charset=UTF-8")
         else:
@@ -111,22 +112,24 @@ class Ec2Server:
         self._record(at, request, api, params, outcome, answered=not verdict.loses_answer)
         return None if verdict.loses_answer else response
 
-    def _perform(self, api: str, params: Params) -> Tree:
+    def _perform(self, api: str, params: Params, *, session: str) -> Tree:
         if api not in OPERATIONS:
             raise Ec2Error("InvalidAction", f"The action {api} is not valid for this web service.")
         if params.flag("DryRun"):
+            gates.check_permission(self._vpc, api, params, session=session)
             raise Ec2Error(
                 "DryRunOperation",
                 "Request would have succeeded, but DryRun flag is set.",
                 status=HTTPStatus.PRECONDITION_FAILED,
             )
         try:
+            gates.check_permission(self._vpc, api, params, session=session)
+            gates.check_seen(self._vpc, api, params)
             if api in _DESCRIBES:
-                world = self._vpc.world_at(self._vpc.faults.lag_s(api))
-                return _DESCRIBES[api](View(self._vpc, world), params)
+                return _DESCRIBES[api](View(self._vpc, self._vpc.shown_by(api)), params)
             return _CHANGES[api](self._vpc, params)
-        except Ec2Error:
-            raise
+        except Ec2Error as exc:
+            raise self._vpc.faults.rules.reword(exc) from exc
         except Exception as exc:  # top of an RPC: a bug in the lab is an internal error, said loudly
             _log.exception("the lab failed in %s", api)
             raise Ec2Error("InternalError", f"the lab failed: {exc!r}", status=500) from exc

@@ -118,7 +118,7 @@ class Fabric:
     def _apply(self, event: VpcEvent) -> None:
         match event:
             case EniAttached(instance_id=instance_id, eni=eni):
-                if eni.eni_id in self._state.plugs:
+                if eni.eni_id in self._state.plugs or not eni.has_link:
                     return
                 plug = _Plug(eni, instance_id)
                 self._state.plugs[eni.eni_id] = plug

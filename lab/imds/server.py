@@ -84,7 +84,7 @@ class ImdsServer:
             return _refusal(HTTPStatus.METHOD_NOT_ALLOWED)
         if not self._tokens.is_valid(request.headers.get(_TOKEN)):
             return _refusal(HTTPStatus.UNAUTHORIZED)
-        world = self._vpc.world_at(self._vpc.faults.lag_s(IMDS))
+        world = self._vpc.shown_by(IMDS)
         instance = world.instances.get(self._instance_id)
         if instance is None or not instance.running or not request.path.startswith(_ROOT):
             return _refusal(HTTPStatus.NOT_FOUND)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
 
 from lab.vpc.limits import InstanceLimits
@@ -46,6 +47,7 @@ def metadata(vpc: Vpc, world: World, instance: Instance) -> Branch:
     }
     if primary is not None:
         meta |= {"mac": primary.mac, "local-ipv4": str(primary.primary_address)}
+    meta = _without(meta, vpc.faults.absent())
     document = _identity(vpc, instance, primary, limits)
     return {"meta-data": meta, "dynamic": {"instance-identity": {"document": document}}}
 
@@ -67,11 +69,16 @@ def _listed(name: str, child: Leaf | Branch) -> str:
     return name if isinstance(child, str) else f"{name}/"
 
 
+def _without(branch: Branch, absent: AbstractSet[str]) -> dict[str, Leaf | Branch]:
+    """Leave out the categories that are absent, at any depth: their paths are 404."""
+    kept = {name: child for name, child in branch.items() if name not in absent}
+    return {name: child if isinstance(child, str) else _without(child, absent) for name, child in kept.items()}
+
+
 def _interface(vpc: Vpc, eni: Eni, attachment: EniAttachment, limits: InstanceLimits) -> Branch:
     leaves: dict[str, Leaf | Branch] = {
         "device-number": str(attachment.device_index),
         "interface-id": eni.eni_id,
-        "local-ipv4s": "\n".join(map(str, eni.addresses)),
         "mac": eni.mac,
         "owner-id": OWNER_ID,
         "security-group-ids": "\n".join(eni.security_groups),
@@ -82,6 +89,10 @@ def _interface(vpc: Vpc, eni: Eni, attachment: EniAttachment, limits: InstanceLi
         "vpc-ipv4-cidr-block": str(vpc.cidr),
         "vpc-ipv4-cidr-blocks": str(vpc.cidr),
     }
+    if eni.addresses:
+        leaves["local-ipv4s"] = "\n".join(map(str, eni.addresses))  # absent for an EFA-only or IPv6-only ENI
+    if eni.ipv6_addresses:
+        leaves["ipv6s"] = "\n".join(map(str, eni.ipv6_addresses))
     if eni.prefixes:
         leaves["ipv4-prefix"] = "\n".join(map(str, eni.prefixes))
     if len(limits.enis_per_card) > 1:

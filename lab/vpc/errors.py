@@ -25,11 +25,8 @@ class Ec2Error(Exception):
 
 
 def interface_not_found(eni_ids: Iterable[str]) -> Ec2Error:
-    """Say that ENIs do not exist; with several, EC2 names them all."""
-    missing = list(eni_ids)
-    if len(missing) == 1:
-        return Ec2Error("InvalidNetworkInterfaceID.NotFound", f"The networkInterface ID '{missing[0]}' does not exist")
-    return Ec2Error("InvalidNetworkInterfaceID.NotFound", f"The networkInterface IDs '{', '.join(missing)}' do not exist")
+    """Say that ENIs do not exist; of several, EC2 names the first only (amazon-vpc-cni-k8s issue 1011)."""
+    return Ec2Error("InvalidNetworkInterfaceID.NotFound", f"The networkInterface ID '{next(iter(eni_ids))}' does not exist")
 
 
 def instance_not_found(instance_id: str) -> Ec2Error:

@@ -3,8 +3,9 @@
 One object holds all faults; the EC2 and metadata servers consult it at every call. `apply` takes a JSON-able dict:
 
     {"apis": {"AssignPrivateIpAddresses": {fields below}, "*": {every EC2 API}, "imds": {instance metadata}},
-     "attach": {"vanishes": false, "stuck_s": 30, "count": 1}, "interface_quota": 5,
-     "unreachable": {"ec2": "refuse", "imds": "hang"}}
+     "unreachable": {"ec2": "refuse", "imds": "hang"}, "attach": {"vanishes": false, "stuck_s": 30, "count": 1}, ...}
+
+Of one API:
 
     latency_s         before the call takes effect: seconds, {"low", "high"} uniform, {"median", "sigma"} log-normal
     answer_latency_s  the same, after it took effect (a client that gives up in between does not know)
@@ -13,9 +14,27 @@ One object holds all faults; the EC2 and metadata servers consult it at every ca
     lost_answers      {"count" | "rate"}: the call takes effect, then the connection is cut
     hang              true: no effect and no answer until the fault is cleared; then the connection is cut
     lag_s             Describe APIs and imds: answer from the state as of that many seconds ago
+    frozen            imds only: answer from the state at the moment of this fault, however long it lasts (amazon-vpc-cni-k8s 2497)
+    absent            imds only: ["local-ipv4s", ...]: 404 for these categories (Nitro shows only those known at launch)
 
-An entry replaces the one of that name; null or {} clears it. "*" and an API's own entry both apply. A wrong spec is
-refused as a whole, with every problem named.
+Of the cloud as a whole; each key replaces what was under it, null clears it:
+
+    attach            {"vanishes", "stuck_s", "count" | "rate"}: accepted attachments that go wrong
+    interface_quota   ENIs that the account may have: NetworkInterfaceLimitExceeded
+    describe          DescribeNetworkInterfaces that lies (lab/vpc/lies.py has the sources):
+        omit              {"enis", "addresses": share or list, "primary", "everything", "steady": flags, "count" | "rate"}: left out
+        late_addresses_s  an ENI is shown attached so long before its secondary addresses; "late_primary": before any address
+        stale_s           {API: seconds}: what that API changed is shown so much later, and nothing else is
+    unseen            {API: calls}: a new ENI or attachment is "not found" in the first so many calls that name it
+    iam               [{"action", "unless": {condition: value}}]: what the role may not do (lab/vpc/iam.py)
+    rules             choices where AWS's rule is unknown or reported in two ways (lab/vpc/rules.py)
+    large_account     {"page_size", "sparse", "code"}: DescribeNetworkInterfaces must be paged or filtered (lab/vpc/account.py)
+    account_limits    {"scale": 1}: the documented buckets of every API, all callers together, times `scale` (lab/vpc/account.py)
+    subnets           {subnet ID or "*": {"leave": 5} | {"fragmented": true}}: nearly full, or no free /28 among free addresses
+    volumes           {instance name or "*": 27}: EBS volumes attached, which share slots with ENIs (lab/vpc/limits.py); default 1
+
+An entry of `apis` and `unreachable` replaces the one of that name; null or {} clears it. "*" and an API's own entry both apply. A
+wrong spec is refused as a whole, with every problem named.
 """
 
 from __future__ import annotations
@@ -23,24 +42,18 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
+from lab.vpc.account import Bucket, documented_bucket
 from lab.vpc.errors import Ec2Error, request_limit
-from lab.vpc.fault_spec import ApiFault, AttachFault, Delay, ErrorFault, FaultSpecError, Reach, Throttle, Times, parse
+from lab.vpc.fault_spec import IMDS, AttachFault, Conditions, Reach, parse
+from lab.vpc.lies import Omission
+from lab.vpc.live_fault import Live, draw
+from lab.vpc.rules import Rules
+from lab.vpc.spec_reader import Counter, FaultSpecError
 
-__all__ = ["AttachFault", "FaultSpecError", "Faults", "Reach", "Verdict"]
-
-IMDS = "imds"
-_USUAL_STATUS = {  # EC2 "Error codes" page: server errors; and the client errors that are not 400
-    "InternalError": 500,
-    "InternalFailure": 500,
-    "RequestLimitExceeded": 503,
-    "ServiceUnavailable": 503,
-    "Unavailable": 503,
-    "AuthFailure": 401,
-    "UnauthorizedOperation": 403,
-}
+__all__ = ["IMDS", "AttachFault", "FaultSpecError", "Faults", "Reach", "Verdict"]
 
 
 @dataclass(frozen=True)
@@ -60,10 +73,12 @@ class Faults:
         self._clock = clock
         self._rng = Random(seed)
         self._lock = threading.Lock()
-        self._apis: dict[str, _Live] = {}
-        self._attach: AttachFault | None = None
-        self._attach_times: _Counter | None = None
-        self._interface_quota: int | None = None
+        self._apis: dict[str, Live] = {}
+        self._conditions = Conditions()
+        self._attach_times: Counter | None = None
+        self._omit_times: Counter | None = None
+        self._unseen: dict[tuple[str, str], int] = {}
+        self._account: dict[str, Bucket] = {}
         self._reach: dict[str, Reach] = {}
         self._specs: dict[str, object] = {}
         self._listeners: list[Callable[[], None]] = []
@@ -75,14 +90,8 @@ class Faults:
             for name, fault in parsed.apis.items():
                 self._apis.pop(name, None)
                 if fault is not None:
-                    self._apis[name] = _Live(fault, self._clock())
-            if "attach" in parsed.changes:
-                attach = parsed.changes["attach"]
-                self._attach = attach if isinstance(attach, AttachFault) else None
-                self._attach_times = _Counter(self._attach.times) if self._attach else None
-            if "interface_quota" in parsed.changes:
-                quota = parsed.changes["interface_quota"]
-                self._interface_quota = quota if isinstance(quota, int) else None
+                    self._apis[name] = Live(fault, self._clock())
+            self._change(parsed.changes)
             self._reach.update(parsed.unreachable)
             for key, value in spec.items():
                 old = self._specs.get(key)
@@ -94,7 +103,7 @@ class Faults:
         """Remove every fault."""
         with self._lock:
             self._apis.clear()
-            self._attach = self._attach_times = self._interface_quota = None
+            self._change(dict.fromkeys(vars(Conditions())))
             self._reach.clear()
             self._specs.clear()
         self._tell()
@@ -104,13 +113,24 @@ class Faults:
         with self._lock:
             return dict(self._specs)
 
-    def decide(self, api: str) -> Verdict:
-        """Decide what happens to one call now; counts and tokens are used up by it."""
+    @property
+    def conditions(self) -> Conditions:
+        """What is wrong besides single APIs."""
+        with self._lock:
+            return self._conditions
+
+    @property
+    def rules(self) -> Rules:
+        """How the cloud plays what is unknown."""
+        return self.conditions.rules or Rules()
+
+    def decide(self, api: str, *, is_bare: bool = False) -> Verdict:
+        """Decide what happens to one call now; counts and tokens are used up by it. `is_bare`: neither filtered nor paged."""
         with self._lock:
             live = self._entries(api)
-            latency_s = sum(_draw(entry.fault.latency, self._rng) for entry in live)
-            answer_latency_s = sum(_draw(entry.fault.answer_latency, self._rng) for entry in live)
-            error: Ec2Error | None = None
+            latency_s = sum(draw(entry.fault.latency, self._rng) for entry in live)
+            answer_latency_s = sum(draw(entry.fault.answer_latency, self._rng) for entry in live)
+            error = None if api == IMDS or self._account_admits(api, is_bare=is_bare) else request_limit()
             for entry in live:
                 if error is None and not entry.admits(self._clock()):
                     error = request_limit()
@@ -137,15 +157,50 @@ class Faults:
     @property
     def interface_quota(self) -> int | None:
         """How many ENIs the account may have."""
+        return self.conditions.interface_quota
+
+    def absent(self, api: str = IMDS) -> frozenset[str]:
+        """Which categories of metadata are not there."""
         with self._lock:
-            return self._interface_quota
+            return frozenset(name for entry in self._entries(api) for name in entry.fault.absent)
+
+    def is_frozen(self, api: str = IMDS) -> bool:
+        """Whether the answers show the moment of the fault."""
+        with self._lock:
+            return any(entry.fault.frozen for entry in self._entries(api))
+
+    def take_omission(self) -> tuple[Omission, Random] | None:
+        """Return what the answer now made leaves out, and the dice for it; a count is used up by it."""
+        with self._lock:
+            lies = self._conditions.describe
+            if lies is None or lies.omit is None or self._omit_times is None or not self._omit_times.strikes(self._rng):
+                return None
+            return lies.omit, Random(self._rng.random())
+
+    def born(self, resource_id: str) -> None:
+        """Note that an ENI or attachment is new, for `is_unseen`."""
+        with self._lock:
+            self._unseen.update({(api, resource_id): calls for api, calls in (self._conditions.unseen or {}).items()})
+
+    def is_unseen(self, api: str, resource_id: str) -> bool:
+        """Whether a call does not find a new ENI or attachment yet; a count is used up by it."""
+        with self._lock:
+            left = self._unseen.get((api, resource_id), 0)
+            if left:
+                self._unseen[api, resource_id] = left - 1
+            return left > 0
+
+    def volume_count(self, instance_name: str) -> int:
+        """How many volumes an instance has: its root volume unless told otherwise."""
+        volumes = self.conditions.volumes or {}
+        return volumes.get(instance_name, volumes.get("*", 1))
 
     def take_attach_fault(self) -> AttachFault | None:
         """Return what goes wrong with the attachment now accepted; a count is used up by it."""
         with self._lock:
-            if self._attach is None or self._attach_times is None or not self._attach_times.strikes(self._rng):
+            if self._attach_times is None or not self._attach_times.strikes(self._rng):
                 return None
-            return self._attach
+            return self._conditions.attach
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """Call `listener` after every apply and clear."""
@@ -157,63 +212,31 @@ class Faults:
         with self._lock:
             self._listeners = [kept for kept in self._listeners if kept != listener]
 
+    def _change(self, changes: Mapping[str, object]) -> None:
+        """Replace the conditions that are named, and start their counts; the caller has the lock."""
+        new = self._conditions = replace(self._conditions, **changes)  # type: ignore[arg-type]  # read by type in fault_spec
+        if "attach" in changes:
+            self._attach_times = Counter(new.attach.times) if new.attach else None
+        if "describe" in changes:
+            self._omit_times = Counter(new.describe.omit.times) if new.describe and new.describe.omit else None
+        if "unseen" in changes:
+            self._unseen.clear()
+        if "account_limits" in changes:
+            self._account.clear()
+
+    def _account_admits(self, api: str, *, is_bare: bool) -> bool:
+        scale = self._conditions.account_limits
+        if scale is None:
+            return True
+        name, fresh = documented_bucket(api, is_bare=is_bare, scale=scale, now=self._clock())
+        return self._account.setdefault(name, fresh).admits(self._clock())
+
     def _tell(self) -> None:
         with self._lock:
             listeners = list(self._listeners)
         for listener in listeners:
             listener()
 
-    def _entries(self, api: str) -> list[_Live]:
+    def _entries(self, api: str) -> list[Live]:
         names = (api,) if api == IMDS else ("*", api)
         return [self._apis[name] for name in names if name in self._apis]
-
-
-class _Counter:
-    """How often a fault still strikes."""
-
-    def __init__(self, times: Times) -> None:
-        self._left = times.count
-        self._rate = times.rate
-
-    def strikes(self, rng: Random) -> bool:
-        if self._left == 0 or (self._rate is not None and rng.random() >= self._rate):
-            return False
-        if self._left is not None:
-            self._left -= 1
-        return True
-
-
-class _Live:
-    """One ApiFault with its counters and its bucket."""
-
-    def __init__(self, fault: ApiFault, now: float) -> None:
-        self.fault = fault
-        self.lost = _Counter(fault.lost_answers) if fault.lost_answers else None
-        self._error = _Counter(fault.error.times) if fault.error else None
-        self._tokens = float(fault.throttle.burst) if fault.throttle else 0.0
-        self._filled_at = now
-
-    def admits(self, now: float) -> bool:
-        """Take a token; False when there is none."""
-        throttle: Throttle | None = self.fault.throttle
-        if throttle is None:
-            return True
-        gained = (now - self._filled_at) * throttle.rate_per_s
-        self._tokens = min(float(throttle.burst), self._tokens + gained)
-        self._filled_at = now
-        if self._tokens < 1.0:
-            return False
-        self._tokens -= 1.0
-        return True
-
-    def strike(self, rng: Random) -> Ec2Error | None:
-        """Return the injected error of this call, if any."""
-        error: ErrorFault | None = self.fault.error
-        if error is None or self._error is None or not self._error.strikes(rng):
-            return None
-        status = error.status or _USUAL_STATUS.get(error.code, 400)
-        return Ec2Error(error.code, error.message, status=status)
-
-
-def _draw(delay: Delay | None, rng: Random) -> float:
-    return delay.draw(rng) if delay is not None else 0.0

@@ -1,9 +1,8 @@
 """The life of an ENI as EC2 runs it: create, attach, detach, delete, and its addresses.
 
 Each method is one API call without its HTTP: validated, atomic, raising Ec2Error. Attach and detach are accepted at
-once and finished later, through the store's timers. A client token returns the first call's ENI again, as it is now, or
-as it was when it has since been deleted: a replay after a crash must notice that by itself (ours; EC2 says only "the
-original result").
+once and finished later, through the store's timers. A client token returns the first call's ENI again, as it is now; if it has
+since been deleted, as it was, or a new one (lab/vpc/rules.py: EC2 says only "the original result").
 """
 
 from __future__ import annotations
@@ -14,11 +13,13 @@ from datetime import datetime
 from ipaddress import IPv4Address, IPv4Network
 
 from lab.vpc import errors
-from lab.vpc.addresses import AddressRequest, assign, choose_for_new, unassign
-from lab.vpc.faults import AttachFault, Faults
+from lab.vpc.addresses import AddressRequest, Choice, assign, choose_for_new, unassign
+from lab.vpc.attachments import by_attachment, check_attachable, finish_attach, finish_detach
+from lab.vpc.faults import Faults
 from lab.vpc.ids import Ids
 from lab.vpc.limits import MOST_ADDRESSES_PER_ENI, InstanceLimits
 from lab.vpc.model import AttachmentStatus, Eni, EniAttachment
+from lab.vpc.rules import AssignAnswer, TokenCheck, TokenOfDeleted
 from lab.vpc.store import Store, Transaction
 from lab.vpc.world import World
 
@@ -74,15 +75,15 @@ class Interfaces:
         client_token: ClientToken | None = None,
     ) -> Eni:
         """Create an ENI, attached to nothing. `groups` have been checked by the caller."""
-        with self._store.transaction() as tx:
-            if client_token is not None and client_token.token in self._tokens:
-                fingerprint, eni = self._tokens[client_token.token]
-                if fingerprint != client_token.fingerprint:
-                    raise errors.token_mismatch()
-                return tx.world.enis.get(eni.eni_id, eni)
+        with self._store.transaction("CreateNetworkInterface") as tx:
+            if self._faults.rules.token_check is TokenCheck.AFTER_CAPACITY:
+                self._choose(tx, subnet_id, want)
+            if (made := self._made_before(tx.world, client_token)) is not None:
+                return made
             eni = self.create_in(tx, subnet_id, want, groups=groups, description=description, tags=tags)
             if client_token is not None:
                 self._tokens[client_token.token] = (client_token.fingerprint, eni)
+        self._faults.born(eni.eni_id)
         return eni
 
     def create_in(
@@ -97,10 +98,7 @@ class Interfaces:
     ) -> Eni:
         """Create an ENI within an open transaction."""
         subnet = tx.world.subnet(subnet_id)
-        quota = self._faults.interface_quota
-        if quota is not None and len(tx.world.enis) >= quota:
-            raise errors.interface_quota()
-        chosen = choose_for_new(tx, subnet_id, want, limit=MOST_ADDRESSES_PER_ENI)
+        chosen = self._choose(tx, subnet_id, want)
         eni = Eni(
             eni_id=self._ids.make("eni"),
             mac=self._ids.mac(),
@@ -120,14 +118,16 @@ class Interfaces:
 
     def attach(self, eni_id: str, instance_id: str, *, device_index: int, network_card: int = 0) -> EniAttachment:
         """Start to attach an ENI; it appears in the instance after the attach delay."""
-        with self._store.transaction() as tx:
+        with self._store.transaction("AttachNetworkInterface") as tx:
             eni = tx.world.eni(eni_id)
-            self._check_attachable(tx.world, eni, instance_id, device_index, network_card)
+            place = (network_card, device_index)
+            check_attachable(tx.world, eni, instance_id, place=place, limits=self._limits, faults=self._faults)
             attachment = self.new_attachment(instance_id, device_index=device_index, network_card=network_card)
             tx.put_eni(replace(eni, attachment=attachment))
             fault = self._faults.take_attach_fault()
             delay_s = self._delays.attach_s + (fault.stuck_s if fault else 0.0)
-            tx.after(delay_s, lambda later: _finish_attach(later, eni_id, attachment.attachment_id, fault))
+            tx.after(delay_s, lambda later: finish_attach(later, eni_id, attachment.attachment_id, fault))
+        self._faults.born(attachment.attachment_id)
         return attachment
 
     def new_attachment(self, instance_id: str, *, device_index: int, network_card: int = 0) -> EniAttachment:
@@ -144,8 +144,8 @@ class Interfaces:
 
     def detach(self, attachment_id: str, *, force: bool = False) -> None:
         """Start to detach; at once when forced or not yet attached. Repeating it while detaching succeeds (ours)."""
-        with self._store.transaction() as tx:
-            eni, attachment = _by_attachment(tx.world, attachment_id)
+        with self._store.transaction("DetachNetworkInterface") as tx:
+            eni, attachment = by_attachment(tx.world, attachment_id)
             if attachment.device_index == 0 and attachment.network_card == 0:
                 raise errors.not_permitted("The network interface at device index 0 and networkCard index 0 cannot be detached.")
             if force or attachment.status is AttachmentStatus.ATTACHING:
@@ -153,11 +153,11 @@ class Interfaces:
             elif attachment.status is AttachmentStatus.ATTACHED:
                 leaving = replace(attachment, status=AttachmentStatus.DETACHING)
                 tx.put_eni(replace(eni, attachment=leaving))
-                tx.after(self._delays.detach_s, lambda later: _finish_detach(later, eni.eni_id, attachment_id))
+                tx.after(self._delays.detach_s, lambda later: finish_detach(later, eni.eni_id, attachment_id))
 
     def delete(self, eni_id: str) -> None:
         """Delete an ENI that is attached to nothing."""
-        with self._store.transaction() as tx:
+        with self._store.transaction("DeleteNetworkInterface") as tx:
             if tx.world.eni(eni_id).attachment is not None:
                 raise errors.interface_not_deletable(eni_id)
             tx.drop_eni(eni_id)
@@ -172,7 +172,7 @@ class Interfaces:
         delete_on_termination: bool | None = None,
     ) -> None:
         """Change attributes of an ENI; `groups` have been checked by the caller."""
-        with self._store.transaction() as tx:
+        with self._store.transaction("ModifyNetworkInterfaceAttribute") as tx:
             eni = tx.world.eni(eni_id)
             if attachment_id is not None and delete_on_termination is not None:
                 if eni.attachment is None or eni.attachment.attachment_id != attachment_id:
@@ -187,63 +187,39 @@ class Interfaces:
     def assign(
         self, eni_id: str, want: AddressRequest, *, allow_reassignment: bool = False
     ) -> tuple[tuple[IPv4Address, ...], tuple[IPv4Network, ...]]:
-        """Give addresses or prefixes to an ENI; see `addresses.assign`."""
-        with self._store.transaction() as tx:
+        """Give addresses or prefixes to an ENI; see `addresses.assign` for what it answers, and `lab.vpc.rules`."""
+        with self._store.transaction("AssignPrivateIpAddresses") as tx:
             eni = tx.world.eni(eni_id)
             limit = self._address_limit(tx.world, eni)
-            return assign(tx, eni, want, limit=limit, allow_reassignment=allow_reassignment)
+            added = assign(tx, eni, want, limit=limit, allow_reassignment=allow_reassignment)
+            if self._faults.rules.assign_answer is AssignAnswer.NEW:
+                return added
+            now = tx.world.eni(eni_id)
+            return now.secondary_addresses, now.prefixes
 
     def unassign(self, eni_id: str, *, addresses: tuple[IPv4Address, ...], prefixes: tuple[IPv4Network, ...]) -> None:
         """Take addresses or prefixes from an ENI; see `addresses.unassign`."""
-        with self._store.transaction() as tx:
+        with self._store.transaction("UnassignPrivateIpAddresses") as tx:
             unassign(tx, tx.world.eni(eni_id), addresses=addresses, prefixes=prefixes)
+
+    def _choose(self, tx: Transaction, subnet_id: str, want: AddressRequest) -> Choice:
+        """Choose the addresses of a new ENI, if the account may have one more; nothing is taken yet."""
+        quota = self._faults.interface_quota
+        if quota is not None and len(tx.world.enis) >= quota:
+            raise errors.interface_quota()
+        return choose_for_new(tx, subnet_id, want, limit=MOST_ADDRESSES_PER_ENI)
+
+    def _made_before(self, world: World, client_token: ClientToken | None) -> Eni | None:
+        """Return the ENI of a token that came before; None when there is to be a new one."""
+        if client_token is None or client_token.token not in self._tokens:
+            return None
+        fingerprint, eni = self._tokens[client_token.token]
+        if fingerprint != client_token.fingerprint:
+            raise errors.token_mismatch()
+        is_new_one = self._faults.rules.token_of_deleted is TokenOfDeleted.NEW_ENI
+        return world.enis.get(eni.eni_id, None if is_new_one else eni)
 
     def _address_limit(self, world: World, eni: Eni) -> int:
         if eni.attachment is None:
             return MOST_ADDRESSES_PER_ENI
         return self._limits[world.instance(eni.attachment.instance_id).instance_type].addresses_per_eni
-
-    def _check_attachable(self, world: World, eni: Eni, instance_id: str, device_index: int, card: int) -> None:
-        instance = world.instance(instance_id)
-        if not instance.running:
-            raise errors.Ec2Error("IncorrectInstanceState", f"Instance '{instance_id}' is not in a valid state")
-        if eni.attachment is not None:
-            raise errors.interface_in_use(eni.eni_id)
-        if eni.az != instance.az:
-            raise errors.invalid_combination(
-                "You may not attach a network interface to an instance if they are not in the same availability zone"
-            )
-        limits = self._limits[instance.instance_type]
-        if not 0 <= card < len(limits.enis_per_card):
-            raise errors.invalid_value(f"Network card index {card} does not exist on {instance.instance_type}")
-        bound = [other.attachment for other in world.attached_to(instance_id)]
-        on_card = [at for at in bound if at is not None and at.network_card == card]
-        if device_index < 0 or any(at.device_index == device_index for at in on_card):
-            raise errors.device_index_taken(instance_id, device_index)
-        if len(on_card) + 1 > limits.enis_per_card[card]:
-            raise errors.attachment_limit(len(on_card) + 1, instance.instance_type)
-        if len(eni.addresses) + len(eni.prefixes) > limits.addresses_per_eni:
-            raise errors.address_limit()
-
-
-def _by_attachment(world: World, attachment_id: str) -> tuple[Eni, EniAttachment]:
-    for eni in world.enis.values():
-        if eni.attachment is not None and eni.attachment.attachment_id == attachment_id:
-            return eni, eni.attachment
-    raise errors.attachment_not_found(attachment_id)
-
-
-def _finish_attach(tx: Transaction, eni_id: str, attachment_id: str, fault: AttachFault | None) -> None:
-    eni = tx.world.enis.get(eni_id)
-    if eni is None or eni.attachment is None or eni.attachment.attachment_id != attachment_id:
-        return
-    if fault is not None and fault.vanishes:
-        tx.put_eni(replace(eni, attachment=None))
-    else:
-        tx.put_eni(replace(eni, attachment=replace(eni.attachment, status=AttachmentStatus.ATTACHED)))
-
-
-def _finish_detach(tx: Transaction, eni_id: str, attachment_id: str) -> None:
-    eni = tx.world.enis.get(eni_id)
-    if eni is not None and eni.attachment is not None and eni.attachment.attachment_id == attachment_id:
-        tx.put_eni(replace(eni, attachment=None))

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address
 
 OWNER_ID = "123456789012"  # ours, because: AWS's own documentation uses this account number
 
@@ -71,14 +71,18 @@ class EniAttachment:
 
 @dataclass(frozen=True, kw_only=True)
 class Eni:
-    """One network interface at one moment. `ordinal` grows with every ENI made, and orders answers and pages."""
+    """One network interface at one moment. `ordinal` grows with every ENI made, and orders answers and pages.
+
+    `primary_address` is None for an EFA-only ENI, which has no IP address at all, and for an IPv6-only one ("Elastic Fabric
+    Adapter" and "IPv6-only subnets", EC2 user guide; amazon-vpc-cni-k8s issues 3122 and 3681).
+    """
 
     eni_id: str
     mac: str
     subnet_id: str
     subnet_cidr: IPv4Network
     az: str
-    primary_address: IPv4Address
+    primary_address: IPv4Address | None
     secondary_addresses: tuple[IPv4Address, ...] = ()
     prefixes: tuple[IPv4Network, ...] = ()
     attachment: EniAttachment | None = None
@@ -86,6 +90,8 @@ class Eni:
     description: str = ""
     security_groups: tuple[str, ...] = ()
     ordinal: int = 0
+    interface_type: str = "interface"
+    ipv6_addresses: tuple[IPv6Address, ...] = ()
 
     @property
     def status(self) -> EniStatus:
@@ -95,7 +101,17 @@ class Eni:
     @property
     def addresses(self) -> tuple[IPv4Address, ...]:
         """All single addresses, the primary one first."""
-        return (self.primary_address, *self.secondary_addresses)
+        return (*(() if self.primary_address is None else (self.primary_address,)), *self.secondary_addresses)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is the instance's primary interface."""
+        return self.attachment is not None and (self.attachment.device_index, self.attachment.network_card) == (0, 0)
+
+    @property
+    def has_link(self) -> bool:
+        """Whether the kernel gets a network interface: an EFA-only ENI is an EFA device and nothing else."""
+        return self.interface_type != "efa-only"
 
     @property
     def is_plugged(self) -> bool:

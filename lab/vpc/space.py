@@ -29,6 +29,16 @@ class AddressChoice(StrEnum):
     RECENT_FIRST = "recent-first"
 
 
+class Reservation(StrEnum):
+    """Kinds of CIDR reservations: what EC2 does not choose from them by itself; by name everything can be had.
+
+    Source: API reference of CreateSubnetCidrReservation: `prefix` keeps the range for prefixes, `explicit` from all choosing.
+    """
+
+    PREFIX = "prefix"
+    EXPLICIT = "explicit"
+
+
 class SubnetSpace:
     """The owners of the addresses of one subnet."""
 
@@ -42,11 +52,16 @@ class SubnetSpace:
         self._block: dict[int, str] = {}
         self._in_block: Counter[int] = Counter()
         self._released: dict[int, None] = {}  # as an ordered set, last released last
+        self._reserved: list[tuple[IPv4Network, Reservation]] = []
 
     @property
     def free_count(self) -> int:
         """Addresses that nobody owns; a prefix counts its sixteen."""
         return self._last - self._first + 1 - len(self._single) - BLOCK_SIZE * len(self._block)
+
+    def reserve(self, network: IPv4Network, kind: Reservation) -> None:
+        """Reserve a range; AvailableIpAddressCount does not tell of it (ours: that is not documented)."""
+        self._reserved.append((network, kind))
 
     def owner_of(self, address: IPv4Address) -> str | None:
         """Say who owns an address, alone or within a prefix."""
@@ -77,7 +92,7 @@ class SubnetSpace:
         for value in self._candidates():
             if len(chosen) == count:
                 break
-            if value not in avoid and self._is_free(value):
+            if value not in avoid and self._is_free(value) and not self._is_reserved(value):
                 chosen.append(value)
                 avoid.add(value)
         if len(chosen) < count:
@@ -91,6 +106,7 @@ class SubnetSpace:
         """
         avoid = {_base(int(address)) for address in exclude}
         free = [base for base in self._blocks() if base not in avoid and self._block_is_free(base)]
+        free = [base for base in free if not self._is_reserved(base, kind=Reservation.EXPLICIT)]
         if len(free) < count:
             if self.free_count < count * BLOCK_SIZE:
                 raise errors.no_room_for_prefixes()
@@ -149,6 +165,10 @@ class SubnetSpace:
 
     def _is_free(self, value: int) -> bool:
         return self._first <= value <= self._last and value not in self._single and _base(value) not in self._block
+
+    def _is_reserved(self, value: int, *, kind: Reservation | None = None) -> bool:
+        """Whether an address lies in a reservation, of one kind if named."""
+        return any(IPv4Address(value) in network and kind in (None, its) for network, its in self._reserved)
 
     def _block_is_free(self, base: int) -> bool:
         return base in self._blocks() and base not in self._block and not self._in_block[base]

@@ -18,15 +18,18 @@ from random import Random
 from lab.errors import LabError
 from lab.vpc.addresses import AddressRequest
 from lab.vpc.calls import Call, CallLog
+from lab.vpc.crowding import Crowding
 from lab.vpc.dispatch import Listener
 from lab.vpc.faults import Faults
+from lab.vpc.hands import Hands
 from lab.vpc.ids import Ids
 from lab.vpc.interfaces import NO_DELAYS, Delays, Interfaces
 from lab.vpc.limits import LIMITS, InstanceLimits
 from lab.vpc.model import AttachmentStatus, Eni, Instance, Subnet
-from lab.vpc.space import BLOCK_SIZE, AddressChoice, SubnetSpace
+from lab.vpc.space import AddressChoice, Reservation
 from lab.vpc.store import Store
-from lab.vpc.world import World
+from lab.vpc.views import Views
+from lab.vpc.world import Change, World
 
 REGION = "us-west-2"
 HOST_TYPE = "t3.nano"  # ours, because: the smallest type in the table; a plain host never grows
@@ -62,7 +65,6 @@ class Vpc:
         self.vpc_id = self.ids.make("vpc")
         self.default_group_id = self.ids.make("sg")
         self._groups = {self.default_group_id: "default"}
-        self._held: dict[str, list[IPv4Address]] = {}
         self._log = CallLog()
         self._store = Store(clock=clock, rng=Random(seed + 1), choice=choice)
         self.interfaces = Interfaces(
@@ -73,6 +75,10 @@ class Vpc:
             delays=delays,
             wall_clock=self.wall_clock,
         )
+        self.hands = Hands(self._store, self.interfaces, group_id=self.default_group_id, retag=self.retag)
+        self._crowding = Crowding(self._store)
+        self._views = Views(self._store, self.faults, clock=clock)
+        self.faults.on_change(self._faults_changed)
 
     def __enter__(self) -> Vpc:
         return self
@@ -191,6 +197,10 @@ class Vpc:
         """The present, as one immutable value."""
         return self._store.world
 
+    def shown_by(self, api: str) -> World:
+        """Return the VPC as an API shows it now, which may be a lie; `imds` is instance metadata."""
+        return self._views.world(api)
+
     def world_at(self, age_s: float) -> World:
         """Return the VPC as it was `age_s` ago."""
         return self._store.world_at(age_s)
@@ -227,15 +237,28 @@ class Vpc:
 
     def exhaust_subnet(self, subnet_id: str, *, leave: int = 0) -> None:
         """Take free addresses of a subnet out of circulation until `leave` are left, lowest first."""
-        self._hold(subnet_id, lambda space: space.free_addresses()[: max(0, space.free_count - leave)])
+        self._crowding.exhaust(subnet_id, leave=leave)
 
     def fragment_subnet(self, subnet_id: str) -> None:
         """Hold one address in each free aligned /28, so that no prefix can be had while addresses are plenty."""
-        self._hold(subnet_id, lambda space: [IPv4Address(base + BLOCK_SIZE // 2) for base in space.free_blocks()])
+        self._crowding.fragment(subnet_id)
 
     def restore_subnet(self, subnet_id: str) -> None:
         """Undo exhaust_subnet and fragment_subnet."""
-        self._store.unhold(subnet_id, self._held.pop(subnet_id, []))
+        self._crowding.restore(subnet_id)
+
+    def reserve_cidr(self, subnet_id: str, cidr: str, kind: Reservation) -> None:
+        """Reserve a range of a subnet, as CreateSubnetCidrReservation does."""
+        self._crowding.reserve(subnet_id, IPv4Network(cidr), kind)
+
+    def attach_volumes(self, instance_name: str, count: int) -> None:
+        """Let an instance have `count` EBS volumes from now on; its root volume is one of them."""
+        volumes = {**(self.faults.conditions.volumes or {}), instance_name: count}
+        self.faults.apply({"volumes": volumes})
+
+    def changes(self) -> tuple[Change, ...]:
+        """List what API calls changed of ENIs lately, ascending in time."""
+        return self._store.changes()
 
     def record_call(self, call: Call) -> None:
         """Write one API call into the log; for the servers."""
@@ -253,5 +276,6 @@ class Vpc:
         """Forget the calls so far; a measurement starts here."""
         self._log.clear()
 
-    def _hold(self, subnet_id: str, choose: Callable[[SubnetSpace], list[IPv4Address]]) -> None:
-        self._held.setdefault(subnet_id, []).extend(self._store.hold(subnet_id, choose))
+    def _faults_changed(self) -> None:
+        self._views.follow()
+        self._crowding.follow(self.faults.conditions.subnets or {})

@@ -20,15 +20,16 @@ from random import Random
 from lab.vpc.dispatch import Dispatcher, Listener
 from lab.vpc.model import AddressesChanged, Eni, EniAttached, EniDetached, Instance, Subnet, VpcEvent
 from lab.vpc.space import AddressChoice, SubnetSpace
-from lab.vpc.world import History, World
+from lab.vpc.world import Change, History, World
 
 HELD = "held"  # owner of addresses that the operator took out of circulation
 
 
 class Transaction:
-    """Changes not yet committed. Valid inside its `with` block only."""
+    """Changes not yet committed, by `api` (empty for none). Valid inside its `with` block only."""
 
-    def __init__(self, world: World, spaces: dict[str, SubnetSpace]) -> None:
+    def __init__(self, world: World, spaces: dict[str, SubnetSpace], api: str = "") -> None:
+        self.api = api
         self.before = world
         self.world = world
         self._spaces = spaces
@@ -98,12 +99,18 @@ class Store:
         """Return a number that grows with every call; it orders what is created."""
         return next(self._sequence)
 
-    @contextmanager
-    def transaction(self) -> Iterator[Transaction]:
-        """Open a transaction; commit on leaving, unless by an exception."""
+    def changes(self) -> tuple[Change, ...]:
+        """List what the APIs changed lately, ascending in time."""
         with self._lock:
             self.settle()
-            tx = Transaction(self._world, self._spaces)
+            return self._history.changes()
+
+    @contextmanager
+    def transaction(self, api: str = "") -> Iterator[Transaction]:
+        """Open a transaction; commit on leaving, unless by an exception. `api`: the call whose change it is."""
+        with self._lock:
+            self.settle()
+            tx = Transaction(self._world, self._spaces, api)
             yield tx
             self._commit(tx, self._clock())
             self.settle()
@@ -146,7 +153,7 @@ class Store:
         self._move_addresses(tx.before, tx.world)
         if tx.world is not tx.before:
             self._world = tx.world
-            self._history.append(at, tx.world)
+            self._history.append(at, tx.world, api=tx.api)
             self.dispatcher.post(_events(tx.before, tx.world))
         for delay_s, action in tx.timers:
             heapq.heappush(self._timers, (at + delay_s, self.next_number(), action))

@@ -65,17 +65,40 @@ class World:
         return subnet.cidr.num_addresses - RESERVED_HEAD - 1 - subnet.held_count - taken
 
 
+@dataclass(frozen=True)
+class Change:
+    """What one API changed of one ENI, and when; before or after is None for an ENI that was not there."""
+
+    at: float
+    api: str
+    eni_id: str
+    before: Eni | None
+    after: Eni | None
+
+
 class History:
     """The worlds of the last KEPT_S seconds. Not thread-safe: the store's lock is around it."""
 
     def __init__(self, at: float, world: World) -> None:
         self._moments: deque[tuple[float, World]] = deque([(at, world)])
+        self._changes: deque[Change] = deque()
 
-    def append(self, at: float, world: World) -> None:
-        """Add the newest moment and forget those nobody can ask for any more."""
+    def append(self, at: float, world: World, *, api: str = "") -> None:
+        """Add the newest moment, with what an API changed since the one before, and forget those nobody can ask for any more."""
+        if api:
+            before = self._moments[-1][1].enis
+            for eni_id in dict.fromkeys([*before, *world.enis]):
+                if before.get(eni_id) is not world.enis.get(eni_id):
+                    self._changes.append(Change(at, api, eni_id, before.get(eni_id), world.enis.get(eni_id)))
+        while self._changes and self._changes[0].at <= at - KEPT_S:
+            self._changes.popleft()
         self._moments.append((at, world))
         while len(self._moments) > 1 and self._moments[1][0] <= at - KEPT_S:
             self._moments.popleft()
+
+    def changes(self) -> tuple[Change, ...]:
+        """List what the APIs changed, ascending in time."""
+        return tuple(self._changes)
 
     def at(self, when: float) -> World:
         """Return the world as it was at `when`: the empty one before the beginning, the oldest kept if forgotten."""

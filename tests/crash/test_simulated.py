@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ipamd.model.address import AddressState
-from ipamd.service.reconcile.runtime import LIST_INTERVAL_S
+from ipamd.service.sandbox_judge import LIST_INTERVAL_S
 from tests.fakes.cloud import INSTANCE
 from tests.fakes.node import FakeNode
 from tests.unit.service.test_provisioner_deletions import refuse_attach_and_delete
@@ -86,12 +86,15 @@ def test_a_crash_while_settling_a_quarantine_settles_it_later(node: FakeNode, na
     row = node.datastore.address(made.address)
     assert row is not None
     assert row.state is AddressState.QUARANTINED
+    look_often(node)
     node.clock.advance(3600)
     node.failpoint = kill_at(name)
     with pytest.raises(KilledHere):
         look_often(node)
     node.crash()
     node.bring_up()
+    look_often(node)
+    node.clock.advance(3600)  # a new process counts absences from its own lists
     look_often(node)
     node.cool()
     row = node.datastore.address(made.address)

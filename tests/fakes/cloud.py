@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network
 
-from ipamd.model.cloud import INTENT_TAG, DescribedEni, EniRequest, InstanceIdentity, MetadataEni
+from ipamd.model.cloud import INTENT_TAG, CallUnderWay, DescribedEni, EniRequest, InstanceIdentity, MetadataEni
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CloudError, CloudNotFoundError, EniLimitError, IpamError, SubnetExhaustedError
 from ipamd.model.ids import EniId, InstanceId, MacAddress, SubnetId
@@ -45,6 +45,7 @@ class FakeEc2:
         self.calls: Counter[str] = Counter()
         self.fail: dict[str, list[IpamError]] = {}
         self.lose: dict[str, list[IpamError]] = {}
+        self.under_way: tuple[CallUnderWay, ...] = ()
         self.answers: list[tuple[DescribedEni, ...]] = []  # what a Describe of the instance tells first: lag, parts, oddities
         self._tokens: dict[str, EniId] = {}
         self.left_count = pool_size
@@ -209,6 +210,10 @@ class FakeEc2:
     def call_counts(self) -> Mapping[str, int]:
         """See the port."""
         return dict(self.calls)
+
+    def calls_under_way(self) -> tuple[CallUnderWay, ...]:
+        """See the port: a test may say that a call is being retried."""
+        return self.under_way
 
     def _eni(self, eni_id: EniId) -> DescribedEni:
         try:

@@ -12,7 +12,7 @@ from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import MAIN_TABLE, Eni
 from ipamd.model.errors import IpamError, NetnsError
 from ipamd.model.ids import MacAddress
-from ipamd.model.kernel import HostVeth, KernelSurvey, LinkEvent, LinkEventKind
+from ipamd.model.kernel import HostVeth, KernelSurvey, LinkEvent, LinkEventKind, RoutingDifference
 
 
 class FakeWiring:
@@ -115,6 +115,7 @@ class FakeWiring:
 
     def _drop(self, host_veth: str | None, address: IPv4Address | None) -> None:
         self.wired.pop(host_veth or "", None)
+        self.dying.pop(host_veth or "", None)
         if address is not None:
             self.routes.pop(address, None)
             self.rules.pop(address, None)
@@ -134,6 +135,7 @@ class FakeHostNetwork:
         self.enis: dict[str, Eni] = {}
         self.nodes: list[InstanceIdentity] = []
         self.fail: dict[str, list[IpamError]] = {}
+        self.node_differences: list[RoutingDifference] = []
 
     def setup_node(self, identity: InstanceIdentity) -> None:
         """See the port."""
@@ -174,3 +176,15 @@ class FakeHostNetwork:
     def stop_link_events(self) -> None:
         """See the port."""
         self.events.put(None)
+
+    def differences(self, *, identity: InstanceIdentity | None, enis: Iterable[Eni]) -> list[RoutingDifference]:
+        """See the port: an ENI that was not set up, or whose link is unplugged; and what a test put into `node_differences`."""
+        if self.fail.get("differences"):
+            raise self.fail["differences"].pop(0)
+        found = []
+        for eni in enis:
+            if eni.mac in self.unplugged:
+                found.append(RoutingDifference(eni.eni_id, f"its link with MAC {eni.mac} is missing", is_repaired=False))
+            elif not eni.is_primary and eni.eni_id not in self.enis:
+                found.append(RoutingDifference(eni.eni_id, "its routing was missing"))
+        return found + (self.node_differences if identity is not None else [])

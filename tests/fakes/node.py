@@ -61,6 +61,7 @@ class FakeNode:
             opened=self.opened,
             wiring=self.wiring,
             hostnet=self.hostnet,
+            metadata=self.metadata,
             node_info=self.node_info,
             ec2=self.ec2,
             runtime=self.runtime,
@@ -81,9 +82,10 @@ class FakeNode:
         self.checker, self.collector = app.sandbox.check, app.sandbox.gc
         self.enis, self.provisioner, self.pool = app.pool.enis, app.pool.provisioner, app.pool.maintainer
         self.startup, self.quarantine = app.reconcile.startup, app.reconcile.quarantine
-        self.host_reconciler = app.reconcile.host_network
+        self.host_reconciler, self.cloud_reconciler = app.reconcile.host_network, app.reconcile.cloud
         assert app.reconcile.runtime is not None
         self.runtime_reconciler = app.reconcile.runtime
+        self.judge = self.runtime_reconciler._judge
 
     def listed(self) -> dict[str, Sandbox] | None:
         """Sandboxes by ID as the runtime lists them, None while it is silent."""

@@ -11,6 +11,7 @@ from ipaddress import IPv4Address, IPv4Network
 import pytest
 
 from ipamd.kernel import links, ruleset
+from ipamd.kernel.hostnet import KernelHostNetwork
 from ipamd.kernel.nft import Nftables
 from ipamd.model import dataplane
 from ipamd.model.errors import WiringError
@@ -184,7 +185,7 @@ def test_link_that_appears_late_is_waited_for(world):
         links.wait_for_link(world.netns, MacAddress("02:00:00:00:00:04"), veth_prefix="eni", timeout_s=0.05)
 
 
-@pytest.mark.parametrize(
+DAMAGES = pytest.mark.parametrize(
     ("command", "sentence"),
     [
         ("ip rule del prio 1024", "rule 1024 fwmark 0x80 was missing: added"),
@@ -206,6 +207,49 @@ def test_link_that_appears_late_is_waited_for(world):
         ("ip link del eth1", "the link of eni-2 with MAC 02:00:00:00:00:02 is missing: not repaired"),
     ],
 )
+"""What other software on a node does to its routing, with the sentence of the repair."""
+
+
+@DAMAGES
+def test_audit_names_what_others_took_and_changes_nothing(world, command, sentence):
+    """A read-only look says what differs, on which ENI or on the node, and whether it is repaired; the damage stays as it is."""
+    world.fabric()
+    world.hostnet.setup_node(world.identity())
+    world.hostnet.setup_eni(world.eni())
+    assert world.hostnet.differences(identity=world.identity(), enis=[world.eni()]) == []
+    world.host.sh(command)
+    damaged = world.host.snapshot(), world.host.sh("nft list ruleset")
+    found = world.hostnet.differences(identity=world.identity(), enis=[world.eni()])
+    is_missing = "not repaired" in sentence
+    what = "its link with MAC 02:00:00:00:00:02 is missing" if is_missing else sentence.rpartition(": ")[0]
+    (difference,) = [each for each in found if each.what == what]
+    assert difference.is_repaired != is_missing
+    assert difference.subject == ("eni-2" if "eth1" in command or "32765" in command or "table 2" in command else "node")
+    assert (world.host.snapshot(), world.host.sh("nft list ruleset")) == damaged
+    world.hostnet.reconcile(identity=world.identity(), enis=[world.eni()])
+    left = world.hostnet.differences(identity=world.identity(), enis=[world.eni()])
+    assert [each.is_repaired for each in left] == [False] * is_missing
+
+
+def test_audit_of_the_primary_eni_and_of_a_table_that_was_never_made(world):
+    """Beyond repair: the primary ENI's link down or gone. Our table before the first `setup_node`: only its absence is told."""
+    world.fabric()
+    found = world.hostnet.differences(identity=world.identity(), enis=[])
+    assert "nftables table vpc-ipamd was missing" in [each.what for each in found]
+    world.hostnet.setup_node(world.identity())
+    restarted = KernelHostNetwork(world.netns, config=world.config, nft=world.nft)
+    assert restarted.differences(identity=world.identity(), enis=[]) == []
+    assert world.hostnet.differences(identity=world.identity(), enis=[]) == []
+    assert world.hostnet.differences(identity=None, enis=[]) == []
+    world.host.sh("ip link set eth0 down")
+    found = world.hostnet.differences(identity=world.identity(), enis=[])
+    assert [(each.subject, each.is_repaired) for each in found if "eth0 is down" in each.what] == [("eni-1", False)]
+    world.host.sh("ip link del eth0")
+    found = world.hostnet.differences(identity=world.identity(), enis=[])
+    assert [(each.subject, each.what) for each in found] == [("eni-1", "its link with MAC 02:00:00:00:00:01 is missing")]
+
+
+@DAMAGES
 def test_audit_repairs_what_others_took(world, command, sentence):
     """Whatever something else deletes or changes is restored with one sentence, and the next look finds no difference."""
     world.fabric()
@@ -308,10 +352,10 @@ def test_primary_link_that_is_missing_is_an_error(world):
 
 def test_a_sysctl_that_cannot_be_set_costs_nothing_else(world, monkeypatch, tmp_path):
     """A read-only /proc/sys is said; SNAT, marks and rules are set up all the same."""
-    from ipamd.kernel import hostnet
+    from ipamd.kernel import sysctls
 
     world.fabric()
-    monkeypatch.setattr(hostnet, "SYSCTL_ROOT", tmp_path)
+    monkeypatch.setattr(sysctls, "SYSCTL_ROOT", tmp_path)
     with pytest.raises(WiringError, match="sysctl"):
         world.hostnet.setup_node(world.identity())
     assert "fwmark 0x80" in world.host.sh("ip rule")

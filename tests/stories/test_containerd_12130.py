@@ -5,7 +5,7 @@ ever comes. RunPodSandbox fails after its CNI ADD succeeded. The clean-up behind
 it passes before DEL was executed. The runtime forgets the sandbox, and what it made stays behind: a mounted namespace with our
 veth in it. The namespace "lives", so that waiting for its end means waiting for ever, and each such failure costs an address.
 
-What prevents it here: `model/evidence.py: _is_leaked_netns`. What the runtime has not listed for an hour, in complete lists, is
+What prevents it here: `model/evidence.py: _is_leak`. What the runtime has not listed for an hour, in complete lists, is
 a leak even if its namespace is there: the veth goes first, then the address is freed (I4: never the other way round).
 A sandbox that is listed keeps its address whatever the hour.
 
@@ -55,6 +55,6 @@ def test_a_leaked_namespace_gives_its_address_back_after_an_hour(node: FakeNode)
 
 def test_the_address_leaks_for_ever_without_the_hour(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without that rule a mounted namespace keeps its address for as long as the node is up."""
-    monkeypatch.setattr(evidence, "_is_leaked_netns", lambda seen, now: False)
+    monkeypatch.setattr(evidence, "_is_leak", lambda seen: False)
     with pytest.raises(AssertionError, match="still held by nobody"):
         play(node)

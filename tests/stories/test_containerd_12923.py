@@ -17,7 +17,7 @@ import pytest
 
 from ipamd.model.evidence import Judgement, Verdict
 from ipamd.model.sandbox import SandboxState
-from ipamd.service.reconcile import runtime as runtime_module
+from ipamd.service import sandbox_judge
 from ipamd.service.reconcile.runtime import RELIST_WITHOUT_EVENTS_S
 from tests.fakes.node import FakeNode
 
@@ -64,6 +64,6 @@ def test_addresses_come_back_without_a_del(node: FakeNode) -> None:
 
 def test_addresses_leak_without_reaping(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the verdict switched off the story ends as it did in the field: the addresses stay with the dead."""
-    monkeypatch.setattr(runtime_module, "judge", lambda evidence, *, now: Judgement(Verdict.KEEP, ("nothing is reaped",)))
+    monkeypatch.setattr(sandbox_judge, "judge", lambda evidence: Judgement(Verdict.KEEP, ("nothing is reaped",)))
     with pytest.raises(AssertionError, match="still held by nobody"):
         play(node)

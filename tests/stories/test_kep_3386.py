@@ -18,9 +18,9 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
+from ipamd.model.absence import Absences
 from ipamd.model.attachment import Attachment
 from ipamd.model.sandbox import EventKind, Sandbox, SandboxEvent
-from ipamd.service.reconcile import runtime as runtime_module
 from ipamd.service.reconcile.missed_events import MissedEventDetector
 from ipamd.service.reconcile.runtime import RELIST_WITH_EVENTS_S, RuntimeReconciler
 from tests.fakes.node import FakeNode
@@ -83,8 +83,8 @@ def play_storm(node: FakeNode) -> None:
         deliver(node, [event("other", EventKind.STARTED)])
         node.runtime_reconciler.reconcile_once()
         node.clock.advance(0.1)
-    evidence = node.runtime_reconciler.evidence(made, {}, node.wiring.survey())
-    assert evidence.absent_list_count == 1, "one moment counts as many lists"
+    evidence = node.judge.evidence(made, listed={}, survey=node.wiring.survey())
+    assert evidence.absent_look_count == 1, "one moment counts as many lists"
     node.runtime.run("a")
     node.runtime_reconciler.reconcile_once()
     node.assert_sound()
@@ -122,6 +122,6 @@ def test_a_storm_of_events_counts_as_one_list(node: FakeNode) -> None:
 
 def test_one_moment_counts_often_without_the_interval(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a least time between them, every event makes the absence more certain."""
-    monkeypatch.setattr(runtime_module, "LIST_INTERVAL_S", 0.0)
+    monkeypatch.setattr(node.judge, "_absences", Absences(gap_s=0.0))
     with pytest.raises(AssertionError, match="counts as many"):
         play_storm(node)

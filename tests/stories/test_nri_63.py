@@ -5,9 +5,9 @@ either: it lives, and the plugin never hears of it. Whoever takes the first list
 
 What prevents it here: one list proves nothing. After a lost datastore a wired sandbox that the list does not name is
 quarantined, wiring and all (`service/reconcile/startup.py: _resolve_veth`), and `service/reconcile/runtime.py` lists for ever:
-as soon as the sandbox is listed, `service/reconcile/quarantine.py: resolve_listed` makes its row (I2, I11). A restart in
-between changes nothing of that: what was in doubt stays in doubt (`_is_in_doubt`), though the new datastore is intact by then
-and "no row" would else mean "no promise".
+as soon as the sandbox is listed, `service/reconcile/quarantine.py: resolve` makes its row (I2, I11). A restart in
+between changes nothing of that: what was in doubt stays in doubt (`service/sandbox_judge.py: _record_of`), though the new datastore
+is intact by then and "no row" would else mean "no promise".
 
 Bound: one list interval (10 s, fake) after the sandbox became listable.
 """
@@ -17,9 +17,11 @@ from __future__ import annotations
 import pytest
 
 from ipamd.model.address import AddressState
+from ipamd.model.evidence import Record
+from ipamd.model.kernel import HostVeth
 from ipamd.service.reconcile.quarantine import QuarantineService
 from ipamd.service.reconcile.runtime import RELIST_WITHOUT_EVENTS_S
-from ipamd.service.reconcile.startup import StartupReconciler
+from ipamd.service.sandbox_judge import SandboxJudge
 from tests.fakes.node import FakeNode
 
 
@@ -60,13 +62,17 @@ def test_a_sandbox_missing_in_the_first_list_keeps_its_address(node: FakeNode, r
 
 def test_it_loses_its_network_without_the_doubt(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """A daemon that takes its young datastore for the whole truth removes the wiring of a living sandbox at the next start."""
-    monkeypatch.setattr(StartupReconciler, "_is_in_doubt", lambda self, address: False)
+
+    def without_doubt(self: SandboxJudge, veth: HostVeth, *, is_datastore_whole: bool) -> Record:
+        return Record.NEVER_PROMISED if is_datastore_whole else Record.MISSING
+
+    monkeypatch.setattr(SandboxJudge, "_record_of", without_doubt)
     with pytest.raises(AssertionError, match="lost its network"):
         play(node, restart_count=1)
 
 
 def test_it_is_never_heard_of_without_listing_again(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a second look at what is quarantined the sandbox stays unknown, as for the NRI plugin."""
-    monkeypatch.setattr(QuarantineService, "resolve_listed", lambda self, listed: None)
+    monkeypatch.setattr(QuarantineService, "resolve", lambda self, listed: None)
     with pytest.raises(AssertionError, match="still unknown"):
         play(node)

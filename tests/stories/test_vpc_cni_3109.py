@@ -50,9 +50,9 @@ def test_what_no_del_came_for_is_freed(node: FakeNode) -> None:
 def test_the_dead_hold_their_addresses_without_the_verdict(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """With nobody to judge them between two starts, as in amazon-vpc-cni-k8s, they hold them past the bound and for ever."""
 
-    def never(evidence: Evidence, *, now: object) -> Judgement:
+    def never(evidence: Evidence) -> Judgement:
         return Judgement(Verdict.KEEP, ("nobody judges",))
 
-    monkeypatch.setattr("ipamd.service.reconcile.runtime.judge", never)
+    monkeypatch.setattr("ipamd.service.sandbox_judge.judge", never)
     with pytest.raises(AssertionError, match="the dead still hold 5"):
         play(node)

@@ -9,6 +9,10 @@ Here: that an address is not recorded says nothing about its sandbox. A wired sa
 (`StartupReconciler`, `QuarantineService`), and when its address turns up the kernel's word makes it quarantined, not free
 (`EniRecords._admit`; I1, I2), until kernel and runtime agree and the record is made again. Bound: at the first list of the
 runtime after the address turned up, that is 10 s (fake); and still so after 46 hours.
+
+A restart in between makes it no worse. Such a sandbox has no row though the new datastore is whole; a start that took "no row" for "no
+ADD was answered" would remove its veth as soon as the runtime is slow to answer. Only an address that is recorded and unowned was
+being given when an ADD died (`service/sandbox_judge.py: _record_of`).
 """
 
 from __future__ import annotations
@@ -19,10 +23,14 @@ from pathlib import Path
 
 import pytest
 
+from ipamd.model.address import AddressState
 from ipamd.model.errors import CloudError
+from ipamd.model.evidence import Record
+from ipamd.model.kernel import HostVeth
 from ipamd.model.plan import PoolSettings
 from ipamd.service.pool.eni_records import EniRecords
 from ipamd.service.reconcile.runtime import RELIST_WITHOUT_EVENTS_S
+from ipamd.service.sandbox_judge import SandboxJudge
 from tests.fakes.cloud import PRIMARY
 from tests.fakes.node import FakeNode
 from tests.stories.stale_reads import assert_each_its_own, ec2_tells, recorded, run_sandboxes
@@ -79,3 +87,49 @@ def test_a_prefix_in_use_is_taken_for_free_without_the_kernels_word(node: FakeNo
     monkeypatch.setattr(EniRecords, "wired_addresses", lambda self: frozenset())
     with pytest.raises(AssertionError, match="one address in two sandboxes"):
         play(node)
+
+
+def play_restart(node: FakeNode) -> None:
+    """Datastore lost, the answer lacks a /28 in use for good, and then the daemon restarts while the runtime is silent."""
+    given = run_sandboxes(node, *[f"s{number}" for number in range(20)])
+    eni = node.ec2.enis[PRIMARY]
+    missing = next(prefix for prefix in eni.prefixes if given["s19"] in prefix)
+    wired = set(node.wiring.wired)
+    with ec2_tells(node.ec2, [replace(eni, prefixes=eni.prefixes - {missing})]):
+        node.crash(keep_datastore=False)
+        node.bring_up()
+        node.runtime.is_down = True
+        for _ in range(3):
+            node.crash()
+            node.bring_up()
+            assert set(node.wiring.wired) >= wired, "a running sandbox lost its network"
+        assert any("unplaced" in sentence for sentence in node.health.conditions())
+        node.runtime.is_down = False
+        node.runtime_reconciler.reconcile_once()
+    node.enis.sync_with_ec2(node.metadata.told)
+    node.clock.advance(RELIST_WITHOUT_EVENTS_S)
+    node.runtime_reconciler.reconcile_once()
+    assert recorded(node) == given
+    assert not any("unplaced" in sentence for sentence in node.health.conditions())
+    assert_each_its_own(node)
+    node.assert_sound()
+
+
+def test_a_sandbox_without_a_row_survives_restarts_with_a_silent_runtime(node: FakeNode) -> None:
+    """Nothing of it is removed while EC2 does not show its address, and it is recorded once EC2 does (I2, I11)."""
+    play_restart(node)
+
+
+def test_it_loses_its_network_when_no_row_means_no_promise(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With every veth without a row taken for the remainder of an ADD, the second start removes it."""
+
+    def by_the_key_alone(self: SandboxJudge, veth: HostVeth, *, is_datastore_whole: bool) -> Record:
+        row = self._datastore.address(veth.address) if veth.address is not None else None
+        is_in_doubt = row is not None and row.state is AddressState.QUARANTINED
+        if is_in_doubt:
+            return Record.QUARANTINED
+        return Record.NEVER_PROMISED if is_datastore_whole else Record.MISSING
+
+    monkeypatch.setattr(SandboxJudge, "_record_of", by_the_key_alone)
+    with pytest.raises(AssertionError, match="lost its network"):
+        play_restart(node)

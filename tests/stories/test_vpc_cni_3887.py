@@ -5,7 +5,7 @@ the daemon restarted, read metadata and took one of them in again. ADD and host 
 never got a reply from the VPC.
 
 Here: an address is assignable only if EC2 itself confirmed it (I7). At start one Describe (`EniService.sync_with_ec2`) holds back
-what it does not show, before ADD is served; the port `Metadata` cannot even say an address list. Bound: before the first ADD, 0 s
+what it does not show, before ADD is served; metadata is only ever a reason to ask EC2. Bound: before the first ADD, 0 s
 (fake).
 """
 

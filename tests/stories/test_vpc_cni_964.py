@@ -3,10 +3,10 @@
 An operator gave the instances another security group. EC2 changed that of the primary ENI; the ENIs that the CNI had attached, and
 those it attached afterwards, kept the old one, so pods were filtered by their place on the node (fixed in 1.7.2, pull request 1098).
 
-Here: the node's identity has one home, which instance metadata refreshes (`ipamd/node_info.py`): before an ENI is created, and every
-minute. `ipamd/service/pool/security_groups.py` gives every managed secondary ENI the new groups, with one call an ENI and change.
-Metadata tells of the change: an idle node asks EC2 nothing for it (I13). ENIs that are not managed keep theirs (#2470).
-Bound: the next ENI at once; the existing ones 60 s after metadata shows the change (fake).
+Here: the node's identity has one home, which instance metadata refreshes (`ipamd/node_info.py`): before an ENI is created, and about
+every minute. `ipamd/service/pool/security_groups.py` gives every managed secondary ENI the new groups, with one call an ENI and
+change. Metadata tells of the change: an idle node asks EC2 nothing for it (I13). ENIs that are not managed keep theirs (#2470).
+Bound: the next ENI at once; the existing ones 75 s after metadata shows the change (fake).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from ipamd.model.errors import CloudDeniedError, CloudError
 from ipamd.model.ids import EniId
 from ipamd.node_info import NodeInfo
 from ipamd.service.pool.security_groups import RETRY_MAX_S, SecurityGroups
-from ipamd.service.reconcile.host_network import IDENTITY_INTERVAL_S
 from tests.fakes.cloud import IDENTITY, PRIMARY
 from tests.fakes.node import FakeNode
+from tests.stories.other_hands import TURN_MAX_S, pass_time
 from tests.stories.stale_reads import run_sandboxes
 
 OLD, NEW = ("sg-1",), ("sg-1", "sg-2")
@@ -51,13 +51,6 @@ def groups_of(node: FakeNode) -> dict[EniId, tuple[str, ...]]:
     return {eni.eni_id: eni.security_group_ids for eni in node.ec2.enis.values()}
 
 
-def pass_time(node: FakeNode, seconds: float) -> None:
-    """The clock goes on; the loops look when they are due."""
-    node.clock.advance(seconds)
-    node.host_reconciler.reconcile()
-    node.pool.run_once()
-
-
 def grow(node: FakeNode) -> EniId:
     """Sandboxes until the pool has created a third ENI; returns that one."""
     before = set(node.ec2.enis)
@@ -69,7 +62,7 @@ def grow(node: FakeNode) -> EniId:
 def play(node: FakeNode) -> None:
     """The groups change; a minute later every ENI has the new ones."""
     change_the_primary_groups(node)
-    pass_time(node, IDENTITY_INTERVAL_S)
+    pass_time(node, TURN_MAX_S)
     assert set(groups_of(node).values()) == {NEW}, f"an ENI kept its groups: {groups_of(node)}"
 
 
@@ -77,8 +70,8 @@ def test_existing_enis_follow_the_primary_one(node: FakeNode) -> None:
     """One call for the secondary ENI, none for the primary, and none again while nothing changes (I13)."""
     before = node.ec2.calls.copy()
     play(node)
-    pass_time(node, IDENTITY_INTERVAL_S)
-    pass_time(node, IDENTITY_INTERVAL_S)
+    pass_time(node, TURN_MAX_S)
+    pass_time(node, TURN_MAX_S)
     assert node.ec2.calls - before == {"set_security_groups": 1}
 
 
@@ -123,7 +116,7 @@ def test_an_unmanaged_eni_keeps_its_groups(node: FakeNode) -> None:
     )
     node.enis.sync_with_ec2(IDENTITY)
     change_the_primary_groups(node)
-    pass_time(node, IDENTITY_INTERVAL_S)
+    pass_time(node, TURN_MAX_S)
     assert groups_of(node)[foreign] == ("sg-own",)
 
 
@@ -131,7 +124,7 @@ def test_a_refused_change_is_said_and_tried_again(node: FakeNode) -> None:
     """A role without the permission: a condition names it, the pool goes on, and EC2 is asked again ever more rarely."""
     node.ec2.fail["set_security_groups"] = [CloudDeniedError("ModifyNetworkInterfaceAttribute is denied")] * 100
     change_the_primary_groups(node)
-    pass_time(node, IDENTITY_INTERVAL_S)
+    pass_time(node, TURN_MAX_S)
     assert any("security groups" in sentence and "denied" in sentence for sentence in node.health.conditions())
     grow(node)
     for _ in range(24 * 60):
@@ -147,10 +140,10 @@ def test_a_refusal_is_forgotten_when_the_groups_change_back(node: FakeNode) -> N
     """The operator takes the change back: nothing is left to retry, so an idle pool has no clock (I13)."""
     node.ec2.fail["set_security_groups"] = [CloudDeniedError("ModifyNetworkInterfaceAttribute is denied")]
     change_the_primary_groups(node)
-    pass_time(node, IDENTITY_INTERVAL_S)
+    pass_time(node, TURN_MAX_S)
     assert node.pool._pause_s() is not None
     change_the_primary_groups(node, OLD)
-    pass_time(node, IDENTITY_INTERVAL_S)
+    pass_time(node, TURN_MAX_S)
     assert node.pool._pause_s() is None
     assert not any("security groups" in sentence for sentence in node.health.conditions())
 

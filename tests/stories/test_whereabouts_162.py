@@ -3,23 +3,25 @@
 The reconciler listed pods first and read the allocations second. A pod that came to be in between was in the second and not in
 the first, so its allocation was "orphaned", freed, and given to another pod: two pods with one address.
 
-What prevents it here: `service/reconcile/runtime.py: look` reads the datastore first and lists second, so that every attachment
-it judges is older than its list. The verb GC brings a list that the runtime made before we hear of it; `service/sandbox/gc.py:
-GC_MIN_AGE` keeps attachments out of its reach that may be younger than the list (I2).
+What prevents it here: `service/reconcile/runtime.py: reconcile_once` reads the datastore first and lists second, so that every
+attachment it judges is older than its list. The verb GC brings a list that the runtime made before we hear of it; for
+`model/evidence.py: judge` it is a declaration only: what is younger than five minutes, or has a namespace or a veth, is kept (I2).
 
-Bound: none to wait for: the young sandbox is never touched; what is really gone goes with the first GC after 60 s (fake).
+Bound: none to wait for: the young sandbox is never touched; what is really gone goes with the first GC after 5 min (fake).
 """
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Collection, Iterable
 
 import pytest
 
+from ipamd.model.attachment import Attachment
+from ipamd.model.evidence import Evidence, Judgement, Verdict
 from ipamd.model.sandbox import Sandbox
-from ipamd.service.reconcile.runtime import RuntimeReconciler
+from ipamd.service import sandbox_judge
 from ipamd.service.request import Deadline, Steps
-from ipamd.service.sandbox import gc
+from ipamd.service.sandbox_judge import SandboxJudge
 from tests.fakes.node import FakeNode
 from tests.fakes.runtime import FakeRuntime
 
@@ -33,10 +35,11 @@ def collect(node: FakeNode, *valid: str) -> None:
 
 def play_gc(node: FakeNode) -> None:
     """The runtime lists its attachments, a sandbox comes to be, and then GC arrives with the list."""
-    node.add("gone")
+    gone = node.add("gone")
     node.add("old")
     node.runtime.run("old")
-    node.clock.advance(120)
+    del node.wiring.netns[gone.netns], node.wiring.wired[gone.host_veth]
+    node.clock.advance(301)
     valid = ["old"]  # the runtime looks here
     young = node.add("young")  # not listed by CRI either: RunPodSandbox has not returned
     collect(node, *valid)
@@ -64,8 +67,8 @@ def play_follow(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     node.runtime_reconciler.reconcile_once()
     young = node.datastore.attachment(node.key("young"))
     assert young is not None
-    evidence = node.runtime_reconciler.evidence(young, {}, node.wiring.survey())
-    assert evidence.absent_list_count == 0, "a list from before its birth counts against it"
+    evidence = node.judge.evidence(young, listed={}, survey=node.wiring.survey())
+    assert evidence.absent_look_count == 0, "a list from before its birth counts against it"
     node.runtime.run("young")
     node.runtime_reconciler.reconcile_once()
     node.assert_sound()
@@ -76,9 +79,14 @@ def test_gc_spares_what_is_younger_than_its_list(node: FakeNode) -> None:
     play_gc(node)
 
 
-def test_gc_frees_a_sandbox_in_creation_without_the_age(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a least age GC takes the address of a sandbox that is just coming up."""
-    monkeypatch.setattr(gc, "GC_MIN_AGE", timedelta(0))
+def test_gc_frees_a_sandbox_in_creation_if_its_list_is_proof(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If what neither GC nor CRI lists were gone, GC would take the address of a sandbox that is just coming up."""
+
+    def believing(evidence: Evidence) -> Judgement:
+        is_gone = evidence.is_declared_gone and evidence.runtime == "absent"
+        return Judgement(Verdict.REAP if is_gone else Verdict.KEEP, ("the lists say so",))
+
+    monkeypatch.setattr(sandbox_judge, "judge", believing)
     with pytest.raises(AssertionError, match="in creation was freed"):
         play_gc(node)
 
@@ -90,8 +98,13 @@ def test_a_list_does_not_judge_what_came_after_it(node: FakeNode, monkeypatch: p
 
 def test_the_young_are_suspected_when_the_order_is_turned(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the datastore read after the list, as whereabouts did, the young one collects its first absence at birth."""
-    real = RuntimeReconciler._count_absences
-    turned = lambda self, attachments, listed: real(self, self._datastore.attachments(), listed)  # noqa: E731
-    monkeypatch.setattr(RuntimeReconciler, "_count_absences", turned)
+    real = SandboxJudge.look
+
+    def turned(
+        self: SandboxJudge, attachments: Iterable[Attachment], listed: Collection[str], *, unrecorded: Iterable[str] | None
+    ) -> None:
+        real(self, self._datastore.attachments(), listed, unrecorded=unrecorded)
+
+    monkeypatch.setattr(SandboxJudge, "look", turned)
     with pytest.raises(AssertionError, match="counts against it"):
         play_follow(node, monkeypatch)

@@ -7,9 +7,10 @@ from ipamd.ipamctl.verb import Answer, Verb
 
 
 def render(answer: Answer) -> str:
-    """Write one row per attachment, oldest first."""
+    """Write one row per attachment, oldest first; a column tells the lost addresses if there is one."""
+    is_any_lost = any(row["lost_since"] for row in answer["attachments"])
     return table(
-        ("ADDRESS", "SANDBOX", "IFNAME", "NAME", "ENI", "HOST VETH", "SINCE", "ORIGIN"),
+        ("ADDRESS", "SANDBOX", "IFNAME", "NAME", "ENI", "HOST VETH", "SINCE", "ORIGIN", *["LOST SINCE"] * is_any_lost),
         [
             (
                 row["address"],
@@ -20,6 +21,7 @@ def render(answer: Answer) -> str:
                 row["host_veth"],
                 row["created_at"],
                 row["origin"],
+                *[row["lost_since"] or "-"] * is_any_lost,
             )
             for row in answer["attachments"]
         ],

@@ -7,11 +7,12 @@ from ipamd.ipamctl.verb import Answer, Verb
 
 
 def render(answer: Answer) -> str:
-    """Write one row per ENI, its addresses counted by state."""
+    """Write one row per ENI, its addresses counted by state, then a line per frozen ENI; LOST only if an address is."""
     from ipamd.model.eni import MAIN_TABLE  # here, because importing it costs every other verb 20 ms
 
-    header = ("ENI", "DEVICE", "STATE", "PRIMARY ADDRESS", "SUBNET", "TABLE", "HOST", *map(str.upper, STATE_COLUMNS))
-    return table(
+    states = (*STATE_COLUMNS, "lost") if any(eni["lost_count"] for eni in answer["enis"]) else STATE_COLUMNS
+    header = ("ENI", "DEVICE", "STATE", "PRIMARY ADDRESS", "SUBNET", "TABLE", "HOST", *map(str.upper, states))
+    text = table(
         header,
         [
             (
@@ -21,12 +22,19 @@ def render(answer: Answer) -> str:
                 eni["primary_address"],
                 eni["subnet_cidr"],
                 "main" if eni["route_table"] == MAIN_TABLE else eni["route_table"],
-                "ready" if eni["host_ready"] else "not ready",
-                *(eni[f"{state}_count"] for state in STATE_COLUMNS),
+                _host(eni),
+                *(eni[f"{state}_count"] for state in states),
             )
             for eni in answer["enis"]
         ],
     )
+    return "\n".join([text, *(f"{eni['eni_id']} is frozen: {eni['frozen']}" for eni in answer["enis"] if eni["frozen"])])
+
+
+def _host(eni: Answer) -> str:
+    if eni["frozen"]:
+        return "frozen"
+    return "ready" if eni["host_ready"] else "not ready"
 
 
 VERB = Verb(

@@ -8,10 +8,11 @@ from ipamd.model.words import CLOUD_NOT_ASKED, counted
 
 
 def render(answer: Answer) -> str:
-    """Write one topic per line, and the start-up stages as a table."""
+    """Write the verdict, then one topic per line, and the start-up stages as a table."""
     pool, runtime, cloud = answer.get("pool", {}), answer.get("runtime", {}), answer.get("cloud", {})
     readiness = "ready" if answer["ready"] else "not ready"
-    lines = [
+    lines = [answer["verdict"], ""] if answer["verdict"] else []  # a daemon of an earlier release says none
+    lines += [
         f"vpc-ipamd {answer['version']} on {answer['instance_id'] or 'an unknown instance'}: {answer['phase']}, {readiness}, "
         f"up {answer['uptime_s']:.0f} s",
         "",
@@ -39,6 +40,7 @@ def render(answer: Answer) -> str:
 
 def _pool(pool: Answer) -> str:
     states = ", ".join(f"{pool[f'{state}_count']} {state}" for state in STATE_COLUMNS)
+    states += f", {pool['lost_count']} lost" if pool["lost_count"] else ""
     enis = f"{pool['eni_count']} of {counted(pool['eni_limit'], 'ENI')} with {counted(pool['slots_per_eni'], 'slot')} each"
     return f"{counted(pool['total_count'], 'address')}: {states}; {enis}"
 
@@ -46,7 +48,7 @@ def _pool(pool: Answer) -> str:
 def _cloud(cloud: Answer) -> str:
     if cloud["detail"] == CLOUD_NOT_ASKED:
         return CLOUD_NOT_ASKED
-    return f"{'reachable' if cloud['reachable'] else 'not reachable'}, {counted(cloud['call_count'], 'call')}; {cloud['detail']}"
+    return f"{'reachable' if cloud['reachable'] else 'not reachable'}, {counted(int(cloud['call_count']), 'call')}; {cloud['detail']}"
 
 
 def _runtime(runtime: Answer) -> str:

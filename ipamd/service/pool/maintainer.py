@@ -21,6 +21,7 @@ from ipamd.model.plan import Plan, PoolSettings, PoolSnapshot, plan
 from ipamd.model.pool_snapshot import pool_snapshot
 from ipamd.service.context import ServiceContext
 from ipamd.service.demand import PoolStatus
+from ipamd.service.pool.cloud_look import CloudLook
 from ipamd.service.pool.provisioner import EniProvisioner
 from ipamd.service.pool.ramp import Ramp
 from ipamd.service.pool.refusals import ERROR_PAUSE_FIRST_S, ERROR_PAUSE_MAX_S, Lesson, Refusals
@@ -44,12 +45,14 @@ class PoolMaintainer:
         context: ServiceContext,
         *,
         provisioner: EniProvisioner,
+        look: CloudLook,
         security_groups: SecurityGroups,
         identity: Callable[[], InstanceIdentity | None],
         settings: PoolSettings,
     ) -> None:
         self._datastore = context.datastore
         self._provisioner = provisioner
+        self._look = look
         self._security_groups = security_groups
         self._identity = identity
         self._demand = context.demand
@@ -95,6 +98,8 @@ class PoolMaintainer:
     def run_once(self) -> Plan | None:
         """Do what one wake-up asks for: security groups follow the primary ENI's, and the pool grows towards its target."""
         decided = self.cycle()  # first: an ADD may wait for it, and creating an ENI asks metadata again
+        if self.limits is not None:  # as below: only one thread at a time
+            self._look.run_due()
         self._follow_security_groups()
         return decided
 

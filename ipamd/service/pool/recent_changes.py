@@ -37,6 +37,11 @@ class RecentChanges:
         """Remember what a call of ours is known to have removed (its success is evidence of absence)."""
         self._note(self._removed, self._added, _keys(enis, addresses, prefixes))
 
+    def forget_added(self, eni_id: EniId) -> None:
+        """An ENI that was attached, and whose link was set up, has lost its link: that EC2 does not show it is no lag any more."""
+        with self._lock:
+            self._added.pop(eni_id, None)
+
     def added(self) -> dict[CloudKey, float]:
         """What was added, with the seconds for which Describe may still not show it; an address is in it on its own."""
         return self._left(self._added)

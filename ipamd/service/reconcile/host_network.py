@@ -10,24 +10,22 @@ import logging
 import threading
 from collections.abc import Callable
 
+from ipamd.model.attachment import Attachment
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.cniresult import recorded_spec
 from ipamd.model.eni import MAIN_TABLE, Eni, EniState
-from ipamd.model.errors import BusyError, IpamError, log_text
-from ipamd.model.kernel import NOT_REPAIRED, duplicate_addresses
+from ipamd.model.errors import IpamError, log_text
+from ipamd.model.kernel import NOT_REPAIRED, KernelSurvey, duplicate_addresses
 from ipamd.model.ledger import LedgerEvent
 from ipamd.ports import HostNetwork
 from ipamd.service.context import ServiceContext
+from ipamd.service.odd_objects import OddObjects
 from ipamd.service.pool.enis import EniService
 from ipamd.service.reconcile.quarantine import QuarantineService
 from ipamd.service.request import Deadline
 
 RECONCILE_INTERVAL_S = 30.0
 """Ours: amazon-vpc-cni-k8s checks only the VPC's CIDRs, also every 30 s; a reconciliation costs milliseconds."""
-
-IDENTITY_INTERVAL_S = 60.0
-"""Between two reads of instance metadata. Ours: VPC CIDRs and security groups change only when an operator changes them;
-amazon-vpc-cni-k8s asks every 30 s."""
 
 FIRST_RECONCILE_S = 1.0
 """Repair soon after a start, so that a daemon that restarts every few seconds repairs too (a chaos run found a sandbox without its
@@ -50,13 +48,10 @@ class HostNetworkReconciler:
         quarantine: QuarantineService,
         enis: EniService,
         identity: Callable[[], InstanceIdentity | None],
-        refresh_identity: Callable[[], InstanceIdentity],
     ) -> None:
         self._datastore = context.datastore
         self._hostnet = hostnet
         self._identity = identity
-        self._refresh_identity = refresh_identity
-        self._demand = context.demand
         self._wiring = context.wiring
         self._quarantine_service = quarantine
         self._enis = enis
@@ -64,8 +59,8 @@ class HostNetworkReconciler:
         self._health = context.health
         self._clock = context.clock
         self._stopped = threading.Event()
-        self._refresh_deadline = context.clock.monotonic() + IDENTITY_INTERVAL_S
         self._said: list[str] = []
+        self._odd = OddObjects(context.health, work="repair of sandboxes")
 
     def set_up_node(self, identity: InstanceIdentity) -> None:
         """Set up the node's own routing. Raises: WiringError; the next reconciliation tries again."""
@@ -99,49 +94,29 @@ class HostNetworkReconciler:
             self._health.clear_condition("node routing")
         return repairs
 
-    def _known_identity(self) -> InstanceIdentity | None:
-        """The node's identity, refreshed from instance metadata once a minute: this costs no EC2 call.
-
-        A new CIDR of the VPC changes the SNAT rules, which are repaired here; new security groups trigger the pool maintainer.
-        """
-        known = self._identity()
-        if known is None or self._clock.monotonic() < self._refresh_deadline:
-            return known
-        self._refresh_deadline = self._clock.monotonic() + IDENTITY_INTERVAL_S
-        fresh = self._refresh_identity()
-        if fresh.security_group_ids != known.security_group_ids:
-            self._demand.trigger()
-        return fresh
-
     def _repair_sandboxes(self) -> list[str]:
         """Restore routes and rules of attached sandboxes.
 
         One survey finds the damaged ones; each is checked again under its lock, so a concurrent DEL is never undone (I4).
+        A sandbox that refuses is named in a condition, and does not stop the others.
         """
         survey = self._wiring.survey()
         wired = {veth.name for veth in survey.veths if veth.is_up and not veth.is_dying}
         repairs: list[str] = []
-        for attachment in self._datastore.attachments():
-            is_whole = (
-                attachment.host_veth in wired
-                and survey.routes.get(attachment.address) == attachment.host_veth
-                and attachment.address in survey.to_rules
-                and survey.from_rules.get(attachment.address, ())
-                == (() if attachment.route_table == MAIN_TABLE else (attachment.route_table,))
-            )
-            if is_whole:
-                continue
-            try:
-                with self._locks.hold(attachment.key, "REPAIR", Deadline.after(self._clock, REPAIR_WAIT_S)):
-                    if self._datastore.attachment(attachment.key) == attachment:
-                        repairs += self._wiring.repair([recorded_spec(attachment)])
-            except BusyError as error:
-                log.info("sandbox %s is checked again at the next reconciliation: %s", attachment.key, log_text(error))
+        damaged = [attachment for attachment in self._datastore.attachments() if not _is_whole(attachment, survey, wired)]
+        self._odd.keep_only(str(attachment.key) for attachment in damaged)
+        for attachment in damaged:
+            with (
+                self._odd.skip(str(attachment.key)),
+                self._locks.hold(attachment.key, "REPAIR", Deadline.after(self._clock, REPAIR_WAIT_S)),
+            ):
+                if self._datastore.attachment(attachment.key) == attachment:
+                    repairs += self._wiring.repair([recorded_spec(attachment)])
         return repairs
 
     def reconcile(self) -> list[str]:
         """Compare and repair once; returns one sentence per repair."""
-        identity = self._known_identity()
+        identity = self._identity()
         if identity is None:
             return []
         attached = [eni for eni in self._datastore.enis() if eni.managed and eni.state is EniState.ATTACHED]
@@ -155,7 +130,7 @@ class HostNetworkReconciler:
         enis = [eni for eni in self._datastore.enis() if eni.managed and eni.host_ready and eni.state is EniState.ATTACHED]
         repairs = self._reconcile_node(identity, enis)
         repairs += self._repair_sandboxes()
-        self._quarantine_service.resolve_gone()
+        self._quarantine_service.resolve(None)
         if not duplicate_addresses(self._wiring.survey()):
             self._health.clear_condition("duplicates")
         if repairs != self._said:
@@ -166,3 +141,14 @@ class HostNetworkReconciler:
                 with self._datastore.transaction() as uow:
                     uow.note(LedgerEvent.REPAIRED, detail="; ".join(repairs)[:1000])
         return repairs
+
+
+def _is_whole(attachment: Attachment, survey: KernelSurvey, wired: set[str]) -> bool:
+    """Whether link, route and rules of a sandbox are what they must be."""
+    tables = () if attachment.route_table == MAIN_TABLE else (attachment.route_table,)
+    return (
+        attachment.host_veth in wired
+        and survey.routes.get(attachment.address) == attachment.host_veth
+        and attachment.address in survey.to_rules
+        and survey.from_rules.get(attachment.address, ()) == tables
+    )

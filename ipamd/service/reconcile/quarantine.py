@@ -1,26 +1,28 @@
 """Adopt sandboxes that are wired but not recorded if kernel and runtime agree; until they do, their addresses are quarantined.
 
-A quarantined address is resolved in one of three ways: the runtime lists its sandbox (adopted), its wiring is gone (the address
-cools), or its sandbox has been absent from the lists for an hour (the wiring is removed, then the address cools).
+What becomes of a quarantined address is the verdict of `ipamd/model/evidence.py`: adopted if the runtime lists its sandbox, cooling
+if its wiring is gone, unwired and then cooling if its DEL was done or its sandbox has been absent from the lists for an hour. The
+same holds for a wired sandbox whose address has no row (*unplaced*): EC2 did not show the address when the datastore was rebuilt.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from ipaddress import IPv4Address
 
 from ipamd.model.address import Address, AddressState
 from ipamd.model.attachment import Attachment, NetnsIdentity, Origin, Wired, WiringSpec, sandbox_mac
 from ipamd.model.cniresult import build_result
-from ipamd.model.errors import BusyError, InvariantError, IpamError, log_text
-from ipamd.model.evidence import REAP_LEAKED_NETNS_AGE, REAP_MIN_ABSENT_LISTS
+from ipamd.model.errors import InvariantError, IpamError, log_text
+from ipamd.model.evidence import Verdict
 from ipamd.model.kernel import HostVeth, KernelSurvey
 from ipamd.model.sandbox import Sandbox
 from ipamd.service.context import ServiceContext
 from ipamd.service.cooldown import Cooldown
+from ipamd.service.odd_objects import OddObjects
 from ipamd.service.request import Deadline
+from ipamd.service.sandbox_judge import SandboxJudge
 
 RESOLVE_WAIT_S = 1.0
 """How long resolving waits for an operation on the same sandbox; the next list tries again. Ours."""
@@ -30,25 +32,22 @@ FAILPOINTS = ("adopt.adopted", "adopt.leftover-removed", "adopt.settled")
 log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class _Absence:
-    last_counted_monotonic_s: float
-    list_count: int
-
-
 class QuarantineService:
     """Adopts sandboxes and resolves quarantined addresses."""
 
-    def __init__(self, context: ServiceContext, *, cooldown: Cooldown, mtu: int, list_interval_s: float) -> None:
+    def __init__(self, context: ServiceContext, *, cooldown: Cooldown, judge: SandboxJudge, mtu: int) -> None:
         self._failpoint = context.failpoint
         self._cooldown = cooldown
+        self._judge = judge
         self._locks = context.locks
         self._datastore = context.datastore
         self._wiring = context.wiring
+        self._health = context.health
         self._clock = context.clock
         self._mtu = mtu
-        self._list_interval_s = list_interval_s
-        self._absences: dict[IPv4Address, _Absence] = {}
+        self._odd = OddObjects(context.health, work="quarantine")
+        self._unplaced: dict[str, HostVeth] = {}
+        self._leftovers: frozenset[str] = frozenset()
 
     def adopt(self, veth: HostVeth, sandbox: Sandbox, survey: KernelSurvey) -> str:
         """Record a wired sandbox that the runtime lists.
@@ -81,77 +80,135 @@ class QuarantineService:
         log.info("adopted sandbox %s with %s: kernel and runtime agree", veth.key, veth.address)
         return ""
 
-    def resolve_unclaimed(self, claimed: Collection[IPv4Address]) -> int:
-        """Start the cooldown of quarantined addresses that are no longer wired; returns how many."""
-        resolved = [row for row in self._quarantined() if row.address not in claimed]
-        for row in resolved:
-            self._resolve(row, "its wiring is gone")
-        return len(resolved)
+    def hold(self, veth: HostVeth) -> None:
+        """Remember a wired sandbox whose address has no row, so that every later look judges it."""
+        self._set_unplaced({**self._unplaced, veth.name: veth})
 
-    def resolve_gone(self) -> int:
-        """Start the cooldown of quarantined addresses whose wiring is gone, without asking the runtime; returns how many.
+    def remove_later(self, veth: HostVeth) -> None:
+        """Remember wiring that nobody was promised and the kernel would not remove; its address must be quarantined meanwhile."""
+        self._leftovers |= {veth.name}
 
-        Raises: KernelDumpError.
+    def wired_sandboxes(self) -> frozenset[str] | None:
+        """Container IDs of the wired sandboxes that are quarantined or unplaced; None if the kernel could not be read.
+
+        A veth of an ADD that is under way is neither: it may be younger than the list that is about to be counted.
         """
-        if not self._quarantined():
-            return 0
-        survey = self._wiring.survey()
-        wired = {veth.address for veth in survey.veths if veth.address is not None}
-        return self.resolve_unclaimed(wired | set(survey.routes))
+        held = {row.address for row in self._quarantined()}
+        if not held and not self._unplaced:
+            return frozenset()
+        survey = self._survey()
+        if survey is None:
+            return None
+        judged = [veth for veth in self._unrecorded(survey) if veth.address in held or veth.name in self._unplaced]
+        return frozenset(veth.key.container_id for veth in judged if veth.key is not None)
 
-    def resolve_listed(self, listed: Mapping[str, Sandbox]) -> None:
-        """Resolve the quarantined addresses that a complete list of the runtime allows to resolve."""
+    def verdicts(self, address: IPv4Address, survey: KernelSurvey, listed: Collection[str] | None) -> list[str]:
+        """Say what the verdict is now on each unrecorded veth that carries an address, one sentence each; acts on none."""
+        said = []
+        for veth in (veth for veth in self._unrecorded(survey) if veth.address == address):
+            judgement = self._judge.judge_veth(veth, listed=listed, is_unpromised=veth.name in self._leftovers)
+            said.append(f"{veth.name} of sandbox {veth.key}: {judgement.verdict}: {'; '.join(judgement.reasons)}")
+        return said
+
+    def resolve(self, listed: Mapping[str, Sandbox] | None) -> None:
+        """Carry out the verdicts on everything quarantined or unplaced.
+
+        Args:
+            listed: a complete, plausible list of the runtime; None without one: then only what needs no list is resolved.
+        Nothing is raised: an address that refuses is named in a condition, and tried again.
+        """
         rows = self._quarantined()
-        if not rows:
-            self._absences.clear()
+        if not rows and not self._unplaced:
+            self._odd.keep_only(())
             return
-        try:
-            survey = self._wiring.survey()
-        except IpamError as error:
-            log.info("quarantined addresses are checked again at the next list: %s", log_text(error))
+        survey = self._survey()
+        if survey is None:
             return
-        claims = {veth.address: veth for veth in survey.veths if not veth.is_dying and veth.address is not None}
+        unrecorded = self._unrecorded(survey)
+        self._leftovers &= {veth.name for veth in unrecorded}
+        self._odd.keep_only({str(row.address) for row in rows} | {str(veth.address) for veth in unrecorded})
         for row in rows:
-            self._resolve_one(row, claims.get(row.address), survey, listed)
+            with self._odd.skip(str(row.address)):
+                self._resolve_row(row, unrecorded, survey, listed)
+        self._set_unplaced({veth.name: veth for veth in unrecorded if self._is_unplaced(veth)})
+        for veth in list(self._unplaced.values()):
+            with self._odd.skip(str(veth.address)):
+                self._resolve_unplaced(veth, listed)
 
-    def _resolve_one(self, row: Address, veth: HostVeth | None, survey: KernelSurvey, listed: Mapping[str, Sandbox]) -> None:
-        if veth is None or veth.key is None:
-            if row.address not in survey.routes:
-                self._resolve(row, "its wiring is gone")
-            return
-        sandbox = listed.get(veth.key.container_id)
-        if sandbox is not None:
-            self._absences.pop(row.address, None)  # only successive absences count
-            refusal = self.adopt(veth, sandbox, survey)
-            if refusal:
-                log.warning("address %s stays quarantined: %s", row.address, refusal)
-            return
-        if self._is_long_absent(row):
-            try:
-                with self._locks.hold(veth.key, "RESOLVE", Deadline.after(self._clock, RESOLVE_WAIT_S)):
-                    # The link's name comes from the key: if the sandbox was added again meanwhile, it is the new one's (I2).
-                    is_added = self._datastore.attachment(veth.key) is not None
-                    self._wiring.remove_leftover(host_veth=None if is_added else veth.name, address=row.address)
-            except BusyError as error:
-                log.info("address %s is resolved later: %s", row.address, log_text(error))
-                return
-            self._failpoint("adopt.leftover-removed")
-            self._resolve(row, f"sandbox {veth.key} is absent from the runtime: its wiring was removed")
+    def _resolve_row(
+        self, row: Address, unrecorded: list[HostVeth], survey: KernelSurvey, listed: Mapping[str, Sandbox] | None
+    ) -> None:
+        """Resolve one quarantined address; while several veths carry it, the end of one does not free it."""
+        carriers = [veth for veth in survey.veths if veth.address == row.address]
+        live_count = sum(not veth.is_dying for veth in carriers)
+        if not live_count:
+            judgement = self._judge.judge_unclaimed(is_routed=row.address in survey.routes)
+            if judgement.verdict is Verdict.REAP:
+                if row.address in survey.to_rules or row.address in survey.from_rules:
+                    self._wiring.remove_leftover(host_veth=None, address=row.address)
+                dying = next((veth.name for veth in carriers), None)
+                self._settle(row, judgement.reasons[0], dying_veth=dying)
+        for veth in (veth for veth in unrecorded if veth.address == row.address):
+            is_leftover = veth.name in self._leftovers
+            judgement = self._judge.judge_veth(veth, listed=listed, is_unpromised=is_leftover)
+            if judgement.verdict is Verdict.ADOPT and listed is not None and veth.key is not None:
+                refusal = self.adopt(veth, listed[veth.key.container_id], survey)
+                if refusal:
+                    log.warning("address %s stays quarantined: %s", row.address, refusal)
+            elif judgement.verdict is Verdict.UNWIRE_THEN_REAP:
+                self._unwire(veth, address=row.address if live_count == 1 else None)
+                self._failpoint("adopt.leftover-removed")
+                if live_count == 1:
+                    self._settle(row, f"sandbox {veth.key}: {judgement.reasons[0]}; its wiring was removed", dying_veth=None)
 
-    def _is_long_absent(self, row: Address) -> bool:
-        """Whether its sandbox was absent from two lists and for an hour: then namespace and veth are a leak (docs/adr/0010)."""
-        now = self._clock.monotonic()
-        absence = self._absences.setdefault(row.address, _Absence(now, 1))
-        if now - absence.last_counted_monotonic_s >= self._list_interval_s:
-            absence.last_counted_monotonic_s, absence.list_count = now, absence.list_count + 1
-        return absence.list_count >= REAP_MIN_ABSENT_LISTS and self._clock.now() - row.since >= REAP_LEAKED_NETNS_AGE
+    def _resolve_unplaced(self, veth: HostVeth, listed: Mapping[str, Sandbox] | None) -> None:
+        """Remove what is left of a sandbox without a row if that is the verdict; it has no address that could be freed."""
+        judgement = self._judge.judge_veth(veth, listed=listed)
+        if judgement.verdict is Verdict.UNWIRE_THEN_REAP:
+            self._unwire(veth, address=veth.address)
+            log.info("wiring %s of sandbox %s was removed: %s", veth.name, veth.key, judgement.reasons[0])
+            self._set_unplaced({name: other for name, other in self._unplaced.items() if name != veth.name})
 
-    def _resolve(self, row: Address, reason: str) -> None:
-        self._absences.pop(row.address, None)
+    def _unwire(self, veth: HostVeth, *, address: IPv4Address | None) -> None:
+        """Remove a veth, and with `address` its routes and rules. Raises: BusyError, WiringError, KernelDumpError."""
+        if veth.key is None:
+            raise ValueError("a veth without identity is not ours to remove")
+        with self._locks.hold(veth.key, "RESOLVE", Deadline.after(self._clock, RESOLVE_WAIT_S)):
+            # The link's name comes from the key: if the sandbox was added again meanwhile, it is the new one's (I2).
+            is_added = self._datastore.attachment(veth.key) is not None
+            self._wiring.remove_leftover(host_veth=None if is_added else veth.name, address=address)
+
+    def _settle(self, row: Address, reason: str, *, dying_veth: str | None) -> None:
         with self._datastore.transaction() as uow:
+            now = self._datastore.address(row.address)  # units of work are serialised: another thread may have settled it
+            if now is None or now.state is not AddressState.QUARANTINED:
+                return
             uow.resolve(row.address, cooldown=self._cooldown.period, reason=reason)
         self._failpoint("adopt.settled")
-        self._cooldown.start(row.address, dying_veth=None)
+        self._cooldown.start(row.address, dying_veth=dying_veth)
+
+    def _unrecorded(self, survey: KernelSurvey) -> list[HostVeth]:
+        """Live veths that carry an identity of ours whose sandbox is not recorded."""
+        live = [veth for veth in survey.veths if not veth.is_dying and veth.key is not None and veth.address is not None]
+        return [veth for veth in live if veth.key is not None and self._datastore.attachment(veth.key) is None]
+
+    def _is_unplaced(self, veth: HostVeth) -> bool:
+        return veth.name in self._unplaced and veth.address is not None and self._datastore.address(veth.address) is None
+
+    def _set_unplaced(self, unplaced: dict[str, HostVeth]) -> None:
+        self._unplaced = unplaced
+        if unplaced:
+            named = ", ".join(f"{veth.address} of {veth.key}" for veth in unplaced.values())
+            self._health.set_condition("unplaced", f"unplaced: wired, but EC2 shows the address on no ENI of this node: {named}")
+        else:
+            self._health.clear_condition("unplaced")
+
+    def _survey(self) -> KernelSurvey | None:
+        try:
+            return self._wiring.survey()
+        except IpamError as error:
+            log.info("quarantined addresses are checked again at the next look: %s", log_text(error))
+            return None
 
     def _quarantined(self) -> list[Address]:
         return list(self._datastore.addresses(state=AddressState.QUARANTINED))

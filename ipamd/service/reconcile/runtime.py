@@ -10,12 +10,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Collection
-from dataclasses import dataclass
-from datetime import timedelta
+from ipaddress import IPv4Address
 
 from ipamd.model.attachment import Attachment
-from ipamd.model.errors import IpamError, NetnsError, RuntimeUnreachableError, log_text
-from ipamd.model.evidence import REAP_MIN_ABSENT_LISTS, REAP_MIN_AGE, Evidence, Judgement, Presence, Verdict, judge
+from ipamd.model.errors import IpamError, RuntimeUnreachableError, log_text
+from ipamd.model.evidence import Evidence, Judgement, Verdict
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.kernel import KernelSurvey
 from ipamd.model.ledger import LedgerEvent
@@ -23,10 +22,12 @@ from ipamd.model.sandbox import RuntimeView, Sandbox
 from ipamd.model.words import counted
 from ipamd.ports import Runtime
 from ipamd.service.context import ServiceContext
+from ipamd.service.odd_objects import OddObjects
 from ipamd.service.reconcile.events import EventStream
 from ipamd.service.reconcile.quarantine import QuarantineService
 from ipamd.service.request import Deadline, Steps
 from ipamd.service.sandbox.detach import DetachService
+from ipamd.service.sandbox_judge import SandboxJudge
 
 RELIST_WITH_EVENTS_S = 60.0
 RELIST_WITHOUT_EVENTS_S = 10.0
@@ -42,9 +43,6 @@ second an event causes a list at once; a busy node is listed once a second, not 
 SUBSCRIBE_PATIENCE_S = 5.0
 """How long the first list waits for the stream. Ours: twice the adapter's own deadline for it; then polling has to do."""
 
-LIST_INTERVAL_S = 10.0
-"""Least time between two lists that count as successive evidence. Ours: the re-list interval without events."""
-
 REAP_DEADLINE_S = 10.0
 
 FAILPOINTS = ("reap.judged", "reap.done")
@@ -52,38 +50,35 @@ FAILPOINTS = ("reap.judged", "reap.done")
 log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class _Absence:
-    """Points of the monotonic clock: a wall clock that NTP sets at boot must not make an absence of seconds one of hours."""
-
-    began_monotonic_s: float
-    last_counted_monotonic_s: float
-    list_count: int
-
-
 class RuntimeReconciler:
-    """Lists sandboxes, counts absences, asks `judge`, and reaps. `run` and `run_events` are thread bodies."""
+    """Lists sandboxes, asks the judge, and reaps. `run` and `run_events` are thread bodies."""
 
     def __init__(
-        self, context: ServiceContext, *, runtime: Runtime, detach: DetachService, quarantine: QuarantineService
+        self,
+        context: ServiceContext,
+        *,
+        runtime: Runtime,
+        detach: DetachService,
+        judge: SandboxJudge,
+        quarantine: QuarantineService,
     ) -> None:
         self._failpoint = context.failpoint
         self._runtime = runtime
         self._datastore = context.datastore
         self._wiring = context.wiring
         self._detach = detach
+        self._judge = judge
         self._quarantine_service = quarantine
         self._health = context.health
         self._clock = context.clock
         self._wake = threading.Event()
         self._stopped = threading.Event()
-        self._absences: dict[AttachmentKey, _Absence] = {}
         self._seen: frozenset[str] | None = None
         self._listed_monotonic_s: float | None = None
         self._detail = "not listed yet"
         self._reachable = False
         self._stream = EventStream(runtime=runtime, health=context.health, clock=context.clock, wake=self._wake.set)
-        self._kept: dict[AttachmentKey, tuple[str, ...]] = {}
+        self._odd = OddObjects(context.health, work="reaping")
 
     def view(self) -> RuntimeView:
         """What is known of the runtime now."""
@@ -128,11 +123,19 @@ class RuntimeReconciler:
         """List once, judge every attachment that is old enough for this list, and reap; returns what was reaped."""
         attachments = self._datastore.attachments()
         listed = self._list(attachments)
-        suspects = self._count_absences(attachments, listed)
+        if listed is None:
+            return []
+        self._judge.look(attachments, listed, unrecorded=self._quarantine_service.wired_sandboxes())
+        self._quarantine_service.resolve(listed)
+        suspects = self._judge.suspects(attachments)
         survey = self._survey() if suspects else None
-        if listed is not None:
-            self._quarantine_service.resolve_listed(listed)
-        return [attachment.key for attachment in suspects if self._decide(attachment, listed, survey)]
+        self._odd.keep_only(str(attachment.key) for attachment in suspects)
+        reaped = []
+        for attachment in suspects:
+            with self._odd.skip(str(attachment.key)):
+                if self._decide(attachment, listed, survey):
+                    reaped.append(attachment.key)
+        return reaped
 
     def _list(self, attachments: tuple[Attachment, ...]) -> dict[str, Sandbox] | None:
         """A complete, plausible list of sandboxes by ID, or None: then nothing is judged (I11)."""
@@ -149,7 +152,7 @@ class RuntimeReconciler:
         self._reachable = True
         self._seen, self._listed_monotonic_s = frozenset(listed), self._clock.monotonic()
         self._stream.missed_events.on_list(self._seen, stream=stream)
-        missing_count = self._missing_count(attachments, listed)
+        missing_count = self._judge.missing_count(attachments, listed)
         if missing_count > 1:
             self._detail = f"implausible: none of {missing_count} wired sandboxes is in a list of {len(listed)}"
             self._health.set_condition("cri", f"CRI: {self._detail}; nothing is reaped")
@@ -158,98 +161,37 @@ class RuntimeReconciler:
         self._health.clear_condition("cri")
         return listed
 
-    def _missing_count(self, attachments: tuple[Attachment, ...], listed: Collection[str]) -> int:
-        """Count the wired sandboxes, recorded or quarantined, if a list has none of them: such a list is not plausible. Else 0.
-
-        The kernel is asked only if the answer matters: attachments are old enough to be judged, or addresses are quarantined.
-        """
-        if any(attachment.key.container_id in listed for attachment in attachments):
-            return 0
-        oldest_at = min((attachment.created_at for attachment in attachments), default=self._clock.now())
-        is_settled = len(attachments) > 1 and self._clock.now() - oldest_at >= REAP_MIN_AGE
-        quarantined_count = self._datastore.counts().quarantined
-        if not is_settled and quarantined_count < 2:
-            return 0
-        survey = self._survey()
-        if survey is None:
-            return len(attachments) + quarantined_count
-        wired = [veth for veth in survey.veths if not veth.is_dying]
-        if any(veth.key is not None and veth.key.container_id in listed for veth in wired):
-            return 0
-        return len(wired)
-
-    def _count_absences(self, attachments: tuple[Attachment, ...], listed: Collection[str] | None) -> list[Attachment]:
-        """Count the lists that lack each attachment; returns the attachments that enough lists lack."""
-        if listed is None:
-            return []
-        monotonic = self._clock.monotonic()
-        absent = [attachment for attachment in attachments if attachment.key.container_id not in listed]
-        self._absences = {a.key: self._absences[a.key] for a in absent if a.key in self._absences}
-        self._kept = {a.key: self._kept[a.key] for a in absent if a.key in self._kept}
-        for attachment in absent:
-            absence = self._absences.get(attachment.key)
-            if absence is None:
-                self._absences[attachment.key] = _Absence(monotonic, monotonic, 1)
-            elif monotonic - absence.last_counted_monotonic_s >= LIST_INTERVAL_S:
-                absence.last_counted_monotonic_s, absence.list_count = monotonic, absence.list_count + 1
-        return [a for a in absent if self._absences[a.key].list_count >= REAP_MIN_ABSENT_LISTS]
-
-    def _decide(self, attachment: Attachment, listed: Collection[str] | None, survey: KernelSurvey | None) -> bool:
-        judgement = judge(self.evidence(attachment, listed, survey), now=self._clock.now())
+    def _decide(self, attachment: Attachment, listed: Collection[str], survey: KernelSurvey | None) -> bool:
+        """Judge one attachment and reap it if that is the verdict. Raises: whatever refuses; it is kept then."""
+        judgement = self._judge.judge_attachment(attachment, listed=listed, survey=survey)
         if judgement.verdict is Verdict.KEEP:
-            self._note_kept(attachment.key, judgement)
+            self._judge.note_kept(attachment.key, judgement)
             return False
         detail = "; ".join(judgement.reasons)
         self._failpoint("reap.judged")
-        try:
-            self._detach.detach_sandbox(
-                attachment.key,
-                deadline=Deadline.after(self._clock, REAP_DEADLINE_S),
-                steps=Steps(self._clock),
-                reason=detail,
-                event=LedgerEvent.REAPED,
-            )
-        except IpamError as error:
-            self._health.record_error(f"reap of {attachment.key}", error)
-            log.warning("sandbox %s is reaped later: %s", attachment.key, log_text(error))
-            return False
+        self._detach.detach_sandbox(
+            attachment.key,
+            deadline=Deadline.after(self._clock, REAP_DEADLINE_S),
+            steps=Steps(self._clock),
+            reason=detail,
+            event=LedgerEvent.REAPED,
+        )
         self._failpoint("reap.done")
         log.info("reaped sandbox %s (%s): %s", attachment.key, attachment.address, detail)
         return True
 
-    def present_evidence(self, attachment: Attachment) -> Evidence:
-        """Collect what the sources say now; the runtime's part comes from the last list."""
-        listed = self._seen if self._reachable else None
-        return self.evidence(attachment, listed, self._survey())
+    def present_judgement(self, attachment: Attachment) -> tuple[Evidence, Judgement]:
+        """Judge with what the sources say now; the runtime's part comes from the last list. Reads only."""
+        evidence = self._judge.evidence(attachment, listed=self._last_list(), survey=self._survey())
+        return evidence, self._judge.judge_evidence(evidence)
 
-    def evidence(self, attachment: Attachment, listed: Collection[str] | None, survey: KernelSurvey | None) -> Evidence:
-        """Collect what every source says of one attachment."""
-        absence = self._absences.get(attachment.key)
-        absent_s = self._clock.monotonic() - absence.began_monotonic_s if absence else 0.0
-        host_veth = _veth_presence(attachment, survey)
-        if listed is None:
-            runtime = Presence.UNKNOWN
-        else:
-            runtime = Presence.PRESENT if attachment.key.container_id in listed else Presence.ABSENT
-        return Evidence(
-            attached_at=attachment.created_at,
-            runtime=runtime,
-            absent_list_count=absence.list_count if absence else 0,
-            absent_since=self._clock.now() - timedelta(seconds=absent_s) if absence else None,
-            netns=self._netns(attachment, host_veth),
-            host_veth=host_veth,
-        )
+    def present_verdicts(self, address: IPv4Address) -> list[str]:
+        """Say what the verdict is now on each veth that carries a quarantined address, one sentence each. Reads only."""
+        survey = self._survey()
+        return [] if survey is None else self._quarantine_service.verdicts(address, survey, self._last_list())
 
-    def _netns(self, attachment: Attachment, host_veth: Presence) -> Presence:
-        if not attachment.netns:
-            return host_veth  # adopted, its path is not known; a veth pair dies with its namespace
-        try:
-            identity = self._wiring.identify_netns(attachment.netns)
-        except NetnsError:
-            return Presence.ABSENT
-        except IpamError:
-            return Presence.UNKNOWN
-        return Presence.PRESENT if identity == attachment.netns_identity else Presence.ABSENT
+    def _last_list(self) -> frozenset[str] | None:
+        return self._seen if self._reachable else None
 
     def _survey(self) -> KernelSurvey | None:
         try:
@@ -257,19 +199,3 @@ class RuntimeReconciler:
         except IpamError as error:
             log.info("the kernel could not be surveyed, nothing is reaped now: %s", log_text(error))
             return None
-
-    def _note_kept(self, key: AttachmentKey, judgement: Judgement) -> None:
-        """Record the reasons to keep only when their kinds change, not after every list."""
-        kinds = tuple(reason.split(" ")[0] for reason in judgement.reasons)
-        if self._kept.get(key) == kinds:
-            return
-        self._kept[key] = kinds
-        with self._datastore.transaction() as uow:
-            uow.note(LedgerEvent.KEPT, key=key, detail="; ".join(judgement.reasons))
-
-
-def _veth_presence(attachment: Attachment, survey: KernelSurvey | None) -> Presence:
-    if survey is None:
-        return Presence.UNKNOWN
-    names = {veth.name for veth in survey.veths if not veth.is_dying}
-    return Presence.PRESENT if attachment.host_veth in names else Presence.ABSENT

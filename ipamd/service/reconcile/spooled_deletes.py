@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from ipamd.model.errors import IpamError
+from ipamd.model.errors import DatastoreError
 from ipamd.ports import Spool
 from ipamd.service.context import ServiceContext
+from ipamd.service.odd_objects import OddObjects
 from ipamd.service.request import Deadline, Steps
 from ipamd.service.sandbox.detach import DetachService
 
@@ -19,6 +20,7 @@ class SpooledDeletes:
         self._failpoint = context.failpoint
         self._spool = spool
         self._detach = detach
+        self._odd = OddObjects(context.health, work="spooled DELs")
 
     def pending_count(self) -> int:
         """How many DELs wait on disk."""
@@ -27,22 +29,28 @@ class SpooledDeletes:
     def replay(self, *, deadline: Deadline) -> int:
         """Carry out every spooled DEL. The socket must be listening already, so that no plugin spools one unseen.
 
-        Returns: how many were carried out. Raises: the first error of an entry that should be tried again, after all others have
-            been tried.
+        An entry that refuses stays on disk (I3), is named in a condition, and is tried again at the next replay: neither the others
+        nor a start wait for it.
+        Returns: how many were carried out. Raises: DatastoreError if the disk refuses, after all entries have been tried.
         """
         count = 0
-        first_error: IpamError | None = None
+        tried: set[str] = set()
+        disk_error: DatastoreError | None = None
         with self._spool.replay() as entries:
             for entry in entries:
-                try:
-                    self._detach.detach_sandbox(entry.key, deadline=deadline, steps=Steps(self._clock), reason="spooled DEL")
+                tried.add(str(entry.key))
+                with self._odd.skip(str(entry.key)):
+                    try:
+                        self._detach.detach_sandbox(entry.key, deadline=deadline, steps=Steps(self._clock), reason="spooled DEL")
+                    except DatastoreError as error:
+                        if error.retryable:  # the disk refuses; the others are about this entry
+                            disk_error = disk_error or error
+                        raise
                     self._failpoint("restore.replayed")
-                except IpamError as error:  # the DEL has not been done, so its entry stays on disk (I3)
-                    first_error = first_error or error
-                else:
                     entry.done()
                     self._failpoint("restore.entry-done")
                     count += 1
-        if first_error is not None:
-            raise first_error
+        self._odd.keep_only(tried)
+        if disk_error is not None:
+            raise disk_error
         return count

@@ -1,9 +1,9 @@
 """Reconcile datastore, kernel and runtime after a start: keep recorded sandboxes, adopt unrecorded ones, remove leftover wiring.
 
-What a wired sandbox without a row means depends on the datastore. If it is intact, an ADD ended before it replied: its wiring is
-removed before its address becomes assignable. If it was lost, the alias of the veth is a second copy of the identity, and if the
-runtime lists the sandbox the row is restored from it. If the sources disagree or do not answer, the address is quarantined
-(docs/adr/0010).
+What a wired sandbox without a row means is the verdict of `ipamd/model/evidence.py`. If the datastore is intact and the address has a
+row that nobody has, an ADD ended before it replied: its wiring is removed before its address becomes assignable. If the datastore was
+lost, the alias of the veth is a second copy of the identity, and if the runtime lists the sandbox the row is restored from it. If the
+sources disagree or do not answer, the address is quarantined (docs/adr/0010).
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 
 from ipamd.model.address import AddressState
+from ipamd.model.errors import IpamError, log_text
+from ipamd.model.evidence import Verdict
 from ipamd.model.kernel import HostVeth, KernelSurvey, duplicate_addresses
 from ipamd.model.ledger import LedgerEvent
 from ipamd.model.sandbox import Sandbox
@@ -21,6 +23,7 @@ from ipamd.ports import Runtime
 from ipamd.service.context import ServiceContext
 from ipamd.service.cooldown import Cooldown
 from ipamd.service.reconcile.quarantine import QuarantineService
+from ipamd.service.sandbox_judge import SandboxJudge
 
 FAILPOINTS = ("restore.leftover-removed", "restore.veth-settled")
 
@@ -61,6 +64,7 @@ class StartupReconciler:
         *,
         cooldown: Cooldown,
         runtime: Runtime | None,
+        judge: SandboxJudge,
         quarantine: QuarantineService,
         is_datastore_intact: bool,
     ) -> None:
@@ -68,6 +72,7 @@ class StartupReconciler:
         self._wiring = context.wiring
         self._cooldown = cooldown
         self._runtime = runtime
+        self._judge = judge
         self._quarantine_service = quarantine
         self._is_datastore_intact = is_datastore_intact
         self._failpoint = context.failpoint
@@ -78,14 +83,18 @@ class StartupReconciler:
         Args:
             survey: one uninterrupted look, taken after the datastore was opened.
             listed: sandboxes by container ID, or None if the runtime is silent.
-        Raises: WiringError, DatastoreError.
+        An object that refuses is named in a condition, and its address is given to nobody.
+        Raises: DatastoreError if not even that can be recorded.
         """
         outcome = StartupOutcome()
         dying = [(veth.name, veth.address) for veth in survey.veths if veth.is_dying]
         self._cooldown.resume(dying)
         outcome.dying_count = len(dying)
         if dying:
-            self._cooldown.sweep()
+            try:
+                self._cooldown.sweep()
+            except IpamError as error:  # their addresses wait, and the cooldown thread tries again every second
+                log.warning("dying links are swept later: %s", log_text(error))
         outcome.duplicates = [
             f"{address} is wired to {' and to '.join(f'{veth.name} ({veth.key})' for veth in veths)}"
             for address, veths in duplicate_addresses(survey).items()
@@ -93,13 +102,17 @@ class StartupReconciler:
         claimed: set[IPv4Address] = set()
         for veth in survey.veths:
             if not veth.is_dying:
-                self._resolve_veth(veth, survey, listed, claimed, outcome)
+                try:
+                    self._resolve_veth(veth, survey, listed, claimed, outcome)
+                except Exception as error:  # noqa: BLE001  # top of the work on one object: the others must not wait for it
+                    self._set_aside(veth, error, claimed, outcome)
                 self._failpoint("restore.veth-settled")
         wired = {veth.name for veth in survey.veths if not veth.is_dying}
         outcome.missing_count = sum(a.host_veth not in wired for a in self._datastore.attachments())
         self._remove_stray_routes(survey, claimed, outcome)
-        self._quarantine_service.resolve_unclaimed(claimed)
+        self._quarantine_service.resolve(None)
         if listed is not None or self._is_datastore_intact or self._runtime is None:
+            # What stays unresolved is quarantined, or has no row: neither passes for "no ADD was promised" at the next start.
             with self._datastore.transaction() as uow:
                 uow.mark_restored(detail=str(outcome))
         return outcome
@@ -124,25 +137,23 @@ class StartupReconciler:
         elif known is not None:
             claimed.add(veth.address)
             self._quarantine(veth, f"the datastore says {known.address}, the kernel {veth.address}", outcome)
-        elif self._datastore.is_tombstoned(veth.key):
-            self._remove(veth, "its DEL was done", outcome)
-        elif listed is not None and veth.key.container_id in listed:
-            claimed.add(veth.address)
-            self._adopt(veth, listed[veth.key.container_id], survey, claimed, outcome)
-        elif self._is_datastore_intact and not self._is_in_doubt(veth.address):
-            # An ADD replies after its row is stored, and no row is lost: this one never replied, even if the runtime lists it.
-            self._remove(veth, "no ADD was promised for it", outcome)
-        elif listed is None:
-            claimed.add(veth.address)
-            self._quarantine(veth, "the runtime is silent", outcome)
         else:
+            judgement = self._judge.judge_veth(veth, listed=listed, is_datastore_whole=self._is_datastore_intact)
+            if judgement.verdict is Verdict.UNWIRE_THEN_REAP:
+                self._remove(veth, judgement.reasons[0], outcome)
+                return
             claimed.add(veth.address)
-            self._quarantine(veth, "wired, but the runtime does not list its sandbox", outcome)
+            if judgement.verdict is Verdict.ADOPT and listed is not None:
+                self._adopt(veth, listed[veth.key.container_id], survey, claimed, outcome)
+            else:
+                self._quarantine(veth, judgement.reasons[0], outcome)
 
-    def _is_in_doubt(self, address: IPv4Address) -> bool:
-        """Whether an earlier start, after a lost datastore, could not find out who has the address: a row may be missing."""
-        row = self._datastore.address(address)
-        return row is not None and row.state is AddressState.QUARANTINED
+    def _set_aside(self, veth: HostVeth, error: Exception, claimed: set[IPv4Address], outcome: StartupOutcome) -> None:
+        """Leave a veth that refused as it is; its address is given to nobody. Raises: DatastoreError."""
+        log.warning("host veth %s of %s is resolved later: %s", veth.name, veth.key, log_text(error))
+        if veth.address is not None:
+            claimed.add(veth.address)
+            self._quarantine(veth, f"it could not be resolved: {log_text(error)}", outcome)
 
     def _adopt(
         self,
@@ -164,13 +175,28 @@ class StartupReconciler:
     def _quarantine(self, veth: HostVeth, why: str, outcome: StartupOutcome) -> None:
         outcome.quarantined.append(f"{veth.address} of {veth.key}: {why}")
         row = self._datastore.address(veth.address) if veth.address else None
+        if row is None:
+            self._quarantine_service.hold(veth)  # EC2 did not show its address: nothing to quarantine, and nothing to give away
+        else:
+            self._hold_back(row.address, f"{veth.key}: {why}")
+
+    def _hold_back(self, address: IPv4Address, why: str) -> None:
+        """Quarantine an address, unless a sandbox has it or it is quarantined already."""
+        row = self._datastore.address(address)
         if row is None or row.state in (AddressState.ASSIGNED, AddressState.QUARANTINED):
             return
         with self._datastore.transaction() as uow:
-            uow.quarantine(row.address, reason=f"{veth.key}: {why}")
+            uow.quarantine(address, reason=why)
 
     def _remove(self, veth: HostVeth, why: str, outcome: StartupOutcome) -> None:
-        self._wiring.remove_leftover(host_veth=veth.name, address=veth.address)
+        row = self._datastore.address(veth.address) if veth.address else None
+        is_others = row is not None and row.owner not in (None, veth.key)
+        # Without an address only what leads to this link is removed: the routes and rules are another sandbox's (I2).
+        try:
+            self._wiring.remove_leftover(host_veth=veth.name, address=None if is_others else veth.address)
+        except IpamError:
+            self._quarantine_service.remove_later(veth)
+            raise
         self._failpoint("restore.leftover-removed")
         with self._datastore.transaction() as uow:
             uow.note(
@@ -187,5 +213,8 @@ class StartupReconciler:
         known = {row.address for row in self._datastore.addresses()}
         strays = (set(survey.to_rules) | set(survey.from_rules)) & known - owned
         for address in sorted(strays):
-            self._wiring.remove_leftover(host_veth=None, address=address)
-            outcome.removed_count += 1
+            try:
+                self._wiring.remove_leftover(host_veth=None, address=address)
+                outcome.removed_count += 1
+            except IpamError as error:
+                self._hold_back(address, f"a rule that leads nowhere could not be removed: {log_text(error)}")

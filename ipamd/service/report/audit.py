@@ -1,4 +1,4 @@
-"""Cross-check datastore, kernel, runtime and EC2 per address: report what differs, and what will be done about it.
+"""Cross-check datastore, kernel, runtime and EC2: report what differs, and what will be done about it.
 
 Reads only. A `violation` breaks an invariant. A `difference` is repaired, and the finding names what repairs it. `pending` is in
 progress and needs no action. The crash tests end with this audit; operators run the same one (`ipamctl audit`).
@@ -6,43 +6,23 @@ progress and needs no action. The crash tests end with this audit; operators run
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
-from ipaddress import IPv4Address
 from typing import TypeVar
 
-from ipamd.model.address import Address, AddressState
-from ipamd.model.attachment import Attachment
-from ipamd.model.cloud import DescribedEni, InstanceIdentity
-from ipamd.model.dataplane import FROM_SANDBOX_PRIORITY, TO_SANDBOX_PRIORITY
-from ipamd.model.eni import MAIN_TABLE
+from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.errors import IpamError, log_text
-from ipamd.model.ids import AttachmentKey
-from ipamd.model.kernel import KernelSurvey, duplicate_addresses
+from ipamd.model.ids import EniId
+from ipamd.model.recorded import CloudKey
 from ipamd.model.snapshot import Snapshot
-from ipamd.ports import Datastore, Ec2, Runtime, Wiring
+from ipamd.ports import Datastore, Ec2, HostNetwork, Runtime, Wiring
 from ipamd.service.locks import KeyLocks
+from ipamd.service.report.audit_cloud import against_ec2, lost_addresses, primary_addresses
+from ipamd.service.report.audit_enis import against_host
+from ipamd.service.report.audit_sandboxes import against_kernel, against_runtime
+from ipamd.service.report.finding import Finding, Severity
 
 T = TypeVar("T")
-
-
-class Severity(StrEnum):
-    """How much a finding matters."""
-
-    VIOLATION = "violation"
-    DIFFERENCE = "difference"
-    PENDING = "pending"
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Finding:
-    """One thing that differs; `next` says what will be done about it, and by whom."""
-
-    severity: Severity
-    subject: str
-    what: str
-    next: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,25 +34,30 @@ class AuditReport:
     address_count: int
 
 
+@dataclass(frozen=True, slots=True)
+class AuditSources:
+    """Whom the audit asks; `runtime` is None with CRI off.
+
+    `frozen`: ENIs that give no address although they are attached, with the reason. `recent`: what our own calls to EC2 changed in
+    the last minutes.
+    """
+
+    datastore: Datastore
+    wiring: Wiring
+    hostnet: HostNetwork
+    ec2: Ec2
+    runtime: Runtime | None
+    locks: KeyLocks
+    identity: Callable[[], InstanceIdentity | None]
+    frozen: Callable[[], Mapping[EniId, str]]
+    recent: Callable[[], Collection[CloudKey]]
+
+
 class AuditService:
     """Audits one node."""
 
-    def __init__(
-        self,
-        *,
-        datastore: Datastore,
-        wiring: Wiring,
-        ec2: Ec2,
-        runtime: Runtime | None,
-        locks: KeyLocks,
-        identity: Callable[[], InstanceIdentity | None],
-    ) -> None:
-        self._datastore = datastore
-        self._wiring = wiring
-        self._ec2 = ec2
-        self._runtime = runtime
-        self._locks = locks
-        self._identity = identity
+    def __init__(self, sources: AuditSources) -> None:
+        self._sources = sources
 
     def audit(self, *, ask_ec2: bool = True) -> AuditReport:
         """Read every source once and compare.
@@ -81,114 +66,57 @@ class AuditService:
             ask_ec2: make one Describe call; otherwise EC2 is not compared.
         Returns: the report. A source that fails is named in it; nothing is raised.
         """
-        silent: list[str] = []
-        before = self._datastore.snapshot()  # one read: an ADD between two reads would look like a contradiction
-        attachments, rows = tuple(before.attachments.values()), tuple(before.addresses.values())
+        datastore, silent = self._sources.datastore, list[str]()
+        before = datastore.snapshot()  # one read: an ADD between two reads would look like a contradiction
         findings = [
             Finding(Severity.VIOLATION, "datastore", sentence, "report it: memory and disk must never differ")
-            for sentence in self._datastore.audit()
+            for sentence in datastore.audit()
         ]
-        survey = _ask("kernel", self._wiring.survey, silent)
-        if survey is not None:
-            findings += self._against_kernel(attachments, rows, survey)
-        if self._runtime is None:
-            silent.append("CRI is off: dead sandboxes are not noticed")
-        else:
-            sandboxes = _ask("runtime", self._runtime.sandboxes, silent)
-            if sandboxes is not None:
-                findings += _against_runtime(attachments, {sandbox.container_id for sandbox in sandboxes})
-        identity = self._identity()
-        if ask_ec2 and identity is None:
-            silent.append("EC2 cannot be asked: instance metadata has not answered, so this node is not known")
-        elif ask_ec2 and identity is not None:
-            instance_id = identity.instance_id
-            enis = _ask("EC2", lambda: self._ec2.describe_enis(instance_id), silent)
-            if enis is not None:
-                findings += self._against_ec2(before, enis)
+        findings += lost_addresses(before) + primary_addresses(before)
+        findings += self._kernel(before, silent) + self._host(silent) + self._runtime(before, silent)
+        if ask_ec2:
+            findings += self._ec2(before, silent)
         order = list(Severity)
         findings.sort(key=lambda finding: (order.index(finding.severity), finding.subject))
-        return AuditReport(tuple(findings), tuple(silent), len(rows))
+        return AuditReport(tuple(findings), tuple(silent), len(before.addresses))
 
-    def _against_kernel(
-        self, attachments: tuple[Attachment, ...], rows: tuple[Address, ...], survey: KernelSurvey
-    ) -> list[Finding]:
-        busy = {held.key for held in self._locks.held()}
-        findings = _duplicates(survey)
-        for attachment in attachments:
-            if attachment.key not in busy:  # an ADD or DEL at work changes the kernel while we read
-                findings += _wiring_differences(attachment, survey)
-        findings += self._unowned_links(attachments, survey, busy)
-        assigned = {attachment.address for attachment in attachments}
-        cold = {row.address for row in rows if row.state in (AddressState.FREE, AddressState.COOLING)} - assigned
-        for address in sorted(cold & (set(survey.to_rules) | set(survey.from_rules) | set(survey.routes))):
-            # The rows are older than the survey: an ADD may have wired the address since.
-            now = self._datastore.address(address)
-            if now is not None and now.state in (AddressState.FREE, AddressState.COOLING):
-                findings.append(
-                    Finding(
-                        Severity.VIOLATION, str(address), f"{now.state}, yet it has a route or rule (I4)", "restart vpc-ipamd"
-                    )
-                )
-        return findings
+    def _kernel(self, before: Snapshot, silent: list[str]) -> list[Finding]:
+        survey = _ask("kernel", self._sources.wiring.survey, silent)
+        if survey is None:
+            return []
+        return against_kernel(before, survey, datastore=self._sources.datastore, locks=self._sources.locks)
 
-    def _unowned_links(
-        self, attachments: tuple[Attachment, ...], survey: KernelSurvey, busy: set[AttachmentKey]
-    ) -> list[Finding]:
-        owners = {attachment.host_veth for attachment in attachments}
-        findings = []
-        for veth in survey.veths:
-            if veth.is_dying:
-                findings.append(Finding(Severity.PENDING, veth.name, "marked for deletion", "the cooldown deletes it at once"))
-            elif veth.name not in owners and veth.key is None:
-                findings.append(Finding(Severity.DIFFERENCE, veth.name, "carries no identity of ours", "left alone"))
-            elif veth.name not in owners and veth.key not in busy:
-                row = self._datastore.address(veth.address) if veth.address else None
-                is_held = row is not None and row.state is AddressState.QUARANTINED
-                findings.append(
-                    Finding(
-                        Severity.DIFFERENCE,
-                        veth.name,
-                        f"wired for {veth.key} with {veth.address}, which the datastore does not know",
-                        "quarantined until runtime and kernel agree" if is_held else "the next start resolves it",
-                    )
-                )
-        return findings
+    def _host(self, silent: list[str]) -> list[Finding]:
+        sources, identity = self._sources, self._sources.identity()
+        if identity is None:
+            silent.append("the node's own routing is not compared: instance metadata has not answered")
 
-    def _against_ec2(self, before: Snapshot, enis: tuple[DescribedEni, ...]) -> list[Finding]:
-        attached = {eni.eni_id: eni for eni in enis}
-        on_eni: dict[IPv4Address, str] = {}
-        for eni in enis:
-            for address in (*eni.secondary_addresses, *(a for prefix in eni.prefixes for a in prefix)):
-                on_eni[address] = eni.eni_id
-        findings = []
-        for row in before.addresses.values():
-            if on_eni.get(row.address) == row.eni_id:
-                continue
-            findings.append(
-                Finding(
-                    Severity.VIOLATION if row.is_in_use else Severity.DIFFERENCE,
-                    str(row.address),
-                    f"{row.state} on {row.eni_id}; EC2 has it on {on_eni.get(row.address, 'no ENI of this node')} (I7)",
-                    "kept while in use; its sandbox has no network" if row.is_in_use else "forgotten at the next comparison",
-                )
-            )
-        primaries = {eni.primary_address for eni in enis}
-        findings += [
-            Finding(Severity.VIOLATION, str(row.address), "a primary address among those for sandboxes (I6)", "report it")
-            for row in before.addresses.values()
-            if row.address in primaries
-        ]
-        # ENIs may have been recorded while EC2 was asked: one is unknown only if a later snapshot lacks it too.
-        after = self._datastore.snapshot()
-        known = set(after.enis)
-        covered = {intent.payload.get("eni_id") for intent in after.intents.values()}
-        for eni_id in sorted(set(attached) - known - covered):
-            findings.append(
-                Finding(Severity.DIFFERENCE, eni_id, "attached, and unknown to the datastore", "adopted at the next start")
-            )
-        for eni_id in sorted(known - set(attached)):
-            findings.append(Finding(Severity.DIFFERENCE, eni_id, "known, and not attached at EC2", "forgotten when unused"))
-        return findings
+        def compare() -> list[Finding]:
+            frozen = sources.frozen()
+            return against_host(sources.datastore.snapshot(), hostnet=sources.hostnet, identity=identity, frozen=frozen)
+
+        return _ask("host routing", compare, silent) or []
+
+    def _runtime(self, before: Snapshot, silent: list[str]) -> list[Finding]:
+        if self._sources.runtime is None:
+            silent.append("CRI is off: dead sandboxes are not noticed")
+            return []
+        sandboxes = _ask("runtime", self._sources.runtime.sandboxes, silent)
+        return against_runtime(before, {sandbox.container_id for sandbox in sandboxes}) if sandboxes is not None else []
+
+    def _ec2(self, before: Snapshot, silent: list[str]) -> list[Finding]:
+        sources, identity = self._sources, self._sources.identity()
+        if identity is None:
+            silent.append("EC2 cannot be asked: instance metadata has not answered, so this node is not known")
+            return []
+        enis = _ask("EC2", lambda: sources.ec2.describe_enis(identity.instance_id), silent)
+        if enis is None:
+            return []
+        # ENIs and addresses may have been recorded while EC2 was asked: a difference is told only if a later look has it too.
+        compared = against_ec2(before, enis, after=sources.datastore.snapshot(), identity=identity, recent=sources.recent())
+        if compared.implausible:
+            silent.append(f"EC2: its answer is not plausible, {compared.implausible}: nothing is concluded from it")
+        return list(compared.findings)
 
 
 def _ask(source: str, question: Callable[[], T], silent: list[str]) -> T | None:
@@ -197,54 +125,3 @@ def _ask(source: str, question: Callable[[], T], silent: list[str]) -> T | None:
     except IpamError as error:
         silent.append(f"{source}: {log_text(error)}")
         return None
-
-
-def _duplicates(survey: KernelSurvey) -> list[Finding]:
-    return [
-        Finding(
-            Severity.VIOLATION,
-            str(address),
-            f"{len(veths)} host veths carry it: {', '.join(veth.name for veth in veths)} (I1)",
-            "delete the sandbox that should not have it",
-        )
-        for address, veths in duplicate_addresses(survey).items()
-    ]
-
-
-def _wiring_differences(attachment: Attachment, survey: KernelSurvey) -> list[Finding]:
-    subject, repair = str(attachment.address), "the host network reconciler repairs it"
-    veth = next((veth for veth in survey.veths if veth.name == attachment.host_veth and not veth.is_dying), None)
-    if veth is None:
-        gone = f"sandbox {attachment.key} is recorded and its host veth {attachment.host_veth} is gone"
-        return [Finding(Severity.PENDING, subject, gone, "freed by its DEL, or reaped within minutes")]
-    findings = []
-    if (veth.key, veth.address) != (attachment.key, attachment.address):
-        findings.append(
-            Finding(Severity.VIOLATION, subject, f"{veth.name} says {veth.key} with {veth.address} (I1)", "delete the sandbox")
-        )
-    if survey.routes.get(attachment.address) != attachment.host_veth:
-        device = survey.routes.get(attachment.address, "nothing")
-        findings.append(Finding(Severity.DIFFERENCE, subject, f"its route leads to {device}", repair))
-    if attachment.address not in survey.to_rules:
-        findings.append(Finding(Severity.DIFFERENCE, subject, f"rule {TO_SANDBOX_PRIORITY} is missing", repair))
-    tables = survey.from_rules.get(attachment.address, ())
-    if attachment.route_table != MAIN_TABLE and attachment.route_table not in tables:
-        findings.append(
-            Finding(
-                Severity.DIFFERENCE, subject, f"rule {FROM_SANDBOX_PRIORITY} to table {attachment.route_table} is missing", repair
-            )
-        )
-    return findings
-
-
-def _against_runtime(attachments: tuple[Attachment, ...], listed: set[str]) -> list[Finding]:
-    return [
-        Finding(
-            Severity.PENDING,
-            str(attachment.address),
-            f"sandbox {attachment.key} is recorded and the runtime does not list it",
-            "freed by its DEL, or reaped once every source says that it is gone",
-        )
-        for attachment in attachments
-        if attachment.key.container_id not in listed
-    ]

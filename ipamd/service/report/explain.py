@@ -12,7 +12,7 @@ from ipaddress import AddressValueError, IPv4Address
 from ipamd.model.address import Address, AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.errors import InvalidRequestError, IpamError, log_text
-from ipamd.model.evidence import Evidence, Verdict, judge
+from ipamd.model.evidence import Evidence, Judgement, Verdict
 from ipamd.model.ledger import LedgerEntry
 from ipamd.model.times import rfc3339
 from ipamd.ports import Clock, Datastore, Wiring
@@ -38,14 +38,18 @@ class ExplainService:
         *,
         datastore: Datastore,
         wiring: Wiring,
-        evidence: Callable[[Attachment], Evidence] | None,
+        judgement: Callable[[Attachment], tuple[Evidence, Judgement]] | None,
+        held: Callable[[IPv4Address], list[str]] | None,
         locks: KeyLocks,
         clock: Clock,
     ) -> None:
-        """`evidence` collects what every source says now about an attachment; None with CRI off."""
+        """`judgement` asks the one judge about an attachment, with what every source says now, `held` about the
+        sandboxes that a quarantined address is held for; None with CRI off.
+        """
         self._datastore = datastore
         self._wiring = wiring
-        self._evidence = evidence
+        self._judgement = judgement
+        self._held = held
         self._locks = locks
         self._clock = clock
 
@@ -84,7 +88,11 @@ class ExplainService:
             left = (row.cooling_until - self._clock.now()).total_seconds()
             return [f"it is free again in {max(left, 0):.0f} s, once its link is gone (I4, I8)"]
         if row.state is AddressState.QUARANTINED:
-            return ["it is not assigned until runtime and kernel agree on it; they are compared at every complete CRI list"]
+            held = self._held(row.address) if self._held is not None else []
+            return [
+                "it is not assigned until runtime and kernel agree on it; they are compared at every complete CRI list",
+                *held,
+            ]
         eni = self._datastore.eni(row.eni_id)
         if row.state is AddressState.FREE and eni is not None and not eni.host_ready:
             return [f"it is not assignable: host routing of {eni.eni_id} is not in place (I7)"]
@@ -111,13 +119,13 @@ class ExplainService:
             for held in self._locks.held()
             if held.key == attachment.key
         ]
-        if self._evidence is None:
+        if self._judgement is None:
             return [*sentences, "CRI is off: it is kept until its DEL"]
-        evidence = self._evidence(attachment)
+        evidence, judgement = self._judgement(attachment)
         sentences.append(_sources(evidence))
-        judgement = judge(evidence, now=self._clock.now())
-        verb = {Verdict.KEEP: "kept", Verdict.REAP: "to be reaped", Verdict.UNWIRE_THEN_REAP: "to be unwired and reaped"}
-        sentences.append(f"without a DEL it is {verb[judgement.verdict]}: {'; '.join(judgement.reasons)}")
+        verbs = {Verdict.REAP: "to be reaped", Verdict.UNWIRE_THEN_REAP: "to be unwired and reaped"}
+        verb = verbs.get(judgement.verdict, "kept")
+        sentences.append(f"without a DEL it is {verb}: {'; '.join(judgement.reasons)}")
         try:
             survey = self._wiring.survey()
         except IpamError as error:
@@ -129,6 +137,6 @@ class ExplainService:
 
 def _sources(evidence: Evidence) -> str:
     return (
-        f"sources: runtime {evidence.runtime} ({evidence.absent_list_count} lists without it), "
+        f"sources: runtime {evidence.runtime} ({evidence.absent_look_count} lists without it), "
         f"netns {evidence.netns}, host veth {evidence.host_veth}"
     )

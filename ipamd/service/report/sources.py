@@ -6,11 +6,13 @@ changes something.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from ipamd.model.cloud import CallUnderWay
 from ipamd.model.eni import InstanceLimits
+from ipamd.model.ids import EniId
 from ipamd.model.plan import PoolSettings
 from ipamd.model.sandbox import RuntimeInfo, RuntimeView
 from ipamd.ports import Datastore, Spool
@@ -61,7 +63,9 @@ class Sources:
     runtime_view: Callable[[], RuntimeView | None]
     runtime: Callable[[], RuntimeInfo | None]
     cloud: Callable[[], CloudView]
+    calls_under_way: Callable[[], tuple[CallUnderWay, ...]]
     audit: AuditService
+    frozen: Callable[[], Mapping[EniId, str]]
     explain: ExplainService
     instance_id: Callable[[], str]
     version: str

@@ -1,24 +1,26 @@
-"""GC: free attachments that the runtime's list of valid ones lacks, unless CRI still lists their sandbox (I2).
+"""GC: free attachments that the runtime's list of valid ones lacks, if the other witnesses do not contradict it (I2).
 
-Candidates come from our datastore only. The list is older than the request that carries it, so young attachments are not judged.
+The list is a declaration, one more witness that can only name absence. It stands for the lists of CRI that a reap needs, and for
+nothing else: a living namespace or veth keeps its address. The specification lets a plugin remove what the list lacks, but the list
+may be older than an attachment, and incomplete where several runtimes share one configuration (containernetworking/cni issue 1086).
+Candidates come from our datastore only.
 """
 
 from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from datetime import timedelta
 
-from ipamd.model.errors import IpamError, log_text
+from ipamd.model.attachment import Attachment
+from ipamd.model.errors import RuntimeUnreachableError, log_text
+from ipamd.model.evidence import Verdict
 from ipamd.model.ids import AttachmentKey
-from ipamd.model.ledger import LedgerEvent
+from ipamd.model.kernel import KernelSurvey
 from ipamd.ports import Runtime
 from ipamd.service.context import ServiceContext
 from ipamd.service.request import Deadline, Steps
 from ipamd.service.sandbox.detach import DetachService
-
-GC_MIN_AGE = timedelta(seconds=60)
-"""Attachments younger than this are not judged by a list that may be older than they are. Ours: the longest ADD deadline."""
+from ipamd.service.sandbox_judge import SandboxJudge
 
 log = logging.getLogger(__name__)
 
@@ -34,12 +36,12 @@ class GcOutcome:
 class GcService:
     """GC."""
 
-    def __init__(self, context: ServiceContext, *, runtime: Runtime | None, detach: DetachService) -> None:
+    def __init__(self, context: ServiceContext, *, runtime: Runtime | None, judge: SandboxJudge, detach: DetachService) -> None:
         self._datastore = context.datastore
+        self._wiring = context.wiring
         self._runtime = runtime
+        self._judge = judge
         self._detach = detach
-        self._clock = context.clock
-        self._started_at, self._started_monotonic_s = context.clock.now(), context.clock.monotonic()
 
     def collect(self, valid: frozenset[AttachmentKey], *, network_name: str, deadline: Deadline, steps: Steps) -> GcOutcome:
         """Free the attachments of one network that are not valid any more.
@@ -47,48 +49,49 @@ class GcService:
         Args:
             valid: the runtime's `cni.dev/valid-attachments`.
         Returns: what was freed and what was kept against the list.
-        Raises: RuntimeUnreachableError if CRI is on and silent: then nothing is freed (I11); else the first error, after every
-            candidate was tried.
+        Raises: RuntimeUnreachableError if CRI is on and silent or not plausible, KernelDumpError or WiringError if the kernel could
+            not be read: then nothing is freed (I11); else the first error, after every candidate was tried.
         """
-        now = self._clock.now()
-        # A wall clock that was set forward since we started must not make an attachment older than it is.
-        stepped = max(
-            now - self._started_at - timedelta(seconds=self._clock.monotonic() - self._started_monotonic_s), timedelta(0)
-        )
-        candidates = [
-            attachment
-            for attachment in self._datastore.attachments()
-            if attachment.network_name == network_name
-            and attachment.key not in valid
-            and now - attachment.created_at - stepped >= GC_MIN_AGE
-        ]
-        listed = self._listed() if candidates else frozenset()
-        freed, kept, first_error = [], [], None
+        attachments = self._datastore.attachments()
+        candidates = [a for a in attachments if a.network_name == network_name and a.key not in valid]
+        if not candidates:
+            return GcOutcome((), ())
+        listed, survey = self._listed(attachments), self._wiring.survey()
+        freed: list[AttachmentKey] = []
+        kept: list[AttachmentKey] = []
+        errors: list[Exception] = []
         for attachment in candidates:
-            if attachment.key.container_id in listed:
-                kept.append(attachment.key)
-                self._note_kept(attachment.key)
-                continue
             try:
-                self._detach.detach_sandbox(attachment.key, deadline=deadline, steps=steps, reason="GC")
-                freed.append(attachment.key)
-            except IpamError as error:
+                is_freed = self._decide(attachment, listed, survey, deadline, steps)
+            except Exception as error:  # noqa: BLE001  # top of the work on one object; the runtime gets the first error
                 log.warning("GC of sandbox %s: %s", attachment.key, log_text(error))
-                first_error = first_error or error
-        if first_error is not None:
-            raise first_error
+                errors.append(error)
+                continue
+            (freed if is_freed else kept).append(attachment.key)
+        if errors:
+            raise errors[0]
         return GcOutcome(tuple(freed), tuple(kept))
 
-    def _listed(self) -> frozenset[str]:
-        """Sandboxes that CRI knows; with CRI off the runtime's own list, which came with the request, decides alone."""
+    def _decide(
+        self, attachment: Attachment, listed: frozenset[str], survey: KernelSurvey, deadline: Deadline, steps: Steps
+    ) -> bool:
+        judgement = self._judge.judge_attachment(attachment, listed=listed, survey=survey, is_declared_gone=True)
+        if judgement.verdict is Verdict.KEEP:
+            self._judge.note_kept(attachment.key, judgement)
+            return False
+        self._detach.detach_sandbox(attachment.key, deadline=deadline, steps=steps, reason="GC")
+        log.info("GC freed sandbox %s: %s", attachment.key, "; ".join(judgement.reasons))
+        return True
+
+    def _listed(self, attachments: tuple[Attachment, ...]) -> frozenset[str]:
+        """Sandboxes that CRI knows; with CRI off the list that came with the request is the runtime's only word."""
         if self._runtime is None:
             return frozenset()
-        return frozenset(sandbox.container_id for sandbox in self._runtime.sandboxes())
-
-    def _note_kept(self, key: AttachmentKey) -> None:
-        with self._datastore.transaction() as uow:
-            uow.note(
-                LedgerEvent.KEPT,
-                key=key,
-                detail="GC did not list it as valid, but the runtime still lists its sandbox",
+        listed = frozenset(sandbox.container_id for sandbox in self._runtime.sandboxes())
+        missing_count = self._judge.missing_count(attachments, listed)
+        if missing_count > 1:
+            raise RuntimeUnreachableError(
+                f"implausible: none of {missing_count} wired sandboxes is in a list of {len(listed)}",
+                details="nothing is freed on such a list",
             )
+        return listed

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from lab.chaos.checker import DONE_S, LOOSE_S, REPAIR_S, ROW_S, SILENT_S, STRAY_S, Checker, NodeState, Round
+from lab.chaos.book import Takes
+from lab.chaos.checker import CALLS_MOST, DONE_S, LOOSE_S, REPAIR_S, ROW_S, SILENT_S, STRAY_S, Checker, NodeState, Round
 from lab.chaos.expected_state import ExpectedSnapshot, ExpectedState, PodRecord, Violation
 from lab.chaos.observation import NodeObservation
 from lab.node.kernel_view import KernelView, Route, Rule, Veth
@@ -184,6 +185,65 @@ def test_an_eni_may_hang_in_the_air_while_ec2_is_faulty() -> None:
     assert lasting(lambda at: round_(at, loose_enis=loose, faultless_since=None), 600) == []
 
 
+HIT = Takes({("node-a", A): 150.0}, {("node-a", A): 100.0})
+
+
+def test_a_sandbox_hit_by_other_hands_is_excused() -> None:
+    """Its address is gone from EC2 and silent; a cooling one too. Its wiring is not excused."""
+    lost = {A: ""}
+    assert lasting(lambda at: round_(at, on_enis=lost, silent=frozenset({A}), takes=HIT), 300) == []
+    cooling = replace(POD, removing_at_s=99.0, removed_at_s=99.5)
+    assert broken(*(round_(100.0 + s, record=cooling, seen=EMPTY, on_enis=lost, takes=HIT) for s in range(3))) == []
+    gone = with_kernel(SEEN, routes=())
+    assert lasting(lambda at: round_(at, on_enis=lost, seen=gone, takes=HIT), 5) == ["I2"]
+
+
+def test_a_row_is_not_asked_for_when_hands_and_a_lost_datastore_meet() -> None:
+    """Nothing is left that says on which ENI the address was. The wiring must stay, and either alone excuses nothing."""
+    rowless = replace(SEEN, rows={})
+    lost = ExpectedSnapshot({"c1": POD}, {}, {"node-a": 120.0})
+
+    def played(**rest: Any) -> list[str]:
+        return lasting(lambda at: round_(at, seen=rowless, on_enis={A: ""}, **rest), ROW_S)
+
+    assert played(before=lost, after=lost, takes=HIT) == []
+    assert played(takes=HIT) == ["I2"]
+    assert set(played(before=lost, after=lost)) == {"I2", "I7"}
+    gone = with_kernel(rowless, veths=(), routes=(), rules=())
+    assert broken(*(round_(100.0 + s, seen=gone, before=lost, after=lost, takes=HIT) for s in range(2))) == ["I2"]
+
+
+def test_an_address_given_after_the_hand_could_be_noticed_is_not_excused() -> None:
+    """Not wired yet in the last look before the bound is excused, not wired yet in the first look after it is not."""
+    for seen_without_s, expected in ((149.0, []), (151.0, ["I7"])):
+        without = round_(seen_without_s, record=None, seen=EMPTY, takes=HIT)
+        late = replace(POD, created_at_s=seen_without_s + 0.5)
+        rounds = [round_(seen_without_s + 1 + s, record=late, on_enis={A: ""}, takes=HIT) for s in range(4)]
+        assert broken(without, *rounds) == expected
+
+
+def test_two_nodes_with_one_address_by_other_hands() -> None:
+    """Taken from node-a and given to node-b by EC2: excused; the other way round not, and never on one node."""
+    other = NodeObservation(KernelView((Veth("eni2", "c2", A, True, False),)), {"c2": A}, {})
+    pods = ExpectedSnapshot({"c1": POD, "c2": replace(POD, node="node-b", sandbox_id="c2", pod="p2")}, {})
+    both = {"other": other, "before": pods, "after": pods, "silent": frozenset()}
+
+    def played(**rest: Any) -> set[str]:
+        return set(broken(*(round_(100.0 + s, **both, **rest) for s in range(2))))
+
+    assert "I1" not in played(on_enis={A: "node-b"}, takes=HIT)
+    assert "I1" in played(on_enis={A: "node-b"})
+    assert "I1" in played(on_enis={A: "node-a"}, takes=HIT)
+    twice = with_kernel(SEEN, veths=(VETH, Veth("eni9", "c9", A, True, False)))
+    assert "I1" in broken(*(round_(100.0 + s, seen=twice, takes=HIT) for s in range(2)))
+
+
+def test_too_many_calls_are_told_at_once() -> None:
+    """A daemon that asks EC2 without end."""
+    assert broken(round_(100, calls_a_minute={"node-a": CALLS_MOST, "node-b": 0})) == []
+    assert broken(round_(100, calls_a_minute={"node-a": CALLS_MOST + 1, "node-b": 0})) == ["I13"]
+
+
 def expected_state() -> tuple[ExpectedState, list[Violation], list[float]]:
     """An expected state with a clock that the test sets, and what it reports."""
     now, found = [0.0], []
@@ -219,3 +279,15 @@ def test_expected_state_do_not_ask_for_cooling_across_a_lost_datastore() -> None
     kept.on_datastore_lost("node-a")
     kept.on_created(replace(POD, sandbox_id="c2", pod="p2", created_at_s=2.0))
     assert found == []
+
+
+def test_expected_state_excuses_what_other_hands_moved_to_the_other_node() -> None:
+    """It lives on node-a, hands took it, EC2 gave it to node-b: told apart from violations. On the same node it is one."""
+    kept, found, _ = expected_state()
+    kept.on_created(POD)
+    kept.book.took("node-a", [A], at_s=2.0, cuts_link=False)
+    kept.on_created(replace(POD, node="node-b", sandbox_id="c2", pod="p2", created_at_s=3.0))
+    assert found == []
+    assert len(kept.doubled) == 1
+    kept.on_created(replace(POD, sandbox_id="c3", pod="p3", created_at_s=4.0))
+    assert {violation.invariant for violation in found} == {"I1"}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 
+from lab.chaos.lies import HANDS, LIES
 from lab.chaos.plan import NODES, WEIGHTS, Event, Kind, Plan, make_plan
+from lab.chaos.seeds import variety
 from lab.chaos.shrink import shrink
 from lab.vpc.faults import Faults
 
@@ -78,12 +81,41 @@ def test_every_cloud_fault_can_be_applied_and_taken_back() -> None:
             faults.apply(event.arg("apply"))
             faults.apply(event.arg("undo"))
             api = next(iter(event.arg("apply").get("apis", {"*": None})))
-            assert (faults.lag_s(api), faults.reach("ec2"), faults.reach("imds"), faults.take_attach_fault()) == (
-                0.0,
+            assert (faults.lag_s(api), faults.reach("ec2"), faults.reach("imds"), faults.is_frozen()) == (
+                0,
                 "open",
                 "open",
-                None,
+                False,
             )
+            assert not any(vars(faults.conditions).values())
+
+
+def test_every_fault_and_lie_is_drawn() -> None:
+    """Long runs leave none out, and lies last long enough for two looks now and then."""
+    events = [event for seed in range(3) for event in make_plan(seed, minutes=60, failpoints=NAMES).events]
+    faults = [event for event in events if event.kind is Kind.CLOUD_FAULT]
+    assert set(LIES) < {event.arg("name") for event in faults}
+    assert max(event.arg("for_s") for event in faults if event.arg("name") == "imds-frozen") > 30
+    assert {event.arg("what") for event in events if event.kind is Kind.OTHER_HANDS} == set(HANDS)
+
+
+def test_standing_conditions_are_drawn_and_applied() -> None:
+    """Each seed has its own answers to what is unknown of EC2, and the lab accepts them."""
+    drawn = [make_plan(seed, minutes=1, failpoints=NAMES).cloud for seed in range(20)]
+    for cloud in drawn:
+        faults = Faults()
+        faults.apply(cloud)
+        assert faults.rules.token_of_deleted == cloud["rules"]["token_of_deleted"]
+    for name in drawn[0]["rules"]:
+        assert len({cloud["rules"][name] for cloud in drawn}) > 1
+    assert {"large_account" in cloud for cloud in drawn} == {True, False}
+
+
+def test_a_plan_of_before_is_still_read() -> None:
+    """A plan file without conditions of the cloud has none."""
+    raw = json.loads(make_plan(3, minutes=1, failpoints=NAMES).to_json())
+    del raw["cloud"]
+    assert Plan.from_json(json.dumps(raw)).cloud == {}
 
 
 def test_an_event_reads_as_a_sentence() -> None:
@@ -113,3 +145,10 @@ def test_shrinking_keeps_only_what_was_seen_to_fail() -> None:
 
     found = shrink(list(range(20)), fails=fails, has_time=lambda: len(asked) < 50)
     assert found == list(range(20)) or found in asked
+
+
+def test_the_variety_of_a_plan_counts_different_things_once() -> None:
+    """What the seed of the two-minute test is chosen by."""
+    twice = [Event(1.0, Kind.OTHER_HANDS, "node-a", {"what": "give"}), Event(2.0, Kind.OTHER_HANDS, "node-b", {"what": "give"})]
+    plan = make_plan(1, minutes=1, failpoints=NAMES).with_events([*twice, Event(3.0, Kind.CLOUD_FAULT, "", {"name": "volumes"})])
+    assert variety(plan) == {"other-handsgive", "cloud-faultvolumes"}

@@ -100,7 +100,7 @@ def test_without_del_an_address_is_free_within_six_minutes_and_the_cooldown(reus
     _lose_sandbox(reuse, record)
     time.sleep(LISTS_S)
     assert reuse.has_row("p1"), "younger than five minutes: kept"
-    node.step_clock(AGE_S)
+    node.pass_time(AGE_S)
     wait_for(lambda: not reuse.has_row("p1"), "reaped", LISTS_S)
     reuse.wait_free(8, COOLDOWN_S + MARGIN_S)
     assert reuse.has_row("p2")

@@ -88,6 +88,17 @@ def test_next_calls_fail(cloud: Any, refused: Any) -> None:
     cloud.create()
 
 
+@pytest.mark.parametrize(
+    ("code", "status"), [("RequestExpired", 400), ("AuthFailure", 401), ("UnauthorizedOperation", 403), ("Throttling", 400)]
+)
+def test_a_code_has_its_usual_status(cloud: Any, refused: Any, code: str, status: int) -> None:
+    """As the "Error codes" page says; strikes once."""
+    fault(cloud, "DescribeVpcs", error={"code": code, "count": 1})
+    with refused(code, status=status):
+        cloud.ec2.describe_vpcs()
+    cloud.ec2.describe_vpcs()
+
+
 def test_a_share_of_calls_fails() -> None:
     """An error with a rate strikes about that share of calls."""
     faults = Faults(seed=3)

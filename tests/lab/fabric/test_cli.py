@@ -88,6 +88,37 @@ def test_faults_are_set_shown_and_cleared(cli: Cli) -> None:
     assert json.loads(cli("faults", "--clear")) == {}
 
 
+def test_other_hands_attach_and_detach(cli: Cli) -> None:
+    """The example of lab/README.md: an EFA-only ENI appears and goes; what EC2 refuses is refused in its words."""
+    done = cli("hand", "attach", "node-a", "--type", "efa-only")
+    eni_id = done.split()[0]
+    assert done == f"{eni_id} (efa-only) is being attached to node-a\n"
+    (line,) = [line for line in cli("status").splitlines() if eni_id in line]
+    assert line.split()[0] == "eth1"
+    assert line.endswith("(not wired)  efa-only")
+    assert f"{eni_id} is being detached" in cli("hand", "detach", eni_id)
+    assert "attached to nothing" in cli("hand", "detach", eni_id, code=1)
+    assert cli("hand", "attach", eni_id) == f"{eni_id} is being attached to node-a again\n"
+    assert f"{eni_id} was deleted" in cli("hand", "delete", eni_id)
+    assert "does not exist" in cli("hand", "delete", eni_id, code=1)
+
+
+def test_other_hands_give_and_take_addresses(cli: Cli) -> None:
+    """Of an ENI of the node; a plain ENI has a link."""
+    eni_id = cli("hand", "attach", "node-b", "--addresses", "1", "--no-manage").split()[0]
+    (line,) = [line for line in cli("status").splitlines() if eni_id in line]
+    assert "1 secondary addresses, 0 prefixes" in line
+    assert "not wired" not in line
+    address = cli("hand", "assign", eni_id).split()[-1]
+    assert cli("hand", "unassign", address) == f"{address} was taken from {eni_id}\n"
+    assert "unassign nobody" in cli("hand", "unassign", "nobody", code=1)
+    assert "only security group" in cli("hand", "groups", eni_id)
+    assert "node-b has 27 volumes" in cli("hand", "volumes", "node-b", "--count", "27")
+    assert "AttachmentLimitExceeded" in cli("hand", "attach", "node-b", code=1)
+    cli("faults", "--clear")
+    cli("hand", "delete", eni_id)
+
+
 def test_exec_finds_the_programs_of_this_python(cli: Cli) -> None:
     """`vpc-lab exec NODE -- ipamctl` works because our bin directory is first in PATH, in `exec` only."""
     first = cli("exec", "node-b", "--", "sh", "-c", "echo $PATH").split(":")[0]

@@ -19,7 +19,7 @@ from ipamd import daemon
 from ipamd.config import Settings, describe
 from ipamd.ipamctl import main as ipamctl
 from ipamd.model import errors
-from ipamd.service.report.audit import Severity
+from ipamd.service.report.finding import Severity
 from lab.cli import main as cli
 from lab.vpc.fault_spec import parse as parse_faults
 from tools import gen_docs

@@ -10,7 +10,7 @@ import pytest
 from ipamd import __version__
 from ipamd.ipamctl import main as ipamctl
 from ipamd.ipamctl.table import STATE_COLUMNS
-from ipamd.ipamctl.verbs import enis, status
+from ipamd.ipamctl.verbs import attachments, enis, status
 from ipamd.model.stock import PoolCounts
 from ipamd.model.words import CLOUD_NOT_ASKED, counted
 
@@ -19,7 +19,7 @@ NOTE = "settings in this process's environment; the daemon was not asked"
 
 def answer(**changes: Any) -> dict[str, Any]:
     """GetStatus as the client gives it: one of everything."""
-    counts = {f"{state}_count": 0 for state in STATE_COLUMNS} | {"total_count": 1, "assigned_count": 1}
+    counts = {f"{state}_count": 0 for state in STATE_COLUMNS} | {"total_count": 1, "assigned_count": 1, "lost_count": 0}
     pool = counts | {"eni_count": 1, "eni_limit": 1, "slots_per_eni": 1, "targets": [], "last_cycle": "at target: nothing to do"}
     runtime = {"socket": "/run/c.sock", "name": "containerd", "version": "1.6", "reachable": True, "events": False}
     return {
@@ -36,6 +36,7 @@ def answer(**changes: Any) -> dict[str, Any]:
         "dying_count": 0,
         "busy": [],
         "lacks": [],
+        "verdict": "ready: 1 address can be given",
     } | changes
 
 
@@ -84,6 +85,36 @@ def test_a_runtime_that_is_away_says_what_it_last_listed_and_why() -> None:
     )
     new = {"list_age_s": -1.0, "sandbox_count": 0, "detail": "not listed yet"}
     assert lines_of(runtime=new)["runtime"].endswith("reachable, without events, not listed yet")
+
+
+def test_the_verdict_is_the_first_line() -> None:
+    """Whoever reads one line reads this one; a daemon of an earlier release says none, and nothing is printed for it."""
+    assert status.render(answer()).splitlines()[:2] == ["ready: 1 address can be given", ""]
+    assert status.render(answer(verdict="")).startswith("vpc-ipamd 0.1.0")
+
+
+def test_lost_addresses_are_shown_where_there_are_some() -> None:
+    """In the pool's line, per ENI and per attachment; otherwise no column is spent on them."""
+    row = {"container_id": "c", "address": "10.0.0.5", "ifname": "eth0", "sandbox_name": "", "eni_id": "eni-1"}
+    row |= {"host_veth": "eni1", "created_at": "now", "origin": "add", "lost_since": ""}
+    assert "LOST" not in attachments.render({"attachments": [row]})
+    lost = attachments.render({"attachments": [row, row | {"lost_since": "2026-01-01T00:00:00.000Z"}]}).splitlines()
+    assert [line.split("  ")[-1].strip() for line in lost] == ["LOST SINCE", "-", "2026-01-01T00:00:00.000Z"]
+    pool = answer()["pool"] | {"lost_count": 2}
+    assert ", 2 lost; " in lines_of(pool=pool)["pool"]
+    assert "lost" not in lines_of()["pool"]
+
+
+def test_a_frozen_interface_says_why() -> None:
+    """HOST is `frozen`, and the reason follows the table; LOST is a column if an address is lost."""
+    eni: dict[str, Any] = {"eni_id": "eni-1", "device_index": 1, "state": "attached", "primary_address": "10.0.0.9"}
+    eni |= {"subnet_cidr": "10.0.0.0/22", "route_table": 2, "host_ready": False, "frozen": "", "lost_count": 0}
+    eni |= {f"{state}_count": 0 for state in STATE_COLUMNS}
+    assert "not ready" in enis.render({"enis": [eni]})
+    assert "LOST" not in enis.render({"enis": [eni]})
+    lines = enis.render({"enis": [eni | {"frozen": "its link is gone", "lost_count": 3}]}).splitlines()
+    assert (lines[0].split()[-1], lines[1].split()[-1], "frozen" in lines[1]) == ("LOST", "3", True)
+    assert lines[2] == "eni-1 is frozen: its link is gone"
 
 
 def test_interfaces_have_the_counts_in_the_same_order() -> None:

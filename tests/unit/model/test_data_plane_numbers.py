@@ -17,10 +17,9 @@ from typing import Any, cast
 import pytest
 
 from ipamd.config import NetworkConfig
-from ipamd.kernel import batches, enis, hostnet, records, ruleset, uapi
+from ipamd.kernel import batches, enis, records, ruleset, sysctls, uapi
 from ipamd.kernel.netlink import Message, NetlinkSocket
 from ipamd.kernel.netns import HostNetns
-from ipamd.kernel.nft import Nftables
 from ipamd.model import dataplane
 from ipamd.model.attachment import WiringSpec, veth_name
 from ipamd.model.eni import Eni, gateway
@@ -109,7 +108,7 @@ def eni_rule() -> tuple[object, object, object]:
         def dump(self, _message: Message) -> list[bytes]:
             return []
 
-    ((change, _),) = enis.rule_repairs(cast(NetlinkSocket, NoRules()), eni())
+    ((change, _, _),) = enis.rule_repairs(cast(NetlinkSocket, NoRules()), eni())
     return change.fields["priority"], change.fields["table"], change.fields["src"]
 
 
@@ -247,9 +246,8 @@ def test_sysctls_are_compatible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     for name in files:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("0\n")
-    monkeypatch.setattr(hostnet, "SYSCTL_ROOT", tmp_path)
-    network = hostnet.KernelHostNetwork(cast(HostNetns, Host()), config=NetworkConfig(), nft=cast(Nftables, None))
-    network._repair_sysctls("ens5")
+    monkeypatch.setattr(sysctls, "SYSCTL_ROOT", tmp_path)
+    sysctls.repair_sysctls(cast(HostNetns, Host()), "ens5")
     written = {name: (tmp_path / name).read_text() for name in files}
     assert written == files, (
         f"sysctls are {written}; compatible with amazon-vpc-cni-k8s is {files} ({INIT}, configureSystemParams). On a node that moves "

@@ -13,7 +13,7 @@ from ipamd.model.errors import (
     RuntimeUnreachableError,
     UnknownAttachmentError,
 )
-from ipamd.service.health import STATUS_GRACE_S, Health, Phase
+from ipamd.service.health import STATUS_GRACE_S, Health, Phase, StageReport, StageState
 from ipamd.service.locks import KeyLocks
 from ipamd.service.reconcile import host_network
 from ipamd.service.request import Deadline, Steps
@@ -33,10 +33,11 @@ def collect(node: FakeNode, *valid: str) -> tuple[int, int]:
 
 
 def test_gc_frees_what_is_not_valid(node: FakeNode) -> None:
-    """GC frees our attachments that the runtime does not count as valid."""
-    node.add("a")
+    """GC frees our attachments that the runtime does not count as valid and the kernel does not have any more."""
+    gone = node.add("a")
     node.add("b")
-    node.clock.advance(120)
+    del node.wiring.netns[gone.netns], node.wiring.wired[gone.host_veth]
+    node.clock.advance(301)
     assert collect(node, "b") == (1, 0)
     assert [a.key.container_id for a in node.datastore.attachments()] == ["b"]
 
@@ -51,8 +52,9 @@ def test_gc_keeps_what_the_runtime_still_lists(node: FakeNode) -> None:
 
 def test_gc_does_not_judge_what_is_younger_than_its_list(node: FakeNode) -> None:
     """An ADD that ran while the runtime made its list is not in it, and is kept (I2)."""
-    node.add("a")
-    assert collect(node) == (0, 0)
+    gone = node.add("a")
+    del node.wiring.netns[gone.netns], node.wiring.wired[gone.host_veth]
+    assert collect(node) == (0, 1)
 
 
 def test_check_tells_every_difference(node: FakeNode) -> None:
@@ -78,6 +80,18 @@ def test_status_fails_only_beyond_its_grace() -> None:
         health.require_status()
     health.enter(Phase.SERVING)
     health.require_status()
+
+
+def test_a_running_stage_shows_its_time_and_its_detail_so_far() -> None:
+    """A start that hangs says at what, and for how long."""
+    clock = FakeClock()
+    health = Health(clock, ("ec2",))
+    with health.stage("ec2") as stage:
+        stage.detail = "EC2 is being asked"
+        clock.advance(2.5)
+        assert health.stages() == [StageReport("ec2", StageState.RUNNING, 2500.0, "EC2 is being asked")]
+        stage.detail = "3 ENIs"
+    assert health.stages() == [StageReport("ec2", StageState.DONE, 2500.0, "3 ENIs")]
 
 
 def test_a_full_pool_does_not_fail_status(node: FakeNode) -> None:

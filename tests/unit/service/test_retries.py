@@ -13,8 +13,8 @@ import pytest
 
 from ipamd.model.attachment import Attachment
 from ipamd.model.errors import DeadlineError, TombstonedError
-from ipamd.service.reconcile.runtime import LIST_INTERVAL_S
 from ipamd.service.request import Deadline, Steps
+from ipamd.service.sandbox_judge import LIST_INTERVAL_S
 from tests.fakes.node import FakeNode
 from tests.rig import wait_until
 
@@ -185,9 +185,9 @@ def test_an_add_during_a_list_is_not_judged_by_it(node: FakeNode) -> None:
 
     node.runtime.before_list = meanwhile
     node.runtime_reconciler.reconcile_once()
-    assert node.runtime_reconciler.evidence(made[0], {}, None).absent_list_count == 0
+    assert node.judge.evidence(made[0], listed={}, survey=None).absent_look_count == 0
     node.runtime_reconciler.reconcile_once()
-    assert node.runtime_reconciler.evidence(made[0], {}, None).absent_list_count == 1
+    assert node.judge.evidence(made[0], listed={}, survey=None).absent_look_count == 1
     node.runtime.run("new")
     node.runtime_reconciler.reconcile_once()
-    assert node.runtime_reconciler.evidence(made[0], {}, None).absent_list_count == 0
+    assert node.judge.evidence(made[0], listed={}, survey=None).absent_look_count == 0

@@ -12,7 +12,8 @@ import pytest
 from ipamd.model.sandbox import EventKind, SandboxEvent
 from ipamd.service.reconcile import events
 from ipamd.service.reconcile import runtime as runtime_module
-from ipamd.service.reconcile.runtime import LIST_INTERVAL_S, RELIST_WITH_EVENTS_S, RELIST_WITHOUT_EVENTS_S
+from ipamd.service.reconcile.runtime import RELIST_WITH_EVENTS_S, RELIST_WITHOUT_EVENTS_S
+from ipamd.service.sandbox_judge import LIST_INTERVAL_S
 from tests.fakes.node import FakeNode
 from tests.patience import PATIENCE_S
 from tests.rig import wait_until

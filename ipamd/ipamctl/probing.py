@@ -1,0 +1,107 @@
+"""Compose a probe from the daemon's own settings and adapters, run it alone on this node, and write its report.
+
+Imported by `verbs/probe.py` when the verb runs, because it imports botocore. Rejected: asking the daemon over its socket, because the
+probe must not share the daemon's client, budget or fate, and works where the daemon does not.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from ipamd.clock import SystemClock
+from ipamd.cloud.client import Ec2Client
+from ipamd.cloud.errors import AttemptError
+from ipamd.cloud.metadata import ImdsMetadata
+from ipamd.cloud.probe.calls import CHECK_CALLS, CLEANUP_CALLS, Calls
+from ipamd.cloud.probe.node import read_links
+from ipamd.cloud.probe.report import as_dict
+from ipamd.cloud.probe.run import Tools, run
+from ipamd.cloud.probe.subject import Sources
+from ipamd.config import Settings
+from ipamd.service.pool.tags import CLUSTER_TAG, NO_MANAGE_TAG
+
+LOCK = "probe.lock"
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Busy(Exception):
+    """Another probe runs on this node."""
+
+
+def probe(settings: Settings, *, is_real: bool) -> dict[str, Any]:
+    """Run the probe in the main thread. Returns: the report.
+
+    Raises: CloudError if metadata or credentials are missing; Busy; OSError if the run directory cannot be used.
+    """
+    clock = SystemClock()
+    metadata = ImdsMetadata(settings.cloud, clock=clock)
+    with alone(settings.daemon.run_dir):
+        identity = metadata.identity()
+        client = Ec2Client(settings.cloud, region=lambda: identity.region)
+        calls = Calls(sender(client), clock=clock, sleep=time.sleep)
+        tools = Tools(calls, Sources(read_links, metadata.read), clock, time.sleep, eni_tags(settings), say)
+        if is_real:
+            say(f"one ENI, at most {CHECK_CALLS + CLEANUP_CALLS} EC2 calls, a minute or two; Ctrl-C ends it and cleans up")
+        with stopping(calls.stop):
+            return as_dict(run(tools, identity, is_real=is_real))
+
+
+def eni_tags(settings: Settings) -> dict[str, str]:
+    """Tags that make the daemon (and amazon-vpc-cni-k8s) leave the ENI alone, and that the account's IAM conditions may ask for."""
+    tags = dict(settings.cloud.additional_tags)
+    if settings.cloud.cluster_name:
+        tags[CLUSTER_TAG] = settings.cloud.cluster_name
+    return {**tags, NO_MANAGE_TAG: "true"}
+
+
+def sender(client: Ec2Client) -> Callable[[str, Mapping[str, Any]], Mapping[str, Any]]:
+    """Make what sends a call. Raises, when called: CloudError without credentials; else botocore's exceptions."""
+
+    def send(api: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        try:
+            return client.undigested(api, params)
+        except AttemptError as failed:
+            raise failed.error from failed
+
+    return send
+
+
+@contextmanager
+def alone(run_dir: Path) -> Iterator[None]:
+    """Hold the node's lock of probes: a second probe would take the first one's ENI for a left-over. Raises: Busy, OSError."""
+    run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with (run_dir / LOCK).open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as exc:
+            raise Busy(f"another probe runs on this node: it holds {run_dir / LOCK}") from exc
+        yield
+
+
+@contextmanager
+def stopping(stop: Callable[[str], None]) -> Iterator[None]:
+    """Turn signals into a request to stop: a call under way is finished, then the clean-up follows."""
+
+    def handle(number: int, _frame: object) -> None:
+        stop(f"stopped by {signal.Signals(number).name}")
+        say("stopping; what was created is deleted first")
+
+    before = {number: signal.signal(number, handle) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def say(sentence: str) -> None:
+    """Tell progress on standard error; a reader that has gone (a lost `kubectl exec`) must not end the clean-up."""
+    with suppress(OSError, ValueError, RuntimeError):  # RuntimeError: a signal came while this very stream was written to
+        print(f"ipamctl probe: {sentence}", file=sys.stderr, flush=True)

@@ -1,0 +1,62 @@
+"""The sysctls that the node needs: forwarding, and loose reverse path filtering on the primary ENI.
+
+Replies to addresses of other ENIs arrive on the primary one: NodePort connections. Source of rp_filter: amazon-vpc-cni-k8s
+cmd/aws-vpc-cni-init/main.go, configureSystemParams. ip_forward is ours: without it no packet leaves a sandbox, and the node image
+may not set it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ipamd.kernel.netns import HostNetns
+from ipamd.model.errors import WiringError
+
+SYSCTL_ROOT = Path("/proc/sys")
+"""/proc/sys/net shows the namespace of the thread that opens it. Source: net/sysctl_net.c."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrongSysctl:
+    """A sysctl, by its path below /proc/sys, that has another value than it must."""
+
+    key: str
+    now: str
+    wanted: str
+
+    @property
+    def found(self) -> str:
+        """What differs."""
+        return f"sysctl {self.key} was {self.now}"
+
+
+def wrong_sysctls(host: HostNetns, primary_link: str) -> Iterator[WrongSysctl]:
+    """Yield each sysctl that differs, reading it when its turn comes. Raises: WiringError for one that cannot be read."""
+    for key, wanted in {"net/ipv4/ip_forward": "1", f"net/ipv4/conf/{primary_link}/rp_filter": "2"}.items():
+        with host.entered():
+            try:
+                now = (SYSCTL_ROOT / key).read_text(encoding="ascii").strip()
+            except OSError as exc:
+                raise _refused(key, wanted, exc) from exc
+        if now != wanted:
+            yield WrongSysctl(key, now, wanted)
+
+
+def repair_sysctls(host: HostNetns, primary_link: str) -> list[str]:
+    """Set what differs; one sentence each. Raises: WiringError at the first that cannot be read or set."""
+    sentences = []
+    for wrong in wrong_sysctls(host, primary_link):
+        with host.entered():
+            try:
+                (SYSCTL_ROOT / wrong.key).write_text(wrong.wanted, encoding="ascii")
+            except OSError as exc:
+                raise _refused(wrong.key, wrong.wanted, exc) from exc
+        sentences.append(f"{wrong.found}: set to {wrong.wanted}")
+    return sentences
+
+
+def _refused(key: str, wanted: str, exc: OSError) -> WiringError:
+    details = f"{exc.strerror}; the daemon needs a writable /proc/sys/net (privileged container)"
+    return WiringError(f"sysctl {key} could not be set to {wanted}", details=details)

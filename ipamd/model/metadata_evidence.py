@@ -1,0 +1,146 @@
+"""What instance metadata shows against what is recorded, by content. Pure: no request, no clock.
+
+Metadata costs no EC2 call and is looked at all the time, but it lags, it may stay frozen for hours (amazon-vpc-cni-k8s issue 2497),
+and it may show a deleted ENI after 105 minutes (issue 359). So a difference removes nothing (I7): it is a reason to ask EC2, once for
+each distinct difference, and again once an hour while it lasts. Lists are compared member by member: lists of equal length may differ
+(issues 3019 and 3887), and what our own calls changed lately is no difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from ipaddress import IPv4Address, IPv4Network
+
+from ipamd.model.address import Address
+from ipamd.model.cloud import MetadataEni
+from ipamd.model.eni import Eni, EniState
+from ipamd.model.ids import EniId, MacAddress
+
+ASK_AGAIN_S = 3600.0
+"""EC2 is asked again about a difference that lasts. Ours: a defect of metadata lasts until an operator ends it, and 24 calls a day
+are within any budget."""
+
+NAMED_COUNT = 3
+"""Differences that a sentence names. Ours: a vanished prefix is 1, a vanished ENI of single addresses may be 50."""
+
+
+class DifferenceKind(StrEnum):
+    """What differs; the value is the verb of its sentence."""
+
+    ABSENT = "is recorded and not shown"
+    UNKNOWN = "is shown and not recorded"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Difference:
+    """One distinct difference. `what`: an ENI's ID, an address or a prefix, as text."""
+
+    mac: MacAddress
+    kind: DifferenceKind
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.kind}"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedEni:
+    """One ENI as the datastore has it. `addresses`: single ones, the primary one included; None: of no concern to us."""
+
+    mac: MacAddress
+    eni_id: EniId
+    addresses: frozenset[IPv4Address] | None = None
+    prefixes: frozenset[IPv4Network] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Recent:
+    """What must not count as a difference: objects that our own calls changed lately, and whether a call of ours is under way.
+
+    `is_growing`: an intent is open, so metadata may show what its answer has not told us yet.
+    """
+
+    objects: Collection[EniId | IPv4Address] = field(default_factory=frozenset)
+    is_growing: bool = False
+
+    def covers(self, kind: DifferenceKind, found: EniId | IPv4Address | IPv4Network) -> bool:
+        """Whether a difference is explained by what we did."""
+        if kind is DifferenceKind.UNKNOWN and self.is_growing:
+            return True
+        return (found.network_address if isinstance(found, IPv4Network) else found) in self.objects
+
+
+def recorded_enis(enis: Iterable[Eni], addresses: Iterable[Address]) -> dict[MacAddress, RecordedEni]:
+    """Make the recorded side. ENIs that come or go are left out, and so are addresses that EC2 was found not to show (lost)."""
+    singles: dict[EniId, set[IPv4Address]] = {}
+    prefixes: dict[EniId, set[IPv4Network]] = {}
+    for row in addresses:
+        if row.is_lost:
+            continue
+        if row.prefix is None:
+            singles.setdefault(row.eni_id, set()).add(row.address)
+        else:
+            prefixes.setdefault(row.eni_id, set()).add(row.prefix)
+    found = {}
+    for eni in enis:
+        if eni.state is EniState.ATTACHED:
+            of_eni = frozenset({eni.primary_address, *singles.get(eni.eni_id, ())}) if eni.managed else None
+            found[eni.mac] = RecordedEni(eni.mac, eni.eni_id, of_eni, frozenset(prefixes.get(eni.eni_id, ())))
+    return found
+
+
+def list_differences(
+    recorded: Iterable[RecordedEni], listed: frozenset[MacAddress], *, unknown: Mapping[MacAddress, EniId], recent: Recent
+) -> frozenset[Difference]:
+    """Compare the ENIs by MAC. `unknown`: those of `listed` that were read, are recorded in no state, and are of concern to us."""
+    enis = {eni.mac: eni for eni in recorded}
+    absent, more = DifferenceKind.ABSENT, DifferenceKind.UNKNOWN
+    found = {Difference(mac, more, eni_id) for mac, eni_id in unknown.items() if not recent.covers(more, eni_id)}
+    for mac in enis.keys() - listed:
+        if not recent.covers(absent, enis[mac].eni_id):
+            found.add(Difference(mac, absent, enis[mac].eni_id))
+    return frozenset(found)
+
+
+def eni_differences(recorded: RecordedEni, shown: MetadataEni, *, recent: Recent) -> frozenset[Difference]:
+    """Compare one ENI: its ID, its addresses and its prefixes."""
+    absent, unknown = DifferenceKind.ABSENT, DifferenceKind.UNKNOWN
+    if shown.eni_id != recorded.eni_id:
+        return frozenset({Difference(recorded.mac, unknown, shown.eni_id)})
+    if recorded.addresses is None or recent.covers(absent, recorded.eni_id):
+        return frozenset()
+    pairs: list[tuple[DifferenceKind, IPv4Address | IPv4Network]] = []
+    pairs += [(absent, one) for one in recorded.addresses - shown.addresses]
+    pairs += [(unknown, one) for one in shown.addresses - recorded.addresses]
+    pairs += [(absent, prefix) for prefix in recorded.prefixes - shown.prefixes]
+    pairs += [(unknown, prefix) for prefix in shown.prefixes - recorded.prefixes]
+    return frozenset(Difference(recorded.mac, kind, str(what)) for kind, what in pairs if not recent.covers(kind, what))
+
+
+def sentence(differences: Collection[Difference]) -> str:
+    """Name the first NAMED_COUNT differences and count the rest."""
+    named = "; ".join(str(one) for one in sorted(differences)[:NAMED_COUNT])
+    more = len(differences) - NAMED_COUNT
+    return f"{named}; and {more} more" if more > 0 else named
+
+
+class AskedDifferences:
+    """Which differences EC2 was asked about, and when. Used by one thread at a time."""
+
+    def __init__(self) -> None:
+        self._asked_monotonic_s: dict[Difference, float] = {}
+
+    def due(self, differences: Collection[Difference], *, now_s: float) -> frozenset[Difference]:
+        """Name those to ask EC2 about now: new ones, and ones asked about ASK_AGAIN_S ago. `now_s` is monotonic."""
+        return frozenset(one for one in differences if self._is_old(one, now_s))
+
+    def mark(self, differences: Collection[Difference], *, now_s: float) -> None:
+        """Record that EC2 is asked about all of these now. One that ends and comes back within the hour is not asked about again."""
+        self._asked_monotonic_s = {one: at for one, at in self._asked_monotonic_s.items() if now_s - at < ASK_AGAIN_S}
+        self._asked_monotonic_s |= dict.fromkeys(differences, now_s)
+
+    def _is_old(self, difference: Difference, now_s: float) -> bool:
+        at = self._asked_monotonic_s.get(difference)
+        return at is None or now_s - at >= ASK_AGAIN_S

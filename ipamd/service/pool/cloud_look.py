@@ -1,0 +1,185 @@
+"""A look at EC2 out of turn: one Describe, asked for by whoever noticed something, made by the pool's thread.
+
+`EniService` and the provisioner are used by one thread at a time, the pool maintainer's. So others only say that a look is due and
+why; the maintainer makes it between two plans, where no call of ours is under way, and plans again with what it found. Rejected: a
+lock around the comparison, which an allocation of many seconds would hold, and a thread that compares beside one that creates an ENI.
+A look that EC2 refused stays due. What one look leaves in doubt makes the next one due (I11), less and less often if it stays so.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from enum import StrEnum
+
+from ipamd.model.cloud import InstanceIdentity, MetadataEni
+from ipamd.model.errors import IpamError, log_text
+from ipamd.service.backoff import Backoff
+from ipamd.service.context import ServiceContext
+from ipamd.service.pool.enis import EniService
+from ipamd.service.pool.sync_result import EniSyncResult
+
+RETRY_FIRST_S = 1.0
+RETRY_MAX_S = 600.0
+"""Doubling pause after EC2 did not answer. Ours: what is in doubt is not given meanwhile, so a throttled account is not hurried."""
+
+PATIENT_COUNT = 12
+"""Looks in doubt before the pause between them doubles. Ours: a real mass loss is believed after ten looks, a minute apart."""
+
+DOUBT_MAX_S = 3600.0
+"""Longest pause between two looks in doubt. Ours: as for metadata that stays stuck."""
+
+CONDITION = "another look"
+
+log = logging.getLogger(__name__)
+
+
+class LookReason(StrEnum):
+    """Why EC2 is looked at: the label of the metric `ipamd_ec2_looks_total`."""
+
+    LINK = "link"
+    METADATA = "metadata"
+    DOUBT = "doubt"
+    OTHER = "other"
+
+
+class CloudLook:
+    """Which looks are due. Only `run_due` makes one, on the pool's thread; everything else is safe from any thread."""
+
+    def __init__(self, context: ServiceContext, *, enis: EniService, identity: Callable[[], InstanceIdentity | None]) -> None:
+        self._enis = enis
+        self._identity = identity
+        self._datastore = context.datastore
+        self._demand = context.demand
+        self._health = context.health
+        self._clock = context.clock
+        self._changed = threading.Event()
+        self._lock = threading.Lock()
+        self._reasons: dict[str, LookReason] = {}
+        self._requested = 0
+        self._answered = 0
+        self._result = EniSyncResult()
+        self._doubt_count = 0
+        self._doubt_deadline: float | None = None
+        self._retry = Backoff(first_s=RETRY_FIRST_S, max_s=RETRY_MAX_S)
+        self._retry_deadline = context.clock.monotonic()
+        self._counts: Counter[LookReason] = Counter()
+        self._view: Callable[[], Iterable[MetadataEni] | None] = lambda: None
+
+    def use_view(self, view: Callable[[], Iterable[MetadataEni] | None]) -> None:
+        """Take `view` for what metadata shows of every ENI; it returns None if it does not know. Called once, before the start."""
+        self._view = view
+
+    def request(self, reason: LookReason, why: str) -> int:
+        """Make a look due, `why` in a few words; returns a ticket that `is_answered` takes."""
+        with self._lock:
+            self._requested += 1
+            ticket = self._requested
+            self._reasons.setdefault(why, reason)
+        self._wake()
+        return ticket
+
+    def is_answered(self, ticket: int) -> bool:
+        """Whether EC2 has answered a look that began after this request, and nothing is in doubt since."""
+        with self._lock:
+            return ticket <= self._answered and not (self._result.pending or self._result.implausible)
+
+    def note(self, result: EniSyncResult) -> None:
+        """Take the result of a comparison: what it leaves in doubt is looked at again."""
+        with self._lock:
+            self._result = result
+            if result.again_s is None:
+                self._doubt_count, self._doubt_deadline = 0, None
+            else:
+                self._doubt_count += 1
+                factor = 2.0 ** max(self._doubt_count - PATIENT_COUNT, 0)
+                pause_s = min(result.again_s * factor, max(DOUBT_MAX_S, result.again_s))
+                self._doubt_deadline = self._clock.monotonic() + pause_s
+        self._changed.set()
+
+    def poke(self) -> None:
+        """Wake the pool if a look has become due by the clock: a second look, or a repetition after a refusal."""
+        now = self._clock.monotonic()
+        with self._lock:
+            is_in_doubt = self._doubt_deadline is not None and now >= self._doubt_deadline
+            if is_in_doubt:
+                self._doubt_deadline = None
+            is_due = bool(self._reasons) and now >= self._retry_deadline
+        if is_in_doubt:
+            self.request(LookReason.DOUBT, "a second look at what was not shown")
+        elif is_due:
+            self._demand.trigger()
+
+    def wait_s(self) -> float | None:
+        """Seconds until `poke` has something to do; None: until something changes."""
+        now = self._clock.monotonic()
+        with self._lock:
+            waits = [] if self._doubt_deadline is None else [self._doubt_deadline - now]
+            if self._reasons and now < self._retry_deadline:
+                waits.append(self._retry_deadline - now)
+        return max(min(waits), 0.0) if waits else None
+
+    def wait_changed(self, timeout_s: float | None) -> None:
+        """Sleep until something was requested or answered, or time is up. For one thread."""
+        self._changed.wait(timeout_s)
+        self._changed.clear()
+
+    def wake(self) -> None:
+        """End a `wait_changed`."""
+        self._changed.set()
+
+    def run_due(self) -> None:
+        """Make the look that is due, if any: one Describe for all that asked. For the pool's thread."""
+        identity = self._identity()
+        with self._lock:
+            if not self._reasons or identity is None or self._clock.monotonic() < self._retry_deadline:
+                return
+            reasons, self._reasons, upto = self._reasons, {}, self._requested
+            self._counts.update(set(reasons.values()))
+        known = {eni.eni_id for eni in self._datastore.enis()}
+        try:
+            result = self._enis.sync_with_ec2(identity, metadata=self._view())
+        except IpamError as error:
+            self._put_off(reasons, error)
+            return
+        with self._lock:
+            self._answered = upto
+        self._retry.reset()
+        self._report(reasons, result)
+        if any(eni.eni_id not in known for eni in self._datastore.enis()):
+            for problem in self._enis.set_up_eni_routings():
+                log.warning("host routing: %s", problem)
+        self.note(result)
+        self._demand.trigger()  # with what it found another plan may be right
+
+    def counts(self) -> Mapping[LookReason, int]:
+        """Looks since the start, by reason; a look with two reasons counts for both."""
+        with self._lock:
+            return dict(self._counts)
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._demand.trigger()
+
+    def _put_off(self, reasons: dict[str, LookReason], error: IpamError) -> None:
+        pause_s = self._retry.next_s()
+        with self._lock:
+            self._reasons = reasons | self._reasons
+            self._retry_deadline = self._clock.monotonic() + pause_s
+        sentence = f"another look: EC2 did not answer ({'; '.join(reasons)}): {log_text(error)}"
+        self._health.set_condition(CONDITION, sentence)
+        log.warning("%s; again in %.0f s", sentence, pause_s)
+        self._changed.set()
+
+    def _report(self, reasons: dict[str, LookReason], result: EniSyncResult) -> None:
+        sentence = f"EC2 was looked at because {'; '.join(reasons)}: {result}"
+        is_different = result.added_count or result.lost_count or result.healed_count or result.kept or result.implausible
+        log.log(logging.WARNING if is_different else logging.INFO, "%s", sentence)
+        if result.pending:
+            self._health.set_condition(
+                CONDITION, f"another look: {result}; what EC2 did not show is not given, it is asked again"
+            )
+        else:
+            self._health.clear_condition(CONDITION)

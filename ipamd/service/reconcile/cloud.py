@@ -1,0 +1,101 @@
+"""Notice what other hands do to our ENIs, at no EC2 cost, and have EC2 looked at when something differs.
+
+Two free sources say that something may have changed: the kernel's link notifications at once (`links.py`), instance metadata within
+a few minutes (`metadata.py`). Neither removes anything. They make a look at EC2 due, which the pool's thread makes between two plans
+(`ipamd/service/pool/cloud_look.py` says why it), and what two looks prove is acted upon there. This loop only keeps the time: the
+turns of metadata, second looks, repetitions. While nothing differs EC2 is not called at all (I13).
+
+    noticed                              at once                    when EC2 has answered
+    an ENI's link is gone                frozen: gives no address   shown: stays frozen until the link is back
+                                                                    not shown twice: forgotten, the pool regrows
+    its link is back                     stays frozen               shown by EC2, or by metadata: set up and thawed
+    an ENI is not in metadata            -                          not shown once: held; twice: forgotten, the pool regrows
+    an unrecorded ENI is in metadata     -                          shown: recorded, ours by its tags, or counted and left alone
+    an address is not in metadata        -                          not shown once: held; twice: lost, the pool regrows
+    an unrecorded address is in metadata -                          shown on an ENI of ours: free (I7)
+    EC2 does not confirm the difference  reported                   asked again every hour while it lasts
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+
+from ipamd.model.errors import log_text
+from ipamd.service.context import ServiceContext
+from ipamd.service.pool.cloud_look import CloudLook
+from ipamd.service.reconcile.links import LinkWatch
+from ipamd.service.reconcile.metadata import REQUESTS_PER_TURN, MetadataWatch
+
+TURN_S = 60.0
+"""Least time between two turns of metadata. Ours: one turn's requests are then the most in any minute; amazon-vpc-cni-k8s compares
+once a minute too (pkg/ipamd/ipamd.go, nodeIPPoolReconcileInterval)."""
+
+TURN_JITTER = 0.25
+"""Up to this part of a turn is added at random, so that the nodes of a cluster do not ask in step. Ours."""
+
+ERROR_PAUSE_S = 5.0
+"""Pause after an unexpected error. Ours: a defect must not make the loop spin."""
+
+LINKS_S = 60.0
+"""Longest time between two readings of all links: for changes that no notification told, and links whose MAC was changed. Ours."""
+
+log = logging.getLogger(__name__)
+
+
+class CloudReconciler:
+    """Keeps the time for both sources and for the looks at EC2. `run` and `run_links` are thread bodies."""
+
+    def __init__(self, context: ServiceContext, *, links: LinkWatch, metadata: MetadataWatch, look: CloudLook) -> None:
+        self._clock = context.clock
+        self._health = context.health
+        self.links = links
+        self.metadata = metadata
+        self._look = look
+        self._stopped = threading.Event()
+        self._turn_deadline = context.clock.monotonic() + _jittered(TURN_S)  # the start has just asked metadata
+
+    def run(self) -> None:
+        """Thread body: do what is due, until `stop`."""
+        while not self._stopped.is_set():
+            try:
+                self.run_once()
+            except Exception as error:  # noqa: BLE001  # top of a loop: it must outlive any one failure
+                self._health.record_error("other hands", error)
+                log.warning("looking for other hands continues after an error: %s", log_text(error))
+                self._stopped.wait(ERROR_PAUSE_S)
+            self._look.wait_changed(self.pause_s())
+
+    def run_links(self) -> None:
+        """Thread body: follow the kernel's link notifications, until `stop`."""
+        self.links.run()
+
+    def stop(self) -> None:
+        """End `run` and `run_links`."""
+        self._stopped.set()
+        self.links.stop()
+        self._look.wake()
+
+    def run_once(self) -> None:
+        """Do everything that is due."""
+        self.links.compare()
+        if self._clock.monotonic() >= self._turn_deadline:
+            self._turn_deadline = self._clock.monotonic() + TURN_S
+            request_count = self.metadata.take_turn()
+            pause_s = TURN_S * max(1.0, request_count / REQUESTS_PER_TURN)
+            self._turn_deadline = self._clock.monotonic() + _jittered(pause_s)
+        elif self.metadata.is_different:
+            self.metadata.evaluate()  # what EC2 said since may have ended a difference
+        self.links.thaw_confirmed(self.metadata.was_shown)
+        self._look.poke()
+
+    def pause_s(self) -> float:
+        """Seconds until something is due by the clock."""
+        waits = [LINKS_S, self._turn_deadline - self._clock.monotonic()]
+        due_s = self._look.wait_s()
+        return max(min([*waits, due_s] if due_s is not None else waits), 0.0)
+
+
+def _jittered(seconds: float) -> float:
+    return seconds * random.uniform(1.0, 1.0 + TURN_JITTER)  # noqa: S311  # not for secrets

@@ -1,0 +1,190 @@
+"""Look at instance metadata in turns, a few requests each, and ask for a look at EC2 when it differs from the record.
+
+A turn refreshes the node's identity (VPC CIDRs, security groups), lists the ENIs, and reads those that were not read for longest, as
+many as the budget of requests allows: REQUESTS_PER_TURN, whatever the number of ENIs. Metadata is throttled for the whole instance
+(https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html), and other programs on the node need it too.
+Nothing is removed because of metadata (I7); a failed turn says nothing (I11).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ipamd.model.cloud import InstanceIdentity, MetadataEni
+from ipamd.model.cloud_evidence import RECENT_S
+from ipamd.model.errors import CloudError, log_text
+from ipamd.model.ids import EniId, MacAddress
+from ipamd.model.metadata_evidence import (
+    AskedDifferences,
+    Difference,
+    Recent,
+    RecordedEni,
+    eni_differences,
+    list_differences,
+    recorded_enis,
+    sentence,
+)
+from ipamd.ports import Metadata
+from ipamd.service.context import ServiceContext
+from ipamd.service.pool.cloud_look import CloudLook, LookReason
+from ipamd.service.pool.enis import EniService
+
+REQUESTS_PER_TURN = 10
+"""HTTP requests, the node's identity and tokens included. Ours: with a minute between turns as many in a minute; amazon-vpc-cni-k8s
+makes some six for each ENI every minute (pkg/awsutils/awsutils.go, getENIMetadata)."""
+
+INTERFACE_REQUESTS_MAX = 5
+"""What `Metadata.interface` may cost: four, and a token."""
+
+CONDITION = "other hands"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """One ENI as it was read, and when."""
+
+    shown: MetadataEni
+    monotonic_s: float
+
+
+class MetadataWatch:
+    """Used by one thread."""
+
+    def __init__(
+        self,
+        context: ServiceContext,
+        *,
+        metadata: Metadata,
+        learn_identity: Callable[[], InstanceIdentity],
+        identity: Callable[[], InstanceIdentity | None],
+        enis: EniService,
+        look: CloudLook,
+    ) -> None:
+        self._datastore = context.datastore
+        self._health = context.health
+        self._demand = context.demand
+        self._clock = context.clock
+        self._metadata = metadata
+        self._learn_identity = learn_identity
+        self._identity = identity
+        self._enis = enis
+        self._look = look
+        self._asked = AskedDifferences()
+        self._ticket = 0
+        self._listed: frozenset[MacAddress] = frozenset()
+        self._listed_monotonic_s = float("-inf")
+        self._read: dict[MacAddress, _Reading] = {}
+        self._order: dict[MacAddress, None] = {}  # of the last try to read, oldest first
+        self.is_different = False
+        self._fresh: set[MacAddress] = set()  # read since the last comparison
+        self._is_list_fresh = False
+        self._found: dict[MacAddress, frozenset[Difference]] = {}
+        self._found_in_list: frozenset[Difference] = frozenset()
+        self._said = ""
+
+    def take_turn(self) -> int:
+        """Make one turn. Returns: how many requests it made; an error ends it early and is logged, once.
+
+        Until metadata has answered once, the start asks it: no turn is made.
+        """
+        began = self._metadata.request_count()
+        if self._identity() is None:
+            return 0
+        try:
+            self._refresh_identity()
+            self._listed = self._metadata.list_interfaces()
+            self._listed_monotonic_s, self._is_list_fresh = self._clock.monotonic(), True
+            self._read = {mac: eni for mac, eni in self._read.items() if mac in self._listed}
+            self._order = {mac: None for mac in self._order if mac in self._listed}
+            for mac in [*sorted(self._listed - self._order.keys()), *self._order]:
+                if self._metadata.request_count() - began + INTERFACE_REQUESTS_MAX > REQUESTS_PER_TURN:
+                    break
+                self._read_eni(mac)
+            self._say("")
+        except CloudError as error:
+            self._say(log_text(error))
+        self.evaluate()
+        return self._metadata.request_count() - began
+
+    def was_shown(self, mac: MacAddress, since_monotonic_s: float) -> bool:
+        """Whether a turn has listed an ENI since a monotonic time."""
+        return mac in self._listed and self._listed_monotonic_s > since_monotonic_s
+
+    def view(self) -> tuple[MetadataEni, ...] | None:
+        """Every ENI as read lately, for whoever needs a second witness; None if one was not. From any thread.
+
+        Lately is less than RECENT_S ago: what our own calls changed since is left out by the reader.
+        """
+        listed, read = self._listed, dict(self._read)
+        oldest = self._clock.monotonic() - RECENT_S
+        lately = tuple(read[mac].shown for mac in listed if mac in read and read[mac].monotonic_s > oldest)
+        is_complete = len(lately) == len(listed) > 0 and self._listed_monotonic_s > oldest
+        return lately if is_complete else None
+
+    def evaluate(self) -> None:
+        """Compare the last turn's list and what was read with the record as it is now, and ask for a look at EC2 if one is due."""
+        if not self._listed:
+            return
+        recent, recorded = self._recent(), self._recorded()
+        # Later changes of ours must not turn an old list or reading into a difference, but they may end one.
+        now = list_differences(recorded.values(), self._listed, unknown=self._unknown(), recent=recent)
+        self._found_in_list = now if self._is_list_fresh else self._found_in_list & now
+        for mac, reading in self._read.items():
+            eni = recorded.get(mac)
+            now = frozenset() if eni is None else eni_differences(eni, reading.shown, recent=recent)
+            self._found[mac] = now if mac in self._fresh else self._found.get(mac, frozenset()) & now
+        self._fresh, self._is_list_fresh = set(), False
+        self._found = {mac: found for mac, found in self._found.items() if found and mac in self._read}
+        differences = self._found_in_list.union(*self._found.values())
+        self.is_different = bool(differences)
+        self._ask(differences)
+
+    def _refresh_identity(self) -> None:
+        """A new CIDR of the VPC changes the SNAT rules at the next repair; new security groups are for the pool to hand on."""
+        known = self._identity()
+        fresh = self._learn_identity()
+        if known is not None and fresh.security_group_ids != known.security_group_ids:
+            self._demand.trigger()
+
+    def _read_eni(self, mac: MacAddress) -> None:
+        self._order.pop(mac, None)
+        self._order[mac] = None  # also if it cannot be read: the others have their turn before it is tried again
+        now = self._clock.monotonic()
+        self._read[mac] = _Reading(self._metadata.interface(mac), now)
+        self._fresh.add(mac)
+
+    def _recorded(self) -> dict[MacAddress, RecordedEni]:
+        snapshot = self._datastore.snapshot()
+        return recorded_enis(snapshot.enis.values(), snapshot.addresses.values())
+
+    def _recent(self) -> Recent:
+        changes = self._enis.recent_changes
+        return Recent(changes.added().keys() | changes.removed().keys(), is_growing=bool(self._datastore.open_intents()))
+
+    def _unknown(self) -> dict[MacAddress, EniId]:
+        """ENIs that were read and are not recorded in any state; not those that EC2 has shown and that we leave alone."""
+        known = {eni.mac for eni in self._datastore.enis()}
+        places = self._enis.occupied()
+        read = {mac: one.shown.eni_id for mac, one in self._read.items()}
+        return {mac: eni_id for mac, eni_id in read.items() if mac not in known and eni_id not in places}
+
+    def _ask(self, differences: frozenset[Difference]) -> None:
+        if not differences:
+            self._health.clear_condition(CONDITION)
+            return
+        now = self._clock.monotonic()
+        due = self._asked.due(differences, now_s=now)
+        if due:
+            self._ticket = self._look.request(LookReason.METADATA, f"of instance metadata: {sentence(due)}")
+            self._asked.mark(differences, now_s=now)
+        answered = "EC2 does not say so, it is asked again every hour" if self._look.is_answered(self._ticket) else "EC2 is asked"
+        self._health.set_condition(CONDITION, f"{CONDITION}: instance metadata: {sentence(differences)}; {answered}")
+
+    def _say(self, problem: str) -> None:
+        if problem != self._said:
+            self._said = problem
+            log.info("instance metadata: %s", problem or "it answers again")

@@ -1,0 +1,116 @@
+"""The part of the audit about sandboxes: their wiring in the kernel, and the runtime's list, against the records."""
+
+from __future__ import annotations
+
+from ipamd.model.address import AddressState
+from ipamd.model.attachment import Attachment
+from ipamd.model.dataplane import FROM_SANDBOX_PRIORITY, TO_SANDBOX_PRIORITY
+from ipamd.model.eni import MAIN_TABLE
+from ipamd.model.ids import AttachmentKey
+from ipamd.model.kernel import KernelSurvey, duplicate_addresses
+from ipamd.model.snapshot import Snapshot
+from ipamd.ports import Datastore
+from ipamd.service.locks import KeyLocks
+from ipamd.service.report.finding import Finding, Severity
+
+
+def against_kernel(snapshot: Snapshot, survey: KernelSurvey, *, datastore: Datastore, locks: KeyLocks) -> list[Finding]:
+    """Compare the wiring of every sandbox with its record.
+
+    Args:
+        snapshot: older than `survey`; where an ADD or DEL between them may explain a difference, `datastore` is asked again.
+        locks: an ADD or DEL at work changes the kernel while we read: its sandbox is left out.
+    """
+    attachments, rows = tuple(snapshot.attachments.values()), tuple(snapshot.addresses.values())
+    busy = {held.key for held in locks.held()}
+    findings = _duplicates(survey)
+    for attachment in attachments:
+        if attachment.key not in busy:
+            findings += _wiring_differences(attachment, survey)
+    findings += _unowned_links(attachments, survey, busy, datastore)
+    assigned = {attachment.address for attachment in attachments}
+    cold = {row.address for row in rows if row.state in (AddressState.FREE, AddressState.COOLING)} - assigned
+    for address in sorted(cold & (set(survey.to_rules) | set(survey.from_rules) | set(survey.routes))):
+        # The rows are older than the survey: an ADD may have wired the address since.
+        now = datastore.address(address)
+        if now is not None and now.state in (AddressState.FREE, AddressState.COOLING):
+            findings.append(
+                Finding(Severity.VIOLATION, str(address), f"{now.state}, yet it has a route or rule (I4)", "restart vpc-ipamd")
+            )
+    return findings
+
+
+def _unowned_links(
+    attachments: tuple[Attachment, ...], survey: KernelSurvey, busy: set[AttachmentKey], datastore: Datastore
+) -> list[Finding]:
+    owners = {attachment.host_veth for attachment in attachments}
+    findings = []
+    for veth in survey.veths:
+        if veth.is_dying:
+            findings.append(Finding(Severity.PENDING, veth.name, "marked for deletion", "the cooldown deletes it at once"))
+        elif veth.name not in owners and veth.key is None:
+            findings.append(Finding(Severity.DIFFERENCE, veth.name, "carries no identity of ours", "left alone"))
+        elif veth.name not in owners and veth.key not in busy:
+            row = datastore.address(veth.address) if veth.address else None
+            is_held = row is not None and row.state is AddressState.QUARANTINED
+            findings.append(
+                Finding(
+                    Severity.DIFFERENCE,
+                    veth.name,
+                    f"wired for {veth.key} with {veth.address}, which the datastore does not know",
+                    "quarantined until runtime and kernel agree" if is_held else "the next start resolves it",
+                )
+            )
+    return findings
+
+
+def against_runtime(snapshot: Snapshot, listed: set[str]) -> list[Finding]:
+    """Compare the records with the runtime's complete list of container IDs."""
+    return [
+        Finding(
+            Severity.PENDING,
+            str(attachment.address),
+            f"sandbox {attachment.key} is recorded and the runtime does not list it",
+            "freed by its DEL, or reaped once every source says that it is gone",
+        )
+        for attachment in snapshot.attachments.values()
+        if attachment.key.container_id not in listed
+    ]
+
+
+def _duplicates(survey: KernelSurvey) -> list[Finding]:
+    return [
+        Finding(
+            Severity.VIOLATION,
+            str(address),
+            f"{len(veths)} host veths carry it: {', '.join(veth.name for veth in veths)} (I1)",
+            "delete the sandbox that should not have it",
+        )
+        for address, veths in duplicate_addresses(survey).items()
+    ]
+
+
+def _wiring_differences(attachment: Attachment, survey: KernelSurvey) -> list[Finding]:
+    subject, repair = str(attachment.address), "the host network reconciler repairs it"
+    veth = next((veth for veth in survey.veths if veth.name == attachment.host_veth and not veth.is_dying), None)
+    if veth is None:
+        gone = f"sandbox {attachment.key} is recorded and its host veth {attachment.host_veth} is gone"
+        return [Finding(Severity.PENDING, subject, gone, "freed by its DEL, or reaped within minutes")]
+    findings = []
+    if (veth.key, veth.address) != (attachment.key, attachment.address):
+        findings.append(
+            Finding(Severity.VIOLATION, subject, f"{veth.name} says {veth.key} with {veth.address} (I1)", "delete the sandbox")
+        )
+    if survey.routes.get(attachment.address) != attachment.host_veth:
+        device = survey.routes.get(attachment.address, "nothing")
+        findings.append(Finding(Severity.DIFFERENCE, subject, f"its route leads to {device}", repair))
+    if attachment.address not in survey.to_rules:
+        findings.append(Finding(Severity.DIFFERENCE, subject, f"rule {TO_SANDBOX_PRIORITY} is missing", repair))
+    tables = survey.from_rules.get(attachment.address, ())
+    if attachment.route_table != MAIN_TABLE and attachment.route_table not in tables:
+        findings.append(
+            Finding(
+                Severity.DIFFERENCE, subject, f"rule {FROM_SANDBOX_PRIORITY} to table {attachment.route_table} is missing", repair
+            )
+        )
+    return findings

@@ -1,0 +1,105 @@
+"""What other hands took from whom, and until when the daemon is excused for not having noticed.
+
+A sandbox that had its address before is excused for ever: its traffic is lost by the hand's doing, while its wiring must stay. A
+sandbox that gets the address afterwards is excused only for as long as the daemon cannot know: LINK_S when the ENI's link went,
+NOTICE_S when only EC2 and metadata can tell. Time in which the daemon was away does not count, nor, for NOTICE_S, time in which the
+cloud failed or lied.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+LINK_S = 5.0
+"""Ours: the kernel announces a link that goes; the rest is a busy machine."""
+
+NOTICE_S = 90.0
+"""A background look at metadata, up to 60 s apart, and the second look that makes it evidence, 30 s later."""
+
+
+@dataclass
+class _Lost:
+    """Seconds that do not count, of one node, since the start of the run."""
+
+    away_s: float = 0.0
+    blind_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Take:
+    at_s: float
+    bound_s: float
+    needs_cloud: bool
+    lost_s: float
+
+
+@dataclass(frozen=True)
+class Takes:
+    """The book at one time. `until_s`: (node, address) -> until when giving it away is excused; `since_s`: when it was taken."""
+
+    until_s: dict[tuple[str, str], float] = field(default_factory=dict)
+    since_s: dict[tuple[str, str], float] = field(default_factory=dict)
+
+    def hit(self, node: str, address: str, had_since_s: float) -> bool:
+        """Whether a sandbox that got its address at `had_since_s` lost it to other hands, or got it before that could be known."""
+        return had_since_s <= self.until_s.get((node, address), -1.0)
+
+
+class HandsBook:
+    """Thread-safe; its lock is a leaf. Times are seconds of the run."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._takes: dict[tuple[str, str], _Take] = {}
+        self._lost: dict[str, _Lost] = {}
+        self._looked_at_s = 0.0
+        self._foreign: dict[str, str] = {}
+
+    def took(self, node: str, addresses: Iterable[str], *, at_s: float, cuts_link: bool) -> list[str]:
+        """Note, before it is done, that addresses are taken from a node. Returns: what `gave_back` takes if it is refused."""
+        with self._lock:
+            lost = self._lost.setdefault(node, _Lost())
+            lost_s, bound_s = (lost.away_s, LINK_S) if cuts_link else (lost.away_s + lost.blind_s, NOTICE_S)
+            noted = list(addresses)
+            for address in noted:
+                self._takes[node, address] = _Take(at_s, bound_s, not cuts_link, lost_s)
+            return noted
+
+    def gave_back(self, node: str, addresses: Iterable[str]) -> None:
+        """Note that it was not done after all."""
+        with self._lock:
+            for address in addresses:
+                self._takes.pop((node, address), None)
+
+    def look(self, now_s: float, *, away: Collection[str], blind: bool) -> None:
+        """Count the time since the last look for the nodes whose daemon is away, and for all others if the cloud is faulty."""
+        with self._lock:
+            passed_s, self._looked_at_s = now_s - self._looked_at_s, now_s
+            for node in {*away, *self._lost}:
+                lost = self._lost.setdefault(node, _Lost())
+                if node in away:
+                    lost.away_s += passed_s
+                elif blind:
+                    lost.blind_s += passed_s
+
+    def takes(self) -> Takes:
+        """Copy the book."""
+        with self._lock:
+            until_s = {}
+            for (node, address), take in self._takes.items():
+                lost = self._lost[node]
+                lost_s = lost.away_s + (lost.blind_s if take.needs_cloud else 0.0)
+                until_s[node, address] = take.at_s + take.bound_s + lost_s - take.lost_s
+            return Takes(until_s, {key: take.at_s for key, take in self._takes.items()})
+
+    def brought(self, eni_id: str, node: str) -> None:
+        """Note that an ENI of somebody else hangs on a node; the daemon must let it hang."""
+        with self._lock:
+            self._foreign[eni_id] = node
+
+    def foreign(self) -> dict[str, str]:
+        """ENIs of somebody else, with the node of each."""
+        with self._lock:
+            return dict(self._foreign)

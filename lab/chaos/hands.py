@@ -1,0 +1,141 @@
+"""Other hands in a run: each event of the plan is one change of a node's ENIs that its daemon did not make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from ipaddress import IPv4Address
+from typing import Any
+
+from lab.chaos.expected_state import ExpectedState
+from lab.chaos.history import History
+from lab.chaos.observer import OURS
+from lab.errors import LabError
+from lab.lab import Lab
+from lab.vpc.errors import Ec2Error
+from lab.vpc.hands import NO_MANAGE
+from lab.vpc.model import AttachmentStatus, Eni
+
+
+class OtherHands:
+    """Does what the plan says, or nothing where there is nothing to do it to. Used by one thread."""
+
+    def __init__(self, lab: Lab, *, expected: ExpectedState, history: History) -> None:
+        self._lab = lab
+        self._expected = expected
+        self._book = expected.book
+        self._history = history
+        self._deeds: Mapping[str, Callable[[str, Mapping[str, Any]], str]] = {
+            "detach-used": lambda node, args: self._detach(node, args["pick"], is_used=True),
+            "detach-idle": lambda node, args: self._detach(node, args["pick"], is_used=False),
+            "unassign-used": lambda node, args: self._unassign(node, args["pick"], is_used=True),
+            "unassign-free": lambda node, args: self._unassign(node, args["pick"], is_used=False),
+            "move": lambda node, args: self._move(node, args["pick"]),
+            "give": lambda node, args: self._give(node, args["pick"]),
+            "attach": self._attach,
+            "groups": lambda node, _: self._groups(node),
+        }
+
+    def do(self, node: str, args: Mapping[str, Any]) -> None:
+        """Do one thing to a node."""
+        try:
+            done = self._deeds[args["what"]](node, args)
+        except (Ec2Error, LabError) as refusal:
+            self._history.note(f"hands {args['what']}: refused", node=node, error=str(refusal))
+            return
+        if not done:
+            self._history.note(f"hands {args['what']}: nothing to do it to", node=node)
+            return
+        self._history.say(f"hands {args['what']}: {done}", node=node, counted=f"fault hands {args['what']}")
+
+    def _detach(self, node: str, pick: float, *, is_used: bool) -> str:
+        enis = [eni for eni in self._ours(node) if bool(self._used(node) & set(pool_of(eni))) == is_used]
+        if not enis:
+            return ""
+        eni = _picked(enis, pick)
+        with self._taking(node, pool_of(eni), cuts_link=True):
+            self._lab.vpc.hands.detach(eni.eni_id)
+        return f"{eni.eni_id} with {', '.join(pool_of(eni))}"
+
+    def _unassign(self, node: str, pick: float, *, is_used: bool) -> str:
+        address = self._address(node, pick, is_used=is_used)
+        if address is None:
+            return ""
+        with self._taking(node, self._with_its_prefix(address), cuts_link=False):
+            eni = self._lab.vpc.hands.unassign(address)
+        return f"{address} from {eni.eni_id}"
+
+    def _move(self, node: str, pick: float) -> str:
+        """Give a used address to an ENI of the other node: the worst that can happen to it."""
+        address = self._address(node, pick, is_used=True, singles_only=True)
+        others = [eni for name in self._lab.nodes if name != node for eni in self._attached(name)]
+        if address is None or not others:
+            return ""
+        target = _picked(others, pick)
+        with self._taking(node, [str(address)], cuts_link=False):
+            self._lab.vpc.hands.assign(target.eni_id, address=address)
+        return f"{address} to {target.eni_id}"
+
+    def _give(self, node: str, pick: float) -> str:
+        eni = _picked(self._attached(node), pick)
+        before = set(eni.secondary_addresses)
+        after = self._lab.vpc.hands.assign(eni.eni_id)
+        return f"{', '.join(map(str, set(after.secondary_addresses) - before))} to {eni.eni_id}"
+
+    def _attach(self, node: str, args: Mapping[str, Any]) -> str:
+        tags = NO_MANAGE if args["tagged"] else {}
+        eni = self._lab.vpc.hands.attach(self._lab.node(node).instance_id, kind=args["type"], tags=tags)
+        self._book.brought(eni.eni_id, node)
+        return f"{eni.eni_id} ({args['type']})"
+
+    def _groups(self, node: str) -> str:
+        group = self._lab.vpc.add_security_group("changed by hand")
+        primary = self._lab.vpc.enis_of(self._lab.node(node).instance_id)[0]
+        self._lab.vpc.hands.change_groups(primary.eni_id, (group,))
+        return f"{group} on {primary.eni_id}"
+
+    @contextmanager
+    def _taking(self, node: str, addresses: Iterable[str], *, cuts_link: bool) -> Iterator[None]:
+        """Note it before it is done, so that nobody sees the deed before the note; take the note back if it is refused."""
+        noted = self._book.took(node, addresses, at_s=self._history.now(), cuts_link=cuts_link)
+        try:
+            yield
+        except (Ec2Error, LabError):
+            self._book.gave_back(node, noted)
+            raise
+
+    def _attached(self, node: str) -> list[Eni]:
+        """ENIs of a node that the daemon uses, its first one included."""
+        foreign = self._book.foreign()
+        enis = self._lab.vpc.enis_of(self._lab.node(node).instance_id)
+        bound = [eni for eni in enis if eni.attachment and eni.attachment.status is AttachmentStatus.ATTACHED]
+        return [eni for eni in bound if eni.eni_id not in foreign]
+
+    def _ours(self, node: str) -> list[Eni]:
+        return [eni for eni in self._attached(node) if eni.description.startswith(OURS)]
+
+    def _used(self, node: str) -> set[str]:
+        return {record.address for record in self._expected.wanted(node)}
+
+    def _address(self, node: str, pick: float, *, is_used: bool, singles_only: bool = False) -> IPv4Address | None:
+        used = self._used(node)
+        found = [
+            address
+            for eni in self._attached(node)
+            for address in (map(str, eni.secondary_addresses) if singles_only else pool_of(eni))
+            if (address in used) == is_used
+        ]
+        return IPv4Address(_picked(found, pick)) if found else None
+
+    def _with_its_prefix(self, address: IPv4Address) -> list[str]:
+        prefixes = [prefix for eni in self._lab.vpc.enis() for prefix in eni.prefixes if address in prefix]
+        return [str(one) for prefix in prefixes for one in prefix] or [str(address)]
+
+
+def pool_of(eni: Eni) -> list[str]:
+    """The addresses of an ENI that are for sandboxes: all but the primary, those of prefixes one by one."""
+    return [str(one) for one in (*eni.secondary_addresses, *(one for prefix in eni.prefixes for one in prefix))]
+
+
+def _picked(choices: list[Any], pick: float) -> Any:
+    return choices[int(pick * len(choices))]

@@ -1,0 +1,104 @@
+"""After the last event and fault: every node agrees with EC2 again, everybody not hit by other hands has network, nothing is lost.
+
+Checked while sandboxes still run, because their removal and the last restart would hide what the daemon did not notice by itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from lab.chaos.expected_state import ExpectedState, Violation
+from lab.chaos.hands import pool_of
+from lab.chaos.history import History
+from lab.chaos.node import ChaosNode
+from lab.lab import Lab
+from lab.vpc.hands import NO_MANAGE
+from lab.vpc.model import Eni
+
+READY_TIMEOUT_S = 60.0
+HEAL_S = 120.0
+"""A background look at metadata, at most 60 s away; a second look after 30 s; what that leads to, 30 s."""
+
+PING_S = 15.0
+POLL_S = 1.0
+_UNUSED_TYPES = ("efa-only", "trunk", "branch")
+
+
+class Healing:
+    """The checks between the last event and the removal of all sandboxes. Used by one thread."""
+
+    def __init__(self, lab: Lab, *, nodes: Sequence[ChaosNode], host: str, expected: ExpectedState, history: History) -> None:
+        self._lab = lab
+        self._nodes = nodes
+        self._host = host
+        self._expected = expected
+        self._history = history
+
+    def demand(self) -> None:
+        """Demand all of it; HEAL_S are for all nodes together."""
+        for node in self._nodes:
+            node.queue(lambda: None).result()
+            if not node.wait_ready(READY_TIMEOUT_S):
+                self._tell("ready", node.name, f"not ready within {READY_TIMEOUT_S:.0f} s: {node.daemon.status()}")
+                return
+        deadline = time.monotonic() + HEAL_S
+        for node in self._nodes:
+            if not _wait(lambda node=node: not self.difference(node), deadline):  # type: ignore[misc]
+                self._tell("heal", node.name, f"{HEAL_S:.0f} s after the last fault: {self.difference(node)}")
+        if not _wait(lambda: not self._silent(), time.monotonic() + PING_S):
+            self._tell("heal", "both nodes", f"sandboxes that nobody hit do not answer: {self._silent()}")
+        self._demand_foreign_untouched()
+
+    def difference(self, node: ChaosNode) -> str:
+        """Say how EC2 and the daemon differ about a node's addresses; "" if they do not."""
+        status = node.daemon.status()
+        if status is None:
+            return "the daemon does not answer"
+        pool: Mapping[str, Any] = status["pool"]
+        known = int(pool["total_count"]) - int(pool.get("lost_count", 0))
+        there = address_count(self._lab.vpc.enis_of(node.lab_node.instance_id))
+        return "" if known == there else f"EC2 has {there} addresses for this node's sandboxes, the daemon knows {known}"
+
+    def _silent(self) -> list[str]:
+        """Living sandboxes whose address EC2 has on their node, and that do not answer."""
+        takes = self._expected.book.takes()
+        living = {
+            record.address: f"{record.node}/{record.pod} {record.address}"
+            for node in self._nodes
+            for record in self._expected.wanted(node.name)
+            if not takes.hit(record.node, record.address, record.created_at_s)
+        }
+        answers = self._lab.ping(source=self._host, targets=living, timeout_s=POLL_S) if living else {}
+        return sorted(living[str(address)] for address, answered in answers.items() if not answered)
+
+    def _demand_foreign_untouched(self) -> None:
+        world = self._lab.vpc.world
+        for eni_id, node in self._expected.book.foreign().items():
+            eni = world.enis.get(eni_id)
+            if eni is None or eni.attachment is None:
+                self._tell("foreign", node, f"{eni_id} of somebody else is {'gone' if eni is None else 'detached'}")
+            elif not is_for_sandboxes(eni) and pool_of(eni):
+                self._tell("foreign", node, f"{eni_id} ({eni.interface_type}) is not ours to use, and was given {pool_of(eni)}")
+
+    def _tell(self, invariant: str, subject: str, what: str) -> None:
+        self._history.violate(Violation(invariant, self._history.now(), subject, what))
+
+
+def is_for_sandboxes(eni: Eni) -> bool:
+    """Whether the daemon may use an ENI's addresses: not of special kinds, and not tagged as unmanaged."""
+    return eni.interface_type not in _UNUSED_TYPES and not NO_MANAGE.items() <= eni.tags.items()
+
+
+def address_count(enis: Sequence[Eni]) -> int:
+    """Count the addresses for sandboxes on a node's ENIs."""
+    return sum(len(pool_of(eni)) for eni in enis if is_for_sandboxes(eni))
+
+
+def _wait(claim: Callable[[], bool], deadline: float) -> bool:
+    while not claim():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_S)
+    return True

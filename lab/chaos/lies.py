@@ -1,0 +1,102 @@
+"""What the nemesis draws of a cloud that lies or refuses, and of other hands. Pure: dice in, fault specs and arguments out.
+
+Lies last longer than other faults: what takes two looks to believe must be told for longer than two looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Any
+
+HANDS: Mapping[str, float] = {
+    "detach-used": 1,
+    "detach-idle": 1,
+    "unassign-used": 2,
+    "unassign-free": 2,
+    "move": 1,
+    "give": 2,
+    "attach": 0.7,
+    "groups": 0.5,
+}
+"""Weights. Ours: addresses are taken more often than ENIs, of which a node has few; foreign ENIs stay and so must be few."""
+
+FOREIGN = ("interface", "efa", "efa-only", "trunk", "ipv6-only")
+LIE_S = (5.0, 45.0)
+"""Seconds. Ours: from less than the daemon's two looks (30 s apart) to more."""
+
+STALE_CAUSES = ("AssignPrivateIpAddresses", "UnassignPrivateIpAddresses", "DetachNetworkInterface", "DeleteNetworkInterface")
+CONDITIONS: tuple[tuple[str, Mapping[str, Any]], ...] = (
+    ("CreateNetworkInterface", {"aws:RequestTag/team": "network"}),
+    ("CreateTags", {"aws:TagKeys": ["team"]}),
+    ("DeleteNetworkInterface", {"aws:ResourceTag/team": "network"}),
+    ("AssignPrivateIpAddresses", {}),
+)
+SLOTS = 64
+"""Attachment slots of the runs' instance type, ENIs and volumes together (lab/chaos/player.py)."""
+
+
+def other_hands(rng: Random) -> dict[str, Any]:
+    """Draw one deed: what, a number to pick its object with, and of which kind a foreign ENI is."""
+    what = rng.choices(list(HANDS), list(HANDS.values()))[0]
+    return {"what": what, "pick": round(rng.random(), 4), "type": rng.choice(FOREIGN), "tagged": rng.random() < 0.5}
+
+
+def standing_conditions(rng: Random) -> dict[str, Any]:
+    """Draw what is so during a whole run: how EC2 plays what is unknown, how a list must be asked for, how new IDs are known."""
+    cloud: dict[str, Any] = {
+        "rules": {
+            "token_of_deleted": rng.choice(("dead-eni", "new-eni")),
+            "token_check": rng.choice(("first", "after-capacity")),
+            "prefix_refusal": rng.choice(("by-cause", "InsufficientCidrBlocks", "InvalidParameterValue")),
+            "in_use": rng.choice(("by-call", "InvalidParameterValue", "InvalidNetworkInterface.InUse")),
+            "assign_answer": rng.choice(("new", "all")),
+        },
+        "unseen": {"AttachNetworkInterface": rng.randint(0, 2), "DescribeNetworkInterfaces": rng.randint(0, 1)},
+    }
+    if rng.random() < 1 / 2:
+        cloud["large_account"] = {"page_size": rng.randint(5, 20), "sparse": rng.random() < 0.5}
+    return cloud
+
+
+def _section(name: str, spec: object) -> dict[str, Any]:
+    return {"apply": {name: spec}, "undo": {name: None}}
+
+
+def _partial(rng: Random) -> dict[str, Any]:
+    what = rng.choice(("enis", "addresses"))
+    return _section("describe", {"omit": {what: round(rng.uniform(0.2, 0.8), 2), "steady": rng.random() < 0.5}})
+
+
+def _late(rng: Random) -> dict[str, Any]:
+    return _section("describe", {"late_addresses_s": round(rng.uniform(2, 20), 1), "late_primary": rng.random() < 0.5})
+
+
+def _stale(rng: Random) -> dict[str, Any]:
+    causes = rng.sample(STALE_CAUSES, rng.randint(1, 2))
+    return _section("describe", {"stale_s": {cause: round(rng.uniform(3, 60), 1) for cause in causes}})
+
+
+def _condition(rng: Random) -> dict[str, Any]:
+    action, unless = rng.choice(CONDITIONS)
+    return _section("iam", [{"action": action, **({"unless": dict(unless)} if unless else {})}])
+
+
+def _metadata(fault: Mapping[str, Any]) -> dict[str, Any]:
+    return {"apply": {"apis": {"imds": dict(fault)}}, "undo": {"apis": {"imds": None}}}
+
+
+LIES: Mapping[str, Callable[[Random], dict[str, Any]]] = {
+    "account-limits": lambda rng: _section("account_limits", {"scale": round(rng.uniform(0.01, 0.1), 3)}),
+    "describe-empty": lambda _: _section("describe", {"omit": {"everything": True}}),
+    "describe-headless": lambda _: _section("describe", {"omit": {"primary": True}}),
+    "describe-late-addresses": _late,
+    "describe-partial": _partial,
+    "describe-stale": _stale,
+    "iam-condition": _condition,
+    "imds-absent": lambda rng: _metadata({"absent": [rng.choice(("local-ipv4s", "ipv4-prefix", "network-card"))]}),
+    "imds-frozen": lambda _: _metadata({"frozen": True}),
+    "subnet-fragmented": lambda _: _section("subnets", {"*": {"fragmented": True}}),
+    "subnet-nearly-full": lambda rng: _section("subnets", {"*": {"leave": rng.randint(0, 6)}}),
+    "volumes": lambda rng: _section("volumes", {"*": rng.randint(SLOTS - 8, SLOTS - 1)}),
+}

@@ -1,0 +1,64 @@
+"""Makes subnets nearly full or fragmented, and empty again: by addresses that nobody in particular has.
+
+An ENI may be refused with addresses free: amazon-vpc-cni-k8s issue 2045 (no whole /28 is left), "Subnet CIDR reservations" (VPC user
+guide). AvailableIpAddressCount tells of neither.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from ipaddress import IPv4Address, IPv4Network
+
+from lab.vpc.fault_spec import SubnetFault
+from lab.vpc.space import BLOCK_SIZE, Reservation, SubnetSpace
+from lab.vpc.store import Store
+
+
+class Crowding:
+    """The addresses held in each subnet. Thread-safe; lock order: ours, then the store's."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = threading.RLock()  # around the two below
+        self._held: dict[str, list[IPv4Address]] = {}
+        self._in_force: Mapping[str, SubnetFault] = {}
+
+    def exhaust(self, subnet_id: str, *, leave: int = 0) -> None:
+        """Take free addresses out of circulation until `leave` are left, lowest first."""
+        self._hold(subnet_id, lambda space: space.free_addresses()[: max(0, space.free_count - leave)])
+
+    def fragment(self, subnet_id: str) -> None:
+        """Hold one address in each free aligned /28, so that no prefix can be had while addresses are plenty."""
+        self._hold(subnet_id, lambda space: [IPv4Address(base + BLOCK_SIZE // 2) for base in space.free_blocks()])
+
+    def restore(self, subnet_id: str) -> None:
+        """Bring everything held back."""
+        with self._lock:
+            self._store.unhold(subnet_id, self._held.pop(subnet_id, []))
+
+    def reserve(self, subnet_id: str, network: IPv4Network, kind: Reservation) -> None:
+        """Reserve a range of a subnet, for good."""
+        with self._store.transaction() as tx:
+            tx.space(subnet_id).reserve(network, kind)
+
+    def follow(self, wanted: Mapping[str, SubnetFault]) -> None:
+        """Bring the subnets from the faults that were in force to those that are; nothing happens if they are the same.
+
+        What was held by the other methods is given back too: there is one owner of a subnet's crowding.
+        """
+        with self._lock:
+            if wanted == self._in_force:
+                return
+            self._in_force = wanted
+            for subnet_id in self._store.world.subnets:
+                self.restore(subnet_id)
+                fault = wanted.get(subnet_id, wanted.get("*"))
+                if fault is not None and fault.fragmented:
+                    self.fragment(subnet_id)
+                if fault is not None and fault.leave is not None:
+                    self.exhaust(subnet_id, leave=fault.leave)
+
+    def _hold(self, subnet_id: str, choose: Callable[[SubnetSpace], list[IPv4Address]]) -> None:
+        with self._lock:
+            self._held.setdefault(subnet_id, []).extend(self._store.hold(subnet_id, choose))

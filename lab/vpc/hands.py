@@ -1,0 +1,119 @@
+"""What other hands do to a node's ENIs while a daemon runs: people at the console, other tools, an account's clean-up.
+
+Each method is one or two ordinary API calls by somebody else: it takes the same time, is shown by Describe with the same lag, and is
+refused for the same reasons (Ec2Error); it is in no log of calls, because no node made it. Foreign ENIs are of the kinds that nodes
+of EKS really carry: EFA and EFA-only (never with IP addresses; "Elastic Fabric Adapter", EC2 user guide), trunk (amazon-vpc-resource-
+controller-k8s), IPv6-only (amazon-vpc-cni-k8s issues 3122 and 3681), and plain ones with or without tags. A branch ENI is not
+attached as others are: it is in use by its trunk and shown with no attachment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv4Network, IPv6Address
+
+from lab.errors import LabError
+from lab.vpc.addresses import AddressRequest
+from lab.vpc.interfaces import Interfaces
+from lab.vpc.model import Eni
+from lab.vpc.store import Store
+
+INTERFACE_TYPES = ("interface", "efa", "efa-only", "trunk", "branch", "ipv6-only")
+NO_MANAGE = {"node.k8s.amazonaws.com/no_manage": "true"}
+"""The tag by which amazon-vpc-cni-k8s leaves an ENI alone (its README, "Unmanaged ENIs")."""
+
+_WITHOUT_IPV4 = ("efa-only", "ipv6-only")
+_IPV6_BASE = int(IPv6Address("2600:1f14:abc::"))  # ours, because: of the form that AWS gives to VPCs of us-west-2
+
+
+class Hands:
+    """The hands. Thread-safe, as the calls are. Every method returns the ENI as it is afterwards or was before."""
+
+    def __init__(self, store: Store, interfaces: Interfaces, *, group_id: str, retag: Callable[..., bool]) -> None:
+        self._store = store
+        self._interfaces = interfaces
+        self._group_id = group_id
+        self._retag = retag
+
+    def detach(self, eni_id: str, *, force: bool = False) -> Eni:
+        """Detach an ENI; it stays available."""
+        eni = self._store.world.eni(eni_id)
+        if eni.attachment is None:
+            raise LabError(f"{eni_id} is attached to nothing")
+        self._interfaces.detach(eni.attachment.attachment_id, force=force)
+        return eni
+
+    def delete(self, eni_id: str) -> Eni:
+        """Delete an ENI; one that is attached is detached by force first."""
+        eni = self._store.world.eni(eni_id)
+        if eni.attachment is not None:
+            self._interfaces.detach(eni.attachment.attachment_id, force=True)
+        self._interfaces.delete(eni_id)
+        return eni
+
+    def unassign(self, what: IPv4Address | IPv4Network) -> Eni:
+        """Take an address or a prefix from whatever ENI has it; of an address within a prefix, the prefix."""
+        address = what if isinstance(what, IPv4Address) else what.network_address
+        eni = self._store.world.eni(self._store.owner_of(address) or f"(the owner of {what})")
+        prefixes = tuple(prefix for prefix in eni.prefixes if address in prefix)
+        self._interfaces.unassign(eni.eni_id, addresses=() if prefixes else (address,), prefixes=prefixes)
+        return eni
+
+    def assign(self, eni_id: str, *, address: IPv4Address | None = None, prefix_count: int = 0) -> Eni:
+        """Give an ENI one address, chosen by EC2 if not named, or prefixes. An address that another ENI has moves."""
+        want = AddressRequest(
+            addresses=(address,) if address else (),
+            address_count=0 if address or prefix_count else 1,
+            prefix_count=prefix_count,
+        )
+        self._interfaces.assign(eni_id, want, allow_reassignment=True)
+        return self._store.world.eni(eni_id)
+
+    def attach(
+        self, instance_id: str, *, kind: str = "interface", tags: Mapping[str, str] | None = None, address_count: int = 0
+    ) -> Eni:
+        """Create an ENI in the instance's subnet and attach it at the lowest free device index, with the attach delay.
+
+        Args:
+            kind: one of INTERFACE_TYPES; a branch is attached to nothing.
+            address_count: secondary addresses, for those that have IPv4.
+        """
+        if kind not in INTERFACE_TYPES:
+            raise LabError(f"{kind} is not one of {', '.join(INTERFACE_TYPES)}")
+        instance = self._store.world.instance(instance_id)
+        with self._store.transaction("CreateNetworkInterface") as tx:
+            want = AddressRequest(address_count=0 if kind in _WITHOUT_IPV4 else address_count)
+            made = self._interfaces.create_in(
+                tx, instance.subnet_id, want, groups=(self._group_id,), description="made by other hands", tags=tags
+            )
+            eni = replace(made, interface_type="interface" if kind == "ipv6-only" else kind)
+            if kind in _WITHOUT_IPV4:
+                eni = replace(eni, primary_address=None)
+            if kind == "ipv6-only":
+                eni = replace(eni, ipv6_addresses=(IPv6Address(_IPV6_BASE + made.ordinal),))
+            tx.put_eni(eni)
+        if kind != "branch":
+            self._attach(eni.eni_id, instance_id)
+        return self._store.world.eni(eni.eni_id)
+
+    def attach_existing(self, eni_id: str, instance_id: str) -> Eni:
+        """Attach an ENI that is there, at the lowest free device index: somebody puts back what was detached."""
+        self._attach(eni_id, instance_id)
+        return self._store.world.eni(eni_id)
+
+    def change_groups(self, eni_id: str, groups: tuple[str, ...]) -> Eni:
+        """Change an ENI's security groups."""
+        self._interfaces.modify(eni_id, groups=groups)
+        return self._store.world.eni(eni_id)
+
+    def tag(self, eni_id: str, tags: Mapping[str, str]) -> Eni:
+        """Add tags to an ENI, or replace their values."""
+        self._retag(eni_id, lambda old: {**old, **tags})
+        return self._store.world.eni(eni_id)
+
+    def _attach(self, eni_id: str, instance_id: str) -> None:
+        bound = [eni.attachment for eni in self._store.world.attached_to(instance_id) if eni.attachment is not None]
+        taken = {bond.device_index for bond in bound if bond.network_card == 0}
+        index = next(number for number in range(1, len(taken) + 2) if number not in taken)
+        self._interfaces.attach(eni_id, instance_id, device_index=index)

@@ -1,0 +1,92 @@
+"""What the instance's role may not do: an action refused always, or unless a condition on tags holds.
+
+    {"iam": [{"action": "CreateNetworkInterface", "unless": {"aws:RequestTag/team": "net-*"}}, {"action": "ec2:Detach*"}]}
+
+Conditions are aws:RequestTag/KEY, aws:ResourceTag/KEY (also ec2:ResourceTag/KEY) with a value in which * and ? are wild, and
+aws:TagKeys with a list: each key of the request is one of them. Several must all hold. A request that tags what it creates needs
+the action CreateTags too. Sources: "Control access to EC2 resources using resource tags" and "Grant permission to tag Amazon EC2
+resources during creation" (EC2 user guide); the words, from reports such as openshift/installer 3055 and "Access denied error
+message format" (IAM user guide). Pure.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from http import HTTPStatus
+
+from lab.vpc.errors import Ec2Error
+from lab.vpc.model import OWNER_ID
+from lab.vpc.spec_reader import Reader
+
+_REQUEST_TAG, _TAG_KEYS = "aws:RequestTag/", "aws:TagKeys"
+_RESOURCE_TAGS = ("aws:ResourceTag/", "ec2:ResourceTag/")
+_ROLE = f"arn:aws:sts::{OWNER_ID}:assumed-role/vpc-ipamd-lab"
+
+
+@dataclass(frozen=True)
+class Denial:
+    """One rule: `action` without its `ec2:`, with wildcards; it refuses unless every condition holds."""
+
+    action: str
+    tags: Mapping[str, str] = field(default_factory=dict)
+    tag_keys: tuple[str, ...] | None = None
+
+    def refuses(self, request: Request) -> bool:
+        """Whether a request is refused by this rule."""
+        if not fnmatchcase(request.action, self.action):
+            return False
+        if not self.tags and self.tag_keys is None:
+            return True
+        keys_hold = self.tag_keys is None or set(request.request_tags) <= set(self.tag_keys)
+        return not (keys_hold and all(_holds(name, pattern, request) for name, pattern in self.tags.items()))
+
+
+@dataclass(frozen=True)
+class Request:
+    """One call as IAM sees it. `resource`: the last part of an ARN."""
+
+    action: str
+    resource: str = "*"
+    request_tags: Mapping[str, str] = field(default_factory=dict)
+    resource_tags: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_denial(reader: Reader) -> Denial:
+    """Read one rule."""
+    action = reader.text("action").removeprefix("ec2:")
+    if not action:
+        reader.problem("action", "must name an action, such as CreateNetworkInterface")
+    return reader.nested("unless", lambda inner: _conditioned(action, inner)) or Denial(action)
+
+
+def refusal(denials: Iterable[Denial], request: Request, *, region: str, session: str) -> Ec2Error | None:
+    """Return EC2's refusal of a request; None when it is allowed."""
+    if not any(denial.refuses(request) for denial in denials):
+        return None
+    arn = "*" if request.resource == "*" else f"arn:aws:ec2:{region}:{OWNER_ID}:{request.resource}"
+    words = (
+        f"You are not authorized to perform this operation. User: {_ROLE}/{session} is not authorized to perform: "
+        f"ec2:{request.action} on resource: {arn} because no identity-based policy allows the ec2:{request.action} action."
+    )
+    if not request.action.startswith("Describe"):  # the services encode what they know of resources, not of lists
+        encoded = base64.urlsafe_b64encode(f"{request.action} {arn}".encode()).decode()
+        words += f" Encoded authorization failure message: {encoded}"
+    return Ec2Error("UnauthorizedOperation", words, status=HTTPStatus.FORBIDDEN)
+
+
+def _conditioned(action: str, reader: Reader) -> Denial:
+    tags = {}
+    for name in reader.raw:
+        if name.startswith((_REQUEST_TAG, *_RESOURCE_TAGS)):
+            tags[name] = reader.text(name)
+    keys = reader.texts(_TAG_KEYS) if _TAG_KEYS in reader.raw else None
+    return Denial(action, tags, keys)
+
+
+def _holds(name: str, pattern: str, request: Request) -> bool:
+    held = request.request_tags if name.startswith(_REQUEST_TAG) else request.resource_tags
+    value = held.get(name.partition("/")[2])
+    return value is not None and fnmatchcase(value, pattern)

@@ -1,0 +1,162 @@
+"""How DescribeNetworkInterfaces lies: what it leaves out, what it shows too late, and what it does not know yet.
+
+Each is documented or reported of the real service, or unknown of it, which needs the same care:
+
+- an answer may lag or be incomplete: "Eventual consistency in the Amazon EC2 API" (EC2 developer guide) promises nothing but
+  eventual agreement; a Describe after Assign that looked stale: cilium 36428. Lag after Unassign, Detach, Delete: unknown.
+- an ENI is shown attached before its addresses: amazon-vpc-cni-k8s issues 1148 and 1174.
+- a new ID is "not found" in any later call, right after the answer of Create: the same page; aws-sdk 301, botocore 2717.
+
+Pure, except for the counting, which is under the lock of Faults. Every lie is about the answer: the world itself is never changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from ipaddress import IPv4Address, IPv4Network
+from random import Random
+from typing import TypeVar
+
+from lab.vpc.model import Eni
+from lab.vpc.spec_reader import Reader, Share, Times
+from lab.vpc.world import Change, World
+
+Item = TypeVar("Item", IPv4Address, IPv4Network)
+
+CAUSES = (
+    "CreateNetworkInterface",
+    "AttachNetworkInterface",
+    "DetachNetworkInterface",
+    "DeleteNetworkInterface",
+    "AssignPrivateIpAddresses",
+    "UnassignPrivateIpAddresses",
+    "ModifyNetworkInterfaceAttribute",
+)
+"""APIs whose changes Describe may show late, each by its own time."""
+
+BY_ID = (
+    "AttachNetworkInterface",
+    "DetachNetworkInterface",
+    "DeleteNetworkInterface",
+    "AssignPrivateIpAddresses",
+    "UnassignPrivateIpAddresses",
+    "ModifyNetworkInterfaceAttribute",
+    "DescribeNetworkInterfaces",
+    "CreateTags",
+)
+"""APIs that name an ENI or an attachment, and may not have heard of a new one."""
+
+
+@dataclass(frozen=True)
+class Omission:
+    """What is left out of an answer. A share is drawn anew for each answer, unless `steady`: then always the same ones."""
+
+    enis: Share = 0.0
+    addresses: Share = 0.0
+    primary: bool = False
+    everything: bool = False
+    steady: bool = False
+    times: Times = field(default_factory=Times)
+
+
+@dataclass(frozen=True)
+class Lies:
+    """All lies of Describe. `stale_s`: by API, how long its changes are not shown; `late_s`: addresses after an attachment."""
+
+    omit: Omission | None = None
+    late_s: float = 0.0
+    late_primary: bool = False
+    stale_s: Mapping[str, float] = field(default_factory=dict)
+
+
+def read_lies(reader: Reader) -> Lies:
+    """Read the object under `describe`."""
+    return Lies(
+        omit=reader.nested("omit", _omission),
+        late_s=reader.number("late_addresses_s"),
+        late_primary=reader.flag("late_primary"),
+        stale_s=reader.numbers("stale_s", known=CAUSES),
+    )
+
+
+def shorten(enis: Iterable[Eni], omission: Omission, rng: Random) -> list[Eni]:
+    """Leave ENIs and addresses out of an answer."""
+    if omission.everything:
+        return []
+    kept = [eni for eni in enis if not (omission.primary and eni.is_first)]
+    kept = [eni for eni in kept if not _is_out(eni.eni_id, omission.enis, omission, rng)]
+    return [_shortened(eni, omission, rng) for eni in kept]
+
+
+def stale(world: World, changes: Iterable[Change], lies: Lies, now: float) -> World:
+    """Show the world without the changes that are not visible yet.
+
+    Args:
+        changes: ascending in time; the newest is taken back first, so that an older one finds what it had left.
+    """
+    enis = dict(world.enis)
+    newest_first = list(changes)[::-1]
+    for change in newest_first:
+        if now - change.at < lies.stale_s.get(change.api, 0.0):
+            shown = _without(enis.pop(change.eni_id, None), change)
+            if shown is not None:
+                enis[change.eni_id] = shown
+    for change in newest_first:
+        eni = enis.get(change.eni_id)
+        if change.api == "AttachNetworkInterface" and now - change.at < lies.late_s and eni is not None:
+            primary = None if lies.late_primary else eni.primary_address
+            enis[change.eni_id] = replace(eni, primary_address=primary, secondary_addresses=(), prefixes=())
+    return replace(world, enis=enis)
+
+
+def _without(shown: Eni | None, change: Change) -> Eni | None:
+    """Take one change back from what is shown of its ENI."""
+    if change.before is None:
+        return None  # created: not there yet
+    if change.after is None or shown is None:
+        return shown or (change.before if change.after is None else None)
+    before, after = change.before, change.after
+    bond = before.attachment if before.attachment != after.attachment else shown.attachment
+    return replace(
+        shown,
+        secondary_addresses=_undone(shown.secondary_addresses, before.secondary_addresses, after.secondary_addresses),
+        prefixes=_undone(shown.prefixes, before.prefixes, after.prefixes),
+        attachment=bond,
+        security_groups=before.security_groups if before.security_groups != after.security_groups else shown.security_groups,
+    )
+
+
+def _undone(shown: tuple[Item, ...], before: tuple[Item, ...], after: tuple[Item, ...]) -> tuple[Item, ...]:
+    kept = [one for one in shown if one in before or one not in after]
+    return tuple(kept + [one for one in before if one not in after and one not in shown])
+
+
+def _shortened(eni: Eni, omission: Omission, rng: Random) -> Eni:
+    if not omission.addresses:
+        return eni
+    return replace(
+        eni,
+        secondary_addresses=tuple(a for a in eni.secondary_addresses if not _is_out(str(a), omission.addresses, omission, rng)),
+        prefixes=tuple(p for p in eni.prefixes if not _is_out(str(p), omission.addresses, omission, rng)),
+    )
+
+
+def _is_out(name: str, share: Share, omission: Omission, rng: Random) -> bool:
+    if isinstance(share, frozenset):
+        return name in share
+    if omission.steady:
+        return int(hashlib.sha256(name.encode()).hexdigest()[:8], 16) / 0x1_0000_0000 < share
+    return share > 0 and rng.random() < share
+
+
+def _omission(reader: Reader) -> Omission:
+    return Omission(
+        enis=reader.share_or_texts("enis"),
+        addresses=reader.share_or_texts("addresses"),
+        primary=reader.flag("primary"),
+        everything=reader.flag("everything"),
+        steady=reader.flag("steady"),
+        times=reader.times(),
+    )

@@ -1,0 +1,76 @@
+"""`ipamctl audit` on a running node: what other software took from the host's routing is named within one look."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.rig import Rig, rig, wait_until
+
+pytestmark = pytest.mark.privileged
+
+TRIES = 3
+"""The reconciler repairs every 30 s: a repair may come between damage and look, but not each time."""
+
+
+@pytest.fixture(scope="module")
+def two_enis() -> Iterator[Rig]:
+    """A node with a secondary ENI and a sandbox on it."""
+    with rig() as made:
+        assert made.add("a").ok
+        wait_until(lambda: made.pool()["eni_count"] == 2, what="a second ENI")
+        for number in range(9):
+            assert made.add(f"b{number}").ok
+        yield made
+
+
+def findings(made: Rig) -> list[tuple[str, str, str]]:
+    """Severity, subject and words of everything but what is pending; no EC2 call."""
+    answer = made.client(lambda client: client.ask("Audit", skip_ec2=True))
+    assert answer is not None
+    return [(each["severity"], each["subject"], each["what"]) for each in answer["findings"] if each["severity"] != "pending"]
+
+
+def link_of(made: Rig, device: int) -> tuple[str, str]:
+    """The ENI with that device index: its ID, and its link's name in the node."""
+    answer = made.client(lambda client: client.ask("ListEnis"))
+    assert answer is not None
+    (eni,) = [each for each in answer["enis"] if each["device_index"] == device]
+    links = made.node.run(["ip", "-o", "link"]).stdout.splitlines()
+    (name,) = [line.split(": ")[1].partition("@")[0] for line in links if eni["mac"] in line]
+    return eni["eni_id"], name
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        ("ip rule del prio 32765", "rule 32765"),
+        ("ip rule del prio 1024", "rule 1024"),
+        ("ip route flush table 2", "default route via"),
+        ("ip link set {link} down", "was down"),
+        ("ip addr flush dev {link}", "lacked its address"),
+        ("sysctl -qw net.ipv4.ip_forward=0", "ip_forward was 0"),
+        ("nft add rule ip vpc-ipamd snat_out accept", "nftables table vpc-ipamd had been changed"),
+        ("nft delete table ip vpc-ipamd", "nftables table vpc-ipamd was missing"),
+    ],
+)
+def test_damage_is_named_with_its_place(two_enis: Rig, damage: str, words: str) -> None:
+    """Each as a difference that is repaired, on the ENI or on the node."""
+    eni_id, link = link_of(two_enis, 1)
+    for _ in range(TRIES):
+        two_enis.node.run(["sh", "-c", damage.format(link=link)], check=False)
+        found = [(severity, subject) for severity, subject, what in findings(two_enis) if words in what]
+        if found:
+            break
+    on_eni = any(word in damage for word in ("32765", "table 2", "{link}"))
+    assert found == [("difference", eni_id if on_eni else "node")]
+
+
+def test_a_link_that_is_gone_is_a_violation(two_enis: Rig) -> None:
+    """Nothing repairs it, and a sandbox on it has no network; last, because nothing brings the link back."""
+    eni_id, link = link_of(two_enis, 1)
+    two_enis.node.run(["ip", "link", "del", link])
+    found = [(severity, what) for severity, subject, what in findings(two_enis) if subject == eni_id and "missing" in what]
+    assert [severity for severity, _ in found] == ["violation"]
+    assert found[0][1].endswith("on it without network")

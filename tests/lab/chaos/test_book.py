@@ -1,0 +1,63 @@
+"""The book of other hands: who is excused for what, and for how long."""
+
+from __future__ import annotations
+
+import pytest
+
+from lab.chaos.book import LINK_S, NOTICE_S, HandsBook
+
+A = "10.0.0.10"
+
+
+def taken(*, cuts_link: bool) -> HandsBook:
+    """A book in which node-a lost A at 100 s."""
+    book = HandsBook()
+    book.look(100.0, away=(), blind=False)
+    book.took("node-a", [A], at_s=100.0, cuts_link=cuts_link)
+    return book
+
+
+@pytest.mark.parametrize(("cuts_link", "bound_s"), [(True, LINK_S), (False, NOTICE_S)])
+def test_who_had_it_is_hit_and_who_gets_it_late_is_not(cuts_link: bool, bound_s: float) -> None:
+    """A link that goes is noticed at once, what only EC2 knows later."""
+    takes = taken(cuts_link=cuts_link).takes()
+    assert takes.hit("node-a", A, 5.0)
+    assert takes.hit("node-a", A, 100.0 + bound_s)
+    assert not takes.hit("node-a", A, 100.1 + bound_s)
+    assert not takes.hit("node-b", A, 5.0)
+    assert not takes.hit("node-a", "10.0.0.11", 5.0)
+
+
+@pytest.mark.parametrize(("cuts_link", "blind_counts"), [(True, False), (False, True)])
+def test_time_in_which_nothing_could_be_known_does_not_count(cuts_link: bool, blind_counts: bool) -> None:
+    """Away for 10 s moves each bound by 10 s; a lying cloud moves only that of what the cloud must tell."""
+    book = taken(cuts_link=cuts_link)
+    before = book.takes().until_s["node-a", A]
+    book.look(110.0, away=["node-a"], blind=True)
+    assert book.takes().until_s["node-a", A] == before + 10
+    book.look(140.0, away=["node-b"], blind=True)
+    assert book.takes().until_s["node-a", A] == before + (40 if blind_counts else 10)
+    book.look(200.0, away=(), blind=False)
+    assert book.takes().until_s["node-a", A] == before + (40 if blind_counts else 10)
+
+
+def test_what_was_lost_before_it_was_taken_does_not_count() -> None:
+    """The bound begins with the deed."""
+    book = HandsBook()
+    book.look(50.0, away=["node-a"], blind=True)
+    book.took("node-a", [A], at_s=50.0, cuts_link=False)
+    assert book.takes().until_s["node-a", A] == 50.0 + NOTICE_S
+
+
+def test_a_refused_deed_is_taken_back() -> None:
+    """EC2 said no: nobody is excused."""
+    book = taken(cuts_link=True)
+    book.gave_back("node-a", [A])
+    assert not book.takes().hit("node-a", A, 5.0)
+
+
+def test_foreign_enis_are_remembered() -> None:
+    """The daemon must let them hang."""
+    book = HandsBook()
+    book.brought("eni-1", "node-a")
+    assert book.foreign() == {"eni-1": "node-a"}

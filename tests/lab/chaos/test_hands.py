@@ -1,0 +1,139 @@
+"""What other hands do in a run, on a VPC without nodes: each deed changes EC2, is in the book before it is done, or is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lab.chaos.expected_state import ExpectedState, PodRecord
+from lab.chaos.hands import OtherHands, pool_of
+from lab.chaos.healing import address_count, is_for_sandboxes
+from lab.chaos.history import History
+from lab.chaos.lies import HANDS
+from lab.chaos.observer import OURS
+from lab.vpc.addresses import AddressRequest
+from lab.vpc.hands import NO_MANAGE
+from lab.vpc.state import Vpc
+
+
+class Stage:
+    """Two nodes, each with one ENI of ours that has three addresses, the first of which a sandbox has."""
+
+    def __init__(self, vpc: Vpc) -> None:
+        self.vpc = vpc
+        subnet = vpc.add_subnet("10.0.0.0/24")
+        nodes = {name: vpc.add_instance(name=name, subnet_id=subnet.subnet_id) for name in ("node-a", "node-b")}
+        lab: Any = SimpleNamespace(vpc=vpc, nodes=nodes, node=nodes.__getitem__)
+        self.history = History()
+        self.expected = ExpectedState(clock=self.history.now, cooldown_s=5.0, report=self.history.violate)
+        self.eni_ids = {}
+        for name, node in nodes.items():
+            eni = vpc.interfaces.create(
+                subnet.subnet_id, AddressRequest(address_count=3), groups=(), description=f"{OURS}{node.instance_id}"
+            )
+            vpc.interfaces.attach(eni.eni_id, node.instance_id, device_index=1)
+            self.eni_ids[name] = eni.eni_id
+            self.expected.on_created(PodRecord(name, "p", name, str(eni.secondary_addresses[0]), "", 0.0))
+        self.hands = OtherHands(lab, expected=self.expected, history=self.history)
+        self.nodes = nodes
+
+    def do(self, what: str, **args: Any) -> None:
+        """Do one deed to node-a, to the first thing it can be done to."""
+        self.hands.do("node-a", {"what": what, "pick": 0.0, "type": "interface", "tagged": False, **args})
+
+    @property
+    def used(self) -> str:
+        """The address of node-a's sandbox."""
+        return self.expected.wanted("node-a")[0].address
+
+    def is_hit(self, address: str) -> bool:
+        """Whether the book says that node-a lost an address."""
+        return self.expected.book.takes().hit("node-a", address, 0.0)
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    """Return the stage."""
+    with Vpc() as vpc:
+        yield Stage(vpc)
+
+
+def test_a_used_eni_is_detached(stage: Stage) -> None:
+    """All its addresses are taken; an idle one is not chosen instead."""
+    eni = stage.vpc.world.eni(stage.eni_ids["node-a"])
+    stage.do("detach-idle")
+    assert stage.vpc.world.eni(eni.eni_id).attachment is not None
+    stage.do("detach-used")
+    assert stage.vpc.world.eni(eni.eni_id).attachment is None
+    assert all(stage.is_hit(address) for address in pool_of(eni))
+
+
+@pytest.mark.parametrize(("what", "is_used"), [("unassign-used", True), ("unassign-free", False)])
+def test_an_address_is_unassigned(stage: Stage, what: str, is_used: bool) -> None:
+    """The one of a sandbox, or another one."""
+    before = pool_of(stage.vpc.world.eni(stage.eni_ids["node-a"]))
+    stage.do(what)
+    (gone,) = set(before) - set(pool_of(stage.vpc.world.eni(stage.eni_ids["node-a"])))
+    assert (gone == stage.used) == is_used
+    assert [address for address in before if stage.is_hit(address)] == [gone]
+
+
+def test_an_address_moves_to_the_other_node(stage: Stage) -> None:
+    """A used one, and only node-a lost it."""
+    stage.do("move")
+    holders = {
+        name for name, node in stage.nodes.items() for eni in stage.vpc.enis_of(node.instance_id) if stage.used in pool_of(eni)
+    }
+    assert holders == {"node-b"}
+    assert stage.is_hit(stage.used)
+    assert not stage.expected.book.takes().hit("node-b", stage.used, 0.0)
+
+
+def test_a_refused_deed_is_not_in_the_book(stage: Stage) -> None:
+    """EC2 has no room on the other ENI: the address stays, and nobody is excused."""
+    for eni in stage.vpc.enis_of(stage.nodes["node-b"].instance_id):
+        stage.vpc.interfaces.assign(eni.eni_id, AddressRequest(address_count=9 - len(eni.secondary_addresses)))
+    stage.do("move")
+    assert stage.used in pool_of(stage.vpc.world.eni(stage.eni_ids["node-a"]))
+    assert not stage.is_hit(stage.used)
+
+
+def test_addresses_are_given(stage: Stage) -> None:
+    """One more than before, and nothing taken."""
+    before = address_count(stage.vpc.enis_of(stage.nodes["node-a"].instance_id))
+    stage.do("give")
+    assert address_count(stage.vpc.enis_of(stage.nodes["node-a"].instance_id)) == before + 1
+    assert stage.expected.book.takes().until_s == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "tagged", "usable"), [("interface", False, True), ("interface", True, False), ("efa-only", False, False)]
+)
+def test_foreign_enis_are_brought(stage: Stage, kind: str, tagged: bool, usable: bool) -> None:
+    """They are in the book, and no deed is done to them afterwards."""
+    stage.do("attach", type=kind, tagged=tagged)
+    (eni_id,) = stage.expected.book.foreign()
+    eni = stage.vpc.world.eni(eni_id)
+    assert is_for_sandboxes(eni) == usable
+    assert (eni.tags == NO_MANAGE) == tagged
+    stage.do("detach-idle")
+    assert stage.vpc.world.eni(eni_id).attachment is not None
+
+
+def test_groups_are_changed(stage: Stage) -> None:
+    """Of the primary ENI."""
+    before = stage.vpc.enis_of(stage.nodes["node-a"].instance_id)[0].security_groups
+    stage.do("groups")
+    assert stage.vpc.enis_of(stage.nodes["node-a"].instance_id)[0].security_groups != before
+
+
+@pytest.mark.parametrize("what", HANDS)
+def test_every_deed_that_is_drawn_can_be_done(stage: Stage, what: str) -> None:
+    """On a node that has nothing but its primary ENI too."""
+    stage.do(what)
+    stage.vpc.hands.delete(stage.eni_ids["node-b"])
+    stage.hands.do("node-b", {"what": what, "pick": 0.99, "type": "interface", "tagged": False})
+    assert stage.history.violations == []

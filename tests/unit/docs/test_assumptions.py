@@ -1,0 +1,100 @@
+"""docs/assumptions.md: every row is whole, its tests exist, and it names the checks of the probe, all and no other."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ipamd.cloud.probe.calls import CHECK_CALLS, CLEANUP_CALLS
+from ipamd.cloud.probe.checks import CHECKS, NOT_PROBED
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGE = ROOT / "docs" / "assumptions.md"
+HEADER = ["Assumption", "Source", "If it is false", "Played by", "Probe"]
+CELL_MAX = 240
+TOPICS = ("EC2", "Instance metadata", "The container runtime", "The host")
+
+PUBLIC = re.compile(
+    r"https://|\[[a-z]+\]|(issue|issues|pull request) \d+|RFC \d+|\w\(\d\)|the kernel's `|\bREADME\.md|\bpkg/[\w/.]+\.go|`manifests/"
+)
+OPEN = re.compile(r"\bunknown\b|\bours\b|\bmeasured with\b")
+"""Where there is no public source the row says so."""
+
+
+def tables() -> dict[str, list[list[str]]]:
+    """Rows by the title of their section; cells without the frame."""
+    found = {}
+    for section in re.split(r"^## ", PAGE.read_text(), flags=re.M)[1:]:
+        rows = [[cell.strip() for cell in line.strip("| \n").split(" | ")] for line in section.splitlines() if line[:2] == "| "]
+        if rows:
+            assert rows[0] == HEADER, section.splitlines()[0]
+            found[section.splitlines()[0]] = rows[1:]
+    return found
+
+
+ROWS = [pytest.param(row, id=row[0][:50]) for rows in tables().values() for row in rows]
+
+
+def test_each_topic_has_its_table() -> None:
+    """EC2, metadata, runtime and host: none was lost, and each has rows."""
+    for topic in TOPICS:
+        assert any(title.startswith(topic) and len(rows) > 4 for title, rows in tables().items()), topic
+    assert len(ROWS) > 60
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_each_row_is_whole_and_short(row: list[str]) -> None:
+    """Assumption, source, consequence, test and probe; none empty, none a page."""
+    assert len(row) == len(HEADER)
+    assert all(row)
+    assert all(len(re.sub(r"`tests/[^`]+`", "", cell)) <= CELL_MAX for cell in row)
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_each_source_can_be_opened_or_is_unknown(row: list[str]) -> None:
+    """A URL, a numbered issue, a manual page, a file of the kernel or of a public project; otherwise the row admits it."""
+    assert PUBLIC.search(row[1]) or OPEN.search(row[1])
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_each_false_answer_is_played_or_admitted_to_be_missing(row: list[str]) -> None:
+    """Files and functions exist (`test_docs.py` looks inside the files); or nobody plays it, or nobody needs to."""
+    if row[3] in ("none yet", "none needed"):
+        return
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(test_\w+))?`", row[3])
+    assert named
+    assert re.sub(r"`[^`]+`|[, ]", "", row[3]) == ""
+    for path, function in named:
+        text = (ROOT / path).read_text()
+        assert not function or f"def {function}(" in text
+
+
+def test_the_page_and_the_probe_have_the_same_checks() -> None:
+    """Each check of the code has a row, and each that the page names is in the code."""
+    named = {name for rows in tables().values() for row in rows for name in re.findall(r"`([a-z-]+)`", row[4])}
+    assert named == {check.name for check in CHECKS}
+    unnamed = {row[4] for rows in tables().values() for row in rows if "`" not in row[4]}
+    assert unnamed == {"no"}
+
+
+def test_what_is_not_probed_is_on_the_page() -> None:
+    """With the reasons that the report gives."""
+    text = " ".join(PAGE.read_text().partition("## Not probed")[2].split())
+    assert [what for what, _ in NOT_PROBED if what not in text] == []
+    assert [why for _, why in NOT_PROBED if why not in text and why != "needs a full or fragmented subnet"] == []
+
+
+def test_every_label_leads_somewhere() -> None:
+    """Labels in brackets have their URL at the end of the page, and no URL is left over."""
+    text = PAGE.read_text()
+    defined = set(re.findall(r"^\[([a-z]+)\]: https://", text, re.M))
+    used = set(re.findall(r"\[([a-z]+)\](?![:(])", text))
+    assert used == defined
+
+
+def test_the_page_says_the_bound_of_the_code() -> None:
+    """Who runs the probe is told the number that the code holds."""
+    text = " ".join(PAGE.read_text().split())
+    assert f"At most {CHECK_CALLS + CLEANUP_CALLS} EC2 calls, {CLEANUP_CALLS} of which are kept for the clean-up" in text

@@ -1,0 +1,209 @@
+"""The audit sees what matters within one look, names the sandbox that suffers, and takes one odd answer of EC2 for no proof."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ipamd.model.eni import EniState
+from ipamd.model.errors import KernelDumpError
+from ipamd.model.ids import EniId
+from ipamd.model.kernel import NODE, RoutingDifference
+from ipamd.service.report.audit import AuditReport
+from ipamd.service.report.audit_cloud import primary_addresses
+from ipamd.service.report.finding import Finding, Severity
+from tests.fakes.cloud import IDENTITY, PRIMARY
+from tests.fakes.node import FakeNode
+
+
+def audit(node: FakeNode, *, ask_ec2: bool = True) -> AuditReport:
+    """One look, which changes nothing."""
+    before = node.datastore.snapshot()
+    report = node.app.introspection._sources.audit.audit(ask_ec2=ask_ec2)
+    assert node.datastore.snapshot() == before
+    return report
+
+
+def about(report: AuditReport, subject: object) -> list[Finding]:
+    """The findings about one subject."""
+    return [found for found in report.findings if found.subject == str(subject)]
+
+
+def secondary(node: FakeNode) -> EniId:
+    """A secondary ENI with a sandbox on it."""
+    number = 0
+    while all(attachment.eni_id == PRIMARY for attachment in node.datastore.attachments()):
+        node.add(f"s{number}")
+        node.runtime.run(f"s{number}")
+        node.pool.cycle()
+        number += 1
+    return next(each.eni_id for each in node.datastore.attachments() if each.eni_id != PRIMARY)
+
+
+def test_a_sound_node_has_no_findings(node: FakeNode) -> None:
+    """Nothing to say, nobody silent."""
+    secondary(node)
+    report = audit(node)
+    assert (report.findings, report.silent) == ((), ())
+
+
+def test_an_eni_detached_by_hand_is_a_violation_while_sandboxes_are_on_it(node: FakeNode) -> None:
+    """Its link is gone: said in one look, with the number of sandboxes that have no network, and without EC2."""
+    eni_id = secondary(node)
+    eni = node.datastore.eni(eni_id)
+    assert eni is not None
+    node.hostnet.unplugged.add(eni.mac)
+    (found,) = about(audit(node, ask_ec2=False), eni_id)
+    assert found.severity is Severity.VIOLATION
+    assert found.what == f"its link with MAC {eni.mac} is missing: 1 sandbox on it without network"
+    for attachment in node.datastore.attachments():
+        node.delete(attachment.key.container_id)
+    assert [found.severity for found in about(audit(node, ask_ec2=False), eni_id)] == [Severity.DIFFERENCE]
+
+
+def test_damaged_routing_is_a_difference_that_names_what_repairs_it(node: FakeNode) -> None:
+    """Of an ENI and of the node itself."""
+    eni_id = secondary(node)
+    node.hostnet.enis.clear()
+    node.hostnet.node_differences = [
+        RoutingDifference(NODE, "rule 1024 fwmark 0x80 was missing"),
+        RoutingDifference(NODE, "sysctl x could not be set", is_repaired=False),
+    ]
+    report = audit(node)
+    (found,) = about(report, eni_id)
+    assert (found.severity, found.what) == (Severity.DIFFERENCE, "its routing was missing")
+    assert "host network reconciler" in found.next
+    assert [found.what for found in about(report, NODE)] == ["rule 1024 fwmark 0x80 was missing", "sysctl x could not be set"]
+
+
+def test_a_frozen_eni_is_told_with_its_reason(node: FakeNode) -> None:
+    """And an ENI whose routing is not set up, which gives no address either."""
+    eni_id = secondary(node)
+    node.enis.freeze(eni_id, "its link is gone")
+    (found,) = about(audit(node), eni_id)
+    assert found.severity is Severity.DIFFERENCE
+    assert found.what == "frozen, it gives no address to new sandboxes: its link is gone; 1 sandbox on it"
+    node.enis.thaw(eni_id)
+    assert about(audit(node), eni_id) == []
+    known = node.datastore.eni(eni_id)
+    assert known is not None
+    with node.datastore.transaction() as uow:
+        uow.put_eni(replace(known, host_ready=False))
+    (found,) = about(audit(node), eni_id)
+    assert (found.severity, "not set up" in found.what) == (Severity.PENDING, True)
+    node.hostnet.enis.clear()
+    assert [found.severity for found in about(audit(node), eni_id)] == [Severity.PENDING]
+    node.hostnet.unplugged.add(known.mac)
+    assert {found.severity for found in about(audit(node), eni_id)} == {Severity.PENDING, Severity.VIOLATION}
+
+
+def test_a_lost_address_is_a_violation_of_its_sandboxs_network_and_names_the_sandbox(node: FakeNode) -> None:
+    """Without asking EC2; one that nobody uses is only pending."""
+    used, cooling = node.add("a"), node.add("b")
+    node.runtime.run("a")
+    node.delete("b")
+    node.cooldown.sweep()
+    with node.datastore.transaction() as uow:
+        for row in (used.address, cooling.address):
+            uow.lose(row, reason="EC2 does not show it")
+    report = audit(node, ask_ec2=False)
+    (found,) = about(report, used.address)
+    assert found.severity is Severity.VIOLATION
+    assert f"sandbox {used.key} (default/a) has it and no network" in found.what
+    assert "delete the pod" in found.next
+    (found,) = about(report, cooling.address)
+    assert found.severity is Severity.PENDING
+
+
+def forget_recent(node: FakeNode) -> None:
+    """Our own calls are long ago."""
+    node.clock.advance(3600)
+
+
+def test_an_address_that_ec2_does_not_show_once_is_not_confirmed(node: FakeNode) -> None:
+    """A difference, and only pending right after our own call; the sandbox's address is not called lost on one look (I11)."""
+    used = node.add("a")
+    node.runtime.run("a")
+    eni = node.ec2.enis[PRIMARY]
+    node.ec2.enis[PRIMARY] = replace(eni, secondary_addresses=eni.secondary_addresses - {used.address})
+    (found,) = about(audit(node), used.address)
+    assert (found.severity, "lags" in found.next) == (Severity.PENDING, True)
+    forget_recent(node)
+    (found,) = about(audit(node), used.address)
+    assert found.severity is Severity.DIFFERENCE
+    assert found.next.startswith("not confirmed")
+    assert about(audit(node, ask_ec2=False), used.address) == []
+
+
+def test_an_address_that_is_a_primary_one_for_ec2_is_a_difference(node: FakeNode) -> None:
+    """One answer breaks no invariant; a record that contradicts another does (I6)."""
+    address = node.datastore.addresses()[-1].address
+    eni = node.ec2.enis[PRIMARY]
+    other = EniId("eni-other")
+    node.ec2.enis[PRIMARY] = replace(eni, secondary_addresses=eni.secondary_addresses - {address})
+    node.ec2.enis[other] = replace(eni, eni_id=other, primary_address=address, secondary_addresses=frozenset(), device_index=3)
+    forget_recent(node)
+    report = audit(node)
+    assert {found.severity for found in about(report, address)} == {Severity.DIFFERENCE}
+    assert any("primary address of eni-other" in found.what for found in about(report, address))
+    (found,) = about(report, other)
+    assert "unknown to the datastore" in found.what
+
+
+def test_an_implausible_answer_is_silence(node: FakeNode) -> None:
+    """Without the primary ENI, or empty: no finding about any address, and the report says why."""
+    node.add("a")
+    node.runtime.run("a")
+    node.ec2.enis.clear()
+    report = audit(node)
+    assert report.findings == ()
+    assert report.silent == ("EC2: its answer is not plausible, it is empty: nothing is concluded from it",)
+
+
+def test_an_eni_that_only_takes_a_place_is_no_difference(node: FakeNode) -> None:
+    """EFA-only, or IPv6-only: it has no IPv4 address, is attached, and is left alone."""
+    efa = EniId("eni-efa")
+    shape = replace(node.ec2.enis[PRIMARY], eni_id=efa, primary_address=None, secondary_addresses=frozenset(), device_index=4)
+    node.ec2.enis[efa] = replace(shape, interface_type="efa-only")
+    (found,) = about(audit(node), efa)
+    assert (found.severity, "takes a place only" in found.what) == (Severity.PENDING, True)
+
+
+def test_an_eni_that_ec2_does_not_show_is_not_forgotten_by_a_look(node: FakeNode) -> None:
+    """One of three: plausible, not confirmed."""
+    eni_id = secondary(node)
+    forget_recent(node)
+    del node.ec2.enis[eni_id]
+    found = [each for each in about(audit(node), eni_id) if "not attached" in each.what]
+    assert [each.severity for each in found] == [Severity.DIFFERENCE]
+    known = node.datastore.eni(eni_id)
+    assert known is not None
+    assert known.state is EniState.ATTACHED
+
+
+def test_silent_sources_are_named_and_do_not_hide_the_others(node: FakeNode) -> None:
+    """A dump that was interrupted concludes nothing; what EC2 and the records tell is told (I11)."""
+    node.hostnet.fail["differences"] = [KernelDumpError("interrupted")]
+    node.wiring.fail["survey"] = [KernelDumpError("interrupted too")]
+    node.ec2.enis.pop(PRIMARY)
+    report = audit(node)
+    assert [sentence.partition(":")[0] for sentence in report.silent] == ["kernel", "host routing", "EC2"]
+
+
+@pytest.mark.parametrize("ask_ec2", [True, False])
+def test_ec2_is_asked_once_or_not_at_all(node: FakeNode, ask_ec2: bool) -> None:
+    """`--skip-ec2` costs no call."""
+    before = node.ec2.calls.copy()
+    audit(node, ask_ec2=ask_ec2)
+    assert node.ec2.calls - before == ({"describe_enis": 1} if ask_ec2 else {})
+
+
+def test_a_primary_address_among_the_recorded_ones_is_a_violation(node: FakeNode) -> None:
+    """The datastore's own constraints refuse it; if they ever did not, the audit would say so (I6)."""
+    snapshot = node.datastore.snapshot()
+    row = node.datastore.addresses()[0]
+    wrong = replace(snapshot, addresses={IDENTITY.primary_address: replace(row, address=IDENTITY.primary_address)})
+    (found,) = primary_addresses(wrong)
+    assert (found.severity, found.subject) == (Severity.VIOLATION, str(IDENTITY.primary_address))
+    assert primary_addresses(snapshot) == []
