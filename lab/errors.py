@@ -1,7 +1,7 @@
 """The root of the lab's own errors.
 
     LabError                    wrong use of the lab, or something in it did not work; never an answer on the wire
-        FaultSpecError          a fault that is not understood       lab/vpc/fault_spec.py
+        FaultSpecError          a fault that is not understood       lab/vpc/spec_reader.py
         FabricError             a namespace, link or packet          lab/fabric/errors.py
         NodeError               a node, or a program in it           lab/node/errors.py
             SandboxError        the container runtime refused        lab/node/errors.py

@@ -18,7 +18,7 @@ from lab.vpc.model import AttachmentStatus, Eni
 
 
 class OtherHands:
-    """Does what the plan says, or nothing where there is nothing to do it to. Used by one thread."""
+    """Does what the plan says: to a used or unused object as named, to any other where there is none. Used by one thread."""
 
     def __init__(self, lab: Lab, *, expected: ExpectedState, history: History) -> None:
         self._lab = lab
@@ -49,7 +49,8 @@ class OtherHands:
         self._history.say(f"hands {args['what']}: {done}", node=node, counted=f"fault hands {args['what']}")
 
     def _detach(self, node: str, pick: float, *, is_used: bool) -> str:
-        enis = [eni for eni in self._ours(node) if bool(self._used(node) & set(pool_of(eni))) == is_used]
+        ours = self._ours(node)
+        enis = [eni for eni in ours if bool(self._used(node) & set(pool_of(eni))) == is_used] or ours
         if not enis:
             return ""
         eni = _picked(enis, pick)
@@ -119,12 +120,12 @@ class OtherHands:
 
     def _address(self, node: str, pick: float, *, is_used: bool, singles_only: bool = False) -> IPv4Address | None:
         used = self._used(node)
-        found = [
+        every = [
             address
             for eni in self._attached(node)
             for address in (map(str, eni.secondary_addresses) if singles_only else pool_of(eni))
-            if (address in used) == is_used
         ]
+        found = [address for address in every if (address in used) == is_used] or every
         return IPv4Address(_picked(found, pick)) if found else None
 
     def _with_its_prefix(self, address: IPv4Address) -> list[str]:

@@ -29,6 +29,10 @@ NEMESIS_GAP_S = 3.5
 """Mean seconds between two pod events of a node, and between two events of the nemesis. Ours: a sandbox takes 0.3 s of a core here, a
 restart of the daemon a second; the machine must be busy and not late."""
 
+CALM_EVERY_S, CALM_S = 300.0, 120.0
+"""At the end of every five minutes two in which nothing is killed and the cloud does not fail: only then can a daemon notice by
+itself what other hands did, which takes up to 90 s (lab/chaos/book.py)."""
+
 CLOCK_STEPS_S = (-3600, -600, -90, 45, 600, 3600)
 
 
@@ -60,6 +64,9 @@ WEIGHTS: Mapping[Kind, float] = {
     Kind.OTHER_HANDS: 3,
 }
 """Ours; each seed multiplies every weight by 0.5 to 2, so that seeds differ in kind and not only in order."""
+
+
+CALM_KINDS = frozenset({Kind.OTHER_HANDS, Kind.DELETE_WIRING, Kind.STEP_CLOCK})
 
 
 @dataclass(frozen=True)
@@ -161,7 +168,9 @@ def _nemesis_events(rng: Random, duration_s: float, failpoints: Sequence[str]) -
     unused: list[str] = []
     at_s = 3.0
     while (at_s := at_s + rng.expovariate(1 / NEMESIS_GAP_S)) < duration_s:
-        kind = rng.choices(list(weights), list(weights.values()))[0]
+        is_calm = at_s % CALM_EVERY_S > CALM_EVERY_S - CALM_S
+        drawn = {kind: weight for kind, weight in weights.items() if kind in CALM_KINDS or not is_calm}
+        kind = rng.choices(list(drawn), list(drawn.values()))[0]
         if kind is Kind.ARM_FAILPOINT and not unused:
             unused = names_rng.sample(failpoints, len(failpoints))  # every name has its turn before one comes again
         args = _ARGUMENTS[kind](rng, unused)

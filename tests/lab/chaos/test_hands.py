@@ -62,11 +62,15 @@ def stage() -> Iterator[Stage]:
 
 
 def test_a_used_eni_is_detached(stage: Stage) -> None:
-    """All its addresses are taken; an idle one is not chosen instead."""
+    """All its addresses are taken; an idle one is chosen for `detach-idle`, and the used one when there is no other."""
     eni = stage.vpc.world.eni(stage.eni_ids["node-a"])
+    node_id = stage.nodes["node-a"].instance_id
+    idle = stage.vpc.interfaces.create(eni.subnet_id, AddressRequest(), groups=(), description=f"{OURS}{node_id}")
+    stage.vpc.interfaces.attach(idle.eni_id, node_id, device_index=2)
     stage.do("detach-idle")
+    assert stage.vpc.world.eni(idle.eni_id).attachment is None
     assert stage.vpc.world.eni(eni.eni_id).attachment is not None
-    stage.do("detach-used")
+    stage.do("detach-idle")
     assert stage.vpc.world.eni(eni.eni_id).attachment is None
     assert all(stage.is_hit(address) for address in pool_of(eni))
 

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 
 from lab.chaos.lies import HANDS, LIES
-from lab.chaos.plan import NODES, WEIGHTS, Event, Kind, Plan, make_plan
+from lab.chaos.plan import CALM_KINDS, NODES, WEIGHTS, Event, Kind, Plan, make_plan
 from lab.chaos.seeds import variety
 from lab.chaos.shrink import shrink
 from lab.vpc.faults import Faults
@@ -51,6 +51,12 @@ def test_a_long_plan_has_every_kind_of_event_on_both_nodes() -> None:
     assert {event.kind for event in events} == set(Kind)
     assert {event.node for event in events} == {*NODES, ""}
     assert set(WEIGHTS) | {Kind.RUN_POD, Kind.REMOVE_POD} == set(Kind)
+
+
+def test_nothing_is_killed_in_the_calm_that_other_hands_need() -> None:
+    """The last two of every five minutes have other hands, and neither kills nor a failing cloud."""
+    calm = [event for event in make_plan(1, minutes=30, failpoints=NAMES).events if event.at_s % 300 > 180]
+    assert {event.kind for event in calm} == {*CALM_KINDS, Kind.RUN_POD, Kind.REMOVE_POD}
 
 
 def test_every_failpoint_has_its_turn() -> None:
