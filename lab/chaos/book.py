@@ -37,10 +37,15 @@ class _Take:
 
 @dataclass(frozen=True)
 class Takes:
-    """The book at one time. `until_s`: (node, address) -> until when giving it away is excused; `since_s`: when it was taken."""
+    """The book at one time.
+
+    `until_s`: (node, address) -> until when giving it away is excused; `since_s`: when it was taken. `detached`: ENIs that a person
+    detached, who decides what becomes of them: the daemon only reports them.
+    """
 
     until_s: dict[tuple[str, str], float] = field(default_factory=dict)
     since_s: dict[tuple[str, str], float] = field(default_factory=dict)
+    detached: frozenset[str] = frozenset()
 
     def hit(self, node: str, address: str, had_since_s: float) -> bool:
         """Whether a sandbox that got its address at `had_since_s` lost it to other hands, or got it before that could be known."""
@@ -56,6 +61,7 @@ class HandsBook:
         self._lost: dict[str, _Lost] = {}
         self._looked_at_s = 0.0
         self._foreign: dict[str, str] = {}
+        self._detached: set[str] = set()
 
     def took(self, node: str, addresses: Iterable[str], *, at_s: float, cuts_link: bool) -> list[str]:
         """Note, before it is done, that addresses are taken from a node. Returns: what `gave_back` takes if it is refused."""
@@ -92,7 +98,12 @@ class HandsBook:
                 lost = self._lost[node]
                 lost_s = lost.away_s + (lost.blind_s if take.needs_cloud else 0.0)
                 until_s[node, address] = take.at_s + take.bound_s + lost_s - take.lost_s
-            return Takes(until_s, {key: take.at_s for key, take in self._takes.items()})
+            return Takes(until_s, {key: take.at_s for key, take in self._takes.items()}, frozenset(self._detached))
+
+    def detached(self, eni_id: str) -> None:
+        """Note that an ENI was detached by hand: it may stay attached to nothing."""
+        with self._lock:
+            self._detached.add(eni_id)
 
     def brought(self, eni_id: str, node: str) -> None:
         """Note that an ENI of somebody else hangs on a node; the daemon must let it hang."""

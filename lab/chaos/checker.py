@@ -13,7 +13,8 @@
     I6  a primary address of an ENI is wired: at once.
     I7  a wired address is on no ENI that EC2 has attached to this node: two rounds.
     I8  an address is with EC2 for as long as it cools: two rounds. (ExpectedState checks early reuse, at once.)
-    I9  an ENI of ours is attached to nothing: LOOSE_S after the last cloud fault ended, with the daemon ready.
+    I9  an ENI of ours that nobody detached by hand is attached to nothing: LOOSE_S after the last cloud fault ended, with the
+        daemon ready.
     I13 a node calls EC2 more than CALLS_MOST times in a minute: at once.
 
 What other hands took (lab/chaos/book.py) is excused from I1 across nodes, I6, I7, I8 and an answer to ping, for the sandboxes that
@@ -234,7 +235,7 @@ class Checker:
         ready = [state.ready_since for state in round_.nodes.values()]
         if round_.faultless_since is not None and None not in ready:
             calm_since = max([round_.faultless_since, *(since for since in ready if since is not None)])
-            for eni_id in round_.loose_enis:
+            for eni_id in sorted(set(round_.loose_enis) - round_.takes.detached):
                 yield _Claim("I9", eni_id, "an ENI of ours is attached to nothing", LOOSE_S, not_before=calm_since)
 
 

@@ -93,9 +93,9 @@ class ExpectedState:
             lost_at = self._lost_at.get(record.node, -1.0)
         takes = self.book.takes()
         for other in others:
-            if other.node != record.node and takes.hit(other.node, other.address, other.created_at_s):
-                self.doubled.append(f"{record.address}: taken from {other.node}/{other.pod}, given to {record.node}/{record.pod}")
-                continue  # other hands took it there, and EC2 gave it here: both nodes are right
+            if other.node != record.node and any(takes.hit(one.node, one.address, one.created_at_s) for one in (other, record)):
+                self.doubled.append(f"{record.address}: {other.node}/{other.pod} had it, given to {record.node}/{record.pod}")
+                continue  # other hands took it from one node, and EC2 gave it to the other: neither daemon could know yet
             subject = f"{record.address} of {record.node}/{record.pod}"
             if other.removing_at_s is None:
                 self._report(Violation("I1", record.created_at_s, subject, f"{other.node}/{other.pod} has it and lives"))

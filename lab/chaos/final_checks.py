@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from lab.chaos.book import HandsBook
 from lab.chaos.expected_state import Violation
 from lab.chaos.healing import address_count
 from lab.chaos.history import History
@@ -40,8 +41,11 @@ QUIET_S = 5.0
 class FinalChecks:
     """The checks after the last event. Used by one thread."""
 
-    def __init__(self, lab: Lab, *, nodes: Sequence[ChaosNode], kubelets: Sequence[Kubelet], history: History) -> None:
+    def __init__(
+        self, lab: Lab, *, nodes: Sequence[ChaosNode], kubelets: Sequence[Kubelet], book: HandsBook, history: History
+    ) -> None:
         self._lab = lab
+        self._book = book
         self._nodes = nodes
         self._kubelets = kubelets
         self._history = history
@@ -152,8 +156,7 @@ class FinalChecks:
 
     def _demand_same_as_ec2(self, node: ChaosNode) -> None:
         ours = [eni for eni in self._lab.vpc.enis() if eni.description == f"{OURS}{node.lab_node.instance_id}"]
-        loose = [eni.eni_id for eni in ours if eni.attachment is None]
-        if loose and not self._wait(lambda: not self._loose(node), 2 * REAP_TIMEOUT_S):
+        if self._loose(node) and not self._wait(lambda: not self._loose(node), 2 * REAP_TIMEOUT_S):
             self._tell("I9", node, f"ENIs of ours are attached to nothing: {self._loose(node)}")
         kept = [eni.eni_id for eni in ours if eni.attachment is not None and not eni.attachment.delete_on_termination]
         if kept:
@@ -167,7 +170,8 @@ class FinalChecks:
 
     def _loose(self, node: ChaosNode) -> list[str]:
         description = f"{OURS}{node.lab_node.instance_id}"
-        return [eni.eni_id for eni in self._lab.vpc.enis() if eni.description == description and eni.attachment is None]
+        ours = [eni.eni_id for eni in self._lab.vpc.enis() if eni.description == description and eni.attachment is None]
+        return sorted(set(ours) - self._book.takes().detached)
 
     def _demand_quiet(self) -> None:
         """At idle: zero EC2 calls (I13). A call may still be on its way when the wait begins, so the second window counts."""

@@ -55,6 +55,7 @@ class OtherHands:
             return ""
         eni = _picked(enis, pick)
         with self._taking(node, pool_of(eni), cuts_link=True):
+            self._book.detached(eni.eni_id)
             self._lab.vpc.hands.detach(eni.eni_id)
         return f"{eni.eni_id} with {', '.join(pool_of(eni))}"
 

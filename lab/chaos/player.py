@@ -177,7 +177,8 @@ class _Run:
 
     def _final_checks(self) -> FinalChecks:
         nodes: Sequence[ChaosNode] = list(self._nodes.values())
-        return FinalChecks(self._lab, nodes=nodes, kubelets=list(self._kubelets.values()), history=self._history)
+        kubelets = list(self._kubelets.values())
+        return FinalChecks(self._lab, nodes=nodes, kubelets=kubelets, book=self._expected.book, history=self._history)
 
     def _healing(self) -> Healing:
         nodes: Sequence[ChaosNode] = list(self._nodes.values())

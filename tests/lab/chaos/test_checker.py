@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lab.chaos.book import Takes
+from lab.chaos.book import NOTICE_S, Takes
 from lab.chaos.checker import CALLS_MOST, DONE_S, LOOSE_S, REPAIR_S, ROW_S, SILENT_S, STRAY_S, Checker, NodeState, Round
 from lab.chaos.expected_state import ExpectedSnapshot, ExpectedState, PodRecord, Violation
 from lab.chaos.observation import NodeObservation
@@ -291,3 +291,20 @@ def test_expected_state_excuses_what_other_hands_moved_to_the_other_node() -> No
     assert len(kept.doubled) == 1
     kept.on_created(replace(POD, sandbox_id="c3", pod="p3", created_at_s=4.0))
     assert {violation.invariant for violation in found} == {"I1"}
+
+
+@pytest.mark.parametrize(("after_s", "expected"), [(5.0, []), (NOTICE_S + 1, ["I1"])])
+def test_expected_state_excuses_the_node_that_cannot_know_yet(after_s: float, expected: list[str]) -> None:
+    """Node-b has the address rightly; node-a, from which hands took it, gives it away before it could notice, or after."""
+    kept, found, _ = expected_state()
+    kept.book.took("node-a", [A], at_s=2.0, cuts_link=False)
+    kept.on_created(replace(POD, node="node-b", sandbox_id="c2", pod="p2", created_at_s=3.0))
+    kept.on_created(replace(POD, sandbox_id="c3", pod="p3", created_at_s=2.0 + after_s))
+    assert [violation.invariant for violation in found] == expected
+
+
+def test_what_a_person_detached_may_stay_detached() -> None:
+    """The daemon did not make it loose, and does not delete what a person holds in the hand."""
+    by_hand = Takes(detached=frozenset({"eni-1"}))
+    assert lasting(lambda at: round_(at, loose_enis=frozenset({"eni-1"}), takes=by_hand), LOOSE_S) == []
+    assert lasting(lambda at: round_(at, loose_enis=frozenset({"eni-1", "eni-2"}), takes=by_hand), LOOSE_S) == ["I9"]
