@@ -6,12 +6,14 @@ lost address keeps its sandbox (I2) and is given to nobody again (I7): where it 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from ipaddress import IPv4Address
 
 from ipamd.datastore import statements as sql
 from ipamd.datastore.changes import Changes, change
-from ipamd.datastore.rows import lost_params
+from ipamd.datastore.rows import doubt_params, lost_params
+from ipamd.model.absence import Absence
 from ipamd.model.address import AddressState
 from ipamd.model.ledger import LedgerEvent
 
@@ -42,3 +44,12 @@ class LossChanges(Changes):
         self._disk.write(sql.DELETE_LOST, {"key_address": str(address)}, subject=f"marking {address} as found")
         self._view.staged.addresses[address] = replace(old, lost_since=None, lost_reason="")
         self._log(LedgerEvent.HEALED, address=address, key=old.owner, eni_id=old.eni_id, detail=reason)
+
+    @change
+    def put_doubts(self, doubts: Mapping[str, Absence]) -> None:
+        """Writes no ledger row: most doubts end at the next look."""
+        former = self._view.memory.doubts()
+        self._disk.write(sql.DELETE_DOUBTS, {}, subject="forgetting doubts")
+        if doubts:
+            self._disk.write(sql.INSERT_DOUBT, [doubt_params(*one) for one in doubts.items()], subject="recording doubts")
+        self._view.staged.doubts.update({**dict.fromkeys(former), **doubts})

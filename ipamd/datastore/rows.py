@@ -17,6 +17,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, Select, select
 
 from ipamd.datastore import schema
+from ipamd.model.absence import Absence
 from ipamd.model.address import Address, AddressState
 from ipamd.model.attachment import Attachment, NetnsIdentity, Origin
 from ipamd.model.eni import Eni, EniState
@@ -52,6 +53,10 @@ def read_snapshot(connection: Connection) -> Snapshot:
         attachments={attachment.key: attachment for attachment in attachments},
         tombstones={_key(row): Tombstone(read_time(row.at), row.at_monotonic_s) for row in rows(select(schema.tombstone))},
         intents={intent.intent_id: intent for intent in map(_intent, rows(select(schema.intent)))},
+        doubts={
+            row.subject: Absence(row.began_monotonic_s, row.counted_monotonic_s, row.look_count)
+            for row in rows(select(schema.doubt))
+        },
     )
 
 
@@ -106,6 +111,16 @@ def address_params(address: Address) -> Params:
         "cooled_at_s": address.cooldown_deadline_s,
         "since_monotonic_s": address.since_monotonic_s,
         "reason": address.reason,
+    }
+
+
+def doubt_params(subject: str, absence: Absence) -> Params:
+    """Spell what EC2 did not show lately."""
+    return {
+        "subject": subject,
+        "began_monotonic_s": absence.began_monotonic_s,
+        "counted_monotonic_s": absence.counted_monotonic_s,
+        "look_count": absence.look_count,
     }
 
 

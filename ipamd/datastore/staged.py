@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 
+from ipamd.model.absence import Absence
 from ipamd.model.address import Address
 from ipamd.model.attachment import Attachment
 from ipamd.model.eni import Eni
@@ -25,3 +26,4 @@ class Staged:
     attachments: dict[AttachmentKey, Attachment | None] = field(default_factory=dict)
     tombstones: dict[AttachmentKey, Tombstone | None] = field(default_factory=dict)
     intents: dict[str, Intent | None] = field(default_factory=dict)
+    doubts: dict[str, Absence | None] = field(default_factory=dict)

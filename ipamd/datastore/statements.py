@@ -41,6 +41,9 @@ DELETE_ADDRESS = delete(schema.address).where(*_this_address)
 INSERT_LOST = insert(schema.lost)
 DELETE_LOST = delete(schema.lost).where(schema.lost.c.address == bindparam("key_address"))
 
+INSERT_DOUBT = insert(schema.doubt)
+DELETE_DOUBTS = delete(schema.doubt)
+
 _is_lost_and_free = (
     schema.address.c.state == AddressState.FREE.value,
     schema.address.c.address.in_(select(schema.lost.c.address)),

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 
-from ipamd.model.absence import Absences
+from ipamd.model.absence import Absence, Absences
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.ids import MacAddress
 from ipamd.model.recorded import CloudKey, Recorded
@@ -118,8 +118,9 @@ def addresses_on(described: DescribedEni) -> frozenset[IPv4Address]:
 class CloudEvidence:
     """Weighs the successive answers about one instance. Used by one thread at a time."""
 
-    def __init__(self) -> None:
-        self._believed: Absences[CloudKey] = Absences(gap_s=LOOK_GAP_S)  # plausible answers only
+    def __init__(self, *, doubts: Mapping[CloudKey, Absence] | None = None) -> None:
+        """`doubts`: what the process before counted, so that a daemon that restarts often takes its second look too."""
+        self._believed: Absences[CloudKey] = Absences(gap_s=LOOK_GAP_S, known=doubts)  # plausible answers only
         self._doubtful: Absences[CloudKey] = Absences(gap_s=LOOK_GAP_S)  # all answers that show the primary ENI
 
     def weigh(
@@ -164,6 +165,10 @@ class CloudEvidence:
         doubted = self._believed.keys() - absent
         waits = [recent[key] for key in gone & recent.keys()] + [LOOK_GAP_S] * bool(doubted) + [DOUBT_AGAIN_S] * bool(implausible)
         return Weighed(implausible, absent, doubted, min(waits, default=None), mass_loss)
+
+    def doubts(self) -> dict[CloudKey, Absence]:
+        """What plausible answers did not show lately, and how often; to be kept across a restart."""
+        return self._believed.all()
 
     def _is_confirmed(self, key: CloudKey, recorded: Recorded, witnesses: Witnesses, now_s: float) -> bool:
         """Whether an object has been missing for long, and a witness that sees the primary ENI does not see it either."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from ipaddress import IPv4Address
+from ipaddress import AddressValueError, IPv4Address
 
 from ipamd.model.address import AddressState
 from ipamd.model.cloud import InstanceIdentity
@@ -14,6 +14,14 @@ from ipamd.model.snapshot import Snapshot
 
 CloudKey = EniId | IPv4Address
 """What can be absent: an ENI, or one address of an ENI that is there."""
+
+
+def cloud_key(text: str) -> CloudKey:
+    """Read what `str` made of a key."""
+    try:
+        return IPv4Address(text)
+    except AddressValueError:
+        return EniId(text)
 
 
 @dataclass(frozen=True, slots=True)

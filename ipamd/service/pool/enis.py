@@ -17,7 +17,7 @@ from ipamd.model.cloud_evidence import DOUBT_AGAIN_S, CloudEvidence, Witnesses
 from ipamd.model.eni import Eni, EniState
 from ipamd.model.errors import CloudError, InvariantError, log_text
 from ipamd.model.ids import EniId, MacAddress
-from ipamd.model.recorded import recorded
+from ipamd.model.recorded import cloud_key, recorded
 from ipamd.ports import Ec2, HostNetwork
 from ipamd.service.context import ServiceContext
 from ipamd.service.cooldown import Cooldown
@@ -58,9 +58,10 @@ class EniService:
         self.routing = EniRouting(context, hostnet=hostnet)
         self.recent_changes = RecentChanges(context.clock)
         self._losses = EniLosses(context, routing=self.routing)
-        self._evidence = CloudEvidence()
         self._context = context
         self._datastore = context.datastore
+        self._evidence = CloudEvidence(doubts={cloud_key(text): one for text, one in self._datastore.doubts().items()})
+        self._losses.hold(self._evidence.doubts())
         self._ec2 = ec2
         self._security_groups = security_groups
         self._cooldown = cooldown
@@ -94,6 +95,7 @@ class EniService:
             # Lose on all ENIs before adding to any: an address may have moved from one ENI to another.
             self._losses.lose(weighed.absent, outcome)
             self._losses.hold(weighed.doubted)
+            self._record_doubts()
             if not weighed.implausible:
                 self._record_all(described, identity, wired, outcome)
             say_result(self._context.health, outcome, mass_loss=weighed.mass_loss)
@@ -181,6 +183,13 @@ class EniService:
     def set_up_eni_routing(self, eni: Eni) -> None:
         """See `EniRouting.set_up`."""
         self.routing.set_up(eni)
+
+    def _record_doubts(self) -> None:
+        """Keep what is in doubt for the next process: it holds the same back, and its first look may be the second one (I17)."""
+        doubts = {str(key): absence for key, absence in self._evidence.doubts().items()}
+        if doubts != self._datastore.doubts():
+            with self._datastore.transaction() as uow:
+                uow.put_doubts(doubts)
 
     def _record_all(
         self, described: Iterable[DescribedEni], identity: InstanceIdentity, wired: frozenset[IPv4Address], outcome: EniSyncResult

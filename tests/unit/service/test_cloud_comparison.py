@@ -97,6 +97,37 @@ def test_a_free_address_is_held_after_one_look_and_forgotten_after_two(node: Fak
     node.assert_sound()
 
 
+def test_a_restart_forgets_no_doubt(node: FakeNode) -> None:
+    """A daemon that restarts again and again gives nothing that EC2 did not show once, and takes its second look too (I7, I17)."""
+    fill(node, 1)
+    free = next(row.address for row in node.datastore.addresses() if row.state is AddressState.FREE)
+    unassign_by_hand(node, free)
+    node.enis.sync_with_ec2(IDENTITY)
+    for _ in range(2):
+        node.crash()  # EC2 has not answered the next process yet
+        assert node.datastore.counts().held == 1
+        assert node.datastore.audit() == []
+    node.clock.advance(LOOK_GAP_S)
+    assert node.enis.sync_with_ec2(IDENTITY).removed_count == 1
+    node.crash()
+    assert (node.datastore.counts().held, node.datastore.doubts()) == (0, {})
+    assert node.datastore.address(free) is None
+
+
+def test_what_is_shown_again_after_a_restart_is_free_again(node: FakeNode) -> None:
+    """The doubt ends with the answer that shows it, whichever process began it."""
+    fill(node, 1)
+    free = next(row.address for row in node.datastore.addresses() if row.state is AddressState.FREE)
+    lagging = replace(node.ec2.enis[PRIMARY], secondary_addresses=node.ec2.enis[PRIMARY].secondary_addresses - {free})
+    node.ec2.answers = [(lagging, node.ec2.enis[OTHER])]
+    node.enis.sync_with_ec2(IDENTITY)
+    node.crash()
+    node.clock.advance(LOOK_GAP_S)
+    node.enis.sync_with_ec2(IDENTITY)
+    assert (node.datastore.counts().held, node.datastore.doubts()) == (0, {})
+    assert node.datastore.address(free) is not None
+
+
 @pytest.mark.parametrize("answer", ["empty", "without the primary ENI"])
 def test_an_answer_without_the_primary_eni_changes_nothing(node: FakeNode, answer: str) -> None:
     """Repeated for an hour: no ENI is marked, none is created, no address is held; people are told (I11)."""
