@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from ipaddress import IPv4Address, IPv4Network
 from typing import Protocol
 
-from ipamd.model.absence import Absence
+from ipamd.model.absence import Doubts
 from ipamd.model.address import Address, AddressState
 from ipamd.model.attachment import Attachment, NetnsIdentity, Wired, WiringSpec
 from ipamd.model.cloud import CallUnderWay, DescribedEni, EniRequest, InstanceIdentity, MetadataEni
@@ -118,8 +118,8 @@ class UnitOfWork(Protocol):
         """EC2 shows a lost address again. Repeatable; an unknown address, or one that is not lost, is fine."""
         ...
 
-    def put_doubts(self, doubts: Mapping[str, Absence]) -> None:
-        """Replace what is recorded of ENIs and addresses, as text, that EC2 did not show lately."""
+    def put_doubts(self, doubts: Doubts) -> None:
+        """Replace what is recorded of ENIs and addresses that EC2 did not show lately."""
         ...
 
     def quarantine(self, address: IPv4Address, *, reason: str) -> None:
@@ -233,8 +233,8 @@ class Datastore(Protocol):
         """Open intents, oldest first: their outcome at EC2 is not known."""
         ...
 
-    def doubts(self) -> Mapping[str, Absence]:
-        """ENIs and addresses, as text, that EC2 did not show lately; an earlier process may have recorded them."""
+    def doubts(self) -> Doubts:
+        """ENIs and addresses that EC2 did not show lately; an earlier process may have recorded them."""
         ...
 
     def history(self, subject: str, *, limit: int) -> tuple[LedgerEntry, ...]:

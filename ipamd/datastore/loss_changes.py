@@ -6,14 +6,13 @@ lost address keeps its sandbox (I2) and is given to nobody again (I7): where it 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from ipaddress import IPv4Address
 
 from ipamd.datastore import statements as sql
 from ipamd.datastore.changes import Changes, change
 from ipamd.datastore.rows import doubt_params, lost_params
-from ipamd.model.absence import Absence
+from ipamd.model.absence import Doubts
 from ipamd.model.address import AddressState
 from ipamd.model.ledger import LedgerEvent
 
@@ -46,10 +45,9 @@ class LossChanges(Changes):
         self._log(LedgerEvent.HEALED, address=address, key=old.owner, eni_id=old.eni_id, detail=reason)
 
     @change
-    def put_doubts(self, doubts: Mapping[str, Absence]) -> None:
+    def put_doubts(self, doubts: Doubts) -> None:
         """Writes no ledger row: most doubts end at the next look."""
-        former = self._view.memory.doubts()
         self._disk.write(sql.DELETE_DOUBTS, {}, subject="forgetting doubts")
-        if doubts:
-            self._disk.write(sql.INSERT_DOUBT, [doubt_params(*one) for one in doubts.items()], subject="recording doubts")
-        self._view.staged.doubts.update({**dict.fromkeys(former), **doubts})
+        if rows := doubt_params(doubts):
+            self._disk.write(sql.INSERT_DOUBT, rows, subject="recording doubts")
+        self._view.staged.doubts.append(doubts)

@@ -170,6 +170,7 @@ lost = _table(
 
 doubt = _table(
     "doubt",
+    _text("answers", primary_key=True),
     _text("subject", primary_key=True),
     Column("began_monotonic_s", REAL, nullable=False),
     Column("counted_monotonic_s", REAL, nullable=False),

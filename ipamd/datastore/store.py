@@ -7,7 +7,7 @@ last one only, so that only those who change something wait for the disk. `ports
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from ipaddress import IPv4Address
 
@@ -18,7 +18,7 @@ from ipamd.datastore.memory_state import MemoryState
 from ipamd.datastore.rows import read_snapshot
 from ipamd.datastore.unit_of_work import SqlUnitOfWork
 from ipamd.datastore.view import View
-from ipamd.model.absence import Absence
+from ipamd.model.absence import Doubts
 from ipamd.model.address import Address, AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.eni import Eni
@@ -122,7 +122,7 @@ class SqlDatastore(Datastore):
     def open_intents(self) -> tuple[Intent, ...]:
         return tuple(sorted(self._memory.intents(), key=lambda intent: (intent.opened_at, intent.intent_id)))
 
-    def doubts(self) -> Mapping[str, Absence]:
+    def doubts(self) -> Doubts:
         return self._memory.doubts()
 
     def history(self, subject: str, *, limit: int) -> tuple[LedgerEntry, ...]:

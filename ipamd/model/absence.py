@@ -8,7 +8,7 @@ an hour.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -21,6 +21,14 @@ class Absence:
     began_monotonic_s: float
     counted_monotonic_s: float
     look_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Doubts:
+    """What EC2 did not show lately, by ENI or address as text: in successive plausible answers, and in any successive answers."""
+
+    plausible: Mapping[str, Absence] = field(default_factory=dict)
+    any: Mapping[str, Absence] = field(default_factory=dict)
 
 
 class Absences(Generic[K]):

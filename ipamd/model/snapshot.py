@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 
-from ipamd.model.absence import Absence
+from ipamd.model.absence import Doubts
 from ipamd.model.address import Address
 from ipamd.model.attachment import Attachment
 from ipamd.model.eni import Eni
@@ -22,8 +22,7 @@ from ipamd.model.tombstone import Tombstone
 class Snapshot:
     """Everything by identity, in no order.
 
-    `tombstones` says when DEL was done for a key; `intents` are the open ones. `doubts`: ENIs and addresses, as text, that EC2 did not
-    show lately, and how often.
+    `tombstones` says when DEL was done for a key; `intents` are the open ones.
     """
 
     enis: Mapping[EniId, Eni]
@@ -31,7 +30,7 @@ class Snapshot:
     attachments: Mapping[AttachmentKey, Attachment]
     tombstones: Mapping[AttachmentKey, Tombstone]
     intents: Mapping[str, Intent]
-    doubts: Mapping[str, Absence] = field(default_factory=dict)
+    doubts: Doubts = field(default_factory=Doubts)
 
 
 def eni_place(eni: Eni) -> tuple[int, int, EniId]:

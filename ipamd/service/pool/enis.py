@@ -17,7 +17,7 @@ from ipamd.model.cloud_evidence import DOUBT_AGAIN_S, CloudEvidence, Witnesses
 from ipamd.model.eni import Eni, EniState
 from ipamd.model.errors import CloudError, InvariantError, log_text
 from ipamd.model.ids import EniId, MacAddress
-from ipamd.model.recorded import cloud_key, recorded
+from ipamd.model.recorded import recorded
 from ipamd.ports import Ec2, HostNetwork
 from ipamd.service.context import ServiceContext
 from ipamd.service.cooldown import Cooldown
@@ -60,8 +60,8 @@ class EniService:
         self._losses = EniLosses(context, routing=self.routing)
         self._context = context
         self._datastore = context.datastore
-        self._evidence = CloudEvidence(doubts={cloud_key(text): one for text, one in self._datastore.doubts().items()})
-        self._losses.hold(self._evidence.doubts())
+        self._evidence = CloudEvidence(self._datastore.doubts())
+        self._losses.hold(self._evidence.doubted())
         self._ec2 = ec2
         self._security_groups = security_groups
         self._cooldown = cooldown
@@ -185,8 +185,8 @@ class EniService:
         self.routing.set_up(eni)
 
     def _record_doubts(self) -> None:
-        """Keep what is in doubt for the next process: it holds the same back, and its first look may be the second one (I17)."""
-        doubts = {str(key): absence for key, absence in self._evidence.doubts().items()}
+        """Keep what is in doubt for the next process: it holds the same back, and its first look may be the second one."""
+        doubts = self._evidence.doubts()
         if doubts != self._datastore.doubts():
             with self._datastore.transaction() as uow:
                 uow.put_doubts(doubts)

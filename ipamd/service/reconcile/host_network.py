@@ -9,13 +9,15 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from ipaddress import IPv4Address
 
+from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.cniresult import recorded_spec
 from ipamd.model.eni import MAIN_TABLE, Eni, EniState
 from ipamd.model.errors import IpamError, log_text
-from ipamd.model.kernel import NOT_REPAIRED, KernelSurvey, duplicate_addresses
+from ipamd.model.kernel import NOT_REPAIRED, KernelSurvey, duplicate_addresses, stray_rules
 from ipamd.model.ledger import LedgerEvent
 from ipamd.ports import HostNetwork
 from ipamd.service.context import ServiceContext
@@ -60,6 +62,7 @@ class HostNetworkReconciler:
         self._clock = context.clock
         self._stopped = threading.Event()
         self._said: list[str] = []
+        self._strays: frozenset[IPv4Address] = frozenset()
         self._odd = OddObjects(context.health, work="repair of sandboxes")
 
     def set_up_node(self, identity: InstanceIdentity) -> None:
@@ -114,6 +117,25 @@ class HostNetworkReconciler:
                     repairs += self._wiring.repair([recorded_spec(attachment)])
         return repairs
 
+    def _remove_stray_rules(self) -> list[str]:
+        """Remove rules that lead nowhere and that nobody owns: a sandbox's namespace went before its DEL, and its row was lost.
+
+        Only those of the pass before, too: an ADD adds its rules before its row is stored.
+        """
+        strays = stray_rules(self._wiring.survey(), {eni.subnet_cidr for eni in self._datastore.enis()})
+        unowned = frozenset(address for address in strays if not self._has_owner(address))
+        seen_twice, self._strays = unowned & self._strays, unowned
+        repairs = []
+        for address in sorted(seen_twice):
+            with self._odd.skip(str(address)):
+                self._wiring.remove_leftover(host_veth=None, address=address)
+                repairs.append(f"rules of {address} led nowhere: removed")
+        return repairs
+
+    def _has_owner(self, address: IPv4Address) -> bool:
+        row = self._datastore.address(address)
+        return row is not None and (row.is_in_use or row.state is AddressState.QUARANTINED)
+
     def reconcile(self) -> list[str]:
         """Compare and repair once; returns one sentence per repair."""
         identity = self._identity()
@@ -130,6 +152,7 @@ class HostNetworkReconciler:
         enis = [eni for eni in self._datastore.enis() if eni.managed and eni.host_ready and eni.state is EniState.ATTACHED]
         repairs = self._reconcile_node(identity, enis)
         repairs += self._repair_sandboxes()
+        repairs += self._remove_stray_rules()
         self._quarantine_service.resolve(None)
         if not duplicate_addresses(self._wiring.survey()):
             self._health.clear_condition("duplicates")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ipamd.model.absence import Doubts
 from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.cloud import DescribedEni
@@ -98,7 +99,7 @@ def test_a_free_address_is_held_after_one_look_and_forgotten_after_two(node: Fak
 
 
 def test_a_restart_forgets_no_doubt(node: FakeNode) -> None:
-    """A daemon that restarts again and again gives nothing that EC2 did not show once, and takes its second look too (I7, I17)."""
+    """A daemon that restarts again and again gives nothing that EC2 did not show once, and takes its second look too (I7)."""
     fill(node, 1)
     free = next(row.address for row in node.datastore.addresses() if row.state is AddressState.FREE)
     unassign_by_hand(node, free)
@@ -110,7 +111,7 @@ def test_a_restart_forgets_no_doubt(node: FakeNode) -> None:
     node.clock.advance(LOOK_GAP_S)
     assert node.enis.sync_with_ec2(IDENTITY).removed_count == 1
     node.crash()
-    assert (node.datastore.counts().held, node.datastore.doubts()) == (0, {})
+    assert (node.datastore.counts().held, node.datastore.doubts()) == (0, Doubts())
     assert node.datastore.address(free) is None
 
 
@@ -124,7 +125,7 @@ def test_what_is_shown_again_after_a_restart_is_free_again(node: FakeNode) -> No
     node.crash()
     node.clock.advance(LOOK_GAP_S)
     node.enis.sync_with_ec2(IDENTITY)
-    assert (node.datastore.counts().held, node.datastore.doubts()) == (0, {})
+    assert (node.datastore.counts().held, node.datastore.doubts()) == (0, Doubts())
     assert node.datastore.address(free) is not None
 
 
