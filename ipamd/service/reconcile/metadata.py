@@ -35,8 +35,11 @@ REQUESTS_PER_TURN = 10
 """HTTP requests, the node's identity and tokens included. Ours: with a minute between turns as many in a minute; amazon-vpc-cni-k8s
 makes some six for each ENI every minute (pkg/awsutils/awsutils.go, getENIMetadata)."""
 
-INTERFACE_REQUESTS_MAX = 5
-"""What `Metadata.interface` may cost: four, and a token."""
+FIRST_REQUESTS, LATER_REQUESTS = 4, 2
+"""What `Metadata.interface` costs for an ENI that was not read before, and for one that was."""
+
+SPARE_REQUESTS = 1
+"""Metadata may forget our token in the middle of a turn; then one more is needed."""
 
 CONDITION = "other hands"
 
@@ -101,7 +104,8 @@ class MetadataWatch:
             self._read = {mac: eni for mac, eni in self._read.items() if mac in self._listed}
             self._order = {mac: None for mac in self._order if mac in self._listed}
             for mac in [*sorted(self._listed - self._order.keys()), *self._order]:
-                if self._metadata.request_count() - began + INTERFACE_REQUESTS_MAX > REQUESTS_PER_TURN:
+                cost = (LATER_REQUESTS if mac in self._read else FIRST_REQUESTS) + SPARE_REQUESTS
+                if self._metadata.request_count() - began + cost > REQUESTS_PER_TURN:
                     break
                 self._read_eni(mac)
             self._say("")
