@@ -11,14 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.model.cloud_evidence import RECENT_S
+from ipamd.model.cloud_evidence import MASS_LOSS_AGE_S
 from ipamd.model.eni import EniState, InstanceLimits
 from ipamd.model.errors import CloudError, KernelDumpError, PoolEmptyError
 from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.kernel import LinkEvent, LinkEventKind
 from ipamd.model.metadata_evidence import ASK_AGAIN_S
+from ipamd.model.plan import PoolSettings
 from ipamd.service.pool.cloud_look import DOUBT_MAX_S, LookReason
-from ipamd.service.reconcile.metadata import REQUESTS_PER_TURN
+from ipamd.service.reconcile.metadata import REQUESTS_PER_TURN, VIEW_S
 from tests.fakes.cloud import PRIMARY, FakeEc2
 from tests.fakes.node import FakeNode
 from tests.patience import PATIENCE_S
@@ -365,6 +366,8 @@ def test_doubt_without_end_is_asked_about_less_and_less(node: FakeNode) -> None:
         pass_time(node, 60.0)
     assert described(node) - before <= 20 + 2 * 86400 / DOUBT_MAX_S
     assert node.datastore.eni(PRIMARY) is not None, "nothing was concluded"
+    assert "is asked again" in conditions(node)
+    assert "is not given" not in conditions(node), "an answer that is not believed holds nothing back"
 
 
 def test_metadata_that_stays_stuck_costs_a_look_an_hour(node: FakeNode) -> None:
@@ -387,7 +390,7 @@ def test_metadata_is_a_witness_only_while_it_is_fresh_and_complete(node: FakeNod
     view = watch.view()
     assert view is not None
     assert {eni.eni_id for eni in view} == {PRIMARY, SECOND}
-    node.clock.advance(RECENT_S + 1)
+    node.clock.advance(VIEW_S + 1)
     assert watch.view() is None
     for _ in range(2):
         pass_time(node, TURN_MAX_S)
@@ -396,6 +399,28 @@ def test_metadata_is_a_witness_only_while_it_is_fresh_and_complete(node: FakeNod
     node.ec2.enis[made.eni_id] = made
     watch._listed |= {made.mac}
     assert watch.view() is None
+
+
+@pytest.mark.parametrize("eni_count", [2, 15])
+def test_a_mass_loss_of_addresses_is_believed_with_metadata(tmp_path: Path, eni_count: int) -> None:
+    """Links stay and all secondary addresses go: metadata is the second witness, also where one turn reads few of the ENIs."""
+    limits = InstanceLimits("of a test", eni_count, 3)
+    node = FakeNode(tmp_path, ec2=FakeEc2(limits=limits), settings=PoolSettings(warm_ip_target=1))
+    node.bring_up()
+    given = run_sandboxes(node, *(f"s{number}" for number in range(limits.slots_per_eni * eni_count - 1)))
+    assert len(node.ec2.enis) == eni_count
+    for _ in range(3 * eni_count):
+        pass_time(node, TURN_MAX_S)
+    for eni in tuple(node.ec2.enis.values()):
+        node.ec2.enis[eni.eni_id] = replace(eni, secondary_addresses=frozenset())
+    began = node.clock.monotonic()
+    while not node.datastore.counts().lost:
+        assert node.clock.monotonic() - began < MASS_LOSS_AGE_S + VIEW_S, conditions(node)
+        pass_time(node, 30.0)
+    assert node.clock.monotonic() - began >= MASS_LOSS_AGE_S
+    assert {row.address for row in node.datastore.addresses() if row.is_lost} == set(given.values())
+    assert "confirmed by kernel or metadata" in conditions(node)
+    node.datastore.close()
 
 
 def test_the_threads_freeze_on_an_event_and_end_when_told(node: FakeNode) -> None:
