@@ -38,8 +38,8 @@ INTERFACE_REQUESTS_MAX = 5
 """What `Metadata.interface` may cost: four, and a token."""
 
 VIEW_S = 750.0
-"""Age of the oldest reading in a view that counts as a witness. Ours: two ENIs a turn, so 15 are read within 600 s; and what EC2 has not
-shown for MASS_LOSS_AGE_S was changed by us more than RECENT_S before that, so 150 s and more before any of these readings."""
+"""Age of the oldest reading in a view that counts as a witness. Ours: two ENIs a turn, so 15 are read within 600 s; and what EC2 has
+not shown for MASS_LOSS_AGE_S was changed by us RECENT_S before that or earlier, so 150 s and more before any of these readings."""
 
 CONDITION = "other hands"
 
