@@ -108,6 +108,30 @@ def test_an_eni_detached_by_hand_is_forgotten_after_two_looks_and_replaced(node:
     node.assert_sound()
 
 
+def test_several_enis_detached_at_once_are_replaced_before_that_is_believed(tmp_path: Path) -> None:
+    """Two of three: EC2's answer is not believed for ten minutes, but their links are gone: ADDs have a new ENI after one minute, and
+    nothing is asked for on those that are gone."""
+    node = FakeNode(tmp_path, ec2=FakeEc2(limits=InstanceLimits("of a test", 8, 10)), settings=PoolSettings(warm_ip_target=2))
+    node.bring_up()
+    run_sandboxes(node, *(f"s{number}" for number in range(19)))
+    settle(node)
+    gone = [SECOND, EniId("eni-3")]
+    assert set(node.ec2.enis) == {PRIMARY, *gone}
+    for eni_id in gone:
+        link_event(node, detach_by_hand(node, eni_id).mac)
+    before = {eni_id: node.ec2.enis[eni_id].secondary_addresses for eni_id in gone}
+    node.demand.join()
+    for _ in range(14):
+        pass_time(node, 5.0)
+    assert node.datastore.counts().lost == 0, "nothing is concluded yet"
+    assert node.add("served").eni_id == EniId("eni-4")
+    for _ in range(300):
+        pass_time(node, 5.0)
+    assert {eni_id: node.ec2.enis[eni_id].secondary_addresses for eni_id in gone} == before
+    assert node.ec2.calls["create_eni"] == 3, "one is enough for all of them"
+    node.datastore.close()
+
+
 def test_a_new_eni_that_loses_its_link_is_not_waited_for(tmp_path: Path) -> None:
     """Describe may lag behind our attach for minutes, but not if the link was there and is gone: two looks are enough."""
     node = FakeNode(tmp_path)
