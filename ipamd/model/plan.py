@@ -70,7 +70,7 @@ class PoolSnapshot:
 
     `unmanaged_eni_count`: attached ENIs that take a place on this card and give us nothing; `unmanaged_device_indexes`: where on
     it they are. `unready_free_count`: free addresses on ENIs whose host routing is not in place, so that no ADD can have them;
-    those that are held back are not in it, because `counts.held` has them.
+    those that are held back are not in it, because `counts.held` has them. `taken_free_count`: those of them whose ENI was taken away.
     `waiting_count`: ADDs that wait for an address now. `retry_at`/`blocked_reason`: EC2 refused growth (subnet empty, limit, IAM)
     and is asked again then (aware UTC). `growth`: what EC2's refusals taught, and what is under way.
     """
@@ -81,6 +81,7 @@ class PoolSnapshot:
     free_prefix_count: int = 0
     total_prefix_count: int = 0
     unready_free_count: int = 0
+    taken_free_count: int = 0
     unmanaged_eni_count: int = 0
     unmanaged_device_indexes: frozenset[int] = frozenset()
     waiting_count: int = 0
@@ -190,8 +191,9 @@ def _warm_unit(snapshot: PoolSnapshot, settings: PoolSettings) -> tuple[int, int
 
 def _coming_count(snapshot: PoolSnapshot) -> int:
     """Free addresses that ADDs can have now, or as soon as the host's routing of their ENI is in place."""
-    counts, known = snapshot.counts, snapshot.growth
-    return max(counts.free - counts.held - (snapshot.unready_free_count if known.has_stuck_eni else 0), 0)
+    counts = snapshot.counts
+    lacking = snapshot.unready_free_count if snapshot.growth.has_stuck_eni else snapshot.taken_free_count
+    return max(counts.free - counts.held - lacking, 0)
 
 
 def _wanted_count(snapshot: PoolSnapshot, settings: PoolSettings, deficit: int) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from datetime import datetime
 
 from ipamd.model.eni import EniState, InstanceLimits
+from ipamd.model.ids import EniId
 from ipamd.model.plan import EniCapacity, PoolSnapshot
 from ipamd.model.stock import EniStock, Stock
 
@@ -19,11 +20,12 @@ def pool_snapshot(
     blocked_reason: str = "",
     prefixes_available: bool = True,
     occupied: Collection[tuple[int, int]] = (),
+    taken: Collection[EniId] = (),
 ) -> PoolSnapshot:
     """Sum up slots, prefixes and addresses for the planner; see `PoolSnapshot` for what each argument means.
 
     `occupied`: network card and device index of attached ENIs that are not recorded; each takes its place. An ENI that EC2 does not
-    show any more takes none, though sandboxes may still have its addresses.
+    show any more takes none, though sandboxes may still have its addresses. `taken`: ENIs that have been without their link for long.
     Returns: ENIs by network card and device index; all counts are of the one moment of `stock`.
     Concurrency: pure. Cost: the number of ENIs; the pool thread does this after every ADD.
     """
@@ -37,6 +39,7 @@ def pool_snapshot(
         free_prefix_count=sum(one.free_prefix_count for one in managed),
         total_prefix_count=sum(one.prefix_count for one in managed),
         unready_free_count=sum(one.counts.free - one.counts.held for one in managed if not one.eni.host_ready),
+        taken_free_count=sum(one.counts.free - one.counts.held for one in managed if one.eni.eni_id in taken),
         unmanaged_eni_count=len(unmanaged),
         unmanaged_device_indexes=frozenset(index for index in unmanaged if index >= 0),
         waiting_count=waiting_count,

@@ -178,8 +178,7 @@ class CloudLook:
         is_different = result.added_count or result.lost_count or result.healed_count or result.kept or result.implausible
         log.log(logging.WARNING if is_different else logging.INFO, "%s", sentence)
         if result.pending:
-            self._health.set_condition(
-                CONDITION, f"another look: {result}; what EC2 did not show is not given, it is asked again"
-            )
+            meanwhile = "it is asked again" if result.implausible else "what EC2 did not show is not given, it is asked again"
+            self._health.set_condition(CONDITION, f"another look: {result}; {meanwhile}")
         else:
             self._health.clear_condition(CONDITION)

@@ -29,6 +29,7 @@ class EniRouting:
         self._health = context.health
         self._hostnet = hostnet
         self._frozen: dict[EniId, str] = {}
+        self._taken: set[EniId] = set()
 
     def await_link(self, mac: MacAddress) -> None:
         """Wait, bounded, for the link of an ENI that is being attached: the kernel shows it before EC2, so EC2 is asked once."""
@@ -82,12 +83,14 @@ class EniRouting:
         self._frozen[eni_id] = reason
         self._health.set_condition(f"frozen {eni_id}", f"ENI {eni_id} gives no address: {reason}")
         if self._mark(eni_id, host_ready=False):
+            self._taken.add(eni_id)
             self._demand.trigger()
 
     def thaw(self, eni_id: EniId) -> None:
         """What froze it is over: set its routing up again. A refusal is recorded, and the host network reconciler tries again."""
         if self._frozen.pop(eni_id, None) is None:
             return
+        self._taken.discard(eni_id)
         self._health.clear_condition(f"frozen {eni_id}")
         self.set_up_again(eni_id)
 
@@ -106,9 +109,14 @@ class EniRouting:
         """The frozen ENIs, with the reason of each."""
         return dict(self._frozen)
 
+    def taken(self) -> frozenset[EniId]:
+        """The frozen ENIs that were in use when they were frozen: not the host's set-up failed, somebody took them away."""
+        return frozenset(self._taken)
+
     def tear_down(self, eni: Eni) -> None:
         """Remove the routing of an ENI that is gone for good; what other recorded ENIs need stays."""
         self._frozen.pop(eni.eni_id, None)
+        self._taken.discard(eni.eni_id)
         self._health.clear_condition(f"frozen {eni.eni_id}")
         if not eni.managed or eni.is_primary:
             return  # nothing was set up for it

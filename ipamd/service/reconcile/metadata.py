@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ipamd.model.cloud import InstanceIdentity, MetadataEni
-from ipamd.model.cloud_evidence import RECENT_S
 from ipamd.model.errors import CloudError, log_text
 from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.metadata_evidence import (
@@ -40,6 +39,10 @@ FIRST_REQUESTS, LATER_REQUESTS = 4, 2
 
 SPARE_REQUESTS = 1
 """Metadata may forget our token in the middle of a turn; then one more is needed."""
+
+VIEW_S = 750.0
+"""Age of the oldest reading in a view that counts as a witness. Ours: two ENIs a turn, so 15 are read within 600 s; and what EC2 has
+not shown for MASS_LOSS_AGE_S was changed by us RECENT_S before that or earlier, so 150 s and more before any of these readings."""
 
 CONDITION = "other hands"
 
@@ -121,10 +124,10 @@ class MetadataWatch:
     def view(self) -> tuple[MetadataEni, ...] | None:
         """Every ENI as read lately, for whoever needs a second witness; None if one was not. From any thread.
 
-        Lately is less than RECENT_S ago: what our own calls changed since is left out by the reader.
+        Lately is less than VIEW_S ago.
         """
         listed, read = self._listed, dict(self._read)
-        oldest = self._clock.monotonic() - RECENT_S
+        oldest = self._clock.monotonic() - VIEW_S
         lately = tuple(read[mac].shown for mac in listed if mac in read and read[mac].monotonic_s > oldest)
         is_complete = len(lately) == len(listed) > 0 and self._listed_monotonic_s > oldest
         return lately if is_complete else None
