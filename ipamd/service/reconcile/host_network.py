@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from ipamd.model.attachment import Attachment
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.cniresult import recorded_spec
 from ipamd.model.eni import MAIN_TABLE, Eni, EniState
 from ipamd.model.errors import IpamError, log_text
+from ipamd.model.ids import AttachmentKey
 from ipamd.model.kernel import NOT_REPAIRED, KernelSurvey, duplicate_addresses
 from ipamd.model.ledger import LedgerEvent
 from ipamd.ports import HostNetwork
@@ -103,7 +104,10 @@ class HostNetworkReconciler:
         survey = self._wiring.survey()
         wired = {veth.name for veth in survey.veths if veth.is_up and not veth.is_dying}
         repairs: list[str] = []
-        damaged = [attachment for attachment in self._datastore.attachments() if not _is_whole(attachment, survey, wired)]
+        tables = {eni.eni_id: eni.route_table for eni in self._datastore.enis() if eni.state is EniState.ATTACHED and eni.host_ready}
+        attachments = self._datastore.attachments()
+        moved = {one.key: tables[one.eni_id] for one in attachments if tables.get(one.eni_id, one.route_table) != one.route_table}
+        damaged = [one for one in attachments if one.key in moved or not _is_whole(one, survey, wired)]
         self._odd.keep_only(str(attachment.key) for attachment in damaged)
         for attachment in damaged:
             with (
@@ -111,8 +115,15 @@ class HostNetworkReconciler:
                 self._locks.hold(attachment.key, "REPAIR", Deadline.after(self._clock, REPAIR_WAIT_S)),
             ):
                 if self._datastore.attachment(attachment.key) == attachment:
-                    repairs += self._wiring.repair([recorded_spec(attachment)])
+                    repairs += self._wiring.repair([recorded_spec(self._in_its_table(attachment, moved))])
         return repairs
+
+    def _in_its_table(self, attachment: Attachment, moved: Mapping[AttachmentKey, int]) -> Attachment:
+        """Record the table of the sandbox's ENI if that is another one now; the record comes first, because DEL goes by it."""
+        if attachment.key not in moved:
+            return attachment
+        with self._datastore.transaction() as uow:
+            return uow.move_table(attachment.key, route_table=moved[attachment.key])
 
     def reconcile(self) -> list[str]:
         """Compare and repair once; returns one sentence per repair."""
