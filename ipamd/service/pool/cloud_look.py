@@ -90,12 +90,14 @@ class CloudLook:
     def note(self, result: EniSyncResult) -> None:
         """Take the result of a comparison, ours or another's: what it leaves in doubt is looked at again."""
         with self._lock:
-            self._result = result
+            before, self._result = self._result, result
             if result.again_s is None:
                 self._doubt_count, self._doubt_deadline = 0, None
             else:
-                self._doubt_count += 1
-                factor = 2.0 ** max(self._doubt_count - PATIENT_COUNT, 0)
+                # What is in doubt since this look only must not wait for as long as what has been in doubt for hours.
+                is_new_doubt = bool(result.implausible) and not before.implausible
+                self._doubt_count = 1 if is_new_doubt else self._doubt_count + 1
+                factor = 1.0 if result.doubted - before.doubted else 2.0 ** max(self._doubt_count - PATIENT_COUNT, 0)
                 pause_s = min(result.again_s * factor, max(DOUBT_MAX_S, result.again_s))
                 self._doubt_deadline = self._clock.monotonic() + pause_s
         self._changed.set()

@@ -91,7 +91,7 @@ class EniService:
                 witnesses=Witnesses(self.routing.links(), _addresses_in(metadata)),
                 now_s=self._context.clock.monotonic(),
             )
-            outcome = EniSyncResult(implausible=weighed.implausible)
+            outcome = EniSyncResult(implausible=weighed.implausible, doubted=weighed.doubted)
             outcome.look_again(weighed.again_s)
             # Lose on all ENIs before adding to any: an address may have moved from one ENI to another.
             self._losses.lose(weighed.absent, outcome)

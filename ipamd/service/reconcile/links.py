@@ -148,11 +148,11 @@ class LinkWatch:
         for eni in enis:
             missing = self._missing.get(eni.eni_id)
             if missing is None or missing.ticket is not None:
-                self._missing[eni.eni_id] = _Missing()
                 if eni.host_ready:
                     self._enis.recent_changes.forget_added(eni.eni_id)
-                self._enis.freeze(eni.eni_id, FROZEN)
                 self._look.request(LookReason.LINK, f"the link of {eni.eni_id} is gone")
+                self._enis.freeze(eni.eni_id, FROZEN)
+                self._missing[eni.eni_id] = _Missing()  # last: if the disk refused, the next comparison freezes it
 
     def _say(self, sentence: str) -> None:
         if sentence != self._said and not self._stopped.is_set():

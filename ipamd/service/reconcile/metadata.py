@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ipamd.model.cloud import InstanceIdentity, MetadataEni
-from ipamd.model.cloud_evidence import RECENT_S
+from ipamd.model.cloud_evidence import MASS_LOSS_AGE_S
 from ipamd.model.eni import EniState
 from ipamd.model.errors import CloudError, log_text
 from ipamd.model.ids import EniId, MacAddress
@@ -119,10 +119,11 @@ class MetadataWatch:
     def view(self) -> tuple[MetadataEni, ...] | None:
         """Every ENI as read lately, for whoever needs a second witness; None if one was not. From any thread.
 
-        Lately is less than RECENT_S ago: what our own calls changed since is left out by the reader.
+        Lately is less than MASS_LOSS_AGE_S ago: the witness is heard only about what EC2 has not shown for so long, which was there
+        before any of the readings. With RECENT_S nodes of more than eight ENIs would never have a witness.
         """
         listed, read = self._listed, dict(self._read)
-        oldest = self._clock.monotonic() - RECENT_S
+        oldest = self._clock.monotonic() - MASS_LOSS_AGE_S
         lately = tuple(read[mac].shown for mac in listed if mac in read and read[mac].monotonic_s > oldest)
         is_complete = len(lately) == len(listed) > 0 and self._listed_monotonic_s > oldest
         return lately if is_complete else None
