@@ -89,6 +89,13 @@ class UnitOfWork(Protocol):
         """free, cooling or quarantined -> assigned for a wired sandbox that the datastore did not know."""
         ...
 
+    def move_table(self, key: AttachmentKey, *, route_table: int) -> Attachment:
+        """Record that an attached sandbox uses another route table now: its ENI was attached again at another device index.
+
+        Returns: the attachment as it is now. UnknownAttachmentError if there is none; it changes nothing.
+        """
+        ...
+
     def unassign(
         self, key: AttachmentKey, *, cooldown: timedelta, reason: str, event: LedgerEvent = LedgerEvent.UNASSIGNED
     ) -> Attachment:

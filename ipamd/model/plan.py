@@ -56,12 +56,14 @@ class PoolSettings:
 
 @dataclass(frozen=True, slots=True)
 class EniCapacity:
-    """One managed ENI for the planner. `used_slot_count` counts addresses and prefixes on it, the primary address not included."""
+    """One managed ENI for the planner. `used_slot_count` counts addresses and prefixes on it, the primary address not included;
+    `host_ready`: the host's routing for it is in place."""
 
     eni_id: EniId
     device_index: int
     state: EniState
     used_slot_count: int
+    host_ready: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,12 @@ class PoolSnapshot:
     def supply_count(self) -> int:
         """Free addresses that an ADD can have now."""
         return self.counts.free - self.counts.held - self.unready_free_count
+
+    @property
+    def pool_count(self) -> int:
+        """Addresses that count for maxPods and MINIMUM_IP_TARGET: not the free ones of an ENI that has been stuck for long, or they
+        would keep the pool from growing elsewhere for as long as that lasts."""
+        return self.counts.total - (self.unready_free_count if self.growth.has_stuck_eni else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,15 +167,15 @@ def deficit_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
     ENI whose host routing is not in place yet count, because they will come; unless it has failed for long.
     """
     counts, free = snapshot.counts, _coming_count(snapshot)
-    if settings.max_pods and counts.total >= settings.max_pods:
+    if settings.max_pods and snapshot.pool_count >= settings.max_pods:
         return 0
     if settings.ip_targets_defined:
-        short = max(settings.warm_ip_target - free, settings.minimum_ip_target - counts.total, 0)
+        short = max(settings.warm_ip_target - free, settings.minimum_ip_target - snapshot.pool_count, 0)
     else:
         unit, target = _warm_unit(snapshot, settings)
         short = max(unit * target - free, 1 if target == 0 and free == 0 else 0, 0)
     short = max(short, snapshot.waiting_count - free)
-    return min(short, settings.max_pods - counts.total) if settings.max_pods else short
+    return min(short, settings.max_pods - snapshot.pool_count) if settings.max_pods else short
 
 
 def excess_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
@@ -200,7 +208,7 @@ def _wanted_count(snapshot: PoolSnapshot, settings: PoolSettings, deficit: int) 
     """What to ask for to make up a deficit: more while a ramp lasts, less while single addresses stand in for missing /28s."""
     if not is_prefix_mode(snapshot, settings):
         extra = min(snapshot.growth.ramp_count, settings.warm_ip_target)
-        return min(deficit + extra, settings.max_pods - snapshot.counts.total) if settings.max_pods else deficit + extra
+        return min(deficit + extra, settings.max_pods - snapshot.pool_count) if settings.max_pods else deficit + extra
     if snapshot.prefixes_available or settings.ip_targets_defined:
         return deficit
     free = _coming_count(snapshot)
@@ -216,7 +224,7 @@ def _is_better_later(snapshot: PoolSnapshot, settings: PoolSettings, want: int) 
     known = snapshot.growth
     if not known.is_settling or is_prefix_mode(snapshot, settings) or snapshot.waiting_count:
         return False
-    if snapshot.counts.total < settings.minimum_ip_target or known.allocation is not None:
+    if snapshot.pool_count < settings.minimum_ip_target or known.allocation is not None:
         return False
     has_slots = sum(vacant_slots(eni, snapshot) for eni in snapshot.enis) >= want
     return has_slots and _coming_count(snapshot) > settings.warm_ip_target // 2 and settings.ip_targets_defined

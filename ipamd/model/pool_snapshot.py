@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from datetime import datetime
 
 from ipamd.model.eni import EniState, InstanceLimits
@@ -25,21 +26,31 @@ def pool_snapshot(
     """Sum up slots, prefixes and addresses for the planner; see `PoolSnapshot` for what each argument means.
 
     `occupied`: network card and device index of attached ENIs that are not recorded; each takes its place. An ENI that EC2 does not
-    show any more takes none, though sandboxes may still have its addresses. `taken`: ENIs that have been without their link for long.
+    show any more takes none, though sandboxes may still have its addresses. The free addresses of an ENI that is being detached are
+    no part of the pool: nobody will get them. `taken`: ENIs that have been without their link for long.
     Returns: ENIs by network card and device index; all counts are of the one moment of `stock`.
     Concurrency: pure. Cost: the number of ENIs; the pool thread does this after every ADD.
     """
     managed = [one for one in stock.enis if one.eni.managed and not _has_left(one)]
+    leaving = [one.counts for one in stock.enis if one.eni.managed and one.eni.state is EniState.DETACHING]
+    usable = [one for one in managed if one.eni.state is not EniState.DETACHING]
     unmanaged = [one.eni.device_index for one in stock.enis if not one.eni.managed and one.eni.network_card == 0]
     unmanaged += [device_index for card, device_index in occupied if card == 0]
     return PoolSnapshot(
-        enis=tuple(EniCapacity(one.eni.eni_id, one.eni.device_index, one.eni.state, one.used_slot_count) for one in managed),
-        counts=stock.counts,
+        enis=tuple(
+            EniCapacity(one.eni.eni_id, one.eni.device_index, one.eni.state, one.used_slot_count, one.eni.host_ready)
+            for one in managed
+        ),
+        counts=replace(
+            stock.counts,
+            free=stock.counts.free - sum(counts.free for counts in leaving),
+            held=stock.counts.held - sum(counts.held for counts in leaving),
+        ),
         limits=limits,
         free_prefix_count=sum(one.free_prefix_count for one in managed),
         total_prefix_count=sum(one.prefix_count for one in managed),
-        unready_free_count=sum(one.counts.free - one.counts.held for one in managed if not one.eni.host_ready),
-        taken_free_count=sum(one.counts.free - one.counts.held for one in managed if one.eni.eni_id in taken),
+        unready_free_count=sum(one.counts.free - one.counts.held for one in usable if not one.eni.host_ready),
+        taken_free_count=sum(one.counts.free - one.counts.held for one in usable if one.eni.eni_id in taken),
         unmanaged_eni_count=len(unmanaged),
         unmanaged_device_indexes=frozenset(index for index in unmanaged if index >= 0),
         waiting_count=waiting_count,

@@ -67,6 +67,7 @@ class CloudLook:
         self._retry_deadline = context.clock.monotonic()
         self._counts: Counter[LookReason] = Counter()
         self._view: Callable[[], Iterable[MetadataEni] | None] = lambda: None
+        enis.use_listener(self.note)
 
     def use_view(self, view: Callable[[], Iterable[MetadataEni] | None]) -> None:
         """Take `view` for what metadata shows of every ENI; it returns None if it does not know. Called once, before the start."""
@@ -87,14 +88,16 @@ class CloudLook:
             return ticket <= self._answered and not (self._result.pending or self._result.implausible)
 
     def note(self, result: EniSyncResult) -> None:
-        """Take the result of a comparison: what it leaves in doubt is looked at again."""
+        """Take the result of a comparison, ours or another's: what it leaves in doubt is looked at again."""
         with self._lock:
-            self._result = result
+            before, self._result = self._result, result
             if result.again_s is None:
                 self._doubt_count, self._doubt_deadline = 0, None
             else:
-                self._doubt_count += 1
-                factor = 2.0 ** max(self._doubt_count - PATIENT_COUNT, 0)
+                # What is in doubt since this look only must not wait for as long as what has been in doubt for hours.
+                is_new_doubt = bool(result.implausible) and not before.implausible
+                self._doubt_count = 1 if is_new_doubt else self._doubt_count + 1
+                factor = 1.0 if result.doubted - before.doubted else 2.0 ** max(self._doubt_count - PATIENT_COUNT, 0)
                 pause_s = min(result.again_s * factor, max(DOUBT_MAX_S, result.again_s))
                 self._doubt_deadline = self._clock.monotonic() + pause_s
         self._changed.set()
@@ -144,6 +147,9 @@ class CloudLook:
         except IpamError as error:
             self._put_off(reasons, error)
             return
+        except Exception as error:
+            self._put_off(reasons, error)  # a defect must not be the end of the look: an ENI would stay frozen
+            raise
         with self._lock:
             self._answered = upto
         self._retry.reset()
@@ -151,7 +157,6 @@ class CloudLook:
         if any(eni.eni_id not in known for eni in self._datastore.enis()):
             for problem in self._enis.set_up_eni_routings():
                 log.warning("host routing: %s", problem)
-        self.note(result)
         self._demand.trigger()  # with what it found another plan may be right
 
     def counts(self) -> Mapping[LookReason, int]:
@@ -163,7 +168,7 @@ class CloudLook:
         self._changed.set()
         self._demand.trigger()
 
-    def _put_off(self, reasons: dict[str, LookReason], error: IpamError) -> None:
+    def _put_off(self, reasons: dict[str, LookReason], error: Exception) -> None:
         pause_s = self._retry.next_s()
         with self._lock:
             self._reasons = reasons | self._reasons

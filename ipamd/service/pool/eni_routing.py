@@ -129,10 +129,11 @@ class EniRouting:
     def _mark(self, eni_id: EniId, *, host_ready: bool) -> bool:
         """Change `host_ready` of the recorded ENI; do nothing if it was forgotten while its routing was set up."""
         known = self._datastore.eni(eni_id)
-        if known is None or known.host_ready == host_ready:
-            return False
+        if known is None or (host_ready and known.host_ready):
+            return False  # "not ready" is always written: another thread may be about to commit "ready"
         with self._datastore.transaction() as uow:
             known = self._datastore.eni(eni_id)  # units of work are serialised: nobody changes it before ours ends
-            if known is not None and not (host_ready and (eni_id in self._frozen or known.state is not EniState.ATTACHED)):
-                uow.put_eni(replace(known, host_ready=host_ready))
-        return True
+            if known is None or (host_ready and (eni_id in self._frozen or known.state is not EniState.ATTACHED)):
+                return False
+            uow.put_eni(replace(known, host_ready=host_ready))
+        return known.host_ready != host_ready

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from ipaddress import IPv4Address
 
 from ipamd.model.address import AddressState
@@ -17,6 +17,7 @@ from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.cniresult import recorded_spec
 from ipamd.model.eni import MAIN_TABLE, Eni, EniState
 from ipamd.model.errors import IpamError, log_text
+from ipamd.model.ids import AttachmentKey
 from ipamd.model.kernel import NOT_REPAIRED, KernelSurvey, duplicate_addresses, stray_rules
 from ipamd.model.ledger import LedgerEvent
 from ipamd.ports import HostNetwork
@@ -106,7 +107,12 @@ class HostNetworkReconciler:
         survey = self._wiring.survey()
         wired = {veth.name for veth in survey.veths if veth.is_up and not veth.is_dying}
         repairs: list[str] = []
-        damaged = [attachment for attachment in self._datastore.attachments() if not _is_whole(attachment, survey, wired)]
+        tables = {
+            eni.eni_id: eni.route_table for eni in self._datastore.enis() if eni.state is EniState.ATTACHED and eni.host_ready
+        }
+        attachments = self._datastore.attachments()
+        moved = {one.key: tables[one.eni_id] for one in attachments if tables.get(one.eni_id, one.route_table) != one.route_table}
+        damaged = [one for one in attachments if one.key in moved or not _is_whole(one, survey, wired)]
         self._odd.keep_only(str(attachment.key) for attachment in damaged)
         for attachment in damaged:
             with (
@@ -114,8 +120,15 @@ class HostNetworkReconciler:
                 self._locks.hold(attachment.key, "REPAIR", Deadline.after(self._clock, REPAIR_WAIT_S)),
             ):
                 if self._datastore.attachment(attachment.key) == attachment:
-                    repairs += self._wiring.repair([recorded_spec(attachment)])
+                    repairs += self._wiring.repair([recorded_spec(self._in_its_table(attachment, moved))])
         return repairs
+
+    def _in_its_table(self, attachment: Attachment, moved: Mapping[AttachmentKey, int]) -> Attachment:
+        """Record the table of the sandbox's ENI if that is another one now; the record comes first, because DEL goes by it."""
+        if attachment.key not in moved:
+            return attachment
+        with self._datastore.transaction() as uow:
+            return uow.move_table(attachment.key, route_table=moved[attachment.key])
 
     def _remove_stray_rules(self) -> list[str]:
         """Remove rules that lead nowhere and that nobody owns: a sandbox's namespace went before its DEL, and its row was lost.

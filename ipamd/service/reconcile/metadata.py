@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ipamd.model.cloud import InstanceIdentity, MetadataEni
+from ipamd.model.eni import EniState
 from ipamd.model.errors import CloudError, log_text
 from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.metadata_evidence import (
@@ -90,6 +91,7 @@ class MetadataWatch:
         self._is_list_fresh = False
         self._found: dict[MacAddress, frozenset[Difference]] = {}
         self._found_in_list: frozenset[Difference] = frozenset()
+        self._in_places: dict[EniId, MacAddress] = {}
         self._said = ""
 
     def take_turn(self) -> int:
@@ -138,7 +140,13 @@ class MetadataWatch:
             return
         recent, recorded = self._recent(), self._recorded()
         # Later changes of ours must not turn an old list or reading into a difference, but they may end one.
-        now = list_differences(recorded.values(), self._listed, unknown=self._unknown(), recent=recent)
+        now = list_differences(
+            [*recorded.values(), *self._others()],
+            self._listed,
+            unknown=self._unknown(),
+            leaving={eni.mac: eni.eni_id for eni in self._datastore.enis() if eni.state is EniState.DETACHING},
+            recent=recent,
+        )
         self._found_in_list = now if self._is_list_fresh else self._found_in_list & now
         for mac, reading in self._read.items():
             eni = recorded.get(mac)
@@ -178,6 +186,14 @@ class MetadataWatch:
         places = self._enis.occupied()
         read = {mac: one.shown.eni_id for mac, one in self._read.items()}
         return {mac: eni_id for mac, eni_id in read.items() if mac not in known and eni_id not in places}
+
+    def _others(self) -> list[RecordedEni]:
+        """ENIs that are not recorded, that EC2 has shown in their places, and that metadata has shown too: one that goes frees a place
+        that nobody else would notice."""
+        places = self._enis.occupied()
+        read = {one.shown.eni_id: mac for mac, one in self._read.items()}
+        self._in_places = {eni_id: mac for eni_id, mac in (self._in_places | read).items() if eni_id in places}
+        return [RecordedEni(mac, eni_id) for eni_id, mac in self._in_places.items()]
 
     def _ask(self, differences: frozenset[Difference]) -> None:
         if not differences:
