@@ -77,8 +77,8 @@ class HostSetup:
         )
 
     def has_stuck_eni(self) -> bool:
-        """Whether one ENI, and it alone, has not been set up for long. Frozen ones do not count for "alone": the reason is known, and it
-        is not the node's."""
+        """Whether one ENI, and it alone, has not been set up for long. Frozen ones do not count for "alone": why is known, and it is
+        not the node's fault."""
         now_s, unready, frozen = self._clock.monotonic(), self._look(), self._enis.frozen()
         is_old = all(now_s - self._unready[eni.eni_id].since_monotonic_s >= STUCK_AFTER_S for eni in unready)
         return bool(unready) and is_old and sum(eni.eni_id not in frozen for eni in unready) <= 1

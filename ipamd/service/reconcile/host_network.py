@@ -104,7 +104,9 @@ class HostNetworkReconciler:
         survey = self._wiring.survey()
         wired = {veth.name for veth in survey.veths if veth.is_up and not veth.is_dying}
         repairs: list[str] = []
-        tables = {eni.eni_id: eni.route_table for eni in self._datastore.enis() if eni.state is EniState.ATTACHED and eni.host_ready}
+        tables = {
+            eni.eni_id: eni.route_table for eni in self._datastore.enis() if eni.state is EniState.ATTACHED and eni.host_ready
+        }
         attachments = self._datastore.attachments()
         moved = {one.key: tables[one.eni_id] for one in attachments if tables.get(one.eni_id, one.route_table) != one.route_table}
         damaged = [one for one in attachments if one.key in moved or not _is_whole(one, survey, wired)]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.model.cloud_evidence import RECENT_S
+from ipamd.model.cloud_evidence import MASS_LOSS_AGE_S
 from ipamd.model.eni import EniState, InstanceLimits
 from ipamd.model.errors import CloudError, KernelDumpError, PoolEmptyError
 from ipamd.model.ids import EniId, MacAddress
@@ -387,7 +387,7 @@ def test_metadata_is_a_witness_only_while_it_is_fresh_and_complete(node: FakeNod
     view = watch.view()
     assert view is not None
     assert {eni.eni_id for eni in view} == {PRIMARY, SECOND}
-    node.clock.advance(RECENT_S + 1)
+    node.clock.advance(MASS_LOSS_AGE_S + 1)
     assert watch.view() is None
     for _ in range(2):
         pass_time(node, TURN_MAX_S)
