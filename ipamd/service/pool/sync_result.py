@@ -18,8 +18,8 @@ class EniSyncResult:
     `eni_count`: ENIs that the answer shows attached. `removed_count`: addresses forgotten; `lost_count`: addresses found absent by
     this comparison, the forgotten ones included; `healed_count`: lost ones that EC2 shows again. `kept`: one sentence per object that
     was left as it was; `foreign`: one per attached ENI that has no IPv4 address or could not be read. `implausible`: why the answer
-    was not believed, "" if it was; then nothing was added. `pending`: something is in doubt: look again after `again_s`; `doubted`: the
-    ENIs and addresses that were not shown once.
+    was not believed, "" if it was; then nothing was added. `pending`: something is in doubt: look again after `again_s`; `doubted`:
+    the ENIs and addresses that were not shown once.
     """
 
     eni_count: int = 0
