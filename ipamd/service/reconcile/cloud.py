@@ -13,6 +13,8 @@ turns of metadata, second looks, repetitions. While nothing differs EC2 is not c
     an unrecorded ENI is in metadata     -                          shown: recorded, ours by its tags, or counted and left alone
     an address is not in metadata        -                          not shown once: held; twice: lost, the pool regrows
     an unrecorded address is in metadata -                          shown on an ENI of ours: free (I7)
+    an ENI found gone is there again     -                          shown: recorded again, with its sandboxes' addresses
+    an ENI left alone is not in metadata -                          not shown: its place is free
     EC2 does not confirm the difference  reported                   asked again every hour while it lasts
 """
 

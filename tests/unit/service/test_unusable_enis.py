@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.model.cloud import DescribedEni
+from ipamd.model.cloud import DescribedEni, EniRequest
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import PoolEmptyError, SubnetExhaustedError
 from ipamd.model.ids import EniId, MacAddress, SubnetId
@@ -78,12 +78,17 @@ def test_a_stuck_eni_gets_no_more_and_is_not_counted_for_max_pods(tmp_path: Path
 
 def test_several_enis_without_link_do_not_starve_the_node(tmp_path: Path) -> None:
     """Two links were moved away: why is known for each, and it is not the node's fault, so a further ENI is filled."""
-    node = started(tmp_path, FakeEc2(limits=InstanceLimits("m5.xlarge", 4, 4)), warm_ip_target=7)
-    assert len(node.ec2.attached()) == 3
+    node = started(tmp_path, FakeEc2(limits=InstanceLimits("m5.xlarge", 4, 4)), warm_ip_target=1)
+    assert add_all(node, (f"s{number}" for number in range(8))) == 8
+    for attachment in node.datastore.attachments():
+        if attachment.eni_id != PRIMARY:
+            node.delete(attachment.key.container_id)
+    node.cool()
     settle(node)
+    assert len(node.ec2.attached()) == 3
     take_link(node, "eni-2")
     take_link(node, "eni-3")
-    assert add_all(node, (f"s{number}" for number in range(12))) == 6
+    assert add_all(node, (f"t{number}" for number in range(8))) == 3
     node.datastore.close()
 
 
@@ -116,4 +121,41 @@ def test_a_full_subnet_of_others_does_not_stop_the_nodes_own(tmp_path: Path, mon
     assert add_all(node, (f"s{number}" for number in range(20))) == 9
     assert {row.eni_id for row in node.datastore.attachments()} == {PRIMARY, EniId("eni-3"), EniId("eni-4")}
     assert len(refused) <= 3, "it is asked again after minutes, not at every ADD"
+    node.datastore.close()
+
+
+def test_a_new_eni_that_contradicts_a_record_ends_its_creation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """EC2 gives the lost address of a running sandbox to our new ENI as its primary one: the ENI takes its place, its addresses are
+    no supply, and it is not asked about every minute for as long as the sandbox lives (I9, I13)."""
+    ec2 = FakeEc2(limits=InstanceLimits("m5.xlarge", 4, 4))
+    node = started(tmp_path, ec2, warm_ip_target=1)
+    lost = node.add("a").address
+    settle(node)
+    ec2.unassign(PRIMARY, addresses=[lost], prefixes=[])
+    settle(node)
+    real = ec2.create_eni
+
+    def create(request: EniRequest) -> DescribedEni:
+        made = real(request)
+        if made.eni_id == "eni-2":
+            made = ec2.enis[made.eni_id] = replace(made, primary_address=lost)
+        return made
+
+    monkeypatch.setattr(ec2, "create_eni", create)
+    assert add_all(node, (f"s{number}" for number in range(12))) == 9, "three on each other ENI: a lost address takes no slot"
+    assert node.datastore.open_intents() == ()
+    assert node.enis.occupied() == {EniId("eni-2"): (0, 1)}
+    assert ec2.enis[EniId("eni-2")].delete_on_termination
+    before = ec2.calls.total()
+    for _ in range(12 * 60):
+        pass_time(node, 60.0)
+    assert ec2.calls.total() - before <= 12
+    node.delete("a")
+    node.cool()
+    for _ in range(70):
+        pass_time(node, 60.0)
+    recorded = node.datastore.eni(EniId("eni-2"))
+    assert recorded is not None
+    assert recorded.created_by_us
+    node.assert_sound()
     node.datastore.close()
