@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 
-from ipamd.model.eni import Eni, EniState
+from ipamd.model.eni import Eni
 from ipamd.model.errors import IpamError, log_text
 from ipamd.model.growth import Refusal
 from ipamd.model.ids import EniId
@@ -86,7 +86,7 @@ class HostSetup:
         return self._next_s() if self._look() else None
 
     def _look(self) -> list[Eni]:
-        enis = [eni for eni in self._datastore.enis() if eni.managed and eni.state is EniState.ATTACHED and not eni.host_ready]
+        enis = [eni for eni in self._datastore.enis() if eni.is_in_pool and not eni.host_ready]
         ids = {eni.eni_id for eni in enis}
         self._unready = {eni_id: one for eni_id, one in self._unready.items() if eni_id in ids}
         for eni in enis:

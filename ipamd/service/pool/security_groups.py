@@ -12,7 +12,6 @@ import logging
 from dataclasses import dataclass
 
 from ipamd.model.cloud import DescribedEni, InstanceIdentity
-from ipamd.model.eni import EniState
 from ipamd.model.errors import CloudNotFoundError, log_text
 from ipamd.model.ids import EniId
 from ipamd.model.words import counted
@@ -60,7 +59,7 @@ class SecurityGroups:
             pause. Never raises for what EC2 or its adapter does.
         """
         wanted = identity.security_group_ids
-        enis = [eni for eni in self._datastore.enis() if eni.managed and eni.state is EniState.ATTACHED]
+        enis = [eni for eni in self._datastore.enis() if eni.is_in_pool]
         secondary = {eni.eni_id for eni in enis if not eni.is_primary}
         self._known = {eni_id: groups for eni_id, groups in self._known.items() if eni_id in secondary}
         # An ENI always has at least one group: an empty list is metadata that has not caught up (EC2 would refuse it too).

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from ipamd.model.attachment import Attachment
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.cniresult import recorded_spec
-from ipamd.model.eni import MAIN_TABLE, Eni, EniState
+from ipamd.model.eni import MAIN_TABLE, Eni
 from ipamd.model.errors import IpamError, log_text
 from ipamd.model.kernel import NOT_REPAIRED, KernelSurvey, duplicate_addresses
 from ipamd.model.ledger import LedgerEvent
@@ -119,7 +119,7 @@ class HostNetworkReconciler:
         identity = self._identity()
         if identity is None:
             return []
-        attached = [eni for eni in self._datastore.enis() if eni.managed and eni.state is EniState.ATTACHED]
+        attached = [eni for eni in self._datastore.enis() if eni.is_in_pool]
         self._enis.forget_unused()  # the last sandbox of an ENI that is gone may have left since
         frozen = self._enis.frozen()
         for eni in (eni for eni in attached if not eni.host_ready and eni.eni_id not in frozen):
@@ -127,7 +127,7 @@ class HostNetworkReconciler:
                 self._enis.set_up_eni_routing(eni)
             except IpamError as error:
                 log.warning("%s", log_text(error))
-        enis = [eni for eni in self._datastore.enis() if eni.managed and eni.host_ready and eni.state is EniState.ATTACHED]
+        enis = [eni for eni in self._datastore.enis() if eni.gives_addresses]
         repairs = self._reconcile_node(identity, enis)
         repairs += self._repair_sandboxes()
         self._quarantine_service.resolve(None)

@@ -133,7 +133,7 @@ class LinkWatch:
         return self._look.is_answered(missing.ticket) or is_shown(eni.mac, missing.back_monotonic_s)
 
     def _attached(self) -> list[Eni]:
-        return [eni for eni in self._datastore.enis() if eni.managed and eni.state is EniState.ATTACHED]
+        return [eni for eni in self._datastore.enis() if eni.is_in_pool]
 
     def _freeze(self, enis: list[Eni]) -> None:
         for eni in enis:
