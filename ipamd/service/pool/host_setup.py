@@ -8,13 +8,13 @@ the node's, and no ENI more will help.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ipamd.model.eni import Eni
 from ipamd.model.errors import IpamError, log_text
 from ipamd.model.growth import Refusal
 from ipamd.model.ids import EniId
-from ipamd.service.backoff import Backoff
+from ipamd.service.backoff import Retry, soonest_s
 from ipamd.service.context import ServiceContext
 from ipamd.service.pool.enis import EniService
 
@@ -32,9 +32,8 @@ log = logging.getLogger(__name__)
 @dataclass(slots=True)
 class _Unready:
     since_monotonic_s: float
-    retry_deadline: float
+    retry: Retry
     reason: str = "it has not been set up yet"
-    backoff: Backoff = field(default_factory=lambda: Backoff(first_s=RETRY_FIRST_S, max_s=RETRY_MAX_S))
 
 
 class HostSetup:
@@ -56,36 +55,36 @@ class HostSetup:
             log.warning("host routing of %s: %s", eni.eni_id, log_text(error))
             unready = self._note(eni.eni_id)
             unready.reason = log_text(error)
-            unready.retry_deadline = self._clock.monotonic() + unready.backoff.next_s()
+            unready.retry.put_off(now_s=self._clock.monotonic())
 
     def retry_due(self) -> None:
         """Set up again what is due; for waiting ADDs."""
-        for eni in self._look():
-            if self._clock.monotonic() >= self._unready[eni.eni_id].retry_deadline:
+        for eni in self._unready_enis():
+            if self._unready[eni.eni_id].retry.is_due(now_s=self._clock.monotonic()):
                 self.set_up(eni)
 
     def refusal(self) -> Refusal | None:
         """Why addresses that are there cannot be given; None if every ENI is set up."""
-        enis = self._look()
+        enis = self._unready_enis()
         if not enis:
             return None
         reasons = "; ".join(f"{eni.eni_id}: {self._unready[eni.eni_id].reason}" for eni in enis)
         return Refusal(
             f"host routing of an ENI is not in place: {reasons}",
             "see `ip link`, `ip rule` and the daemon's log on this node; it is tried again by itself",
-            self._next_s(),
+            self._left_s(),
         )
 
     def has_stuck_eni(self) -> bool:
         """Whether one ENI, and it alone, has not been set up for long."""
         now_s = self._clock.monotonic()
-        return [now_s - self._unready[eni.eni_id].since_monotonic_s >= STUCK_AFTER_S for eni in self._look()] == [True]
+        return [now_s - self._unready[eni.eni_id].since_monotonic_s >= STUCK_AFTER_S for eni in self._unready_enis()] == [True]
 
     def next_retry_s(self) -> float | None:
         """Seconds until a set-up is due again; None if all are done."""
-        return self._next_s() if self._look() else None
+        return self._left_s() if self._unready_enis() else None
 
-    def _look(self) -> list[Eni]:
+    def _unready_enis(self) -> list[Eni]:
         enis = [eni for eni in self._datastore.enis() if eni.is_in_pool and not eni.host_ready]
         ids = {eni.eni_id for eni in enis}
         self._unready = {eni_id: one for eni_id, one in self._unready.items() if eni_id in ids}
@@ -95,7 +94,9 @@ class HostSetup:
 
     def _note(self, eni_id: EniId) -> _Unready:
         now_s = self._clock.monotonic()
-        return self._unready.setdefault(eni_id, _Unready(now_s, now_s + RETRY_FIRST_S))
+        retry = Retry(first_s=RETRY_FIRST_S, max_s=RETRY_MAX_S, deadline=now_s + RETRY_FIRST_S)
+        return self._unready.setdefault(eni_id, _Unready(now_s, retry))
 
-    def _next_s(self) -> float:
-        return max(min(one.retry_deadline for one in self._unready.values()) - self._clock.monotonic(), 0.0)
+    def _left_s(self) -> float | None:
+        now_s = self._clock.monotonic()
+        return soonest_s(one.retry.left_s(now_s=now_s) for one in self._unready.values())

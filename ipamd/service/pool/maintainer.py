@@ -19,6 +19,7 @@ from ipamd.model.growth import Action, CreateEni, GrowthState
 from ipamd.model.ids import EniId
 from ipamd.model.plan import Plan, PoolSettings, PoolSnapshot, plan
 from ipamd.model.pool_snapshot import pool_snapshot
+from ipamd.service.backoff import soonest_s
 from ipamd.service.context import ServiceContext
 from ipamd.service.demand import PoolStatus
 from ipamd.service.pool.cloud_look import CloudLook
@@ -227,7 +228,7 @@ class PoolMaintainer:
                 pauses.append(self._ramp.settles_in_s(now_s=self._clock.monotonic()))
             if self._demand.waiting()[0]:
                 pauses.append(self._provisioner.host_setup.next_retry_s())
-        return min((pause for pause in pauses if pause is not None), default=None)
+        return soonest_s(pauses)
 
     def _note_success(self) -> None:
         self._fault.forget()

@@ -23,6 +23,7 @@ import random
 import threading
 
 from ipamd.model.errors import log_text
+from ipamd.service.backoff import soonest_s
 from ipamd.service.context import ServiceContext
 from ipamd.service.pool.cloud_look import CloudLook
 from ipamd.service.reconcile.links import LinkWatch
@@ -88,13 +89,12 @@ class CloudReconciler:
         elif self.metadata.is_different:
             self.metadata.evaluate()  # what EC2 said since may have ended a difference
         self.links.thaw_confirmed(self.metadata.was_shown)
-        self._look.poke()
+        self._look.trigger_due()
 
     def pause_s(self) -> float:
         """Seconds until something is due by the clock."""
-        waits = [LINKS_S, self._turn_deadline - self._clock.monotonic()]
-        due_s = self._look.wait_s()
-        return max(min([*waits, due_s] if due_s is not None else waits), 0.0)
+        turn_s = max(self._turn_deadline - self._clock.monotonic(), 0.0)
+        return soonest_s([LINKS_S, turn_s, self._look.wait_s()]) or 0.0
 
 
 def _jittered(seconds: float) -> float:
