@@ -99,7 +99,7 @@ class FakeNode:
         identity = self.node_info.learn_identity()
         self.enis.sync_with_ec2(identity)
         self.startup.reconcile_kernel(self.wiring.survey(), self.listed())
-        assert self.enis.set_up_eni_routings() == []
+        assert self.enis.routing.set_up_all() == []
         self.host_reconciler.set_up_node(identity)
         self.pool.set_limits(self.ec2.limits, settings=self.settings)
         self.health.enter(Phase.SERVING)

@@ -51,7 +51,6 @@ class CloudLook:
     def __init__(self, context: ServiceContext, *, enis: EniService, identity: Callable[[], InstanceIdentity | None]) -> None:
         self._enis = enis
         self._identity = identity
-        self._datastore = context.datastore
         self._demand = context.demand
         self._health = context.health
         self._clock = context.clock
@@ -136,7 +135,6 @@ class CloudLook:
                 return
             reasons, self._reasons, upto = self._reasons, {}, self._requested
             self._counts.update(set(reasons.values()))
-        known = {eni.eni_id for eni in self._datastore.enis()}
         try:
             result = self._enis.sync_with_ec2(identity, metadata=self._view())
         except IpamError as error:
@@ -146,9 +144,7 @@ class CloudLook:
             self._answered = upto
         self._retry.end()
         self._report(reasons, result)
-        if any(eni.eni_id not in known for eni in self._datastore.enis()):
-            for problem in self._enis.set_up_eni_routings():
-                log.warning("host routing: %s", problem)
+        self._enis.set_up_adopted(result)
         self.note(result)
         self._demand.trigger()  # with what it found another plan may be right
 

@@ -185,7 +185,7 @@ class EniCreation:
             raise EniLimitError(f"ENI {described.eni_id} is attached to {described.instance_id}, not to this instance")
         if not described.delete_on_termination:
             self._ec2.set_delete_on_termination(described.eni_id, attachment_id=described.attachment_id)
-        self._enis.await_link(described.mac)
+        self._enis.routing.await_link(described.mac)
         return self._ec2.describe_attached_eni(described.eni_id)
 
     def _store(self, described: DescribedEni, identity: InstanceIdentity) -> Eni:

@@ -16,7 +16,7 @@ from ipamd.model.growth import Refusal
 from ipamd.model.ids import EniId
 from ipamd.service.backoff import Retry, soonest_s
 from ipamd.service.context import ServiceContext
-from ipamd.service.pool.enis import EniService
+from ipamd.service.pool.eni_routing import EniRouting
 
 STUCK_AFTER_S = 60.0
 """From then on the addresses of one ENI without host routing are no supply. Ours: twice the interval at which host routing is compared
@@ -39,17 +39,17 @@ class _Unready:
 class HostSetup:
     """Attached ENIs whose host routing is not in place. Used by the pool's thread."""
 
-    def __init__(self, context: ServiceContext, *, enis: EniService) -> None:
+    def __init__(self, context: ServiceContext, *, routing: EniRouting) -> None:
         self._datastore = context.datastore
         self._clock = context.clock
         self._health = context.health
-        self._enis = enis
+        self._routing = routing
         self._unready: dict[EniId, _Unready] = {}
 
     def set_up(self, eni: Eni) -> None:
         """Set up one ENI. A failure is no error of the pool: it is remembered, and tried again."""
         try:
-            self._enis.set_up_eni_routing(eni)
+            self._routing.set_up(eni)
         except IpamError as error:
             self._health.record_error(f"host routing of {eni.eni_id}", error)
             log.warning("host routing of %s: %s", eni.eni_id, log_text(error))

@@ -65,7 +65,7 @@ class EniProvisioner:
         self._creation = EniCreation(context, ec2=ec2, enis=enis, intents=self._intents, tags=tags, deletion=self._deletion)
         self._adoption = Adoption(context, enis=enis)
         self._recovery = IntentRecovery(self._intents, datastore=context.datastore, clock=context.clock, resume=self._resume)
-        self.host_setup = HostSetup(context, enis=enis)
+        self.host_setup = HostSetup(context, routing=enis.routing)
 
     def has_open_intents(self) -> bool:
         """Whether an intent is open: its outcome at EC2 is not known."""
