@@ -339,7 +339,7 @@ def _sources(
             datastore=context.datastore,
             wiring=context.wiring,
             judgement=runtime.present_judgement if runtime is not None else None,
-            held=runtime.present_verdicts if runtime is not None else None,
+            quarantined=runtime.present_verdicts if runtime is not None else None,
             locks=context.locks,
             clock=context.clock,
         ),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address
 
 from ipamd.model.absence import Absences
-from ipamd.model.cloud import DescribedEni
+from ipamd.model.cloud import DescribedEni, all_addresses
 from ipamd.model.ids import MacAddress
 from ipamd.model.recorded import CloudKey, Recorded
 from ipamd.model.words import counted
@@ -112,7 +112,7 @@ def missing(answer: Iterable[DescribedEni], recorded: Recorded) -> frozenset[Clo
 
 def addresses_on(described: DescribedEni) -> frozenset[IPv4Address]:
     """Return the secondary addresses of an ENI, those of its prefixes included."""
-    return described.secondary_addresses | {address for prefix in described.prefixes for address in prefix}
+    return all_addresses(described.secondary_addresses, described.prefixes)
 
 
 class CloudEvidence:

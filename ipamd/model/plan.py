@@ -71,8 +71,8 @@ class PoolSnapshot:
     `unmanaged_eni_count`: attached ENIs that take a place on this card and give us nothing; `unmanaged_device_indexes`: where on
     it they are. `unready_free_count`: free addresses on ENIs whose host routing is not in place, so that no ADD can have them;
     those that are held back are not in it, because `counts.held` has them.
-    `waiting_count`: ADDs that wait for an address now. `retry_at`/`blocked_reason`: EC2 refused growth (subnet empty, limit, IAM)
-    and is asked again then (aware UTC). `growth`: what EC2's refusals taught, and what is under way.
+    `waiting_count`: ADDs that wait for an address now. `retry_at`/`blocked_reason`: an error of ours stops all growth until
+    then (aware UTC). `growth`: what EC2's refusals taught, and what is under way.
     """
 
     enis: tuple[EniCapacity, ...]
@@ -86,8 +86,12 @@ class PoolSnapshot:
     waiting_count: int = 0
     retry_at: datetime | None = None
     blocked_reason: str = ""
-    prefixes_available: bool = True
     growth: GrowthState = field(default_factory=GrowthState)
+
+    @property
+    def prefixes_available(self) -> bool:
+        """Whether the subnet has a /28, as far as EC2 has said."""
+        return self.growth.prefixes is None
 
     @property
     def supply_count(self) -> int:

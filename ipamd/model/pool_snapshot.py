@@ -6,6 +6,7 @@ from collections.abc import Collection
 from datetime import datetime
 
 from ipamd.model.eni import EniState, InstanceLimits
+from ipamd.model.growth import GrowthState
 from ipamd.model.plan import EniCapacity, PoolSnapshot
 from ipamd.model.stock import EniStock, Stock
 
@@ -17,7 +18,7 @@ def pool_snapshot(
     waiting_count: int = 0,
     retry_at: datetime | None = None,
     blocked_reason: str = "",
-    prefixes_available: bool = True,
+    growth: GrowthState | None = None,
     occupied: Collection[tuple[int, int]] = (),
 ) -> PoolSnapshot:
     """Sum up slots, prefixes and addresses for the planner; see `PoolSnapshot` for what each argument means.
@@ -42,7 +43,7 @@ def pool_snapshot(
         waiting_count=waiting_count,
         retry_at=retry_at,
         blocked_reason=blocked_reason,
-        prefixes_available=prefixes_available,
+        growth=growth or GrowthState(),
     )
 
 

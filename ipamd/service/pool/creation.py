@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from ipamd.model.absence import Absences
 from ipamd.model.cloud import DescribedEni, EniRequest, InstanceIdentity
+from ipamd.model.cloud_evidence import MIN_LOOK_COUNT
 from ipamd.model.eni import Eni
 from ipamd.model.errors import (
     CloudError,
@@ -140,7 +141,7 @@ class EniCreation:
         """Count a look without the ENI. Returns: whether two looks apart in time had none; one may lag behind Create (I11)."""
         absences = self._absences.setdefault(intent.intent_id, Absences(gap_s=GONE_AFTER_S))
         absences.look([intent.intent_id], now_s=self._clock.monotonic())
-        if absences.count(intent.intent_id) < 2:
+        if absences.count(intent.intent_id) < MIN_LOOK_COUNT:
             return False
         del self._absences[intent.intent_id]
         return True

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from ipaddress import IPv4Address, IPv4Network
 
-from ipamd.model.cloud import DescribedEni, InstanceIdentity, MetadataEni
+from ipamd.model.cloud import DescribedEni, InstanceIdentity, MetadataEni, all_addresses
 from ipamd.model.cloud_evidence import DOUBT_AGAIN_S, CloudEvidence, Witnesses
 from ipamd.model.eni import Eni, EniState
 from ipamd.model.errors import CloudError, InvariantError, log_text
@@ -215,4 +215,4 @@ class EniService:
 def _addresses_in(metadata: Iterable[MetadataEni] | None) -> frozenset[IPv4Address] | None:
     if metadata is None:
         return None
-    return frozenset(a for eni in metadata for a in (*eni.addresses, *(b for prefix in eni.prefixes for b in prefix)))
+    return frozenset[IPv4Address]().union(*(all_addresses(eni.addresses, eni.prefixes) for eni in metadata))

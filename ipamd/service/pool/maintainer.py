@@ -154,17 +154,15 @@ class PoolMaintainer:
             limits = self._limits
         if limits is None:
             return None
-        growth = self._growth()
-        made = pool_snapshot(
+        return pool_snapshot(
             self._datastore.stock(),
             limits=limits,
             waiting_count=waiting_count,
             retry_at=self._clock.now() + timedelta(seconds=self._left_s()) if self._left_s() > 0 else None,
             blocked_reason=self._fault.reason,
-            prefixes_available=growth.prefixes is None,
+            growth=self._growth(),
             occupied=self._provisioner.occupied(),
         )
-        return replace(made, growth=growth)
 
     def _growth(self) -> GrowthState:
         """What stands in the way of growth, what is under way, and how fast addresses go."""

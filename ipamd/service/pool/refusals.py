@@ -24,12 +24,12 @@ from ipamd.model.ids import EniId
 from ipamd.model.words import counted
 from ipamd.ports import Clock
 from ipamd.service.backoff import Retry, soonest_s
-from ipamd.service.pool.subnet_room import SubnetRoom
+from ipamd.service.pool.subnet_room import PAUSE_FIRST_S, SubnetRoom
 
-PREFIX_PAUSE_FIRST_S = 120.0
+PREFIX_PAUSE_FIRST_S = PAUSE_FIRST_S
 PREFIX_PAUSE_MAX_S = 1800.0
-"""Until a /28 is asked for again. The first is amazon-vpc-cni-k8s's (pkg/ipamd/ipamd.go, insufficientCidrErrorCooldown; its issue
-1585), doubled while the answer stays: a fragmented subnet does not heal within minutes. Ours."""
+"""Until a /28 is asked for again. The first is that of a subnet without a free address (amazon-vpc-cni-k8s
+issue 1585), doubled while the answer stays: a fragmented subnet does not heal within minutes. Ours."""
 
 LIMIT_PAUSE_FIRST_S = 1800.0
 LIMIT_PAUSE_MAX_S = 21600.0

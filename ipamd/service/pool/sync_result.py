@@ -16,9 +16,10 @@ class EniSyncResult:
     """What one comparison with EC2 changed, counted; shown as the detail of its stage.
 
     `eni_count`: ENIs that the answer shows attached; `adopted`: those of them that were not recorded before. `removed_count`:
-    addresses forgotten; `lost_count`: addresses found absent now, the forgotten ones included; `healed_count`: lost ones that EC2 shows again. `kept`: one sentence per object that
-    was left as it was; `foreign`: one per attached ENI that has no IPv4 address or could not be read. `implausible`: why the answer
-    was not believed, "" if it was; then nothing was added. `pending`: something is in doubt: look again after `again_s`.
+    addresses forgotten; `lost_count`: addresses found absent now, the forgotten ones included; `healed_count`: lost ones that EC2
+    shows again. `kept`: one sentence per object that was left as it was; `foreign`: one per attached ENI that has no IPv4 address
+    or could not be read. `implausible`: why the answer was not believed, "" if it was; then nothing was added. `pending`: something
+    is in doubt: look again after `again_s`.
     """
 
     eni_count: int = 0

@@ -20,12 +20,11 @@ from ipamd.model.metadata_evidence import (
     AskedDifferences,
     Difference,
     Recent,
-    RecordedEni,
     eni_differences,
     list_differences,
-    recorded_enis,
     sentence,
 )
+from ipamd.model.recorded import RecordedContents, recorded_contents
 from ipamd.ports import Metadata
 from ipamd.service.context import ServiceContext
 from ipamd.service.pool.cloud_look import CloudLook, LookReason
@@ -157,9 +156,9 @@ class MetadataWatch:
         self._read[mac] = _Reading(self._metadata.interface(mac), now)
         self._fresh.add(mac)
 
-    def _recorded(self) -> dict[MacAddress, RecordedEni]:
+    def _recorded(self) -> dict[MacAddress, RecordedContents]:
         snapshot = self._datastore.snapshot()
-        return recorded_enis(snapshot.enis.values(), snapshot.addresses.values())
+        return recorded_contents(snapshot.enis.values(), snapshot.addresses.values())
 
     def _recent(self) -> Recent:
         changes = self._enis.recent_changes
