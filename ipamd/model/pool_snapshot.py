@@ -1,14 +1,60 @@
-"""What the planner needs to know, from what the datastore counts: a pure conversion."""
+"""What the planner needs to know of the pool at one moment, and its making from what the datastore counts. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from ipamd.model.eni import EniState, InstanceLimits
 from ipamd.model.growth import GrowthState
-from ipamd.model.plan import EniCapacity, PoolSnapshot
-from ipamd.model.stock import EniStock, Stock
+from ipamd.model.ids import EniId
+from ipamd.model.stock import EniStock, PoolCounts, Stock
+
+
+@dataclass(frozen=True, slots=True)
+class EniCapacity:
+    """One managed ENI for the planner. `used_slot_count` counts addresses and prefixes on it, the primary address not included."""
+
+    eni_id: EniId
+    device_index: int
+    state: EniState
+    used_slot_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSnapshot:
+    """One consistent snapshot of one network card's pool.
+
+    `unmanaged_eni_count`: attached ENIs that take a place on this card and give us nothing; `unmanaged_device_indexes`: where on
+    it they are. `unready_free_count`: free addresses on ENIs whose host routing is not in place, so that no ADD can have them;
+    those that are held back are not in it, because `counts.held` has them.
+    `waiting_count`: ADDs that wait for an address now. `retry_at`/`blocked_reason`: an error of ours stops all growth until
+    then (aware UTC). `growth`: what EC2's refusals taught, and what is under way.
+    """
+
+    enis: tuple[EniCapacity, ...]
+    counts: PoolCounts
+    limits: InstanceLimits
+    free_prefix_count: int = 0
+    total_prefix_count: int = 0
+    unready_free_count: int = 0
+    unmanaged_eni_count: int = 0
+    unmanaged_device_indexes: frozenset[int] = frozenset()
+    waiting_count: int = 0
+    retry_at: datetime | None = None
+    blocked_reason: str = ""
+    growth: GrowthState = field(default_factory=GrowthState)
+
+    @property
+    def prefixes_available(self) -> bool:
+        """Whether the subnet has a /28, as far as EC2 has said."""
+        return self.growth.prefixes is None
+
+    @property
+    def supply_count(self) -> int:
+        """Free addresses that an ADD can have now."""
+        return self.counts.free - self.counts.held - self.unready_free_count
 
 
 def pool_snapshot(

@@ -14,7 +14,7 @@ from ipamd.model.attachment import Attachment
 from ipamd.model.cloud_evidence import RECENT_S
 from ipamd.model.errors import RuntimeUnreachableError
 from ipamd.model.ids import AttachmentKey, parse_key
-from ipamd.model.plan import PoolSettings
+from ipamd.model.pool_settings import PoolSettings
 from ipamd.model.request import AttachRequest, SandboxNames
 from ipamd.model.sandbox import Sandbox
 from ipamd.node_info import NodeInfo

@@ -17,8 +17,9 @@ from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CloudError, IpamError, ThrottledError, log_text
 from ipamd.model.growth import Action, CreateEni, GrowthState
 from ipamd.model.ids import EniId
-from ipamd.model.plan import Plan, PoolSettings, PoolSnapshot, plan
-from ipamd.model.pool_snapshot import pool_snapshot
+from ipamd.model.plan import Plan, plan
+from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool_snapshot import PoolSnapshot, pool_snapshot
 from ipamd.service.backoff import soonest_s
 from ipamd.service.context import ServiceContext
 from ipamd.service.demand import PoolStatus

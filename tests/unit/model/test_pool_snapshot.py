@@ -11,10 +11,9 @@ from ipamd.model.address import Address, AddressState
 from ipamd.model.eni import Eni, EniState, InstanceLimits
 from ipamd.model.growth import GrowthState, Refusal
 from ipamd.model.ids import EniId, MacAddress, SubnetId
-from ipamd.model.plan import EniCapacity, PoolCounts
-from ipamd.model.pool_snapshot import pool_snapshot
+from ipamd.model.pool_snapshot import EniCapacity, pool_snapshot
 from ipamd.model.snapshot import Snapshot
-from ipamd.model.stock import Stock
+from ipamd.model.stock import PoolCounts, Stock
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LIMITS = InstanceLimits("m5.large", eni_count=3, ipv4_per_eni=10)
