@@ -54,8 +54,9 @@ class Witnesses:
 class Weighed:
     """What successive answers say: each object is there, absent, or doubted (not known), as in `ipamd/model/evidence.py`.
 
-    `implausible`: why this answer is not believed, "" if it is. `absent`: gone for good; the addresses of an ENI are not named with
-    it. `doubted`: not shown once, look again. `again_s`: seconds after which a next look is useful, None if nothing is in doubt.
+    `implausible`: why this answer is not believed, "" if it is. `absent`: gone, as far as two looks prove; the addresses of an ENI
+    are not named with it. `doubted`: not shown once, look again. `again_s`: seconds after which a next look is useful, None if
+    nothing is in doubt.
     `mass_loss`: one sentence if something was concluded from implausible answers.
     """
 
