@@ -1,7 +1,8 @@
 """Keep the pool at its target: take a snapshot, plan, execute one action, repeat.
 
 `ipamd/model/plan.py` decides, the provisioner executes. Events wake the maintainer (an ADD, a cooled address, a restart), and a timer
-only while something is due: an idle node makes no EC2 call (I13). No lock is held while EC2 is asked (I10).
+only while something is due: an idle node makes no EC2 call (I13). No lock that ADD or DEL needs is held
+while EC2 is asked (I10).
 """
 
 from __future__ import annotations
