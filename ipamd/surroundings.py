@@ -138,7 +138,6 @@ class Surroundings:
                 f"EC2's answer about {identity.instance_id} does not tell its primary ENI {identity.primary_eni_id}",
                 details=f"{result.implausible or result}; nothing is concluded from it; if this lasts, compare with the EC2 console",
             )
-        self._app.pool.look.note(result)  # what is in doubt is looked at again, by the pool's thread
         return result
 
     def _knows_primary(self) -> bool:

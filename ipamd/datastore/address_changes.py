@@ -58,6 +58,20 @@ class AddressChanges(Changes):
         )
 
     @change
+    def move_table(self, key: AttachmentKey, *, route_table: int) -> Attachment:
+        """UnknownAttachmentError does not fail the unit, as for `unassign`."""
+        known = self._view.attachment(key)
+        if known is None:
+            raise UnknownAttachmentError(f"sandbox {key} is not attached")
+        params: Params = {"key_container_id": key.container_id, "key_ifname": key.ifname, "route_table": route_table}
+        self._disk.write(sql.MOVE_ATTACHMENT, params, subject=f"moving {key} to table {route_table}")
+        moved = replace(known, route_table=route_table)
+        self._view.staged.attachments[key] = moved
+        detail = f"its ENI's table is {route_table} now, and was {known.route_table}"
+        self._log(LedgerEvent.REPAIRED, address=known.address, key=key, eni_id=known.eni_id, detail=detail)
+        return moved
+
+    @change
     def unassign(
         self, key: AttachmentKey, *, cooldown: timedelta, reason: str, event: LedgerEvent = LedgerEvent.UNASSIGNED
     ) -> Attachment:

@@ -11,7 +11,8 @@ from ipaddress import IPv4Address
 
 from ipamd.datastore import statements as sql
 from ipamd.datastore.changes import Changes, change
-from ipamd.datastore.rows import lost_params
+from ipamd.datastore.rows import doubt_params, lost_params
+from ipamd.model.absence import Doubts
 from ipamd.model.address import AddressState
 from ipamd.model.ledger import LedgerEvent
 
@@ -42,3 +43,11 @@ class LossChanges(Changes):
         self._disk.write(sql.DELETE_LOST, {"key_address": str(address)}, subject=f"marking {address} as found")
         self._view.staged.addresses[address] = replace(old, lost_since=None, lost_reason="")
         self._log(LedgerEvent.HEALED, address=address, key=old.owner, eni_id=old.eni_id, detail=reason)
+
+    @change
+    def put_doubts(self, doubts: Doubts) -> None:
+        """Writes no ledger row: most doubts end at the next look."""
+        self._disk.write(sql.DELETE_DOUBTS, {}, subject="forgetting doubts")
+        if rows := doubt_params(doubts):
+            self._disk.write(sql.INSERT_DOUBT, rows, subject="recording doubts")
+        self._view.staged.doubts.append(doubts)

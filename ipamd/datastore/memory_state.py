@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from ipamd.datastore.pool_index import PoolIndex
 from ipamd.datastore.staged import Staged
+from ipamd.model.absence import Doubts
 from ipamd.model.address import Address, AddressEvent, AddressState, next_state
 from ipamd.model.attachment import Attachment
 from ipamd.model.eni import Eni
@@ -51,6 +52,7 @@ class MemoryState:
         self._attachments.update(snapshot.attachments)
         self._tombstones.update(snapshot.tombstones)
         self._intents.update(snapshot.intents)
+        self._doubts = snapshot.doubts
 
     def reserve(self, key: AttachmentKey, *, now: datetime, now_s: float | None = None) -> Address:
         """Take a free address for `key`: densest ENI, densest prefix in it, longest free in that
@@ -111,6 +113,7 @@ class MemoryState:
             _merge(self._attachments, staged.attachments)
             _merge(self._tombstones, staged.tombstones)
             _merge(self._intents, staged.intents)
+            self._doubts = staged.doubts[-1] if staged.doubts else self._doubts
 
     def eni(self, eni_id: EniId) -> Eni | None:
         """Find one ENI."""
@@ -198,7 +201,13 @@ class MemoryState:
                 dict(self._attachments),
                 dict(self._tombstones),
                 dict(self._intents),
+                self._doubts,
             )
+
+    def doubts(self) -> Doubts:
+        """What EC2 did not show lately."""
+        with self._lock:
+            return self._doubts
 
     def recount(self) -> list[str]:
         """Check counters and buckets against the addresses; only between transactions. One sentence per difference."""

@@ -69,6 +69,12 @@ STEPS = (
             "ALTER TABLE tombstone DROP COLUMN at_monotonic_s",
         ),
     ),
+    Step(
+        4,
+        "what EC2 did not show lately",
+        forward=(schema.create_statement(schema.doubt),),
+        backward=("DROP TABLE doubt",),
+    ),
 )
 """Oldest first, without a gap. Once released a step is never changed: files have gone through it."""
 

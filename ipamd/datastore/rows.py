@@ -17,6 +17,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, Select, select
 
 from ipamd.datastore import schema
+from ipamd.model.absence import Absence, Doubts
 from ipamd.model.address import Address, AddressState
 from ipamd.model.attachment import Attachment, NetnsIdentity, Origin
 from ipamd.model.eni import Eni, EniState
@@ -25,6 +26,9 @@ from ipamd.model.intent import Intent, IntentKind
 from ipamd.model.ledger import LedgerEntry
 from ipamd.model.snapshot import Snapshot
 from ipamd.model.tombstone import Tombstone
+
+PLAUSIBLE, ANY = "plausible", "any"
+"""Which answers of EC2 a row of `doubt` counts."""
 
 Params = dict[str, str | int | float | bytes | None]
 """The values of one row by column."""
@@ -52,6 +56,7 @@ def read_snapshot(connection: Connection) -> Snapshot:
         attachments={attachment.key: attachment for attachment in attachments},
         tombstones={_key(row): Tombstone(read_time(row.at), row.at_monotonic_s) for row in rows(select(schema.tombstone))},
         intents={intent.intent_id: intent for intent in map(_intent, rows(select(schema.intent)))},
+        doubts=_doubts(rows(select(schema.doubt))),
     )
 
 
@@ -107,6 +112,28 @@ def address_params(address: Address) -> Params:
         "since_monotonic_s": address.since_monotonic_s,
         "reason": address.reason,
     }
+
+
+def doubt_params(doubts: Doubts) -> list[Params]:
+    """Spell what EC2 did not show lately, a row for each ENI or address and kind of answers."""
+    return [
+        {
+            "answers": answers,
+            "subject": subject,
+            "began_monotonic_s": absence.began_monotonic_s,
+            "counted_monotonic_s": absence.counted_monotonic_s,
+            "look_count": absence.look_count,
+        }
+        for answers, absences in ((PLAUSIBLE, doubts.plausible), (ANY, doubts.any))
+        for subject, absence in absences.items()
+    ]
+
+
+def _doubts(rows: Iterable[Row[Any]]) -> Doubts:
+    found: dict[str, dict[str, Absence]] = {PLAUSIBLE: {}, ANY: {}}
+    for row in rows:
+        found[row.answers][row.subject] = Absence(row.began_monotonic_s, row.counted_monotonic_s, row.look_count)
+    return Doubts(found[PLAUSIBLE], found[ANY])
 
 
 def lost_params(address: Address) -> Params:

@@ -168,6 +168,16 @@ lost = _table(
 )
 """Addresses that EC2 does not show any more; since level 2."""
 
+doubt = _table(
+    "doubt",
+    _text("answers", primary_key=True),
+    _text("subject", primary_key=True),
+    Column("began_monotonic_s", REAL, nullable=False),
+    Column("counted_monotonic_s", REAL, nullable=False),
+    Column("look_count", Integer, nullable=False),
+)
+"""ENIs and addresses that EC2 did not show lately, so that a restart neither gives them nor starts counting anew; since level 4."""
+
 tombstone = _table(
     "tombstone", _text("container_id", primary_key=True), _text("ifname", primary_key=True), _text("at"), _later("at_monotonic_s")
 )

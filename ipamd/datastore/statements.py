@@ -41,6 +41,9 @@ DELETE_ADDRESS = delete(schema.address).where(*_this_address)
 INSERT_LOST = insert(schema.lost)
 DELETE_LOST = delete(schema.lost).where(schema.lost.c.address == bindparam("key_address"))
 
+INSERT_DOUBT = insert(schema.doubt)
+DELETE_DOUBTS = delete(schema.doubt)
+
 _is_lost_and_free = (
     schema.address.c.state == AddressState.FREE.value,
     schema.address.c.address.in_(select(schema.lost.c.address)),
@@ -52,10 +55,12 @@ DELETE_EMPTY_PREFIXES = delete(schema.prefix).where(
 )
 
 INSERT_ATTACHMENT = insert(schema.attachment)
-DELETE_ATTACHMENT = delete(schema.attachment).where(
+_this_attachment = (
     schema.attachment.c.container_id == bindparam("key_container_id"),
     schema.attachment.c.ifname == bindparam("key_ifname"),
 )
+DELETE_ATTACHMENT = delete(schema.attachment).where(*_this_attachment)
+MOVE_ATTACHMENT = update(schema.attachment).where(*_this_attachment).values(route_table=bindparam("route_table"))
 
 _tombstone_insert = upsert(schema.tombstone)
 UPSERT_TOMBSTONE = _tombstone_insert.on_conflict_do_update(

@@ -18,6 +18,7 @@ from ipamd.datastore.memory_state import MemoryState
 from ipamd.datastore.rows import read_snapshot
 from ipamd.datastore.unit_of_work import SqlUnitOfWork
 from ipamd.datastore.view import View
+from ipamd.model.absence import Doubts
 from ipamd.model.address import Address, AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.eni import Eni
@@ -120,6 +121,9 @@ class SqlDatastore(Datastore):
 
     def open_intents(self) -> tuple[Intent, ...]:
         return tuple(sorted(self._memory.intents(), key=lambda intent: (intent.opened_at, intent.intent_id)))
+
+    def doubts(self) -> Doubts:
+        return self._memory.doubts()
 
     def history(self, subject: str, *, limit: int) -> tuple[LedgerEntry, ...]:
         """Read the disk, after any unit of work that is open."""

@@ -7,29 +7,40 @@ an hour.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 
 
-@dataclass(slots=True)
-class _Absence:
+@dataclass(frozen=True, slots=True)
+class Absence:
+    """How often and since when one object was not seen, in successive looks."""
+
     began_monotonic_s: float
     counted_monotonic_s: float
     look_count: int
 
 
+@dataclass(frozen=True, slots=True)
+class Doubts:
+    """What EC2 did not show lately, by ENI or address as text: in successive plausible answers, and in any successive answers."""
+
+    plausible: Mapping[str, Absence] = field(default_factory=dict)
+    any: Mapping[str, Absence] = field(default_factory=dict)
+
+
 class Absences(Generic[K]):
     """Absences of objects `K` from one source. Used by one thread at a time.
 
-    `gap_s`: the least time between two looks that count as successive; looks that follow sooner count as one.
+    `gap_s`: the least time between two looks that count as successive; looks that follow sooner count as one. `known`: what an
+    earlier process counted on the same clock.
     """
 
-    def __init__(self, *, gap_s: float) -> None:
+    def __init__(self, *, gap_s: float, known: Mapping[K, Absence] | None = None) -> None:
         self._gap_s = gap_s
-        self._absent: dict[K, _Absence] = {}
+        self._absent: dict[K, Absence] = dict(known or {})
 
     def look(self, absent: Iterable[K], *, now_s: float) -> None:
         """Record a complete look that lacked `absent`; every other object is present and starts over. `now_s` is monotonic."""
@@ -53,14 +64,18 @@ class Absences(Generic[K]):
         found = self._absent.get(key)
         return 0.0 if found is None else now_s - found.began_monotonic_s
 
+    def all(self) -> dict[K, Absence]:
+        """What was counted so far, for another process to go on with."""
+        return dict(self._absent)
+
     def keys(self) -> frozenset[K]:
         """The objects that the last look lacked."""
         return frozenset(self._absent)
 
-    def _counted(self, key: K, now_s: float) -> _Absence:
+    def _counted(self, key: K, now_s: float) -> Absence:
         known = self._absent.get(key)
         if known is None:
-            return _Absence(now_s, now_s, 1)
+            return Absence(now_s, now_s, 1)
         if now_s - known.counted_monotonic_s >= self._gap_s:
-            known.counted_monotonic_s, known.look_count = now_s, known.look_count + 1
+            return replace(known, counted_monotonic_s=now_s, look_count=known.look_count + 1)
         return known

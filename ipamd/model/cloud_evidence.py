@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 
-from ipamd.model.absence import Absences
+from ipamd.model.absence import Absence, Absences, Doubts
 from ipamd.model.cloud import DescribedEni, all_addresses
 from ipamd.model.ids import MacAddress
-from ipamd.model.recorded import CloudKey, Recorded
+from ipamd.model.recorded import CloudKey, Recorded, cloud_key
 from ipamd.model.words import counted
 
 LOOK_GAP_S = 30.0
@@ -119,9 +119,11 @@ def addresses_on(described: DescribedEni) -> frozenset[IPv4Address]:
 class CloudEvidence:
     """Weighs the successive answers about one instance. Used by one thread at a time."""
 
-    def __init__(self) -> None:
-        self._believed: Absences[CloudKey] = Absences(gap_s=LOOK_GAP_S)  # plausible answers only
-        self._doubtful: Absences[CloudKey] = Absences(gap_s=LOOK_GAP_S)  # all answers that show the primary ENI
+    def __init__(self, doubts: Doubts | None = None) -> None:
+        """`doubts`: what the process before counted, so that a daemon that restarts often takes its second look too."""
+        known = doubts or Doubts()
+        self._believed: Absences[CloudKey] = Absences(gap_s=LOOK_GAP_S, known=_by_key(known.plausible))  # plausible answers only
+        self._doubtful: Absences[CloudKey] = Absences(gap_s=LOOK_GAP_S, known=_by_key(known.any))  # all that show the primary ENI
 
     def weigh(
         self,
@@ -145,7 +147,7 @@ class CloudEvidence:
         entries = tuple(answer)
         implausible = plausibility(entries, recorded, recent=recent)
         if not any(eni.eni_id == recorded.primary_eni_id for eni in entries):
-            return Weighed(implausible, doubted=self._believed.keys(), again_s=DOUBT_AGAIN_S)
+            return Weighed(implausible, doubted=self.doubted(), again_s=DOUBT_AGAIN_S)
         gone = missing(entries, recorded)
         old = gone - recent.keys()
         self._doubtful.look(old, now_s=now_s)
@@ -162,9 +164,24 @@ class CloudEvidence:
         else:
             self._believed.look(old - absent, now_s=now_s)
             absent |= {key for key in old if self._believed.count(key) >= MIN_LOOK_COUNT}
-        doubted = self._believed.keys() - absent
-        waits = [recent[key] for key in gone & recent.keys()] + [LOOK_GAP_S] * bool(doubted) + [DOUBT_AGAIN_S] * bool(implausible)
+        for key in absent:
+            self._believed.forget(key)
+            self._doubtful.forget(key)
+        doubted = self.doubted()
+        waits = [recent[key] for key in gone & recent.keys()] + [DOUBT_AGAIN_S] * bool(implausible)
+        once = any(self._doubtful.count(key) < MIN_LOOK_COUNT for key in old - absent)
+        if once if implausible else doubted:
+            waits.append(LOOK_GAP_S)  # the second look decides what is gone, or held back
         return Weighed(implausible, absent, doubted, min(waits, default=None), mass_loss)
+
+    def doubts(self) -> Doubts:
+        """What was counted so far; to be kept across a restart."""
+        return Doubts(*({str(key): one for key, one in absences.all().items()} for absences in (self._believed, self._doubtful)))
+
+    def doubted(self) -> frozenset[CloudKey]:
+        """What is not to be given: not shown by the last plausible answer, or by two successive answers of any kind."""
+        twice = frozenset(key for key, absence in self._doubtful.all().items() if absence.look_count >= MIN_LOOK_COUNT)
+        return self._believed.keys() | twice
 
     def _is_confirmed(self, key: CloudKey, recorded: Recorded, witnesses: Witnesses, now_s: float) -> bool:
         """Whether an object has been missing for long, and a witness that sees the primary ENI does not see it either."""
@@ -175,3 +192,7 @@ class CloudEvidence:
         address = eni.primary_address if eni is not None else key
         by_metadata = metadata is not None and recorded.primary_address in metadata and address not in metadata
         return is_old and (by_link or by_metadata)
+
+
+def _by_key(doubts: Mapping[str, Absence]) -> dict[CloudKey, Absence]:
+    return {cloud_key(subject): absence for subject, absence in doubts.items()}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv4Network
 
 from ipamd.model.ids import AttachmentKey, MacAddress
 
@@ -34,6 +35,16 @@ class KernelSurvey:
     routes: dict[IPv4Address, str]
     to_rules: frozenset[IPv4Address]
     from_rules: dict[IPv4Address, tuple[int, ...]]
+
+
+def stray_rules(survey: KernelSurvey, subnets: Iterable[IPv4Network]) -> frozenset[IPv4Address]:
+    """Addresses in our subnets that have a rule of ours, and neither a route nor a veth: what led there is gone.
+
+    Other software that uses the same priorities has a route for each of its addresses.
+    """
+    ruled = {*survey.to_rules, *survey.from_rules} - survey.routes.keys() - {veth.address for veth in survey.veths}
+    networks = tuple(subnets)
+    return frozenset(address for address in ruled if any(address in network for network in networks))
 
 
 class LinkEventKind(StrEnum):

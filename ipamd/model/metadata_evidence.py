@@ -31,6 +31,7 @@ class DifferenceKind(StrEnum):
 
     ABSENT = "is recorded and not shown"
     UNKNOWN = "is shown and not recorded"
+    BACK = "is shown and recorded as detached"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -63,12 +64,19 @@ class Recent:
 
 
 def list_differences(
-    recorded: Iterable[RecordedContents], listed: frozenset[MacAddress], *, unknown: Mapping[MacAddress, EniId], recent: Recent
+    recorded: Iterable[RecordedContents],
+    listed: frozenset[MacAddress],
+    *,
+    unknown: Mapping[MacAddress, EniId],
+    leaving: Mapping[MacAddress, EniId],
+    recent: Recent,
 ) -> frozenset[Difference]:
-    """Compare the ENIs by MAC. `unknown`: those of `listed` that were read, are recorded in no state, and are of concern to us."""
+    """Compare the ENIs by MAC. `unknown`: those of `listed` that were read, are recorded in no state, and are of concern to us.
+    `leaving`: recorded as being detached or gone; one that is shown was attached again, perhaps, and its sandboxes need it."""
     enis = {eni.mac: eni for eni in recorded}
-    absent, more = DifferenceKind.ABSENT, DifferenceKind.UNKNOWN
+    absent, more, back = DifferenceKind.ABSENT, DifferenceKind.UNKNOWN, DifferenceKind.BACK
     found = {Difference(mac, more, eni_id) for mac, eni_id in unknown.items() if not recent.covers(more, eni_id)}
+    found |= {Difference(mac, back, leaving[mac]) for mac in leaving.keys() & listed if not recent.covers(back, leaving[mac])}
     for mac in enis.keys() - listed:
         if not recent.covers(absent, enis[mac].eni_id):
             found.add(Difference(mac, absent, enis[mac].eni_id))

@@ -15,7 +15,7 @@ from ipamd.model.words import counted
 def growth_blocker(snapshot: PoolSnapshot, settings: PoolSettings, now: datetime) -> Refusal | None:
     """Return why the pool cannot grow now, and what helps; None if it can, or if something is on its way."""
     known = snapshot.growth
-    if settings.max_pods and snapshot.counts.total >= settings.max_pods:
+    if settings.max_pods and snapshot.pool_count >= settings.max_pods:
         return Refusal(f"the pool has reached maxPods ({settings.max_pods})", "raise MAX_PODS if it is set, or use more nodes")
     if snapshot.retry_at is not None and now < snapshot.retry_at:
         return Refusal(snapshot.blocked_reason, left_s=(snapshot.retry_at - now).total_seconds())

@@ -39,8 +39,9 @@ def is_prefix_mode(snapshot: PoolSnapshot, settings: PoolSettings) -> bool:
 
 
 def vacant_slots(eni: EniCapacity, snapshot: PoolSnapshot) -> int:
-    """Slots of an attached ENI that can be asked for: neither used, nor perhaps allocated already, nor refused."""
-    if eni.state is not EniState.ATTACHED:
+    """Slots of an attached ENI that can be asked for: neither used, nor perhaps allocated already, nor refused. An ENI whose host
+    routing has failed for long gets no more: nobody could have it."""
+    if eni.state is not EniState.ATTACHED or (snapshot.growth.has_stuck_eni and not eni.host_ready):
         return 0
     known, slots = snapshot.growth, snapshot.limits.slots_per_eni
     taken = eni.used_slot_count + known.pending_slots.get(eni.eni_id, 0)
@@ -52,7 +53,7 @@ def asks_for_prefixes(snapshot: PoolSnapshot, settings: PoolSettings) -> bool:
     more /28 is taken, as amazon-vpc-cni-k8s does: it takes one slot, and an ENI less."""
     if not is_prefix_mode(snapshot, settings) or not snapshot.prefixes_available:
         return False
-    left = settings.max_pods - snapshot.counts.total
+    left = settings.max_pods - snapshot.pool_count
     if not settings.max_pods or left >= ADDRESSES_PER_PREFIX:
         return True
     return left > sum(vacant_slots(eni, snapshot) for eni in snapshot.enis)
@@ -80,7 +81,7 @@ def growth_actions(snapshot: PoolSnapshot, settings: PoolSettings, count: int) -
     # Without IP targets amazon-vpc-cni-k8s fills an ENI at once (tryAssignIPs), and so do we: fewer, larger calls. Prefixes are
     # requested as needed, and so is everything in a subnet that is short of addresses.
     whole = not settings.ip_targets_defined and not is_prefix_mode(snapshot, settings) and known.room is None
-    cap = max((settings.max_pods - snapshot.counts.total) // unit, 1) if settings.max_pods else slots * snapshot.limits.eni_count
+    cap = max((settings.max_pods - snapshot.pool_count) // unit, 1) if settings.max_pods else slots * snapshot.limits.eni_count
     room = cap if by_prefix or known.room is None else min(cap, known.room)
     can_wait = False
     for eni in sorted(snapshot.enis, key=lambda eni: (eni.device_index, eni.eni_id)):

@@ -89,16 +89,16 @@ def deficit_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
     WARM_ENI_TARGET whole ENIs (in prefix mode WARM_PREFIX_TARGET prefixes), and at least one free address. Free addresses on an
     ENI whose host routing is not in place yet count, because they will come; unless it has failed for long.
     """
-    counts, free = snapshot.counts, _coming_count(snapshot)
-    if settings.max_pods and counts.total >= settings.max_pods:
+    free = _coming_count(snapshot)
+    if settings.max_pods and snapshot.pool_count >= settings.max_pods:
         return 0
     if settings.ip_targets_defined:
-        short = max(settings.warm_ip_target - free, settings.minimum_ip_target - counts.total, 0)
+        short = max(settings.warm_ip_target - free, settings.minimum_ip_target - snapshot.pool_count, 0)
     else:
         unit, target = _warm_unit(snapshot, settings)
         short = max(unit * target - free, 1 if target == 0 and free == 0 else 0, 0)
     short = max(short, snapshot.waiting_count - free)
-    return min(short, settings.max_pods - counts.total) if settings.max_pods else short
+    return min(short, settings.max_pods - snapshot.pool_count) if settings.max_pods else short
 
 
 def excess_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
@@ -122,15 +122,16 @@ def _warm_unit(snapshot: PoolSnapshot, settings: PoolSettings) -> tuple[int, int
 
 def _coming_count(snapshot: PoolSnapshot) -> int:
     """Free addresses that ADDs can have now, or as soon as the host's routing of their ENI is in place."""
-    counts, known = snapshot.counts, snapshot.growth
-    return max(counts.free - counts.held - (snapshot.unready_free_count if known.has_stuck_eni else 0), 0)
+    counts = snapshot.counts
+    lacking = snapshot.unready_free_count if snapshot.growth.has_stuck_eni else snapshot.taken_free_count
+    return max(counts.free - counts.held - lacking, 0)
 
 
 def _wanted_count(snapshot: PoolSnapshot, settings: PoolSettings, deficit: int) -> int:
     """What to ask for to make up a deficit: more while a ramp lasts, less while single addresses stand in for missing /28s."""
     if not is_prefix_mode(snapshot, settings):
         extra = min(snapshot.growth.ramp_count, settings.warm_ip_target)
-        return min(deficit + extra, settings.max_pods - snapshot.counts.total) if settings.max_pods else deficit + extra
+        return min(deficit + extra, settings.max_pods - snapshot.pool_count) if settings.max_pods else deficit + extra
     if snapshot.prefixes_available or settings.ip_targets_defined:
         return deficit
     free = _coming_count(snapshot)
@@ -146,7 +147,7 @@ def _is_better_later(snapshot: PoolSnapshot, settings: PoolSettings, want: int) 
     known = snapshot.growth
     if not known.is_settling or is_prefix_mode(snapshot, settings) or snapshot.waiting_count:
         return False
-    if snapshot.counts.total < settings.minimum_ip_target or known.allocation is not None:
+    if snapshot.pool_count < settings.minimum_ip_target or known.allocation is not None:
         return False
     has_slots = sum(vacant_slots(eni, snapshot) for eni in snapshot.enis) >= want
     return has_slots and _coming_count(snapshot) > settings.warm_ip_target // 2 and settings.ip_targets_defined

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from ipamd.model.eni import EniState, InstanceLimits
@@ -14,12 +14,14 @@ from ipamd.model.stock import EniStock, PoolCounts, Stock
 
 @dataclass(frozen=True, slots=True)
 class EniCapacity:
-    """One managed ENI for the planner. `used_slot_count` counts addresses and prefixes on it, the primary address not included."""
+    """One managed ENI for the planner. `used_slot_count` counts addresses and prefixes on it, the primary address not included;
+    `host_ready`: the host's routing for it is in place."""
 
     eni_id: EniId
     device_index: int
     state: EniState
     used_slot_count: int
+    host_ready: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,7 @@ class PoolSnapshot:
 
     `unmanaged_eni_count`: attached ENIs that take a place on this card and give us nothing; `unmanaged_device_indexes`: where on
     it they are. `unready_free_count`: free addresses on ENIs whose host routing is not in place, so that no ADD can have them;
-    those that are held back are not in it, because `counts.held` has them.
+    those that are held back are not in it, because `counts.held` has them. `taken_free_count`: those of them whose ENI was taken away.
     `waiting_count`: ADDs that wait for an address now. `retry_at`/`blocked_reason`: an error of ours stops all growth until
     then (aware UTC). `growth`: what EC2's refusals taught, and what is under way.
     """
@@ -39,6 +41,7 @@ class PoolSnapshot:
     free_prefix_count: int = 0
     total_prefix_count: int = 0
     unready_free_count: int = 0
+    taken_free_count: int = 0
     unmanaged_eni_count: int = 0
     unmanaged_device_indexes: frozenset[int] = frozenset()
     waiting_count: int = 0
@@ -56,6 +59,12 @@ class PoolSnapshot:
         """Free addresses that an ADD can have now."""
         return self.counts.free - self.counts.held - self.unready_free_count
 
+    @property
+    def pool_count(self) -> int:
+        """Addresses that count for maxPods and MINIMUM_IP_TARGET: not the free ones of an ENI that has been stuck for long, or they
+        would keep the pool from growing elsewhere for as long as that lasts."""
+        return self.counts.total - (self.unready_free_count if self.growth.has_stuck_eni else 0)
+
 
 def pool_snapshot(
     stock: Stock,
@@ -66,24 +75,36 @@ def pool_snapshot(
     blocked_reason: str = "",
     growth: GrowthState | None = None,
     occupied: Collection[tuple[int, int]] = (),
+    taken: Collection[EniId] = (),
 ) -> PoolSnapshot:
     """Sum up slots, prefixes and addresses for the planner; see `PoolSnapshot` for what each argument means.
 
     `occupied`: network card and device index of attached ENIs that are not recorded; each takes its place. An ENI that EC2 does not
-    show any more takes none, though sandboxes may still have its addresses.
+    show any more takes none, though sandboxes may still have its addresses. The free addresses of an ENI that is being detached are
+    no part of the pool: nobody will get them. `taken`: ENIs that have been without their link for long.
     Returns: ENIs by network card and device index; all counts are of the one moment of `stock`.
     Concurrency: pure. Cost: the number of ENIs; the pool thread does this after every ADD.
     """
     managed = [one for one in stock.enis if one.eni.managed and not _has_left(one)]
+    leaving = [one.counts for one in stock.enis if one.eni.managed and one.eni.state is EniState.DETACHING]
+    usable = [one for one in managed if one.eni.state is not EniState.DETACHING]
     unmanaged = [one.eni.device_index for one in stock.enis if not one.eni.managed and one.eni.network_card == 0]
     unmanaged += [device_index for card, device_index in occupied if card == 0]
     return PoolSnapshot(
-        enis=tuple(EniCapacity(one.eni.eni_id, one.eni.device_index, one.eni.state, one.used_slot_count) for one in managed),
-        counts=stock.counts,
+        enis=tuple(
+            EniCapacity(one.eni.eni_id, one.eni.device_index, one.eni.state, one.used_slot_count, one.eni.host_ready)
+            for one in managed
+        ),
+        counts=replace(
+            stock.counts,
+            free=stock.counts.free - sum(counts.free for counts in leaving),
+            held=stock.counts.held - sum(counts.held for counts in leaving),
+        ),
         limits=limits,
         free_prefix_count=sum(one.free_prefix_count for one in managed),
         total_prefix_count=sum(one.prefix_count for one in managed),
-        unready_free_count=sum(one.counts.free - one.counts.held for one in managed if not one.eni.host_ready),
+        unready_free_count=sum(one.counts.free - one.counts.held for one in usable if not one.eni.host_ready),
+        taken_free_count=sum(one.counts.free - one.counts.held for one in usable if one.eni.eni_id in taken),
         unmanaged_eni_count=len(unmanaged),
         unmanaged_device_indexes=frozenset(index for index in unmanaged if index >= 0),
         waiting_count=waiting_count,

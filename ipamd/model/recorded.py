@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import AddressValueError, IPv4Address, IPv4Network
 
 from ipamd.model.address import Address, AddressState
 from ipamd.model.cloud import InstanceIdentity
@@ -18,6 +18,14 @@ from ipamd.model.snapshot import Snapshot
 
 CloudKey = EniId | IPv4Address
 """What can be absent: an ENI, or one address of an ENI that is there."""
+
+
+def cloud_key(text: str) -> CloudKey:
+    """Read what `str` made of a key."""
+    try:
+        return IPv4Address(text)
+    except AddressValueError:
+        return EniId(text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,10 @@ Reading ENIs, then addresses, then attachments gives three moments, and a change
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 
+from ipamd.model.absence import Doubts
 from ipamd.model.address import Address
 from ipamd.model.attachment import Attachment
 from ipamd.model.eni import Eni
@@ -19,13 +20,17 @@ from ipamd.model.tombstone import Tombstone
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything by identity, in no order. `tombstones` says when DEL was done for a key; `intents` are the open ones."""
+    """Everything by identity, in no order.
+
+    `tombstones` says when DEL was done for a key; `intents` are the open ones.
+    """
 
     enis: Mapping[EniId, Eni]
     addresses: Mapping[IPv4Address, Address]
     attachments: Mapping[AttachmentKey, Attachment]
     tombstones: Mapping[AttachmentKey, Tombstone]
     intents: Mapping[str, Intent]
+    doubts: Doubts = field(default_factory=Doubts)
 
 
 def eni_place(eni: Eni) -> tuple[int, int, EniId]:

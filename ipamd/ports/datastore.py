@@ -8,6 +8,7 @@ from datetime import timedelta
 from ipaddress import IPv4Address, IPv4Network
 from typing import Protocol
 
+from ipamd.model.absence import Doubts
 from ipamd.model.address import Address, AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.eni import Eni
@@ -61,6 +62,13 @@ class UnitOfWork(Protocol):
         """free, cooling or quarantined -> assigned for a wired sandbox that the datastore did not know."""
         ...
 
+    def move_table(self, key: AttachmentKey, *, route_table: int) -> Attachment:
+        """Record that an attached sandbox uses another route table now: its ENI was attached again at another device index.
+
+        Returns: the attachment as it is now. UnknownAttachmentError if there is none; it changes nothing.
+        """
+        ...
+
     def unassign(
         self, key: AttachmentKey, *, cooldown: timedelta, reason: str, event: LedgerEvent = LedgerEvent.UNASSIGNED
     ) -> Attachment:
@@ -88,6 +96,10 @@ class UnitOfWork(Protocol):
 
     def heal(self, address: IPv4Address, *, reason: str) -> None:
         """EC2 shows a lost address again. Repeatable; an unknown address, or one that is not lost, is fine."""
+        ...
+
+    def put_doubts(self, doubts: Doubts) -> None:
+        """Replace what is recorded of ENIs and addresses that EC2 did not show lately."""
         ...
 
     def quarantine(self, address: IPv4Address, *, reason: str) -> None:
@@ -199,6 +211,10 @@ class Datastore(Protocol):
 
     def open_intents(self) -> tuple[Intent, ...]:
         """Open intents, oldest first: their outcome at EC2 is not known."""
+        ...
+
+    def doubts(self) -> Doubts:
+        """ENIs and addresses that EC2 did not show lately; an earlier process may have recorded them."""
         ...
 
     def history(self, subject: str, *, limit: int) -> tuple[LedgerEntry, ...]:

@@ -15,8 +15,17 @@ from dataclasses import dataclass, field
 LINK_S = 5.0
 """Ours: the kernel announces a link that goes; the rest is a busy machine."""
 
-NOTICE_S = 90.0
-"""A background look at metadata, up to 60 s apart, and the second look that makes it evidence, 30 s later."""
+NOTICE_S = 120.0
+"""A look at metadata, up to 75 s apart, the second look at EC2 that makes it evidence, 30 s later, and a busy machine."""
+
+TURN_S = 75.0
+ENIS_PER_TURN = 3
+"""Metadata is read in turns of at most ten requests, which suffice for three ENIs (ipamd/service/reconcile/metadata.py)."""
+
+
+def notice_s(eni_count: int) -> float:
+    """How long it may take until a change of one ENI of so many is noticed."""
+    return NOTICE_S + TURN_S * max(-(-eni_count // ENIS_PER_TURN) - 1, 0)
 
 
 @dataclass
@@ -63,11 +72,14 @@ class HandsBook:
         self._foreign: dict[str, str] = {}
         self._detached: set[str] = set()
 
-    def took(self, node: str, addresses: Iterable[str], *, at_s: float, cuts_link: bool) -> list[str]:
-        """Note, before it is done, that addresses are taken from a node. Returns: what `gave_back` takes if it is refused."""
+    def took(self, node: str, addresses: Iterable[str], *, at_s: float, cuts_link: bool, eni_count: int = 1) -> list[str]:
+        """Note, before it is done, that addresses are taken from a node with so many ENIs.
+
+        Returns: what `gave_back` takes if it is refused.
+        """
         with self._lock:
             lost = self._lost.setdefault(node, _Lost())
-            lost_s, bound_s = (lost.away_s, LINK_S) if cuts_link else (lost.away_s + lost.blind_s, NOTICE_S)
+            lost_s, bound_s = (lost.away_s, LINK_S) if cuts_link else (lost.away_s + lost.blind_s, notice_s(eni_count))
             noted = list(addresses)
             for address in noted:
                 self._takes[node, address] = _Take(at_s, bound_s, not cuts_link, lost_s)

@@ -99,7 +99,8 @@ class OtherHands:
     @contextmanager
     def _taking(self, node: str, addresses: Iterable[str], *, cuts_link: bool) -> Iterator[None]:
         """Note it before it is done, so that nobody sees the deed before the note; take the note back if it is refused."""
-        noted = self._book.took(node, addresses, at_s=self._history.now(), cuts_link=cuts_link)
+        count = len(self._lab.vpc.enis_of(self._lab.node(node).instance_id))
+        noted = self._book.took(node, addresses, at_s=self._history.now(), cuts_link=cuts_link, eni_count=count)
         try:
             yield
         except (Ec2Error, LabError):

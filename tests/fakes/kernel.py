@@ -89,6 +89,9 @@ class FakeWiring:
                     self.routes[spec.address] = spec.host_veth
                     self.rules[spec.address] = spec.route_table
                     said.append(f"route to {spec.address} was missing: added")
+                elif self.rules.get(spec.address) != spec.route_table:
+                    self.rules[spec.address] = spec.route_table
+                    said.append(f"rule from {spec.address} lookup {spec.route_table} was missing: added")
         return said
 
     def survey(self) -> KernelSurvey:

@@ -65,6 +65,7 @@ class CloudLook:
         self._retry = Retry(first_s=RETRY_FIRST_S, max_s=RETRY_MAX_S)
         self._counts: Counter[LookReason] = Counter()
         self._view: Callable[[], Iterable[MetadataEni] | None] = lambda: None
+        enis.use_listener(self.note)
 
     def use_view(self, view: Callable[[], Iterable[MetadataEni] | None]) -> None:
         """Take `view` for what metadata shows of every ENI; it returns None if it does not know. Called once, before the start."""
@@ -85,14 +86,16 @@ class CloudLook:
             return ticket <= self._answered and not (self._result.pending or self._result.implausible)
 
     def note(self, result: EniSyncResult) -> None:
-        """Take the result of a comparison: what it leaves in doubt is looked at again."""
+        """Take the result of a comparison, ours or another's: what it leaves in doubt is looked at again."""
         with self._lock:
-            self._result = result
+            before, self._result = self._result, result
             if result.again_s is None:
                 self._doubt_count, self._doubt_deadline = 0, None
             else:
-                self._doubt_count += 1
-                factor = 2.0 ** max(self._doubt_count - PATIENT_COUNT, 0)
+                # What is in doubt since this look only must not wait for as long as what has been in doubt for hours.
+                is_new_doubt = bool(result.implausible) and not before.implausible
+                self._doubt_count = 1 if is_new_doubt else self._doubt_count + 1
+                factor = 1.0 if result.doubted - before.doubted else 2.0 ** max(self._doubt_count - PATIENT_COUNT, 0)
                 pause_s = min(result.again_s * factor, max(DOUBT_MAX_S, result.again_s))
                 self._doubt_deadline = self._clock.monotonic() + pause_s
         self._changed.set()
@@ -140,12 +143,14 @@ class CloudLook:
         except IpamError as error:
             self._put_off(reasons, error)
             return
+        except Exception as error:
+            self._put_off(reasons, error)  # a defect must not be the end of the look: an ENI would stay frozen
+            raise
         with self._lock:
             self._answered = upto
         self._retry.end()
         self._report(reasons, result)
         self._enis.set_up_adopted(result)
-        self.note(result)
         self._demand.trigger()  # with what it found another plan may be right
 
     def counts(self) -> Mapping[LookReason, int]:
@@ -157,7 +162,7 @@ class CloudLook:
         self._changed.set()
         self._demand.trigger()
 
-    def _put_off(self, reasons: dict[str, LookReason], error: IpamError) -> None:
+    def _put_off(self, reasons: dict[str, LookReason], error: Exception) -> None:
         with self._lock:
             self._reasons = reasons | self._reasons
             pause_s = self._retry.put_off(now_s=self._clock.monotonic())
@@ -171,8 +176,7 @@ class CloudLook:
         is_different = result.added_count or result.lost_count or result.healed_count or result.kept or result.implausible
         log.log(logging.WARNING if is_different else logging.INFO, "%s", sentence)
         if result.pending:
-            self._health.set_condition(
-                CONDITION, f"another look: {result}; what EC2 did not show is not given, it is asked again"
-            )
+            meanwhile = "it is asked again" if result.implausible else "what EC2 did not show is not given, it is asked again"
+            self._health.set_condition(CONDITION, f"another look: {result}; {meanwhile}")
         else:
             self._health.clear_condition(CONDITION)

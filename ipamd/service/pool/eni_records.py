@@ -54,7 +54,8 @@ class EniRecords:
         with self._datastore.transaction() as uow:
             known = self._datastore.eni(eni.eni_id)
             if known is not None:
-                eni = replace(eni, host_ready=known.host_ready, created_by_us=known.created_by_us or eni.created_by_us)
+                is_ready = known.host_ready and known.route_table == eni.route_table  # another table is set up first (I7)
+                eni = replace(eni, host_ready=is_ready, created_by_us=known.created_by_us or eni.created_by_us)
             uow.put_eni(eni)
             if eni.managed:
                 batches = _batches(described.secondary_addresses, described.prefixes)

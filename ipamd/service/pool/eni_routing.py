@@ -29,6 +29,7 @@ class EniRouting:
         self._health = context.health
         self._hostnet = hostnet
         self._frozen: dict[EniId, str] = {}
+        self._taken: set[EniId] = set()
 
     def await_link(self, mac: MacAddress) -> None:
         """Wait, bounded, for the link of an ENI that is being attached: the kernel shows it before EC2, so EC2 is asked once."""
@@ -82,12 +83,14 @@ class EniRouting:
         self._frozen[eni_id] = reason
         self._health.set_condition(f"frozen {eni_id}", f"ENI {eni_id} gives no address: {reason}")
         if self._mark(eni_id, host_ready=False):
+            self._taken.add(eni_id)
             self._demand.trigger()
 
     def thaw(self, eni_id: EniId) -> None:
         """What froze it is over: set its routing up again. A refusal is recorded, and the host network reconciler tries again."""
         if self._frozen.pop(eni_id, None) is None:
             return
+        self._taken.discard(eni_id)
         self._health.clear_condition(f"frozen {eni_id}")
         self.set_up_again(eni_id)
 
@@ -106,9 +109,14 @@ class EniRouting:
         """The frozen ENIs, with the reason of each."""
         return dict(self._frozen)
 
+    def taken(self) -> frozenset[EniId]:
+        """The frozen ENIs that were in use when they were frozen: not the host's set-up failed, somebody took them away."""
+        return frozenset(self._taken)
+
     def tear_down(self, eni: Eni) -> None:
         """Remove the routing of an ENI that is gone for good; what other recorded ENIs need stays."""
         self._frozen.pop(eni.eni_id, None)
+        self._taken.discard(eni.eni_id)
         self._health.clear_condition(f"frozen {eni.eni_id}")
         if not eni.managed or eni.is_primary:
             return  # nothing was set up for it
@@ -121,10 +129,11 @@ class EniRouting:
     def _mark(self, eni_id: EniId, *, host_ready: bool) -> bool:
         """Change `host_ready` of the recorded ENI; do nothing if it was forgotten while its routing was set up."""
         known = self._datastore.eni(eni_id)
-        if known is None or known.host_ready == host_ready:
-            return False
+        if known is None or (host_ready and known.host_ready):
+            return False  # "not ready" is always written: another thread may be about to commit "ready"
         with self._datastore.transaction() as uow:
             known = self._datastore.eni(eni_id)  # units of work are serialised: nobody changes it before ours ends
-            if known is not None and not (host_ready and (eni_id in self._frozen or known.state is not EniState.ATTACHED)):
-                uow.put_eni(replace(known, host_ready=host_ready))
-        return True
+            if known is None or (host_ready and (eni_id in self._frozen or known.state is not EniState.ATTACHED)):
+                return False
+            uow.put_eni(replace(known, host_ready=host_ready))
+        return known.host_ready != host_ready

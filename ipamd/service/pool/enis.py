@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from ipaddress import IPv4Address, IPv4Network
 
 from ipamd.model.cloud import DescribedEni, InstanceIdentity, MetadataEni, all_addresses
@@ -17,6 +17,7 @@ from ipamd.model.cloud_evidence import DOUBT_AGAIN_S, CloudEvidence, Witnesses
 from ipamd.model.eni import Eni, EniState
 from ipamd.model.errors import CloudError, InvariantError, log_text
 from ipamd.model.ids import EniId
+from ipamd.model.metadata_evidence import ASK_AGAIN_S
 from ipamd.model.recorded import recorded
 from ipamd.ports import Ec2, HostNetwork
 from ipamd.service.context import ServiceContext
@@ -61,15 +62,17 @@ class EniService:
         self.routing = EniRouting(context, hostnet=hostnet)
         self.recent_changes = RecentChanges(context.clock)
         self._losses = EniLosses(context, routing=self.routing)
-        self._evidence = CloudEvidence()
         self._context = context
         self._datastore = context.datastore
+        self._evidence = CloudEvidence(self._datastore.doubts())
+        self._losses.hold(self._evidence.doubted())
         self._ec2 = ec2
         self._security_groups = security_groups
         self._cooldown = cooldown
         self._records = EniRecords(context, cooldown=cooldown)
         self._is_datastore_lost = is_datastore_lost
         self._comparing = threading.Lock()
+        self._tell: Callable[[EniSyncResult], None] = lambda _: None
         self._occupied: dict[EniId, Place] = {}
 
     def sync_with_ec2(self, identity: InstanceIdentity, *, metadata: Iterable[MetadataEni] | None = None) -> EniSyncResult:
@@ -92,18 +95,25 @@ class EniService:
                 witnesses=Witnesses(self.routing.links(), _addresses_in(metadata)),
                 now_s=self._context.clock.monotonic(),
             )
-            outcome = EniSyncResult(implausible=weighed.implausible)
+            outcome = EniSyncResult(implausible=weighed.implausible, doubted=weighed.doubted)
             outcome.look_again(weighed.again_s)
             # Lose on all ENIs before adding to any: an address may have moved from one ENI to another.
             self._losses.lose(weighed.absent, outcome)
             self._losses.hold(weighed.doubted)
+            self._record_doubts()
             if not weighed.implausible:
                 self._record_all(described, identity, wired, outcome)
             say_result(self._context.health, outcome, mass_loss=weighed.mass_loss)
             self._losses.forget_unused()
+        self._tell(outcome)
         if outcome.added_count or outcome.healed_count:
             self._context.demand.announce_supply()
         return outcome
+
+    def use_listener(self, tell: Callable[[EniSyncResult], None]) -> None:
+        """Call `tell` with the result of every comparison, whoever asked for it: what is in doubt must be looked at again. Called
+        once, before the start."""
+        self._tell = tell
 
     def eni_of(self, described: DescribedEni, identity: InstanceIdentity) -> Eni:
         """Make the record of an attached ENI from what EC2 shows.
@@ -166,6 +176,13 @@ class EniService:
         for problem in self.routing.set_up_all() if outcome.adopted else ():
             log.warning("host routing: %s", problem)
 
+    def _record_doubts(self) -> None:
+        """Keep what is in doubt for the next process: it holds the same back, and its first look may be the second one."""
+        doubts = self._evidence.doubts()
+        if doubts != self._datastore.doubts():
+            with self._datastore.transaction() as uow:
+                uow.put_doubts(doubts)
+
     def _record_all(
         self, described: Iterable[DescribedEni], identity: InstanceIdentity, wired: frozenset[IPv4Address], outcome: EniSyncResult
     ) -> None:
@@ -199,14 +216,17 @@ class EniService:
             return False
         try:
             self._security_groups.note(eni)
-            self._records.store(self.eni_of(eni, identity), eni, outcome, wired=wired, may_be_warm=self._is_datastore_lost)
+            now = self.eni_of(eni, identity)
+            self._records.store(now, eni, outcome, wired=wired, may_be_warm=self._is_datastore_lost)
         except (CloudError, InvariantError) as error:
             log.error("ENI %s is not recorded as EC2 shows it: %s", eni.eni_id, log_text(error))
             outcome.keep(f"ENI {eni.eni_id} is not recorded as EC2 shows it: {log_text(error)}")
+            # Nobody else would ask: an ENI whose place is counted is no difference for metadata.
+            outcome.look_again(DOUBT_AGAIN_S if isinstance(error, CloudError) else ASK_AGAIN_S)
             return False
         if known is None:
             outcome.adopted.append(eni.eni_id)
-        elif known.state is not EniState.ATTACHED:
+        elif known.state is not EniState.ATTACHED or known.route_table != now.route_table:
             self._losses.is_back(eni.eni_id)
             self.routing.set_up_again(eni.eni_id)
         return True

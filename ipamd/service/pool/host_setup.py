@@ -2,7 +2,7 @@
 
 The addresses of such an ENI are there, and come as soon as the host lets them: another ENI for the same ADDs would only be one more
 that cannot be used. If one ENI alone fails for long, it may be the ENI's fault, and one other takes its place; if several fail, it is
-the node's, and no ENI more will help.
+the node's, and no ENI more will help. An ENI that was in use and was taken away is nobody's fault: it is replaced, however many are.
 """
 
 from __future__ import annotations
@@ -76,9 +76,18 @@ class HostSetup:
         )
 
     def has_stuck_eni(self) -> bool:
-        """Whether one ENI, and it alone, has not been set up for long."""
-        now_s = self._clock.monotonic()
-        return [now_s - self._unready[eni.eni_id].since_monotonic_s >= STUCK_AFTER_S for eni in self._unready_enis()] == [True]
+        """Whether one ENI, and it alone, has not been set up for long. Those that were taken away do not count."""
+        taken = self._routing.taken()
+        return [self._is_stuck(eni) for eni in self._unready_enis() if eni.eni_id not in taken] == [True]
+
+    def taken_away(self) -> frozenset[EniId]:
+        """ENIs that were in use and have been without their link for long: their addresses are no supply."""
+        taken = self._routing.taken()
+        return frozenset(eni.eni_id for eni in self._unready_enis() if eni.eni_id in taken and self._is_stuck(eni))
+
+    def frozen(self) -> frozenset[EniId]:
+        """ENIs that give no address: nothing is asked for on them."""
+        return frozenset(self._routing.frozen())
 
     def next_retry_s(self) -> float | None:
         """Seconds until a set-up is due again; None if all are done."""
@@ -91,6 +100,9 @@ class HostSetup:
         for eni in enis:
             self._note(eni.eni_id)
         return enis
+
+    def _is_stuck(self, eni: Eni) -> bool:
+        return self._clock.monotonic() - self._unready[eni.eni_id].since_monotonic_s >= STUCK_AFTER_S
 
     def _note(self, eni_id: EniId) -> _Unready:
         now_s = self._clock.monotonic()

@@ -13,7 +13,7 @@ from ipaddress import IPv4Address
 
 from ipamd.model.address import Address
 from ipamd.model.eni import EniState
-from ipamd.model.errors import IllegalTransitionError, InvariantError, log_text
+from ipamd.model.errors import IllegalTransitionError, InvariantError, IpamError, log_text
 from ipamd.model.ids import EniId
 from ipamd.model.recorded import CloudKey
 from ipamd.ports import UnitOfWork
@@ -77,7 +77,10 @@ class EniLosses:
                 self._departed.discard(eni_id)
             elif self._is_unused(eni_id):
                 self._routing.tear_down(eni)
-                self._forget(eni_id)
+                try:
+                    self._forget(eni_id)
+                except IpamError as error:  # a full disk must not stop the repair of the sandboxes' routes, which comes next
+                    log.warning("ENI %s is forgotten later: %s", eni_id, log_text(error))
         say_losses(self._health, lost_count=self._datastore.counts().lost)
 
     def _is_unused(self, eni_id: EniId) -> bool:

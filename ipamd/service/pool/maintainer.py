@@ -164,6 +164,7 @@ class PoolMaintainer:
             blocked_reason=self._fault.reason,
             growth=self._growth(),
             occupied=self._provisioner.occupied(),
+            taken=self._provisioner.host_setup.taken_away(),
         )
 
     def _growth(self) -> GrowthState:
@@ -172,6 +173,7 @@ class PoolMaintainer:
         taught, pending, hosts = self._refusals.state(), self._provisioner.pending(), self._provisioner.host_setup
         return replace(
             taught,
+            slot_caps={**taught.slot_caps, **dict.fromkeys(hosts.frozen(), 0)},
             pending_enis=pending.pending_enis,
             pending_slots=pending.pending_slots,
             pending_address_count=pending.pending_address_count,

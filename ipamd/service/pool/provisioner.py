@@ -16,6 +16,7 @@ from ipamd.model.ids import EniId
 from ipamd.model.intent import Intent, IntentKind
 from ipamd.ports import Ec2
 from ipamd.service.context import ServiceContext
+from ipamd.service.odd_objects import OddObjects
 from ipamd.service.pool.adoption import Adoption
 from ipamd.service.pool.creation import EniCreation
 from ipamd.service.pool.deletion import DELETING, EniDeletion
@@ -64,7 +65,10 @@ class EniProvisioner:
         self._deletion = EniDeletion(context, ec2=ec2, intents=self._intents, recent_changes=enis.recent_changes)
         self._creation = EniCreation(context, ec2=ec2, enis=enis, intents=self._intents, tags=tags, deletion=self._deletion)
         self._adoption = Adoption(context, enis=enis)
-        self._recovery = IntentRecovery(self._intents, datastore=context.datastore, clock=context.clock, resume=self._resume)
+        odd = OddObjects(context.health, work="recovery")
+        self._recovery = IntentRecovery(
+            self._intents, datastore=context.datastore, clock=context.clock, odd=odd, resume=self._resume
+        )
         self.host_setup = HostSetup(context, routing=enis.routing)
 
     def has_open_intents(self) -> bool:

@@ -16,12 +16,16 @@ from ipamd.model.ids import EniId
 from ipamd.model.intent import Intent, IntentKind
 from ipamd.ports import Clock, Datastore
 from ipamd.service.backoff import Retry, soonest_s
+from ipamd.service.odd_objects import OddObjects
 from ipamd.service.pool.deletion import DELETING
 from ipamd.service.pool.intents import REFUSED, IntentLog
 
 RETRY_FIRST_S = 1.0
 RETRY_MAX_S = 60.0
 """Pauses between two tries of one intent. Ours: as after any other EC2 error; a search is believed after two looks a minute apart."""
+
+NUMBERS = {IntentKind.CREATE_ENI: ("device_index", "address_count", "prefix_count"), IntentKind.ASSIGN: ("count",)}
+"""Decimal numbers in the payload of each kind."""
 
 log = logging.getLogger(__name__)
 
@@ -35,11 +39,14 @@ class _Attempts:
 class IntentRecovery:
     """Tries open intents, each after its own pauses. Used by the provisioner's thread."""
 
-    def __init__(self, intents: IntentLog, *, datastore: Datastore, clock: Clock, resume: Callable[[Intent], None]) -> None:
+    def __init__(
+        self, intents: IntentLog, *, datastore: Datastore, clock: Clock, odd: OddObjects, resume: Callable[[Intent], None]
+    ) -> None:
         """`resume` finds out what EC2 did and finishes or undoes it. Raises: IpamError if that is not possible yet."""
         self._intents = intents
         self._datastore = datastore
         self._clock = clock
+        self._odd = odd
         self._resume = resume
         self._attempts: dict[str, _Attempts] = {}
 
@@ -62,6 +69,9 @@ class IntentRecovery:
                     log.warning("%s intent %s stays open: %s", intent.kind, intent.intent_id, log_text(error))
                 problems.append(error)
                 self.note(intent, error)
+            except Exception as error:  # noqa: BLE001  # top of the work on one intent, as another release may have left it
+                self._odd.note(_name(intent), error)
+                self.note(intent, None)
             else:
                 if self._intents.is_open(intent):
                     self.note(intent, None)
@@ -84,12 +94,13 @@ class IntentRecovery:
         enis: list[PendingEni] = []
         slots: dict[EniId, int] = {}
         address_count = 0
-        for intent in self._intents.all_open():
+        self._odd.keep_only(map(_name, self._intents.all_open()))
+        for intent in filter(_is_whole, self._intents.all_open()):
             payload = intent.payload
             if intent.kind is IntentKind.CREATE_ENI and self._datastore.eni(EniId(payload.get("eni_id", ""))) is None:
                 enis.append(PendingEni(int(payload["device_index"]), _supply_count(intent)))
             elif intent.kind is IntentKind.ASSIGN:
-                eni_id, count = EniId(payload["eni_id"]), int(payload.get("count", "0"))
+                eni_id, count = EniId(payload["eni_id"]), int(payload["count"])
                 slots[eni_id] = slots.get(eni_id, 0) + count
                 address_count += count * (ADDRESSES_PER_PREFIX if payload.get("of") == "prefixes" else 1)
         return GrowthState(
@@ -103,6 +114,16 @@ class IntentRecovery:
     def _why(self) -> str:
         errors = [one.error for one in self._attempts.values() if one.error is not None]
         return f"EC2 is asked what became of the last call, which failed: {log_text(errors[-1])}" if errors else ""
+
+
+def _name(intent: Intent) -> str:
+    return f"{intent.kind} intent {intent.intent_id}"
+
+
+def _is_whole(intent: Intent) -> bool:
+    """Whether the payload says what was asked. One that does not counts for nothing, and its recovery says why."""
+    is_named = intent.kind is not IntentKind.ASSIGN or "eni_id" in intent.payload
+    return is_named and all(intent.payload.get(name, "").isdecimal() for name in NUMBERS.get(intent.kind, ()))
 
 
 def _supply_count(intent: Intent) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ipamd.model.ids import EniId
+from ipamd.model.recorded import CloudKey
 from ipamd.model.words import counted
 
 UNREADABLE = "cannot be read"
@@ -19,7 +20,7 @@ class EniSyncResult:
     addresses forgotten; `lost_count`: addresses found absent now, the forgotten ones included; `healed_count`: lost ones that EC2
     shows again. `kept`: one sentence per object that was left as it was; `foreign`: one per attached ENI that has no IPv4 address
     or could not be read. `implausible`: why the answer was not believed, "" if it was; then nothing was added. `pending`: something
-    is in doubt: look again after `again_s`.
+    is in doubt: look again after `again_s`; `doubted`: the ENIs and addresses that were not shown once.
     """
 
     eni_count: int = 0
@@ -32,6 +33,7 @@ class EniSyncResult:
     foreign: list[str] = field(default_factory=list)
     implausible: str = ""
     again_s: float | None = None
+    doubted: frozenset[CloudKey] = frozenset()
 
     @property
     def pending(self) -> bool:

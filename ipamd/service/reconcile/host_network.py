@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from ipaddress import IPv4Address
 
+from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.cniresult import recorded_spec
-from ipamd.model.eni import MAIN_TABLE, Eni
+from ipamd.model.eni import MAIN_TABLE, Eni, EniState
 from ipamd.model.errors import IpamError, log_text
-from ipamd.model.kernel import NOT_REPAIRED, KernelSurvey, duplicate_addresses
+from ipamd.model.ids import AttachmentKey
+from ipamd.model.kernel import NOT_REPAIRED, KernelSurvey, duplicate_addresses, stray_rules
 from ipamd.model.ledger import LedgerEvent
 from ipamd.ports import HostNetwork
 from ipamd.service.context import ServiceContext
@@ -60,6 +63,7 @@ class HostNetworkReconciler:
         self._clock = context.clock
         self._stopped = threading.Event()
         self._said: list[str] = []
+        self._strays: frozenset[IPv4Address] = frozenset()
         self._odd = OddObjects(context.health, work="repair of sandboxes")
 
     def set_up_node(self, identity: InstanceIdentity) -> None:
@@ -103,7 +107,12 @@ class HostNetworkReconciler:
         survey = self._wiring.survey()
         wired = {veth.name for veth in survey.veths if veth.is_up and not veth.is_dying}
         repairs: list[str] = []
-        damaged = [attachment for attachment in self._datastore.attachments() if not _is_whole(attachment, survey, wired)]
+        tables = {
+            eni.eni_id: eni.route_table for eni in self._datastore.enis() if eni.state is EniState.ATTACHED and eni.host_ready
+        }
+        attachments = self._datastore.attachments()
+        moved = {one.key: tables[one.eni_id] for one in attachments if tables.get(one.eni_id, one.route_table) != one.route_table}
+        damaged = [one for one in attachments if one.key in moved or not _is_whole(one, survey, wired)]
         self._odd.keep_only(str(attachment.key) for attachment in damaged)
         for attachment in damaged:
             with (
@@ -111,8 +120,34 @@ class HostNetworkReconciler:
                 self._locks.hold(attachment.key, "REPAIR", Deadline.after(self._clock, REPAIR_WAIT_S)),
             ):
                 if self._datastore.attachment(attachment.key) == attachment:
-                    repairs += self._wiring.repair([recorded_spec(attachment)])
+                    repairs += self._wiring.repair([recorded_spec(self._in_its_table(attachment, moved))])
         return repairs
+
+    def _in_its_table(self, attachment: Attachment, moved: Mapping[AttachmentKey, int]) -> Attachment:
+        """Record the table of the sandbox's ENI if that is another one now; the record comes first, because DEL goes by it."""
+        if attachment.key not in moved:
+            return attachment
+        with self._datastore.transaction() as uow:
+            return uow.move_table(attachment.key, route_table=moved[attachment.key])
+
+    def _remove_stray_rules(self) -> list[str]:
+        """Remove rules that lead nowhere and that nobody owns: a sandbox's namespace went before its DEL, and its row was lost.
+
+        Only those of the pass before, too: an ADD adds its rules before its row is stored.
+        """
+        strays = stray_rules(self._wiring.survey(), {eni.subnet_cidr for eni in self._datastore.enis()})
+        unowned = frozenset(address for address in strays if not self._has_owner(address))
+        seen_twice, self._strays = unowned & self._strays, unowned
+        repairs = []
+        for address in sorted(seen_twice):
+            with self._odd.skip(str(address)):
+                self._wiring.remove_leftover(host_veth=None, address=address)
+                repairs.append(f"rules of {address} led nowhere: removed")
+        return repairs
+
+    def _has_owner(self, address: IPv4Address) -> bool:
+        row = self._datastore.address(address)
+        return row is not None and (row.is_in_use or row.state is AddressState.QUARANTINED)
 
     def reconcile(self) -> list[str]:
         """Compare and repair once; returns one sentence per repair."""
@@ -130,6 +165,7 @@ class HostNetworkReconciler:
         enis = [eni for eni in self._datastore.enis() if eni.gives_addresses]
         repairs = self._reconcile_node(identity, enis)
         repairs += self._repair_sandboxes()
+        repairs += self._remove_stray_rules()
         self._quarantine_service.resolve(None)
         if not duplicate_addresses(self._wiring.survey()):
             self._health.clear_condition("duplicates")

@@ -78,7 +78,7 @@ class LinkWatch:
 
     def on_event(self, event: LinkEvent) -> None:
         """Compare at once if the event concerns a recorded ENI, or may hide one that does."""
-        if event.mac and all(eni.mac != event.mac for eni in self._attached()):
+        if event.mac and all(eni.mac != event.mac for eni in self._datastore.enis()):
             return
         if not self.compare() and event.kind is LinkEventKind.GONE:
             with self._lock:  # the list could not be read; the event alone is enough to be careful
@@ -98,11 +98,7 @@ class LinkWatch:
                 return False
             self._say("")
             self._freeze([eni for eni in attached if eni.mac not in present])
-            for eni in attached:
-                missing = self._missing.get(eni.eni_id)
-                if missing is not None and missing.ticket is None and eni.mac in present:
-                    missing.back_monotonic_s = self._clock.monotonic()
-                    missing.ticket = self._look.request(LookReason.LINK, f"the link of {eni.eni_id} is there again")
+            self._ask_about_links_back(present)
         return True
 
     def thaw_confirmed(self, is_shown: Callable[[MacAddress, float], bool]) -> None:
@@ -132,6 +128,19 @@ class LinkWatch:
             return False
         return self._look.is_answered(missing.ticket) or is_shown(eni.mac, missing.back_monotonic_s)
 
+    def _ask_about_links_back(self, present: frozenset[MacAddress]) -> None:
+        """Have EC2 looked at for each link that is there again, also for that of an ENI that EC2 found detached: its sandboxes
+        need it. The lock is held."""
+        for eni in self._datastore.enis():
+            missing = self._missing.get(eni.eni_id)
+            if missing is None:
+                continue
+            if missing.ticket is None and eni.mac in present:
+                missing.back_monotonic_s = self._clock.monotonic()
+                missing.ticket = self._look.request(LookReason.LINK, f"the link of {eni.eni_id} is there again")
+            elif eni.state is EniState.DETACHING and eni.mac not in present:
+                missing.ticket = None  # it has gone again: its next return is news
+
     def _attached(self) -> list[Eni]:
         return [eni for eni in self._datastore.enis() if eni.is_in_pool]
 
@@ -139,11 +148,11 @@ class LinkWatch:
         for eni in enis:
             missing = self._missing.get(eni.eni_id)
             if missing is None or missing.ticket is not None:
-                self._missing[eni.eni_id] = _Missing()
                 if eni.host_ready:
                     self._enis.recent_changes.forget_added(eni.eni_id)
-                self._enis.routing.freeze(eni.eni_id, FROZEN)
                 self._look.request(LookReason.LINK, f"the link of {eni.eni_id} is gone")
+                self._enis.routing.freeze(eni.eni_id, FROZEN)
+                self._missing[eni.eni_id] = _Missing()  # last: if the disk refused, the next comparison freezes it
 
     def _say(self, sentence: str) -> None:
         if sentence != self._said and not self._stopped.is_set():

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ipamd.model.cloud import InstanceIdentity, MetadataEni
-from ipamd.model.cloud_evidence import RECENT_S
+from ipamd.model.eni import EniState
 from ipamd.model.errors import CloudError, log_text
 from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.metadata_evidence import (
@@ -34,8 +34,15 @@ REQUESTS_PER_TURN = 10
 """HTTP requests, the node's identity and tokens included. Ours: with a minute between turns as many in a minute; amazon-vpc-cni-k8s
 makes some six for each ENI every minute (pkg/awsutils/awsutils.go, getENIMetadata)."""
 
-INTERFACE_REQUESTS_MAX = 5
-"""What `Metadata.interface` may cost: four, and a token."""
+FIRST_REQUESTS, LATER_REQUESTS = 4, 2
+"""What `Metadata.interface` costs for an ENI that was not read before, and for one that was."""
+
+SPARE_REQUESTS = 1
+"""Metadata may forget our token in the middle of a turn; then one more is needed."""
+
+VIEW_S = 750.0
+"""Age of the oldest reading in a view that counts as a witness. Ours: two ENIs a turn, so 15 are read within 600 s; and what EC2 has
+not shown for MASS_LOSS_AGE_S was changed by us RECENT_S before that or earlier, so 150 s and more before any of these readings."""
 
 CONDITION = "other hands"
 
@@ -83,6 +90,7 @@ class MetadataWatch:
         self._is_list_fresh = False
         self._found: dict[MacAddress, frozenset[Difference]] = {}
         self._found_in_list: frozenset[Difference] = frozenset()
+        self._in_places: dict[EniId, MacAddress] = {}
         self._said = ""
 
     def take_turn(self) -> int:
@@ -100,7 +108,8 @@ class MetadataWatch:
             self._read = {mac: eni for mac, eni in self._read.items() if mac in self._listed}
             self._order = {mac: None for mac in self._order if mac in self._listed}
             for mac in [*sorted(self._listed - self._order.keys()), *self._order]:
-                if self._metadata.request_count() - began + INTERFACE_REQUESTS_MAX > REQUESTS_PER_TURN:
+                cost = (LATER_REQUESTS if mac in self._read else FIRST_REQUESTS) + SPARE_REQUESTS
+                if self._metadata.request_count() - began + cost > REQUESTS_PER_TURN:
                     break
                 self._read_eni(mac)
             self._say("")
@@ -116,10 +125,10 @@ class MetadataWatch:
     def view(self) -> tuple[MetadataEni, ...] | None:
         """Every ENI as read lately, for whoever needs a second witness; None if one was not. From any thread.
 
-        Lately is less than RECENT_S ago: what our own calls changed since is left out by the reader.
+        Lately is less than VIEW_S ago.
         """
         listed, read = self._listed, dict(self._read)
-        oldest = self._clock.monotonic() - RECENT_S
+        oldest = self._clock.monotonic() - VIEW_S
         lately = tuple(read[mac].shown for mac in listed if mac in read and read[mac].monotonic_s > oldest)
         is_complete = len(lately) == len(listed) > 0 and self._listed_monotonic_s > oldest
         return lately if is_complete else None
@@ -130,7 +139,13 @@ class MetadataWatch:
             return
         recent, recorded = self._recent(), self._recorded()
         # Later changes of ours must not turn an old list or reading into a difference, but they may end one.
-        now = list_differences(recorded.values(), self._listed, unknown=self._unknown(), recent=recent)
+        now = list_differences(
+            [*recorded.values(), *self._others()],
+            self._listed,
+            unknown=self._unknown(),
+            leaving={eni.mac: eni.eni_id for eni in self._datastore.enis() if eni.state is EniState.DETACHING},
+            recent=recent,
+        )
         self._found_in_list = now if self._is_list_fresh else self._found_in_list & now
         for mac, reading in self._read.items():
             eni = recorded.get(mac)
@@ -170,6 +185,14 @@ class MetadataWatch:
         places = self._enis.occupied()
         read = {mac: one.shown.eni_id for mac, one in self._read.items()}
         return {mac: eni_id for mac, eni_id in read.items() if mac not in known and eni_id not in places}
+
+    def _others(self) -> list[RecordedContents]:
+        """ENIs that are not recorded, that EC2 has shown in their places, and that metadata has shown too: one that goes frees a place
+        that nobody else would notice."""
+        places = self._enis.occupied()
+        read = {one.shown.eni_id: mac for mac, one in self._read.items()}
+        self._in_places = {eni_id: mac for eni_id, mac in (self._in_places | read).items() if eni_id in places}
+        return [RecordedContents(mac, eni_id) for eni_id, mac in self._in_places.items()]
 
     def _ask(self, differences: frozenset[Difference]) -> None:
         if not differences:

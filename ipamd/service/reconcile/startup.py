@@ -15,7 +15,7 @@ from ipaddress import IPv4Address
 from ipamd.model.address import AddressState
 from ipamd.model.errors import IpamError, log_text
 from ipamd.model.evidence import Verdict
-from ipamd.model.kernel import HostVeth, KernelSurvey, duplicate_addresses
+from ipamd.model.kernel import HostVeth, KernelSurvey, duplicate_addresses, stray_rules
 from ipamd.model.ledger import LedgerEvent
 from ipamd.model.sandbox import Sandbox
 from ipamd.model.words import counted
@@ -210,9 +210,10 @@ class StartupReconciler:
         outcome.removed_count += 1
 
     def _remove_stray_routes(self, survey: KernelSurvey, claimed: set[IPv4Address], outcome: StartupOutcome) -> None:
-        """Remove routes and rules of our addresses that belong to no veth and no attachment."""
+        """Remove routes and rules of our addresses that belong to no veth and no attachment; EC2 may have taken the address since."""
         owned = {attachment.address for attachment in self._datastore.attachments()} | claimed
         known = {row.address for row in self._datastore.addresses()}
+        known |= stray_rules(survey, {eni.subnet_cidr for eni in self._datastore.enis()})
         strays = (set(survey.to_rules) | set(survey.from_rules)) & known - owned
         for address in sorted(strays):
             try:

@@ -84,12 +84,15 @@ def test_an_empty_pool_is_a_condition_of_a_node_that_was_ready() -> None:
         made.lab.vpc.exhaust_subnet(subnet)
         assert made.add("a").ok
         empty = "pool: no address is assignable: "
-        wait_until(lambda: any(said.startswith(empty) for said in status(made)["lacks"]), what="the condition")
+        refusal = "InsufficientFreeAddressesInSubnet"
+        wait_until(
+            lambda: any(said.startswith(empty) and refusal in said for said in status(made)["lacks"]), what="the condition"
+        )
         assert status(made)["ready"]
         assert made.cni("STATUS", "", ifname="", netns="", version="1.1.0").ok
         verdict = status(made)["verdict"]
         assert re.match(rf"ready, with \d conditions: {empty}", verdict)
-        assert verdict.count("InsufficientFreeAddressesInSubnet") == 1
+        assert verdict.count(refusal) == 1
         assert made.delete("a").ok
         wait_until(lambda: not any(said.startswith(empty) for said in status(made)["lacks"]), what="no condition")
 

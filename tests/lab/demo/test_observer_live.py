@@ -11,6 +11,7 @@ import pytest
 from lab.demo.ledger import AddressLedger
 from lab.demo.observer import Observer
 from lab.lab import Lab, missing_requirements
+from tests.patience import PATIENCE_S
 
 MISSING = missing_requirements(containerd=False)
 ADDRESS = IPv4Address("10.0.0.77")
@@ -20,7 +21,7 @@ pytestmark = [pytest.mark.privileged, pytest.mark.skipif(bool(MISSING), reason=M
 
 def eventually(claim: Callable[[], bool]) -> bool:
     """Look until the claim holds; netlink events come when they come."""
-    deadline = time.monotonic() + 20.0
+    deadline = time.monotonic() + PATIENCE_S
     while not (held := claim()) and time.monotonic() < deadline:
         time.sleep(0.01)
     return held

@@ -146,6 +146,30 @@ def test_an_implausible_answer_is_not_one_of_the_two() -> None:
     assert looks.look(gone, known).absent == {eni_id(2)}
 
 
+def test_what_two_implausible_answers_lack_is_held_and_not_gone() -> None:
+    """One partial answer stops no ADD; two, apart in time, that lack the same have a reason (I7). One that shows it ends that."""
+    looks, known = Looks(), recorded(3, per_eni=4, wired=4)
+    partial = [shown(0, 2), shown(1, 2, 3, 4, 5), shown(2, 2, 3, 4, 5)]
+    weighed = looks.look(partial, known)
+    assert (bool(weighed.implausible), weighed.doubted, weighed.again_s) == (True, frozenset(), LOOK_GAP_S)
+    weighed = looks.look(partial, known)
+    lacking = {address(0, last) for last in (3, 4, 5)}
+    assert (bool(weighed.implausible), weighed.doubted, weighed.absent) == (True, lacking, frozenset())
+    assert weighed.again_s == DOUBT_AGAIN_S
+    assert looks.look([shown(n, 2, 3, 4, 5) for n in range(3)], known).doubted == frozenset()
+
+
+def test_counting_goes_on_where_the_process_before_stopped() -> None:
+    """A restart between two looks does not make them one; what was held is held from the first moment."""
+    looks, known = Looks(), recorded(3)
+    gone = [shown(0, 2, 3), shown(1, 2, 3)]
+    looks.look(gone, known)
+    looks.evidence = CloudEvidence(looks.evidence.doubts())
+    assert looks.evidence.doubted() == {eni_id(2)}
+    assert looks.look(gone, known).absent == {eni_id(2)}
+    assert CloudEvidence(looks.evidence.doubts()).doubted() == frozenset()
+
+
 def test_what_our_own_call_changed_is_not_missed() -> None:
     """EC2 may lag behind our call: not doubted, not gone, and the next look is due when that is over."""
     looks, known = Looks(), recorded(2)

@@ -52,7 +52,7 @@ def said(*found: Difference) -> set[str]:
 def test_equal_content_is_no_difference() -> None:
     """The same addresses and prefixes: nothing to ask about."""
     assert eni_differences(RECORDED, SHOWN, recent=Recent()) == frozenset()
-    assert list_differences([RECORDED], frozenset({MAC}), unknown={}, recent=Recent()) == frozenset()
+    assert list_differences([RECORDED], frozenset({MAC}), unknown={}, leaving={}, recent=Recent()) == frozenset()
 
 
 def test_lists_of_equal_length_may_differ() -> None:
@@ -75,9 +75,9 @@ def test_a_replaced_eni_is_one_difference() -> None:
 def test_enis_are_compared_by_mac() -> None:
     """One that is recorded and not listed, one that is listed and not recorded; others that are listed are of no concern."""
     listed = frozenset({OTHER})
-    found = list_differences([RECORDED], listed, unknown={OTHER: EniId("eni-3")}, recent=Recent())
+    found = list_differences([RECORDED], listed, unknown={OTHER: EniId("eni-3")}, leaving={}, recent=Recent())
     assert said(*found) == {f"{ENI} is recorded and not shown", "eni-3 is shown and not recorded"}
-    assert list_differences([], listed, unknown={}, recent=Recent()) == frozenset()
+    assert list_differences([], listed, unknown={}, leaving={}, recent=Recent()) == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -98,13 +98,13 @@ def test_what_we_changed_lately_is_no_difference(shown: MetadataEni, objects: se
 
 def test_an_eni_that_we_attached_or_detached_lately_is_no_difference() -> None:
     """Its absence from the list is our own change, not yet shown."""
-    assert list_differences([RECORDED], frozenset(), unknown={}, recent=Recent({ENI})) == frozenset()
+    assert list_differences([RECORDED], frozenset(), unknown={}, leaving={}, recent=Recent({ENI})) == frozenset()
 
 
 def test_while_a_call_of_ours_is_under_way_only_absence_counts() -> None:
     """What metadata shows more may be the answer that we wait for; what it lacks is not."""
     growing = Recent(is_growing=True)
-    assert list_differences([], frozenset({OTHER}), unknown={OTHER: EniId("eni-3")}, recent=growing) == frozenset()
+    assert list_differences([], frozenset({OTHER}), unknown={OTHER: EniId("eni-3")}, leaving={}, recent=growing) == frozenset()
     assert eni_differences(RECORDED, replace(SHOWN, addresses=frozenset({A, B, C})), recent=growing) == frozenset()
     assert said(*eni_differences(RECORDED, replace(SHOWN, addresses=frozenset({A})), recent=growing)) == {
         f"{B} is recorded and not shown"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ipamd.model.absence import Doubts
 from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.cloud import DescribedEni
@@ -95,6 +96,37 @@ def test_a_free_address_is_held_after_one_look_and_forgotten_after_two(node: Fak
     assert node.look_twice().removed_count == 1
     assert node.datastore.address(free) is None
     node.assert_sound()
+
+
+def test_a_restart_forgets_no_doubt(node: FakeNode) -> None:
+    """A daemon that restarts again and again gives nothing that EC2 did not show once, and takes its second look too (I7)."""
+    fill(node, 1)
+    free = next(row.address for row in node.datastore.addresses() if row.state is AddressState.FREE)
+    unassign_by_hand(node, free)
+    node.enis.sync_with_ec2(IDENTITY)
+    for _ in range(2):
+        node.crash()  # EC2 has not answered the next process yet
+        assert node.datastore.counts().held == 1
+        assert node.datastore.audit() == []
+    node.clock.advance(LOOK_GAP_S)
+    assert node.enis.sync_with_ec2(IDENTITY).removed_count == 1
+    node.crash()
+    assert (node.datastore.counts().held, node.datastore.doubts()) == (0, Doubts())
+    assert node.datastore.address(free) is None
+
+
+def test_what_is_shown_again_after_a_restart_is_free_again(node: FakeNode) -> None:
+    """The doubt ends with the answer that shows it, whichever process began it."""
+    fill(node, 1)
+    free = next(row.address for row in node.datastore.addresses() if row.state is AddressState.FREE)
+    lagging = replace(node.ec2.enis[PRIMARY], secondary_addresses=node.ec2.enis[PRIMARY].secondary_addresses - {free})
+    node.ec2.answers = [(lagging, node.ec2.enis[OTHER])]
+    node.enis.sync_with_ec2(IDENTITY)
+    node.crash()
+    node.clock.advance(LOOK_GAP_S)
+    node.enis.sync_with_ec2(IDENTITY)
+    assert (node.datastore.counts().held, node.datastore.doubts()) == (0, Doubts())
+    assert node.datastore.address(free) is not None
 
 
 @pytest.mark.parametrize("answer", ["empty", "without the primary ENI"])
@@ -295,7 +327,9 @@ def test_one_contradiction_stops_nothing_else(node: FakeNode) -> None:
     assert any(str(made.address) in sentence for sentence in node.health.conditions())
     assert all(node.datastore.address(address) is not None for address in fresh)
     assert node.enis.occupied() == {EniId("eni-9"): (0, 2)}
-    node.look_twice()
+    for _ in range(2):
+        node.clock.advance(RECENT_S)
+        assert node.enis.sync_with_ec2(IDENTITY).again_s is not None, "it is looked at again while the contradiction lasts"
     row = node.datastore.address(made.address)
     assert row is not None
     assert (row.is_lost, row.owner) == (True, made.key)

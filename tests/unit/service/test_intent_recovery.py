@@ -167,3 +167,34 @@ def test_what_was_recovered_is_no_condition_any_more(node: FakeNode) -> None:
     assert any("connection reset" in sentence for sentence in node.health.conditions())
     run(node, 10)
     assert node.health.conditions() == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload"),
+    [
+        (IntentKind.CREATE_ENI, {}),
+        (IntentKind.CREATE_ENI, {"device_index": "one", "address_count": "9", "prefix_count": "0"}),
+        (IntentKind.ASSIGN, {}),
+        (IntentKind.ASSIGN, {"eni_id": str(PRIMARY), "count": "many"}),
+        (IntentKind.DELETE_ENI, {}),
+    ],
+)
+def test_an_intent_that_cannot_be_read_stops_nothing_else(tmp_path: Path, kind: IntentKind, payload: dict[str, str]) -> None:
+    """Its payload is another release's, or damaged: it is named, the intents beside it are recovered, and the pool grows."""
+    node = FakeNode(tmp_path, settings=PoolSettings(warm_ip_target=2))
+    node.bring_up()
+    with node.datastore.transaction() as uow:
+        uow.open_intent(Intent("odd", kind, node.clock.now(), payload, client_token="odd"))
+    node.ec2.lose["assign_addresses"] = [CloudError("connection reset")]
+    for number in range(3):
+        node.add(f"s{number}")
+        run(node, 5)
+    assert node.datastore.counts().free >= 2
+    if node.datastore.open_intents():
+        assert [intent.intent_id for intent in node.datastore.open_intents()] == ["odd"]
+        assert any("odd" in sentence for sentence in node.health.conditions())
+        with node.datastore.transaction() as uow:
+            uow.close_intent("odd", outcome="closed by hand")
+        run(node, 5)
+    assert not any("odd" in sentence for sentence in node.health.conditions())
+    node.datastore.close()

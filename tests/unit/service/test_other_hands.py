@@ -11,14 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.model.cloud_evidence import RECENT_S
+from ipamd.model.cloud_evidence import MASS_LOSS_AGE_S
 from ipamd.model.eni import EniState, InstanceLimits
 from ipamd.model.errors import CloudError, KernelDumpError, PoolEmptyError
 from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.kernel import LinkEvent, LinkEventKind
 from ipamd.model.metadata_evidence import ASK_AGAIN_S
+from ipamd.model.plan import PoolSettings
 from ipamd.service.pool.cloud_look import DOUBT_MAX_S, LookReason
-from ipamd.service.reconcile.metadata import REQUESTS_PER_TURN
+from ipamd.service.reconcile.metadata import REQUESTS_PER_TURN, VIEW_S
 from tests.fakes.cloud import PRIMARY, FakeEc2
 from tests.fakes.node import FakeNode
 from tests.patience import PATIENCE_S
@@ -105,6 +106,30 @@ def test_an_eni_detached_by_hand_is_forgotten_after_two_looks_and_replaced(node:
     assert described(node) == before, "and it is quiet again"
     assert node.health.conditions() == []
     node.assert_sound()
+
+
+def test_several_enis_detached_at_once_are_replaced_before_that_is_believed(tmp_path: Path) -> None:
+    """Two of three: EC2's answer is not believed for ten minutes, but their links are gone: ADDs have a new ENI after one minute, and
+    nothing is asked for on those that are gone."""
+    node = FakeNode(tmp_path, ec2=FakeEc2(limits=InstanceLimits("of a test", 8, 10)), settings=PoolSettings(warm_ip_target=2))
+    node.bring_up()
+    run_sandboxes(node, *(f"s{number}" for number in range(19)))
+    settle(node)
+    gone = [SECOND, EniId("eni-3")]
+    assert set(node.ec2.enis) == {PRIMARY, *gone}
+    for eni_id in gone:
+        link_event(node, detach_by_hand(node, eni_id).mac)
+    before = {eni_id: node.ec2.enis[eni_id].secondary_addresses for eni_id in gone}
+    node.demand.join()
+    for _ in range(14):
+        pass_time(node, 5.0)
+    assert node.datastore.counts().lost == 0, "nothing is concluded yet"
+    assert node.add("served").eni_id == EniId("eni-4")
+    for _ in range(300):
+        pass_time(node, 5.0)
+    assert {eni_id: node.ec2.enis[eni_id].secondary_addresses for eni_id in gone} == before
+    assert node.ec2.calls["create_eni"] == 3, "one is enough for all of them"
+    node.datastore.close()
 
 
 def test_a_new_eni_that_loses_its_link_is_not_waited_for(tmp_path: Path) -> None:
@@ -365,6 +390,8 @@ def test_doubt_without_end_is_asked_about_less_and_less(node: FakeNode) -> None:
         pass_time(node, 60.0)
     assert described(node) - before <= 20 + 2 * 86400 / DOUBT_MAX_S
     assert node.datastore.eni(PRIMARY) is not None, "nothing was concluded"
+    assert "is asked again" in conditions(node)
+    assert "is not given" not in conditions(node), "an answer that is not believed holds nothing back"
 
 
 def test_metadata_that_stays_stuck_costs_a_look_an_hour(node: FakeNode) -> None:
@@ -387,7 +414,7 @@ def test_metadata_is_a_witness_only_while_it_is_fresh_and_complete(node: FakeNod
     view = watch.view()
     assert view is not None
     assert {eni.eni_id for eni in view} == {PRIMARY, SECOND}
-    node.clock.advance(RECENT_S + 1)
+    node.clock.advance(VIEW_S + 1)
     assert watch.view() is None
     for _ in range(2):
         pass_time(node, TURN_MAX_S)
@@ -396,6 +423,28 @@ def test_metadata_is_a_witness_only_while_it_is_fresh_and_complete(node: FakeNod
     node.ec2.enis[made.eni_id] = made
     watch._listed |= {made.mac}
     assert watch.view() is None
+
+
+@pytest.mark.parametrize("eni_count", [2, 15])
+def test_a_mass_loss_of_addresses_is_believed_with_metadata(tmp_path: Path, eni_count: int) -> None:
+    """Links stay and all secondary addresses go: metadata is the second witness, also where one turn reads few of the ENIs."""
+    limits = InstanceLimits("of a test", eni_count, 3)
+    node = FakeNode(tmp_path, ec2=FakeEc2(limits=limits), settings=PoolSettings(warm_ip_target=1))
+    node.bring_up()
+    given = run_sandboxes(node, *(f"s{number}" for number in range(limits.slots_per_eni * eni_count - 1)))
+    assert len(node.ec2.enis) == eni_count
+    for _ in range(3 * eni_count):
+        pass_time(node, TURN_MAX_S)
+    for eni in tuple(node.ec2.enis.values()):
+        node.ec2.enis[eni.eni_id] = replace(eni, secondary_addresses=frozenset())
+    began = node.clock.monotonic()
+    while not node.datastore.counts().lost:
+        assert node.clock.monotonic() - began < MASS_LOSS_AGE_S + VIEW_S, conditions(node)
+        pass_time(node, 30.0)
+    assert node.clock.monotonic() - began >= MASS_LOSS_AGE_S
+    assert {row.address for row in node.datastore.addresses() if row.is_lost} == set(given.values())
+    assert "confirmed by kernel or metadata" in conditions(node)
+    node.datastore.close()
 
 
 def test_the_threads_freeze_on_an_event_and_end_when_told(node: FakeNode) -> None:
