@@ -251,7 +251,7 @@ def test_W_freeze_race(node: FakeNode) -> None:
     def fp(name: str) -> None:
         if name == "datastore.before-commit" and not done.is_set():
             done.set()
-            t = threading.Thread(target=node.enis.freeze, args=(SECOND, "gone"))
+            t = threading.Thread(target=node.enis.routing.freeze, args=(SECOND, "gone"))
             threads.append(t)
             t.start()
             t.join(0.2)
