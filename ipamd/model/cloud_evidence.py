@@ -164,10 +164,7 @@ class CloudEvidence:
         else:
             self._believed.look(old - absent, now_s=now_s)
             absent |= {key for key in old if self._believed.count(key) >= MIN_LOOK_COUNT}
-        for key in absent:
-            self._believed.forget(key)
-            self._doubtful.forget(key)
-        doubted = self.doubted()
+        doubted = self.doubted() - absent  # what is absent stays counted: seen missing again it is no new doubt
         waits = [recent[key] for key in gone & recent.keys()] + [DOUBT_AGAIN_S] * bool(implausible)
         once = any(self._doubtful.count(key) < MIN_LOOK_COUNT for key in old - absent)
         if once if implausible else doubted:

@@ -167,7 +167,6 @@ def test_counting_goes_on_where_the_process_before_stopped() -> None:
     looks.evidence = CloudEvidence(looks.evidence.doubts())
     assert looks.evidence.doubted() == {eni_id(2)}
     assert looks.look(gone, known).absent == {eni_id(2)}
-    assert CloudEvidence(looks.evidence.doubts()).doubted() == frozenset()
 
 
 def test_what_our_own_call_changed_is_not_missed() -> None:

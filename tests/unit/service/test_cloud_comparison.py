@@ -111,6 +111,8 @@ def test_a_restart_forgets_no_doubt(node: FakeNode) -> None:
     node.clock.advance(LOOK_GAP_S)
     assert node.enis.sync_with_ec2(IDENTITY).removed_count == 1
     node.crash()
+    assert node.datastore.counts().held == 0
+    node.enis.sync_with_ec2(IDENTITY)
     assert (node.datastore.counts().held, node.datastore.doubts()) == (0, Doubts())
     assert node.datastore.address(free) is None
 

@@ -94,7 +94,7 @@ def test_an_eni_that_is_attached_again_gets_its_sandboxes_back(node: FakeNode) -
     row = node.datastore.address(made.address)
     assert row is not None
     assert not row.is_lost
-    assert not node.enis.frozen()
+    assert not node.enis.routing.frozen()
 
 
 def test_a_sandbox_follows_its_eni_to_another_route_table(node: FakeNode) -> None:
@@ -271,19 +271,19 @@ def test_a_freeze_that_the_disk_refused_is_tried_again(node: FakeNode, monkeypat
 
 def test_an_eni_that_is_frozen_while_its_set_up_commits_is_frozen(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """I7: the link goes after the set-up has looked and before its COMMIT; the freeze must not believe that nothing is to be done."""
-    node.enis.freeze(SECOND, "for a moment")
+    node.enis.routing.freeze(SECOND, "for a moment")
     node.enis.routing._frozen.clear()
     threads: list[threading.Thread] = []
 
     def freeze_now(name: str) -> None:
         if name == "datastore.before-commit" and not threads:
-            threads.append(threading.Thread(target=node.enis.freeze, args=(SECOND, "its link is gone")))
+            threads.append(threading.Thread(target=node.enis.routing.freeze, args=(SECOND, "its link is gone")))
             threads[0].start()
-            while not node.enis.frozen():
+            while not node.enis.routing.frozen():
                 threads[0].join(0.01)
 
     monkeypatch.setattr(node.datastore, "_failpoint", freeze_now)
-    node.enis.set_up_eni_routing(recorded(node))
+    node.enis.routing.set_up(recorded(node))
     threads[0].join(PATIENCE_S)
     assert not recorded(node).host_ready
 
