@@ -23,7 +23,8 @@ from ipamd.datastore.store import SqlDatastore
 from ipamd.model.attachment import Attachment, NetnsIdentity, veth_name
 from ipamd.model.eni import Eni, InstanceLimits
 from ipamd.model.ids import AttachmentKey, EniId, MacAddress, SubnetId, parse_key
-from ipamd.model.plan import Plan, PoolSettings, plan
+from ipamd.model.plan import Plan, plan
+from ipamd.model.pool_settings import PoolSettings
 from ipamd.model.pool_snapshot import pool_snapshot
 
 LIMITS = InstanceLimits("c5.18xlarge", eni_count=15, ipv4_per_eni=50)

@@ -334,12 +334,12 @@ def _sources(
         cloud=lambda: _cloud_view(adapters),
         calls_under_way=adapters.ec2.calls_under_way,
         audit=_audit(context, adapters, enis=pool.enis),
-        frozen=pool.enis.frozen,
+        frozen=pool.enis.routing.frozen,
         explain=ExplainService(
             datastore=context.datastore,
             wiring=context.wiring,
             judgement=runtime.present_judgement if runtime is not None else None,
-            held=runtime.present_verdicts if runtime is not None else None,
+            quarantined=runtime.present_verdicts if runtime is not None else None,
             locks=context.locks,
             clock=context.clock,
         ),
@@ -367,7 +367,7 @@ def _audit(context: ServiceContext, adapters: Adapters, *, enis: EniService) -> 
             runtime=adapters.runtime,
             locks=context.locks,
             identity=adapters.node_info.identity,
-            frozen=enis.frozen,
+            frozen=enis.routing.frozen,
             recent=lambda: enis.recent_changes.added().keys(),
         )
     )

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ipamd.model.errors import SettingsError
-from ipamd.model.plan import PoolSettings
+from ipamd.model.pool_settings import PoolSettings
 
 RUN_DIR = Path("/run/vpc-ipamd")
 CONFLIST_PATH = Path("/etc/cni/net.d/10-vpc-ipamd.conflist")

@@ -152,7 +152,7 @@ class Lifecycle:
     def _set_up_eni_routings(self) -> None:
         self._app.reconcile.cloud.links.compare()  # an ENI whose link is gone is not waited for
         with self._health.stage("host-routing") as stage:
-            problems = self._app.pool.enis.set_up_eni_routings()
+            problems = self._app.pool.enis.routing.set_up_all()
             if self._app.adapters.node_info.identity() is None:
                 problems.append("the node's own part waits for instance metadata")
             if problems:

@@ -108,7 +108,7 @@ class Surroundings:
         health.clear_condition("ec2")
         self._set_up_node(identity)
         if health.phase is Phase.SERVING:  # EC2 was late: the start has continued without it
-            for problem in app.pool.enis.set_up_eni_routings():
+            for problem in app.pool.enis.routing.set_up_all():
                 log.warning("host routing: %s", problem)
         self._set_limits(limits)
         if limits.source == "default":

@@ -12,7 +12,7 @@ from datetime import datetime
 from ipaddress import IPv4Network
 
 from ipamd.model.address import Address, AddressState
-from ipamd.model.eni import Eni, EniState
+from ipamd.model.eni import Eni
 from ipamd.model.stock import EniStock, PoolCounts
 
 COUNTED = (*(state.value for state in AddressState), "lost", "lost_in_use", "held")
@@ -77,7 +77,7 @@ class EniSlot:
     def is_assignable(self) -> bool:
         """Whether this ENI may give an address (I7) and has one to give."""
         eni = self.eni
-        return bool(self._ranks) and eni.state is EniState.ATTACHED and eni.host_ready and eni.managed
+        return bool(self._ranks) and eni.gives_addresses
 
     def preference(self) -> tuple[int, int, int, str]:
         """Sort key: densest first, then the lower place on the instance."""

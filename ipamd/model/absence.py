@@ -44,15 +44,11 @@ class Absences(Generic[K]):
 
     def look(self, absent: Iterable[K], *, now_s: float) -> None:
         """Record a complete look that lacked `absent`; every other object is present and starts over. `now_s` is monotonic."""
-        kept: dict[K, Absence] = {}
-        for key in absent:
-            known = self._absent.get(key)
-            if known is None:
-                known = Absence(now_s, now_s, 1)
-            elif now_s - known.counted_monotonic_s >= self._gap_s:
-                known = replace(known, counted_monotonic_s=now_s, look_count=known.look_count + 1)
-            kept[key] = known
-        self._absent = kept
+        self._absent = {key: self._counted(key, now_s) for key in absent}
+
+    def look_for(self, key: K, *, now_s: float) -> None:
+        """Record a look for one object alone, which lacked it; it says nothing about the others."""
+        self._absent[key] = self._counted(key, now_s)
 
     def forget(self, key: K) -> None:
         """Start over with one object: it was seen, or is gone for good."""
@@ -75,3 +71,11 @@ class Absences(Generic[K]):
     def keys(self) -> frozenset[K]:
         """The objects that the last look lacked."""
         return frozenset(self._absent)
+
+    def _counted(self, key: K, now_s: float) -> Absence:
+        known = self._absent.get(key)
+        if known is None:
+            return Absence(now_s, now_s, 1)
+        if now_s - known.counted_monotonic_s >= self._gap_s:
+            return replace(known, counted_monotonic_s=now_s, look_count=known.look_count + 1)
+        return known

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network
 
@@ -76,6 +76,11 @@ class MetadataEni:
     device_index: int
     addresses: frozenset[IPv4Address] = frozenset()
     prefixes: frozenset[IPv4Network] = frozenset()
+
+
+def all_addresses(singles: Iterable[IPv4Address], prefixes: Iterable[IPv4Network]) -> frozenset[IPv4Address]:
+    """Return single addresses together with those of prefixes."""
+    return frozenset(singles).union(*prefixes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address
 
 from ipamd.model.absence import Absence, Absences, Doubts
-from ipamd.model.cloud import DescribedEni
+from ipamd.model.cloud import DescribedEni, all_addresses
 from ipamd.model.ids import MacAddress
 from ipamd.model.recorded import CloudKey, Recorded, cloud_key
 from ipamd.model.words import counted
@@ -54,8 +54,9 @@ class Witnesses:
 class Weighed:
     """What successive answers say: each object is there, absent, or doubted (not known), as in `ipamd/model/evidence.py`.
 
-    `implausible`: why this answer is not believed, "" if it is. `absent`: gone for good; the addresses of an ENI are not named with
-    it. `doubted`: not shown once, look again. `again_s`: seconds after which a next look is useful, None if nothing is in doubt.
+    `implausible`: why this answer is not believed, "" if it is. `absent`: gone, as far as two looks prove; the addresses of an ENI
+    are not named with it. `doubted`: not shown once, look again. `again_s`: seconds after which a next look is useful, None if
+    nothing is in doubt.
     `mass_loss`: one sentence if something was concluded from implausible answers.
     """
 
@@ -112,7 +113,7 @@ def missing(answer: Iterable[DescribedEni], recorded: Recorded) -> frozenset[Clo
 
 def addresses_on(described: DescribedEni) -> frozenset[IPv4Address]:
     """Return the secondary addresses of an ENI, those of its prefixes included."""
-    return described.secondary_addresses | {address for prefix in described.prefixes for address in prefix}
+    return all_addresses(described.secondary_addresses, described.prefixes)
 
 
 class CloudEvidence:

@@ -54,6 +54,16 @@ class Eni:
     managed: bool = True
 
     @property
+    def is_in_pool(self) -> bool:
+        """Whether it is attached and its addresses are for sandboxes; they are given once `host_ready`."""
+        return self.managed and self.state is EniState.ATTACHED
+
+    @property
+    def gives_addresses(self) -> bool:
+        """Whether its free addresses may be given (I7)."""
+        return self.is_in_pool and self.host_ready
+
+    @property
     def route_table(self) -> int:
         """Route table of this ENI's traffic: always main for the primary ENI."""
         return MAIN_TABLE if self.is_primary else route_table(self.device_index, self.network_card)

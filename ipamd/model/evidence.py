@@ -143,10 +143,10 @@ def _judge_unrecorded(evidence: Evidence) -> Judgement:
         return Judgement(Verdict.ADOPT, ("wired, and the runtime lists its sandbox",))
     if _is_leak(evidence):
         return Judgement(Verdict.UNWIRE_THEN_REAP, (_long_absence(),))
-    held = Verdict.QUARANTINE if evidence.record is Record.MISSING else Verdict.KEEP
+    stays = Verdict.QUARANTINE if evidence.record is Record.MISSING else Verdict.KEEP
     if evidence.runtime is Presence.UNKNOWN:
-        return Judgement(held, ("wired, and the runtime is silent",))
-    return Judgement(held, ("wired, but the runtime does not list its sandbox",))
+        return Judgement(stays, ("wired, and the runtime is silent",))
+    return Judgement(stays, ("wired, but the runtime does not list its sandbox",))
 
 
 def _reasons_to_keep(evidence: Evidence) -> list[str]:

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network
 
-from ipamd.model.address import Address
 from ipamd.model.cloud import MetadataEni
-from ipamd.model.eni import Eni, EniState
 from ipamd.model.ids import EniId, MacAddress
+from ipamd.model.recorded import RecordedContents
+from ipamd.model.words import first_of
 
 ASK_AGAIN_S = 3600.0
 """EC2 is asked again about a difference that lasts. Ours: a defect of metadata lasts until an operator ends it, and 24 calls a day
@@ -47,16 +47,6 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordedEni:
-    """One ENI as the datastore has it. `addresses`: single ones, the primary one included; None: of no concern to us."""
-
-    mac: MacAddress
-    eni_id: EniId
-    addresses: frozenset[IPv4Address] | None = None
-    prefixes: frozenset[IPv4Network] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
 class Recent:
     """What must not count as a difference: objects that our own calls changed lately, and whether a call of ours is under way.
 
@@ -73,27 +63,8 @@ class Recent:
         return (found.network_address if isinstance(found, IPv4Network) else found) in self.objects
 
 
-def recorded_enis(enis: Iterable[Eni], addresses: Iterable[Address]) -> dict[MacAddress, RecordedEni]:
-    """Make the recorded side. ENIs that come or go are left out, and so are addresses that EC2 was found not to show (lost)."""
-    singles: dict[EniId, set[IPv4Address]] = {}
-    prefixes: dict[EniId, set[IPv4Network]] = {}
-    for row in addresses:
-        if row.is_lost:
-            continue
-        if row.prefix is None:
-            singles.setdefault(row.eni_id, set()).add(row.address)
-        else:
-            prefixes.setdefault(row.eni_id, set()).add(row.prefix)
-    found = {}
-    for eni in enis:
-        if eni.state is EniState.ATTACHED:
-            of_eni = frozenset({eni.primary_address, *singles.get(eni.eni_id, ())}) if eni.managed else None
-            found[eni.mac] = RecordedEni(eni.mac, eni.eni_id, of_eni, frozenset(prefixes.get(eni.eni_id, ())))
-    return found
-
-
 def list_differences(
-    recorded: Iterable[RecordedEni],
+    recorded: Iterable[RecordedContents],
     listed: frozenset[MacAddress],
     *,
     unknown: Mapping[MacAddress, EniId],
@@ -112,7 +83,7 @@ def list_differences(
     return frozenset(found)
 
 
-def eni_differences(recorded: RecordedEni, shown: MetadataEni, *, recent: Recent) -> frozenset[Difference]:
+def eni_differences(recorded: RecordedContents, shown: MetadataEni, *, recent: Recent) -> frozenset[Difference]:
     """Compare one ENI: its ID, its addresses and its prefixes."""
     absent, unknown = DifferenceKind.ABSENT, DifferenceKind.UNKNOWN
     if shown.eni_id != recorded.eni_id:
@@ -129,9 +100,7 @@ def eni_differences(recorded: RecordedEni, shown: MetadataEni, *, recent: Recent
 
 def sentence(differences: Collection[Difference]) -> str:
     """Name the first NAMED_COUNT differences and count the rest."""
-    named = "; ".join(str(one) for one in sorted(differences)[:NAMED_COUNT])
-    more = len(differences) - NAMED_COUNT
-    return f"{named}; and {more} more" if more > 0 else named
+    return first_of([str(one) for one in sorted(differences)], NAMED_COUNT)
 
 
 class AskedDifferences:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from ipamd.model.eni import EniState
 from ipamd.model.growth import Refusal
 from ipamd.model.placement import eni_limit, pending_count, room_for_eni, vacant_slots
+from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool_snapshot import PoolSnapshot
 from ipamd.model.words import counted
-
-if TYPE_CHECKING:
-    from ipamd.model.plan import PoolSettings, PoolSnapshot
 
 
 def growth_blocker(snapshot: PoolSnapshot, settings: PoolSettings, now: datetime) -> Refusal | None:

@@ -6,13 +6,11 @@ Existing ENIs come first, because an allocation is one call, and a new ENI four 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from ipamd.model.eni import ADDRESSES_PER_PREFIX, EniState, InstanceLimits
 from ipamd.model.growth import Action, AllocateAddresses, AllocatePrefixes, CreateEni
-
-if TYPE_CHECKING:
-    from ipamd.model.plan import EniCapacity, PoolSettings, PoolSnapshot
+from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool_snapshot import EniCapacity, PoolSnapshot
 
 MAX_ENI_CREATION_ADDRESSES = 49
 """Most addresses of one CreateNetworkInterface: the largest types have 50 per ENI, one of them the primary address."""

@@ -9,13 +9,11 @@ Overview: docs/architecture.md, The pool.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 
-from ipamd.model.eni import ADDRESSES_PER_PREFIX, EniState, InstanceLimits
-from ipamd.model.errors import SettingsError
-from ipamd.model.growth import Action, GrowthState, Refusal
-from ipamd.model.ids import EniId
+from ipamd.model.eni import ADDRESSES_PER_PREFIX, InstanceLimits
+from ipamd.model.growth import Action, Refusal
 from ipamd.model.obstacles import fullness, growth_blocker, is_full
 from ipamd.model.placement import (
     STOPGAP_COUNT,
@@ -24,84 +22,9 @@ from ipamd.model.placement import (
     pending_count,
     vacant_slots,
 )
-from ipamd.model.stock import PoolCounts as PoolCounts
+from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool_snapshot import PoolSnapshot
 from ipamd.model.words import counted
-
-
-@dataclass(frozen=True, slots=True)
-class PoolSettings:
-    """Targets in addresses, ENIs or /28 prefixes; 0 means not defined, as in amazon-vpc-cni-k8s.
-
-    `max_eni` caps ENIs per network card below the instance's limit; 0: no cap. `max_pods` caps the pool; 0: no cap.
-    """
-
-    warm_eni_target: int = 1
-    warm_ip_target: int = 0
-    minimum_ip_target: int = 0
-    warm_prefix_target: int = 0
-    max_eni: int = 0
-    max_pods: int = 0
-    prefix_delegation: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("warm_eni_target", "warm_ip_target", "minimum_ip_target", "warm_prefix_target", "max_eni", "max_pods"):
-            if getattr(self, name) < 0:
-                raise SettingsError(f"{name} is {getattr(self, name)}", details="targets and caps must not be negative")
-
-    @property
-    def ip_targets_defined(self) -> bool:
-        """Whether WARM_IP_TARGET or MINIMUM_IP_TARGET is set; they replace WARM_ENI_TARGET and WARM_PREFIX_TARGET."""
-        return self.warm_ip_target > 0 or self.minimum_ip_target > 0
-
-
-@dataclass(frozen=True, slots=True)
-class EniCapacity:
-    """One managed ENI for the planner. `used_slot_count` counts addresses and prefixes on it, the primary address not included;
-    `host_ready`: the host's routing for it is in place."""
-
-    eni_id: EniId
-    device_index: int
-    state: EniState
-    used_slot_count: int
-    host_ready: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class PoolSnapshot:
-    """One consistent snapshot of one network card's pool.
-
-    `unmanaged_eni_count`: attached ENIs that take a place on this card and give us nothing; `unmanaged_device_indexes`: where on
-    it they are. `unready_free_count`: free addresses on ENIs whose host routing is not in place, so that no ADD can have them;
-    those that are held back are not in it, because `counts.held` has them. `taken_free_count`: those of them whose ENI was taken away.
-    `waiting_count`: ADDs that wait for an address now. `retry_at`/`blocked_reason`: EC2 refused growth (subnet empty, limit, IAM)
-    and is asked again then (aware UTC). `growth`: what EC2's refusals taught, and what is under way.
-    """
-
-    enis: tuple[EniCapacity, ...]
-    counts: PoolCounts
-    limits: InstanceLimits
-    free_prefix_count: int = 0
-    total_prefix_count: int = 0
-    unready_free_count: int = 0
-    taken_free_count: int = 0
-    unmanaged_eni_count: int = 0
-    unmanaged_device_indexes: frozenset[int] = frozenset()
-    waiting_count: int = 0
-    retry_at: datetime | None = None
-    blocked_reason: str = ""
-    prefixes_available: bool = True
-    growth: GrowthState = field(default_factory=GrowthState)
-
-    @property
-    def supply_count(self) -> int:
-        """Free addresses that an ADD can have now."""
-        return self.counts.free - self.counts.held - self.unready_free_count
-
-    @property
-    def pool_count(self) -> int:
-        """Addresses that count for maxPods and MINIMUM_IP_TARGET: not the free ones of an ENI that has been stuck for long, or they
-        would keep the pool from growing elsewhere for as long as that lasts."""
-        return self.counts.total - (self.unready_free_count if self.growth.has_stuck_eni else 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,69 @@
-"""What the planner needs to know, from what the datastore counts: a pure conversion."""
+"""What the planner needs to know of the pool at one moment, and its making from what the datastore counts. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from ipamd.model.eni import EniState, InstanceLimits
+from ipamd.model.growth import GrowthState
 from ipamd.model.ids import EniId
-from ipamd.model.plan import EniCapacity, PoolSnapshot
-from ipamd.model.stock import EniStock, Stock
+from ipamd.model.stock import EniStock, PoolCounts, Stock
+
+
+@dataclass(frozen=True, slots=True)
+class EniCapacity:
+    """One managed ENI for the planner. `used_slot_count` counts addresses and prefixes on it, the primary address not included;
+    `host_ready`: the host's routing for it is in place."""
+
+    eni_id: EniId
+    device_index: int
+    state: EniState
+    used_slot_count: int
+    host_ready: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSnapshot:
+    """One consistent snapshot of one network card's pool.
+
+    `unmanaged_eni_count`: attached ENIs that take a place on this card and give us nothing; `unmanaged_device_indexes`: where on
+    it they are. `unready_free_count`: free addresses on ENIs whose host routing is not in place, so that no ADD can have them;
+    those that are held back are not in it, because `counts.held` has them. `taken_free_count`: those of them whose ENI was taken away.
+    `waiting_count`: ADDs that wait for an address now. `retry_at`/`blocked_reason`: an error of ours stops all growth until
+    then (aware UTC). `growth`: what EC2's refusals taught, and what is under way.
+    """
+
+    enis: tuple[EniCapacity, ...]
+    counts: PoolCounts
+    limits: InstanceLimits
+    free_prefix_count: int = 0
+    total_prefix_count: int = 0
+    unready_free_count: int = 0
+    taken_free_count: int = 0
+    unmanaged_eni_count: int = 0
+    unmanaged_device_indexes: frozenset[int] = frozenset()
+    waiting_count: int = 0
+    retry_at: datetime | None = None
+    blocked_reason: str = ""
+    growth: GrowthState = field(default_factory=GrowthState)
+
+    @property
+    def prefixes_available(self) -> bool:
+        """Whether the subnet has a /28, as far as EC2 has said."""
+        return self.growth.prefixes is None
+
+    @property
+    def supply_count(self) -> int:
+        """Free addresses that an ADD can have now."""
+        return self.counts.free - self.counts.held - self.unready_free_count
+
+    @property
+    def pool_count(self) -> int:
+        """Addresses that count for maxPods and MINIMUM_IP_TARGET: not the free ones of an ENI that has been stuck for long, or they
+        would keep the pool from growing elsewhere for as long as that lasts."""
+        return self.counts.total - (self.unready_free_count if self.growth.has_stuck_eni else 0)
 
 
 def pool_snapshot(
@@ -19,7 +73,7 @@ def pool_snapshot(
     waiting_count: int = 0,
     retry_at: datetime | None = None,
     blocked_reason: str = "",
-    prefixes_available: bool = True,
+    growth: GrowthState | None = None,
     occupied: Collection[tuple[int, int]] = (),
     taken: Collection[EniId] = (),
 ) -> PoolSnapshot:
@@ -56,7 +110,7 @@ def pool_snapshot(
         waiting_count=waiting_count,
         retry_at=retry_at,
         blocked_reason=blocked_reason,
-        prefixes_available=prefixes_available,
+        growth=growth or GrowthState(),
     )
 
 

@@ -1,14 +1,18 @@
-"""What is recorded of this instance, as a comparison with EC2 needs it: a pure conversion of the datastore's snapshot."""
+"""What is recorded of this instance, as the comparisons with EC2 and with instance metadata need it: pure conversions.
+
+EC2's answer is compared object by object, because one that is not shown has its own count of absences. Metadata is compared ENI by
+ENI, each with its single addresses and whole prefixes, as it lists them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from ipaddress import AddressValueError, IPv4Address
+from ipaddress import AddressValueError, IPv4Address, IPv4Network
 
-from ipamd.model.address import AddressState
+from ipamd.model.address import Address, AddressState
 from ipamd.model.cloud import InstanceIdentity
-from ipamd.model.eni import EniState
+from ipamd.model.eni import Eni, EniState
 from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.snapshot import Snapshot
 
@@ -31,6 +35,16 @@ class RecordedEni:
     mac: MacAddress
     primary_address: IPv4Address
     is_leaving: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedContents:
+    """What metadata must show of one ENI. `addresses`: single ones, the primary one included; None: of no concern to us."""
+
+    mac: MacAddress
+    eni_id: EniId
+    addresses: frozenset[IPv4Address] | None = None
+    prefixes: frozenset[IPv4Network] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,3 +87,23 @@ def recorded(snapshot: Snapshot, identity: InstanceIdentity) -> Recorded:
         addresses={row.address: row.eni_id for row in rows},
         wired=frozenset(row.address for row in rows if row.state is AddressState.ASSIGNED),
     )
+
+
+def recorded_contents(enis: Iterable[Eni], addresses: Iterable[Address]) -> dict[MacAddress, RecordedContents]:
+    """Make the view that `ipamd/model/metadata_evidence.py` compares with. ENIs that come or go are left out, and so are addresses
+    that EC2 was found not to show (lost)."""
+    singles: dict[EniId, set[IPv4Address]] = {}
+    prefixes: dict[EniId, set[IPv4Network]] = {}
+    for row in addresses:
+        if row.is_lost:
+            continue
+        if row.prefix is None:
+            singles.setdefault(row.eni_id, set()).add(row.address)
+        else:
+            prefixes.setdefault(row.eni_id, set()).add(row.prefix)
+    found = {}
+    for eni in enis:
+        if eni.state is EniState.ATTACHED:
+            of_eni = frozenset({eni.primary_address, *singles.get(eni.eni_id, ())}) if eni.managed else None
+            found[eni.mac] = RecordedContents(eni.mac, eni.eni_id, of_eni, frozenset(prefixes.get(eni.eni_id, ())))
+    return found

@@ -16,8 +16,8 @@ from ipamd.model.eni import Eni
 from ipamd.model.errors import InvalidRequestError
 from ipamd.model.ledger import LedgerEntry
 from ipamd.model.placement import eni_limit
-from ipamd.model.plan import PoolCounts
 from ipamd.model.snapshot import eni_place
+from ipamd.model.stock import PoolCounts
 from ipamd.model.times import rfc3339
 from ipamd.pb import introspection_pb2 as pb
 from ipamd.pb import introspection_pb2_grpc

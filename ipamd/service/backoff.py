@@ -6,6 +6,8 @@ them ask that node's own services; the EC2 adapter adds jitter to every retried 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import tenacity
 
 
@@ -25,3 +27,42 @@ class Backoff:
     def reset(self) -> None:
         """Start over: something succeeded."""
         self._state.attempt_number = 1
+
+
+class Retry:
+    """When something that failed is due again: a back-off with its present deadline. Used by one thread.
+
+    `deadline`: monotonic; what has not failed yet is due at once.
+    """
+
+    def __init__(self, *, first_s: float, max_s: float, deadline: float = 0.0) -> None:
+        self.deadline = deadline
+        self._backoff = Backoff(first_s=first_s, max_s=max_s)
+
+    def put_off(self, *, now_s: float) -> float:
+        """It failed: it is due after the next pause. Returns: that pause in seconds."""
+        pause_s = self._backoff.next_s()
+        self.deadline = now_s + pause_s
+        return pause_s
+
+    def is_due(self, *, now_s: float) -> bool:
+        """Whether the pause is over."""
+        return now_s >= self.deadline
+
+    def left_s(self, *, now_s: float) -> float:
+        """Seconds left of the pause; 0.0 if it is over."""
+        return max(self.deadline - now_s, 0.0)
+
+    def shorten(self) -> None:
+        """Something succeeded: the pause that runs stays, the next one is the first again."""
+        self._backoff.reset()
+
+    def end(self) -> None:
+        """It succeeded: no pause runs, and the next one is the first again."""
+        self.deadline = 0.0
+        self._backoff.reset()
+
+
+def soonest_s(waits: Iterable[float | None]) -> float | None:
+    """The shortest of several waits in seconds; None if nothing is due by itself."""
+    return min((wait for wait in waits if wait is not None), default=None)

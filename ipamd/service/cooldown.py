@@ -7,7 +7,6 @@ clock too: it continues while no daemon runs, and starts over when the machine b
 
 from __future__ import annotations
 
-import heapq
 import logging
 import threading
 from collections.abc import Iterable
@@ -18,6 +17,7 @@ from ipamd.model.address import AddressState
 from ipamd.model.attachment import veth_name
 from ipamd.model.errors import BusyError, DatastoreError, IpamError, log_text
 from ipamd.service.context import ServiceContext
+from ipamd.service.cooling_order import CoolingOrder
 from ipamd.service.odd_objects import OddObjects
 
 SWEEP_REST_S = 0.05
@@ -45,8 +45,7 @@ class Cooldown:
         self._failpoint = context.failpoint
         self._changed = threading.Condition()
         self._dying: dict[str, IPv4Address | None] = {}
-        self._deadlines: dict[IPv4Address, float] = {}
-        self._in_order: list[tuple[float, IPv4Address]] = []  # a heap; an entry that `_deadlines` does not confirm is stale
+        self._cooling = CoolingOrder()
         self._unmarked: set[str] = set()
         self._aborts: dict[IPv4Address, str] = {}
         self._stopping = False
@@ -60,7 +59,7 @@ class Cooldown:
     def start(self, address: IPv4Address, *, dying_veth: str | None) -> None:
         """Start the cooldown of an address; its link, if any, waits to be deleted."""
         with self._changed:
-            self._due_at(address, self._clock.monotonic() + self._period_s)
+            self._cooling.put(address, deadline=self._clock.monotonic() + self._period_s)
             if dying_veth is not None:
                 self._dying[dying_veth] = address
             self._changed.notify()
@@ -91,9 +90,9 @@ class Cooldown:
         monotonic = self._clock.monotonic()
         with self._changed:
             for row in self._datastore.addresses(state=AddressState.COOLING):
-                if row.address not in self._deadlines:
+                if row.address not in self._cooling:
                     left = self._period_s if row.cooldown_deadline_s is None else row.cooldown_deadline_s - monotonic
-                    self._due_at(row.address, monotonic + min(max(left, 0.0), self._period_s))
+                    self._cooling.put(row.address, deadline=monotonic + min(max(left, 0.0), self._period_s))
             self._dying.update(dying_veths)
             self._changed.notify()
 
@@ -105,7 +104,7 @@ class Cooldown:
     def next_due_s(self) -> float | None:
         """Seconds until the next address has cooled; None if none is cooling."""
         with self._changed:
-            return self._left_s()
+            return self._cooling.left_s(now_s=self._clock.monotonic())
 
     def run(self) -> None:
         """Thread body: sweep once a link is marked, free an address once it has cooled; until `stop`."""
@@ -195,7 +194,7 @@ class Cooldown:
         now = self._clock.monotonic()
         with self._changed:
             dying = set(self._dying.values())
-            due = [(address, deadline) for address, deadline in self._due(now).items() if address not in dying]
+            due = [(address, deadline) for address, deadline in self._cooling.due(now_s=now).items() if address not in dying]
         freed, error = 0, None
         try:
             for address, deadline in due:
@@ -205,9 +204,7 @@ class Cooldown:
                     error = refused
                     continue
                 with self._changed:
-                    # It may have been assigned and released again since: then the new cooldown counts.
-                    if self._deadlines.get(address) == deadline:
-                        del self._deadlines[address]
+                    self._cooling.remove(address, deadline=deadline)
         finally:
             if freed:
                 self._demand.announce_supply()
@@ -253,31 +250,7 @@ class Cooldown:
             elif self._dying and not self._stopping:
                 self._changed.wait_for(lambda: self._stopping, timeout=SWEEP_REST_S)
             elif not self._aborts and not self._stopping:
-                left = self._left_s()
+                left = self._cooling.left_s(now_s=self._clock.monotonic())
                 if left is None or left > 0:
                     self._changed.wait(left)
             return not self._stopping
-
-    def _left_s(self) -> float | None:
-        """Seconds until the next address has cooled; the condition is held."""
-        while self._in_order and self._is_stale(*self._in_order[0]):
-            heapq.heappop(self._in_order)
-        return max(self._in_order[0][0] - self._clock.monotonic(), 0.0) if self._in_order else None
-
-    def _due_at(self, address: IPv4Address, deadline: float) -> None:
-        self._deadlines[address] = deadline
-        heapq.heappush(self._in_order, (deadline, address))
-
-    def _due(self, now: float) -> dict[IPv4Address, float]:
-        """What has cooled by now. It stays in order until it is free: the disk may refuse; the condition is held."""
-        found: dict[IPv4Address, float] = {}
-        while self._in_order and self._in_order[0][0] <= now:
-            deadline, address = heapq.heappop(self._in_order)
-            if not self._is_stale(deadline, address):
-                found[address] = deadline
-        for address, deadline in found.items():
-            heapq.heappush(self._in_order, (deadline, address))
-        return found
-
-    def _is_stale(self, deadline: float, address: IPv4Address) -> bool:
-        return self._deadlines.get(address) != deadline

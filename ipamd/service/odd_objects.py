@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from ipamd.model.errors import BusyError, IpamError, log_text
-from ipamd.model.words import counted
+from ipamd.model.words import counted, first_of
 from ipamd.service.health import Health
 
 NAMED_MAX = 5
@@ -78,8 +78,7 @@ class OddObjects:
 
     def _sentence(self) -> str:
         named = [f"{name}: {text}" for name, text in sorted(self._refusals.items())]
-        more = f"; and {len(named) - NAMED_MAX} more" if len(named) > NAMED_MAX else ""
-        return f"{self._work}: {counted(len(named), 'object')} skipped: {'; '.join(named[:NAMED_MAX])}{more}; tried again"
+        return f"{self._work}: {counted(len(named), 'object')} skipped: {first_of(named, NAMED_MAX)}; tried again"
 
 
 def _defect(error: BaseException) -> BaseException | None:

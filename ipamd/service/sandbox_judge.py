@@ -20,7 +20,8 @@ from ipamd.model.ledger import LedgerEvent
 from ipamd.service.context import ServiceContext
 
 LIST_INTERVAL_S = 10.0
-"""Least time between two lists that count as successive evidence. Ours: the re-list interval without events."""
+"""Least time between two lists that count as successive evidence. Ours: as often as the runtime is listed
+without events (ipamd/service/reconcile/runtime.py)."""
 
 
 class SandboxJudge:

@@ -14,7 +14,7 @@ from ipamd.model.attachment import Attachment
 from ipamd.model.cloud_evidence import RECENT_S
 from ipamd.model.errors import RuntimeUnreachableError
 from ipamd.model.ids import AttachmentKey, parse_key
-from ipamd.model.plan import PoolSettings
+from ipamd.model.pool_settings import PoolSettings
 from ipamd.model.request import AttachRequest, SandboxNames
 from ipamd.model.sandbox import Sandbox
 from ipamd.node_info import NodeInfo
@@ -99,7 +99,7 @@ class FakeNode:
         identity = self.node_info.learn_identity()
         self.enis.sync_with_ec2(identity)
         self.startup.reconcile_kernel(self.wiring.survey(), self.listed())
-        assert self.enis.set_up_eni_routings() == []
+        assert self.enis.routing.set_up_all() == []
         self.host_reconciler.set_up_node(identity)
         self.pool.set_limits(self.ec2.limits, settings=self.settings)
         self.health.enter(Phase.SERVING)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.model.plan import PoolSettings
+from ipamd.model.pool_settings import PoolSettings
 from ipamd.service.pool.recent_changes import RecentChanges
 from tests.fakes.cloud import IDENTITY
 from tests.fakes.node import FakeNode

@@ -39,7 +39,7 @@ def restoring(node: FakeNode) -> tuple[KernelSurvey, dict[str, Sandbox] | None]:
 
 def serve(node: FakeNode) -> None:
     """The rest of the start."""
-    assert node.enis.set_up_eni_routings() == []
+    assert node.enis.routing.set_up_all() == []
     node.health.enter(Phase.SERVING)
 
 

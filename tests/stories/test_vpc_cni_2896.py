@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from ipamd.model.errors import PoolEmptyError
-from ipamd.model.plan import PoolSettings, PoolSnapshot
+from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool_snapshot import PoolSnapshot
 from tests.fakes.node import FakeNode
 from tests.stories.stale_reads import give_the_threads_their_turn
 

@@ -27,7 +27,7 @@ from ipamd.model.address import AddressState
 from ipamd.model.errors import CloudError
 from ipamd.model.evidence import Record
 from ipamd.model.kernel import HostVeth
-from ipamd.model.plan import PoolSettings
+from ipamd.model.pool_settings import PoolSettings
 from ipamd.service.pool.eni_records import EniRecords
 from ipamd.service.reconcile.runtime import RELIST_WITHOUT_EVENTS_S
 from ipamd.service.sandbox_judge import SandboxJudge

@@ -33,15 +33,12 @@ class Adoption:
 
         Returns: whether there was an ENI that the datastore did not know.
         """
-        known = {eni.eni_id for eni in self._datastore.enis()}
         try:
-            self._enis.sync_with_ec2(identity)
+            outcome = self._enis.sync_with_ec2(identity)
         except IpamError as error:
             log.warning("the ENIs attached to the instance could not be listed: %s", log_text(error))
             return False
-        unknown = {eni.eni_id for eni in self._datastore.enis()} - known
-        if unknown:
-            log.warning("ENIs attached by another tool were adopted: %s", ", ".join(sorted(unknown)))
-            for problem in self._enis.set_up_eni_routings():
-                log.warning("host routing: %s", problem)
-        return bool(unknown)
+        if outcome.adopted:
+            log.warning("ENIs attached by another tool were adopted: %s", ", ".join(sorted(outcome.adopted)))
+        self._enis.set_up_adopted(outcome)
+        return bool(outcome.adopted)

@@ -16,7 +16,7 @@ from enum import StrEnum
 
 from ipamd.model.cloud import InstanceIdentity, MetadataEni
 from ipamd.model.errors import IpamError, log_text
-from ipamd.service.backoff import Backoff
+from ipamd.service.backoff import Retry, soonest_s
 from ipamd.service.context import ServiceContext
 from ipamd.service.pool.enis import EniService
 from ipamd.service.pool.sync_result import EniSyncResult
@@ -51,7 +51,6 @@ class CloudLook:
     def __init__(self, context: ServiceContext, *, enis: EniService, identity: Callable[[], InstanceIdentity | None]) -> None:
         self._enis = enis
         self._identity = identity
-        self._datastore = context.datastore
         self._demand = context.demand
         self._health = context.health
         self._clock = context.clock
@@ -63,8 +62,7 @@ class CloudLook:
         self._result = EniSyncResult()
         self._doubt_count = 0
         self._doubt_deadline: float | None = None
-        self._retry = Backoff(first_s=RETRY_FIRST_S, max_s=RETRY_MAX_S)
-        self._retry_deadline = context.clock.monotonic()
+        self._retry = Retry(first_s=RETRY_FIRST_S, max_s=RETRY_MAX_S)
         self._counts: Counter[LookReason] = Counter()
         self._view: Callable[[], Iterable[MetadataEni] | None] = lambda: None
         enis.use_listener(self.note)
@@ -102,27 +100,26 @@ class CloudLook:
                 self._doubt_deadline = self._clock.monotonic() + pause_s
         self._changed.set()
 
-    def poke(self) -> None:
+    def trigger_due(self) -> None:
         """Wake the pool if a look has become due by the clock: a second look, or a repetition after a refusal."""
         now = self._clock.monotonic()
         with self._lock:
             is_in_doubt = self._doubt_deadline is not None and now >= self._doubt_deadline
             if is_in_doubt:
                 self._doubt_deadline = None
-            is_due = bool(self._reasons) and now >= self._retry_deadline
+            is_due = bool(self._reasons) and self._retry.is_due(now_s=now)
         if is_in_doubt:
             self.request(LookReason.DOUBT, "a second look at what was not shown")
         elif is_due:
             self._demand.trigger()
 
     def wait_s(self) -> float | None:
-        """Seconds until `poke` has something to do; None: until something changes."""
+        """Seconds until `trigger_due` has something to do; None: until something changes."""
         now = self._clock.monotonic()
         with self._lock:
-            waits = [] if self._doubt_deadline is None else [self._doubt_deadline - now]
-            if self._reasons and now < self._retry_deadline:
-                waits.append(self._retry_deadline - now)
-        return max(min(waits), 0.0) if waits else None
+            second = None if self._doubt_deadline is None else max(self._doubt_deadline - now, 0.0)
+            is_put_off = self._reasons and not self._retry.is_due(now_s=now)
+            return soonest_s([second, self._retry.left_s(now_s=now) if is_put_off else None])
 
     def wait_changed(self, timeout_s: float | None) -> None:
         """Sleep until something was requested or answered, or time is up. For one thread."""
@@ -137,11 +134,10 @@ class CloudLook:
         """Make the look that is due, if any: one Describe for all that asked. For the pool's thread."""
         identity = self._identity()
         with self._lock:
-            if not self._reasons or identity is None or self._clock.monotonic() < self._retry_deadline:
+            if not self._reasons or identity is None or not self._retry.is_due(now_s=self._clock.monotonic()):
                 return
             reasons, self._reasons, upto = self._reasons, {}, self._requested
             self._counts.update(set(reasons.values()))
-        known = {eni.eni_id for eni in self._datastore.enis()}
         try:
             result = self._enis.sync_with_ec2(identity, metadata=self._view())
         except IpamError as error:
@@ -152,11 +148,9 @@ class CloudLook:
             raise
         with self._lock:
             self._answered = upto
-        self._retry.reset()
+        self._retry.end()
         self._report(reasons, result)
-        if any(eni.eni_id not in known for eni in self._datastore.enis()):
-            for problem in self._enis.set_up_eni_routings():
-                log.warning("host routing: %s", problem)
+        self._enis.set_up_adopted(result)
         self._demand.trigger()  # with what it found another plan may be right
 
     def counts(self) -> Mapping[LookReason, int]:
@@ -169,10 +163,9 @@ class CloudLook:
         self._demand.trigger()
 
     def _put_off(self, reasons: dict[str, LookReason], error: Exception) -> None:
-        pause_s = self._retry.next_s()
         with self._lock:
             self._reasons = reasons | self._reasons
-            self._retry_deadline = self._clock.monotonic() + pause_s
+            pause_s = self._retry.put_off(now_s=self._clock.monotonic())
         sentence = f"another look: EC2 did not answer ({'; '.join(reasons)}): {log_text(error)}"
         self._health.set_condition(CONDITION, sentence)
         log.warning("%s; again in %.0f s", sentence, pause_s)

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from ipamd.model.absence import Absences
 from ipamd.model.cloud import DescribedEni, EniRequest, InstanceIdentity
+from ipamd.model.cloud_evidence import MIN_LOOK_COUNT
 from ipamd.model.eni import Eni
 from ipamd.model.errors import (
     CloudError,
@@ -52,7 +53,7 @@ class EniCreation:
         self._tags = tags
         self._deletion = deletion
         self._adoption = Adoption(context, enis=enis)
-        self._absences: dict[str, Absences[str]] = {}
+        self._absences: Absences[str] = Absences(gap_s=GONE_AFTER_S)  # of what an intent made, by the intent's ID
 
     def begin(self, action: CreateEni, identity: InstanceIdentity) -> Eni | None:
         """Create and attach an ENI. Returns: what was recorded; None if others' ENIs were found instead. Raises: CloudError."""
@@ -114,18 +115,20 @@ class EniCreation:
 
     def _described(self, intent: Intent, eni_id: EniId) -> DescribedEni | None:
         try:
-            return self._ec2.describe_eni(eni_id)
+            described = self._ec2.describe_eni(eni_id)
         except CloudNotFoundError:
             if self._intents.is_too_new_to_be_gone(intent) or not self._is_absent(intent):
                 raise
             self._intents.close(intent, "the ENI is gone")
             return None
+        self._absences.forget(intent.intent_id)
+        return described
 
     def _searched(self, intent: Intent) -> DescribedEni | None:
         """Search for what the intent's creation made, by the tag that carries its token."""
         found = self._ec2.find_by_token(intent.client_token)
         if found:
-            self._absences.pop(intent.intent_id, None)
+            self._absences.forget(intent.intent_id)
             return found[0]
         refused = intent.payload[REFUSED]
         if self._is_absent(intent):
@@ -138,11 +141,10 @@ class EniCreation:
 
     def _is_absent(self, intent: Intent) -> bool:
         """Count a look without the ENI. Returns: whether two looks apart in time had none; one may lag behind Create (I11)."""
-        absences = self._absences.setdefault(intent.intent_id, Absences(gap_s=GONE_AFTER_S))
-        absences.look([intent.intent_id], now_s=self._clock.monotonic())
-        if absences.count(intent.intent_id) < 2:
+        self._absences.look_for(intent.intent_id, now_s=self._clock.monotonic())
+        if self._absences.count(intent.intent_id) < MIN_LOOK_COUNT:
             return False
-        del self._absences[intent.intent_id]
+        self._absences.forget(intent.intent_id)
         return True
 
     def _finish(self, intent: Intent, described: DescribedEni, identity: InstanceIdentity) -> Eni | None:
@@ -185,7 +187,7 @@ class EniCreation:
             raise EniLimitError(f"ENI {described.eni_id} is attached to {described.instance_id}, not to this instance")
         if not described.delete_on_termination:
             self._ec2.set_delete_on_termination(described.eni_id, attachment_id=described.attachment_id)
-        self._enis.await_link(described.mac)
+        self._enis.routing.await_link(described.mac)
         return self._ec2.describe_attached_eni(described.eni_id)
 
     def _store(self, described: DescribedEni, identity: InstanceIdentity) -> Eni:

@@ -53,7 +53,7 @@ class EniRouting:
         """
         problems = []
         for eni in self._datastore.enis():
-            if not (eni.managed and eni.state is EniState.ATTACHED) or eni.eni_id in self._frozen:
+            if not eni.is_in_pool or eni.eni_id in self._frozen:
                 continue
             try:
                 self.set_up(eni)
@@ -97,7 +97,7 @@ class EniRouting:
     def set_up_again(self, eni_id: EniId) -> None:
         """Set up an ENI that is there again. A refusal is recorded, and the host network reconciler tries again."""
         eni = self._datastore.eni(eni_id)
-        if eni is None or not eni.managed or eni.state is not EniState.ATTACHED or eni_id in self._frozen:
+        if eni is None or not eni.is_in_pool or eni_id in self._frozen:
             return
         try:
             self.set_up(eni)

@@ -12,11 +12,11 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from ipaddress import IPv4Address, IPv4Network
 
-from ipamd.model.cloud import DescribedEni, InstanceIdentity, MetadataEni
+from ipamd.model.cloud import DescribedEni, InstanceIdentity, MetadataEni, all_addresses
 from ipamd.model.cloud_evidence import DOUBT_AGAIN_S, CloudEvidence, Witnesses
 from ipamd.model.eni import Eni, EniState
 from ipamd.model.errors import CloudError, InvariantError, log_text
-from ipamd.model.ids import EniId, MacAddress
+from ipamd.model.ids import EniId
 from ipamd.model.metadata_evidence import ASK_AGAIN_S
 from ipamd.model.recorded import recorded
 from ipamd.ports import Ec2, HostNetwork
@@ -44,7 +44,10 @@ Place = tuple[int, int]
 
 
 class EniService:
-    """ENIs of this instance. One comparison runs at a time; everything else may be called from any thread."""
+    """ENIs of this instance. One comparison runs at a time; everything else may be called from any thread.
+
+    `routing`: the host's part of each ENI. `recent_changes`: what our own calls changed.
+    """
 
     def __init__(
         self,
@@ -168,29 +171,10 @@ class EniService:
         """Forget the ENIs that are gone and that no sandbox uses any more, with their routing. Makes no EC2 call."""
         self._losses.forget_unused()
 
-    def freeze(self, eni_id: EniId, reason: str) -> None:
-        """See `EniRouting.freeze`."""
-        self.routing.freeze(eni_id, reason)
-
-    def thaw(self, eni_id: EniId) -> None:
-        """See `EniRouting.thaw`."""
-        self.routing.thaw(eni_id)
-
-    def frozen(self) -> Mapping[EniId, str]:
-        """See `EniRouting.frozen`."""
-        return self.routing.frozen()
-
-    def await_link(self, mac: MacAddress) -> None:
-        """See `EniRouting.await_link`."""
-        self.routing.await_link(mac)
-
-    def set_up_eni_routings(self) -> list[str]:
-        """See `EniRouting.set_up_all`."""
-        return self.routing.set_up_all()
-
-    def set_up_eni_routing(self, eni: Eni) -> None:
-        """See `EniRouting.set_up`."""
-        self.routing.set_up(eni)
+    def set_up_adopted(self, outcome: EniSyncResult) -> None:
+        """Set up the host routing of the ENIs that a comparison recorded first; what refuses is logged, and tried again."""
+        for problem in self.routing.set_up_all() if outcome.adopted else ():
+            log.warning("host routing: %s", problem)
 
     def _record_doubts(self) -> None:
         """Keep what is in doubt for the next process: it holds the same back, and its first look may be the second one."""
@@ -240,7 +224,9 @@ class EniService:
             # Nobody else would ask: an ENI whose place is counted is no difference for metadata.
             outcome.look_again(DOUBT_AGAIN_S if isinstance(error, CloudError) else ASK_AGAIN_S)
             return False
-        if known is not None and (known.state is not EniState.ATTACHED or known.route_table != now.route_table):
+        if known is None:
+            outcome.adopted.append(eni.eni_id)
+        elif known.state is not EniState.ATTACHED or known.route_table != now.route_table:
             self._losses.is_back(eni.eni_id)
             self.routing.set_up_again(eni.eni_id)
         return True
@@ -249,4 +235,4 @@ class EniService:
 def _addresses_in(metadata: Iterable[MetadataEni] | None) -> frozenset[IPv4Address] | None:
     if metadata is None:
         return None
-    return frozenset(a for eni in metadata for a in (*eni.addresses, *(b for prefix in eni.prefixes for b in prefix)))
+    return frozenset[IPv4Address]().union(*(all_addresses(eni.addresses, eni.prefixes) for eni in metadata))

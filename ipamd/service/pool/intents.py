@@ -1,7 +1,7 @@
 """The log of intents: what is about to be asked of EC2, written before the call and closed after its answer is stored (I9).
 
-A crash or a lost answer leaves an intent open; it is recovered before anything new is asked. Its token makes a replay idempotent,
-and is on disk before EC2 has seen it.
+A crash or a lost answer leaves an intent open; it is recovered beside further growth (`recovery.py`). Its token makes a replay
+idempotent, and is on disk before EC2 has seen it.
 """
 
 from __future__ import annotations

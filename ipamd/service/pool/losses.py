@@ -16,6 +16,7 @@ from ipamd.model.eni import EniState
 from ipamd.model.errors import IllegalTransitionError, InvariantError, IpamError, log_text
 from ipamd.model.ids import EniId
 from ipamd.model.recorded import CloudKey
+from ipamd.ports import UnitOfWork
 from ipamd.service.context import ServiceContext
 from ipamd.service.pool.eni_routing import EniRouting
 from ipamd.service.pool.sync_report import say_losses
@@ -59,9 +60,7 @@ class EniLosses:
     def mark_leaving(self, eni_id: EniId) -> None:
         """Record that EC2 shows an ENI being detached: it gives no address from now on (I7), and its sandboxes keep theirs (I2)."""
         with self._datastore.transaction() as uow:
-            known = self._datastore.eni(eni_id)
-            if known is not None:
-                uow.put_eni(replace(known, state=EniState.DETACHING, host_ready=False))
+            self._mark_detaching(uow, eni_id)
 
     def is_back(self, eni_id: EniId) -> None:
         """EC2 shows an ENI attached again."""
@@ -107,13 +106,17 @@ class EniLosses:
         rows = [row for row in self._datastore.addresses() if row.eni_id == eni_id and not row.is_lost]
         self._departed.add(eni_id)
         with self._datastore.transaction() as uow:
-            known = self._datastore.eni(eni_id)
-            if known is not None:  # from here on it gives no address (I7)
-                uow.put_eni(replace(known, state=EniState.DETACHING, host_ready=False))
+            self._mark_detaching(uow, eni_id)
             for row in rows:
                 uow.lose(row.address, reason="EC2 no longer shows its ENI attached")
         for row in rows:
             self._count(row, outcome)
+
+    def _mark_detaching(self, uow: UnitOfWork, eni_id: EniId) -> None:
+        """From here on it gives no address (I7)."""
+        known = self._datastore.eni(eni_id)
+        if known is not None:
+            uow.put_eni(replace(known, state=EniState.DETACHING, host_ready=False))
 
     def _count(self, before: Address, outcome: EniSyncResult) -> None:
         outcome.lost_count += 1

@@ -1,7 +1,8 @@
 """Keep the pool at its target: take a snapshot, plan, execute one action, repeat.
 
 `ipamd/model/plan.py` decides, the provisioner executes. Events wake the maintainer (an ADD, a cooled address, a restart), and a timer
-only while something is due: an idle node makes no EC2 call (I13). No lock is held while EC2 is asked (I10).
+only while something is due: an idle node makes no EC2 call (I13). No lock that ADD or DEL needs is held
+while EC2 is asked (I10).
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CloudError, IpamError, ThrottledError, log_text
 from ipamd.model.growth import Action, CreateEni, GrowthState
 from ipamd.model.ids import EniId
-from ipamd.model.plan import Plan, PoolSettings, PoolSnapshot, plan
-from ipamd.model.pool_snapshot import pool_snapshot
+from ipamd.model.plan import Plan, plan
+from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool_snapshot import PoolSnapshot, pool_snapshot
+from ipamd.service.backoff import soonest_s
 from ipamd.service.context import ServiceContext
 from ipamd.service.demand import PoolStatus
 from ipamd.service.pool.cloud_look import CloudLook
@@ -153,18 +156,16 @@ class PoolMaintainer:
             limits = self._limits
         if limits is None:
             return None
-        growth = self._growth()
-        made = pool_snapshot(
+        return pool_snapshot(
             self._datastore.stock(),
             limits=limits,
             waiting_count=waiting_count,
             retry_at=self._clock.now() + timedelta(seconds=self._left_s()) if self._left_s() > 0 else None,
             blocked_reason=self._fault.reason,
-            prefixes_available=growth.prefixes is None,
+            growth=self._growth(),
             occupied=self._provisioner.occupied(),
             taken=self._provisioner.host_setup.taken_away(),
         )
-        return replace(made, growth=growth)
 
     def _growth(self) -> GrowthState:
         """What stands in the way of growth, what is under way, and how fast addresses go."""
@@ -229,7 +230,7 @@ class PoolMaintainer:
                 pauses.append(self._ramp.settles_in_s(now_s=self._clock.monotonic()))
             if self._demand.waiting()[0]:
                 pauses.append(self._provisioner.host_setup.next_retry_s())
-        return min((pause for pause in pauses if pause is not None), default=None)
+        return soonest_s(pauses)
 
     def _note_success(self) -> None:
         self._fault.forget()

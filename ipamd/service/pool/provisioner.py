@@ -69,7 +69,7 @@ class EniProvisioner:
         self._recovery = IntentRecovery(
             self._intents, datastore=context.datastore, clock=context.clock, odd=odd, resume=self._resume
         )
-        self.host_setup = HostSetup(context, enis=enis)
+        self.host_setup = HostSetup(context, routing=enis.routing)
 
     def has_open_intents(self) -> bool:
         """Whether an intent is open: its outcome at EC2 is not known."""

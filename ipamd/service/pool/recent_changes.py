@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv4Network
 
+from ipamd.model.cloud import all_addresses
 from ipamd.model.cloud_evidence import RECENT_S
 from ipamd.model.ids import EniId
 from ipamd.model.recorded import CloudKey
@@ -66,4 +67,4 @@ class RecentChanges:
 
 
 def _keys(enis: Iterable[EniId], addresses: Iterable[IPv4Address], prefixes: Iterable[IPv4Network]) -> set[CloudKey]:
-    return {*enis, *addresses, *(address for prefix in prefixes for address in prefix)}
+    return {*enis, *all_addresses(addresses, prefixes)}

@@ -15,7 +15,7 @@ from ipamd.model.growth import GrowthState, PendingEni
 from ipamd.model.ids import EniId
 from ipamd.model.intent import Intent, IntentKind
 from ipamd.ports import Clock, Datastore
-from ipamd.service.backoff import Backoff
+from ipamd.service.backoff import Retry, soonest_s
 from ipamd.service.odd_objects import OddObjects
 from ipamd.service.pool.deletion import DELETING
 from ipamd.service.pool.intents import REFUSED, IntentLog
@@ -32,8 +32,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Attempts:
-    backoff: Backoff = field(default_factory=lambda: Backoff(first_s=RETRY_FIRST_S, max_s=RETRY_MAX_S))
-    deadline: float = 0.0
+    retry: Retry = field(default_factory=lambda: Retry(first_s=RETRY_FIRST_S, max_s=RETRY_MAX_S))
     error: IpamError | None = None
 
 
@@ -55,7 +54,7 @@ class IntentRecovery:
         """Take note that an intent stays open after a try, and why."""
         attempts = self._attempts.setdefault(intent.intent_id, _Attempts())
         attempts.error = error or attempts.error
-        attempts.deadline = self._clock.monotonic() + attempts.backoff.next_s()
+        attempts.retry.put_off(now_s=self._clock.monotonic())
 
     def recover_due(self) -> list[IpamError]:
         """Try every open intent whose pause is over. Returns: why those that are still open are."""
@@ -86,8 +85,9 @@ class IntentRecovery:
         """Seconds until an open intent is due; None if none is open."""
         open_ids = {intent.intent_id for intent in self._intents.all_open()}
         self._attempts = {intent_id: one for intent_id, one in self._attempts.items() if intent_id in open_ids}
-        deadlines = [self._attempts[intent_id].deadline if intent_id in self._attempts else 0.0 for intent_id in open_ids]
-        return max(min(deadlines) - self._clock.monotonic(), 0.0) if deadlines else None
+        now_s = self._clock.monotonic()
+        tried = {intent_id: one.retry.left_s(now_s=now_s) for intent_id, one in self._attempts.items()}
+        return soonest_s(tried.get(intent_id, 0.0) for intent_id in open_ids)
 
     def pending(self) -> GrowthState:
         """What EC2 may have done: ENIs and slots that may be taken, with the addresses that may come."""
@@ -109,7 +109,7 @@ class IntentRecovery:
 
     def _is_due(self, intent: Intent) -> bool:
         attempts = self._attempts.get(intent.intent_id)
-        return attempts is None or self._clock.monotonic() >= attempts.deadline
+        return attempts is None or attempts.retry.is_due(now_s=self._clock.monotonic())
 
     def _why(self) -> str:
         errors = [one.error for one in self._attempts.values() if one.error is not None]

@@ -23,13 +23,13 @@ from ipamd.model.growth import Action, AllocatePrefixes, CreateEni, GrowthState,
 from ipamd.model.ids import EniId
 from ipamd.model.words import counted
 from ipamd.ports import Clock
-from ipamd.service.backoff import Backoff
-from ipamd.service.pool.subnet_room import SubnetRoom
+from ipamd.service.backoff import Retry, soonest_s
+from ipamd.service.pool.subnet_room import PAUSE_FIRST_S, SubnetRoom
 
-PREFIX_PAUSE_FIRST_S = 120.0
+PREFIX_PAUSE_FIRST_S = PAUSE_FIRST_S
 PREFIX_PAUSE_MAX_S = 1800.0
-"""Until a /28 is asked for again. The first is amazon-vpc-cni-k8s's (pkg/ipamd/ipamd.go, insufficientCidrErrorCooldown; its issue
-1585), doubled while the answer stays: a fragmented subnet does not heal within minutes. Ours."""
+"""Until a /28 is asked for again. The first is that of a subnet without a free address (amazon-vpc-cni-k8s
+issue 1585), doubled while the answer stays: a fragmented subnet does not heal within minutes. Ours."""
 
 LIMIT_PAUSE_FIRST_S = 1800.0
 LIMIT_PAUSE_MAX_S = 21600.0
@@ -58,29 +58,32 @@ class Lesson:
     is_lasting: bool = False
     reason: str = ""
     next_step: str = ""
-    deadline: float | None = None
     value: int = 0
-    _backoff: Backoff = field(init=False)
+    _retry: Retry = field(init=False)
 
     def __post_init__(self) -> None:
-        self._backoff = Backoff(first_s=self.first_s, max_s=self.max_s)
+        self._retry = Retry(first_s=self.first_s, max_s=self.max_s)
+
+    @property
+    def deadline(self) -> float:
+        """Monotonic point until which it is in force."""
+        return self._retry.deadline
 
     def learn(self, error: BaseException, *, now_s: float, value: int = 0, reason: str = "") -> None:
         """Put it in force."""
         self.reason = reason or (error.cause if isinstance(error, CloudError) else log_text(error))
         self.next_step = error.next_step if isinstance(error, CloudError) else ""
-        self.deadline, self.value = now_s + self._backoff.next_s(), value
+        self.value = value
+        self._retry.put_off(now_s=now_s)
 
     def forget(self) -> None:
         """End it for good: what it was about has succeeded."""
-        self.deadline = None
-        self._backoff.reset()
+        self._retry.end()
 
     def refusal(self, *, now_s: float) -> Refusal | None:
         """What it says, while it is in force."""
-        if self.deadline is None or now_s >= self.deadline:
-            return None
-        return Refusal(self.reason, self.next_step, self.deadline - now_s, self.is_lasting)
+        left_s = self._retry.left_s(now_s=now_s)
+        return Refusal(self.reason, self.next_step, left_s, self.is_lasting) if left_s else None
 
 
 def _error_pause() -> Lesson:
@@ -177,7 +180,7 @@ class Refusals:
 
     def next_retry_s(self) -> float | None:
         """Seconds until the first of them ends; None if there is none."""
-        return min((one.left_s for one in self.in_force() if one.left_s is not None), default=None)
+        return soonest_s(one.left_s for one in self.in_force())
 
     def _of(self, *, is_creation: bool) -> Refusal | None:
         now_s = self._clock.monotonic()

@@ -9,15 +9,13 @@ The groups of each ENI are known from the Describe that records it, so they cost
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 
 from ipamd.model.cloud import DescribedEni, InstanceIdentity
-from ipamd.model.eni import EniState
 from ipamd.model.errors import CloudNotFoundError, log_text
 from ipamd.model.ids import EniId
 from ipamd.model.words import counted
 from ipamd.ports import Ec2
-from ipamd.service.backoff import Backoff
+from ipamd.service.backoff import Retry, soonest_s
 from ipamd.service.context import ServiceContext
 
 RETRY_FIRST_S = 60.0
@@ -27,12 +25,6 @@ RETRY_MAX_S = 3600.0
 CONDITION = "security groups"
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class _Refused:
-    backoff: Backoff
-    retry_deadline: float
 
 
 class SecurityGroups:
@@ -45,7 +37,7 @@ class SecurityGroups:
         self._clock = context.clock
         self._ec2 = ec2
         self._known: dict[EniId, tuple[str, ...]] = {}
-        self._refused: dict[EniId, _Refused] = {}
+        self._refused: dict[EniId, Retry] = {}
 
     def note(self, described: DescribedEni) -> None:
         """Remember the groups that EC2 shows of an ENI; an answer without groups is ignored (I11)."""
@@ -60,7 +52,7 @@ class SecurityGroups:
             pause. Never raises for what EC2 or its adapter does.
         """
         wanted = identity.security_group_ids
-        enis = [eni for eni in self._datastore.enis() if eni.managed and eni.state is EniState.ATTACHED]
+        enis = [eni for eni in self._datastore.enis() if eni.is_in_pool]
         secondary = {eni.eni_id for eni in enis if not eni.is_primary}
         self._known = {eni_id: groups for eni_id, groups in self._known.items() if eni_id in secondary}
         # An ENI always has at least one group: an empty list is metadata that has not caught up (EC2 would refuse it too).
@@ -78,13 +70,12 @@ class SecurityGroups:
 
     def next_retry_s(self) -> float | None:
         """Seconds until a refused change is due again; None if none is."""
-        if not self._refused:
-            return None
-        return max(min(one.retry_deadline for one in self._refused.values()) - self._clock.monotonic(), 0.0)
+        now_s = self._clock.monotonic()
+        return soonest_s(one.left_s(now_s=now_s) for one in self._refused.values())
 
     def _is_due(self, eni_id: EniId) -> bool:
         refused = self._refused.get(eni_id)
-        return refused is None or self._clock.monotonic() >= refused.retry_deadline
+        return refused is None or refused.is_due(now_s=self._clock.monotonic())
 
     def _change(self, eni_id: EniId, wanted: tuple[str, ...]) -> bool:
         try:
@@ -93,8 +84,8 @@ class SecurityGroups:
             self._known.pop(eni_id, None)  # the next Describe shows whether the ENI still exists
             return False
         except Exception as error:  # noqa: BLE001  # whatever it is, it must neither stop the pool nor be repeated without a pause
-            refused = self._refused.setdefault(eni_id, _Refused(Backoff(first_s=RETRY_FIRST_S, max_s=RETRY_MAX_S), 0.0))
-            refused.retry_deadline = self._clock.monotonic() + refused.backoff.next_s()
+            refused = self._refused.setdefault(eni_id, Retry(first_s=RETRY_FIRST_S, max_s=RETRY_MAX_S))
+            refused.put_off(now_s=self._clock.monotonic())
             sentence = f"ENI {eni_id} keeps its former security groups, not {', '.join(wanted)}: {log_text(error)}"
             self._health.record_error(CONDITION, error)
             self._health.set_condition(CONDITION, f"security groups: {sentence}")

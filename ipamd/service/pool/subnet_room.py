@@ -13,7 +13,7 @@ from ipamd.model.errors import CloudError, SubnetExhaustedError, log_text
 from ipamd.model.growth import Action, AllocateAddresses, CreateEni, Refusal
 from ipamd.model.words import counted
 from ipamd.ports import Clock
-from ipamd.service.backoff import Backoff
+from ipamd.service.backoff import Retry
 
 PAUSE_FIRST_S = 120.0
 PAUSE_MAX_S = 600.0
@@ -30,9 +30,8 @@ class SubnetRoom:
         """`free_count` asks EC2 about the subnet of an action. Raises: CloudError."""
         self._clock = clock
         self._free_count = free_count
-        self._backoff = Backoff(first_s=PAUSE_FIRST_S, max_s=PAUSE_MAX_S)
+        self._retry = Retry(first_s=PAUSE_FIRST_S, max_s=PAUSE_MAX_S)
         self._count: int | None = None
-        self._deadline = 0.0
         self._reason = ""
         self._next_step = ""
 
@@ -44,7 +43,7 @@ class SubnetRoom:
 
     def look(self, action: Action) -> bool:
         """Once a lesson has run out, ask for the count before asking for addresses. Returns: whether less fits than was planned."""
-        if self._count is None or self._clock.monotonic() < self._deadline:
+        if self._count is None or not self._retry.is_due(now_s=self._clock.monotonic()):
             return False
         told = self._told(action)
         if told < 0 or told >= _needs(action):
@@ -57,23 +56,23 @@ class SubnetRoom:
         """Count what an action took."""
         if self._count is not None:
             self._count = max(self._count - _needs(action), 0)
-            self._backoff.reset()
+            self._retry.shorten()
 
     def count(self) -> int | None:
         """Addresses that may be asked for; None if EC2 has not refused, or that is long ago."""
-        return self._count if self._clock.monotonic() < self._deadline else None
+        return None if self._retry.is_due(now_s=self._clock.monotonic()) else self._count
 
     def refusal(self) -> Refusal | None:
         """Why there is no room, while there is less than a new ENI needs."""
-        left_s = self._deadline - self._clock.monotonic()
-        if self._count is None or left_s <= 0:
+        left_s = self._retry.left_s(now_s=self._clock.monotonic())
+        if self._count is None or not left_s:
             return None
         return Refusal(f"{self._reason}; {counted(self._count, 'address')} left of it", self._next_step, left_s, is_lasting=True)
 
     def _know(self, count: int, error: SubnetExhaustedError | None) -> None:
         log.info("the subnet has room for %s", counted(count, "address"))
         self._count = count
-        self._deadline = self._clock.monotonic() + self._backoff.next_s()
+        self._retry.put_off(now_s=self._clock.monotonic())
         if error is not None:
             self._reason, self._next_step = error.cause, error.next_step
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from ipamd.model.words import counted
+from ipamd.model.words import counted, first_of
 from ipamd.service.health import Health
 from ipamd.service.pool.sync_result import UNREADABLE, EniSyncResult
 
@@ -30,7 +30,7 @@ def say_result(health: Health, outcome: EniSyncResult, *, mass_loss: str) -> Non
     health.clear_condition(ANSWER)
     sentences = outcome.kept + [sentence for sentence in outcome.foreign if UNREADABLE in sentence]
     if sentences:
-        health.set_condition(DIFFERENCES, f"EC2 and the datastore differ: {'; '.join(sentences[:SAID_COUNT])}")
+        health.set_condition(DIFFERENCES, f"EC2 and the datastore differ: {first_of(sentences, SAID_COUNT)}")
     else:
         health.clear_condition(DIFFERENCES)
 

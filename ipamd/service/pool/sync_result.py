@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ipamd.model.ids import EniId
 from ipamd.model.recorded import CloudKey
 from ipamd.model.words import counted
 
@@ -15,14 +16,15 @@ UNREADABLE = "cannot be read"
 class EniSyncResult:
     """What one comparison with EC2 changed, counted; shown as the detail of its stage.
 
-    `eni_count`: ENIs that the answer shows attached. `removed_count`: addresses forgotten; `lost_count`: addresses found absent by
-    this comparison, the forgotten ones included; `healed_count`: lost ones that EC2 shows again. `kept`: one sentence per object that
-    was left as it was; `foreign`: one per attached ENI that has no IPv4 address or could not be read. `implausible`: why the answer
-    was not believed, "" if it was; then nothing was added. `pending`: something is in doubt: look again after `again_s`; `doubted`: the
-    ENIs and addresses that were not shown once.
+    `eni_count`: ENIs that the answer shows attached; `adopted`: those of them that were not recorded before. `removed_count`:
+    addresses forgotten; `lost_count`: addresses found absent now, the forgotten ones included; `healed_count`: lost ones that EC2
+    shows again. `kept`: one sentence per object that was left as it was; `foreign`: one per attached ENI that has no IPv4 address
+    or could not be read. `implausible`: why the answer was not believed, "" if it was; then nothing was added. `pending`: something
+    is in doubt: look again after `again_s`; `doubted`: the ENIs and addresses that were not shown once.
     """
 
     eni_count: int = 0
+    adopted: list[EniId] = field(default_factory=list)
     added_count: int = 0
     removed_count: int = 0
     lost_count: int = 0

@@ -3,17 +3,8 @@
 Two free sources say that something may have changed: the kernel's link notifications at once (`links.py`), instance metadata within
 a few minutes (`metadata.py`). Neither removes anything. They make a look at EC2 due, which the pool's thread makes between two plans
 (`ipamd/service/pool/cloud_look.py` says why it), and what two looks prove is acted upon there. This loop only keeps the time: the
-turns of metadata, second looks, repetitions. While nothing differs EC2 is not called at all (I13).
-
-    noticed                              at once                    when EC2 has answered
-    an ENI's link is gone                frozen: gives no address   shown: stays frozen until the link is back
-                                                                    not shown twice: forgotten, the pool regrows
-    its link is back                     stays frozen               shown by EC2, or by metadata: set up and thawed
-    an ENI is not in metadata            -                          not shown once: held; twice: forgotten, the pool regrows
-    an unrecorded ENI is in metadata     -                          shown: recorded, ours by its tags, or counted and left alone
-    an address is not in metadata        -                          not shown once: held; twice: lost, the pool regrows
-    an unrecorded address is in metadata -                          shown on an ENI of ours: free (I7)
-    EC2 does not confirm the difference  reported                   asked again every hour while it lasts
+turns of metadata, second looks, repetitions. While nothing differs EC2 is not called at all (I13). What follows from each
+difference: docs/architecture.md, Other hands.
 """
 
 from __future__ import annotations
@@ -23,6 +14,7 @@ import random
 import threading
 
 from ipamd.model.errors import log_text
+from ipamd.service.backoff import soonest_s
 from ipamd.service.context import ServiceContext
 from ipamd.service.pool.cloud_look import CloudLook
 from ipamd.service.reconcile.links import LinkWatch
@@ -88,13 +80,12 @@ class CloudReconciler:
         elif self.metadata.is_different:
             self.metadata.evaluate()  # what EC2 said since may have ended a difference
         self.links.thaw_confirmed(self.metadata.was_shown)
-        self._look.poke()
+        self._look.trigger_due()
 
     def pause_s(self) -> float:
         """Seconds until something is due by the clock."""
-        waits = [LINKS_S, self._turn_deadline - self._clock.monotonic()]
-        due_s = self._look.wait_s()
-        return max(min([*waits, due_s] if due_s is not None else waits), 0.0)
+        turn_s = max(self._turn_deadline - self._clock.monotonic(), 0.0)
+        return soonest_s([LINKS_S, turn_s, self._look.wait_s()]) or 0.0
 
 
 def _jittered(seconds: float) -> float:

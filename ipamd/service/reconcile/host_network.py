@@ -154,15 +154,15 @@ class HostNetworkReconciler:
         identity = self._identity()
         if identity is None:
             return []
-        attached = [eni for eni in self._datastore.enis() if eni.managed and eni.state is EniState.ATTACHED]
+        attached = [eni for eni in self._datastore.enis() if eni.is_in_pool]
         self._enis.forget_unused()  # the last sandbox of an ENI that is gone may have left since
-        frozen = self._enis.frozen()
+        frozen = self._enis.routing.frozen()
         for eni in (eni for eni in attached if not eni.host_ready and eni.eni_id not in frozen):
             try:
-                self._enis.set_up_eni_routing(eni)
+                self._enis.routing.set_up(eni)
             except IpamError as error:
                 log.warning("%s", log_text(error))
-        enis = [eni for eni in self._datastore.enis() if eni.managed and eni.host_ready and eni.state is EniState.ATTACHED]
+        enis = [eni for eni in self._datastore.enis() if eni.gives_addresses]
         repairs = self._reconcile_node(identity, enis)
         repairs += self._repair_sandboxes()
         repairs += self._remove_stray_rules()

@@ -116,10 +116,10 @@ class LinkWatch:
                 del self._missing[eni.eni_id]
         for eni in confirmed:
             log.info("the link of ENI %s is there again and the ENI is ours: it gives addresses again", eni.eni_id)
-            self._enis.thaw(eni.eni_id)  # outside the lock: it may wait for the link
+            self._enis.routing.thaw(eni.eni_id)  # outside the lock: it may wait for the link
             with self._lock:
                 if eni.eni_id in self._missing:  # gone again meanwhile, and thawed over it
-                    self._enis.freeze(eni.eni_id, FROZEN)
+                    self._enis.routing.freeze(eni.eni_id, FROZEN)
 
     def _is_confirmed(self, eni: Eni, is_shown: Callable[[MacAddress, float], bool]) -> bool:
         """Whether the link of a frozen ENI is back, and EC2 or metadata has shown the ENI since."""
@@ -142,7 +142,7 @@ class LinkWatch:
                 missing.ticket = None  # it has gone again: its next return is news
 
     def _attached(self) -> list[Eni]:
-        return [eni for eni in self._datastore.enis() if eni.managed and eni.state is EniState.ATTACHED]
+        return [eni for eni in self._datastore.enis() if eni.is_in_pool]
 
     def _freeze(self, enis: list[Eni]) -> None:
         for eni in enis:
@@ -151,7 +151,7 @@ class LinkWatch:
                 if eni.host_ready:
                     self._enis.recent_changes.forget_added(eni.eni_id)
                 self._look.request(LookReason.LINK, f"the link of {eni.eni_id} is gone")
-                self._enis.freeze(eni.eni_id, FROZEN)
+                self._enis.routing.freeze(eni.eni_id, FROZEN)
                 self._missing[eni.eni_id] = _Missing()  # last: if the disk refused, the next comparison freezes it
 
     def _say(self, sentence: str) -> None:

@@ -20,12 +20,11 @@ from ipamd.model.metadata_evidence import (
     AskedDifferences,
     Difference,
     Recent,
-    RecordedEni,
     eni_differences,
     list_differences,
-    recorded_enis,
     sentence,
 )
+from ipamd.model.recorded import RecordedContents, recorded_contents
 from ipamd.ports import Metadata
 from ipamd.service.context import ServiceContext
 from ipamd.service.pool.cloud_look import CloudLook, LookReason
@@ -172,9 +171,9 @@ class MetadataWatch:
         self._read[mac] = _Reading(self._metadata.interface(mac), now)
         self._fresh.add(mac)
 
-    def _recorded(self) -> dict[MacAddress, RecordedEni]:
+    def _recorded(self) -> dict[MacAddress, RecordedContents]:
         snapshot = self._datastore.snapshot()
-        return recorded_enis(snapshot.enis.values(), snapshot.addresses.values())
+        return recorded_contents(snapshot.enis.values(), snapshot.addresses.values())
 
     def _recent(self) -> Recent:
         changes = self._enis.recent_changes
@@ -187,13 +186,13 @@ class MetadataWatch:
         read = {mac: one.shown.eni_id for mac, one in self._read.items()}
         return {mac: eni_id for mac, eni_id in read.items() if mac not in known and eni_id not in places}
 
-    def _others(self) -> list[RecordedEni]:
+    def _others(self) -> list[RecordedContents]:
         """ENIs that are not recorded, that EC2 has shown in their places, and that metadata has shown too: one that goes frees a place
         that nobody else would notice."""
         places = self._enis.occupied()
         read = {one.shown.eni_id: mac for mac, one in self._read.items()}
         self._in_places = {eni_id: mac for eni_id, mac in (self._in_places | read).items() if eni_id in places}
-        return [RecordedEni(mac, eni_id) for eni_id, mac in self._in_places.items()]
+        return [RecordedContents(mac, eni_id) for eni_id, mac in self._in_places.items()]
 
     def _ask(self, differences: frozenset[Difference]) -> None:
         if not differences:

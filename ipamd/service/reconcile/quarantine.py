@@ -80,11 +80,11 @@ class QuarantineService:
         log.info("adopted sandbox %s with %s: kernel and runtime agree", veth.key, veth.address)
         return ""
 
-    def hold(self, veth: HostVeth) -> None:
+    def remember_unplaced(self, veth: HostVeth) -> None:
         """Remember a wired sandbox whose address has no row, so that every later look judges it."""
         self._set_unplaced({**self._unplaced, veth.name: veth})
 
-    def remove_later(self, veth: HostVeth) -> None:
+    def remember_leftover(self, veth: HostVeth) -> None:
         """Remember wiring that nobody was promised and the kernel would not remove; its address must be quarantined meanwhile."""
         self._leftovers |= {veth.name}
 
@@ -93,13 +93,13 @@ class QuarantineService:
 
         A veth of an ADD that is under way is neither: it may be younger than the list that is about to be counted.
         """
-        held = {row.address for row in self._quarantined()}
-        if not held and not self._unplaced:
+        quarantined = {row.address for row in self._quarantined()}
+        if not quarantined and not self._unplaced:
             return frozenset()
         survey = self._survey()
         if survey is None:
             return None
-        judged = [veth for veth in self._unrecorded(survey) if veth.address in held or veth.name in self._unplaced]
+        judged = [veth for veth in self._unrecorded(survey) if veth.address in quarantined or veth.name in self._unplaced]
         return frozenset(veth.key.container_id for veth in judged if veth.key is not None)
 
     def verdicts(self, address: IPv4Address, survey: KernelSurvey, listed: Collection[str] | None) -> list[str]:

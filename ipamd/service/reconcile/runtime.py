@@ -27,10 +27,10 @@ from ipamd.service.reconcile.events import EventStream
 from ipamd.service.reconcile.quarantine import QuarantineService
 from ipamd.service.request import Deadline, Steps
 from ipamd.service.sandbox.detach import DetachService
-from ipamd.service.sandbox_judge import SandboxJudge
+from ipamd.service.sandbox_judge import LIST_INTERVAL_S, SandboxJudge
 
 RELIST_WITH_EVENTS_S = 60.0
-RELIST_WITHOUT_EVENTS_S = 10.0
+RELIST_WITHOUT_EVENTS_S = LIST_INTERVAL_S
 """Ours: with events a list only confirms them; without, a sandbox that vanished is noticed within seconds (docs/adr/0013)."""
 
 RELIST_UNREACHABLE_S = 2.0

@@ -176,11 +176,13 @@ class StartupReconciler:
         outcome.quarantined.append(f"{veth.address} of {veth.key}: {why}")
         row = self._datastore.address(veth.address) if veth.address else None
         if row is None:
-            self._quarantine_service.hold(veth)  # EC2 did not show its address: nothing to quarantine, and nothing to give away
+            self._quarantine_service.remember_unplaced(
+                veth
+            )  # EC2 did not show its address: nothing to quarantine, and nothing to give away
         else:
-            self._hold_back(row.address, f"{veth.key}: {why}")
+            self._quarantine_address(row.address, f"{veth.key}: {why}")
 
-    def _hold_back(self, address: IPv4Address, why: str) -> None:
+    def _quarantine_address(self, address: IPv4Address, why: str) -> None:
         """Quarantine an address, unless a sandbox has it or it is quarantined already."""
         row = self._datastore.address(address)
         if row is None or row.state in (AddressState.ASSIGNED, AddressState.QUARANTINED):
@@ -195,7 +197,7 @@ class StartupReconciler:
         try:
             self._wiring.remove_leftover(host_veth=veth.name, address=None if is_others else veth.address)
         except IpamError:
-            self._quarantine_service.remove_later(veth)
+            self._quarantine_service.remember_leftover(veth)
             raise
         self._failpoint("restore.leftover-removed")
         with self._datastore.transaction() as uow:
@@ -218,4 +220,4 @@ class StartupReconciler:
                 self._wiring.remove_leftover(host_veth=None, address=address)
                 outcome.removed_count += 1
             except IpamError as error:
-                self._hold_back(address, f"a rule that leads nowhere could not be removed: {log_text(error)}")
+                self._quarantine_address(address, f"a rule that leads nowhere could not be removed: {log_text(error)}")

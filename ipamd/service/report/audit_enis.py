@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from ipamd.model.cloud import InstanceIdentity
-from ipamd.model.eni import Eni, EniState
+from ipamd.model.eni import Eni
 from ipamd.model.ids import EniId
 from ipamd.model.kernel import RoutingDifference
 from ipamd.model.snapshot import Snapshot
@@ -27,7 +27,7 @@ def against_host(
     snapshot: Snapshot, *, hostnet: HostNetwork, identity: InstanceIdentity | None, frozen: Mapping[EniId, str]
 ) -> list[Finding]:
     """Compare the host's routing with what the attached ENIs of `snapshot` need. Raises: KernelDumpError."""
-    attached = {eni.eni_id: eni for eni in snapshot.enis.values() if eni.managed and eni.state is EniState.ATTACHED}
+    attached = {eni.eni_id: eni for eni in snapshot.enis.values() if eni.is_in_pool}
     unready = {eni_id for eni_id, eni in attached.items() if not eni.host_ready and eni_id not in frozen}
     sandboxes = Counter(attachment.eni_id for attachment in snapshot.attachments.values())
     found = [

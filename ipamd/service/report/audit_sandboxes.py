@@ -52,13 +52,13 @@ def _unowned_links(
             findings.append(Finding(Severity.DIFFERENCE, veth.name, "carries no identity of ours", "left alone"))
         elif veth.name not in owners and veth.key not in busy:
             row = datastore.address(veth.address) if veth.address else None
-            is_held = row is not None and row.state is AddressState.QUARANTINED
+            is_quarantined = row is not None and row.state is AddressState.QUARANTINED
             findings.append(
                 Finding(
                     Severity.DIFFERENCE,
                     veth.name,
                     f"wired for {veth.key} with {veth.address}, which the datastore does not know",
-                    "quarantined until runtime and kernel agree" if is_held else "the next start resolves it",
+                    "quarantined until runtime and kernel agree" if is_quarantined else "the next start resolves it",
                 )
             )
     return findings

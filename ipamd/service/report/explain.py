@@ -39,17 +39,17 @@ class ExplainService:
         datastore: Datastore,
         wiring: Wiring,
         judgement: Callable[[Attachment], tuple[Evidence, Judgement]] | None,
-        held: Callable[[IPv4Address], list[str]] | None,
+        quarantined: Callable[[IPv4Address], list[str]] | None,
         locks: KeyLocks,
         clock: Clock,
     ) -> None:
-        """`judgement` asks the one judge about an attachment, with what every source says now, `held` about the
-        sandboxes that a quarantined address is held for; None with CRI off.
+        """`judgement` asks the one judge about an attachment, with what every source says now, `quarantined` about
+        the sandboxes for which an address is quarantined; None with CRI off.
         """
         self._datastore = datastore
         self._wiring = wiring
         self._judgement = judgement
-        self._held = held
+        self._quarantined = quarantined
         self._locks = locks
         self._clock = clock
 
@@ -88,10 +88,10 @@ class ExplainService:
             left = (row.cooling_until - self._clock.now()).total_seconds()
             return [f"it is free again in {max(left, 0):.0f} s, once its link is gone (I4, I8)"]
         if row.state is AddressState.QUARANTINED:
-            held = self._held(row.address) if self._held is not None else []
+            verdicts = self._quarantined(row.address) if self._quarantined is not None else []
             return [
                 "it is not assigned until runtime and kernel agree on it; they are compared at every complete CRI list",
-                *held,
+                *verdicts,
             ]
         eni = self._datastore.eni(row.eni_id)
         if row.state is AddressState.FREE and eni is not None and not eni.host_ready:

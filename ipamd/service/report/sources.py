@@ -13,7 +13,7 @@ from typing import Protocol
 from ipamd.model.cloud import CallUnderWay
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.ids import EniId
-from ipamd.model.plan import PoolSettings
+from ipamd.model.pool_settings import PoolSettings
 from ipamd.model.sandbox import RuntimeInfo, RuntimeView
 from ipamd.ports import Datastore, Spool
 from ipamd.service.demand import Demand

@@ -32,11 +32,15 @@ def test_room_lists_are_complete() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text()
     service = ROOT / "ipamd" / "service"
     for room in sorted(path for path in service.iterdir() if (path / "__init__.py").exists()):
-        (line,) = re.findall(rf"^ {{8}}{room.name}/ .*$", text, re.M)
-        for module in sorted(room.glob("*.py")):
-            assert module.stem == "__init__" or re.search(rf"\b{module.stem}\b", line), f"{room.name}: {module.stem}"
-    (line,) = re.findall(r"^ {8}\(the files\) .*$", text, re.M)
-    assert [path.stem for path in service.glob("[a-z]*.py") if not re.search(rf"\b{path.stem}\b", line)] == []
+        named = _listed(text, rf"{room.name}/")
+        assert {path.stem for path in room.glob("*.py")} - {"__init__"} == named, room.name
+    assert {path.stem for path in service.glob("[a-z]*.py")} == _listed(text, r"\(the files\)")
+
+
+def _listed(text: str, room: str) -> set[str]:
+    """The modules in the lines under a room's own line, each line after its label."""
+    (lines,) = re.findall(rf"^ {{8}}{room} .*\n((?: {{28}}.*\n)+)", text, re.M)
+    return set(re.findall(r"\b[a-z_]+\b(?=,|$)", lines, re.M))
 
 
 def test_the_picture_shows_every_word_of_its_source() -> None:

@@ -18,18 +18,17 @@ from ipamd.model.metadata_evidence import (
     Difference,
     DifferenceKind,
     Recent,
-    RecordedEni,
     eni_differences,
     list_differences,
-    recorded_enis,
     sentence,
 )
+from ipamd.model.recorded import RecordedContents, recorded_contents
 
 MAC, OTHER = MacAddress("02:00:00:00:00:02"), MacAddress("02:00:00:00:00:03")
 ENI = EniId("eni-2")
 A, B, C = (IPv4Address(f"10.0.0.{number}") for number in (10, 11, 12))
 P, Q = IPv4Network("10.0.1.0/28"), IPv4Network("10.0.1.16/28")
-RECORDED = RecordedEni(MAC, ENI, frozenset({A, B}), frozenset({P}))
+RECORDED = RecordedContents(MAC, ENI, frozenset({A, B}), frozenset({P}))
 SHOWN = MetadataEni(MAC, ENI, 1, frozenset({A, B}), frozenset({P}))
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -115,10 +114,10 @@ def test_while_a_call_of_ours_is_under_way_only_absence_counts() -> None:
 def test_the_recorded_side() -> None:
     """Single addresses with the primary one, prefixes as such; unmanaged ENIs without addresses, detaching ones not at all."""
     rows = [row(B), *(row(address, P) for address in P)]
-    assert recorded_enis([eni()], rows) == {MAC: RECORDED}
-    assert recorded_enis([eni(managed=False)], ()) == {MAC: RecordedEni(MAC, ENI)}
-    assert recorded_enis([eni(state=EniState.DETACHING)], rows) == {}
-    assert eni_differences(RecordedEni(MAC, ENI), SHOWN, recent=Recent()) == frozenset()
+    assert recorded_contents([eni()], rows) == {MAC: RECORDED}
+    assert recorded_contents([eni(managed=False)], ()) == {MAC: RecordedContents(MAC, ENI)}
+    assert recorded_contents([eni(state=EniState.DETACHING)], rows) == {}
+    assert eni_differences(RecordedContents(MAC, ENI), SHOWN, recent=Recent()) == frozenset()
 
 
 def test_each_difference_is_asked_about_once_an_hour() -> None:

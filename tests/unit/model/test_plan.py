@@ -18,7 +18,10 @@ from ipamd.model.errors import SettingsError
 from ipamd.model.growth import AllocateAddresses, AllocatePrefixes, CreateEni, GrowthState, PendingEni, Refusal
 from ipamd.model.ids import EniId
 from ipamd.model.placement import room_for_eni
-from ipamd.model.plan import EniCapacity, PoolCounts, PoolSettings, PoolSnapshot, deficit_count, excess_count, plan
+from ipamd.model.plan import deficit_count, excess_count, plan
+from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool_snapshot import EniCapacity, PoolSnapshot
+from ipamd.model.stock import PoolCounts
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "vectors_pool.json").read_text())

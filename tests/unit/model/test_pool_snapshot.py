@@ -9,11 +9,11 @@ from ipaddress import IPv4Address, IPv4Network
 from ipamd.datastore.memory_state import MemoryState
 from ipamd.model.address import Address, AddressState
 from ipamd.model.eni import Eni, EniState, InstanceLimits
+from ipamd.model.growth import GrowthState, Refusal
 from ipamd.model.ids import EniId, MacAddress, SubnetId
-from ipamd.model.plan import EniCapacity, PoolCounts
-from ipamd.model.pool_snapshot import pool_snapshot
+from ipamd.model.pool_snapshot import EniCapacity, pool_snapshot
 from ipamd.model.snapshot import Snapshot
-from ipamd.model.stock import Stock
+from ipamd.model.stock import PoolCounts, Stock
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LIMITS = InstanceLimits("m5.large", eni_count=3, ipv4_per_eni=10)
@@ -77,11 +77,11 @@ def test_free_addresses_without_host_routing_are_told_apart() -> None:
 
 def test_what_the_datastore_does_not_know_is_passed_on() -> None:
     """Waiting ADDs and what stands in the way of growth come from the caller."""
-    retry_at = NOW + timedelta(seconds=9)
+    retry_at, growth = NOW + timedelta(seconds=9), GrowthState(prefixes=Refusal("no /28"))
     found = pool_snapshot(
-        taken([], []), limits=LIMITS, waiting_count=3, retry_at=retry_at, blocked_reason="empty", prefixes_available=False
+        taken([], []), limits=LIMITS, waiting_count=3, retry_at=retry_at, blocked_reason="broken", growth=growth
     )
-    assert (found.waiting_count, found.retry_at, found.blocked_reason, found.prefixes_available) == (3, retry_at, "empty", False)
+    assert (found.waiting_count, found.retry_at, found.blocked_reason, found.prefixes_available) == (3, retry_at, "broken", False)
 
 
 def test_places_of_enis_that_are_gone_going_or_not_recorded() -> None:

@@ -13,7 +13,7 @@ from ipamd.model.eni import EniState, InstanceLimits
 from ipamd.model.errors import CloudError, DatastoreError, IpamError, PoolEmptyError
 from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.kernel import LinkEventKind
-from ipamd.model.plan import PoolSettings
+from ipamd.model.pool_settings import PoolSettings
 from tests.fakes.cloud import IDENTITY, INSTANCE, PRIMARY, SUBNET, FakeEc2
 from tests.fakes.node import FakeNode
 from tests.stories.other_hands import detach_by_hand, link_event, pass_time, settle
@@ -251,14 +251,14 @@ def test_W_freeze_race(node: FakeNode) -> None:
     def fp(name: str) -> None:
         if name == "datastore.before-commit" and not done.is_set():
             done.set()
-            t = threading.Thread(target=node.enis.freeze, args=(SECOND, "gone"))
+            t = threading.Thread(target=node.enis.routing.freeze, args=(SECOND, "gone"))
             threads.append(t)
             t.start()
             t.join(0.2)
 
     node.failpoint = fp
     node.datastore._failpoint = fp
-    node.enis.set_up_eni_routing(eni)
+    node.enis.routing.set_up(eni)
     assert done.is_set()
     threads[0].join(5)
     eni = node.datastore.eni(SECOND)

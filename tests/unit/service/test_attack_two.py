@@ -12,7 +12,7 @@ from ipamd.model.cloud import DescribedEni
 from ipamd.model.eni import EniState, InstanceLimits
 from ipamd.model.errors import DatastoreError, PoolEmptyError
 from ipamd.model.ids import EniId, MacAddress
-from ipamd.model.plan import PoolSettings
+from ipamd.model.pool_settings import PoolSettings
 from tests.fakes.cloud import INSTANCE, PRIMARY, SUBNET, FakeEc2
 from tests.fakes.node import FakeNode
 from tests.stories.other_hands import detach_by_hand, link_event, pass_time, settle

@@ -80,11 +80,11 @@ def test_damaged_routing_is_a_difference_that_names_what_repairs_it(node: FakeNo
 def test_a_frozen_eni_is_told_with_its_reason(node: FakeNode) -> None:
     """And an ENI whose routing is not set up, which gives no address either."""
     eni_id = secondary(node)
-    node.enis.freeze(eni_id, "its link is gone")
+    node.enis.routing.freeze(eni_id, "its link is gone")
     (found,) = about(audit(node), eni_id)
     assert found.severity is Severity.DIFFERENCE
     assert found.what == "frozen, it gives no address to new sandboxes: its link is gone; 1 sandbox on it"
-    node.enis.thaw(eni_id)
+    node.enis.routing.thaw(eni_id)
     assert about(audit(node), eni_id) == []
     known = node.datastore.eni(eni_id)
     assert known is not None

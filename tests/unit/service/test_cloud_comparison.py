@@ -17,7 +17,7 @@ from ipamd.model.cloud_evidence import LOOK_GAP_S, MASS_LOSS_AGE_S, RECENT_S
 from ipamd.model.eni import Eni, EniState
 from ipamd.model.errors import PoolEmptyError
 from ipamd.model.ids import EniId, MacAddress, SubnetId
-from ipamd.model.plan import PoolSettings
+from ipamd.model.pool_settings import PoolSettings
 from tests.fakes.cloud import IDENTITY, INSTANCE, PRIMARY, SUBNET
 from tests.fakes.node import FakeNode
 from tests.stories.stale_reads import give_the_threads_their_turn

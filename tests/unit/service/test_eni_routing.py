@@ -25,7 +25,7 @@ def frozen(node: FakeNode) -> FakeNode:
     """A node with sandboxes on two ENIs, of which the second is frozen; its primary ENI is full."""
     run_sandboxes(node, *(f"s{number}" for number in range(10)))
     for eni_id in (OTHER, EniId("eni-3")):
-        node.enis.freeze(eni_id, "its link is gone")
+        node.enis.routing.freeze(eni_id, "its link is gone")
     return node
 
 
@@ -34,7 +34,7 @@ def test_a_frozen_eni_gives_no_address(frozen: FakeNode) -> None:
     with pytest.raises(PoolEmptyError):
         frozen.datastore.reserve(frozen.key("nobody"))
     assert len(frozen.datastore.attachments()) == 10
-    assert frozen.enis.frozen()[OTHER] == "its link is gone"
+    assert frozen.enis.routing.frozen()[OTHER] == "its link is gone"
     assert any(f"{OTHER} gives no address: its link is gone" in sentence for sentence in frozen.health.conditions())
 
 
@@ -44,14 +44,14 @@ def test_nothing_but_thaw_makes_it_give_again(frozen: FakeNode) -> None:
     assert eni is not None
     frozen.host_reconciler.reconcile()
     frozen.enis.sync_with_ec2(IDENTITY)
-    assert frozen.enis.set_up_eni_routings() == []
+    assert frozen.enis.routing.set_up_all() == []
     with pytest.raises(WiringError, match="its link is gone"):
-        frozen.enis.set_up_eni_routing(eni)
+        frozen.enis.routing.set_up(eni)
     frozen.enis.routing._mark(OTHER, host_ready=True)  # as a setup would end that began before
     assert not is_ready(frozen, OTHER)
-    frozen.enis.thaw(OTHER)
+    frozen.enis.routing.thaw(OTHER)
     assert is_ready(frozen, OTHER)
-    assert OTHER not in frozen.enis.frozen()
+    assert OTHER not in frozen.enis.routing.frozen()
     assert not any(f"{OTHER} gives no address" in sentence for sentence in frozen.health.conditions())
     assert frozen.datastore.reserve(frozen.key("somebody")).eni_id == OTHER
 
@@ -59,7 +59,7 @@ def test_nothing_but_thaw_makes_it_give_again(frozen: FakeNode) -> None:
 def test_a_thaw_that_fails_is_tried_again(frozen: FakeNode) -> None:
     """The link is not there after all: the host network reconciler sets the ENI up later."""
     frozen.hostnet.fail["setup_eni"] = [WiringError("its link did not appear")]
-    frozen.enis.thaw(OTHER)
+    frozen.enis.routing.thaw(OTHER)
     assert not is_ready(frozen, OTHER)
     frozen.host_reconciler.reconcile()
     assert is_ready(frozen, OTHER)
@@ -67,10 +67,10 @@ def test_a_thaw_that_fails_is_tried_again(frozen: FakeNode) -> None:
 
 def test_thawing_what_is_not_frozen_or_not_known_is_fine(node: FakeNode) -> None:
     """Signs come late and twice."""
-    node.enis.thaw(PRIMARY)
-    node.enis.freeze(EniId("eni-unknown"), "its link is gone")
-    node.enis.thaw(EniId("eni-unknown"))
-    assert (node.enis.frozen(), is_ready(node, PRIMARY)) == ({}, True)
+    node.enis.routing.thaw(PRIMARY)
+    node.enis.routing.freeze(EniId("eni-unknown"), "its link is gone")
+    node.enis.routing.thaw(EniId("eni-unknown"))
+    assert (node.enis.routing.frozen(), is_ready(node, PRIMARY)) == ({}, True)
 
 
 def test_an_eni_that_is_forgotten_is_not_frozen_any_more(frozen: FakeNode) -> None:
@@ -79,7 +79,7 @@ def test_an_eni_that_is_forgotten_is_not_frozen_any_more(frozen: FakeNode) -> No
     frozen.ec2.detach_eni(f"attach-{gone}")
     frozen.look_twice()
     assert frozen.datastore.eni(gone) is None
-    assert gone not in frozen.enis.frozen()
+    assert gone not in frozen.enis.routing.frozen()
     assert not any(str(gone) in sentence for sentence in frozen.health.conditions())
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from ipamd.first_address import CONDITION, MARK_NAME, FirstAddress
 from ipamd.model.errors import CloudDeniedError, KernelDumpError, NotServingError, PluginNotAvailableError, SubnetExhaustedError
-from ipamd.model.plan import PoolSettings
+from ipamd.model.pool_settings import PoolSettings
 from ipamd.service.health import STATUS_GRACE_S
 from ipamd.surroundings import Surroundings
 from tests.fakes.cloud import FakeEc2

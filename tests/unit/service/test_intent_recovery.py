@@ -9,7 +9,7 @@ import pytest
 from ipamd.model.cloud import INTENT_TAG
 from ipamd.model.errors import CloudDeniedError, CloudError, SubnetExhaustedError, ThrottledError
 from ipamd.model.intent import Intent, IntentKind
-from ipamd.model.plan import PoolSettings
+from ipamd.model.pool_settings import PoolSettings
 from ipamd.service.pool.intents import OPENED_AT
 from tests.fakes.cloud import PRIMARY
 from tests.fakes.node import FakeNode

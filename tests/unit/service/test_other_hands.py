@@ -17,7 +17,7 @@ from ipamd.model.errors import CloudError, KernelDumpError, PoolEmptyError
 from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.kernel import LinkEvent, LinkEventKind
 from ipamd.model.metadata_evidence import ASK_AGAIN_S
-from ipamd.model.plan import PoolSettings
+from ipamd.model.pool_settings import PoolSettings
 from ipamd.service.pool.cloud_look import DOUBT_MAX_S, LookReason
 from ipamd.service.reconcile.metadata import REQUESTS_PER_TURN, VIEW_S
 from tests.fakes.cloud import PRIMARY, FakeEc2
@@ -152,14 +152,14 @@ def test_a_link_that_comes_back_thaws_after_ec2_was_asked(node: FakeNode) -> Non
     link_event(node, mac)
     node.pool.run_once()
     pass_time(node, 31.0)
-    assert node.enis.frozen(), "EC2 still shows the ENI, and its link is away"
+    assert node.enis.routing.frozen(), "EC2 still shows the ENI, and its link is away"
     node.hostnet.enis.pop(SECOND, None)
     node.hostnet.unplugged.clear()
     link_event(node, mac, LinkEventKind.SEEN)
     node.cloud_reconciler.run_once()
-    assert node.enis.frozen(), "nobody has shown the ENI since"
+    assert node.enis.routing.frozen(), "nobody has shown the ENI since"
     pass_time(node, 1.0)
-    assert not node.enis.frozen()
+    assert not node.enis.routing.frozen()
     assert SECOND in node.hostnet.enis, "its routing was set up again"
     eni = node.datastore.eni(SECOND)
     assert eni is not None
@@ -177,9 +177,9 @@ def test_metadata_thaws_when_ec2_does_not_answer(node: FakeNode) -> None:
     node.hostnet.unplugged.clear()
     link_event(node, mac, LinkEventKind.SEEN)
     pass_time(node, 1.0)
-    assert node.enis.frozen()
+    assert node.enis.routing.frozen()
     pass_time(node, TURN_MAX_S)
-    assert not node.enis.frozen()
+    assert not node.enis.routing.frozen()
     assert "did not answer" in conditions(node)
 
 
@@ -200,34 +200,34 @@ def test_a_lost_notification_is_made_up_for(node: FakeNode) -> None:
     mac = node.ec2.enis[SECOND].mac
     node.hostnet.unplugged.add(mac)
     link_event(node, "", LinkEventKind.MISSED)
-    assert set(node.enis.frozen()) == {SECOND}
+    assert set(node.enis.routing.frozen()) == {SECOND}
     node.hostnet.unplugged.clear()
     pass_time(node, 30.0)
-    assert not node.enis.frozen()
+    assert not node.enis.routing.frozen()
     node.hostnet.unplugged.add(mac)
     pass_time(node, 30.0)
-    assert set(node.enis.frozen()) == {SECOND}
+    assert set(node.enis.routing.frozen()) == {SECOND}
 
 
 def test_an_interrupted_list_of_links_is_no_evidence(node: FakeNode) -> None:
     """I11: without a list the notification freezes its own ENI and no other."""
     node.hostnet.fail["links"] = [KernelDumpError("interrupted")] * 2
     node.cloud_reconciler.links.compare()
-    assert not node.enis.frozen()
+    assert not node.enis.routing.frozen()
     link_event(node, node.ec2.enis[SECOND].mac)
-    assert set(node.enis.frozen()) == {SECOND}
+    assert set(node.enis.routing.frozen()) == {SECOND}
     node.hostnet.fail["links"] = [KernelDumpError("interrupted")]
     link_event(node, node.ec2.enis[PRIMARY].mac, LinkEventKind.SEEN)
-    assert set(node.enis.frozen()) == {SECOND}
+    assert set(node.enis.routing.frozen()) == {SECOND}
 
 
 def test_a_list_without_the_primary_enis_link_is_not_believed(node: FakeNode) -> None:
     """I11: a list of another namespace freezes nothing; an ENI's own notification still does."""
     node.hostnet.unplugged = {eni.mac for eni in node.ec2.attached()}
     pass_time(node, 30.0)
-    assert not node.enis.frozen()
+    assert not node.enis.routing.frozen()
     link_event(node, node.ec2.enis[SECOND].mac)
-    assert set(node.enis.frozen()) == {SECOND}
+    assert set(node.enis.routing.frozen()) == {SECOND}
 
 
 def test_links_of_others_are_of_no_concern(node: FakeNode) -> None:
@@ -456,10 +456,10 @@ def test_the_threads_freeze_on_an_event_and_end_when_told(node: FakeNode) -> Non
     node.hostnet.events.put(LinkEvent(LinkEventKind.GONE, eni.mac))
     deadline = threading.Event()
     for _ in range(int(PATIENCE_S * 100)):
-        if node.enis.frozen():
+        if node.enis.routing.frozen():
             break
         deadline.wait(0.01)
-    assert set(node.enis.frozen()) == {SECOND}
+    assert set(node.enis.routing.frozen()) == {SECOND}
     node.cloud_reconciler.stop()
     for thread in threads:
         thread.join(PATIENCE_S)

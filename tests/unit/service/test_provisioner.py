@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ipamd.model.errors import CloudError, CloudNotFoundError, EniLimitError, SubnetExhaustedError, ThrottledError
-from ipamd.model.plan import PoolSettings
+from ipamd.model.pool_settings import PoolSettings
 from ipamd.service.demand import PoolStatus
 from tests.fakes.cloud import INSTANCE, PRIMARY, FakeEc2
 from tests.fakes.node import FakeNode

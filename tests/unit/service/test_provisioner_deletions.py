@@ -43,7 +43,7 @@ def test_an_eni_that_is_recorded_is_never_deleted_by_its_open_intent(node: FakeN
         node.pool.cycle()
     node.crash()
     node.node_info.learn_identity()
-    assert node.enis.set_up_eni_routings() == []
+    assert node.enis.routing.set_up_all() == []
     node.health.enter(Phase.SERVING)
     for number in range(10):
         node.add(f"s{number}")
@@ -99,7 +99,7 @@ def test_an_eni_that_was_to_be_deleted_and_is_recorded_since_is_never_deleted(no
         node.add(f"s{number}")
     refuse_attach_and_delete(node, times=1)
     node.pool.cycle()
-    assert node.enis.set_up_eni_routings() == []
+    assert node.enis.routing.set_up_all() == []
     if node.datastore.eni(OTHER) is not None:
         assert node.add("on-it").eni_id == OTHER
     for _ in range(3):

@@ -23,7 +23,7 @@ from ipamd.model.errors import (
     WiringError,
 )
 from ipamd.model.ids import EniId, MacAddress
-from ipamd.model.plan import PoolSettings
+from ipamd.model.pool_settings import PoolSettings
 from tests.fakes.cloud import IDENTITY, INSTANCE, PRIMARY
 from tests.fakes.node import FakeNode
 from tests.patience import PATIENCE_S

@@ -140,7 +140,7 @@ def test_host_routing_of_an_eni_that_was_forgotten_meanwhile_does_not_bring_it_b
     del node.ec2.enis[other.eni_id]
     node.look_twice()
     assert len(node.datastore.enis()) == 1
-    node.enis.set_up_eni_routing(stale)
+    node.enis.routing.set_up(stale)
     assert len(node.datastore.enis()) == 1
 
 

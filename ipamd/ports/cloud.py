@@ -1,0 +1,116 @@
+"""What services may ask of EC2 and of instance metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from ipaddress import IPv4Address, IPv4Network
+from typing import Protocol
+
+from ipamd.model.cloud import CallUnderWay, DescribedEni, EniRequest, InstanceIdentity, MetadataEni
+from ipamd.model.eni import InstanceLimits
+from ipamd.model.ids import EniId, InstanceId, MacAddress, SubnetId
+
+
+class Ec2(Protocol):
+    """The EC2 calls the pool makes. Each is one API call plus bounded retries; errors are CloudError and below."""
+
+    def describe_enis(self, instance_id: InstanceId) -> tuple[DescribedEni, ...]:
+        """All ENIs attached to the instance (one paginated call), by device index."""
+        ...
+
+    def describe_eni(self, eni_id: EniId) -> DescribedEni:
+        """One ENI. CloudNotFoundError if it does not exist."""
+        ...
+
+    def find_by_token(self, token: str) -> tuple[DescribedEni, ...]:
+        """ENIs whose tag `vpc-ipamd/intent` is `token`, by ID: what a creation with this token made (one paginated call).
+
+        Empty is not evidence by itself: a new ENI may not be shown yet (I11).
+        """
+        ...
+
+    def describe_attached_eni(self, eni_id: EniId) -> DescribedEni:
+        """Wait until EC2 shows an ENI as attached, and return its description. CloudError if it does not within a bound."""
+        ...
+
+    def subnet_cidr(self, subnet_id: SubnetId) -> IPv4Network:
+        """A subnet's IPv4 block; cached for the life of the process."""
+        ...
+
+    def subnet_free_count(self, subnet_id: SubnetId) -> int:
+        """How many addresses of a subnet EC2 says are free, now. Says nothing about whole /28s."""
+        ...
+
+    def create_eni(self, request: EniRequest) -> DescribedEni:
+        """Create an ENI with its addresses or prefixes; the same token gives the same ENI.
+
+        Raises: CloudError; its `may_have_happened` tells whether an ENI may have been created all the same.
+        """
+        ...
+
+    def attach_eni(self, eni_id: EniId, *, instance_id: InstanceId, device_index: int, network_card: int) -> str:
+        """Attach, returning the attachment ID. EniLimitError teaches a lower cap."""
+        ...
+
+    def set_delete_on_termination(self, eni_id: EniId, *, attachment_id: str) -> None:
+        """Have EC2 delete the ENI together with the instance."""
+        ...
+
+    def set_security_groups(self, eni_id: EniId, *, security_group_ids: tuple[str, ...]) -> None:
+        """Replace the ENI's security groups, at least one. CloudNotFoundError if the ENI does not exist."""
+        ...
+
+    def detach_eni(self, attachment_id: str) -> None:
+        """Detach; an attachment that is gone is fine."""
+        ...
+
+    def delete_eni(self, eni_id: EniId) -> None:
+        """Delete; an ENI that is gone is fine."""
+        ...
+
+    def assign_addresses(self, eni_id: EniId, *, count: int) -> frozenset[IPv4Address]:
+        """Allocate `count` more secondary addresses. SubnetExhaustedError, EniLimitError."""
+        ...
+
+    def assign_prefixes(self, eni_id: EniId, *, count: int) -> frozenset[IPv4Network]:
+        """Allocate `count` more /28 prefixes. SubnetExhaustedError, EniLimitError."""
+        ...
+
+    def unassign(self, eni_id: EniId, *, addresses: Iterable[IPv4Address], prefixes: Iterable[IPv4Network]) -> None:
+        """Release addresses and prefixes (at least one); what is not there is fine."""
+        ...
+
+    def instance_limits(self, instance_type: str) -> InstanceLimits:
+        """DescribeInstanceTypes, then the built-in table, then a safe default. Never raises for an unknown type."""
+        ...
+
+    def call_counts(self) -> Mapping[str, int]:
+        """Calls since start, retries included, by API name."""
+        ...
+
+    def calls_under_way(self) -> tuple[CallUnderWay, ...]:
+        """The calls that are being made or retried now, oldest first, each with its last refusal."""
+        ...
+
+
+class Metadata(Protocol):
+    """Instance metadata (IMDSv2): a hint, never a reason to remove (I7)."""
+
+    def identity(self) -> InstanceIdentity:
+        """Who this node is. CloudError if it cannot be read within its deadline."""
+        ...
+
+    def list_interfaces(self) -> frozenset[MacAddress]:
+        """MACs of the ENIs that metadata shows, at least one. One request, one attempt. CloudError if it is not answered."""
+        ...
+
+    def interface(self, mac: MacAddress) -> MetadataEni:
+        """One ENI: at most four requests, fewer when it was read before; one attempt each, in one connection.
+
+        No addresses or no prefixes there (404) are empty sets. Raises: CloudError for everything else, a vanished ENI included.
+        """
+        ...
+
+    def request_count(self) -> int:
+        """HTTP requests made since the start, unanswered ones included: whoever has a budget of them reads it here."""
+        ...

@@ -1,0 +1,115 @@
+"""What services may ask of the kernel: the wiring of sandboxes, and the host's routing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from ipaddress import IPv4Address
+from typing import Protocol
+
+from ipamd.model.attachment import NetnsIdentity, Wired, WiringSpec
+from ipamd.model.cloud import InstanceIdentity
+from ipamd.model.eni import Eni
+from ipamd.model.ids import MacAddress
+from ipamd.model.kernel import KernelSurvey, LinkEvent, RoutingDifference
+
+
+class Wiring(Protocol):
+    """Sandbox wiring in the kernel. No dumps, no fork, no EC2 on the ADD and DEL path; every write is idempotent."""
+
+    def identify_netns(self, path: str) -> NetnsIdentity:
+        """Which namespace a path leads to. NetnsError if it is missing or none, WiringError if that could not be found out."""
+        ...
+
+    def wire(self, spec: WiringSpec) -> Wired:
+        """Create and configure the veth pair, routes and rules. On any error everything is undone before it is raised.
+
+        Raises: NetnsError, WiringError.
+        """
+        ...
+
+    def unwire(self, spec: WiringSpec) -> None:
+        """Remove all wiring of a spec and wait until the link is gone (rollback). Absent parts are fine."""
+        ...
+
+    def mark_for_deletion(self, *, host_veth: str, address: IPv4Address, route_table: int) -> None:
+        """Drop route and rules, take the link down and put it into the dying group (DEL). Absent parts are fine."""
+        ...
+
+    def sweep(self) -> None:
+        """Delete every dying link in one kernel call; returns when they are gone. None dying is fine."""
+        ...
+
+    def check(self, spec: WiringSpec) -> list[str]:
+        """Compare the kernel, both sides, with a spec; one sentence per difference (CHECK; may dump)."""
+        ...
+
+    def repair(self, specs: Iterable[WiringSpec]) -> list[str]:
+        """Put back route, rules, alias and up state of wired sandboxes; one sentence per repair or per part beyond repair.
+
+        A link that is missing, or a route that leads elsewhere, is reported and not touched (I1).
+        """
+        ...
+
+    def survey(self) -> KernelSurvey:
+        """Look at all our wiring in the host namespace. KernelDumpError if every try was interrupted (I11)."""
+        ...
+
+    def remove_leftover(self, *, host_veth: str | None, address: IPv4Address | None) -> None:
+        """Remove wiring that nobody owns: link by name, and every route and rule of an address, in any table.
+
+        Without `address` it is the one that the link's alias names, unless it is routed through another link.
+        """
+        ...
+
+
+class HostNetwork(Protocol):
+    """Routing of the node and its ENIs: sysctls, ENI tables, mark rules, the nftables table. Repaired every 30 s."""
+
+    def setup_node(self, identity: InstanceIdentity) -> None:
+        """Set up the node's own part: sysctls, mark rules, nftables table. Idempotent. Raises: WiringError."""
+        ...
+
+    def await_link(self, mac: MacAddress) -> None:
+        """Return when the link of an ENI that is being attached has appeared. WiringError if it does not within a bound."""
+        ...
+
+    def setup_eni(self, eni: Eni) -> None:
+        """Bring a secondary ENI's link up with address, table, routes and rule. WiringError if its link does not appear."""
+        ...
+
+    def teardown_eni(self, eni: Eni, *, keep: Iterable[Eni] = ()) -> None:
+        """Remove an ENI's table and rules, but nothing that an ENI of `keep` needs. Idempotent.
+
+        A successor at the same place (device index and card) has the same table.
+        """
+        ...
+
+    def reconcile(self, *, identity: InstanceIdentity, enis: Iterable[Eni]) -> list[str]:
+        """Repair what other software on the node removed or changed; one sentence per repair."""
+        ...
+
+    def differences(self, *, identity: InstanceIdentity | None, enis: Iterable[Eni]) -> list[RoutingDifference]:
+        """Compare as `reconcile` does, and change nothing. Without an identity the node's own part is left out.
+
+        Raises: KernelDumpError if every try was interrupted (I11).
+        """
+        ...
+
+    def links(self) -> frozenset[MacAddress]:
+        """MACs of the links that are present now, up or down, from one uninterrupted dump; sandboxes' links are left out.
+
+        Raises: KernelDumpError if every try was interrupted (I11); WiringError.
+        """
+        ...
+
+    def link_events(self) -> Iterator[LinkEvent]:
+        """Follow the kernel's link notifications, blocking; sandboxes' links are left out.
+
+        The first event, OPENED, means that the subscription is open. A lost notification is a MISSED event, never silence (I11).
+        Ends after `stop_link_events`. Raises: WiringError if the subscription cannot be opened or breaks. One reader at a time.
+        """
+        ...
+
+    def stop_link_events(self) -> None:
+        """End a running `link_events` iterator from another thread, and every later one at once."""
+        ...
