@@ -89,7 +89,7 @@ def deficit_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
     WARM_ENI_TARGET whole ENIs (in prefix mode WARM_PREFIX_TARGET prefixes), and at least one free address. Free addresses on an
     ENI whose host routing is not in place yet count, because they will come; unless it has failed for long.
     """
-    counts, free = snapshot.counts, _coming_count(snapshot)
+    free = _coming_count(snapshot)
     if settings.max_pods and snapshot.pool_count >= settings.max_pods:
         return 0
     if settings.ip_targets_defined:

@@ -169,7 +169,10 @@ class EniCreation:
         self._failpoint("growth.attached")
         eni = self._store(described, identity)
         self._failpoint("growth.stored")
-        self._intents.close(intent, f"attached {described.eni_id} as device {described.device_index}")
+        outcome = f"attached {described.eni_id} as device {described.device_index}"
+        self._intents.close(
+            intent, outcome if eni is not None else f"{outcome}; it contradicts what is recorded and is left alone"
+        )
         return eni
 
     def _attached(self, intent: Intent, described: DescribedEni, identity: InstanceIdentity) -> DescribedEni:
@@ -190,7 +193,14 @@ class EniCreation:
         self._enis.routing.await_link(described.mac)
         return self._ec2.describe_attached_eni(described.eni_id)
 
-    def _store(self, described: DescribedEni, identity: InstanceIdentity) -> Eni:
+    def _store(self, described: DescribedEni, identity: InstanceIdentity) -> Eni | None:
+        """Record the ENI.
+
+        Returns: None if it contradicts a record (its primary address is a sandbox's, lost): then it takes its place, ends with the
+            instance, and is recorded by a later comparison; an open intent would pass for its addresses meanwhile.
+
+        Raises: InvariantError if EC2's answer does not show it in its place.
+        """
         eni = replace(self._enis.eni_of(described, identity), created_by_us=True)
         outcome = EniSyncResult()
         try:
@@ -198,8 +208,9 @@ class EniCreation:
         except InvariantError as error:
             log.warning("ENI %s contradicts what is recorded, EC2 is asked for all: %s", eni.eni_id, log_text(error))
             self._enis.sync_with_ec2(identity)
-            if self._datastore.eni(eni.eni_id) is None:
+            if self._datastore.eni(eni.eni_id) is None and eni.eni_id not in self._enis.occupied():
                 raise
+            return self._datastore.eni(eni.eni_id)
         else:
             if outcome.kept:
                 self._enis.sync_with_ec2(identity)

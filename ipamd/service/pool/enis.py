@@ -72,7 +72,7 @@ class EniService:
         self._records = EniRecords(context, cooldown=cooldown)
         self._is_datastore_lost = is_datastore_lost
         self._comparing = threading.Lock()
-        self._tell: Callable[[EniSyncResult], None] = lambda outcome: None
+        self._tell: Callable[[EniSyncResult], None] = lambda _: None
         self._occupied: dict[EniId, Place] = {}
 
     def sync_with_ec2(self, identity: InstanceIdentity, *, metadata: Iterable[MetadataEni] | None = None) -> EniSyncResult:

@@ -200,7 +200,7 @@ class PoolMaintainer:
 
     def _act(self, action: Action, snapshot: PoolSnapshot) -> None:
         """Do one action; a refusal becomes a lesson."""
-        if self._refusals.look_before(action):
+        if not self._is_other_subnet(action) and self._refusals.look_before(action):
             return
         try:
             self._provisioner.execute(action)
@@ -208,11 +208,24 @@ class PoolMaintainer:
             foreign = snapshot.unmanaged_eni_count
             used = 0 if isinstance(action, CreateEni) else _used_slot_count(snapshot, action.eni_id)
             count = len(snapshot.enis) + foreign
-            self._refusals.learn(action, error, attached_count=count, foreign_count=foreign, used_slot_count=used)
+            self._refusals.learn(
+                action,
+                error,
+                attached_count=count,
+                foreign_count=foreign,
+                used_slot_count=used,
+                is_other_subnet=self._is_other_subnet(action),
+            )
             self._note_failure(error)
         else:
             self._refusals.succeeded(action)
             self._note_success()
+
+    def _is_other_subnet(self, action: Action) -> bool:
+        """Whether an action is about an ENI that somebody attached from another subnet than the node's."""
+        known = None if isinstance(action, CreateEni) else self._datastore.eni(action.eni_id)
+        identity = self._identity()
+        return known is not None and identity is not None and known.subnet_id != identity.subnet_id
 
     def _left_s(self) -> float:
         """Seconds left of the pause after an error of ours; 0 without one."""

@@ -108,16 +108,27 @@ class Refusals:
         self._room = SubnetRoom(clock=clock, free_count=free_count)
 
     def learn(
-        self, action: Action, error: BaseException, *, attached_count: int, foreign_count: int = 0, used_slot_count: int = 0
+        self,
+        action: Action,
+        error: BaseException,
+        *,
+        attached_count: int,
+        foreign_count: int = 0,
+        used_slot_count: int = 0,
+        is_other_subnet: bool = False,
     ) -> None:
         """Take note of a refusal of an action.
 
         Args:
             attached_count: ENIs that the instance has, `foreign_count` of them not ours to use.
             used_slot_count: of the ENI that was to get more.
+            is_other_subnet: it is in another subnet than the node; that one being full says nothing about the node's.
         """
         now_s, is_creation = self._clock.monotonic(), isinstance(action, CreateEni)
         match error:
+            case SubnetExhaustedError() if is_other_subnet and not isinstance(action, CreateEni):
+                lesson = self._slots.setdefault(action.eni_id, Lesson(PREFIX_PAUSE_FIRST_S, PREFIX_PAUSE_MAX_S, is_lasting=True))
+                lesson.learn(error, now_s=now_s, value=used_slot_count)
             case SubnetExhaustedError() if _prefix_count(action):
                 self._prefixes.learn(error, now_s=now_s)
             case SubnetExhaustedError():

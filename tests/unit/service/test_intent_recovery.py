@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.model.cloud import INTENT_TAG
+from ipamd.model.cloud import INTENT_TAG, DescribedEni, EniRequest
 from ipamd.model.errors import CloudDeniedError, CloudError, SubnetExhaustedError, ThrottledError
 from ipamd.model.intent import Intent, IntentKind
 from ipamd.model.pool_settings import PoolSettings
@@ -98,6 +98,31 @@ def test_a_poisoned_creation_does_not_stop_growth_on_other_enis(tmp_path: Path) 
         node.add(f"s{number}")
         run(node, 5)
     assert node.datastore.counts().free == 2
+    assert [intent.intent_id for intent in node.datastore.open_intents()] == ["old"]
+
+
+def test_a_poisoned_creation_does_not_stop_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The primary ENI is full, one creation and the search for it are refused for ever: another ENI is created all the same."""
+    node = FakeNode(tmp_path, settings=PoolSettings(warm_ip_target=2))
+    node.bring_up()
+    payload = {"subnet_id": "subnet-1", "device_index": "1", "address_count": "9", "prefix_count": "0"}
+    payload |= {"tags": "{}", "security_group_ids": "sg-1", OPENED_AT: repr(node.clock.monotonic())}
+    with node.datastore.transaction() as uow:
+        uow.open_intent(Intent("old", IntentKind.CREATE_ENI, node.clock.now(), payload, client_token="old"))
+    create = node.ec2.create_eni
+
+    def refusing(request: EniRequest) -> DescribedEni:
+        if request.client_token == "old":
+            raise POISON[0]
+        return create(request)
+
+    monkeypatch.setattr(node.ec2, "create_eni", refusing)
+    node.ec2.fail["find_by_token"] = refused_for_ever(POISON[0])
+    for number in range(12):
+        node.add(f"s{number}", deadline_s=0.5)
+        run(node, 5)
+    assert [eni.device_index for eni in node.datastore.enis()] == [0, 2]
+    assert node.datastore.counts().free >= 2
     assert [intent.intent_id for intent in node.datastore.open_intents()] == ["old"]
 
 

@@ -1,0 +1,161 @@
+"""An ENI that cannot give addresses does not keep the pool from growing elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from ipaddress import IPv4Address
+from pathlib import Path
+
+import pytest
+
+from ipamd.model.cloud import DescribedEni, EniRequest
+from ipamd.model.eni import InstanceLimits
+from ipamd.model.errors import PoolEmptyError, SubnetExhaustedError
+from ipamd.model.ids import EniId, MacAddress, SubnetId
+from ipamd.model.plan import PoolSettings
+from tests.fakes.cloud import INSTANCE, PRIMARY, FakeEc2
+from tests.fakes.node import FakeNode
+from tests.stories.other_hands import link_event, pass_time, settle
+
+
+def started(tmp_path: Path, ec2: FakeEc2, **targets: int) -> FakeNode:
+    """A node that serves."""
+    node = FakeNode(tmp_path, settings=PoolSettings(**targets), ec2=ec2)  # type: ignore[arg-type]  # only numbers are used
+    node.bring_up()
+    return node
+
+
+def add_all(node: FakeNode, names: Iterable[str]) -> int:
+    """ADD each, time passing in between; returns how many got an address."""
+    served = 0
+    for name in names:
+        try:
+            node.add(name, deadline_s=0.1)
+            served += 1
+        except PoolEmptyError:
+            node.wiring.netns.pop(f"/run/netns/{name}")
+        pass_time(node, 20.0)
+    return served
+
+
+def take_link(node: FakeNode, name: str) -> None:
+    """Somebody moves the link of an ENI into another namespace: EC2 shows the ENI attached for ever."""
+    mac = node.ec2.enis[EniId(name)].mac
+    node.hostnet.unplugged.add(mac)
+    link_event(node, mac)
+
+
+def test_free_addresses_of_an_eni_that_is_being_detached_are_no_supply(tmp_path: Path) -> None:
+    """EC2 says *detaching* for hours: nobody will get them, so the pool grows and does not say that it is at its target."""
+    node = started(tmp_path, FakeEc2(), warm_eni_target=1)
+    assert add_all(node, ["a"]) == 1
+    settle(node)
+    leaving = node.ec2.enis[EniId("eni-2")]
+    node.ec2.enis[leaving.eni_id] = replace(leaving, attachment_status="detaching")
+    take_link(node, leaving.eni_id)
+    settle(node)
+    assert add_all(node, (f"s{number}" for number in range(12))) == 12
+    assert EniId("eni-3") in node.ec2.enis
+    node.datastore.close()
+
+
+@pytest.mark.parametrize("max_pods", [0, 40])
+def test_a_stuck_eni_gets_no_more_and_is_not_counted_for_max_pods(tmp_path: Path, max_pods: int) -> None:
+    """Its free addresses and slots are of no use to anybody: it is not filled, and 40 pods fit on the other three ENIs."""
+    ec2 = FakeEc2(limits=InstanceLimits("m5.xlarge", 4, 15))
+    node = started(tmp_path, ec2, warm_ip_target=2, minimum_ip_target=16, max_pods=max_pods)
+    assert len(ec2.attached()) == 2
+    settle(node)
+    take_link(node, "eni-2")
+    before = ec2.enis[EniId("eni-2")].secondary_addresses
+    assert add_all(node, (f"s{number}" for number in range(60))) >= 36
+    assert len(ec2.enis[EniId("eni-2")].secondary_addresses - before) <= 2
+    attached = len(node.datastore.attachments())
+    assert not max_pods or attached <= max_pods
+    node.datastore.close()
+
+
+def test_several_enis_without_link_do_not_starve_the_node(tmp_path: Path) -> None:
+    """Two links were moved away: why is known for each, and it is not the node's fault, so a further ENI is filled."""
+    node = started(tmp_path, FakeEc2(limits=InstanceLimits("m5.xlarge", 4, 4)), warm_ip_target=1)
+    assert add_all(node, (f"s{number}" for number in range(8))) == 8
+    for attachment in node.datastore.attachments():
+        if attachment.eni_id != PRIMARY:
+            node.delete(attachment.key.container_id)
+    node.cool()
+    settle(node)
+    assert len(node.ec2.attached()) == 3
+    take_link(node, "eni-2")
+    take_link(node, "eni-3")
+    assert add_all(node, (f"t{number}" for number in range(8))) == 3
+    node.datastore.close()
+
+
+def test_a_full_subnet_of_others_does_not_stop_the_nodes_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody attached an ENI of another subnet, which is full: that says nothing about the subnet of all other ENIs."""
+    ec2 = FakeEc2(limits=InstanceLimits("m5.xlarge", 4, 4))
+    other = DescribedEni(
+        EniId("eni-9"),
+        MacAddress("02:00:00:00:00:99"),
+        SubnetId("subnet-2"),
+        IPv4Address("10.0.1.1"),
+        status="in-use",
+        attachment_id="attach-9",
+        attachment_status="attached",
+        instance_id=INSTANCE,
+        device_index=1,
+    )
+    ec2.enis[other.eni_id] = other
+    real = ec2.assign_addresses
+    refused: list[EniId] = []
+
+    def assign(eni_id: EniId, *, count: int) -> frozenset[IPv4Address]:
+        if eni_id == other.eni_id:
+            refused.append(eni_id)
+            raise SubnetExhaustedError("subnet-2 is full")
+        return real(eni_id, count=count)
+
+    monkeypatch.setattr(ec2, "assign_addresses", assign)
+    node = started(tmp_path, ec2, warm_ip_target=1)
+    assert add_all(node, (f"s{number}" for number in range(20))) == 9
+    assert {row.eni_id for row in node.datastore.attachments()} == {PRIMARY, EniId("eni-3"), EniId("eni-4")}
+    assert len(refused) <= 3, "it is asked again after minutes, not at every ADD"
+    node.datastore.close()
+
+
+def test_a_new_eni_that_contradicts_a_record_ends_its_creation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """EC2 gives the lost address of a running sandbox to our new ENI as its primary one: the ENI takes its place, its addresses are
+    no supply, and it is not asked about every minute for as long as the sandbox lives (I9, I13)."""
+    ec2 = FakeEc2(limits=InstanceLimits("m5.xlarge", 4, 4))
+    node = started(tmp_path, ec2, warm_ip_target=1)
+    lost = node.add("a").address
+    settle(node)
+    ec2.unassign(PRIMARY, addresses=[lost], prefixes=[])
+    settle(node)
+    real = ec2.create_eni
+
+    def create(request: EniRequest) -> DescribedEni:
+        made = real(request)
+        if made.eni_id == "eni-2":
+            made = ec2.enis[made.eni_id] = replace(made, primary_address=lost)
+        return made
+
+    monkeypatch.setattr(ec2, "create_eni", create)
+    assert add_all(node, (f"s{number}" for number in range(12))) == 9, "three on each other ENI: a lost address takes no slot"
+    assert node.datastore.open_intents() == ()
+    assert node.enis.occupied() == {EniId("eni-2"): (0, 1)}
+    assert ec2.enis[EniId("eni-2")].delete_on_termination
+    before = ec2.calls.total()
+    for _ in range(12 * 60):
+        pass_time(node, 60.0)
+    assert ec2.calls.total() - before <= 12
+    node.delete("a")
+    node.cool()
+    for _ in range(70):
+        pass_time(node, 60.0)
+    recorded = node.datastore.eni(EniId("eni-2"))
+    assert recorded is not None
+    assert recorded.created_by_us
+    node.assert_sound()
+    node.datastore.close()
