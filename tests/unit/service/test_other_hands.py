@@ -17,7 +17,7 @@ from ipamd.model.errors import CloudError, KernelDumpError, PoolEmptyError
 from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.kernel import LinkEvent, LinkEventKind
 from ipamd.model.metadata_evidence import ASK_AGAIN_S
-from ipamd.model.plan import PoolSettings
+from ipamd.model.pool_settings import PoolSettings
 from ipamd.service.pool.cloud_look import DOUBT_MAX_S, LookReason
 from ipamd.service.reconcile.metadata import REQUESTS_PER_TURN, VIEW_S
 from tests.fakes.cloud import PRIMARY, FakeEc2
