@@ -2,8 +2,9 @@
 
 Targets have the names and the meaning of amazon-vpc-cni-k8s (pkg/ipamd/ipamd.go, datastoreTargetState; docs/eni-and-ip-target.md and
 docs/prefix-and-ip-target.md there). Different on purpose: cooling addresses are not free (I8); waiting ADDs count as demand; the
-pool never grows beyond maxPods, but for the rest of a last /28 and for what an ENI holds that could not be used when the others were
-filled; existing ENIs are filled before a new one is created, in a fixed order; ADDs that come one after the other share a call. Nothing in excess is released yet: `excess_count` only reports it.
+pool never grows beyond maxPods, but for the rest of a last /28 and for what an ENI holds that could not be used when the others
+were filled; existing ENIs are filled before a new one is created, in a fixed order; ADDs that come one after the other share a call.
+Nothing in excess is released yet: `excess_count` only reports it.
 Overview: docs/architecture.md, The pool.
 """
 
