@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from lab.chaos.checker import REPAIR_S
 from lab.chaos.expected_state import ExpectedState, Violation
 from lab.chaos.hands import pool_of
 from lab.chaos.history import History
@@ -21,7 +22,9 @@ READY_TIMEOUT_S = 60.0
 HEAL_S = 120.0
 """A background look at metadata, at most 60 s away; a second look after 30 s; what that leads to, 30 s."""
 
-PING_S = 15.0
+PING_S = REPAIR_S + 5.0
+"""A route that chaos took a moment before the end is put back at the next repair."""
+
 POLL_S = 1.0
 _UNUSED_TYPES = ("efa-only", "trunk", "branch")
 
