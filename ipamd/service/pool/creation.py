@@ -191,7 +191,13 @@ class EniCreation:
         if not described.delete_on_termination:
             self._ec2.set_delete_on_termination(described.eni_id, attachment_id=described.attachment_id)
         self._enis.routing.await_link(described.mac)
-        return self._ec2.describe_attached_eni(described.eni_id)
+        attached = self._ec2.describe_attached_eni(described.eni_id)
+        # EC2 may show a new ENI attached before its addresses (amazon-vpc-cni-k8s issues 1148, 1174); its answer to Create named them.
+        return replace(
+            attached,
+            secondary_addresses=attached.secondary_addresses | described.secondary_addresses,
+            prefixes=attached.prefixes | described.prefixes,
+        )
 
     def _store(self, described: DescribedEni, identity: InstanceIdentity) -> Eni | None:
         """Record the ENI.

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from ipamd.model.cloud import DescribedEni
 from ipamd.model.errors import CloudError, CloudNotFoundError, EniLimitError, SubnetExhaustedError, ThrottledError
+from ipamd.model.ids import EniId
 from ipamd.model.pool_settings import PoolSettings
 from ipamd.service.demand import PoolStatus
 from tests.fakes.cloud import INSTANCE, PRIMARY, FakeEc2
@@ -40,6 +42,28 @@ def test_an_eni_costs_one_creation_call(node: FakeNode) -> None:
     node.pool.cycle()
     assert node.ec2.calls["create_eni"] == 1
     assert node.ec2.calls["assign_addresses"] == before
+
+
+@pytest.mark.parametrize("by_prefix", [False, True])
+def test_addresses_that_describe_shows_late_are_known_from_the_creation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_prefix: bool
+) -> None:
+    """EC2 shows the new ENI attached before its addresses: they are supply all the same, and are not asked for again (I7)."""
+    node = FakeNode(tmp_path, settings=PoolSettings(warm_prefix_target=40, prefix_delegation=True) if by_prefix else None)
+
+    def without_addresses(eni_id: EniId) -> DescribedEni:
+        return replace(node.ec2.describe_eni(eni_id), secondary_addresses=frozenset(), prefixes=frozenset())
+
+    monkeypatch.setattr(node.ec2, "describe_attached_eni", without_addresses)
+    node.bring_up()
+    node.add("a")
+    node.pool.cycle()
+    made = [eni for eni in node.ec2.enis.values() if eni.eni_id != PRIMARY]
+    assert made
+    for eni in made:
+        there = eni.secondary_addresses | {address for prefix in eni.prefixes for address in prefix}
+        assert there == {row.address for row in node.datastore.addresses() if row.eni_id == eni.eni_id}
+    no_eni_is_lost(node)
 
 
 def test_an_idle_pool_asks_nothing(node: FakeNode) -> None:
