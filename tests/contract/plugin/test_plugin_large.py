@@ -72,11 +72,12 @@ def test_a_window_that_opens_slowly_is_obeyed(any_plugin, raw_peer):
             return head[3], connection.recv(size, 0x100) if size else b""
 
         connection.recv(24, 0x100)
-        connection.sendall(b"\x00\x00\x06\x04\x00\x00\x00\x00\x00" + b"\x00\x04" + (1000).to_bytes(4, "big"))
         allowed = 65535
         while len(received) < 65535:
             kind, payload = read_frame()
             received.extend(payload if kind == 0 else b"")
+        # Only now: a plugin that has read these SETTINGS before its first DATA rightly sends 1000 bytes, and both would wait.
+        connection.sendall(b"\x00\x00\x06\x04\x00\x00\x00\x00\x00" + b"\x00\x04" + (1000).to_bytes(4, "big"))
         stream_allowed, connection_allowed = 1000, allowed
         while len(received) < 200_000:
             stream_allowed += 70_000
