@@ -1,8 +1,9 @@
 """`add_daemon_*`, `del_daemon_*`: the daemon's own time, by phase, from its log line of each request.
 
 It runs from the arrival of the decoded message to the finished reply; gRPC's own work and writing the log line are not in it (they
-are in the whole figures). The reference is the kernel's minimum: the same wiring as packed netlink batches without a daemon
-(`kernel_wiring`). pyroute2 call by call, the usual way, is printed beside it for scale.
+are in the whole figures). Budgets grow with the machine's slowness (`figures`). The reference is the kernel's minimum: the same
+wiring as packed netlink batches without a daemon (`kernel_wiring`). pyroute2 call by call, the usual way, is printed beside it for
+scale.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bench import kernel_wiring
-from bench.figures import Figure
+from bench import kernel_wiring, plugin_exec
+from bench.figures import Figure, slowness
+from bench.plugin import PYTHON
 from bench.samples import median, percentile, spread
 from bench.scale import Scale
 from bench.stage import BenchError, Stage
@@ -29,23 +31,30 @@ def measure(stage: Stage, scale: Scale) -> list[Figure]:
     stage.job("cycles", rounds=5, tag="daemon-warm-up", **arguments)
     ids = stage.job("cycles", rounds=scale.daemon_rounds, tag="daemon", **arguments)[PLUGIN_PATH]["ids"]
     kernel = kernel_wiring.measure()
+    commands = {"bare": plugin_exec.bare_interpreter(PYTHON)}
+    bare = plugin_exec.medians_ms(commands, environment={}, rounds=scale.exec_rounds)["bare"]
     figures = []
     for verb in ("ADD", "DEL"):
         lines = stage.requests(verb, ids)
         if len(lines) != scale.daemon_rounds or any(line["code"] for line in lines):
             raise BenchError(f"{scale.daemon_rounds} {verb}s were made and {len(lines)} are in the daemon's log")
-        figures += _figures(verb, lines, kernel)
-    return figures
+        figures += _figures(verb, lines, kernel, slow=slowness(bare))
+    return [
+        *figures,
+        Figure("add_daemon_bare_start", bare, "ms", None, "", scale.exec_rounds, "bare interpreter, for the budgets"),
+    ]
 
 
-def _figures(verb: str, lines: list[dict[str, Any]], kernel: Mapping[str, float]) -> list[Figure]:
+def _figures(verb: str, lines: list[dict[str, Any]], kernel: Mapping[str, float], *, slow: float) -> list[Figure]:
     name, count = verb.lower(), len(lines)
     totals = [line["ms"] for line in lines]
     floor, usual = kernel[KERNEL_PARTS[verb]], kernel[USUAL_PARTS[verb]]
     reference_is = "the kernel's part alone, packed batches"
     figures = [
-        Figure(f"{name}_daemon_p50", median(totals), "ms", floor, reference_is, count, f"pyroute2 call by call {usual:.2f} ms"),
-        Figure(f"{name}_daemon_p99", percentile(totals, 0.99), "ms", None, "", count, spread(totals)),
+        Figure(
+            f"{name}_daemon_p50", median(totals), "ms", floor, reference_is, count, f"pyroute2 call by call {usual:.2f} ms", slow
+        ),
+        Figure(f"{name}_daemon_p99", percentile(totals, 0.99), "ms", None, "", count, spread(totals), slow),
     ]
     phases: dict[str, list[float]] = {}
     for line in lines:

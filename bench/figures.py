@@ -2,6 +2,9 @@
 
 The budgets are defined here and nowhere else in the code; README.md lists them beside measured values. A figure without a budget is
 context (a phase, a floor), and its `met` is None. A budget bounds the value itself or its ratio to the reference.
+
+Milliseconds are those of one machine: on a slower one, told by how long its bare interpreter takes to start, a bound in milliseconds
+grows in proportion. On a faster one it stays: that a machine is fast is no reason to refuse what was promised.
 """
 
 from __future__ import annotations
@@ -19,9 +22,19 @@ class Budget:
     limit: float
     is_strict: bool = False
 
-    def allows(self, measured: float) -> bool:
-        """Tell whether `measured` keeps the budget. It is not rounded first."""
-        return measured < self.limit if self.is_strict else measured <= self.limit
+    def allows(self, measured: float, *, slowness: float = 1.0) -> bool:
+        """Tell whether `measured` keeps the budget of a machine `slowness` times slower. It is not rounded first."""
+        limit = self.limit * slowness
+        return measured < limit if self.is_strict else measured <= limit
+
+
+BARE_START_MS = 7.3
+"""Start to end of the bare interpreter on the machine that the budgets in milliseconds were set on."""
+
+
+def slowness(bare_start_ms: float) -> float:
+    """How many times slower than the budgets' machine this one is, by its bare interpreter's start; at least 1."""
+    return max(1.0, bare_start_ms / BARE_START_MS)
 
 
 BUDGETS: Mapping[str, Budget] = {
@@ -53,7 +66,10 @@ BUDGETS: Mapping[str, Budget] = {
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured number. `reference` is in the same unit; `reference_is` says what it is, `note` what a reader must know."""
+    """One measured number. `reference` is in the same unit; `reference_is` says what it is, `note` what a reader must know.
+
+    `slowness` is the machine's, for a figure in milliseconds; 1 leaves its budget as it is.
+    """
 
     name: str
     value: float
@@ -62,6 +78,7 @@ class Figure:
     reference_is: str = ""
     sample_count: int = 1
     note: str = ""
+    slowness: float = 1.0
 
     @property
     def budget(self) -> Budget | None:
@@ -79,7 +96,7 @@ class Figure:
         if self.budget is None:
             return None
         measured = self.value if self.budget.of == "value" else self.ratio
-        return None if measured is None else self.budget.allows(measured)
+        return None if measured is None else self.budget.allows(measured, slowness=self.slowness)
 
     def as_dict(self) -> dict[str, Any]:
         """What goes into the JSON report."""
@@ -89,7 +106,7 @@ class Figure:
             "unit": self.unit,
             "reference": None if self.reference is None else round(self.reference, 4),
             "ratio": None if self.ratio is None else round(self.ratio, 4),
-            "budget": None if self.budget is None else self.budget.limit,
+            "budget": None if self.budget is None else round(self.budget.limit * self.slowness, 4),
             "met": self.met,
             "budget_of": None if self.budget is None else self.budget.of,
             "reference_is": self.reference_is,
@@ -138,7 +155,7 @@ def _budget_text(figure: Figure) -> str:
     if budget is None:
         return ""
     unit = "x" if budget.of == "ratio" else figure.unit
-    return f"{'<' if budget.is_strict else '<='} {budget.limit:g} {unit}"
+    return f"{'<' if budget.is_strict else '<='} {budget.limit * figure.slowness:.3g} {unit}"
 
 
 def _number(value: float) -> str:

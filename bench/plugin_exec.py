@@ -89,6 +89,11 @@ def medians_ms(
     return {name: statistics.median(times) for name, times in samples.items()}
 
 
+def bare_interpreter(python: Path) -> list[str]:
+    """The command of an interpreter that starts, does nothing and ends."""
+    return [str(python), "-I", "-S", "-c", "pass"]
+
+
 def measure_plugin(plugin: Path, *, python: Path, responder: str = "raw", rounds: int = 200) -> dict[str, float]:
     """Measure `plugin` and its bare interpreter, with a responder that answers at once.
 
@@ -111,7 +116,7 @@ def measure_plugin(plugin: Path, *, python: Path, responder: str = "raw", rounds
                     "CNI_IFNAME": "eth0",
                     "CNI_NETNS": "/var/run/netns/bench",
                 }
-                commands = {"bare": [str(python), "-I", "-S", "-c", "pass"], "plugin": [str(plugin)]}
+                commands = {"bare": bare_interpreter(python), "plugin": [str(plugin)]}
                 return medians_ms(commands, environment=environment, rounds=rounds)
             finally:
                 server.kill()

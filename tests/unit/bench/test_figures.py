@@ -5,7 +5,7 @@ import json
 import pytest
 
 from bench.__main__ import GROUPS, selected
-from bench.figures import BUDGETS, Budget, Figure, report, table
+from bench.figures import BUDGETS, Budget, Figure, report, slowness, table
 
 KEYS = {"name", "value", "unit", "reference", "ratio", "budget", "met"}
 
@@ -32,6 +32,17 @@ def test_the_limit_itself_is_within_a_budget_and_outside_a_strict_one():
 def test_a_value_is_not_rounded_before_it_is_judged():
     """2.504 ms prints as 2.50 and is over 2.5."""
     assert Figure("add_daemon_p50", 2.504, "ms").met is False
+
+
+def test_a_budget_in_milliseconds_grows_with_a_slow_machine_and_never_shrinks():
+    """The machine of the budgets starts a bare interpreter in 7.3 ms; one that needs twice as long gets twice the time."""
+    slow = slowness(14.6)
+    assert slow == pytest.approx(2)
+    assert Figure("add_daemon_p50", 4.9, "ms", slowness=slow).met is True
+    figure = Figure("add_daemon_p50", 5.1, "ms", slowness=slow)
+    assert (figure.met, figure.as_dict()["budget"]) == (False, 5.0)
+    assert "<= 5 ms" in table([figure])
+    assert slowness(5.4) == 1
 
 
 def test_one_call_at_idle_breaks_the_budget_of_none():
