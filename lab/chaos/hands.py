@@ -28,10 +28,12 @@ class OtherHands:
         self._deeds: Mapping[str, Callable[[str, Mapping[str, Any]], str]] = {
             "detach-used": lambda node, args: self._detach(node, args["pick"], is_used=True),
             "detach-idle": lambda node, args: self._detach(node, args["pick"], is_used=False),
+            "delete": lambda node, args: self._delete(node, args["pick"]),
             "unassign-used": lambda node, args: self._unassign(node, args["pick"], is_used=True),
             "unassign-free": lambda node, args: self._unassign(node, args["pick"], is_used=False),
             "move": lambda node, args: self._move(node, args["pick"]),
             "give": lambda node, args: self._give(node, args["pick"]),
+            "give-prefix": lambda node, args: self._give_prefix(node, args["pick"]),
             "attach": self._attach,
             "groups": lambda node, _: self._groups(node),
         }
@@ -59,6 +61,15 @@ class OtherHands:
             self._lab.vpc.hands.detach(eni.eni_id)
         return f"{eni.eni_id} with {', '.join(pool_of(eni))}"
 
+    def _delete(self, node: str, pick: float) -> str:
+        enis = self._ours(node)
+        if not enis:
+            return ""
+        eni = _picked(enis, pick)
+        with self._taking(node, pool_of(eni), cuts_link=True):
+            self._lab.vpc.hands.delete(eni.eni_id)
+        return f"{eni.eni_id} with {', '.join(pool_of(eni))}"
+
     def _unassign(self, node: str, pick: float, *, is_used: bool) -> str:
         address = self._address(node, pick, is_used=is_used)
         if address is None:
@@ -84,10 +95,16 @@ class OtherHands:
         after = self._lab.vpc.hands.assign(eni.eni_id)
         return f"{', '.join(map(str, set(after.secondary_addresses) - before))} to {eni.eni_id}"
 
+    def _give_prefix(self, node: str, pick: float) -> str:
+        eni = _picked(self._attached(node), pick)
+        after = self._lab.vpc.hands.assign(eni.eni_id, prefix_count=1)
+        return f"{', '.join(map(str, set(after.prefixes) - set(eni.prefixes)))} to {eni.eni_id}"
+
     def _attach(self, node: str, args: Mapping[str, Any]) -> str:
         tags = NO_MANAGE if args["tagged"] else {}
         eni = self._lab.vpc.hands.attach(self._lab.node(node).instance_id, kind=args["type"], tags=tags)
-        self._book.brought(eni.eni_id, node)
+        if eni.attachment is not None:  # a branch hangs on its trunk, not on the node
+            self._book.brought(eni.eni_id, node)
         return f"{eni.eni_id} ({args['type']})"
 
     def _groups(self, node: str) -> str:

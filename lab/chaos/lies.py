@@ -12,16 +12,18 @@ from typing import Any
 HANDS: Mapping[str, float] = {
     "detach-used": 1,
     "detach-idle": 1,
+    "delete": 0.5,
     "unassign-used": 2,
     "unassign-free": 2,
     "move": 1,
     "give": 2,
+    "give-prefix": 0.5,
     "attach": 0.7,
     "groups": 0.5,
 }
 """Weights. Ours: addresses are taken more often than ENIs, of which a node has few; foreign ENIs stay and so must be few."""
 
-FOREIGN = ("interface", "efa", "efa-only", "trunk", "ipv6-only")
+FOREIGN = ("interface", "efa", "efa-only", "trunk", "branch", "ipv6-only")
 LIE_S = (5.0, 45.0)
 """Seconds. Ours: from less than the daemon's two looks (30 s apart) to more."""
 
@@ -31,6 +33,16 @@ CONDITIONS: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("CreateTags", {"aws:TagKeys": ["team"]}),
     ("DeleteNetworkInterface", {"aws:ResourceTag/team": "network"}),
     ("AssignPrivateIpAddresses", {}),
+)
+ACTIONS = (
+    "AssignPrivateIpAddresses",
+    "AttachNetworkInterface",
+    "CreateNetworkInterface",
+    "DeleteNetworkInterface",
+    "DescribeNetworkInterfaces",
+    "DetachNetworkInterface",
+    "ModifyNetworkInterfaceAttribute",
+    "UnassignPrivateIpAddresses",
 )
 SLOTS = 64
 """Attachment slots of the runs' instance type, ENIs and volumes together (lab/chaos/player.py)."""
@@ -82,6 +94,20 @@ def _condition(rng: Random) -> dict[str, Any]:
     return _section("iam", [{"action": action, **({"unless": dict(unless)} if unless else {})}])
 
 
+def _denied(rng: Random) -> dict[str, Any]:
+    return _section("iam", [{"action": action} for action in rng.sample(ACTIONS, rng.randint(1, 2))])
+
+
+def _hang(rng: Random) -> dict[str, Any]:
+    api = rng.choice(ACTIONS)
+    return {"apply": {"apis": {api: {"hang": True}}}, "undo": {"apis": {api: None}}}
+
+
+def _imds_error(rng: Random) -> dict[str, Any]:
+    status = rng.choice((429, 500, 503))
+    return _metadata({"error": {"code": "InternalError", "status": status, "rate": round(rng.uniform(0.3, 1), 2)}})
+
+
 def _metadata(fault: Mapping[str, Any]) -> dict[str, Any]:
     return {"apply": {"apis": {"imds": dict(fault)}}, "undo": {"apis": {"imds": None}}}
 
@@ -93,9 +119,13 @@ LIES: Mapping[str, Callable[[Random], dict[str, Any]]] = {
     "describe-late-addresses": _late,
     "describe-partial": _partial,
     "describe-stale": _stale,
+    "ec2-hang": _hang,
     "iam-condition": _condition,
+    "iam-denied": _denied,
     "imds-absent": lambda rng: _metadata({"absent": [rng.choice(("local-ipv4s", "ipv4-prefix", "network-card"))]}),
+    "imds-error": _imds_error,
     "imds-frozen": lambda _: _metadata({"frozen": True}),
+    "interface-quota": lambda rng: _section("interface_quota", rng.randint(2, 8)),
     "subnet-fragmented": lambda _: _section("subnets", {"*": {"fragmented": True}}),
     "subnet-nearly-full": lambda rng: _section("subnets", {"*": {"leave": rng.randint(0, 6)}}),
     "volumes": lambda rng: _section("volumes", {"*": rng.randint(SLOTS - 8, SLOTS - 1)}),

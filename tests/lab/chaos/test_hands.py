@@ -113,6 +113,29 @@ def test_addresses_are_given(stage: Stage) -> None:
     assert stage.expected.book.takes().until_s == {}
 
 
+def test_a_prefix_is_given(stage: Stage) -> None:
+    """Sixteen more than before, and nothing taken."""
+    before = address_count(stage.vpc.enis_of(stage.nodes["node-a"].instance_id))
+    stage.do("give-prefix")
+    assert address_count(stage.vpc.enis_of(stage.nodes["node-a"].instance_id)) == before + 16
+    assert stage.expected.book.takes().until_s == {}
+
+
+def test_an_eni_is_deleted(stage: Stage) -> None:
+    """With all its addresses."""
+    eni = stage.vpc.world.eni(stage.eni_ids["node-a"])
+    stage.do("delete")
+    assert stage.eni_ids["node-a"] not in stage.vpc.world.enis
+    assert all(stage.is_hit(address) for address in pool_of(eni))
+
+
+def test_a_branch_is_no_business_of_the_node(stage: Stage) -> None:
+    """It hangs on its trunk and on no instance, so nobody asks later whether it still hangs there."""
+    stage.do("attach", type="branch")
+    assert stage.expected.book.foreign() == {}
+    assert any(eni.interface_type == "branch" for eni in stage.vpc.enis())
+
+
 @pytest.mark.parametrize(
     ("kind", "tagged", "usable"), [("interface", False, True), ("interface", True, False), ("efa-only", False, False)]
 )
