@@ -222,7 +222,7 @@ class Checker:
             if len(names) > 1 and (unexcused or len(set(nodes)) < len(nodes)):
                 yield _Claim("I1", address, f"wired twice: {', '.join(sorted(names))}")
         held = {record.address for record in round_.after.pods.values() if record.removed_at_s is None} | set(holders)
-        for address in round_.echoing - held:
+        for address in round_.echoing - held - round_.primaries:  # EC2 may make a released address the first of a new ENI
             yield _Claim("I4", address, "it answers, and no sandbox has it", SILENT_S)
         for record in round_.before.pods.values():
             cools = record.removing_at_s is not None and round_.at_s - record.removing_at_s < self._cooldown_s - COOLDOWN_MARGIN_S

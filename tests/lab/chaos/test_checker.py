@@ -137,6 +137,12 @@ def test_a_wiring_that_is_gone_is_found_at_the_second_look() -> None:
     assert broken(round_(100, seen=gone), round_(101, seen=gone)) == ["I2"]
 
 
+def test_the_primary_address_of_an_eni_may_answer() -> None:
+    """EC2 gave a removed sandbox's address to a new ENI as its first: the node answers for it, as for any ENI."""
+    given = frozenset({A})
+    assert lasting(lambda at: round_(at, record=None, seen=EMPTY, echoing=given, primaries=given), 300) == []
+
+
 def test_a_violation_is_told_once() -> None:
     """It goes on; the report does not."""
     assert len(lasting(lambda at: round_(at, on_enis={A: ""}), 60)) == 1
