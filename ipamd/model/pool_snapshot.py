@@ -61,9 +61,9 @@ class PoolSnapshot:
 
     @property
     def pool_count(self) -> int:
-        """Addresses that count for maxPods and MINIMUM_IP_TARGET: not the free ones of an ENI that has been stuck for long, or they
-        would keep the pool from growing elsewhere for as long as that lasts."""
-        return self.counts.total - (self.unready_free_count if self.growth.has_stuck_eni else 0)
+        """Addresses that count for maxPods and MINIMUM_IP_TARGET: neither those that are held back, nor the free ones of an ENI that
+        has been stuck for long. Nobody gets them, and they would keep the pool from growing elsewhere for as long as that lasts."""
+        return self.counts.total - self.counts.held - (self.unready_free_count if self.growth.has_stuck_eni else 0)
 
 
 def pool_snapshot(

@@ -22,6 +22,10 @@ READY_TIMEOUT_S = 60.0
 HEAL_S = 120.0
 """A background look at metadata, at most 60 s away; a second look after 30 s; what that leads to, 30 s."""
 
+MASS_LOSS_S = 600.0 + HEAL_S
+"""Where hands took more than half of what sandboxes have: an answer of EC2 that lacks so much is believed after ten minutes at the
+earliest (docs/adr/0017-absence-at-ec2-needs-two-answers.md)."""
+
 PING_S = REPAIR_S + 5.0
 """A route that chaos took a moment before the end is put back at the next repair."""
 
@@ -40,19 +44,30 @@ class Healing:
         self._history = history
 
     def demand(self) -> None:
-        """Demand all of it; HEAL_S are for all nodes together."""
+        """Demand all of it; HEAL_S, or MASS_LOSS_S, are for all nodes together."""
         for node in self._nodes:
             node.queue(lambda: None).result()
             if not node.wait_ready(READY_TIMEOUT_S):
                 self._tell("ready", node.name, f"not ready within {READY_TIMEOUT_S:.0f} s: {node.daemon.status()}")
                 return
-        deadline = time.monotonic() + HEAL_S
+        began_s = time.monotonic()
+        patience_s = {node.name: MASS_LOSS_S if self._is_mass_loss(node) else HEAL_S for node in self._nodes}
         for node in self._nodes:
-            if not _wait(lambda node=node: not self.difference(node), deadline):  # type: ignore[misc]
-                self._tell("heal", node.name, f"{HEAL_S:.0f} s after the last fault: {self.difference(node)}")
+            if not _wait(lambda node=node: not self.difference(node), began_s + patience_s[node.name]):  # type: ignore[misc]
+                self._tell("heal", node.name, f"{patience_s[node.name]:.0f} s after the last fault: {self.difference(node)}")
         if not _wait(lambda: not self._silent(), time.monotonic() + PING_S):
             self._tell("heal", "both nodes", f"sandboxes that nobody hit do not answer: {self._silent()}")
         self._demand_foreign_untouched()
+
+    def _is_mass_loss(self, node: ChaosNode) -> bool:
+        """Whether EC2 has less than half of the ENIs that the daemon knows, or of the addresses of the node's sandboxes."""
+        enis = self._lab.vpc.enis_of(node.lab_node.instance_id)
+        there = {address for eni in enis for address in pool_of(eni)}
+        wanted = {record.address for record in self._expected.wanted(node.name)}
+        answer = node.daemon.ask(lambda client: client.ask("ListEnis")) or {}
+        known = {eni["eni_id"] for eni in answer.get("enis", [])}
+        lacking = ((known - {eni.eni_id for eni in enis}, known), (wanted - there, wanted))
+        return any(len(gone) >= 2 and 2 * len(gone) > len(of) for gone, of in lacking)
 
     def difference(self, node: ChaosNode) -> str:
         """Say how EC2 and the daemon differ about a node's addresses; "" if they do not."""

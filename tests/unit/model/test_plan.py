@@ -212,6 +212,16 @@ def test_cooling_addresses_are_not_free() -> None:
     assert deficit_count(snapshot, PoolSettings(warm_ip_target=3)) == 3
 
 
+def test_addresses_that_are_held_back_do_not_fill_the_node() -> None:
+    """maxPods counts what sandboxes can have: with 9 of 9 not shown by EC2 and held back, the pool grows elsewhere."""
+    full = snapshot_of(9, 0, limits=InstanceLimits("t", 3, 10))
+    settings = PoolSettings(warm_ip_target=2, max_pods=9)
+    assert deficit_count(full, settings) == 0
+    held = replace(full, counts=PoolCounts(free=9, held=9))
+    assert deficit_count(held, settings) == 2
+    assert plan(replace(held, waiting_count=4), settings=settings, now=NOW).actions == (CreateEni(1, address_count=4),)
+
+
 def test_waiting_adds_are_demand() -> None:
     """With no target unmet, an ADD that waits makes the pool grow by what it needs."""
     snapshot = replace(snapshot_of(9, 9, limits=InstanceLimits("t", 3, 10)), waiting_count=4)
