@@ -23,6 +23,7 @@ from ipamd.cloud.errors import AttemptError, ThrottledAttempt, UnansweredAttempt
 from ipamd.cloud.retries import RetryPolicy
 from ipamd.config import CloudConfig
 from ipamd.model.cloud import InstanceIdentity, MetadataEni
+from ipamd.model.eni import Eni
 from ipamd.model.errors import CloudError, SettingsError, ThrottledError
 from ipamd.model.ids import EniId, InstanceId, MacAddress, SubnetId
 from ipamd.ports import Clock, Metadata
@@ -108,9 +109,9 @@ class ImdsMetadata(Metadata):
         self._settled_enis = {mac: leaves for mac, leaves in self._settled_enis.items() if mac in shown}
         return shown
 
-    def interface(self, mac: MacAddress) -> MetadataEni:
+    def interface(self, mac: MacAddress, *, known: Eni | None = None) -> MetadataEni:
         """See the port. What does not change while an ENI is attached is read once."""
-        settled = dict(self._settled_enis.get(mac, {}))
+        settled = dict(self._settled_enis.get(mac, {} if known is None else metadata_enis.settled_of(known)))
         with self._connection() as connection:
             found = metadata_enis.read_eni(mac, lambda path: self._get_once(connection, f"{MACS}/{path}"), settled)
         self._settled_enis[mac] = settled

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from ipaddress import IPv4Address, IPv4Network
 
 from ipamd.model.cloud import MetadataEni
+from ipamd.model.eni import Eni
 from ipamd.model.errors import CloudError
 from ipamd.model.ids import EniId, MacAddress
 
@@ -22,6 +23,11 @@ ID, INDEX, ADDRESSES, PREFIXES = "interface-id", "device-number", "local-ipv4s",
 
 SETTLED = (ID, INDEX)
 """Leaves that do not change while an ENI is attached."""
+
+
+def settled_of(eni: Eni) -> dict[str, str]:
+    """What need not be read of an ENI that EC2 has just shown."""
+    return {ID: eni.eni_id, INDEX: str(eni.device_index)}
 
 
 def read_macs(read: Read) -> frozenset[MacAddress]:

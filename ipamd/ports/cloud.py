@@ -7,7 +7,7 @@ from ipaddress import IPv4Address, IPv4Network
 from typing import Protocol
 
 from ipamd.model.cloud import CallUnderWay, DescribedEni, EniRequest, InstanceIdentity, MetadataEni
-from ipamd.model.eni import InstanceLimits
+from ipamd.model.eni import Eni, InstanceLimits
 from ipamd.model.ids import EniId, InstanceId, MacAddress, SubnetId
 
 
@@ -104,8 +104,10 @@ class Metadata(Protocol):
         """MACs of the ENIs that metadata shows, at least one. One request, one attempt. CloudError if it is not answered."""
         ...
 
-    def interface(self, mac: MacAddress) -> MetadataEni:
-        """One ENI: at most four requests, fewer when it was read before; one attempt each, in one connection.
+    def interface(self, mac: MacAddress, *, known: Eni | None = None) -> MetadataEni:
+        """One ENI: at most four requests, two when it was read before; one attempt each, in one connection.
+
+        `known` is the ENI of this MAC as EC2 has just shown it: its ID and device index need not be read.
 
         No addresses or no prefixes there (404) are empty sets. Raises: CloudError for everything else, a vanished ENI included.
         """

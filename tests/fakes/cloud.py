@@ -9,7 +9,7 @@ from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network
 
 from ipamd.model.cloud import INTENT_TAG, CallUnderWay, DescribedEni, EniRequest, InstanceIdentity, MetadataEni
-from ipamd.model.eni import InstanceLimits
+from ipamd.model.eni import Eni, InstanceLimits
 from ipamd.model.errors import CloudError, CloudNotFoundError, EniLimitError, IpamError, SubnetExhaustedError
 from ipamd.model.ids import EniId, InstanceId, MacAddress, SubnetId
 
@@ -281,9 +281,9 @@ class FakeMetadata:
             raise self.fail.pop(0)
         return frozenset(self.shown())
 
-    def interface(self, mac: MacAddress) -> MetadataEni:
+    def interface(self, mac: MacAddress, *, known: Eni | None = None) -> MetadataEni:
         """See the port."""
-        self._requests += 2 if mac in self._read else 4
+        self._requests += 2 if mac in self._read or known is not None else 4
         if self.fail:
             raise self.fail.pop(0)
         if mac not in self.shown():

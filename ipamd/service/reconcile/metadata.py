@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ipamd.model.cloud import InstanceIdentity, MetadataEni
-from ipamd.model.eni import EniState
+from ipamd.model.eni import Eni, EniState
 from ipamd.model.errors import CloudError, log_text
 from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.metadata_evidence import (
@@ -92,6 +92,7 @@ class MetadataWatch:
         self._found_in_list: frozenset[Difference] = frozenset()
         self._in_places: dict[EniId, MacAddress] = {}
         self._said = ""
+        self._known: dict[MacAddress, Eni] | None = None  # as EC2 showed them at the start, until metadata was read or lacked one
 
     def take_turn(self) -> int:
         """Make one turn. Returns: how many requests it made; an error ends it early and is logged, once.
@@ -103,12 +104,15 @@ class MetadataWatch:
             return 0
         try:
             self._refresh_identity()
-            self._listed = self._metadata.list_interfaces()
+            self._listed, recorded = self._metadata.list_interfaces(), {eni.mac for eni in self._datastore.enis()}
             self._listed_monotonic_s, self._is_list_fresh = self._clock.monotonic(), True
             self._read = {mac: eni for mac, eni in self._read.items() if mac in self._listed}
             self._order = {mac: None for mac in self._order if mac in self._listed}
-            for mac in [*sorted(self._listed - self._order.keys()), *self._order]:
-                cost = (LATER_REQUESTS if mac in self._read else FIRST_REQUESTS) + SPARE_REQUESTS
+            self._known = self._still_known()
+            # Ours before those of others: a node with many of either has its own sandboxes' addresses compared first.
+            for mac in [*sorted(self._listed - self._order.keys(), key=lambda mac: (mac not in recorded, mac)), *self._order]:
+                is_cheap = mac in self._read or mac in self._known
+                cost = (LATER_REQUESTS if is_cheap else FIRST_REQUESTS) + SPARE_REQUESTS
                 if self._metadata.request_count() - began + cost > REQUESTS_PER_TURN:
                     break
                 self._read_eni(mac)
@@ -168,8 +172,14 @@ class MetadataWatch:
         self._order.pop(mac, None)
         self._order[mac] = None  # also if it cannot be read: the others have their turn before it is tried again
         now = self._clock.monotonic()
-        self._read[mac] = _Reading(self._metadata.interface(mac), now)
+        known = self._known.pop(mac, None) if self._known else None
+        self._read[mac] = _Reading(self._metadata.interface(mac, known=known), now)
         self._fresh.add(mac)
+
+    def _still_known(self) -> dict[MacAddress, Eni]:
+        """ENIs that the start has compared with EC2 and that metadata has listed since: of those only addresses are read."""
+        known = {eni.mac: eni for eni in self._datastore.enis()} if self._known is None else self._known
+        return {mac: eni for mac, eni in known.items() if mac in self._listed and eni.state is EniState.ATTACHED}
 
     def _recorded(self) -> dict[MacAddress, RecordedContents]:
         snapshot = self._datastore.snapshot()

@@ -20,7 +20,7 @@ from ipamd.model.metadata_evidence import ASK_AGAIN_S
 from ipamd.model.pool_settings import PoolSettings
 from ipamd.service.pool.cloud_look import DOUBT_MAX_S, LookReason
 from ipamd.service.reconcile.metadata import REQUESTS_PER_TURN, VIEW_S
-from tests.fakes.cloud import PRIMARY, FakeEc2
+from tests.fakes.cloud import PRIMARY, FakeEc2, FakeMetadata
 from tests.fakes.node import FakeNode
 from tests.patience import PATIENCE_S
 from tests.stories.other_hands import TURN_MAX_S, described, detach_by_hand, link_event, pass_time, settle
@@ -71,6 +71,26 @@ def test_metadata_is_asked_at_most_ten_times_a_minute(tmp_path: Path, eni_count:
     busiest = max(sum(count for at, count in times if start <= at < start + 60.0) for start, _ in times)
     assert 3 <= busiest <= REQUESTS_PER_TURN
     assert node.metadata._read == {eni.mac for eni in node.ec2.attached()}
+    node.datastore.close()
+
+
+def test_after_a_restart_the_first_turn_reads_three_enis_of_ours(tmp_path: Path) -> None:
+    """EC2 has just shown their IDs and places, so only their addresses are read; an ENI of somebody else comes after them."""
+    node = FakeNode(tmp_path, ec2=FakeEc2(limits=InstanceLimits("m5.4xlarge", 8, 10)))
+    node.bring_up()
+    run_sandboxes(node, *(f"s{number}" for number in range(18)))
+    ours = {eni.mac for eni in node.datastore.enis()}
+    assert len(ours) == 3
+    other = replace(node.ec2.enis[PRIMARY], eni_id=EniId("eni-other"), mac=MacAddress("00:00:00:00:00:01"), device_index=7)
+    node.datastore.close()
+    node.metadata = FakeMetadata(node.ec2.attached)
+    node.start()
+    node.bring_up()
+    node.ec2.enis[other.eni_id] = other
+    before = node.metadata.request_count()
+    node.cloud_reconciler.metadata.take_turn()
+    assert node.metadata.request_count() - before <= REQUESTS_PER_TURN
+    assert node.metadata._read == ours
     node.datastore.close()
 
 
