@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from lab.chaos.book import notice_s
 from lab.chaos.checker import REPAIR_S
 from lab.chaos.expected_state import ExpectedState, Violation
 from lab.chaos.hands import pool_of
@@ -20,7 +21,7 @@ from lab.vpc.model import Eni
 
 READY_TIMEOUT_S = 60.0
 HEAL_S = 120.0
-"""A background look at metadata, at most 60 s away; a second look after 30 s; what that leads to, 30 s."""
+"""A background look at metadata, at most 60 s away; a second look after 30 s; what that leads to, 30 s. More with many ENIs."""
 
 MASS_LOSS_S = 600.0 + HEAL_S
 """Where hands took more than half of what sandboxes have: an answer of EC2 that lacks so much is believed after ten minutes at the
@@ -44,20 +45,26 @@ class Healing:
         self._history = history
 
     def demand(self) -> None:
-        """Demand all of it; HEAL_S, or MASS_LOSS_S, are for all nodes together."""
+        """Demand all of it; what one node may need is for all nodes together."""
         for node in self._nodes:
             node.queue(lambda: None).result()
             if not node.wait_ready(READY_TIMEOUT_S):
                 self._tell("ready", node.name, f"not ready within {READY_TIMEOUT_S:.0f} s: {node.daemon.status()}")
                 return
         began_s = time.monotonic()
-        patience_s = {node.name: MASS_LOSS_S if self._is_mass_loss(node) else HEAL_S for node in self._nodes}
+        patience_s = {node.name: self._patience_s(node) for node in self._nodes}
         for node in self._nodes:
             if not _wait(lambda node=node: not self.difference(node), began_s + patience_s[node.name]):  # type: ignore[misc]
                 self._tell("heal", node.name, f"{patience_s[node.name]:.0f} s after the last fault: {self.difference(node)}")
         if not _wait(lambda: not self._silent(), time.monotonic() + PING_S):
             self._tell("heal", "both nodes", f"sandboxes that nobody hit do not answer: {self._silent()}")
         self._demand_foreign_untouched()
+
+    def _patience_s(self, node: ChaosNode) -> float:
+        """How long a node may take to agree with EC2 after the last deed of other hands."""
+        if self._is_mass_loss(node):
+            return MASS_LOSS_S
+        return max(HEAL_S, notice_s(len(self._lab.vpc.enis_of(node.lab_node.instance_id))))
 
     def _is_mass_loss(self, node: ChaosNode) -> bool:
         """Whether EC2 has less than half of the ENIs that the daemon knows, or of the addresses of the node's sandboxes."""
