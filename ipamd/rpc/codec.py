@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from ipamd.model.errors import (
     UndecodableConfigError,
 )
 from ipamd.model.ids import AttachmentKey, parse_key
+from ipamd.model.prev_result import require_valid
 from ipamd.model.request import AttachRequest, SandboxNames
 from ipamd.pb import cni_pb2
 
@@ -68,7 +70,7 @@ def decode_conf(raw: bytes) -> NetworkConf:
     if len(raw) > MAX_CONFIG_BYTES:
         raise InvalidConfigError(f"the network configuration has {len(raw)} bytes", details=f"at most {MAX_CONFIG_BYTES}")
     try:
-        conf = json.loads(raw)
+        conf = json.loads(raw, parse_constant=_refuse_constant, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise UndecodableConfigError("the network configuration is not JSON", details=str(error)[:200]) from error
     if not isinstance(conf, dict):
@@ -79,6 +81,8 @@ def decode_conf(raw: bytes) -> NetworkConf:
         raise InvalidConfigError("name and cniVersion must be strings")
     if prev_result is not None and not isinstance(prev_result, dict):
         raise InvalidConfigError("prevResult must be an object")
+    if prev_result is not None:
+        require_valid(prev_result)
     require_supported(version)
     return NetworkConf(name, version, prev_result, _valid_attachments(valid))
 
@@ -135,6 +139,18 @@ def encode_error(error: BaseException, *, cni_version: str) -> cni_pb2.CniError:
         details=f"{type(error).__name__}: {error}; see the daemon's log",
         cni_version=cni_version,
     )
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _finite(text: str) -> float:
+    """A number that a double holds: what does not fit could not be printed as JSON again."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:20]} is out of range")
+    return value
 
 
 def _valid_attachments(value: object) -> frozenset[AttachmentKey] | None:
