@@ -217,7 +217,7 @@ def _sandbox(
     return SandboxServices(
         attach=AttachService(context, cooldown=cooldown, policy=policy),
         detach=detach,
-        check=CheckService(context),
+        check=CheckService(context, hostnet=adapters.hostnet, identity=adapters.node_info.identity),
         gc=GcService(context, runtime=adapters.runtime, judge=judge, detach=detach),
     )
 

@@ -64,6 +64,14 @@ def parse_cidrs(text: str) -> tuple[IPv4Network, ...]:
     return tuple(IPv4Network(part.strip(), strict=False) for part in text.split(",") if part.strip())
 
 
+def parse_service_cidrs(text: str) -> tuple[IPv4Network, ...]:
+    """Accept CIDRs but 0.0.0.0/0: with a rule to it no sandbox would use its own ENI. Raises: ValueError."""
+    cidrs = parse_cidrs(text)
+    if any(not cidr.prefixlen for cidr in cidrs):
+        raise ValueError("0.0.0.0/0 would send all traffic of every sandbox through the primary ENI")
+    return cidrs
+
+
 def parse_tags(text: str) -> tuple[tuple[str, str], ...]:
     """Accept a JSON object of strings; keys that contain k8s.amazonaws.com are reserved and refused. Raises: ValueError."""
     tags = json.loads(text) if text.strip() else {}
@@ -122,6 +130,12 @@ class NetworkConfig:
         parse_cidrs,
         (),
         "IPv4 CIDRs, comma separated, to which traffic is sent without SNAT.",
+    )
+    external_service_cidrs: tuple[IPv4Network, ...] = _setting(
+        "AWS_EXTERNAL_SERVICE_CIDRS",
+        parse_service_cidrs,
+        (),
+        "IPv4 CIDRs, comma separated, that every sandbox reaches through table main, whatever its ENI (rule 1535).",
     )
     randomize_snat: str = _setting(
         "AWS_VPC_K8S_CNI_RANDOMIZESNAT", choice("prng", "hashrandom", "none"), "prng", "How SNAT chooses ports."

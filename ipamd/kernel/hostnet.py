@@ -17,6 +17,7 @@ from ipamd.kernel.netlink import NetlinkSocket
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables
 from ipamd.kernel.node import node_repairs
+from ipamd.kernel.other_software import OtherSoftware
 from ipamd.kernel.own_table import OwnTable
 from ipamd.kernel.sysctls import repair_sysctls, wrong_sysctls
 from ipamd.model.cloud import InstanceIdentity
@@ -38,8 +39,10 @@ class KernelHostNetwork(HostNetwork):
         self._host = host
         self._config = config
         self._table = OwnTable(nft)
+        self._others = OtherSoftware(host, nft, veth_prefix=config.veth_prefix)
         self._link_wait_s = link_wait_s
         self._link_events = LinkEvents(host, veth_prefix=config.veth_prefix)
+        self._primary_link = ""  # its name, from the last look
         self._lock = threading.Lock()
 
     def setup_node(self, identity: InstanceIdentity) -> None:
@@ -95,7 +98,8 @@ class KernelHostNetwork(HostNetwork):
                 if not eni.is_primary:
                     sentences += self._reconcile_eni(eni)
             repaired, refusals = self._repair_node(identity)
-        return sentences + repaired + [f"{NOT_REPAIRED}: {refusal}" for refusal in refusals]
+            others = self._of_others()
+        return sentences + repaired + [f"{NOT_REPAIRED}: {refusal}" for refusal in (*refusals, *others)]
 
     def differences(self, *, identity: InstanceIdentity | None, enis: Iterable[Eni]) -> list[RoutingDifference]:
         """Compare without changing anything, by the comparisons that `reconcile` repairs.
@@ -128,6 +132,7 @@ class KernelHostNetwork(HostNetwork):
         if link is None:
             missing = f"its link with MAC {identity.primary_mac} is missing"
             return [RoutingDifference(identity.primary_eni_id, missing, is_repaired=False)]
+        self._primary_link = link.name
         found = [RoutingDifference(NODE, repair.found) for repair in node_repairs(link, rules, self._config)]
         if not link.is_up:
             found.append(RoutingDifference(identity.primary_eni_id, f"its link {link.name} is down", is_repaired=False))
@@ -135,6 +140,7 @@ class KernelHostNetwork(HostNetwork):
             found += [RoutingDifference(NODE, wrong.found) for wrong in wrong_sysctls(self._host, link.name)]
         except WiringError as exc:
             found.append(RoutingDifference(NODE, str(exc), is_repaired=False))
+        found += self._of_others()
         try:
             table = self._table.difference(self._table_commands(identity, link.name))
         except WiringError as exc:
@@ -165,6 +171,7 @@ class KernelHostNetwork(HostNetwork):
                 f"the primary ENI's link with MAC {identity.primary_mac} is missing",
                 details="is the daemon in the host's network namespace (hostNetwork: true)?",
             )
+        self._primary_link = link.name
         found = list(node_repairs(link, rules, self._config))
         sentences: list[str] = []
         refusals: list[WiringError] = []
@@ -179,6 +186,13 @@ class KernelHostNetwork(HostNetwork):
             except WiringError as exc:
                 refusals.append(exc)
         return sentences, refusals
+
+    def _of_others(self) -> list[RoutingDifference]:
+        """What other software does to forwarded traffic; that it could not be looked at is told by our own table's repair."""
+        try:
+            return self._others.find(self._primary_link)
+        except WiringError:
+            return []
 
     def _table_commands(self, identity: InstanceIdentity, primary_link: str) -> str:
         return ruleset.replace_table(

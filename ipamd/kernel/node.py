@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
+from ipaddress import IPv4Network
 
 from ipamd.config import NetworkConfig
 from ipamd.kernel import changes, records, ruleset, uapi
@@ -10,7 +11,7 @@ from ipamd.kernel.enis import Repair
 from ipamd.model import dataplane
 
 
-def node_repairs(link: records.Link, rules: Iterable[records.Rule], config: NetworkConfig) -> Iterator[Repair]:
+def node_repairs(link: records.Link, rules: Collection[records.Rule], config: NetworkConfig) -> Iterator[Repair]:
     """Compare the primary ENI's link and the node's rules with what they must be."""
     if link.mtu != config.eni_mtu:
         change = changes.set_mtu(link.index, config.eni_mtu, who=link.name)
@@ -22,3 +23,20 @@ def node_repairs(link: records.Link, rules: Iterable[records.Rule], config: Netw
         yield Repair(changes.add_rule(priority, table=main, mark=mark), f"{words} was missing", "added")
     if not ruleset.needs_mark(config) and has_mark:
         yield Repair(changes.delete_rule(priority, table=main, mark=mark), f"{words} is not needed", "removed")
+    yield from _external_service_repairs(rules, config)
+
+
+def _external_service_repairs(rules: Collection[records.Rule], config: NetworkConfig) -> Iterator[Repair]:
+    """Compare the rules of AWS_EXTERNAL_SERVICE_CIDRS; the priority is theirs alone, so others of it are left from before."""
+    main, priority = uapi.RT_TABLE_MAIN, dataplane.EXTERNAL_SERVICE_PRIORITY
+    wanted = set(config.external_service_cidrs)
+    present = {
+        IPv4Network((rule.destination, rule.destination_length))
+        for rule in rules
+        if (rule.priority, rule.table, rule.source) == (priority, main, None) and rule.destination is not None
+    }
+    for cidr in sorted(wanted - present):
+        yield Repair(changes.add_rule(priority, table=main, destination=cidr), f"rule {priority} to {cidr} was missing", "added")
+    for cidr in sorted(present - wanted):
+        change = changes.delete_rule(priority, table=main, destination=cidr)
+        yield Repair(change, f"rule {priority} to {cidr} is not needed", "removed")

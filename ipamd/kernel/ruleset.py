@@ -31,6 +31,10 @@ Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, typeOfSNAT (--random-ful
 """
 
 
+BRANCH_LINKS: Final = "vlan*"
+"""Links of branch ENIs, whose packets keep their address. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go (`! -o vlan+`)."""
+
+
 def replace_table(
     config: NetworkConfig, *, vpc_cidrs: Collection[IPv4Network], primary_address: IPv4Address, primary_link: str
 ) -> str:
@@ -99,6 +103,7 @@ def _mark_out(config: NetworkConfig) -> str:
 def _snat(config: NetworkConfig, primary_address: IPv4Address) -> str:
     rules = [
         'oifname "lo" return',
+        f'oifname "{BRANCH_LINKS}" return',
         "ip daddr @exempt return",
         f"fib daddr type != local snat to {primary_address}{PORT_FLAGS[config.randomize_snat]}",
     ]

@@ -36,6 +36,11 @@ MAX_NETNS_BYTES = 4096
 """Linux PATH_MAX."""
 
 VALID_ATTACHMENTS = "cni.dev/valid-attachments"
+OLD_VALID_ATTACHMENTS = "cni.dev/attachments"
+"""The key's name in earlier texts of the specification. libcni sends both; an older runtime sends this one only.
+
+Source: containernetworking/cni issue 1101; libcni/api.go, GCNetworkList.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +81,7 @@ def decode_conf(raw: bytes) -> NetworkConf:
     if not isinstance(conf, dict):
         raise InvalidConfigError("the network configuration is not a JSON object")
     name, version = conf.get("name", ""), conf.get("cniVersion", "")
-    prev_result, valid = conf.get("prevResult"), conf.get(VALID_ATTACHMENTS)
+    prev_result = conf.get("prevResult")
     if not isinstance(name, str) or not isinstance(version, str):
         raise InvalidConfigError("name and cniVersion must be strings")
     if prev_result is not None and not isinstance(prev_result, dict):
@@ -84,7 +89,7 @@ def decode_conf(raw: bytes) -> NetworkConf:
     if prev_result is not None:
         require_valid(prev_result)
     require_supported(version)
-    return NetworkConf(name, version, prev_result, _valid_attachments(valid))
+    return NetworkConf(name, version, prev_result, _valid_attachments(conf))
 
 
 def decode_attach(request: cni_pb2.ExecRequest) -> AttachRequest:
@@ -153,14 +158,14 @@ def _finite(text: str) -> float:
     return value
 
 
-def _valid_attachments(value: object) -> frozenset[AttachmentKey] | None:
-    if value is None:
+def _valid_attachments(conf: dict[str, Any]) -> frozenset[AttachmentKey] | None:
+    """What the list of either key names; None if there is neither. Where they differ, each may only add reasons to keep (I2)."""
+    lists = {name: conf[name] for name in (VALID_ATTACHMENTS, OLD_VALID_ATTACHMENTS) if conf.get(name) is not None}
+    if not lists:
         return None
-    if not isinstance(value, list):
-        raise InvalidConfigError(f"{VALID_ATTACHMENTS} must be a list")
     keys = set()
-    for entry in value:
-        if not isinstance(entry, dict):
-            raise InvalidConfigError(f"{VALID_ATTACHMENTS} must list objects with containerID and ifname")
-        keys.add(parse_key(str(entry.get("containerID", "")), str(entry.get("ifname", ""))))
+    for name, entries in lists.items():
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            raise InvalidConfigError(f"{name} must be a list of objects with containerID and ifname")
+        keys |= {parse_key(str(entry.get("containerID", "")), str(entry.get("ifname", ""))) for entry in entries}
     return frozenset(keys)
