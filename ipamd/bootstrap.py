@@ -153,7 +153,12 @@ def connect(settings: Settings, *, has_run_before: bool) -> Adapters:
         health=health,
         opened=opened,
         wiring=KernelWiring(host, veth_prefix=settings.network.veth_prefix, failpoint=kernel_failpoint),
-        hostnet=KernelHostNetwork(host, config=settings.network, nft=Nftables(host)),
+        hostnet=KernelHostNetwork(
+            host,
+            config=settings.network,
+            nft=Nftables(host),
+            veth_names=lambda: [attachment.host_veth for attachment in opened.datastore.attachments()],
+        ),
         metadata=metadata,
         node_info=node_info,
         ec2=BotoEc2(settings.cloud, region=node_info.region, vpc_id=node_info.vpc_id, clock=clock),

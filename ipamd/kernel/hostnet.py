@@ -16,7 +16,7 @@ from ipamd.kernel.link_events import LinkEvents
 from ipamd.kernel.netlink import NetlinkSocket
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables
-from ipamd.kernel.node import node_repairs
+from ipamd.kernel.node import former_settings, node_repairs
 from ipamd.kernel.other_software import OtherSoftware
 from ipamd.kernel.own_table import OwnTable
 from ipamd.kernel.sysctls import repair_sysctls, wrong_sysctls
@@ -34,13 +34,27 @@ class KernelHostNetwork(HostNetwork):
     Concurrency: safe from any thread; one operation at a time. Its lock comes before that of `Nftables` and before no other.
     """
 
-    def __init__(self, host: HostNetns, *, config: NetworkConfig, nft: Nftables, link_wait_s: float = links.LINK_WAIT_S) -> None:
-        """Manage the namespace `host` by `config`; `link_wait_s` bounds the wait for a newly attached ENI's link."""
+    def __init__(
+        self,
+        host: HostNetns,
+        *,
+        config: NetworkConfig,
+        nft: Nftables,
+        link_wait_s: float = links.LINK_WAIT_S,
+        veth_names: Callable[[], Iterable[str]] = tuple,
+    ) -> None:
+        """Manage the namespace `host` by `config`.
+
+        Args:
+            link_wait_s: bound of the wait for a newly attached ENI's link.
+            veth_names: the host veths of recorded sandboxes; some may be named by an earlier prefix.
+        """
         self._host = host
         self._config = config
         self._table = OwnTable(nft)
         self._others = OtherSoftware(host, nft, veth_prefix=config.veth_prefix)
         self._link_wait_s = link_wait_s
+        self._veth_names = veth_names
         self._link_events = LinkEvents(host, veth_prefix=config.veth_prefix)
         self._primary_link = ""  # its name, from the last look
         self._lock = threading.Lock()
@@ -142,7 +156,7 @@ class KernelHostNetwork(HostNetwork):
             found.append(RoutingDifference(NODE, str(exc), is_repaired=False))
         found += self._of_others()
         try:
-            table = self._table.difference(self._table_commands(identity, link.name))
+            table = self._table.difference(self._table_commands(identity, link.name, rules))
         except WiringError as exc:
             return [*found, RoutingDifference(NODE, str(exc), is_repaired=False)]
         return [*found, RoutingDifference(NODE, table)] if table else found
@@ -178,7 +192,7 @@ class KernelHostNetwork(HostNetwork):
         pieces: tuple[Callable[[], list[str]], ...] = (
             lambda: repair_sysctls(self._host, link.name),
             lambda: self._carry_out(found, what="setup of the node"),
-            lambda: self._table.repair(self._table_commands(identity, link.name)),
+            lambda: self._table.repair(self._table_commands(identity, link.name, rules)),
         )
         for piece in pieces:
             try:
@@ -194,12 +208,13 @@ class KernelHostNetwork(HostNetwork):
         except WiringError:
             return []
 
-    def _table_commands(self, identity: InstanceIdentity, primary_link: str) -> str:
+    def _table_commands(self, identity: InstanceIdentity, primary_link: str, rules: list[records.Rule]) -> str:
         return ruleset.replace_table(
             self._config,
             vpc_cidrs=tuple(identity.vpc_cidrs),
             primary_address=identity.primary_address,
             primary_link=primary_link,
+            former=former_settings(rules, self._veth_names(), self._config),
         )
 
     def _repair_eni(self, eni: Eni, link: records.Link) -> list[str]:

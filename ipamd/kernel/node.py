@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from ipaddress import IPv4Network
 
 from ipamd.config import NetworkConfig
 from ipamd.kernel import changes, records, ruleset, uapi
 from ipamd.kernel.enis import Repair
 from ipamd.model import dataplane
+from ipamd.model.attachment import VETH_HASH_LENGTH
 
 
 def node_repairs(link: records.Link, rules: Collection[records.Rule], config: NetworkConfig) -> Iterator[Repair]:
@@ -21,9 +22,22 @@ def node_repairs(link: records.Link, rules: Collection[records.Rule], config: Ne
     words = f"rule {priority} fwmark {mark:#x}"
     if ruleset.needs_mark(config) and not has_mark:
         yield Repair(changes.add_rule(priority, table=main, mark=mark), f"{words} was missing", "added")
-    if not ruleset.needs_mark(config) and has_mark:
-        yield Repair(changes.delete_rule(priority, table=main, mark=mark), f"{words} is not needed", "removed")
     yield from _external_service_repairs(rules, config)
+
+
+def former_settings(rules: Collection[records.Rule], veth_names: Iterable[str], config: NetworkConfig) -> ruleset.FormerSettings:
+    """What living sandboxes and open connections need from before a change of settings.
+
+    A rule 1024 is never removed: connections that carry its mark would leave by the wrong ENI, and conntrack keeps them for days.
+    """
+    current = {config.connmark} if ruleset.needs_mark(config) else set()
+    marks = {
+        rule.mark
+        for rule in rules
+        if (rule.priority, rule.table) == (dataplane.MARK_PRIORITY, uapi.RT_TABLE_MAIN) and rule.mark and rule.mark == rule.mask
+    }
+    prefixes = {name[:-VETH_HASH_LENGTH] for name in veth_names if len(name) > VETH_HASH_LENGTH}
+    return ruleset.FormerSettings(tuple(sorted(prefixes - {config.veth_prefix})), tuple(sorted(marks - current)))
 
 
 def _external_service_repairs(rules: Collection[records.Rule], config: NetworkConfig) -> Iterator[Repair]:

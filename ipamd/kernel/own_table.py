@@ -34,7 +34,7 @@ class OwnTable:
         if self._applied is None:
             return f"{WHAT} was missing" if not now and commands != ruleset.remove_table() else ""
         if self._applied[0] != commands:
-            return f"{WHAT} did not follow a change of the VPC's CIDRs yet"
+            return f"{WHAT} did not follow a change of the VPC's CIDRs or of a setting yet"
         return f"{WHAT} had been changed" if now else f"{WHAT} was missing"
 
     def repair(self, commands: str) -> list[str]:
@@ -53,7 +53,7 @@ class OwnTable:
         if not self._applied[1]:
             return [f"{WHAT} is not needed: removed"]
         if was_changed_by_us:
-            return [f"{WHAT} followed a change of the VPC's CIDRs: replaced"]
+            return [f"{WHAT} followed a change of the VPC's CIDRs or of a setting: replaced"]
         return [f"{WHAT} {'was of an earlier start' if first_time else 'had been changed'}: replaced"]
 
     def _list(self) -> str:
