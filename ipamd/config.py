@@ -124,6 +124,12 @@ class NetworkConfig:
     eni_mtu: int = _setting("AWS_VPC_ENI_MTU", integer(576, 9001), 9001, "MTU of ENIs, bytes.")
     pod_mtu: int = _setting("POD_MTU", integer(576, 9001), 0, "MTU of sandboxes, bytes; default: that of the ENIs.")
     veth_prefix: str = _setting("AWS_VPC_K8S_CNI_VETHPREFIX", parse_veth_prefix, "eni", "Beginning of host veth names.")
+    pod_veth_names: bool = _setting(
+        "VPC_IPAMD_POD_VETH_NAMES",
+        parse_bool,
+        False,
+        "Name host veths by pod as amazon-vpc-cni-k8s does, for policy agents that compute the name.",
+    )
     external_snat: bool = _setting("AWS_VPC_K8S_CNI_EXTERNALSNAT", parse_bool, False, "Leave SNAT to something outside the node.")
     exclude_snat_cidrs: tuple[IPv4Network, ...] = _setting(
         "AWS_VPC_K8S_CNI_EXCLUDE_SNAT_CIDRS",

@@ -69,8 +69,10 @@ def get_link(name: str) -> Message:
     return Message(f"look at link {name}", uapi.RTM_GETLINK, 0, body)
 
 
-def change_link(index: int, *, step: str, is_up: bool | None = None, alias: str = "", group: int | None = None) -> Message:
-    """Change a link's state, ifalias (at most 255 bytes) or group; an argument that is left out changes nothing."""
+def change_link(
+    index: int, *, step: str, is_up: bool | None = None, alias: str = "", group: int | None = None, name: str = ""
+) -> Message:
+    """Change a link's state, ifalias (at most 255 bytes), group or name; an argument that is left out changes nothing."""
     flags = uapi.IFF_UP if is_up else 0
     change = 0 if is_up is None else uapi.IFF_UP
     body = _LINK.pack(_AF_UNSPEC, 0, index, flags, change)
@@ -78,6 +80,8 @@ def change_link(index: int, *, step: str, is_up: bool | None = None, alias: str 
         body += attribute(uapi.IFLA_IFALIAS, alias.encode())  # its length is the attribute's: no terminator
     if group is not None:
         body += _u32(uapi.IFLA_GROUP, group)
+    if name:
+        body += attribute(uapi.IFLA_IFNAME, name.encode() + b"\0")
     return Message(step, uapi.RTM_SETLINK, 0, body)
 
 
