@@ -72,6 +72,17 @@ def parse_service_cidrs(text: str) -> tuple[IPv4Network, ...]:
     return cidrs
 
 
+def parse_plugins(text: str) -> str:
+    """Accept a JSON list of plugin configurations, each with a type other than ours. Returns: compact JSON. Raises: ValueError."""
+    plugins = json.loads(text)
+    if not isinstance(plugins, list) or not all(isinstance(one, dict) and isinstance(one.get("type"), str) for one in plugins):
+        raise ValueError("must be a JSON list of objects, each with a type")
+    types = [one["type"] for one in plugins]
+    if not all(re.fullmatch(r"[a-zA-Z0-9_-]+", one) and one != "vpc-cni" for one in types):
+        raise ValueError("a type is the file name of a plugin, and not vpc-cni")
+    return json.dumps(plugins, separators=(",", ":"))
+
+
 def parse_tags(text: str) -> tuple[tuple[str, str], ...]:
     """Accept a JSON object of strings; keys that contain k8s.amazonaws.com are reserved and refused. Raises: ValueError."""
     tags = json.loads(text) if text.strip() else {}
@@ -192,6 +203,12 @@ class DaemonConfig:
     conflist_path: Path = _setting("VPC_IPAMD_CONFLIST", Path, CONFLIST_PATH, "Where the conflist is written once ready.")
     portmap: bool = _setting("ENABLE_PORTMAP_PLUGIN", parse_bool, False, "Chain the portmap plugin, for hostPort.")
     bandwidth: bool = _setting("ENABLE_BANDWIDTH_PLUGIN", parse_bool, False, "Chain the bandwidth plugin.")
+    chained_plugins: str = _setting(
+        "VPC_IPAMD_CHAINED_PLUGINS",
+        parse_plugins,
+        "",
+        'JSON list of plugin configurations to chain last, as [{"type": "tuning"}].',
+    )
     log_level: str = _setting(
         "VPC_IPAMD_LOG_LEVEL", choice("debug", "info", "warning", "error"), "info", "Lowest level that is logged."
     )

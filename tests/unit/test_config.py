@@ -129,6 +129,7 @@ GOOD = {
     "AWS_VPC_ENI_MTU": ("576", 576),
     "POD_MTU": ("9001", 9001),
     "AWS_VPC_K8S_CNI_VETHPREFIX": ("pod1", "pod1"),
+    "VPC_IPAMD_CHAINED_PLUGINS": ('[{"type": "tuning", "mtu": 1400}]', '[{"type":"tuning","mtu":1400}]'),
     "VPC_IPAMD_POD_VETH_NAMES": ("true", True),
     "AWS_VPC_K8S_CNI_EXTERNALSNAT": ("1", True),
     "AWS_VPC_K8S_CNI_EXCLUDE_SNAT_CIDRS": (
@@ -180,6 +181,7 @@ BAD = {
     "AWS_VPC_ENI_MTU": ["575", "9002"],
     "POD_MTU": ["575", "9002"],
     "AWS_VPC_K8S_CNI_VETHPREFIX": ["eth", "lo", "vlan", "abcde", "a/b", "a b"],
+    "VPC_IPAMD_CHAINED_PLUGINS": ["tuning", '{"type": "tuning"}', "[{}]", '[{"type": "vpc-cni"}]', '[{"type": "../x"}]', "[1]"],
     "VPC_IPAMD_POD_VETH_NAMES": ["pod"],
     "AWS_VPC_K8S_CNI_EXTERNALSNAT": ["yes"],
     "AWS_EXTERNAL_SERVICE_CIDRS": ["10.1.0.0/33", "a service", "10.0.0.0/8,0.0.0.0/0"],
