@@ -71,29 +71,46 @@ class LegacyTable:
     forward_drops: bool = False
 
 
-def read_tables(host: HostNetns) -> list[LegacyTable]:
-    """Those of LOOKED_AT in the host's namespace. Raises: WiringError if one cannot be read."""
-    with host.entered():
-        try:
-            names = sorted(LOOKED_AT.keys() & set(NAMES.read_text(encoding="ascii").split()))
-        except FileNotFoundError:
-            return []
-        except OSError as exc:
-            raise WiringError("the tables of iptables-legacy could not be listed", details=f"{NAMES}: {exc.strerror}") from exc
-        if not names:
-            return []
-        with socket.socket(socket.AF_INET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.IPPROTO_RAW) as sock:
-            answers = [(name, *_read(sock, name)) for name in names]
-    return [parse(name, info, entries) for name, info, entries in answers if LOOKED_AT[name] in entries]
+class LegacyTables:
+    """Reads those of LOOKED_AT in the host's namespace. Used by one thread at a time."""
 
+    def __init__(self, host: HostNetns) -> None:
+        self._host = host
+        self._nat: tuple[bytes, bytes] = b"", b""  # number and size of its entries, and what they were
 
-def _read(sock: socket.socket, name: str) -> tuple[bytes, bytes]:
-    info = _ask(sock, SO_GET_INFO, name.encode().ljust(_INFO.size, b"\0"), name)
-    size = _INFO.unpack(info)[-1]
-    if size > MAX_BYTES:
-        raise WiringError(f"table {name} of iptables-legacy has {size} bytes", details=f"at most {MAX_BYTES} are read")
-    request = _GET_ENTRIES.pack(name.encode(), size)
-    return info, _ask(sock, SO_GET_ENTRIES, request.ljust(_GET_ENTRIES.size + size, b"\0"), name)[_GET_ENTRIES.size :]
+    def read(self) -> list[LegacyTable]:
+        """The tables; the table nat only again when it has another size, which every chain and rule changes.
+
+        Raises: WiringError if one cannot be read.
+        """
+        with self._host.entered():
+            try:
+                names = sorted(LOOKED_AT.keys() & set(NAMES.read_text(encoding="ascii").split()))
+            except FileNotFoundError:
+                return []
+            except OSError as exc:
+                raise WiringError(
+                    "the tables of iptables-legacy could not be listed", details=f"{NAMES}: {exc.strerror}"
+                ) from exc
+            if not names:
+                return []
+            with socket.socket(socket.AF_INET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.IPPROTO_RAW) as sock:
+                answers = [(name, *self._read(sock, name)) for name in names]
+        return [parse(name, info, entries) for name, info, entries in answers if LOOKED_AT[name] in entries]
+
+    def _read(self, sock: socket.socket, name: str) -> tuple[bytes, bytes]:
+        info = _ask(sock, SO_GET_INFO, name.encode().ljust(_INFO.size, b"\0"), name)
+        if name == "nat" and info == self._nat[0]:
+            return self._nat
+        size = _INFO.unpack(info)[-1]
+        if size > MAX_BYTES:
+            raise WiringError(f"table {name} of iptables-legacy has {size} bytes", details=f"at most {MAX_BYTES} are read")
+        request = _GET_ENTRIES.pack(name.encode(), size)
+        entries = _ask(sock, SO_GET_ENTRIES, request.ljust(_GET_ENTRIES.size + size, b"\0"), name)[_GET_ENTRIES.size :]
+        if name == "nat":  # only what is looked for is kept: the table may have megabytes
+            entries = entries if LOOKED_AT[name] in entries else b""
+            self._nat = info, entries
+        return info, entries
 
 
 def _ask(sock: socket.socket, option: int, request: bytes, name: str) -> bytes:

@@ -11,10 +11,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 
-from ipamd.kernel import filters, legacy_tables, nft_rules
+from ipamd.kernel import filters, nft_rules
 from ipamd.kernel.filters import Packet, Rule, Verdict
+from ipamd.kernel.legacy_tables import LegacyTable, LegacyTables
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables
+from ipamd.kernel.nft_generation import generation
 from ipamd.model.errors import WiringError
 from ipamd.model.kernel import NODE, RoutingDifference
 
@@ -36,11 +38,22 @@ class OtherSoftware:
         self._host = host
         self._nft = nft
         self._veth_prefix = veth_prefix
+        self._legacy = LegacyTables(host)
+        self._known: tuple[int, str, list[RoutingDifference]] | None = None  # generation, primary link, what was found
 
     def find(self, primary_link: str) -> list[RoutingDifference]:
-        """Everything found, each with the command that mends it. Raises: WiringError if nftables cannot be asked."""
-        chains = nft_rules.read_chains(self._nft.query("list chains"))
-        found = [*self._left_in_nft(chains), *self._filtered_in_nft(chains, primary_link)]
+        """Everything found, each with the command that mends it. Raises: WiringError if nftables cannot be asked.
+
+        Cost: less than a millisecond while no rule changes.
+        """
+        now = generation(self._host)
+        if self._known is None or now is None or self._known[:2] != (now, primary_link):
+            chains = nft_rules.read_chains(self._nft.query("list chains"))
+            found = [*self._left_in_nft(chains), *self._filtered_in_nft(chains, primary_link)]
+            # What changed while we read is read again the next time: the number is the one from before.
+            self._known = None if now is None else (now, primary_link, found)
+        else:
+            found = self._known[2]
         return found + self._in_legacy(primary_link)
 
     def _left_in_nft(self, chains: Iterable[nft_rules.Chain]) -> Iterator[RoutingDifference]:
@@ -68,7 +81,7 @@ class OtherSoftware:
     def _in_legacy(self, primary_link: str) -> list[RoutingDifference]:
         found: list[RoutingDifference] = []
         try:
-            tables = legacy_tables.read_tables(self._host)
+            tables = self._legacy.read()
         except WiringError as exc:
             return [RoutingDifference(NODE, str(exc), is_repaired=False, mend="iptables-legacy-save", is_cut=False)]
         for table in tables:
@@ -137,5 +150,5 @@ def _does_anything(rules: Iterable[Rule]) -> bool:
     return any(rule != Rule(Verdict.RETURN) for rule in rules)
 
 
-def _rules_of(table: legacy_tables.LegacyTable) -> Callable[[str], Sequence[Rule]]:
+def _rules_of(table: LegacyTable) -> Callable[[str], Sequence[Rule]]:
     return lambda chain: table.chains.get(chain, ())

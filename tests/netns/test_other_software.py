@@ -217,3 +217,21 @@ def test_packets_of_branch_enis_keep_their_address(world):
         for peer in ("10.0.0.10", "10.0.0.30"):  # a VPC delivers without asking
             outside.sh(f"ip route replace {peer}/32 dev p-{link}; ip neigh replace {peer} dev p-{link} lladdr 02:00:00:00:00:77")
         assert udp_peer(outside, address, sandbox) == ("10.0.0.30" if link.startswith("vlan") else "10.0.0.10")
+
+
+def test_a_second_look_lists_nothing(world, monkeypatch):
+    """While no rule changes, nothing is listed; any change of any table makes it look again."""
+    world.host.sh("iptables-nft -P FORWARD DROP")
+    looker = OtherSoftware(world.netns, world.nft, veth_prefix="eni")
+    first = looker.find("eth0")
+    assert len(first) == 1
+    asked = []
+    real = world.nft.query
+    monkeypatch.setattr(world.nft, "query", lambda command: (asked.append(command), real(command))[1])
+    assert looker.find("eth0") == first
+    assert asked == []
+    world.host.sh("nft add table ip another")
+    assert looker.find("eth0") == first
+    assert asked
+    world.host.sh("iptables-nft -P FORWARD ACCEPT")
+    assert looker.find("eth0") == []
