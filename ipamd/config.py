@@ -53,10 +53,17 @@ def integer(lowest: int, highest: int | None = None) -> Callable[[str], int]:
     return parse
 
 
+LINK_NAMES = ("eth", "eno", "enp", "ens", "enx", "lo", "vlan", "docker", "br", "wg")
+"""How names of other links begin. Source: systemd.net-naming-scheme(7) for ENIs; amazon-vpc-cni-k8s for vlan."""
+
+
 def parse_veth_prefix(text: str) -> str:
     """Accept a host veth prefix. Source: amazon-vpc-cni-k8s cmd/aws-vpc-cni/main.go, validateEnvVars. Raises: ValueError."""
     if not re.fullmatch(r"[a-zA-Z0-9]{1,4}", text) or text in {"eth", "lo", "vlan"}:
         raise ValueError("must be 1 to 4 ASCII letters or digits, and not eth, lo or vlan")
+    taken = next((name for name in LINK_NAMES if name.startswith(text)), None)
+    if taken is not None:
+        raise ValueError(f"must not begin the names of other links ({taken}...): rules for sandboxes would take them too")
     return text
 
 

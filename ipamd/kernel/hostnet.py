@@ -55,6 +55,7 @@ class KernelHostNetwork(HostNetwork):
         self._others = OtherSoftware(host, nft, veth_prefix=config.veth_prefix)
         self._link_wait_s = link_wait_s
         self._veth_names = veth_names
+        self._former_names: set[str] = set()
         self._link_events = LinkEvents(host, veth_prefix=config.veth_prefix)
         self._primary_link = ""  # its name, from the last look
         self._lock = threading.Lock()
@@ -201,6 +202,12 @@ class KernelHostNetwork(HostNetwork):
                 refusals.append(exc)
         return sentences, refusals
 
+    def _former(self, rules: list[records.Rule]) -> ruleset.FormerSettings:
+        """A former prefix is kept until the next start: else audit and CHECK would find a difference after its sandboxes' last DEL."""
+        prefix = self._config.veth_prefix
+        self._former_names.update(name for name in self._veth_names() if not name.startswith(prefix))
+        return former_settings(rules, self._former_names, self._config)
+
     def _of_others(self) -> list[RoutingDifference]:
         """What other software does to forwarded traffic; that it could not be looked at is told by our own table's repair."""
         try:
@@ -214,7 +221,7 @@ class KernelHostNetwork(HostNetwork):
             vpc_cidrs=tuple(identity.vpc_cidrs),
             primary_address=identity.primary_address,
             primary_link=primary_link,
-            former=former_settings(rules, self._veth_names(), self._config),
+            former=self._former(rules),
         )
 
     def _repair_eni(self, eni: Eni, link: records.Link) -> list[str]:

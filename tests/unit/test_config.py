@@ -180,7 +180,7 @@ BAD = {
     "IP_COOLDOWN_PERIOD": ["-1", "86401", "30s"],
     "AWS_VPC_ENI_MTU": ["575", "9002"],
     "POD_MTU": ["575", "9002"],
-    "AWS_VPC_K8S_CNI_VETHPREFIX": ["eth", "lo", "vlan", "abcde", "a/b", "a b"],
+    "AWS_VPC_K8S_CNI_VETHPREFIX": ["eth", "lo", "vlan", "abcde", "a/b", "a b", "e", "en", "ens", "vl"],
     "VPC_IPAMD_CHAINED_PLUGINS": ["tuning", '{"type": "tuning"}', "[{}]", '[{"type": "vpc-cni"}]', '[{"type": "../x"}]', "[1]"],
     "VPC_IPAMD_POD_VETH_NAMES": ["pod"],
     "AWS_VPC_K8S_CNI_EXTERNALSNAT": ["yes"],
