@@ -286,7 +286,7 @@ def test_parsers_alone() -> None:
     """The parsers name what they refuse; nothing at all is no CIDR and no tag."""
     assert parse_cidrs("") == parse_cidrs(" , ") == ()
     assert parse_tags(" ") == ()
-    assert parse_veth_prefix("e") == "e"
+    assert parse_veth_prefix("p") == "p"
     assert integer(0)("0x10") == 16
     with pytest.raises(ValueError, match="abcd"):
         parse_cidrs("10.0.0.0/32,abcd")
