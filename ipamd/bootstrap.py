@@ -54,6 +54,7 @@ from ipamd.service.sandbox.attach import AttachPolicy, AttachService
 from ipamd.service.sandbox.check import CheckService
 from ipamd.service.sandbox.detach import DetachService
 from ipamd.service.sandbox.gc import GcService
+from ipamd.service.sandbox.veth_names import VethNames
 from ipamd.service.sandbox_judge import SandboxJudge
 
 STAGES = ("datastore", "rpc", "metadata", "ec2", "cri", "spool", "kernel", "host-routing", "serve", "first-address", "conflist")
@@ -158,7 +159,12 @@ def connect(settings: Settings, *, has_run_before: bool) -> Adapters:
             failpoint=kernel_failpoint,
             is_strict=not settings.network.extra_source_cidrs,
         ),
-        hostnet=KernelHostNetwork(host, config=settings.network, nft=Nftables(host)),
+        hostnet=KernelHostNetwork(
+            host,
+            config=settings.network,
+            nft=Nftables(host),
+            veth_names=lambda: [attachment.host_veth for attachment in opened.datastore.attachments()],
+        ),
         metadata=metadata,
         node_info=node_info,
         ec2=BotoEc2(settings.cloud, region=node_info.region, vpc_id=node_info.vpc_id, clock=clock),
@@ -214,15 +220,16 @@ def _sandbox(
 ) -> SandboxServices:
     network = settings.network
     policy = AttachPolicy(
-        veth_prefix=network.veth_prefix,
         mtu=network.sandbox_mtu,
         waiting_limit=max(settings.daemon.max_concurrent_rpcs * (DEL_SHARE - 1) // DEL_SHARE, 1),
     )
-    detach = DetachService(context, cooldown=cooldown, veth_prefix=network.veth_prefix)
+    prefix, is_by_pod = network.veth_prefix, network.pod_veth_names
+    veth_names = VethNames(context, cooldown=cooldown, runtime=adapters.runtime, prefix=prefix, is_by_pod=is_by_pod)
+    detach = DetachService(context, cooldown=cooldown, veth_prefix=prefix, is_named_by_pod=is_by_pod)
     return SandboxServices(
-        attach=AttachService(context, cooldown=cooldown, policy=policy),
+        attach=AttachService(context, cooldown=cooldown, policy=policy, veth_names=veth_names),
         detach=detach,
-        check=CheckService(context),
+        check=CheckService(context, hostnet=adapters.hostnet, identity=adapters.node_info.identity),
         gc=GcService(context, runtime=adapters.runtime, judge=judge, detach=detach),
     )
 

@@ -4,6 +4,7 @@ Names and meanings are those of amazon-vpc-cni-k8s where it has the setting (its
 that a DaemonSet's environment carries over. One difference on purpose: amazon-vpc-cni-k8s logs an invalid value and uses the
 default. Here all problems are reported at once and the daemon does not start (exit 2): silently ignored settings are discovered
 in production.
+Over 300 lines because all settings are read as one list, each beside its parser and its sentence.
 """
 
 from __future__ import annotations
@@ -52,16 +53,42 @@ def integer(lowest: int, highest: int | None = None) -> Callable[[str], int]:
     return parse
 
 
+LINK_NAMES = ("eth", "eno", "enp", "ens", "enx", "lo", "vlan", "docker", "br", "wg")
+"""How names of other links begin. Source: systemd.net-naming-scheme(7) for ENIs; amazon-vpc-cni-k8s for vlan."""
+
+
 def parse_veth_prefix(text: str) -> str:
     """Accept a host veth prefix. Source: amazon-vpc-cni-k8s cmd/aws-vpc-cni/main.go, validateEnvVars. Raises: ValueError."""
     if not re.fullmatch(r"[a-zA-Z0-9]{1,4}", text) or text in {"eth", "lo", "vlan"}:
         raise ValueError("must be 1 to 4 ASCII letters or digits, and not eth, lo or vlan")
+    taken = next((name for name in LINK_NAMES if name.startswith(text)), None)
+    if taken is not None:
+        raise ValueError(f"must not begin the names of other links ({taken}...): rules for sandboxes would take them too")
     return text
 
 
 def parse_cidrs(text: str) -> tuple[IPv4Network, ...]:
     """Accept a comma-separated list of IPv4 CIDRs. Raises: ValueError naming the bad one."""
     return tuple(IPv4Network(part.strip(), strict=False) for part in text.split(",") if part.strip())
+
+
+def parse_service_cidrs(text: str) -> tuple[IPv4Network, ...]:
+    """Accept CIDRs but 0.0.0.0/0: with a rule to it no sandbox would use its own ENI. Raises: ValueError."""
+    cidrs = parse_cidrs(text)
+    if any(not cidr.prefixlen for cidr in cidrs):
+        raise ValueError("0.0.0.0/0 would send all traffic of every sandbox through the primary ENI")
+    return cidrs
+
+
+def parse_plugins(text: str) -> str:
+    """Accept a JSON list of plugin configurations, each with a type other than ours. Returns: compact JSON. Raises: ValueError."""
+    plugins = json.loads(text)
+    if not isinstance(plugins, list) or not all(isinstance(one, dict) and isinstance(one.get("type"), str) for one in plugins):
+        raise ValueError("must be a JSON list of objects, each with a type")
+    types = [one["type"] for one in plugins]
+    if not all(re.fullmatch(r"[a-zA-Z0-9_-]+", one) and one != "vpc-cni" for one in types):
+        raise ValueError("a type is the file name of a plugin, and not vpc-cni")
+    return json.dumps(plugins, separators=(",", ":"))
 
 
 def parse_tags(text: str) -> tuple[tuple[str, str], ...]:
@@ -116,12 +143,24 @@ class NetworkConfig:
     eni_mtu: int = _setting("AWS_VPC_ENI_MTU", integer(576, 9001), 9001, "MTU of ENIs, bytes.")
     pod_mtu: int = _setting("POD_MTU", integer(576, 9001), 0, "MTU of sandboxes, bytes; default: that of the ENIs.")
     veth_prefix: str = _setting("AWS_VPC_K8S_CNI_VETHPREFIX", parse_veth_prefix, "eni", "Beginning of host veth names.")
+    pod_veth_names: bool = _setting(
+        "VPC_IPAMD_POD_VETH_NAMES",
+        parse_bool,
+        False,
+        "Name host veths by pod as amazon-vpc-cni-k8s does, for policy agents that compute the name.",
+    )
     external_snat: bool = _setting("AWS_VPC_K8S_CNI_EXTERNALSNAT", parse_bool, False, "Leave SNAT to something outside the node.")
     exclude_snat_cidrs: tuple[IPv4Network, ...] = _setting(
         "AWS_VPC_K8S_CNI_EXCLUDE_SNAT_CIDRS",
         parse_cidrs,
         (),
         "IPv4 CIDRs, comma separated, to which traffic is sent without SNAT.",
+    )
+    external_service_cidrs: tuple[IPv4Network, ...] = _setting(
+        "AWS_EXTERNAL_SERVICE_CIDRS",
+        parse_service_cidrs,
+        (),
+        "IPv4 CIDRs, comma separated, that every sandbox reaches through table main, whatever its ENI (rule 1535).",
     )
     randomize_snat: str = _setting(
         "AWS_VPC_K8S_CNI_RANDOMIZESNAT", choice("prng", "hashrandom", "none"), "prng", "How SNAT chooses ports."
@@ -178,6 +217,12 @@ class DaemonConfig:
     conflist_path: Path = _setting("VPC_IPAMD_CONFLIST", Path, CONFLIST_PATH, "Where the conflist is written once ready.")
     portmap: bool = _setting("ENABLE_PORTMAP_PLUGIN", parse_bool, False, "Chain the portmap plugin, for hostPort.")
     bandwidth: bool = _setting("ENABLE_BANDWIDTH_PLUGIN", parse_bool, False, "Chain the bandwidth plugin.")
+    chained_plugins: str = _setting(
+        "VPC_IPAMD_CHAINED_PLUGINS",
+        parse_plugins,
+        "",
+        'JSON list of plugin configurations to chain last, as [{"type": "tuning"}].',
+    )
     log_level: str = _setting(
         "VPC_IPAMD_LOG_LEVEL", choice("debug", "info", "warning", "error"), "info", "Lowest level that is logged."
     )

@@ -26,6 +26,7 @@ def render(config: DaemonConfig) -> dict[str, Any]:
         plugins.append({"type": "portmap", "snat": True, "capabilities": {"portMappings": True}})
     if config.bandwidth:
         plugins.append({"type": "bandwidth", "capabilities": {"bandwidth": True}})
+    plugins += json.loads(config.chained_plugins or "[]")
     return {
         "cniVersion": CONFLIST_VERSION,
         "cniVersions": list(SUPPORTED_VERSIONS),

@@ -72,6 +72,21 @@ class AddressChanges(Changes):
         return moved
 
     @change
+    def rename_veth(self, key: AttachmentKey, *, host_veth: str, result: bytes) -> Attachment:
+        """UnknownAttachmentError does not fail the unit, as for `unassign`."""
+        known = self._view.attachment(key)
+        if known is None:
+            raise UnknownAttachmentError(f"sandbox {key} is not attached")
+        names: Params = {"new_host_veth": host_veth, "new_result": result}
+        params: Params = {"key_container_id": key.container_id, "key_ifname": key.ifname, **names}
+        self._disk.write(sql.RENAME_ATTACHMENT, params, subject=f"renaming the veth of {key}")
+        renamed = replace(known, host_veth=host_veth, result=result)
+        self._view.staged.attachments[key] = renamed
+        detail = f"its host veth is {host_veth} now, and was {known.host_veth}"
+        self._log(LedgerEvent.REPAIRED, address=known.address, key=key, eni_id=known.eni_id, detail=detail)
+        return renamed
+
+    @change
     def unassign(
         self, key: AttachmentKey, *, cooldown: timedelta, reason: str, event: LedgerEvent = LedgerEvent.UNASSIGNED
     ) -> Attachment:

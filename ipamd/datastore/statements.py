@@ -61,6 +61,11 @@ _this_attachment = (
 )
 DELETE_ATTACHMENT = delete(schema.attachment).where(*_this_attachment)
 MOVE_ATTACHMENT = update(schema.attachment).where(*_this_attachment).values(route_table=bindparam("route_table"))
+RENAME_ATTACHMENT = (
+    update(schema.attachment)
+    .where(*_this_attachment)
+    .values(host_veth=bindparam("new_host_veth"), result=bindparam("new_result"))
+)
 
 _tombstone_insert = upsert(schema.tombstone)
 UPSERT_TOMBSTONE = _tombstone_insert.on_conflict_do_update(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv4Network
 from typing import TYPE_CHECKING, Literal
 
 from ipamd.kernel import uapi
@@ -121,15 +121,19 @@ def delete_route(destination: IPv4Address | None, length: int, *, index: int, ta
     return Change(step, "route", "del", fields, ABSENT)
 
 
-def add_rule(priority: int, *, table: int, source: IPv4Address | None = None, mark: int = 0) -> Change:
-    """Add a rule for a source address (/32) or a mark, which is its own mask; present is fine."""
-    fields, words = _rule(priority, table, source, mark)
+def add_rule(
+    priority: int, *, table: int, source: IPv4Address | None = None, mark: int = 0, destination: IPv4Network | None = None
+) -> Change:
+    """Add a rule for a source address (/32), a mark, which is its own mask, or a destination; present is fine."""
+    fields, words = _rule(priority, table, source, mark, destination)
     return Change(f"add rule {words}", "rule", "add", fields, PRESENT)
 
 
-def delete_rule(priority: int, *, table: int, source: IPv4Address | None = None, mark: int = 0) -> Change:
+def delete_rule(
+    priority: int, *, table: int, source: IPv4Address | None = None, mark: int = 0, destination: IPv4Network | None = None
+) -> Change:
     """Remove one rule, selected as for `add_rule`; absent is fine."""
-    fields, words = _rule(priority, table, source, mark)
+    fields, words = _rule(priority, table, source, mark, destination)
     return Change(f"delete rule {words}", "rule", "del", fields, ABSENT)
 
 
@@ -138,13 +142,18 @@ def _route(destination: IPv4Address | None, length: int, table: int) -> dict[str
     return {"family": socket.AF_INET, "dst": prefix, "table": table}  # pyroute2 cannot tell the family of "default"
 
 
-def _rule(priority: int, table: int, source: IPv4Address | None, mark: int) -> tuple[Mapping[str, object], str]:
+def _rule(
+    priority: int, table: int, source: IPv4Address | None, mark: int, destination: IPv4Network | None
+) -> tuple[Mapping[str, object], str]:
     """Describe a rule as pyroute2 takes it and as `ip rule` prints it."""
     fields: dict[str, object] = {"priority": priority, "table": table}
     words = str(priority)
     if source:
         fields["src"] = str(source)
         words += f" from {source}"
+    if destination is not None:
+        fields |= {"family": socket.AF_INET, "dst": str(destination.network_address), "dst_len": destination.prefixlen}
+        words += f" to {destination}"
     if mark:
         fields |= {"fwmark": mark, "fwmask": mark}
         words += f" fwmark {mark:#x}/{mark:#x}"

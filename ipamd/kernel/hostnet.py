@@ -17,7 +17,8 @@ from ipamd.kernel.link_events import LinkEvents
 from ipamd.kernel.netlink import NetlinkSocket
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables
-from ipamd.kernel.node import node_repairs
+from ipamd.kernel.node import former_settings, node_repairs
+from ipamd.kernel.other_software import OtherSoftware
 from ipamd.kernel.own_table import OwnTable
 from ipamd.kernel.sysctls import repair_sysctls, wrong_sysctls
 from ipamd.model.cloud import InstanceIdentity
@@ -34,14 +35,31 @@ class KernelHostNetwork(HostNetwork):
     Concurrency: safe from any thread; one operation at a time. Its lock comes before that of `Nftables` and before no other.
     """
 
-    def __init__(self, host: HostNetns, *, config: NetworkConfig, nft: Nftables, link_wait_s: float = links.LINK_WAIT_S) -> None:
-        """Manage the namespace `host` by `config`; `link_wait_s` bounds the wait for a newly attached ENI's link."""
+    def __init__(
+        self,
+        host: HostNetns,
+        *,
+        config: NetworkConfig,
+        nft: Nftables,
+        link_wait_s: float = links.LINK_WAIT_S,
+        veth_names: Callable[[], Iterable[str]] = tuple,
+    ) -> None:
+        """Manage the namespace `host` by `config`.
+
+        Args:
+            link_wait_s: bound of the wait for a newly attached ENI's link.
+            veth_names: the host veths of recorded sandboxes; some may be named by an earlier prefix.
+        """
         self._host = host
         self._config = config
         self._table = OwnTable(nft)
         self._confinement = Confinement(host, config=config, nft=nft)
+        self._others = OtherSoftware(host, nft, veth_prefix=config.veth_prefix)
         self._link_wait_s = link_wait_s
+        self._veth_names = veth_names
+        self._former_names: set[str] = set()
         self._link_events = LinkEvents(host, veth_prefix=config.veth_prefix)
+        self._primary_link = ""  # its name, from the last look
         self._lock = threading.Lock()
 
     def setup_node(self, identity: InstanceIdentity) -> None:
@@ -112,7 +130,8 @@ class KernelHostNetwork(HostNetwork):
                 if not eni.is_primary:
                     sentences += self._reconcile_eni(eni)
             repaired, refusals = self._repair_node(identity)
-        return sentences + repaired + [f"{NOT_REPAIRED}: {refusal}" for refusal in refusals]
+            others = self._of_others()
+        return sentences + repaired + [f"{NOT_REPAIRED}: {refusal}" for refusal in (*refusals, *others)]
 
     def differences(self, *, identity: InstanceIdentity | None, enis: Iterable[Eni]) -> list[RoutingDifference]:
         """Compare without changing anything, by the comparisons that `reconcile` repairs.
@@ -146,6 +165,7 @@ class KernelHostNetwork(HostNetwork):
         if link is None:
             missing = f"its link with MAC {identity.primary_mac} is missing"
             return [RoutingDifference(identity.primary_eni_id, missing, is_repaired=False)]
+        self._primary_link = link.name
         found = [RoutingDifference(NODE, repair.found) for repair in node_repairs(link, rules, self._config)]
         found += [RoutingDifference(NODE, what) for what in devconf.found(link, devconf.PRIMARY_ENI).values()]
         if not link.is_up:
@@ -154,8 +174,9 @@ class KernelHostNetwork(HostNetwork):
             found += [RoutingDifference(NODE, wrong.found) for wrong in wrong_sysctls(self._host)]
         except WiringError as exc:
             found.append(RoutingDifference(NODE, str(exc), is_repaired=False))
+        found += self._of_others()
         try:
-            table = self._table.difference(self._table_commands(identity, link.name))
+            table = self._table.difference(self._table_commands(identity, link.name, rules))
         except WiringError as exc:
             return [*found, RoutingDifference(NODE, str(exc), is_repaired=False)]
         return [*found, RoutingDifference(NODE, table)] if table else found
@@ -184,6 +205,7 @@ class KernelHostNetwork(HostNetwork):
                 f"the primary ENI's link with MAC {identity.primary_mac} is missing",
                 details="is the daemon in the host's network namespace (hostNetwork: true)?",
             )
+        self._primary_link = link.name
         found = list(node_repairs(link, rules, self._config))
         sentences: list[str] = []
         refusals: list[WiringError] = []
@@ -191,7 +213,7 @@ class KernelHostNetwork(HostNetwork):
             lambda: devconf.repair(self._host, link, devconf.PRIMARY_ENI),
             lambda: repair_sysctls(self._host),
             lambda: self._carry_out(found, what="setup of the node"),
-            lambda: self._table.repair(self._table_commands(identity, link.name)),
+            lambda: self._table.repair(self._table_commands(identity, link.name, rules)),
         )
         for piece in pieces:
             try:
@@ -200,12 +222,26 @@ class KernelHostNetwork(HostNetwork):
                 refusals.append(exc)
         return sentences, refusals
 
-    def _table_commands(self, identity: InstanceIdentity, primary_link: str) -> str:
+    def _former(self, rules: list[records.Rule]) -> ruleset.FormerSettings:
+        """A former prefix is kept until the next start: else audit and CHECK would find a difference after its sandboxes' last DEL."""
+        prefix = self._config.veth_prefix
+        self._former_names.update(name for name in self._veth_names() if not name.startswith(prefix))
+        return former_settings(rules, self._former_names, self._config)
+
+    def _of_others(self) -> list[RoutingDifference]:
+        """What other software does to forwarded traffic; that it could not be looked at is told by our own table's repair."""
+        try:
+            return self._others.find(self._primary_link)
+        except WiringError:
+            return []
+
+    def _table_commands(self, identity: InstanceIdentity, primary_link: str, rules: list[records.Rule]) -> str:
         return ruleset.replace_table(
             self._config,
             vpc_cidrs=tuple(identity.vpc_cidrs),
             primary_address=identity.primary_address,
             primary_link=primary_link,
+            former=self._former(rules),
         )
 
     def _repair_eni(self, eni: Eni, link: records.Link) -> list[str]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from ipamd.kernel import layout, records, survey, uapi
 from ipamd.kernel.netlink import NetlinkSocket
 from ipamd.kernel.netns import HostNetns
+from ipamd.model.attachment import decode_alias
 from ipamd.model.errors import WiringError
 from ipamd.model.ids import MacAddress
 
@@ -61,7 +62,8 @@ def wait_for_link(
 
 def may_be_eni(link: records.Link, *, veth_prefix: str) -> bool:
     """Whether a link can be an ENI's: no sandbox's host veth, and not of a kind that borrows its MAC."""
-    is_sandbox = link.group == layout.DYING_GROUP or (link.kind == layout.VETH_KIND and link.name.startswith(veth_prefix))
+    is_ours = link.name.startswith(veth_prefix) or decode_alias(link.alias) is not None  # the prefix may have been changed
+    is_sandbox = link.group == layout.DYING_GROUP or (link.kind == layout.VETH_KIND and is_ours)
     return not is_sandbox and link.kind not in BORROWING_KINDS
 
 

@@ -78,9 +78,10 @@ def change_link(
     is_up: bool | None = None,
     alias: str = "",
     group: int | None = None,
+    name: str = "",
     ipv4_conf: Mapping[int, int] | None = None,
 ) -> Message:
-    """Change a link's state, ifalias (at most 255 bytes), group or IPv4 settings; an argument that is left out changes nothing.
+    """Change a link's state, ifalias (at most 255 bytes), group, name or IPv4 settings; an argument left out changes nothing.
 
     `ipv4_conf`: number of a setting below /proc/sys/net/ipv4/conf -> value. It needs NET_ADMIN only, and no writable /proc/sys.
     """
@@ -91,6 +92,8 @@ def change_link(
         body += attribute(uapi.IFLA_IFALIAS, alias.encode())  # its length is the attribute's: no terminator
     if group is not None:
         body += _u32(uapi.IFLA_GROUP, group)
+    if name:
+        body += attribute(uapi.IFLA_IFNAME, name.encode() + b"\0")
     if ipv4_conf:
         settings = b"".join(_u32(number, value) for number, value in ipv4_conf.items())
         body += _family(_AF_INET, attribute(uapi.IFLA_INET_CONF | uapi.NLA_F_NESTED, settings))

@@ -6,7 +6,9 @@ The library is loaded on first use, so that a node without it still starts, wire
 from __future__ import annotations
 
 import ctypes
+import json
 import threading
+from typing import Any
 
 from ipamd.kernel.netns import HostNetns
 from ipamd.model.errors import WiringError
@@ -14,6 +16,9 @@ from ipamd.model.errors import WiringError
 LIBRARY = "libnftables.so.1"
 PACKAGE = "libnftables1"
 """Debian's and Ubuntu's package of the library; it is in the image."""
+
+OUTPUT_JSON = 1 << 4
+"""NFT_CTX_OUTPUT_JSON. Source: nftables/libnftables.h."""
 
 
 class Nftables:
@@ -29,10 +34,18 @@ class Nftables:
         self._library: ctypes.CDLL | None = None
         self._lock = threading.Lock()
 
-    def run(self, commands: str) -> str:
+    def query(self, command: str) -> list[dict[str, Any]]:
+        """List something as JSON objects, {kind: fields} each (libnftables-json(5)). Raises: WiringError."""
+        try:
+            answer = json.loads(self.run(f"{command}\n", is_json=True))["nftables"]
+        except (ValueError, KeyError, TypeError) as exc:
+            raise WiringError(f"nftables' answer to `{command}` was not understood", details=str(exc)[:200]) from exc
+        return [item for item in answer if isinstance(item, dict)] if isinstance(answer, list) else []
+
+    def run(self, commands: str, *, is_json: bool = False) -> str:
         """Run commands as one transaction: all of them or none.
 
-        Returns: what they print (of `list`). Raises: WiringError with libnftables' own text.
+        Returns: what they print (of `list`), as JSON if asked. Raises: WiringError with libnftables' own text.
         """
         with self._lock, self._host.entered():
             library = self._load()
@@ -43,6 +56,8 @@ class Nftables:
             try:
                 library.nft_ctx_buffer_output(context)
                 library.nft_ctx_buffer_error(context)
+                if is_json:
+                    library.nft_ctx_output_set_flags(context, OUTPUT_JSON)
                 code = library.nft_run_cmd_from_buffer(context, commands.encode())
                 output = library.nft_ctx_get_output_buffer(context) or b""
                 errors = library.nft_ctx_get_error_buffer(context) or b""
@@ -72,6 +87,7 @@ class Nftables:
                 ) from exc
             library.nft_ctx_new.restype = ctypes.c_void_p
             library.nft_ctx_new.argtypes = [ctypes.c_uint32]
+            library.nft_ctx_output_set_flags.argtypes = [ctypes.c_void_p, ctypes.c_uint]
             library.nft_run_cmd_from_buffer.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
             for name in ("nft_ctx_get_output_buffer", "nft_ctx_get_error_buffer"):
                 getter = getattr(library, name)

@@ -21,8 +21,8 @@ class OwnTable:
     `listing`: how nft printed the table at the last look, with the values of its counters.
     """
 
-    def __init__(self, nft: Nftables, table: NftTable = SNAT, *, follows: str = "the VPC's CIDRs") -> None:
-        """`follows` says what else than the settings changes what the table must be."""
+    def __init__(self, nft: Nftables, table: NftTable = SNAT, *, follows: str = "the VPC's CIDRs or of a setting") -> None:
+        """`follows` says what changes what the table must be."""
         self._nft = nft
         self._table = table
         self._follows = follows

@@ -15,6 +15,7 @@ transaction instead of rule by rule (docs/adr/0005).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, collapse_addresses
 from typing import Final, NamedTuple
 
@@ -48,14 +49,38 @@ Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, typeOfSNAT (--random-ful
 """
 
 
+@dataclass(frozen=True, slots=True)
+class FormerSettings:
+    """What is in use although the settings say otherwise now.
+
+    `veth_prefixes`: of sandboxes that live. `marks`: bits that connections may carry; each is known by its rule 1024, which stays
+    until the node reboots or somebody removes it.
+    """
+
+    veth_prefixes: tuple[str, ...] = ()
+    marks: tuple[int, ...] = ()
+
+
+NONE_FORMER: Final = FormerSettings()
+
+BRANCH_LINKS: Final = "vlan*"
+"""Links of branch ENIs, whose packets keep their address. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go (`! -o vlan+`)."""
+
+
 def replace_table(
-    config: NetworkConfig, *, vpc_cidrs: Collection[IPv4Network], primary_address: IPv4Address, primary_link: str
+    config: NetworkConfig,
+    *,
+    vpc_cidrs: Collection[IPv4Network],
+    primary_address: IPv4Address,
+    primary_link: str,
+    former: FormerSettings = NONE_FORMER,
 ) -> str:
     """Return commands that replace our table, to be run as one transaction.
 
     Args:
         vpc_cidrs: 1 or more (0 with external SNAT); these and `config.exclude_snat_cidrs` are reached without SNAT.
         primary_link: the primary ENI's interface name.
+        former: what sandboxes and connections from before a change of settings still need.
     Returns: only the removal if neither SNAT nor marks are configured.
     Raises: WiringError if `vpc_cidrs` is empty and SNAT is ours: all traffic would be SNATed (I11).
     Concurrency: pure.
@@ -66,15 +91,15 @@ def replace_table(
             details="no CIDR of the VPC is known, and without one traffic within the VPC would be SNATed",
         )
     chains: list[str] = []
-    if needs_mark(config):
-        chains.append(_mark_in(config, primary_link))
+    if needs_mark(config) or former.marks:
+        chains.append(_mark_in(config, primary_link, former.marks))
     if not config.external_snat:
         chains.append(_exempt_set(collapse_addresses([*vpc_cidrs, *config.exclude_snat_cidrs])))
         chains.append(_mark_out(config))
         chains.append(_snat(config, primary_address))
     if not chains:
         return remove_table()
-    body = "\n".join(chains)
+    body = _with_prefixes("\n".join(chains), config.veth_prefix, former.veth_prefixes)
     # `add` makes `delete` safe when there is none; all three are one transaction
     return f"{remove_table()}add table {FAMILY} {TABLE}\ntable {FAMILY} {TABLE} {{\n{body}\n}}\n"
 
@@ -97,12 +122,25 @@ def _exempt_set(networks: Iterable[IPv4Network]) -> str:
     return f"  set exempt {{\n    type ipv4_addr; flags interval;\n    elements = {{ {elements} }}\n  }}"
 
 
-def _mark_in(config: NetworkConfig, primary_link: str) -> str:
+def _with_prefixes(body: str, prefix: str, former: Collection[str]) -> str:
+    """Repeat every rule that names sandboxes' links for the former prefixes.
+
+    Not one rule with a set of names: the usual case, no former prefix, keeps the text that amazon-vpc-cni-k8s' rules have.
+    """
+    lines = []
+    for line in body.splitlines():
+        names = [prefix, *sorted(former)] if f'"{prefix}*"' in line else [prefix]
+        lines += [line.replace(f'"{prefix}*"', f'"{name}*"') for name in names]
+    return "\n".join(lines)
+
+
+def _mark_in(config: NetworkConfig, primary_link: str, former_marks: Collection[int] = ()) -> str:
     mark = f"{config.connmark:#x}"
     rules = []
     if config.node_port_support:
         rules.append(f'iifname "{primary_link}" fib daddr . iif type local ct mark set ct mark or {mark}')
-    rules.append(f'iifname "{config.veth_prefix}*" ct mark and {mark} == {mark} meta mark set meta mark or {mark}')
+    for one in [mark, *(f"{former:#x}" for former in sorted(former_marks))]:
+        rules.append(f'iifname "{config.veth_prefix}*" ct mark and {one} == {one} meta mark set meta mark or {one}')
     return chain("mark_in", "type filter hook prerouting priority mangle; policy accept;", rules)
 
 
@@ -116,6 +154,7 @@ def _mark_out(config: NetworkConfig) -> str:
 def _snat(config: NetworkConfig, primary_address: IPv4Address) -> str:
     rules = [
         'oifname "lo" return',
+        f'oifname "{BRANCH_LINKS}" return',
         "ip daddr @exempt return",
         f"fib daddr type != local snat to {primary_address}{PORT_FLAGS[config.randomize_snat]}",
     ]

@@ -6,7 +6,7 @@ the dying group, so neither a changed prefix nor a crash before the alias was se
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from ipaddress import IPv4Address
 
 from ipamd.kernel import layout, messages, records, uapi
@@ -77,19 +77,22 @@ def rules_of(sock: NetlinkSocket) -> list[records.Rule]:
     return [records.read_rule(body) for body in sock.dump(messages.dump_rules())]
 
 
-def _host_veths(links: Iterable[records.Link], prefix: str) -> Iterable[HostVeth]:
+def host_veth(link: records.Link) -> HostVeth:
+    """Make the value of one link; of whom it is stands in its alias."""
+    key, address = decode_alias(link.alias) or (None, None)
+    return HostVeth(
+        name=link.name,
+        ifindex=link.index,
+        alias=link.alias,
+        is_dying=link.group == layout.DYING_GROUP,
+        is_up=link.is_up,
+        key=key,
+        address=address,
+    )
+
+
+def _host_veths(links: Iterable[records.Link], prefix: str) -> Iterator[HostVeth]:
     for link in links:
-        identity = decode_alias(link.alias)
-        is_dying = link.group == layout.DYING_GROUP
-        if identity is None and not is_dying and not link.name.startswith(prefix):
-            continue
-        key, address = identity or (None, None)
-        yield HostVeth(
-            name=link.name,
-            ifindex=link.index,
-            alias=link.alias,
-            is_dying=is_dying,
-            is_up=link.is_up,
-            key=key,
-            address=address,
-        )
+        veth = host_veth(link)
+        if veth.key is not None or veth.is_dying or link.name.startswith(prefix):
+            yield veth

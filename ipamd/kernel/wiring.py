@@ -24,7 +24,7 @@ from ipamd.kernel.netns import HostNetns, opened_netns
 from ipamd.model.attachment import NetnsIdentity, Wired, WiringSpec, decode_alias, sandbox_mac
 from ipamd.model.errors import NetnsError, WiringError
 from ipamd.model.ids import AttachmentKey, MacAddress
-from ipamd.model.kernel import KernelSurvey
+from ipamd.model.kernel import HostVeth, KernelSurvey
 from ipamd.ports import Wiring
 
 Failpoint = Callable[[str], bool]
@@ -97,11 +97,28 @@ class KernelWiring(Wiring):
         with self._host.netlink() as host:
             link = self._own_veth(host, host_veth)
             batch = batches.rule_removals(address, route_table)
-            if link is not None:
+            if link is not None and not _is_of_another(link, address):
                 step = f"take link {host_veth} down"
                 down = messages.change_link(link.index, step=step, is_up=False, group=layout.DYING_GROUP)
                 batch.append(replace(down, tolerated=messages.ABSENT))
             _must(host.request(batch), f"marking {host_veth} ({address}) for deletion")
+
+    def veth(self, name: str) -> HostVeth | None:
+        with self._host.netlink() as host:
+            link = self._own_veth(host, name)
+        return surveys.host_veth(link) if link is not None else None
+
+    def rename_veth(self, *, host_veth: str, to: str, address: IPv4Address) -> None:
+        with self._host.netlink() as host:
+            link = self._own_veth(host, host_veth)
+            if link is None or _is_of_another(link, address):
+                return
+            what = f"renaming of {host_veth} to {to}"
+            down = messages.change_link(link.index, step=f"take link {host_veth} down", is_up=False)
+            name = messages.change_link(link.index, step=f"name it {to}", name=to)
+            up = messages.change_link(link.index, step=f"raise link {to}", is_up=True)
+            route = messages.add_route(address, index=link.index, step=f"add route {address} dev {to}")
+            _must(host.request([down, name, up, route]), what)
 
     def sweep(self) -> None:
         with self._host.netlink() as host:
@@ -145,7 +162,7 @@ class KernelWiring(Wiring):
         with self._host.netlink() as host:
             if host_veth:
                 link = self._own_veth(host, host_veth)
-                if link is not None:
+                if link is not None and not (address and _is_of_another(link, address)):
                     batch.append(messages.delete_link(link.index, step=f"delete link {link.name}"))
                     address = address or self._address_of(host, link)
             if address is not None:
@@ -248,6 +265,12 @@ class KernelWiring(Wiring):
                 details=f"kind {link.kind or 'hardware'}, alias {link.alias!r}; see `ip -d link show {name}`",
             )
         return link
+
+
+def _is_of_another(link: records.Link, address: IPv4Address) -> bool:
+    """Whether the link's alias names another address: names may go from one sandbox to its successor (docs/adr/0024)."""
+    identity = decode_alias(link.alias)
+    return identity is not None and identity[1] != address
 
 
 def _is_own(link: records.Link, spec: WiringSpec) -> bool:

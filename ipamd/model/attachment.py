@@ -110,6 +110,15 @@ def veth_name(key: AttachmentKey, *, prefix: str) -> str:
     return prefix + digest[:VETH_HASH_LENGTH]
 
 
+def pod_veth_name(pod_namespace: str, pod_name: str, *, prefix: str) -> str:
+    """Return the host veth's name that amazon-vpc-cni-k8s gives to a pod, which policy agents compute (docs/adr/0024).
+
+    Source: amazon-vpc-cni-k8s pkg/networkutils/names.go, GeneratePodHostVethName.
+    """
+    digest = hashlib.sha1(f"{pod_namespace}.{pod_name}".encode(), usedforsecurity=False).hexdigest()
+    return prefix + digest[:VETH_HASH_LENGTH]
+
+
 def sandbox_mac(key: AttachmentKey, *, side: str) -> MacAddress:
     """Derive a locally administered unicast MAC from the key, so that no search for an unused one is needed.
 

@@ -106,6 +106,15 @@ def wired_mtu(stored: bytes, host_veth: str) -> int:
     raise InvalidConfigError(f"the stored result has no MTU of {host_veth}")
 
 
+def renamed_result(stored: bytes, host_veth: str, to: str) -> bytes:
+    """Return a stored result in which a host veth has another name."""
+    result = json.loads(stored)
+    for interface in result.get("interfaces", ()):
+        if interface.get("name") == host_veth and not interface.get("sandbox"):
+            interface["name"] = to
+    return json.dumps(result, sort_keys=True, separators=(",", ":")).encode()
+
+
 def _drop_fields(result: dict[str, Any], sections: Mapping[str, Collection[str]]) -> None:
     for section, names in sections.items():
         for entry in result.get(section, ()):

@@ -22,6 +22,12 @@ TO_SANDBOX_PRIORITY: Final = 512
 MARK_PRIORITY: Final = 1024
 """`fwmark 0x80/0x80 lookup main`. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, hostRulePriority."""
 
+EXTERNAL_SERVICE_PRIORITY: Final = 1535
+"""`to <CIDR of AWS_EXTERNAL_SERVICE_CIDRS> lookup main`.
+
+Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, externalServiceIpRulePriority.
+"""
+
 FROM_SANDBOX_PRIORITY: Final = 1536
 """`from address lookup <ENI table>`. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, FromPodRulePriority."""
 

@@ -10,6 +10,7 @@
     |  +- NotServingError              11  yes    starting, restoring or draining
     |  +- DeadlineError                11  yes    the caller's deadline passed; rolled back
     |  +- BusyError                    11  yes    too many requests, or this key is busy
+    |  +- VethNameTakenError           11  yes    the pod's earlier sandbox has the link's name still
     +- PluginNotAvailableError         50  yes    STATUS: ADD is not served
     +- AttachmentConflictError        101  no     ADD for a key attached by another request
     +- TombstonedError                102  no     ADD after DEL of the same key (I4)
@@ -102,6 +103,10 @@ class DeadlineError(TryAgainError):
 
 class BusyError(TryAgainError):
     """Too many requests at once, or another operation holds this sandbox."""
+
+
+class VethNameTakenError(TryAgainError):
+    """Host veths are named by pod, and the pod's earlier sandbox has the name still (docs/adr/0024)."""
 
 
 class PluginNotAvailableError(IpamError):

@@ -79,11 +79,18 @@ class RoutingDifference:
     """One thing in the host's routing that is not as it must be. `subject`: an ENI's ID or NODE.
 
     `is_repaired`: the next reconciliation puts it right; otherwise it lasts until somebody does (a link that is missing, say).
+    `mend`: the command for that, where there is one. `is_cut`: packets of sandboxes are lost by it, or may be; otherwise they flow,
+    but not as our settings say.
     """
 
     subject: str
     what: str
     is_repaired: bool = True
+    mend: str = ""
+    is_cut: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.what}; to mend it: {self.mend}" if self.mend else self.what
 
 
 DROP_REASONS = ("source", "redirect", "loopback", "ipv6")

@@ -69,6 +69,13 @@ class UnitOfWork(Protocol):
         """
         ...
 
+    def rename_veth(self, key: AttachmentKey, *, host_veth: str, result: bytes) -> Attachment:
+        """Record that an attached sandbox's host veth has another name, which its stored result tells too.
+
+        Returns: the attachment as it is now. UnknownAttachmentError if there is none; it changes nothing.
+        """
+        ...
+
     def unassign(
         self, key: AttachmentKey, *, cooldown: timedelta, reason: str, event: LedgerEvent = LedgerEvent.UNASSIGNED
     ) -> Attachment:

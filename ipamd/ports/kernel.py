@@ -10,7 +10,7 @@ from ipamd.model.attachment import NetnsIdentity, Wired, WiringSpec
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import Eni
 from ipamd.model.ids import MacAddress
-from ipamd.model.kernel import KernelSurvey, LinkEvent, RoutingDifference
+from ipamd.model.kernel import HostVeth, KernelSurvey, LinkEvent, RoutingDifference
 
 
 class Wiring(Protocol):
@@ -33,6 +33,17 @@ class Wiring(Protocol):
 
     def mark_for_deletion(self, *, host_veth: str, address: IPv4Address, route_table: int) -> None:
         """Drop route and rules, take the link down and put it into the dying group (DEL). Absent parts are fine."""
+        ...
+
+    def veth(self, name: str) -> HostVeth | None:
+        """Look at one link of the host; None if there is none of this name. WiringError if it is no veth."""
+        ...
+
+    def rename_veth(self, *, host_veth: str, to: str, address: IPv4Address) -> None:
+        """Rename a sandbox's link, with its route. Idempotent; a link of that name whose alias has another address stays.
+
+        It may be down for a moment: older kernels rename only a link that is down. Raises: WiringError.
+        """
         ...
 
     def sweep(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from ipamd.model.errors import (
     UndecodableConfigError,
 )
 from ipamd.model.ids import AttachmentKey, parse_key
+from ipamd.model.prev_result import require_valid
 from ipamd.model.request import AttachRequest, SandboxNames
 from ipamd.pb import cni_pb2
 
@@ -34,6 +36,11 @@ MAX_NETNS_BYTES = 4096
 """Linux PATH_MAX."""
 
 VALID_ATTACHMENTS = "cni.dev/valid-attachments"
+OLD_VALID_ATTACHMENTS = "cni.dev/attachments"
+"""The key's name in earlier texts of the specification. libcni sends both; an older runtime sends this one only.
+
+Source: containernetworking/cni issue 1101; libcni/api.go, GCNetworkList.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,19 +75,21 @@ def decode_conf(raw: bytes) -> NetworkConf:
     if len(raw) > MAX_CONFIG_BYTES:
         raise InvalidConfigError(f"the network configuration has {len(raw)} bytes", details=f"at most {MAX_CONFIG_BYTES}")
     try:
-        conf = json.loads(raw)
+        conf = json.loads(raw, parse_constant=_refuse_constant, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise UndecodableConfigError("the network configuration is not JSON", details=str(error)[:200]) from error
     if not isinstance(conf, dict):
         raise InvalidConfigError("the network configuration is not a JSON object")
     name, version = conf.get("name", ""), conf.get("cniVersion", "")
-    prev_result, valid = conf.get("prevResult"), conf.get(VALID_ATTACHMENTS)
+    prev_result = conf.get("prevResult")
     if not isinstance(name, str) or not isinstance(version, str):
         raise InvalidConfigError("name and cniVersion must be strings")
     if prev_result is not None and not isinstance(prev_result, dict):
         raise InvalidConfigError("prevResult must be an object")
+    if prev_result is not None:
+        require_valid(prev_result)
     require_supported(version)
-    return NetworkConf(name, version, prev_result, _valid_attachments(valid))
+    return NetworkConf(name, version, prev_result, _valid_attachments(conf))
 
 
 def decode_attach(request: cni_pb2.ExecRequest) -> AttachRequest:
@@ -137,14 +146,26 @@ def encode_error(error: BaseException, *, cni_version: str) -> cni_pb2.CniError:
     )
 
 
-def _valid_attachments(value: object) -> frozenset[AttachmentKey] | None:
-    if value is None:
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _finite(text: str) -> float:
+    """A number that a double holds: what does not fit could not be printed as JSON again."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:20]} is out of range")
+    return value
+
+
+def _valid_attachments(conf: dict[str, Any]) -> frozenset[AttachmentKey] | None:
+    """What the list of either key names; None if there is neither. Where they differ, each may only add reasons to keep (I2)."""
+    lists = {name: conf[name] for name in (VALID_ATTACHMENTS, OLD_VALID_ATTACHMENTS) if conf.get(name) is not None}
+    if not lists:
         return None
-    if not isinstance(value, list):
-        raise InvalidConfigError(f"{VALID_ATTACHMENTS} must be a list")
     keys = set()
-    for entry in value:
-        if not isinstance(entry, dict):
-            raise InvalidConfigError(f"{VALID_ATTACHMENTS} must list objects with containerID and ifname")
-        keys.add(parse_key(str(entry.get("containerID", "")), str(entry.get("ifname", ""))))
+    for name, entries in lists.items():
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            raise InvalidConfigError(f"{name} must be a list of objects with containerID and ifname")
+        keys |= {parse_key(str(entry.get("containerID", "")), str(entry.get("ifname", ""))) for entry in entries}
     return frozenset(keys)

@@ -96,6 +96,11 @@ class Cooldown:
             self._dying.update(dying_veths)
             self._changed.notify()
 
+    def is_dying(self, host_veth: str) -> bool:
+        """Whether a link of this name waits for its deletion."""
+        with self._changed:
+            return host_veth in self._dying
+
     def dying_count(self) -> int:
         """Links marked and not yet deleted."""
         with self._changed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from ipaddress import IPv4Address
 
 from ipamd.model.attachment import NetnsIdentity, Wired, WiringSpec, decode_alias, sandbox_mac
@@ -62,10 +63,26 @@ class FakeWiring:
         """See the port."""
         self._maybe_fail("mark_for_deletion")
         with self.lock:
-            if self.wired.pop(host_veth, None) is not None:
+            held = self.wired.get(host_veth)
+            if held is not None and held.address == address:
+                del self.wired[host_veth]
                 self.dying[host_veth] = address
             self.routes.pop(address, None)
             self.rules.pop(address, None)
+
+    def veth(self, name: str) -> HostVeth | None:
+        """See the port."""
+        self._maybe_fail("veth")
+        return next((veth for veth in self.survey().veths if veth.name == name), None)
+
+    def rename_veth(self, *, host_veth: str, to: str, address: IPv4Address) -> None:
+        """See the port."""
+        self._maybe_fail("rename_veth")
+        with self.lock:
+            spec = self.wired.get(host_veth)
+            if spec is not None and spec.address == address:
+                self.wired[to] = replace(self.wired.pop(host_veth), host_veth=to)
+                self.routes[address] = to
 
     def sweep(self) -> None:
         """See the port."""
@@ -113,7 +130,10 @@ class FakeWiring:
         with self.lock:
             if host_veth is not None and host_veth in self.wired:
                 named = self.wired[host_veth].address
-                address = address or (named if self.routes.get(named, host_veth) == host_veth else None)
+                if address is not None and named != address:
+                    host_veth = None  # it went to another sandbox
+                else:
+                    address = address or (named if self.routes.get(named, host_veth) == host_veth else None)
             self._drop(host_veth, address)
 
     def _drop(self, host_veth: str | None, address: IPv4Address | None) -> None:

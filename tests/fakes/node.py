@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from ipaddress import IPv4Address
 from pathlib import Path
 
 from ipamd.bootstrap import Adapters, compose
-from ipamd.config import CloudConfig, DaemonConfig, Settings
+from ipamd.config import CloudConfig, DaemonConfig, NetworkConfig, Settings
 from ipamd.datastore.open import open_datastore
 from ipamd.datastore.spool import FileSpool
 from ipamd.model.attachment import Attachment
@@ -36,8 +37,16 @@ SETTINGS = Settings(cloud=CloudConfig(cluster_name="test"), daemon=DaemonConfig(
 class FakeNode:
     """Kernel, EC2, metadata and runtime outlive `crash`, the process does not. Its graph is the one that ships (`compose`)."""
 
-    def __init__(self, run_dir: Path, *, settings: PoolSettings | None = None, ec2: FakeEc2 | None = None) -> None:
+    def __init__(
+        self,
+        run_dir: Path,
+        *,
+        settings: PoolSettings | None = None,
+        ec2: FakeEc2 | None = None,
+        network: NetworkConfig | None = None,
+    ) -> None:
         self.run_dir = run_dir
+        self.network = network or NetworkConfig()
         self.settings = settings or PoolSettings()
         self.clock = FakeClock()
         self.wiring = FakeWiring()
@@ -69,7 +78,7 @@ class FakeNode:
             has_run_before=self.has_run_before,
             failpoint=lambda name: self.failpoint(name),  # tests set it while the process runs
         )
-        self.app = compose(adapters, SETTINGS)
+        self.app = compose(adapters, replace(SETTINGS, network=self.network))
         self._name_parts()
 
     def _name_parts(self) -> None:

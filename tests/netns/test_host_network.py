@@ -326,7 +326,7 @@ def test_changed_vpc_cidrs_replace_the_table(world):
     world.hostnet.setup_node(world.identity())
     world.vpc_cidrs = (*world.vpc_cidrs, IPv4Network("100.64.0.0/16"))
     found = world.hostnet.reconcile(identity=world.identity(), enis=[])
-    assert found == ["nftables table vpc-ipamd followed a change of the VPC's CIDRs: replaced"]
+    assert found == ["nftables table vpc-ipamd followed a change of the VPC's CIDRs or of a setting: replaced"]
     assert "100.64.0.0/16" in world.host.sh("nft list table ip vpc-ipamd")
 
 

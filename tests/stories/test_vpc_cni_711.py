@@ -24,7 +24,7 @@ from ipamd.model.kernel import KernelSurvey
 from ipamd.model.request import SandboxNames
 from ipamd.model.sandbox import SandboxState
 from ipamd.service.request import Deadline, Steps
-from ipamd.service.sandbox import attach, detach
+from ipamd.service.sandbox import detach, veth_names
 from tests.fakes.kernel import FakeWiring
 from tests.fakes.node import COOLDOWN_S, FakeNode
 from tests.stories.stale_reads import assert_each_its_own, recorded, run_sandboxes
@@ -84,7 +84,7 @@ def test_two_sandboxes_of_one_name_meet_without_ids_in_the_veths_name(node: Fake
     def by_pod_name(key: AttachmentKey, *, prefix: str) -> str:
         return prefix + key.container_id.partition(".")[0]
 
-    monkeypatch.setattr(attach, "veth_name", by_pod_name)
+    monkeypatch.setattr(veth_names, "veth_name", by_pod_name)
     monkeypatch.setattr(detach, "veth_name", by_pod_name)
     with pytest.raises(AssertionError, match="took the old one's veth away"):
         play_the_same_name(node)

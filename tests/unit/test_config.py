@@ -129,11 +129,14 @@ GOOD = {
     "AWS_VPC_ENI_MTU": ("576", 576),
     "POD_MTU": ("9001", 9001),
     "AWS_VPC_K8S_CNI_VETHPREFIX": ("pod1", "pod1"),
+    "VPC_IPAMD_CHAINED_PLUGINS": ('[{"type": "tuning", "mtu": 1400}]', '[{"type":"tuning","mtu":1400}]'),
+    "VPC_IPAMD_POD_VETH_NAMES": ("true", True),
     "AWS_VPC_K8S_CNI_EXTERNALSNAT": ("1", True),
     "AWS_VPC_K8S_CNI_EXCLUDE_SNAT_CIDRS": (
         "10.1.0.0/16, 10.2.3.4/24,",
         (IPv4Network("10.1.0.0/16"), IPv4Network("10.2.3.0/24")),
     ),
+    "AWS_EXTERNAL_SERVICE_CIDRS": ("198.51.100.0/24", (IPv4Network("198.51.100.0/24"),)),
     "AWS_VPC_K8S_CNI_RANDOMIZESNAT": ("HashRandom", "hashrandom"),
     "AWS_VPC_CNI_NODE_PORT_SUPPORT": ("F", False),
     "AWS_VPC_K8S_CNI_CONNMARK": ("0xFFFFFFFF", 0xFFFFFFFF),
@@ -178,8 +181,11 @@ BAD = {
     "IP_COOLDOWN_PERIOD": ["-1", "86401", "30s"],
     "AWS_VPC_ENI_MTU": ["575", "9002"],
     "POD_MTU": ["575", "9002"],
-    "AWS_VPC_K8S_CNI_VETHPREFIX": ["eth", "lo", "vlan", "abcde", "a/b", "a b"],
+    "AWS_VPC_K8S_CNI_VETHPREFIX": ["eth", "lo", "vlan", "abcde", "a/b", "a b", "e", "en", "ens", "vl"],
+    "VPC_IPAMD_CHAINED_PLUGINS": ["tuning", '{"type": "tuning"}', "[{}]", '[{"type": "vpc-cni"}]', '[{"type": "../x"}]', "[1]"],
+    "VPC_IPAMD_POD_VETH_NAMES": ["pod"],
     "AWS_VPC_K8S_CNI_EXTERNALSNAT": ["yes"],
+    "AWS_EXTERNAL_SERVICE_CIDRS": ["10.1.0.0/33", "a service", "10.0.0.0/8,0.0.0.0/0"],
     "AWS_VPC_K8S_CNI_EXCLUDE_SNAT_CIDRS": ["10.1.0.0/33", "2000::1/128", "10.0.0.0/8,abcd"],
     "AWS_VPC_K8S_CNI_RANDOMIZESNAT": ["random"],
     "AWS_VPC_CNI_NODE_PORT_SUPPORT": ["yes"],
@@ -282,7 +288,7 @@ def test_parsers_alone() -> None:
     """The parsers name what they refuse; nothing at all is no CIDR and no tag."""
     assert parse_cidrs("") == parse_cidrs(" , ") == ()
     assert parse_tags(" ") == ()
-    assert parse_veth_prefix("e") == "e"
+    assert parse_veth_prefix("p") == "p"
     assert integer(0)("0x10") == 16
     with pytest.raises(ValueError, match="abcd"):
         parse_cidrs("10.0.0.0/32,abcd")

@@ -43,6 +43,8 @@ def against_host(
 def _of_routing(difference: RoutingDifference, sandboxes: Counter[EniId]) -> Finding:
     if difference.is_repaired:
         return Finding(Severity.DIFFERENCE, difference.subject, difference.what, REPAIR)
+    if difference.mend:
+        return Finding(Severity.DIFFERENCE, difference.subject, difference.what, f"it is not ours; to mend it: {difference.mend}")
     count = sandboxes[EniId(difference.subject)]
     if not count:
         return Finding(Severity.DIFFERENCE, difference.subject, difference.what, "look at the daemon's log")

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from ipamd.model.address import Address
-from ipamd.model.attachment import Attachment, NetnsIdentity, Wired, WiringSpec, veth_name
+from ipamd.model.attachment import Attachment, NetnsIdentity, Wired, WiringSpec
 from ipamd.model.cniresult import build_result
 from ipamd.model.eni import Eni
 from ipamd.model.errors import (
@@ -31,6 +31,7 @@ from ipamd.service.context import ServiceContext
 from ipamd.service.cooldown import Cooldown
 from ipamd.service.demand import PoolStatus
 from ipamd.service.request import Deadline, Steps
+from ipamd.service.sandbox.veth_names import VethNames
 
 POOL_WAIT_MARGIN_S = 1.0
 """Of the caller's deadline, kept for the rollback and the refusal. Ours: an unwire takes about 20 ms, a reply 1 ms."""
@@ -48,7 +49,6 @@ class AttachPolicy:
     `waiting_limit`: ADDs that may be in work at once, so that DEL always finds a thread. `mtu` in bytes.
     """
 
-    veth_prefix: str
     mtu: int
     waiting_limit: int
 
@@ -56,7 +56,7 @@ class AttachPolicy:
 class AttachService:
     """ADD. `replayed_count`: repeated requests that got the stored answer; `pool_empty_count`: refused for lack of an address."""
 
-    def __init__(self, context: ServiceContext, *, cooldown: Cooldown, policy: AttachPolicy) -> None:
+    def __init__(self, context: ServiceContext, *, cooldown: Cooldown, policy: AttachPolicy, veth_names: VethNames) -> None:
         self._datastore = context.datastore
         self._wiring = context.wiring
         self._cooldown = cooldown
@@ -65,6 +65,7 @@ class AttachService:
         self._locks = context.locks
         self._clock = context.clock
         self._policy = policy
+        self._veth_names = veth_names
         self._failpoint = context.failpoint
         self.replayed_count = 0
         self.pool_empty_count = 0
@@ -74,8 +75,8 @@ class AttachService:
         """Attach one interface of one sandbox.
 
         Returns: the attachment; for a repeated request (a runtime repeats after a timeout) the stored one, at once.
-        Raises: NotServingError, BusyError, TombstonedError, AttachmentConflictError, NetnsError, PoolEmptyError, WiringError,
-            DeadlineError, DatastoreError. After any of them nothing of this request remains.
+        Raises: NotServingError, BusyError, TombstonedError, AttachmentConflictError, NetnsError, VethNameTakenError, PoolEmptyError,
+            WiringError, DeadlineError, DatastoreError. After any of them nothing of this request remains.
         """
         self._health.require_add_service()
         if not self._places.acquire(blocking=False):
@@ -99,11 +100,18 @@ class AttachService:
         known = self._datastore.attachment(key)
         if known is not None:
             return self._replay(known, request, identity)
+        with self._veth_names.claimed(request, deadline) as host_veth:
+            return self._attach_new(request, identity, host_veth, deadline, steps)
+
+    def _attach_new(
+        self, request: AttachRequest, identity: NetnsIdentity, host_veth: str, deadline: Deadline, steps: Steps
+    ) -> Attachment:
+        key = request.key
         with steps.step("reserve"):
             reserved = self._reserve(key, deadline)
         self._failpoint("attach.reserved")
         try:
-            spec = self._spec(request, reserved)
+            spec = self._spec(request, reserved, host_veth)
         except BaseException:
             self._cooldown.abort(reserved.address, reason="no ENI for the address", dying_veth=None)
             raise
@@ -174,12 +182,12 @@ class AttachService:
             f"no address for sandbox {key}", details=f"cause: {cause}; {self._datastore.counts()}; next: {step}"
         ).with_traceback(empty.__traceback__)
 
-    def _spec(self, request: AttachRequest, reserved: Address) -> WiringSpec:
+    def _spec(self, request: AttachRequest, reserved: Address, host_veth: str) -> WiringSpec:
         return WiringSpec(
             key=request.key,
             address=reserved.address,
             route_table=self._eni(reserved).route_table,
-            host_veth=veth_name(request.key, prefix=self._policy.veth_prefix),
+            host_veth=host_veth,
             netns=request.netns,
             mtu=self._policy.mtu,
         )

@@ -20,12 +20,14 @@ FAILPOINTS = ("detach.retired", "detach.committed", "detach.tombstoned")
 class DetachService:
     """DEL, and what acts as one: GC, spool replay, reap."""
 
-    def __init__(self, context: ServiceContext, *, cooldown: Cooldown, veth_prefix: str) -> None:
+    def __init__(self, context: ServiceContext, *, cooldown: Cooldown, veth_prefix: str, is_named_by_pod: bool = False) -> None:
+        """`is_named_by_pod`: a DEL does not tell the pod's name, so a link without a row is searched for by its alias."""
         self._datastore = context.datastore
         self._wiring = context.wiring
         self._cooldown = cooldown
         self._locks = context.locks
         self._veth_prefix = veth_prefix
+        self._is_named_by_pod = is_named_by_pod
         self._failpoint = context.failpoint
 
     def detach_sandbox(
@@ -76,4 +78,8 @@ class DetachService:
                 uow.put_tombstone(key)
         self._failpoint("detach.tombstoned")
         self._wiring.remove_leftover(host_veth=veth_name(key, prefix=self._veth_prefix), address=None)
+        if self._is_named_by_pod:
+            for veth in self._wiring.survey().veths:
+                if veth.key == key:
+                    self._wiring.remove_leftover(host_veth=veth.name, address=None)
         return None

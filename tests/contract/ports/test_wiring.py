@@ -121,3 +121,32 @@ def test_repair_reports_a_missing_link_and_touches_nothing_sound(kernel: Kernel)
     assert len(said) == 1
     assert "missing" in said[0]
     assert gone.host_veth in said[0]
+
+
+def test_a_link_is_renamed_with_its_route(kernel: Kernel) -> None:
+    """It is whole under the new name; renamed again, or with another address, nothing happens."""
+    spec, other = kernel.spec(5), kernel.spec(6)
+    for one in (spec, other):
+        kernel.wiring.wire(one)
+    kernel.wiring.rename_veth(host_veth=spec.host_veth, to="eni00000000000", address=other.address)
+    assert kernel.wiring.check(spec) == []
+    for _ in range(2):
+        kernel.wiring.rename_veth(host_veth=spec.host_veth, to="eni00000000000", address=spec.address)
+    renamed = replace(spec, host_veth="eni00000000000")
+    assert kernel.wiring.check(renamed) == []
+    assert kernel.wiring.check(other) == []
+    found = kernel.wiring.veth("eni00000000000")
+    assert found is not None
+    assert (found.key, found.address, found.is_up, found.is_dying) == (spec.key, spec.address, True, False)
+    assert kernel.wiring.veth(spec.host_veth) is None
+
+
+def test_a_name_that_went_to_another_sandbox_is_left_alone(kernel: Kernel) -> None:
+    """A late DEL, and a clean-up by name, of the one that had the name before do not touch it (I2)."""
+    old, new = kernel.spec(5), kernel.spec(6)
+    new = replace(new, host_veth=old.host_veth)
+    kernel.wiring.wire(new)
+    kernel.wiring.mark_for_deletion(host_veth=old.host_veth, address=old.address, route_table=254)
+    kernel.wiring.remove_leftover(host_veth=old.host_veth, address=old.address)
+    kernel.wiring.sweep()
+    assert kernel.wiring.check(new) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 
 import pytest
@@ -13,12 +14,14 @@ from ipamd.model.errors import (
     RuntimeUnreachableError,
     UnknownAttachmentError,
 )
+from ipamd.model.kernel import NODE, RoutingDifference
 from ipamd.service.health import STATUS_GRACE_S, Health, Phase, StageReport, StageState
 from ipamd.service.locks import KeyLocks
 from ipamd.service.reconcile import host_network
 from ipamd.service.request import Deadline, Steps
 from tests.fakes.clock import FakeClock
 from tests.fakes.node import FakeNode
+from tests.stories.in_process import CONF, ask
 
 
 def collect(node: FakeNode, *valid: str) -> tuple[int, int]:
@@ -67,6 +70,61 @@ def test_check_tells_every_difference(node: FakeNode) -> None:
         node.checker.check_sandbox(node.request("a"), deadline=deadline)
     with pytest.raises(UnknownAttachmentError):
         node.checker.check_sandbox(node.request("b"), deadline=deadline)
+
+
+def test_check_names_faults_of_the_host(node: FakeNode) -> None:
+    """What of node or ENI keeps packets from the sandbox is told; what only contradicts a setting is not CHECK's business."""
+    made = node.add("a")
+    deadline = Deadline.after(node.clock, 9)
+    node.hostnet.node_differences.append(
+        RoutingDifference(NODE, "a chain of others marks traffic", is_repaired=False, is_cut=False)
+    )
+    node.checker.check_sandbox(node.request("a"), deadline=deadline)
+    node.hostnet.node_differences.append(RoutingDifference(NODE, "FORWARD drops", is_repaired=False, mend="iptables ..."))
+    node.hostnet.unplugged.add(next(eni.mac for eni in node.datastore.enis() if eni.eni_id == made.eni_id))
+    with pytest.raises(CheckFailedError) as caught:
+        node.checker.check_sandbox(node.request("a"), deadline=deadline)
+    assert "host: FORWARD drops; to mend it: iptables ..." in caught.value.details
+    assert "host: its link with MAC" in caught.value.details
+    assert "marks traffic" not in caught.value.details
+
+
+@pytest.mark.parametrize(
+    ("lists", "freed"),
+    [
+        ({"cni.dev/valid-attachments": ["b"]}, True),
+        ({"cni.dev/attachments": ["b"]}, True),
+        ({"cni.dev/attachments": ["a", "b"]}, False),
+        ({"cni.dev/valid-attachments": ["b"], "cni.dev/attachments": ["b"]}, True),
+        ({"cni.dev/valid-attachments": [], "cni.dev/attachments": ["a"]}, False),
+        ({"cni.dev/valid-attachments": None, "cni.dev/attachments": ["b"]}, True),
+    ],
+    ids=["key of 1.1", "key of earlier texts", "it names a", "both", "they differ", "one is null"],
+)
+def test_gc_reads_both_keys(node: FakeNode, lists: dict[str, list[str] | None], freed: bool) -> None:
+    """Runtimes send either key or both; where they differ, what one of them names is kept (I2)."""
+    gone = node.add("a")
+    del node.wiring.netns[gone.netns], node.wiring.wired[gone.host_veth]
+    node.clock.advance(301)
+    entries = {
+        key: None if names is None else [{"containerID": name, "ifname": "eth0"} for name in names]
+        for key, names in lists.items()
+    }
+    reply = ask(node, "GC", "", config=json.dumps({**CONF, "cniVersion": "1.1.0", **entries}).encode())
+    assert not reply.HasField("error"), reply.error
+    assert (node.datastore.attachments() == ()) == freed
+
+
+@pytest.mark.parametrize("key", ["cni.dev/valid-attachments", "cni.dev/attachments"])
+def test_gc_with_a_damaged_list_frees_nothing(node: FakeNode, key: str) -> None:
+    """A list that cannot be read is no list (I11)."""
+    gone = node.add("a")
+    del node.wiring.netns[gone.netns], node.wiring.wired[gone.host_veth]
+    node.clock.advance(301)
+    for damaged in (3, "a", ["a"], [{"ifname": "eth0"}], {}):
+        other = {"cni.dev/valid-attachments": [], key: damaged}
+        assert ask(node, "GC", "", config=json.dumps({**CONF, "cniVersion": "1.1.0", **other}).encode()).HasField("error")
+    assert len(node.datastore.attachments()) == 1
 
 
 def test_status_fails_only_beyond_its_grace() -> None:
@@ -201,7 +259,7 @@ def test_check_goes_by_the_mtu_that_was_wired(node: FakeNode) -> None:
     seen: list[int] = []
     real = node.wiring.check
     node.wiring.check = lambda spec: (seen.append(spec.mtu), real(spec))[1]  # type: ignore[method-assign]
-    node.attacher._policy = type(node.attacher._policy)(veth_prefix="eni", mtu=1500, waiting_limit=48)
+    node.attacher._policy = type(node.attacher._policy)(mtu=1500, waiting_limit=48)
     node.checker.check_sandbox(node.request("a"), deadline=Deadline.after(node.clock, 9))
     assert seen == [9001]
 

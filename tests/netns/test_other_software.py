@@ -1,0 +1,237 @@
+"""What other software on the node does to forwarded traffic is found, named with a command, and that command mends it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections import Counter
+
+import pytest
+
+from ipamd.kernel.other_software import OtherSoftware
+from ipamd.model.kernel import NOT_REPAIRED
+from ipamd.service.report.audit_enis import _of_routing
+from tests.netns.test_host_network import udp_peer
+
+pytestmark = pytest.mark.privileged
+
+IPTABLES = ("iptables-nft", "iptables-legacy")
+KUBE_PROXY = """
+{t} -N KUBE-FORWARD; {t} -A FORWARD -m comment --comment "kubernetes forwarding rules" -j KUBE-FORWARD
+{t} -A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP
+{t} -A KUBE-FORWARD -m mark --mark 0x4000/0x4000 -j ACCEPT
+{t} -A KUBE-FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+"""
+DOCKER = """
+{t} -P FORWARD DROP
+{t} -N DOCKER-USER; {t} -N DOCKER; {t} -A FORWARD -j DOCKER-USER; {t} -A DOCKER-USER -j RETURN
+{t} -A FORWARD -o docker0 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+{t} -A FORWARD -o docker0 -j DOCKER
+{t} -A FORWARD -i docker0 ! -o docker0 -j ACCEPT
+{t} -A FORWARD -i docker0 -o docker0 -j ACCEPT
+"""
+FIREWALLD = """
+table inet firewalld {
+  chain filter_FORWARD {
+    type filter hook forward priority filter + 10; policy drop;
+    ct state { established, related } accept
+    ct status dnat accept
+    iifname "lo" accept
+    jump filter_FORWARD_ZONES
+    ct state invalid drop
+    reject with icmpx admin-prohibited
+  }
+  chain filter_FORWARD_ZONES { iifname "eth0" goto filter_FWD_public; goto filter_FWD_public; }
+  chain filter_FWD_public { jump filter_FWD_public_allow; meta l4proto icmp accept; }
+  chain filter_FWD_public_allow { oifname "eth0" ct state new tcp dport 443 accept; }
+}
+"""
+LEFTOVERS = """
+{t} -t nat -N AWS-SNAT-CHAIN-0
+{t} -t nat -A POSTROUTING -m comment --comment "AWS SNAT CHAIN" -j AWS-SNAT-CHAIN-0
+{t} -t nat -A AWS-SNAT-CHAIN-0 -d 10.0.0.0/16 -m comment --comment "AWS SNAT CHAIN" -j RETURN
+{t} -t nat -A AWS-SNAT-CHAIN-0 ! -o vlan+ -m comment --comment "AWS, SNAT" -m addrtype ! --dst-type LOCAL -j SNAT --to-source 10.0.0.10
+{t} -t nat -N AWS-CONNMARK-CHAIN-0
+{t} -t nat -A PREROUTING -i eni+ -m comment --comment "AWS, outbound connections" -j AWS-CONNMARK-CHAIN-0
+{t} -t nat -A AWS-CONNMARK-CHAIN-0 -d 10.0.0.0/16 -j RETURN
+{t} -t nat -A AWS-CONNMARK-CHAIN-0 -j CONNMARK --set-xmark 0x80/0x80
+"""
+
+
+def run(world, script, tool):
+    """Run a script of iptables commands on the host, or skip where the tool or its kernel part is missing."""
+    if shutil.which(tool) is None:
+        pytest.skip(f"{tool} is not installed")
+    if world.host.call(
+        lambda: subprocess.run([tool, "-t", "nat", "-S"], capture_output=True, timeout=20, check=False)
+    ).returncode:
+        pytest.skip(f"{tool} does not work on this kernel")
+    world.host.sh(f"set -e; {script.format(t=tool)}")
+
+
+def found(world, prefix="eni"):
+    """What is found, as text."""
+    return [str(one) for one in OtherSoftware(world.netns, world.nft, veth_prefix=prefix).find("eth0")]
+
+
+def mend(world, sentence):
+    """Run the command that a sentence tells."""
+    command = sentence.partition("to mend it: ")[2]
+    world.host.sh("set -e; " + re.sub(r"^remove the DaemonSet aws-node, then: ", "", command))
+
+
+def test_nothing_is_found_on_a_plain_node(world):
+    """No table, no finding; our own table is none either."""
+    assert found(world) == []
+    world.fabric()
+    world.hostnet.setup_node(world.identity())
+    assert found(world) == []
+
+
+@pytest.mark.parametrize("tool", IPTABLES)
+def test_docker_beside_kube_proxy(world, tool):
+    """FORWARD with policy DROP: both directions are named, and the told command ends it."""
+    run(world, KUBE_PROXY, tool)
+    assert found(world) == []
+    run(world, DOCKER, tool)
+    (sentence,) = found(world)
+    assert "FORWARD" in sentence
+    assert "from sandboxes and to sandboxes" in sentence
+    mend(world, sentence)
+    assert found(world) == []
+
+
+@pytest.mark.parametrize("tool", IPTABLES)
+def test_only_what_is_certain_is_told(world, tool):
+    """A rule that may accept sandboxes' addresses, and one direction that is accepted, are not called dead (I11)."""
+    run(world, "{t} -P FORWARD DROP; {t} -A FORWARD -s 10.0.0.0/16 -j ACCEPT; {t} -A FORWARD -d 10.0.0.0/16 -j ACCEPT", tool)
+    assert found(world) == []
+    run(world, "{t} -F FORWARD; {t} -A FORWARD -i eni+ -j ACCEPT; {t} -A FORWARD ! -i eni+ -p tcp --dport 80 -j ACCEPT", tool)
+    (sentence,) = found(world)
+    assert "drops what is forwarded to sandboxes" in sentence
+    run(world, "{t} -F FORWARD; {t} -N ALL; {t} -A ALL -j ACCEPT; {t} -A FORWARD ! -i docker0 -g ALL", tool)
+    assert found(world) == []
+    run(world, "{t} -P FORWARD ACCEPT; {t} -F FORWARD; {t} -A FORWARD -m conntrack --ctstate INVALID -j DROP", tool)
+    assert found(world) == []
+    run(world, "{t} -A FORWARD -j REJECT", tool)
+    assert len(found(world)) == 1
+
+
+def test_firewalld(world):
+    """Its forward chain ends in a reject for what no zone accepts."""
+    world.host.call(lambda: subprocess.run(["nft", "-f", "-"], input=FIREWALLD, text=True, timeout=20, check=True))
+    (sentence,) = found(world)
+    assert "inet firewalld filter_FORWARD" in sentence
+    assert "firewall-cmd" in sentence
+    world.host.sh("nft insert rule inet firewalld filter_FORWARD_ZONES iifname '\"eni*\"' accept")
+    (sentence,) = found(world)
+    assert "forwarded to sandboxes" in sentence
+    world.host.sh("nft insert rule inet firewalld filter_FWD_public oifname '\"eni*\"' accept")
+    assert found(world) == []
+
+
+def test_another_table(world):
+    """For a filter of an administrator the command is in nft's own words, and it works."""
+    world.host.sh(
+        "nft add table inet my; nft add chain inet my forwarded '{ type filter hook forward priority 0; policy drop; }'"
+    )
+    (sentence,) = found(world)
+    mend(world, sentence)
+    assert found(world) == []
+
+
+@pytest.mark.parametrize("tool", IPTABLES)
+def test_leftovers_of_the_incumbent(world, tool):
+    """Its SNAT and connmark chains are named until they are flushed; an empty chain does no harm."""
+    run(world, LEFTOVERS, tool)
+    sentences = found(world)
+    named = sorted(re.search(r"AWS-[A-Z]+-CHAIN-0", one).group() for one in sentences)
+    assert named == ["AWS-CONNMARK-CHAIN-0", "AWS-SNAT-CHAIN-0"]
+    assert all(tool in one for one in sentences)
+    for sentence in sentences:
+        mend(world, sentence)
+    assert found(world) == []
+
+
+def test_leftover_table_of_the_incumbent(world):
+    """Where iptables is iptables-nft its connection marks are a table of its own."""
+    world.host.sh("nft add table ip aws-cni; nft add chain ip aws-cni snat-mark")
+    (sentence,) = found(world)
+    mend(world, sentence)
+    assert found(world) == []
+
+
+def test_status_and_audit_name_it(world):
+    """The reconciler's sentence becomes a condition, the audit's finding has the command; both end when it is mended."""
+    world.fabric()
+    world.hostnet.setup_node(world.identity())
+    world.host.sh("iptables-nft -P FORWARD DROP")
+    (said,) = world.hostnet.reconcile(identity=world.identity(), enis=[])
+    assert NOT_REPAIRED in said
+    assert "iptables-nft -t filter -I FORWARD -i eni+ -j ACCEPT" in said
+    (difference,) = world.hostnet.differences(identity=world.identity(), enis=[])
+    assert (difference.is_repaired, difference.is_cut) == (False, True)
+    finding = _of_routing(difference, Counter())
+    assert finding.next == f"it is not ours; to mend it: {difference.mend}"
+    mend(world, said)
+    assert world.hostnet.reconcile(identity=world.identity(), enis=[]) == []
+    assert world.hostnet.differences(identity=world.identity(), enis=[]) == []
+
+
+def test_faults_of_the_host_are_differences(world):
+    """What CHECK names: forwarding off, our table gone, a rule and an ENI's table gone."""
+    world.fabric()
+    world.hostnet.setup_node(world.identity())
+    world.hostnet.setup_eni(world.eni())
+    assert world.hostnet.differences(identity=world.identity(), enis=[world.eni()]) == []
+    world.host.sh(
+        "sysctl -qw net.ipv4.ip_forward=0; nft delete table ip vpc-ipamd; ip rule del prio 1024; ip route flush table 2"
+    )
+    found = "; ".join(one.what for one in world.hostnet.differences(identity=world.identity(), enis=[world.eni()]) if one.is_cut)
+    for part in (
+        "ip_forward was 0",
+        "nftables table vpc-ipamd was missing",
+        "rule 1024 fwmark 0x80 was missing",
+        "table 2 of eni-2",
+    ):
+        assert part in found
+
+
+def test_packets_of_branch_enis_keep_their_address(world):
+    """What leaves by a link vlan* is not SNATed, as amazon-vpc-cni-k8s exempts it; by any other link it is."""
+    world.fabric()
+    world.hostnet.setup_node(world.identity())
+    outside, sandbox = world.space(), world.space()
+    world.wiring.wire(world.spec(sandbox, number=30))
+    for link, address in (("vlan.eth.1", "203.0.113.50"), ("other0", "203.0.113.51")):
+        outside.sh(
+            f"ip link add p-{link} type veth peer name q0;"
+            f"ip link set q0 address 02:00:00:00:00:77 name {link} netns /proc/{os.getpid()}/fd/{world.host.fd};"
+            f"ip addr add {address}/32 dev p-{link}; ip link set p-{link} up;"
+        )
+        world.host.sh(
+            f"ip link set {link} up; ip rule add prio 100 to {address} lookup 77; ip route add {address} dev {link} table 77"
+        )
+        for peer in ("10.0.0.10", "10.0.0.30"):  # a VPC delivers without asking
+            outside.sh(f"ip route replace {peer}/32 dev p-{link}; ip neigh replace {peer} dev p-{link} lladdr 02:00:00:00:00:77")
+        assert udp_peer(outside, address, sandbox) == ("10.0.0.30" if link.startswith("vlan") else "10.0.0.10")
+
+
+def test_a_second_look_lists_nothing(world, monkeypatch):
+    """While no rule changes, nothing is listed; any change of any table makes it look again."""
+    world.host.sh("iptables-nft -P FORWARD DROP")
+    looker = OtherSoftware(world.netns, world.nft, veth_prefix="eni")
+    first = looker.find("eth0")
+    assert len(first) == 1
+    asked = []
+    real = world.nft.query
+    monkeypatch.setattr(world.nft, "query", lambda command: (asked.append(command), real(command))[1])
+    assert looker.find("eth0") == first
+    assert asked == []
+    world.host.sh("nft add table ip another")
+    assert looker.find("eth0") == first
+    assert asked
+    world.host.sh("iptables-nft -P FORWARD ACCEPT")
+    assert looker.find("eth0") == []
