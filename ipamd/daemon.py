@@ -19,6 +19,7 @@ from types import FrameType
 from ipamd import logs
 from ipamd.config import Settings, load
 from ipamd.model.errors import DatastoreError, IpamError, SettingsError
+from ipamd.model.words import printable
 
 EXIT_SETTINGS = 2
 EXIT_DATASTORE = 3
@@ -91,7 +92,7 @@ def main() -> int:
     try:
         settings = load()
     except SettingsError as error:
-        print(f"vpc-ipamd: {error}", file=sys.stderr)  # noqa: T201  # logging is not set up yet
+        print(f"vpc-ipamd: {printable(str(error))}", file=sys.stderr)  # noqa: T201  # logging is not set up yet
         return EXIT_SETTINGS
     logs.set_up(settings.daemon.log_level)
     _limit_arenas()
