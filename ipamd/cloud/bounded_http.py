@@ -49,13 +49,27 @@ class BoundedResponse(http.client.HTTPResponse):
 
     def __init__(self, sock: socket.socket, *args: Any, **named: Any) -> None:
         super().__init__(sock, *args, **named)
-        self.fp = io.BufferedReader(_BoundedReader(sock, self.fp.detach(), bytes_max=self.BYTES_MAX))
+        self.fp = _BoundedBuffer(_BoundedReader(sock, self.fp.detach(), bytes_max=self.BYTES_MAX), self.BYTES_MAX)
 
 
 class MetadataResponse(BoundedResponse):
     """An answer of instance metadata."""
 
     BYTES_MAX = METADATA_BYTES_MAX
+
+
+class _BoundedBuffer(io.BufferedReader):
+    """Refuses to read what was only announced: `read` takes the memory for all of it before the first byte."""
+
+    def __init__(self, raw: _BoundedReader, bytes_max: int) -> None:
+        super().__init__(raw)
+        self._bytes_max = bytes_max
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Read as much. Raises: AnswerTooLongError for more than a whole answer may have."""
+        if size is not None and size > self._bytes_max:
+            raise AnswerTooLongError(f"the answer announces {size} bytes, over {self._bytes_max}")
+        return super().read(size)
 
 
 class _BoundedReader(io.RawIOBase):

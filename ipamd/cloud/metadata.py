@@ -187,8 +187,8 @@ class ImdsMetadata(Metadata):
         connection.sock.settimeout(READ_TIMEOUT_S)  # each answer has all of it: the answer before has left what it did not need
         try:
             connection.request(method, f"{self._root}/{path}", headers=headers)
-            response = connection.getresponse()
-            return response.status, response.read().decode()
+            with connection.getresponse() as response:
+                return response.status, response.read().decode()
         except (AnswerLimitError, UnicodeDecodeError) as exc:
             connection.close()
             advice = f"check what AWS_EC2_METADATA_SERVICE_ENDPOINT={self._endpoint} points to"
@@ -238,10 +238,10 @@ def _identity(text: Callable[[str], str]) -> InstanceIdentity:
         document = json.loads(text(path))
         instance_id, instance_type = word(document["instanceId"]), word(document["instanceType"])
         region, zone = word(document["region"]), word(document["availabilityZone"])
+        primary = IPv4Address(word(document["privateIp"])) if document.get("privateIp") else None
         path = MAC
         mac = metadata_enis.parse_mac(text(path))
         path = f"{MACS}/{mac}"
-        primary = document.get("privateIp") or text(f"{path}/local-ipv4s").split()[0]
         return InstanceIdentity(
             instance_id=InstanceId(instance_id),
             instance_type=instance_type,
@@ -251,7 +251,7 @@ def _identity(text: Callable[[str], str]) -> InstanceIdentity:
             vpc_cidrs=tuple(IPv4Network(item) for item in text(f"{path}/vpc-ipv4-cidr-blocks").split()),
             primary_mac=mac,
             primary_eni_id=EniId(word(text(f"{path}/interface-id"))),
-            primary_address=IPv4Address(word(primary)),
+            primary_address=primary or IPv4Address(text(f"{path}/local-ipv4s").split()[0]),
             subnet_id=SubnetId(word(text(f"{path}/subnet-id"))),
             subnet_cidr=IPv4Network(text(f"{path}/subnet-ipv4-cidr-block").strip()),
             security_group_ids=tuple(sorted(map(word, text(f"{path}/security-group-ids").split()))),
