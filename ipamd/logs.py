@@ -24,6 +24,7 @@ TRACEBACK_LINES_MAX = 60
 
 TRACEBACK_LINE_MAX = 500
 
+
 class JsonFormatter(logging.Formatter):
     """Format a record as one JSON object; a message that is itself a JSON object is merged into it."""
 

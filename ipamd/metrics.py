@@ -229,7 +229,9 @@ def serve(metrics: Metrics, address: str) -> MetricsPort | None:
         raise SettingsError(f"VPC_IPAMD_METRICS_ADDRESS={address!r}", details="expected host:port or off")
     everywhere = "0.0.0.0"  # noqa: S104  # scraped from other nodes
     try:
-        served = MetricsPort(host.strip("[]") or everywhere, int(port), page=Page(metrics.registry), refused=metrics.scrape_refused)
+        served = MetricsPort(
+            host.strip("[]") or everywhere, int(port), page=Page(metrics.registry), refused=metrics.scrape_refused
+        )
     except OSError as error:
         details = "free the port or set it to off"
         raise SettingsError(f"cannot serve metrics on {address}: {error}", details=details) from error

@@ -93,7 +93,7 @@ class _BoundedReader(io.RawIOBase):
             raise self._too_slow()
         self._sock.settimeout(left_s)
         try:
-            count = self._raw.readinto(buffer)  # type: ignore[attr-defined]  # typeshed has it in the subclasses only
+            count = self._raw.readinto(buffer)
         except TimeoutError as error:
             if self._left == self._bytes_max:
                 raise  # nothing came: the reader has its own words for that
@@ -131,7 +131,7 @@ def bound_botocore() -> None:
     from botocore.awsrequest import AWSHTTPConnection, AWSHTTPSConnection
 
     for connection in (AWSHTTPConnection, AWSHTTPSConnection):
-        connection.response_class = BoundedResponse
+        connection.response_class = BoundedResponse  # type: ignore[assignment]  # its stub names botocore's own subclass
 
 
 def broken_bound(error: BaseException) -> AnswerLimitError | None:

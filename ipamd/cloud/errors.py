@@ -243,7 +243,9 @@ def unreached(api: str, subject: str, *, endpoint: str, exc: Exception) -> Attem
         return UnansweredAttempt(CloudError(f"EC2 {api} was not answered for {subject}", details=f"{bound}; {advice}"))
     unreadable = getattr(exc, "kwargs", {}).get("error")
     if isinstance(unreadable, UnreadableAnswerError):
-        advice = f"it may have taken effect; a proxy or another service may answer at {endpoint}; check AWS_EC2_ENDPOINT if it is set"
+        advice = (
+            f"it may have taken effect; a proxy or another service may answer at {endpoint}; check AWS_EC2_ENDPOINT if it is set"
+        )
         error = CloudError(f"the answer to EC2 {api} for {subject} is not one of EC2's", details=f"{said(unreadable)}; {advice}")
         return UnansweredAttempt(error)
     if names & UNSENT_NAMES:
@@ -253,7 +255,9 @@ def unreached(api: str, subject: str, *, endpoint: str, exc: Exception) -> Attem
         advice = f"it may have taken effect; Describe will show it (HTTP_TIMEOUT sets the wait for {endpoint})"
         return UnansweredAttempt(CloudError(f"EC2 {api} was not answered for {subject}", details=f"{said(exc)}; {advice}"))
     advice = "the request or the AWS configuration is wrong; report it with this line"
-    return AttemptError(CloudError(f"EC2 {api} was not called for {subject}", details=f"{type(exc).__name__}: {said(exc)}; {advice}"))
+    return AttemptError(
+        CloudError(f"EC2 {api} was not called for {subject}", details=f"{type(exc).__name__}: {said(exc)}; {advice}")
+    )
 
 
 def said(exc: BaseException) -> str:

@@ -22,8 +22,8 @@ def printable(text: str, *, most: int = TEXT_MAX) -> str:
     r"""Return a text from outside as one line that is safe to print, log and encode, of `most` characters and a few.
 
     Control and format characters (ESC, line breaks, the C1 range, bidirectional overrides) and lone surrogates are escaped as in
-    Python's literals (`\x1b`, `\u202e`), because terminals obey them and UTF-8 has no surrogates; letters of all scripts stay. A longer
-    text is cut, and says how long it was. Source: Unicode TR 36, 3.5; ECMA-48.
+    Python's literals (`\x1b`, `\u202e`), because terminals obey them and UTF-8 has no surrogates; letters of all scripts stay.
+    A longer text is cut, and says how long it was. Source: Unicode TR 36, 3.5; ECMA-48.
     """
     length = len(text)
     if length > most:

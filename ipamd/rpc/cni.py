@@ -138,7 +138,12 @@ class CniServicer(cni_pb2_grpc.CniServicer):
     def _log_error(self, request: cni_pb2.ExecRequest, error: BaseException) -> None:
         self._health.record_error(f"{request.verb[:VERB_MAX]} {request.container_id[:13]}", error)
         if not isinstance(error, IpamError):
-            log.error("%s of %s met an unexpected error", request.verb[:VERB_MAX], request.container_id[:CONTAINER_ID_MAX], exc_info=error)
+            log.error(
+                "%s of %s met an unexpected error",
+                request.verb[:VERB_MAX],
+                request.container_id[:CONTAINER_ID_MAX],
+                exc_info=error,
+            )
 
     def _log_request(self, request: cni_pb2.ExecRequest, reply: cni_pb2.ExecReply, total_ms: float, steps: Steps) -> None:
         code = reply.error.code if reply.HasField("error") else 0

@@ -62,7 +62,8 @@ def negotiate(request: cni_pb2.ExecRequest) -> int:
     lowest, highest = max(request.protocol_min, PROTOCOL_MIN), min(request.protocol_max, PROTOCOL_MAX)
     if lowest > highest:
         raise IncompatibleVersionError(
-            f"vpc-cni {request.plugin_version[:VERSION_MAX] or '(unknown)'} speaks envelope {request.protocol_min}-{request.protocol_max}",
+            f"vpc-cni {request.plugin_version[:VERSION_MAX] or '(unknown)'} speaks envelope "
+            f"{request.protocol_min}-{request.protocol_max}",
             details=f"this daemon speaks {PROTOCOL_MIN}-{PROTOCOL_MAX}; install plugin and daemon of neighbouring releases",
         )
     return highest
@@ -86,7 +87,9 @@ def decode_conf(raw: bytes) -> NetworkConf:
     if not isinstance(name, str) or not isinstance(version, str):
         raise InvalidConfigError("name and cniVersion must be strings")
     if not name.isprintable() or len(name) > NAME_MAX:
-        raise InvalidConfigError(f"the network's name {name[:40]!r} is not valid", details=f"at most {NAME_MAX} printable characters")
+        raise InvalidConfigError(
+            f"the network's name {name[:40]!r} is not valid", details=f"at most {NAME_MAX} printable characters"
+        )
     if prev_result is not None and not isinstance(prev_result, dict):
         raise InvalidConfigError("prevResult must be an object")
     require_supported(version)

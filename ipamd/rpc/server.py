@@ -26,7 +26,7 @@ MAX_REQUEST_BYTES = 2 * 1024 * 1024
 """Twice the largest network configuration. Ours."""
 
 MAX_HEADER_BYTES = 16 * 1024
-"""Of one request, unpacked, so that a few bytes that refer to a long header many times (HPACK) cost no more. Ours: a request's has 300."""
+"""Of one request, unpacked, so that bytes that refer to a long header many times (HPACK) cost no more. Ours: a request's has 300."""
 
 STREAMS_PER_CONNECTION = 16
 """Ours: the plugin and `ipamctl` make one request on a connection."""

@@ -172,13 +172,19 @@ class _Answering:
     def ask(self, rpc: str, **_: object) -> dict[str, Any]:
         """One answer with the same text everywhere."""
         if rpc == "GetStatus":
-            return answer(verdict=NASTY, lacks=[NASTY], phase=NASTY, last_error={"at": NASTY, "what": NASTY, "message": NASTY * 5000})
-        row = dict.fromkeys(("address", "container_id", "ifname", "sandbox_name", "eni_id", "host_veth", "created_at", "origin"), NASTY)
+            return answer(
+                verdict=NASTY, lacks=[NASTY], phase=NASTY, last_error={"at": NASTY, "what": NASTY, "message": NASTY * 5000}
+            )
+        row = dict.fromkeys(
+            ("address", "container_id", "ifname", "sandbox_name", "eni_id", "host_veth", "created_at", "origin"), NASTY
+        )
         return {"attachments": [row | {"lost_since": ""}]}
 
 
 @pytest.mark.parametrize("verb", ["status", "attachments"])
-def test_tables_show_escapes_and_obey_none(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verb: str) -> None:
+def test_tables_show_escapes_and_obey_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verb: str
+) -> None:
     """A pod's name can neither clear the operator's terminal nor add a line to the table."""
     monkeypatch.setattr("ipamd.ipamctl.client.Client", _Answering)
     ipamctl.main([verb])

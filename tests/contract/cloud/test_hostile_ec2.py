@@ -96,8 +96,8 @@ def test_wrong_types_are_an_error_or_a_problem_of_one_entry(server: HostileServe
 
 def test_a_list_without_a_last_page_is_given_up(server: HostileServer, ec2: BotoEc2) -> None:
     """Each page names a next one."""
-    body = b"<DescribeNetworkInterfacesResponse><requestId>r</requestId><nextToken>again</nextToken></DescribeNetworkInterfacesResponse>"
-    server.script = answer(body)
+    api = "DescribeNetworkInterfacesResponse"
+    server.script = answer(f"<{api}><requestId>r</requestId><nextToken>again</nextToken></{api}>".encode())
     with pytest.raises(CloudError, match="does not end"):
         ec2.describe_enis(InstanceId("i-1"))
     assert server.request_count < 50

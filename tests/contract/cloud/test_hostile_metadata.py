@@ -95,7 +95,9 @@ def test_an_answer_that_does_not_end_is_given_up(server: HostileServer, imds: Im
         assert server.sent_bytes <= attempts * (METADATA_BYTES_MAX + BUFFERS_BYTES)
 
 
-@pytest.mark.parametrize("text", [HTML, "", "\x1b[2J", "a\r\nX-Injected: 1", "\u00e9"], ids=["html", "empty", "escape", "header", "latin"])
+@pytest.mark.parametrize(
+    "text", [HTML, "", "\x1b[2J", "a\r\nX-Injected: 1", "\u00e9"], ids=["html", "empty", "escape", "header", "latin"]
+)
 def test_what_is_no_token_is_not_sent_back(server: HostileServer, imds: ImdsMetadata, text: str) -> None:
     """It would be a header of every later request."""
     server.script = tree(token=text)
@@ -111,7 +113,9 @@ def test_what_is_no_token_is_not_sent_back(server: HostileServer, imds: ImdsMeta
      {"privateIp": ["10.0.0.4"]}, {"instanceId": "x" * 2000}],
     ids=lambda change: ascii(change)[:40],
 )  # fmt: skip
-def test_wrong_types_in_the_identity_document_are_an_error(server: HostileServer, imds: ImdsMetadata, change: dict[str, Any]) -> None:
+def test_wrong_types_in_the_identity_document_are_an_error(
+    server: HostileServer, imds: ImdsMetadata, change: dict[str, Any]
+) -> None:
     """Not an identity that every later answer of the daemon stumbles over."""
     server.script = tree(document=json.dumps(DOCUMENT | change))
     with pytest.raises(CloudError, match=r"instance-identity/document could not be read: the value is malformed"):
