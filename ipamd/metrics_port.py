@@ -11,6 +11,7 @@ Rejected: `prometheus_client.start_http_server`, which has a thread for each con
 from __future__ import annotations
 
 import errno
+import logging
 import re
 import selectors
 import socket
@@ -20,6 +21,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
+
+from ipamd.model.errors import log_text
 
 CONNECTIONS_MAX = 64
 """Open at once, in all. Ours: a handful of scrapers, a fraction of the least limit of descriptors that is usual, 1,024."""
@@ -42,6 +45,9 @@ BACKLOG = 128
 PAUSE_S = 1.0
 """Without accepting, after the process ran out of descriptors. Ours."""
 
+END_S = 2.0
+"""For the thread to end. Ours."""
+
 READ_BYTES = 4096
 READS_MAX = 16
 """In how many pieces a request may come. Ours: a scrape's comes in one, and each piece costs the daemon an event."""
@@ -49,6 +55,8 @@ READS_MAX = 16
 REQUEST = re.compile(rb"(GET|HEAD) [!-~]+ HTTP/1\.[01]\r?\n")
 OPENMETRICS = re.compile(rb"\naccept:[^\n]*application/openmetrics-text", re.IGNORECASE)
 NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+log = logging.getLogger(__name__)
 
 
 class Refusal(StrEnum):
@@ -109,27 +117,39 @@ class MetricsPort:
     def close(self) -> None:
         """End the thread, and close every connection."""
         self._waker.send(b"x")
-        self._thread.join()
+        self._thread.join(END_S)
+        if self._thread.is_alive():
+            return  # it waits for a figure; the process ends anyway
         for connection in list(self._connections):
             self._drop(connection)
         for part in (self._selector, self._listener, self._wakened, self._waker):
             part.close()
 
     def _run(self) -> None:
-        while True:
-            self._accept_if_due()
-            ready = self._selector.select(self._pause_s())
-            has_newcomers = False
-            for key, _ in ready:
-                if key.fileobj is self._wakened:
-                    return
-                if key.fileobj is self._listener:
-                    has_newcomers = True
-                else:
-                    self._serve(key.data)
-            if has_newcomers:  # last: whoever has sent a request is answered before a newcomer takes its place
-                self._accept()
-            self._drop_late()
+        is_open = True
+        while is_open:
+            try:
+                is_open = self._turn()
+            except Exception as error:  # top of a loop: scrapes go on
+                log.error("the metrics port begins anew: %s", log_text(error), exc_info=error)
+                self._make_room()
+                time.sleep(PAUSE_S)
+
+    def _turn(self) -> bool:
+        """Wait for something, and do what is due; False once `close` was called."""
+        self._accept_if_due()
+        has_newcomers = False
+        for key, _ in self._selector.select(self._pause_s()):
+            if key.fileobj is self._wakened:
+                return False
+            if key.fileobj is self._listener:
+                has_newcomers = True
+            else:
+                self._serve(key.data)
+        if has_newcomers:  # last: whoever has sent a request is answered before a newcomer takes its place
+            self._accept()
+        self._drop_late()
+        return True
 
     def _pause_s(self) -> float | None:
         """Until something is due without an event: a connection's end, or the next accept."""
@@ -158,7 +178,8 @@ class MetricsPort:
             except BlockingIOError:
                 return
             except OSError as error:
-                if error.errno in NO_DESCRIPTOR:
+                if error.errno in NO_DESCRIPTOR:  # CNI needs them more than a scrape does
+                    self._refused(Refusal.DESCRIPTORS)
                     self._make_room()
                     return
                 continue  # the peer has left already
@@ -171,8 +192,7 @@ class MetricsPort:
             self._serve(connection)
 
     def _make_room(self) -> None:
-        """The process has no descriptor left: CNI needs them more than a scrape does."""
-        self._refused(Refusal.DESCRIPTORS)
+        """Close all connections, and accept none for a while."""
         for connection in list(self._connections):
             self._drop(connection)
         self._tokens, self._filled_monotonic_s = 0.0, time.monotonic() + PAUSE_S

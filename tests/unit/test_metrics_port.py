@@ -238,6 +238,31 @@ def test_without_a_descriptor_the_port_gives_its_own_away(served: Served, monkey
     assert served.refused("descriptors") >= 1
 
 
+def test_a_defect_ends_the_connections_and_not_the_port(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One error in the log, and the next scrape is answered."""
+    monkeypatch.setattr(metrics_port, "PAUSE_S", 0.1)
+    pages = iter([ValueError("a defect"), (b"HTTP/1.1 200 OK\r\n\r\n", b"page")])
+
+    def page(_: bool) -> tuple[bytes, bytes]:
+        found = next(pages)
+        if isinstance(found, ValueError):
+            raise found
+        return found
+
+    port = MetricsPort("127.0.0.1", 0, page=page, refused=lambda _: None)
+    port.start()
+    try:
+        for expected in (b"", b"HTTP/1.1 200 OK\r\n\r\npage"):
+            with socket.create_connection(("127.0.0.1", port.port), timeout=PATIENCE_S) as sock:
+                sock.sendall(SCRAPE)
+                assert read_all(sock) == expected
+    finally:
+        port.close()
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+
+
 def test_scrapes_within_half_a_second_share_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever reaches the port cannot make the daemon render without end."""
     now = [100.0]
