@@ -25,7 +25,8 @@ XHTML = b"<html><head/><body><p>Welcome</p></body></html>"
 @pytest.fixture
 def ec2(server: HostileServer, monkeypatch: pytest.MonkeyPatch) -> BotoEc2:
     """The adapter, with one second for an answer, and one attempt."""
-    monkeypatch.setattr("ipamd.cloud.ec2.IDEMPOTENT", HURRIED)
+    for policy in ("IDEMPOTENT", "SETTLING"):
+        monkeypatch.setattr(f"ipamd.cloud.ec2.{policy}", HURRIED)
     clock = FakeClock()
     config = CloudConfig(ec2_endpoint=server.url, http_timeout_s=1)
     return BotoEc2(config, region=lambda: "us-west-2", clock=clock, sleep=clock.sleep)
