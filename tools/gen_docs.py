@@ -47,7 +47,8 @@ The daemon serves Prometheus metrics at `/metrics` on port 61678 of the node (`V
 The client library adds one to every counter, so these few are exposed as `untyped`; queries work the same.
 
 For every counter and histogram the library also serves a series `..._created`, the time when it was created. Gauges are read from
-memory at each scrape. The two `ipamd_cri_` metrics appear once the daemon follows the runtime, and never with `CRI_SOCKET=off`.
+memory at a scrape, twice a second at most. Connections to the port are
+[bounded](adr/0022-the-metrics-port-is-bounded.md): a scraper opens one for each scrape and sends its request within 10 s. The two `ipamd_cri_` metrics appear once the daemon follows the runtime, and never with `CRI_SOCKET=off`.
 """
 
 ALERTS = """\
@@ -67,6 +68,7 @@ do not come from experience. Start with them and adjust them to your nodes.
 | `ipamd_spooled_deletes > 0` for 2 min | DELs wait on disk although the daemon answers | its log: [the spool](troubleshooting.md#dels-stay-in-the-spool) | the daemon checks the spool every 5 s |
 | `ipamd_oldest_operation_age_s > 60` | an ADD, DEL or CHECK is stuck and holds the lock of its sandbox | `ipamctl status`, line *busy*; the log | the plugin gives up on an ADD after 60 s |
 | `ipamd_addresses{state="quarantined"} > 0` for 90 min | addresses are wired, no source can say for which sandbox, and the quarantine does not end | `ipamctl explain ADDRESS`: [quarantine](troubleshooting.md#addresses-are-quarantined) | it ends after an hour at most while the runtime answers |
+| `rate(ipamd_metrics_refused_connections_total[5m]) > 1` for 5 min | somebody floods this port or holds connections to it; ADD and DEL go on, scrapes may be slow | `ss -tn sport = :61678` on the node names the addresses | a scraper opens one connection at a time |
 | `ipamd_cri_reachable == 0` for 5 min | the container runtime does not answer: sandboxes without a DEL are not freed | `ipamctl status`, *lacks* | the daemon retries every 2 s |
 
 To see how full a node is, compare `awscni_assigned_ip_addresses` with `awscni_ip_max`. On an idle node
