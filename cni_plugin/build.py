@@ -130,7 +130,7 @@ def main() -> None:
     """Entry point of `python -m cni_plugin.build`."""
     parser = argparse.ArgumentParser(prog="python -m cni_plugin.build", description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--python", type=Path, default=Path("/usr/bin/python3"), help="interpreter on the node")
-    parser.add_argument("--output", type=Path, default=Path("build/vpc-cni"), help="file to write")
+    parser.add_argument("--output", type=Path, default=Path("build/vpc-cni-interpreted"), help="file to write")
     arguments = parser.parse_args()
     try:
         build(arguments.python, arguments.output)
