@@ -216,6 +216,18 @@ def any_plugin(request: pytest.FixtureRequest, built: dict[str, Path], run_dir: 
     return made(next(iter(built)) if request.param == "interpreted" else request.param, built, run_dir)
 
 
+@pytest.fixture(params=STATIC)
+def static_plugin(request: pytest.FixtureRequest, built: dict[str, Path], run_dir: Path) -> Plugin:
+    """The plugin as a static file, for each machine that can be run here."""
+    return made(request.param, built, run_dir)
+
+
+@pytest.fixture
+def onefile_plugin(built: dict[str, Path], run_dir: Path) -> Plugin:
+    """The plugin as a static file for this machine."""
+    return made("onefile", built, run_dir)
+
+
 @pytest.fixture
 def interpreted(built: dict[str, Path], run_dir: Path) -> Plugin:
     """The interpreted plugin, for what concerns its file."""
