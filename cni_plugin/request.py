@@ -36,7 +36,9 @@ NEEDS_CONFIG = ("ADD", "CHECK", "GC")  # an empty GC would read as "nothing is a
 # container_id: [a-zA-Z0-9][a-zA-Z0-9_.-]* (CNI spec, parameters)
 _ALNUM = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 _ID_REST = _ALNUM + b"_.-"
-_IFNAME_FORBIDDEN = b"/: \t\n\v\f\r\xa0"  # Linux dev_valid_name, whose isspace counts latin-1's no-break space
+# Linux net/core/dev.c: dev_valid_name, whose isspace counts latin-1's no-break space; and '%', which __dev_alloc_name takes for a
+# place to put a number, so that the interface would get another name than the runtime asked for.
+_IFNAME_FORBIDDEN = b"/:% \t\n\v\f\r\xa0"
 
 
 def read_verb(system: "System") -> str:
@@ -140,7 +142,7 @@ def _check_ifname(ifname: bytes) -> None:
         raise _environment("CNI_IFNAME", "'.' and '..' are no interface names")
     for byte in ifname:
         if byte in _IFNAME_FORBIDDEN:
-            raise _environment("CNI_IFNAME", "'/', ':' and white space are not allowed in interface names")
+            raise _environment("CNI_IFNAME", "'/', ':', '%' and white space are not allowed in interface names")
 
 
 def _environment(name: str, cause: str) -> PluginError:
