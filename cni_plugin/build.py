@@ -80,6 +80,7 @@ def build(python: Path, output: Path) -> None:
     packed = base64.b64encode(zlib.compress(sources.encode(), 9))
     output.parent.mkdir(parents=True, exist_ok=True)
     temporary = output.with_name(f".{output.name}.tmp")
+    temporary.unlink(missing_ok=True)  # never through a link that lies there
     temporary.write_bytes(stub.encode() + b"\n#" + packed + b"\n#" + codes)
     temporary.chmod(0o755)
     temporary.rename(output)
