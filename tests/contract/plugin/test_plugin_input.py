@@ -142,7 +142,12 @@ def test_a_directory_as_standard_input_is_an_io_error(static_plugin, tmp_path):
     directory = os.open(tmp_path, os.O_RDONLY)
     try:
         finished = subprocess.run(
-            static_plugin.argv, env=static_plugin.environment("ADD"), stdin=directory, capture_output=True, check=False, timeout=20
+            static_plugin.argv,
+            env=static_plugin.environment("ADD"),
+            stdin=directory,
+            capture_output=True,
+            check=False,
+            timeout=20,
         )
     finally:
         os.close(directory)

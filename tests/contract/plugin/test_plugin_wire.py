@@ -133,6 +133,19 @@ def test_huffman_examples_of_the_rfc(encoded, text):
     assert hpack.decode_headers(block) == [(b"grpc-message", text)]
 
 
+def test_a_header_list_is_bounded_by_what_its_entries_count():
+    """RFC 9113, 6.5.2: 32 bytes and the text for each entry; we announce the bound, and hold a peer to it."""
+    fits = hpack.LIST_BYTES_MAX // hpack.ENTRY_BYTES
+    assert len(hpack.decode_headers(b"\x88" * fits)) == fits
+    with pytest.raises(PeerError) as refused:
+        hpack.decode_headers(b"\x88" * (fits + 1))
+    assert "RFC 9113" in refused.value.details
+    assert (
+        h2.SETTING_HEADER_LIST.to_bytes(2, "big") + hpack.LIST_BYTES_MAX.to_bytes(4, "big")
+        in h2.UnaryCall("/x/Y", b"", timeout_ms=1).outgoing()
+    )
+
+
 def test_huffman_covers_all_that_a_status_message_may_have():
     """Every printable ASCII character has a code; percent-encoding leaves nothing else in grpc-message."""
     symbols = b"".join(alphabet for _, alphabet in hpack.HUFFMAN)

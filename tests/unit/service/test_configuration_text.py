@@ -1,4 +1,4 @@
-"""Configurations that are nearly JSON: Python's parser takes more than the standard (RFC 8259), and what it takes must not come out."""
+"""Configurations that are nearly JSON: Python's parser takes more than RFC 8259, and that must not come out again."""
 
 from __future__ import annotations
 
