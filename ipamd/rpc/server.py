@@ -25,6 +25,10 @@ LOCK_NAME = "ipamd.lock"
 MAX_REQUEST_BYTES = 2 * 1024 * 1024
 """Twice the largest network configuration. Ours."""
 
+STREAMS_PER_CONNECTION = 8
+"""Calls at once on one connection; `vpc-cni` and `ipamctl` make one. Ours: without a bound, two connections whose header blocks
+refer to one large entry again and again cost 220 MiB, and each further one as much; with it a tenth."""
+
 SPARE_THREADS = 8
 """Threads beyond the RPC limit, so that introspection answers while all CNI threads are busy. Ours."""
 
@@ -78,6 +82,7 @@ class RpcServer:
             options=[
                 ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
                 ("grpc.so_reuseport", 0),
+                ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION),
             ],
         )
         cni_pb2_grpc.add_CniServicer_to_server(cni, self._server)  # type: ignore[no-untyped-call]  # generated code
