@@ -25,6 +25,7 @@ top=$PWD/build/micropython/source port=$PWD/cni_plugin/micropython
 # Objects are kept for the next build; make does not see that flags or the compiler changed, so the folder's name does.
 key=$(cat "$port"/* "$top/.sha256" tools/build_plugin.sh <("$compiler" --version) | sha256sum | cut -c1-12)
 objects=${OBJECTS:-$PWD/build/micropython/$target-$key}
+find build/micropython -maxdepth 1 -name "$target-*" ! -path "*-$key" -exec rm -rf {} +
 # MicroPython's version header would ask git and the clock.
 export MICROPY_GIT_TAG=source MICROPY_GIT_HASH=debian SOURCE_DATE_EPOCH=0 PYTHONDONTWRITEBYTECODE=1 LC_ALL=C
 log=$(mktemp)

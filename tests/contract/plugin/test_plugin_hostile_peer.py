@@ -104,7 +104,7 @@ def test_a_broken_answer_is_an_error_of_ours(any_plugin, raw_peer, spooled, answ
     with raw_peer(behave):
         outcome = any_plugin.run("ADD")
         outcome.error(192)
-        assert outcome.elapsed_s < 5
+        assert outcome.elapsed_s < 30, "its deadline ended it, not the answer"
         any_plugin.run("DEL").error(192)
     assert spooled() == []
 
