@@ -29,6 +29,7 @@ DEADLINES_MS = {
     "STATUS": 5000,  # ours: containerd asks periodically, and a late answer makes the node NotReady
     "VERSION": 5000,  # ours: no daemon; only a standard input that does not end can use it up
 }
+VERBS = ("ADD", "DEL", "CHECK", "GC", "STATUS", "VERSION")  # MicroPython's dict has no order
 NEEDS_SANDBOX = ("ADD", "DEL", "CHECK")
 NEEDS_NETNS = ("ADD", "CHECK")
 NEEDS_CONFIG = ("ADD", "CHECK", "GC")  # an empty GC would read as "nothing is attached"; DEL and STATUS do without
@@ -46,10 +47,10 @@ def read_verb(system: "System") -> str:
     verb = _variable(system, "CNI_COMMAND")
     if not verb:
         raise _environment("CNI_COMMAND", "it is not set; vpc-cni is started by a container runtime, not by hand")
-    for known in DEADLINES_MS:
+    for known in VERBS:
         if verb == known.encode():
             return known
-    raise _environment("CNI_COMMAND", "unknown verb; known are " + ", ".join(DEADLINES_MS))
+    raise _environment("CNI_COMMAND", "unknown verb; known are " + ", ".join(VERBS))
 
 
 def read_config(system: "System", *, deadline_ms: int) -> bytes:

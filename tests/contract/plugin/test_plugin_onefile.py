@@ -9,6 +9,7 @@ import resource
 import shutil
 import subprocess
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -120,6 +121,30 @@ def test_a_defect_of_the_interpreter_still_gives_a_document(onefile_plugin):
         assert (done.returncode, done.stderr) == (1, b"")
         codes.add(document["code"])
     assert codes == {190, 11}, "too little, and enough to find that there is no daemon"
+
+
+TEXTS = [
+    *(b"", b"a", b"eth0", b"e%d", b"a b", b"..", b"/x", b"-", b"\x1b[2J"),
+    *(b"\xff", b"\xc0\xaf", b"\xed\xa0\x80", b"\xc3\xa4", b"\xf0\x9f\x98\x80"),
+]
+TOKENS = [b'"cniVersion"', b'"0.4.0"', *(bytes([byte]) for byte in b'{}[]:," \\\0\n'), *TEXTS, b"NaN", b'"\\ud800"']
+RUN_DIRS = [b"/nowhere", b"/etc/passwd", b"/etc/passwd/x", b"/tmp", b"\xff", b"/\xed\xa0\x80", b"/\xc3\xa4"]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_both_runtimes_give_the_same_document(onefile_plugin, interpreted, seed):
+    """Whatever the runtime passes, the static file's answer is the interpreted plugin's, byte for byte."""
+    random = Random(seed)
+    for _ in range(40):
+        variables = {
+            "CNI_COMMAND": random.choice([b"ADD", b"CHECK", b"GC", b"STATUS", b"VERSION", b"\xff", b""]),
+            "VPC_IPAMD_RUN_DIR": random.choice(RUN_DIRS),
+            **{name: random.choice(TEXTS) for name in sorted(VARIABLES) if name.startswith("CNI_") and random.random() < 0.2},
+        }
+        config = b"{" + b"".join(random.choice(TOKENS) for _ in range(random.randrange(10))) + random.choice([b"}", b""])
+        answers = [each.run("ADD", config, **variables) for each in (onefile_plugin, interpreted)]
+        static, reference = ((answer.status, answer.stdout, answer.stderr) for answer in answers)
+        assert static == reference, (variables, config)
 
 
 @pytest.mark.slow
