@@ -9,8 +9,8 @@ from bench import plugin_exec
 from bench.figures import Figure
 from bench.samples import median
 from bench.scale import Scale
-from bench.stage import ONEFILE
 from cni_plugin import build
+from lab.node.plugin import onefile
 
 PYTHON = Path("/usr/bin/python3")
 """The interpreter of the lab's nodes."""
@@ -36,14 +36,15 @@ def measure(scale: Scale) -> list[Figure]:
             scale.exec_rounds,
         )
     ]
-    return figures + (_onefile(scale) if ONEFILE.exists() else [])
+    static = onefile()
+    return figures + (_onefile(static, scale) if static is not None else [])
 
 
-def _onefile(scale: Scale) -> list[Figure]:
+def _onefile(static: Path, scale: Scale) -> list[Figure]:
     ours, bare = [], []
     for _ in range(BLOCKS):
         rounds = scale.exec_rounds // BLOCKS
-        ours.append(plugin_exec.measure_plugin(ONEFILE, python=PYTHON, rounds=rounds)["plugin"])
+        ours.append(plugin_exec.measure_plugin(static, python=PYTHON, rounds=rounds)["plugin"])
         environment = {"CNI_COMMAND": "VERSION"}
         bare.append(plugin_exec.medians_ms({"go": [LOOPBACK]}, environment=environment, rounds=rounds)["go"])
     return [Figure("plugin_exec_onefile", median(ours), "ms", median(bare), "Go `loopback`, VERSION", scale.exec_rounds)]

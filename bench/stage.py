@@ -15,12 +15,12 @@ from contextlib import ExitStack
 from typing import Any
 
 from lab.lab import Lab
+from lab.node import plugin
 from lab.node.daemon import PLUGIN_PATH, Daemon
 from lab.node.node import REPOSITORY, Node
 from lab.vpc.interfaces import NO_DELAYS, Delays
 from lab.vpc.state import Vpc
 
-ONEFILE = REPOSITORY / "build" / "vpc-cni-onefile"
 ONEFILE_PATH = "/opt/cni/bin/vpc-cni-onefile"
 REFERENCE_PATH = "/usr/lib/cni/ptp"
 READY_TIMEOUT_S = 30.0
@@ -57,9 +57,11 @@ class Stage:
             self._stack.enter_context(self.lab)
             self.node = self.lab.node("node-a")
             self._driver = self._stack.enter_context(_Driver(self.node))
-            if ONEFILE.exists():
-                self.node.install(ONEFILE, ONEFILE_PATH)
+            self._onefile = plugin.onefile()
+            if self._onefile is not None:
+                self.node.install(self._onefile, ONEFILE_PATH)
             self.daemon = Daemon(self.node, region=self.lab.vpc.region, settings=self._settings)
+            self.daemon.install_plugin(is_interpreted=True)
             self.daemon.start()
             self.wait_ready()
         except BaseException:
@@ -73,7 +75,7 @@ class Stage:
     @property
     def plugins(self) -> dict[str, str]:
         """Our plugins that exist, and the reference: path in the node -> kind of configuration."""
-        ours = [PLUGIN_PATH, *([ONEFILE_PATH] if ONEFILE.exists() else [])]
+        ours = [PLUGIN_PATH, *([ONEFILE_PATH] if self._onefile is not None else [])]
         return {**dict.fromkeys(ours, "vpc"), REFERENCE_PATH: "ptp"}
 
     def job(self, name: str, **arguments: Any) -> Any:

@@ -80,6 +80,7 @@ def build(python: Path, output: Path) -> None:
     packed = base64.b64encode(zlib.compress(sources.encode(), 9))
     output.parent.mkdir(parents=True, exist_ok=True)
     temporary = output.with_name(f".{output.name}.tmp")
+    temporary.unlink(missing_ok=True)  # never through a link that lies there
     temporary.write_bytes(stub.encode() + b"\n#" + packed + b"\n#" + codes)
     temporary.chmod(0o755)
     temporary.rename(output)
@@ -130,7 +131,7 @@ def main() -> None:
     """Entry point of `python -m cni_plugin.build`."""
     parser = argparse.ArgumentParser(prog="python -m cni_plugin.build", description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--python", type=Path, default=Path("/usr/bin/python3"), help="interpreter on the node")
-    parser.add_argument("--output", type=Path, default=Path("build/vpc-cni"), help="file to write")
+    parser.add_argument("--output", type=Path, default=Path("build/vpc-cni-interpreted"), help="file to write")
     arguments = parser.parse_args()
     try:
         build(arguments.python, arguments.output)

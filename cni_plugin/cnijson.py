@@ -10,9 +10,11 @@ SUPPORTED_VERSIONS = ("0.3.1", "0.4.0", "1.0.0", "1.1.0")
 DEFAULT_VERSION = SUPPORTED_VERSIONS[-1]  # ours, because an answer without a version is no answer: the newest we speak
 VERSION_BYTES = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.+-"  # semver
 VERSION_BYTES_MAX = 32  # ours, because no release of the spec needs 32 characters
+SCAN_STEPS_MAX = 65536  # ours: quotes looked at; a GC of 10,000 attachments has fewer, and they take a fraction of a second
 
 _KEY = b'"cniVersion"'
 _SPACE = b" \t\r\n"
+_SPACE_CHUNK = 1024  # looked through at once
 _HEX = "0123456789abcdef"
 
 
@@ -29,7 +31,10 @@ def error_document(cni_version: str, code: int, message: bytes, details: bytes) 
 
 
 def quoted(text: bytes) -> bytes:
-    """Make a JSON string of any bytes; bytes that are not UTF-8 become U+FFFD."""
+    """Make a JSON string of any bytes, in printable ASCII only; bytes that are not UTF-8 become U+FFFD each.
+
+    Nothing that steers a terminal or turns the direction of text is printed as it came.
+    """
     try:
         text.decode()
         is_utf8 = True
@@ -39,14 +44,21 @@ def quoted(text: bytes) -> bytes:
     start = 0
     for index in range(len(text)):
         byte = text[index]
-        if 0x20 <= byte < 0x7F and byte != 0x22 and byte != 0x5C:
-            continue
-        if byte >= 0x80 and is_utf8:
+        if (0x20 <= byte < 0x7F and byte != 0x22 and byte != 0x5C) or index < start:
             continue
         parts.append(text[start:index])
-        code = 0xFFFD if byte >= 0x80 else byte
-        parts.append(("\\u" + "".join([_HEX[code >> shift & 15] for shift in (12, 8, 4, 0)])).encode())
         start = index + 1
+        code = byte
+        if byte >= 0x80:
+            code = 0xFFFD
+            if is_utf8:
+                start += 1 + (byte >= 0xE0) + (byte >= 0xF0)  # the bytes that continue this character
+                code = ord(text[index:start].decode())
+        if code > 0xFFFF:
+            code -= 0x10000
+            parts.append(_escaped(0xD800 | code >> 10))
+            code = 0xDC00 | code & 0x3FF
+        parts.append(_escaped(code))
     parts.append(text[start:])
     parts.append(b'"')
     return b"".join(parts)
@@ -58,19 +70,21 @@ def scan_cni_version(config: bytes) -> str:
     Returns: the version, or DEFAULT_VERSION if the scanner finds none.
     It follows strings and nesting, so it ignores the key of a nested plugin and text in a value. Limits: it does not check that
     the rest is JSON; it does not recognise a key or value written with escapes; of two keys the first counts; a value that is no
-    plausible version (other characters, or more than 32) counts as absent.
+    plausible version (other characters, or more than 32) counts as absent; it gives up after SCAN_STEPS_MAX quotes.
+    Time: every byte is looked at a few times at most, however the text is made.
     """
     if config.find(_KEY) < 0:
         return DEFAULT_VERSION
     depth = 0
     position = 0
-    while True:
+    steps = SCAN_STEPS_MAX
+    while steps > 0:
         quote = config.find(b'"', position)
         if quote < 0:
             return DEFAULT_VERSION
         between = config[position:quote]
         depth += between.count(b"{") + between.count(b"[") - between.count(b"}") - between.count(b"]")
-        end = _string_end(config, quote)
+        end, steps = _string_end(config, quote, steps)
         if end < 0:
             return DEFAULT_VERSION
         position = end
@@ -78,6 +92,7 @@ def scan_cni_version(config: bytes) -> str:
             colon = _skip_space(config, end)
             if config[colon : colon + 1] == b":":
                 return _version_at(config, _skip_space(config, colon + 1))
+    return DEFAULT_VERSION
 
 
 def looks_like_object(config: bytes) -> bool:
@@ -89,7 +104,8 @@ def looks_like_object(config: bytes) -> bool:
 def _version_at(config: bytes, position: int) -> str:
     if config[position : position + 1] != b'"':
         return DEFAULT_VERSION
-    version = config[position + 1 : config.find(b'"', position + 1)]
+    end = config.find(b'"', position + 1)
+    version = config[position + 1 : max(end, 0)]
     if not 0 < len(version) <= VERSION_BYTES_MAX:
         return DEFAULT_VERSION
     for byte in version:
@@ -98,20 +114,35 @@ def _version_at(config: bytes, position: int) -> str:
     return version.decode()
 
 
-def _string_end(config: bytes, quote: int) -> int:
-    """Position after the string that opens at `quote`; -1 if it does not close."""
-    position = quote + 1
-    while True:
-        end = config.find(b'"', position)
+def _string_end(config: bytes, quote: int, steps: int) -> "tuple[int, int]":
+    """Position after the string that opens at `quote`, -1 if it does not close; and the steps that are left.
+
+    A quote after an odd number of backslashes is a character of the string. Those before `start` were counted already.
+    """
+    start = quote + 1
+    while steps > 0:
+        steps -= 1
+        end = config.find(b'"', start)
         if end < 0:
-            return -1
-        escape = config.find(b"\\", position, end)
-        if escape < 0:
-            return end + 1
-        position = escape + 2
+            break
+        first = end
+        while first > start and config[first - 1] == 0x5C:
+            first -= 1
+        if (end - first) & 1 == 0:
+            return end + 1, steps
+        start = end + 1
+    return -1, steps
 
 
 def _skip_space(config: bytes, position: int) -> int:
-    while config[position : position + 1] and config[position] in _SPACE:
-        position += 1
+    while position < len(config):
+        chunk = config[position : position + _SPACE_CHUNK]
+        rest = len(chunk.lstrip(_SPACE))
+        position += len(chunk) - rest
+        if rest:
+            break
     return position
+
+
+def _escaped(code: int) -> bytes:
+    return ("\\u" + "".join([_HEX[code >> shift & 15] for shift in (12, 8, 4, 0)])).encode()

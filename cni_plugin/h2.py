@@ -15,7 +15,7 @@ WINDOW_INITIAL = 65535  # RFC 9113, 6.9.2
 WINDOW_MAX = 0x7FFFFFFF  # RFC 9113, 6.9.1
 MESSAGE_BYTES_MAX = 4 << 20  # gRPC's customary limit for a received message; a CNI result has a few KB
 RECEIVE_WINDOW = MESSAGE_BYTES_MAX + 65536  # ours, because a window above the cap saves us from ever sending WINDOW_UPDATE
-HEADER_BYTES_MAX = 32768  # ours: C-core's metadata limit is 16 KB, a message of that size percent-encoded still fits
+HEADER_BYTES_MAX = hpack.LIST_BYTES_MAX  # of all header blocks of the call together: an answer has two
 FRAME_COUNT_MAX = 8192  # ours: the largest reply takes 257 frames of DATA; what never ends ends here, before the deadline
 ACK_COUNT_MAX = 256  # ours: PINGs and SETTINGS that we answer; a peer that only sends must not make our answers fill its socket
 
@@ -63,6 +63,7 @@ class UnaryCall:
         self._part_bytes = 0
         self._block = b""  # header block in the making
         self._block_flags = -1  # flags of its HEADERS frame; -1: no block is open
+        self._header_bytes = 0
         self._has_headers = False
 
     def outgoing(self) -> bytes:
@@ -191,8 +192,9 @@ class UnaryCall:
             raise PeerError("CONTINUATION without HEADERS")
         else:
             self._block += payload
-        if len(self._block) > HEADER_BYTES_MAX:
-            raise PeerError("a header block of more than " + str(HEADER_BYTES_MAX) + " bytes")
+        self._header_bytes += len(payload)
+        if self._header_bytes > HEADER_BYTES_MAX:
+            raise PeerError("header blocks of more than " + str(HEADER_BYTES_MAX) + " bytes")
         if flags & END_HEADERS:
             ends_stream = self._block_flags & END_STREAM != 0
             self._block_flags = -1

@@ -12,6 +12,9 @@ STATUS_FIRST = 8  # appendix A: entries 8 to 14 are :status with these values
 STATUS_VALUES = (b"200", b"204", b"206", b"304", b"400", b"404", b"500")
 WANTED = (b":status", b"grpc-status", b"grpc-message")
 INTEGER_BYTES_MAX = 4  # ours, because no length here needs more than 28 bits
+LIST_BYTES_MAX = 32768  # ours, announced as SETTINGS_MAX_HEADER_LIST_SIZE: C-core's own limit is 16 KB
+ENTRY_BYTES = 32  # RFC 9113, 6.5.2: what an entry counts beside its name and value; so a byte for each of a million costs nothing
+_NAME_BYTES_MAX = 12  # the longest of WANTED; Huffman makes none of their characters longer
 
 # RFC 7541 appendix B is a canonical code: within one length codes count upwards, so the symbols per length in code order say it
 # all. Only what may stand in a gRPC status or message is listed (NUL keeps the count right); all longer codes are refused.
@@ -39,11 +42,15 @@ def decode_headers(block: bytes) -> "list[tuple[bytes, bytes]]":
     """Decode a complete header block.
 
     Returns: (name, value) in order, those in WANTED only.
-    Raises: PeerError if it is malformed, or refers to a dynamic table that we did not offer.
+    Raises: PeerError if it is malformed, refers to a dynamic table that we did not offer, or counts more than LIST_BYTES_MAX.
     """
     headers = []
     position = 0
+    list_bytes = 0
     while position < len(block):
+        list_bytes += ENTRY_BYTES
+        if list_bytes > LIST_BYTES_MAX:
+            raise PeerError("headers of more than " + str(LIST_BYTES_MAX) + " bytes, by RFC 9113's count")
         first = block[position]
         if first & 0x80:  # indexed
             index, position = _integer(block, position, 7)
@@ -52,8 +59,10 @@ def decode_headers(block: bytes) -> "list[tuple[bytes, bytes]]":
             if STATUS_FIRST <= index < STATUS_FIRST + len(STATUS_VALUES):
                 headers.append((b":status", STATUS_VALUES[index - STATUS_FIRST]))
             continue
-        if first & 0xE0 == 0x20:  # table size update: the size we asked for, or less than any; nothing to resize
-            _, position = _integer(block, position, 5)
+        if first & 0xE0 == 0x20:  # table size update: 0, which we asked for, is all that there can be (RFC 7541, 4.2)
+            size, position = _integer(block, position, 5)
+            if size:
+                raise PeerError("a header table of " + str(size) + " bytes, and we allowed none")
             continue
         index, position = _integer(block, position, 6 if first & 0x40 else 4)
         if index > STATIC_COUNT:
@@ -61,10 +70,12 @@ def decode_headers(block: bytes) -> "list[tuple[bytes, bytes]]":
         name = b""
         if index == 0:
             raw, is_huffman, position = _string(block, position)
-            name = _huffman(raw) if is_huffman else raw
+            list_bytes += len(raw)
+            name = _huffman(raw) if is_huffman and len(raw) <= _NAME_BYTES_MAX else raw
         elif STATUS_FIRST <= index < STATUS_FIRST + len(STATUS_VALUES):
             name = b":status"
         raw, is_huffman, position = _string(block, position)
+        list_bytes += len(raw)
         if name in WANTED:
             headers.append((name, _huffman(raw) if is_huffman else raw))
     return headers
@@ -97,27 +108,30 @@ def _string(block: bytes, position: int) -> "tuple[bytes, bool, int]":
     return block[position : position + size], is_huffman, position + size
 
 
+_symbols = {}  # type: dict[int, int]  # a code with a 1 in front of it, so that its length counts -> its symbol
+
+
 def _huffman(raw: bytes) -> bytes:
-    """Decode; C-core never sends Huffman, other servers do, so the table is only made when one is met."""
-    symbols = {}
-    code = previous = 0
-    for bits, alphabet in HUFFMAN:
-        code <<= bits - previous
-        previous = bits
-        for symbol in alphabet:
-            symbols[(bits, code)] = symbol
-            code += 1
+    """Decode; C-core never sends Huffman, other servers do, so the table is only made when one is met, and once."""
+    symbols = _symbols
+    if not symbols:
+        code = previous = 0
+        for bits, alphabet in HUFFMAN:
+            code <<= bits - previous
+            previous = bits
+            for symbol in alphabet:
+                symbols[1 << bits | code] = symbol
+                code += 1
     out = []
-    code = bits = 0
+    code = 1
     for byte in raw:
         for shift in (7, 6, 5, 4, 3, 2, 1, 0):
             code = code << 1 | byte >> shift & 1
-            bits += 1
-            if (bits, code) in symbols:
-                out.append(symbols[(bits, code)])
-                code = bits = 0
-            elif bits > 19:
+            if code in symbols:
+                out.append(symbols[code])
+                code = 1
+            elif code >> 20:
                 raise PeerError("a header has a Huffman code outside printable ASCII")
-    if bits > 7 or code != (1 << bits) - 1:
+    if code > 0xFF or code & (code + 1):
         raise PeerError("a header has wrong Huffman padding")
     return bytes(out)

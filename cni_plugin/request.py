@@ -29,6 +29,7 @@ DEADLINES_MS = {
     "STATUS": 5000,  # ours: containerd asks periodically, and a late answer makes the node NotReady
     "VERSION": 5000,  # ours: no daemon; only a standard input that does not end can use it up
 }
+VERBS = ("ADD", "DEL", "CHECK", "GC", "STATUS", "VERSION")  # MicroPython's dict has no order
 NEEDS_SANDBOX = ("ADD", "DEL", "CHECK")
 NEEDS_NETNS = ("ADD", "CHECK")
 NEEDS_CONFIG = ("ADD", "CHECK", "GC")  # an empty GC would read as "nothing is attached"; DEL and STATUS do without
@@ -36,7 +37,9 @@ NEEDS_CONFIG = ("ADD", "CHECK", "GC")  # an empty GC would read as "nothing is a
 # container_id: [a-zA-Z0-9][a-zA-Z0-9_.-]* (CNI spec, parameters)
 _ALNUM = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 _ID_REST = _ALNUM + b"_.-"
-_IFNAME_FORBIDDEN = b"/: \t\n\v\f\r\xa0"  # Linux dev_valid_name, whose isspace counts latin-1's no-break space
+# Linux net/core/dev.c: dev_valid_name, whose isspace counts latin-1's no-break space; and '%', which __dev_alloc_name takes for a
+# place to put a number, so that the interface would get another name than the runtime asked for.
+_IFNAME_FORBIDDEN = b"/:% \t\n\v\f\r\xa0"
 
 
 def read_verb(system: "System") -> str:
@@ -44,10 +47,10 @@ def read_verb(system: "System") -> str:
     verb = _variable(system, "CNI_COMMAND")
     if not verb:
         raise _environment("CNI_COMMAND", "it is not set; vpc-cni is started by a container runtime, not by hand")
-    for known in DEADLINES_MS:
+    for known in VERBS:
         if verb == known.encode():
             return known
-    raise _environment("CNI_COMMAND", "unknown verb; known are " + ", ".join(DEADLINES_MS))
+    raise _environment("CNI_COMMAND", "unknown verb; known are " + ", ".join(VERBS))
 
 
 def read_config(system: "System", *, deadline_ms: int) -> bytes:
@@ -140,7 +143,7 @@ def _check_ifname(ifname: bytes) -> None:
         raise _environment("CNI_IFNAME", "'.' and '..' are no interface names")
     for byte in ifname:
         if byte in _IFNAME_FORBIDDEN:
-            raise _environment("CNI_IFNAME", "'/', ':' and white space are not allowed in interface names")
+            raise _environment("CNI_IFNAME", "'/', ':', '%' and white space are not allowed in interface names")
 
 
 def _environment(name: str, cause: str) -> PluginError:

@@ -44,10 +44,12 @@ def write(config: DaemonConfig) -> Path:
     content = json.dumps(render(config), indent=2) + "\n"
     scratch = path.with_name(f".{path.name}.tmp")
     try:
-        if path.exists() and path.read_bytes() == content.encode():
+        if not path.is_symlink() and path.exists() and path.read_bytes() == content.encode():
             return path
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        # What lies there is of a daemon that was killed, or a stranger's link: neither is written into.
+        scratch.unlink(missing_ok=True)
+        descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         with os.fdopen(descriptor, "w") as stream:
             stream.write(content)
             stream.flush()

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Install what the commands need, each thing only if it is missing: `packages` (Debian), `venv` (Python, generated data),
-# `containerd17` (a second containerd for some tests; goes with `packages`).
+# `containerd17` (a second containerd for some tests; goes with `packages`), `arm64` (a cross compiler and QEMU, for the plugin).
 # Says in one sentence what it cannot install; what needs it is then skipped, and named, by the tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -8,7 +8,8 @@ python=${PYTHON:-python3.11}
 
 # package:file that shows it is there
 needed=(containerd:/usr/bin/containerd runc:/usr/sbin/runc nftables:/usr/sbin/nft iproute2:/usr/sbin/ip
-        util-linux:/usr/bin/nsenter containernetworking-plugins:/usr/lib/cni/ptp)
+        util-linux:/usr/bin/nsenter containernetworking-plugins:/usr/lib/cni/ptp
+        gcc:/usr/bin/gcc libc6-dev:/usr/include/stdio.h musl-tools:/usr/bin/musl-gcc xz-utils:/usr/bin/xz)
 
 packages() {
     debian_packages
@@ -18,6 +19,12 @@ packages() {
 containerd17() {
     # Only the lab uses it, and the lab needs root. What is missing is said by the script, and is no reason to stop.
     [ "$(id -u)" -ne 0 ] || timeout -k 5 200 tools/fetch_containerd.sh || true
+}
+
+arm64() {
+    needed=(gcc-aarch64-linux-gnu:/usr/bin/aarch64-linux-gnu-gcc libc6-dev-arm64-cross:/usr/aarch64-linux-gnu/lib/libc.a
+            qemu-user-static:/usr/bin/qemu-aarch64-static)
+    debian_packages
 }
 
 debian_packages() {

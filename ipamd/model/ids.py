@@ -27,7 +27,7 @@ IFNAME_MAX = 15
 """Bytes: the kernel's IFNAMSIZ less its terminator."""
 
 _CONTAINER_ID = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")  # CNI SPEC.md, Section 2, CNI_CONTAINERID
-_IFNAME_BAD = re.compile(r"[/:%\s]")
+_IFNAME_BAD = re.compile(r"[/:%\s\x00]")
 """The kernel's own rule, and `%`, by which it would choose another name (net/core/dev.c, dev_valid_name, dev_alloc_name)."""
 
 

@@ -84,7 +84,7 @@ def decode_conf(raw: bytes) -> NetworkConf:
     if len(raw) > MAX_CONFIG_BYTES:
         raise InvalidConfigError(f"the network configuration has {len(raw)} bytes", details=f"at most {MAX_CONFIG_BYTES}")
     try:
-        conf = json.loads(raw, parse_constant=_refuse_constant, parse_float=_finite)
+        conf = _parse(raw)
     except (ValueError, RecursionError) as error:
         raise UndecodableConfigError("the network configuration is not JSON", details=str(error)[:200]) from error
     if not isinstance(conf, dict):
@@ -141,7 +141,7 @@ def decode_names(args: str) -> SandboxNames:
 def requested_version(raw: bytes) -> str:
     """Return the cniVersion of a configuration for an error reply; an empty string if it cannot be read."""
     try:
-        version = json.loads(raw).get("cniVersion", "")
+        version = _parse(raw).get("cniVersion", "")
     except (ValueError, AttributeError, RecursionError):
         return ""
     return version if isinstance(version, str) and len(version) <= 16 and version.isprintable() else ""
@@ -158,16 +158,27 @@ def encode_error(error: BaseException, *, cni_version: str) -> cni_pb2.CniError:
     return cni_pb2.CniError(code=code, message=printable(message), details=printable(details), cni_version=cni_version)
 
 
+def _parse(raw: bytes) -> Any:
+    """Read JSON as RFC 8259 has it: Python's parser also takes UTF-16, NaN, numbers beyond a double and lone surrogates, and what
+    it takes would come out in results that no other parser reads, or break strings that must be UTF-8.
+
+    Raises: ValueError, RecursionError.
+    """
+    value = json.loads(raw.decode(), parse_constant=_refuse_constant, parse_float=_finite)
+    if b"\\u" in raw:  # only an escape makes a lone surrogate out of valid UTF-8
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
+
+
 def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is no JSON")
 
 
 def _finite(text: str) -> float:
-    """A number that a double holds: what does not fit could not be printed as JSON again."""
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"{text[:20]} is out of range")
-    return value
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text[:40]} does not fit into a number")
+    return number
 
 
 def _valid_attachments(conf: dict[str, Any]) -> frozenset[AttachmentKey] | None:

@@ -28,8 +28,8 @@ MAX_REQUEST_BYTES = 2 * 1024 * 1024
 MAX_HEADER_BYTES = 16 * 1024
 """Of one request, unpacked, so that bytes that refer to a long header many times (HPACK) cost no more. Ours: a request's has 300."""
 
-STREAMS_PER_CONNECTION = 16
-"""Ours: the plugin and `ipamctl` make one request on a connection."""
+STREAMS_PER_CONNECTION = 8
+"""Ours: the plugin and `ipamctl` make one request on a connection; each of a hostile peer costs the headers that it unpacks."""
 
 SPARE_CONNECTIONS = 64
 """Connections beyond the RPC limit: silent ones, and `ipamctl`. Ours."""
@@ -48,9 +48,13 @@ SPARE_THREADS = 8
 def prepare_run_dir(run_dir: Path) -> None:
     """Create the run directory, or verify the existing one.
 
-    Raises: SettingsError if it is not a directory that we own.
+    Raises: SettingsError if it is not a directory that we own, or cannot be made.
     """
-    run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        details = "a file is in its place, or its parent cannot be written: make room, or set VPC_IPAMD_RUN_DIR"
+        raise SettingsError(f"cannot make the run directory {run_dir}: {error.strerror}", details=details) from error
     status = run_dir.lstat()
     if not stat.S_ISDIR(status.st_mode):
         raise SettingsError(f"{run_dir} is not a directory", details="symbolic links are not followed; remove it")

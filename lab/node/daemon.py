@@ -17,14 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from ipamd.ipamctl.client import DEFAULT_RUN_DIR, AwayError, Client, RefusedError
+from lab.node import plugin
 from lab.node.errors import NodeError
 from lab.node.node import REPOSITORY, Node
+from lab.node.plugin import PLUGIN_PATH
 from lab.node.process import NodeProcess
 
+__all__ = ["PLUGIN_PATH", "Daemon"]
+
 DAEMON_LOG = "/var/log/vpc-ipamd.log"
-PLUGIN_PATH = "/opt/cni/bin/vpc-cni"
 RUN_DIR = DEFAULT_RUN_DIR
-PLUGIN_PYTHON = "/usr/bin/python3"
 READY_TIMEOUT_S = 30.0
 END_TIMEOUT_S = 20.0
 POLL_S = 0.02
@@ -75,10 +77,9 @@ class Daemon:
         runtime = {} if self.node.containerd is not None else {"CRI_SOCKET": "off"}
         return self.node.daemon_environment(self._region) | runtime | self.settings
 
-    def install_plugin(self) -> None:
-        """Build the CNI plugin from the checkout and put it in its place in the node."""
-        build = [sys.executable, "-m", "cni_plugin.build", "--python", PLUGIN_PYTHON, "--output", PLUGIN_PATH]
-        self.node.run(build, cwd=str(REPOSITORY))
+    def install_plugin(self, *, is_interpreted: bool = False) -> None:
+        """Put the CNI plugin in its place in the node: the static file if it is built, or the interpreted one."""
+        (plugin.install_interpreted if is_interpreted else plugin.install)(self.node)
         self._has_plugin = True
 
     def start(self, *, env: Mapping[str, str] | None = None) -> None:

@@ -7,7 +7,8 @@ import json
 import pytest
 
 from ipamd.model.cniversion import SUPPORTED_VERSIONS
-from tests.rig import Rig
+from lab.node.plugin import onefile
+from tests.rig import PLUGIN_PATH, Rig
 
 pytestmark = pytest.mark.privileged
 
@@ -61,6 +62,12 @@ def test_version_is_answered_without_the_daemon(served: Rig) -> None:
     assert reply.ok
     assert reply.body is not None
     assert reply.body["supportedVersions"] == list(SUPPORTED_VERSIONS)
+
+
+def test_the_node_has_the_static_plugin_where_it_is_built(served: Rig) -> None:
+    """`make plugin` decides what the lab, and so every test on it, runs; otherwise it is the interpreted one."""
+    first = served.node.run(["head", "-c", "4", PLUGIN_PATH]).stdout
+    assert first == ("\x7fELF" if onefile() is not None else "#!/u")
 
 
 def test_a_repeated_add_gives_the_same_answer(served: Rig) -> None:

@@ -26,13 +26,14 @@ import pytest
 
 from cni_plugin.build import build
 from ipamd.pb import cni_pb2, cni_pb2_grpc
+from lab.node.plugin import onefile
 
 REPOSITORY = Path(__file__).parents[3]
 DEBIAN_PYTHON = Path("/usr/bin/python3")
-# A built one-file binary takes the place of the interpreted plugin in every test that starts one.
-BINARY = os.environ.get("VPC_CNI_BINARY")
-MICROPYTHON = shutil.which("micropython")
-MICROPYTHON_PATH = f"{REPOSITORY}:{Path(__file__).with_name('micropython_unix')}"
+ONEFILE_ARM64 = REPOSITORY / "build" / "vpc-cni-arm64"
+QEMU = shutil.which("qemu-aarch64-static")
+# `make test-all` runs the suite with arm64's file too. QEMU makes every start slow, hence not always.
+STATIC = ["onefile", *(["arm64"] if os.environ.get("VPC_CNI_ARM64") else [])]
 RUN_BOUND_S = 70  # above the longest deadline of a verb
 CONTAINER_ID = "5a" * 32
 
@@ -186,23 +187,51 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return files
 
 
-@pytest.fixture(params=["debian", "tests", *(["micropython"] if MICROPYTHON else []), *(["binary"] if BINARY else [])])
-def plugin(request: pytest.FixtureRequest, built: dict[str, Path], run_dir: Path) -> Plugin:
-    """The plugin as installed, once per interpreter that is here."""
-    if request.param == "binary":
-        return Plugin([str(BINARY)], run_dir)
-    if request.param == "micropython":
-        flow = "from cni_plugin import vpc_cni; vpc_cni.main()"
-        return Plugin([str(MICROPYTHON), "-X", "heapsize=64m", "-c", flow], run_dir, {"MICROPYPATH": MICROPYTHON_PATH})
-    if request.param not in built:
+def made(kind: str, built: dict[str, Path], run_dir: Path) -> Plugin:
+    """The plugin of this kind: interpreted by "debian" or "tests", or static: "onefile", "arm64". Skips what is not here."""
+    if kind == "onefile":
+        static = onefile()
+        if static is None:
+            pytest.skip("build/vpc-cni is not built from these sources: make plugin")
+        return Plugin([str(static)], run_dir)
+    if kind == "arm64":
+        static = onefile(ONEFILE_ARM64)
+        if static is None or QEMU is None:
+            pytest.skip("build/vpc-cni-arm64 is not built from these sources, or no qemu-aarch64-static: make plugin-arm64")
+        return Plugin([QEMU, str(static)], run_dir)
+    if kind not in built:
         pytest.skip(f"{DEBIAN_PYTHON} is not installed")
-    return Plugin([str(built[request.param])], run_dir)
+    return Plugin([str(built[kind])], run_dir)
+
+
+@pytest.fixture(params=["debian", "tests", *STATIC])
+def plugin(request: pytest.FixtureRequest, built: dict[str, Path], run_dir: Path) -> Plugin:
+    """The plugin as installed, once per interpreter that is here and as the static file."""
+    return made(request.param, built, run_dir)
+
+
+@pytest.fixture(params=["interpreted", *STATIC])
+def any_plugin(request: pytest.FixtureRequest, built: dict[str, Path], run_dir: Path) -> Plugin:
+    """The plugin once per runtime, where the version of the interpreter makes no difference to what is tested."""
+    return made(next(iter(built)) if request.param == "interpreted" else request.param, built, run_dir)
+
+
+@pytest.fixture(params=STATIC)
+def static_plugin(request: pytest.FixtureRequest, built: dict[str, Path], run_dir: Path) -> Plugin:
+    """The plugin as a static file, for each machine that can be run here."""
+    return made(request.param, built, run_dir)
 
 
 @pytest.fixture
-def any_plugin(built: dict[str, Path], run_dir: Path) -> Plugin:
-    """The plugin once, where the interpreter makes no difference to what is tested."""
-    return Plugin([BINARY or str(next(iter(built.values())))], run_dir)
+def onefile_plugin(built: dict[str, Path], run_dir: Path) -> Plugin:
+    """The plugin as a static file for this machine."""
+    return made("onefile", built, run_dir)
+
+
+@pytest.fixture
+def interpreted(built: dict[str, Path], run_dir: Path) -> Plugin:
+    """The interpreted plugin, for what concerns its file."""
+    return made(next(iter(built)), built, run_dir)
 
 
 @pytest.fixture

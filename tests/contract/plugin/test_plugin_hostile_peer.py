@@ -66,6 +66,13 @@ HOSTILE = {
     "index of a dynamic table": SETTINGS + frame(1, 4, 1, b"\xbe"),
     "integer without end": SETTINGS + frame(1, 4, 1, b"\xff" + b"\xff" * 20),
     "string over the block": SETTINGS + frame(1, 4, 1, b"\x00\x7fabc"),
+    "more headers than bytes pay for": SETTINGS + frame(1, 4, 1, b"\x88" * 1025),
+    "many empty names in huffman": SETTINGS + frame(1, 4, 1, b"\x00\x80\x00" * 5461),
+    "many long names in huffman": SETTINGS + frame(1, 4, 1, (b"\x00\xff\x01" + b"\x1f" * 128 + b"\x00") * 120) * 3,
+    "a header table of 4096 bytes": SETTINGS + frame(1, 4, 1, b"\x3f\xe1\x1f\x88"),
+    "informational answers for ever": SETTINGS + frame(1, 4, 1, b"\x08\x03100") * 20000,
+    "large informational answers": SETTINGS + frame(1, 4, 1, b"\x08\x03100" + literal(b"x", b"y" * 100) * 150) * 3,
+    "empty header blocks for ever": SETTINGS + frame(1, 4, 1, b"") * 20000,
     "bad huffman": SETTINGS + frame(1, 4, 1, b"\x00\x84\xff\xff\xff\xff\x00"),
     "no grpc status": HEAD + frame(1, 5, 1, literal(b"x", b"y")),
     "data ends the stream": HEAD + frame(0, 1, 1, message(OK_REPLY)),
@@ -97,7 +104,7 @@ def test_a_broken_answer_is_an_error_of_ours(any_plugin, raw_peer, spooled, answ
     with raw_peer(behave):
         outcome = any_plugin.run("ADD")
         outcome.error(192)
-        assert outcome.elapsed_s < 5
+        assert outcome.elapsed_s < 30, "its deadline ended it, not the answer"
         any_plugin.run("DEL").error(192)
     assert spooled() == []
 

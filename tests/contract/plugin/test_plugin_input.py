@@ -23,11 +23,16 @@ INVALID = (
     [("CNI_CONTAINERID", value) for value in ("-a", ".a", "_a", "a/b", "a b", "a\n", "\u00e4", "a" * 201, b"\xff", b"a\xff")]
     + [
         ("CNI_IFNAME", value)
-        for value in (".", "..", "a/b", "a:b", "a b", "a\tb", "a\n", "a" * 16, "\u00e4" * 8, b"\xff", b"e\xc2\xa0")
+        for value in (".", "..", "a/b", "a:b", "a b", "a\tb", "a\n", "a" * 16, "\u00e4" * 8, b"\xff", b"e\xc2\xa0", "e%d", "%s")
     ]
     + [("CNI_NETNS", value) for value in ("relative", "./x", "/" + "a" * 4096, b"/\xff")]
     + [
         ("CNI_ARGS", b"\xff"),
+        ("CNI_ARGS", b"\xed\xa0\x80"),  # a surrogate
+        ("CNI_ARGS", b"\xc0\xaf"),  # '/', longer than needed
+        ("CNI_ARGS", b"\xe0\x80\xaf"),
+        ("CNI_ARGS", b"\xf4\x90\x80\x80"),  # beyond U+10FFFF
+        ("CNI_ARGS", b"\xf8\x88\x80\x80\x80"),
         ("CNI_PATH", b"\xc3"),
         ("VPC_IPAMD_RUN_DIR", "relative"),
         ("VPC_IPAMD_RUN_DIR", "/" + "a" * 107),
@@ -63,6 +68,7 @@ def test_an_invalid_variable_is_named(any_plugin, daemon, spooled, name, value):
         ("CNI_IFNAME", "\u00e4"),
         ("CNI_NETNS", "/" + "a" * 4095),
         ("CNI_ARGS", ""),
+        ("CNI_ARGS", "\ud7ff\ue000\uffff\U00010000\U0010ffff"),
         ("CNI_PATH", "p" * 100000),
     ],
 )
@@ -129,6 +135,24 @@ def test_closed_standard_input_is_an_io_error(plugin, daemon):
     assert finished.returncode == 1
     assert b'"code":5' in finished.stdout
     assert finished.stderr == b""
+
+
+def test_a_directory_as_standard_input_is_an_io_error(static_plugin, tmp_path):
+    """A directory gives code 5. Static file only: CPython itself refuses to start on one, before a line of ours runs."""
+    directory = os.open(tmp_path, os.O_RDONLY)
+    try:
+        finished = subprocess.run(
+            static_plugin.argv,
+            env=static_plugin.environment("ADD"),
+            stdin=directory,
+            capture_output=True,
+            check=False,
+            timeout=20,
+        )
+    finally:
+        os.close(directory)
+    assert (finished.returncode, finished.stderr) == (1, b"")
+    assert b'"code":5' in finished.stdout
 
 
 def test_a_reader_that_left_ends_the_process(plugin, daemon):

@@ -133,6 +133,19 @@ def test_huffman_examples_of_the_rfc(encoded, text):
     assert hpack.decode_headers(block) == [(b"grpc-message", text)]
 
 
+def test_a_header_list_is_bounded_by_what_its_entries_count():
+    """RFC 9113, 6.5.2: 32 bytes and the text for each entry; we announce the bound, and hold a peer to it."""
+    fits = hpack.LIST_BYTES_MAX // hpack.ENTRY_BYTES
+    assert len(hpack.decode_headers(b"\x88" * fits)) == fits
+    with pytest.raises(PeerError) as refused:
+        hpack.decode_headers(b"\x88" * (fits + 1))
+    assert "RFC 9113" in refused.value.details
+    assert (
+        h2.SETTING_HEADER_LIST.to_bytes(2, "big") + hpack.LIST_BYTES_MAX.to_bytes(4, "big")
+        in h2.UnaryCall("/x/Y", b"", timeout_ms=1).outgoing()
+    )
+
+
 def test_huffman_covers_all_that_a_status_message_may_have():
     """Every printable ASCII character has a code; percent-encoding leaves nothing else in grpc-message."""
     symbols = b"".join(alphabet for _, alphabet in hpack.HUFFMAN)
@@ -143,12 +156,23 @@ def test_huffman_covers_all_that_a_status_message_may_have():
 
 @given(st.binary(max_size=200))
 def test_any_bytes_make_a_json_string(data):
-    """What is quoted is valid JSON in ASCII or UTF-8, and valid text survives unchanged."""
-    parsed = json.loads(cnijson.quoted(data))
+    """What is quoted is valid JSON in printable ASCII, whatever a stranger wrote, and valid text survives unchanged."""
+    written = cnijson.quoted(data)
+    assert all(0x20 <= byte < 0x7F for byte in written)
+    parsed = json.loads(written)
     try:
         assert parsed == data.decode()
     except UnicodeDecodeError:
         assert len(parsed) == len(data)
+
+
+@given(st.text(max_size=200))
+@example("\x1b[2J\x7f\x9b\u202e\u2028\U0001f600\u00e4")
+def test_any_text_survives_quoting(text):
+    """What is printed is printable ASCII; a parser gets the text back, characters beyond 16 bits included."""
+    written = cnijson.quoted(text.encode())
+    assert json.loads(written) == text
+    assert all(0x20 <= byte < 0x7F for byte in written)
 
 
 @given(st.integers(1, 999), st.binary(max_size=50), st.binary(max_size=50))
@@ -187,3 +211,45 @@ def test_the_scanner_ends_on_any_bytes(config):
     version = cnijson.scan_cni_version(config)
     assert 0 < len(version) <= 32
     assert version.isascii()
+
+
+class Watched(bytes):
+    """A configuration that counts how many of its bytes are searched, and in how many steps."""
+
+    searched = 0
+    steps = 0
+
+    def find(self, part, start=0, end=None):
+        """Search as bytes do."""
+        found = super().find(part, start, len(self) if end is None else end)
+        self.searched += (found if found >= 0 else len(self) if end is None else end) - start
+        self.steps += 1
+        return found
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        b'{"a":"' + b"\\a" * 500_000 + b'"',
+        b'{"a":"' + b'\\"' * 500_000 + b'"',
+        b'{"a":"' + b"\\" * 1_000_000 + b'"',
+        b"{" + b'""' * 500_000,
+        b"{" + b'"cniVersion"' * 80_000,
+        b'{"cniVersion"' + b" " * 1_000_000 + b'"x"',
+        b"[" * 1_000_000,
+    ],
+    ids=["escapes", "escaped-quotes", "backslashes", "empty-strings", "keys", "spaces", "brackets"],
+)
+def test_the_scanner_reads_every_byte_a_few_times_at_most(hostile):
+    """1 MiB made to be slow to read costs no more than 1 MiB: an error must not come after the verb's deadline."""
+    config = Watched(hostile + b',"cniVersion":"0.4.0"}')
+    cnijson.scan_cni_version(config)
+    assert config.searched <= 4 * len(config)
+    assert config.steps <= 4 * cnijson.SCAN_STEPS_MAX
+
+
+@pytest.mark.parametrize(("backslashes", "is_escaped"), [(0, False), (1, True), (2, False), (3, True), (4, False)])
+def test_a_quote_after_an_odd_number_of_backslashes_ends_no_string(backslashes, is_escaped):
+    """The string goes on, and the key in it is text."""
+    config = b'{"a":"' + b"\\" * backslashes + b'","cniVersion":"0.4.0","b":"'
+    assert cnijson.scan_cni_version(config + b'"}') == (cnijson.DEFAULT_VERSION if is_escaped else "0.4.0")

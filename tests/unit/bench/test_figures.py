@@ -105,6 +105,8 @@ def test_budgets_are_those_that_were_promised():
     assert BUDGETS["restart_first_del"] == Budget("value", 0.7)
     assert BUDGETS["cold_pool_110"] == Budget("ratio", 1.2)
     assert BUDGETS["add_p50_under_port_attack"] == Budget("ratio", 1.25)
+    onefile = ("plugin_exec_onefile", "add_whole_onefile", "del_whole_onefile", "burst30_onefile")
+    assert [BUDGETS[name] for name in onefile] == [Budget("ratio", limit) for limit in (0.7, 0.6, 0.18, 0.6)]
     assert len(BUDGETS) == 23
 
 

@@ -31,7 +31,8 @@ def _all(name: str, stage: str | None = None) -> list[str]:
 
 def test_stages() -> None:
     """Plugin and daemon are built in stages of their own; the last one installs nothing with pip."""
-    assert _all("FROM") == ["${NODE_PYTHON_IMAGE} AS plugin", "${PYTHON_IMAGE} AS daemon", "${PYTHON_IMAGE}"]
+    stages = ["${PYTHON_IMAGE} AS plugin", "${NODE_PYTHON_IMAGE} AS interpreted", "${PYTHON_IMAGE} AS daemon", "${PYTHON_IMAGE}"]
+    assert _all("FROM") == stages
     images = dict(text.split("=", 1) for text in _all("ARG"))
     assert images == {"PYTHON_IMAGE": "python:3.11-slim-bookworm", "NODE_PYTHON_IMAGE": "python:3.9-slim-bookworm"}
     assert not [text for text in _all("RUN", FINAL) if "pip" in text]
@@ -48,6 +49,15 @@ def test_copied_files_exist_and_are_sent_to_the_build() -> None:
         for source in [word for word in words[:-1] if not word.startswith("--")]:
             assert (ROOT / source).exists(), source
             assert f"!{source}" in ignored, source
+
+
+def test_packages_for_the_plugin_are_those_that_setup_installs() -> None:
+    """What the static plugin is built with on a developer's machine is installed in its stage of the image too."""
+    installed = " ".join(_all("RUN", "plugin"))
+    setup = (ROOT / "tools" / "setup.sh").read_text()
+    for package in ("gcc", "musl-tools", "xz-utils"):
+        assert f" {package}" in installed
+        assert f"{package}:/usr/bin/" in setup
 
 
 def test_run_time_library_is_installed() -> None:
@@ -74,9 +84,12 @@ def test_versions_agree() -> None:
 
 def test_commands_of_the_daemonset_are_in_the_image() -> None:
     """What the init container runs is what the image has at that path, and the probes' PATH has ipamctl."""
-    placed = {text.split()[-1] for text in _all("COPY", FINAL)}
+    placed = set()
+    for text in _all("COPY", FINAL):
+        *sources, target = [word for word in text.split() if not word.startswith("--")]
+        placed |= {target + source.rsplit("/", 1)[-1] for source in sources} if target.endswith("/") else {target}
     command = init_container()["command"]
-    assert set(command[:2]) <= placed
+    assert {*command[:2], command[1] + "-interpreted"} <= placed
     assert command[2] == init_container()["volumeMounts"][0]["mountPath"]
     (variables,) = _all("ENV", FINAL)
     assert re.match(r"PATH=/opt/ipamd/bin:", variables)
@@ -135,8 +148,12 @@ def test_node_init(tmp_path: Path) -> None:
     """In a namespace of its own: both sysctls are set, the plugin is put in place whole, and a second run changes nothing."""
     plugin, target = tmp_path / "vpc-cni", tmp_path / "bin"
     plugin.write_text("#!/bin/sh\necho new\n")
+    plugin.chmod(0o755)
+    (tmp_path / "vpc-cni-interpreted").write_text("not this one")
     target.mkdir()
     (target / "vpc-cni").write_text("old")
+    (tmp_path / "victim").write_text("untouched")
+    (target / ".vpc-cni.tmp").symlink_to(tmp_path / "victim")
     script = f"""
         set -e
         ip link add prim0 type veth peer name peer0
@@ -154,3 +171,24 @@ def test_node_init(tmp_path: Path) -> None:
     assert (target / "vpc-cni").read_text() == plugin.read_text()
     assert (target / "vpc-cni").stat().st_mode & 0o777 == 0o755
     assert [path.name for path in target.iterdir()] == ["vpc-cni"]
+    assert (tmp_path / "victim").read_text() == "untouched"
+
+
+@pytest.mark.privileged
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not shutil.which("unshare"), reason="node-init changes sysctls: it needs root and unshare"
+)
+@pytest.mark.parametrize("content", [b"\x7fELF of another machine", b"#!/bin/false\n"])
+def test_node_init_takes_the_interpreted_plugin_where_the_static_one_does_not_run(tmp_path: Path, content: bytes) -> None:
+    """An image of another architecture: the node still gets a plugin that its own Python runs, under the same name."""
+    plugin, target = tmp_path / "vpc-cni", tmp_path / "bin"
+    plugin.write_bytes(content)
+    plugin.chmod(0o755)
+    (tmp_path / "vpc-cni-interpreted").write_text("#!/usr/bin/python3\n")
+    target.mkdir()
+    done = subprocess.run(
+        ["unshare", "--net", MANIFESTS / "node-init", plugin, target], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert (target / "vpc-cni").read_text() == "#!/usr/bin/python3\n"
+    assert "does not run on this machine" in done.stdout

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import pytest
 
 from lab.lab import Lab, missing_requirements
+from lab.node import plugin
 from lab.node.daemon import DAEMON_LOG, PLUGIN_PATH
 from lab.node.errors import SandboxError
 from lab.node.node import REPOSITORY, Node
@@ -40,8 +41,7 @@ exec setpriv --bounding-set "$BOUNDING" --inh-caps -all "$@"
 def lab() -> Iterator[Lab]:
     """One node with containerd and the plugin."""
     with Lab(name=f"manifest-{os.getpid()}", nodes=["node-a"]) as made:
-        build = [sys.executable, "-m", "cni_plugin.build", "--python", "/usr/bin/python3", "--output", PLUGIN_PATH]
-        made.node("node-a").run(build, cwd=str(REPOSITORY))
+        plugin.install(made.node("node-a"))
         yield made
 
 

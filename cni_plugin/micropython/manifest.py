@@ -1,0 +1,10 @@
+"""Read by MicroPython's tools/makemanifest.py, in this folder: the sources that are frozen into the binary, as they are."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path.cwd().parents[1]))
+from cni_plugin.build import MODULES  # noqa: E402 (the path has to come first)
+
+FROZEN = [f"{name}.py" for name in ("__init__", *MODULES) if name != "_cni"]  # here `_cni` is a C module, modcni.c
+package("cni_plugin", files=FROZEN, base_path="$(PORT_DIR)/../..")  # type: ignore[name-defined]  # noqa: F821 (makemanifest's)
