@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench import cold, daemon_part, eventful, full_node, idle, machine, plugin, restart, whole
+from bench import cold, crowded, daemon_part, eventful, full_node, idle, machine, plugin, restart, whole
 from bench.figures import Figure, report, table
 from bench.scale import FULL, QUICK, Scale
 from bench.stage import REFERENCE_PATH, BenchError, Stage
@@ -40,6 +40,7 @@ GROUPS = {
     "idle": ("rss", "idle_cpu", "idle_ec2_calls"),
     "restart": ("restart_first",),
     "events": ("events_rss",),
+    "crowded": ("add_700", "del_700"),
     "scale": ("scale",),
 }
 """Measurement -> how the names of its figures begin; `--only` takes either."""
@@ -62,6 +63,7 @@ class Run:
         if self.wanted & {"cold", "idle", "restart"}:
             self._on_node(self._cold, "cold", "idle", "restart")
         self._try("events", eventful.measure)
+        self._try("crowded", lambda: crowded.measure(self.scale))
         self._try("scale", lambda: full_node.measure(self.scale))
 
     def _warm(self) -> None:
