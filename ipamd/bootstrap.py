@@ -218,7 +218,12 @@ def _sandbox(
         mtu=network.sandbox_mtu,
         waiting_limit=max(settings.daemon.max_concurrent_rpcs * (DEL_SHARE - 1) // DEL_SHARE, 1),
     )
-    detach = DetachService(context, cooldown=cooldown, veth_prefix=network.veth_prefix)
+    detach = DetachService(
+        context,
+        cooldown=cooldown,
+        veth_prefix=network.veth_prefix,
+        is_source_checked=adapters.hostnet.is_source_checked,
+    )
     return SandboxServices(
         attach=AttachService(context, cooldown=cooldown, policy=policy),
         detach=detach,

@@ -6,6 +6,8 @@ leaves a tombstone, then the reply. `cooldown` deletes the link; the address is 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ipamd.model.attachment import Attachment, veth_name
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.ledger import LedgerEvent
@@ -20,12 +22,15 @@ FAILPOINTS = ("detach.retired", "detach.committed", "detach.tombstoned")
 class DetachService:
     """DEL, and what acts as one: GC, spool replay, reap."""
 
-    def __init__(self, context: ServiceContext, *, cooldown: Cooldown, veth_prefix: str) -> None:
+    def __init__(
+        self, context: ServiceContext, *, cooldown: Cooldown, veth_prefix: str, is_source_checked: Callable[[], bool]
+    ) -> None:
         self._datastore = context.datastore
         self._wiring = context.wiring
         self._cooldown = cooldown
         self._locks = context.locks
         self._veth_prefix = veth_prefix
+        self._is_source_checked = is_source_checked
         self._failpoint = context.failpoint
 
     def detach_sandbox(
@@ -54,7 +59,12 @@ class DetachService:
             if known is None:
                 return False
             with steps.step("retire"):
-                self._wiring.mark_for_deletion(host_veth=known.host_veth, address=known.address, route_table=known.route_table)
+                self._wiring.mark_for_deletion(
+                    host_veth=known.host_veth,
+                    address=known.address,
+                    route_table=known.route_table,
+                    is_source_checked=self._is_source_checked(),
+                )
             self._failpoint("detach.retired")
             with steps.step("commit"), self._datastore.transaction() as uow:
                 uow.unassign(key, cooldown=self._cooldown.period, reason=reason, event=event)
