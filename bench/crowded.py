@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from bench.figures import Figure
 from bench.samples import median
 from bench.scale import Scale
-from bench.stage import ONEFILE, ONEFILE_PATH, BenchError, Stage
+from bench.stage import ONEFILE_PATH, BenchError, Stage
 from bench.whole import SETTLE_S
 from lab.node.daemon import PLUGIN_PATH
 
@@ -27,13 +27,13 @@ SETTINGS = {"MINIMUM_IP_TARGET": "735", "WARM_IP_TARGET": "1", "IP_COOLDOWN_PERI
 
 def measure(scale: Scale) -> list[Figure]:
     """Attach the residents, then take turns. One figure for each verb."""
-    path = ONEFILE_PATH if ONEFILE.exists() else PLUGIN_PATH
     samples: dict[int, dict[str, list[float]]] = {count: {"ADD": [], "DEL": []} for count in (FEW, MANY)}
     with ExitStack() as stack:
-        stages = {}
+        stages: dict[int, Stage] = {}
         for count in (FEW, MANY):
             stage = Stage(name=f"bench-{count}", instance_type=INSTANCE_TYPE, daemon_env=SETTINGS)
             stages[count] = stack.enter_context(stage)
+            path = ONEFILE_PATH if ONEFILE_PATH in stage.plugins else PLUGIN_PATH
             stage.job("attach", path=PLUGIN_PATH, count=count, tag="resident")
             _block(stage, path, rounds=2, tag="warm-up")
         rounds = scale.whole_rounds // BLOCKS
