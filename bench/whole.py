@@ -1,6 +1,6 @@
 """`add_whole_*`, `del_whole_*`, `burst30*`: what the container runtime waits for, beside Debian's Go `ptp` with `host-local`.
 
-110 other sandboxes are attached. Our plugin and the reference take turns. After each call there is a pause: calls are cold, as in life,
+110 other sandboxes are attached. Our plugin and the reference take turns. After each call there is a pause: calls are cold as in life,
 and work that one leaves for the kernel (ours deletes its links after the reply to DEL) is not counted to the other.
 """
 
