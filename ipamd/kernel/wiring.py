@@ -1,7 +1,7 @@
 """The port `Wiring`: one sandbox's veth pair, routes and rules, in three sends and without a dump.
 
     create        host ns     veth pair, the peer directly in the sandbox's namespace; the answer has both link indexes
-    host side     host ns     alias, up, route address/32, rule 512, rule 1536 on a secondary ENI
+    host side     host ns     no IPv6 address, IPv4 settings, alias, up, route address/32, rule 512, rule 1536 on a secondary ENI
     sandbox side  sandbox ns  up, address/32, route to 169.254.1.1, default route, permanent neighbour
 
 The kernel continues a batch after a refused message. So everything that names the link waits for the answer to `create`, and then

@@ -15,7 +15,7 @@ from lab.chaos.node import ChaosNode
 from lab.chaos.observer import OURS
 from lab.chaos.plan import COOLDOWN_S
 from lab.lab import Lab
-from lab.node.kernel_view import VETH_PREFIX, has_nft_table, read_kernel
+from lab.node.kernel_view import VETH_PREFIX, has_nft_tables, read_kernel
 
 READY_TIMEOUT_S = 60.0
 SETTLE_TIMEOUT_S = 75.0
@@ -145,8 +145,8 @@ class FinalChecks:
 
         if not self._wait(lambda: not leftovers(), 5.0):
             self._tell("I4", node, f"left in the kernel: {leftovers()}")
-        if not self._wait(lambda: has_nft_table(node.lab_node), REPAIR_TIMEOUT_S):
-            self._tell("repair", node, "its nftables table is missing")
+        if not self._wait(lambda: has_nft_tables(node.lab_node), REPAIR_TIMEOUT_S):
+            self._tell("repair", node, "one of its nftables tables is missing")
 
     def _demand_no_findings(self, node: ChaosNode) -> None:
         answer = node.daemon.ask(lambda client: client.audit()) or {"findings": [{"severity": "violation", "what": "no answer"}]}

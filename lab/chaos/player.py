@@ -25,6 +25,7 @@ from lab.chaos.plan import NODES, Event, Kind, Plan
 from lab.chaos.report import Report
 from lab.lab import Lab
 from lab.node.errors import NodeError
+from lab.node.kernel_view import NFT_TABLES
 from lab.vpc.interfaces import Delays
 from lab.vpc.limits import LIMITS as REAL_LIMITS
 from lab.vpc.limits import InstanceLimits
@@ -240,7 +241,8 @@ class _Run:
     def _delete_wiring(self, node: ChaosNode, *, what: str, pick: float) -> None:
         """Remove part of the wiring behind the daemon's back; nothing happens if it is not there."""
         if what == "nft":
-            node.lab_node.run(["nft", "delete", "table", "ip", "vpc-ipamd"], check=False)
+            for table in NFT_TABLES:
+                node.lab_node.run(["nft", "delete", "table", *table], check=False)
             return
         living = self._expected.wanted(node.name)
         if not living:

@@ -27,7 +27,7 @@ TO_PRIORITY, FROM_PRIORITY = 512, 1536
 """Rules to and from a sandbox's address. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go."""
 
 MAIN_TABLE = "main"
-NFT_TABLE = ("ip", "vpc-ipamd")
+NFT_TABLES = (("ip", "vpc-ipamd"), ("ip", "vpc-ipamd-confine"), ("ip6", "vpc-ipamd-confine"))
 
 
 @dataclass(frozen=True)
@@ -125,9 +125,9 @@ def read_kernel(node: Node) -> KernelView:
     )
 
 
-def has_nft_table(node: Node) -> bool:
-    """Whether the node has the daemon's nftables table."""
-    return node.run(["nft", "list", "table", *NFT_TABLE], check=False).returncode == 0
+def has_nft_tables(node: Node) -> bool:
+    """Whether the node has the daemon's nftables tables."""
+    return all(node.run(["nft", "list", "table", *table], check=False).returncode == 0 for table in NFT_TABLES)
 
 
 def read_veth(link: Mapping[str, Any]) -> Veth | None:

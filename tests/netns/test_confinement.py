@@ -226,6 +226,16 @@ def test_a_router_advertisement_gives_the_node_no_route(world):
     assert f"dev {veth}" in advertise()
 
 
+def test_a_small_mtu_leaves_no_ipv6_to_turn_off(world):
+    """Below 1280 bytes a link has no IPv6 at all, and the kernel refuses the message about it: no fault of the wiring."""
+    spec = world.spec(world.space(), mtu=1000)
+    world.wiring.wire(spec)
+    assert world.wiring.check(spec) == []
+    assert world.host.sh(f"cat /proc/sys/net/ipv4/conf/{spec.host_veth}/rp_filter") == "1\n"
+    assert world.hostnet.confine_sandboxes()
+    assert world.hostnet.confine_sandboxes() == []
+
+
 def test_redirects_and_loopback_packets_arrive_nowhere(world):
     """No ICMP redirect leaves a sandbox, and none reaches what listens on the node's loopback only (CVE-2020-8558)."""
     node = Node(world)
