@@ -1,4 +1,4 @@
-"""Between DEL and sweep a sandbox's address neither sends nor answers, whether its link is down or its source is checked (I4, I16)."""
+"""Between DEL and sweep a sandbox's address neither sends nor answers, whether its link is down or its source is checked (I4)."""
 
 from __future__ import annotations
 

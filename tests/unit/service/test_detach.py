@@ -22,7 +22,7 @@ def test_a_del_leaves_nothing_at_its_reply(node: FakeNode) -> None:
 
 @pytest.mark.parametrize("is_confined", [True, False])
 def test_a_link_stays_up_only_while_its_source_is_verified(node: FakeNode, is_confined: bool) -> None:
-    """I16: without the verified drop of foreign sources a dying link goes down at once."""
+    """I4: without the verified drop of foreign sources a dying link goes down at once."""
     made = node.add("a")
     node.hostnet.is_confined = is_confined
     node.delete("a")
