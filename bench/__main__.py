@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from bench import cold, daemon_part, eventful, full_node, idle, machine, plugin, restart, under_attack, whole
+from bench import cold, crowded, daemon_part, eventful, full_node, idle, machine, plugin, restart, under_attack, whole
 from bench.figures import Figure, report, table
 from bench.scale import FULL, QUICK, Scale
 from bench.stage import REFERENCE_PATH, BenchError, Stage
@@ -42,6 +42,7 @@ GROUPS = {
     "restart": ("restart_first",),
     "attack": ("add_p50_under_port_attack",),
     "events": ("events_rss",),
+    "crowded": ("add_700", "del_700"),
     "scale": ("scale",),
 }
 """Measurement -> how the names of its figures begin; `--only` takes either."""
@@ -66,6 +67,7 @@ class Run:
         attacked = partial(under_attack.measure, self.scale, instance_type=WARM_INSTANCE_TYPE, daemon_env=WARM_POOL)
         self._try("attack", attacked)
         self._try("events", eventful.measure)
+        self._try("crowded", lambda: crowded.measure(self.scale))
         self._try("scale", lambda: full_node.measure(self.scale))
 
     def _warm(self) -> None:

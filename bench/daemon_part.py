@@ -1,6 +1,7 @@
 """`add_daemon_*`, `del_daemon_*`: the daemon's own time, by phase, from its log line of each request.
 
-It runs from the arrival of the decoded message to the finished reply; gRPC's own work and writing the log line are not in it (they
+After each call there is a pause (`whole.SETTLE_S`): these are cold calls, and deleting links is not in them. The time runs from the
+arrival of the decoded message to the finished reply; gRPC's own work and writing the log line are not in it (they
 are in the whole figures). Budgets grow with the machine's slowness (`figures`). The reference is the kernel's minimum: the same
 wiring as packed netlink batches without a daemon (`kernel_wiring`). pyroute2 call by call, the usual way, is printed beside it for
 scale.
@@ -17,6 +18,7 @@ from bench.plugin import PYTHON
 from bench.samples import median, percentile, spread
 from bench.scale import Scale
 from bench.stage import BenchError, Stage
+from bench.whole import SETTLE_S
 from lab.node.daemon import PLUGIN_PATH
 
 KERNEL_PARTS = {"ADD": "wire, ENI table", "DEL": "retire, ENI table"}
@@ -26,8 +28,8 @@ USUAL_PARTS = {"ADD": "wire, pyroute2 call by call", "DEL": "retire, pyroute2 ca
 
 
 def measure(stage: Stage, scale: Scale) -> list[Figure]:
-    """Do ADD, DEL, ADD, DEL ... through the plugin without a rest, and read the daemon's log about exactly those."""
-    arguments: dict[str, Any] = {"plugins": {PLUGIN_PATH: "vpc"}, "settle_s": 0.0}
+    """Do ADD, DEL, ADD, DEL ... through the plugin with pauses as in life, and read the daemon's log about exactly those."""
+    arguments: dict[str, Any] = {"plugins": {PLUGIN_PATH: "vpc"}, "settle_s": SETTLE_S}
     stage.job("cycles", rounds=5, tag="daemon-warm-up", **arguments)
     ids = stage.job("cycles", rounds=scale.daemon_rounds, tag="daemon", **arguments)[PLUGIN_PATH]["ids"]
     kernel = kernel_wiring.measure()

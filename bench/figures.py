@@ -58,6 +58,8 @@ BUDGETS: Mapping[str, Budget] = {
     "events_rss": Budget("value", 100),
     "idle_ec2_calls": Budget("value", 0),
     "idle_cpu": Budget("value", 1, is_strict=True),
+    "add_700_to_10": Budget("value", 1.25),
+    "del_700_to_10": Budget("value", 1.25),
     "scale_add_p50_ratio": Budget("value", 1.25),
     "scale_plan_ms": Budget("value", 1),
     "scale_open_s": Budget("value", 0.4),

@@ -44,8 +44,9 @@ class Stage:
         daemon_env: Mapping[str, str],
         faults: Mapping[str, object] | None = None,
         delays: Delays = NO_DELAYS,
+        name: str = "bench",
     ) -> None:
-        self.lab = Lab(name=f"bench-{os.getpid()}", instance_type=instance_type, containerd=False, vpc=Vpc(delays=delays))
+        self.lab = Lab(name=f"{name}-{os.getpid()}", instance_type=instance_type, containerd=False, vpc=Vpc(delays=delays))
         self.node: Node
         self.daemon: Daemon
         self.lab.faults.apply(faults or {})

@@ -1,7 +1,7 @@
 """`add_whole_*`, `del_whole_*`, `burst30*`: what the container runtime waits for, beside Debian's Go `ptp` with `host-local`.
 
-110 other sandboxes are attached. Our plugin and the reference take turns with pauses, because each leaves work for the kernel (ours
-deletes its links after the reply to DEL) that would otherwise be counted to the other.
+110 other sandboxes are attached. Our plugin and the reference take turns. After each call there is a pause: calls are cold as in life,
+and work that one leaves for the kernel (ours deletes its links after the reply to DEL) is not counted to the other.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def measure(stage: Stage, scale: Scale) -> list[Figure]:
             median(reference[verb]),
             "Go ptp + host-local",
             scale.whole_rounds,
-            spread(samples[verb]),
+            f"{spread(samples[verb])}; {SETTLE_S * 1000:.0f} ms between calls",
         )
         for path, samples in found.items()
         for verb in ("ADD", "DEL")

@@ -225,7 +225,13 @@ def _sandbox(
     )
     prefix, is_by_pod = network.veth_prefix, network.pod_veth_names
     veth_names = VethNames(context, cooldown=cooldown, runtime=adapters.runtime, prefix=prefix, is_by_pod=is_by_pod)
-    detach = DetachService(context, cooldown=cooldown, veth_prefix=prefix, is_named_by_pod=is_by_pod)
+    detach = DetachService(
+        context,
+        cooldown=cooldown,
+        veth_prefix=prefix,
+        is_source_checked=adapters.hostnet.is_source_checked,
+        is_named_by_pod=is_by_pod,
+    )
     return SandboxServices(
         attach=AttachService(context, cooldown=cooldown, policy=policy, veth_names=veth_names),
         detach=detach,

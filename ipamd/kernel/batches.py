@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from ipaddress import IPv4Address
 
-from ipamd.kernel import messages, survey, uapi
-from ipamd.kernel.netlink import Message, NetlinkSocket
+from ipamd.kernel import layout, messages, records, survey, uapi
+from ipamd.kernel.netlink import Message, NetlinkSocket, Outcome
 from ipamd.model import dataplane
 from ipamd.model.attachment import WiringSpec
 from ipamd.model.dataplane import SANDBOX_GATEWAY
@@ -57,6 +57,24 @@ def rule_removals(address: IPv4Address, route_table: int) -> list[Message]:
     if route_table != uapi.RT_TABLE_MAIN:
         batch.append(messages.delete_rule(dataplane.FROM_SANDBOX_PRIORITY, table=route_table, source=address))
     return batch
+
+
+def retirement(address: IPv4Address, link: records.Link) -> list[Message]:
+    """Mark a host veth as dying and leave it up: its route goes, and the last message looks up where the address leads now."""
+    group = messages.change_link(link.index, step=f"mark link {link.name}", group=layout.DYING_GROUP)
+    step = f"delete route {address} dev {link.name}"
+    return [
+        messages.delete_route(address, length=32, table=uapi.RT_TABLE_MAIN, index=link.index, step=step),
+        replace(group, tolerated=messages.ABSENT),
+        messages.look_up_route(address),
+    ]
+
+
+def leads_elsewhere(looked: Outcome, link: records.Link) -> bool:
+    """Whether the last message of `retirement` found the address unreachable, or routed through another link (I11: no in doubt)."""
+    if looked.errno in messages.UNREACHABLE:
+        return True
+    return looked.errno == 0 and bool(looked.replies) and records.read_route(looked.replies[0]).index not in {0, link.index}
 
 
 def address_removals(host: NetlinkSocket, address: IPv4Address) -> list[Message]:

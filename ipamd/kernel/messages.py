@@ -24,6 +24,9 @@ Source: the kernel's net/core/fib_rules.c, net/ipv4/fib_trie.c, net/core/rtnetli
 
 PRESENT: Final = frozenset({errno.EEXIST})
 
+UNREACHABLE: Final = frozenset({errno.ENETUNREACH, errno.EHOSTUNREACH})
+"""The kernel's errnos if nothing leads to an address. Source: the kernel's net/ipv4/route.c, ip_route_output_key_hash_rcu."""
+
 _ADD: Final = uapi.NLM_F_CREATE | uapi.NLM_F_EXCL
 _PUT: Final = uapi.NLM_F_CREATE | uapi.NLM_F_REPLACE
 
@@ -112,7 +115,7 @@ def give_no_ipv6_address(index: int, *, step: str) -> Message:
 
 
 def delete_link(index: int, *, step: str) -> Message:
-    """Delete one link; gone already is fine. The kernel answers after an RCU grace period (docs/adr/0008)."""
+    """Delete one link; gone already is fine. The kernel answers after an RCU grace period (docs/adr/0025)."""
     if index <= 0:
         raise ValueError(f"link index {index} names no link")
     return Message(step, uapi.RTM_DELLINK, 0, _LINK.pack(_AF_UNSPEC, 0, index, 0, 0), ABSENT)
@@ -162,6 +165,12 @@ def delete_route(destination: IPv4Address | None, *, length: int, table: int, in
     if metric:
         body += _u32(uapi.RTA_PRIORITY, metric)
     return Message(step, uapi.RTM_DELROUTE, 0, body, ABSENT)
+
+
+def look_up_route(destination: IPv4Address) -> Message:
+    """Ask where the kernel would send a packet of the host's to an address; an unreachable one is fine, and has no reply."""
+    body = _ROUTE.pack(_AF_INET, 32, 0, 0, 0, 0, 0, 0, 0) + attribute(uapi.RTA_DST, destination.packed)
+    return Message(f"look up the route to {destination}", uapi.RTM_GETROUTE, 0, body, UNREACHABLE)
 
 
 def add_neighbour(index: int, address: IPv4Address, *, mac: str, step: str) -> Message:

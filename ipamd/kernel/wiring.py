@@ -91,17 +91,28 @@ class KernelWiring(Wiring):
                 batch.append(messages.delete_link(link.index, step=f"delete link {link.name}"))
             _must(host.request(batch), f"unwiring of {spec.key}")
 
-    def mark_for_deletion(self, *, host_veth: str, address: IPv4Address, route_table: int) -> None:
-        # No message for the route: the kernel removes a link's routes when the link goes down, and a route through any other
-        # link is not this sandbox's.
+    def mark_for_deletion(
+        self, *, host_veth: str, address: IPv4Address, route_table: int, is_source_checked: bool = False
+    ) -> None:
+        # A link that goes down waits for the kernel's RCU, and longer on a busy node (docs/adr/0025). Otherwise there is no message
+        # for the route: the kernel removes a link's routes with that, and a route through any other link is not this sandbox's.
+        what = f"marking {host_veth} ({address}) for deletion"
         with self._host.netlink() as host:
             link = self._own_veth(host, host_veth)
             batch = batches.rule_removals(address, route_table)
-            if link is not None and not _is_of_another(link, address):
+            if link is not None and _is_of_another(link, address):
+                link = None
+            if link is not None and is_source_checked:
+                *outcomes, looked = host.request([*batch, *batches.retirement(address, link)])
+                _must(outcomes, what)
+                if batches.leads_elsewhere(looked, link):
+                    return
+                batch = []  # another route to the address through this link: only a link that is down has none
+            if link is not None:
                 step = f"take link {host_veth} down"
                 down = messages.change_link(link.index, step=step, is_up=False, group=layout.DYING_GROUP)
                 batch.append(replace(down, tolerated=messages.ABSENT))
-            _must(host.request(batch), f"marking {host_veth} ({address}) for deletion")
+            _must(host.request(batch), what)
 
     def veth(self, name: str) -> HostVeth | None:
         with self._host.netlink() as host:

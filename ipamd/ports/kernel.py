@@ -31,8 +31,14 @@ class Wiring(Protocol):
         """Remove all wiring of a spec and wait until the link is gone (rollback). Absent parts are fine."""
         ...
 
-    def mark_for_deletion(self, *, host_veth: str, address: IPv4Address, route_table: int) -> None:
-        """Drop route and rules, take the link down and put it into the dying group (DEL). Absent parts are fine."""
+    def mark_for_deletion(
+        self, *, host_veth: str, address: IPv4Address, route_table: int, is_source_checked: bool = False
+    ) -> None:
+        """Drop route and rules, take the link down and put it into the dying group (DEL). Absent parts are fine.
+
+        `is_source_checked`: the host drops what comes from a source that is not routed back (`HostNetwork.is_source_checked`), so
+        the link may stay up until the sweep, if no route of the address is left.
+        """
         ...
 
     def veth(self, name: str) -> HostVeth | None:

@@ -1,4 +1,8 @@
-"""The CNI servicer: one method, five verbs, and one log line per request with the time of each step."""
+"""The CNI servicer: one method, five verbs, and one log line per request with the time of each step.
+
+The line and the counters come after the reply: a tenth of an ADD's CPU that nobody waits for. gRPC runs them when the call has ended,
+one call after the other, and its server stops only after them, so that none is lost in a shutdown.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import grpc
@@ -80,13 +85,21 @@ class CniServicer(cni_pb2_grpc.CniServicer):
             min(remaining, 3600.0) if remaining is not None else DEFAULT_DEADLINE_S,
             is_cancelled=lambda: not context.is_active(),
         )
-        reply = self.execute(request, deadline)
+        reply, report = self._answer(request, deadline)
         if not context.is_active():
             self._observer.request_orphaned(request.verb)
+        if not context.add_callback(report):
+            report()  # the call has ended: the caller cancelled it
         return reply
 
     def execute(self, request: cni_pb2.ExecRequest, deadline: Deadline) -> cni_pb2.ExecReply:
         """Carry out one CNI invocation, independent of gRPC; any exception becomes an error in the reply."""
+        reply, report = self._answer(request, deadline)
+        report()
+        return reply
+
+    def _answer(self, request: cni_pb2.ExecRequest, deadline: Deadline) -> tuple[cni_pb2.ExecReply, Callable[[], None]]:
+        """Make the reply, and what is to be called once it was sent: it logs and counts the request."""
         started, steps = self._clock.monotonic(), Steps(self._clock)
         try:
             protocol = codec.negotiate(request)
@@ -100,8 +113,7 @@ class CniServicer(cni_pb2_grpc.CniServicer):
                 error=codec.encode_error(error, cni_version=codec.requested_version(request.config)),
             )
             self._log_error(request, error)
-        self._log_request(request, reply, (self._clock.monotonic() - started) * 1000, steps)
-        return reply
+        return reply, partial(self._log_request, request, reply, (self._clock.monotonic() - started) * 1000, steps)
 
     def _add(self, request: cni_pb2.ExecRequest, deadline: Deadline, steps: Steps) -> bytes:
         with steps.step("decode"):

@@ -42,6 +42,7 @@ class KeyLocks:
         self._clock = clock
         self._guard = threading.Lock()
         self._queues: dict[AttachmentKey, deque[_Ticket]] = {}
+        self._asked_count = 0
 
     @contextmanager
     def hold(self, key: AttachmentKey, operation: str, deadline: Deadline) -> Iterator[None]:
@@ -52,6 +53,7 @@ class KeyLocks:
         """
         ticket = _Ticket(operation, self._clock.monotonic())
         with self._guard:
+            self._asked_count += 1
             queue = self._queues.setdefault(key, deque())
             queue.append(ticket)
             if queue[0] is ticket:
@@ -67,6 +69,11 @@ class KeyLocks:
             yield
         finally:
             self._leave(key, ticket)
+
+    def asked_count(self) -> int:
+        """Operations that asked for a key since start: equal at two moments if none began in between."""
+        with self._guard:
+            return self._asked_count
 
     def held(self) -> list[Held]:
         """Every key in work, oldest first."""

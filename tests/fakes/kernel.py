@@ -26,6 +26,7 @@ class FakeWiring:
         self.routes: dict[IPv4Address, str] = {}
         self.rules: dict[IPv4Address, int] = {}
         self.dying: dict[str, IPv4Address] = {}
+        self.left_up: set[str] = set()
         self.fail: dict[str, list[IpamError]] = {}
         self.before_wire: Callable[[WiringSpec], None] = lambda spec: None
 
@@ -59,14 +60,17 @@ class FakeWiring:
         with self.lock:
             self._drop(spec.host_veth, spec.address)
 
-    def mark_for_deletion(self, *, host_veth: str, address: IPv4Address, route_table: int) -> None:
-        """See the port."""
+    def mark_for_deletion(
+        self, *, host_veth: str, address: IPv4Address, route_table: int, is_source_checked: bool = False
+    ) -> None:
+        """See the port; `left_up` has the dying links that may stay up."""
         self._maybe_fail("mark_for_deletion")
         with self.lock:
             held = self.wired.get(host_veth)
             if held is not None and held.address == address:
                 del self.wired[host_veth]
                 self.dying[host_veth] = address
+                self.left_up |= {host_veth} if is_source_checked else set()
             self.routes.pop(address, None)
             self.rules.pop(address, None)
 

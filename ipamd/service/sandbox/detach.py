@@ -1,10 +1,13 @@
 """Take a sandbox's address back: quick, idempotent and final (I3, I4).
 
-Order of effects: remove host route and rules and mark the link as dying, then one transaction that moves the address to cooling and
-leaves a tombstone, then the reply. `cooldown` deletes the link; the address is not assignable before it is gone. No EC2 call (I12).
+Order of effects: remove host route and rules and mark the link as dying (docs/adr/0025), then one transaction that moves the address
+to cooling and leaves a tombstone, then the reply. `cooldown` deletes the link; the address is not assignable before it is gone. No EC2
+call (I12).
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from ipamd.model.attachment import Attachment, veth_name
 from ipamd.model.ids import AttachmentKey
@@ -20,7 +23,15 @@ FAILPOINTS = ("detach.retired", "detach.committed", "detach.tombstoned")
 class DetachService:
     """DEL, and what acts as one: GC, spool replay, reap."""
 
-    def __init__(self, context: ServiceContext, *, cooldown: Cooldown, veth_prefix: str, is_named_by_pod: bool = False) -> None:
+    def __init__(
+        self,
+        context: ServiceContext,
+        *,
+        cooldown: Cooldown,
+        veth_prefix: str,
+        is_source_checked: Callable[[], bool],
+        is_named_by_pod: bool = False,
+    ) -> None:
         """`is_named_by_pod`: a DEL does not tell the pod's name, so a link without a row is searched for by its alias."""
         self._datastore = context.datastore
         self._wiring = context.wiring
@@ -28,6 +39,7 @@ class DetachService:
         self._locks = context.locks
         self._veth_prefix = veth_prefix
         self._is_named_by_pod = is_named_by_pod
+        self._is_source_checked = is_source_checked
         self._failpoint = context.failpoint
 
     def detach_sandbox(
@@ -56,7 +68,12 @@ class DetachService:
             if known is None:
                 return False
             with steps.step("retire"):
-                self._wiring.mark_for_deletion(host_veth=known.host_veth, address=known.address, route_table=known.route_table)
+                self._wiring.mark_for_deletion(
+                    host_veth=known.host_veth,
+                    address=known.address,
+                    route_table=known.route_table,
+                    is_source_checked=self._is_source_checked(),
+                )
             self._failpoint("detach.retired")
             with steps.step("commit"), self._datastore.transaction() as uow:
                 uow.unassign(key, cooldown=self._cooldown.period, reason=reason, event=event)

@@ -58,12 +58,18 @@ def test_what_is_wired_is_surveyed(kernel: Kernel) -> None:
     assert survey.from_rules == {secondary.address: (2,)}
 
 
-def test_mark_for_deletion_then_sweep(kernel: Kernel) -> None:
+@pytest.mark.parametrize("is_source_checked", [False, True])
+def test_mark_for_deletion_then_sweep(kernel: Kernel, is_source_checked: bool) -> None:
     """DEL: route and rules go at once, the link dies until it is swept; both may be repeated (I4)."""
     spec = kernel.spec(5, table=2)
     kernel.wiring.wire(spec)
     for _ in range(2):
-        kernel.wiring.mark_for_deletion(host_veth=spec.host_veth, address=spec.address, route_table=spec.route_table)
+        kernel.wiring.mark_for_deletion(
+            host_veth=spec.host_veth,
+            address=spec.address,
+            route_table=spec.route_table,
+            is_source_checked=is_source_checked,
+        )
     survey = kernel.wiring.survey()
     assert (survey.routes, survey.to_rules, survey.from_rules) == ({}, frozenset(), {})
     assert [(veth.name, veth.is_dying) for veth in survey.veths] == [(spec.host_veth, True)]

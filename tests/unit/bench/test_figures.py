@@ -107,7 +107,8 @@ def test_budgets_are_those_that_were_promised():
     assert BUDGETS["add_p50_under_port_attack"] == Budget("ratio", 1.25)
     onefile = ("plugin_exec_onefile", "add_whole_onefile", "del_whole_onefile", "burst30_onefile")
     assert [BUDGETS[name] for name in onefile] == [Budget("ratio", limit) for limit in (0.7, 0.6, 0.18, 0.6)]
-    assert len(BUDGETS) == 23
+    assert BUDGETS["add_700_to_10"] == BUDGETS["del_700_to_10"] == Budget("value", 1.25)
+    assert len(BUDGETS) == 25
 
 
 def test_only_takes_figures_and_measurements():

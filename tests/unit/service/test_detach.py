@@ -20,6 +20,15 @@ def test_a_del_leaves_nothing_at_its_reply(node: FakeNode) -> None:
     node.assert_sound()
 
 
+@pytest.mark.parametrize("is_confined", [True, False])
+def test_a_link_stays_up_only_while_its_source_is_verified(node: FakeNode, is_confined: bool) -> None:
+    """I4: without the verified drop of foreign sources a dying link goes down at once."""
+    made = node.add("a")
+    node.hostnet.is_confined = is_confined
+    node.delete("a")
+    assert (made.host_veth in node.wiring.left_up) is is_confined
+
+
 def test_repeated_and_unknown_dels_succeed(node: FakeNode) -> None:
     """A DEL that has nothing to do is fine (I3)."""
     node.add("a")
