@@ -19,6 +19,8 @@ from typing import Protocol
 from lab.ec2.server import Ec2Server
 from lab.fabric import ping
 from lab.fabric.fabric import Fabric
+from lab.fabric.internet import Internet
+from lab.fabric.load_balancer import LoadBalancer
 from lab.fabric.netns import Netns
 from lab.httpd import Listener
 from lab.imds.server import ImdsServer
@@ -70,6 +72,7 @@ class Lab:
         self.ec2: Ec2Server
         self.imds: dict[str, ImdsServer] = {}
         self.fabric: Fabric
+        self.internet: Internet
         self._names = (tuple(nodes), tuple(hosts))
         self._instance_type = instance_type
         self._with_containerd = containerd is not False
@@ -147,6 +150,27 @@ class Lab:
         self._connect(self.vpc.add_host(name=name, subnet_id=self._host_subnet_id), netns)
         return netns
 
+    def add_internet(self, *, nat_gateway: bool = True) -> Internet:
+        """Build the gateways and the host `outside`; the primary addresses of nodes and hosts get public ones."""
+        self.internet = Internet(self.fabric.router, vpc_cidr=self.vpc.cidr, nat_gateway=nat_gateway)
+        self._stack.callback(self.internet.close)
+        self._hosts["outside"] = self.internet.outside
+        for instance in self.vpc.instances():
+            self.internet.associate(self.primary_address(instance.name))
+        return self.internet
+
+    def add_load_balancer(self, name: str) -> LoadBalancer:
+        """Start a load balancer with a host's address in the VPC; needs `add_internet`."""
+        host = self.add_host(name)
+        return LoadBalancer(self.internet, netns_path=host.path, private=self.primary_address(name))
+
+    def primary_address(self, name: str) -> IPv4Address:
+        """Return the primary address of a node or host. Raises: KeyError if there is none of that name."""
+        (first, *_) = self.vpc.enis_of(self.vpc.instance(name).instance_id)
+        if first.primary_address is None:
+            raise KeyError(name)
+        return first.primary_address
+
     def close(self) -> None:
         """Stop and remove everything; idempotent."""
         self.vpc.close()  # first: no event may reach namespaces that are going away
@@ -178,7 +202,7 @@ class Lab:
         node.instance_id = instance.instance_id
         self._connect(instance, node.netns)
         self.ec2.add_listener(Listener(node.netns.listener(EC2_ADDRESS, EC2_PORT), instance.instance_id))
-        listener = node.netns.listener(IMDS_ADDRESS, IMDS_PORT)
+        listener = node.netns.listener(IMDS_ADDRESS, IMDS_PORT, link="lo")  # a hop limit of 1: not for sandboxes
         self.imds[name] = ImdsServer(self.vpc, instance.instance_id, socket=listener)
         self._serve(self.imds[name])
         return node

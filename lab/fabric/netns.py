@@ -101,9 +101,16 @@ class Netns:
 
         self.call(write)
 
-    def listener(self, address: str, port: int) -> socket.socket:
-        """Make a TCP socket that listens inside, to be served by any thread outside."""
-        return self.call(lambda: socket.create_server((address, port), backlog=64))
+    def listener(self, address: str, port: int, *, link: str = "") -> socket.socket:
+        """Make a TCP socket that listens inside, to be served by any thread outside; with `link`, only to what arrives there."""
+
+        def listen() -> socket.socket:
+            server = socket.create_server((address, port), backlog=64)
+            if link:
+                server.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, link.encode())
+            return server
+
+        return self.call(listen)
 
     def interfaces(self) -> dict[str, str]:
         """Tell name and MAC of every interface inside but the loopback."""
