@@ -134,7 +134,7 @@ class Internet:
         yield " chain gateway_out { type nat hook postrouting priority srcnat;"
         for each in self._forwardings.values():
             if not each.keeps_client:
-                yield f"  ct original ip daddr {each.public} snat to {each.private}"
+                yield f"  meta l4proto tcp ct original ip daddr {each.public} ct original proto-dst {each.port} snat to {each.private}"
         if pairs:
             outward = ", ".join(f"{private} : {public}" for private, public in pairs)
             yield f'  oifname "{LINK}" snat to ip saddr map {{ {outward} }}'

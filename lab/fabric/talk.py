@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import IPv4Address
 from typing import TypeVar
 
@@ -68,7 +69,7 @@ class Servers:
         Raises: FabricError if the namespace cannot be entered or the address is not in it.
         """
         for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM):
-            sock = self._stack.enter_context(_inside(netns_path, lambda kind=kind: _server(kind, str(address), port)))
+            sock = self._stack.enter_context(_inside(netns_path, partial(_server, kind, str(address), port)))
             self._selector.register(sock, selectors.EVENT_READ, name)
 
     def close(self) -> None:
