@@ -152,7 +152,12 @@ def connect(settings: Settings, *, has_run_before: bool) -> Adapters:
         clock=clock,
         health=health,
         opened=opened,
-        wiring=KernelWiring(host, veth_prefix=settings.network.veth_prefix, failpoint=kernel_failpoint),
+        wiring=KernelWiring(
+            host,
+            veth_prefix=settings.network.veth_prefix,
+            failpoint=kernel_failpoint,
+            is_strict=not settings.network.extra_source_cidrs,
+        ),
         hostnet=KernelHostNetwork(host, config=settings.network, nft=Nftables(host)),
         metadata=metadata,
         node_info=node_info,

@@ -130,6 +130,12 @@ class NetworkConfig:
     connmark: int = _setting(
         "AWS_VPC_K8S_CNI_CONNMARK", integer(1, 0xFFFFFFFF), 0x80, "Bit of the packet mark that the node's rules use."
     )
+    extra_source_cidrs: tuple[IPv4Network, ...] = _setting(
+        "VPC_IPAMD_EXTRA_SOURCE_CIDRS",
+        parse_cidrs,
+        (),
+        "IPv4 CIDRs, comma separated, from which any sandbox may send besides its own address: for those that route for others.",
+    )
 
     @property
     def sandbox_mtu(self) -> int:

@@ -5,6 +5,7 @@ Which routes, rules and neighbours exist is compatible with amazon-vpc-cni-k8s (
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from ipaddress import IPv4Address
 
@@ -15,10 +16,16 @@ from ipamd.model.attachment import WiringSpec
 from ipamd.model.dataplane import SANDBOX_GATEWAY
 
 
-def host_side(spec: WiringSpec, index: int) -> list[Message]:
-    """Host side of a sandbox whose host veth has link index `index`: 3 messages, 4 on a secondary ENI."""
+def host_side(spec: WiringSpec, index: int, *, ipv4_conf: Mapping[int, int]) -> list[Message]:
+    """Host side of a sandbox whose host veth has link index `index`: 4 messages, 5 on a secondary ENI.
+
+    `ipv4_conf`: the host veth's settings (`devconf.host_veth`). An IPv6 address would cost more than the rest of the batch, and
+    is one more way to the node.
+    """
+    name = spec.host_veth
     batch = [
-        messages.change_link(index, step=f"name and raise {spec.host_veth}", is_up=True, alias=spec.alias),
+        messages.give_no_ipv6_address(index, step=f"keep IPv6 off {name}"),
+        messages.change_link(index, step=f"name and raise {name}", is_up=True, alias=spec.alias, ipv4_conf=ipv4_conf),
         messages.add_route(spec.address, index=index, step=f"add route {spec.address} dev {spec.host_veth}"),
     ]
     return batch + rule_additions(spec.address, spec.route_table)

@@ -8,10 +8,11 @@ updateCIDRsRulesOnChange). Nothing here runs during ADD; changes go through pyro
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from ipamd.config import NetworkConfig
 from ipamd.kernel import changes, enis, links, records, ruleset, survey
+from ipamd.kernel.confinement import Confinement
 from ipamd.kernel.link_events import LinkEvents
 from ipamd.kernel.netlink import NetlinkSocket
 from ipamd.kernel.netns import HostNetns
@@ -38,6 +39,7 @@ class KernelHostNetwork(HostNetwork):
         self._host = host
         self._config = config
         self._table = OwnTable(nft)
+        self._confinement = Confinement(host, config=config, nft=nft)
         self._link_wait_s = link_wait_s
         self._link_events = LinkEvents(host, veth_prefix=config.veth_prefix)
         self._lock = threading.Lock()
@@ -48,6 +50,21 @@ class KernelHostNetwork(HostNetwork):
             _, refusals = self._repair_node(identity)
         if refusals:
             raise refusals[0]
+
+    def confine_sandboxes(self) -> list[str]:
+        sentences, refusals = self._confinement.repair()
+        return sentences + [f"{NOT_REPAIRED}: {refusal}" for refusal in refusals]
+
+    def confinement_differences(self) -> list[RoutingDifference]:
+        repairable, lasting = self._confinement.differences()
+        found = [RoutingDifference(NODE, what) for what in repairable]
+        return found + [RoutingDifference(NODE, what, is_repaired=False) for what in lasting]
+
+    def is_source_checked(self) -> bool:
+        return self._confinement.is_source_checked()
+
+    def dropped_packets(self) -> Mapping[str, int]:
+        return self._confinement.dropped_packets()
 
     def await_link(self, mac: MacAddress) -> None:
         # No lock: reconciliation must not wait for a slow hot-plug.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import struct
+from collections.abc import Mapping
 from ipaddress import IPv4Address
 from typing import Final
 
@@ -33,6 +34,7 @@ _RULE = struct.Struct("=BBBBBBBBI")  # fib_rule_hdr: family, dst length, src len
 _NEIGHBOUR = struct.Struct("=BxxxiHBB")  # ndmsg: family, index, state, flags, type
 _U32 = struct.Struct("=I")
 _AF_INET: Final = 2
+_AF_INET6: Final = 10
 _AF_UNSPEC: Final = 0
 
 
@@ -69,8 +71,19 @@ def get_link(name: str) -> Message:
     return Message(f"look at link {name}", uapi.RTM_GETLINK, 0, body)
 
 
-def change_link(index: int, *, step: str, is_up: bool | None = None, alias: str = "", group: int | None = None) -> Message:
-    """Change a link's state, ifalias (at most 255 bytes) or group; an argument that is left out changes nothing."""
+def change_link(
+    index: int,
+    *,
+    step: str,
+    is_up: bool | None = None,
+    alias: str = "",
+    group: int | None = None,
+    ipv4_conf: Mapping[int, int] | None = None,
+) -> Message:
+    """Change a link's state, ifalias (at most 255 bytes), group or IPv4 settings; an argument that is left out changes nothing.
+
+    `ipv4_conf`: number of a setting below /proc/sys/net/ipv4/conf -> value. It needs NET_ADMIN only, and no writable /proc/sys.
+    """
     flags = uapi.IFF_UP if is_up else 0
     change = 0 if is_up is None else uapi.IFF_UP
     body = _LINK.pack(_AF_UNSPEC, 0, index, flags, change)
@@ -78,7 +91,21 @@ def change_link(index: int, *, step: str, is_up: bool | None = None, alias: str 
         body += attribute(uapi.IFLA_IFALIAS, alias.encode())  # its length is the attribute's: no terminator
     if group is not None:
         body += _u32(uapi.IFLA_GROUP, group)
+    if ipv4_conf:
+        settings = b"".join(_u32(number, value) for number, value in ipv4_conf.items())
+        body += _family(_AF_INET, attribute(uapi.IFLA_INET_CONF | uapi.NLA_F_NESTED, settings))
     return Message(step, uapi.RTM_SETLINK, 0, body)
+
+
+def give_no_ipv6_address(index: int, *, step: str) -> Message:
+    """Let a link that is still down come up without an IPv6 address (`ip link set addrgenmode none`); no IPv6 at all is fine.
+
+    A message of its own: in RTM_NEWLINK the kernel refuses it (EAFNOSUPPORT), and in the message that raises the link it would come
+    after the raising. Source: the kernel's net/core/rtnetlink.c, validate_linkmsg and do_setlink.
+    """
+    mode = attribute(uapi.IFLA_INET6_ADDR_GEN_MODE, bytes([uapi.IN6_ADDR_GEN_MODE_NONE]))
+    body = _LINK.pack(_AF_UNSPEC, 0, index, 0, 0) + _family(_AF_INET6, mode)
+    return Message(step, uapi.RTM_SETLINK, 0, body, frozenset({errno.EAFNOSUPPORT}))
 
 
 def delete_link(index: int, *, step: str) -> Message:
@@ -219,6 +246,10 @@ def _u32(kind: int, value: int) -> bytes:
 
 def _text(kind: int, text: str) -> bytes:
     return attribute(kind, text.encode() + b"\0")
+
+
+def _family(family: int, settings: bytes) -> bytes:
+    return attribute(uapi.IFLA_AF_SPEC | uapi.NLA_F_NESTED, attribute(family | uapi.NLA_F_NESTED, settings))
 
 
 def _mac(text: str) -> bytes:

@@ -72,10 +72,10 @@ class NetlinkSocket:
     Concurrency: one user at a time. After any exception from a method requests and answers no longer match: close it.
     """
 
-    def __init__(self, *, groups: int = 0) -> None:
+    def __init__(self, *, groups: int = 0, protocol: int = uapi.NETLINK_ROUTE) -> None:
         """Open it; `groups` is a bit mask of multicast groups to listen to (RTMGRP_LINK). Raises: WiringError."""
         try:
-            self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, uapi.NETLINK_ROUTE)
+            self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
         except OSError as exc:
             raise WiringError("no netlink socket could be opened", details=f"{describe_errno(exc.errno or 0)}; retry") from exc
         try:

@@ -64,10 +64,10 @@ class HostNetns:
             raise
         self._idle.append(sock)
 
-    def open_netlink(self, *, groups: int = 0) -> NetlinkSocket:
+    def open_netlink(self, *, groups: int = 0, protocol: int = uapi.NETLINK_ROUTE) -> NetlinkSocket:
         """Open a socket in the host's namespace; the caller closes it."""
         with self.entered():
-            return NetlinkSocket(groups=groups)
+            return NetlinkSocket(groups=groups, protocol=protocol)
 
     @contextlib.contextmanager
     def sandbox_netlink(self, fd: int) -> Iterator[NetlinkSocket]:

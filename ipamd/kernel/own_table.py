@@ -1,4 +1,4 @@
-"""Our nftables table on the node: compare it with what it must be, and replace it.
+"""A table of ours in nftables: compare it with what it must be, and replace it.
 
 What nft prints is not what it was given, so the comparison is with what it printed right after our own replacement: the first
 comparison of a process always replaces.
@@ -6,17 +6,28 @@ comparison of a process always replaces.
 
 from __future__ import annotations
 
-from ipamd.kernel import ruleset
-from ipamd.kernel.nft import Nftables
+import re
 
-WHAT = f"nftables table {ruleset.TABLE}"
+from ipamd.kernel.nft import Nftables
+from ipamd.kernel.ruleset import SNAT, NftTable
+
+COUNTED = re.compile(r"packets \d+ bytes \d+")
+"""How nft prints the present value of a counter."""
 
 
 class OwnTable:
-    """Remembers what was applied. Used under the lock of `KernelHostNetwork`."""
+    """Remembers what was applied. Used under a lock of its owner.
 
-    def __init__(self, nft: Nftables) -> None:
+    `listing`: how nft printed the table at the last look, with the values of its counters.
+    """
+
+    def __init__(self, nft: Nftables, table: NftTable = SNAT, *, follows: str = "the VPC's CIDRs") -> None:
+        """`follows` says what else than the settings changes what the table must be."""
         self._nft = nft
+        self._table = table
+        self._follows = follows
+        self._what = f"nftables table {table.name}" + ("" if table.family == SNAT.family else f" ({table.family})")
+        self.listing = ""
         self._applied: tuple[str, str] | None = None  # the commands, and how nft lists the table that they made
 
     def forget(self) -> None:
@@ -32,10 +43,10 @@ class OwnTable:
         if self._applied == (commands, now):
             return ""
         if self._applied is None:
-            return f"{WHAT} was missing" if not now and commands != ruleset.remove_table() else ""
+            return f"{self._what} was missing" if not now and commands != self._table.removal() else ""
         if self._applied[0] != commands:
-            return f"{WHAT} did not follow a change of the VPC's CIDRs yet"
-        return f"{WHAT} had been changed" if now else f"{WHAT} was missing"
+            return f"{self._what} did not follow a change of {self._follows} yet"
+        return f"{self._what} had been changed" if now else f"{self._what} was missing"
 
     def repair(self, commands: str) -> list[str]:
         """Replace the table if it differs; one sentence if that changed it. Raises: WiringError."""
@@ -49,12 +60,13 @@ class OwnTable:
         if now == self._applied[1]:
             return []
         if not now:
-            return [f"{WHAT} was missing: added"]
+            return [f"{self._what} was missing: added"]
         if not self._applied[1]:
-            return [f"{WHAT} is not needed: removed"]
+            return [f"{self._what} is not needed: removed"]
         if was_changed_by_us:
-            return [f"{WHAT} followed a change of the VPC's CIDRs: replaced"]
-        return [f"{WHAT} {'was of an earlier start' if first_time else 'had been changed'}: replaced"]
+            return [f"{self._what} followed a change of {self._follows}: replaced"]
+        return [f"{self._what} {'was of an earlier start' if first_time else 'had been changed'}: replaced"]
 
     def _list(self) -> str:
-        return self._nft.list_table(ruleset.FAMILY, ruleset.TABLE)
+        self.listing = self._nft.list_table(self._table.family, self._table.name)
+        return COUNTED.sub("", self.listing)

@@ -21,7 +21,10 @@ _U32 = struct.Struct("=I")
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One link. `peer_index`: the other end of a veth, in the peer's namespace. MAC in lower case; MTU in bytes."""
+    """One link. `peer_index`: the other end of a veth, in the peer's namespace. MAC in lower case; MTU in bytes.
+
+    `families`: its settings per address family, unread (`ipamd/kernel/devconf.py`).
+    """
 
     index: int
     name: str
@@ -32,6 +35,7 @@ class Link:
     group: int
     is_up: bool
     peer_index: int
+    families: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +101,7 @@ def read_link(body: bytes) -> Link:
         is_up=bool(flags & uapi.IFF_UP),
         # Older kernels leave the peer's index out when it equals the own one.
         peer_index=_number(found.get(uapi.IFLA_LINK)) or index,
+        families=found.get(uapi.IFLA_AF_SPEC, b""),
     )
 
 

@@ -16,13 +16,30 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from ipaddress import IPv4Address, IPv4Network, collapse_addresses
-from typing import Final
+from typing import Final, NamedTuple
 
 from ipamd.config import NetworkConfig
 from ipamd.model.errors import WiringError
 
 TABLE: Final = "vpc-ipamd"
 FAMILY: Final = "ip"
+
+
+class NftTable(NamedTuple):
+    """An nftables table of ours, as nft names it."""
+
+    family: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.family} {self.name}"
+
+    def removal(self) -> str:
+        """Return commands that remove it, whether it exists or not."""
+        return f"add table {self}\ndelete table {self}\n"
+
+
+SNAT: Final = NftTable(FAMILY, TABLE)
 
 PORT_FLAGS: Final = {"prng": " fully-random", "hashrandom": " random", "none": ""}
 """AWS_VPC_K8S_CNI_RANDOMIZESNAT -> how SNAT chooses ports.
@@ -64,7 +81,7 @@ def replace_table(
 
 def remove_table() -> str:
     """Return commands that remove our table, whether it exists or not."""
-    return f"add table {FAMILY} {TABLE}\ndelete table {FAMILY} {TABLE}\n"
+    return SNAT.removal()
 
 
 def needs_mark(config: NetworkConfig) -> bool:
@@ -86,14 +103,14 @@ def _mark_in(config: NetworkConfig, primary_link: str) -> str:
     if config.node_port_support:
         rules.append(f'iifname "{primary_link}" fib daddr . iif type local ct mark set ct mark or {mark}')
     rules.append(f'iifname "{config.veth_prefix}*" ct mark and {mark} == {mark} meta mark set meta mark or {mark}')
-    return _chain("mark_in", "type filter hook prerouting priority mangle; policy accept;", rules)
+    return chain("mark_in", "type filter hook prerouting priority mangle; policy accept;", rules)
 
 
 def _mark_out(config: NetworkConfig) -> str:
     mark = f"{config.connmark:#x}"
     selector = f'iifname "{config.veth_prefix}*" ct state new fib daddr type != local ip daddr != @exempt'
     rule = f"{selector} ct mark set ct mark or {mark} meta mark set meta mark or {mark}"
-    return _chain("mark_out", "type filter hook prerouting priority dstnat + 10; policy accept;", [rule])
+    return chain("mark_out", "type filter hook prerouting priority dstnat + 10; policy accept;", [rule])
 
 
 def _snat(config: NetworkConfig, primary_address: IPv4Address) -> str:
@@ -102,9 +119,11 @@ def _snat(config: NetworkConfig, primary_address: IPv4Address) -> str:
         "ip daddr @exempt return",
         f"fib daddr type != local snat to {primary_address}{PORT_FLAGS[config.randomize_snat]}",
     ]
-    return _chain("snat_out", "type nat hook postrouting priority srcnat + 10; policy accept;", rules)
+    return chain("snat_out", "type nat hook postrouting priority srcnat + 10; policy accept;", rules)
 
 
-def _chain(name: str, head: str, rules: Iterable[str]) -> str:
+def chain(name: str, head: str, rules: Iterable[str]) -> str:
+    """Return the text of a chain within its table; `head` is empty for one that is only jumped to."""
     body = "".join(f"    {rule}\n" for rule in rules)
-    return f"  chain {name} {{\n    {head}\n{body}  }}"
+    first = f"    {head}\n" if head else ""
+    return f"  chain {name} {{\n{first}{body}  }}"

@@ -11,6 +11,7 @@ from ipamd.model.eni import MAIN_TABLE
 
 # linux/netlink.h
 NETLINK_ROUTE: Final = 0
+NETLINK_NETFILTER: Final = 12
 SOL_NETLINK: Final = 270  # linux/socket.h
 NETLINK_CAP_ACK: Final = 10
 NETLINK_EXT_ACK: Final = 11
@@ -74,6 +75,7 @@ IFLA_MTU: Final = 4
 IFLA_LINK: Final = 5
 IFLA_LINKINFO: Final = 18
 IFLA_IFALIAS: Final = 20
+IFLA_AF_SPEC: Final = 26
 IFLA_GROUP: Final = 27
 IFLA_NET_NS_FD: Final = 28
 IFLA_EXT_MASK: Final = 29
@@ -83,6 +85,18 @@ IFLA_INFO_KIND: Final = 1
 IFLA_INFO_DATA: Final = 2
 VETH_INFO_PEER: Final = 1
 IFF_UP: Final = 1
+IFLA_INET_CONF: Final = 1
+IFLA_INET6_CONF: Final = 2
+IFLA_INET6_ADDR_GEN_MODE: Final = 8
+IN6_ADDR_GEN_MODE_NONE: Final = 1
+
+# linux/ip.h and linux/ipv6.h: numbers of the settings below /proc/sys/net/ipv4/conf and ipv6/conf
+IPV4_DEVCONF_FORWARDING: Final = 1
+IPV4_DEVCONF_ACCEPT_REDIRECTS: Final = 4
+IPV4_DEVCONF_SECURE_REDIRECTS: Final = 5
+IPV4_DEVCONF_RP_FILTER: Final = 8
+IPV4_DEVCONF_ACCEPT_SOURCE_ROUTE: Final = 9
+IPV6_DEVCONF_DISABLE_IPV6: Final = 26
 
 # linux/if_addr.h
 IFA_ADDRESS: Final = 1
@@ -106,3 +120,15 @@ FR_ACT_TO_TBL: Final = 1
 # linux/sched.h, linux/nsfs.h
 CLONE_NEWNET: Final = 0x40000000
 NS_GET_NSTYPE: Final = 0xB703  # _IO(0xb7, 3): which kind of namespace a descriptor is
+
+# linux/netfilter/nfnetlink.h, linux/netfilter/nf_tables.h
+NFNL_SUBSYS_NFTABLES: Final = 10
+NFT_MSG_GETTABLE: Final = NFNL_SUBSYS_NFTABLES << 8 | 1
+NFT_MSG_GETCHAIN: Final = NFNL_SUBSYS_NFTABLES << 8 | 4
+NFT_MSG_GETRULE: Final = NFNL_SUBSYS_NFTABLES << 8 | 7
+NFT_MSG_GETGEN: Final = NFNL_SUBSYS_NFTABLES << 8 | 16
+NFTA_TABLE_NAME: Final = 1
+NFTA_CHAIN_TABLE: Final = 1
+NFTA_CHAIN_NAME: Final = 3
+NFTA_RULE_TABLE: Final = 1
+NFTA_GEN_ID: Final = 1

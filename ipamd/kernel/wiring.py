@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Address
 
-from ipamd.kernel import batches, checks, layout, messages, records, repair, uapi
+from ipamd.kernel import batches, checks, devconf, layout, messages, records, repair, uapi
 from ipamd.kernel import survey as surveys
 from ipamd.kernel.netlink import BATCH_MAX, Message, NetlinkSocket, Outcome
 from ipamd.kernel.netns import HostNetns, opened_netns
@@ -48,11 +48,15 @@ class KernelWiring(Wiring):
     sandbox lock). Holds no lock.
     """
 
-    def __init__(self, host: HostNetns, *, veth_prefix: str, failpoint: Failpoint | None = None) -> None:
-        """Wire between `host` and sandboxes; `veth_prefix` identifies a host veth that has no alias yet."""
+    def __init__(self, host: HostNetns, *, veth_prefix: str, failpoint: Failpoint | None = None, is_strict: bool = True) -> None:
+        """Wire between `host` and sandboxes; `veth_prefix` identifies a host veth that has no alias yet.
+
+        `is_strict`: no sandbox may send from other addresses than its own (no `VPC_IPAMD_EXTRA_SOURCE_CIDRS`).
+        """
         self._host = host
         self._veth_prefix = veth_prefix
         self._failpoint = failpoint
+        self._ipv4_conf = devconf.host_veth(is_strict=is_strict)
 
     def identify_netns(self, path: str) -> NetnsIdentity:
         with opened_netns(path) as (_, identity):
@@ -72,7 +76,7 @@ class KernelWiring(Wiring):
             done: list[Message] = []
             try:
                 with self._host.netlink() as host:
-                    self._apply(host, batches.host_side(spec, pair.host_index), undo=done, spec=spec)
+                    self._apply(host, batches.host_side(spec, pair.host_index, ipv4_conf=self._ipv4_conf), undo=done, spec=spec)
                 self._apply(sandbox, batches.sandbox_side(spec, pair.sandbox_index, pair.host_mac), undo=done, spec=spec)
             except BaseException as exc:
                 self._undo(spec, pair, done, exc)

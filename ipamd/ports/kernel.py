@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from ipaddress import IPv4Address
 from typing import Protocol
 
@@ -67,6 +67,28 @@ class HostNetwork(Protocol):
 
     def setup_node(self, identity: InstanceIdentity) -> None:
         """Set up the node's own part: sysctls, mark rules, nftables table. Idempotent. Raises: WiringError."""
+        ...
+
+    def confine_sandboxes(self) -> list[str]:
+        """Put in place what drops a sandbox's packets with a source that is not its own, redirects and IPv6. Idempotent.
+
+        Needs no identity of the node and no ENI. Returns: one sentence per repair, and one with NOT_REPAIRED per refusal.
+        """
+        ...
+
+    def confinement_differences(self) -> list[RoutingDifference]:
+        """Compare as `confine_sandboxes` does, and change nothing."""
+        ...
+
+    def is_source_checked(self) -> bool:
+        """Whether no sandbox can send with a source that is not routed to it: verified once, and unchanged at this moment.
+
+        Cheap (tens of microseconds, no lock that is held while something outside is waited for). False when in doubt (I11).
+        """
+        ...
+
+    def dropped_packets(self) -> Mapping[str, int]:
+        """How many packets of sandboxes were dropped, by reason, at the last look. From memory."""
         ...
 
     def await_link(self, mac: MacAddress) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from ipaddress import IPv4Address
 
 from ipamd.model.attachment import NetnsIdentity, Wired, WiringSpec, decode_alias, sandbox_mac
@@ -12,7 +12,7 @@ from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import MAIN_TABLE, Eni
 from ipamd.model.errors import IpamError, NetnsError
 from ipamd.model.ids import MacAddress
-from ipamd.model.kernel import HostVeth, KernelSurvey, LinkEvent, LinkEventKind, RoutingDifference
+from ipamd.model.kernel import NODE, HostVeth, KernelSurvey, LinkEvent, LinkEventKind, RoutingDifference
 
 
 class FakeWiring:
@@ -139,10 +139,32 @@ class FakeHostNetwork:
         self.nodes: list[InstanceIdentity] = []
         self.fail: dict[str, list[IpamError]] = {}
         self.node_differences: list[RoutingDifference] = []
+        self.is_confined = False
+        self.confine_refusals: list[str] = []
+        self.dropped: dict[str, int] = {}
 
     def setup_node(self, identity: InstanceIdentity) -> None:
         """See the port."""
         self.nodes.append(identity)
+
+    def confine_sandboxes(self) -> list[str]:
+        """See the port: refused for as long as a test has a sentence in `confine_refusals`."""
+        if self.confine_refusals:
+            return list(self.confine_refusals)
+        was, self.is_confined = self.is_confined, True
+        return [] if was else ["nftables table was missing: added"]
+
+    def confinement_differences(self) -> list[RoutingDifference]:
+        """See the port."""
+        return [] if self.is_confined else [RoutingDifference(NODE, "nftables table was missing", not self.confine_refusals)]
+
+    def is_source_checked(self) -> bool:
+        """See the port."""
+        return self.is_confined
+
+    def dropped_packets(self) -> Mapping[str, int]:
+        """See the port: what a test put into `dropped`."""
+        return self.dropped
 
     def await_link(self, mac: MacAddress) -> None:
         """See the port: links appear at once here."""

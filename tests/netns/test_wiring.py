@@ -142,7 +142,7 @@ def test_refusal_of_any_message_leaves_nothing(world):
     spec = world.spec(pod, table=2)
     before = world.host.snapshot(), pod.snapshot()
     steps = steps_of(world, spec)
-    assert len(steps) == len(set(steps)) == 11
+    assert len(steps) == len(set(steps)) == 12
     for step in steps:
         with pytest.raises(WiringError) as caught:
             world.new_wiring(failpoint=step.__eq__).wire(spec)

@@ -1,0 +1,98 @@
+"""The text of the nftables tables that confine sandboxes: which of their packets go nowhere. Pure.
+
+    from_veths     prerouting raw (-300)   before connection tracking, marks and NAT: a dropped packet leaves no trace
+    from_sandbox   what every packet of a host veth passes
+    extra_source   only with VPC_IPAMD_EXTRA_SOURCE_CIDRS: a source that is not routed back
+
+A packet passes if its source is routed back through the veth that it came from: the route of the wiring is the permission, so ADD
+and DEL change nothing here. `fib` does not look at marks, so no mark or sysctl of others changes its answer (the kernel's
+net/ipv4/netfilter/nft_fib_ipv4.c, nft_fib4_eval). Tables of their own, so that a new CIDR of the VPC does not touch them and a fault
+in the other table (`ruleset`) leaves them in place. One for each family: the combined family `inet` is missing in kernels without
+IPv6. Why nftables and not rp_filter: docs/adr/0021.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from ipaddress import collapse_addresses
+from typing import Final
+
+from ipamd.config import NetworkConfig
+from ipamd.kernel.ruleset import NftTable, chain
+
+IPV4: Final = NftTable("ip", "vpc-ipamd-confine")
+IPV6: Final = NftTable("ip6", "vpc-ipamd-confine")
+
+CHAINS: Final = ("from_veths", "from_sandbox")
+"""In both tables; with extra sources the IPv4 one has `extra_source` too."""
+
+COUNTERS: Final = ("source", "redirect", "loopback", "ipv6")
+"""Why a packet is dropped; each is a named counter in one of the tables, with this prefix: """
+COUNTER_PREFIX: Final = "dropped_"
+
+
+def ipv4_table(config: NetworkConfig, *, other_veths: Collection[str]) -> str:
+    """Return commands that replace the IPv4 table, to be run as one transaction.
+
+    Args:
+        other_veths: host veths in use whose names do not begin with the configured prefix (it was changed under them).
+    Concurrency: pure.
+    """
+    drop_source = _drop("source")
+    rules = [
+        # Services that listen on the node's loopback only are not for sandboxes; with route_localnet, which kube-proxy sets, they
+        # would be reached (CVE-2020-8558).
+        f"ip daddr 127.0.0.0/8 {_drop('loopback')}",
+        f"icmp type redirect {_drop('redirect')}",
+        # The kernel takes 0.0.0.0 to a broadcast address for DHCP, and `fib` lets it pass.
+        f"ip saddr 0.0.0.0/8 {drop_source}",
+        f"fib saddr . iif oif missing {'jump extra_source' if config.extra_source_cidrs else drop_source}",
+    ]
+    parts = _counters("source", "redirect", "loopback")
+    if config.extra_source_cidrs:
+        elements = ", ".join(str(network) for network in collapse_addresses(config.extra_source_cidrs))
+        parts.append(f"  set extra_sources {{\n    type ipv4_addr; flags interval;\n    elements = {{ {elements} }}\n  }}")
+        parts.append(chain("extra_source", "", _extra_source(config, other_veths, drop_source)))
+    parts.append(chain("from_sandbox", "", rules))
+    return _table(IPV4, [*parts, _from_veths(config, other_veths)])
+
+
+def ipv6_table(config: NetworkConfig, *, other_veths: Collection[str]) -> str:
+    """Return commands that replace the IPv6 table: sandboxes have IPv4 only, so nothing of theirs passes.
+
+    Router advertisements, redirects and neighbour messages of a sandbox would change the node's routing (CVE-2020-10749).
+    """
+    parts = [*_counters("ipv6"), chain("from_sandbox", "", [_drop("ipv6")])]
+    return _table(IPV6, [*parts, _from_veths(config, other_veths)])
+
+
+def _extra_source(config: NetworkConfig, other_veths: Collection[str], drop_source: str) -> list[str]:
+    """Whatever the CIDRs: no address of the node, and none of another sandbox on it."""
+    rules = [f"ip saddr != @extra_sources {drop_source}", f"fib saddr type local {drop_source}"]
+    return [*rules, *(f"fib saddr oifname {names} {drop_source}" for names in _names(config, other_veths))]
+
+
+def _from_veths(config: NetworkConfig, other_veths: Collection[str]) -> str:
+    # By kind too, or a prefix such as `ens` would make sandboxes of the node's own links.
+    rules = [f'iifname {names} meta iifkind "veth" jump from_sandbox' for names in _names(config, other_veths)]
+    return chain("from_veths", "type filter hook prerouting priority raw; policy accept;", rules)
+
+
+def _names(config: NetworkConfig, other_veths: Collection[str]) -> list[str]:
+    names = [f'"{config.veth_prefix}*"']
+    if other_veths:
+        names.append("{ " + ", ".join(f'"{name}"' for name in sorted(other_veths)) + " }")
+    return names
+
+
+def _table(table: NftTable, parts: Iterable[str]) -> str:
+    body = "\n".join(parts)
+    return f"{table.removal()}add table {table}\ntable {table} {{\n{body}\n}}\n"
+
+
+def _counters(*reasons: str) -> list[str]:
+    return [f"  counter {COUNTER_PREFIX}{reason} {{ }}" for reason in reasons]
+
+
+def _drop(reason: str) -> str:
+    return f"counter name {COUNTER_PREFIX}{reason} drop"

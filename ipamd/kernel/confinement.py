@@ -1,0 +1,174 @@
+"""Keep sandboxes confined: a packet with a source that is not the sandbox's, a redirect or anything of IPv6 goes nowhere (I16).
+
+The guarantee are two nftables tables (`confine_rules`); they need no identity of the node and no EC2, so they are in place before
+the first sandbox is. The second line are settings of each host veth (`devconf`), which ADD makes and which are made again here: the
+nftables table does not depend on them, so others that set them (systemd's rules for new links) are no fault and are not reported.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import re
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from ipamd.config import NetworkConfig
+from ipamd.kernel import confine_rules, devconf, layout, messages, records, survey, sysctls, uapi
+from ipamd.kernel.netlink import BATCH_MAX
+from ipamd.kernel.netns import HostNetns
+from ipamd.kernel.nft import Nftables
+from ipamd.kernel.nft_state import NftState
+from ipamd.kernel.own_table import OwnTable
+from ipamd.kernel.ruleset import NftTable
+from ipamd.model.attachment import decode_alias
+from ipamd.model.errors import KernelDumpError, WiringError
+
+_COUNTER = re.compile(rf"counter {confine_rules.COUNTER_PREFIX}(\w+) {{\s*packets (\d+)")
+
+log = logging.getLogger(__name__)
+
+
+class Confinement:
+    """The drop tables and the settings of host veths.
+
+    Concurrency: safe from any thread; one repair or comparison at a time. Its lock comes before that of `Nftables` and no other;
+    `is_source_checked` and `dropped_packets` do not take it.
+    """
+
+    def __init__(self, host: HostNetns, *, config: NetworkConfig, nft: Nftables) -> None:
+        self._host = host
+        self._config = config
+        self._tables = {
+            table: OwnTable(nft, table, follows="the host veths' names") for table in (confine_rules.IPV4, confine_rules.IPV6)
+        }
+        self._state = NftState(host, chains=confine_rules.CHAINS)
+        self._wanted = devconf.host_veth(is_strict=not config.extra_source_cidrs)
+        self._other_veths: frozenset[str] | None = None  # unknown before the first uninterrupted dump
+        self._dropped: Mapping[str, int] = {}
+        self._lock = threading.Lock()
+
+    def is_source_checked(self) -> bool:
+        """Whether the drop was verified and nothing of it has changed since: tens of microseconds, no dump of others' objects.
+
+        False with extra sources: then a sandbox may send from addresses that are not routed to it.
+        """
+        return self._other_veths is not None and not self._config.extra_source_cidrs and self._state.is_unchanged()
+
+    def dropped_packets(self) -> Mapping[str, int]:
+        """How many packets were dropped, by reason, at the last repair; from zero again when the tables are replaced."""
+        return self._dropped
+
+    def repair(self) -> tuple[list[str], list[WiringError]]:
+        """Put tables and settings in place. Returns: one sentence per repair, and what was refused; each part is tried."""
+        with self._lock:
+            sentences, refusals = list[str](), list[WiringError]()
+            veths = self._look_at_veths()
+            generation = self._state.generation()
+            commands = self._commands()
+            for table, text in commands.items():
+                try:
+                    sentences += self._tables[table].repair(text)
+                except WiringError as exc:
+                    refusals.append(_not_checked(table, exc))
+            if sentences:  # it was replaced, so the ruleset has another generation now
+                generation = self._state.generation()
+            self._state.remember(commands, generation=None if refusals else generation)
+            self._count()
+            try:
+                sentences += self._repair_settings(veths)
+            except WiringError as exc:
+                refusals.append(exc)
+            self._turn_ipv6_off(veths)
+            return sentences, refusals
+
+    def differences(self) -> tuple[list[str], list[str]]:
+        """Compare and change nothing. Returns: sentences about what the next repair puts right, and about what it cannot."""
+        with self._lock:
+            repairable, lasting = list[str](), list[str]()
+            for table, text in self._commands().items():
+                try:
+                    found = self._tables[table].difference(text)
+                except WiringError as exc:
+                    lasting.append(str(_not_checked(table, exc)))
+                else:
+                    repairable += [found] if found else []
+            return repairable, lasting
+
+    def _commands(self) -> dict[NftTable, str]:
+        others = self._other_veths or frozenset()
+        found = {confine_rules.IPV4: confine_rules.ipv4_table(self._config, other_veths=others)}
+        if self._has_ipv6():
+            found[confine_rules.IPV6] = confine_rules.ipv6_table(self._config, other_veths=others)
+        return found
+
+    def _has_ipv6(self) -> bool:
+        with self._host.entered():
+            return (sysctls.SYSCTL_ROOT / "net/ipv6").exists()
+
+    def _look_at_veths(self) -> list[records.Link]:
+        """All host veths of ours that are in use; none if every dump was interrupted: the next repair looks again (I11)."""
+        try:
+            with self._host.netlink() as sock:
+                links = survey.links_of(sock)
+        except KernelDumpError as exc:
+            log.info("settings of host veths are looked at again later: %s", exc)
+            return []
+        prefix = self._config.veth_prefix
+        ours = [one for one in links if one.name.startswith(prefix) or decode_alias(one.alias) is not None]
+        # Dying ones too: their sandboxes may still send.
+        self._other_veths = frozenset(one.name for one in ours if not one.name.startswith(prefix))
+        return [one for one in ours if one.group != layout.DYING_GROUP]
+
+    def _repair_settings(self, veths: Iterable[records.Link]) -> list[str]:
+        """Set what differs, by netlink. Only forwarding is worth a sentence: without it a sandbox has no network."""
+        different = [(link, found) for link in veths if (found := devconf.wrong(link, self._wanted))]
+        batch = [
+            replace(messages.change_link(link.index, step=f"set {link.name}", ipv4_conf=self._wanted), tolerated=messages.ABSENT)
+            for link, _ in different
+        ]
+        for start in range(0, len(batch), BATCH_MAX):
+            with self._host.netlink() as sock:
+                outcomes = sock.request(batch[start : start + BATCH_MAX])
+            refused = next((one for one in outcomes if one.is_refused), None)
+            if refused is not None:
+                raise WiringError(f"{refused.message.step} failed", details=refused.cause)
+        if different:
+            names = {devconf.NAMES[number] for _, found in different for number in found}
+            log.info("%s of %d host veths set by netlink", ", ".join(sorted(names)), len(different))
+        stopped = [link.name for link, found in different if uapi.IPV4_DEVCONF_FORWARDING in found]
+        return [f"forwarding was off for host veths {_some(stopped)}: set to 1"] if stopped else []
+
+    def _turn_ipv6_off(self, veths: Iterable[records.Link]) -> None:
+        """Turn IPv6 off where it can be told: an old veth's address goes, and the kernel reads no router advertisement there.
+
+        Not in ADD: the write waits for the kernel's lock of all links. It is a line more and no guarantee, so a read-only /proc/sys
+        is no fault.
+        """
+        for link in veths:
+            if devconf.has_ipv6(link) and not self._write_disable(link.name):
+                return
+
+    def _write_disable(self, name: str) -> bool:
+        with self._host.entered():
+            try:
+                (sysctls.SYSCTL_ROOT / f"net/ipv6/conf/{name}/disable_ipv6").write_text("1", encoding="ascii")
+            except OSError as exc:
+                return exc.errno == errno.ENOENT  # the veth has gone meanwhile
+        return True
+
+    def _count(self) -> None:
+        listing = "".join(table.listing for table in self._tables.values())
+        self._dropped = {reason: int(count) for reason, count in _COUNTER.findall(listing)}
+
+
+def _not_checked(table: NftTable, exc: WiringError) -> WiringError:
+    is_source = table == confine_rules.IPV4
+    what = "the source of sandboxes' packets is not checked" if is_source else "IPv6 packets of sandboxes are not dropped"
+    left = ": strict rp_filter of the host veths is all that is left; the kernel needs nft_fib (CONFIG_NFT_FIB_IPV4)"
+    return WiringError(what, details=f"{exc}{left if is_source else ''}")
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

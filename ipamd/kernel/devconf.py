@@ -1,0 +1,70 @@
+"""A link's IPv4 and IPv6 settings (those of /proc/sys/net/*/conf), as the kernel tells and takes them by netlink.
+
+By netlink they need NET_ADMIN only: in an ordinary container /proc/sys is read-only. They are the second line of a sandbox's
+confinement; the first is the nftables table (`confine_rules`, docs/adr/0021).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Final
+
+from ipamd.kernel import records, uapi
+from ipamd.kernel.netlink import attributes
+
+STRICT: Final = 1
+LOOSE: Final = 2
+"""Values of rp_filter: the source must be routed back through the link; it must be routed at all. Source: the kernel's
+Documentation/networking/ip-sysctl.rst."""
+
+NAMES: Final = {
+    uapi.IPV4_DEVCONF_FORWARDING: "forwarding",
+    uapi.IPV4_DEVCONF_ACCEPT_REDIRECTS: "accept_redirects",
+    uapi.IPV4_DEVCONF_SECURE_REDIRECTS: "secure_redirects",
+    uapi.IPV4_DEVCONF_RP_FILTER: "rp_filter",
+    uapi.IPV4_DEVCONF_ACCEPT_SOURCE_ROUTE: "accept_source_route",
+}
+
+_AF_INET: Final = 2
+_AF_INET6: Final = 10
+_U32 = struct.Struct("=I")
+
+
+def host_veth(*, is_strict: bool) -> Mapping[int, int]:
+    """What every host veth has: number of the setting -> value.
+
+    Loose instead of strict where sandboxes may send from further CIDRs: the nftables table then decides alone.
+    """
+    return {
+        uapi.IPV4_DEVCONF_FORWARDING: 1,
+        uapi.IPV4_DEVCONF_ACCEPT_REDIRECTS: 0,
+        uapi.IPV4_DEVCONF_SECURE_REDIRECTS: 0,
+        uapi.IPV4_DEVCONF_RP_FILTER: STRICT if is_strict else LOOSE,
+        uapi.IPV4_DEVCONF_ACCEPT_SOURCE_ROUTE: 0,
+    }
+
+
+def wrong(link: records.Link, wanted: Mapping[int, int]) -> dict[int, int]:
+    """Find the settings of a link that differ: number -> present value. A setting that the kernel did not tell does not differ."""
+    # An array of u32: the first is number 1. Source: the kernel's net/ipv4/devinet.c, inet_fill_link_af.
+    values = _conf(link, _AF_INET, uapi.IFLA_INET_CONF)
+    found = {}
+    for number, value in wanted.items():
+        end = number * _U32.size
+        if end <= len(values) and (now := _U32.unpack_from(values, end - _U32.size)[0]) != value:
+            found[number] = now
+    return found
+
+
+def has_ipv6(link: records.Link) -> bool:
+    """Whether IPv6 is on for a link (disable_ipv6 is 0); False in a kernel without IPv6."""
+    # An array of s32: the first is number 0. Source: the kernel's net/ipv6/addrconf.c, ipv6_store_devconf.
+    values = _conf(link, _AF_INET6, uapi.IFLA_INET6_CONF)
+    start = uapi.IPV6_DEVCONF_DISABLE_IPV6 * _U32.size
+    return len(values) >= start + _U32.size and not _U32.unpack_from(values, start)[0]
+
+
+def _conf(link: records.Link, family: int, kind: int) -> bytes:
+    settings = attributes(link.families, 0).get(family, b"")
+    return attributes(settings, 0).get(kind, b"")

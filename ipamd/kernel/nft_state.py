@@ -1,0 +1,127 @@
+"""Are tables of ours still as they were when they were last compared? Asked of the kernel in a few microseconds, without libnftables.
+
+The kernel numbers every change of the ruleset of a namespace (its generation). While the number is the same nothing has changed;
+when it is another, the tables, chains and rules are read and compared byte by byte, because other software changes its own tables
+all the time (kube-proxy). Handles are in these bytes, so a table that was deleted and made again is another one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from ipamd.kernel import uapi
+from ipamd.kernel.netlink import Message, NetlinkSocket, attribute, attributes
+from ipamd.kernel.netns import HostNetns
+from ipamd.kernel.ruleset import NftTable
+from ipamd.model.errors import KernelDumpError, WiringError
+
+T = TypeVar("T")
+
+LOOK_TRIES: Final = 3
+"""How often a look is repeated that another change fell into. Ours: a look takes a fraction of a millisecond."""
+
+_FAMILIES = {"ip": 2, "ip6": 10}
+_HEADER_BYTES = 4
+"""nfgenmsg: family, version, and a resource ID that is the lower half of the generation, so it is left out of what is compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    tables: tuple[NftTable, ...]
+    generation: bytes
+    content: bytes
+
+
+class NftState:
+    """Remembers how tables were. Concurrency: safe from any thread, by a lock inside which nothing of ours is locked."""
+
+    def __init__(self, host: HostNetns, *, chains: Iterable[str]) -> None:
+        """`chains` are those that every table has and that are compared, with all rules of the table."""
+        self._host = host
+        self._chains = tuple(chains)
+        self._seen: _Seen | None = None
+        self._socket: NetlinkSocket | None = None
+        self._lock = threading.Lock()
+
+    def generation(self) -> bytes | None:
+        """The number of the last change to the ruleset; None if the kernel does not tell."""
+        with self._lock:
+            return self._ask(self._generation)
+
+    def remember(self, tables: Iterable[NftTable], *, generation: bytes | None) -> None:
+        """Remember tables that were found right, unless the ruleset has changed since `generation`, which was read before."""
+        with self._lock:
+            self._seen = None
+            if generation is not None:
+                seen = self._ask(lambda sock: self._look(sock, tuple(tables)))
+                self._seen = seen if seen is not None and seen.generation == generation else None
+
+    def forget(self) -> None:
+        """Nothing is known to be right."""
+        with self._lock:
+            self._seen = None
+
+    def is_unchanged(self) -> bool:
+        """Whether every remembered table is now as it was then; False if nothing is remembered or the kernel does not answer."""
+        with self._lock:
+            seen = self._seen
+            if seen is None:
+                return False
+            generation = self._ask(self._generation)
+            if generation is None or generation == seen.generation:
+                return generation is not None
+            now = self._ask(lambda sock: self._look(sock, seen.tables))
+            if now is None or now.content != seen.content:
+                return False
+            self._seen = now
+            return True
+
+    def _ask(self, question: Callable[[NetlinkSocket], T]) -> T | None:
+        """Ask on the kept socket; None, and a new socket next time, if the kernel refuses: a table may be gone."""
+        try:
+            if self._socket is None:
+                self._socket = self._host.open_netlink(protocol=uapi.NETLINK_NETFILTER)
+            return question(self._socket)
+        except (WiringError, KernelDumpError):
+            if self._socket is not None:
+                self._socket.close()
+                self._socket = None
+            return None
+
+    def _look(self, sock: NetlinkSocket, tables: tuple[NftTable, ...]) -> _Seen | None:
+        """Read tables, chains and rules of one generation; None if there was none in a few tries."""
+        for _ in range(LOOK_TRIES):
+            generation = self._generation(sock)
+            content = b"".join(body for table in tables for body in self._content(sock, table))
+            if self._generation(sock) == generation:
+                return _Seen(tables, generation, content)
+        return None
+
+    def _content(self, sock: NetlinkSocket, table: NftTable) -> Iterator[bytes]:
+        asked = [_message(uapi.NFT_MSG_GETTABLE, table, _text(uapi.NFTA_TABLE_NAME, table.name))]
+        for name in self._chains:
+            selector = _text(uapi.NFTA_CHAIN_TABLE, table.name) + _text(uapi.NFTA_CHAIN_NAME, name)
+            asked.append(_message(uapi.NFT_MSG_GETCHAIN, table, selector))
+        for outcome in sock.request(asked):
+            if not outcome.replies:
+                raise WiringError(f"{outcome.message.step} failed", details=outcome.cause)
+            yield outcome.replies[0][_HEADER_BYTES:]
+        rules = sock.dump(_message(uapi.NFT_MSG_GETRULE, table, _text(uapi.NFTA_RULE_TABLE, table.name)))
+        yield from (body[_HEADER_BYTES:] for body in rules)
+
+    def _generation(self, sock: NetlinkSocket) -> bytes:
+        (outcome,) = sock.request([Message("look at the ruleset's generation", uapi.NFT_MSG_GETGEN, 0, bytes(_HEADER_BYTES))])
+        if not outcome.replies:
+            raise WiringError(f"{outcome.message.step} failed", details=outcome.cause)
+        return attributes(outcome.replies[0], _HEADER_BYTES).get(uapi.NFTA_GEN_ID, b"")
+
+
+def _message(kind: int, table: NftTable, selector: bytes) -> Message:
+    return Message(f"look at nftables table {table}", kind, 0, bytes((_FAMILIES[table.family], 0, 0, 0)) + selector)
+
+
+def _text(kind: int, text: str) -> bytes:
+    return attribute(kind, text.encode() + b"\0")
