@@ -34,7 +34,10 @@ _NEAR, _FAR = IPv4Address("169.254.254.1"), IPv4Address("169.254.254.2")  # ours
 
 @dataclass(frozen=True)
 class Forwarding:
-    """One listener of a load balancer: TCP to `public`:`port` goes to one of the targets; `private` speaks to them if not the client."""
+    """One listener of a load balancer: TCP to `public`:`port` goes to one of the targets.
+
+    It speaks to them as the client, or as `private`.
+    """
 
     public: IPv4Address
     port: int

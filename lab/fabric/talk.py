@@ -12,17 +12,12 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import IPv4Address
-from typing import TypeVar
 
-from lab.fabric.errors import FabricError
-from lab.fabric.netns import enter_netns
-
-T = TypeVar("T")
+from lab.fabric.netns import run_inside
 
 PORT = 7000  # ours, because: nothing in a node listens there
 TIMEOUT_S = 2.5  # as ping's: a cold neighbour table is not lost traffic
@@ -50,6 +45,7 @@ class Servers:
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
         self._stack = ExitStack()
+        self._questions: list[tuple[str, bytes]] = []
         self._wake, self._waker = socket.socketpair()
         self._stack.enter_context(self._wake)
         self._stack.enter_context(self._waker)
@@ -69,8 +65,12 @@ class Servers:
         Raises: FabricError if the namespace cannot be entered or the address is not in it.
         """
         for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM):
-            sock = self._stack.enter_context(_inside(netns_path, partial(_server, kind, str(address), port)))
+            sock = self._stack.enter_context(run_inside(netns_path, partial(_server, kind, str(address), port)))
             self._selector.register(sock, selectors.EVENT_READ, name)
+
+    def who_heard(self, question: bytes) -> list[str]:
+        """Name the servers that got this datagram, whoever it said it came from; ascending, once per copy."""
+        return sorted(name for name, heard in tuple(self._questions) if heard == question)
 
     def close(self) -> None:
         """Close every socket and end the thread; idempotent."""
@@ -86,7 +86,18 @@ class Servers:
                 if key.data is None:
                     return
                 with suppress(OSError):  # the client went away, or its answer is too large for the path: it hears nothing
-                    _answer(key.fileobj, key.data)  # type: ignore[arg-type]
+                    self._answer(key.fileobj, key.data)  # type: ignore[arg-type]
+
+    def _answer(self, sock: socket.socket, name: str) -> None:
+        if sock.type == socket.SOCK_DGRAM:
+            question, peer = sock.recvfrom(_BIGGEST_BYTES)
+            if question.strip(b"\0"):
+                self._questions.append((name, question))
+            sock.sendto(_text(name, peer).ljust(len(question)), peer)
+            return
+        connection, peer = sock.accept()
+        with connection:
+            connection.sendall(_text(name, peer))
 
 
 def ask(
@@ -106,8 +117,8 @@ def ask(
     Raises: FabricError if the namespace cannot be entered.
     """
     if tcp:
-        return _inside(netns_path, lambda: _ask_tcp(str(target), port, timeout_s))
-    with _inside(netns_path, lambda: _client(str(target), port, source_port)) as sock:
+        return run_inside(netns_path, lambda: _ask_tcp(str(target), port, timeout_s))
+    with run_inside(netns_path, lambda: _client(str(target), port, source_port)) as sock:
         return _ask_udp(sock, size_bytes, timeout_s)
 
 
@@ -123,7 +134,7 @@ def path_mtu(netns_path: str, target: IPv4Address | str, *, size_bytes: int, tim
         return _client(str(target), PORT, 0)
 
     deadline = time.monotonic() + timeout_s
-    with _inside(netns_path, forget_and_connect) as sock:
+    with run_inside(netns_path, forget_and_connect) as sock:
         while (mtu := sock.getsockopt(socket.IPPROTO_IP, IP_MTU)) >= size_bytes and time.monotonic() < deadline:
             with suppress(OSError):
                 sock.send(bytes(size_bytes - HEADERS_BYTES))
@@ -189,16 +200,6 @@ def _server(kind: int, address: str, port: int) -> socket.socket:
     return sock
 
 
-def _answer(sock: socket.socket, name: str) -> None:
-    if sock.type == socket.SOCK_DGRAM:
-        question, peer = sock.recvfrom(_BIGGEST_BYTES)
-        sock.sendto(_text(name, peer).ljust(len(question)), peer)
-        return
-    connection, peer = sock.accept()
-    with connection:
-        connection.sendall(_text(name, peer))
-
-
 def _text(name: str, peer: tuple[str, int]) -> bytes:
     return f"{name} {peer[0]} {peer[1]}".encode()
 
@@ -206,23 +207,3 @@ def _text(name: str, peer: tuple[str, int]) -> bytes:
 def _parse(answer: bytes) -> Heard | None:
     words = answer.decode().split()
     return Heard(words[0], IPv4Address(words[1]), int(words[2])) if len(words) == 3 else None
-
-
-def _inside(netns_path: str, function: Callable[[], T]) -> T:
-    """Run a function in a short-lived thread inside a namespace. Raises: FabricError for what it raises of OSError."""
-    result: list[T] = []
-    failure: list[OSError] = []
-
-    def run() -> None:
-        try:
-            enter_netns(netns_path)
-            result.append(function())
-        except OSError as exc:
-            failure.append(exc)
-
-    thread = threading.Thread(target=run, name="talk", daemon=True)
-    thread.start()
-    thread.join()
-    if failure:
-        raise FabricError(f"in {netns_path}: {failure[0]}") from failure[0]
-    return result[0]

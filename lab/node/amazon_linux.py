@@ -1,10 +1,11 @@
 """The network sysctls of Amazon Linux 2023 that a network namespace has.
 
-It has those of systemd, which EKS's image does not change (amazon-eks-ami templates/al2023/runtime/rootfs/etc/sysctl.conf): loose
-reverse path filtering and no source routes on every interface, but not on `all`. udev runs systemd-sysctl for each interface that appears, host
-veths among them, so their values are written once more after whoever made them set others. Source: systemd sysctl.d/50-default.conf
-and rules.d/99-systemd.rules.in; aws-gateway-load-balancer-tunnel-handler issue 23 and bottlerocket pull request 1677 tell of both.
-Left out on purpose: ip_forward, which EKS sets and this project must not rely on, and what belongs to the whole kernel.
+Those of systemd, which EKS's image does not change (amazon-eks-ami templates/al2023/runtime/rootfs/etc/sysctl.conf): loose reverse
+path filtering and no source routes on every interface, but nothing on `all`. udev runs systemd-sysctl for each interface that
+appears, host veths among them, so these values are written once more after whoever made the link set others. Source: systemd
+sysctl.d/50-default.conf and rules.d/99-systemd.rules.in; aws-gateway-load-balancer-tunnel-handler issue 23 (the links have values of
+their own on AL2023) and bottlerocket pull request 1677 (they are written again). Whether Amazon's package changes systemd's values
+is unknown. Left out on purpose: ip_forward, which this project must not rely on, and what belongs to the whole kernel.
 """
 
 from __future__ import annotations

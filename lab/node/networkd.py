@@ -2,8 +2,8 @@
 
 Nodes have no systemd. Each method is one thing that happens on a real one, done with `ip` as its result would look in the kernel:
 
-    link_appeared   udev sets the link's sysctls; net-utils writes a configuration; networkd raises the link, takes the primary address by
-                    DHCP, adds every secondary address as /32, and for a secondary ENI a table and rules of its own
+    link_appeared   udev sets the link's sysctls; net-utils writes a configuration; networkd raises the link, takes the primary
+                    address by DHCP, adds every secondary address as /32, and for a secondary ENI a table and rules of its own
     refreshed       net-utils' timer: addresses and rules follow what metadata says now
     restarted       networkd forgets what it did not configure: rules of nobody it knows, and routes on its links
                     (ManageForeignRoutingPolicyRules=, ManageForeignRoutes=: networkd.conf(5); amazon-vpc-cni-k8s issues 1600 and 3309)

@@ -1,4 +1,4 @@
-"""One ground per pool mode and file, and one start of node-a's daemon per setting; pytest orders the tests so that each happens once."""
+"""One ground per pool mode and file, one start of node-a's daemon per setting: pytest orders the tests so that each happens once."""
 
 from __future__ import annotations
 
