@@ -331,6 +331,8 @@ def _sources(
         datastore=context.datastore,
         spool=adapters.spool,
         dying_count=cooldown.dying_count,
+        dropped_packets=adapters.hostnet.dropped_packets,
+        is_source_checked=adapters.hostnet.is_source_checked,
         locks=context.locks,
         demand=context.demand,
         pool=pool.maintainer,

@@ -74,6 +74,8 @@ class Lifecycle:
         health.enter(Phase.RESTORING)
         self._spawn("cooldown", app.cooldown.run)  # DEL is served already, and its links must be deleted within a second (I4)
         self._surroundings.begin_cloud()
+        # Before the first sandbox is wired, and without waiting for EC2. A kernel that refuses is a condition: the node serves.
+        log.info("confinement: %s", "; ".join(app.reconcile.host_network.confine()) or "in place")
         self._until_done("spool", self._replay_spool)
         listed = self._surroundings.await_runtime()
         self._surroundings.await_cloud()

@@ -14,6 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from ipamd.model.errors import SettingsError
+from ipamd.model.kernel import DROP_REASONS
 from ipamd.model.placement import eni_limit
 from ipamd.ports import Ec2
 from ipamd.service.pool.cloud_look import LookReason
@@ -121,6 +122,10 @@ class _StateCollector(Collector):
             "ipamd_assignable_addresses": (known.assignable_count, "Free addresses that an ADD could have now"),
             "ipamd_conditions": (len(known.conditions), "Lines `lacks` of `ipamctl status`"),
             "ipamd_spooled_deletes": (sources.spool.pending_count(), "DELs waiting in the spool"),
+            "ipamd_source_checked": (
+                int(sources.is_source_checked()),
+                "1 while no sandbox can send with a source that is not its own; 0 with VPC_IPAMD_EXTRA_SOURCE_CIDRS",
+            ),
             "ipamd_dying_links": (sources.dying_count(), "Host veths marked and not yet deleted"),
         }
         for name, (value, text) in gauges.items():
@@ -134,6 +139,12 @@ class _StateCollector(Collector):
         for reason in LookReason:
             looks.add_metric((reason.value,), self._looks().get(reason, 0))
         yield looks
+        dropped = CounterMetricFamily(
+            "ipamd_dropped_packets", "Packets of sandboxes that were dropped, by reason", labels=("reason",)
+        )
+        for why in DROP_REASONS:
+            dropped.add_metric((why,), sources.dropped_packets().get(why, 0))
+        yield dropped
         states = GaugeMetricFamily("ipamd_addresses", "Addresses by state", labels=("state",))
         for state in ("free", "reserved", "assigned", "cooling", "quarantined", "lost"):
             states.add_metric((state,), getattr(counts, state))

@@ -26,9 +26,8 @@ IPV6: Final = NftTable("ip6", "vpc-ipamd-confine")
 CHAINS: Final = ("from_veths", "from_sandbox")
 """In both tables; with extra sources the IPv4 one has `extra_source` too."""
 
-COUNTERS: Final = ("source", "redirect", "loopback", "ipv6")
-"""Why a packet is dropped; each is a named counter in one of the tables, with this prefix: """
 COUNTER_PREFIX: Final = "dropped_"
+"""A named counter for each of `DROP_REASONS`, in one of the tables; nothing else in them changes by itself."""
 
 
 def ipv4_table(config: NetworkConfig, *, other_veths: Collection[str]) -> str:

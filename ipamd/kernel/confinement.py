@@ -80,6 +80,7 @@ class Confinement:
                 sentences += self._repair_settings(veths)
             except WiringError as exc:
                 refusals.append(exc)
+            refusals += self._overruled()
             self._turn_ipv6_off(veths)
             return sentences, refusals
 
@@ -94,7 +95,7 @@ class Confinement:
                     lasting.append(str(_not_checked(table, exc)))
                 else:
                     repairable += [found] if found else []
-            return repairable, lasting
+            return repairable, lasting + [str(each) for each in self._overruled()]
 
     def _commands(self) -> dict[NftTable, str]:
         others = self._other_veths or frozenset()
@@ -139,6 +140,20 @@ class Confinement:
             log.info("%s of %d host veths set by netlink", ", ".join(sorted(names)), len(different))
         stopped = [link.name for link, found in different if uapi.IPV4_DEVCONF_FORWARDING in found]
         return [f"forwarding was off for host veths {_some(stopped)}: set to 1"] if stopped else []
+
+    def _overruled(self) -> list[WiringError]:
+        """The sysctl that takes effect from allowed extra sources: the kernel uses the higher value of all links' and the veth's."""
+        if not self._config.extra_source_cidrs:
+            return []
+        try:
+            with self._host.entered():
+                now = (sysctls.SYSCTL_ROOT / "net/ipv4/conf/all/rp_filter").read_text(encoding="ascii").strip()
+        except OSError as exc:
+            return [WiringError("sysctl net/ipv4/conf/all/rp_filter cannot be read", details=str(exc))]
+        if now == str(devconf.OFF):
+            return []
+        what = f"sysctl net/ipv4/conf/all/rp_filter is {now}: the kernel drops what VPC_IPAMD_EXTRA_SOURCE_CIDRS allows"
+        return [WiringError(what, details="sysctl -w net.ipv4.conf.all.rp_filter=0, or unset the setting")]
 
     def _turn_ipv6_off(self, veths: Iterable[records.Link]) -> None:
         """Turn IPv6 off where it can be told: an old veth's address goes, and the kernel reads no router advertisement there.

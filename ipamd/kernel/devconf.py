@@ -13,10 +13,10 @@ from typing import Final
 from ipamd.kernel import records, uapi
 from ipamd.kernel.netlink import attributes
 
+OFF: Final = 0
 STRICT: Final = 1
-LOOSE: Final = 2
-"""Values of rp_filter: the source must be routed back through the link; it must be routed at all. Source: the kernel's
-Documentation/networking/ip-sysctl.rst."""
+"""Values of rp_filter: no check; the source must be routed back through the link. 2, loose, is strict too on a link without an
+address of its own, as host veths are. Source: the kernel's net/ipv4/fib_frontend.c, __fib_validate_source (no_addr)."""
 
 NAMES: Final = {
     uapi.IPV4_DEVCONF_FORWARDING: "forwarding",
@@ -34,13 +34,13 @@ _U32 = struct.Struct("=I")
 def host_veth(*, is_strict: bool) -> Mapping[int, int]:
     """What every host veth has: number of the setting -> value.
 
-    Loose instead of strict where sandboxes may send from further CIDRs: the nftables table then decides alone.
+    No check where sandboxes may send from further CIDRs: the nftables table then decides alone.
     """
     return {
         uapi.IPV4_DEVCONF_FORWARDING: 1,
         uapi.IPV4_DEVCONF_ACCEPT_REDIRECTS: 0,
         uapi.IPV4_DEVCONF_SECURE_REDIRECTS: 0,
-        uapi.IPV4_DEVCONF_RP_FILTER: STRICT if is_strict else LOOSE,
+        uapi.IPV4_DEVCONF_RP_FILTER: STRICT if is_strict else OFF,
         uapi.IPV4_DEVCONF_ACCEPT_SOURCE_ROUTE: 0,
     }
 

@@ -43,6 +43,7 @@ class HostNetns:
         self._fd = os.open(OWN_NETNS, os.O_RDONLY | os.O_CLOEXEC)
         self.identity = _identity(self._fd)
         self._idle: list[NetlinkSocket] = []
+        self._idle_netfilter: list[NetlinkSocket] = []
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
@@ -53,16 +54,27 @@ class HostNetns:
     @contextlib.contextmanager
     def netlink(self) -> Iterator[NetlinkSocket]:
         """Lend a netlink socket of the host. After an exception in the block it is closed: answers may be left in it."""
+        with self._lent(self._idle, uapi.NETLINK_ROUTE) as sock:
+            yield sock
+
+    @contextlib.contextmanager
+    def netfilter(self) -> Iterator[NetlinkSocket]:
+        """Lend a socket to the host's nftables, as `netlink` does."""
+        with self._lent(self._idle_netfilter, uapi.NETLINK_NETFILTER) as sock:
+            yield sock
+
+    @contextlib.contextmanager
+    def _lent(self, idle: list[NetlinkSocket], protocol: int) -> Iterator[NetlinkSocket]:
         try:
-            sock = self._idle.pop()
+            sock = idle.pop()
         except IndexError:
-            sock = self.open_netlink()
+            sock = self.open_netlink(protocol=protocol)
         try:
             yield sock
         except BaseException:
             sock.close()
             raise
-        self._idle.append(sock)
+        idle.append(sock)
 
     def open_netlink(self, *, groups: int = 0, protocol: int = uapi.NETLINK_ROUTE) -> NetlinkSocket:
         """Open a socket in the host's namespace; the caller closes it."""
@@ -81,8 +93,9 @@ class HostNetns:
 
     def close(self) -> None:
         """Close the descriptor and the idle sockets; no other method may run."""
-        while self._idle:
-            self._idle.pop().close()
+        for idle in (self._idle, self._idle_netfilter):
+            while idle:
+                idle.pop().close()
         os.close(self._fd)
 
 

@@ -43,7 +43,6 @@ class NftState:
         self._host = host
         self._chains = tuple(chains)
         self._seen: _Seen | None = None
-        self._socket: NetlinkSocket | None = None
         self._lock = threading.Lock()
 
     def generation(self) -> bytes | None:
@@ -80,15 +79,11 @@ class NftState:
             return True
 
     def _ask(self, question: Callable[[NetlinkSocket], T]) -> T | None:
-        """Ask on the kept socket; None, and a new socket next time, if the kernel refuses: a table may be gone."""
+        """Ask the kernel; None if it refuses: a table may be gone."""
         try:
-            if self._socket is None:
-                self._socket = self._host.open_netlink(protocol=uapi.NETLINK_NETFILTER)
-            return question(self._socket)
+            with self._host.netfilter() as sock:
+                return question(sock)
         except (WiringError, KernelDumpError):
-            if self._socket is not None:
-                self._socket.close()
-                self._socket = None
             return None
 
     def _look(self, sock: NetlinkSocket, tables: tuple[NftTable, ...]) -> _Seen | None:

@@ -86,6 +86,10 @@ class RoutingDifference:
     is_repaired: bool = True
 
 
+DROP_REASONS = ("source", "redirect", "loopback", "ipv6")
+"""Why a sandbox's packet is dropped: a source that is not its own, an ICMP redirect, for the node's loopback, IPv6."""
+
+
 NOT_REPAIRED = "could not be repaired"
 """In a sentence of `HostNetwork.reconcile`: this part stays as it is, and is a condition until it is repaired."""
 

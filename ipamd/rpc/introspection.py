@@ -14,6 +14,7 @@ import grpc
 from ipamd.model.address import Address, AddressState
 from ipamd.model.eni import Eni
 from ipamd.model.errors import InvalidRequestError
+from ipamd.model.kernel import DROP_REASONS
 from ipamd.model.ledger import LedgerEntry
 from ipamd.model.placement import eni_limit
 from ipamd.model.snapshot import eni_place
@@ -64,6 +65,12 @@ class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
                 for held in sources.locks.held()
             ],
         )
+        dropped = sources.dropped_packets()
+        confinement = pb.Confinement(
+            source_checked=sources.is_source_checked(),
+            dropped=[pb.Dropped(reason=reason, count=dropped[reason]) for reason in DROP_REASONS if reason in dropped],
+        )
+        reply.confinement.CopyFrom(confinement)
         cloud = sources.cloud()
         reply.cloud.CopyFrom(pb.Cloud(reachable=cloud.reachable, call_count=cloud.call_count, detail=cloud.detail))
         last = health.last_error()

@@ -139,7 +139,7 @@ class FakeHostNetwork:
         self.nodes: list[InstanceIdentity] = []
         self.fail: dict[str, list[IpamError]] = {}
         self.node_differences: list[RoutingDifference] = []
-        self.is_confined = False
+        self.is_confined = True
         self.confine_refusals: list[str] = []
         self.dropped: dict[str, int] = {}
 

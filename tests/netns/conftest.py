@@ -108,7 +108,8 @@ class World:
 
     def new_wiring(self, failpoint=None):
         """Another adapter on the same host."""
-        return KernelWiring(self.netns, veth_prefix="eni", failpoint=failpoint)
+        is_strict = not self.config.extra_source_cidrs
+        return KernelWiring(self.netns, veth_prefix="eni", failpoint=failpoint, is_strict=is_strict)
 
     def space(self):
         """Make a namespace that goes with the world."""

@@ -28,6 +28,8 @@ def render(answer: Answer) -> str:
         f"ec2      {_cloud(cloud)}",
         f"pending  {counted(answer['spooled_count'], 'spooled DEL')}, {counted(answer['dying_count'], 'dying link')}",
     ]
+    if "confinement" in answer:  # a daemon of an earlier release says none
+        lines.append(f"source   {_confinement(answer['confinement'])}")
     lines += [
         f"busy     {b['operation']} on {b['container_id']}/{b['ifname']} for {b['age_s']:.1f} s, waiting behind: {b['waiting_count']}"
         for b in answer["busy"]
@@ -49,6 +51,16 @@ def _cloud(cloud: Answer) -> str:
     if cloud["detail"] == CLOUD_NOT_ASKED:
         return CLOUD_NOT_ASKED
     return f"{'reachable' if cloud['reachable'] else 'not reachable'}, {counted(int(cloud['call_count']), 'call')}; {cloud['detail']}"
+
+
+def _confinement(confinement: Answer) -> str:
+    state = (
+        "checked for every packet of a sandbox"
+        if confinement["source_checked"]
+        else "not checked, or not only its own is allowed"
+    )
+    dropped = ", ".join(f"{each['count']} {each['reason']}" for each in confinement["dropped"])
+    return f"{state}; dropped: {dropped or 'not counted yet'}"
 
 
 def _runtime(runtime: Answer) -> str:

@@ -70,6 +70,19 @@ class HostNetworkReconciler:
         """Set up the node's own routing. Raises: WiringError; the next reconciliation tries again."""
         self._hostnet.setup_node(identity)
 
+    def confine(self) -> list[str]:
+        """Put in place what confines sandboxes; a refusal is a condition, and ends with it. Returns: one sentence per repair."""
+        try:
+            repairs = self._hostnet.confine_sandboxes()
+        except IpamError as error:
+            repairs = [f"{NOT_REPAIRED}: {log_text(error)}"]
+        refused = [sentence for sentence in repairs if NOT_REPAIRED in sentence]
+        if refused:
+            self._health.set_condition("confinement", f"confinement: {'; '.join(refused)}")
+        else:
+            self._health.clear_condition("confinement")
+        return repairs
+
     def run(self) -> None:
         """Thread body: reconcile soon after the start, then once per interval, until `stop`."""
         pause_s = FIRST_RECONCILE_S
@@ -151,9 +164,21 @@ class HostNetworkReconciler:
 
     def reconcile(self) -> list[str]:
         """Compare and repair once; returns one sentence per repair."""
+        repairs = self.confine()
         identity = self._identity()
-        if identity is None:
-            return []
+        if identity is not None:
+            repairs += self._reconcile_routing(identity)
+        if repairs != self._said:
+            # The same sentences again mean a damage that cannot be repaired: it is logged and recorded only once.
+            self._said = repairs
+            if repairs:
+                log.warning("host routing: %s", "; ".join(repairs))
+                with self._datastore.transaction() as uow:
+                    uow.note(LedgerEvent.REPAIRED, detail="; ".join(repairs)[:1000])
+        return repairs
+
+    def _reconcile_routing(self, identity: InstanceIdentity) -> list[str]:
+        """Compare and repair what depends on which node this is."""
         attached = [eni for eni in self._datastore.enis() if eni.is_in_pool]
         self._enis.forget_unused()  # the last sandbox of an ENI that is gone may have left since
         frozen = self._enis.routing.frozen()
@@ -169,13 +194,6 @@ class HostNetworkReconciler:
         self._quarantine_service.resolve(None)
         if not duplicate_addresses(self._wiring.survey()):
             self._health.clear_condition("duplicates")
-        if repairs != self._said:
-            # The same sentences again mean a damage that cannot be repaired: it is logged and recorded only once.
-            self._said = repairs
-            if repairs:
-                log.warning("host routing: %s", "; ".join(repairs))
-                with self._datastore.transaction() as uow:
-                    uow.note(LedgerEvent.REPAIRED, detail="; ".join(repairs)[:1000])
         return repairs
 
 

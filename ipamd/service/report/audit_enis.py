@@ -32,7 +32,7 @@ def against_host(
     sandboxes = Counter(attachment.eni_id for attachment in snapshot.attachments.values())
     found = [
         _of_routing(each, sandboxes)
-        for each in hostnet.differences(identity=identity, enis=attached.values())
+        for each in (*hostnet.differences(identity=identity, enis=attached.values()), *hostnet.confinement_differences())
         if not (each.is_repaired and each.subject in unready)  # its set-up may be under way
     ]
     found += [_of_frozen(eni, frozen[eni_id], sandboxes[eni_id]) for eni_id, eni in attached.items() if eni_id in frozen]

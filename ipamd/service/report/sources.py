@@ -50,7 +50,8 @@ class PoolLimits(Protocol):
 class Sources:
     """Where the answers come from. A callable returns what is known now, or None if nothing is known.
 
-    `runtime_view` returns None with CRI off; `dying_count` counts host veths marked and not yet deleted.
+    `runtime_view` returns None with CRI off; `dying_count` counts host veths marked and not yet deleted; `dropped_packets` counts
+    by reason; `is_source_checked` asks the kernel, in microseconds.
     """
 
     health: Health
@@ -60,6 +61,8 @@ class Sources:
     demand: Demand
     pool: PoolLimits
     dying_count: Callable[[], int]
+    dropped_packets: Callable[[], Mapping[str, int]]
+    is_source_checked: Callable[[], bool]
     runtime_view: Callable[[], RuntimeView | None]
     runtime: Callable[[], RuntimeInfo | None]
     cloud: Callable[[], CloudView]

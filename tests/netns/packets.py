@@ -1,0 +1,92 @@
+"""Packets packed by hand, as a hostile sandbox sends them, and an ear on a link that hears what arrives there."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import time
+from ipaddress import IPv4Address, IPv6Address
+
+ETH_P_IP, ETH_P_IPV6, ETH_P_ALL = 0x0800, 0x86DD, 0x0003
+UDP, ICMP, ICMPV6 = 17, 1, 58
+
+
+def checksum(data):
+    """The internet checksum (RFC 1071)."""
+    data += b"\0" * (len(data) % 2)
+    total = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return ~total & 0xFFFF
+
+
+def ipv4(source, destination, protocol, payload):
+    """An IPv4 packet."""
+    fields = (0x45, 0, 20 + len(payload), 1, 0, 64, protocol)
+    addresses = IPv4Address(source).packed + IPv4Address(destination).packed
+    head = struct.pack("!BBHHHBBH", *fields, 0) + addresses
+    return struct.pack("!BBHHHBBH", *fields, checksum(head)) + addresses + payload
+
+
+def udp(source, destination, text, *, port=4000):
+    """A UDP packet without checksum; the source port is 9."""
+    return ipv4(source, destination, UDP, struct.pack("!HHHH", 9, port, 8 + len(text), 0) + text)
+
+
+def redirect(source, destination, *, about, gateway):
+    """An ICMP redirect (RFC 792): packets of `destination` to `about` shall go by `gateway`."""
+    body = struct.pack("!BBH", 5, 1, 0) + IPv4Address(gateway).packed + udp(destination, about, b"")
+    return ipv4(source, destination, ICMP, body[:2] + struct.pack("!H", checksum(body)) + body[4:])
+
+
+def router_advertisement(source="fe80::bad"):
+    """A router advertisement to all nodes (RFC 4861, 4.2): a default router for half an hour."""
+    addresses = IPv6Address(source).packed + IPv6Address("ff02::1").packed
+    body = struct.pack("!BBHBBHII", 134, 0, 0, 64, 0, 1800, 0, 0)
+    pseudo = addresses + struct.pack("!II", len(body), ICMPV6)
+    body = body[:2] + struct.pack("!H", checksum(pseudo + body)) + body[4:]
+    return struct.pack("!IHBB", 6 << 28, len(body), ICMPV6, 255) + addresses + body
+
+
+def send(space, link, frames, *, to="", kind=ETH_P_IP):
+    """Send packets from a link of a space; to the MAC `to`, or to that of the link's permanent neighbour."""
+    neighbours = space.ip(f"neigh show dev {link} nud permanent")
+    mac = bytes.fromhex((to or neighbours[0]["lladdr"]).replace(":", ""))
+    with contextlib.closing(space.call(socket.socket, socket.AF_PACKET, socket.SOCK_DGRAM)) as sock:
+        for frame in frames:
+            sock.sendto(frame, (link, kind, 0, 0, mac))
+
+
+class Ear:
+    """Hears what arrives at links of spaces (before their own filters), and at port 4000 of hosts (behind them)."""
+
+    def __init__(self, stack, *, links=(), ports=()):
+        """`links`: (space, name); `ports`: spaces in which any address is listened to."""
+        self._sockets = []
+        for space, name in links:
+            sock = stack.enter_context(space.call(socket.socket, socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(ETH_P_ALL)))
+            sock.bind((name, ETH_P_ALL))
+            self._sockets.append(sock)
+        for space in ports:
+            sock = stack.enter_context(space.call(socket.socket, socket.AF_INET, socket.SOCK_DGRAM))
+            sock.bind(("0.0.0.0", 4000))
+            self._sockets.append(sock)
+        for sock in self._sockets:
+            sock.setblocking(False)
+
+    def heard(self, mark, *, until=b"", timeout_s=3.0):
+        """Everything with `mark` in it that came until something with `until` did, or nothing for a while; at most `timeout_s`."""
+        found, quiet_since = [], time.monotonic()
+        deadline = quiet_since + timeout_s
+        is_over = False
+        while time.monotonic() < min(deadline, quiet_since + (0.15 if is_over or not until else timeout_s)):
+            for sock in self._sockets:
+                with contextlib.suppress(BlockingIOError):
+                    data = sock.recv(2048)
+                    is_over = is_over or (bool(until) and until in data)
+                    if mark in data:
+                        found.append(data)
+                        quiet_since = time.monotonic()
+            time.sleep(0.002)
+        return found
