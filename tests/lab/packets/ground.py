@@ -6,7 +6,7 @@ defaults. Sandboxes are bare namespaces; every answer tells who answered and who
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address
@@ -18,7 +18,7 @@ from lab.lab import Lab
 from lab.node.kube_proxy import KubeProxy, Service
 from lab.vpc.limits import InstanceLimits
 from lab.vpc.state import Vpc
-from tests.rig import Rig
+from tests.rig import Rig, wait_until
 
 LIMITS = {"secondary": InstanceLimits((2,), 4), "prefix": InstanceLimits((2,), 2), "t3.nano": InstanceLimits((2,), 2)}
 """Instance types that fill their first ENI soon: three sandboxes in secondary mode, sixteen in prefix mode."""
@@ -37,19 +37,33 @@ MOST_PODS = 20
 
 @dataclass(frozen=True)
 class Setting:
-    """One SNAT setting of node-a, and who translates towards the two outside addresses."""
+    """One SNAT setting of node-a, and who translates towards the two outside addresses. `is_made`: what nft shows of it."""
 
     env: dict[str, str]
+    is_made: Callable[[str], bool]
     node_translates: bool = True
     translates_excluded: bool = True
     keeps_ports: bool = False
 
 
 SETTINGS = {
-    "default": Setting({}),
-    "external-snat": Setting({"AWS_VPC_K8S_CNI_EXTERNALSNAT": "true"}, node_translates=False, translates_excluded=False),
-    "exclude-cidrs": Setting({"AWS_VPC_K8S_CNI_EXCLUDE_SNAT_CIDRS": f"{EXCLUDED}/32"}, translates_excluded=False),
-    "randomize-none": Setting({"AWS_VPC_K8S_CNI_RANDOMIZESNAT": "none"}, keeps_ports=True),
+    "default": Setting({}, lambda shown: "fully-random" in shown and str(EXCLUDED) not in shown),
+    "external-snat": Setting(
+        {"AWS_VPC_K8S_CNI_EXTERNALSNAT": "true"},
+        lambda shown: "snat to" not in shown,
+        node_translates=False,
+        translates_excluded=False,
+    ),
+    "exclude-cidrs": Setting(
+        {"AWS_VPC_K8S_CNI_EXCLUDE_SNAT_CIDRS": f"{EXCLUDED}/32"},
+        lambda shown: "snat to" in shown and str(EXCLUDED) in shown,
+        translates_excluded=False,
+    ),
+    "randomize-none": Setting(
+        {"AWS_VPC_K8S_CNI_RANDOMIZESNAT": "none"},
+        lambda shown: "snat to" in shown and "random" not in shown,
+        keeps_ports=True,
+    ),
 }
 
 
@@ -85,29 +99,26 @@ class Ground:
         self.next_port += count
         return list(range(self.next_port - count, self.next_port))
 
+    def unassigned(self) -> IPv4Address:
+        """An address of node-a's subnet that is on no ENI."""
+        subnet = self.lab.vpc.enis_of(self.rigs["node-a"].node.instance_id)[0].subnet_cidr
+        return next(address for address in reversed(list(subnet.hosts())) if self.lab.vpc.owner_of(address) is None)
+
     def node_of(self, pod: str) -> str:
         """The node of a sandbox; a node's own name."""
         return pod if pod in NODES else f"node-{pod[4]}"
 
     def apply(self, setting: Setting) -> None:
-        """Start node-a's daemon again with a setting, under its running sandboxes."""
+        """Start node-a's daemon again with a setting, under its running sandboxes; return when the kernel has it.
+
+        A slow machine's daemon serves ADD before instance metadata has answered it; its table follows then.
+        """
+        rig = self.rigs["node-a"]
         if setting.env != self.setting.env:
-            self.rigs["node-a"].restart(env=setting.env)
+            rig.restart(env=setting.env)
+        show = ["nft", "list", "table", "ip", "vpc-ipamd"]
+        wait_until(lambda: setting.is_made(rig.node.netns.tool(show)), what=f"the table of {setting.env}")
         self.setting = setting
-
-    def add_pod(self, name: str, node: str) -> IPv4Address:
-        """ADD a sandbox and listen in it."""
-        rig = self.rigs[node]
-        self.addresses[name] = rig.add(name).address
-        self.paths[name] = rig.node.netns_path(f"/run/netns/{name}")
-        self.servers.add(name, self.paths[name])
-        return self.addresses[name]
-
-    def delete_pod(self, name: str, node: str) -> IPv4Address:
-        """DEL a sandbox; its server stays, in a namespace without a way in or out."""
-        assert self.rigs[node].delete(name).ok
-        del self.paths[name]
-        return self.addresses.pop(name)
 
 
 @contextmanager

@@ -1,6 +1,12 @@
-"""Every path of a packet, in both pool modes and under every SNAT setting: who answers, and whom does it see?"""
+"""Every path of a packet, in both pool modes and under every SNAT setting: who answers, and whom does it see?
+
+And in both modes: addresses without a sandbox answer nobody.
+"""
 
 from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from ipaddress import IPv4Address
 
 import pytest
 
@@ -16,6 +22,7 @@ SILENT_S = 0.3
 LOCAL_PODS = ("pod-a", "pod-a-eth1")
 """Of the node whose setting changes: one on each ENI."""
 
+ASKERS = ("pod-a", "pod-a-eth1", "pod-b", "node-a", "node-b", "host-a")
 EVERYBODY = (*PODS, *NODES, "host-a")
 NODE_PORTS = [(node, pod) for node in NODES for pod in ("pod-a", "pod-a-eth1", "pod-b-eth1")]
 NODE_PORT_IDS = [f"{node}-{pod}" for node, pod in NODE_PORTS]
@@ -138,3 +145,38 @@ def test_node_port_of_another_node(everywhere: Ground, pod: str) -> None:
     """A sandbox may use another node's NodePort, which leads back to a sandbox of its own node."""
     heard = everywhere.ask(pod, "node-b", port=service_of("pod-a-too").node_port)
     assert told(heard) == answered("pod-a-too", everywhere.addresses["node-b"])
+
+
+def heard_from(made: Ground, target: IPv4Address) -> dict[tuple[str, bool], talk.Heard]:
+    """What those of ASKERS heard who heard anything from an address, by UDP (False) or TCP (True)."""
+    questions = [(asker, tcp) for asker in ASKERS for tcp in (False, True)]
+    with ThreadPoolExecutor(len(questions)) as pool:
+        heard = pool.map(lambda each: made.ask(each[0], target, tcp=each[1], timeout_s=SILENT_S), questions)
+        return {question: answer for question, answer in zip(questions, heard, strict=True) if answer is not None}
+
+
+def test_a_cooling_address_answers_nothing(made: Ground) -> None:
+    """I8: from the reply to DEL on, nobody hears anything from the address, though the sandbox's namespace may live on."""
+    rig = made.rigs["node-a"]
+    address = rig.add("short-lived").address
+    path = rig.node.netns_path("/run/netns/short-lived")
+    made.servers.add("short-lived", path)
+    assert talk.ask(made.paths["pod-b"], address) is not None
+    assert rig.cni("DEL", "short-lived").ok
+    assert heard_from(made, address) == {}
+    assert rig.pool()["cooling_count"] >= 1
+    assert rig.delete("short-lived").ok
+
+
+def test_a_free_address_answers_nothing(made: Ground) -> None:
+    """An address that is on the node's ENI and given to no sandbox."""
+    rig = made.rigs["node-a"]
+    taken = set(rig.attachments().values())
+    free = [address for address in rig.ec2_addresses() if address not in taken]
+    assert free
+    assert heard_from(made, free[-1]) == {}
+
+
+def test_an_address_on_no_eni_answers_nothing(made: Ground) -> None:
+    """An address of the subnet that EC2 gave to nobody."""
+    assert heard_from(made, made.unassigned()) == {}
