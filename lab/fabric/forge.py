@@ -16,7 +16,7 @@ from lab.fabric.talk import PORT
 ETH_P_IPV6 = 0x86DD  # linux/if_ether.h
 ALL_NODES = IPv6Address("ff02::1")
 ALL_NODES_MAC = bytes.fromhex("333300000001")  # RFC 2464, section 7
-ROUTER_ADVERTISEMENT, ICMP_REDIRECT = 134, 5  # RFC 4861, RFC 792
+ROUTER_ADVERTISEMENT, ICMP_REDIRECT, ICMP_ECHO_REPLY = 134, 5, 0  # RFC 4861, RFC 792
 _ROUTER_LIFETIME_S = 1800
 _TTL = 64
 
@@ -30,8 +30,12 @@ def udp(
 
 
 def redirect(netns_path: str, *, source: IPv4Address, target: IPv4Address, of: IPv4Address, to: IPv4Address) -> None:
-    """Tell `target`, as `source`, that the way to `of` leads by `to`."""
-    lost = _ipv4(target, of, socket.IPPROTO_UDP, struct.pack("!HHHH", 1, 1, 8, 0))
+    """Tell `target`, as `source`, that the way to `of` leads by `to`.
+
+    It speaks of an echo reply that the target sent: for these the kernel looks for no socket (its net/ipv4/icmp.c, icmp_err).
+    """
+    reply = struct.pack("!BBHHH", ICMP_ECHO_REPLY, 0, checksum(struct.pack("!BBHHH", ICMP_ECHO_REPLY, 0, 0, 1, 1)), 1, 1)
+    lost = _ipv4(target, of, socket.IPPROTO_ICMP, reply, length=28)
     head = struct.pack("!BBH4s", ICMP_REDIRECT, 1, 0, to.packed)
     message = struct.pack("!BBH4s", ICMP_REDIRECT, 1, checksum(head + lost), to.packed) + lost
     _send_ipv4(netns_path, _ipv4(source, target, socket.IPPROTO_ICMP, message), target)
@@ -65,9 +69,9 @@ def checksum(data: bytes) -> int:
     return ~(total + (total >> 16)) & 0xFFFF
 
 
-def _ipv4(source: IPv4Address, target: IPv4Address, protocol: int, content: bytes) -> bytes:
-    # The kernel fills in length, ID and checksum: raw(7).
-    return struct.pack("!BBHHHBBH4s4s", 0x45, 0, 0, 0, 0, _TTL, protocol, 0, source.packed, target.packed) + content
+def _ipv4(source: IPv4Address, target: IPv4Address, protocol: int, content: bytes, *, length: int = 0) -> bytes:
+    # The kernel fills in length, ID and checksum of what is sent: raw(7); not of a packet within the packet.
+    return struct.pack("!BBHHHBBH4s4s", 0x45, 0, length, 0, 0, _TTL, protocol, 0, source.packed, target.packed) + content
 
 
 def _send_ipv4(netns_path: str, packet: bytes, target: IPv4Address) -> None:
