@@ -139,12 +139,7 @@ class _StateCollector(Collector):
         for reason in LookReason:
             looks.add_metric((reason.value,), self._looks().get(reason, 0))
         yield looks
-        dropped = CounterMetricFamily(
-            "ipamd_dropped_packets", "Packets of sandboxes that were dropped, by reason", labels=("reason",)
-        )
-        for why in DROP_REASONS:
-            dropped.add_metric((why,), sources.dropped_packets().get(why, 0))
-        yield dropped
+        yield self._dropped()
         states = GaugeMetricFamily("ipamd_addresses", "Addresses by state", labels=("state",))
         for state in ("free", "reserved", "assigned", "cooling", "quarantined", "lost"):
             states.add_metric((state,), getattr(counts, state))
@@ -158,6 +153,15 @@ class _StateCollector(Collector):
                 value=runtime.missed_events_count,
             )
         yield from self._theirs()
+
+    def _dropped(self) -> Metric:
+        """What confinement has dropped."""
+        dropped = CounterMetricFamily(
+            "ipamd_dropped_packets", "Packets of sandboxes that were dropped, by reason", labels=("reason",)
+        )
+        for why in DROP_REASONS:
+            dropped.add_metric((why,), self._sources.dropped_packets().get(why, 0))
+        return dropped
 
     def _theirs(self) -> Iterator[Metric]:
         """Counters of amazon-vpc-cni-k8s under their exact names: the client library appends `_total` to its own counters."""

@@ -1,4 +1,4 @@
-"""Keep sandboxes confined: a packet with a source that is not the sandbox's, a redirect or anything of IPv6 goes nowhere (I16).
+"""Keep sandboxes confined: a packet with a source that is not the sandbox's, a redirect or anything of IPv6 goes nowhere.
 
 The guarantee are two nftables tables (`confine_rules`); they need no identity of the node and no EC2, so they are in place before
 the first sandbox is. The second line are settings of each host veth (`devconf`), which ADD makes and which are made again here: the

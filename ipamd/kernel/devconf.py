@@ -1,7 +1,8 @@
 """A link's IPv4 and IPv6 settings (those of /proc/sys/net/*/conf), as the kernel tells and takes them by netlink.
 
-By netlink they need NET_ADMIN only: in an ordinary container /proc/sys is read-only. They are the second line of a sandbox's
-confinement; the first is the nftables table (`confine_rules`, docs/adr/0021).
+By netlink they need NET_ADMIN only: in an ordinary container /proc/sys is read-only. An ENI's link must forward, and the primary one
+must take answers to addresses of the others. Those of host veths are the second line of a sandbox's confinement; the first is the
+nftables table (`confine_rules`, docs/adr/0021).
 """
 
 from __future__ import annotations
@@ -10,13 +11,25 @@ import struct
 from collections.abc import Mapping
 from typing import Final
 
-from ipamd.kernel import records, uapi
+from ipamd.kernel import messages, records, uapi
 from ipamd.kernel.netlink import attributes
+from ipamd.kernel.netns import HostNetns
+from ipamd.model.errors import WiringError
 
 OFF: Final = 0
 STRICT: Final = 1
-"""Values of rp_filter: no check; the source must be routed back through the link. 2, loose, is strict too on a link without an
-address of its own, as host veths are. Source: the kernel's net/ipv4/fib_frontend.c, __fib_validate_source (no_addr)."""
+LOOSE: Final = 2
+"""Values of rp_filter: no check; the source must be routed back through the link; it must be routed at all.
+
+On a link without an address of its own, as host veths are, loose is strict. Source: the kernel's net/ipv4/fib_frontend.c,
+__fib_validate_source (no_addr).
+"""
+
+ENI: Final = {uapi.IPV4_DEVCONF_FORWARDING: 1}
+PRIMARY_ENI: Final = {**ENI, uapi.IPV4_DEVCONF_RP_FILTER: LOOSE}
+"""What the links of ENIs have. Loose, because replies to addresses of other ENIs arrive on the primary one: NodePort connections.
+Source: amazon-vpc-cni-k8s cmd/aws-vpc-cni-init/main.go, configureSystemParams. Forwarding of a link is what the kernel goes by
+(net/ipv4/route.c, ip_route_input_slow); net.ipv4.ip_forward only sets it for all links at once."""
 
 NAMES: Final = {
     uapi.IPV4_DEVCONF_FORWARDING: "forwarding",
@@ -49,12 +62,28 @@ def wrong(link: records.Link, wanted: Mapping[int, int]) -> dict[int, int]:
     """Find the settings of a link that differ: number -> present value. A setting that the kernel did not tell does not differ."""
     # An array of u32: the first is number 1. Source: the kernel's net/ipv4/devinet.c, inet_fill_link_af.
     values = _conf(link, _AF_INET, uapi.IFLA_INET_CONF)
-    found = {}
+    different = {}
     for number, value in wanted.items():
         end = number * _U32.size
         if end <= len(values) and (now := _U32.unpack_from(values, end - _U32.size)[0]) != value:
-            found[number] = now
-    return found
+            different[number] = now
+    return different
+
+
+def found(link: records.Link, wanted: Mapping[int, int]) -> dict[int, str]:
+    """Say of each setting that differs what it is: number -> sentence."""
+    return {number: f"sysctl net/ipv4/conf/{link.name}/{NAMES[number]} was {now}" for number, now in wrong(link, wanted).items()}
+
+
+def repair(host: HostNetns, link: records.Link, wanted: Mapping[int, int]) -> list[str]:
+    """Set what differs, in one message; one sentence each. Raises: WiringError if the kernel refuses."""
+    sentences = [f"{what}: set to {wanted[number]}" for number, what in found(link, wanted).items()]
+    if sentences:
+        with host.netlink() as sock:
+            (outcome,) = sock.request([messages.change_link(link.index, step=f"set {link.name}", ipv4_conf=wanted)])
+        if outcome.is_refused:
+            raise WiringError(f"settings of {link.name} could not be set", details=outcome.cause)
+    return sentences
 
 
 def has_ipv6(link: records.Link) -> bool:

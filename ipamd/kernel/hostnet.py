@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from ipamd.config import NetworkConfig
-from ipamd.kernel import changes, enis, links, records, ruleset, survey
+from ipamd.kernel import changes, devconf, enis, links, records, ruleset, survey
 from ipamd.kernel.confinement import Confinement
 from ipamd.kernel.link_events import LinkEvents
 from ipamd.kernel.netlink import NetlinkSocket
@@ -136,7 +136,8 @@ class KernelHostNetwork(HostNetwork):
             if link is None:
                 return [RoutingDifference(eni.eni_id, f"its link with MAC {eni.mac} is missing", is_repaired=False)]
             repairs = [repair for group in self._eni_repairs(sock, eni, link) for repair in group]
-        return [RoutingDifference(eni.eni_id, repair.found) for repair in repairs]
+        what = [*(repair.found for repair in repairs), *devconf.found(link, devconf.ENI).values()]
+        return [RoutingDifference(eni.eni_id, each) for each in what]
 
     def _node_differences(self, identity: InstanceIdentity) -> list[RoutingDifference]:
         with self._host.netlink() as sock:
@@ -146,10 +147,11 @@ class KernelHostNetwork(HostNetwork):
             missing = f"its link with MAC {identity.primary_mac} is missing"
             return [RoutingDifference(identity.primary_eni_id, missing, is_repaired=False)]
         found = [RoutingDifference(NODE, repair.found) for repair in node_repairs(link, rules, self._config)]
+        found += [RoutingDifference(NODE, what) for what in devconf.found(link, devconf.PRIMARY_ENI).values()]
         if not link.is_up:
             found.append(RoutingDifference(identity.primary_eni_id, f"its link {link.name} is down", is_repaired=False))
         try:
-            found += [RoutingDifference(NODE, wrong.found) for wrong in wrong_sysctls(self._host, link.name)]
+            found += [RoutingDifference(NODE, wrong.found) for wrong in wrong_sysctls(self._host)]
         except WiringError as exc:
             found.append(RoutingDifference(NODE, str(exc), is_repaired=False))
         try:
@@ -186,7 +188,8 @@ class KernelHostNetwork(HostNetwork):
         sentences: list[str] = []
         refusals: list[WiringError] = []
         pieces: tuple[Callable[[], list[str]], ...] = (
-            lambda: repair_sysctls(self._host, link.name),
+            lambda: devconf.repair(self._host, link, devconf.PRIMARY_ENI),
+            lambda: repair_sysctls(self._host),
             lambda: self._carry_out(found, what="setup of the node"),
             lambda: self._table.repair(self._table_commands(identity, link.name)),
         )
@@ -207,7 +210,7 @@ class KernelHostNetwork(HostNetwork):
 
     def _repair_eni(self, eni: Eni, link: records.Link) -> list[str]:
         enis.refuse_kernel_table(eni)
-        sentences: list[str] = []
+        sentences = devconf.repair(self._host, link, devconf.ENI)
         with self._host.netlink() as sock:
             # Each is a generator that reads when its turn comes: routes need the link up, and an address changes what follows.
             for repairs in self._eni_repairs(sock, eni, link):

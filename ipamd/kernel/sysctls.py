@@ -1,8 +1,8 @@
-"""The sysctls that the node needs: forwarding, and loose reverse path filtering on the primary ENI.
+"""The sysctl that the node needs and that netlink cannot set: forwarding for all links.
 
-Replies to addresses of other ENIs arrive on the primary one: NodePort connections. Source of rp_filter: amazon-vpc-cni-k8s
-cmd/aws-vpc-cni-init/main.go, configureSystemParams. ip_forward is ours: without it no packet leaves a sandbox, and the node image
-may not set it.
+Links of ours are set one by one (`devconf`), which needs no writable /proc/sys, so packets of sandboxes are forwarded even where this
+one is refused; it is for whatever else is on the node, and for links that are still to come. ip_forward is ours: amazon-vpc-cni-k8s
+leaves it to the node image.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from ipamd.kernel.netns import HostNetns
 from ipamd.model.errors import WiringError
@@ -32,9 +33,12 @@ class WrongSysctl:
         return f"sysctl {self.key} was {self.now}"
 
 
-def wrong_sysctls(host: HostNetns, primary_link: str) -> Iterator[WrongSysctl]:
+WANTED: Final = {"net/ipv4/ip_forward": "1"}
+
+
+def wrong_sysctls(host: HostNetns) -> Iterator[WrongSysctl]:
     """Yield each sysctl that differs, reading it when its turn comes. Raises: WiringError for one that cannot be read."""
-    for key, wanted in {"net/ipv4/ip_forward": "1", f"net/ipv4/conf/{primary_link}/rp_filter": "2"}.items():
+    for key, wanted in WANTED.items():
         with host.entered():
             try:
                 now = (SYSCTL_ROOT / key).read_text(encoding="ascii").strip()
@@ -44,10 +48,10 @@ def wrong_sysctls(host: HostNetns, primary_link: str) -> Iterator[WrongSysctl]:
             yield WrongSysctl(key, now, wanted)
 
 
-def repair_sysctls(host: HostNetns, primary_link: str) -> list[str]:
-    """Set what differs; one sentence each. Raises: WiringError at the first that cannot be read or set."""
+def repair_sysctls(host: HostNetns) -> list[str]:
+    """Set what differs; one sentence each. Raises: WiringError for one that cannot be read or set."""
     sentences = []
-    for wrong in wrong_sysctls(host, primary_link):
+    for wrong in wrong_sysctls(host):
         with host.entered():
             try:
                 (SYSCTL_ROOT / wrong.key).write_text(wrong.wanted, encoding="ascii")
@@ -58,5 +62,5 @@ def repair_sysctls(host: HostNetns, primary_link: str) -> list[str]:
 
 
 def _refused(key: str, wanted: str, exc: OSError) -> WiringError:
-    details = f"{exc.strerror}; the daemon needs a writable /proc/sys/net (privileged container)"
+    details = f"{exc.strerror}; run `sysctl -w {key.replace('/', '.')}={wanted}` on the node, or let the init container do it"
     return WiringError(f"sysctl {key} could not be set to {wanted}", details=details)

@@ -1,4 +1,4 @@
-"""A sandbox is confined (I16): spoofed packets, redirects and IPv6 go nowhere, its own traffic always passes."""
+"""A sandbox is confined: spoofed packets, redirects and IPv6 go nowhere, its own traffic always passes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from ipaddress import IPv4Address, IPv4Network
 
 import pytest
 
+from ipamd.kernel import confine_rules
 from ipamd.kernel.hostnet import KernelHostNetwork
 from ipamd.kernel.nft import Nftables
 from tests.netns import packets
@@ -86,7 +87,7 @@ MODES = pytest.mark.parametrize(
 
 @MODES
 def test_spoofed_packets_arrive_nowhere(world, all_rp_filter, src_valid_mark):
-    """I16: no foreign source leaves a sandbox, to the node, to a sandbox of either ENI, to the VPC or outside; each is counted."""
+    """No foreign source leaves a sandbox, to the node, to a sandbox of either ENI, to the VPC or outside; each is counted."""
     node = Node(world, all_rp_filter=all_rp_filter, src_valid_mark=src_valid_mark)
     for sender, own, other in ((node.primary, PRIMARY, SECONDARY), (node.secondary, SECONDARY, PRIMARY)):
         before = node.dropped()["source"]
@@ -283,7 +284,7 @@ def test_extra_sources_pass_for_sandboxes_that_route_for_others(make_world, src_
 
 @pytest.mark.parametrize("value", [1, 2])
 def test_a_sysctl_that_overrules_extra_sources_is_named(make_world, value):
-    """I15: all.rp_filter above 0 takes effect from the setting: a sentence says so, with what to do, until it is changed."""
+    """all.rp_filter above 0 takes effect from the setting: a sentence says so and what to do, until it is changed."""
     world = make_world(extra_source_cidrs=EXTRA)
     node = Node(world, all_rp_filter=value)
     assert node.spoof(node.primary, PRIMARY, ("192.0.2.1",), targets=(SECONDARY, VPC)) == []
@@ -299,6 +300,71 @@ def test_extra_sources_are_off_by_default(world):
     """Without the setting the same packets are dropped."""
     node = Node(world)
     assert node.spoof(node.primary, PRIMARY, ("192.0.2.1", "10.99.0.5"), targets=(SECONDARY, VPC)) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        ("nft flush ruleset", "nftables table vpc-ipamd-confine was missing"),
+        ("nft delete table ip vpc-ipamd-confine", "nftables table vpc-ipamd-confine was missing"),
+        ("nft delete table ip6 vpc-ipamd-confine", "nftables table vpc-ipamd-confine (ip6) was missing"),
+        ("nft flush chain ip vpc-ipamd-confine from_sandbox", "nftables table vpc-ipamd-confine had been changed"),
+        ("nft insert rule ip vpc-ipamd-confine from_veths accept", "nftables table vpc-ipamd-confine had been changed"),
+        ("nft insert rule ip6 vpc-ipamd-confine from_sandbox accept", "nftables table vpc-ipamd-confine (ip6) had been changed"),
+        ("nft add table ip vpc-ipamd-confine '{ flags dormant; }'", "nftables table vpc-ipamd-confine had been changed"),
+    ],
+)
+def test_a_drop_that_others_remove_or_change_is_named_and_put_back(world, command, sentence):
+    """At once it does not count as verified; the audit names it and changes nothing; the repair puts it back and says so."""
+    world.hostnet.confine_sandboxes()
+    assert world.hostnet.is_source_checked()
+    assert world.hostnet.confinement_differences() == []
+    listed = "nft list table ip vpc-ipamd-confine; nft list table ip6 vpc-ipamd-confine"
+    whole = world.host.sh(listed)
+    world.host.sh(command)
+    assert not world.hostnet.is_source_checked()
+    damaged = world.host.sh("nft list ruleset")
+    found = world.hostnet.confinement_differences()
+    assert next(one.what for one in found if one.is_repaired) == sentence
+    assert world.host.sh("nft list ruleset") == damaged
+    assert any(one.startswith(f"{sentence}: ") for one in world.hostnet.confine_sandboxes())
+    assert world.host.sh(listed) == whole
+    assert world.hostnet.is_source_checked()
+    assert world.hostnet.confine_sandboxes() == []
+
+
+def test_changes_of_other_software_keep_it_verified(world):
+    """kube-proxy changes the ruleset all the time: our tables are compared again, and still count."""
+    world.hostnet.confine_sandboxes()
+    for number in range(3):
+        world.host.sh(f"nft add table ip kube{number}; nft add chain ip kube{number} some")
+        assert world.hostnet.is_source_checked()
+
+
+def test_a_kernel_that_refuses_is_said(world, monkeypatch):
+    """Without nft_fib the table is refused as a whole: said with what is missing, not verified, and the rest is done."""
+    world.wiring.wire(world.spec(world.space(), number=30))
+    (veth,) = world.host.link_names()
+    world.host.sh(f"sysctl -qw net.ipv4.conf.{veth}.rp_filter=0")
+    monkeypatch.setattr(confine_rules, "_drop", lambda reason: f"counter name missing_{reason} drop")
+    said = world.hostnet.confine_sandboxes()
+    assert [one for one in said if one.startswith("could not be repaired: the source of sandboxes' packets is not checked")]
+    assert "nft_fib" in said[0]
+    assert not world.hostnet.is_source_checked()
+    assert world.host.sh(f"cat /proc/sys/net/ipv4/conf/{veth}/rp_filter") == "1\n"
+    monkeypatch.undo()
+    world.hostnet.confine_sandboxes()
+    assert world.hostnet.is_source_checked()
+
+
+def test_a_veth_that_does_not_forward_is_repaired(world):
+    """net.ipv4.ip_forward=0 stops every link: host veths are set again, by netlink, with a sentence."""
+    node = Node(world)
+    node.host.sh("sysctl -qw net.ipv4.ip_forward=0")
+    (said,) = world.hostnet.confine_sandboxes()
+    assert said.startswith("forwarding was off for host veths ")
+    assert all(veth in said for veth in node.veths)
+    assert udp_peer(node.primary, PRIMARY, node.secondary) == SECONDARY
 
 
 def test_sandboxes_of_an_earlier_release_are_confined(make_world):

@@ -201,6 +201,8 @@ DAMAGES = pytest.mark.parametrize(
         ("ip route add 10.0.1.0/24 dev eth1", "main had the connected route 10.0.1.0/24 dev eth1 (eni-2): removed"),
         ("sysctl -qw net.ipv4.ip_forward=0", "sysctl net/ipv4/ip_forward was 0: set to 1"),
         ("sysctl -qw net.ipv4.conf.eth0.rp_filter=1", "sysctl net/ipv4/conf/eth0/rp_filter was 1: set to 2"),
+        ("sysctl -qw net.ipv4.conf.eth0.forwarding=0", "sysctl net/ipv4/conf/eth0/forwarding was 0: set to 1"),
+        ("sysctl -qw net.ipv4.conf.eth1.forwarding=0", "sysctl net/ipv4/conf/eth1/forwarding was 0: set to 1"),
         ("nft flush ruleset", "nftables table vpc-ipamd was missing: added"),
         ("nft flush chain ip vpc-ipamd snat_out", "nftables table vpc-ipamd had been changed: replaced"),
         ("nft add rule ip vpc-ipamd snat_out accept", "nftables table vpc-ipamd had been changed: replaced"),
@@ -351,14 +353,23 @@ def test_primary_link_that_is_missing_is_an_error(world):
 
 
 def test_a_sysctl_that_cannot_be_set_costs_nothing_else(world, monkeypatch, tmp_path):
-    """A read-only /proc/sys is said; SNAT, marks and rules are set up all the same."""
+    """A read-only /proc/sys is said; SNAT, marks and rules are set up all the same, and packets of sandboxes are forwarded."""
     from ipamd.kernel import sysctls
 
-    world.fabric()
+    vpc = world.fabric()
+    vpc.sh(f"{TO_SECONDARY}; ip route add 10.0.0.30/32 dev p0; ip neigh add 10.0.0.30 dev p0 lladdr 02:00:00:00:00:01")
+    world.host.sh("sysctl -qw net.ipv4.ip_forward=0 net.ipv4.conf.eth0.rp_filter=1")
     monkeypatch.setattr(sysctls, "SYSCTL_ROOT", tmp_path)
     with pytest.raises(WiringError, match="sysctl"):
         world.hostnet.setup_node(world.identity())
     assert "fwmark 0x80" in world.host.sh("ip rule")
     assert "snat" in world.host.sh("nft list ruleset")
-    said = world.hostnet.reconcile(identity=world.identity(), enis=[])
+    said = world.hostnet.reconcile(identity=world.identity(), enis=[world.eni()])
     assert [sentence for sentence in said if "could not be repaired" in sentence and "sysctl" in sentence]
+    assert world.host.sh("cat /proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv4/conf/eth0/rp_filter").split() == ["0", "2"]
+    on_primary, on_secondary = world.space(), world.space()
+    world.wiring.wire(world.spec(on_primary, number=30))
+    world.wiring.wire(replace(world.spec(on_secondary, number=20, table=2), address=IPv4Address("10.0.1.20")))
+    assert udp_peer(vpc, "10.0.77.7", on_secondary) == "10.0.1.20"
+    assert udp_peer(vpc, "203.0.113.9", on_primary) == "10.0.0.10"
+    assert udp_peer(on_primary, "10.0.0.30", on_secondary) == "10.0.1.20"

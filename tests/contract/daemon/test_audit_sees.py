@@ -53,6 +53,8 @@ def link_of(made: Rig, device: int) -> tuple[str, str]:
         ("sysctl -qw net.ipv4.ip_forward=0", "ip_forward was 0"),
         ("nft add rule ip vpc-ipamd snat_out accept", "nftables table vpc-ipamd had been changed"),
         ("nft delete table ip vpc-ipamd", "nftables table vpc-ipamd was missing"),
+        ("nft delete table ip vpc-ipamd-confine", "nftables table vpc-ipamd-confine was missing"),
+        ("nft flush chain ip6 vpc-ipamd-confine from_veths", "nftables table vpc-ipamd-confine (ip6) had been changed"),
     ],
 )
 def test_damage_is_named_with_its_place(two_enis: Rig, damage: str, words: str) -> None:

@@ -7,19 +7,16 @@ compared with what the adapters emit, not only with constants. Files are those o
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from ipamd.config import NetworkConfig
-from ipamd.kernel import batches, enis, records, ruleset, sysctls, uapi
+from ipamd.kernel import batches, devconf, enis, records, ruleset, sysctls, uapi
 from ipamd.kernel.netlink import Message, NetlinkSocket
-from ipamd.kernel.netns import HostNetns
 from ipamd.model import dataplane
 from ipamd.model.attachment import WiringSpec, veth_name
 from ipamd.model.eni import Eni, gateway
@@ -234,25 +231,14 @@ def test_the_value_is_compatible(row: Row) -> None:
     assert emitted == row.value, row.message(emitted)
 
 
-def test_sysctls_are_compatible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sysctls_are_compatible() -> None:
     """Loose reverse path filtering on the primary link, as INIT sets it, and forwarding, which is ours."""
-
-    class Host:
-        @contextlib.contextmanager
-        def entered(self) -> Iterator[None]:
-            yield
-
-    files = {"net/ipv4/conf/ens5/rp_filter": "2", "net/ipv4/ip_forward": "1"}
-    for name in files:
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("0\n")
-    monkeypatch.setattr(sysctls, "SYSCTL_ROOT", tmp_path)
-    sysctls.repair_sysctls(cast(HostNetns, Host()), "ens5")
-    written = {name: (tmp_path / name).read_text() for name in files}
-    assert written == files, (
-        f"sysctls are {written}; compatible with amazon-vpc-cni-k8s is {files} ({INIT}, configureSystemParams). On a node that moves "
-        "between both: replies to addresses of secondary ENIs that arrive on the primary ENI are dropped"
+    wanted = {devconf.NAMES[number]: value for number, value in devconf.PRIMARY_ENI.items()}
+    assert wanted == {"rp_filter": 2, "forwarding": 1}, (
+        f"sysctls are {wanted}; compatible with amazon-vpc-cni-k8s is rp_filter=2 ({INIT}, configureSystemParams). On a node that "
+        "moves between both: replies to addresses of secondary ENIs that arrive on the primary ENI are dropped"
     )
+    assert sysctls.WANTED == {"net/ipv4/ip_forward": "1"}
 
 
 def test_our_table_is_not_theirs() -> None:

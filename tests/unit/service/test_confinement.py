@@ -1,0 +1,50 @@
+"""What confines sandboxes is put in place without EC2 or identity, put back when it is gone, and named when it cannot be."""
+
+from __future__ import annotations
+
+from ipamd.model.kernel import DROP_REASONS, NOT_REPAIRED
+from ipamd.service.report.finding import Severity
+from tests.fakes.node import FakeNode
+
+REFUSED = f"{NOT_REPAIRED}: the source of sandboxes' packets is not checked"
+
+
+def test_it_is_put_in_place_without_an_identity(node: FakeNode) -> None:
+    """Metadata has not answered yet: the drop needs no answer, and is put back all the same."""
+    node.hostnet.is_confined = False
+    reconciler = node.app.reconcile.host_network
+    reconciler._identity = lambda: None  # metadata is away
+    assert reconciler.reconcile() == ["nftables table was missing: added"]
+    assert node.hostnet.is_confined
+    assert reconciler.reconcile() == []
+
+
+def test_a_refusal_is_a_condition_until_it_ends(node: FakeNode) -> None:
+    """The node serves, and says that sandboxes are not confined; the condition goes with the refusal."""
+    reconciler, health = node.app.reconcile.host_network, node.app.context.health
+    node.hostnet.is_confined, node.hostnet.confine_refusals = False, [REFUSED]
+    reconciler.reconcile()
+    assert health.conditions_by_subject()["confinement"] == f"confinement: {REFUSED}"
+    node.hostnet.confine_refusals = []
+    reconciler.reconcile()
+    assert "confinement" not in health.conditions_by_subject()
+
+
+def test_the_audit_names_what_is_missing(node: FakeNode) -> None:
+    """A difference that the reconciler repairs; after that the audit is clean."""
+    node.hostnet.is_confined = False
+    found = [each for each in node.app.introspection._sources.audit.audit(ask_ec2=False).findings if "nftables" in each.what]
+    assert [each.severity for each in found] == [Severity.DIFFERENCE]
+    node.app.reconcile.host_network.reconcile()
+    assert not [each for each in node.app.introspection._sources.audit.audit(ask_ec2=False).findings if "nftables" in each.what]
+
+
+def test_dropped_packets_are_in_the_metrics(node: FakeNode) -> None:
+    """Each reason has a series from the start; the gauge tells whether the drop is verified."""
+    registry = node.app.metrics.registry
+    node.hostnet.dropped = {"source": 7}
+    found = {reason: registry.get_sample_value("ipamd_dropped_packets_total", {"reason": reason}) for reason in DROP_REASONS}
+    assert found == {reason: 7 if reason == "source" else 0 for reason in DROP_REASONS}
+    assert registry.get_sample_value("ipamd_source_checked") == 1
+    node.hostnet.is_confined = False
+    assert registry.get_sample_value("ipamd_source_checked") == 0
