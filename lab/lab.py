@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 
 NODE_SUBNET, HOST_SUBNET = "10.0.0.0/22", "10.0.8.0/24"  # ours, because: a page of addresses an eye can tell apart
 WIRE_TIMEOUT_S = 10.0
+OUTSIDE = "outside"
+"""The host beyond the internet gateway, in `ping`; it is of no VPC, and in no list of hosts."""
 
 Source = str | Node | tuple[Node, str]
 
@@ -72,7 +74,7 @@ class Lab:
         self.ec2: Ec2Server
         self.imds: dict[str, ImdsServer] = {}
         self.fabric: Fabric
-        self.internet: Internet
+        self._internet: Internet | None = None
         self._names = (tuple(nodes), tuple(hosts))
         self._instance_type = instance_type
         self._with_containerd = containerd is not False
@@ -99,6 +101,13 @@ class Lab:
     def faults(self) -> Faults:
         """The faults of the simulated cloud."""
         return self.vpc.faults
+
+    @property
+    def internet(self) -> Internet:
+        """What is outside the VPC. Raises: NodeError if `add_internet` was not called."""
+        if self._internet is None:
+            raise NodeError(f"lab {self.name!r} has no outside: start it with `vpc-lab up --outside`")
+        return self._internet
 
     @property
     def nodes(self) -> Mapping[str, Node]:
@@ -132,7 +141,7 @@ class Lab:
         """Ask each target whether it answers.
 
         Args:
-            source: a host's or node's name, a Node, or (Node, sandbox ID or path of a namespace in the node).
+            source: a host's or node's name, OUTSIDE, a Node, or (Node, sandbox ID or path of a namespace in the node).
         """
         return ping.ping(self._netns_path(source), targets=targets, timeout_s=timeout_s, source=source_address)
 
@@ -152,9 +161,8 @@ class Lab:
 
     def add_internet(self, *, nat_gateway: bool = True) -> Internet:
         """Build the gateways and the host `outside`; the primary addresses of nodes and hosts get public ones."""
-        self.internet = Internet(self.fabric.router, vpc_cidr=self.vpc.cidr, nat_gateway=nat_gateway)
+        self._internet = Internet(self.fabric.router, vpc_cidr=self.vpc.cidr, nat_gateway=nat_gateway)
         self._stack.callback(self.internet.close)
-        self._hosts["outside"] = self.internet.outside
         for instance in self.vpc.instances():
             self.internet.associate(self.primary_address(instance.name))
         return self.internet
@@ -222,6 +230,8 @@ class Lab:
             return source[0].netns_path(source[1])
         if isinstance(source, Node):
             return source.netns_path()
+        if source == OUTSIDE:
+            return self.internet.outside.path
         return self._hosts[source].path if source in self._hosts else self.node(source).netns_path()
 
 

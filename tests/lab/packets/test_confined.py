@@ -26,6 +26,12 @@ FALSE_SOURCES = (*PODS, *NODES, "host-a", "outside", "nobody", "metadata", "loop
 """Of sandboxes on the same ENI, another ENI and another node; of nodes, the VPC and the world; of nobody."""
 
 
+THEIR_MARK = (
+    'table ip theirs { chain all { type filter hook prerouting priority -140; iifname "eni*" meta mark set meta mark | 0x80; }; }'
+)
+"""Another agent that takes the bit for its own."""
+
+
 @pytest.fixture(scope="module")
 def small() -> Iterator[Ground]:
     """A ground with few sandboxes; wiring does not differ between pool modes."""
@@ -93,6 +99,20 @@ def test_a_redirect_changes_nothing(small: Ground, sender: str) -> None:
     forge.redirect(small.paths[sender], source=router, target=victim, of=target, to=other)
     assert small.ask(sender, "node-a") is not None
     assert inside(small.paths["node-a"], way) == before
+
+
+def test_others_who_use_our_mark_lead_packets_to_the_wrong_eni(small: Ground) -> None:
+    """Bit 0x80 means the primary ENI, whoever sets it: EC2 drops what a sandbox of the other one sends then, and nothing else."""
+    netns, address = small.rigs["node-a"].node.netns, small.addresses["pod-a-eth1"]
+    assert small.ask("pod-a-eth1", "host-a") is not None
+    netns.tool(["nft", "-f", "-"], script=THEIR_MARK)
+    try:
+        assert small.ask("pod-a-eth1", "host-a", timeout_s=SILENT_S) is None
+        assert small.lab.fabric.dropped(address) > 0
+        assert small.ask("pod-a", "host-a") is not None
+    finally:
+        netns.tool(["nft", "delete", "table", "ip", "theirs"])
+    assert small.ask("pod-a-eth1", "host-a") is not None
 
 
 def inside(path: str, command: str) -> str:
