@@ -26,9 +26,7 @@ FALSE_SOURCES = (*PODS, *NODES, "host-a", "outside", "nobody", "metadata", "loop
 """Of sandboxes on the same ENI, another ENI and another node; of nodes, the VPC and the world; of nobody."""
 
 
-THEIR_MARK = (
-    'table ip theirs { chain all { type filter hook prerouting priority -140; iifname "eni*" meta mark set meta mark | 0x80; }; }'
-)
+THEIR_MARK = 'table ip theirs { chain before_routing { type filter hook prerouting priority -140; iifname "eni*" meta mark set meta mark | 0x80; }; }'
 """Another agent that takes the bit for its own."""
 
 
@@ -54,7 +52,7 @@ def source_of(small: Ground, name: str) -> IPv4Address:
 @pytest.mark.parametrize("sender", SENDERS)
 @pytest.mark.parametrize("rp_filter", ["1", "2", "0"])
 def test_a_false_source_goes_nowhere(small: Ground, sender: str, rp_filter: str) -> None:
-    """I16: of all packets that a sandbox sends as somebody else none arrives, on its node, across nodes or outside; its own do.
+    """Of all packets that a sandbox sends as somebody else none arrives, on its node, across nodes or outside; its own do.
 
     Whatever systemd or an administrator set on the host veths since: 2 is what udev leaves on Amazon Linux.
     """
@@ -74,7 +72,7 @@ def test_a_false_source_goes_nowhere(small: Ground, sender: str, rp_filter: str)
 
 @pytest.mark.parametrize("sender", SENDERS)
 def test_a_router_advertisement_changes_nothing(small: Ground, sender: str) -> None:
-    """I16, CVE-2020-10749: the node takes neither a route nor an address from a sandbox that says it is a router."""
+    """CVE-2020-10749: the node takes neither a route nor an address from a sandbox that says it is a router."""
     path = small.paths["node-a"]
     before = inside(path, "ip -6 route show default")
     forge.router_advertisement(small.paths[sender], link="eth0", prefix=IPv6Address("2001:db8::"))
@@ -85,7 +83,7 @@ def test_a_router_advertisement_changes_nothing(small: Ground, sender: str) -> N
 
 @pytest.mark.parametrize("sender", SENDERS)
 def test_a_redirect_changes_nothing(small: Ground, sender: str) -> None:
-    """I16: a sandbox that says it is the node's router leads none of the node's traffic to another host.
+    """A sandbox that says it is the node's router leads none of the node's traffic to another host.
 
     On a node that would follow: the kernel turns accept_redirects off when it begins to forward, and others turn it on again.
     """
