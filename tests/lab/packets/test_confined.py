@@ -26,7 +26,14 @@ FALSE_SOURCES = (*PODS, *NODES, "host-a", "outside", "nobody", "metadata", "loop
 """Of sandboxes on the same ENI, another ENI and another node; of nodes, the VPC and the world; of nobody."""
 
 
-THEIR_MARK = 'table ip theirs { chain before_routing { type filter hook prerouting priority -140; iifname "eni*" meta mark set meta mark | 0x80; }; }'
+THEIR_MARK = """
+table ip theirs {
+  chain before_routing {
+    type filter hook prerouting priority -140;
+    iifname "eni*" meta mark set meta mark | 0x80
+  }
+}
+"""
 """Another agent that takes the bit for its own."""
 
 
