@@ -19,6 +19,8 @@ from typing import Protocol
 from lab.ec2.server import Ec2Server
 from lab.fabric import ping
 from lab.fabric.fabric import Fabric
+from lab.fabric.internet import Internet
+from lab.fabric.load_balancer import LoadBalancer
 from lab.fabric.netns import Netns
 from lab.httpd import Listener
 from lab.imds.server import ImdsServer
@@ -34,6 +36,8 @@ log = logging.getLogger(__name__)
 
 NODE_SUBNET, HOST_SUBNET = "10.0.0.0/22", "10.0.8.0/24"  # ours, because: a page of addresses an eye can tell apart
 WIRE_TIMEOUT_S = 10.0
+OUTSIDE = "outside"
+"""The host beyond the internet gateway, in `ping`; it is of no VPC, and in no list of hosts."""
 
 Source = str | Node | tuple[Node, str]
 
@@ -70,6 +74,7 @@ class Lab:
         self.ec2: Ec2Server
         self.imds: dict[str, ImdsServer] = {}
         self.fabric: Fabric
+        self._internet: Internet | None = None
         self._names = (tuple(nodes), tuple(hosts))
         self._instance_type = instance_type
         self._with_containerd = containerd is not False
@@ -96,6 +101,13 @@ class Lab:
     def faults(self) -> Faults:
         """The faults of the simulated cloud."""
         return self.vpc.faults
+
+    @property
+    def internet(self) -> Internet:
+        """What is outside the VPC. Raises: NodeError if `add_internet` was not called."""
+        if self._internet is None:
+            raise NodeError(f"lab {self.name!r} has no outside: start it with `vpc-lab up --outside`")
+        return self._internet
 
     @property
     def nodes(self) -> Mapping[str, Node]:
@@ -129,7 +141,7 @@ class Lab:
         """Ask each target whether it answers.
 
         Args:
-            source: a host's or node's name, a Node, or (Node, sandbox ID or path of a namespace in the node).
+            source: a host's or node's name, OUTSIDE, a Node, or (Node, sandbox ID or path of a namespace in the node).
         """
         return ping.ping(self._netns_path(source), targets=targets, timeout_s=timeout_s, source=source_address)
 
@@ -146,6 +158,26 @@ class Lab:
         self._stack.callback(netns.close)
         self._connect(self.vpc.add_host(name=name, subnet_id=self._host_subnet_id), netns)
         return netns
+
+    def add_internet(self, *, nat_gateway: bool = True) -> Internet:
+        """Build the gateways and the host `outside`; the primary addresses of nodes and hosts get public ones."""
+        self._internet = Internet(self.fabric.router, vpc_cidr=self.vpc.cidr, nat_gateway=nat_gateway)
+        self._stack.callback(self.internet.close)
+        for instance in self.vpc.instances():
+            self.internet.associate(self.primary_address(instance.name))
+        return self.internet
+
+    def add_load_balancer(self, name: str) -> LoadBalancer:
+        """Start a load balancer with a host's address in the VPC; needs `add_internet`."""
+        host = self.add_host(name)
+        return LoadBalancer(self.internet, netns_path=host.path, private=self.primary_address(name))
+
+    def primary_address(self, name: str) -> IPv4Address:
+        """Return the primary address of a node or host. Raises: KeyError if there is none of that name."""
+        (first, *_) = self.vpc.enis_of(self.vpc.instance(name).instance_id)
+        if first.primary_address is None:
+            raise KeyError(name)
+        return first.primary_address
 
     def close(self) -> None:
         """Stop and remove everything; idempotent."""
@@ -178,7 +210,7 @@ class Lab:
         node.instance_id = instance.instance_id
         self._connect(instance, node.netns)
         self.ec2.add_listener(Listener(node.netns.listener(EC2_ADDRESS, EC2_PORT), instance.instance_id))
-        listener = node.netns.listener(IMDS_ADDRESS, IMDS_PORT)
+        listener = node.netns.listener(IMDS_ADDRESS, IMDS_PORT, link="lo")  # a hop limit of 1: not for sandboxes
         self.imds[name] = ImdsServer(self.vpc, instance.instance_id, socket=listener)
         self._serve(self.imds[name])
         return node
@@ -198,6 +230,8 @@ class Lab:
             return source[0].netns_path(source[1])
         if isinstance(source, Node):
             return source.netns_path()
+        if source == OUTSIDE:
+            return self.internet.outside.path
         return self._hosts[source].path if source in self._hosts else self.node(source).netns_path()
 
 

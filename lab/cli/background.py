@@ -87,7 +87,7 @@ def _start(arguments: argparse.Namespace) -> int:
 
 
 def _up_arguments(arguments: argparse.Namespace) -> list[str]:
-    flags = [f"--{name.replace('_', '-')}" for name in ("no_containerd", "daemon") if getattr(arguments, name)]
+    flags = [f"--{name.replace('_', '-')}" for name in ("no_containerd", "outside", "daemon") if getattr(arguments, name)]
     settings = [f"--env={key}={value}" for key, value in arguments.env]
     values = ("name", "nodes", "hosts", "type", "attach_delay", "containerd")
     return ["up", *(f"--{name.replace('_', '-')}={getattr(arguments, name)}" for name in values), *flags, *settings]
@@ -110,6 +110,8 @@ def _serve(arguments: argparse.Namespace) -> int:
         vpc=Vpc(delays=Delays(attach_s=arguments.attach_delay)),
     )
     with lab:
+        if arguments.outside:
+            lab.add_internet()
         daemons = Daemons(lab)
         control = ControlServer(lab, daemons)
         for number in (signal.SIGINT, signal.SIGTERM):

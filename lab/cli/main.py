@@ -92,6 +92,7 @@ def _parser() -> argparse.ArgumentParser:
 def _add_up_options(up: argparse.ArgumentParser) -> None:
     up.add_argument("--nodes", type=int, default=2, help="number of nodes: node-a, node-b, ... (default: %(default)s)")
     up.add_argument("--hosts", type=int, default=1, help="number of plain hosts (default: %(default)s)")
+    up.add_argument("--outside", action="store_true", help="a host outside the VPC, behind an internet gateway and a NAT gateway")
     up.add_argument("--type", default="m5.large", help="instance type of the nodes (default: %(default)s)")
     up.add_argument(
         "--attach-delay",

@@ -64,6 +64,11 @@ class Fabric:
         source_check.install(self._netns)
 
     @property
+    def router(self) -> Netns:
+        """The router's namespace, for what else stands in it (internet.py); this object closes it."""
+        return self._netns
+
+    @property
     def problems(self) -> list[str]:
         """Events that could not be applied, in words; a sound lab has none."""
         with self._changed:

@@ -14,6 +14,7 @@ import fcntl
 import os
 import socket
 import subprocess
+import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -101,16 +102,23 @@ class Netns:
 
         self.call(write)
 
-    def listener(self, address: str, port: int) -> socket.socket:
-        """Make a TCP socket that listens inside, to be served by any thread outside."""
-        return self.call(lambda: socket.create_server((address, port), backlog=64))
+    def listener(self, address: str, port: int, *, link: str = "") -> socket.socket:
+        """Make a TCP socket that listens inside, to be served by any thread outside; with `link`, only to what arrives there."""
+
+        def listen() -> socket.socket:
+            server = socket.create_server((address, port), backlog=64)
+            if link:
+                server.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, link.encode())
+            return server
+
+        return self.call(listen)
 
     def interfaces(self) -> dict[str, str]:
         """Tell name and MAC of every interface inside but the loopback."""
 
         def look() -> dict[str, str]:
             names = [name for _, name in socket.if_nameindex() if name != "lo"]
-            return {name: _mac(name) for name in names}
+            return {name: link_mac(name) for name in names}
 
         return self.call(look)
 
@@ -131,18 +139,42 @@ def enter_netns(path: str) -> None:
         os.close(fd)
 
 
-def _entered(enter: Callable[[], None]) -> int:
-    enter()
-    return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+def run_inside(path: str, function: Callable[[], T]) -> T:
+    """Run a function inside the namespace at `path`, in a thread that ends with it.
+
+    Raises: FabricError for any OSError, whether of entering or of the function.
+    """
+    result: list[T] = []
+    failure: list[OSError] = []
+
+    def run() -> None:
+        try:
+            enter_netns(path)
+            result.append(function())
+        except OSError as exc:
+            failure.append(exc)
+
+    thread = threading.Thread(target=run, name="inside", daemon=True)
+    thread.start()
+    thread.join()
+    if failure:
+        raise FabricError(f"in {path}: {failure[0]}") from failure[0]
+    return result[0]
 
 
-def _mac(interface: str) -> str:
+def link_mac(interface: str) -> str:
+    """Return the MAC of an interface of the calling thread's namespace; "" if it was deleted meanwhile."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
         try:
             answer = fcntl.ioctl(sock, 0x8927, interface.encode().ljust(40, b"\0"))  # SIOCGIFHWADDR, linux/sockios.h
         except OSError:
-            return ""  # deleted since we listed it
+            return ""
     return answer[18:24].hex(":")
+
+
+def _entered(enter: Callable[[], None]) -> int:
+    enter()
+    return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def _syscall(name: str, *arguments: int) -> None:

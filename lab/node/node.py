@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.fabric.netns import Netns
-from lab.node import containerd
+from lab.node import amazon_linux, containerd
 from lab.node.cri import CriClient
 from lab.node.errors import NodeError
 from lab.node.process import NodeProcess, Spawner
@@ -50,7 +50,7 @@ class Node:
 
     @classmethod
     def start(cls, name: str, *, cgroup: str) -> Node:
-        """Make the namespaces and PID 1, with loopback up and Amazon's addresses on it.
+        """Make the namespaces and PID 1, with loopback up, Amazon's addresses on it, and Amazon Linux's sysctls.
 
         Args:
             cgroup: an existing cgroup v2 directory, the node's alone.
@@ -72,7 +72,10 @@ class Node:
             raise NodeError(f"node {name} did not start: {answer.decode() or 'PID 1 ended'}")
         ours.settimeout(None)
         node = cls(name, init, ours)
-        node.netns.ip(["link set lo up", *(f"addr add {address}/32 dev lo" for address in (IMDS_ADDRESS, EC2_ADDRESS))])
+        amazon_linux.boot(node.netns)
+        # Link scope: a masquerade towards a link without an address of its own must not choose Amazon's.
+        amazon = (f"addr add {address}/32 dev lo scope link" for address in (IMDS_ADDRESS, EC2_ADDRESS))
+        node.netns.ip(["link set lo up", *amazon])
         return node
 
     @property

@@ -71,21 +71,33 @@ class Hands:
         return self._store.world.eni(eni_id)
 
     def attach(
-        self, instance_id: str, *, kind: str = "interface", tags: Mapping[str, str] | None = None, address_count: int = 0
+        self,
+        instance_id: str,
+        *,
+        kind: str = "interface",
+        tags: Mapping[str, str] | None = None,
+        address_count: int = 0,
+        prefix_count: int = 0,
+        subnet_id: str = "",
     ) -> Eni:
-        """Create an ENI in the instance's subnet and attach it at the lowest free device index, with the attach delay.
+        """Create an ENI and attach it at the lowest free device index, with the attach delay.
 
         Args:
             kind: one of INTERFACE_TYPES; a branch is attached to nothing.
-            address_count: secondary addresses, for those that have IPv4.
+            address_count, prefix_count: secondary addresses or prefixes, for those that have IPv4.
+            subnet_id: by default the instance's.
         """
         if kind not in INTERFACE_TYPES:
             raise LabError(f"{kind} is not one of {', '.join(INTERFACE_TYPES)}")
         instance = self._store.world.instance(instance_id)
         with self._store.transaction("CreateNetworkInterface") as tx:
-            want = AddressRequest(address_count=0 if kind in _WITHOUT_IPV4 else address_count)
+            want = (
+                AddressRequest()
+                if kind in _WITHOUT_IPV4
+                else AddressRequest(address_count=address_count, prefix_count=prefix_count)
+            )
             made = self._interfaces.create_in(
-                tx, instance.subnet_id, want, groups=(self._group_id,), description="made by other hands", tags=tags
+                tx, subnet_id or instance.subnet_id, want, groups=(self._group_id,), description="made by other hands", tags=tags
             )
             eni = replace(made, interface_type="interface" if kind == "ipv6-only" else kind)
             if kind in _WITHOUT_IPV4:

@@ -43,7 +43,7 @@ def cli() -> Iterator[Cli]:
     """A lab of two nodes and a host, started and stopped by the command line."""
     cli = Cli(f"cli-{time.monotonic_ns()}")
     try:
-        assert "is up" in cli("up", "--nodes", "2", "--type", "m5.large", "--attach-delay", "0")
+        assert "is up" in cli("up", "--nodes", "2", "--type", "m5.large", "--attach-delay", "0", "--outside")
         yield cli
     finally:
         assert "is down" in cli("down")
@@ -58,6 +58,12 @@ def test_status_tells_nodes_and_interfaces(cli: Cli) -> None:
     assert (status["drops"], status["problems"]) == ([], [])
     text = cli("status")
     assert status["nodes"][0]["enis"][0]["eni_id"] in text
+
+
+def test_the_outside_is_reached_and_is_no_host_of_the_vpc(cli: Cli) -> None:
+    """With --outside a node pings beyond the gateway, and the status lists hosts of the VPC only."""
+    assert "answers" in cli("ping", "node-a", "198.51.100.10")
+    assert [host["name"] for host in json.loads(cli("status", "-o", "json"))["hosts"]] == ["host-a"]
 
 
 def test_exec_runs_in_the_node_and_gives_its_exit_code(cli: Cli) -> None:

@@ -1,0 +1,159 @@
+"""What is outside the VPC: an internet gateway, a NAT gateway, load balancers, and one host beyond them.
+
+    fabric  igw ---- eth0  outside        1500 bytes; larger packets with DF set are answered with "fragmentation needed"
+
+The router does the gateways' work in one nftables table of its own, made anew as a whole at each change:
+
+    internet gateway   translates an address to its public one and back, one to one; an address without a public one is not
+                       carried ("Enable internet access for a VPC using an internet gateway", VPC user guide)
+    NAT gateway        translates what has no public address to its own ("NAT gateways", VPC user guide)
+    load balancer      sends what came to its public address to a target, as the client or as itself (load_balancer.py)
+
+Different from AWS: there a subnet's route table leads to one of the two gateways; here an address with a public one takes the internet
+gateway and all others the NAT gateway, so that a test sees by the source whether the node or somebody else translated. Within the VPC
+nothing is tracked, as before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network
+
+from lab.fabric import source_check
+from lab.fabric.errors import FabricError
+from lab.fabric.netns import Netns
+
+MTU = 1500  # bytes; "Network MTU for your EC2 instance", EC2 user guide: through an internet gateway
+OUTSIDE = IPv4Network("198.51.100.0/24")  # ours, because: RFC 5737, addresses for documentation; whom nodes talk to
+AMAZON = IPv4Network("203.0.113.0/24")  # ours, because: RFC 5737; public addresses of the VPC
+NAT_GATEWAY = AMAZON.broadcast_address - 1
+LINK = "igw"
+_NEAR, _FAR = IPv4Address("169.254.254.1"), IPv4Address("169.254.254.2")  # ours, because: link-local, and no route leads here
+
+
+@dataclass(frozen=True)
+class Forwarding:
+    """One listener of a load balancer: TCP to `public`:`port` goes to one of the targets.
+
+    It speaks to them as the client, or as `private`.
+    """
+
+    public: IPv4Address
+    port: int
+    targets: tuple[tuple[IPv4Address, int], ...]
+    private: IPv4Address
+    keeps_client: bool
+
+
+class Internet:
+    """The gateways in the router's namespace and the host `outside`. Concurrency: one thread changes it at a time."""
+
+    def __init__(self, router: Netns, *, vpc_cidr: IPv4Network, nat_gateway: bool = True) -> None:
+        """Wire the outside host to the router. Raises: FabricError, with nothing left behind."""
+        self._router = router
+        self._vpc_cidr = vpc_cidr
+        self._has_nat_gateway = nat_gateway
+        self._public: dict[IPv4Address, IPv4Address] = {}
+        self._forwardings: dict[tuple[IPv4Address, int], Forwarding] = {}
+        self._free = AMAZON.hosts()
+        self.outside = Netns.new("outside")
+        try:
+            self._wire()
+            self._tell()
+        except BaseException:
+            self.outside.close()
+            raise
+
+    def add_address(self, number: int) -> IPv4Address:
+        """Give the outside host the address OUTSIDE + `number`; returns it."""
+        address = OUTSIDE[number]
+        self.outside.ip([f"addr replace {address}/32 dev eth0"])
+        return address
+
+    def associate(self, private: IPv4Address) -> IPv4Address:
+        """Give an address of the VPC a public one, for good; the same again if it has one."""
+        if private not in self._public:
+            self._public[private] = self._next_public()
+            self._tell()
+        return self._public[private]
+
+    def new_public(self) -> IPv4Address:
+        """Take a public address for a load balancer."""
+        return self._next_public()
+
+    def forward(self, forwarding: Forwarding) -> None:
+        """Set or replace a load balancer's listener; one without targets answers nothing."""
+        self._forwardings[forwarding.public, forwarding.port] = forwarding
+        self._tell()
+
+    def forwarding(self, public: IPv4Address, port: int) -> Forwarding:
+        """Return a listener. Raises: KeyError if there is none."""
+        return self._forwardings[public, port]
+
+    def close(self) -> None:
+        """Let the outside host go, and with it the wire; idempotent."""
+        self.outside.close()
+
+    def _next_public(self) -> IPv4Address:
+        address = next(self._free)
+        if address == NAT_GATEWAY:
+            raise FabricError(f"all public addresses of {AMAZON} are taken")
+        return address
+
+    def _wire(self) -> None:
+        self._router.ip(
+            [
+                f"link add {LINK} mtu {MTU} type veth peer name eth0 mtu {MTU} netns {self.outside.path}",
+                f"addr add {_NEAR}/30 dev {LINK} scope link",
+                f"link set {LINK} up",
+            ]
+        )
+        self.outside.ip([f"addr add {_FAR}/30 dev eth0 scope link", "link set eth0 up"])
+        first = self.add_address(10)
+        self.outside.ip([f"route add default via {_NEAR} dev eth0 src {first}"])
+        self._router.ip([f"route add default via {_FAR} dev {LINK}"])
+        for netns, link in ((self._router, LINK), (self.outside, "eth0")):
+            netns.sysctl({f"ipv4/neigh/{link}/retrans_time_ms": "100", f"ipv4/conf/{link}/rp_filter": "0"})
+        source_check.change(self._router, LINK, added=[OUTSIDE], removed=())
+
+    def _tell(self) -> None:
+        self._router.tool(["nft", "-f", "-"], script="\n".join(self._ruleset()))
+
+    def _ruleset(self) -> Iterator[str]:
+        vpc, pairs = self._vpc_cidr, sorted(self._public.items())
+        balancers = {each.private for each in self._forwardings.values()}
+        kept = f" ip daddr != {{ {_words(balancers)} }}" if balancers else ""
+        yield "add table ip internet\ndelete table ip internet\ntable ip internet {"
+        yield " chain within { type filter hook prerouting priority raw;"
+        yield f"  ip saddr {vpc} ip daddr {vpc}{kept} notrack\n }}"
+        yield " chain gateway_in { type nat hook prerouting priority dstnat;"
+        for forwarding in self._forwardings.values():
+            yield from _listener(forwarding)
+        if pairs:
+            inward = ", ".join(f"{public} : {private}" for private, public in pairs)
+            yield f'  iifname "{LINK}" dnat to ip daddr map {{ {inward} }}'
+        yield f' }}\n chain check {{ type filter hook forward priority filter;\n  iifname "{LINK}" ip daddr != {vpc} drop\n }}'
+        yield " chain gateway_out { type nat hook postrouting priority srcnat;"
+        for each in self._forwardings.values():
+            if not each.keeps_client:
+                yield f"  meta l4proto tcp ct original ip daddr {each.public} ct original proto-dst {each.port} snat to {each.private}"
+        if pairs:
+            outward = ", ".join(f"{private} : {public}" for private, public in pairs)
+            yield f'  oifname "{LINK}" snat to ip saddr map {{ {outward} }}'
+        if self._has_nat_gateway:
+            yield f'  oifname "{LINK}" ip saddr {vpc} snat to {NAT_GATEWAY}'
+        yield " }\n chain untranslated { type filter hook postrouting priority srcnat + 10;"
+        yield f'  oifname "{LINK}" ip saddr {vpc} counter drop\n }}\n}}'
+
+
+def _listener(forwarding: Forwarding) -> Iterator[str]:
+    match = f"  ip daddr {forwarding.public} tcp dport {forwarding.port}"
+    for number, (address, port) in enumerate(forwarding.targets):
+        left = len(forwarding.targets) - number
+        choice = f" numgen random mod {left} 0" if left > 1 else ""
+        yield f"{match}{choice} dnat to {address}:{port}"
+
+
+def _words(addresses: Iterable[IPv4Address]) -> str:
+    return ", ".join(str(address) for address in sorted(addresses))

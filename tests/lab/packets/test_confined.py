@@ -1,0 +1,127 @@
+"""What a sandbox sends and goes nowhere: packets with a false source, and what would change the routing of the node or of others.
+
+Node and fabric are looked at together: most false sources never leave the node; the others are dropped at the ENI's port.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+from ipaddress import IPv4Address, IPv6Address
+
+import pytest
+
+from lab.fabric import forge
+from lab.fabric.netns import run_inside
+from lab.node.kernel_view import read_kernel
+from tests.lab.packets.ground import NODES, PODS, Ground, ground
+
+pytestmark = pytest.mark.privileged
+
+SILENT_S = 0.3
+SENDERS = ("pod-a", "pod-a-eth1")
+TARGETS = ("pod-a-too", "pod-b", "pod-b-eth1", "node-a", "node-b", "host-a", "outside")
+FALSE_SOURCES = (*PODS, *NODES, "host-a", "outside", "nobody", "metadata", "loopback")
+"""Of sandboxes on the same ENI, another ENI and another node; of nodes, the VPC and the world; of nobody."""
+
+
+THEIR_MARK = """
+table ip theirs {
+  chain before_routing {
+    type filter hook prerouting priority -140;
+    iifname "eni*" meta mark set meta mark | 0x80
+  }
+}
+"""
+"""Another agent that takes the bit for its own."""
+
+
+@pytest.fixture(scope="module")
+def small() -> Iterator[Ground]:
+    """A ground with few sandboxes; wiring does not differ between pool modes."""
+    with ground("secondary") as found:
+        yield found
+
+
+def set_on_host_veths(small: Ground, rp_filter: str) -> None:
+    """Write rp_filter of every host veth of node-a."""
+    node = small.rigs["node-a"].node
+    node.netns.sysctl({f"ipv4/conf/{veth.name}/rp_filter": rp_filter for veth in read_kernel(node).veths})
+
+
+def source_of(small: Ground, name: str) -> IPv4Address:
+    """The address that a name of FALSE_SOURCES stands for."""
+    special = {"nobody": small.unassigned(), "metadata": IPv4Address("169.254.169.254"), "loopback": IPv4Address("127.0.0.1")}
+    return special.get(name) or small.addresses[name]
+
+
+@pytest.mark.parametrize("sender", SENDERS)
+@pytest.mark.parametrize("rp_filter", ["1", "2", "0"])
+def test_a_false_source_goes_nowhere(small: Ground, sender: str, rp_filter: str) -> None:
+    """Of all packets that a sandbox sends as somebody else none arrives, on its node, across nodes or outside; its own do.
+
+    Whatever systemd or an administrator set on the host veths since: 2 is what udev leaves on Amazon Linux.
+    """
+    set_on_host_veths(small, rp_filter)
+    numbers = {}
+    for source in FALSE_SOURCES:
+        for target in TARGETS:
+            numbers[source, target] = question = f"{sender} as {source} to {target}, {rp_filter}".encode()
+            forge.udp(small.paths[sender], source=source_of(small, source), target=small.addresses[target], payload=question)
+    # What a sandbox sends later arrives later: when these have been heard, the false ones have had their time.
+    for target in TARGETS:
+        assert small.ask(sender, target) is not None
+    heard = {pair: small.servers.who_heard(question) for pair, question in numbers.items()}
+    own = {(sender, target): [target] for target in TARGETS}
+    assert {pair: names for pair, names in heard.items() if names} == own
+
+
+@pytest.mark.parametrize("sender", SENDERS)
+def test_a_router_advertisement_changes_nothing(small: Ground, sender: str) -> None:
+    """CVE-2020-10749: the node takes neither a route nor an address from a sandbox that says it is a router."""
+    path = small.paths["node-a"]
+    before = inside(path, "ip -6 route show default")
+    forge.router_advertisement(small.paths[sender], link="eth0", prefix=IPv6Address("2001:db8::"))
+    time.sleep(SILENT_S)  # the kernel takes one at once, and tells nobody that it did not
+    assert inside(path, "ip -6 route show default") == before
+    assert "2001:db8" not in inside(path, "ip -6 address")
+
+
+@pytest.mark.parametrize("sender", SENDERS)
+def test_a_redirect_changes_nothing(small: Ground, sender: str) -> None:
+    """A sandbox that says it is the node's router leads none of the node's traffic to another host.
+
+    On a node that would follow: the kernel turns accept_redirects off when it begins to forward, and others turn it on again.
+    """
+    set_on_host_veths(small, "0")
+    small.rigs["node-a"].node.netns.sysctl({"ipv4/conf/all/accept_redirects": "1"})
+    router = small.lab.vpc.enis_of(small.rigs["node-a"].node.instance_id)[0].subnet_cidr.network_address + 1
+    victim, target, other = (small.addresses[name] for name in ("node-a", "host-a", "node-b"))
+    assert small.ask("node-a", "node-b") is not None  # only a known neighbour is accepted as the new way
+    way = f"ip -4 route get {target}"
+    before = inside(small.paths["node-a"], way)
+    forge.redirect(small.paths[sender], source=router, target=victim, of=target, to=other)
+    assert small.ask(sender, "node-a") is not None
+    assert inside(small.paths["node-a"], way) == before
+
+
+def test_others_who_use_our_mark_lead_packets_to_the_wrong_eni(small: Ground) -> None:
+    """Bit 0x80 means the primary ENI, whoever sets it: EC2 drops what a sandbox of the other one sends then, and nothing else."""
+    netns, address = small.rigs["node-a"].node.netns, small.addresses["pod-a-eth1"]
+    assert small.ask("pod-a-eth1", "host-a") is not None
+    netns.tool(["nft", "-f", "-"], script=THEIR_MARK)
+    try:
+        assert small.ask("pod-a-eth1", "host-a", timeout_s=SILENT_S) is None
+        assert small.lab.fabric.dropped(address) > 0
+        assert small.ask("pod-a", "host-a") is not None
+    finally:
+        netns.tool(["nft", "delete", "table", "ip", "theirs"])
+    assert small.ask("pod-a-eth1", "host-a") is not None
+
+
+def inside(path: str, command: str) -> str:
+    """What a command prints in a namespace."""
+    return run_inside(
+        path, lambda: subprocess.run(command.split(), capture_output=True, text=True, check=True, timeout=10)
+    ).stdout
