@@ -19,9 +19,6 @@ from fuzz import corpus, runner, scale
 from fuzz.runner import Finding, Outcome, Share
 
 OUTPUT = Path("build/fuzz.json")
-TOLD_MAX = 5
-"""Findings of one target and kind that are printed; all are counted."""
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status."""
@@ -59,18 +56,16 @@ def work(options: argparse.Namespace) -> list[Share]:
 
 def _summary(outcome: Outcome) -> dict[str, object]:
     details = [
-        {"case": found.label, "kind": found.kind, "message": found.message, "replay": found.replay()} for found in outcome.findings
+        {"case": found.label, "kind": found.kind, "times": found.times, "message": found.message, "replay": found.replay()}
+        for found in outcome.findings
     ]
     return {"name": outcome.name, "cases": outcome.case_count, "findings": len(outcome.findings), "details": details}
 
 
 def _print_report(outcomes: Sequence[Outcome], *, seconds: float) -> None:
     for outcome in outcomes:
-        told: dict[str, int] = {}
         for number, found in enumerate(outcome.findings):
-            told[found.kind] = told.get(found.kind, 0) + 1
-            if told[found.kind] <= TOLD_MAX:
-                _print_finding(found, number)
+            _print_finding(found, number)
     print(f"\n{'target':<22}{'cases':>10}{'findings':>10}")
     for outcome in outcomes:
         print(f"{outcome.name:<22}{outcome.case_count:>10}{len(outcome.findings):>10}")
@@ -78,7 +73,7 @@ def _print_report(outcomes: Sequence[Outcome], *, seconds: float) -> None:
 
 
 def _print_finding(found: Finding, number: int) -> None:
-    print(f"\n{found.target}, case {found.label}: {found.kind}\n  {found.message.strip()}\n  replay: {found.replay()}")
+    print(f"\n{found.target}, case {found.label}: {found.kind}, seen {found.times} times\n  {found.message.strip()}\n  replay: {found.replay()}")
     if found.case:
         path = corpus.FINDINGS / f"{found.target}-{found.seed}-{number}.txt"
         corpus.write(path, ast.literal_eval(found.case), comment=f"{found.kind}: {re.sub(chr(10), ' ', found.message)[:300]}")

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fuzz import corpus
@@ -33,7 +33,9 @@ class Finding:
     label: str
     kind: str
     message: str
+    signature: str
     case: str = ""
+    times: int = 1
 
     def replay(self) -> str:
         """Return the command that runs the case again."""
@@ -100,13 +102,22 @@ def run(work: Sequence[Share], *, seed: int, jobs: int, tell: Callable[[str], No
         with lock:
             outcome = outcomes[share.target]
             outcome.case_count += len(share)
-            outcome.findings += findings
+            outcome.findings = distinct([*outcome.findings, *findings])
             tell(f"{share.target}: {len(share)} cases in {time.monotonic() - started_s:.1f} s, {len(findings)} findings")
 
     with ThreadPoolExecutor(jobs) as pool:
         for done in [pool.submit(one, share) for share in work]:
             done.result()
     return list(outcomes.values())
+
+
+def distinct(findings: Sequence[Finding]) -> list[Finding]:
+    """Count findings of the same signature as one, the first, with how many times it was seen."""
+    first: dict[str, Finding] = {}
+    for found in findings:
+        known = first.get(found.signature)
+        first[found.signature] = found if known is None else replace(known, times=known.times + found.times)
+    return list(first.values())
 
 
 def _run_share(share: Share, seed: int) -> list[Finding]:
@@ -126,10 +137,10 @@ def _run_share(share: Share, seed: int) -> list[Finding]:
             if done.returncode == 0:
                 return findings
             if not progress.exists():
-                findings.append(Finding(share.target, seed, "", "no start", done.stderr[-800:]))
+                findings.append(Finding(share.target, seed, "", "no start", done.stderr[-800:], "no start"))
                 return findings
             (position,) = PROGRESS.unpack(progress.read_bytes())
-            findings.append(Finding(share.target, seed, share.label(position), *_death(done)))
+            findings.append(Finding(share.target, seed, share.label(position), *_death(done), f"death {done.returncode}"))
             share = share.after(position)
     return findings
 

@@ -7,11 +7,7 @@ from typing import Any
 
 from fuzz.target import Case
 
-TRIES_MAX = 400
-"""Ours: a few seconds for the targets that take milliseconds a case."""
-
-
-def shrink(case: Case, fails: Callable[[Case], bool], *, tries: int = TRIES_MAX) -> Case:
+def shrink(case: Case, fails: Callable[[Case], bool], *, tries: int) -> Case:
     """Return a case that still fails, each of whose values is as short as dropping halves, quarters, ... makes it."""
     left = tries
     is_smaller = True

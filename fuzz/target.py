@@ -36,6 +36,9 @@ class Target(ABC):
     batch: ClassVar[int] = 200
     """Cases between two calls of `check`."""
 
+    shrink_tries: ClassVar[int] = 400
+    """Cases that making a finding small may take."""
+
     seeds: tuple[Case, ...] = ()
     """The corpus, set by the worker before the first case."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import re
 import resource
 import sys
 import threading
@@ -85,7 +86,8 @@ class Watch:
         if self._seen:
             seen = self._seen[0]
             self._seen.clear()
-            raise Violation("traceback", seen)
+            # The last line names the exception; numbers and quoted input differ from case to case.
+            raise Violation("traceback", seen, signature=re.sub(r"\d+|'.*?'", "", seen.strip().splitlines()[-1])[:40])
 
 
 def _last(error: BaseException | None) -> str:

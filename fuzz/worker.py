@@ -29,7 +29,6 @@ HANG_S = 60
 WARM_UP_CASES = 50
 """After them memory is measured: imports, caches and pools have grown."""
 
-SHRUNK_PER_KIND = 3
 PROGRESS = struct.Struct("=q")
 
 
@@ -95,11 +94,12 @@ class Session:
         violation = self._violation(case)
         if violation is None:
             return
-        self._told[violation.kind] = self._told.get(violation.kind, 0) + 1
-        if self._told[violation.kind] <= SHRUNK_PER_KIND:
+        self._told[violation.signature] = self._told.get(violation.signature, 0) + 1
+        if self._told[violation.signature] == 1:
             signal.alarm(0)
-            case = shrink(case, lambda smaller: self._fails_alike(smaller, violation.signature))
-        self._report({"label": label, "kind": violation.kind, "message": violation.message, "case": repr(case)})
+            tries = self._target.shrink_tries
+            case = shrink(case, lambda smaller: self._fails_alike(smaller, violation.signature), tries=tries)
+        self._report(_found(label, violation, case))
 
     def _violation(self, case: Case) -> Violation | None:
         self._watch.before()
@@ -122,12 +122,17 @@ class Session:
             self._target.check()
             self._watch.raise_if_seen()
         except Violation as violation:
-            found = {"kind": violation.kind, "message": violation.message, "case": ""}
-            self._report({"label": f"{self._batch_first} to {label}", **found})
+            self._report(_found(f"{self._batch_first} to {label}", violation))
         except Exception as error:  # noqa: BLE001  # as above
-            found = {"kind": "check", "message": _let_out(error).message, "case": ""}
-            self._report({"label": f"{self._batch_first} to {label}", **found})
+            self._report(_found(f"{self._batch_first} to {label}", _let_out(error)))
         self._batch_first = ""
+
+
+def _found(label: str, violation: Violation, case: Case | None = None) -> dict[str, object]:
+    text = "" if case is None else repr(case)
+    return {
+        "label": label, "kind": violation.kind, "signature": violation.signature, "message": violation.message, "case": text,
+    }  # fmt: skip
 
 
 def _let_out(error: Exception) -> Violation:

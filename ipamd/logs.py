@@ -31,6 +31,15 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=False, separators=(",", ":"))
 
 
+def _without_traceback(record: logging.LogRecord) -> bool:
+    """grpcio logs a traceback for each request that is no protobuf: a line with the cause says it, and floods nothing."""
+    if record.exc_info and record.exc_info[1] is not None:
+        error = record.exc_info[1]
+        record.msg, record.args = "%s %s: %s", (record.getMessage(), type(error).__name__, error)
+        record.exc_info, record.levelno, record.levelname = None, logging.WARNING, "WARNING"
+    return True
+
+
 def set_up(level: str) -> None:
     """Send every record of `level` (debug, info, warning, error) and above to standard error."""
     handler = logging.StreamHandler(sys.stderr)
@@ -38,3 +47,4 @@ def set_up(level: str) -> None:
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     for noisy in ("botocore", "boto3", "urllib3", "pyroute2", "asyncio"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    logging.getLogger("grpc._common").addFilter(_without_traceback)

@@ -9,6 +9,7 @@ from random import Random
 from cni_plugin import vpc_cni
 from fuzz import cni_model, frames, invocations
 from fuzz.plugin_system import MemorySystem
+from fuzz.raw_peer import message_in
 from fuzz.target import Case, Target, Violation, blob
 from ipamd.pb import cni_pb2
 
@@ -110,16 +111,17 @@ def _judge_effect(system: MemorySystem, case: Case, *, status: int, env: dict[st
     if status == 0 and not is_answered:
         if env["CNI_COMMAND"] != b"DEL" or left != ["del-"]:
             raise Violation("lost DEL", f"success of {env['CNI_COMMAND']!r} without answer or entry: {left}")
-        _judge_request(next(iter(system.entries.values())), env, stdin)
+        judge_request(next(iter(system.entries.values())), env, stdin)
     elif left:
         raise Violation("leftover", f"in the spool after exit status {status}: {left}")
     if status == 0 and is_answered:
         if system.stdout != (RESULT if case["reply"] == "good" else b""):
             raise Violation("differs", f"printed {system.stdout[:200]!r}")
-        _judge_request(_sent_message(system.sent), env, stdin)
+        judge_request(message_in(system.sent), env, stdin)
 
 
-def _judge_request(data: bytes, env: dict[str, bytes], stdin: bytes) -> None:
+def judge_request(data: bytes, env: dict[str, bytes], stdin: bytes) -> None:
+    """Judge that a request says what the runtime said. Raises: Violation."""
     read = cni_pb2.ExecRequest.FromString(data)
     names = {"verb": "CNI_COMMAND", "args": "CNI_ARGS", "path": "CNI_PATH"}
     if read.verb in cni_model.SANDBOX_VERBS:
@@ -129,17 +131,6 @@ def _judge_request(data: bytes, env: dict[str, bytes], stdin: bytes) -> None:
             raise Violation("differs", f"{field} is {getattr(read, field)!r:.100} in the request, {env.get(name)!r:.100} was given")
     if read.config != stdin:
         raise Violation("differs", f"the request has a configuration of {len(read.config)} bytes, {len(stdin)} were given")
-
-
-def _sent_message(sent: bytes) -> bytes:
-    """The message in the plugin's DATA frames, read by RFC 9113."""
-    position, body = len(frames.PREFACE), []
-    while position < len(sent):
-        size, kind = int.from_bytes(sent[position : position + 3], "big"), sent[position + 3]
-        if kind == frames.DATA:
-            body.append(sent[position + 9 : position + 9 + size])
-        position += 9 + size
-    return b"".join(body)[5:]
 
 
 def make() -> Target:
