@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import logging
-import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -12,8 +9,8 @@ from typing import Any
 
 import grpc
 
+from fuzz.log_sink import LogSink
 from fuzz.target import Violation
-from ipamd import logs
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.pool_settings import PoolSettings
 from ipamd.pb import cni_pb2, introspection_pb2
@@ -29,38 +26,11 @@ WAIT_S = 20.0
 """For an answer to a good request. Ours: it takes milliseconds."""
 
 
-class LogSink:
-    """Where the daemon's log goes: every line is JSON in UTF-8, and a terminal that shows it obeys nobody."""
-
-    _CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-
-    def __init__(self) -> None:
-        self.problem = ""
-
-    def write(self, text: str) -> int:
-        """Judge it."""
-        text.encode()
-        for line in text.rstrip("\n").split("\n"):
-            json.loads(line)
-        found = self._CONTROL.search(text)
-        if found:
-            self.problem = f"raw {found.group()!r} in the log: {text[:300]!r}"
-        return len(text)
-
-    def flush(self) -> None:
-        """Nothing is kept."""
-        return
-
-
 class DaemonNode:
     """A node that serves. Its pool is large, and cools by a clock of its own, so that no ADD waits."""
 
     def __init__(self) -> None:
         self.log = LogSink()
-        logs.set_up("info")
-        for handler in logging.getLogger().handlers:
-            assert isinstance(handler, logging.StreamHandler)
-            handler.setStream(self.log)
         self.directory = Path(tempfile.mkdtemp(prefix="fuzz-"))
         self.directory.chmod(0o700)
         ec2 = FakeEc2(limits=InstanceLimits("c5.18xlarge", 15, 50))
@@ -94,9 +64,7 @@ class DaemonNode:
         if self._case_count % COOL_EVERY == 0:
             self.node.cool()
             self.node.pool.cycle()
-        problem, self.log.problem = self.log.problem, ""
-        if problem:
-            raise Violation("log", problem)
+        self.log.judge()
 
     def check(self) -> None:
         """Look whether the daemon still answers good requests and is sound. Raises: Violation."""

@@ -32,7 +32,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def _without_traceback(record: logging.LogRecord) -> bool:
-    """grpcio logs a traceback for each request that is no protobuf: a line with the cause says it, and floods nothing."""
+    """grpcio logs a traceback for each message that is no protobuf and each path that is no UTF-8: one line says as much."""
     if record.exc_info and record.exc_info[1] is not None:
         error = record.exc_info[1]
         record.msg, record.args = "%s %s: %s", (record.getMessage(), type(error).__name__, error)
@@ -47,4 +47,5 @@ def set_up(level: str) -> None:
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     for noisy in ("botocore", "boto3", "urllib3", "pyroute2", "asyncio"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
-    logging.getLogger("grpc._common").addFilter(_without_traceback)
+    for decoder in ("grpc._common", "grpc._cython.cygrpc"):
+        logging.getLogger(decoder).addFilter(_without_traceback)
