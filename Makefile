@@ -10,11 +10,14 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
 PYTEST := $(BIN)/python -m pytest
 
-# of `make chaos`
+# of `make chaos` and `make fuzz`
 SEED ?= 1
 MINUTES ?= 30
 
-.PHONY: help setup fmt lint type imports docstrings proto proto-check unit test demo chaos bench docs clean
+# of `make fuzz`: usual (100,000 cases), full (above a million), short (as in `make test`)
+FUZZ ?= usual
+
+.PHONY: help setup fmt lint type imports docstrings proto proto-check unit test demo chaos bench fuzz docs clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -63,6 +66,9 @@ chaos: setup ## random kills, faults and clock steps on two nodes, judged from o
 
 bench: setup ## measure the budgets; table and build/bench.json
 	$(BIN)/python -m bench
+
+fuzz: setup ## random and damaged input for all that reads it: SEED=1 FUZZ=usual or full; build/fuzz.json
+	$(BIN)/python -m fuzz --scale $(FUZZ) --seed $(SEED)
 
 docs: $(STAMP) ## generate docs/settings.md from the settings' own sentences
 	$(BIN)/python tools/gen_docs.py

@@ -6,7 +6,6 @@ Exit status: 0 without findings, 1 with.
 from __future__ import annotations
 
 import argparse
-import ast
 import json
 import os
 import re
@@ -19,6 +18,7 @@ from fuzz import corpus, runner, scale
 from fuzz.runner import Finding, Outcome, Share
 
 OUTPUT = Path("build/fuzz.json")
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status."""
@@ -69,14 +69,17 @@ def _print_report(outcomes: Sequence[Outcome], *, seconds: float) -> None:
     print(f"\n{'target':<22}{'cases':>10}{'findings':>10}")
     for outcome in outcomes:
         print(f"{outcome.name:<22}{outcome.case_count:>10}{len(outcome.findings):>10}")
-    print(f"{'all':<22}{sum(o.case_count for o in outcomes):>10}{sum(len(o.findings) for o in outcomes):>10}   in {seconds:.0f} s")
+    print(
+        f"{'all':<22}{sum(o.case_count for o in outcomes):>10}{sum(len(o.findings) for o in outcomes):>10}   in {seconds:.0f} s"
+    )
 
 
 def _print_finding(found: Finding, number: int) -> None:
-    print(f"\n{found.target}, case {found.label}: {found.kind}, seen {found.times} times\n  {found.message.strip()}\n  replay: {found.replay()}")
+    print(f"\n{found.target}, case {found.label}: {found.kind}, seen {found.times} times")
+    print(f"  {found.message.strip()}\n  replay: {found.replay()}")
     if found.case:
         path = corpus.FINDINGS / f"{found.target}-{found.seed}-{number}.txt"
-        corpus.write(path, ast.literal_eval(found.case), comment=f"{found.kind}: {re.sub(chr(10), ' ', found.message)[:300]}")
+        corpus.write(path, corpus.parsed(found.case), comment=f"{found.kind}: {re.sub(chr(10), ' ', found.message)[:300]}")
         print(f"  as small as it gets: python -m fuzz --only {found.target} --input {path}")
 
 

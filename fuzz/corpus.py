@@ -22,9 +22,14 @@ def paths(target: str) -> list[Path]:
 
 def read(path: Path) -> Case:
     """Read a case. Raises: ValueError, SyntaxError if the file is no dict of literals."""
-    case = ast.literal_eval(path.read_text())
+    return parsed(path.read_text())
+
+
+def parsed(text: str) -> Case:
+    """Read a case from text. Raises: as `read`."""
+    case = ast.literal_eval(text)
     if not isinstance(case, dict):
-        raise ValueError(f"{path}: a case is a dict")
+        raise ValueError("a case is a dict")
     return case
 
 

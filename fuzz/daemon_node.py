@@ -47,7 +47,8 @@ class DaemonNode:
 
     def ask(self, method: str, request: bytes) -> bytes | grpc.StatusCode:
         """Make a call with these bytes. Returns: the answer's bytes, or the status of a refusal."""
-        call: Any = self._channel.unary_unary(method)
+        channel: Any = self._channel  # the type stubs demand serializers, and bytes need none
+        call = channel.unary_unary(method)
         try:
             return bytes(call(request, timeout=WAIT_S))
         except grpc.RpcError as error:
@@ -86,5 +87,7 @@ class DaemonNode:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _delete(self, key: Any) -> None:
-        request = cni_pb2.ExecRequest(verb="DEL", container_id=key.container_id, ifname=key.ifname, protocol_min=1, protocol_max=1)
+        request = cni_pb2.ExecRequest(
+            verb="DEL", container_id=key.container_id, ifname=key.ifname, protocol_min=1, protocol_max=1
+        )
         self.ask(EXEC, request.SerializeToString())

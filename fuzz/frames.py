@@ -66,12 +66,16 @@ def any_frame(random: Random) -> bytes:
     """A frame of any kind, often with a payload of the right form."""
     kind = random.choice(KINDS)
     payload = {
-        SETTINGS: lambda: b"".join(struct.pack(">HI", random.randrange(9), random.choice(WORDS)) for _ in range(random.randrange(4))),
+        SETTINGS: lambda: b"".join(
+            struct.pack(">HI", random.randrange(9), random.choice(WORDS)) for _ in range(random.randrange(4))
+        ),
         PING: lambda: bytes(random.choice((0, 7, 8, 8, 8, 9))),
         WINDOW_UPDATE: lambda: struct.pack(">I", random.choice(WORDS)),
         RST_STREAM: lambda: struct.pack(">I", random.choice((*range(14), 0xFFFFFFFF))),
         GOAWAY: lambda: struct.pack(">II", random.choice(WORDS), random.randrange(14)) + noise(random, 20),
-        HEADERS: lambda: random.choice((b"\x88", literal(b"grpc-status", b"0"), b"\x88" + literal(b"grpc-status", b"14"), b"\xff")),
+        HEADERS: lambda: random.choice(
+            (b"\x88", literal(b"grpc-status", b"0"), b"\x88" + literal(b"grpc-status", b"14"), b"\xff")
+        ),
     }.get(kind, lambda: noise(random, 100))()
     return frame(kind, random.choice(FLAGS), random.choice(STREAMS), payload)
 

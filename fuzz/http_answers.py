@@ -26,7 +26,7 @@ class HttpAnswers:
     def __init__(self) -> None:
         self.answers: list[bytes | list[tuple[bytes, int]]] = [b""]
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = "http://127.0.0.1:{}".format(self._listener.getsockname()[1])
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
@@ -93,7 +93,9 @@ def any_response(random: Random, body: bytes, *, status: int = 200) -> bytes | l
         length = random.choice((b"-1", b"1e9", b"99999999999999999999", b"", b"0", b"0x10", b"5, 5"))
         return b"HTTP/1.1 200 OK\r\nContent-Length: " + length + b"\r\nConnection: close\r\n\r\n" + body
     if kind < 0.999:
-        chunk = random.choice((b"5\r\nhello\r\n0\r\n\r\n", b"zz\r\n", b"-5\r\nhello", b"FFFFFFFFFFFFFFFF\r\nx", b"%x\r\n" % len(body) + body))
+        chunk = random.choice(
+            (b"5\r\nhello\r\n0\r\n\r\n", b"zz\r\n", b"-5\r\nhello", b"FFFFFFFFFFFFFFFF\r\nx", b"%x\r\n" % len(body) + body)
+        )
         return b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n" + chunk
     return random.choice((
         [(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n", 1), (b"<a>" * 20_000, 1000)],

@@ -53,6 +53,12 @@ def standard_input(random: Random) -> bytes | list[tuple[bytes, int]]:
     """Make a configuration; one in two hundred is about as large as may be, or larger."""
     if random.random() < 0.995:
         return json_text.configuration(random)
-    part = random.choice((b" ", b"{", b'"', b'\\"', b"[[", b'"a":', b'{"cniVersion":"1.0.0"}', b'"cniVersion"', b"\xff", b'{"a":"b"},'))
+    part = random.choice(
+        (b" ", b"{", b'"', b'\\"', b"[[", b'"a":', b'{"cniVersion":"1.0.0"}', b'"cniVersion"', b"\xff", b'{"a":"b"},')
+    )
     count = random.choice((1 << 20, (1 << 20) + 1, (1 << 20) - 30, 300_000)) // len(part)
-    return [(random.choice((b"{", b"", b'{"cniVersion":"1.0.0","x":"')), 1), (part, count), (random.choice((b"}", b"", b'"}')), 1)]
+    return [
+        (random.choice((b"{", b"", b'{"cniVersion":"1.0.0","x":"')), 1),
+        (part, count),
+        (random.choice((b"}", b"", b'"}')), 1),
+    ]

@@ -134,7 +134,9 @@ def _string(random: Random) -> str:
 
 
 def _characters(random: Random) -> str:
-    return "".join(chr(random.choice((random.randrange(128), random.randrange(0x800), random.randrange(0x11000)))) for _ in range(8))
+    return "".join(
+        chr(random.choice((random.randrange(128), random.randrange(0x800), random.randrange(0x11000)))) for _ in range(8)
+    )
 
 
 def _key(random: Random) -> str:

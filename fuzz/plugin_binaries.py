@@ -53,9 +53,7 @@ def run(program: Path, env: Mapping[str, bytes], stdin: bytes, *, stdin_kind: st
             command = ["/bin/sh", "-c", 'exec "$0" <&-', *command]
         elif stdin_kind != "pipe":
             source = opened.enter_context(_opened(stdin_kind, stdin, directory))
-        process = subprocess.Popen(
-            command, env={k: v for k, v in env.items()}, stdin=source, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/"
-        )
+        process = subprocess.Popen(command, env=dict(env), stdin=source, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/")
         try:
             stdout, stderr = process.communicate(stdin if source == subprocess.PIPE else None, timeout=WAIT_S)
         except subprocess.TimeoutExpired:

@@ -20,6 +20,7 @@ from pathlib import Path
 from fuzz import corpus
 from fuzz.worker import PROGRESS
 
+WORKER = "fuzz.worker"
 DEATHS_MAX = 20
 """Of one share's workers. Ours: what dies so often has one cause."""
 
@@ -129,10 +130,8 @@ def _run_share(share: Share, seed: int) -> list[Finding]:
                 return findings
             progress.unlink(missing_ok=True)
             numbers = (str(seed), str(share.first), str(share.last))
-            worker = [sys.executable, "-m", "fuzz.worker", share.target, *numbers, str(progress)]
-            done = subprocess.run(
-                [*worker, *map(str, share.files)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"
-            )
+            worker = [sys.executable, "-m", WORKER, share.target, *numbers, str(progress)]
+            done = subprocess.run([*worker, *map(str, share.files)], capture_output=True, text=True, errors="replace")
             findings += [Finding(share.target, seed, **json.loads(line)) for line in done.stdout.splitlines()]
             if done.returncode == 0:
                 return findings

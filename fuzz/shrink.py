@@ -7,6 +7,7 @@ from typing import Any
 
 from fuzz.target import Case
 
+
 def shrink(case: Case, fails: Callable[[Case], bool], *, tries: int) -> Case:
     """Return a case that still fails, each of whose values is as short as dropping halves, quarters, ... makes it."""
     left = tries
@@ -47,7 +48,7 @@ def _smaller_value(value: Any) -> Iterator[Any]:
                     yield [*value[:at], smaller, *value[at + 1 :]]
 
 
-def _pieces_left_out(value: bytes | str | list[Any]) -> Iterator[Any]:
+def _pieces_left_out(value: Any) -> Iterator[Any]:
     size = len(value) // 2 or len(value)
     while size > 0:
         for start in range(0, len(value), size):

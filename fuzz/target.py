@@ -68,4 +68,4 @@ def blob(value: bytes | Sequence[tuple[bytes, int]]) -> bytes:
 
 def random_of(seed: int, target: str, number: int) -> Random:
     """The source of chance of one case: independent of the cases before it and of how they are shared out."""
-    return Random(f"{seed}/{target}/{number}")  # noqa: S311  # chance, no secret
+    return Random(f"{seed}/{target}/{number}")

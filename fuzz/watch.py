@@ -67,8 +67,7 @@ class Watch:
     def after(self) -> None:
         """Judge it. Raises: Violation."""
         took_s = time.process_time() - self._started_s
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB
-        grown = peak - self._floor_bytes
+        grown = _peak_bytes(above=self._floor_bytes + self._memory_bytes) - self._floor_bytes
         if grown > self._memory_bytes:
             self.settle()
             raise Violation("memory", f"grew by {grown >> 20} MiB, {self._memory_bytes >> 20} are allowed")
@@ -98,8 +97,20 @@ def _resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
+def _peak_bytes(*, above: int) -> int:
+    """Return the largest size since `_forget_peak`, or any bound of it that is not `above`.
+
+    ru_maxrss is quick to read, but never falls, and begins with the size of the process that started this one.
+    """
+    bound = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB
+    if bound <= above:
+        return bound
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    return int(found.group(1)) * KIB if found else bound
+
+
 def _forget_peak() -> None:
-    """Let the peak of ru_maxrss begin anew at the present size (proc(5), clear_refs, value 5)."""
+    """Let VmHWM begin anew at the present size (proc(5), clear_refs, value 5)."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:

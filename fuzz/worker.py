@@ -7,6 +7,7 @@ SIGALRM, which also interrupts C code.
 
 from __future__ import annotations
 
+import functools
 import json
 import mmap
 import os
@@ -85,9 +86,12 @@ class Session:
 
     def _cases(self, first: int, last: int, files: list[Path]) -> Iterator[tuple[str, Callable[[], Case]]]:
         for path in files:
-            yield str(path), lambda path=path: corpus.read(path)
+            yield str(path), functools.partial(corpus.read, path)
         for number in range(first, last):
-            yield str(number), lambda number=number: self._target.generate(random_of(self._seed, self._name, number))
+            yield str(number), functools.partial(self._generated, number)
+
+    def _generated(self, number: int) -> Case:
+        return self._target.generate(random_of(self._seed, self._name, number))
 
     def _one(self, label: str, make: Callable[[], Case]) -> None:
         case = make()

@@ -20,7 +20,14 @@ RPCS = ("GetStatus", "ListEnis", "ListAttachments", "GetHistory", "Audit", "Expl
 IDS = ("a", "x" * 200, "x" * 201, "", "-", "a/b", "\x1b[2J", "\u00e4", "10.0.0.20", "eni-2", "%s", "\ufeff", "a\n")
 IFNAMES = ("eth0", "eth0", "eth0", "eth1", "", ".", "e%d", "e" * 16, "a b", "\x7f", "\u00e4", "lo", "\u2028")
 NETNS = (*NAMESPACES, "/run/netns/none", "", "relative", "/" + "n" * 5000, "/a\x00b", "/\x1b[1m")
-ARGS = ("", "K8S_POD_NAMESPACE=ns;K8S_POD_NAME=pod;K8S_POD_UID=uid", ";;", "=", "K8S_POD_NAME=" + "p" * 3000, "K8S_POD_NAME=\x1b[1m\n")
+ARGS = (
+    "",
+    "K8S_POD_NAMESPACE=ns;K8S_POD_NAME=pod;K8S_POD_UID=uid",
+    ";;",
+    "=",
+    "K8S_POD_NAME=" + "p" * 3000,
+    "K8S_POD_NAME=\x1b[1m\n",
+)
 
 
 class DaemonRequests(Target):
@@ -56,7 +63,10 @@ class DaemonRequests(Target):
         if kind < 0.1:
             return EXEC, noise(random, 500)
         if kind < 0.103:
-            return EXEC, [(b"\x3a\x80\x80\x40" if random.random() < 0.5 else b"\x0a\x01A", 1), (b"{", random.choice((1 << 20, 3 << 20)))]
+            return EXEC, [
+                (b"\x3a\x80\x80\x40" if random.random() < 0.5 else b"\x0a\x01A", 1),
+                (b"{", random.choice((1 << 20, 3 << 20))),
+            ]
         data = envelope(random, name)
         return EXEC, mutated(random, data) if kind < 0.25 else data
 
@@ -74,7 +84,9 @@ class DaemonRequests(Target):
             _judge_error(reply.error)
             gained = {attachment.key for attachment in self._daemon.node.datastore.attachments()} - before
             if gained:
-                raise Violation("committed", f"{request.verb} was refused ({reply.error.code} {reply.error.message}), but {gained}")
+                raise Violation(
+                    "committed", f"{request.verb} was refused ({reply.error.code} {reply.error.message}), but {gained}"
+                )
         elif reply.result:
             _judge_result(request, reply.result)
 
@@ -121,7 +133,9 @@ def _is_readable(method: str, data: bytes) -> bool:
 
 def _judge_error(error: cni_pb2.CniError) -> None:
     if error.message == UNEXPECTED or not error.code:
-        raise Violation("traceback", f"{error.code} {error.message}: {error.details}", signature=f"unexpected {error.details[:30]}")
+        raise Violation(
+            "traceback", f"{error.code} {error.message}: {error.details}", signature=f"unexpected {error.details[:30]}"
+        )
 
 
 def _judge_result(request: cni_pb2.ExecRequest, result: bytes) -> None:

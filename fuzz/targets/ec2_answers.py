@@ -61,8 +61,10 @@ VALUES = (
     b"", b"-1", b"1e9", b"0x10", b"99999999999999999999999", b"NaN", b"true", b"10.0.0.300", b"::1", b"10.0.0.0/8", b"10.0.0.11/28",
     b"\xff", b"\x1b[1m", b"&#27;", b"&#0;", b"&lt;", b"&x;", b"<item/>", b"<![CDATA[x]]>", b"\xc3\xa4", b" 1 ", b"1_0", b"null",
 )  # fmt: skip
-CODES = (b"RequestLimitExceeded", b"InvalidParameterValue", b"X.NotFound", b"UnauthorizedOperation", b"InternalError", b"", b"\xc3\xa4",
-         b"IncorrectState", b"InsufficientFreeAddressesInSubnet", b"x" * 5000, b"%s{}", b"{actions}", b"\x1b[1m")  # fmt: skip
+CODES = (
+    b"RequestLimitExceeded", b"InvalidParameterValue", b"X.NotFound", b"UnauthorizedOperation", b"InternalError", b"", b"\xc3\xa4",
+    b"IncorrectState", b"InsufficientFreeAddressesInSubnet", b"x" * 5000, b"%s{}", b"{actions}", b"\x1b[1m",
+)  # fmt: skip
 
 
 class Ec2Answers(Target):
@@ -118,7 +120,9 @@ def _answer(random: Random, call: str) -> bytes | list[tuple[bytes, int]]:
     if kind < 0.15:
         return http_answers.any_response(random, _error(random), status=random.choice((400, 403, 500, 503)))
     if kind < 0.2:
-        body = random.choice((b"", b"<html><body>proxy</body></html>", b"{}", noise(random, 500), b"<a>" * 2000, b"<a " + b"b='c' " * 2000))
+        body = random.choice(
+            (b"", b"<html><body>proxy</body></html>", b"{}", noise(random, 500), b"<a>" * 2000, b"<a " + b"b='c' " * 2000)
+        )
     else:
         body = _altered(random, _body(call))
         body = mutated(random, body) if kind < 0.35 else body

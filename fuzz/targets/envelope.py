@@ -25,7 +25,10 @@ class Envelope(Target):
         if kind < 0.05:
             return {"reply": noise(random, 200), "config": noise(random, 300)}
         if kind < 0.0505:  # as many fields as fit into the largest message
-            return {"reply": [(random.choice((b"\x08\x01", b"\x12\x00", b"\x78\x00")), random.randint(1, 400_000))], "config": b""}
+            return {
+                "reply": [(random.choice((b"\x08\x01", b"\x12\x00", b"\x78\x00")), random.randint(1, 400_000))],
+                "config": b"",
+            }
         good = reply(random)
         return {"reply": mutated(random, good) if kind < 0.8 else good, "config": noise(random, 300)}
 

@@ -77,7 +77,9 @@ def _answer(random: Random, good: bytes) -> bytes | list[tuple[bytes, int]]:
         body = mutated(random, good)
     elif kind < 0.85:
         body = noise(random, 300)
-    return http_answers.any_response(random, body, status=random.choice((200,) * 12 + (400, 401, 403, 404, 429, 500, 503, 302, 99, 204)))
+    return http_answers.any_response(
+        random, body, status=random.choice((200,) * 12 + (400, 401, 403, 404, 429, 500, 503, 302, 99, 204))
+    )
 
 
 def _document(random: Random) -> bytes:

@@ -88,7 +88,7 @@ def _peer(name: str) -> tuple[bytes, object]:
         return b"".join(frames.answer(reply.SerializeToString())), "eof"
     if name in ("silent", "closes", "resets"):
         return b"", reply
-    return b"".join(frames.answer(b"", status=b"%d" % reply, text=b"no%20%ff")), "eof"
+    return b"".join(frames.answer(b"", status=str(reply).encode(), text=b"no%20%ff")), "eof"
 
 
 def _allowed(case: Case, verb: str, reply: str) -> frozenset[int]:
@@ -128,7 +128,9 @@ def judge_request(data: bytes, env: dict[str, bytes], stdin: bytes) -> None:
         names |= {"container_id": "CNI_CONTAINERID", "ifname": "CNI_IFNAME", "netns": "CNI_NETNS"}
     for field, name in names.items():
         if getattr(read, field).encode() != env.get(name, b""):
-            raise Violation("differs", f"{field} is {getattr(read, field)!r:.100} in the request, {env.get(name)!r:.100} was given")
+            raise Violation(
+                "differs", f"{field} is {getattr(read, field)!r:.100} in the request, {env.get(name)!r:.100} was given"
+            )
     if read.config != stdin:
         raise Violation("differs", f"the request has a configuration of {len(read.config)} bytes, {len(stdin)} were given")
 

@@ -9,7 +9,7 @@ from cni_plugin import vpc_cni
 from fuzz import cni_model, frames
 from fuzz.mutation import mutated, noise
 from fuzz.plugin_system import MemorySystem
-from fuzz.target import Case, Target, blob
+from fuzz.target import Case, Target, Violation, blob
 from fuzz.targets import envelope
 
 ENVIRONMENT = {"CNI_CONTAINERID": b"a", "CNI_IFNAME": b"eth0", "CNI_NETNS": b"/run/netns/a"}
@@ -39,7 +39,7 @@ class PluginPeer(Target):
         cni_model.judge_document(status, system.stdout)  # any code may be the peer's
         late_ms = system.now_ms - started_ms - cni_model.DEADLINE_MS[case["verb"]]
         if late_ms > SLACK_MS:
-            raise cni_model.Violation("late", f"{case['verb']} ended {late_ms} ms after its deadline")
+            raise Violation("late", f"{case['verb']} ended {late_ms} ms after its deadline")
 
 
 def conversation(random: Random) -> bytes | list[tuple[bytes, int]]:
@@ -49,12 +49,9 @@ def conversation(random: Random) -> bytes | list[tuple[bytes, int]]:
         return noise(random, 3000)
     if kind < 0.055:
         return [(b"".join(frames.greeting()), 1), *flood(random)]
-    if kind < 0.25:
-        payload = mutated(random, envelope.reply(random))
-    else:
-        payload = envelope.reply(random)
+    payload = mutated(random, envelope.reply(random)) if kind < 0.25 else envelope.reply(random)
     status = b"0" if random.random() < 0.7 else random.choice((b"1", b"4", b"8", b"13", b"14", b"16", b"99", b"x", b"", b"-1"))
-    text = mutated(random, b"a%20b%E4%zz\x1b[31m\n\"") if random.random() < 0.5 else b""
+    text = mutated(random, b'a%20b%E4%zz\x1b[31m\n"') if random.random() < 0.5 else b""
     talk = [*frames.greeting(), *frames.answer(payload if status == b"0" else b"", status=status, text=text)]
     return b"".join(talk) if kind < 0.4 else frames.damaged(random, talk)
 

@@ -81,7 +81,7 @@ def _make(run_dir: Path, kind: str) -> None:
     if kind == "file":
         run_dir.write_text("")
     elif kind == "link":
-        run_dir.symlink_to("/tmp")  # noqa: S108  # nothing is written there
+        run_dir.symlink_to("/tmp")
     elif kind != "absent":
         run_dir.mkdir(mode=0o700)
     if kind == "dead socket":
