@@ -31,15 +31,6 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=False, separators=(",", ":"))
 
 
-def _without_traceback(record: logging.LogRecord) -> bool:
-    """grpcio logs a traceback for each message that is no protobuf and each path that is no UTF-8: one line says as much."""
-    if record.exc_info and record.exc_info[1] is not None:
-        error = record.exc_info[1]
-        record.msg, record.args = "%s %s: %s", (record.getMessage(), type(error).__name__, error)
-        record.exc_info, record.levelno, record.levelname = None, logging.WARNING, "WARNING"
-    return True
-
-
 def set_up(level: str) -> None:
     """Send every record of `level` (debug, info, warning, error) and above to standard error."""
     handler = logging.StreamHandler(sys.stderr)
@@ -49,3 +40,12 @@ def set_up(level: str) -> None:
         logging.getLogger(noisy).setLevel(logging.WARNING)
     for decoder in ("grpc._common", "grpc._cython.cygrpc"):
         logging.getLogger(decoder).addFilter(_without_traceback)
+
+
+def _without_traceback(record: logging.LogRecord) -> bool:
+    """grpcio logs a traceback for each message that is no protobuf and each path that is no UTF-8: one line says as much."""
+    if record.exc_info and record.exc_info[1] is not None:
+        error = record.exc_info[1]
+        record.msg, record.args = "%s %s: %s", (record.getMessage(), type(error).__name__, error)
+        record.exc_info, record.levelno, record.levelname = None, logging.WARNING, "WARNING"
+    return True
