@@ -14,9 +14,10 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
-from bench import cold, daemon_part, eventful, full_node, idle, machine, plugin, restart, whole
+from bench import cold, daemon_part, eventful, full_node, idle, machine, plugin, restart, under_attack, whole
 from bench.figures import Figure, report, table
 from bench.scale import FULL, QUICK, Scale
 from bench.stage import REFERENCE_PATH, BenchError, Stage
@@ -39,6 +40,7 @@ GROUPS = {
     "cold": ("cold_pool_110",),
     "idle": ("rss", "idle_cpu", "idle_ec2_calls"),
     "restart": ("restart_first",),
+    "attack": ("add_p50_under_port_attack",),
     "events": ("events_rss",),
     "scale": ("scale",),
 }
@@ -61,6 +63,8 @@ class Run:
             self._on_node(self._warm, "daemon", "whole", "burst")
         if self.wanted & {"cold", "idle", "restart"}:
             self._on_node(self._cold, "cold", "idle", "restart")
+        attacked = partial(under_attack.measure, self.scale, instance_type=WARM_INSTANCE_TYPE, daemon_env=WARM_POOL)
+        self._try("attack", attacked)
         self._try("events", eventful.measure)
         self._try("scale", lambda: full_node.measure(self.scale))
 

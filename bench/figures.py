@@ -50,6 +50,7 @@ BUDGETS: Mapping[str, Budget] = {
     "del_daemon_p99": Budget("value", 10),
     "burst30": Budget("value", 0.6),
     "burst30_onefile": Budget("value", 0.2),
+    "add_p50_under_port_attack": Budget("ratio", 1.25),
     "cold_pool_110": Budget("ratio", 1.2),
     "restart_first_del": Budget("value", 0.7),
     "restart_first_add": Budget("value", 2),

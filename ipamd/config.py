@@ -149,7 +149,7 @@ class CloudConfig:
     additional_tags: tuple[tuple[str, str], ...] = _setting(
         "ADDITIONAL_ENI_TAGS", parse_tags, (), "JSON object of further tags for ENIs that we create."
     )
-    http_timeout_s: int = _setting("HTTP_TIMEOUT", integer(1, 300), 10, "Seconds per HTTP request to AWS.")
+    http_timeout_s: int = _setting("HTTP_TIMEOUT", integer(1, 300), 10, "Seconds for the whole answer to an HTTP request to AWS.")
 
 
 @dataclass(frozen=True)

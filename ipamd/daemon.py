@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import resource
 import select
 import signal
 import sys
@@ -18,6 +19,7 @@ from types import FrameType
 from ipamd import logs
 from ipamd.config import Settings, load
 from ipamd.model.errors import DatastoreError, IpamError, SettingsError
+from ipamd.model.words import printable
 
 EXIT_SETTINGS = 2
 EXIT_DATASTORE = 3
@@ -25,6 +27,12 @@ EXIT_FAILED = 1
 
 M_ARENA_MAX = -8
 """Source: glibc's malloc.h."""
+
+DESCRIPTORS = 65536
+"""What the soft limit is raised to, if the hard one allows it. Ours: far more than is used; a limit that is reached refuses ADD."""
+
+DESCRIPTORS_BESIDE_RPCS = 200
+"""Ours: 64 connections of the metrics port; files, sockets, and what a burst of requests opens in sandboxes' namespaces."""
 
 log = logging.getLogger("ipamd")
 
@@ -84,10 +92,11 @@ def main() -> int:
     try:
         settings = load()
     except SettingsError as error:
-        print(f"vpc-ipamd: {error}", file=sys.stderr)  # noqa: T201  # logging is not set up yet
+        print(f"vpc-ipamd: {printable(str(error))}", file=sys.stderr)  # noqa: T201  # logging is not set up yet
         return EXIT_SETTINGS
     logs.set_up(settings.daemon.log_level)
     _limit_arenas()
+    _raise_descriptor_limit(settings.daemon.max_concurrent_rpcs)
     signals = Signals()
     try:
         return run(settings, signals)
@@ -108,6 +117,17 @@ def _limit_arenas() -> None:
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 2)
     except (OSError, AttributeError):
         log.debug("this C library has no mallopt; malloc's arenas are not limited")
+
+
+def _raise_descriptor_limit(rpc_count: int) -> None:
+    """Raise the soft limit of descriptors, which many service managers leave at 1,024, and say if even the hard one is scarce."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, allowed = (sys.maxsize if limit == resource.RLIM_INFINITY else limit for limit in (soft, hard))
+    wanted = min(allowed, DESCRIPTORS)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    if max(soft, wanted) < (needed := rpc_count + DESCRIPTORS_BESIDE_RPCS):
+        log.warning("the limit of descriptors, %d, is below %d, which %d requests at once may need", wanted, needed, rpc_count)
 
 
 def run(settings: Settings, signals: Signals) -> int:
@@ -144,7 +164,7 @@ def run(settings: Settings, signals: Signals) -> int:
     server.stop(0.0 if is_hurried else 1.0)
     app.cooldown.stop()
     if scraped is not None:
-        scraped[0].shutdown()
+        scraped.close()
     app.context.datastore.close()
     os.close(lock)
     log.info("exiting")

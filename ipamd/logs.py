@@ -1,4 +1,7 @@
-"""One JSON line per event on standard error, where the container runtime collects it and `jq` can read it."""
+"""One JSON line per event on standard error, where the container runtime collects it and `jq` can read it.
+
+Here all text of a line is made safe to print and bounded: what a runtime, a pod, EC2 or the kernel said may be in it.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,18 @@ import sys
 from datetime import UTC, datetime
 
 from ipamd.model.times import rfc3339
+from ipamd.model.words import printable
+
+MESSAGE_MAX = 16384
+"""Characters. Ours: an encoded authorization failure, which must stay whole, has 10,240 at most.
+
+Source: https://docs.aws.amazon.com/STS/latest/APIReference/API_DecodeAuthorizationMessage.html.
+"""
+
+TRACEBACK_LINES_MAX = 60
+"""Ours: the deepest of our calls through grpc and SQLAlchemy have 40. The last ones say what happened."""
+
+TRACEBACK_LINE_MAX = 500
 
 
 class JsonFormatter(logging.Formatter):
@@ -23,12 +38,19 @@ class JsonFormatter(logging.Formatter):
         }
         message = record.getMessage()
         if message.startswith("{") and record.name == "ipamd.rpc":
-            line |= json.loads(message)
+            line |= json.loads(message)  # made of bounded parts by who wrote it
         else:
-            line["message"] = message
+            line["message"] = printable(message, most=MESSAGE_MAX)
         if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
+            line["exception"] = _traceback(self.formatException(record.exc_info))
         return json.dumps(line, ensure_ascii=False, separators=(",", ":"))
+
+
+def _traceback(text: str) -> str:
+    """Keep a traceback's lines, the last ones if there are many."""
+    lines = text.splitlines()
+    skipped = [f"({len(lines) - TRACEBACK_LINES_MAX} lines are left out)"] if len(lines) > TRACEBACK_LINES_MAX else []
+    return "\n".join([*skipped, *(printable(line, most=TRACEBACK_LINE_MAX) for line in lines[-TRACEBACK_LINES_MAX:])])
 
 
 def set_up(level: str) -> None:

@@ -5,15 +5,18 @@ Label sets are closed: no IDs. Gauges are read from memory at each scrape; nothi
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
-from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, Metric, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from ipamd.model.errors import SettingsError
+from ipamd.metrics_port import MetricsPort, Refusal
+from ipamd.model.errors import SettingsError, log_text
 from ipamd.model.placement import eni_limit
 from ipamd.ports import Ec2
 from ipamd.service.pool.cloud_look import LookReason
@@ -24,6 +27,12 @@ VERBS = ("ADD", "DEL", "CHECK", "GC", "STATUS")
 STEPS = ("decode", "lock", "netns", "reserve", "wire", "commit", "retire", "leftover", "check")
 LATENCY_BUCKETS_MS = (0.5, 1, 2, 2.5, 5, 10, 20, 50, 100, 250, 1000, 5000, 60000)
 """Ours: the budgets that `make bench` checks (2, 2.5 and 10 ms) are bounds, so that a histogram shows whether they are kept."""
+
+PORT_MAX = 65535
+PAGE_AGE_S = 0.5
+"""Scrapes within it share a page. Ours: rendering costs milliseconds, and whoever reaches the port can ask for it."""
+
+log = logging.getLogger(__name__)
 
 
 class Metrics:
@@ -52,6 +61,14 @@ class Metrics:
         self._orphaned = Counter(
             "ipamd_orphaned_requests", "Requests whose caller had gone before the answer", ("verb",), registry=self.registry
         )
+        self._refused = Counter(
+            "ipamd_metrics_refused_connections",
+            "Connections to the metrics port that were closed without an answer, by the bound that was reached",
+            ("reason",),
+            registry=self.registry,
+        )
+        for reason in Refusal:
+            self._refused.labels(reason.value)
 
     def request_done(self, verb: str, *, code: int, total_ms: float, steps_ms: dict[str, float]) -> None:
         """Count one answered request; unknown verbs share the label `other`."""
@@ -71,6 +88,10 @@ class Metrics:
     def request_orphaned(self, verb: str) -> None:
         """Count a request whose caller had gone before the answer."""
         self._orphaned.labels(verb if verb in VERBS else "other").inc()
+
+    def scrape_refused(self, reason: Refusal) -> None:
+        """Count a connection to the metrics port that was closed without an answer."""
+        self._refused.labels(reason.value).inc()
 
     def watch(
         self,
@@ -165,7 +186,38 @@ class _StateCollector(Collector):
             yield family
 
 
-def serve(metrics: Metrics, address: str) -> tuple[WSGIServer, threading.Thread] | None:
+class Page:
+    """The page of metrics, rendered at most once in PAGE_AGE_S for each format. One thread."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+        self._rendered: dict[bool, tuple[float, tuple[bytes, bytes]]] = {}
+        self._problem = ""
+
+    def __call__(self, is_openmetrics: bool) -> tuple[bytes, bytes]:
+        """Return head and body of the answer to a scrape."""
+        now = time.monotonic()
+        rendered_monotonic_s, answer = self._rendered.get(is_openmetrics, (-PAGE_AGE_S, (b"", b"")))
+        if now - rendered_monotonic_s >= PAGE_AGE_S:
+            answer = self._render(is_openmetrics)
+            self._rendered[is_openmetrics] = (now, answer)
+        return answer
+
+    def _render(self, is_openmetrics: bool) -> tuple[bytes, bytes]:
+        encode, content_type = choose_encoder("application/openmetrics-text" if is_openmetrics else "")
+        status, body, problem = "200 OK", b"", ""
+        try:
+            body = encode(self._registry)
+        except Exception as error:  # noqa: BLE001  # top of a loop: scrapes go on, and the next may succeed
+            status, problem = "500 Internal Server Error", log_text(error)
+        if problem and problem != self._problem:
+            log.error("metrics cannot be told: %s", problem)
+        self._problem = problem
+        head = f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        return head.encode(), body
+
+
+def serve(metrics: Metrics, address: str) -> MetricsPort | None:
     """Serve /metrics on `host:port`; None when the address is "off".
 
     Raises: SettingsError if the address is malformed or taken.
@@ -173,11 +225,15 @@ def serve(metrics: Metrics, address: str) -> tuple[WSGIServer, threading.Thread]
     if address == "off":
         return None
     host, _, port = address.rpartition(":")
-    if not port.isdigit():
+    if not port.isdecimal() or int(port) > PORT_MAX:
         raise SettingsError(f"VPC_IPAMD_METRICS_ADDRESS={address!r}", details="expected host:port or off")
+    everywhere = "0.0.0.0"  # noqa: S104  # scraped from other nodes
     try:
-        return start_http_server(int(port), addr=host or "0.0.0.0", registry=metrics.registry)  # noqa: S104  # scraped from other nodes
+        served = MetricsPort(
+            host.strip("[]") or everywhere, int(port), page=Page(metrics.registry), refused=metrics.scrape_refused
+        )
     except OSError as error:
-        raise SettingsError(
-            f"cannot serve metrics on {address}: {error.strerror}", details="free the port or set it to off"
-        ) from error
+        details = "free the port or set it to off"
+        raise SettingsError(f"cannot serve metrics on {address}: {error}", details=details) from error
+    served.start()
+    return served

@@ -14,7 +14,7 @@ from dataclasses import replace
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.errors import CloudError, log_text
 from ipamd.model.sandbox import RuntimeInfo
-from ipamd.model.words import CLOUD_NOT_ASKED
+from ipamd.model.words import CLOUD_NOT_ASKED, printable
 from ipamd.ports import Clock, Metadata
 
 SILENCE_S = 30.0
@@ -96,7 +96,7 @@ class NodeInfo:
     def set_cloud(self, *, reachable: bool, detail: str) -> None:
         """Record whether EC2 answered, and what it said."""
         with self._lock:
-            self._is_cloud_reachable, self._cloud_detail = reachable, detail
+            self._is_cloud_reachable, self._cloud_detail = reachable, printable(detail)
 
     def cloud(self) -> tuple[bool, str]:
         """Whether EC2 answered at the last try, and what it said."""

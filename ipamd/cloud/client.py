@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipamd import __version__
 from ipamd.cloud import errors
+from ipamd.cloud.bounded_http import bound_botocore
 from ipamd.cloud.model_data import DATA_DIR, trimmed_loader, why_unusable
 from ipamd.cloud.operations import OPERATIONS
 from ipamd.config import CloudConfig
@@ -62,19 +63,33 @@ class Ec2Client:
 
         client = self._built(api, subject)
         try:
-            answer: Mapping[str, Any] = getattr(client, OPERATIONS[api])(**params)
+            return self._ask(client, api, params)
         except ClientError as exc:
             raise _refusal(api, subject, exc.response) from exc
         except BotoCoreError as exc:
             raise errors.unreached(api, subject, endpoint=client.meta.endpoint_url, exc=exc) from exc
-        return answer
 
     def undigested(self, api: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """Make one attempt for a probe, which wants to see EC2's own codes (`ipamd/cloud/probe/`).
 
         Raises: AttemptError without credentials, else botocore's own exceptions.
         """
-        answer: Mapping[str, Any] = getattr(self._built(api, "the probe"), OPERATIONS[api])(**params)
+        return self._ask(self._built(api, "the probe"), api, params)
+
+    def _ask(self, client: Any, api: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Make one attempt. Raises: botocore's exceptions only; its parsers have others for what is no answer of EC2."""
+        from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
+
+        try:
+            answer: Mapping[str, Any] = getattr(client, OPERATIONS[api])(**params)
+        except (BotoCoreError, ClientError):
+            raise
+        except Exception as exc:
+            # Any of Python's errors, from a parser that met HTML, nothing, or a word for a number; also that of credentials.
+            raise HTTPClientError(error=errors.UnreadableAnswerError(f"{type(exc).__name__}: {exc}")) from exc
+        if not answer.get("ResponseMetadata", {}).get("RequestId"):
+            # Well-formed XML of somebody else would be an empty list, or the success of a change that was never made.
+            raise HTTPClientError(error=errors.UnreadableAnswerError("it has no request ID, so it is not EC2's"))
         return answer
 
     def counts(self) -> Mapping[str, int]:
@@ -94,6 +109,9 @@ class Ec2Client:
                     client = self._build(session) if found is not None else None
                 except BotoCoreError as exc:
                     raise errors.unreached(api, subject, endpoint="instance metadata", exc=exc) from exc
+                except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as exc:
+                    cause = f"what gives the credentials sent something else ({errors.said(exc)})"
+                    raise errors.AttemptError(errors.no_credentials(f"EC2 {api} was not called for {subject}", cause)) from exc
                 if client is None:
                     message = f"EC2 {api} was not called for {subject}"
                     raise errors.AttemptError(errors.no_credentials(message, "no AWS credentials were found"))
@@ -103,6 +121,7 @@ class Ec2Client:
     def _session(self) -> Session:
         from botocore.session import Session
 
+        bound_botocore()
         session = Session()
         unusable = why_unusable(self._model_dir, operations=frozenset(OPERATIONS))
         if unusable:

@@ -31,6 +31,9 @@ from ipamd.ports import Clock, Ec2
 PAGE_SIZE = 1000
 """ENIs per answer, EC2's maximum. Source: amazon-vpc-cni-k8s pkg/awsutils/awsutils.go, describeENIPageSize."""
 
+PAGES_MAX = 20
+"""Pages of one list. Ours: all ENIs of one instance are on the first; a page may be empty and not the last."""
+
 LIMITS_RETRY_S = 300.0
 """Time after which limits that EC2 did not give are requested again. Ours: useful only for types missing in the table."""
 
@@ -192,13 +195,19 @@ class BotoEc2(Ec2):
         params = {"NetworkInterfaceId": eni_id, "SecondaryPrivateIpAddressCount": count}
         subject = f"{count} addresses on {eni_id}"
         answer = self._calls.call("AssignPrivateIpAddresses", subject, params, AT_MOST_ONCE, about=eni_id)
-        return frozenset(IPv4Address(item["PrivateIpAddress"]) for item in answer.get("AssignedPrivateIpAddresses", ()))
+        try:
+            return frozenset(IPv4Address(item["PrivateIpAddress"]) for item in answer.get("AssignedPrivateIpAddresses", ()))
+        except (KeyError, ValueError) as exc:
+            raise incomplete(subject, exc) from exc
 
     def assign_prefixes(self, eni_id: EniId, *, count: int) -> frozenset[IPv4Network]:
         params = {"NetworkInterfaceId": eni_id, "Ipv4PrefixCount": count}
         subject = f"{count} prefixes on {eni_id}"
         answer = self._calls.call("AssignPrivateIpAddresses", subject, params, AT_MOST_ONCE, about=eni_id)
-        return frozenset(IPv4Network(item["Ipv4Prefix"]) for item in answer.get("AssignedIpv4Prefixes", ()))
+        try:
+            return frozenset(IPv4Network(item["Ipv4Prefix"]) for item in answer.get("AssignedIpv4Prefixes", ()))
+        except (KeyError, ValueError) as exc:
+            raise incomplete(subject, exc) from exc
 
     def unassign(self, eni_id: EniId, *, addresses: Iterable[IPv4Address], prefixes: Iterable[IPv4Network]) -> None:
         wanted_addresses, wanted_prefixes = frozenset(addresses), frozenset(prefixes)
@@ -243,12 +252,16 @@ class BotoEc2(Ec2):
             filters.append({"Name": "vpc-id", "Values": [vpc_id]})
         params: dict[str, Any] = {"Filters": filters, "MaxResults": PAGE_SIZE}
         entries: list[Mapping[str, Any]] = []
-        while True:
+        for _ in range(PAGES_MAX):
             page = self._calls.call("DescribeNetworkInterfaces", subject, params, IDEMPOTENT)
             entries += page.get("NetworkInterfaces", ())
             if not page.get("NextToken"):
                 return described_enis(entries)
             params["NextToken"] = page["NextToken"]
+        raise CloudError(
+            f"EC2's list of the ENIs of {subject} does not end",
+            details=f"{PAGES_MAX} pages named a next one; nothing was concluded from them; check AWS_EC2_ENDPOINT if it is set",
+        )
 
     def _limits_of_ec2(self, instance_type: str) -> tuple[InstanceLimits | None, float]:
         """Ask EC2 once. Returns: the limits or None, and until when the outcome is valid (infinity unless EC2 did not answer)."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
+from ipamd.cloud.bounded_http import broken_bound
 from ipamd.model.errors import (
     CloudDeniedError,
     CloudError,
@@ -20,6 +21,7 @@ from ipamd.model.errors import (
     SubnetExhaustedError,
     ThrottledError,
 )
+from ipamd.model.words import printable
 
 SERVER_ERROR = 500
 """HTTP status from which the fault is EC2's own and the outcome unknown. Source: RFC 9110, 15.6."""
@@ -27,6 +29,8 @@ SERVER_ERROR = 500
 MESSAGE_MAX = 300
 """Characters of EC2's message that we quote. Ours: an encoded authorization failure has kilobytes."""
 
+CODE_MAX = 100
+"""Characters of EC2's code that we quote. Ours: the longest has 60."""
 
 ENCODED = "Encoded authorization failure message:"
 """Begins the part of a denial that only `sts:DecodeAuthorizationMessage` can read: which statement and condition decided. It has
@@ -64,6 +68,10 @@ class BusyAttempt(AttemptError):
 
 class UnseenAttempt(AttemptError):
     """NotFound of an object that we created just now: EC2 is eventually consistent."""
+
+
+class UnreadableAnswerError(Exception):
+    """Something answered, and it was not EC2: HTML, nothing, or XML of another kind."""
 
 
 @dataclass(frozen=True)
@@ -212,9 +220,10 @@ CREDENTIAL_NAMES = frozenset(
 
 def refused(api: str, subject: str, *, code: str, message: str, status: int) -> AttemptError:
     """Translate an error answer of EC2; `details` begins with EC2's code."""
+    code = printable(code, most=CODE_MAX)
     rule = next((rule for rule in RULES if _matches(rule, code, message)), SERVER if status >= SERVER_ERROR else UNKNOWN)
     message, _, encoded = message.partition(ENCODED)
-    told = message if len(message) <= MESSAGE_MAX else f"{message[:MESSAGE_MAX]}..."
+    told = printable(message, most=MESSAGE_MAX)
     advice = rule.advice.format(actions=iam_actions(api))
     if encoded:
         _log.warning("EC2 %s for %s, what IAM decided, encoded: %s", api, subject, encoded.strip())
@@ -228,15 +237,32 @@ def unreached(api: str, subject: str, *, endpoint: str, exc: Exception) -> Attem
     """Convert a botocore exception that is not an answer of EC2."""
     names = {kind.__name__ for kind in type(exc).__mro__}
     if names & CREDENTIAL_NAMES:
-        return AttemptError(no_credentials(f"EC2 {api} was not called for {subject}", str(exc)))
+        return AttemptError(no_credentials(f"EC2 {api} was not called for {subject}", said(exc)))
+    if bound := broken_bound(exc):
+        advice = f"it may have taken effect; Describe will show it; check what answers at {endpoint}"
+        return UnansweredAttempt(CloudError(f"EC2 {api} was not answered for {subject}", details=f"{bound}; {advice}"))
+    unreadable = getattr(exc, "kwargs", {}).get("error")
+    if isinstance(unreadable, UnreadableAnswerError):
+        advice = (
+            f"it may have taken effect; a proxy or another service may answer at {endpoint}; check AWS_EC2_ENDPOINT if it is set"
+        )
+        error = CloudError(f"the answer to EC2 {api} for {subject} is not one of EC2's", details=f"{said(unreadable)}; {advice}")
+        return UnansweredAttempt(error)
     if names & UNSENT_NAMES:
         advice = f"nothing was changed; check the node's route, DNS, proxy and security groups to {endpoint}"
-        return UnsentAttempt(CloudError(f"EC2 {api} could not be sent for {subject}", details=f"{exc}; {advice}"))
+        return UnsentAttempt(CloudError(f"EC2 {api} could not be sent for {subject}", details=f"{said(exc)}; {advice}"))
     if names & UNANSWERED_NAMES:
         advice = f"it may have taken effect; Describe will show it (HTTP_TIMEOUT sets the wait for {endpoint})"
-        return UnansweredAttempt(CloudError(f"EC2 {api} was not answered for {subject}", details=f"{exc}; {advice}"))
+        return UnansweredAttempt(CloudError(f"EC2 {api} was not answered for {subject}", details=f"{said(exc)}; {advice}"))
     advice = "the request or the AWS configuration is wrong; report it with this line"
-    return AttemptError(CloudError(f"EC2 {api} was not called for {subject}", details=f"{type(exc).__name__}: {exc}; {advice}"))
+    return AttemptError(
+        CloudError(f"EC2 {api} was not called for {subject}", details=f"{type(exc).__name__}: {said(exc)}; {advice}")
+    )
+
+
+def said(exc: BaseException) -> str:
+    """Return the beginning of a library's text: it may quote a whole answer."""
+    return printable(str(exc), most=MESSAGE_MAX)
 
 
 def no_credentials(message: str, cause: str) -> CloudError:

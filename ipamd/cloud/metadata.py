@@ -19,6 +19,7 @@ from ipaddress import IPv4Address, IPv4Network
 from urllib.parse import urlsplit
 
 from ipamd.cloud import metadata_enis
+from ipamd.cloud.bounded_http import AnswerLimitError, MetadataResponse
 from ipamd.cloud.errors import AttemptError, ThrottledAttempt, UnansweredAttempt, UnseenAttempt, UnsentAttempt
 from ipamd.cloud.retries import RetryPolicy
 from ipamd.config import CloudConfig
@@ -31,7 +32,7 @@ CONNECT_TIMEOUT_S = 1.0
 """Metadata is on the host itself. Source: botocore's default for the same service."""
 
 READ_TIMEOUT_S = 2.0
-"""Ours: twice the above; the service answers in milliseconds unless it throttles this instance."""
+"""For a whole answer. Ours: twice the above; the service answers in milliseconds unless it throttles this instance."""
 
 TOKEN_TTL_S = 21600
 """Longest lifetime of a token.
@@ -133,7 +134,9 @@ class ImdsMetadata(Metadata):
         return body if status == HTTPStatus.OK else None
 
     def _connection(self) -> closing[http.client.HTTPConnection]:
-        return closing(http.client.HTTPConnection(self._host, self._port, timeout=CONNECT_TIMEOUT_S))
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=CONNECT_TIMEOUT_S)
+        connection.response_class = MetadataResponse
+        return closing(connection)
 
     def _read_identity(self, read: dict[str, str]) -> InstanceIdentity:
         """Make one attempt; paths in `read` from an earlier attempt are not requested again."""
@@ -168,6 +171,8 @@ class ImdsMetadata(Metadata):
         status, body = self._request(connection, "PUT", path, headers)
         if status != HTTPStatus.OK:
             raise self._refused(path, status)
+        if not metadata_enis.is_word(body):
+            raise AttemptError(self._error(path, f"it is no token; check AWS_EC2_METADATA_SERVICE_ENDPOINT={self._endpoint}"))
         self._token = (body, now + TOKEN_TTL_S - TOKEN_MARGIN_S)
         return body
 
@@ -179,11 +184,16 @@ class ImdsMetadata(Metadata):
             self._count += 1
         if connection.sock is None:
             self._connect(connection, path)
+        connection.sock.settimeout(READ_TIMEOUT_S)  # each answer has all of it: the answer before has left what it did not need
         try:
             connection.request(method, f"{self._root}/{path}", headers=headers)
-            response = connection.getresponse()
-            return response.status, response.read().decode()
-        except (OSError, http.client.HTTPException, UnicodeDecodeError) as exc:
+            with connection.getresponse() as response:
+                return response.status, response.read().decode()
+        except (AnswerLimitError, UnicodeDecodeError) as exc:
+            connection.close()
+            advice = f"check what AWS_EC2_METADATA_SERVICE_ENDPOINT={self._endpoint} points to"
+            raise UnansweredAttempt(self._error(path, f"{exc}; {advice}")) from exc
+        except (OSError, http.client.HTTPException) as exc:
             connection.close()
             advice = "a PUT that is never answered means a hop limit of 1 between pod and host: set it to 2"
             raise UnansweredAttempt(self._error(path, f"no answer from {self._endpoint} ({exc!r}); {advice}")) from exc
@@ -194,7 +204,6 @@ class ImdsMetadata(Metadata):
         except OSError as exc:
             advice = "is this an EC2 instance, and does the pod use hostNetwork or the instance a hop limit of 2?"
             raise UnsentAttempt(self._error(path, f"no connection to {self._endpoint} ({exc}); {advice}")) from exc
-        connection.sock.settimeout(READ_TIMEOUT_S)
 
     def _refused(self, path: str, status: int) -> AttemptError:
         if status == HTTPStatus.NOT_FOUND:
@@ -217,30 +226,36 @@ def _what(path: str) -> str:
 
 
 def _identity(text: Callable[[str], str]) -> InstanceIdentity:
-    """Build the identity from the paths. Raises: AttemptError if a value is malformed."""
+    """Build the identity from the paths. Raises: AttemptError if a value is malformed or of another type."""
     path = DOCUMENT
+
+    def word(value: object) -> str:
+        if not isinstance(value, str) or not metadata_enis.is_word(value.strip()):
+            raise ValueError(f"{str(value)[:40]!r} is no name")
+        return value.strip()
+
     try:
         document = json.loads(text(path))
-        instance_id, instance_type = document["instanceId"], document["instanceType"]
-        region, zone = document["region"], document["availabilityZone"]
+        instance_id, instance_type = word(document["instanceId"]), word(document["instanceType"])
+        region, zone = word(document["region"]), word(document["availabilityZone"])
+        primary = IPv4Address(word(document["privateIp"])) if document.get("privateIp") else None
         path = MAC
-        mac = text(path).strip().lower()
+        mac = metadata_enis.parse_mac(text(path))
         path = f"{MACS}/{mac}"
-        primary = document.get("privateIp") or text(f"{path}/local-ipv4s").split()[0]
         return InstanceIdentity(
             instance_id=InstanceId(instance_id),
             instance_type=instance_type,
             region=region,
             availability_zone=zone,
-            vpc_id=text(f"{path}/vpc-id").strip(),
+            vpc_id=word(text(f"{path}/vpc-id")),
             vpc_cidrs=tuple(IPv4Network(item) for item in text(f"{path}/vpc-ipv4-cidr-blocks").split()),
-            primary_mac=MacAddress(mac),
-            primary_eni_id=EniId(text(f"{path}/interface-id").strip()),
-            primary_address=IPv4Address(primary),
-            subnet_id=SubnetId(text(f"{path}/subnet-id").strip()),
+            primary_mac=mac,
+            primary_eni_id=EniId(word(text(f"{path}/interface-id"))),
+            primary_address=primary or IPv4Address(text(f"{path}/local-ipv4s").split()[0]),
+            subnet_id=SubnetId(word(text(f"{path}/subnet-id"))),
             subnet_cidr=IPv4Network(text(f"{path}/subnet-ipv4-cidr-block").strip()),
-            security_group_ids=tuple(sorted(text(f"{path}/security-group-ids").split())),
+            security_group_ids=tuple(sorted(map(word, text(f"{path}/security-group-ids").split()))),
         )
-    except (ValueError, KeyError, IndexError, TypeError) as exc:
-        details = f"the value is malformed ({exc!r}); check what AWS_EC2_METADATA_SERVICE_ENDPOINT points to"
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as exc:
+        details = f"the value is malformed ({str(exc)[:200]!r}); check what AWS_EC2_METADATA_SERVICE_ENDPOINT points to"
         raise AttemptError(CloudError(_what(path), details=details)) from exc

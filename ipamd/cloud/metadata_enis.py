@@ -8,6 +8,7 @@ interface without local-ipv4s), pkg/awsutils/imds.go (a 404 for ipv4-prefix).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from ipaddress import IPv4Address, IPv4Network
 
@@ -20,6 +21,11 @@ Read = Callable[[str], str | None]
 
 ID, INDEX, ADDRESSES, PREFIXES = "interface-id", "device-number", "local-ipv4s", "ipv4-prefix"
 
+WORD = re.compile(r"[!-;=?-~]{1,1024}")
+"""Printable ASCII without spaces and without the angle brackets of HTML. Ours: AWS promises the format of no ID; tokens are base64."""
+
+MAC = re.compile(r"(?:[0-9a-f]{2}:){5}[0-9a-f]{2}")
+
 SETTLED = (ID, INDEX)
 """Leaves that do not change while an ENI is attached."""
 
@@ -27,7 +33,10 @@ SETTLED = (ID, INDEX)
 def read_macs(read: Read) -> frozenset[MacAddress]:
     """Read the list of interfaces: one request. Raises: CloudError, also for an empty list: every instance has one."""
     text = read("") or ""
-    macs = frozenset(MacAddress(line.strip().rstrip("/").lower()) for line in text.split())
+    try:
+        macs = frozenset(parse_mac(line.rstrip("/")) for line in text.split())
+    except ValueError as exc:
+        raise _unusable("", f"{exc}; metadata is not EC2's, or something answers in its place") from exc
     if not macs:
         raise _unusable("", "it names no interface, and every instance has one; metadata has not caught up, or is not EC2's")
     return macs
@@ -44,6 +53,8 @@ def read_eni(mac: MacAddress, read: Read, settled: dict[str, str]) -> MetadataEn
             if text is None:
                 raise _unusable(f"{mac}/{leaf}", "404: the ENI is gone, or metadata has not caught up; it is looked at again")
             settled[leaf] = text.strip()
+    if not is_word(settled[ID]):
+        raise _unusable(f"{mac}/{ID}", f"{settled.pop(ID)[:40]!r} is no ID; it is looked at again")
     addresses, prefixes = read(f"{mac}/{ADDRESSES}") or "", read(f"{mac}/{PREFIXES}") or ""
     try:
         return MetadataEni(
@@ -54,7 +65,21 @@ def read_eni(mac: MacAddress, read: Read, settled: dict[str, str]) -> MetadataEn
             prefixes=frozenset(map(IPv4Network, prefixes.split())),
         )
     except ValueError as exc:
-        raise _unusable(mac, f"the value is malformed ({exc}); it is looked at again") from exc
+        settled.clear()
+        raise _unusable(mac, f"the value is malformed ({str(exc)[:200]}); it is looked at again") from exc
+
+
+def is_word(text: str) -> bool:
+    """Whether a text may be an ID, a name or a token of AWS: no HTML page is."""
+    return WORD.fullmatch(text) is not None
+
+
+def parse_mac(text: str) -> MacAddress:
+    """Read a MAC, as metadata writes it. Raises: ValueError."""
+    mac = text.strip().lower()
+    if not MAC.fullmatch(mac):
+        raise ValueError(f"{text[:40]!r} is no MAC address")
+    return MacAddress(mac)
 
 
 def _unusable(path: str, details: str) -> CloudError:

@@ -16,6 +16,7 @@ from ipamd.config import load
 from ipamd.datastore.disk import Disk
 from ipamd.datastore.migrations import LEVEL, LEVEL_OF_FILES_WITHOUT_ONE, STEPS, downgrade, level_of
 from ipamd.model.errors import DatastoreError, IpamError, log_text
+from ipamd.model.words import printable
 
 EXIT_REFUSED = 1
 
@@ -32,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         print(_run(given.file or _run_dir() / "state.db", given.verb, getattr(given, "to", 0)))  # noqa: T201
     except IpamError as error:
-        print(f"ipamd datastore: {log_text(error)}", file=sys.stderr)  # noqa: T201
+        print(f"ipamd datastore: {printable(log_text(error))}", file=sys.stderr)  # noqa: T201
         return EXIT_REFUSED
     return 0
 

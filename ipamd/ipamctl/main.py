@@ -7,10 +7,12 @@ import json
 import os
 import sys
 from importlib import import_module
+from typing import Any
 
 from ipamd import __version__
 from ipamd.ipamctl import verbs
 from ipamd.ipamctl.verb import EXIT_AWAY, EXIT_REFUSED, Answer, Verb, VerbError
+from ipamd.model.words import printable
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -19,10 +21,10 @@ def main(argv: list[str] | None = None) -> int:
     verb: Verb = arguments.verb
     try:
         answer = verb.ask(lambda rpc, **fields: _ask_daemon(arguments.socket, rpc, fields), arguments)
-        print(json.dumps(answer, indent=2) if arguments.output == "json" else verb.render(answer))
+        print(json.dumps(answer, indent=2) if arguments.output == "json" else verb.render(_safe(answer)))
         return verb.exit_status(answer)
     except VerbError as error:
-        print(f"ipamctl: {error}", file=sys.stderr)
+        print(f"ipamctl: {printable(str(error))}", file=sys.stderr)
         return error.exit_status
     except BrokenPipeError:
         # The reader of our pipe (head, say) has left: not an error, and Python must not complain at exit.
@@ -49,6 +51,15 @@ def _parser() -> argparse.ArgumentParser:
         verb.arguments(command)
         command.set_defaults(verb=verb)
     return parser
+
+
+def _safe(answer: Any) -> Any:
+    """Make every text of an answer safe for a terminal: names of pods, and what EC2 and the runtime said, are in it."""
+    if isinstance(answer, dict):
+        return {key: _safe(value) for key, value in answer.items()}
+    if isinstance(answer, list):
+        return [_safe(value) for value in answer]
+    return printable(answer) if isinstance(answer, str) else answer
 
 
 def _ask_daemon(socket: str, rpc: str, fields: dict[str, object]) -> Answer:

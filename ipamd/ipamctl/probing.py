@@ -25,6 +25,7 @@ from ipamd.cloud.probe.report import as_dict
 from ipamd.cloud.probe.run import Tools, run
 from ipamd.cloud.probe.subject import Sources
 from ipamd.config import Settings
+from ipamd.model.words import printable
 from ipamd.service.pool.tags import CLUSTER_TAG, NO_MANAGE_TAG
 
 LOCK = "probe.lock"
@@ -104,4 +105,4 @@ def stopping(stop: Callable[[str], None]) -> Iterator[None]:
 def say(sentence: str) -> None:
     """Tell progress on standard error; a reader that has gone (a lost `kubectl exec`) must not end the clean-up."""
     with suppress(OSError, ValueError, RuntimeError):  # RuntimeError: a signal came while this very stream was written to
-        print(f"ipamctl probe: {sentence}", file=sys.stderr, flush=True)
+        print(f"ipamctl probe: {printable(sentence)}", file=sys.stderr, flush=True)

@@ -27,7 +27,8 @@ IFNAME_MAX = 15
 """Bytes: the kernel's IFNAMSIZ less its terminator."""
 
 _CONTAINER_ID = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")  # CNI SPEC.md, Section 2, CNI_CONTAINERID
-_IFNAME_BAD = re.compile(r"[/:\s\x00]")
+_IFNAME_BAD = re.compile(r"[/:%\s]")
+"""The kernel's own rule, and `%`, by which it would choose another name (net/core/dev.c, dev_valid_name, dev_alloc_name)."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -59,10 +60,10 @@ def parse_ifname(text: str) -> IfName:
 
     Raises: InvalidRequestError otherwise.
     """
-    if not text or len(text.encode()) > IFNAME_MAX or text in {".", ".."} or _IFNAME_BAD.search(text):
+    if not text.isprintable() or not text or len(text.encode()) > IFNAME_MAX or text in {".", ".."} or _IFNAME_BAD.search(text):
         raise InvalidRequestError(
             f"interface name {text[:80]!r} is not valid",
-            details=f"1 to {IFNAME_MAX} bytes without '/', ':' or white space, not '.' or '..'",
+            details=f"1 to {IFNAME_MAX} bytes without '/', ':', '%', white space or control characters, not '.' or '..'",
         )
     return IfName(text)
 

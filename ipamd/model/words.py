@@ -1,13 +1,41 @@
-"""Text that several modules write alike: counts with their nouns (`1 address`, `2 addresses`), lists that end, and phrases."""
+"""Text that several modules write alike: counts with their nouns (`1 address`, `2 addresses`), lists that end, phrases, and
+foreign text made safe to print.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 CLOUD_NOT_ASKED = "not asked yet"
 """What is known of EC2 before its first answer; `ipamctl status` shows it instead of *not reachable*."""
 
 _PLURALS_IN_ES = ("s", "x")
+
+TEXT_MAX = 4096
+"""Characters of a text that is kept or shown. Ours: our longest messages, with counts, causes and advice, have 1,000."""
+
+_SUSPECT = re.compile(r"[^ -~]")
+
+
+def printable(text: str, *, most: int = TEXT_MAX) -> str:
+    r"""Return a text from outside as one line that is safe to print, log and encode, of `most` characters and a few.
+
+    Control and format characters (ESC, line breaks, the C1 range, bidirectional overrides) and lone surrogates are escaped as in
+    Python's literals (`\x1b`, `\u202e`), because terminals obey them and UTF-8 has no surrogates; letters of all scripts stay.
+    A longer text is cut, and says how long it was. Source: Unicode TR 36, 3.5; ECMA-48.
+    """
+    length = len(text)
+    if length > most:
+        text = text[:most]
+    if not text.isprintable():
+        text = _SUSPECT.sub(_escaped, text)
+    return text if length <= most else f"{text}... ({length} characters)"
+
+
+def _escaped(found: re.Match[str]) -> str:
+    character = found[0]
+    return character if character.isprintable() else character.encode("unicode_escape").decode()
 
 
 def first_of(sentences: Sequence[str], most: int) -> str:

@@ -13,6 +13,8 @@ import grpc
 from ipamd.model.cniresult import convert_result
 from ipamd.model.cniversion import require_verb
 from ipamd.model.errors import InvalidConfigError, InvalidRequestError, IpamError, log_text
+from ipamd.model.ids import CONTAINER_ID_MAX, IFNAME_MAX
+from ipamd.model.words import printable
 from ipamd.pb import cni_pb2, cni_pb2_grpc
 from ipamd.ports import Clock
 from ipamd.rpc import codec
@@ -22,6 +24,9 @@ from ipamd.service.sandbox.attach import AttachService
 from ipamd.service.sandbox.check import CheckService
 from ipamd.service.sandbox.detach import DetachService
 from ipamd.service.sandbox.gc import GcService
+
+VERB_MAX = 20
+"""Characters of an unknown verb that are quoted and logged. Ours."""
 
 DEFAULT_DEADLINE_S = 60.0
 """For a caller without a deadline. Ours: the plugin's own ADD deadline."""
@@ -87,7 +92,7 @@ class CniServicer(cni_pb2_grpc.CniServicer):
             protocol = codec.negotiate(request)
             verb = self._verbs.get(request.verb)
             if verb is None:
-                raise InvalidRequestError(f"unknown CNI_COMMAND {request.verb[:20]!r}")
+                raise InvalidRequestError(f"unknown CNI_COMMAND {request.verb[:VERB_MAX]!r}")
             reply = cni_pb2.ExecReply(protocol=protocol, result=verb(request, deadline, steps))
         except Exception as error:  # noqa: BLE001  # top of an RPC: everything becomes a CNI error
             reply = cni_pb2.ExecReply(
@@ -131,18 +136,23 @@ class CniServicer(cni_pb2_grpc.CniServicer):
         return b""
 
     def _log_error(self, request: cni_pb2.ExecRequest, error: BaseException) -> None:
-        self._health.record_error(f"{request.verb} {request.container_id[:13]}", error)
+        self._health.record_error(f"{request.verb[:VERB_MAX]} {request.container_id[:13]}", error)
         if not isinstance(error, IpamError):
-            log.error("%s of %s met an unexpected error", request.verb, request.container_id, exc_info=error)
+            log.error(
+                "%s of %s met an unexpected error",
+                request.verb[:VERB_MAX],
+                request.container_id[:CONTAINER_ID_MAX],
+                exc_info=error,
+            )
 
     def _log_request(self, request: cni_pb2.ExecRequest, reply: cni_pb2.ExecReply, total_ms: float, steps: Steps) -> None:
         code = reply.error.code if reply.HasField("error") else 0
         durations = {name: round(ms, 3) for name, ms in steps.durations_ms.items()}
         self._observer.request_done(request.verb, code=code, total_ms=total_ms, steps_ms=durations)
         line = {
-            "verb": request.verb,
-            "container_id": request.container_id,
-            "ifname": request.ifname,
+            "verb": printable(request.verb, most=VERB_MAX),
+            "container_id": printable(request.container_id, most=CONTAINER_ID_MAX),
+            "ifname": printable(request.ifname, most=IFNAME_MAX),
             "outcome": "error" if code else "ok",
             "code": code,
             "ms": round(total_ms, 3),

@@ -18,17 +18,25 @@ from ipamd.model.errors import (
     InvalidRequestError,
     IpamError,
     UndecodableConfigError,
+    log_text,
 )
 from ipamd.model.ids import AttachmentKey, parse_key
 from ipamd.model.request import AttachRequest, SandboxNames
+from ipamd.model.words import printable
 from ipamd.pb import cni_pb2
 
 PROTOCOL_MIN = 1
 PROTOCOL_MAX = 1
 """Oldest and newest envelope version that this daemon speaks."""
 
+VERSION_MAX = 40
+"""Characters of a plugin's version that are quoted. Ours."""
+
 MAX_CONFIG_BYTES = 1024 * 1024
 """Largest network configuration. Ours: a conflist entry with prevResult and runtimeConfig is a few KiB."""
+
+NAME_MAX = 255
+"""Characters of a network's name. Ours: it is part of file names in CNI's own plugins, and Linux' NAME_MAX bounds those."""
 
 MAX_NETNS_BYTES = 4096
 """Linux PATH_MAX."""
@@ -54,7 +62,8 @@ def negotiate(request: cni_pb2.ExecRequest) -> int:
     lowest, highest = max(request.protocol_min, PROTOCOL_MIN), min(request.protocol_max, PROTOCOL_MAX)
     if lowest > highest:
         raise IncompatibleVersionError(
-            f"vpc-cni {request.plugin_version or '(unknown)'} speaks envelope {request.protocol_min}-{request.protocol_max}",
+            f"vpc-cni {request.plugin_version[:VERSION_MAX] or '(unknown)'} speaks envelope "
+            f"{request.protocol_min}-{request.protocol_max}",
             details=f"this daemon speaks {PROTOCOL_MIN}-{PROTOCOL_MAX}; install plugin and daemon of neighbouring releases",
         )
     return highest
@@ -77,6 +86,10 @@ def decode_conf(raw: bytes) -> NetworkConf:
     prev_result, valid = conf.get("prevResult"), conf.get(VALID_ATTACHMENTS)
     if not isinstance(name, str) or not isinstance(version, str):
         raise InvalidConfigError("name and cniVersion must be strings")
+    if not name.isprintable() or len(name) > NAME_MAX:
+        raise InvalidConfigError(
+            f"the network's name {name[:40]!r} is not valid", details=f"at most {NAME_MAX} printable characters"
+        )
     if prev_result is not None and not isinstance(prev_result, dict):
         raise InvalidConfigError("prevResult must be an object")
     require_supported(version)
@@ -122,19 +135,18 @@ def requested_version(raw: bytes) -> str:
         version = json.loads(raw).get("cniVersion", "")
     except (ValueError, AttributeError, RecursionError):
         return ""
-    return version if isinstance(version, str) and len(version) <= 16 else ""
+    return version if isinstance(version, str) and len(version) <= 16 and version.isprintable() else ""
 
 
 def encode_error(error: BaseException, *, cni_version: str) -> cni_pb2.CniError:
-    """Encode any error as a CNI error. Ours carry their code; any other is a defect and gets the general code 100."""
+    """Encode any error as a CNI error. Ours carry their code; any other is a defect and gets the general code 100.
+
+    The text is bounded and safe to print: it may quote EC2 or the request, and kubelet puts it into events and logs.
+    """
+    code, message, details = IpamError.cni_code, "vpc-ipamd met an unexpected error", f"{log_text(error)}; see the daemon's log"
     if isinstance(error, IpamError):
-        return cni_pb2.CniError(code=error.cni_code, message=error.message, details=error.details, cni_version=cni_version)
-    return cni_pb2.CniError(
-        code=IpamError.cni_code,
-        message="vpc-ipamd met an unexpected error",
-        details=f"{type(error).__name__}: {error}; see the daemon's log",
-        cni_version=cni_version,
-    )
+        code, message, details = error.cni_code, error.message, error.details
+    return cni_pb2.CniError(code=code, message=printable(message), details=printable(details), cni_version=cni_version)
 
 
 def _valid_attachments(value: object) -> frozenset[AttachmentKey] | None:

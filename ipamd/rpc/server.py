@@ -25,6 +25,22 @@ LOCK_NAME = "ipamd.lock"
 MAX_REQUEST_BYTES = 2 * 1024 * 1024
 """Twice the largest network configuration. Ours."""
 
+MAX_HEADER_BYTES = 16 * 1024
+"""Of one request, unpacked, so that bytes that refer to a long header many times (HPACK) cost no more. Ours: a request's has 300."""
+
+STREAMS_PER_CONNECTION = 16
+"""Ours: the plugin and `ipamctl` make one request on a connection."""
+
+SPARE_CONNECTIONS = 64
+"""Connections beyond the RPC limit: silent ones, and `ipamctl`. Ours."""
+
+HANDSHAKE_MS = 5_000
+"""From accept to the end of HTTP/2's opening, after which a silent peer is closed. Ours: the plugin sends it with its connect."""
+
+CONNECTION_AGE_MS, CONNECTION_GRACE_MS = 120_000, 120_000
+"""A connection takes no new request after the first, and is cut after both. Ours: above every deadline of plugin and `ipamctl` (60 s).
+A peer that announces a request and never sends it holds one of our threads until then."""
+
 SPARE_THREADS = 8
 """Threads beyond the RPC limit, so that introspection answers while all CNI threads are busy. Ours."""
 
@@ -72,8 +88,15 @@ class RpcServer:
             ThreadPoolExecutor(max_workers=max_concurrent_rpcs + SPARE_THREADS, thread_name_prefix="rpc"),
             maximum_concurrent_rpcs=max_concurrent_rpcs + SPARE_THREADS,
             options=[
-                ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
                 ("grpc.so_reuseport", 0),
+                ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
+                ("grpc.max_metadata_size", MAX_HEADER_BYTES),
+                ("grpc.absolute_max_metadata_size", MAX_HEADER_BYTES),
+                ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION),
+                ("grpc.max_allowed_incoming_connections", max_concurrent_rpcs + SPARE_CONNECTIONS),
+                ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
+                ("grpc.max_connection_age_ms", CONNECTION_AGE_MS),
+                ("grpc.max_connection_age_grace_ms", CONNECTION_GRACE_MS),
             ],
         )
         cni_pb2_grpc.add_CniServicer_to_server(cni, self._server)  # type: ignore[no-untyped-call]  # generated code

@@ -14,6 +14,7 @@ from typing import Any
 import grpc
 
 from ipamd.model.errors import EventsUnsupportedError, RuntimeUnreachableError
+from ipamd.model.words import printable
 from ipamd.pb import cri_pb2, cri_pb2_grpc
 
 USUAL_SOCKETS = (
@@ -30,6 +31,9 @@ and some node images keep it as a link.
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 """Ours: four times 16 MiB, containerd's default limit of a gRPC message, for nodes where the limit was raised."""
+
+TEXT_MAX = 500
+"""Characters of the runtime's own text that are quoted. Ours."""
 
 PROBE_TIMEOUT_S = 2.0
 """Ours: a runtime answers Version from memory in under a millisecond; a candidate that takes longer is not serving."""
@@ -122,4 +126,4 @@ def _probe(path: str) -> str:
 def _status(error: grpc.RpcError) -> tuple[grpc.StatusCode, str]:
     # At run time every RpcError of a call is also a grpc.Call; the type stubs do not know that.
     status: Any = error
-    return status.code(), status.details() or "no text"
+    return status.code(), printable(status.details() or "no text", most=TEXT_MAX)

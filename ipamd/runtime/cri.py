@@ -19,8 +19,9 @@ from typing import Any
 import grpc
 
 from ipamd.model.errors import EventsUnsupportedError, IpamError, RuntimeUnreachableError
-from ipamd.model.ids import parse_container_id
+from ipamd.model.ids import CONTAINER_ID_MAX, parse_container_id
 from ipamd.model.sandbox import EventKind, RuntimeInfo, Sandbox, SandboxEvent, SandboxState
+from ipamd.model.words import printable
 from ipamd.pb import cri_pb2, cri_pb2_grpc
 from ipamd.ports import Runtime
 from ipamd.runtime.channel import MAX_MESSAGE_BYTES, PROBE_TIMEOUT_S, USUAL_SOCKETS, choose_socket, open_channel, unreachable
@@ -29,6 +30,9 @@ __all__ = ["CALL_TIMEOUT_S", "MAX_MESSAGE_BYTES", "USUAL_SOCKETS", "CriRuntime"]
 
 CALL_TIMEOUT_S = 10.0
 """Deadline of a list. Ours: a list of 110 sandboxes takes a few milliseconds; kubelet waits 2 minutes."""
+
+NAME_MAX = 253
+"""Characters of a name that are kept; they are aids to people. Ours: those that CNI_ARGS give are cut alike (`ipamd/rpc/codec.py`)."""
 
 OPEN_GRACE_S = 0.2
 """How long a refusal of the stream may arrive after the answer to a later call. Ours: one process sends both within
@@ -60,7 +64,8 @@ class CriRuntime(Runtime):
     def info(self) -> RuntimeInfo:
         # A short deadline, because the daemon waits for this answer before it is ready.
         reply = self._ask("Version", cri_pb2.VersionRequest(version="v1"), PROBE_TIMEOUT_S)
-        return RuntimeInfo(name=reply.runtime_name, version=reply.runtime_version, socket=self._socket)
+        name, version = (printable(text, most=NAME_MAX) for text in (reply.runtime_name, reply.runtime_version))
+        return RuntimeInfo(name=name, version=version, socket=self._socket)
 
     def sandboxes(self) -> tuple[Sandbox, ...]:
         reply = self._ask("ListPodSandbox", cri_pb2.ListPodSandboxRequest(), self._call_timeout_s)
@@ -149,12 +154,12 @@ def _sandbox(item: cri_pb2.PodSandbox) -> Sandbox:
     return Sandbox(
         container_id=container_id,
         state=SandboxState.READY if item.state == cri_pb2.SANDBOX_READY else SandboxState.NOTREADY,
-        pod_namespace=item.metadata.namespace,
-        pod_name=item.metadata.name,
-        pod_uid=item.metadata.uid,
+        pod_namespace=item.metadata.namespace[:NAME_MAX],
+        pod_name=item.metadata.name[:NAME_MAX],
+        pod_uid=item.metadata.uid[:NAME_MAX],
     )
 
 
 def _event(event: cri_pb2.ContainerEventResponse) -> SandboxEvent:
     kind = _KINDS.get(event.container_event_type, EventKind.OTHER)
-    return SandboxEvent(event.container_id, event.pod_sandbox_status.id, kind)
+    return SandboxEvent(event.container_id[:CONTAINER_ID_MAX], event.pod_sandbox_status.id[:CONTAINER_ID_MAX], kind)

@@ -1,6 +1,7 @@
 """What the daemon is doing: phase, start-up stages with timings, degraded conditions, last error.
 
-One object, read by STATUS, ipamctl, probes and metrics, so that all of them tell the same.
+One object, read by STATUS, ipamctl, probes and metrics, so that all of them tell the same. What is kept here is bounded and safe to
+print: errors quote EC2, the runtime and requests.
 """
 
 from __future__ import annotations
@@ -13,11 +14,15 @@ from datetime import datetime
 from enum import StrEnum
 
 from ipamd.model.errors import NotServingError, PluginNotAvailableError
+from ipamd.model.words import printable
 from ipamd.ports import Clock
 
 STATUS_GRACE_S = 30.0
 """STATUS succeeds this long after start though ADD is not served yet. Ours: a failing STATUS makes containerd report the node
 NotReady (containerd pull request 11135), and a restart takes a second or two."""
+
+WHAT_MAX = 200
+"""Characters of what was being done when an error came. Ours."""
 
 
 class Phase(StrEnum):
@@ -118,7 +123,7 @@ class Health:
     def set_condition(self, subject: str, sentence: str) -> None:
         """Set the degraded condition of `subject`: one sentence that says what the daemon works without."""
         with self._lock:
-            self._conditions[subject] = sentence
+            self._conditions[subject] = printable(sentence)
 
     def clear_condition(self, subject: str) -> None:
         """Clear the degraded condition of `subject`."""
@@ -128,7 +133,7 @@ class Health:
     def record_error(self, what: str, error: BaseException) -> None:
         """Remember the last error for people."""
         with self._lock:
-            self._last_error = ErrorReport(self._clock.now(), what, str(error))
+            self._last_error = ErrorReport(self._clock.now(), printable(what, most=WHAT_MAX), printable(str(error)))
 
     @property
     def phase(self) -> Phase:
@@ -199,11 +204,11 @@ class Health:
 
     def _so_far(self, report: StageReport, now: float) -> StageReport:
         started, stage = self._running[report.name]
-        return replace(report, elapsed_ms=(now - started) * 1000, detail=stage.detail)
+        return replace(report, elapsed_ms=(now - started) * 1000, detail=printable(stage.detail))
 
     def _since_ms(self, started: float) -> float:
         return (self._clock.monotonic() - started) * 1000
 
     def _report(self, report: StageReport) -> None:
         with self._lock:
-            self._stages[report.name] = replace(report)
+            self._stages[report.name] = replace(report, detail=printable(report.detail))

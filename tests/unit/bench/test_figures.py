@@ -104,7 +104,8 @@ def test_budgets_are_those_that_were_promised():
     assert BUDGETS["plugin_exec_interpreted"] == Budget("ratio", 1.5)
     assert BUDGETS["restart_first_del"] == Budget("value", 0.7)
     assert BUDGETS["cold_pool_110"] == Budget("ratio", 1.2)
-    assert len(BUDGETS) == 22
+    assert BUDGETS["add_p50_under_port_attack"] == Budget("ratio", 1.25)
+    assert len(BUDGETS) == 23
 
 
 def test_only_takes_figures_and_measurements():

@@ -1,0 +1,243 @@
+"""The metrics port: one thread that answers scrapes, whoever else connects.
+
+Every pod of the node reaches the port, and the daemon that hands out addresses must not notice (I16). So threads, connections (in
+all and from one source), the size of a request, its time, the accepts and the rendered pages in a second are bounded. Nothing is
+refused in favour of who came first: a newcomer takes the place of the oldest connection of whoever has most, so 1,000 connections
+held from one pod keep no other scraper out. A connection serves one request. Refusals are counted, not logged.
+Rejected: `prometheus_client.start_http_server`, which has a thread for each connection and none of these bounds
+(docs/adr/0022-the-metrics-port-is-bounded.md).
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+import selectors
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+CONNECTIONS_MAX = 64
+"""Open at once, in all. Ours: a handful of scrapers, a fraction of the least limit of descriptors that is usual, 1,024."""
+
+SOURCE_MAX = 8
+"""Open at once from one address. Ours: two Prometheus servers and a person behind one address, twice over."""
+
+REQUEST_BYTES_MAX = 8192
+"""Ours: the usual limit of a header; a scrape's has 300 bytes."""
+
+LIFE_S = 10.0
+"""From accept to close. Ours: Prometheus' default scrape timeout; a longer answer is of no use to it."""
+
+ACCEPTS_PER_S = 250
+"""Ours: an accept and its answer cost the daemon about 0.1 ms, so a flood has 3 % of a core. What is over waits in the kernel."""
+
+BACKLOG = 128
+"""Connections that the kernel holds until they are accepted. Ours: half a second of accepts."""
+
+PAUSE_S = 1.0
+"""Without accepting, after the process ran out of descriptors. Ours."""
+
+READ_BYTES = 4096
+READS_MAX = 16
+"""In how many pieces a request may come. Ours: a scrape's comes in one, and each piece costs the daemon an event."""
+
+REQUEST = re.compile(rb"(GET|HEAD) [!-~]+ HTTP/1\.[01]\r?\n")
+OPENMETRICS = re.compile(rb"\naccept:[^\n]*application/openmetrics-text", re.IGNORECASE)
+NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+class Refusal(StrEnum):
+    """Why a connection was closed before it was answered: the label of the metric."""
+
+    SOURCE = "source"
+    TOTAL = "total"
+    TIME = "time"
+    REQUEST = "request"
+    DESCRIPTORS = "descriptors"
+
+
+@dataclass(slots=True, eq=False)
+class _Connection:
+    sock: socket.socket
+    source: str
+    deadline: float
+    received: bytearray = field(default_factory=bytearray)
+    read_count: int = 0
+    unsent: memoryview | None = None
+
+
+class MetricsPort:
+    """Listens from the moment it is made; `start` serves in a thread, `close` ends it. All else is the thread's."""
+
+    def __init__(
+        self, host: str, port: int, *, page: Callable[[bool], tuple[bytes, bytes]], refused: Callable[[Refusal], None]
+    ) -> None:
+        """Listen.
+
+        Args:
+            page: makes head and body of an answer; True for the format OpenMetrics. It is called for each request.
+            refused: counts.
+        Raises: OSError if the address is malformed or taken.
+        """
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
+        self._listener.setblocking(False)
+        self._page = page
+        self._refused = refused
+        self._wakened, self._waker = socket.socketpair()
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._wakened, selectors.EVENT_READ)
+        self._connections: dict[_Connection, None] = {}
+        self._tokens, self._filled_monotonic_s = float(BACKLOG), time.monotonic()
+        self._is_accepting = False
+        self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+        return int(self._listener.getsockname()[1])
+
+    def start(self) -> None:
+        """Serve from now on."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread, and close every connection."""
+        self._waker.send(b"x")
+        self._thread.join()
+        for connection in list(self._connections):
+            self._drop(connection)
+        for part in (self._selector, self._listener, self._wakened, self._waker):
+            part.close()
+
+    def _run(self) -> None:
+        while True:
+            self._accept_if_due()
+            ready = self._selector.select(self._pause_s())
+            has_newcomers = False
+            for key, _ in ready:
+                if key.fileobj is self._wakened:
+                    return
+                if key.fileobj is self._listener:
+                    has_newcomers = True
+                else:
+                    self._serve(key.data)
+            if has_newcomers:  # last: whoever has sent a request is answered before a newcomer takes its place
+                self._accept()
+            self._drop_late()
+
+    def _pause_s(self) -> float | None:
+        """Until something is due without an event: a connection's end, or the next accept."""
+        due = [connection.deadline for connection in list(self._connections)[:1]]
+        if not self._is_accepting:
+            due.append(self._filled_monotonic_s + (1.0 - self._tokens) / ACCEPTS_PER_S)
+        return max(min(due) - time.monotonic(), 0.0) + 0.001 if due else None
+
+    def _accept_if_due(self) -> None:
+        """Fill the bucket, and listen or not as it says."""
+        now = time.monotonic()
+        if now > self._filled_monotonic_s:
+            self._tokens = min(self._tokens + (now - self._filled_monotonic_s) * ACCEPTS_PER_S, float(BACKLOG))
+            self._filled_monotonic_s = now
+        may_accept = self._tokens >= 1.0
+        if may_accept and not self._is_accepting:
+            self._selector.register(self._listener, selectors.EVENT_READ)
+        elif self._is_accepting and not may_accept:
+            self._selector.unregister(self._listener)
+        self._is_accepting = may_accept
+
+    def _accept(self) -> None:
+        while self._tokens >= 1.0:
+            try:
+                sock, peer = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in NO_DESCRIPTOR:
+                    self._make_room()
+                    return
+                continue  # the peer has left already
+            self._tokens -= 1.0
+            sock.setblocking(False)
+            connection = _Connection(sock, str(peer[0]), time.monotonic() + LIFE_S)
+            self._take_place(connection)
+            self._connections[connection] = None
+            self._selector.register(sock, selectors.EVENT_READ, connection)
+            self._serve(connection)
+
+    def _make_room(self) -> None:
+        """The process has no descriptor left: CNI needs them more than a scrape does."""
+        self._refused(Refusal.DESCRIPTORS)
+        for connection in list(self._connections):
+            self._drop(connection)
+        self._tokens, self._filled_monotonic_s = 0.0, time.monotonic() + PAUSE_S
+
+    def _take_place(self, newcomer: _Connection) -> None:
+        """Close the oldest connection of the newcomer's source, or of the source that has most, if a bound is reached."""
+        counts = Counter(connection.source for connection in self._connections)
+        if counts[newcomer.source] >= SOURCE_MAX:
+            crowded, why = newcomer.source, Refusal.SOURCE
+        elif len(self._connections) >= CONNECTIONS_MAX:
+            crowded, why = counts.most_common(1)[0][0], Refusal.TOTAL
+        else:
+            return
+        self._drop(next(each for each in self._connections if each.source == crowded), why)
+
+    def _serve(self, connection: _Connection) -> None:
+        """Read what has come, and write what can go. A peer that has left is nobody's error."""
+        try:
+            if connection.unsent is None:
+                self._read(connection)
+            if connection.unsent is not None:
+                self._write(connection, connection.unsent)
+        except BlockingIOError:
+            return
+        except OSError:
+            self._drop(connection)
+
+    def _read(self, connection: _Connection) -> None:
+        data = connection.sock.recv(READ_BYTES)
+        connection.received += data
+        connection.read_count += 1
+        request = bytes(connection.received)
+        if b"\r\n\r\n" in request or b"\n\n" in request:
+            self._answer(connection, request)
+        elif not data:
+            self._drop(connection)
+        elif len(request) > REQUEST_BYTES_MAX or connection.read_count >= READS_MAX:
+            self._drop(connection, Refusal.REQUEST)
+
+    def _answer(self, connection: _Connection, request: bytes) -> None:
+        asked = REQUEST.match(request)
+        if asked is None:
+            self._refused(Refusal.REQUEST)
+            answer = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        else:
+            head, body = self._page(OPENMETRICS.search(request) is not None)
+            answer = head + body if asked[1] == b"GET" else head
+        connection.unsent = memoryview(answer)
+        self._selector.modify(connection.sock, selectors.EVENT_WRITE, connection)
+
+    def _write(self, connection: _Connection, unsent: memoryview) -> None:
+        connection.unsent = unsent[connection.sock.send(unsent) :]
+        if not connection.unsent:
+            self._drop(connection)
+
+    def _drop_late(self) -> None:
+        now = time.monotonic()
+        for connection in list(self._connections):
+            if connection.deadline > now:
+                return  # the others are younger
+            self._drop(connection, Refusal.TIME)
+
+    def _drop(self, connection: _Connection, why: Refusal | None = None) -> None:
+        if why is not None:
+            self._refused(why)
+        del self._connections[connection]
+        self._selector.unregister(connection.sock)
+        connection.sock.close()
