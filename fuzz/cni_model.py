@@ -80,6 +80,16 @@ def _is_utf8(data: bytes) -> bool:
     return True
 
 
+def judge_exit(status: int, stdout: bytes, stderr: bytes = b"") -> dict[str, Any] | None:
+    """Judge an output where the peer chose the result, which is printed as it came: only what the plugin says itself.
+
+    Returns: the error document, None for a result. Raises: Violation.
+    """
+    if stderr:
+        raise Violation("traceback", f"standard error: {stderr[-600:]!r}")
+    return judge_document(status, stdout) if status else None
+
+
 def judge_document(status: int, stdout: bytes, stderr: bytes = b"") -> dict[str, Any] | None:
     """Judge what every output must be: nothing, or one JSON document; an error has its four keys. Returns: it, None for nothing.
 

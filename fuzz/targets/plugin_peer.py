@@ -36,7 +36,7 @@ class PluginPeer(Target):
         system = MemorySystem({**case, "env": env, "stdin": CONFIG})
         started_ms = system.now_ms
         status = vpc_cni.run(system)
-        cni_model.judge_document(status, system.stdout)  # any code may be the peer's
+        cni_model.judge_exit(status, system.stdout)  # any code may be the peer's
         late_ms = system.now_ms - started_ms - cni_model.DEADLINE_MS[case["verb"]]
         if late_ms > SLACK_MS:
             raise Violation("late", f"{case['verb']} ended {late_ms} ms after its deadline")

@@ -37,7 +37,7 @@ class PluginPeerProcess(Target):
         self._peer.answer, self._peer.is_patient = blob(case["peer"]), case["is_patient"]
         env = {"CNI_COMMAND": case["verb"].encode(), "VPC_IPAMD_RUN_DIR": str(self._run_dir).encode(), **ENVIRONMENT}
         ended = plugin_binaries.run(program, env, CONFIG, stdin_kind="pipe", directory=self._directory)
-        cni_model.judge_document(ended.status, ended.stdout, ended.stderr)
+        cni_model.judge_exit(ended.status, ended.stdout, ended.stderr)
         shutil.rmtree(self._run_dir / "spool", ignore_errors=True)
 
     def close(self) -> None:
