@@ -18,6 +18,8 @@ PRINTABLE = frozenset(b"".join(symbols for _, symbols in ours.HUFFMAN))
 NAMES = (b":status", b"grpc-status", b"grpc-message", b"content-type", b"x", b"", b"grpc-status-details-bin", b"\x80\xff")
 VALUES = (b"200", b"0", b"14", b"application/grpc", b"", b"a b%20c", b"\xc3\xa4", b"~" * 130, b"\x00", b"\\<{^}`|#>'+")
 LIST_BYTES_MAX = 1 << 30
+ENTRY_BYTES, ANSWER_BYTES = 32, 20_000
+"""RFC 9113, 6.5.2: an entry counts 32 bytes beside its text. No answer to us has more than C-core's 16 KB (ours: and some room)."""
 
 
 class Hpack(Target):
@@ -77,9 +79,11 @@ def _may_be_read(error: HPACKError) -> bool:
 
 
 def _may_be_refused(refusal: str, read: list[tuple[bytes, bytes]]) -> bool:
-    """Where we are stricter: numbers beyond 28 bits, and Huffman codes of bytes that no gRPC status has."""
+    """Where we are stricter: numbers beyond 28 bits, long lists, and Huffman codes of bytes that no gRPC status has."""
     if "28 bits" in refusal:
         return True
+    if "RFC 9113" in refusal:
+        return sum(ENTRY_BYTES + len(name) + len(value) for name, value in read) > ANSWER_BYTES
     return "Huffman" in refusal and any(byte not in PRINTABLE for name, value in read for byte in name + value)
 
 
