@@ -17,7 +17,7 @@ MINUTES ?= 30
 # of `make fuzz`: usual (100,000 cases), full (above a million), short (as in `make test`)
 FUZZ ?= usual
 
-.PHONY: help setup fmt lint type imports docstrings proto proto-check unit test demo chaos bench fuzz docs clean
+.PHONY: help setup fmt lint type imports docstrings proto proto-check unit test demo chaos bench docs clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -67,6 +67,7 @@ chaos: setup ## random kills, faults and clock steps on two nodes, judged from o
 bench: setup ## measure the budgets; table and build/bench.json
 	$(BIN)/python -m bench
 
+.PHONY: fuzz
 fuzz: setup ## random and damaged input for all that reads it: SEED=1 FUZZ=usual or full; build/fuzz.json
 	$(BIN)/python -m fuzz --scale $(FUZZ) --seed $(SEED)
 

@@ -23,7 +23,9 @@ def server() -> Iterator[HttpAnswers]:
     made.close()
 
 
-@pytest.mark.parametrize("chunk", [b"-5\r\nhello", b"FFFFFFFFFFFFFFFF\r\nx", b"7fffffffffffffff\r\nx", b"zz\r\n", b"-1\r\nx", b"5\r\nhello"])
+@pytest.mark.parametrize(
+    "chunk", [b"-5\r\nhello", b"FFFFFFFFFFFFFFFF\r\nx", b"7fffffffffffffff\r\nx", b"zz\r\n", b"-1\r\nx", b"5\r\nhello"]
+)
 def test_a_chunk_that_cannot_be_is_an_error_of_ours(server: HttpAnswers, chunk: bytes) -> None:
     """http.client passes the size on unread: negative and huge ones become ValueError and OverflowError, which are no answers."""
     server.answers = [response(b"token"), HEAD + chunk]
