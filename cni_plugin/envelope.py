@@ -94,7 +94,7 @@ def _varint(value: int) -> bytes:
 
 def _fields(data: bytes) -> "list[tuple[int, int, int, bytes]]":
     """Split a message into (field number, wire type, value, content), in order."""
-    fields = []
+    fields = []  # type: list[tuple[int, int, int, bytes]]
     position = 0
     while position < len(data):
         key, position = _read_varint(data, position)

@@ -16,6 +16,7 @@ from fuzz.target import Violation
 PYTHON = Path("/usr/bin/python3")
 ONE_FILE = Path("build/vpc-cni")
 ELF = b"\x7fELF"
+INTERPRETED = "vpc-cni-interpreted"
 NAMES = ("interpreted", "one file")
 
 WAIT_S = 40.0
@@ -38,7 +39,7 @@ def programs(directory: Path) -> dict[str, Path]:
     """Make what can be run here: name -> path."""
     found = {}
     if PYTHON.exists():
-        found["interpreted"] = directory / "vpc-cni-interpreted"
+        found["interpreted"] = directory / INTERPRETED
         build(PYTHON, found["interpreted"])
     if ONE_FILE.exists() and ONE_FILE.read_bytes()[:4] == ELF:
         found["one file"] = ONE_FILE.absolute()

@@ -49,6 +49,11 @@ class PluginProcess(Target):
         with self._surroundings(case["run_dir"]) as peer:
             ended = plugin_binaries.run(program, env, stdin, stdin_kind=kind, directory=self._directory)
         read = stdin if kind in ("pipe", "file") else b""
+        if kind == "directory" and program.name == plugin_binaries.INTERPRETED:
+            # CPython itself refuses, before a line of ours runs (ADR 0020): no document, but no success either.
+            if ended.status == 0 or ended.stdout:
+                raise Violation("exit status", f"{ended.status}, {ended.stdout[:200]!r}, with a directory as standard input")
+            return
         wanted = cni_model.expected(env, read, stdin_end="eof" if kind in ("pipe", "file", "null") else kind)
         document = cni_model.judge_document(ended.status, ended.stdout, ended.stderr)
         is_ours = env["VPC_IPAMD_RUN_DIR"] == str(self._run_dir).encode()
