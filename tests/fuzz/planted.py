@@ -12,7 +12,7 @@ from random import Random
 from fuzz.target import Case, Target, Violation, blob
 
 KINDS = ("fine", "violation", "exception", "memory", "slow", "log", "stderr", "thread", "hang", "crash", "leak")
-FINE, HANG_S = "fine", 6
+FINE, HANG_S = "fine", 15
 
 
 class Planted(Target):
@@ -49,7 +49,7 @@ class Planted(Target):
             thread.start()
             thread.join()
         if kind == "hang":
-            time.sleep(60)
+            time.sleep(120)
         if kind == "crash":
             os.kill(os.getpid(), 11)
         if kind == "leak":
