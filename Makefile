@@ -10,9 +10,12 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
 PYTEST := $(BIN)/python -m pytest
 
-# of `make chaos`
+# of `make chaos` and `make fuzz`
 SEED ?= 1
 MINUTES ?= 30
+
+# of `make fuzz`: usual (100,000 cases), full (above a million), short (as in `make test`)
+FUZZ ?= usual
 
 # What decides the bytes of the static plugin; lab/node/plugin.py has the same list.
 PLUGIN_SOURCES := $(wildcard cni_plugin/*.py cni_plugin/micropython/*)
@@ -85,6 +88,10 @@ chaos: plugin-if-possible ## random kills, faults and clock steps on two nodes, 
 
 bench: plugin-if-possible ## measure the budgets; table and build/bench.json
 	$(BIN)/python -m bench
+
+.PHONY: fuzz
+fuzz: plugin-if-possible ## random and damaged input for all that reads it: SEED=1 FUZZ=usual or full; build/fuzz.json
+	$(BIN)/python -m fuzz --scale $(FUZZ) --seed $(SEED)
 
 docs: $(STAMP) ## generate docs/settings.md from the settings' own sentences
 	$(BIN)/python tools/gen_docs.py

@@ -9,6 +9,7 @@ from cni_plugin.errors import PeerError
 
 PROTOCOL_MIN = 1  # first version of the envelope
 PROTOCOL_MAX = 1
+FIELDS_MAX = 1024  # ours: a reply has 7; a message of the largest size with nothing but empty fields would take 150 MB here
 VARINT_BYTES_MAX = 10  # protobuf encoding: 64 bits in groups of seven
 
 _VARINT = 0
@@ -93,7 +94,7 @@ def _varint(value: int) -> bytes:
 
 def _fields(data: bytes) -> "list[tuple[int, int, int, bytes]]":
     """Split a message into (field number, wire type, value, content), in order."""
-    fields = []
+    fields = []  # type: list[tuple[int, int, int, bytes]]
     position = 0
     while position < len(data):
         key, position = _read_varint(data, position)
@@ -115,6 +116,8 @@ def _fields(data: bytes) -> "list[tuple[int, int, int, bytes]]":
                 raise PeerError("the reply ends within a field")
             content = data[position : position + size]
             position += size
+        if len(fields) >= FIELDS_MAX:
+            raise PeerError("the reply has more than " + str(FIELDS_MAX) + " fields")
         fields.append((number, wire_type, value, content))
     return fields
 

@@ -9,6 +9,7 @@ import json
 import logging
 import sys
 from datetime import UTC, datetime
+from typing import Any
 
 from ipamd.model.times import rfc3339
 from ipamd.model.words import printable
@@ -38,7 +39,7 @@ class JsonFormatter(logging.Formatter):
         }
         message = record.getMessage()
         if message.startswith("{") and record.name == "ipamd.rpc":
-            line |= json.loads(message)  # made of bounded parts by who wrote it
+            line |= _merged(message)
         else:
             line["message"] = printable(message, most=MESSAGE_MAX)
         if record.exc_info:
@@ -60,3 +61,23 @@ def set_up(level: str) -> None:
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     for noisy in ("botocore", "boto3", "urllib3", "pyroute2", "asyncio"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    for decoder in ("grpc._common", "grpc._cython.cygrpc", "urllib3.connection"):
+        logging.getLogger(decoder).addFilter(_without_traceback)
+
+
+def _merged(message: str) -> dict[str, Any]:
+    """Read a line of the request log, which is made of bounded parts; text that only begins like one stays a message."""
+    try:
+        found: dict[str, Any] = json.loads(message)
+    except ValueError:
+        return {"message": printable(message, most=MESSAGE_MAX)}
+    return found
+
+
+def _without_traceback(record: logging.LogRecord) -> bool:
+    """Keep the cause only: a line for each message that is no protobuf, path that is no UTF-8, or HTTP header that is none."""
+    if record.exc_info and record.exc_info[1] is not None:
+        error = record.exc_info[1]
+        record.msg, record.args = "%s %s: %s", (record.getMessage(), type(error).__name__, error)
+        record.exc_info, record.levelno, record.levelname = None, logging.WARNING, "WARNING"
+    return True

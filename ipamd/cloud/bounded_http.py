@@ -67,7 +67,7 @@ class _BoundedBuffer(io.BufferedReader):
 
     def read(self, size: int | None = -1, /) -> bytes:
         """Read as much. Raises: AnswerTooLongError for more than a whole answer may have."""
-        if size is not None and size > self._bytes_max:
+        if size is not None and not -1 <= size <= self._bytes_max:  # http.client passes on what a chunk says, negative or not
             raise AnswerTooLongError(f"the answer announces {size} bytes, over {self._bytes_max}")
         return super().read(size)
 

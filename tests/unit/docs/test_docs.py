@@ -29,7 +29,7 @@ PAGES = sorted(
     [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "manifests").glob("*.md")], key=lambda page: str(page)
 )
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
-FOLDERS = "ipamd|cni_plugin|lab|bench|tests|tools|docs|manifests|proto|build"
+FOLDERS = "ipamd|cni_plugin|lab|bench|fuzz|tests|tools|docs|manifests|proto|build"
 ADRS = sorted((ROOT / "docs" / "adr").glob("[0-9]*.md"))
 
 pages = pytest.mark.parametrize("page", PAGES, ids=NAMES)
