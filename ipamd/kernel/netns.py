@@ -43,6 +43,7 @@ class HostNetns:
         self._fd = os.open(OWN_NETNS, os.O_RDONLY | os.O_CLOEXEC)
         self.identity = _identity(self._fd)
         self._idle: list[NetlinkSocket] = []
+        self._ports: set[int] = set()
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
@@ -67,7 +68,13 @@ class HostNetns:
     def open_netlink(self, *, groups: int = 0) -> NetlinkSocket:
         """Open a socket in the host's namespace; the caller closes it."""
         with self.entered():
-            return NetlinkSocket(groups=groups)
+            sock = NetlinkSocket(groups=groups)
+        self._ports.add(sock.port)
+        return sock
+
+    def is_own(self, port: int) -> bool:
+        """Whether a netlink port was one of our sockets here: a notification with it tells of our own change."""
+        return port in self._ports
 
     @contextlib.contextmanager
     def sandbox_netlink(self, fd: int) -> Iterator[NetlinkSocket]:

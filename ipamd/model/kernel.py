@@ -12,7 +12,10 @@ from ipamd.model.ids import AttachmentKey, MacAddress
 
 @dataclass(frozen=True, slots=True)
 class HostVeth:
-    """One host veth of ours: named with our prefix or carrying our alias. `key`/`address` come from the alias, or are None."""
+    """One host veth of ours: named with our prefix or carrying our alias. `key`/`address` come from the alias, or are None.
+
+    `mac` is empty and `mtu` (bytes) 0 where they were not read.
+    """
 
     name: str
     ifindex: int
@@ -21,20 +24,23 @@ class HostVeth:
     is_up: bool
     key: AttachmentKey | None = None
     address: IPv4Address | None = None
+    mac: str = ""
+    mtu: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class KernelSurvey:
-    """One uninterrupted survey of the host namespace.
+    """One survey of the host namespace.
 
     `routes`: address/32 in the main table -> name of the device. `to_rules`: addresses with a rule 512 to main.
-    `from_rules`: address -> tables of its rules 1536.
+    `from_rules`: address -> tables of its rules 1536. `is_whole`: no dump was interrupted, so what it lacks was not there (I11).
     """
 
     veths: tuple[HostVeth, ...]
     routes: dict[IPv4Address, str]
     to_rules: frozenset[IPv4Address]
     from_rules: dict[IPv4Address, tuple[int, ...]]
+    is_whole: bool = True
 
 
 def stray_rules(survey: KernelSurvey, subnets: Iterable[IPv4Network]) -> frozenset[IPv4Address]:
@@ -79,11 +85,13 @@ class RoutingDifference:
     """One thing in the host's routing that is not as it must be. `subject`: an ENI's ID or NODE.
 
     `is_repaired`: the next reconciliation puts it right; otherwise it lasts until somebody does (a link that is missing, say).
+    `command`: what mends it, where it is not ours to mend.
     """
 
     subject: str
     what: str
     is_repaired: bool = True
+    command: str = ""
 
 
 NOT_REPAIRED = "could not be repaired"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from ipaddress import IPv4Address
 from typing import Protocol
 
@@ -11,6 +11,7 @@ from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import Eni
 from ipamd.model.ids import MacAddress
 from ipamd.model.kernel import KernelSurvey, LinkEvent, RoutingDifference
+from ipamd.model.repair import RepairedObject
 
 
 class Wiring(Protocol):
@@ -43,15 +44,32 @@ class Wiring(Protocol):
         """Compare the kernel, both sides, with a spec; one sentence per difference (CHECK; may dump)."""
         ...
 
-    def repair(self, specs: Iterable[WiringSpec]) -> list[str]:
-        """Put back route, rules, alias and up state of wired sandboxes; one sentence per repair or per part beyond repair.
+    def repair(
+        self, specs: Iterable[WiringSpec], *, seen: KernelSurvey | None = None, held: Collection[RepairedObject] = ()
+    ) -> list[str]:
+        """Put back route, rules, alias, MAC, MTU and up state of wired sandboxes; one sentence per repair or part beyond repair.
 
-        A link that is missing, or a route that leads elsewhere, is reported and not touched (I1).
+        A repair is a `Repaired`. A link that is missing or may be another sandbox's, and a route to another sandbox's veth, are
+        reported and not touched (I1).
+
+        Args:
+            seen: a survey that is at hand; it need not be whole.
+            held: objects to leave as they are.
         """
         ...
 
-    def survey(self) -> KernelSurvey:
-        """Look at all our wiring in the host namespace. KernelDumpError if every try was interrupted (I11)."""
+    def repair_inside(self, spec: WiringSpec, *, held: Collection[RepairedObject] = ()) -> list[str]:
+        """Put back what is missing inside a sandbox of gateway route, default route and neighbour entry; one sentence each.
+
+        What the sandbox put in their place is left alone. Raises: NetnsError if its namespace is gone; KernelDumpError, WiringError.
+        """
+        ...
+
+    def survey(self, *, may_be_torn: bool = False) -> KernelSurvey:
+        """Look at all our wiring in the host namespace. KernelDumpError if every try was interrupted (I11).
+
+        `may_be_torn`: return what was seen then, with `is_whole` false: what it shows was there, what it lacks may be there.
+        """
         ...
 
     def remove_leftover(self, *, host_veth: str | None, address: IPv4Address | None) -> None:
