@@ -8,23 +8,32 @@ updateCIDRsRulesOnChange). Nothing here runs during ADD; changes go through pyro
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Container, Iterable, Iterator
+from ipaddress import IPv4Address
 
 from ipamd.config import NetworkConfig
 from ipamd.kernel import changes, enis, links, records, ruleset, survey
-from ipamd.kernel.link_events import LinkEvents
-from ipamd.kernel.netlink import NetlinkSocket
+from ipamd.kernel.foreign import foreign_differences, pod_address_repairs
+from ipamd.kernel.host_events import HostEvents
+from ipamd.kernel.look import HostLook, HostLooker
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables
 from ipamd.kernel.node import node_repairs
 from ipamd.kernel.own_table import OwnTable
-from ipamd.kernel.sysctls import repair_sysctls, wrong_sysctls
+from ipamd.kernel.sysctls import promote_secondaries, repair_sysctls, wrong_sysctls
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import Eni
 from ipamd.model.errors import WiringError
 from ipamd.model.ids import MacAddress
-from ipamd.model.kernel import NODE, NOT_REPAIRED, LinkEvent, RoutingDifference
+from ipamd.model.kernel import NODE, NOT_REPAIRED, HostChange, LinkEvent, RoutingDifference
+from ipamd.model.repair import Repaired, RepairedObject, RepairKind
 from ipamd.ports import HostNetwork
+
+ENI_STEPS = 4
+"""Comparisons of one ENI: link, addresses, table, rules."""
+
+TABLE = RepairedObject(RepairKind.NFT, NODE)
+SYSCTLS = RepairedObject(RepairKind.SYSCTL, NODE)
 
 
 class KernelHostNetwork(HostNetwork):
@@ -39,13 +48,16 @@ class KernelHostNetwork(HostNetwork):
         self._config = config
         self._table = OwnTable(nft)
         self._link_wait_s = link_wait_s
-        self._link_events = LinkEvents(host, veth_prefix=config.veth_prefix)
+        self._looker = HostLooker(veth_prefix=config.veth_prefix)
+        self._events = HostEvents(host, veth_prefix=config.veth_prefix)
         self._lock = threading.Lock()
 
     def setup_node(self, identity: InstanceIdentity) -> None:
         with self._lock:
             self._table.forget()
-            _, refusals = self._repair_node(identity)
+            with self._host.netlink() as sock:
+                look = self._looker.look(sock, [identity.primary_mac])
+            _, refusals = self._repair_node(look, identity)
         if refusals:
             raise refusals[0]
 
@@ -59,11 +71,11 @@ class KernelHostNetwork(HostNetwork):
         prefix = self._config.veth_prefix
         return frozenset(MacAddress(link.mac) for link in found if link.mac and links.may_be_eni(link, veth_prefix=prefix))
 
-    def link_events(self) -> Iterator[LinkEvent]:
-        return self._link_events.follow()
+    def host_events(self) -> Iterator[LinkEvent | HostChange]:
+        return self._events.follow()
 
-    def stop_link_events(self) -> None:
-        self._link_events.stop()
+    def stop_host_events(self) -> None:
+        self._events.stop()
 
     def setup_eni(self, eni: Eni) -> None:
         """Set up a secondary ENI's link, address, table, routes and rule. Idempotent.
@@ -74,7 +86,9 @@ class KernelHostNetwork(HostNetwork):
         # Wait outside the lock: an ENI whose link does not appear must not delay reconciliation.
         link = links.wait_for_link(self._host, eni.mac, veth_prefix=self._config.veth_prefix, timeout_s=self._link_wait_s)
         with self._lock:
-            self._repair_eni(eni, link)
+            with self._host.netlink() as sock:
+                look = self._looker.look(sock, [eni.mac])
+            self._repair_eni(look, eni, link)
 
     def teardown_eni(self, eni: Eni, *, keep: Iterable[Eni] = ()) -> None:
         enis.refuse_kernel_table(eni)
@@ -83,52 +97,79 @@ class KernelHostNetwork(HostNetwork):
                 found = enis.removals(sock, eni, keep=tuple(keep))
             changes.execute(self._host, found, what=f"teardown of {eni.eni_id}")
 
-    def reconcile(self, *, identity: InstanceIdentity, enis: Iterable[Eni]) -> list[str]:
+    def reconcile(
+        self,
+        *,
+        identity: InstanceIdentity,
+        enis: Iterable[Eni],
+        addresses: Container[IPv4Address] = (),
+        held: Collection[RepairedObject] = (),
+    ) -> list[str]:
         """Repair what something else on the node removed or changed.
 
-        Returns: one sentence per repair, and one per part that could not be repaired; a failed part does not stop the others.
+        Returns: one `Repaired` per repair, and one sentence per part that could not be repaired; a failed part does not stop the
+            others.
         Raises: KernelDumpError; WiringError if the primary ENI's link is missing.
         """
+        secondary = [eni for eni in enis if not eni.is_primary]
         with self._lock:
+            with self._host.netlink() as sock:
+                look = self._looker.look(sock, [identity.primary_mac, *(eni.mac for eni in secondary)])
             sentences = []
-            for eni in enis:
-                if not eni.is_primary:
-                    sentences += self._reconcile_eni(eni)
-            repaired, refusals = self._repair_node(identity)
-        return sentences + repaired + [f"{NOT_REPAIRED}: {refusal}" for refusal in refusals]
+            for eni in secondary:
+                sentences += self._reconcile_eni(look, eni, held)
+            repaired, refusals = self._repair_node(look, identity, addresses, held)
+            left = self._foreign(look, identity, secondary, addresses)
+        sentences += repaired + [f"{NOT_REPAIRED}: {refusal}" for refusal in refusals]
+        return sentences + [f"{one.what}: {NOT_REPAIRED}, it is not ours: {one.command}" for one in left]
 
-    def differences(self, *, identity: InstanceIdentity | None, enis: Iterable[Eni]) -> list[RoutingDifference]:
+    def reconcile_table(self, *, identity: InstanceIdentity, held: Collection[RepairedObject] = ()) -> list[str]:
+        if TABLE in held:
+            return []
+        with self._lock:
+            link = self._primary_link(identity)
+            return [Repaired(one, TABLE) for one in self._table.repair(self._table_commands(identity, link.name))]
+
+    def differences(
+        self, *, identity: InstanceIdentity | None, enis: Iterable[Eni], addresses: Container[IPv4Address] = ()
+    ) -> list[RoutingDifference]:
         """Compare without changing anything, by the comparisons that `reconcile` repairs.
 
         Concurrency: under the lock, so that a set-up that is half done is not reported.
         """
+        secondary = [eni for eni in enis if not eni.is_primary]
+        macs = [eni.mac for eni in secondary] + ([identity.primary_mac] if identity is not None else [])
         with self._lock:
+            with self._host.netlink() as sock:
+                look = self._looker.look(sock, macs)
             found: list[RoutingDifference] = []
-            for eni in enis:
-                if not eni.is_primary:
-                    found += self._eni_differences(eni)
-            return found + (self._node_differences(identity) if identity is not None else [])
+            for eni in secondary:
+                found += self._eni_differences(look, eni)
+            if identity is None:
+                return found
+            found += self._node_differences(look, identity, addresses)
+            return found + self._foreign(look, identity, secondary, addresses)
 
-    def _eni_differences(self, eni: Eni) -> list[RoutingDifference]:
+    def _eni_differences(self, look: HostLook, eni: Eni) -> list[RoutingDifference]:
         try:
             enis.refuse_kernel_table(eni)
         except WiringError as exc:
             return [RoutingDifference(eni.eni_id, str(exc), is_repaired=False)]
-        with self._host.netlink() as sock:
-            link = links.find_by_mac(sock, eni.mac, veth_prefix=self._config.veth_prefix)
-            if link is None:
-                return [RoutingDifference(eni.eni_id, f"its link with MAC {eni.mac} is missing", is_repaired=False)]
-            repairs = [repair for group in self._eni_repairs(sock, eni, link) for repair in group]
+        link = look.links.get(eni.mac)
+        if link is None:
+            return [RoutingDifference(eni.eni_id, f"its link with MAC {eni.mac} is missing", is_repaired=False)]
+        repairs = [repair for group in self._eni_repairs(look, eni, link) for repair in group]
         return [RoutingDifference(eni.eni_id, repair.found) for repair in repairs]
 
-    def _node_differences(self, identity: InstanceIdentity) -> list[RoutingDifference]:
-        with self._host.netlink() as sock:
-            link = links.find_by_mac(sock, identity.primary_mac, veth_prefix=self._config.veth_prefix)
-            rules = survey.rules_of(sock)
+    def _node_differences(
+        self, look: HostLook, identity: InstanceIdentity, addresses: Container[IPv4Address]
+    ) -> list[RoutingDifference]:
+        link = look.links.get(identity.primary_mac)
         if link is None:
             missing = f"its link with MAC {identity.primary_mac} is missing"
             return [RoutingDifference(identity.primary_eni_id, missing, is_repaired=False)]
-        found = [RoutingDifference(NODE, repair.found) for repair in node_repairs(link, rules, self._config)]
+        repairs = [*pod_address_repairs(look, identity, link, addresses), *node_repairs(link, look.rules, self._config)]
+        found = [RoutingDifference(NODE, repair.found) for repair in repairs]
         if not link.is_up:
             found.append(RoutingDifference(identity.primary_eni_id, f"its link {link.name} is down", is_repaired=False))
         try:
@@ -141,44 +182,63 @@ class KernelHostNetwork(HostNetwork):
             return [*found, RoutingDifference(NODE, str(exc), is_repaired=False)]
         return [*found, RoutingDifference(NODE, table)] if table else found
 
-    def _reconcile_eni(self, eni: Eni) -> list[str]:
-        """Repair one ENI. A failure becomes a sentence, so that it does not stop the other ENIs. Raises: KernelDumpError."""
+    def _foreign(
+        self, look: HostLook, identity: InstanceIdentity, secondary: Iterable[Eni], addresses: Container[IPv4Address]
+    ) -> list[RoutingDifference]:
+        macs = [eni.mac for eni in secondary]
         with self._host.netlink() as sock:
-            link = links.find_by_mac(sock, eni.mac, veth_prefix=self._config.veth_prefix)
+            return foreign_differences(sock, look, primary=identity.primary_mac, secondary=macs, addresses=addresses)
+
+    def _reconcile_eni(self, look: HostLook, eni: Eni, held: Collection[RepairedObject]) -> list[str]:
+        """Repair one ENI. A failure becomes a sentence, so that it does not stop the other ENIs. Raises: KernelDumpError."""
+        link = look.links.get(eni.mac)
         if link is None:
             return [f"the link of {eni.eni_id} with MAC {eni.mac} is missing: not repaired"]
         try:
-            return self._repair_eni(eni, link)
+            return self._repair_eni(look, eni, link, held)
         except WiringError as exc:
             return [f"{eni.eni_id} {NOT_REPAIRED}: {exc}"]
 
-    def _repair_node(self, identity: InstanceIdentity) -> tuple[list[str], list[WiringError]]:
+    def _repair_node(
+        self,
+        look: HostLook,
+        identity: InstanceIdentity,
+        addresses: Container[IPv4Address] = (),
+        held: Collection[RepairedObject] = (),
+    ) -> tuple[list[str], list[WiringError]]:
         """Repair the node's own part. Each piece runs even if another failed: a read-only sysctl must not cost the node its SNAT.
 
         Returns: one sentence per repair, and what was refused.
         """
-        with self._host.netlink() as sock:
-            link = links.find_by_mac(sock, identity.primary_mac, veth_prefix=self._config.veth_prefix)
-            rules = survey.rules_of(sock)
+        link = look.links.get(identity.primary_mac)
         if link is None:
-            raise WiringError(
-                f"the primary ENI's link with MAC {identity.primary_mac} is missing",
-                details="is the daemon in the host's network namespace (hostNetwork: true)?",
-            )
-        found = list(node_repairs(link, rules, self._config))
+            raise _no_primary_link(identity)
+        foreign = list(pod_address_repairs(look, identity, link, addresses))
+        found = list(node_repairs(link, look.rules, self._config))
         sentences: list[str] = []
         refusals: list[WiringError] = []
-        pieces: tuple[Callable[[], list[str]], ...] = (
-            lambda: repair_sysctls(self._host, link.name),
-            lambda: self._carry_out(found, what="setup of the node"),
-            lambda: self._table.repair(self._table_commands(identity, link.name)),
+        pieces: tuple[tuple[RepairedObject | None, Callable[[], list[str]]], ...] = (
+            (SYSCTLS, lambda: repair_sysctls(self._host, link.name)),
+            (None, lambda: self._carry_out(foreign, subject=identity.primary_eni_id, held=held)),
+            (None, lambda: self._carry_out(found, subject=NODE, held=held)),
+            (TABLE, lambda: self._table.repair(self._table_commands(identity, link.name))),
         )
-        for piece in pieces:
+        for thing, piece in pieces:
             try:
-                sentences += piece()
+                if thing is None:
+                    sentences += piece()
+                elif thing not in held:
+                    sentences += [Repaired(sentence, thing) for sentence in piece()]
             except WiringError as exc:
                 refusals.append(exc)
         return sentences, refusals
+
+    def _primary_link(self, identity: InstanceIdentity) -> records.Link:
+        with self._host.netlink() as sock:
+            link = links.find_by_mac(sock, identity.primary_mac, veth_prefix=self._config.veth_prefix)
+        if link is None:
+            raise _no_primary_link(identity)
+        return link
 
     def _table_commands(self, identity: InstanceIdentity, primary_link: str) -> str:
         return ruleset.replace_table(
@@ -188,25 +248,41 @@ class KernelHostNetwork(HostNetwork):
             primary_link=primary_link,
         )
 
-    def _repair_eni(self, eni: Eni, link: records.Link) -> list[str]:
+    def _repair_eni(self, look: HostLook, eni: Eni, link: records.Link, held: Collection[RepairedObject] = ()) -> list[str]:
         enis.refuse_kernel_table(eni)
         sentences: list[str] = []
-        with self._host.netlink() as sock:
-            # Each is a generator that reads when its turn comes: routes need the link up, and an address changes what follows.
-            for repairs in self._eni_repairs(sock, eni, link):
-                sentences += self._carry_out(list(repairs), what=f"setup of {eni.eni_id}")
+        for step in range(ENI_STEPS):
+            repairs = list(self._eni_repairs(look, eni, link)[step])
+            made = self._carry_out(repairs, subject=eni.eni_id, held=held)
+            sentences += made
+            if made:
+                # Routes need the link up, and an address changes what follows: what comes next is compared anew.
+                with self._host.netlink() as sock:
+                    look = self._looker.look(sock, look.links)
         return sentences
 
-    def _eni_repairs(self, sock: NetlinkSocket, eni: Eni, link: records.Link) -> tuple[Iterator[enis.Repair], ...]:
-        """All comparisons of one ENI, in the order in which they are repaired."""
+    def _eni_repairs(self, look: HostLook, eni: Eni, link: records.Link) -> tuple[Iterator[enis.Repair], ...]:
+        """All comparisons of one ENI, ENI_STEPS, in the order in which they are repaired."""
         return (
             enis.link_repairs(eni, link, mtu=self._config.eni_mtu),
-            enis.address_repairs(sock, eni, link),
-            enis.table_repairs(sock, eni, link),
-            enis.rule_repairs(sock, eni),
+            enis.address_repairs(look, eni, link),
+            enis.table_repairs(look, eni, link),
+            enis.rule_repairs(look, eni),
         )
 
-    def _carry_out(self, repairs: list[enis.Repair], *, what: str) -> list[str]:
+    def _carry_out(self, repairs: list[enis.Repair], *, subject: str, held: Collection[RepairedObject]) -> list[str]:
         """Make repairs and return their sentences. Raises: WiringError for the first that is refused."""
-        changes.execute(self._host, [repair.change for repair in repairs], what=what)
-        return [str(repair) for repair in repairs]
+        due = [(repair, thing) for repair in repairs if (thing := RepairedObject(repair.kind, subject)) not in held]
+        for repair, _ in due:
+            if repair.promoted_on:
+                promote_secondaries(self._host, repair.promoted_on)
+        what = f"setup of {'the node' if subject == NODE else subject}"
+        changes.execute(self._host, [repair.change for repair, _ in due], what=what)
+        return [Repaired(str(repair), thing) for repair, thing in due]
+
+
+def _no_primary_link(identity: InstanceIdentity) -> WiringError:
+    return WiringError(
+        f"the primary ENI's link with MAC {identity.primary_mac} is missing",
+        details="is the daemon in the host's network namespace (hostNetwork: true)?",
+    )

@@ -98,32 +98,6 @@ class NetlinkSocket:
         """Release the descriptor; idempotent."""
         self._socket.close()
 
-    def fileno(self) -> int:
-        """The descriptor, for poll(2)."""
-        return self._socket.fileno()
-
-    def notices(self) -> tuple[list[tuple[int, bytes]], bool]:
-        """Take the notifications that are queued, without waiting.
-
-        Returns: type and body of each, in order, and whether some were lost because the queue was full (ENOBUFS).
-        Raises: WiringError if the socket is broken.
-        """
-        found: list[tuple[int, bytes]] = []
-        is_overrun = False
-        while True:
-            try:
-                data = self._socket.recv(BUFFER_BYTES, socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                return found, is_overrun
-            except OSError as exc:
-                if exc.errno != errno.ENOBUFS:
-                    raise WiringError(
-                        "the kernel's notifications cannot be read", details=f"{exc}; they are opened again"
-                    ) from exc
-                is_overrun = True
-                continue
-            found += [(kind, data[start:end]) for kind, _, _, start, end in _split(data)]
-
     def request(self, messages: Sequence[Message]) -> list[Outcome]:
         """Send messages as one batch and collect one outcome each, in order.
 

@@ -127,7 +127,9 @@ class SandboxRepair:
         if not checks.has_gateway_neighbour(self.sock, spec, link):
             mac = sandbox_mac(spec.key, side="host")
             put = messages.add_neighbour(link.index, SANDBOX_GATEWAY, mac=mac, step=f"add neighbour {SANDBOX_GATEWAY}")
-            self.make(RepairKind.NEIGHBOUR, [(put, f"neighbour {SANDBOX_GATEWAY} was missing or changed in {spec.key}: put back")])
+            self.make(
+                RepairKind.NEIGHBOUR, [(put, f"neighbour {SANDBOX_GATEWAY} was missing or changed in {spec.key}: put back")]
+            )
 
 
 def _doubt(link: records.Link, spec: WiringSpec) -> str:

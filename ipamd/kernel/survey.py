@@ -18,7 +18,6 @@ from ipamd.model import dataplane
 from ipamd.model.attachment import decode_alias
 from ipamd.model.kernel import HostVeth, KernelSurvey
 
-
 RULE_READS = 4
 """Reads of the rules until two agree; after so many, what any of them showed. Ours: while 50 sandboxes a second come and go, a
 quarter of the reads of 730 sandboxes lacks some rule, and two in a row hardly ever the same one."""
@@ -48,7 +47,7 @@ def survey(sock: NetlinkSocket, *, veth_prefix: str, may_be_torn: bool = False) 
         if is_from_sandbox(rule) and rule.source is not None:
             from_rules[rule.source] = (*from_rules.get(rule.source, ()), rule.table)
     return KernelSurvey(
-        veths=tuple(sorted(_host_veths(veths.values(), veth_prefix), key=lambda veth: veth.name)),
+        veths=tuple(sorted(host_veths(veths.values(), veth_prefix), key=lambda veth: veth.name)),
         routes=_sandbox_routes(map(_route, routes), names),
         to_rules=frozenset(rule.destination for rule in rules if rule.destination is not None and is_to_sandbox(rule)),
         from_rules=from_rules,
@@ -124,7 +123,8 @@ def rules_of(sock: NetlinkSocket) -> list[records.Rule]:
     return [_rule(body) for body in seen]
 
 
-def _host_veths(links: Iterable[records.Link], prefix: str) -> Iterable[HostVeth]:
+def host_veths(links: Iterable[records.Link], prefix: str) -> Iterable[HostVeth]:
+    """Those of the links that are host veths of ours: by alias, by prefix, or because they are dying."""
     for link in links:
         identity = _identity(link.alias)
         is_dying = link.group == layout.DYING_GROUP

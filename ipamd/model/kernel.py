@@ -76,6 +76,34 @@ class LinkEvent:
     mac: MacAddress = _EVERY
 
 
+class ChangeKind(StrEnum):
+    """What of the host changed. MISSED: something, and the notification of it was lost."""
+
+    LINK = "link"
+    ADDRESS = "address"
+    ROUTE = "route"
+    RULE = "rule"
+    NFT = "nft"
+    MISSED = "missed"
+
+
+@dataclass(frozen=True, slots=True)
+class HostChange:
+    """A change of the host's networking that was not made by this daemon's wiring, as far as its kind tells.
+
+    `veth`: a host veth as it is now (LINK). `address`, `length`: of an interface, a route's destination, or a rule's selector.
+    `table`: of a route or a rule; `priority` of a rule. `process`: who changed nftables, as the kernel tells it.
+    """
+
+    kind: ChangeKind
+    veth: HostVeth | None = None
+    address: IPv4Address | None = None
+    length: int = 0
+    table: int = 0
+    priority: int = 0
+    process: str = ""
+
+
 NODE = "node"
 """Subject of a difference in the routing of the node itself: sysctls, marks, our nftables table."""
 

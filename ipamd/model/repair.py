@@ -38,6 +38,7 @@ class Repaired(str):
     thing: RepairedObject
 
     def __new__(cls, sentence: str, thing: RepairedObject) -> Repaired:
+        """A sentence with its object."""
         made = super().__new__(cls, sentence)
         made.thing = thing
         return made

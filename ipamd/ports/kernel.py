@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Container, Iterable, Iterator
 from ipaddress import IPv4Address
 from typing import Protocol
 
@@ -10,7 +10,7 @@ from ipamd.model.attachment import NetnsIdentity, Wired, WiringSpec
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import Eni
 from ipamd.model.ids import MacAddress
-from ipamd.model.kernel import KernelSurvey, LinkEvent, RoutingDifference
+from ipamd.model.kernel import HostChange, KernelSurvey, LinkEvent, RoutingDifference
 from ipamd.model.repair import RepairedObject
 
 
@@ -102,11 +102,29 @@ class HostNetwork(Protocol):
         """
         ...
 
-    def reconcile(self, *, identity: InstanceIdentity, enis: Iterable[Eni]) -> list[str]:
-        """Repair what other software on the node removed or changed; one sentence per repair."""
+    def reconcile(
+        self,
+        *,
+        identity: InstanceIdentity,
+        enis: Iterable[Eni],
+        addresses: Container[IPv4Address] = (),
+        held: Collection[RepairedObject] = (),
+    ) -> list[str]:
+        """Repair what other software on the node removed or changed; one `Repaired` per repair, one sentence per part beyond it.
+
+        Args:
+            addresses: all for sandboxes; none of them may be local on the host.
+            held: objects to leave as they are.
+        """
         ...
 
-    def differences(self, *, identity: InstanceIdentity | None, enis: Iterable[Eni]) -> list[RoutingDifference]:
+    def reconcile_table(self, *, identity: InstanceIdentity, held: Collection[RepairedObject] = ()) -> list[str]:
+        """Repair only the nftables table, as `reconcile` does. Raises: WiringError."""
+        ...
+
+    def differences(
+        self, *, identity: InstanceIdentity | None, enis: Iterable[Eni], addresses: Container[IPv4Address] = ()
+    ) -> list[RoutingDifference]:
         """Compare as `reconcile` does, and change nothing. Without an identity the node's own part is left out.
 
         Raises: KernelDumpError if every try was interrupted (I11).
@@ -120,14 +138,15 @@ class HostNetwork(Protocol):
         """
         ...
 
-    def link_events(self) -> Iterator[LinkEvent]:
-        """Follow the kernel's link notifications, blocking; sandboxes' links are left out.
+    def host_events(self) -> Iterator[LinkEvent | HostChange]:
+        """Follow the kernel's notifications, blocking: links of ENIs as `LinkEvent`, all else that may need a repair as `HostChange`.
 
-        The first event, OPENED, means that the subscription is open. A lost notification is a MISSED event, never silence (I11).
-        Ends after `stop_link_events`. Raises: WiringError if the subscription cannot be opened or breaks. One reader at a time.
+        The first event, OPENED, means that the subscription is open. Changes by this daemon's own wiring are left out, or tell of
+        the state that is wanted. Lost notifications are a MISSED of both, never silence (I11).
+        Ends after `stop_host_events`. Raises: WiringError if the subscription cannot be opened or breaks. One reader at a time.
         """
         ...
 
-    def stop_link_events(self) -> None:
-        """End a running `link_events` iterator from another thread, and every later one at once."""
+    def stop_host_events(self) -> None:
+        """End a running `host_events` iterator from another thread, and every later one at once."""
         ...

@@ -1,4 +1,4 @@
-"""When the next pass over the host is due: at once after a change, on the clock without one, and less often while changes mean nothing.
+"""When the next pass over the host is due after a change: at once, and less often while changes mean nothing.
 
 A burst of changes makes one pass, COALESCE_S after its first. Passes that a change asked for and that found nothing to repair make the
 next one wait longer, up to GAP_MAX_S, so that software which changes the host without pause costs little (kube-proxy rewrites
