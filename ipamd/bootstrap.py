@@ -191,6 +191,7 @@ def compose(adapters: Adapters, settings: Settings) -> App:
         replayed=lambda: attach.replayed_count,
         pool_empty=lambda: attach.pool_empty_count,
         looks=pool.look.counts,
+        repairs=reconcile.host_network.fights.counts,
     )
     return App(
         settings=settings,

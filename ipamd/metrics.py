@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 
 from ipamd.model.errors import SettingsError
 from ipamd.model.placement import eni_limit
+from ipamd.model.repair import RepairKind
 from ipamd.ports import Ec2
 from ipamd.service.pool.cloud_look import LookReason
 from ipamd.service.report.sources import Sources
@@ -80,9 +81,10 @@ class Metrics:
         replayed: Callable[[], int],
         pool_empty: Callable[[], int],
         looks: Callable[[], Mapping[LookReason, int]],
+        repairs: Callable[[], Mapping[RepairKind, int]],
     ) -> None:
         """Read pool, runtime and EC2 figures at every scrape; the callables count since start."""
-        self.registry.register(_StateCollector(self, sources, ec2, replayed, pool_empty, looks))
+        self.registry.register(_StateCollector(self, sources, ec2, replayed, pool_empty, looks, repairs))
 
 
 class _StateCollector(Collector):
@@ -94,8 +96,10 @@ class _StateCollector(Collector):
         replayed: Callable[[], int],
         pool_empty: Callable[[], int],
         looks: Callable[[], Mapping[LookReason, int]],
+        repairs: Callable[[], Mapping[RepairKind, int]],
     ) -> None:
         self._requests = requests
+        self._repairs = repairs
         self._looks = looks
         self._pool_empty = pool_empty
         self._sources = sources
@@ -134,6 +138,12 @@ class _StateCollector(Collector):
         for reason in LookReason:
             looks.add_metric((reason.value,), self._looks().get(reason, 0))
         yield looks
+        repairs = CounterMetricFamily(
+            "ipamd_repairs", "Objects of the host put right after something else changed them, by kind", labels=("object",)
+        )
+        for kind in RepairKind:
+            repairs.add_metric((kind.value,), self._repairs().get(kind, 0))
+        yield repairs
         states = GaugeMetricFamily("ipamd_addresses", "Addresses by state", labels=("state",))
         for state in ("free", "reserved", "assigned", "cooling", "quarantined", "lost"):
             states.add_metric((state,), getattr(counts, state))

@@ -59,5 +59,6 @@ class HostLooker:
             for mac in missing:
                 link = lowest_by_mac(present, mac, self._veth_prefix)
                 found |= {mac: link} if link is not None else {}
-        self._names = {mac: link.name for mac, link in found.items()}
+        others = {mac: name for mac, name in self._names.items() if mac not in wanted}
+        self._names = others | {mac: link.name for mac, link in found.items()}
         return found

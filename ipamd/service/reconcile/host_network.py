@@ -278,5 +278,9 @@ class HostNetworkReconciler:
 
     def _record(self, repairs: list[str]) -> None:
         log.warning("host routing: %s", "; ".join(repairs))
+        self.note("; ".join(repairs))
+
+    def note(self, sentence: str) -> None:
+        """Record a repair in the ledger. From any thread. Raises: DatastoreError."""
         with self._datastore.transaction() as uow:
-            uow.note(LedgerEvent.REPAIRED, detail="; ".join(repairs)[:1000])
+            uow.note(LedgerEvent.REPAIRED, detail=sentence[:1000])
