@@ -193,6 +193,9 @@ def test_what_concerns_nobody_makes_no_pass(node: FakeNode) -> None:
 def test_what_concerns_us_makes_a_pass(node: FakeNode) -> None:
     """Our addresses wherever they occur, our rules, our tables, the default route, and what was lost."""
     pod = node.add("a").address
+    for number in range(9):  # the primary ENI is full then
+        node.pool.cycle()
+        node.add(f"pod{number}")
     eni = next(eni for eni in node.datastore.enis() if not eni.is_primary)
     ours = [
         HostChange(ChangeKind.ADDRESS, address=pod, length=32),
