@@ -1,6 +1,6 @@
 """Follow the kernel's notifications, so that what other software does to the host is noticed at once and at little cost.
 
-Most notifications of a node tell of our own ADDs and DELs. They are taken together after SETTLE_S, so a burst wakes this thread twenty
+Most notifications of a node tell of our own ADDs and DELs. They are taken together after SETTLE_S, so a burst wakes this thread ten
 times a second and no more. Routes and rules name the socket that changed them: ours are left out. Links do not, so of each link only
 its last state is read, and the service compares it with what is recorded. An ENI whose link goes away is told apart (`LinkEvent`).
 The kernel drops notifications when the queue is full and says so once: MISSED. What happens inside sandboxes is not heard here.
@@ -23,7 +23,7 @@ from ipamd.model.errors import WiringError
 from ipamd.model.ids import MacAddress
 from ipamd.model.kernel import ChangeKind, HostChange, LinkEvent, LinkEventKind
 
-SETTLE_S = 0.05
+SETTLE_S = 0.1
 """Wait after the first notification before all are taken. Ours: short against the second in which a change must be repaired."""
 
 AF_UNSPEC = 0
@@ -49,9 +49,14 @@ class HostEvents:
     def follow(self) -> Iterator[LinkEvent | HostChange]:
         """See `HostNetwork.host_events`."""
         sockets = self._open()
+        until_change, until_stop = select.poll(), select.poll()
+        for poll in (until_change, until_stop):
+            poll.register(self._stop.fileno(), select.POLLIN)
+        for sock in sockets:
+            until_change.register(sock.fileno(), select.POLLIN)
         try:
             yield LinkEvent(LinkEventKind.OPENED)
-            while not self._is_stopped_after(sockets):
+            while not (self._is_stopped(until_change.poll()) or until_stop.poll(SETTLE_S * 1000)):
                 notices: list[Notice] = []
                 for sock in sockets:
                     taken, is_overrun = sock.take()
@@ -78,17 +83,8 @@ class HostEvents:
                 return sockets
         return sockets
 
-    def _is_stopped_after(self, sockets: Iterable[NoticeSocket]) -> bool:
-        """Wait for a notification and then for more; True if the stream was stopped meanwhile."""
-        poll = select.poll()
-        poll.register(self._stop.fileno(), select.POLLIN)
-        for sock in sockets:
-            poll.register(sock.fileno(), select.POLLIN)
-        if any(fd == self._stop.fileno() for fd, _ in poll.poll()):
-            return True
-        for sock in sockets:
-            poll.unregister(sock.fileno())
-        return bool(poll.poll(SETTLE_S * 1000))
+    def _is_stopped(self, ready: Iterable[tuple[int, int]]) -> bool:
+        return any(fd == self._stop.fileno() for fd, _ in ready)
 
 
 def host_events(notices: Iterable[Notice], *, host: HostNetns, veth_prefix: str) -> list[LinkEvent | HostChange]:
@@ -96,45 +92,50 @@ def host_events(notices: Iterable[Notice], *, host: HostNetns, veth_prefix: str)
     last: dict[int, Notice] = {}
     changes: dict[HostChange, None] = {}
     for notice in notices:
-        if notice.kind in LINKS:
+        kind, port, body = notice
+        if kind in LINKS:
             # A bridge announces a port that leaves it as RTM_DELLINK of family AF_BRIDGE: the link itself is still there.
-            if notice.body and notice.body[0] == AF_UNSPEC:
-                last[_INDEX.unpack_from(notice.body)[0]] = notice
-        elif notice.kind in RULES or notice.kind in ROUTES:
-            if not host.is_own(notice.port):
-                changes |= dict.fromkeys(_routing_change(notice))
-        elif notice.kind in ADDRESSES:
-            found = records.read_address(notice.body)
+            if body and body[0] == AF_UNSPEC:
+                last[_INDEX.unpack_from(body)[0]] = notice
+        elif kind in RULES:
+            if not host.is_own(port):
+                changes[_rule_change(body)] = None
+        elif kind in ROUTES:
+            if not host.is_own(port):
+                changes |= dict.fromkeys(_route_change(body))
+        elif kind in ADDRESSES:
+            found = records.read_address(body)
             changes[HostChange(ChangeKind.ADDRESS, address=found.address, length=found.length)] = None
-        elif notice.kind == NEW_GENERATION:
-            changes[HostChange(ChangeKind.NFT, process=_process(notice.body))] = None
+        elif kind == NEW_GENERATION:
+            changes[HostChange(ChangeKind.NFT, process=_process(body))] = None
     events: list[LinkEvent | HostChange] = list(_link_events(last.values(), veth_prefix))
     return events + list(changes)
 
 
 def _link_events(notices: Iterable[Notice], veth_prefix: str) -> Iterator[LinkEvent | HostChange]:
     latest: dict[str, LinkEventKind] = {}
-    for notice in notices:
-        link = records.read_link(notice.body)
+    for message_kind, _, body in notices:
+        link = records.read_link(body)
         veths = list(survey.host_veths([link], veth_prefix)) if link.kind == layout.VETH_KIND else []
-        if veths and notice.kind == uapi.RTM_NEWLINK:
+        if veths and message_kind == uapi.RTM_NEWLINK:
             yield HostChange(ChangeKind.LINK, veth=veths[0])
         elif not veths and link.mac and links.may_be_eni(link, veth_prefix=veth_prefix):
-            latest[link.mac] = LINKS[notice.kind]  # several links may have had an ENI's MAC: the last one tells
+            latest[link.mac] = LINKS[message_kind]  # several links may have had an ENI's MAC: the last one tells
     for mac, kind in latest.items():
         yield LinkEvent(kind, MacAddress(mac))
 
 
-def _routing_change(notice: Notice) -> Iterator[HostChange]:
-    if notice.kind in ROUTES:
-        route = records.read_route(notice.body)
-        if route.table != uapi.RT_TABLE_LOCAL:
-            yield HostChange(ChangeKind.ROUTE, address=route.destination, length=route.length, table=route.table)
-        return
-    rule = records.read_rule(notice.body)
+def _route_change(body: bytes) -> Iterator[HostChange]:
+    route = records.read_route(body)
+    if route.table != uapi.RT_TABLE_LOCAL:
+        yield HostChange(ChangeKind.ROUTE, address=route.destination, length=route.length, table=route.table)
+
+
+def _rule_change(body: bytes) -> HostChange:
+    rule = records.read_rule(body)
     address = rule.destination if rule.destination is not None else rule.source
     length = rule.destination_length if rule.destination is not None else rule.source_length
-    yield HostChange(ChangeKind.RULE, address=address, length=length, table=rule.table, priority=rule.priority)
+    return HostChange(ChangeKind.RULE, address=address, length=length, table=rule.table, priority=rule.priority)
 
 
 def _process(body: bytes) -> str:

@@ -12,7 +12,6 @@ import errno
 import os
 import socket
 import struct
-from typing import NamedTuple
 
 from ipamd.kernel import uapi
 from ipamd.kernel.netlink import BUFFER_BYTES, describe_errno
@@ -32,12 +31,8 @@ _HEADER = struct.Struct("=IHHII")
 _INSTRUCTION = struct.Struct("=HBBI")  # sock_filter: code, jump if true, jump if false, operand
 
 
-class Notice(NamedTuple):
-    """One notification. `port`: the netlink port of the socket that asked for the change, 0 where the kernel does not say."""
-
-    kind: int
-    port: int
-    body: bytes
+Notice = tuple[int, int, bytes]
+"""One notification: its type, the netlink port of the socket that asked for the change (0 where the kernel does not say), its body."""
 
 
 class NoticeSocket:
@@ -136,5 +131,5 @@ def _split_into(found: list[Notice], data: bytes) -> None:
         length, kind, _, _, port = unpack(data, start)
         if length < _HEADER.size:
             return
-        found.append(Notice(kind, port, data[start + _HEADER.size : start + length]))
+        found.append((kind, port, data[start + _HEADER.size : start + length]))
         start += (length + 3) & ~3

@@ -38,7 +38,7 @@ def survey(sock: NetlinkSocket, *, veth_prefix: str, may_be_torn: bool = False) 
     """
     links, are_links_whole = _merged(sock, messages.dump_links(kind=layout.VETH_KIND), may_be_torn=may_be_torn)
     routes, are_routes_whole = _merged(sock, messages.dump_routes(uapi.RT_TABLE_MAIN), may_be_torn=may_be_torn)
-    rules = rules_of(sock)
+    rules = rules_of(sock, may_be_torn=may_be_torn)
     # The last of an index wins: it is the youngest.
     veths = {link.index: link for link in map(_link, links) if link.kind == layout.VETH_KIND}
     names = {index: link.name for index, link in veths.items()}
@@ -106,18 +106,18 @@ def routes_of(sock: NetlinkSocket, *, table: int = 0, index: int = 0) -> list[re
     return [route for route in routes if (not table or route.table == table) and (not index or route.index == index)]
 
 
-def rules_of(sock: NetlinkSocket) -> list[records.Rule]:
+def rules_of(sock: NetlinkSocket, *, may_be_torn: bool = False) -> list[records.Rule]:
     """All IPv4 rules, of two reads that agree; of RULE_READS that never did, every rule that one of them had.
 
     So a rule that is not in the answer was not there; one that went while they were read may be.
-    Raises: KernelDumpError, WiringError.
+    Raises: KernelDumpError, unless it `may_be_torn` (a kernel may mark dumps of rules one day); WiringError.
     """
     seen: dict[bytes, None] = {}
     before: list[bytes] | None = None
     for _ in range(RULE_READS):
-        bodies = sock.dump(messages.dump_rules())
+        bodies, _ = _merged(sock, messages.dump_rules(), may_be_torn=may_be_torn)
         if bodies == before:
-            return [_rule(body) for body in bodies]
+            return [_rule(body) for body in dict.fromkeys(bodies)]
         before = bodies
         seen |= dict.fromkeys(bodies)
     return [_rule(body) for body in seen]

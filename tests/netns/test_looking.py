@@ -10,7 +10,9 @@ from ipaddress import IPv4Address
 import pytest
 
 from ipamd.kernel import messages, records, uapi
+from ipamd.kernel import survey as surveys
 from ipamd.kernel.netlink import NetlinkSocket
+from ipamd.model import dataplane
 from ipamd.model.errors import KernelDumpError, NetnsError
 from ipamd.model.repair import RepairedObject, RepairKind
 
@@ -121,6 +123,75 @@ def test_survey_under_churn_is_whole_or_refused(world):
         thread.join(timeout=30)
     assert whole > 0
     assert whole + refused == 300
+
+
+def test_rules_under_churn_never_lack_one_that_stays(world):
+    """I11, row 9: the kernel marks no dump of rules as interrupted, yet one that is read while rules go skips others."""
+    stay = {IPv4Address("10.1.0.0") + number for number in range(1, 1401)}
+    batch = "\n".join(f"rule add prio 512 to {address} lookup main" for address in sorted(stay))
+    world.host.sh(f"ip -batch - <<END\n{batch}\nEND")
+    stop = threading.Event()
+    comes_and_goes = [
+        one(dataplane.TO_SANDBOX_PRIORITY - 6, table=254, destination=IPv4Address("10.2.0.0") + number)
+        for number in range(20)
+        for one in (messages.add_rule, messages.delete_rule)
+    ]
+
+    def churn():
+        for _ in range(20000):
+            if stop.is_set():
+                return
+            with world.netns.netlink() as sock:
+                sock.request(comes_and_goes)
+
+    thread = threading.Thread(target=churn)
+    thread.start()
+    try:
+        for _ in range(60):
+            assert stay <= world.wiring.survey().to_rules
+    finally:
+        stop.set()
+        thread.join(timeout=30)
+
+
+class _Reads:
+    """A socket whose dumps of rules show what a test says, one after the other."""
+
+    def __init__(self, *reads):
+        self.reads = list(reads)
+
+    def dump(self, _message):
+        return list(self.reads.pop(0))
+
+
+def test_rules_are_read_until_two_reads_agree():
+    """I11, row 9: a rule that one read skipped is not missing; after four reads that never agree, none of them may have it."""
+    bodies = [messages.add_rule(512, table=254, destination=IPv4Address("10.0.0.0") + number).body for number in range(4)]
+    a, b, c, d = bodies
+
+    def read(*reads):
+        sock = _Reads(*reads)
+        found = {int(rule.destination) - int(IPv4Address("10.0.0.0")) for rule in surveys.rules_of(sock)}
+        return found, len(sock.reads)
+
+    assert read([a, b], [a, b]) == ({0, 1}, 0)
+    assert read([a], [a, b], [a, b]) == ({0, 1}, 0)
+    assert read([a, b, d], [a, b], [a, b]) == ({0, 1}, 0), "a rule that went is not there"
+    assert read([a], [b], [a, c], [b, c], [a, b, c, d]) == ({0, 1, 2}, 1)
+
+
+def test_a_torn_survey_shows_what_was_there_and_says_so(world):
+    """I11: when every attempt of a dump is interrupted, what any of them showed is given, marked as not whole, if asked for."""
+    spec = world.spec(world.space(), table=2)
+    world.wiring.wire(spec)
+    sock = world.host.call(_Interrupted, 99)
+    with pytest.raises(KernelDumpError):
+        surveys.survey(sock, veth_prefix="eni")
+    torn = surveys.survey(sock, veth_prefix="eni", may_be_torn=True)
+    sock.close()
+    whole = world.wiring.survey(may_be_torn=True)
+    assert (torn.is_whole, whole.is_whole) == (False, True)
+    assert replace(torn, is_whole=True) == whole
 
 
 class _Interrupted(NetlinkSocket):
