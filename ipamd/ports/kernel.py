@@ -81,7 +81,7 @@ class Wiring(Protocol):
 
 
 class HostNetwork(Protocol):
-    """Routing of the node and its ENIs: sysctls, ENI tables, mark rules, the nftables table. Repaired every 30 s."""
+    """Routing of the node and its ENIs: sysctls, ENI tables, mark rules, the nftables table. Repaired at once, and on a clock."""
 
     def setup_node(self, identity: InstanceIdentity) -> None:
         """Set up the node's own part: sysctls, mark rules, nftables table. Idempotent. Raises: WiringError."""

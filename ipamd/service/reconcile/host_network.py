@@ -146,7 +146,7 @@ class HostNetworkReconciler:
         if identity is None:
             return []
         repairs = self._hostnet.reconcile_table(identity=identity, held=self.fights.held())
-        self.fights.note(repairs)
+        self._count(repairs)
         if repairs:
             self._record(repairs)
         return repairs
@@ -214,7 +214,7 @@ class HostNetworkReconciler:
                 attachment = self._datastore.attachment(key)
                 if attachment is not None:
                     repairs += self._wiring.repair_inside(recorded_spec(attachment), held=self._held)
-        self.fights.note(repairs)
+        self._count(repairs)
         if repairs:
             self._record(repairs)
 
@@ -267,14 +267,17 @@ class HostNetworkReconciler:
         self._quarantine_service.resolve(None)
         if survey.is_whole and not duplicate_addresses(survey):
             self._health.clear_condition("duplicates")
-        self.fights.note(repairs)
-        self._held = self.fights.held()
+        self._count(repairs)
         if repairs != self._said:
             # The same sentences again mean a damage that cannot be repaired: it is logged and recorded only once.
             self._said = repairs
             if repairs:
                 self._record(repairs)
         return repairs
+
+    def _count(self, repairs: list[str]) -> None:
+        self.fights.note(repairs)
+        self._held = self.fights.held()
 
     def _record(self, repairs: list[str]) -> None:
         log.warning("host routing: %s", "; ".join(repairs))
