@@ -35,6 +35,7 @@ ROUTES = frozenset({uapi.RTM_NEWROUTE, uapi.RTM_DELROUTE})
 RULES = frozenset({uapi.RTM_NEWRULE, uapi.RTM_DELRULE})
 
 _INDEX = struct.Struct("=xxxxi")
+_I32 = struct.Struct("=i")
 _BIG_U32 = struct.Struct(">I")
 
 
@@ -106,6 +107,9 @@ def host_events(notices: Iterable[Notice], *, host: HostNetns, veth_prefix: str)
         elif kind in ADDRESSES:
             found = records.read_address(body)
             changes[HostChange(ChangeKind.ADDRESS, address=found.address, length=found.length)] = None
+        elif kind == uapi.RTM_NEWNETCONF:
+            if _concerns_all_links(body):
+                changes[HostChange(ChangeKind.SYSCTL)] = None
         elif kind == NEW_GENERATION:
             changes[HostChange(ChangeKind.NFT, process=_process(body))] = None
     events: list[LinkEvent | HostChange] = list(_link_events(last.values(), veth_prefix))
@@ -136,6 +140,12 @@ def _rule_change(body: bytes) -> HostChange:
     address = rule.destination if rule.destination is not None else rule.source
     length = rule.destination_length if rule.destination is not None else rule.source_length
     return HostChange(ChangeKind.RULE, address=address, length=length, table=rule.table, priority=rule.priority)
+
+
+def _concerns_all_links(body: bytes) -> bool:
+    """Whether it tells of a sysctl of conf.all, as ip_forward is; netconfmsg is four bytes. One of a link is left to the clock."""
+    index = attributes(body, 4).get(uapi.NETCONFA_IFINDEX, b"")
+    return len(index) == _I32.size and _I32.unpack(index)[0] == uapi.NETCONFA_IFINDEX_ALL
 
 
 def _process(body: bytes) -> str:

@@ -1,4 +1,4 @@
-"""Netlink sockets that only listen: the kernel's notifications of links, IPv4 addresses, routes and rules, and of nftables.
+"""Netlink sockets that only listen: notifications of links, IPv4 addresses, routes, rules and sysctls, and of nftables.
 
 The queue is large, because a burst of ADDs makes hundreds of notifications before the listener's thread runs, and a lost one costs a
 look at everything. Of nftables only the end of each transaction is taken, by a filter in the kernel: kube-proxy may send thousands of
@@ -46,6 +46,7 @@ class NoticeSocket:
                 self._grow_queue()
                 if protocol == uapi.NETLINK_ROUTE:
                     self._socket.bind((0, ROUTING_GROUPS))
+                    self._socket.setsockopt(uapi.SOL_NETLINK, uapi.NETLINK_ADD_MEMBERSHIP, uapi.RTNLGRP_IPV4_NETCONF)
                 else:
                     self._take_only(NEW_GENERATION)
                     self._socket.bind((0, 0))

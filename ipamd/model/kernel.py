@@ -83,6 +83,7 @@ class ChangeKind(StrEnum):
     ADDRESS = "address"
     ROUTE = "route"
     RULE = "rule"
+    SYSCTL = "sysctl"
     NFT = "nft"
     MISSED = "missed"
 

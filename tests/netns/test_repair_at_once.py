@@ -124,6 +124,7 @@ BREAKAGES = {
         "ip rule flush; ip rule add prio 32766 lookup main; ip rule add prio 32767 lookup default",
         RepairKind.RULE,
     ),
+    "forwarding turned off": ("sysctl -qw net.ipv4.ip_forward=0", RepairKind.SYSCTL),
     "nftables flushed": ("nft flush ruleset", RepairKind.NFT),
     "a chain of our table flushed": ("nft flush chain ip vpc-ipamd snat_out", RepairKind.NFT),
 }

@@ -74,6 +74,7 @@ class Relevance:
             ChangeKind.ADDRESS: self._concerns_address,
             ChangeKind.ROUTE: self._concerns_route,
             ChangeKind.RULE: self._concerns_rule,
+            ChangeKind.SYSCTL: lambda _: True,
             ChangeKind.MISSED: lambda _: True,
         }
 
