@@ -8,6 +8,7 @@ Over 300 lines because the wiring of the whole daemon is read as one list; it de
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ipamd import __version__, failpoints
@@ -22,6 +23,7 @@ from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables
 from ipamd.kernel.wiring import KernelWiring
 from ipamd.metrics import Metrics
+from ipamd.model.kernel import HostChange
 from ipamd.model.words import counted
 from ipamd.node_info import NodeInfo
 from ipamd.ports import Clock, Ec2, Failpoint, HostNetwork, Metadata, Runtime, Spool, Wiring, no_failpoint
@@ -200,6 +202,7 @@ def compose(adapters: Adapters, settings: Settings) -> App:
         replayed=lambda: attach.replayed_count,
         pool_empty=lambda: attach.pool_empty_count,
         looks=pool.look.counts,
+        repairs=reconcile.host_network.fights.counts,
     )
     return App(
         settings=settings,
@@ -305,12 +308,14 @@ def _reconcile(
         if runtime
         else None,
         host_network=host_network,
-        cloud=_cloud(context, adapters, pool),
+        cloud=_cloud(context, adapters, pool, on_change=host_network.on_change),
         quarantine=quarantine,
     )
 
 
-def _cloud(context: ServiceContext, adapters: Adapters, pool: PoolServices) -> CloudReconciler:
+def _cloud(
+    context: ServiceContext, adapters: Adapters, pool: PoolServices, *, on_change: Callable[[HostChange], None]
+) -> CloudReconciler:
     node_info = adapters.node_info
     metadata = MetadataWatch(
         context,
@@ -321,7 +326,7 @@ def _cloud(context: ServiceContext, adapters: Adapters, pool: PoolServices) -> C
         look=pool.look,
     )
     pool.look.use_view(metadata.view)
-    links = LinkWatch(context, hostnet=adapters.hostnet, enis=pool.enis, look=pool.look)
+    links = LinkWatch(context, hostnet=adapters.hostnet, enis=pool.enis, look=pool.look, on_change=on_change)
     return CloudReconciler(context, links=links, metadata=metadata, look=pool.look)
 
 

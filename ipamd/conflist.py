@@ -35,13 +35,24 @@ def render(config: DaemonConfig) -> dict[str, Any]:
     }
 
 
+def difference(config: DaemonConfig) -> str:
+    """Say how the file differs from what `write` puts there; "" if it does not. Raises: SettingsError if it cannot be read."""
+    path = config.conflist_path
+    try:
+        return "" if path.read_bytes() == _content(config).encode() else "had been changed"
+    except FileNotFoundError:
+        return "was missing"
+    except OSError as error:
+        raise SettingsError(f"cannot read {path}: {error.strerror}", details="mount the CNI configuration directory") from error
+
+
 def write(config: DaemonConfig) -> Path:
     """Put the conflist in place atomically: a reader sees the whole old file or the whole new one.
 
     Returns: its path. Raises: SettingsError if the directory cannot be written.
     """
     path = config.conflist_path
-    content = json.dumps(render(config), indent=2) + "\n"
+    content = _content(config)
     scratch = path.with_name(f".{path.name}.tmp")
     try:
         if not path.is_symlink() and path.exists() and path.read_bytes() == content.encode():
@@ -58,3 +69,7 @@ def write(config: DaemonConfig) -> Path:
     except OSError as error:
         raise SettingsError(f"cannot write {path}: {error.strerror}", details="mount the CNI configuration directory") from error
     return path
+
+
+def _content(config: DaemonConfig) -> str:
+    return json.dumps(render(config), indent=2) + "\n"

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from ipamd import conflist
 from ipamd.bootstrap import App
+from ipamd.conflist_keeper import ConflistKeeper
 from ipamd.datastore.open import current_boot_id
 from ipamd.first_address import FirstAddress
 from ipamd.model.errors import DatastoreError, IpamError, KernelDumpError, NotServingError, SettingsError, log_text
@@ -44,6 +45,10 @@ class Lifecycle:
         self._stopped = threading.Event()
         self._maintenance = Maintenance(app.context, spool=app.adapters.spool, replay=self._replay_spool, end=end)
         self._surroundings = Surroundings(app, spawn=self._spawn, stopped=self._stopped)
+        host_network = app.reconcile.host_network
+        self._conflist = ConflistKeeper(
+            app.settings.daemon, fights=host_network.fights, health=self._health, note=host_network.note
+        )
         run_dir = app.settings.daemon.run_dir
         self._first_address = FirstAddress(app.context, run_dir=run_dir, boot_id=current_boot_id(), stopped=self._stopped)
 
@@ -66,6 +71,7 @@ class Lifecycle:
         reconcile.host_network.stop()
         reconcile.cloud.stop()
         self._maintenance.stop()
+        self._conflist.stop()
         if reconcile.runtime is not None:
             reconcile.runtime.stop()
 
@@ -88,6 +94,7 @@ class Lifecycle:
         with health.stage("first-address") as stage:
             stage.detail = self._first_address.wait()
         self._until_done("conflist", self._write_conflist)
+        self._spawn("conflist", self._conflist.run)
         self._first_address.remember()
         health.mark_ready()
         log.info("ready after %.2f s: %s", health.uptime_s(), app.context.datastore.counts())

@@ -9,6 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -19,6 +20,7 @@ from ipamd.metrics_port import MetricsPort, Refusal
 from ipamd.model.errors import SettingsError, log_text
 from ipamd.model.kernel import DROP_REASONS
 from ipamd.model.placement import eni_limit
+from ipamd.model.repair import RepairKind
 from ipamd.ports import Ec2
 from ipamd.service.pool.cloud_look import LookReason
 from ipamd.service.report.sources import Sources
@@ -102,27 +104,27 @@ class Metrics:
         replayed: Callable[[], int],
         pool_empty: Callable[[], int],
         looks: Callable[[], Mapping[LookReason, int]],
+        repairs: Callable[[], Mapping[RepairKind, int]],
     ) -> None:
         """Read pool, runtime and EC2 figures at every scrape; the callables count since start."""
-        self.registry.register(_StateCollector(self, sources, ec2, replayed, pool_empty, looks))
+        self.registry.register(_StateCollector(self, sources, ec2, _Counts(replayed, pool_empty, looks, repairs)))
+
+
+class _Counts(NamedTuple):
+    """What services count since start."""
+
+    replayed: Callable[[], int]
+    pool_empty: Callable[[], int]
+    looks: Callable[[], Mapping[LookReason, int]]
+    repairs: Callable[[], Mapping[RepairKind, int]]
 
 
 class _StateCollector(Collector):
-    def __init__(
-        self,
-        requests: Metrics,
-        sources: Sources,
-        ec2: Ec2,
-        replayed: Callable[[], int],
-        pool_empty: Callable[[], int],
-        looks: Callable[[], Mapping[LookReason, int]],
-    ) -> None:
+    def __init__(self, requests: Metrics, sources: Sources, ec2: Ec2, counts: _Counts) -> None:
         self._requests = requests
-        self._looks = looks
-        self._pool_empty = pool_empty
         self._sources = sources
         self._ec2 = ec2
-        self._replayed = replayed
+        self._counts = counts
 
     def collect(self) -> Iterator[Metric]:
         """Yield the present figures."""
@@ -155,12 +157,15 @@ class _StateCollector(Collector):
         yield GaugeMetricFamily("ipamd_operations_in_progress", "Sandboxes with an operation in progress", value=len(held))
         oldest = max((row.age_s for row in held), default=0.0)
         yield GaugeMetricFamily("ipamd_oldest_operation_age_s", "Age of the longest-running operation", value=oldest)
-        yield CounterMetricFamily("ipamd_replayed_adds", "Repeated ADDs answered with the stored result", value=self._replayed())
+        yield CounterMetricFamily(
+            "ipamd_replayed_adds", "Repeated ADDs answered with the stored result", value=self._counts.replayed()
+        )
         looks = CounterMetricFamily("ipamd_ec2_looks", "Looks at all ENIs in EC2 out of turn, by reason", labels=("reason",))
         for reason in LookReason:
-            looks.add_metric((reason.value,), self._looks().get(reason, 0))
+            looks.add_metric((reason.value,), self._counts.looks().get(reason, 0))
         yield looks
         yield self._dropped()
+        yield self._repairs_by_kind()
         states = GaugeMetricFamily("ipamd_addresses", "Addresses by state", labels=("state",))
         for state in ("free", "reserved", "assigned", "cooling", "quarantined", "lost"):
             states.add_metric((state,), getattr(counts, state))
@@ -184,12 +189,19 @@ class _StateCollector(Collector):
             dropped.add_metric((why,), self._sources.dropped_packets().get(why, 0))
         return dropped
 
+    def _repairs_by_kind(self) -> Metric:
+        text = "Objects of the host put right after something else changed them, by kind"
+        family, counts = CounterMetricFamily("ipamd_repairs", text, labels=("object",)), self._counts.repairs()
+        for kind in RepairKind:
+            family.add_metric((kind.value,), counts.get(kind, 0))
+        return family
+
     def _theirs(self) -> Iterator[Metric]:
         """Counters of amazon-vpc-cni-k8s under their exact names: the client library appends `_total` to its own counters."""
         counts: dict[tuple[str, str], list[tuple[dict[str, str], int]]] = {
             ("awscni_add_ip_req_count", "ADD requests"): [({}, self._requests.add_count)],
             ("awscni_del_ip_req_count", "DEL requests"): [({"reason": "PodDeleted"}, self._requests.del_count)],
-            ("awscni_no_available_ip_addresses", "ADDs refused because no address was free"): [({}, self._pool_empty())],
+            ("awscni_no_available_ip_addresses", "ADDs refused because no address was free"): [({}, self._counts.pool_empty())],
             ("awscni_ec2api_req_count", "EC2 calls, retries included"): [
                 ({"fn": api}, count) for api, count in sorted(self._ec2.call_counts().items())
             ],

@@ -69,6 +69,7 @@ do not come from experience. Start with them and adjust them to your nodes.
 | `ipamd_oldest_operation_age_s > 60` | an ADD, DEL or CHECK is stuck and holds the lock of its sandbox | `ipamctl status`, line *busy*; the log | the plugin gives up on an ADD after 60 s |
 | `ipamd_addresses{state="quarantined"} > 0` for 90 min | addresses are wired, no source can say for which sandbox, and the quarantine does not end | `ipamctl explain ADDRESS`: [quarantine](troubleshooting.md#addresses-are-quarantined) | it ends after an hour at most while the runtime answers |
 | `rate(ipamd_metrics_refused_connections_total[5m]) > 1` for 5 min | somebody floods this port or holds connections to it; ADD and DEL go on, scrapes may be slow | `ss -tn sport = :61678` on the node names the addresses | a scraper opens one connection at a time |
+| `increase(ipamd_repairs_total[10m]) >= 3` for 30 min | something on the node undoes what the daemon repairs: pods lose traffic again and again | `ipamctl status`, line `fight:`: [fights](troubleshooting.md#something-undoes-repairs) | three repairs of one object in 10 min are a fight |
 | `ipamd_cri_reachable == 0` for 5 min | the container runtime does not answer: sandboxes without a DEL are not freed | `ipamctl status`, *lacks* | the daemon retries every 2 s |
 
 To see how full a node is, compare `awscni_assigned_ip_addresses` with `awscni_ip_max`. On an idle node
@@ -134,7 +135,9 @@ def _metric_row(metric: Metric) -> str:
 def _metrics() -> Iterator[Metric]:
     """Every metric with a sample, which shows its labels: a daemon of which nothing is known has answered one ADD and one DEL."""
     metrics = Metrics()
-    metrics.watch(cast(Sources, _Nothing()), ec2=cast(Ec2, _Silent()), replayed=lambda: 0, pool_empty=lambda: 0, looks=dict)
+    metrics.watch(
+        cast(Sources, _Nothing()), ec2=cast(Ec2, _Silent()), replayed=lambda: 0, pool_empty=lambda: 0, looks=dict, repairs=dict
+    )
     metrics.request_done("ADD", code=0, total_ms=1.0, steps_ms={"wire": 1.0})
     metrics.request_done("DEL", code=0, total_ms=1.0, steps_ms={})
     metrics.request_orphaned("ADD")

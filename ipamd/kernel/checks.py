@@ -60,6 +60,19 @@ def find_link(sock: NetlinkSocket, name: str) -> records.Link | None:
     return records.read_link(looked.replies[0]) if looked.replies else None
 
 
+def find_link_by_index(sock: NetlinkSocket, index: int) -> records.Link | None:
+    """Find one link by index, without a dump; None for index 0."""
+    if index <= 0:
+        return None
+    (looked,) = sock.request([replace(messages.get_link_by_index(index), tolerated=messages.ABSENT)])
+    return records.read_link(looked.replies[0]) if looked.replies else None
+
+
+def has_gateway_neighbour(sock: NetlinkSocket, spec: WiringSpec, link: records.Link) -> bool:
+    """Whether the sandbox's permanent neighbour entry of its gateway has the host veth's MAC. Raises: KernelDumpError."""
+    return not any(_neighbour_differences(sock, spec, link))
+
+
 def _link_differences(link: records.Link, spec: WiringSpec, *, side: str, alias: str | None = None) -> Iterable[str]:
     what = f"host link {link.name}" if side == "host" else f"interface {link.name}"
     mac = sandbox_mac(spec.key, side=side)

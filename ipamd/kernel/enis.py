@@ -8,29 +8,44 @@ in one call and the address is added without its connected route, so traffic has
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from ipaddress import IPv4Network
 from typing import NamedTuple
 
-from ipamd.kernel import changes, messages, records, survey, uapi
+from ipamd.kernel import changes, records, survey, uapi
 from ipamd.kernel.changes import Change
+from ipamd.kernel.look import HostLook
 from ipamd.kernel.netlink import NetlinkSocket
 from ipamd.model import dataplane
 from ipamd.model.eni import Eni, gateway
 from ipamd.model.errors import WiringError
+from ipamd.model.repair import RepairKind
 
 KERNEL_TABLES = frozenset({uapi.RT_TABLE_UNSPEC, uapi.RT_TABLE_DEFAULT, uapi.RT_TABLE_MAIN, uapi.RT_TABLE_LOCAL})
 """Tables that no ENI may fill or clear."""
 
 
+KINDS = {"link": RepairKind.LINK, "addr": RepairKind.ADDRESS, "route": RepairKind.ROUTE, "rule": RepairKind.RULE}
+
+
 class Repair(NamedTuple):
-    """What to change; `found` says what differs, `done` what was done about it."""
+    """What to change; `found` says what differs, `done` what was done about it.
+
+    `promoted_on`: the link whose promote_secondaries must be set first, or "".
+    """
 
     change: Change
     found: str
     done: str
+    promoted_on: str = ""
 
     def __str__(self) -> str:
         return f"{self.found}: {self.done}"
+
+    @property
+    def kind(self) -> RepairKind:
+        """Of what kind the repaired object is."""
+        return KINDS[self.change.subject]
 
 
 def refuse_kernel_table(eni: Eni) -> None:
@@ -54,31 +69,46 @@ def link_repairs(eni: Eni, link: records.Link, *, mtu: int) -> Iterator[Repair]:
         yield Repair(changes.raise_link(link.index, who=who), f"{who} was down", "raised")
 
 
-def address_repairs(sock: NetlinkSocket, eni: Eni, link: records.Link) -> Iterator[Repair]:
-    """Compare the link's addresses: the ENI's primary address and no other, and no connected route in main. Dumps."""
+def address_repairs(look: HostLook, eni: Eni, link: records.Link) -> Iterator[Repair]:
+    """Compare the link's addresses: the ENI's primary address and no other, and no connected route in main."""
     who = f"{link.name} ({eni.eni_id})"
-    bodies = sock.dump(messages.dump_addresses())
-    ours = [one for one in map(records.read_address, bodies) if one.index == link.index]
+    ours = [one for one in look.addresses if one.index == link.index]
     wanted = (eni.primary_address, eni.subnet_cidr.prefixlen)
     for one in ours:
         if one.scope == uapi.RT_SCOPE_UNIVERSE and (one.address, one.length) != wanted:
-            change = changes.delete_address(link.index, one.address, one.length, who=who)
-            yield Repair(change, f"{who} had a foreign address {one.address}/{one.length}", "removed")
+            yield address_removal(one, link, ours, who=who)
     if wanted not in {(one.address, one.length) for one in ours}:
         change = changes.add_address(link.index, *wanted, who=who)
         yield Repair(change, f"{who} lacked its address {wanted[0]}/{wanted[1]}", "added")
-    for route in survey.routes_of(sock, table=uapi.RT_TABLE_MAIN):
-        if (route.destination, route.length) == (eni.subnet_cidr.network_address, wanted[1]) and (
-            route.index == link.index and route.via is None
-        ):
+    for route in look.routes:
+        if (route.table, route.destination, route.length) == (
+            uapi.RT_TABLE_MAIN,
+            eni.subnet_cidr.network_address,
+            wanted[1],
+        ) and (route.index == link.index and route.via is None):
             step = f"delete connected route {eni.subnet_cidr} of {who}"
             yield Repair(_removal(route, step), f"main had the connected route {eni.subnet_cidr} dev {who}", "removed")
 
 
-def table_repairs(sock: NetlinkSocket, eni: Eni, link: records.Link) -> Iterator[Repair]:
-    """Compare the ENI's table: the subnet's router on the link, and the default route through it. Dumps."""
+def address_removal(
+    one: records.InterfaceAddress, link: records.Link, ours: Iterable[records.InterfaceAddress], *, who: str
+) -> Repair:
+    """Remove an address from a link, but not with it the others of its subnet, among them perhaps the ENI's own.
+
+    The kernel removes secondary addresses with the first one of their subnet unless promote_secondaries is set
+    (net/ipv4/devinet.c, __inet_del_ifa).
+    """
+    network = IPv4Network((one.address, one.length), strict=False)
+    others = any(each.is_secondary and each.length == one.length and each.address in network for each in ours)
+    change = changes.delete_address(link.index, one.address, one.length, who=who)
+    promoted_on = link.name if others and not one.is_secondary else ""
+    return Repair(change, f"{who} had a foreign address {one.address}/{one.length}", "removed", promoted_on)
+
+
+def table_repairs(look: HostLook, eni: Eni, link: records.Link) -> Iterator[Repair]:
+    """Compare the ENI's table: the subnet's router on the link, and the default route through it."""
     router, table = gateway(eni.subnet_cidr), eni.route_table
-    routes = [one for one in survey.routes_of(sock, table=table) if one.index == link.index]
+    routes = [one for one in look.routes if one.table == table and one.index == link.index]
     if not any(one.destination == router and one.length == 32 and one.via is None for one in routes):
         words = f"route {router} dev {link.name} table {table}"
         change = changes.put_route(router, index=link.index, table=table, step=f"add {words}")
@@ -89,13 +119,11 @@ def table_repairs(sock: NetlinkSocket, eni: Eni, link: records.Link) -> Iterator
         yield Repair(change, f"{words} of {eni.eni_id} was missing", "added")
 
 
-def rule_repairs(sock: NetlinkSocket, eni: Eni) -> Iterator[Repair]:
-    """Compare the rules 32765 from the ENI's primary address: one, to the ENI's table. Dumps."""
+def rule_repairs(look: HostLook, eni: Eni) -> Iterator[Repair]:
+    """Compare the rules 32765 from the ENI's primary address: one, to the ENI's table."""
     priority, address = dataplane.FROM_ENI_PRIORITY, eni.primary_address
     tables = [
-        rule.table
-        for rule in survey.rules_of(sock)
-        if rule.priority == priority and rule.source == address and rule.source_length == 32
+        rule.table for rule in look.rules if rule.priority == priority and rule.source == address and rule.source_length == 32
     ]
     if eni.route_table not in tables:
         change = changes.add_rule(priority, table=eni.route_table, source=address)

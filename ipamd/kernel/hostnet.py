@@ -8,25 +8,34 @@ updateCIDRsRulesOnChange). Nothing here runs during ADD; changes go through pyro
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
+from ipaddress import IPv4Address
 
 from ipamd.config import NetworkConfig
 from ipamd.kernel import changes, devconf, enis, links, records, ruleset, survey
 from ipamd.kernel.confinement import Confinement
-from ipamd.kernel.link_events import LinkEvents
-from ipamd.kernel.netlink import NetlinkSocket
+from ipamd.kernel.foreign import foreign_differences, pod_address_repairs
+from ipamd.kernel.host_events import HostEvents
+from ipamd.kernel.look import HostLook, HostLooker
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables
 from ipamd.kernel.node import former_settings, node_repairs
 from ipamd.kernel.other_software import OtherSoftware
 from ipamd.kernel.own_table import OwnTable
-from ipamd.kernel.sysctls import repair_sysctls, wrong_sysctls
+from ipamd.kernel.sysctls import promote_secondaries, repair_sysctls, wrong_sysctls
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import Eni
 from ipamd.model.errors import WiringError
 from ipamd.model.ids import MacAddress
-from ipamd.model.kernel import NODE, NOT_REPAIRED, LinkEvent, RoutingDifference
+from ipamd.model.kernel import NODE, NOT_REPAIRED, HostChange, LinkEvent, RoutingDifference
+from ipamd.model.repair import CONFINEMENT, Repaired, RepairedObject, RepairKind
 from ipamd.ports import HostNetwork
+
+ENI_STEPS = 4
+"""Comparisons of one ENI: link, addresses, table, rules."""
+
+TABLE = RepairedObject(RepairKind.NFT, NODE)
+SYSCTLS = RepairedObject(RepairKind.SYSCTL, NODE)
 
 
 class KernelHostNetwork(HostNetwork):
@@ -58,20 +67,26 @@ class KernelHostNetwork(HostNetwork):
         self._link_wait_s = link_wait_s
         self._veth_names = veth_names
         self._former_names: set[str] = set()
-        self._link_events = LinkEvents(host, veth_prefix=config.veth_prefix)
-        self._primary_link = ""  # its name, from the last look
+        self._former: ruleset.FormerSettings | None = None  # of the last whole look
+        self._looker = HostLooker(veth_prefix=config.veth_prefix)
+        self._events = HostEvents(host, veth_prefix=config.veth_prefix)
+        self._primary_name = ""  # of the primary ENI's link, from the last look
         self._lock = threading.Lock()
 
     def setup_node(self, identity: InstanceIdentity) -> None:
         with self._lock:
             self._table.forget()
-            _, refusals = self._repair_node(identity)
+            with self._host.netlink() as sock:
+                look = self._looker.look(sock, [identity.primary_mac])
+            _, refusals = self._repair_node(look, identity)
         if refusals:
             raise refusals[0]
 
     def confine_sandboxes(self) -> list[str]:
         sentences, refusals = self._confinement.repair()
-        return sentences + [f"{NOT_REPAIRED}: {refusal}" for refusal in refusals]
+        return [Repaired(sentence, CONFINEMENT) for sentence in sentences] + [
+            f"{NOT_REPAIRED}: {refusal}" for refusal in refusals
+        ]
 
     def confinement_differences(self) -> list[RoutingDifference]:
         repairable, lasting = self._confinement.differences()
@@ -94,11 +109,11 @@ class KernelHostNetwork(HostNetwork):
         prefix = self._config.veth_prefix
         return frozenset(MacAddress(link.mac) for link in found if link.mac and links.may_be_eni(link, veth_prefix=prefix))
 
-    def link_events(self) -> Iterator[LinkEvent]:
-        return self._link_events.follow()
+    def host_events(self) -> Iterator[LinkEvent | HostChange]:
+        return self._events.follow()
 
-    def stop_link_events(self) -> None:
-        self._link_events.stop()
+    def stop_host_events(self) -> None:
+        self._events.stop()
 
     def setup_eni(self, eni: Eni) -> None:
         """Set up a secondary ENI's link, address, table, routes and rule. Idempotent.
@@ -109,7 +124,9 @@ class KernelHostNetwork(HostNetwork):
         # Wait outside the lock: an ENI whose link does not appear must not delay reconciliation.
         link = links.wait_for_link(self._host, eni.mac, veth_prefix=self._config.veth_prefix, timeout_s=self._link_wait_s)
         with self._lock:
-            self._repair_eni(eni, link)
+            with self._host.netlink() as sock:
+                look = self._looker.look(sock, [eni.mac])
+            self._repair_eni(look, eni, link)
 
     def teardown_eni(self, eni: Eni, *, keep: Iterable[Eni] = ()) -> None:
         enis.refuse_kernel_table(eni)
@@ -118,55 +135,83 @@ class KernelHostNetwork(HostNetwork):
                 found = enis.removals(sock, eni, keep=tuple(keep))
             changes.execute(self._host, found, what=f"teardown of {eni.eni_id}")
 
-    def reconcile(self, *, identity: InstanceIdentity, enis: Iterable[Eni]) -> list[str]:
+    def reconcile(
+        self,
+        *,
+        identity: InstanceIdentity,
+        enis: Iterable[Eni],
+        addresses: Container[IPv4Address] = (),
+        held: Collection[RepairedObject] = (),
+    ) -> list[str]:
         """Repair what something else on the node removed or changed.
 
-        Returns: one sentence per repair, and one per part that could not be repaired; a failed part does not stop the others.
+        Returns: one `Repaired` per repair, and one sentence per part that could not be repaired; a failed part does not stop the
+            others.
         Raises: KernelDumpError; WiringError if the primary ENI's link is missing.
         """
+        secondary = [eni for eni in enis if not eni.is_primary]
         with self._lock:
+            with self._host.netlink() as sock:
+                look = self._looker.look(sock, [identity.primary_mac, *(eni.mac for eni in secondary)])
             sentences = []
-            for eni in enis:
-                if not eni.is_primary:
-                    sentences += self._reconcile_eni(eni)
-            repaired, refusals = self._repair_node(identity)
-            others = self._of_others()
-        return sentences + repaired + [f"{NOT_REPAIRED}: {refusal}" for refusal in (*refusals, *others)]
+            for eni in secondary:
+                sentences += self._reconcile_eni(look, eni, held)
+            repaired, refusals = self._repair_node(look, identity, addresses, held)
+            left = [*self._foreign(look, identity, secondary, addresses), *self._of_others()]
+        sentences += repaired + [f"{NOT_REPAIRED}: {refusal}" for refusal in refusals]
+        return sentences + [f"{NOT_REPAIRED}: {one}" for one in left]
 
-    def differences(self, *, identity: InstanceIdentity | None, enis: Iterable[Eni]) -> list[RoutingDifference]:
+    def reconcile_table(self, *, identity: InstanceIdentity, held: Collection[RepairedObject] = ()) -> list[str]:
+        if TABLE in held:
+            return []
+        with self._lock:
+            if self._former is None or not self._primary_name:
+                return []  # no whole look yet: the next one compares the table too
+            commands = self._table_commands(identity, self._primary_name, self._former)
+            return [Repaired(one, TABLE) for one in self._table.repair(commands)]
+
+    def differences(
+        self, *, identity: InstanceIdentity | None, enis: Iterable[Eni], addresses: Container[IPv4Address] = ()
+    ) -> list[RoutingDifference]:
         """Compare without changing anything, by the comparisons that `reconcile` repairs.
 
         Concurrency: under the lock, so that a set-up that is half done is not reported.
         """
+        secondary = [eni for eni in enis if not eni.is_primary]
+        macs = [eni.mac for eni in secondary] + ([identity.primary_mac] if identity is not None else [])
         with self._lock:
+            with self._host.netlink() as sock:
+                look = self._looker.look(sock, macs)
             found: list[RoutingDifference] = []
-            for eni in enis:
-                if not eni.is_primary:
-                    found += self._eni_differences(eni)
-            return found + (self._node_differences(identity) if identity is not None else [])
+            for eni in secondary:
+                found += self._eni_differences(look, eni)
+            if identity is None:
+                return found
+            found += self._node_differences(look, identity, addresses)
+            return found + self._foreign(look, identity, secondary, addresses)
 
-    def _eni_differences(self, eni: Eni) -> list[RoutingDifference]:
+    def _eni_differences(self, look: HostLook, eni: Eni) -> list[RoutingDifference]:
         try:
             enis.refuse_kernel_table(eni)
         except WiringError as exc:
             return [RoutingDifference(eni.eni_id, str(exc), is_repaired=False)]
-        with self._host.netlink() as sock:
-            link = links.find_by_mac(sock, eni.mac, veth_prefix=self._config.veth_prefix)
-            if link is None:
-                return [RoutingDifference(eni.eni_id, f"its link with MAC {eni.mac} is missing", is_repaired=False)]
-            repairs = [repair for group in self._eni_repairs(sock, eni, link) for repair in group]
+        link = look.links.get(eni.mac)
+        if link is None:
+            return [RoutingDifference(eni.eni_id, f"its link with MAC {eni.mac} is missing", is_repaired=False)]
+        repairs = [repair for group in self._eni_repairs(look, eni, link) for repair in group]
         what = [*(repair.found for repair in repairs), *devconf.found(link, devconf.ENI).values()]
         return [RoutingDifference(eni.eni_id, each) for each in what]
 
-    def _node_differences(self, identity: InstanceIdentity) -> list[RoutingDifference]:
-        with self._host.netlink() as sock:
-            link = links.find_by_mac(sock, identity.primary_mac, veth_prefix=self._config.veth_prefix)
-            rules = survey.rules_of(sock)
+    def _node_differences(
+        self, look: HostLook, identity: InstanceIdentity, addresses: Container[IPv4Address]
+    ) -> list[RoutingDifference]:
+        link = look.links.get(identity.primary_mac)
         if link is None:
             missing = f"its link with MAC {identity.primary_mac} is missing"
             return [RoutingDifference(identity.primary_eni_id, missing, is_repaired=False)]
-        self._primary_link = link.name
-        found = [RoutingDifference(NODE, repair.found) for repair in node_repairs(link, rules, self._config)]
+        self._primary_name = link.name
+        repairs = [*pod_address_repairs(look, identity, link, addresses), *node_repairs(link, look.rules, self._config)]
+        found = [RoutingDifference(NODE, repair.found) for repair in repairs]
         found += [RoutingDifference(NODE, what) for what in devconf.found(link, devconf.PRIMARY_ENI).values()]
         if not link.is_up:
             found.append(RoutingDifference(identity.primary_eni_id, f"its link {link.name} is down", is_repaired=False))
@@ -176,93 +221,125 @@ class KernelHostNetwork(HostNetwork):
             found.append(RoutingDifference(NODE, str(exc), is_repaired=False))
         found += self._of_others()
         try:
-            table = self._table.difference(self._table_commands(identity, link.name, rules))
+            table = self._table.difference(self._table_commands(identity, link.name, self._former_of(look.rules)))
         except WiringError as exc:
             return [*found, RoutingDifference(NODE, str(exc), is_repaired=False)]
         return [*found, RoutingDifference(NODE, table)] if table else found
 
-    def _reconcile_eni(self, eni: Eni) -> list[str]:
-        """Repair one ENI. A failure becomes a sentence, so that it does not stop the other ENIs. Raises: KernelDumpError."""
+    def _foreign(
+        self, look: HostLook, identity: InstanceIdentity, secondary: Iterable[Eni], addresses: Container[IPv4Address]
+    ) -> list[RoutingDifference]:
+        macs = [eni.mac for eni in secondary]
         with self._host.netlink() as sock:
-            link = links.find_by_mac(sock, eni.mac, veth_prefix=self._config.veth_prefix)
+            return foreign_differences(sock, look, primary=identity.primary_mac, secondary=macs, addresses=addresses)
+
+    def _reconcile_eni(self, look: HostLook, eni: Eni, held: Collection[RepairedObject]) -> list[str]:
+        """Repair one ENI. A failure becomes a sentence, so that it does not stop the other ENIs. Raises: KernelDumpError."""
+        link = look.links.get(eni.mac)
         if link is None:
             return [f"the link of {eni.eni_id} with MAC {eni.mac} is missing: not repaired"]
         try:
-            return self._repair_eni(eni, link)
+            return self._repair_eni(look, eni, link, held)
         except WiringError as exc:
             return [f"{eni.eni_id} {NOT_REPAIRED}: {exc}"]
 
-    def _repair_node(self, identity: InstanceIdentity) -> tuple[list[str], list[WiringError]]:
+    def _repair_node(
+        self,
+        look: HostLook,
+        identity: InstanceIdentity,
+        addresses: Container[IPv4Address] = (),
+        held: Collection[RepairedObject] = (),
+    ) -> tuple[list[str], list[WiringError]]:
         """Repair the node's own part. Each piece runs even if another failed: a read-only sysctl must not cost the node its SNAT.
 
         Returns: one sentence per repair, and what was refused.
         """
-        with self._host.netlink() as sock:
-            link = links.find_by_mac(sock, identity.primary_mac, veth_prefix=self._config.veth_prefix)
-            rules = survey.rules_of(sock)
+        link = look.links.get(identity.primary_mac)
         if link is None:
-            raise WiringError(
-                f"the primary ENI's link with MAC {identity.primary_mac} is missing",
-                details="is the daemon in the host's network namespace (hostNetwork: true)?",
-            )
-        self._primary_link = link.name
-        found = list(node_repairs(link, rules, self._config))
+            raise _no_primary_link(identity)
+        self._primary_name = link.name
+        foreign = list(pod_address_repairs(look, identity, link, addresses))
+        found = list(node_repairs(link, look.rules, self._config))
         sentences: list[str] = []
         refusals: list[WiringError] = []
-        pieces: tuple[Callable[[], list[str]], ...] = (
-            lambda: devconf.repair(self._host, link, devconf.PRIMARY_ENI),
-            lambda: repair_sysctls(self._host),
-            lambda: self._carry_out(found, what="setup of the node"),
-            lambda: self._table.repair(self._table_commands(identity, link.name, rules)),
+        pieces: tuple[tuple[RepairedObject | None, Callable[[], list[str]]], ...] = (
+            (SYSCTLS, lambda: devconf.repair(self._host, link, devconf.PRIMARY_ENI)),
+            (SYSCTLS, lambda: repair_sysctls(self._host)),
+            (None, lambda: self._carry_out(foreign, subject=identity.primary_eni_id, held=held)),
+            (None, lambda: self._carry_out(found, subject=NODE, held=held)),
+            (TABLE, lambda: self._table.repair(self._table_commands(identity, link.name, self._former_of(look.rules)))),
         )
-        for piece in pieces:
+        for thing, piece in pieces:
             try:
-                sentences += piece()
+                if thing is None:
+                    sentences += piece()
+                elif thing not in held:
+                    sentences += [Repaired(sentence, thing) for sentence in piece()]
             except WiringError as exc:
                 refusals.append(exc)
         return sentences, refusals
 
-    def _former(self, rules: list[records.Rule]) -> ruleset.FormerSettings:
+    def _former_of(self, rules: Collection[records.Rule]) -> ruleset.FormerSettings:
         """A former prefix is kept until the next start: else audit and CHECK would find a difference after its sandboxes' last DEL."""
         prefix = self._config.veth_prefix
         self._former_names.update(name for name in self._veth_names() if not name.startswith(prefix))
-        return former_settings(rules, self._former_names, self._config)
+        self._former = former_settings(rules, self._former_names, self._config)
+        return self._former
 
     def _of_others(self) -> list[RoutingDifference]:
         """What other software does to forwarded traffic; that it could not be looked at is told by our own table's repair."""
         try:
-            return self._others.find(self._primary_link)
+            return self._others.find(self._primary_name)
         except WiringError:
             return []
 
-    def _table_commands(self, identity: InstanceIdentity, primary_link: str, rules: list[records.Rule]) -> str:
+    def _table_commands(self, identity: InstanceIdentity, primary_link: str, former: ruleset.FormerSettings) -> str:
         return ruleset.replace_table(
             self._config,
             vpc_cidrs=tuple(identity.vpc_cidrs),
             primary_address=identity.primary_address,
             primary_link=primary_link,
-            former=self._former(rules),
+            former=former,
         )
 
-    def _repair_eni(self, eni: Eni, link: records.Link) -> list[str]:
+    def _repair_eni(self, look: HostLook, eni: Eni, link: records.Link, held: Collection[RepairedObject] = ()) -> list[str]:
         enis.refuse_kernel_table(eni)
-        sentences = devconf.repair(self._host, link, devconf.ENI)
-        with self._host.netlink() as sock:
-            # Each is a generator that reads when its turn comes: routes need the link up, and an address changes what follows.
-            for repairs in self._eni_repairs(sock, eni, link):
-                sentences += self._carry_out(list(repairs), what=f"setup of {eni.eni_id}")
+        thing = RepairedObject(RepairKind.SYSCTL, eni.eni_id)
+        sentences: list[str] = []
+        if thing not in held:
+            sentences += [Repaired(sentence, thing) for sentence in devconf.repair(self._host, link, devconf.ENI)]
+        for step in range(ENI_STEPS):
+            repairs = list(self._eni_repairs(look, eni, link)[step])
+            made = self._carry_out(repairs, subject=eni.eni_id, held=held)
+            sentences += made
+            if made:
+                # Routes need the link up, and an address changes what follows: what comes next is compared anew.
+                with self._host.netlink() as sock:
+                    look = self._looker.look(sock, look.links)
         return sentences
 
-    def _eni_repairs(self, sock: NetlinkSocket, eni: Eni, link: records.Link) -> tuple[Iterator[enis.Repair], ...]:
-        """All comparisons of one ENI, in the order in which they are repaired."""
+    def _eni_repairs(self, look: HostLook, eni: Eni, link: records.Link) -> tuple[Iterator[enis.Repair], ...]:
+        """All comparisons of one ENI, ENI_STEPS, in the order in which they are repaired."""
         return (
             enis.link_repairs(eni, link, mtu=self._config.eni_mtu),
-            enis.address_repairs(sock, eni, link),
-            enis.table_repairs(sock, eni, link),
-            enis.rule_repairs(sock, eni),
+            enis.address_repairs(look, eni, link),
+            enis.table_repairs(look, eni, link),
+            enis.rule_repairs(look, eni),
         )
 
-    def _carry_out(self, repairs: list[enis.Repair], *, what: str) -> list[str]:
+    def _carry_out(self, repairs: list[enis.Repair], *, subject: str, held: Collection[RepairedObject]) -> list[str]:
         """Make repairs and return their sentences. Raises: WiringError for the first that is refused."""
-        changes.execute(self._host, [repair.change for repair in repairs], what=what)
-        return [str(repair) for repair in repairs]
+        due = [(repair, thing) for repair in repairs if (thing := RepairedObject(repair.kind, subject)) not in held]
+        for repair, _ in due:
+            if repair.promoted_on:
+                promote_secondaries(self._host, repair.promoted_on)
+        what = f"setup of {'the node' if subject == NODE else subject}"
+        changes.execute(self._host, [repair.change for repair, _ in due], what=what)
+        return [Repaired(str(repair), thing) for repair, thing in due]
+
+
+def _no_primary_link(identity: InstanceIdentity) -> WiringError:
+    return WiringError(
+        f"the primary ENI's link with MAC {identity.primary_mac} is missing",
+        details="is the daemon in the host's network namespace (hostNetwork: true)?",
+    )

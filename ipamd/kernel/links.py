@@ -27,7 +27,7 @@ def find_by_mac(sock: NetlinkSocket, mac: MacAddress, *, veth_prefix: str) -> re
 
     Raises: KernelDumpError, WiringError.
     """
-    return _lowest(survey.links_of(sock, kind=""), mac, veth_prefix)
+    return lowest_by_mac(survey.links_of(sock, kind=""), mac, veth_prefix)
 
 
 def wait_for_link(
@@ -67,6 +67,7 @@ def may_be_eni(link: records.Link, *, veth_prefix: str) -> bool:
     return not is_sandbox and link.kind not in BORROWING_KINDS
 
 
-def _lowest(links: Iterable[records.Link], mac: MacAddress, veth_prefix: str) -> records.Link | None:
+def lowest_by_mac(links: Iterable[records.Link], mac: MacAddress, veth_prefix: str) -> records.Link | None:
+    """Choose the link with a MAC that may be an ENI's; the lowest index if several have it."""
     found = [link for link in links if link.mac == mac and may_be_eni(link, veth_prefix=veth_prefix)]
     return min(found, key=lambda link: link.index, default=None)

@@ -74,6 +74,11 @@ def get_link(name: str) -> Message:
     return Message(f"look at link {name}", uapi.RTM_GETLINK, 0, body)
 
 
+def get_link_by_index(index: int) -> Message:
+    """Ask for one link by index; ENODEV if there is none."""
+    return Message(f"look at link {index}", uapi.RTM_GETLINK, 0, _LINK.pack(_AF_UNSPEC, 0, index, 0, 0) + _NO_STATS)
+
+
 def change_link(
     index: int,
     *,
@@ -82,9 +87,12 @@ def change_link(
     alias: str = "",
     group: int | None = None,
     name: str = "",
+    mac: str = "",
+    mtu: int = 0,
     ipv4_conf: Mapping[int, int] | None = None,
 ) -> Message:
-    """Change a link's state, ifalias (at most 255 bytes), group, name or IPv4 settings; an argument left out changes nothing.
+    """Change a link's state, ifalias (at most 255 bytes), group, name, MAC, MTU (bytes) or IPv4 settings;
+    an argument left out changes nothing.
 
     `ipv4_conf`: number of a setting below /proc/sys/net/ipv4/conf -> value. It needs NET_ADMIN only, and no writable /proc/sys.
     """
@@ -100,6 +108,10 @@ def change_link(
     if ipv4_conf:
         settings = b"".join(_u32(number, value) for number, value in ipv4_conf.items())
         body += _family(_AF_INET, attribute(uapi.IFLA_INET_CONF | uapi.NLA_F_NESTED, settings))
+    if mac:
+        body += attribute(uapi.IFLA_ADDRESS, _mac(mac))
+    if mtu:
+        body += _u32(uapi.IFLA_MTU, mtu)
     return Message(step, uapi.RTM_SETLINK, 0, body)
 
 
@@ -145,16 +157,17 @@ def add_route(
     index: int,
     step: str,
     via: IPv4Address | None = None,
+    is_replaced: bool = False,
 ) -> Message:
     """Add a route of main to one address (/32), or the default route for None; scope link unless `via` a next hop.
 
-    EEXIST if there is one to the same destination.
+    EEXIST if there is one to the same destination, unless that `is_replaced`.
     """
     scope = uapi.RT_SCOPE_LINK if via is None else uapi.RT_SCOPE_UNIVERSE
     body = _route_body(destination, length=32, table=uapi.RT_TABLE_MAIN, scope=scope, protocol=uapi.RTPROT_STATIC)
     if via is not None:
         body += attribute(uapi.RTA_GATEWAY, via.packed)
-    return Message(step, uapi.RTM_NEWROUTE, _ADD, body + _u32(uapi.RTA_OIF, index))
+    return Message(step, uapi.RTM_NEWROUTE, _PUT if is_replaced else _ADD, body + _u32(uapi.RTA_OIF, index))
 
 
 def delete_route(destination: IPv4Address | None, *, length: int, table: int, index: int, step: str, metric: int = 0) -> Message:
@@ -207,11 +220,13 @@ def dump_addresses() -> Message:
     return Message("dump of addresses", uapi.RTM_GETADDR, 0, _ADDRESS.pack(_AF_INET, 0, 0, 0, 0))
 
 
-def dump_routes(table: int = uapi.RT_TABLE_UNSPEC) -> Message:
-    """Ask for the IPv4 routes of a table, or of all; no such table is fine. A kernel before 4.20 sends all: filter again."""
+def dump_routes(table: int = uapi.RT_TABLE_UNSPEC, *, index: int = 0) -> Message:
+    """Ask for the IPv4 routes of a table and of a link, or of all; none is fine. A kernel before 4.20 sends all: filter again."""
     body = _ROUTE.pack(_AF_INET, 0, 0, 0, 0, 0, 0, 0, 0)
     if table:
         body += _u32(uapi.RTA_TABLE, table)
+    if index:
+        body += _u32(uapi.RTA_OIF, index)
     return Message("dump of routes", uapi.RTM_GETROUTE, 0, body, ABSENT)
 
 

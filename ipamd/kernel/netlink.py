@@ -36,6 +36,10 @@ KERNEL_PORT = 0
 DUMP_TRIES = 5
 """Attempts of a dump that is interrupted each time. Ours: one dump of 110 sandboxes takes a millisecond or two."""
 
+DUMP_PAUSE_S = 0.002
+"""Pause after an interrupted attempt, twice as long after each. Ours: an ADD changes links and routes for two milliseconds, so
+attempts without a pause between them are interrupted by the same one."""
+
 _HEADER = struct.Struct("=IHHII")  # nlmsghdr: length, type, flags, sequence, port
 _ATTRIBUTE = struct.Struct("=HH")  # nlattr: length, type
 _ERRNO = struct.Struct("=i")
@@ -89,8 +93,8 @@ class NetlinkSocket:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIMEVAL)
             for option in (uapi.NETLINK_CAP_ACK, uapi.NETLINK_EXT_ACK, uapi.NETLINK_GET_STRICT_CHK):
                 self._socket.setsockopt(uapi.SOL_NETLINK, option, 1)
-            if groups:
-                self._socket.bind((0, groups))
+            self._socket.bind((0, groups))
+            self.port: int = self._socket.getsockname()[0]
             self._socket.connect((KERNEL_PORT, 0))
         except BaseException:
             self._socket.close()
@@ -100,33 +104,6 @@ class NetlinkSocket:
     def close(self) -> None:
         """Release the descriptor; idempotent."""
         self._socket.close()
-
-    def fileno(self) -> int:
-        """The descriptor, for poll(2)."""
-        return self._socket.fileno()
-
-    def notices(self) -> tuple[list[tuple[int, bytes]], bool]:
-        """Take the notifications that are queued, without waiting.
-
-        Returns: type and body of each, in order, and whether some were lost because the queue was full (ENOBUFS).
-        Raises: WiringError if the socket is broken.
-        """
-        found: list[tuple[int, bytes]] = []
-        is_overrun = False
-        while True:
-            try:
-                data, (port, _) = self._socket.recvfrom(BUFFER_BYTES, socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                return found, is_overrun
-            except OSError as exc:
-                if exc.errno != errno.ENOBUFS:
-                    raise WiringError(
-                        "the kernel's notifications cannot be read", details=f"{exc}; they are opened again"
-                    ) from exc
-                is_overrun = True
-                continue
-            if port == KERNEL_PORT:
-                found += [(kind, data[start:end]) for kind, _, _, start, end in _split(data)]
 
     def request(self, messages: Sequence[Message]) -> list[Outcome]:
         """Send messages as one batch and collect one outcome each, in order.
@@ -164,14 +141,28 @@ class NetlinkSocket:
         Raises: KernelDumpError if every one of DUMP_TRIES passes was interrupted (I11); WiringError if the kernel refuses with an
             errno that the message does not tolerate (one that it does means an empty table).
         """
-        for _ in range(DUMP_TRIES):
-            entries = self._dump_once(message)
-            if entries is not None:
-                return entries
+        passes, is_whole = self.dump_passes(message)
+        if is_whole:
+            return passes[-1]
         raise KernelDumpError(
             f"{message.step} was interrupted {DUMP_TRIES} times",
             details="links, routes or rules of the node change without pause; nothing was concluded; it is tried again",
         )
+
+    def dump_passes(self, message: Message) -> tuple[list[list[bytes]], bool]:
+        """Read a table until one pass is uninterrupted, at most DUMP_TRIES times.
+
+        Returns: the entries of each pass, oldest first, and whether the last is whole. An entry of a torn pass was in the table;
+        one that no torn pass has may have been there all the time (I11).
+        Raises: WiringError, as `dump`.
+        """
+        passes: list[list[bytes]] = []
+        while True:
+            entries, is_whole = self._dump_once(message)
+            passes.append(entries)
+            if is_whole or len(passes) == DUMP_TRIES:
+                return passes, is_whole
+            time.sleep(DUMP_PAUSE_S * 2 ** (len(passes) - 1))
 
     def wait(self, *, timeout_s: float) -> bool:
         """Wait for a notification of the groups; False when `timeout_s` passed. An overrun counts as one."""
@@ -189,7 +180,7 @@ class NetlinkSocket:
                 return True
         return False
 
-    def _dump_once(self, message: Message) -> list[bytes] | None:
+    def _dump_once(self, message: Message) -> tuple[list[bytes], bool]:
         data = self._pack(message, message.flags | uapi.NLM_F_REQUEST | uapi.NLM_F_DUMP)
         expected = self._sequence
         self._send(data, message.step)
@@ -205,7 +196,7 @@ class NetlinkSocket:
                     code = -_ERRNO.unpack_from(data, start)[0] if end - start >= _ERRNO.size else 0
                     if code and code not in message.tolerated:
                         raise WiringError(f"{message.step} failed", details=f"the kernel answered {describe_errno(code)}")
-                    return None if interrupted else entries
+                    return entries, not interrupted
                 if kind == uapi.NLMSG_OVERRUN:
                     interrupted = True
                 else:

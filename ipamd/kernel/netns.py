@@ -44,6 +44,7 @@ class HostNetns:
         self.identity = _identity(self._fd)
         self._idle: list[NetlinkSocket] = []
         self._idle_netfilter: list[NetlinkSocket] = []
+        self._ports: set[int] = set()
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
@@ -79,7 +80,13 @@ class HostNetns:
     def open_netlink(self, *, groups: int = 0, protocol: int = uapi.NETLINK_ROUTE) -> NetlinkSocket:
         """Open a socket in the host's namespace; the caller closes it."""
         with self.entered():
-            return NetlinkSocket(groups=groups, protocol=protocol)
+            sock = NetlinkSocket(groups=groups, protocol=protocol)
+        self._ports.add(sock.port)
+        return sock
+
+    def is_own(self, port: int) -> bool:
+        """Whether a netlink port was one of our sockets here: a notification with it tells of our own change."""
+        return port in self._ports
 
     @contextlib.contextmanager
     def sandbox_netlink(self, fd: int) -> Iterator[NetlinkSocket]:

@@ -40,12 +40,13 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class InterfaceAddress:
-    """One IPv4 address on a link."""
+    """One IPv4 address on a link. `is_secondary`: the kernel removes it with the first one of its subnet (IFA_F_SECONDARY)."""
 
     index: int
     address: IPv4Address
     length: int
     scope: int
+    is_secondary: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +108,11 @@ def read_link(body: bytes) -> Link:
 
 def read_address(body: bytes) -> InterfaceAddress:
     """Read an RTM_NEWADDR body."""
-    _, length, _, scope, index = _ADDRESS.unpack_from(body)
+    _, length, flags, scope, index = _ADDRESS.unpack_from(body)
     found = attributes(body, _ADDRESS.size)
     local = found.get(uapi.IFA_LOCAL) or found.get(uapi.IFA_ADDRESS) or bytes(4)
-    return InterfaceAddress(index=index, address=IPv4Address(local), length=length, scope=scope)
+    is_secondary = bool(flags & uapi.IFA_F_SECONDARY)
+    return InterfaceAddress(index=index, address=IPv4Address(local), length=length, scope=scope, is_secondary=is_secondary)
 
 
 def read_route(body: bytes) -> Route:

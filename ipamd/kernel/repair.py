@@ -1,90 +1,158 @@
-"""Decide what to restore of wired sandboxes after something else on the node removed it; the caller sends the messages.
+"""Put right what something else on the node changed of one wired sandbox, object by object and without a dump of the whole node.
 
-Other agents flush rules and routes. Only our own objects are restored. A missing link cannot be restored (the sandbox must be
-created again), and a route through another link is reported and never taken over (I1).
+Additions ask the kernel to refuse what exists, so an object that was there all the time is neither touched nor counted. A link is
+ours if it is a veth of the recorded name whose alias or MAC is this sandbox's: one of both may have been changed. The datastore says
+who owns the address, so a route that leads elsewhere is replaced, unless it leads to another sandbox's veth (I1). A missing link
+cannot be restored: the sandbox must be created again. What runs inside a sandbox may change its own side on purpose; there only what
+is missing is put back (`sandbox_side`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, replace
 
-from ipamd.kernel import layout, messages, records, survey, uapi
+from ipamd.kernel import checks, layout, messages, records, survey, uapi
 from ipamd.kernel.netlink import Message, NetlinkSocket
 from ipamd.model import dataplane
-from ipamd.model.attachment import WiringSpec
+from ipamd.model.attachment import WiringSpec, decode_alias, sandbox_mac
+from ipamd.model.dataplane import SANDBOX_GATEWAY
+from ipamd.model.kernel import KernelSurvey
+from ipamd.model.repair import Repaired, RepairedObject, RepairKind
 
 
 @dataclass(slots=True)
-class RepairPlan:
-    """Messages to send, and one sentence per difference."""
+class SandboxRepair:
+    """The repair of one sandbox: sends each change at once, and keeps a sentence of those that changed something.
 
-    messages: list[Message] = field(default_factory=list)
+    `held`: objects that are left as they are.
+    """
+
+    sock: NetlinkSocket
+    spec: WiringSpec
+    held: Collection[RepairedObject]
     sentences: list[str] = field(default_factory=list)
 
-    def add(self, message: Message, sentence: str) -> None:
-        """Add a repair with its sentence."""
-        self.messages.append(message)
-        self.sentences.append(sentence)
+    def make(self, kind: RepairKind, changes: Iterable[tuple[Message, str]]) -> bool:
+        """Make changes of one kind, each with its sentence. A refusal becomes a sentence. Returns: whether any changed something."""
+        thing = RepairedObject(kind, str(self.spec.address))
+        made = False
+        for message, sentence in () if thing in self.held else changes:
+            (outcome,) = self.sock.request([message])
+            if outcome.errno == 0:
+                self.sentences.append(Repaired(sentence, thing))
+                made = True
+            elif outcome.is_refused:
+                self.sentences.append(f"{message.step} failed: {outcome.cause}")
+        return made
 
+    def host_side(self, seen: KernelSurvey) -> None:
+        """Restore link, route and rules in the host's namespace; `seen` names rules to other tables.
 
-def plan(sock: NetlinkSocket, specs: Iterable[WiringSpec]) -> RepairPlan:
-    """Compare the host side of n sandboxes with the kernel, in three dumps.
-
-    Raises: KernelDumpError if a dump was interrupted in every attempt; then nothing is repaired (I11).
-    """
-    links = {link.name: link for link in survey.links_of(sock)}
-    routes = {
-        route.destination: route
-        for route in survey.routes_of(sock, table=uapi.RT_TABLE_MAIN)
-        if route.length == 32 and route.destination is not None
-    }
-    rules = survey.rules_of(sock)
-    to_rules = {rule.destination for rule in rules if survey.is_to_sandbox(rule)}
-    from_rules = {(rule.source, rule.table) for rule in rules if survey.is_from_sandbox(rule)}
-    result = RepairPlan()
-    for spec in specs:
-        link = links.get(spec.host_veth)
+        Raises: KernelDumpError, WiringError.
+        """
+        spec = self.spec
+        link = checks.find_link(self.sock, spec.host_veth)
         if link is None or link.group == layout.DYING_GROUP:
-            result.sentences.append(f"host link {spec.host_veth} of {spec.key} is missing: not repaired")
-            continue
-        _repair_link(result, spec, link)
-        _repair_route(result, spec, link, routes.get(spec.address))
-        if spec.address not in to_rules:
-            rule = messages.add_rule(dataplane.TO_SANDBOX_PRIORITY, table=uapi.RT_TABLE_MAIN, destination=spec.address)
-            result.add(rule, f"rule {dataplane.TO_SANDBOX_PRIORITY} to {spec.address} was missing: added")
-        _repair_from_rules(result, spec, [table for source, table in from_rules if source == spec.address])
-    return result
+            self.sentences.append(f"host link {spec.host_veth} of {spec.key} is missing: not repaired")
+            return
+        doubt = _doubt(link, spec)
+        if doubt:
+            self.sentences.append(f"host link {link.name} {doubt}: not repaired")
+            return
+        self.make(RepairKind.LINK, _link_changes(link, spec))
+        self._route(link)
+        self._rules(seen)
+
+    def _route(self, link: records.Link) -> None:
+        spec = self.spec
+        through_it = survey.routes_of(self.sock, table=uapi.RT_TABLE_MAIN, index=link.index)
+        if any(one.destination == spec.address and one.length == 32 and one.metric == 0 and not one.via for one in through_it):
+            return
+        add = messages.add_route(spec.address, index=link.index, step=f"add route {spec.address} dev {link.name}")
+        exists = replace(add, tolerated=messages.PRESENT)
+        if self.make(RepairKind.ROUTE, [(exists, f"route {spec.address} dev {link.name} was missing: added")]):
+            return
+        # Of routes without a metric the kernel has one for each destination: the one that was in the way.
+        for other in survey.routes_of(self.sock, table=uapi.RT_TABLE_MAIN):
+            if other.destination == spec.address and other.length == 32 and other.metric == 0:
+                self._take_back(link, other)
+
+    def _take_back(self, link: records.Link, other: records.Route) -> None:
+        spec = self.spec
+        elsewhere = checks.find_link_by_index(self.sock, other.index)
+        name = elsewhere.name if elsewhere else f"link {other.index}"
+        claim = decode_alias(elsewhere.alias) if elsewhere is not None and elsewhere.index != link.index else None
+        if claim is not None and claim[1] == spec.address:
+            self.sentences.append(f"{spec.address} of {spec.key} is routed through {name} of {claim[0]}: not repaired")
+            return
+        put = messages.add_route(
+            spec.address, index=link.index, is_replaced=True, step=f"replace route {spec.address} dev {link.name}"
+        )
+        self.make(RepairKind.ROUTE, [(put, f"route {spec.address} led through {name}, not {link.name}: replaced")])
+
+    def _rules(self, seen: KernelSurvey) -> None:
+        spec = self.spec
+        to_main, from_sandbox = dataplane.TO_SANDBOX_PRIORITY, dataplane.FROM_SANDBOX_PRIORITY
+        added = messages.add_rule(to_main, table=uapi.RT_TABLE_MAIN, destination=spec.address)
+        wanted = [(added, f"rule {to_main} to {spec.address} was missing: added")]
+        if spec.route_table != uapi.RT_TABLE_MAIN:
+            added = messages.add_rule(from_sandbox, table=spec.route_table, source=spec.address)
+            wanted.append((added, f"rule {from_sandbox} from {spec.address} lookup {spec.route_table} was missing: added"))
+        for table in dict.fromkeys(seen.from_rules.get(spec.address, ())):
+            if table != spec.route_table:
+                stale = messages.delete_rule(from_sandbox, table=table, source=spec.address)
+                wanted.append((stale, f"rule {from_sandbox} from {spec.address} looked up table {table}: removed"))
+        self.make(RepairKind.RULE, wanted)
+
+    def sandbox_side(self, host_link: records.Link | None) -> None:
+        """Put back the gateway's route, the default route and the gateway's neighbour entry inside the sandbox.
+
+        Only where nothing else took their place: a sandbox that has a default route of its own choice, whose interface is down, or
+        is not the other end of our veth, is left alone. `sock` is of the sandbox. Raises: KernelDumpError, WiringError.
+        """
+        spec, name = self.spec, self.spec.key.ifname
+        link = checks.find_link(self.sock, name)
+        if link is None or not link.is_up or host_link is None or host_link.peer_index != link.index:
+            return
+        routes = survey.routes_of(self.sock, table=uapi.RT_TABLE_MAIN)
+        changes = []
+        if not any(one.destination == SANDBOX_GATEWAY and one.length == 32 for one in routes):
+            add = messages.add_route(SANDBOX_GATEWAY, index=link.index, step=f"add route {SANDBOX_GATEWAY} dev {name}")
+            changes.append((add, f"route {SANDBOX_GATEWAY} was missing in {spec.key}: added"))
+        if not any(one.destination is None for one in routes):
+            add = messages.add_route(None, index=link.index, via=SANDBOX_GATEWAY, step=f"add default route via {SANDBOX_GATEWAY}")
+            changes.append((add, f"the default route was missing in {spec.key}: added"))
+        self.make(RepairKind.ROUTE, changes)
+        if not checks.has_gateway_neighbour(self.sock, spec, link):
+            mac = sandbox_mac(spec.key, side="host")
+            put = messages.add_neighbour(link.index, SANDBOX_GATEWAY, mac=mac, step=f"add neighbour {SANDBOX_GATEWAY}")
+            self.make(
+                RepairKind.NEIGHBOUR, [(put, f"neighbour {SANDBOX_GATEWAY} was missing or changed in {spec.key}: put back")]
+            )
 
 
-def _repair_link(result: RepairPlan, spec: WiringSpec, link: records.Link) -> None:
-    if not link.is_up:
-        raised = messages.change_link(link.index, step=f"raise {link.name}", is_up=True)
-        result.add(raised, f"host link {link.name} of {spec.key} was down: raised")
+def _doubt(link: records.Link, spec: WiringSpec) -> str:
+    """Why a link of the recorded name may be another sandbox's; "" if its alias or its MAC proves that it is this one's."""
+    identity = decode_alias(link.alias)
+    if link.kind != layout.VETH_KIND:
+        return f"is of kind {link.kind or 'hardware'}, not a veth of {spec.key}"
+    if identity is not None and identity != (spec.key, spec.address):
+        return f"says {identity[0]} with {identity[1]}, not {spec.key}"
+    if identity is None and link.mac != sandbox_mac(spec.key, side="host"):
+        return f"has neither alias nor MAC of {spec.key}"
+    return ""
+
+
+def _link_changes(link: records.Link, spec: WiringSpec) -> Iterable[tuple[Message, str]]:
+    who, mac = f"host link {link.name} of {spec.key}", sandbox_mac(spec.key, side="host")
+    # The alias first: while it and the MAC are wrong at once nothing proves whose link it is.
     if link.alias != spec.alias:
-        named = messages.change_link(link.index, step=f"name {link.name}", alias=spec.alias)
-        result.add(named, f"host link {link.name} of {spec.key} had alias {link.alias!r}: set")
-
-
-def _repair_route(result: RepairPlan, spec: WiringSpec, link: records.Link, route: records.Route | None) -> None:
-    if route is None:
-        step = f"add route {spec.address} dev {link.name}"
-        result.add(
-            messages.add_route(spec.address, index=link.index, step=step),
-            f"route {spec.address} dev {link.name} was missing: added",
-        )
-    elif route.index != link.index:
-        result.sentences.append(
-            f"{spec.address} of {spec.key} is routed through link {route.index}, not {link.name}: not repaired"
-        )
-
-
-def _repair_from_rules(result: RepairPlan, spec: WiringSpec, tables: list[int]) -> None:
-    priority = dataplane.FROM_SANDBOX_PRIORITY
-    if spec.route_table != uapi.RT_TABLE_MAIN and spec.route_table not in tables:
-        rule = messages.add_rule(priority, table=spec.route_table, source=spec.address)
-        result.add(rule, f"rule {priority} from {spec.address} lookup {spec.route_table} was missing: added")
-    for table in tables:
-        if table != spec.route_table:
-            stale = messages.delete_rule(priority, table=table, source=spec.address)
-            result.add(stale, f"rule {priority} from {spec.address} looked up table {table}: removed")
+        yield messages.change_link(link.index, step=f"name {link.name}", alias=spec.alias), f"{who} had alias {link.alias!r}: set"
+    if link.mac != mac:
+        yield messages.change_link(link.index, step=f"set MAC of {link.name}", mac=mac), f"{who} had MAC {link.mac}: set to {mac}"
+    if link.mtu != spec.mtu:
+        change = messages.change_link(link.index, step=f"set MTU of {link.name}", mtu=spec.mtu)
+        yield change, f"{who} had MTU {link.mtu}: set to {spec.mtu}"
+    if not link.is_up:
+        yield messages.change_link(link.index, step=f"raise {link.name}", is_up=True), f"{who} was down: raised"

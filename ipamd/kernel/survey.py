@@ -1,45 +1,79 @@
 """Read all our wiring in the host's namespace, from uninterrupted dumps (I11).
 
-Three dumps, each repeated if the kernel reports a change meanwhile. A veth of ours is recognised by alias, by name prefix and by
-the dying group, so neither a changed prefix nor a crash before the alias was set hides it.
+Dumps of links and routes are repeated if the kernel reports a change meanwhile. Of rules it reports none: a dump continues by
+counting (net/core/fib_rules.c, dump_rules), so a rule that goes while one is read hides another, which was there all the time. They
+are read until two reads agree. A veth of ours is recognised by alias, by name prefix and by the dying group, so neither a changed
+prefix nor a crash before the alias was set hides it. Answers are remembered by their bytes: a survey of a quiet node parses nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from functools import lru_cache
 from ipaddress import IPv4Address
 
 from ipamd.kernel import layout, messages, records, uapi
-from ipamd.kernel.netlink import NetlinkSocket
+from ipamd.kernel.netlink import Message, NetlinkSocket
 from ipamd.model import dataplane
 from ipamd.model.attachment import decode_alias
 from ipamd.model.kernel import HostVeth, KernelSurvey
 
+RULE_READS = 6
+"""Reads of the rules until two agree; after so many, what any of them showed. Ours: while 50 sandboxes a second come and go, a
+quarter of the reads of 730 sandboxes lacks some rule. Each further read lacks others; while nothing changes two are enough."""
 
-def survey(sock: NetlinkSocket, *, veth_prefix: str) -> KernelSurvey:
+_link = lru_cache(maxsize=2048)(records.read_link)
+_route = lru_cache(maxsize=4096)(records.read_route)
+_rule = lru_cache(maxsize=4096)(records.read_rule)
+_identity = lru_cache(maxsize=2048)(decode_alias)
+
+
+def survey(sock: NetlinkSocket, *, veth_prefix: str, may_be_torn: bool = False) -> KernelSurvey:
     """Read host veths, /32 routes of main and sandbox rules.
 
+    Args:
+        may_be_torn: if every attempt of a dump is interrupted, take what any of them showed, and say so (`is_whole`).
     Returns: n veths by name; with sound wiring n routes and up to 2n rules.
     Raises: KernelDumpError if a dump was interrupted in every attempt; WiringError.
     """
-    links = links_of(sock)
-    routes = routes_of(sock, table=uapi.RT_TABLE_MAIN)
-    rules = rules_of(sock)
-    names = {link.index: link.name for link in links}
+    links, are_links_whole = _merged(sock, messages.dump_links(kind=layout.VETH_KIND), may_be_torn=may_be_torn)
+    routes, are_routes_whole = _merged(sock, messages.dump_routes(uapi.RT_TABLE_MAIN), may_be_torn=may_be_torn)
+    rules = rules_of(sock, may_be_torn=may_be_torn)
+    # The last of an index wins: it is the youngest.
+    veths = {link.index: link for link in map(_link, links) if link.kind == layout.VETH_KIND}
+    names = {index: link.name for index, link in veths.items()}
     from_rules: dict[IPv4Address, tuple[int, ...]] = {}
     for rule in rules:
         if is_from_sandbox(rule) and rule.source is not None:
             from_rules[rule.source] = (*from_rules.get(rule.source, ()), rule.table)
     return KernelSurvey(
-        veths=tuple(sorted(_host_veths(links, veth_prefix), key=lambda veth: veth.name)),
-        routes={
-            route.destination: names.get(route.index, "")
-            for route in routes
-            if route.destination is not None and route.length == 32 and route.route_type == uapi.RTN_UNICAST
-        },
+        veths=tuple(sorted(host_veths(veths.values(), veth_prefix), key=lambda veth: veth.name)),
+        routes=_sandbox_routes(map(_route, routes), names),
         to_rules=frozenset(rule.destination for rule in rules if rule.destination is not None and is_to_sandbox(rule)),
         from_rules=from_rules,
+        is_whole=are_links_whole and are_routes_whole,
     )
+
+
+def _merged(sock: NetlinkSocket, message: Message, *, may_be_torn: bool) -> tuple[list[bytes], bool]:
+    if not may_be_torn:
+        return sock.dump(message), True
+    passes, is_whole = sock.dump_passes(message)
+    return (passes[-1] if is_whole else [body for one in passes for body in one]), is_whole
+
+
+def _sandbox_routes(routes: Iterable[records.Route], names: dict[int, str]) -> dict[IPv4Address, str]:
+    """Which device each address/32 of main leads to: of several routes the one with the least metric, as the kernel chooses."""
+    found: dict[IPv4Address, records.Route] = {}
+    for route in routes:
+        if route.destination is None or route.length != 32 or route.route_type != uapi.RTN_UNICAST:
+            continue
+        if route.table != uapi.RT_TABLE_MAIN:
+            continue
+        known = found.get(route.destination)
+        if known is None or route.metric <= known.metric:
+            found[route.destination] = route
+    return {address: names.get(route.index, "") for address, route in found.items()}
 
 
 def is_to_sandbox(rule: records.Rule) -> bool:
@@ -59,27 +93,39 @@ def is_from_sandbox(rule: records.Rule) -> bool:
 
 def links_of(sock: NetlinkSocket, *, kind: str = layout.VETH_KIND) -> list[records.Link]:
     """All links of a kind, or all for an empty one. Raises: KernelDumpError, WiringError."""
-    links = [records.read_link(body) for body in sock.dump(messages.dump_links(kind=kind))]
+    links = [_link(body) for body in sock.dump(messages.dump_links(kind=kind))]
     return [link for link in links if not kind or link.kind == kind]
 
 
-def routes_of(sock: NetlinkSocket, *, table: int = 0) -> list[records.Route]:
-    """The IPv4 routes of a table, or of all for 0; a table that does not exist has none.
+def routes_of(sock: NetlinkSocket, *, table: int = 0, index: int = 0) -> list[records.Route]:
+    """The IPv4 routes of a table and of a link, or of all for 0; a table that does not exist has none.
 
     Raises: KernelDumpError, WiringError.
     """
-    routes = [records.read_route(body) for body in sock.dump(messages.dump_routes(table))]
-    return [route for route in routes if not table or route.table == table]
+    routes = map(_route, sock.dump(messages.dump_routes(table, index=index)))
+    return [route for route in routes if (not table or route.table == table) and (not index or route.index == index)]
 
 
-def rules_of(sock: NetlinkSocket) -> list[records.Rule]:
-    """All IPv4 rules. Raises: KernelDumpError, WiringError."""
-    return [records.read_rule(body) for body in sock.dump(messages.dump_rules())]
+def rules_of(sock: NetlinkSocket, *, may_be_torn: bool = False) -> list[records.Rule]:
+    """All IPv4 rules, of two reads that agree; of RULE_READS that never did, every rule that one of them had.
+
+    So a rule that is not in the answer was not there; one that went while they were read may be.
+    Raises: KernelDumpError, unless it `may_be_torn` (a kernel may mark dumps of rules one day); WiringError.
+    """
+    seen: dict[bytes, None] = {}
+    before: list[bytes] | None = None
+    for _ in range(RULE_READS):
+        bodies, _ = _merged(sock, messages.dump_rules(), may_be_torn=may_be_torn)
+        if bodies == before:
+            return [_rule(body) for body in dict.fromkeys(bodies)]
+        before = bodies
+        seen |= dict.fromkeys(bodies)
+    return [_rule(body) for body in seen]
 
 
 def host_veth(link: records.Link) -> HostVeth:
     """Make the value of one link; of whom it is stands in its alias."""
-    key, address = decode_alias(link.alias) or (None, None)
+    key, address = _identity(link.alias) or (None, None)
     return HostVeth(
         name=link.name,
         ifindex=link.index,
@@ -88,10 +134,13 @@ def host_veth(link: records.Link) -> HostVeth:
         is_up=link.is_up,
         key=key,
         address=address,
+        mac=link.mac,
+        mtu=link.mtu,
     )
 
 
-def _host_veths(links: Iterable[records.Link], prefix: str) -> Iterator[HostVeth]:
+def host_veths(links: Iterable[records.Link], prefix: str) -> Iterable[HostVeth]:
+    """Those of the links that are host veths of ours: by alias, by prefix, or because they are dying."""
     for link in links:
         veth = host_veth(link)
         if veth.key is not None or veth.is_dying or link.name.startswith(prefix):

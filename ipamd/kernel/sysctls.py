@@ -61,6 +61,19 @@ def repair_sysctls(host: HostNetns) -> list[str]:
     return sentences
 
 
+def promote_secondaries(host: HostNetns, link: str) -> None:
+    """Keep the other addresses of a subnet when the first one is removed. Raises: WiringError; then none may be removed.
+
+    Source: the kernel's Documentation/networking/ip-sysctl.rst, promote_secondaries; systemd sets it for all links.
+    """
+    key = f"net/ipv4/conf/{link}/promote_secondaries"
+    with host.entered():
+        try:
+            (SYSCTL_ROOT / key).write_text("1", encoding="ascii")
+        except OSError as exc:
+            raise _refused(key, "1", exc) from exc
+
+
 def _refused(key: str, wanted: str, exc: OSError) -> WiringError:
     details = f"{exc.strerror}; run `sysctl -w {key.replace('/', '.')}={wanted}` on the node, or let the init container do it"
     return WiringError(f"sysctl {key} could not be set to {wanted}", details=details)

@@ -38,6 +38,7 @@ RTM_DELLINK: Final = 17
 RTM_GETLINK: Final = 18
 RTM_SETLINK: Final = 19
 RTM_NEWADDR: Final = 20
+RTM_DELADDR: Final = 21
 RTM_GETADDR: Final = 22
 RTM_NEWROUTE: Final = 24
 RTM_DELROUTE: Final = 25
@@ -51,6 +52,13 @@ RTM_UNKNOWN: Final = 0xFFF0
 """No such message: the kernel answers EOPNOTSUPP. Ours, for failpoints only."""
 
 RTMGRP_LINK: Final = 1
+RTMGRP_IPV4_IFADDR: Final = 0x10
+RTMGRP_IPV4_ROUTE: Final = 0x40
+RTMGRP_IPV4_RULE: Final = 0x80
+RTNLGRP_IPV4_NETCONF: Final = 24
+RTM_NEWNETCONF: Final = 80
+NETCONFA_IFINDEX: Final = 1  # linux/netconf.h
+NETCONFA_IFINDEX_ALL: Final = -1
 RTEXT_FILTER_SKIP_STATS: Final = 1 << 3
 RTA_DST: Final = 1
 RTA_OIF: Final = 4
@@ -101,6 +109,7 @@ IPV6_DEVCONF_DISABLE_IPV6: Final = 26
 # linux/if_addr.h
 IFA_ADDRESS: Final = 1
 IFA_LOCAL: Final = 2
+IFA_F_SECONDARY: Final = 0x01
 IFA_F_NOPREFIXROUTE: Final = 0x200
 
 # linux/neighbour.h
@@ -117,12 +126,13 @@ FRA_TABLE: Final = 15
 FRA_FWMASK: Final = 16
 FR_ACT_TO_TBL: Final = 1
 
-# linux/sched.h, linux/nsfs.h
-CLONE_NEWNET: Final = 0x40000000
-NS_GET_NSTYPE: Final = 0xB703  # _IO(0xb7, 3): which kind of namespace a descriptor is
-
-# linux/netfilter/nfnetlink.h, linux/netfilter/nf_tables.h
+# linux/netlink.h, linux/netfilter/nfnetlink.h, linux/netfilter/nf_tables.h
+NETLINK_ADD_MEMBERSHIP: Final = 1
+NFNLGRP_NFTABLES: Final = 7
 NFNL_SUBSYS_NFTABLES: Final = 10
+NFT_MSG_NEWGEN: Final = 15
+NFTA_GEN_PROC_PID: Final = 2
+NFTA_GEN_PROC_NAME: Final = 3
 NFT_MSG_GETTABLE: Final = NFNL_SUBSYS_NFTABLES << 8 | 1
 NFT_MSG_GETCHAIN: Final = NFNL_SUBSYS_NFTABLES << 8 | 4
 NFT_MSG_GETRULE: Final = NFNL_SUBSYS_NFTABLES << 8 | 7
@@ -132,3 +142,14 @@ NFTA_CHAIN_TABLE: Final = 1
 NFTA_CHAIN_NAME: Final = 3
 NFTA_RULE_TABLE: Final = 1
 NFTA_GEN_ID: Final = 1
+
+# linux/filter.h, linux/bpf_common.h, asm-generic/socket.h
+SO_ATTACH_FILTER: Final = 26
+SO_RCVBUFFORCE: Final = 33
+BPF_LOAD_HALF_ABSOLUTE: Final = 0x28  # BPF_LD | BPF_H | BPF_ABS
+BPF_JUMP_EQUAL: Final = 0x15  # BPF_JMP | BPF_JEQ | BPF_K
+BPF_RETURN: Final = 0x06  # BPF_RET | BPF_K
+
+# linux/sched.h, linux/nsfs.h
+CLONE_NEWNET: Final = 0x40000000
+NS_GET_NSTYPE: Final = 0xB703  # _IO(0xb7, 3): which kind of namespace a descriptor is

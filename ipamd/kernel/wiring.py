@@ -12,7 +12,7 @@ raised. An existing route to the address, or an existing default route, is refus
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Address
@@ -25,6 +25,7 @@ from ipamd.model.attachment import NetnsIdentity, Wired, WiringSpec, decode_alia
 from ipamd.model.errors import NetnsError, WiringError
 from ipamd.model.ids import AttachmentKey, MacAddress
 from ipamd.model.kernel import HostVeth, KernelSurvey
+from ipamd.model.repair import RepairedObject
 from ipamd.ports import Wiring
 
 Failpoint = Callable[[str], bool]
@@ -147,22 +148,31 @@ class KernelWiring(Wiring):
             differences.append(str(exc))
         return differences
 
-    def survey(self) -> KernelSurvey:
+    def survey(self, *, may_be_torn: bool = False) -> KernelSurvey:
         with self._host.netlink() as host:
-            return surveys.survey(host, veth_prefix=self._veth_prefix)
+            return surveys.survey(host, veth_prefix=self._veth_prefix, may_be_torn=may_be_torn)
 
-    def repair(self, specs: Iterable[WiringSpec]) -> list[str]:
-        """Restore routes, rules, alias and link state of wired sandboxes.
-
-        Returns: one sentence per repair, and one per missing link, which cannot be restored. Empty: no difference.
-        """
+    def repair(
+        self, specs: Iterable[WiringSpec], *, seen: KernelSurvey | None = None, held: Collection[RepairedObject] = ()
+    ) -> list[str]:
+        seen = seen or self.survey(may_be_torn=True)
+        sentences: list[str] = []
         with self._host.netlink() as host:
-            plan = repair.plan(host, specs)
-            sentences = plan.sentences
-            for start in range(0, len(plan.messages), BATCH_MAX):
-                outcomes = host.request(plan.messages[start : start + BATCH_MAX])
-                sentences += [f"{one.message.step} failed: {one.cause}" for one in outcomes if one.is_refused]
+            for spec in specs:
+                work = repair.SandboxRepair(host, spec, held)
+                work.host_side(seen)
+                sentences += work.sentences
         return sentences
+
+    def repair_inside(self, spec: WiringSpec, *, held: Collection[RepairedObject] = ()) -> list[str]:
+        with opened_netns(spec.netns) as (netns, identity):
+            self._refuse_host(spec, identity)
+            with self._host.netlink() as host:
+                host_link = checks.find_link(host, spec.host_veth)
+            with self._host.sandbox_netlink(netns) as sandbox:
+                work = repair.SandboxRepair(sandbox, spec, held)
+                work.sandbox_side(host_link)
+        return work.sentences
 
     def remove_leftover(self, *, host_veth: str | None, address: IPv4Address | None) -> None:
         """Remove wiring without owner: the link by name, and every route and rule of an address, in all tables.

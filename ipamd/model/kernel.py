@@ -12,7 +12,10 @@ from ipamd.model.ids import AttachmentKey, MacAddress
 
 @dataclass(frozen=True, slots=True)
 class HostVeth:
-    """One host veth of ours: named with our prefix or carrying our alias. `key`/`address` come from the alias, or are None."""
+    """One host veth of ours: named with our prefix or carrying our alias. `key`/`address` come from the alias, or are None.
+
+    `mac` is empty and `mtu` (bytes) 0 where they were not read.
+    """
 
     name: str
     ifindex: int
@@ -21,20 +24,23 @@ class HostVeth:
     is_up: bool
     key: AttachmentKey | None = None
     address: IPv4Address | None = None
+    mac: str = ""
+    mtu: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class KernelSurvey:
-    """One uninterrupted survey of the host namespace.
+    """One survey of the host namespace.
 
     `routes`: address/32 in the main table -> name of the device. `to_rules`: addresses with a rule 512 to main.
-    `from_rules`: address -> tables of its rules 1536.
+    `from_rules`: address -> tables of its rules 1536. `is_whole`: no dump was interrupted, so what it lacks was not there (I11).
     """
 
     veths: tuple[HostVeth, ...]
     routes: dict[IPv4Address, str]
     to_rules: frozenset[IPv4Address]
     from_rules: dict[IPv4Address, tuple[int, ...]]
+    is_whole: bool = True
 
 
 def stray_rules(survey: KernelSurvey, subnets: Iterable[IPv4Network]) -> frozenset[IPv4Address]:
@@ -68,6 +74,35 @@ class LinkEvent:
 
     kind: LinkEventKind
     mac: MacAddress = _EVERY
+
+
+class ChangeKind(StrEnum):
+    """What of the host changed. MISSED: something, and the notification of it was lost."""
+
+    LINK = "link"
+    ADDRESS = "address"
+    ROUTE = "route"
+    RULE = "rule"
+    SYSCTL = "sysctl"
+    NFT = "nft"
+    MISSED = "missed"
+
+
+@dataclass(frozen=True, slots=True)
+class HostChange:
+    """A change of the host's networking that was not made by this daemon's wiring, as far as its kind tells.
+
+    `veth`: a host veth as it is now (LINK). `address`, `length`: of an interface, a route's destination, or a rule's selector.
+    `table`: of a route or a rule; `priority` of a rule. `process`: who changed nftables, as the kernel tells it.
+    """
+
+    kind: ChangeKind
+    veth: HostVeth | None = None
+    address: IPv4Address | None = None
+    length: int = 0
+    table: int = 0
+    priority: int = 0
+    process: str = ""
 
 
 NODE = "node"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from ipaddress import IPv4Address
 from typing import Protocol
 
@@ -10,7 +10,8 @@ from ipamd.model.attachment import NetnsIdentity, Wired, WiringSpec
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import Eni
 from ipamd.model.ids import MacAddress
-from ipamd.model.kernel import HostVeth, KernelSurvey, LinkEvent, RoutingDifference
+from ipamd.model.kernel import HostChange, HostVeth, KernelSurvey, LinkEvent, RoutingDifference
+from ipamd.model.repair import RepairedObject
 
 
 class Wiring(Protocol):
@@ -60,15 +61,32 @@ class Wiring(Protocol):
         """Compare the kernel, both sides, with a spec; one sentence per difference (CHECK; may dump)."""
         ...
 
-    def repair(self, specs: Iterable[WiringSpec]) -> list[str]:
-        """Put back route, rules, alias and up state of wired sandboxes; one sentence per repair or per part beyond repair.
+    def repair(
+        self, specs: Iterable[WiringSpec], *, seen: KernelSurvey | None = None, held: Collection[RepairedObject] = ()
+    ) -> list[str]:
+        """Put back route, rules, alias, MAC, MTU and up state of wired sandboxes; one sentence per repair or part beyond repair.
 
-        A link that is missing, or a route that leads elsewhere, is reported and not touched (I1).
+        A repair is a `Repaired`. A link that is missing or may be another sandbox's, and a route to another sandbox's veth, are
+        reported and not touched (I1).
+
+        Args:
+            seen: a survey that is at hand; it need not be whole.
+            held: objects to leave as they are.
         """
         ...
 
-    def survey(self) -> KernelSurvey:
-        """Look at all our wiring in the host namespace. KernelDumpError if every try was interrupted (I11)."""
+    def repair_inside(self, spec: WiringSpec, *, held: Collection[RepairedObject] = ()) -> list[str]:
+        """Put back what is missing inside a sandbox of gateway route, default route and neighbour entry; one sentence each.
+
+        What the sandbox put in their place is left alone. Raises: NetnsError if its namespace is gone; KernelDumpError, WiringError.
+        """
+        ...
+
+    def survey(self, *, may_be_torn: bool = False) -> KernelSurvey:
+        """Look at all our wiring in the host namespace. KernelDumpError if every try was interrupted (I11).
+
+        `may_be_torn`: return what was seen then, with `is_whole` false: what it shows was there, what it lacks may be there.
+        """
         ...
 
     def remove_leftover(self, *, host_veth: str | None, address: IPv4Address | None) -> None:
@@ -80,7 +98,7 @@ class Wiring(Protocol):
 
 
 class HostNetwork(Protocol):
-    """Routing of the node and its ENIs: sysctls, ENI tables, mark rules, the nftables table. Repaired every 30 s."""
+    """Routing of the node and its ENIs: sysctls, ENI tables, mark rules, the nftables table. Repaired at once, and on a clock."""
 
     def setup_node(self, identity: InstanceIdentity) -> None:
         """Set up the node's own part: sysctls, mark rules, nftables table. Idempotent. Raises: WiringError."""
@@ -123,11 +141,29 @@ class HostNetwork(Protocol):
         """
         ...
 
-    def reconcile(self, *, identity: InstanceIdentity, enis: Iterable[Eni]) -> list[str]:
-        """Repair what other software on the node removed or changed; one sentence per repair."""
+    def reconcile(
+        self,
+        *,
+        identity: InstanceIdentity,
+        enis: Iterable[Eni],
+        addresses: Container[IPv4Address] = (),
+        held: Collection[RepairedObject] = (),
+    ) -> list[str]:
+        """Repair what other software on the node removed or changed; one `Repaired` per repair, one sentence per part beyond it.
+
+        Args:
+            addresses: all for sandboxes; none of them may be local on the host.
+            held: objects to leave as they are.
+        """
         ...
 
-    def differences(self, *, identity: InstanceIdentity | None, enis: Iterable[Eni]) -> list[RoutingDifference]:
+    def reconcile_table(self, *, identity: InstanceIdentity, held: Collection[RepairedObject] = ()) -> list[str]:
+        """Repair only the nftables table, as `reconcile` does. Raises: WiringError."""
+        ...
+
+    def differences(
+        self, *, identity: InstanceIdentity | None, enis: Iterable[Eni], addresses: Container[IPv4Address] = ()
+    ) -> list[RoutingDifference]:
         """Compare as `reconcile` does, and change nothing. Without an identity the node's own part is left out.
 
         Raises: KernelDumpError if every try was interrupted (I11).
@@ -141,14 +177,15 @@ class HostNetwork(Protocol):
         """
         ...
 
-    def link_events(self) -> Iterator[LinkEvent]:
-        """Follow the kernel's link notifications, blocking; sandboxes' links are left out.
+    def host_events(self) -> Iterator[LinkEvent | HostChange]:
+        """Follow the kernel's notifications, blocking: links of ENIs as `LinkEvent`, all else that may need a repair as `HostChange`.
 
-        The first event, OPENED, means that the subscription is open. A lost notification is a MISSED event, never silence (I11).
-        Ends after `stop_link_events`. Raises: WiringError if the subscription cannot be opened or breaks. One reader at a time.
+        The first event, OPENED, means that the subscription is open. Changes by this daemon's own wiring are left out, or tell of
+        the state that is wanted. Lost notifications are a MISSED of both, never silence (I11).
+        Ends after `stop_host_events`. Raises: WiringError if the subscription cannot be opened or breaks. One reader at a time.
         """
         ...
 
-    def stop_link_events(self) -> None:
-        """End a running `link_events` iterator from another thread, and every later one at once."""
+    def stop_host_events(self) -> None:
+        """End a running `host_events` iterator from another thread, and every later one at once."""
         ...

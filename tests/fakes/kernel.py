@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from ipaddress import IPv4Address
 
 from ipamd.model.attachment import NetnsIdentity, Wired, WiringSpec, decode_alias, sandbox_mac
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import MAIN_TABLE, Eni
-from ipamd.model.errors import IpamError, NetnsError
-from ipamd.model.ids import MacAddress
-from ipamd.model.kernel import NODE, HostVeth, KernelSurvey, LinkEvent, LinkEventKind, RoutingDifference
+from ipamd.model.errors import IpamError, KernelDumpError, NetnsError
+from ipamd.model.ids import AttachmentKey, MacAddress
+from ipamd.model.kernel import NODE, HostChange, HostVeth, KernelSurvey, LinkEvent, LinkEventKind, RoutingDifference
+from ipamd.model.repair import Repaired, RepairedObject, RepairKind
 
 
 class FakeWiring:
@@ -28,6 +29,8 @@ class FakeWiring:
         self.dying: dict[str, IPv4Address] = {}
         self.left_up: set[str] = set()
         self.fail: dict[str, list[IpamError]] = {}
+        self.lost_inside: set[AttachmentKey] = set()
+        self.looked_inside: list[AttachmentKey] = []
         self.before_wire: Callable[[WiringSpec], None] = lambda spec: None
 
     def make_netns(self, path: str) -> str:
@@ -99,25 +102,45 @@ class FakeWiring:
         held = self.wired.get(spec.host_veth)
         return [] if held is not None and held.address == spec.address else [f"host veth {spec.host_veth} is missing"]
 
-    def repair(self, specs: Iterable[WiringSpec]) -> list[str]:
+    def repair(
+        self, specs: Iterable[WiringSpec], *, seen: KernelSurvey | None = None, held: Collection[RepairedObject] = ()
+    ) -> list[str]:
         """See the port."""
-        said = []
+        said: list[str] = []
         with self.lock:
             for spec in specs:
+                route = RepairedObject(RepairKind.ROUTE, str(spec.address))
+                rule = RepairedObject(RepairKind.RULE, str(spec.address))
                 if spec.host_veth not in self.wired:
                     said.append(f"host link {spec.host_veth} of {spec.key} is missing: not repaired")
-                elif spec.address not in self.routes:
+                elif spec.address not in self.routes and route not in held:
                     self.routes[spec.address] = spec.host_veth
                     self.rules[spec.address] = spec.route_table
-                    said.append(f"route to {spec.address} was missing: added")
-                elif self.rules.get(spec.address) != spec.route_table:
+                    said.append(Repaired(f"route to {spec.address} was missing: added", route))
+                elif self.rules.get(spec.address) != spec.route_table and rule not in held:
                     self.rules[spec.address] = spec.route_table
-                    said.append(f"rule from {spec.address} lookup {spec.route_table} was missing: added")
+                    said.append(Repaired(f"rule from {spec.address} lookup {spec.route_table} was missing: added", rule))
         return said
 
-    def survey(self) -> KernelSurvey:
+    def repair_inside(self, spec: WiringSpec, *, held: Collection[RepairedObject] = ()) -> list[str]:
+        """See the port: `lost_inside` are the sandboxes that lost their default route."""
+        self.looked_inside.append(spec.key)
+        self.identify_netns(spec.netns)
+        thing = RepairedObject(RepairKind.ROUTE, str(spec.address))
+        if spec.key not in self.lost_inside or thing in held:
+            return []
+        self.lost_inside.discard(spec.key)
+        return [Repaired(f"the default route was missing in {spec.key}: added", thing)]
+
+    def survey(self, *, may_be_torn: bool = False) -> KernelSurvey:
         """See the port."""
-        self._maybe_fail("survey")
+        is_whole = True
+        try:
+            self._maybe_fail("survey")
+        except KernelDumpError:
+            if not may_be_torn:
+                raise
+            is_whole = False
         with self.lock:
             live = [(name, spec.alias, spec.address, False) for name, spec in self.wired.items()]
             dead = [(name, "", address, True) for name, address in self.dying.items()]
@@ -126,7 +149,7 @@ class FakeWiring:
             for index, (name, alias, address, is_dying) in enumerate(live + dead, start=1):
                 key = decode_alias(alias)
                 veths.append(HostVeth(name, index, alias, is_dying, not is_dying, key[0] if key else None, address))
-            return KernelSurvey(tuple(veths), dict(self.routes), frozenset(self.rules), from_rules)
+            return KernelSurvey(tuple(veths), dict(self.routes), frozenset(self.rules), from_rules, is_whole)
 
     def remove_leftover(self, *, host_veth: str | None, address: IPv4Address | None) -> None:
         """See the port."""
@@ -158,7 +181,7 @@ class FakeHostNetwork:
     def __init__(self, plugged: Callable[[], Iterable[MacAddress]] = tuple) -> None:
         self.plugged = plugged
         self.unplugged: set[MacAddress] = set()
-        self.events: queue.Queue[LinkEvent | None] = queue.Queue()
+        self.events: queue.Queue[LinkEvent | HostChange | None] = queue.Queue()
         self.enis: dict[str, Eni] = {}
         self.nodes: list[InstanceIdentity] = []
         self.fail: dict[str, list[IpamError]] = {}
@@ -166,6 +189,8 @@ class FakeHostNetwork:
         self.is_confined = True
         self.confine_refusals: list[str] = []
         self.dropped: dict[str, int] = {}
+        self.is_table_lost = False
+        self.table_count = 0
 
     def setup_node(self, identity: InstanceIdentity) -> None:
         """See the port."""
@@ -203,12 +228,32 @@ class FakeHostNetwork:
         """See the port."""
         self.enis.pop(eni.eni_id, None)
 
-    def reconcile(self, *, identity: InstanceIdentity, enis: Iterable[Eni]) -> list[str]:
+    def reconcile(
+        self,
+        *,
+        identity: InstanceIdentity,
+        enis: Iterable[Eni],
+        addresses: Container[IPv4Address] = (),
+        held: Collection[RepairedObject] = (),
+    ) -> list[str]:
         """See the port."""
         missing = [eni for eni in enis if not eni.is_primary and eni.eni_id not in self.enis]
+        repairs: list[str] = []
         for eni in missing:
-            self.enis[eni.eni_id] = eni
-        return [f"routing of {eni.eni_id} was missing: set up" for eni in missing]
+            thing = RepairedObject(RepairKind.RULE, eni.eni_id)
+            if thing not in held:
+                self.enis[eni.eni_id] = eni
+                repairs.append(Repaired(f"routing of {eni.eni_id} was missing: set up", thing))
+        return repairs + self.reconcile_table(identity=identity, held=held)
+
+    def reconcile_table(self, *, identity: InstanceIdentity, held: Collection[RepairedObject] = ()) -> list[str]:
+        """See the port: `is_table_lost` says that the table is not there."""
+        self.table_count += 1
+        thing = RepairedObject(RepairKind.NFT, NODE)
+        if not self.is_table_lost or thing in held:
+            return []
+        self.is_table_lost = False
+        return [Repaired("nftables table was missing: added", thing)]
 
     def links(self) -> frozenset[MacAddress]:
         """See the port."""
@@ -216,17 +261,19 @@ class FakeHostNetwork:
             raise self.fail["links"].pop(0)
         return frozenset(self.plugged()) - self.unplugged
 
-    def link_events(self) -> Iterator[LinkEvent]:
+    def host_events(self) -> Iterator[LinkEvent | HostChange]:
         """See the port: what a test puts into `events`, until None."""
         yield LinkEvent(LinkEventKind.OPENED)
         while (event := self.events.get()) is not None:
             yield event
 
-    def stop_link_events(self) -> None:
+    def stop_host_events(self) -> None:
         """See the port."""
         self.events.put(None)
 
-    def differences(self, *, identity: InstanceIdentity | None, enis: Iterable[Eni]) -> list[RoutingDifference]:
+    def differences(
+        self, *, identity: InstanceIdentity | None, enis: Iterable[Eni], addresses: Container[IPv4Address] = ()
+    ) -> list[RoutingDifference]:
         """See the port: an ENI that was not set up, or whose link is unplugged; and what a test put into `node_differences`."""
         if self.fail.get("differences"):
             raise self.fail["differences"].pop(0)

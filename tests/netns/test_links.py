@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from ipamd.kernel.netlink import NetlinkSocket
+from ipamd.kernel.notices import NoticeSocket
 from ipamd.model.kernel import LinkEvent, LinkEventKind
 from tests.netns.conftest import PRIMARY_MAC, SECONDARY_MAC
 from tests.patience import PATIENCE_S
@@ -29,8 +29,9 @@ class Follower:
         assert self.found.get(timeout=PATIENCE_S) == LinkEvent(LinkEventKind.OPENED)
 
     def _follow(self):
-        for event in self.hostnet.link_events():
-            self.found.put(event)
+        for event in self.hostnet.host_events():
+            if isinstance(event, LinkEvent):
+                self.found.put(event)
 
     def until(self, wanted):
         """Every event up to and with the wanted one."""
@@ -38,7 +39,7 @@ class Follower:
 
     def stop(self):
         """End the stream; everything that came and was not read."""
-        self.hostnet.stop_link_events()
+        self.hostnet.stop_host_events()
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
         return list(self.found.queue)
@@ -110,17 +111,19 @@ def test_sandboxes_are_not_announced(world, follower):
 def test_lost_notifications_are_said(world, follower, monkeypatch):
     """I11: when the kernel's queue for us overflows, MISSED is announced: everything must be looked at again."""
     resume = threading.Event()
-    real = NetlinkSocket.notices
-    monkeypatch.setattr(NetlinkSocket, "notices", lambda sock: (resume.wait(PATIENCE_S), real(sock))[1])
+    real = NoticeSocket.take
+    monkeypatch.setattr(NoticeSocket, "take", lambda sock: (resume.wait(PATIENCE_S), real(sock))[1])
     flood = "".join(f"link set eth0 mtu {1400 + number % 50}\n" for number in range(1500))
-    world.host.sh(f"printf '{flood.encode('unicode_escape').decode()}' | ip -batch -; ip link del eth1")
+    for _ in range(4):
+        world.host.sh(f"printf '{flood.encode('unicode_escape').decode()}' | ip -batch -")
+    world.host.sh("ip link del eth1")
     resume.set()
     follower.until(LinkEvent(LinkEventKind.MISSED))
     assert SECONDARY_MAC not in world.hostnet.links()
 
 
 def test_stopping_ends_the_stream_for_good(world):
-    """`stop_link_events` ends a stream that waits, and one that is opened later ends at once."""
+    """`stop_host_events` ends a stream that waits, and one that is opened later ends at once."""
     follower = Follower(world.hostnet)
     follower.stop()
-    assert list(world.hostnet.link_events()) == [LinkEvent(LinkEventKind.OPENED)]
+    assert list(world.hostnet.host_events()) == [LinkEvent(LinkEventKind.OPENED)]

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import tempfile
 import threading
+from dataclasses import replace
 from ipaddress import IPv4Address
 
 import pytest
 
 from ipamd.kernel import messages, records, uapi
+from ipamd.kernel import survey as surveys
 from ipamd.kernel.netlink import NetlinkSocket
-from ipamd.model.errors import KernelDumpError
+from ipamd.model.errors import KernelDumpError, NetnsError
+from ipamd.model.repair import RepairedObject, RepairKind
 
 pytestmark = pytest.mark.privileged
 
@@ -121,6 +126,74 @@ def test_survey_under_churn_is_whole_or_refused(world):
     assert whole + refused == 300
 
 
+def test_rules_under_churn_never_lack_one_that_stays(world):
+    """I11, row 9: the kernel marks no dump of rules as interrupted, yet one that is read while rules go skips others."""
+    stay = {IPv4Address("10.1.0.0") + number for number in range(1, 1401)}
+    batch = "\n".join(f"rule add prio 512 to {address} lookup main" for address in sorted(stay))
+    world.host.sh(f"ip -batch - <<END\n{batch}\nEND")
+    # Rules before the others that come and go: each that goes moves the others forward under a reader who counts.
+    ones = [f"rule {verb} prio 506 to 10.2.0.{number} lookup main" for verb in ("add", "del") for number in range(1, 21)]
+    churn = world.host.call(_batch_of, ones * 1500)
+    reads = 0
+    try:
+        while churn.poll() is None and reads < 150:
+            assert stay <= world.wiring.survey().to_rules
+            reads += 1
+    finally:
+        churn.kill()
+        churn.wait(timeout=30)
+    assert reads > 0
+
+
+def _batch_of(lines):
+    """Start `ip -batch` over lines in the calling thread's namespace."""
+    with tempfile.TemporaryFile() as batch:
+        batch.write(("\n".join(lines) + "\n").encode())
+        batch.seek(0)
+        return subprocess.Popen(["ip", "-batch", "-"], stdin=batch, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+class _Reads:
+    """A socket whose dumps of rules show what a test says, one after the other."""
+
+    def __init__(self, *reads):
+        self.reads = list(reads)
+
+    def dump(self, _message):
+        return list(self.reads.pop(0))
+
+
+def test_rules_are_read_until_two_reads_agree():
+    """I11, row 9: a rule that one read skipped is not missing; after as many as are made without agreeing, none of them has it."""
+    bodies = [messages.add_rule(512, table=254, destination=IPv4Address("10.0.0.0") + number).body for number in range(4)]
+    a, b, c, d = bodies
+
+    def read(*reads):
+        sock = _Reads(*reads)
+        found = {int(rule.destination) - int(IPv4Address("10.0.0.0")) for rule in surveys.rules_of(sock)}
+        return found, len(sock.reads)
+
+    assert read([a, b], [a, b]) == ({0, 1}, 0)
+    assert read([a], [a, b], [a, b]) == ({0, 1}, 0)
+    assert read([a, b, d], [a, b], [a, b]) == ({0, 1}, 0), "a rule that went is not there"
+    never = [[a, one] for one in (b, c)] * (surveys.RULE_READS // 2)
+    assert read(*never, [d]) == ({0, 1, 2}, 1)
+
+
+def test_a_torn_survey_shows_what_was_there_and_says_so(world):
+    """I11: when every attempt of a dump is interrupted, what any of them showed is given, marked as not whole, if asked for."""
+    spec = world.spec(world.space(), table=2)
+    world.wiring.wire(spec)
+    sock = world.host.call(_Interrupted, 99)
+    with pytest.raises(KernelDumpError):
+        surveys.survey(sock, veth_prefix="eni")
+    torn = surveys.survey(sock, veth_prefix="eni", may_be_torn=True)
+    sock.close()
+    whole = world.wiring.survey(may_be_torn=True)
+    assert (torn.is_whole, whole.is_whole) == (False, True)
+    assert replace(torn, is_whole=True) == whole
+
+
 class _Interrupted(NetlinkSocket):
     """A socket whose kernel interrupts the first `times` dumps."""
 
@@ -172,6 +245,11 @@ def test_kernel_words_reach_the_error(world):
         ("ip rule add prio 1536 from 10.0.0.5 lookup 9", "looked up table 9: removed"),
         ("ip link set {veth} down", "was down: raised"),
         ("ip link set {veth} alias x", "had alias 'x': set"),
+        ("ip link set {veth} alias ''", "had alias '': set"),
+        ("ip link set {veth} mtu 1400", "had MTU 1400: set to 9001"),
+        ("ip link set {veth} address 02:00:00:00:00:77", "had MAC 02:00:00:00:00:77: set to "),
+        ("ip route replace 10.0.0.5 dev lo", "route 10.0.0.5 led through lo, not {veth}: replaced"),
+        ("ip addr add 192.0.2.1/24 dev {veth}; ip route replace 10.0.0.5 via 192.0.2.9 dev {veth}", "led through {veth}"),
         ("ip rule flush; ip rule add prio 32766 lookup main; ip rule add prio 0 lookup local", "rule 512 to 10.0.0.5"),
     ],
 )
@@ -187,15 +265,84 @@ def test_repair_puts_back_what_others_took(world, command, sentence):
     assert world.wiring.repair([spec]) == []
 
 
-def test_repair_never_takes_a_route_over(world):
-    """I1: an address that is routed elsewhere is reported and left, as is a link that is gone."""
-    spec, gone = world.spec(world.space()), world.spec("/gone", number=9)
+def test_repair_leaves_what_may_be_another_sandboxes(world):
+    """I1: a link whose alias, or alias and MAC, are not the sandbox's is reported and left, as is a link that is gone."""
+    spec, other, gone = world.spec(world.space()), world.spec(world.space(), number=6), world.spec("/gone", number=9)
     world.wiring.wire(spec)
-    world.host.sh("ip route replace 10.0.0.5 dev lo")
+    world.wiring.wire(other)
+    world.host.sh(f"ip link set {spec.host_veth} alias '{other.alias}' mtu 1400")
     found = world.wiring.repair([spec, gone])
-    assert any("not repaired" in one and "10.0.0.5" in one for one in found)
-    assert any("is missing: not repaired" in one for one in found)
-    assert "10.0.0.5 dev lo" in world.host.sh("ip route")
+    assert [one.partition(": ")[2] for one in found] == ["not repaired", "not repaired"], found
+    world.host.sh(f"ip link set {spec.host_veth} alias '' address 02:00:00:00:00:77")
+    (found,) = world.wiring.repair([spec])
+    assert "has neither alias nor MAC" in found
+    assert world.host.ip(f"link show {spec.host_veth}")[0]["mtu"] == 1400
+
+
+def test_repair_never_takes_a_route_from_another_claimant(world):
+    """I1: while another veth claims the same address, its route stays where it leads."""
+    spec, claimant = world.spec(world.space()), world.spec(world.space(), container="claimant")
+    world.wiring.wire(spec)
+    world.host.sh("ip route del 10.0.0.5")
+    world.wiring.wire(claimant)
+    (found,) = world.wiring.repair([spec])
+    assert f"is routed through {claimant.host_veth} of {claimant.key}: not repaired" in found
+    assert f"10.0.0.5 dev {claimant.host_veth}" in world.host.sh("ip route")
+
+
+def test_repair_of_what_is_there_repairs_nothing(world):
+    """Row 9: a rule that a dump hid was never missing: it is not said to be added, so it is not counted as a repair."""
+    spec = world.spec(world.space(), table=2)
+    world.wiring.wire(spec)
+    blind = replace(world.wiring.survey(), routes={}, to_rules=frozenset(), from_rules={})
+    assert world.wiring.repair([spec], seen=blind) == []
+
+
+def test_repair_leaves_what_is_held(world):
+    """An object that is fought over is left as it is; the others are repaired."""
+    spec = world.spec(world.space(), table=2)
+    world.wiring.wire(spec)
+    world.host.sh(f"ip rule del prio 512; ip link set {spec.host_veth} mtu 1400")
+    held = RepairedObject(RepairKind.RULE, "10.0.0.5")
+    (found,) = world.wiring.repair([spec], held={held})
+    assert "MTU" in found
+    (found,) = world.wiring.repair([spec])
+    assert (found.thing, "was missing: added" in found) == (held, True)
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        ("ip route del default", "the default route was missing"),
+        ("ip route flush table main", "route 169.254.1.1 was missing"),
+        ("ip neigh del 169.254.1.1 dev eth0", "neighbour 169.254.1.1"),
+        ("ip neigh replace 169.254.1.1 lladdr 02:00:00:00:00:77 dev eth0 nud permanent", "neighbour 169.254.1.1"),
+    ],
+)
+def test_what_a_sandbox_lost_inside_is_put_back(world, command, sentence):
+    """Row 8: gateway route, default route and neighbour entry inside a sandbox."""
+    pod = world.space()
+    spec = world.spec(pod)
+    world.wiring.wire(spec)
+    assert world.wiring.repair_inside(spec) == []
+    pod.sh(command)
+    assert world.wiring.check(spec) != []
+    found = world.wiring.repair_inside(spec)
+    assert any(sentence in one for one in found), found
+    assert world.wiring.check(spec) == []
+
+
+def test_what_a_sandbox_chose_itself_is_left_alone(world):
+    """A sandbox with a default route of its own (a VPN, a second network), or whose interface is down, is not repaired inside."""
+    pod = world.space()
+    spec = world.spec(pod)
+    world.wiring.wire(spec)
+    pod.sh("ip link add tun type veth peer name nut; ip link set tun up; ip route replace default dev tun")
+    assert world.wiring.repair_inside(spec) == []
+    pod.sh("ip link set eth0 down")
+    assert world.wiring.repair_inside(spec) == []
+    with pytest.raises(NetnsError):
+        world.wiring.repair_inside(world.spec("/gone", number=9))
 
 
 def test_namespace_identity_is_that_of_the_file(world):

@@ -3,7 +3,8 @@
 A link that goes is the first sign, within milliseconds and at no EC2 cost, that an ENI was detached or taken away. It is no proof
 that EC2 released its addresses, so nothing is removed: new sandboxes get none of them, and a look at EC2 is due. A link that is only
 down stays in the list of links: the host network reconciler raises it. The list decides, an event only says when to read it. A list
-without the primary ENI's link is of another namespace, or of a host that changed MACs: nothing is concluded from it (I11).
+without the primary ENI's link is of another namespace, or of a host that changed MACs: nothing is concluded from it (I11). What else
+the kernel announces is handed to the host network reconciler.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from ipamd.model.eni import Eni, EniState
 from ipamd.model.errors import IpamError, log_text
 from ipamd.model.ids import EniId, MacAddress
-from ipamd.model.kernel import LinkEvent, LinkEventKind
+from ipamd.model.kernel import ChangeKind, HostChange, LinkEvent, LinkEventKind
 from ipamd.ports import HostNetwork
 from ipamd.service.backoff import Backoff
 from ipamd.service.context import ServiceContext
@@ -44,13 +45,23 @@ class _Missing:
 class LinkWatch:
     """Compares the recorded ENIs with the links of the host's namespace. `run` is a thread body, the rest for any thread."""
 
-    def __init__(self, context: ServiceContext, *, hostnet: HostNetwork, enis: EniService, look: CloudLook) -> None:
+    def __init__(
+        self,
+        context: ServiceContext,
+        *,
+        hostnet: HostNetwork,
+        enis: EniService,
+        look: CloudLook,
+        on_change: Callable[[HostChange], None],
+    ) -> None:
+        """`on_change` is told of everything else that the kernel announces (`HostNetworkReconciler.on_change`)."""
         self._datastore = context.datastore
         self._clock = context.clock
         self._health = context.health
         self._hostnet = hostnet
         self._enis = enis
         self._look = look
+        self._on_change = on_change
         self._stopped = threading.Event()
         self._lock = threading.Lock()
         self._missing: dict[EniId, _Missing] = {}
@@ -61,12 +72,16 @@ class LinkWatch:
         backoff = Backoff(first_s=REOPEN_FIRST_S, max_s=REOPEN_MAX_S)
         while not self._stopped.is_set():
             try:
-                for event in self._hostnet.link_events():
+                for event in self._hostnet.host_events():
                     if self._stopped.is_set():
                         return
-                    self.on_event(event)
+                    if isinstance(event, HostChange):
+                        self._on_change(event)
+                    else:
+                        self.on_event(event)
                     backoff.reset()
             except Exception as error:  # noqa: BLE001  # top of a loop: it must outlive any one failure
+                self._on_change(HostChange(ChangeKind.MISSED))
                 self._health.record_error("links", error)
                 self._say(f"the link notifications are opened again after an error: {log_text(error)}")
             self._stopped.wait(backoff.next_s())
@@ -74,12 +89,14 @@ class LinkWatch:
     def stop(self) -> None:
         """End `run`."""
         self._stopped.set()
-        self._hostnet.stop_link_events()
+        self._hostnet.stop_host_events()
 
     def on_event(self, event: LinkEvent) -> None:
         """Compare at once if the event concerns a recorded ENI, or may hide one that does."""
         if event.mac and all(eni.mac != event.mac for eni in self._datastore.enis()):
             return
+        if event.mac and event.kind is LinkEventKind.SEEN:
+            self._on_change(HostChange(ChangeKind.LINK))  # down, or with another MTU
         if not self.compare() and event.kind is LinkEventKind.GONE:
             with self._lock:  # the list could not be read; the event alone is enough to be careful
                 self._freeze([eni for eni in self._attached() if eni.mac == event.mac])

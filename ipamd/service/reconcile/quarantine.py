@@ -220,7 +220,8 @@ class QuarantineService:
         eni = next(eni for eni in self._datastore.enis() if eni.eni_id == row.eni_id)
         unknown = NetnsIdentity(0, 0)
         macs = Wired(sandbox_mac(veth.key, side="host"), sandbox_mac(veth.key, side="sandbox"), unknown)
-        spec = WiringSpec(veth.key, row.address, eni.route_table, veth.name, "", self._mtu)
+        # The setting may have changed since: a record with another MTU than the sandbox has would have it "repaired".
+        spec = WiringSpec(veth.key, row.address, eni.route_table, veth.name, "", veth.mtu or self._mtu)
         return Attachment(
             key=veth.key,
             address=row.address,

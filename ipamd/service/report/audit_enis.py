@@ -18,7 +18,7 @@ from ipamd.model.words import counted
 from ipamd.ports import HostNetwork
 from ipamd.service.report.finding import Finding, Severity
 
-REPAIR = "the host network reconciler repairs it within 30 s"
+REPAIR = "the host network reconciler repairs it at once, or within 30 s"
 SET_UP = "set up now, or by the host network reconciler within 30 s; if it stays, see the daemon's log"
 LINK = "look at the ENI in EC2: detached by hand? Delete the pods on it; the pool grows elsewhere"
 
@@ -32,7 +32,10 @@ def against_host(
     sandboxes = Counter(attachment.eni_id for attachment in snapshot.attachments.values())
     found = [
         _of_routing(each, sandboxes)
-        for each in (*hostnet.differences(identity=identity, enis=attached.values()), *hostnet.confinement_differences())
+        for each in (
+            *hostnet.differences(identity=identity, enis=attached.values(), addresses=snapshot.addresses),
+            *hostnet.confinement_differences(),
+        )
         if not (each.is_repaired and each.subject in unready)  # its set-up may be under way
     ]
     found += [_of_frozen(eni, frozen[eni_id], sandboxes[eni_id]) for eni_id, eni in attached.items() if eni_id in frozen]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ipamd.model.address import AddressState
-from ipamd.model.attachment import Attachment
+from ipamd.model.attachment import Attachment, sandbox_mac
 from ipamd.model.dataplane import FROM_SANDBOX_PRIORITY, TO_SANDBOX_PRIORITY
 from ipamd.model.eni import MAIN_TABLE
 from ipamd.model.ids import AttachmentKey
-from ipamd.model.kernel import KernelSurvey, duplicate_addresses
+from ipamd.model.kernel import HostVeth, KernelSurvey, duplicate_addresses
 from ipamd.model.snapshot import Snapshot
 from ipamd.ports import Datastore
 from ipamd.service.locks import KeyLocks
@@ -24,9 +24,10 @@ def against_kernel(snapshot: Snapshot, survey: KernelSurvey, *, datastore: Datas
     attachments, rows = tuple(snapshot.attachments.values()), tuple(snapshot.addresses.values())
     busy = {held.key for held in locks.held()}
     findings = _duplicates(survey)
+    veths = {veth.name: veth for veth in survey.veths if not veth.is_dying}
     for attachment in attachments:
         if attachment.key not in busy:
-            findings += _wiring_differences(attachment, survey)
+            findings += _wiring_differences(attachment, survey, veths.get(attachment.host_veth))
     findings += _unowned_links(attachments, survey, busy, datastore)
     assigned = {attachment.address for attachment in attachments}
     cold = {row.address for row in rows if row.state in (AddressState.FREE, AddressState.COOLING)} - assigned
@@ -90,20 +91,15 @@ def _duplicates(survey: KernelSurvey) -> list[Finding]:
     ]
 
 
-def _wiring_differences(attachment: Attachment, survey: KernelSurvey) -> list[Finding]:
+def _wiring_differences(attachment: Attachment, survey: KernelSurvey, veth: HostVeth | None) -> list[Finding]:
     subject, repair = str(attachment.address), "the host network reconciler repairs it"
-    veth = next((veth for veth in survey.veths if veth.name == attachment.host_veth and not veth.is_dying), None)
     if veth is None:
         gone = f"sandbox {attachment.key} is recorded and its host veth {attachment.host_veth} is gone"
-        return [Finding(Severity.PENDING, subject, gone, "freed by its DEL, or reaped within minutes")]
-    findings = []
-    if (veth.key, veth.address) != (attachment.key, attachment.address):
-        findings.append(
-            Finding(Severity.VIOLATION, subject, f"{veth.name} says {veth.key} with {veth.address} (I1)", "delete the sandbox")
-        )
-    if survey.routes.get(attachment.address) != attachment.host_veth:
-        device = survey.routes.get(attachment.address, "nothing")
-        findings.append(Finding(Severity.DIFFERENCE, subject, f"its route leads to {device}", repair))
+        return [Finding(Severity.PENDING, subject, gone, "freed by its DEL, or reaped within minutes")] if survey.is_whole else []
+    findings = _identity_differences(attachment, veth)
+    device = survey.routes.get(attachment.address)
+    if device != attachment.host_veth and (device is not None or survey.is_whole):
+        findings.append(Finding(Severity.DIFFERENCE, subject, f"its route leads to {device or 'nothing'}", repair))
     if attachment.address not in survey.to_rules:
         findings.append(Finding(Severity.DIFFERENCE, subject, f"rule {TO_SANDBOX_PRIORITY} is missing", repair))
     tables = survey.from_rules.get(attachment.address, ())
@@ -113,4 +109,24 @@ def _wiring_differences(attachment: Attachment, survey: KernelSurvey) -> list[Fi
                 Severity.DIFFERENCE, subject, f"rule {FROM_SANDBOX_PRIORITY} to table {attachment.route_table} is missing", repair
             )
         )
+    return findings
+
+
+def _identity_differences(attachment: Attachment, veth: HostVeth) -> list[Finding]:
+    """Compare alias and MAC of a host veth with the record: each is proof enough to put the other back."""
+    subject, repair = str(attachment.address), "the host network reconciler repairs it"
+    mac = sandbox_mac(attachment.key, side="host")
+    is_mac_known = veth.mac in (mac, "")
+    if veth.key is not None and (veth.key, veth.address) != (attachment.key, attachment.address):
+        return [
+            Finding(Severity.VIOLATION, subject, f"{veth.name} says {veth.key} with {veth.address} (I1)", "delete the sandbox")
+        ]
+    if veth.key is None and not is_mac_known:
+        what = f"{veth.name} has neither alias nor MAC of {attachment.key} (I1)"
+        return [Finding(Severity.VIOLATION, subject, what, "delete the sandbox")]
+    findings = []
+    if veth.key is None:
+        findings.append(Finding(Severity.DIFFERENCE, subject, f"{veth.name} has lost its alias", repair))
+    if not is_mac_known:
+        findings.append(Finding(Severity.DIFFERENCE, subject, f"{veth.name} has MAC {veth.mac}, not {mac}", repair))
     return findings

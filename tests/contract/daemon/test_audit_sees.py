@@ -10,8 +10,8 @@ from tests.rig import Rig, rig, wait_until
 
 pytestmark = pytest.mark.privileged
 
-TRIES = 3
-"""The reconciler repairs every 30 s: a repair may come between damage and look, but not each time."""
+TRIES = 6
+"""The reconciler repairs within a second, so a repair may come between damage and look; after three it gives way for a while."""
 
 
 @pytest.fixture(scope="module")

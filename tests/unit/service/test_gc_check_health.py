@@ -295,7 +295,7 @@ def test_what_was_taken_while_the_daemon_was_away_is_repaired_soon_after_its_sta
     del node.wiring.routes[made.address]
     repaired = threading.Event()
     repair = node.wiring.repair
-    monkeypatch.setattr(node.wiring, "repair", lambda specs: (repair(specs), repaired.set())[0])
+    monkeypatch.setattr(node.wiring, "repair", lambda specs, **named: (repair(specs, **named), repaired.set())[0])
     monkeypatch.setattr(host_network, "FIRST_RECONCILE_S", 0.0)
     auditor = threading.Thread(target=node.host_reconciler.run)
     auditor.start()

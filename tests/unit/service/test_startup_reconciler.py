@@ -10,6 +10,7 @@ from ipaddress import IPv4Address
 
 from ipamd.model.address import AddressState
 from ipamd.model.attachment import WiringSpec
+from ipamd.model.cniresult import wired_mtu
 from ipamd.model.sandbox import SandboxState
 from ipamd.pb import cni_pb2
 from ipamd.service.request import Deadline
@@ -59,6 +60,19 @@ def test_a_lost_datastore_is_rebuilt_from_kernel_and_runtime(node: FakeNode) -> 
     fresh = {node.add(f"t{number}").address for number in range(4)}
     assert not fresh & set(before.values())
     node.assert_sound()
+
+
+def test_an_adopted_sandbox_is_recorded_with_the_mtu_that_it_has(node: FakeNode) -> None:
+    """The setting may be another one by now: what is recorded is what later repairs put back."""
+    node.add("a")
+    node.crash(keep_datastore=False)
+    node.enis.sync_with_ec2(node.node_info.learn_identity())
+    survey = node.wiring.survey()
+    node.runtime.run("a")
+    (veth,) = survey.veths
+    assert node.quarantine.adopt(replace(veth, mtu=1400), node.runtime.listed["a"], survey) == ""
+    (adopted,) = node.datastore.attachments()
+    assert wired_mtu(adopted.result, adopted.host_veth) == 1400
 
 
 def test_a_lost_datastore_with_a_silent_runtime_guesses_nothing(node: FakeNode) -> None:

@@ -1,0 +1,58 @@
+"""Wait until something in a directory changes, by inotify(7). Python has no binding of its own; three calls of the C library do.
+
+A node may have no inotify instance left (fs.inotify.max_user_instances), or the directory may be gone: then only the time-out ends
+the wait, and the caller looks on its clock.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+from pathlib import Path
+
+IN_CLOSE_WRITE = 0x8
+IN_MOVED_FROM = 0x40
+IN_MOVED_TO = 0x80
+IN_CREATE = 0x100
+IN_DELETE = 0x200
+IN_DELETE_SELF = 0x400
+IN_MOVE_SELF = 0x800
+CHANGES = IN_CLOSE_WRITE | IN_MOVED_FROM | IN_MOVED_TO | IN_CREATE | IN_DELETE | IN_DELETE_SELF | IN_MOVE_SELF
+
+EVENTS_BYTES = 65536
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class DirectoryWatch:
+    """Waits for changes of one directory. `wait` and `close` from one thread, `stop` from any."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._fd = _libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
+    def arm(self) -> None:
+        """Watch the directory that is at the path now; look at it afterwards, so that no change is missed. Idempotent."""
+        if self._fd >= 0:
+            _libc.inotify_add_watch(self._fd, os.fsencode(self._directory), CHANGES)
+
+    def wait(self, timeout_s: float) -> None:
+        """Return after a change, after `stop`, or after `timeout_s`."""
+        poll = select.poll()
+        poll.register(self._stop_fd, select.POLLIN)
+        if self._fd >= 0:
+            poll.register(self._fd, select.POLLIN)
+        if any(fd == self._fd for fd, _ in poll.poll(timeout_s * 1000)):
+            os.read(self._fd, EVENTS_BYTES)
+
+    def stop(self) -> None:
+        """End `wait`, and every later one at once; idempotent."""
+        os.eventfd_write(self._stop_fd, 1)
+
+    def close(self) -> None:
+        """Release inotify's descriptor; that of `stop` stays, another thread may be about to use it."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1

@@ -1,0 +1,230 @@
+"""What other software does to the host is repaired when the kernel announces it, not on the clock, which stands still here.
+
+Kernel, datastore, services and their threads are real; EC2, metadata and runtime are fakes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from ipamd.clock import SystemClock
+from ipamd.model.eni import InstanceLimits
+from ipamd.model.repair import RepairKind
+from ipamd.service.reconcile import host_network
+from ipamd.service.request import Deadline, Steps
+from tests.fakes.cloud import FakeEc2
+from tests.fakes.node import FakeNode
+from tests.netns.conftest import SECONDARY_MAC
+from tests.patience import PATIENCE_S
+
+pytestmark = pytest.mark.privileged
+
+
+class LiveNode(FakeNode):
+    """A node on a kernel, with eth0 and eth1, whose reconciler follows the kernel in threads."""
+
+    def __init__(self, run_dir, world):
+        super().__init__(run_dir, ec2=FakeEc2(limits=InstanceLimits("m5.large", 2, 4)))
+        self.datastore.close()
+        self.world, self.wiring, self.hostnet, self.clock = world, world.wiring, world.hostnet, SystemClock()
+        self.passes = []
+        self.start()
+        self.bring_up()
+        self.host_reconciler.reconcile()
+        real = self.host_reconciler.reconcile
+        self.host_reconciler.reconcile = lambda: (real(), self.passes.append(1))[0]
+        self.threads = [
+            threading.Thread(target=body, daemon=True) for body in (self.host_reconciler.run, self.cloud_reconciler.run_links)
+        ]
+        for thread in self.threads:
+            thread.start()
+
+    def attach(self, name):
+        """ADD into a namespace of its own; its attachment."""
+        self.pool.cycle()  # in life a thread: it makes the second ENI when the first is full
+        path = self.world.space().path
+        request = self.request.__func__(_Anywhere(self), name, netns=path)
+        return self.attacher.attach_sandbox(request, deadline=Deadline.after(self.clock, 60), steps=Steps(self.clock))
+
+    def stop(self):
+        """End the threads."""
+        self.host_reconciler.stop()
+        self.cloud_reconciler.stop()
+        for thread in self.threads:
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive()
+        self.datastore.close()
+
+
+class _Anywhere:
+    """What `FakeNode.request` needs of a node, but for the fake's list of namespaces."""
+
+    def __init__(self, node):
+        self.wiring = type("Namespaces", (), {"netns": {}, "make_netns": lambda _, path: path})()
+        self.key = node.key
+
+
+def until(what, is_so):
+    """Wait for what must come."""
+    give_up = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < give_up, what
+        time.sleep(0.02)
+
+
+def state(host):
+    """Everything that repairs restore; rules in no order, because one that is put back comes last of its priority."""
+    found = host.snapshot()
+    found["rule"] = sorted(found["rule"].splitlines())
+    return found, host.sh("nft -s list ruleset")
+
+
+@pytest.fixture
+def node(world, tmp_path, monkeypatch):
+    """A node with pods of both ENIs: `pods` by ENI, the primary one's first."""
+    monkeypatch.setattr(host_network, "RECONCILE_INTERVAL_S", 1e6)
+    monkeypatch.setattr(host_network, "FIRST_RECONCILE_S", 1e6)
+    world.fabric()
+    world.host.sh("sysctl -qw net.ipv4.conf.all.promote_secondaries=0 net.ipv4.conf.eth0.promote_secondaries=0")
+    made = LiveNode(tmp_path, world)
+    try:
+        pods = {}
+        for number in range(4):
+            one = made.attach(f"pod{number}")
+            pods.setdefault(one.eni_id, one)
+        made.pods = [pods[eni.eni_id] for eni in made.datastore.enis()]
+        yield made
+    finally:
+        made.stop()
+
+
+BREAKAGES = {
+    "pod route removed": ("ip route del {pod}", RepairKind.ROUTE),
+    "pod route led elsewhere": ("ip route replace {pod} dev eth1", RepairKind.ROUTE),
+    "to-rule removed": ("ip rule del prio 512 to {pod}", RepairKind.RULE),
+    "from-rule removed": ("ip rule del prio 1536 from {pod1}", RepairKind.RULE),
+    "from-rule to another table": ("ip rule add prio 1536 from {pod1} lookup 99", RepairKind.RULE),
+    "veth down": ("ip link set {veth} down", RepairKind.LINK),
+    "veth MTU": ("ip link set {veth} mtu 1400", RepairKind.LINK),
+    "veth MAC": ("ip link set {veth} address 02:00:00:00:00:77", RepairKind.LINK),
+    "veth alias wiped": ("ip link set {veth} alias ''", RepairKind.LINK),
+    "pod address on the primary link": ("ip addr add {pod}/20 dev eth0", RepairKind.ADDRESS),
+    "pod address on the secondary link": ("ip addr add {pod1}/32 dev eth1", RepairKind.ADDRESS),
+    "eth1 down": ("ip link set eth1 down", RepairKind.LINK),
+    "eth1 MTU": ("ip link set eth1 mtu 1500", RepairKind.LINK),
+    "eth1 without its address": ("ip addr flush dev eth1", RepairKind.ADDRESS),
+    "table of eth1 flushed": ("ip route flush table 2", RepairKind.ROUTE),
+    "default route of eth1's table replaced": ("ip route replace default dev eth0 table 2", RepairKind.ROUTE),
+    "rule of eth1's address removed": ("ip rule del prio 32765", RepairKind.RULE),
+    "mark rule removed": ("ip rule del prio 1024", RepairKind.RULE),
+    "networkd flushes foreign rules": (
+        "ip rule flush; ip rule add prio 32766 lookup main; ip rule add prio 32767 lookup default",
+        RepairKind.RULE,
+    ),
+    "forwarding turned off": ("sysctl -qw net.ipv4.ip_forward=0", RepairKind.SYSCTL),
+    "nftables flushed": ("nft flush ruleset", RepairKind.NFT),
+    "a chain of our table flushed": ("nft flush chain ip vpc-ipamd snat_out", RepairKind.NFT),
+}
+
+
+@pytest.mark.parametrize("what", list(BREAKAGES))
+def test_is_repaired_without_the_clock(node, what):
+    """Rows 6 and 8: each breakage is announced, repaired, counted, and leaves the host as it was."""
+    command, kind = BREAKAGES[what]
+    host, (first, second) = node.world.host, node.pods
+    before = state(host)
+    count = node.host_reconciler.fights.counts().get(kind, 0)
+    host.sh(command.format(pod=first.address, pod1=second.address, veth=first.host_veth))
+    until("repaired", lambda: node.host_reconciler.fights.counts().get(kind, 0) > count)
+    until("as before", lambda: state(host) == before)
+    assert node.health.conditions() == []
+
+
+def test_the_nodes_own_address_survives_the_removal_of_a_pods(node):
+    """A pod's address that is the first of its subnet on eth0 goes without the node's own one, which is a secondary address then."""
+    host, pod = node.world.host, node.pods[0].address
+    host.sh(f"ip addr flush dev eth0; ip addr add {pod}/24 dev eth0; ip addr add 10.0.0.10/24 dev eth0")
+    until("removed", lambda: str(pod) not in host.sh("ip -o addr show dev eth0"))
+    assert "10.0.0.10/24" in host.sh("ip -o addr show dev eth0")
+
+
+def test_what_is_not_ours_is_named_with_the_command(node):
+    """Row 6: a pod's address on a link of no ENI, and a default route through eth1, are left, and named in status and audit."""
+    host, pod = node.world.host, node.pods[0].address
+    host.sh(f"ip addr add {pod}/32 dev lo; ip link set eth1 up; ip route replace default via 10.0.0.1 dev eth1 onlink")
+    commands = [f"ip address del {pod}/32 dev lo", "ip route del default dev eth1"]
+    until("named", lambda: all(one in "; ".join(node.health.conditions()) for one in commands))
+    remedies = "; ".join(finding.next for finding in node.app.introspection._sources.audit.audit().findings)
+    assert all(one in remedies for one in commands), remedies
+    host.sh(f"ip addr del {pod}/32 dev lo; ip route del default dev eth1")
+    until("over", lambda: node.health.conditions() == [])
+
+
+def test_our_own_changes_make_no_pass(node):
+    """ADD, DEL and the sweep of their links are announced too: none of them makes the reconciler look at the host."""
+    node.world.host.sh("ip rule del prio 1024")
+    until("first", lambda: node.host_reconciler.fights.counts().get(RepairKind.RULE))
+    time.sleep(0.5)  # pyroute2's own repair is announced as a stranger's: its pass ends here
+    before = len(node.passes)
+    for number in range(10, 12):
+        node.attach(f"pod{number}")
+        node.delete(f"pod{number}")
+        node.cooldown.sweep()
+    time.sleep(0.5)
+    assert len(node.passes) == before
+
+
+def test_lost_notifications_make_one_pass(node):
+    """I11: after an overrun of the kernel's queue everything is compared once."""
+    before = len(node.passes)
+    flood = "".join(f"link set lo mtu {1400 + number % 50}\n" for number in range(2000)).encode("unicode_escape").decode()
+    with node.host_reconciler._triggers._lock:  # the thread that listens waits here
+        for _ in range(6):
+            node.world.host.sh(f"printf '{flood}' | ip -batch -; ip rule del prio 512 to {node.pods[0].address} || true")
+    until("a pass", lambda: len(node.passes) > before)
+    until("repaired", lambda: f"to {node.pods[0].address} lookup main" in node.world.host.sh("ip rule"))
+
+
+def test_a_fight_is_named_and_backs_off(node):
+    """Something that undoes every repair of one object: after three repairs it is left for a while, and status says so."""
+    host, pod = node.world.host, node.pods[0]
+    for count in range(1, 4):
+        host.sh(f"ip route del {pod.address}")
+        until("repaired", lambda count=count: node.host_reconciler.fights.counts().get(RepairKind.ROUTE, 0) == count)
+    (fight,) = node.health.conditions()
+    assert f"route of {pod.address} was repaired 3 times" in fight
+    host.sh(f"ip route del {pod.address}")
+    host.sh(f"ip link set {pod.host_veth} mtu 1400")  # another object of the same pod: not held back
+    until("MTU", lambda: node.host_reconciler.fights.counts().get(RepairKind.LINK))
+    assert str(pod.address) not in host.sh("ip route")
+    until("after the pause", lambda: str(pod.address) in host.sh("ip route"))
+
+
+def test_who_changed_nftables_is_told(node):
+    """The kernel names the process that ended a transaction of nftables; a fight over our table repeats it."""
+    for count in range(1, 4):
+        node.world.host.sh("nft delete table ip vpc-ipamd")
+        until("repaired", lambda count=count: node.host_reconciler.fights.counts().get(RepairKind.NFT, 0) == count)
+    (fight,) = node.health.conditions()
+    assert "nftables was last changed by nft (process " in fight
+
+
+def test_number_of_dumps_does_not_depend_on_enis(node, monkeypatch):
+    """Row 11: a pass makes as many dumps with one secondary ENI as with none: all ENIs share one look."""
+    from ipamd.kernel.netlink import NetlinkSocket
+
+    made = []
+    real = NetlinkSocket._dump_once
+    monkeypatch.setattr(NetlinkSocket, "_dump_once", lambda sock, message: (made.append(message.step), real(sock, message))[1])
+    reconcile = node.hostnet.reconcile
+    identity, enis = node.node_info.identity(), node.datastore.enis()
+    assert SECONDARY_MAC in {eni.mac for eni in enis}
+    assert reconcile(identity=identity, enis=enis) == []
+    made.clear()
+    assert reconcile(identity=identity, enis=[]) == []
+    alone, _ = sorted(made), made.clear()
+    assert reconcile(identity=identity, enis=enis) == []
+    assert sorted(made) == alone == ["dump of addresses", "dump of routes", "dump of rules", "dump of rules"]
