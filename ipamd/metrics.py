@@ -160,10 +160,7 @@ class _StateCollector(Collector):
         yield CounterMetricFamily(
             "ipamd_replayed_adds", "Repeated ADDs answered with the stored result", value=self._counts.replayed()
         )
-        looks = CounterMetricFamily("ipamd_ec2_looks", "Looks at all ENIs in EC2 out of turn, by reason", labels=("reason",))
-        for reason in LookReason:
-            looks.add_metric((reason.value,), self._counts.looks().get(reason, 0))
-        yield looks
+        yield self._looks()
         yield self._dropped()
         yield self._repairs_by_kind()
         states = GaugeMetricFamily("ipamd_addresses", "Addresses by state", labels=("state",))
@@ -179,6 +176,12 @@ class _StateCollector(Collector):
                 value=runtime.missed_events_count,
             )
         yield from self._theirs()
+
+    def _looks(self) -> Metric:
+        looks = CounterMetricFamily("ipamd_ec2_looks", "Looks at all ENIs in EC2 out of turn, by reason", labels=("reason",))
+        for reason in LookReason:
+            looks.add_metric((reason.value,), self._counts.looks().get(reason, 0))
+        return looks
 
     def _dropped(self) -> Metric:
         """What confinement has dropped."""

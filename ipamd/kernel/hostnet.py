@@ -3,6 +3,7 @@
 Setup and reconciliation run the same comparisons and write differences only. Reconciliation is needed because other agents flush
 rules and tables; amazon-vpc-cni-k8s restores them only at its start and when the VPC's CIDRs change (pkg/ipamd/ipamd.go,
 updateCIDRsRulesOnChange). Nothing here runs during ADD; changes go through pyroute2 (`changes`, docs/adr/0004).
+Over 300 lines because what is set up, compared and repaired, of the node and of ENIs, is one list of the same comparisons.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ from collections.abc import Callable, Collection, Container, Iterable, Iterator,
 from ipaddress import IPv4Address
 
 from ipamd.config import NetworkConfig
-from ipamd.kernel import changes, devconf, enis, links, records, ruleset, survey
+from ipamd.kernel import changes, devconf, enis, links, records, survey
 from ipamd.kernel.confinement import Confinement
 from ipamd.kernel.foreign import foreign_differences, pod_address_repairs
 from ipamd.kernel.host_events import HostEvents
 from ipamd.kernel.look import HostLook, HostLooker
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables
-from ipamd.kernel.node import former_settings, node_repairs
+from ipamd.kernel.node import node_repairs
 from ipamd.kernel.other_software import OtherSoftware
-from ipamd.kernel.own_table import OwnTable
+from ipamd.kernel.snat_table import SnatTable
 from ipamd.kernel.sysctls import promote_secondaries, repair_sysctls, wrong_sysctls
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import Eni
@@ -61,13 +62,10 @@ class KernelHostNetwork(HostNetwork):
         """
         self._host = host
         self._config = config
-        self._table = OwnTable(nft)
+        self._table = SnatTable(nft, config=config, veth_names=veth_names)
         self._confinement = Confinement(host, config=config, nft=nft)
         self._others = OtherSoftware(host, nft, veth_prefix=config.veth_prefix)
         self._link_wait_s = link_wait_s
-        self._veth_names = veth_names
-        self._former_names: set[str] = set()
-        self._former: ruleset.FormerSettings | None = None  # of the last whole look
         self._looker = HostLooker(veth_prefix=config.veth_prefix)
         self._events = HostEvents(host, veth_prefix=config.veth_prefix)
         self._primary_name = ""  # of the primary ENI's link, from the last look
@@ -165,10 +163,7 @@ class KernelHostNetwork(HostNetwork):
         if TABLE in held:
             return []
         with self._lock:
-            if self._former is None or not self._primary_name:
-                return []  # no whole look yet: the next one compares the table too
-            commands = self._table_commands(identity, self._primary_name, self._former)
-            return [Repaired(one, TABLE) for one in self._table.repair(commands)]
+            return [Repaired(one, TABLE) for one in self._table.repair_again(identity)]
 
     def differences(
         self, *, identity: InstanceIdentity | None, enis: Iterable[Eni], addresses: Container[IPv4Address] = ()
@@ -221,7 +216,7 @@ class KernelHostNetwork(HostNetwork):
             found.append(RoutingDifference(NODE, str(exc), is_repaired=False))
         found += self._of_others()
         try:
-            table = self._table.difference(self._table_commands(identity, link.name, self._former_of(look.rules)))
+            table = self._table.difference(identity, primary_link=link.name, rules=look.rules)
         except WiringError as exc:
             return [*found, RoutingDifference(NODE, str(exc), is_repaired=False)]
         return [*found, RoutingDifference(NODE, table)] if table else found
@@ -267,7 +262,7 @@ class KernelHostNetwork(HostNetwork):
             (SYSCTLS, lambda: repair_sysctls(self._host)),
             (None, lambda: self._carry_out(foreign, subject=identity.primary_eni_id, held=held)),
             (None, lambda: self._carry_out(found, subject=NODE, held=held)),
-            (TABLE, lambda: self._table.repair(self._table_commands(identity, link.name, self._former_of(look.rules)))),
+            (TABLE, lambda: self._table.repair(identity, primary_link=link.name, rules=look.rules)),
         )
         for thing, piece in pieces:
             try:
@@ -279,28 +274,12 @@ class KernelHostNetwork(HostNetwork):
                 refusals.append(exc)
         return sentences, refusals
 
-    def _former_of(self, rules: Collection[records.Rule]) -> ruleset.FormerSettings:
-        """A former prefix is kept until the next start: else audit and CHECK would find a difference after its sandboxes' last DEL."""
-        prefix = self._config.veth_prefix
-        self._former_names.update(name for name in self._veth_names() if not name.startswith(prefix))
-        self._former = former_settings(rules, self._former_names, self._config)
-        return self._former
-
     def _of_others(self) -> list[RoutingDifference]:
         """What other software does to forwarded traffic; that it could not be looked at is told by our own table's repair."""
         try:
             return self._others.find(self._primary_name)
         except WiringError:
             return []
-
-    def _table_commands(self, identity: InstanceIdentity, primary_link: str, former: ruleset.FormerSettings) -> str:
-        return ruleset.replace_table(
-            self._config,
-            vpc_cidrs=tuple(identity.vpc_cidrs),
-            primary_address=identity.primary_address,
-            primary_link=primary_link,
-            former=former,
-        )
 
     def _repair_eni(self, look: HostLook, eni: Eni, link: records.Link, held: Collection[RepairedObject] = ()) -> list[str]:
         enis.refuse_kernel_table(eni)

@@ -22,6 +22,10 @@ RULE_READS = 6
 """Reads of the rules until two agree; after so many, what any of them showed. Ours: while 50 sandboxes a second come and go, a
 quarter of the reads of 730 sandboxes lacks some rule. Each further read lacks others; while nothing changes two are enough."""
 
+LONG_RULES = 400
+"""So many rules are more than one datagram of a dump, and what is skipped stands where one ends: twice the same rule, if others come
+and go in step. Ours."""
+
 _link = lru_cache(maxsize=2048)(records.read_link)
 _route = lru_cache(maxsize=4096)(records.read_route)
 _rule = lru_cache(maxsize=4096)(records.read_rule)
@@ -107,16 +111,18 @@ def routes_of(sock: NetlinkSocket, *, table: int = 0, index: int = 0) -> list[re
 
 
 def rules_of(sock: NetlinkSocket, *, may_be_torn: bool = False) -> list[records.Rule]:
-    """All IPv4 rules, of two reads that agree; of RULE_READS that never did, every rule that one of them had.
+    """All IPv4 rules, of two reads that agree (three if they are many); of RULE_READS that never did, every rule that one had.
 
     So a rule that is not in the answer was not there; one that went while they were read may be.
     Raises: KernelDumpError, unless it `may_be_torn` (a kernel may mark dumps of rules one day); WiringError.
     """
     seen: dict[bytes, None] = {}
     before: list[bytes] | None = None
+    agreeing = 0
     for _ in range(RULE_READS):
         bodies, _ = _merged(sock, messages.dump_rules(), may_be_torn=may_be_torn)
-        if bodies == before:
+        agreeing = agreeing + 1 if bodies == before else 1
+        if agreeing == (2 if len(bodies) < LONG_RULES else 3):
             return [_rule(body) for body in dict.fromkeys(bodies)]
         before = bodies
         seen |= dict.fromkeys(bodies)

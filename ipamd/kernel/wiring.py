@@ -7,6 +7,7 @@
 The kernel continues a batch after a refused message. So everything that names the link waits for the answer to `create`, and then
 uses its index: a link of another owner with the same name is never touched. All or nothing (I5): a failure is undone before it is
 raised. An existing route to the address, or an existing default route, is refused and not replaced (I1).
+Over 300 lines because each operation on a sandbox's wiring is one method here, beside what undoes it.
 """
 
 from __future__ import annotations

@@ -32,6 +32,7 @@ class LiveNode(FakeNode):
         self.world, self.wiring, self.hostnet, self.clock = world, world.wiring, world.hostnet, SystemClock()
         self.passes = []
         self.start()
+        self.host_reconciler.confine()  # as the daemon does, before anything else
         self.bring_up()
         self.host_reconciler.reconcile()
         real = self.host_reconciler.reconcile

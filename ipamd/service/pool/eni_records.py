@@ -63,12 +63,24 @@ class EniRecords:
                 self._admit(uow, eni.eni_id, batches, outcome, wired=wired, cooldown=cooldown)
 
     def add(
-        self, eni_id: EniId, addresses: Collection[IPv4Address], prefixes: Collection[IPv4Network], outcome: EniSyncResult
+        self,
+        eni_id: EniId,
+        addresses: Collection[IPv4Address],
+        prefixes: Collection[IPv4Network],
+        outcome: EniSyncResult,
+        *,
+        may_be_warm: bool,
     ) -> None:
-        """Add addresses to a recorded ENI. Raises: InvariantError if it is not recorded; KernelDumpError."""
+        """Add addresses to a recorded ENI; `may_be_warm`: see `store`.
+
+        Raises: InvariantError if it is not recorded; KernelDumpError.
+        """
         wired = self.wired_addresses()
+        cooldown = self._cooldown.period if may_be_warm else None
         with self._datastore.transaction() as uow:
-            self._admit(uow, eni_id, _batches(addresses, prefixes), outcome, wired=wired, cooldown=None)
+            self._admit(uow, eni_id, _batches(addresses, prefixes), outcome, wired=wired, cooldown=cooldown)
+        if may_be_warm:
+            self._cooldown.resume(())
 
     def _admit(
         self,

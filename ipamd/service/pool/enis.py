@@ -70,7 +70,7 @@ class EniService:
         self._security_groups = security_groups
         self._cooldown = cooldown
         self._records = EniRecords(context, cooldown=cooldown)
-        self._is_datastore_lost = is_datastore_lost
+        self._warm_deadline = context.clock.monotonic() + cooldown.period.total_seconds() if is_datastore_lost else 0.0
         self._comparing = threading.Lock()
         self._tell: Callable[[EniSyncResult], None] = lambda _: None
         self._occupied: dict[EniId, Place] = {}
@@ -150,11 +150,12 @@ class EniService:
     def add_addresses(self, eni_id: EniId, addresses: frozenset[IPv4Address], prefixes: frozenset[IPv4Network]) -> list[str]:
         """Record addresses that EC2 allocated for us: they are free now, and those that were lost are not lost any more.
 
+        After a lost datastore they cool first: EC2 may name old ones with the new, which a Describe before lacked.
         Returns: one sentence per address that is recorded on another ENI, and was left there.
         """
         self.recent_changes.note_added(addresses=addresses, prefixes=prefixes)
         outcome = EniSyncResult()
-        self._records.add(eni_id, addresses, prefixes, outcome)
+        self._records.add(eni_id, addresses, prefixes, outcome, may_be_warm=self._may_be_warm())
         self._context.demand.announce_supply()
         return outcome.kept
 
@@ -197,8 +198,11 @@ class EniService:
             if not self._record_one(eni, identity, wired, outcome):
                 occupied[eni.eni_id or EniId(f"(no ID) {len(occupied)}")] = (eni.network_card, eni.device_index)
         self._occupied = occupied
-        self._is_datastore_lost = False
         self._cooldown.resume(())
+
+    def _may_be_warm(self) -> bool:
+        """Whether an address that is new to us may have been released less than a cooldown ago, before our datastore was lost (I8)."""
+        return self._context.clock.monotonic() < self._warm_deadline
 
     def _record_one(
         self, eni: DescribedEni, identity: InstanceIdentity, wired: frozenset[IPv4Address], outcome: EniSyncResult
@@ -217,7 +221,7 @@ class EniService:
         try:
             self._security_groups.note(eni)
             now = self.eni_of(eni, identity)
-            self._records.store(now, eni, outcome, wired=wired, may_be_warm=self._is_datastore_lost)
+            self._records.store(now, eni, outcome, wired=wired, may_be_warm=self._may_be_warm())
         except (CloudError, InvariantError) as error:
             log.error("ENI %s is not recorded as EC2 shows it: %s", eni.eni_id, log_text(error))
             outcome.keep(f"ENI {eni.eni_id} is not recorded as EC2 shows it: {log_text(error)}")

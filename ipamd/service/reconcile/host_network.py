@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from bisect import bisect_right
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from ipaddress import IPv4Address
 
 from ipamd.model.address import AddressState
@@ -29,6 +27,7 @@ from ipamd.service.context import ServiceContext
 from ipamd.service.odd_objects import OddObjects
 from ipamd.service.pool.enis import EniService
 from ipamd.service.reconcile.fights import Fights
+from ipamd.service.reconcile.inside import REPAIR_WAIT_S, InsideRepairs
 from ipamd.service.reconcile.quarantine import QuarantineService
 from ipamd.service.reconcile.relevance import ExpectedVeths, Relevance
 from ipamd.service.reconcile.triggers import Scope, Triggers
@@ -40,13 +39,6 @@ RECONCILE_INTERVAL_S = 30.0
 FIRST_RECONCILE_S = 1.0
 """Repair soon after a start, so that a daemon that restarts every few seconds repairs too (a chaos run found a sandbox without its
 route for as long as that lasted). Ours: after the ADDs that waited for the start."""
-
-REPAIR_WAIT_S = 1.0
-"""How long a repair waits for an operation on the same sandbox; the next reconciliation tries again. Ours."""
-
-INSIDE_PER_PASS = 16
-"""Sandboxes that each pass by the clock compares from inside, in turn: all 110 of a node in less than four minutes. Ours: it means
-entering each one's namespace, some 0.4 ms; nothing announces what happens there."""
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +83,7 @@ class HostNetworkReconciler:
         self._triggers = Triggers(context.clock)
         self._addresses = _PoolAddresses(context.datastore)
         self._held: frozenset[RepairedObject] = frozenset()
-        self._last_inside: AttachmentKey | None = None
+        self._inside = InsideRepairs(context)
         self.fights = Fights(clock=context.clock, health=context.health)
 
     def set_up_node(self, identity: InstanceIdentity) -> None:
@@ -147,7 +139,10 @@ class HostNetworkReconciler:
         is_pause_over = bool(held_before - self.fights.held())
         if is_by_clock:
             self.reconcile()
-            self._repair_inside()
+            repairs = self._inside.take_turn(held=self._held)
+            self._count(repairs)
+            if repairs:
+                self._record(repairs)
         elif Scope.EVERYTHING in due or is_pause_over:
             repairs = self.reconcile()
             self._triggers.done(Scope.EVERYTHING, has_repaired=any(isinstance(one, Repaired) for one in repairs))
@@ -215,22 +210,6 @@ class HostNetworkReconciler:
             and attachment.address in survey.to_rules
             and survey.from_rules.get(attachment.address, ()) == tables
         )
-
-    def _repair_inside(self) -> None:
-        """Put back what some sandboxes lost inside; each pass goes on where the last one ended."""
-        keys = sorted(one.key for one in self._datastore.attachments())
-        start = bisect_right(keys, self._last_inside) if self._last_inside is not None else 0
-        chosen = (keys[start:] + keys[:start])[:INSIDE_PER_PASS]
-        repairs: list[str] = []
-        for key in chosen:
-            self._last_inside = key
-            with suppress(IpamError), self._locks.hold(key, "REPAIR", Deadline.after(self._clock, REPAIR_WAIT_S)):
-                attachment = self._datastore.attachment(key)
-                if attachment is not None:
-                    repairs += self._wiring.repair_inside(recorded_spec(attachment), held=self._held)
-        self._count(repairs)
-        if repairs:
-            self._record(repairs)
 
     def _in_its_table(self, attachment: Attachment, moved: Mapping[AttachmentKey, int]) -> Attachment:
         """Record the table of the sandbox's ENI if that is another one now; the record comes first, because DEL goes by it."""

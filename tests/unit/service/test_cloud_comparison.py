@@ -19,7 +19,7 @@ from ipamd.model.errors import PoolEmptyError
 from ipamd.model.ids import EniId, MacAddress, SubnetId
 from ipamd.model.pool_settings import PoolSettings
 from tests.fakes.cloud import IDENTITY, INSTANCE, PRIMARY, SUBNET
-from tests.fakes.node import FakeNode
+from tests.fakes.node import COOLDOWN_S, FakeNode
 from tests.stories.stale_reads import give_the_threads_their_turn
 
 OTHER = EniId("eni-2")
@@ -423,3 +423,28 @@ def test_a_successor_keeps_its_table_when_its_predecessor_is_forgotten(tmp_path:
     node.cool()
     node.host_reconciler.reconcile()
     assert torn_down == [(OTHER, {PRIMARY, successor.eni_id})]
+
+
+@pytest.mark.parametrize("shown_by", ["Assign", "a later Describe"])
+def test_what_was_released_before_the_datastore_was_lost_cools_wherever_it_turns_up(node: FakeNode, shown_by: str) -> None:
+    """I8: the first Describe lacked it; then an answer to Assign, which may name old addresses too, or a later Describe shows it."""
+    node.add("s")
+    released = node.datastore.attachments()[0]
+    node.delete("s")
+    node.crash(keep_datastore=False)
+    eni = node.ec2.enis[released.eni_id]
+    node.ec2.enis[released.eni_id] = replace(eni, secondary_addresses=eni.secondary_addresses - {released.address})
+    node.bring_up()
+    node.ec2.enis[released.eni_id] = eni
+    node.clock.advance(COOLDOWN_S - 1)
+    if shown_by == "Assign":
+        node.enis.add_addresses(released.eni_id, frozenset({released.address}), frozenset())
+    else:
+        node.enis.sync_with_ec2(IDENTITY)
+    row = node.datastore.address(released.address)
+    assert row is not None
+    assert row.state is AddressState.COOLING
+    node.cool()
+    row = node.datastore.address(released.address)
+    assert row is not None
+    assert row.state is AddressState.FREE

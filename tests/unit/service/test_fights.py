@@ -13,7 +13,7 @@ from ipamd.model.kernel import ChangeKind, HostChange, HostVeth
 from ipamd.model.repair import Repaired, RepairedObject, RepairKind
 from ipamd.service.health import Health
 from ipamd.service.reconcile.fights import FIGHT_REPAIRS, FIGHT_WINDOW_S, PAUSE_FIRST_S, PAUSE_MAX_S, SUSPECTS, Fights
-from ipamd.service.reconcile.host_network import INSIDE_PER_PASS
+from ipamd.service.reconcile.inside import INSIDE_PER_PASS
 from ipamd.service.reconcile.triggers import CALM_S, COALESCE_S, GAP_MAX_S, Scope, Triggers
 from tests.fakes.clock import FakeClock
 from tests.fakes.node import FakeNode
