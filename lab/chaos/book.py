@@ -48,8 +48,9 @@ class _Take:
 class Takes:
     """The book at one time.
 
-    `until_s`: (node, address) -> until when giving it away is excused; `since_s`: when it was taken. `detached`: ENIs that a person
-    detached, who decides what becomes of them: the daemon only reports them.
+    `until_s`: (node, address) -> until when giving it away is excused; `since_s`: when it was taken. `detached`: ENIs that may stay
+    attached to nothing: a person detached them, who decides what becomes of them, or a daemon was making them when its datastore was
+    destroyed, and nobody knows of them any more (a limit of I9, docs/invariants.md).
     """
 
     until_s: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -113,7 +114,7 @@ class HandsBook:
             return Takes(until_s, {key: take.at_s for key, take in self._takes.items()}, frozenset(self._detached))
 
     def detached(self, eni_id: str) -> None:
-        """Note that an ENI was detached by hand: it may stay attached to nothing."""
+        """Note that an ENI was detached by hand, or forgotten with a datastore: it may stay attached to nothing."""
         with self._lock:
             self._detached.add(eni_id)
 

@@ -20,6 +20,9 @@ ROUND_S = 0.7
 PING_TIMEOUT_S = 1.5
 ECHO_TIMEOUT_S = 0.3
 ECHOES_MOST = 30
+FORGOTTEN_S = 15.0
+"""A creation that EC2 had taken shows within this time after the datastore went, late answers included."""
+
 OURS = "aws-K8S-"
 """How the daemon describes an ENI that it makes. Source: amazon-vpc-cni-k8s pkg/awsutils/awsutils.go, AllocENI."""
 
@@ -82,6 +85,7 @@ class Observer:
         self.busiest_minute = max(self.busiest_minute, *calls.values())
         observations = dict(zip(states, self._lookers.map(lambda node: self._observe(node, before), self._nodes), strict=True))
         on_enis, primaries, loose = self._cloud()
+        self._forgive_forgotten(before, at_s)
         silent = self._silent(before)
         echoing = self._echoing(before, observations, at_s)
         return Round(
@@ -118,6 +122,15 @@ class Observer:
             addresses = [*eni.secondary_addresses, *(address for prefix in eni.prefixes for address in prefix)]
             on_enis.update((str(address), node) for address in addresses)
         return on_enis, frozenset(primaries), frozenset(loose)
+
+    def _forgive_forgotten(self, before: ExpectedSnapshot, at_s: float) -> None:
+        """Note the ENIs that a daemon was making when its datastore was destroyed."""
+        for node in self._nodes:
+            if 0 <= at_s - before.lost_at.get(node.name, at_s + 1) < FORGOTTEN_S:
+                description = f"{OURS}{node.lab_node.instance_id}"
+                for eni in self._lab.vpc.enis():
+                    if eni.attachment is None and eni.description == description:
+                        self._expected.book.detached(eni.eni_id)
 
     def _calls(self) -> dict[str, int]:
         """Count each node's EC2 calls of the last minute."""

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from lab.chaos.book import LINK_S, NOTICE_S, HandsBook
+from lab.chaos.checker import Checker
+from lab.chaos.expected_state import ExpectedState
+from lab.chaos.history import History
+from lab.chaos.observer import FORGOTTEN_S, OURS, Observer
+from lab.vpc.addresses import AddressRequest
+from lab.vpc.state import Vpc
 
 A = "10.0.0.10"
 
@@ -61,3 +70,28 @@ def test_foreign_enis_are_remembered() -> None:
     book = HandsBook()
     book.brought("eni-1", "node-a")
     assert book.foreign() == {"eni-1": "node-a"}
+
+
+@pytest.mark.parametrize(("looked_after_s", "is_excused"), [(1.0, True), (FORGOTTEN_S + 1, False)])
+def test_an_eni_that_was_being_made_when_the_datastore_was_destroyed_may_stay_loose(
+    looked_after_s: float, is_excused: bool
+) -> None:
+    """Its intent went with the datastore (a limit of I9); one that is loose much later is the daemon's fault."""
+    with Vpc() as vpc:
+        subnet = vpc.add_subnet("10.0.0.0/24")
+        instance = vpc.add_instance(name="node-a", subnet_id=subnet.subnet_id)
+        made = vpc.interfaces.create(subnet.subnet_id, AddressRequest(), groups=(), description=f"{OURS}{instance.instance_id}")
+        history = History()
+        expected = ExpectedState(clock=lambda: 100.0, cooldown_s=5.0, report=history.violate)
+        expected.on_datastore_lost("node-a")
+        node: Any = SimpleNamespace(name="node-a", lab_node=instance)
+        observer = Observer(
+            SimpleNamespace(vpc=vpc),  # type: ignore[arg-type]
+            nodes=[node],
+            host="host",
+            expected=expected,
+            history=history,
+            checker=Checker(cooldown_s=5.0),
+        )
+        observer._forgive_forgotten(expected.snapshot(), 100.0 + looked_after_s)
+        assert (made.eni_id in expected.book.takes().detached) == is_excused
