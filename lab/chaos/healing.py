@@ -23,8 +23,8 @@ READY_TIMEOUT_S = 60.0
 HEAL_S = 120.0
 """A background look at metadata, at most 60 s away; a second look after 30 s; what that leads to, 30 s. More with many ENIs."""
 
-MASS_LOSS_S = 600.0 + HEAL_S
-"""Where hands took more than half of what sandboxes have: an answer of EC2 that lacks so much is believed after ten minutes at the
+MASS_LOSS_S = 600.0
+"""More where hands took more than half of what sandboxes have: an answer of EC2 that lacks so much is believed after ten minutes at the
 earliest (docs/adr/0017-absence-at-ec2-needs-two-answers.md)."""
 
 PING_S = REPAIR_S + 5.0
@@ -62,9 +62,8 @@ class Healing:
 
     def _patience_s(self, node: ChaosNode) -> float:
         """How long a node may take to agree with EC2 after the last deed of other hands."""
-        if self._is_mass_loss(node):
-            return MASS_LOSS_S
-        return max(HEAL_S, notice_s(len(self._lab.vpc.enis_of(node.lab_node.instance_id))))
+        noticed_s = max(HEAL_S, notice_s(len(self._lab.vpc.enis_of(node.lab_node.instance_id))))
+        return noticed_s + (MASS_LOSS_S if self._is_mass_loss(node) else 0.0)
 
     def _is_mass_loss(self, node: ChaosNode) -> bool:
         """Whether EC2 has less than half of the ENIs that the daemon knows, or of the addresses of the node's sandboxes."""
