@@ -12,7 +12,7 @@ from ipamd.kernel.netns import HostNetns
 from ipamd.model.errors import WiringError
 
 NFGENMSG_BYTES = 4
-"""Before the attributes: family, version, and a resource ID that is the lower half of the generation, so it is left out of what is compared."""
+"""nfgenmsg: family, version, and a resource ID that is the lower half of the generation, so it is left out of what is compared."""
 
 
 def generation(host: HostNetns) -> bytes | None:

@@ -57,11 +57,6 @@ class NftState:
                 seen = self._ask(lambda sock: self._look(sock, tuple(tables)))
                 self._seen = seen if seen is not None and seen.generation == generation else None
 
-    def forget(self) -> None:
-        """Nothing is known to be right."""
-        with self._lock:
-            self._seen = None
-
     def is_unchanged(self) -> bool:
         """Whether every remembered table is now as it was then; False if nothing is remembered or the kernel does not answer."""
         with self._lock:

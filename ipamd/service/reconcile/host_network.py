@@ -96,11 +96,7 @@ class HostNetworkReconciler:
             repairs = self._hostnet.confine_sandboxes()
         except IpamError as error:
             repairs = [f"{NOT_REPAIRED}: {log_text(error)}"]
-        refused = [sentence for sentence in repairs if NOT_REPAIRED in sentence]
-        if refused:
-            self._health.set_condition("confinement", f"confinement: {'; '.join(refused)}")
-        else:
-            self._health.clear_condition("confinement")
+        self._tell_refusals("confinement", repairs)
         return repairs
 
     def run(self) -> None:
@@ -174,12 +170,15 @@ class HostNetworkReconciler:
             repairs = self._hostnet.reconcile(identity=identity, enis=enis, addresses=self._addresses, held=self._held)
         except IpamError as error:
             repairs = [f"{NOT_REPAIRED}: {log_text(error)}"]
+        self._tell_refusals("node routing", repairs)
+        return repairs
+
+    def _tell_refusals(self, subject: str, repairs: list[str]) -> None:
         refused = [sentence for sentence in repairs if NOT_REPAIRED in sentence]
         if refused:
-            self._health.set_condition("node routing", f"node routing: {'; '.join(refused)}")
+            self._health.set_condition(subject, f"{subject}: {'; '.join(refused)}")
         else:
-            self._health.clear_condition("node routing")
-        return repairs
+            self._health.clear_condition(subject)
 
     def _repair_sandboxes(self, survey: KernelSurvey) -> list[str]:
         """Restore links, routes and rules of attached sandboxes.
