@@ -29,7 +29,7 @@ from ipamd.model.eni import Eni
 from ipamd.model.errors import WiringError
 from ipamd.model.ids import MacAddress
 from ipamd.model.kernel import NODE, NOT_REPAIRED, HostChange, LinkEvent, RoutingDifference
-from ipamd.model.repair import CONFINEMENT, Repaired, RepairedObject, RepairKind
+from ipamd.model.repair import CONFINEMENT, Repaired, RepairedObject, RepairKind, as_repairs
 from ipamd.ports import HostNetwork
 
 ENI_STEPS = 4
@@ -82,9 +82,7 @@ class KernelHostNetwork(HostNetwork):
 
     def confine_sandboxes(self) -> list[str]:
         sentences, refusals = self._confinement.repair()
-        return [Repaired(sentence, CONFINEMENT) for sentence in sentences] + [
-            f"{NOT_REPAIRED}: {refusal}" for refusal in refusals
-        ]
+        return as_repairs(sentences, CONFINEMENT) + [f"{NOT_REPAIRED}: {refusal}" for refusal in refusals]
 
     def confinement_differences(self) -> list[RoutingDifference]:
         repairable, lasting = self._confinement.differences()
@@ -163,7 +161,7 @@ class KernelHostNetwork(HostNetwork):
         if TABLE in held:
             return []
         with self._lock:
-            return [Repaired(one, TABLE) for one in self._table.repair_again(identity)]
+            return as_repairs(self._table.repair_again(identity), TABLE)
 
     def differences(
         self, *, identity: InstanceIdentity | None, enis: Iterable[Eni], addresses: Container[IPv4Address] = ()
@@ -269,7 +267,7 @@ class KernelHostNetwork(HostNetwork):
                 if thing is None:
                     sentences += piece()
                 elif thing not in held:
-                    sentences += [Repaired(sentence, thing) for sentence in piece()]
+                    sentences += as_repairs(piece(), thing)
             except WiringError as exc:
                 refusals.append(exc)
         return sentences, refusals

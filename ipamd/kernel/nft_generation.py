@@ -1,55 +1,33 @@
 """The number that nftables counts up with every change of its rules: what was read at the same number is still true.
 
 Asking for it costs microseconds; listing the chains of a node with thousands of services costs a tenth of a second of CPU.
-Source: linux/netfilter/nf_tables.h, NFT_MSG_GETGEN; linux/netfilter/nfnetlink.h.
+Source: linux/netfilter/nf_tables.h, NFT_MSG_GETGEN; the kernel's net/netfilter/nf_tables_api.c, nf_tables_fill_gen_info.
 """
 
 from __future__ import annotations
 
-import socket
-import struct
-from typing import Final
-
 from ipamd.kernel import uapi
+from ipamd.kernel.netlink import Message, NetlinkSocket, attributes
 from ipamd.kernel.netns import HostNetns
+from ipamd.model.errors import WiringError
 
-NETLINK_NETFILTER: Final = 12
-GET_GENERATION: Final = 10 << 8 | 16  # NFNL_SUBSYS_NFTABLES, NFT_MSG_GETGEN
-NEW_GENERATION: Final = 10 << 8 | 15
-GENERATION_ID: Final = 1
-TIMEOUT_S: Final = 2.0
-
-_HEADER = struct.Struct("=IHHIIBBH")  # nlmsghdr and nfgenmsg
-_ATTRIBUTE = struct.Struct("=HH")
+NFGENMSG_BYTES = 4
+"""nfgenmsg: family, version, and a resource ID that is the lower half of the generation, so it is left out of what is compared."""
 
 
-def generation(host: HostNetns) -> int | None:
+def generation(host: HostNetns) -> bytes | None:
     """The number in the host's namespace; None if the kernel does not say."""
-    with host.entered():
-        try:
-            sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_NETFILTER)
-        except OSError:
-            return None
-    with sock:
-        sock.settimeout(TIMEOUT_S)
-        try:
-            sock.sendto(_HEADER.pack(_HEADER.size, GET_GENERATION, uapi.NLM_F_REQUEST, 1, 0, 0, 0, 0), (0, 0))
-            answer, sender = sock.recvfrom(4096)
-        except OSError:
-            return None
-    return _read(answer) if sender[0] == 0 else None
-
-
-def _read(answer: bytes) -> int | None:
-    """Find the number in an answer of the kernel; None in any other."""
-    if len(answer) < _HEADER.size or _HEADER.unpack_from(answer)[1] != NEW_GENERATION:
+    try:
+        with host.netfilter() as sock:
+            return generation_by(sock)
+    except WiringError:
         return None
-    offset = _HEADER.size
-    while offset + _ATTRIBUTE.size <= len(answer):
-        size, kind = _ATTRIBUTE.unpack_from(answer, offset)
-        if size < _ATTRIBUTE.size:
-            return None
-        if kind == GENERATION_ID and size >= 8:
-            return int.from_bytes(answer[offset + 4 : offset + 8], "big")
-        offset += (size + 3) & ~3
-    return None
+
+
+def generation_by(sock: NetlinkSocket) -> bytes:
+    """The number in a socket's namespace. Raises: WiringError if the kernel does not say."""
+    (outcome,) = sock.request([Message("look at the ruleset's generation", uapi.NFT_MSG_GETGEN, 0, bytes(NFGENMSG_BYTES))])
+    found = attributes(outcome.replies[0], NFGENMSG_BYTES).get(uapi.NFTA_GEN_ID) if outcome.replies else None
+    if not found:
+        raise WiringError(f"{outcome.message.step} failed", details=outcome.cause)
+    return found

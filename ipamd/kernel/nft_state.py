@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from ipamd.kernel import uapi
-from ipamd.kernel.netlink import Message, NetlinkSocket, attribute, attributes
+from ipamd.kernel.netlink import Message, NetlinkSocket, attribute
 from ipamd.kernel.netns import HostNetns
+from ipamd.kernel.nft_generation import NFGENMSG_BYTES, generation_by
 from ipamd.kernel.ruleset import NftTable
 from ipamd.model.errors import KernelDumpError, WiringError
 
@@ -24,8 +25,6 @@ LOOK_TRIES: Final = 3
 """How often a look is repeated that another change fell into. Ours: a look takes a fraction of a millisecond."""
 
 _FAMILIES = {"ip": 2, "ip6": 10}
-_HEADER_BYTES = 4
-"""nfgenmsg: family, version, and a resource ID that is the lower half of the generation, so it is left out of what is compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,7 @@ class NftState:
     def generation(self) -> bytes | None:
         """The number of the last change to the ruleset; None if the kernel does not tell."""
         with self._lock:
-            return self._ask(self._generation)
+            return self._ask(generation_by)
 
     def remember(self, tables: Iterable[NftTable], *, generation: bytes | None) -> None:
         """Remember tables that were found right, unless the ruleset has changed since `generation`, which was read before."""
@@ -58,18 +57,13 @@ class NftState:
                 seen = self._ask(lambda sock: self._look(sock, tuple(tables)))
                 self._seen = seen if seen is not None and seen.generation == generation else None
 
-    def forget(self) -> None:
-        """Nothing is known to be right."""
-        with self._lock:
-            self._seen = None
-
     def is_unchanged(self) -> bool:
         """Whether every remembered table is now as it was then; False if nothing is remembered or the kernel does not answer."""
         with self._lock:
             seen = self._seen
             if seen is None:
                 return False
-            generation = self._ask(self._generation)
+            generation = self._ask(generation_by)
             if generation is None or generation == seen.generation:
                 return generation is not None
             now = self._ask(lambda sock: self._look(sock, seen.tables))
@@ -89,9 +83,9 @@ class NftState:
     def _look(self, sock: NetlinkSocket, tables: tuple[NftTable, ...]) -> _Seen | None:
         """Read tables, chains and rules of one generation; None if there was none in a few tries."""
         for _ in range(LOOK_TRIES):
-            generation = self._generation(sock)
+            generation = generation_by(sock)
             content = b"".join(body for table in tables for body in self._content(sock, table))
-            if self._generation(sock) == generation:
+            if generation_by(sock) == generation:
                 return _Seen(tables, generation, content)
         return None
 
@@ -103,15 +97,9 @@ class NftState:
         for outcome in sock.request(asked):
             if not outcome.replies:
                 raise WiringError(f"{outcome.message.step} failed", details=outcome.cause)
-            yield outcome.replies[0][_HEADER_BYTES:]
+            yield outcome.replies[0][NFGENMSG_BYTES:]
         rules = sock.dump(_message(uapi.NFT_MSG_GETRULE, table, _text(uapi.NFTA_RULE_TABLE, table.name)))
-        yield from (body[_HEADER_BYTES:] for body in rules)
-
-    def _generation(self, sock: NetlinkSocket) -> bytes:
-        (outcome,) = sock.request([Message("look at the ruleset's generation", uapi.NFT_MSG_GETGEN, 0, bytes(_HEADER_BYTES))])
-        if not outcome.replies:
-            raise WiringError(f"{outcome.message.step} failed", details=outcome.cause)
-        return attributes(outcome.replies[0], _HEADER_BYTES).get(uapi.NFTA_GEN_ID, b"")
+        yield from (body[NFGENMSG_BYTES:] for body in rules)
 
 
 def _message(kind: int, table: NftTable, selector: bytes) -> Message:

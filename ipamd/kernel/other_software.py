@@ -39,7 +39,7 @@ class OtherSoftware:
         self._nft = nft
         self._veth_prefix = veth_prefix
         self._legacy = LegacyTables(host)
-        self._known: tuple[int, str, list[RoutingDifference]] | None = None  # generation, primary link, what was found
+        self._known: tuple[bytes, str, list[RoutingDifference]] | None = None  # generation, primary link, what was found
 
     def find(self, primary_link: str) -> list[RoutingDifference]:
         """Everything found, each with the command that mends it. Raises: WiringError if nftables cannot be asked.

@@ -10,6 +10,7 @@ import re
 
 from ipamd.kernel.nft import Nftables
 from ipamd.kernel.ruleset import SNAT, NftTable
+from ipamd.model.repair import Followed
 
 COUNTED = re.compile(r"packets \d+ bytes \d+")
 """How nft prints the present value of a counter."""
@@ -49,7 +50,7 @@ class OwnTable:
         return f"{self._what} had been changed" if now else f"{self._what} was missing"
 
     def repair(self, commands: str) -> list[str]:
-        """Replace the table if it differs; one sentence if that changed it. Raises: WiringError."""
+        """Replace the table if it differs; one sentence if that changed it, `Followed` if `commands` did. Raises: WiringError."""
         now = self._list()
         if self._applied == (commands, now):
             return []
@@ -64,7 +65,7 @@ class OwnTable:
         if not self._applied[1]:
             return [f"{self._what} is not needed: removed"]
         if was_changed_by_us:
-            return [f"{self._what} followed a change of {self._follows}: replaced"]
+            return [Followed(f"{self._what} followed a change of {self._follows}: replaced")]
         return [f"{self._what} {'was of an earlier start' if first_time else 'had been changed'}: replaced"]
 
     def _list(self) -> str:

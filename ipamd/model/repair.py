@@ -5,6 +5,7 @@ Pure. A repair travels as its sentence: whoever only logs needs no more, and who
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -46,3 +47,14 @@ class Repaired(str):
         made = super().__new__(cls, sentence)
         made.thing = thing
         return made
+
+
+class Followed(str):
+    """What was changed because something of ours changed, a setting or a name: no repair, so there is nobody to fight with."""
+
+    __slots__ = ()
+
+
+def as_repairs(sentences: Iterable[str], thing: RepairedObject) -> list[str]:
+    """Make repairs of one object of sentences, but for those that tell of changes of ours."""
+    return [one if isinstance(one, Followed) else Repaired(one, thing) for one in sentences]

@@ -249,6 +249,8 @@ class FakeHostNetwork:
     def reconcile_table(self, *, identity: InstanceIdentity, held: Collection[RepairedObject] = ()) -> list[str]:
         """See the port: `is_table_lost` says that the table is not there."""
         self.table_count += 1
+        if self.fail.get("reconcile_table"):
+            raise self.fail["reconcile_table"].pop(0)
         thing = RepairedObject(RepairKind.NFT, NODE)
         if not self.is_table_lost or thing in held:
             return []

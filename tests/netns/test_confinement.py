@@ -14,6 +14,7 @@ import pytest
 from ipamd.kernel import confine_rules
 from ipamd.kernel.hostnet import KernelHostNetwork
 from ipamd.kernel.nft import Nftables
+from ipamd.model.repair import Repaired
 from tests.netns import packets
 from tests.netns.test_host_network import TO_SECONDARY, udp_peer
 
@@ -395,3 +396,16 @@ def test_sandboxes_of_an_earlier_release_are_confined(make_world):
     conf = f"cd /proc/sys/net; cat ipv4/conf/{veth}/rp_filter ipv4/conf/{veth}/accept_redirects ipv6/conf/{veth}/disable_ipv6"
     assert node.host.sh(conf).split() == ["1", "0", "1"]
     assert not any(one.get("addr_info") for one in node.host.ip(f"-6 addr show dev {veth}"))
+
+
+def test_a_former_prefix_that_goes_is_no_repair(make_world):
+    """Its sandboxes leave one by one and the table follows: nothing was undone, so it is neither counted nor taken for a fight."""
+    world = make_world(veth_prefix="pod")
+    node = Node(world)
+    for veth in node.veths:
+        node.host.sh(f"ip link del {veth}")
+        (said,) = world.hostnet.confine_sandboxes()[:1]
+        assert "followed a change of the host veths' names" in said
+        assert not isinstance(said, Repaired)
+    node.host.sh("nft delete table ip vpc-ipamd-confine")
+    assert any(isinstance(one, Repaired) for one in world.hostnet.confine_sandboxes())

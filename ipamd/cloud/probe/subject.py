@@ -200,11 +200,6 @@ def addresses_of(entry: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(item["PrivateIpAddress"] for item in entry.get("PrivateIpAddresses") or ())
 
 
-def prefixes_of(entry: Mapping[str, Any]) -> frozenset[str]:
-    """Prefixes of a described ENI."""
-    return frozenset(item["Ipv4Prefix"] for item in entry.get("Ipv4Prefixes") or ())
-
-
 @dataclass(slots=True)
 class Lag:
     """How a change became visible. `seen_s`: seconds from the change to the first look of two in a row that show it."""

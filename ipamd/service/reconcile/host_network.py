@@ -96,11 +96,7 @@ class HostNetworkReconciler:
             repairs = self._hostnet.confine_sandboxes()
         except IpamError as error:
             repairs = [f"{NOT_REPAIRED}: {log_text(error)}"]
-        refused = [sentence for sentence in repairs if NOT_REPAIRED in sentence]
-        if refused:
-            self._health.set_condition("confinement", f"confinement: {'; '.join(refused)}")
-        else:
-            self._health.clear_condition("confinement")
+        self._tell_refusals("confinement", repairs)
         return repairs
 
     def run(self) -> None:
@@ -144,17 +140,25 @@ class HostNetworkReconciler:
             if repairs:
                 self._record(repairs)
         elif Scope.EVERYTHING in due or is_pause_over:
-            repairs = self.reconcile()
-            self._triggers.done(Scope.EVERYTHING, has_repaired=any(isinstance(one, Repaired) for one in repairs))
+            self._answer(Scope.EVERYTHING, self.reconcile)
         elif Scope.TABLE in due:
-            self._triggers.done(Scope.TABLE, has_repaired=bool(self._reconcile_table()))
+            self._answer(Scope.TABLE, self._reconcile_table)
+
+    def _answer(self, scope: Scope, make_pass: Callable[[], list[str]]) -> None:
+        """Make a pass that a change asked for. One that fails, or is refused everything, puts the next off like one for nothing."""
+        has_repaired = False
+        try:
+            has_repaired = any(isinstance(one, Repaired) for one in make_pass())
+        finally:
+            self._triggers.done(scope, has_repaired=has_repaired)
 
     def _reconcile_table(self) -> list[str]:
-        """Compare what is in nftables only: another program changed something there."""
+        """Compare what is in nftables only: another program changed something there. What is refused the clock's pass records."""
         repairs = [] if self._hostnet.is_source_checked() else self.confine()
         identity = self._identity()
         if identity is not None:
             repairs += self._hostnet.reconcile_table(identity=identity, held=self.fights.held())
+        repairs = [one for one in repairs if NOT_REPAIRED not in one]
         self._count(repairs)
         if repairs:
             self._record(repairs)
@@ -166,12 +170,15 @@ class HostNetworkReconciler:
             repairs = self._hostnet.reconcile(identity=identity, enis=enis, addresses=self._addresses, held=self._held)
         except IpamError as error:
             repairs = [f"{NOT_REPAIRED}: {log_text(error)}"]
+        self._tell_refusals("node routing", repairs)
+        return repairs
+
+    def _tell_refusals(self, subject: str, repairs: list[str]) -> None:
         refused = [sentence for sentence in repairs if NOT_REPAIRED in sentence]
         if refused:
-            self._health.set_condition("node routing", f"node routing: {'; '.join(refused)}")
+            self._health.set_condition(subject, f"{subject}: {'; '.join(refused)}")
         else:
-            self._health.clear_condition("node routing")
-        return repairs
+            self._health.clear_condition(subject)
 
     def _repair_sandboxes(self, survey: KernelSurvey) -> list[str]:
         """Restore links, routes and rules of attached sandboxes.

@@ -22,6 +22,7 @@ OUR_PRIORITIES = frozenset(
     {
         dataplane.TO_SANDBOX_PRIORITY,
         dataplane.MARK_PRIORITY,
+        dataplane.EXTERNAL_SERVICE_PRIORITY,
         dataplane.FROM_SANDBOX_PRIORITY,
         dataplane.FROM_ENI_PRIORITY,
     }

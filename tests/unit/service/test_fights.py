@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from ipaddress import IPv4Address
 
 import pytest
 
 from ipamd.model.attachment import sandbox_mac
-from ipamd.model.errors import KernelDumpError
-from ipamd.model.kernel import ChangeKind, HostChange, HostVeth
+from ipamd.model.errors import KernelDumpError, WiringError
+from ipamd.model.kernel import NOT_REPAIRED, ChangeKind, HostChange, HostVeth
 from ipamd.model.repair import Repaired, RepairedObject, RepairKind
 from ipamd.service.health import Health
 from ipamd.service.reconcile.fights import FIGHT_REPAIRS, FIGHT_WINDOW_S, PAUSE_FIRST_S, PAUSE_MAX_S, SUSPECTS, Fights
@@ -205,6 +206,7 @@ def test_what_concerns_us_makes_a_pass(node: FakeNode) -> None:
         HostChange(ChangeKind.ROUTE, address=None, table=254),
         HostChange(ChangeKind.RULE, address=pod, length=32, table=254, priority=512),
         HostChange(ChangeKind.RULE, address=None, table=254, priority=1024),
+        HostChange(ChangeKind.RULE, address=IPv4Address("203.0.113.0"), length=24, table=254, priority=1535),
         HostChange(ChangeKind.NFT),
         HostChange(ChangeKind.MISSED),
     ]
@@ -224,6 +226,36 @@ def test_an_nft_transaction_looks_at_the_table_only(node: FakeNode) -> None:
     node.host_reconciler.run_due(is_by_clock=False)
     assert not node.hostnet.is_table_lost
     assert surveys == []
+
+
+def wait_after_changes(node: FakeNode, *, count: int) -> float:
+    """Seconds that the last of several transactions of nftables, one after another, waits for its pass."""
+    waited = 0.0
+    for _ in range(count):
+        waited, before = 0.0, node.hostnet.table_count
+        node.host_reconciler.on_change(HostChange(ChangeKind.NFT, process="kube-proxy (process 7)"))
+        while node.hostnet.table_count == before:
+            node.clock.advance(COALESCE_S / 2)
+            waited += COALESCE_S / 2
+            with suppress(WiringError):
+                node.host_reconciler.run_due(is_by_clock=False)
+    return waited
+
+
+def test_a_lasting_refusal_is_no_repair(node: FakeNode) -> None:
+    """A kernel without nft_fib beside a busy kube-proxy: passes grow rare, and the refusal is a condition, not a row each time."""
+    node.hostnet.is_confined, node.hostnet.confine_refusals = False, [f"{NOT_REPAIRED}: the source is not checked"]
+    rows: list[str] = []
+    node.host_reconciler.note = rows.append  # type: ignore[method-assign]
+    assert wait_after_changes(node, count=8) == pytest.approx(GAP_MAX_S, abs=COALESCE_S)
+    assert any("the source is not checked" in one for one in node.health.conditions())
+    assert rows == []
+
+
+def test_passes_that_fail_grow_rare(node: FakeNode) -> None:
+    """A node without libnftables."""
+    node.hostnet.fail["reconcile_table"] = [WiringError("libnftables.so.1 is missing")] * 8
+    assert wait_after_changes(node, count=8) == pytest.approx(GAP_MAX_S, abs=COALESCE_S)
 
 
 def test_a_held_object_is_repaired_once_its_pause_is_over(node: FakeNode) -> None:
