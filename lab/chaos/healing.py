@@ -24,7 +24,7 @@ HEAL_S = 120.0
 """A background look at metadata, at most 60 s away; a second look after 30 s; what that leads to, 30 s. More with many ENIs."""
 
 MASS_LOSS_S = 600.0
-"""More where hands took more than half of what sandboxes have: an answer of EC2 that lacks so much is believed after ten minutes at the
+"""More where hands took over half of what sandboxes have: an answer of EC2 that lacks so much is believed after ten minutes at the
 earliest (docs/adr/0017-absence-at-ec2-needs-two-answers.md)."""
 
 PING_S = REPAIR_S + 5.0
