@@ -28,6 +28,7 @@ class FakeWiring:
         self.rules: dict[IPv4Address, int] = {}
         self.dying: dict[str, IPv4Address] = {}
         self.left_up: set[str] = set()
+        self.dying_aliases: dict[str, str] = {}
         self.fail: dict[str, list[IpamError]] = {}
         self.lost_inside: set[AttachmentKey] = set()
         self.looked_inside: list[AttachmentKey] = []
@@ -73,6 +74,7 @@ class FakeWiring:
             if held is not None and held.address == address:
                 del self.wired[host_veth]
                 self.dying[host_veth] = address
+                self.dying_aliases[host_veth] = held.alias
                 self.left_up |= {host_veth} if is_source_checked else set()
             self.routes.pop(address, None)
             self.rules.pop(address, None)
@@ -143,12 +145,14 @@ class FakeWiring:
             is_whole = False
         with self.lock:
             live = [(name, spec.alias, spec.address, False) for name, spec in self.wired.items()]
-            dead = [(name, "", address, True) for name, address in self.dying.items()]
+            dead = [(name, self.dying_aliases.get(name, ""), address, True) for name, address in self.dying.items()]
             veths = []
             from_rules = {address: (table,) for address, table in self.rules.items() if table != MAIN_TABLE}
             for index, (name, alias, address, is_dying) in enumerate(live + dead, start=1):
                 key = decode_alias(alias)
-                veths.append(HostVeth(name, index, alias, is_dying, not is_dying, key[0] if key else None, address))
+                veths.append(
+                    HostVeth(name, index, alias, is_dying, not is_dying or name in self.left_up, key[0] if key else None, address)
+                )
             return KernelSurvey(tuple(veths), dict(self.routes), frozenset(self.rules), from_rules, is_whole)
 
     def remove_leftover(self, *, host_veth: str | None, address: IPv4Address | None) -> None:
