@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests import aws_environment
 from tests.contract.cloud.server import HostileServer, hostile
 
 
@@ -18,17 +19,4 @@ def server() -> Iterator[HostileServer]:
 
 @pytest.fixture(autouse=True)
 def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (
-        "AWS_PROFILE",
-        "AWS_ENDPOINT_URL",
-        "AWS_ENDPOINT_URL_EC2",
-        "HTTP_PROXY",
-        "HTTPS_PROXY",
-        "http_proxy",
-        "https_proxy",
-    ):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIALABLABLABLABLABL")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    aws_environment.clean(monkeypatch)

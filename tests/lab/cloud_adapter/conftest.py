@@ -19,6 +19,7 @@ from lab.ec2.server import Ec2Server
 from lab.imds.server import ImdsServer
 from lab.vpc.interfaces import Delays
 from lab.vpc.state import Vpc
+from tests import aws_environment
 from tests.unit.cloud.clocks import FakeClock
 
 TAGS = {"node.k8s.amazonaws.com/instance_id": "i-lab", "team": "net"}
@@ -81,20 +82,7 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """No AWS settings, credentials or proxies of the machine leak in."""
-    for name in (
-        "AWS_PROFILE",
-        "AWS_ENDPOINT_URL",
-        "AWS_ENDPOINT_URL_EC2",
-        "HTTP_PROXY",
-        "HTTPS_PROXY",
-        "http_proxy",
-        "https_proxy",
-    ):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIALABLABLABLABLABL")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    aws_environment.clean(monkeypatch)
 
 
 @pytest.fixture
