@@ -8,6 +8,7 @@ object that contradicts what is recorded is reported and skipped; it does not st
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from ipaddress import IPv4Address, IPv4Network
@@ -70,7 +71,7 @@ class EniService:
         self._security_groups = security_groups
         self._cooldown = cooldown
         self._records = EniRecords(context, cooldown=cooldown)
-        self._warm_deadline = context.clock.monotonic() + cooldown.period.total_seconds() if is_datastore_lost else 0.0
+        self._warm_deadline = math.inf if is_datastore_lost else -math.inf
         self._comparing = threading.Lock()
         self._tell: Callable[[EniSyncResult], None] = lambda _: None
         self._occupied: dict[EniId, Place] = {}
@@ -198,6 +199,9 @@ class EniService:
             if not self._record_one(eni, identity, wired, outcome):
                 occupied[eni.eni_id or EniId(f"(no ID) {len(occupied)}")] = (eni.network_card, eni.device_index)
         self._occupied = occupied
+        if self._warm_deadline == math.inf:
+            # Until now a DEL could not know which address it released; what EC2 did not show yet may be one of those.
+            self._warm_deadline = self._context.clock.monotonic() + self._cooldown.period.total_seconds()
         self._cooldown.resume(())
 
     def _may_be_warm(self) -> bool:
