@@ -10,7 +10,7 @@ from tests.rig import Rig, rig, wait_until
 
 pytestmark = pytest.mark.privileged
 
-TRIES = 6
+TRIES = 40
 """The reconciler repairs within a second, so a repair may come between damage and look; after three it gives way for a while."""
 
 

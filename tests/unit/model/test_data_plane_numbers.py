@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from ipamd.config import NetworkConfig
 from ipamd.kernel import batches, devconf, enis, records, ruleset, sysctls, uapi
-from ipamd.kernel.netlink import Message, NetlinkSocket
+from ipamd.kernel.look import HostLook
 from ipamd.model import dataplane
 from ipamd.model.attachment import WiringSpec, veth_name
 from ipamd.model.eni import Eni, gateway
@@ -101,11 +102,8 @@ def next_hop() -> tuple[str, bool, str]:
 def eni_rule() -> tuple[object, object, object]:
     """The rule of a secondary ENI that has none yet: priority, table, source."""
 
-    class NoRules:
-        def dump(self, _message: Message) -> list[bytes]:
-            return []
-
-    ((change, _, _),) = enis.rule_repairs(cast(NetlinkSocket, NoRules()), eni())
+    (repair,) = enis.rule_repairs(cast(HostLook, SimpleNamespace(rules=())), eni())
+    change = repair.change
     return change.fields["priority"], change.fields["table"], change.fields["src"]
 
 
