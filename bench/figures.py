@@ -3,8 +3,8 @@
 The budgets are defined here and nowhere else in the code; README.md lists them beside measured values. A figure without a budget is
 context (a phase, a floor), and its `met` is None. A budget bounds the value itself or its ratio to the reference.
 
-Milliseconds are those of one machine: on a slower one, told by how long its bare interpreter takes to start, a bound in milliseconds
-grows in proportion. On a faster one it stays: that a machine is fast is no reason to refuse what was promised.
+Times are those of one machine: on a slower one, told by how long its bare interpreter takes to start, the bounds of the daemon's part
+and of a restart grow in proportion. On a faster one it stays: that a machine is fast is no reason to refuse what was promised.
 """
 
 from __future__ import annotations

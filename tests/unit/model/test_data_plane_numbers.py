@@ -18,6 +18,7 @@ import pytest
 from ipamd.config import NetworkConfig
 from ipamd.kernel import batches, devconf, enis, records, ruleset, sysctls, uapi
 from ipamd.kernel.look import HostLook
+from ipamd.kernel.netlink import Message
 from ipamd.model import dataplane
 from ipamd.model.attachment import WiringSpec, veth_name
 from ipamd.model.eni import Eni, gateway
