@@ -1,6 +1,6 @@
 """The seams between use cases and the outside world: what `service` may ask of disk, kernel, cloud and runtime.
 
-Services take these Protocols as arguments; only `bootstrap.py` knows who implements them. Fakes in `tests/fakes` implement
+Services take these Protocols as arguments; only `adapters.py` knows who implements them. Fakes in `tests/fakes` implement
 the same Protocols and pass the same contract tests as the adapters. All implementations are safe to call from any thread.
 There is no code in here, only promises.
 """

@@ -1,1 +1,1 @@
-"""Use cases. They see ports (`ipamd.ports`), never adapters; `bootstrap` brings both together."""
+"""Use cases. They see ports (`ipamd.ports`), never adapters; `adapters.py` and `bootstrap.py` bring both together."""

@@ -7,7 +7,8 @@ from dataclasses import replace
 from ipaddress import IPv4Address
 from pathlib import Path
 
-from ipamd.bootstrap import Adapters, compose
+from ipamd.adapters import Adapters
+from ipamd.bootstrap import compose
 from ipamd.config import CloudConfig, DaemonConfig, NetworkConfig, Settings
 from ipamd.datastore.open import open_datastore
 from ipamd.datastore.spool import FileSpool

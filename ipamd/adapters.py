@@ -1,0 +1,92 @@
+"""Connect ports and adapters: the only module that knows which class implements which port."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ipamd import failpoints
+from ipamd.clock import SystemClock
+from ipamd.cloud.ec2 import BotoEc2
+from ipamd.cloud.metadata import ImdsMetadata
+from ipamd.config import Settings
+from ipamd.datastore.open import OpenedDatastore, current_boot_id, open_datastore
+from ipamd.datastore.spool import FileSpool
+from ipamd.kernel.hostnet import KernelHostNetwork
+from ipamd.kernel.netns import HostNetns
+from ipamd.kernel.nft import Nftables
+from ipamd.kernel.wiring import KernelWiring
+from ipamd.node_info import NodeInfo
+from ipamd.ports import Clock, Ec2, Failpoint, HostNetwork, Metadata, Runtime, Spool, Wiring, no_failpoint
+from ipamd.runtime.cri import CriRuntime
+from ipamd.service.health import Health
+
+STAGES = ("datastore", "rpc", "metadata", "ec2", "cri", "spool", "kernel", "host-routing", "serve", "first-address", "conflist")
+
+
+@dataclass(frozen=True, slots=True)
+class Adapters:
+    """The outside world behind its ports, and the datastore as it was found.
+
+    `runtime` is None if CRI is off. `has_run_before`: a daemon has served this run directory since the machine booted.
+    """
+
+    clock: Clock
+    health: Health
+    opened: OpenedDatastore
+    wiring: Wiring
+    hostnet: HostNetwork
+    metadata: Metadata
+    node_info: NodeInfo
+    ec2: Ec2
+    runtime: Runtime | None
+    spool: Spool
+    has_run_before: bool = False
+    failpoint: Failpoint = no_failpoint
+
+
+def connect(settings: Settings, *, has_run_before: bool) -> Adapters:
+    """Open the datastore and make the adapters; none of them has asked anything yet.
+
+    Args:
+        has_run_before: a daemon has served this run directory since the machine booted.
+
+    Raises: DatastoreError, SettingsError.
+    """
+    clock = SystemClock()
+    failpoint = failpoints.from_environment(settings.daemon.run_dir)
+    health = Health(clock, STAGES)
+    with health.stage("datastore") as stage:
+        opened = open_datastore(settings.daemon.run_dir / "state.db", boot_id=current_boot_id(), clock=clock, failpoint=failpoint)
+        stage.detail = opened.report.detail
+
+    def kernel_failpoint(step: str) -> bool:
+        failpoint("kernel." + "-".join(step.split()[:2]))
+        return False
+
+    host = HostNetns()
+    metadata = ImdsMetadata(settings.cloud, clock=clock)
+    node_info = NodeInfo(metadata, clock=clock)
+    return Adapters(
+        clock=clock,
+        health=health,
+        opened=opened,
+        wiring=KernelWiring(
+            host,
+            veth_prefix=settings.network.veth_prefix,
+            failpoint=kernel_failpoint,
+            is_strict=not settings.network.extra_source_cidrs,
+        ),
+        hostnet=KernelHostNetwork(
+            host,
+            config=settings.network,
+            nft=Nftables(host),
+            veth_names=lambda: [attachment.host_veth for attachment in opened.datastore.attachments()],
+        ),
+        metadata=metadata,
+        node_info=node_info,
+        ec2=BotoEc2(settings.cloud, region=node_info.region, vpc_id=node_info.vpc_id, clock=clock),
+        runtime=None if settings.runtime.cri_socket == "off" else CriRuntime(socket=settings.runtime.cri_socket),
+        spool=FileSpool(settings.daemon.run_dir, clock=clock),
+        has_run_before=has_run_before,
+        failpoint=failpoint,
+    )
