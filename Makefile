@@ -89,6 +89,10 @@ chaos: plugin-if-possible ## random kills, faults and clock steps on two nodes, 
 bench: plugin-if-possible ## measure the budgets; table and build/bench.json
 	$(BIN)/python -m bench
 
+.PHONY: fleet
+fleet: $(STAMP) ## simulate 150 to 5,000 nodes on EC2's request limits, beside amazon-vpc-cni-k8s's rules; build/fleet.json
+	$(BIN)/python -m bench.fleet
+
 .PHONY: fuzz
 fuzz: plugin-if-possible ## random and damaged input for all that reads it: SEED=1 FUZZ=usual or full; build/fuzz.json
 	$(BIN)/python -m fuzz --scale $(FUZZ) --seed $(SEED)

@@ -17,7 +17,22 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from bench import cold, crowded, daemon_part, eventful, full_node, idle, machine, plugin, restart, under_attack, whole
+from bench import (
+    audit,
+    cold,
+    crowded,
+    daemon_part,
+    eventful,
+    full_node,
+    idle,
+    machine,
+    plugin,
+    pool_life,
+    restart,
+    rolls,
+    under_attack,
+    whole,
+)
 from bench.figures import Figure, report, table
 from bench.scale import FULL, QUICK, Scale
 from bench.stage import REFERENCE_PATH, BenchError, Stage
@@ -43,7 +58,10 @@ GROUPS = {
     "attack": ("add_p50_under_port_attack",),
     "events": ("events_rss",),
     "crowded": ("add_700", "del_700"),
+    "audit": ("audit_cpu_660",),
     "scale": ("scale",),
+    "rolls": ("roll_",),
+    "pool": ("pool",),
 }
 """Measurement -> how the names of its figures begin; `--only` takes either."""
 
@@ -68,7 +86,10 @@ class Run:
         self._try("attack", attacked)
         self._try("events", eventful.measure)
         self._try("crowded", lambda: crowded.measure(self.scale))
+        self._try("audit", audit.measure)
         self._try("scale", lambda: full_node.measure(self.scale))
+        self._try("rolls", lambda: rolls.measure(self.scale))
+        self._try("pool", pool_life.measure)
 
     def _warm(self) -> None:
         with Stage(instance_type=WARM_INSTANCE_TYPE, daemon_env=WARM_POOL) as stage:

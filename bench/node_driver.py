@@ -81,6 +81,13 @@ def attach(*, path: str, count: int, tag: str) -> list[str]:
     return ids
 
 
+def detach(*, path: str, ids: Sequence[str]) -> None:
+    """Detach sandboxes that stayed, one after the other, and remove their namespaces."""
+    for container_id in ids:
+        _run_one("DEL", path, "vpc", container_id)
+    remove_all(ids)
+
+
 def storm(*, path: str, count: int, tag: str, deadline_s: float) -> dict[str, Any]:
     """Attach `count` sandboxes all at once, each tried again when it is refused, as kubelet does.
 
@@ -162,6 +169,7 @@ JOBS: dict[str, Callable[..., Any]] = {
     "cycles": cycles,
     "bursts": bursts,
     "attach": attach,
+    "detach": detach,
     "storm": storm,
     "first_served": first_served,
 }

@@ -21,6 +21,11 @@ def monotonic_ms() -> int:
     return time.monotonic_ns() // 1000000
 
 
+def boottime_ms() -> int:
+    """Milliseconds since the boot, sleep included: the same for every process of this boot (CLOCK_BOOTTIME)."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000000
+
+
 def unique() -> str:
     """A file name part that no other process of this boot produces: pid and monotonic nanoseconds."""
     return "%d-%d" % (posix.getpid(), time.monotonic_ns())
@@ -41,6 +46,15 @@ def write(fd: int, data: bytes, wait_ms: int) -> int:
     """Write a part of `data` without blocking longer than `wait_ms`; how much was taken. EPIPE, never SIGPIPE."""
     _wait(fd, POLL_OUT, wait_ms)
     return posix.write(fd, data)
+
+
+def read_file(path: str, count: int) -> bytes:
+    """The first `count` bytes of a file, by one read: O_RDONLY|O_NONBLOCK|O_NOFOLLOW|O_CLOEXEC."""
+    fd = posix.open(path.encode(), posix.O_RDONLY | posix.O_NONBLOCK | posix.O_NOFOLLOW | posix.O_CLOEXEC)
+    try:
+        return posix.read(fd, count)
+    finally:
+        posix.close(fd)
 
 
 def connect(path: str) -> int:

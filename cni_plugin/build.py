@@ -17,7 +17,7 @@ import zlib
 from pathlib import Path
 
 # In order of import. `seam` is for type checkers only; `build` and `__init__` are not needed to run.
-MODULES = ("errors", "cnijson", "envelope", "hpack", "h2", "client", "spool", "request", "_cni", "vpc_cni")
+MODULES = ("errors", "cnijson", "envelope", "hpack", "h2", "client", "absence", "spool", "request", "_cni", "vpc_cni")
 SHEBANG_BYTES_MAX = 127  # Linux before 5.1 truncates the line there
 
 _STUB = """\

@@ -19,7 +19,7 @@ SOCKET_PATH_BYTES_MAX = 107  # unix(7): sun_path has 108 bytes with its NUL
 READ_BYTES = 16384  # ours: one or two reads for an ordinary answer, and small enough for MicroPython's heap
 RETRY_MS = 10  # ours: pause before another try when the listener's queue is full
 
-_TYPE_MASK, _DIRECTORY, _LINK, _SOCKET = 0o170000, 0o040000, 0o120000, 0o140000
+_TYPE_MASK, _DIRECTORY, _LINK, _SOCKET, _FILE = 0o170000, 0o040000, 0o120000, 0o140000, 0o100000
 _OTHERS_WRITE = 0o022
 
 
@@ -37,6 +37,12 @@ def check_directory(system: "System", path: str) -> None:
     if mode & _OTHERS_WRITE:
         raise _unsafe(path, "group or others may write it (mode " + oct(mode & 0o7777) + ", expected 0o700)")
     _check_owner(system, path, owner)
+
+
+def is_own_file(system: "System", path: str) -> bool:
+    """Tell whether it is a plain file that belongs to root or to us and that only its owner can write. Raises: OSError."""
+    mode, owner = system.lstat(path)
+    return mode & _TYPE_MASK == _FILE and not mode & _OTHERS_WRITE and owner in (0, system.euid())
 
 
 def connect(system: "System", run_dir: str, *, deadline_ms: int) -> int:
@@ -84,14 +90,14 @@ def exchange(system: "System", descriptor: int, request: bytes, *, deadline_ms: 
                     is_writable, pending = False, b""  # it may have answered before it closed, so continue reading
             data = system.read(descriptor, READ_BYTES, _left(system, deadline_ms))
             if not data:
-                raise DaemonAway("the daemon closed the connection before it answered")
+                raise DaemonAway("the daemon closed the connection before it answered", is_lost=True)
             call.receive(data)
         return call
     except OSError as exc:
         number = exc.errno or 0
         if number == errors.ETIMEDOUT:
             raise DaemonLate("the daemon took the connection and did not answer in time") from None
-        raise DaemonAway("the connection broke: " + system.error_text(number)) from None
+        raise DaemonAway("the connection broke: " + system.error_text(number), is_lost=True) from None
     finally:
         system.close(descriptor)
 

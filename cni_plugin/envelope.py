@@ -29,6 +29,7 @@ class Reply:
         self.message = b""
         self.details = b""
         self.cni_version = b""
+        self.is_starting = False  # STATUS: an answer out of patience, from a daemon that does not take ADD yet
 
 
 def encode_request(
@@ -61,6 +62,8 @@ def decode_reply(data: bytes) -> Reply:
         elif number == 3 and wire_type == _BYTES:
             reply.is_error = True
             _decode_error(content, reply)
+        elif number == 4 and wire_type == _VARINT:
+            reply.is_starting = value != 0
     return reply
 
 

@@ -2,7 +2,7 @@
 
     PluginError   has the CNI code for the runtime; ends the process with an error document
     +- PeerError  the peer on the socket violated HTTP/2, gRPC or the envelope: never retried, never trusted
-    DaemonAway    nobody took the request, or the daemon that took it died: ADD answers "try again", DEL is spooled
+    DaemonAway    nobody took the request, or the daemon that took it died: ADD waits for the next one, DEL is spooled
     DaemonLate    the daemon has the request and did not answer in time, or cannot answer now: the same, with another text
 
 Codes 1-99 are the CNI specification's. 190-199 are the plugin's own; the daemon numbers its errors upwards from 100
@@ -48,11 +48,12 @@ class PeerError(PluginError):
 
 
 class DaemonAway(Exception):
-    """Nobody serves the socket; `cause` is the observation."""
+    """Nobody serves the socket; `cause` is the observation. `is_lost`: a daemon may have had the request, and was lost with it."""
 
-    def __init__(self, cause: str) -> None:
+    def __init__(self, cause: str, is_lost: bool = False) -> None:
         super().__init__(cause)
         self.cause = cause
+        self.is_lost = is_lost
 
 
 class DaemonLate(Exception):

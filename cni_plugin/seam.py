@@ -16,6 +16,9 @@ class System(Protocol):
     def monotonic_ms(self) -> int:
         """Milliseconds that never go back."""
 
+    def boottime_ms(self) -> int:
+        """Milliseconds since the boot, sleep included: the same for every process of this boot (CLOCK_BOOTTIME)."""
+
     def unique(self) -> str:
         """A file name part that no other process of this boot produces: pid and monotonic nanoseconds."""
 
@@ -27,6 +30,9 @@ class System(Protocol):
 
     def write(self, fd: int, data: bytes, wait_ms: int) -> int:
         """Write a part of `data` without blocking longer than `wait_ms`; how much was taken. EPIPE, never SIGPIPE."""
+
+    def read_file(self, path: str, count: int) -> bytes:
+        """The first `count` bytes of a file, by one read: O_RDONLY|O_NONBLOCK|O_NOFOLLOW|O_CLOEXEC."""
 
     def connect(self, path: str) -> int:
         """A connected, non-blocking, close-on-exec Unix stream socket. EAGAIN when the listener's queue is full."""

@@ -7,7 +7,7 @@ logging (the daemon logs, and nobody reads a plugin's standard error).
 
 import sys
 
-from cni_plugin import client, cnijson, envelope, errors, request, spool
+from cni_plugin import absence, client, cnijson, envelope, errors, request, spool
 from cni_plugin.errors import DaemonAway, DaemonLate, PluginError
 
 TYPE_CHECKING = False
@@ -23,6 +23,10 @@ RUN_DIR_VARIABLE = "VPC_IPAMD_RUN_DIR"
 STDOUT = 1
 PIPE_BYTES = 4096  # pipe(7): a pipe that polls writable takes PIPE_BUF bytes without blocking
 MARGIN_MS = 500  # ours: interpreter start before our clock begins (10 ms, more under load) and printing the error
+AWAY_RETRY_MS = 50  # ours: a waiting ADD looks 20 times a second, which costs 0.3 ms of a processor
+REFUSED_RETRY_MS = 250  # ours: a daemon that is there and sends us away is asked less often, because that costs it a call
+LOST_MAX = 2  # ours: how many daemons may be lost with one ADD before it is given back; it may be what they die of
+STATUS_PATIENCE_MS = 4000  # ours: most restarts are over then and nothing is bridged; less than the 4.5 s that STATUS has
 SPOOL_RESERVE_MS = 3000  # ours: what a DEL keeps of its deadline for the lock and two fsyncs on a busy disk
 
 # gRPC status codes (https://github.com/grpc/grpc/blob/master/doc/statuscodes.md). A stopping daemon answers CANCELLED to the
@@ -89,8 +93,11 @@ def _serve(system: "System", verb: str, config: bytes, message: bytes, deadline_
     try:
         if verb == "DEL":
             outcome = _delete(system, run_dir, config, message, deadline_ms)
+        elif verb == "STATUS":
+            outcome = _status(system, run_dir, message, deadline_ms)
         else:
-            outcome = _ask(system, client.connect(system, run_dir, deadline_ms=deadline_ms), message, deadline_ms)
+            patience_ms = deadline_ms if verb == "ADD" else 0
+            outcome = _ask_patiently(system, run_dir, message, deadline_ms, until_ms=patience_ms)
     except DaemonAway as exc:
         raise _unserved(verb, "ipamd is away", exc.cause) from None
     except DaemonLate as exc:
@@ -129,6 +136,58 @@ def _delete(system: "System", run_dir: str, config: bytes, message: bytes, deadl
     except (DaemonAway, DaemonLate):  # gone again, or a slow start: spool the DEL; a running daemon reads the spool too
         spool.spool_or_connect(system, run_dir, message, try_connect=False, deadline_ms=spool_deadline_ms)
     return None
+
+
+def _status(system: "System", run_dir: str, message: bytes, deadline_ms: int) -> "bytes | None":
+    """STATUS: the daemon's reply, or None for a success that bridges its short absence (I17). Raises: DaemonAway, DaemonLate."""
+    reply, cause = _try(system, run_dir, message, deadline_ms, until_ms=0)
+    until_ms = 0
+    if _is_absent(reply) and not absence.refusal(system, run_dir, is_charged=False):
+        until_ms = min(system.monotonic_ms() + STATUS_PATIENCE_MS, deadline_ms)
+    while _is_absent(reply) and system.monotonic_ms() < until_ms:
+        system.sleep_ms(AWAY_RETRY_MS)
+        reply, cause = _try(system, run_dir, message, deadline_ms, until_ms=until_ms)
+    if not _is_absent(reply):
+        return reply
+    refusal = absence.refusal(system, run_dir, is_charged=True)
+    if refusal == absence.NEVER_SERVED and reply is not None:
+        return reply  # the daemon's own patience with the first start of a boot
+    if refusal:
+        raise DaemonAway(cause + "; " + refusal)
+    return None
+
+
+def _is_absent(reply: "bytes | None") -> bool:
+    """Whether nobody serves: no reply, or that of a daemon that starts."""
+    return reply is None or envelope.decode_reply(reply).is_starting
+
+
+def _try(system: "System", run_dir: str, message: bytes, deadline_ms: int, *, until_ms: int) -> "tuple[bytes | None, str]":
+    """The reply, or None with the cause if the daemon is away. The cause beside a reply is for one that does not serve yet."""
+    try:
+        return _ask_patiently(system, run_dir, message, deadline_ms, until_ms=until_ms), "it does not take ADD yet"
+    except DaemonAway as exc:
+        return None, exc.cause
+
+
+def _ask_patiently(system: "System", run_dir: str, message: bytes, deadline_ms: int, *, until_ms: int) -> bytes:
+    """Make the call, again and again while nobody takes it, until `until_ms`. Returns, raises: as `_ask`.
+
+    An ADD may be sent twice: the daemon gives the stored result to a repetition.
+    """
+    lost_count = 0
+    while True:
+        is_refused = False
+        try:
+            descriptor = client.connect(system, run_dir, deadline_ms=deadline_ms)
+            is_refused = True
+            return _ask(system, descriptor, message, deadline_ms)
+        except DaemonAway as exc:
+            lost_count += exc.is_lost
+            pause_ms = REFUSED_RETRY_MS if is_refused else AWAY_RETRY_MS
+            if lost_count > LOST_MAX or system.monotonic_ms() + pause_ms >= until_ms:
+                raise
+        system.sleep_ms(pause_ms)
 
 
 def _ask(system: "System", descriptor: int, message: bytes, deadline_ms: int) -> bytes:

@@ -46,6 +46,13 @@ class MemorySystem:
         self.now_ms += 1
         return self.now_ms
 
+    def boottime_ms(self) -> int:
+        return self.now_ms
+
+    def read_file(self, path: str, count: int) -> bytes:
+        del path, count
+        raise OSError(errno.ENOENT, "a daemon that has never served")
+
     def unique(self) -> str:
         return f"1-{self.now_ms}"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ipamd import failpoints
+from ipamd import failpoints, network_file
 from ipamd.clock import SystemClock
 from ipamd.cloud.ec2 import BotoEc2
 from ipamd.cloud.metadata import ImdsMetadata
@@ -15,6 +15,7 @@ from ipamd.kernel.hostnet import KernelHostNetwork
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables
 from ipamd.kernel.wiring import KernelWiring
+from ipamd.model.custom_network import CustomNetwork
 from ipamd.node_info import NodeInfo
 from ipamd.ports import Clock, Ec2, Failpoint, HostNetwork, Metadata, Runtime, Spool, Wiring, no_failpoint
 from ipamd.runtime.cri import CriRuntime
@@ -27,7 +28,8 @@ STAGES = ("datastore", "rpc", "metadata", "ec2", "cri", "spool", "kernel", "host
 class Adapters:
     """The outside world behind its ports, and the datastore as it was found.
 
-    `runtime` is None if CRI is off. `has_run_before`: a daemon has served this run directory since the machine booted.
+    `runtime` is None if CRI is off. `custom_network`: custom networking's file, None if it is off. `has_run_before`: a daemon has
+    served this run directory since the machine booted. `boot_id`: of this boot, "" if it is not known.
     """
 
     clock: Clock
@@ -40,8 +42,10 @@ class Adapters:
     ec2: Ec2
     runtime: Runtime | None
     spool: Spool
+    custom_network: CustomNetwork | None = None
     has_run_before: bool = False
     failpoint: Failpoint = no_failpoint
+    boot_id: str = ""
 
 
 def connect(settings: Settings, *, has_run_before: bool) -> Adapters:
@@ -52,11 +56,13 @@ def connect(settings: Settings, *, has_run_before: bool) -> Adapters:
 
     Raises: DatastoreError, SettingsError.
     """
+    custom_network = network_file.load(settings.subnets)
     clock = SystemClock()
     failpoint = failpoints.from_environment(settings.daemon.run_dir)
     health = Health(clock, STAGES)
+    boot_id = current_boot_id()
     with health.stage("datastore") as stage:
-        opened = open_datastore(settings.daemon.run_dir / "state.db", boot_id=current_boot_id(), clock=clock, failpoint=failpoint)
+        opened = open_datastore(settings.daemon.run_dir / "state.db", boot_id=boot_id, clock=clock, failpoint=failpoint)
         stage.detail = opened.report.detail
 
     def kernel_failpoint(step: str) -> bool:
@@ -87,6 +93,8 @@ def connect(settings: Settings, *, has_run_before: bool) -> Adapters:
         ec2=BotoEc2(settings.cloud, region=node_info.region, vpc_id=node_info.vpc_id, clock=clock),
         runtime=None if settings.runtime.cri_socket == "off" else CriRuntime(socket=settings.runtime.cri_socket),
         spool=FileSpool(settings.daemon.run_dir, clock=clock),
+        custom_network=custom_network,
         has_run_before=has_run_before,
         failpoint=failpoint,
+        boot_id=boot_id,
     )

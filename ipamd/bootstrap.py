@@ -13,21 +13,26 @@ from dataclasses import dataclass
 
 from ipamd import __version__
 from ipamd.adapters import Adapters, connect
+from ipamd.cloud.limits import from_table
 from ipamd.config import Settings
+from ipamd.freeze_files import OperatorFreeze
 from ipamd.metrics import Metrics
 from ipamd.model.kernel import HostChange
+from ipamd.model.subnets import SubnetPolicy
 from ipamd.model.words import counted
 from ipamd.rpc.cni import CniServicer, SandboxServices
 from ipamd.rpc.introspection import IntrospectionServicer
 from ipamd.service.context import ServiceContext
 from ipamd.service.cooldown import Cooldown
 from ipamd.service.demand import Demand
+from ipamd.service.freeze import Freeze
 from ipamd.service.locks import KeyLocks
 from ipamd.service.pool.cloud_look import CloudLook
 from ipamd.service.pool.enis import EniService
 from ipamd.service.pool.maintainer import PoolMaintainer
-from ipamd.service.pool.provisioner import EniProvisioner
+from ipamd.service.pool.provisioner import EniProvisioner, NewEnis
 from ipamd.service.pool.security_groups import SecurityGroups
+from ipamd.service.pool.subnets import Subnets
 from ipamd.service.pool.tags import EniTags
 from ipamd.service.reconcile.cloud import CloudReconciler
 from ipamd.service.reconcile.host_network import HostNetworkReconciler
@@ -40,6 +45,7 @@ from ipamd.service.reconcile.startup import StartupReconciler
 from ipamd.service.report.audit import AuditService, AuditSources
 from ipamd.service.report.explain import ExplainService
 from ipamd.service.report.sources import CloudView, Sources
+from ipamd.service.report.what_if import WhatIfService
 from ipamd.service.sandbox.attach import AttachPolicy, AttachService
 from ipamd.service.sandbox.check import CheckService
 from ipamd.service.sandbox.detach import DetachService
@@ -59,6 +65,7 @@ class PoolServices:
     provisioner: EniProvisioner
     look: CloudLook
     maintainer: PoolMaintainer
+    subnets: Subnets
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +93,7 @@ class App:
     reconcile: Reconcilers
     cni: CniServicer
     introspection: IntrospectionServicer
+    operator: OperatorFreeze
     metrics: Metrics
 
 
@@ -96,21 +104,24 @@ def build(settings: Settings, *, has_run_before: bool = False) -> App:
 
 def compose(adapters: Adapters, settings: Settings) -> App:
     """Make every use case over the adapters, room by room. Does no I/O and starts no thread."""
+    demand = Demand()
     context = ServiceContext(
         datastore=adapters.opened.datastore,
         wiring=adapters.wiring,
         clock=adapters.clock,
         health=adapters.health,
         locks=KeyLocks(adapters.clock),
-        demand=Demand(),
+        demand=demand,
+        freeze=Freeze(clock=adapters.clock, health=adapters.health, demand=demand),
         failpoint=adapters.failpoint,
     )
     cooldown = Cooldown(context, period_s=float(settings.pool.cooldown_s))
     judge = SandboxJudge(context)
     sandbox = _sandbox(context, cooldown, adapters, settings, judge=judge)
-    pool = _pool(context, cooldown, adapters, settings)
+    pool = compose_pool(context, cooldown, adapters, settings)
     reconcile = _reconcile(context, cooldown, adapters, settings, judge=judge, detach=sandbox.detach, pool=pool)
-    sources = _sources(context, cooldown, adapters, pool=pool, runtime=reconcile.runtime)
+    operator = OperatorFreeze(context.freeze, run_dir=settings.daemon.run_dir, boot_id=adapters.boot_id, clock=adapters.clock)
+    sources = _sources(context, cooldown, adapters, settings, pool=pool, runtime=reconcile.runtime)
     metrics = Metrics()
     attach = sandbox.attach
     metrics.watch(
@@ -119,6 +130,7 @@ def compose(adapters: Adapters, settings: Settings) -> App:
         replayed=lambda: attach.replayed_count,
         pool_empty=lambda: attach.pool_empty_count,
         looks=pool.look.counts,
+        released=pool.provisioner.released_counts,
         repairs=reconcile.host_network.fights.counts,
     )
     return App(
@@ -130,7 +142,8 @@ def compose(adapters: Adapters, settings: Settings) -> App:
         pool=pool,
         reconcile=reconcile,
         cni=CniServicer(services=sandbox, health=context.health, clock=context.clock, observer=metrics),
-        introspection=IntrospectionServicer(sources),
+        introspection=IntrospectionServicer(sources, operator),
+        operator=operator,
         metrics=metrics,
     )
 
@@ -160,9 +173,12 @@ def _sandbox(
     )
 
 
-def _pool(context: ServiceContext, cooldown: Cooldown, adapters: Adapters, settings: Settings) -> PoolServices:
+def compose_pool(context: ServiceContext, cooldown: Cooldown, adapters: Adapters, settings: Settings) -> PoolServices:
+    """Make the room `pool`; the fleet simulation makes this one alone, for each of its nodes."""
     node_info = adapters.node_info
-    security_groups = SecurityGroups(context, ec2=adapters.ec2)
+    policy = SubnetPolicy(settings.subnets.discovery, settings.cloud.cluster_name, adapters.custom_network)
+    subnets = Subnets(context, ec2=adapters.ec2, policy=policy)
+    security_groups = SecurityGroups(context, ec2=adapters.ec2, follows_primary=subnets.follows_primary)
     enis = EniService(
         context,
         ec2=adapters.ec2,
@@ -171,14 +187,17 @@ def _pool(context: ServiceContext, cooldown: Cooldown, adapters: Adapters, setti
         security_groups=security_groups,
         is_datastore_lost=adapters.has_run_before and not adapters.opened.report.is_intact,
     )
+    enis.use_exclusion(subnets.exclusion)
     provisioner = EniProvisioner(
         context,
         ec2=adapters.ec2,
         enis=enis,
-        tags=EniTags(settings.cloud.cluster_name, settings.cloud.additional_tags),
+        new_enis=NewEnis(subnets, EniTags(settings.cloud.cluster_name, settings.cloud.additional_tags)),
         identity=node_info.identity,
         refresh_identity=node_info.refresh_identity,
     )
+    if settings.cloud.leaked_eni_cleanup_disabled:
+        provisioner.leaked_enis.disable()
     look = CloudLook(context, enis=enis, identity=node_info.identity)
     maintainer = PoolMaintainer(
         context,
@@ -188,7 +207,7 @@ def _pool(context: ServiceContext, cooldown: Cooldown, adapters: Adapters, setti
         identity=node_info.identity,
         settings=settings.pool_settings(max_pods=0),
     )
-    return PoolServices(enis, provisioner, look, maintainer)
+    return PoolServices(enis, provisioner, look, maintainer, subnets)
 
 
 def _reconcile(
@@ -251,6 +270,7 @@ def _sources(
     context: ServiceContext,
     cooldown: Cooldown,
     adapters: Adapters,
+    settings: Settings,
     *,
     pool: PoolServices,
     runtime: RuntimeReconciler | None,
@@ -277,6 +297,8 @@ def _sources(
         calls_under_way=adapters.ec2.calls_under_way,
         audit=_audit(context, adapters, enis=pool.enis),
         frozen=pool.enis.routing.frozen,
+        freezings=context.freeze.in_force,
+        subnets=lambda: pool.subnets.views(node_info.identity()),
         explain=ExplainService(
             datastore=context.datastore,
             wiring=context.wiring,
@@ -285,8 +307,20 @@ def _sources(
             locks=context.locks,
             clock=context.clock,
         ),
+        what_if=_what_if(context, adapters, settings, pool=pool),
         instance_id=instance_id,
         version=__version__,
+    )
+
+
+def _what_if(context: ServiceContext, adapters: Adapters, settings: Settings, *, pool: PoolServices) -> WhatIfService:
+    custom = adapters.custom_network
+    return WhatIfService(
+        pool.maintainer,
+        settings=settings,
+        limits_of=from_table,
+        clock=context.clock,
+        primary_carries_pods=custom is None or custom.primary_carries_pods,
     )
 
 

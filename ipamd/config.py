@@ -24,6 +24,7 @@ from ipamd.model.pool_settings import PoolSettings
 
 RUN_DIR = Path("/run/vpc-ipamd")
 CONFLIST_PATH = Path("/etc/cni/net.d/10-vpc-ipamd.conflist")
+NETWORK_FILE = Path("/etc/vpc-ipamd/network.json")
 
 
 def _setting(env: str, parse: Callable[[str], Any], default: Any, text: str) -> Any:
@@ -127,10 +128,23 @@ class PoolConfig:
         "Free addresses to keep, topped up at half of it or after 5 s without an ADD; 0: not defined.",
     )
     minimum_ip_target: int = _setting("MINIMUM_IP_TARGET", integer(0), 0, "Floor for all addresses; 0: not defined.")
+    warm_target: str = _setting(
+        "WARM_TARGET",
+        choice("fixed", "auto"),
+        "fixed",
+        "auto: the free addresses to keep follow measured demand, instead of WARM_IP_TARGET, which must not be set then; "
+        "MINIMUM_IP_TARGET still holds, WARM_ENI_TARGET and WARM_PREFIX_TARGET are ignored.",
+    )
     warm_prefix_target: int = _setting("WARM_PREFIX_TARGET", integer(0), 0, "Free /28 prefixes to keep, in prefix mode.")
     max_eni: int = _setting("MAX_ENI", integer(0), 0, "Cap on ENIs below the instance's own limit; 0: none.")
     max_pods: int = _setting("MAX_PODS", integer(0), 0, "Cap on the pool, in addresses; 0: what the instance type allows.")
     prefix_delegation: bool = _setting("ENABLE_PREFIX_DELEGATION", parse_bool, False, "Allocate /28 prefixes.")
+    release_hold_s: int = _setting(
+        "VPC_IPAMD_RELEASE_HOLD",
+        integer(1, 86400),
+        3600,
+        "Seconds for which addresses are in excess before they are given back to EC2; whole ENIs of WARM_ENI_TARGET go at once.",
+    )
     cooldown_s: int = _setting(
         "IP_COOLDOWN_PERIOD", integer(0, 86400), 30, "Seconds before a released address may be assigned again."
     )
@@ -183,6 +197,27 @@ class NetworkConfig:
 
 
 @dataclass(frozen=True)
+class SubnetsConfig:
+    """In which subnets new ENIs are made."""
+
+    discovery: bool = _setting(
+        "ENABLE_SUBNET_DISCOVERY",
+        parse_bool,
+        True,
+        "Make ENIs in every subnet of the zone that is tagged for it, not only in the node's.",
+    )
+    custom_networking: bool = _setting(
+        "AWS_VPC_K8S_CNI_CUSTOM_NETWORK_CFG",
+        parse_bool,
+        False,
+        "Take subnet and security groups of new ENIs from a file, by availability zone; the primary ENI carries no pods.",
+    )
+    network_file: Path = _setting(
+        "VPC_IPAMD_NETWORK_FILE", Path, NETWORK_FILE, "That file: JSON, read at the start (docs/subnets.md)."
+    )
+
+
+@dataclass(frozen=True)
 class CloudConfig:
     """How EC2 and instance metadata are reached, and how ENIs are tagged."""
 
@@ -193,6 +228,12 @@ class CloudConfig:
     cluster_name: str = _setting("CLUSTER_NAME", str, "", "Name of the EKS cluster, for tags.")
     additional_tags: tuple[tuple[str, str], ...] = _setting(
         "ADDITIONAL_ENI_TAGS", parse_tags, (), "JSON object of further tags for ENIs that we create."
+    )
+    leaked_eni_cleanup_disabled: bool = _setting(
+        "DISABLE_LEAKED_ENI_CLEANUP",
+        parse_bool,
+        False,
+        "Leave alone the ENIs that this node made and that leaked; else deleted after a start.",
     )
     http_timeout_s: int = _setting("HTTP_TIMEOUT", integer(1, 300), 10, "Seconds for the whole answer to an HTTP request to AWS.")
 
@@ -214,6 +255,12 @@ class DaemonConfig:
     """Where the daemon keeps its files, what it writes and serves, and how many requests it handles."""
 
     run_dir: Path = _setting("VPC_IPAMD_RUN_DIR", Path, RUN_DIR, "Socket, datastore and spool; owned by root, 0700.")
+    freeze_file: str = _setting(
+        "VPC_IPAMD_FREEZE_FILE",
+        str,
+        "",
+        "A drain hook's file: while it exists no ENI is made and nothing given back; empty: hooks/freeze in the run directory.",
+    )
     conflist_path: Path = _setting("VPC_IPAMD_CONFLIST", Path, CONFLIST_PATH, "Where the conflist is written once ready.")
     portmap: bool = _setting("ENABLE_PORTMAP_PLUGIN", parse_bool, False, "Chain the portmap plugin, for hostPort.")
     bandwidth: bool = _setting("ENABLE_BANDWIDTH_PLUGIN", parse_bool, False, "Chain the bandwidth plugin.")
@@ -229,8 +276,18 @@ class DaemonConfig:
     metrics_address: str = _setting(
         "VPC_IPAMD_METRICS_ADDRESS", str, ":61678", "host:port of the Prometheus endpoint; 'off': none."
     )
+    health_address: str = _setting(
+        "VPC_IPAMD_HEALTH_ADDRESS", str, "127.0.0.1:61677", "host:port of /healthz and /readyz for kubelet's probes; 'off': none."
+    )
     max_concurrent_rpcs: int = _setting("VPC_IPAMD_MAX_RPCS", integer(4, 1024), 256, "CNI requests handled at once.")
-    drain_s: int = _setting("VPC_IPAMD_DRAIN", integer(0, 60), 10, "Seconds of serving DEL after the first SIGTERM.")
+    drain_s: int = _setting(
+        "VPC_IPAMD_DRAIN", integer(0, 60), 0, "Seconds of serving DEL after the first SIGTERM; the plugin spools it anyway."
+    )
+
+    @property
+    def freeze_path(self) -> Path:
+        """VPC_IPAMD_FREEZE_FILE, or its place in the run directory when it is not set."""
+        return Path(self.freeze_file) if self.freeze_file else self.run_dir / "hooks" / "freeze"
 
 
 @dataclass(frozen=True)
@@ -239,18 +296,19 @@ class Settings:
 
     pool: PoolConfig = PoolConfig()
     network: NetworkConfig = NetworkConfig()
+    subnets: SubnetsConfig = SubnetsConfig()
     cloud: CloudConfig = CloudConfig()
     runtime: RuntimeConfig = RuntimeConfig()
     daemon: DaemonConfig = DaemonConfig()
 
-    def pool_settings(self, *, max_pods: int) -> PoolSettings:
+    def pool_settings(self, *, max_pods: int, supports_prefixes: bool = True) -> PoolSettings:
         """Make the planner's settings; `max_pods` is the instance type's, used when MAX_PODS is not set.
 
-        It counts single addresses, so it is no cap with prefixes, of which a slot holds 16. Source: amazon-vpc-cni-k8s
-        misc/eni-max-pods.txt, ENIs x (addresses per ENI - 1) + 2.
+        It counts single addresses, so it is no cap with prefixes, of which a slot holds 16; on a type that cannot have any it is.
+        Source: amazon-vpc-cni-k8s misc/eni-max-pods.txt, ENIs x (addresses per ENI - 1) + 2.
         """
         pool = self.pool
-        type_max_pods = 0 if pool.prefix_delegation else max_pods
+        type_max_pods = 0 if pool.prefix_delegation and supports_prefixes else max_pods
         return PoolSettings(
             warm_eni_target=pool.warm_eni_target,
             warm_ip_target=pool.warm_ip_target,
@@ -259,6 +317,8 @@ class Settings:
             max_eni=pool.max_eni,
             max_pods=pool.max_pods or type_max_pods,
             prefix_delegation=pool.prefix_delegation,
+            warm_target_auto=pool.warm_target == "auto",
+            release_hold_s=float(pool.release_hold_s),
         )
 
 
@@ -286,15 +346,27 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
     settings = Settings(
         pool=_topic(PoolConfig, environ, problems),
         network=_topic(NetworkConfig, environ, problems),
+        subnets=_topic(SubnetsConfig, environ, problems),
         cloud=_topic(CloudConfig, environ, problems),
         runtime=_topic(RuntimeConfig, environ, problems),
         daemon=_topic(DaemonConfig, environ, problems),
     )
-    if settings.network.sandbox_mtu > settings.network.eni_mtu:
-        problems.append(f"POD_MTU={settings.network.pod_mtu}: must not exceed AWS_VPC_ENI_MTU ({settings.network.eni_mtu})")
+    problems += contradictions(settings)
     if problems:
         raise SettingsError(f"{len(problems)} setting(s) are wrong", details="; ".join(problems))
     return settings
+
+
+def contradictions(settings: Settings) -> list[str]:
+    """Name settings that are right each by itself and wrong together."""
+    problems = []
+    if settings.pool.warm_target == "auto" and settings.pool.warm_ip_target:
+        problems.append(
+            f"WARM_TARGET=auto: must not be set with WARM_IP_TARGET ({settings.pool.warm_ip_target}), which it computes"
+        )
+    if settings.network.sandbox_mtu > settings.network.eni_mtu:
+        problems.append(f"POD_MTU={settings.network.pod_mtu}: must not exceed AWS_VPC_ENI_MTU ({settings.network.eni_mtu})")
+    return problems
 
 
 def describe(settings: Settings, environ: Mapping[str, str] | None = None) -> list[ConfigLine]:

@@ -1,7 +1,7 @@
 """The daemon's process: settings, lock, datastore, socket, start-up in the background, signals, drain, exit.
 
-The first SIGTERM or SIGINT drains: not ready, ADD is refused with code 11, DEL is served for `VPC_IPAMD_DRAIN` seconds. The second
-exits at once, which is safe: everything that matters is on disk already.
+The first SIGTERM or SIGINT drains: not ready, ADD is left to the successor, what is running gets a second to end. By default no DEL is
+awaited, because the plugin spools it (`VPC_IPAMD_DRAIN`). The second exits at once, which is safe: everything that matters is on disk.
 """
 
 from __future__ import annotations
@@ -132,14 +132,15 @@ def _raise_descriptor_limit(rpc_count: int) -> None:
 
 def run(settings: Settings, signals: Signals) -> int:
     """Serve until told to exit. Raises: SettingsError, DatastoreError, NotServingError if it cannot start."""
-    from ipamd.rpc.server import RpcServer, prepare_run_dir, take_instance_lock
+    from ipamd.rpc.server import SOCKET_NAME, RpcServer, prepare_run_dir, take_instance_lock
 
     prepare_run_dir(settings.daemon.run_dir)
-    lock, has_run_before = take_instance_lock(settings.daemon.run_dir)
+    lock, has_run_before = take_instance_lock(settings.daemon.run_dir, is_ended=signals.wait_again)
     from ipamd import metrics
     from ipamd.bootstrap import build
+    from ipamd.health_pages import HealthPages, listen
     from ipamd.lifecycle import Lifecycle
-    from ipamd.service.health import Phase
+    from ipamd.model.freeze import FreezeCause
 
     app = build(settings, has_run_before=has_run_before)
     health = app.context.health
@@ -152,19 +153,24 @@ def run(settings: Settings, signals: Signals) -> int:
     with health.stage("rpc") as stage:
         server.start()
         stage.detail = "DEL and introspection are served"
+    pages = HealthPages(cni_socket=settings.daemon.run_dir / SOCKET_NAME, is_ready=lambda: health.is_ready)
+    health_address = settings.daemon.health_address
+    probed = listen(health_address, variable="VPC_IPAMD_HEALTH_ADDRESS", pages=pages, refused=app.metrics.scrape_refused)
     log.info("alive after %.3f s: %s", health.uptime_s(), app.adapters.opened.report.detail)
     life = Lifecycle(app, end=signals.fail)
     threading.Thread(target=life.run, name="start-up", daemon=True).start()
-    scraped = metrics.serve(app.metrics, settings.daemon.metrics_address)
+    scraped = metrics.serve(app.metrics, settings.daemon.metrics_address, health=pages)
     reason = signals.wait()
-    health.enter(Phase.DRAINING)
-    log.info("draining (%s): ADD is refused, DEL is served for %d s", reason, settings.daemon.drain_s)
+    life.drain()
+    app.context.freeze.set(FreezeCause.SHUTDOWN, reason)
+    log.info("draining (%s): ADD is left to the successor, DEL is served for %d s", reason, settings.daemon.drain_s)
     life.stop()
     is_hurried = signals.wait_again(settings.daemon.drain_s)
     server.stop(0.0 if is_hurried else 1.0)
     app.cooldown.stop()
-    if scraped is not None:
-        scraped.close()
+    for port in (scraped, probed):
+        if port is not None:
+            port.close()
     app.context.datastore.close()
     os.close(lock)
     log.info("exiting")

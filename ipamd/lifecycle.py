@@ -15,10 +15,12 @@ from ipamd.bootstrap import App
 from ipamd.conflist_keeper import ConflistKeeper
 from ipamd.datastore.open import current_boot_id
 from ipamd.first_address import FirstAddress
+from ipamd.freeze_files import DrainHookFile
 from ipamd.model.errors import DatastoreError, IpamError, KernelDumpError, NotServingError, SettingsError, log_text
 from ipamd.model.kernel import KernelSurvey
 from ipamd.model.sandbox import Sandbox
 from ipamd.model.words import counted
+from ipamd.served_mark import ServedMark
 from ipamd.service.backoff import Backoff
 from ipamd.service.health import Phase
 from ipamd.service.reconcile.maintenance import Maintenance
@@ -43,14 +45,18 @@ class Lifecycle:
         self._app = app
         self._health = app.context.health
         self._stopped = threading.Event()
-        self._maintenance = Maintenance(app.context, spool=app.adapters.spool, replay=self._replay_spool, end=end)
+        run_dir, boot_id = app.settings.daemon.run_dir, current_boot_id()
+        self._served_mark = ServedMark(run_dir, boot_id=boot_id, health=self._health)
+        self._maintenance = Maintenance(
+            app.context, spool=app.adapters.spool, leave_mark=self._served_mark.leave, replay=self._replay_spool, end=end
+        )
         self._surroundings = Surroundings(app, spawn=self._spawn, stopped=self._stopped)
         host_network = app.reconcile.host_network
         self._conflist = ConflistKeeper(
             app.settings.daemon, fights=host_network.fights, health=self._health, note=host_network.note
         )
-        run_dir = app.settings.daemon.run_dir
-        self._first_address = FirstAddress(app.context, run_dir=run_dir, boot_id=current_boot_id(), stopped=self._stopped)
+        self._drain_hook = DrainHookFile(app.context.freeze, path=app.settings.daemon.freeze_path, health=self._health)
+        self._first_address = FirstAddress(app.context, run_dir=run_dir, boot_id=boot_id, stopped=self._stopped)
 
     def run(self) -> None:
         """Go from alive to ready; a permanent error is recorded, and the daemon keeps serving DEL."""
@@ -63,6 +69,11 @@ class Lifecycle:
             self._health.set_condition("start", f"start: it stopped, ADD is not served before a restart: {log_text(error)}")
             log.error("start-up stopped; DEL is served, ADD is not: %s", log_text(error), exc_info=error)
 
+    def drain(self) -> None:
+        """Take no ADD any more, and say until when they were taken."""
+        self._served_mark.leave()
+        self._health.enter(Phase.DRAINING)
+
     def stop(self) -> None:
         """End every loop that was started, and every wait; but not the cooldown, which DEL needs until the process ends (I4)."""
         self._stopped.set()
@@ -72,6 +83,7 @@ class Lifecycle:
         reconcile.cloud.stop()
         self._maintenance.stop()
         self._conflist.stop()
+        self._drain_hook.stop()
         if reconcile.runtime is not None:
             reconcile.runtime.stop()
 
@@ -79,6 +91,9 @@ class Lifecycle:
         app, health = self._app, self._health
         health.enter(Phase.RESTORING)
         self._spawn("cooldown", app.cooldown.run)  # DEL is served already, and its links must be deleted within a second (I4)
+        app.operator.restore()
+        self._drain_hook.look()  # before the pool may grow
+        self._spawn("drain-hook", self._drain_hook.run)
         self._surroundings.begin_cloud()
         # Before the first sandbox is wired, and without waiting for EC2. A kernel that refuses is a condition: the node serves.
         log.info("confinement: %s", "; ".join(app.reconcile.host_network.confine()) or "in place")
@@ -87,6 +102,7 @@ class Lifecycle:
         self._surroundings.await_cloud()
         self._until_done("kernel", lambda: self._restore(listed))
         self._until_done("host-routing", self._set_up_eni_routings)
+        app.pool.subnets.mark()  # by the settings of now, whatever was recorded: EC2 may not have answered yet
         with health.stage("serve") as stage:
             health.enter(Phase.SERVING)
             stage.detail = str(app.context.datastore.counts())
@@ -97,6 +113,8 @@ class Lifecycle:
         self._spawn("conflist", self._conflist.run)
         self._first_address.remember()
         health.mark_ready()
+        self._served_mark.tidy()
+        self._served_mark.leave()
         log.info("ready after %.2f s: %s", health.uptime_s(), app.context.datastore.counts())
 
     def _start_loops(self) -> None:

@@ -16,8 +16,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from ipamd.health_pages import Pages, listen, plain_page
 from ipamd.metrics_port import MetricsPort, Refusal
-from ipamd.model.errors import SettingsError, log_text
+from ipamd.model.errors import log_text
+from ipamd.model.freeze import FreezeCause
 from ipamd.model.kernel import DROP_REASONS
 from ipamd.model.placement import eni_limit
 from ipamd.model.repair import RepairKind
@@ -31,7 +33,6 @@ STEPS = ("decode", "lock", "netns", "reserve", "wire", "commit", "retire", "left
 LATENCY_BUCKETS_MS = (0.5, 1, 2, 2.5, 5, 10, 20, 50, 100, 250, 1000, 5000, 60000)
 """Ours: the budgets that `make bench` checks (2, 2.5 and 10 ms) are bounds, so that a histogram shows whether they are kept."""
 
-PORT_MAX = 65535
 PAGE_AGE_S = 0.5
 """Scrapes within it share a page. Ours: rendering costs milliseconds, and whoever reaches the port can ask for it."""
 
@@ -105,9 +106,14 @@ class Metrics:
         pool_empty: Callable[[], int],
         looks: Callable[[], Mapping[LookReason, int]],
         repairs: Callable[[], Mapping[RepairKind, int]],
+        released: Callable[[], Mapping[str, int]],
     ) -> None:
         """Read pool, runtime and EC2 figures at every scrape; the callables count since start."""
-        self.registry.register(_StateCollector(self, sources, ec2, _Counts(replayed, pool_empty, looks, repairs)))
+        self.registry.register(_StateCollector(self, sources, ec2, _Counts(replayed, pool_empty, looks, repairs, released)))
+
+
+RELEASED_KINDS = ("addresses", "prefixes", "enis")
+"""Labels of `ipamd_released_total`: single addresses, /28s and whole ENIs, whose addresses are not counted again."""
 
 
 class _Counts(NamedTuple):
@@ -117,6 +123,7 @@ class _Counts(NamedTuple):
     pool_empty: Callable[[], int]
     looks: Callable[[], Mapping[LookReason, int]]
     repairs: Callable[[], Mapping[RepairKind, int]]
+    released: Callable[[], Mapping[str, int]]
 
 
 class _StateCollector(Collector):
@@ -160,9 +167,7 @@ class _StateCollector(Collector):
         yield CounterMetricFamily(
             "ipamd_replayed_adds", "Repeated ADDs answered with the stored result", value=self._counts.replayed()
         )
-        yield self._looks()
-        yield self._dropped()
-        yield self._repairs_by_kind()
+        yield from (self._frozen(), self._looks(), self._released(), self._dropped(), self._repairs_by_kind())
         states = GaugeMetricFamily("ipamd_addresses", "Addresses by state", labels=("state",))
         for state in ("free", "reserved", "assigned", "cooling", "quarantined", "lost"):
             states.add_metric((state,), getattr(counts, state))
@@ -177,11 +182,28 @@ class _StateCollector(Collector):
             )
         yield from self._theirs()
 
+    def _frozen(self) -> Metric:
+        text = "1 for each reason why the pool makes no ENI and gives nothing back"
+        frozen = GaugeMetricFamily("ipamd_pool_frozen", text, labels=("reason",))
+        in_force = {one.cause for one in self._sources.freezings()}
+        for cause in FreezeCause:
+            frozen.add_metric((cause.value,), int(cause in in_force))
+        return frozen
+
     def _looks(self) -> Metric:
         looks = CounterMetricFamily("ipamd_ec2_looks", "Looks at all ENIs in EC2 out of turn, by reason", labels=("reason",))
         for reason in LookReason:
             looks.add_metric((reason.value,), self._counts.looks().get(reason, 0))
         return looks
+
+    def _released(self) -> Metric:
+        """What went back to EC2."""
+        released = CounterMetricFamily(
+            "ipamd_released", "What was in excess and was given back to EC2, by kind", labels=("kind",)
+        )
+        for kind in RELEASED_KINDS:
+            released.add_metric((kind,), self._counts.released().get(kind, 0))
+        return released
 
     def _dropped(self) -> Metric:
         """What confinement has dropped."""
@@ -247,23 +269,16 @@ class Page:
         return head.encode(), body
 
 
-def serve(metrics: Metrics, address: str) -> MetricsPort | None:
-    """Serve /metrics on `host:port`; None when the address is "off".
+def serve(metrics: Metrics, address: str, *, health: Pages | None = None) -> MetricsPort | None:
+    """Serve /metrics on `host:port`, and beside it the pages of `health`; None when the address is "off".
 
     Raises: SettingsError if the address is malformed or taken.
     """
-    if address == "off":
-        return None
-    host, _, port = address.rpartition(":")
-    if not port.isdecimal() or int(port) > PORT_MAX:
-        raise SettingsError(f"VPC_IPAMD_METRICS_ADDRESS={address!r}", details="expected host:port or off")
-    everywhere = "0.0.0.0"  # noqa: S104  # scraped from other nodes
-    try:
-        served = MetricsPort(
-            host.strip("[]") or everywhere, int(port), page=Page(metrics.registry), refused=metrics.scrape_refused
-        )
-    except OSError as error:
-        details = "free the port or set it to off"
-        raise SettingsError(f"cannot serve metrics on {address}: {error}", details=details) from error
-    served.start()
-    return served
+    page = Page(metrics.registry)
+
+    def pages(path: str, is_openmetrics: bool) -> tuple[bytes, bytes]:
+        if path == "/metrics":
+            return page(is_openmetrics)
+        return health(path, is_openmetrics) if health is not None else plain_page("404 Not Found", "there is /metrics")
+
+    return listen(address, variable="VPC_IPAMD_METRICS_ADDRESS", pages=pages, refused=metrics.scrape_refused)

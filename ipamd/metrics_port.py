@@ -52,7 +52,7 @@ READ_BYTES = 4096
 READS_MAX = 16
 """In how many pieces a request may come. Ours: a scrape's comes in one, and each piece costs the daemon an event."""
 
-REQUEST = re.compile(rb"(GET|HEAD) [!-~]+ HTTP/1\.[01]\r?\n")
+REQUEST = re.compile(rb"(GET|HEAD) ([!-~]+) HTTP/1\.[01]\r?\n")
 OPENMETRICS = re.compile(rb"\naccept:[^\n]*application/openmetrics-text", re.IGNORECASE)
 NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
@@ -83,12 +83,13 @@ class MetricsPort:
     """Listens from the moment it is made; `start` serves in a thread, `close` ends it. All else is the thread's."""
 
     def __init__(
-        self, host: str, port: int, *, page: Callable[[bool], tuple[bytes, bytes]], refused: Callable[[Refusal], None]
+        self, host: str, port: int, *, page: Callable[[str, bool], tuple[bytes, bytes]], refused: Callable[[Refusal], None]
     ) -> None:
         """Listen.
 
         Args:
-            page: makes head and body of an answer; True for the format OpenMetrics. It is called for each request.
+            page: makes head and body of an answer, from the path without its query, and True for the format OpenMetrics. It is
+                called for each request.
             refused: counts.
         Raises: OSError if the address is malformed or taken.
         """
@@ -238,7 +239,8 @@ class MetricsPort:
             self._refused(Refusal.REQUEST)
             answer = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
         else:
-            head, body = self._page(OPENMETRICS.search(request) is not None)
+            path = asked[2].partition(b"?")[0].decode()
+            head, body = self._page(path, OPENMETRICS.search(request) is not None)
             answer = head + body if asked[1] == b"GET" else head
         connection.unsent = memoryview(answer)
         self._selector.modify(connection.sock, selectors.EVENT_WRITE, connection)

@@ -84,12 +84,12 @@ class Surroundings:
                 self._ask_cloud()
                 return
             except Exception as error:  # noqa: BLE001  # top of a loop: it must outlive any one failure
-                pause_s = backoff.next_s()
+                pause_s, level = backoff.next_s(), logging.WARNING if log_text(error) != self._refusal else logging.DEBUG
                 self._refusal = log_text(error)
                 self._health.record_error("cloud", error)
                 self._health.set_condition("ec2", f"EC2: {self._refusal}; the pool cannot grow")
                 self._tell(f"{self._refusal}; asked again within {RETRY_MAX_S:.0f} s")
-                log.warning("cloud is asked again in %.1f s: %s", pause_s, self._refusal)
+                log.log(level, "cloud is asked again in %.1f s: %s", pause_s, self._refusal)
             self._stopped.wait(pause_s)
 
     def _ask_cloud(self) -> None:
@@ -98,6 +98,7 @@ class Surroundings:
             stage.detail = self._tell_asking("instance metadata is being asked who this node is")
             identity = app.adapters.node_info.learn_identity()
             stage.detail = f"{identity.instance_id} ({identity.instance_type}) in {identity.availability_zone}"
+            self._learn_notices()  # before the pool may grow
         with health.stage("ec2") as stage:
             stage.detail = self._tell_asking("EC2 is being asked for this node's ENIs")
             result = self._compare(identity)
@@ -113,6 +114,13 @@ class Surroundings:
         self._set_limits(limits)
         if limits.source == "default":
             self._spawn("limits", lambda: self._learn_limits(identity))
+
+    def _learn_notices(self) -> None:
+        """Ask once whether EC2 is about to end this node; metadata's turns ask again."""
+        try:
+            self._app.context.freeze.follow_notices(self._app.adapters.metadata.notices())
+        except CloudError as error:
+            log.info("whether EC2 announces an end is not known yet: %s", log_text(error))
 
     def _compare(self, identity: InstanceIdentity) -> EniSyncResult:
         """Compare with EC2 once.
@@ -144,7 +152,11 @@ class Surroundings:
         return any(eni.is_primary for eni in self._app.context.datastore.enis())
 
     def _set_limits(self, limits: InstanceLimits) -> None:
-        self._app.pool.maintainer.set_limits(limits, settings=self._app.settings.pool_settings(max_pods=limits.max_pods))
+        custom = self._app.adapters.custom_network
+        is_primary_used = custom is None or custom.primary_carries_pods
+        max_pods = limits.max_pods if is_primary_used else limits.max_pods_without_primary
+        settings = self._app.settings.pool_settings(max_pods=max_pods, supports_prefixes=limits.supports_prefixes)
+        self._app.pool.maintainer.set_limits(limits, settings=settings)
 
     def _tell_asking(self, what: str) -> str:
         self._tell(f"{what}; the last answer was: {self._refusal}" if self._refusal else what)

@@ -161,7 +161,7 @@ class Lab:
 
     def add_internet(self, *, nat_gateway: bool = True) -> Internet:
         """Build the gateways and the host `outside`; the primary addresses of nodes and hosts get public ones."""
-        self._internet = Internet(self.fabric.router, vpc_cidr=self.vpc.cidr, nat_gateway=nat_gateway)
+        self._internet = Internet(self.fabric.router, vpc_cidrs=self.vpc.cidrs, nat_gateway=nat_gateway)
         self._stack.callback(self.internet.close)
         for instance in self.vpc.instances():
             self.internet.associate(self.primary_address(instance.name))

@@ -7,6 +7,8 @@ checks. `assert_sound` is the last step of every test that uses a rig (I1-I9).
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -133,23 +135,31 @@ class Rig:
     ) -> CniReply:
         """Execute the plugin as a runtime does. `netns` None: the sandbox's own by name; "" for none."""
         document = {"cniVersion": version, "name": NETWORK, "type": "vpc-cni"} | dict(conf or {})
-        env = {
-            "CNI_COMMAND": verb,
-            "CNI_CONTAINERID": container_id,
-            "CNI_NETNS": f"/run/netns/{container_id}" if netns is None else netns,
-            "CNI_IFNAME": ifname,
-            "CNI_PATH": "/opt/cni/bin",
-            "CNI_ARGS": f"K8S_POD_NAMESPACE=default;K8S_POD_NAME={container_id}",
-        }
         done = self.node.run(
             [PLUGIN_PATH],
-            env={name: value for name, value in env.items() if value},
+            env=_environment(verb, container_id, netns=netns, ifname=ifname),
             stdin_bytes=raw_conf if raw_conf is not None else json.dumps(document).encode(),
             timeout_s=timeout_s,
             check=False,
         )
         body = json.loads(done.stdout) if done.stdout.strip() else None
         return CniReply(done.returncode, body)
+
+    def lose_add(self, container_id: str) -> None:
+        """An ADD whose daemon dies under it: it waits for the next one, and its runtime gives up before."""
+        reader, writer = os.pipe()
+        os.write(writer, json.dumps({"cniVersion": "1.0.0", "name": NETWORK, "type": "vpc-cni"}).encode())
+        os.close(writer)
+        try:
+            plugin = self.node.spawn([PLUGIN_PATH], env=_environment("ADD", container_id), stdin=reader)
+        finally:
+            os.close(reader)
+        try:
+            wait_until(lambda: self.daemon is not None and self.daemon.poll() is not None, what="the daemon's death in ADD")
+            assert plugin.poll() is None, "an ADD that has lost its daemon waits for the next (I17)"
+        finally:
+            plugin.send_signal(signal.SIGKILL)
+            plugin.wait(PATIENCE_S)
 
     def add(self, name: str, **options: Any) -> CniReply:
         """Make a namespace and ADD it."""
@@ -221,6 +231,19 @@ class Rig:
     def _is_swept(self) -> bool:
         status = self.status()
         return status is not None and status["dying_count"] == 0
+
+
+def _environment(verb: str, container_id: str, *, netns: str | None = None, ifname: str = "eth0") -> dict[str, str]:
+    """What a runtime gives the plugin; `netns` None: the sandbox's own by name; "" for none."""
+    env = {
+        "CNI_COMMAND": verb,
+        "CNI_CONTAINERID": container_id,
+        "CNI_NETNS": f"/run/netns/{container_id}" if netns is None else netns,
+        "CNI_IFNAME": ifname,
+        "CNI_PATH": "/opt/cni/bin",
+        "CNI_ARGS": f"K8S_POD_NAMESPACE=default;K8S_POD_NAME={container_id}",
+    }
+    return {name: value for name, value in env.items() if value}
 
 
 @contextmanager

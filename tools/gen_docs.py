@@ -136,7 +136,13 @@ def _metrics() -> Iterator[Metric]:
     """Every metric with a sample, which shows its labels: a daemon of which nothing is known has answered one ADD and one DEL."""
     metrics = Metrics()
     metrics.watch(
-        cast(Sources, _Nothing()), ec2=cast(Ec2, _Silent()), replayed=lambda: 0, pool_empty=lambda: 0, looks=dict, repairs=dict
+        cast(Sources, _Nothing()),
+        ec2=cast(Ec2, _Silent()),
+        replayed=lambda: 0,
+        pool_empty=lambda: 0,
+        looks=dict,
+        repairs=dict,
+        released=dict,
     )
     metrics.request_done("ADD", code=0, total_ms=1.0, steps_ms={"wire": 1.0})
     metrics.request_done("DEL", code=0, total_ms=1.0, steps_ms={})

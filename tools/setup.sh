@@ -9,7 +9,8 @@ python=${PYTHON:-python3.11}
 # package:file that shows it is there
 needed=(containerd:/usr/bin/containerd runc:/usr/sbin/runc nftables:/usr/sbin/nft iproute2:/usr/sbin/ip
         util-linux:/usr/bin/nsenter containernetworking-plugins:/usr/lib/cni/ptp
-        gcc:/usr/bin/gcc libc6-dev:/usr/include/stdio.h musl-tools:/usr/bin/musl-gcc xz-utils:/usr/bin/xz)
+        gcc:/usr/bin/gcc libc6-dev:/usr/include/stdio.h musl-tools:/usr/bin/musl-gcc xz-utils:/usr/bin/xz
+        systemd:/usr/lib/systemd/systemd-networkd udev:/usr/bin/udevadm)
 
 packages() {
     debian_packages

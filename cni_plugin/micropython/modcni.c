@@ -29,10 +29,14 @@ static long checked(long result) {
     return result;
 }
 
-static long long monotonic_ns(void) {
+static long long clock_ns(clockid_t clock) {
     struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    clock_gettime(clock, &now);
     return now.tv_sec * 1000000000LL + now.tv_nsec;
+}
+
+static long long monotonic_ns(void) {
+    return clock_ns(CLOCK_MONOTONIC);
 }
 
 static void wait_for(int fd, short event, long long wait_ms) {
@@ -58,6 +62,11 @@ static mp_obj_t cni_monotonic_ms(void) {
     return mp_obj_new_int_from_ll(monotonic_ns() / 1000000);
 }
 static MP_DEFINE_CONST_FUN_OBJ_0(monotonic_ms_obj, cni_monotonic_ms);
+
+static mp_obj_t cni_boottime_ms(void) {
+    return mp_obj_new_int_from_ll(clock_ns(CLOCK_BOOTTIME) / 1000000);
+}
+static MP_DEFINE_CONST_FUN_OBJ_0(boottime_ms_obj, cni_boottime_ms);
 
 static mp_obj_t cni_unique(void) {
     char text[48];
@@ -97,6 +106,22 @@ static mp_obj_t cni_write(mp_obj_t fd, mp_obj_t data, mp_obj_t wait_ms) {
     return MP_OBJ_NEW_SMALL_INT(checked(size));
 }
 static MP_DEFINE_CONST_FUN_OBJ_3(write_obj, cni_write);
+
+static mp_obj_t cni_read_file(mp_obj_t path, mp_obj_t count) {
+    vstr_t data;
+    vstr_init_len(&data, mp_obj_get_int(count));
+    int fd = checked(open(mp_obj_str_get_str(path), O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC));
+    ssize_t size;
+    do {
+        size = read(fd, data.buf, data.len);
+    } while (size < 0 && errno == EINTR);
+    int cause = errno;
+    close(fd);
+    errno = cause;
+    data.len = checked(size);
+    return mp_obj_new_bytes_from_vstr(&data);
+}
+static MP_DEFINE_CONST_FUN_OBJ_2(read_file_obj, cni_read_file);
 
 static mp_obj_t cni_connect(mp_obj_t path) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -231,10 +256,12 @@ static MP_DEFINE_CONST_FUN_OBJ_1(leave_obj, cni_leave);
 static const mp_rom_map_elem_t cni_globals_table[] = {
     {MP_ROM_QSTR(MP_QSTR___name__), MP_ROM_QSTR(MP_QSTR__cni)},
     {MP_ROM_QSTR(MP_QSTR_monotonic_ms), MP_ROM_PTR(&monotonic_ms_obj)},
+    {MP_ROM_QSTR(MP_QSTR_boottime_ms), MP_ROM_PTR(&boottime_ms_obj)},
     {MP_ROM_QSTR(MP_QSTR_unique), MP_ROM_PTR(&unique_obj)},
     {MP_ROM_QSTR(MP_QSTR_env), MP_ROM_PTR(&env_obj)},
     {MP_ROM_QSTR(MP_QSTR_read), MP_ROM_PTR(&read_obj)},
     {MP_ROM_QSTR(MP_QSTR_write), MP_ROM_PTR(&write_obj)},
+    {MP_ROM_QSTR(MP_QSTR_read_file), MP_ROM_PTR(&read_file_obj)},
     {MP_ROM_QSTR(MP_QSTR_connect), MP_ROM_PTR(&connect_obj)},
     {MP_ROM_QSTR(MP_QSTR_close), MP_ROM_PTR(&close_obj)},
     {MP_ROM_QSTR(MP_QSTR_sleep_ms), MP_ROM_PTR(&sleep_ms_obj)},

@@ -30,7 +30,8 @@ ENI = """<{tag}><networkInterfaceId>eni-1</networkInterfaceId><subnetId>subnet-1
 <privateIpAddressesSet><item><privateIpAddress>10.0.0.10</privateIpAddress><primary>true</primary></item>
 <item><privateIpAddress>10.0.0.11</privateIpAddress><primary>false</primary></item></privateIpAddressesSet>
 <ipv4PrefixSet><item><ipv4Prefix>10.0.1.0/28</ipv4Prefix></item></ipv4PrefixSet></{tag}>"""
-SUBNET = """<subnetSet><item><subnetId>subnet-1</subnetId><cidrBlock>10.0.0.0/20</cidrBlock>
+SUBNET = """<subnetSet><item><subnetId>subnet-1</subnetId><vpcId>vpc-1</vpcId>
+<availabilityZone>us-west-2a</availabilityZone><cidrBlock>10.0.0.0/20</cidrBlock>
 <availableIpAddressCount>100</availableIpAddressCount></item></subnetSet>"""
 TYPES = """<instanceTypeSet><item><instanceType>m5.large</instanceType><bareMetal>false</bareMetal><hypervisor>nitro</hypervisor>
 <networkInfo><maximumNetworkInterfaces>3</maximumNetworkInterfaces><ipv4AddressesPerInterface>10</ipv4AddressesPerInterface>

@@ -14,6 +14,7 @@ from typing import Any
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.errors import CloudError
 from ipamd.model.ids import EniId, MacAddress, SubnetId
+from ipamd.model.subnets import DescribedSubnet
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +61,32 @@ def described_enis(entries: Iterable[Mapping[str, Any]]) -> list[DescribedEni]:
         except CloudError as error:
             log.warning("one entry of DescribeNetworkInterfaces cannot be read: %s", error)
             found.append(_unreadable(entry, error))
+    return found
+
+
+def described_subnet(entry: Mapping[str, Any]) -> DescribedSubnet:
+    """Read one Subnet of Describe. Raises: CloudError if it names no ID, CIDR, zone, VPC or count."""
+    try:
+        return DescribedSubnet(
+            subnet_id=SubnetId(entry["SubnetId"]),
+            cidr=IPv4Network(entry["CidrBlock"]),
+            availability_zone=entry["AvailabilityZone"],
+            vpc_id=entry["VpcId"],
+            free_count=int(entry["AvailableIpAddressCount"]),
+            tags={tag["Key"]: tag.get("Value", "") for tag in entry.get("Tags") or ()},
+        )
+    except (KeyError, ValueError, TypeError, AttributeError) as exc:
+        raise incomplete(f"subnet {entry.get('SubnetId', '(no ID)')}", exc) from exc
+
+
+def described_subnets(entries: Iterable[Mapping[str, Any]]) -> list[DescribedSubnet]:
+    """Read the Subnets of a Describe; one that cannot be read (an IPv6-only one has no CIDR) is left out. Raises: nothing."""
+    found = []
+    for entry in entries:
+        try:
+            found.append(described_subnet(entry))
+        except CloudError as error:
+            log.info("one entry of DescribeSubnets is left out: %s", error)
     return found
 
 

@@ -33,6 +33,20 @@ class BudgetLimits:
     floor_per_s: float = 0.05
     """Lowest refill rate. Ours: one call in 20 s still detects the end of throttling."""
 
+    pause_share: float = 0.15
+    """While throttling lasts, the pause until the next call is at most this part of the time that it has lasted, or that of half
+    of the full rate, and jitter. Ours, from the fleet simulation (docs/fleet.md): many nodes that share EC2's bucket then take
+    every token that it refills, whether it serves all of them in twenty seconds or in twenty minutes, and the last one comes late
+    by a part of that only. Halving alone lets 150 nodes pause for 16 s where EC2 needs 20 s for all of them."""
+
+    episode_s: float = 150.0
+    """Throttling has ended when no call was throttled for so long. Ours: longer than the longest pauses of a caller (60 s) and of this
+    budget (20 s and its jitter) together."""
+
+    jitter_s: float = 5.0
+    """A wait is lengthened by up to as much again, but by no more than this: nodes that were refused together do not come back
+    together, and tokens are not saved up meanwhile."""
+
     step_per_s: float = 0.1
     """Added by each success. Ours: about ten successful calls lead from the lowest rate back to the highest."""
 
@@ -77,7 +91,7 @@ class CallBudget:
                 f"{api} is held back by this node's own call budget",
                 details=f"{rate_per_s:.2f} calls/s after throttled answers; it recovers with each success, try again later",
             )
-        return wait_s + min(wait_s, 1.0) * self._draw()
+        return wait_s + min(wait_s, self._limits.jitter_s) * self._draw()
 
     def throttled(self, api: str) -> None:
         """Halve the API's rate and empty its bucket."""
@@ -112,6 +126,8 @@ class _Bucket:
     rate_per_s: float
     filled_at: float
     cut_at: float = float("-inf")
+    throttled_at: float = float("-inf")
+    episode_began_at: float = float("-inf")
 
     def refill(self, now: float, burst: int) -> None:
         gained = max(now - self.filled_at, 0.0) * self.rate_per_s
@@ -126,7 +142,11 @@ class _Bucket:
         return wait_s
 
     def slow_down(self, now: float, limits: BudgetLimits) -> None:
+        if now - self.throttled_at >= limits.episode_s:
+            self.episode_began_at = now
+        self.throttled_at = now
         self.tokens = min(self.tokens, 0.0)
         if now - self.cut_at >= limits.cut_interval_s:
-            self.rate_per_s = max(limits.floor_per_s, self.rate_per_s * limits.cut)
+            longest_s = max(limits.pause_share * (now - self.episode_began_at), 2.0 / limits.rate_per_s)
+            self.rate_per_s = max(limits.floor_per_s, self.rate_per_s * limits.cut, 1.0 / longest_s)
             self.cut_at = now

@@ -6,6 +6,7 @@ An error tells whether any attempt may have taken effect (I9). NotFound of an ob
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,7 +16,7 @@ from ipamd.cloud.client import Ec2Client
 from ipamd.cloud.errors import AttemptError, ThrottledAttempt, UnansweredAttempt, UnseenAttempt
 from ipamd.cloud.retries import RetryPolicy
 from ipamd.cloud.under_way import CallsUnderWay
-from ipamd.model.errors import CloudError, CloudNotFoundError
+from ipamd.model.errors import CloudDeniedError, CloudError, CloudNotFoundError, log_text
 from ipamd.ports import Clock
 
 FRESH_S = 30.0
@@ -23,6 +24,11 @@ FRESH_S = 30.0
 
 Source: https://docs.aws.amazon.com/ec2/latest/devguide/eventual-consistency.html.
 """
+
+THROTTLING_OVER_S = 3600.0
+"""After this long without a throttled call nothing is left of it. Ours: longer than any pause that it causes."""
+
+log = logging.getLogger(__name__)
 
 
 class Ec2Calls:
@@ -35,6 +41,8 @@ class Ec2Calls:
         self._sleep = sleep
         self._lock = threading.Lock()
         self._made: dict[str, float] = {}
+        self._denied: dict[str, str] = {}
+        self._throttling: tuple[float, float] | None = None
         self.under_way = CallsUnderWay(clock.monotonic)
 
     def call(
@@ -62,11 +70,22 @@ class Ec2Calls:
 
         try:
             with self.under_way.call(api, subject):
-                return policy.retrying(self._clock, self._sleep)(self.under_way.noting(attempt))
+                answer = policy.retrying(self._clock, self._sleep)(self.under_way.noting(attempt))
         except (AttemptError, CloudError) as failed:
             error = failed.error if isinstance(failed, AttemptError) else failed
             error.may_have_happened = is_unanswered
+            if isinstance(error, CloudDeniedError):
+                self._tell_denial(api, error)
             raise
+        if self._denied.pop(api, None) is not None:
+            log.warning("EC2 allows %s again", api)
+        return answer
+
+    def _tell_denial(self, api: str, error: CloudDeniedError) -> None:
+        """Log a denial once until it changes, whatever the caller makes of it: somebody must change the node's role."""
+        if self._denied.get(api) != error.code:
+            log.warning("%s", log_text(error))
+        self._denied[api] = error.code
 
     def _attempt(self, api: str, subject: str, params: Mapping[str, Any], about: str) -> Mapping[str, Any]:
         """Wait for the budget, make one attempt, and report its outcome to the budget."""
@@ -77,6 +96,7 @@ class Ec2Calls:
             answer = self._client.call(api, subject, params)
         except ThrottledAttempt:
             self._budget.throttled(api)
+            self._note_throttled()
             raise
         except AttemptError as failed:
             if isinstance(failed.error, CloudNotFoundError) and self._is_fresh(about):
@@ -84,6 +104,18 @@ class Ec2Calls:
             raise
         self._budget.succeeded(api)
         return answer
+
+    def throttling(self) -> tuple[float, float] | None:
+        """When EC2 began to throttle, and when it last did, any API; None if that is over."""
+        with self._lock:
+            known = self._throttling
+        return None if known is None or self._clock.monotonic() - known[1] >= THROTTLING_OVER_S else known
+
+    def _note_throttled(self) -> None:
+        began = self.throttling()
+        now = self._clock.monotonic()
+        with self._lock:
+            self._throttling = (now if began is None else began[0], now)
 
     def remember(self, made_id: str) -> None:
         """Take note of an object that we created just now."""

@@ -3,11 +3,14 @@
 Guards I6 (answers.py), I9 (a create is repeated with its token; NotFound of a new object is not believed), I11 (a failed page
 fails the whole Describe), I13 (budget.py). Rejected: botocore's retries, which know neither our budget nor which calls may be
 sent twice.
+
+Over 300 lines because the methods of one port are read as one list.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from ipaddress import IPv4Address, IPv4Network
@@ -15,17 +18,27 @@ from pathlib import Path
 from typing import Any
 
 from ipamd.cloud import limits
-from ipamd.cloud.answers import described_eni, described_enis, incomplete
+from ipamd.cloud.answers import described_eni, described_enis, described_subnet, described_subnets, incomplete
 from ipamd.cloud.calls import Ec2Calls
 from ipamd.cloud.client import Ec2Client
 from ipamd.cloud.errors import AttemptError, BusyAttempt
 from ipamd.cloud.model_data import DATA_DIR
-from ipamd.cloud.retries import AT_MOST_ONCE, ATTACHING, HURRIED, IDEMPOTENT, SETTLING, NotAttachedYet
+from ipamd.cloud.retries import (
+    AT_MOST_ONCE,
+    ATTACHING,
+    DELETING,
+    HURRIED,
+    IDEMPOTENT,
+    SETTLING,
+    UNHURRIED,
+    NotAttachedYet,
+)
 from ipamd.config import CloudConfig
 from ipamd.model.cloud import INTENT_TAG, CallUnderWay, DescribedEni, EniRequest
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CloudDeniedError, CloudError, CloudNotFoundError, EniLimitError
 from ipamd.model.ids import EniId, InstanceId, SubnetId
+from ipamd.model.subnets import DescribedSubnet
 from ipamd.ports import Clock, Ec2
 
 PAGE_SIZE = 1000
@@ -38,6 +51,11 @@ LIMITS_RETRY_S = 300.0
 """Time after which limits that EC2 did not give are requested again. Ours: useful only for types missing in the table."""
 
 _log = logging.getLogger(__name__)
+
+
+def literal(value: str) -> str:
+    """Quote a filter's value, in which EC2 takes `*` and `?` for wildcards (API_DescribeNetworkInterfaces.html, Filter)."""
+    return re.sub(r"([*?\\])", r"\\\1", value)
 
 
 class BotoEc2(Ec2):
@@ -63,11 +81,20 @@ class BotoEc2(Ec2):
         self._limits: dict[str, tuple[InstanceLimits, float]] = {}
 
     def describe_enis(self, instance_id: InstanceId) -> tuple[DescribedEni, ...]:
-        enis = self._search(f"instance {instance_id}", "attachment.instance-id", instance_id)
+        enis = self._search(f"instance {instance_id}", {"attachment.instance-id": instance_id})
         return tuple(sorted(enis, key=lambda eni: (eni.device_index, eni.network_card)))
 
     def find_by_token(self, token: str) -> tuple[DescribedEni, ...]:
-        enis = self._search(f"the ENI of request {token}", f"tag:{INTENT_TAG}", token)
+        enis = self._search(f"the ENI of request {token}", {f"tag:{INTENT_TAG}": token})
+        return tuple(sorted(enis, key=lambda eni: eni.eni_id))
+
+    def find_detached(self, tags: Mapping[str, str]) -> tuple[DescribedEni, ...]:
+        if not tags:
+            raise ValueError("no tag was named")
+        wanted = {f"tag:{key}": literal(value) for key, value in tags.items() if value}
+        if any_value := [key for key, value in tags.items() if not value]:
+            (wanted["tag-key"],) = any_value
+        enis = self._search("no instance", {**wanted, "status": "available"})
         return tuple(sorted(enis, key=lambda eni: eni.eni_id))
 
     def describe_eni(self, eni_id: EniId) -> DescribedEni:
@@ -95,20 +122,25 @@ class BotoEc2(Ec2):
             ) from exc
 
     def subnet_cidr(self, subnet_id: SubnetId) -> IPv4Network:
-        if subnet_id not in self._subnets:
-            answer = self._calls.call("DescribeSubnets", subnet_id, {"SubnetIds": [subnet_id]}, IDEMPOTENT)
-            try:
-                self._subnets[subnet_id] = IPv4Network(answer["Subnets"][0]["CidrBlock"])
-            except (KeyError, IndexError, ValueError) as exc:
-                raise incomplete(subnet_id, exc) from exc
-        return self._subnets[subnet_id]
+        return self._subnets[subnet_id] if subnet_id in self._subnets else self.describe_subnet(subnet_id).cidr
+
+    def describe_subnets(self, *, vpc_id: str, availability_zone: str) -> tuple[DescribedSubnet, ...]:
+        wanted = {"vpc-id": vpc_id, "availability-zone": availability_zone}
+        params = {"Filters": [{"Name": name, "Values": [value]} for name, value in wanted.items()], "MaxResults": PAGE_SIZE}
+        found = described_subnets(self._pages("DescribeSubnets", "Subnets", f"the subnets of {availability_zone}", params))
+        self._subnets |= {subnet.subnet_id: subnet.cidr for subnet in found}
+        return tuple(sorted(found, key=lambda subnet: subnet.subnet_id))
+
+    def describe_subnet(self, subnet_id: SubnetId) -> DescribedSubnet:
+        answer = self._calls.call("DescribeSubnets", subnet_id, {"SubnetIds": [subnet_id]}, IDEMPOTENT)
+        if not answer.get("Subnets"):
+            raise incomplete(subnet_id, "Subnets")
+        found = described_subnet(answer["Subnets"][0])
+        self._subnets[subnet_id] = found.cidr
+        return found
 
     def subnet_free_count(self, subnet_id: SubnetId) -> int:
-        answer = self._calls.call("DescribeSubnets", subnet_id, {"SubnetIds": [subnet_id]}, IDEMPOTENT)
-        try:
-            return int(answer["Subnets"][0]["AvailableIpAddressCount"])
-        except (KeyError, IndexError, ValueError) as exc:
-            raise incomplete(subnet_id, exc) from exc
+        return self.describe_subnet(subnet_id).free_count
 
     def create_eni(self, request: EniRequest) -> DescribedEni:
         params: dict[str, Any] = {
@@ -127,7 +159,8 @@ class BotoEc2(Ec2):
             params["TagSpecifications"] = [{"ResourceType": "network-interface", "Tags": tags}]
         subject = f"a new ENI in {request.subnet_id}"
         try:
-            answer = self._calls.call("CreateNetworkInterface", subject, params, IDEMPOTENT)
+            policy = IDEMPOTENT if request.is_urgent else UNHURRIED
+            answer = self._calls.call("CreateNetworkInterface", subject, params, policy)
         except CloudDeniedError as error:
             # A condition on aws:TagKeys or aws:RequestTag refuses the whole call: name the keys that it has to allow.
             error.next_step += f"; the request carries the tags {', '.join(sorted(request.tags)) or '(none)'}"
@@ -185,7 +218,7 @@ class BotoEc2(Ec2):
 
     def delete_eni(self, eni_id: EniId) -> None:
         try:
-            self._calls.call("DeleteNetworkInterface", eni_id, {"NetworkInterfaceId": eni_id}, SETTLING, about=eni_id)
+            self._calls.call("DeleteNetworkInterface", eni_id, {"NetworkInterfaceId": eni_id}, DELETING, about=eni_id)
         except CloudNotFoundError:
             _log.info("ENI %s is gone already", eni_id)
         self._calls.forget(eni_id)
@@ -218,10 +251,12 @@ class BotoEc2(Ec2):
         except CloudNotFoundError:
             # EC2 refuses the whole call if one item is missing, and the other call may have succeeded: retry with what exists.
             try:
-                present = self.describe_eni(eni_id)
-            except CloudNotFoundError:
-                return
-            self._release(eni_id, wanted_addresses & present.secondary_addresses, wanted_prefixes & present.prefixes)
+                present = self._describe_if_there(eni_id)
+                if present is not None:
+                    self._release(eni_id, wanted_addresses & present.secondary_addresses, wanted_prefixes & present.prefixes)
+            except CloudError as error:
+                error.may_have_happened = True  # a part of it may be gone: before this call, or in it
+                raise
 
     def instance_limits(self, instance_type: str) -> InstanceLimits:
         known, ask_again_at = self._limits.get(instance_type, (None, 0.0))
@@ -237,29 +272,35 @@ class BotoEc2(Ec2):
     def call_counts(self) -> Mapping[str, int]:
         return self._client.counts()
 
+    def throttling(self) -> tuple[float, float] | None:
+        return self._calls.throttling()
+
     def calls_under_way(self) -> tuple[CallUnderWay, ...]:
         return self._calls.under_way.list()
 
-    def _search(self, subject: str, name: str, value: str) -> Sequence[DescribedEni]:
-        """Describe the ENIs that a filter selects, page by page; a page that fails fails the whole (I11).
+    def _search(self, subject: str, wanted: Mapping[str, str]) -> Sequence[DescribedEni]:
+        """Describe the ENIs that filters (name -> value) select, page by page; a page that fails fails the whole (I11).
 
         With the VPC as a filter too: an account with many ENIs refuses a Describe that has neither a page size nor a filter by
         group, MAC, private DNS name or address, subnet or VPC; and pages without it cost calls (amazon-vpc-resource-controller-k8s
         issue 403). Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeNetworkInterfaces.html.
         """
-        filters = [{"Name": name, "Values": [value]}]
+        filters = [{"Name": name, "Values": [value]} for name, value in sorted(wanted.items())]
         if vpc_id := self._vpc_id():
             filters.append({"Name": "vpc-id", "Values": [vpc_id]})
         params: dict[str, Any] = {"Filters": filters, "MaxResults": PAGE_SIZE}
+        return described_enis(self._pages("DescribeNetworkInterfaces", "NetworkInterfaces", subject, params, what="the ENIs of "))
+
+    def _pages(self, api: str, key: str, subject: str, params: dict[str, Any], *, what: str = "") -> list[Mapping[str, Any]]:
         entries: list[Mapping[str, Any]] = []
         for _ in range(PAGES_MAX):
-            page = self._calls.call("DescribeNetworkInterfaces", subject, params, IDEMPOTENT)
-            entries += page.get("NetworkInterfaces", ())
+            page = self._calls.call(api, subject, params, IDEMPOTENT)
+            entries += page.get(key, ())
             if not page.get("NextToken"):
-                return described_enis(entries)
-            params["NextToken"] = page["NextToken"]
+                return entries
+            params = params | {"NextToken": page["NextToken"]}
         raise CloudError(
-            f"EC2's list of the ENIs of {subject} does not end",
+            f"EC2's list of {what}{subject} does not end",
             details=f"{PAGES_MAX} pages named a next one; nothing was concluded from them; check AWS_EC2_ENDPOINT if it is set",
         )
 
@@ -275,6 +316,12 @@ class BotoEc2(Ec2):
             return None, self._clock.monotonic() + LIMITS_RETRY_S
         return limits.from_ec2(instance_type, answer), float("inf")
 
+    def _describe_if_there(self, eni_id: EniId) -> DescribedEni | None:
+        try:
+            return self.describe_eni(eni_id)
+        except CloudNotFoundError:
+            return None
+
     def _release(self, eni_id: EniId, addresses: frozenset[IPv4Address], prefixes: frozenset[IPv4Network]) -> None:
         api = "UnassignPrivateIpAddresses"
         if addresses:
@@ -282,4 +329,8 @@ class BotoEc2(Ec2):
             self._calls.call(api, f"{len(addresses)} addresses of {eni_id}", params, IDEMPOTENT)
         if prefixes:
             params = {"NetworkInterfaceId": eni_id, "Ipv4Prefixes": [str(item) for item in sorted(prefixes)]}
-            self._calls.call(api, f"{len(prefixes)} prefixes of {eni_id}", params, IDEMPOTENT)
+            try:
+                self._calls.call(api, f"{len(prefixes)} prefixes of {eni_id}", params, IDEMPOTENT)
+            except CloudError as error:
+                error.may_have_happened = error.may_have_happened or bool(addresses)  # those are gone
+                raise

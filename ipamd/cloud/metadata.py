@@ -12,13 +12,13 @@ import http.client
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from http import HTTPStatus
 from ipaddress import IPv4Address, IPv4Network
 from urllib.parse import urlsplit
 
-from ipamd.cloud import metadata_enis
+from ipamd.cloud import metadata_enis, metadata_notices
 from ipamd.cloud.bounded_http import AnswerLimitError, MetadataResponse
 from ipamd.cloud.errors import AttemptError, ThrottledAttempt, UnansweredAttempt, UnseenAttempt, UnsentAttempt
 from ipamd.cloud.retries import RetryPolicy
@@ -26,6 +26,7 @@ from ipamd.config import CloudConfig
 from ipamd.model.cloud import InstanceIdentity, MetadataEni
 from ipamd.model.eni import Eni
 from ipamd.model.errors import CloudError, SettingsError, ThrottledError
+from ipamd.model.freeze import FreezeCause
 from ipamd.model.ids import EniId, InstanceId, MacAddress, SubnetId
 from ipamd.ports import Clock, Metadata
 
@@ -81,6 +82,7 @@ class ImdsMetadata(Metadata):
         self._token: tuple[str, float] | None = None
         self._settled: dict[str, str] = {}
         self._settled_enis: dict[MacAddress, dict[str, str]] = {}
+        self._life_cycle = ""
         self._count = 0
         self._counting = threading.Lock()
 
@@ -117,6 +119,15 @@ class ImdsMetadata(Metadata):
             found = metadata_enis.read_eni(mac, lambda path: self._get_once(connection, f"{MACS}/{path}"), settled)
         self._settled_enis[mac] = settled
         return found
+
+    def notices(self) -> Mapping[FreezeCause, str]:
+        """See the port. The life cycle is read until metadata has told it; it does not change."""
+        with self._connection() as connection:
+            if not self._life_cycle:
+                self._life_cycle = (self._get_once(connection, metadata_notices.LIFE_CYCLE) or "").strip()
+            if self._life_cycle != metadata_notices.SPOT:
+                return {}
+            return metadata_notices.read_notices(lambda path: self._get_once(connection, path))
 
     def request_count(self) -> int:
         return self._count

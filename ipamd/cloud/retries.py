@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_fixed, wait_random_exponential
 
 from ipamd.cloud.errors import BusyAttempt, ThrottledAttempt, UnansweredAttempt, UnseenAttempt, UnsentAttempt
 from ipamd.ports import Clock
@@ -32,6 +32,7 @@ class RetryPolicy:
     total_s: float
     first_wait_s: float = FIRST_WAIT_S
     wait_cap_s: float = WAIT_CAP_S
+    least_wait_s: float = 0.0
 
     def retrying(self, clock: Clock, sleep: Callable[[float], None]) -> Retrying:
         """Make the tenacity object for one call; the last exception is raised unchanged."""
@@ -42,7 +43,7 @@ class RetryPolicy:
 
         return Retrying(
             retry=retry_if_exception_type(self.on),
-            wait=wait_random_exponential(multiplier=self.first_wait_s, max=self.wait_cap_s),
+            wait=wait_fixed(self.least_wait_s) + wait_random_exponential(multiplier=self.first_wait_s, max=self.wait_cap_s),
             stop=lambda state: stop_after_attempt(self.attempts)(state) or is_late(state),
             sleep=sleep,
             reraise=True,
@@ -53,6 +54,9 @@ IDEMPOTENT = RetryPolicy((ThrottledAttempt, UnsentAttempt, UnansweredAttempt, Un
 """Calls that may be sent twice: Describe, Create with its token, Attach, Unassign. Ours: 6 attempts wait 3 s on
 average and 6 s at most, enough for a short disturbance; after that the pool loop retries."""
 
+UNHURRIED = RetryPolicy((UnsentAttempt, UnansweredAttempt, UnseenAttempt), attempts=6, total_s=30.0)
+"""A creation that no ADD waits for: what EC2 throttles is asked for much later, because others may need the account's tokens now."""
+
 AT_MOST_ONCE = RetryPolicy((ThrottledAttempt, UnsentAttempt, UnseenAttempt), attempts=6, total_s=30.0)
 """AssignPrivateIpAddresses has no client token: after a lost answer only Describe can show what happened."""
 
@@ -60,6 +64,9 @@ SETTLING = RetryPolicy((*IDEMPOTENT.on, BusyAttempt), attempts=40, total_s=60.0)
 """Detach, Delete and Modify while another attach or detach is under way. Ours: detaches take seconds.
 amazon-vpc-cni-k8s retries 12 times with up to 60 s between (pkg/awsutils/awsutils.go, maxENIEC2APIRetries), which blocks its pool
 loop; here an open intent makes the pool continue later (I9)."""
+
+DELETING = RetryPolicy(SETTLING.on, attempts=20, total_s=60.0, least_wait_s=1.0)
+"""Delete while its detach is under way: as SETTLING, with at least a second between two refusals."""
 
 HURRIED = RetryPolicy((), attempts=1, total_s=0.0)
 """One attempt, for a query with a good fallback: instance limits at start (docs/architecture.md, Start)."""

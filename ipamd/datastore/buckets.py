@@ -1,5 +1,7 @@
 """Free addresses by ENI and prefix, in the order in which they are given: densest first, longest free first; and their counters.
 
+What is draining gives addresses last (`ipamd/model/release.py`).
+
 Densest first keeps the other ENIs and prefixes empty, which is what releasing one needs; longest free first keeps an address out
 of use for as long as possible (I8). Counters are kept, not counted: every ADD reads them, and a node may have 11,760 addresses.
 """
@@ -13,10 +15,15 @@ from ipaddress import IPv4Network
 
 from ipamd.model.address import Address, AddressState
 from ipamd.model.eni import Eni
+from ipamd.model.release import Draining
 from ipamd.model.stock import EniStock, PoolCounts
 
 COUNTED = (*(state.value for state in AddressState), "lost", "lost_in_use", "held")
 """What is counted for each ENI: the fields of `PoolCounts`."""
+
+
+Rank = tuple[bool, int, int]
+"""Place of a bucket among those of its ENI: not draining first, most in use first, then the lower prefix."""
 
 
 @dataclass(slots=True)
@@ -34,7 +41,7 @@ class Bucket:
     idle_count: int = 0
     held_count: int = 0
     lost_count: int = 0
-    rank: tuple[int, int] | None = None
+    rank: Rank | None = None
 
     @property
     def is_there(self) -> bool:
@@ -70,7 +77,8 @@ class EniSlot:
     buckets: dict[IPv4Network | None, Bucket] = field(default_factory=dict)
     prefix_count: int = 0
     free_prefix_count: int = 0
-    _ranks: list[tuple[int, int]] = field(default_factory=list)
+    _draining: Draining = field(default_factory=Draining)
+    _ranks: list[Rank] = field(default_factory=list)
     _by_order: dict[int, Bucket] = field(default_factory=dict)
 
     @property
@@ -79,14 +87,22 @@ class EniSlot:
         eni = self.eni
         return bool(self._ranks) and eni.gives_addresses
 
-    def preference(self) -> tuple[int, int, int, str]:
-        """Sort key: densest first, then the lower place on the instance."""
+    def drain(self, draining: Draining) -> None:
+        """Give addresses of what is draining last."""
+        is_other = (draining.prefixes, draining.singles) != (self._draining.prefixes, self._draining.singles)
+        self._draining = draining
+        for bucket in self.buckets.values() if is_other else ():
+            self._rank(bucket)
+
+    def preference(self) -> tuple[bool, bool, int, int, int, str]:
+        """Sort key: not draining first (the ENI, then what it would give), densest first, then the lower place on the instance."""
         in_use = self.tally["assigned"] + self.tally["reserved"] + self.tally["lost_in_use"]
-        return -in_use, self.eni.network_card, self.eni.device_index, self.eni.eni_id
+        is_draining = self.eni.eni_id in self._draining.enis
+        return is_draining, self._ranks[0][0], -in_use, self.eni.network_card, self.eni.device_index, self.eni.eni_id
 
     def densest_bucket(self) -> Bucket:
         """Find the bucket with most addresses in use among those with one to give; `is_assignable` says that there is one."""
-        return self._by_order[self._ranks[0][1]]
+        return self._by_order[self._ranks[0][2]]
 
     def put(self, address: Address, *, is_held: bool, is_offered: bool) -> None:
         """Count an address in, and let it be given if it is offered."""
@@ -153,8 +169,9 @@ class EniSlot:
         return found
 
     def _rank(self, bucket: Bucket) -> None:
-        """Put a bucket at its place among those with an address to give: most in use first, then the lower prefix."""
-        rank = (-bucket.in_use_count, bucket.order) if bucket.free else None
+        """Put a bucket at its place among those with an address to give."""
+        is_draining = self._draining.singles if bucket.order < 0 else self._draining.prefixes
+        rank = (is_draining, -bucket.in_use_count, bucket.order) if bucket.free else None
         if rank == bucket.rank:
             return
         if bucket.rank is not None:

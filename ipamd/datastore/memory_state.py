@@ -1,9 +1,9 @@
 """The copy of the last committed state in memory, which serves every read and every reservation.
 
-`PoolIndex` keeps the free addresses in order, so that a reservation looks at a few lists and never at a disk (I5, I10). Only three
-methods write: `reserve`, `hold`, and `apply` of a committed unit of work. A unit of work first claims each address that it is going
-to change, which hides it from `reserve` until the unit ends: without that, an address could be removed on disk and reserved in
-memory at one time.
+`PoolIndex` keeps the free addresses in order, so that a reservation looks at a few lists and never at a disk (I5, I10). Only these
+methods write: `reserve`, `hold`, `set_draining`, and `apply` of a committed unit of work. A unit of work first claims each address
+that it is going to change, which hides it from `reserve` until the unit ends: without that, an address could be removed on disk and
+reserved in memory at one time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from ipamd.model.attachment import Attachment
 from ipamd.model.eni import Eni
 from ipamd.model.errors import InvariantError, PoolEmptyError
 from ipamd.model.ids import AttachmentKey, EniId
-from ipamd.model.intent import Intent
+from ipamd.model.intent import Intent, leaving_addresses
+from ipamd.model.release import Draining
 from ipamd.model.snapshot import Snapshot
 from ipamd.model.stock import PoolCounts, Stock
 from ipamd.model.tombstone import Tombstone
@@ -44,6 +45,7 @@ class MemoryState:
         self._tombstones: dict[AttachmentKey, Tombstone] = {}
         self._intents: dict[str, Intent] = {}
         self._primaries: dict[IPv4Address, EniId] = {}
+        self._doubted: frozenset[IPv4Address] = frozenset()
         for eni in snapshot.enis.values():
             self._put_eni(eni)
         for address in snapshot.addresses.values():
@@ -52,10 +54,11 @@ class MemoryState:
         self._attachments.update(snapshot.attachments)
         self._tombstones.update(snapshot.tombstones)
         self._intents.update(snapshot.intents)
+        self._hold()
         self._doubts = snapshot.doubts
 
     def reserve(self, key: AttachmentKey, *, now: datetime, now_s: float | None = None) -> Address:
-        """Take a free address for `key`: densest ENI, densest prefix in it, longest free in that
+        """Take a free address for `key`: not draining, densest ENI, densest prefix in it, longest free in that
         (docs/architecture.md, "The life of an ADD").
 
         Ties go to the lower network card, device index, prefix and address; addresses outside any prefix come before prefixes.
@@ -93,8 +96,13 @@ class MemoryState:
     def hold(self, addresses: frozenset[IPv4Address]) -> None:
         """Replace the addresses that `reserve` must not take for now."""
         with self._lock:
-            changed = [self._addresses[address] for address in self._pool.held ^ addresses if address in self._addresses]
-            self._pool.hold(addresses, changed=changed)
+            self._doubted = addresses
+            self._hold()
+
+    def set_draining(self, draining: Draining) -> None:
+        """Replace what gives addresses last."""
+        with self._lock:
+            self._pool.set_draining(draining)
 
     def apply(self, staged: Staged) -> None:
         """Make a committed unit of work visible, all at once. It cannot fail: every change was checked before COMMIT."""
@@ -113,6 +121,8 @@ class MemoryState:
             _merge(self._attachments, staged.attachments)
             _merge(self._tombstones, staged.tombstones)
             _merge(self._intents, staged.intents)
+            if staged.intents:
+                self._hold()
             self._doubts = staged.doubts[-1] if staged.doubts else self._doubts
 
     def eni(self, eni_id: EniId) -> Eni | None:
@@ -204,6 +214,11 @@ class MemoryState:
                 self._doubts,
             )
 
+    def held(self) -> frozenset[IPv4Address]:
+        """Addresses that are given to nobody for now."""
+        with self._lock:
+            return self._pool.held
+
     def doubts(self) -> Doubts:
         """What EC2 did not show lately."""
         with self._lock:
@@ -213,6 +228,13 @@ class MemoryState:
         """Check counters and buckets against the addresses; only between transactions. One sentence per difference."""
         with self._lock:
             return self._pool.recount(self._addresses.values())
+
+    def _hold(self) -> None:
+        """Hold back what is in doubt, and what an open intent gives back to EC2."""
+        held = self._doubted | leaving_addresses(self._intents.values())
+        if held != self._pool.held:
+            changed = [self._addresses[address] for address in self._pool.held ^ held if address in self._addresses]
+            self._pool.hold(held, changed=changed)
 
     def _put_eni(self, eni: Eni) -> None:
         known = self._pool.slots.get(eni.eni_id)

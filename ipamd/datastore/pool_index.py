@@ -12,6 +12,7 @@ from ipamd.datastore.buckets import COUNTED, EniSlot
 from ipamd.model.address import Address, AddressState
 from ipamd.model.eni import Eni
 from ipamd.model.ids import EniId
+from ipamd.model.release import Draining
 from ipamd.model.snapshot import eni_place
 from ipamd.model.stock import PoolCounts, Stock
 
@@ -23,12 +24,14 @@ class PoolIndex:
         self.slots: dict[EniId, EniSlot] = {}
         self.held: frozenset[IPv4Address] = frozenset()
         self._claimed: set[IPv4Address] = set()
+        self._draining = Draining()
 
     def put_eni(self, eni: Eni) -> None:
         """Add an ENI, or replace what is known of it."""
         slot = self.slots.get(eni.eni_id)
         if slot is None:
-            self.slots[eni.eni_id] = EniSlot(eni)
+            slot = self.slots[eni.eni_id] = EniSlot(eni)
+            slot.drain(self._draining)
         else:
             slot.eni = eni
 
@@ -67,6 +70,13 @@ class PoolIndex:
         for row in rows:
             self.put(row)
 
+    def set_draining(self, draining: Draining) -> None:
+        """Replace what gives addresses last. Cost: the number of ENIs, and of their prefixes if the kind changes."""
+        if draining != self._draining:
+            self._draining = draining
+            for slot in self.slots.values():
+                slot.drain(draining)
+
     def counts(self) -> PoolCounts:
         """Sum up the managed ENIs."""
         tallies = [slot.tally for slot in self.slots.values() if slot.eni.managed]
@@ -80,7 +90,7 @@ class PoolIndex:
     def recount(self, addresses: Iterable[Address]) -> list[str]:
         """Compare counters and order with ones made anew from `addresses`; one sentence per difference."""
         real = PoolIndex()
-        real.held, real._claimed = self.held, self._claimed
+        real.held, real._claimed, real._draining = self.held, self._claimed, self._draining
         for slot in self.slots.values():
             real.put_eni(slot.eni)
         for address in addresses:

@@ -9,9 +9,10 @@ from ipamd.datastore import schema
 from ipamd.datastore import statements as sql
 from ipamd.datastore.changes import Changes, change
 from ipamd.datastore.rows import Params, intent_params, key_params, time_text
+from ipamd.model.cloud import all_addresses
 from ipamd.model.errors import InvariantError
 from ipamd.model.ids import AttachmentKey, EniId
-from ipamd.model.intent import Intent
+from ipamd.model.intent import Intent, IntentKind, named
 from ipamd.model.ledger import LedgerEvent
 from ipamd.model.tombstone import Tombstone
 
@@ -46,9 +47,10 @@ class RecordChanges(Changes):
 
     @change
     def open_intent(self, intent: Intent) -> None:
-        """Raises: InvariantError if it is open already."""
+        """Raises: InvariantError if it is open already, or gives back what is not free."""
         if self._view.intent(intent.intent_id) is not None:
             raise InvariantError(f"intent {intent.intent_id} is open already", details="I9: each has its own ID")
+        self._refuse_what_is_not_free(intent)
         self._disk.write(sql.INSERT_INTENT, intent_params(intent), subject=f"opening intent {intent.intent_id}")
         self._view.staged.intents[intent.intent_id] = intent
         self._log(LedgerEvent.INTENT_OPENED, at=intent.opened_at, detail=_told(intent))
@@ -89,6 +91,20 @@ class RecordChanges(Changes):
         detail: str = "",
     ) -> None:
         self._log(event, address=address, key=key, eni_id=eni_id, detail=detail)
+
+    def _refuse_what_is_not_free(self, intent: Intent) -> None:
+        """Reading claims the rows: no reservation comes between this check and the hold that begins with the intent."""
+        eni_id = EniId(intent.payload.get("eni_id", ""))
+        if intent.kind is IntentKind.UNASSIGN:
+            rows = [(address, self._view.address(address)) for address in sorted(all_addresses(*named(intent)))]
+        elif intent.kind is IntentKind.DELETE_ENI:
+            rows = [(row.address, row) for row in self._view.addresses_of(eni_id)]
+        else:
+            return
+        for address, row in rows:
+            if row is None or not row.is_free or row.eni_id != eni_id:
+                what = "not known" if row is None else f"{row.state} on {row.eni_id}" if row.is_free else str(row.state)
+                raise InvariantError(f"{address} of {eni_id} cannot be given back: it is {what}", details="I2")
 
     def _known_intent(self, intent_id: str) -> Intent:
         intent = self._view.intent(intent_id)

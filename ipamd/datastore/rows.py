@@ -94,6 +94,7 @@ def eni_params(eni: Eni) -> Params:
         "host_ready": int(eni.host_ready),
         "created_by_us": int(eni.created_by_us),
         "managed": int(eni.managed),
+        "excluded": eni.excluded or None,
     }
 
 
@@ -209,6 +210,7 @@ def _eni(row: Row[Any]) -> Eni:
         host_ready=bool(row.host_ready),
         created_by_us=bool(row.created_by_us),
         managed=bool(row.managed),
+        excluded=row.excluded or "",
     )
 
 

@@ -49,6 +49,11 @@ def _later(name: str) -> Column[float]:
     return Column(name, REAL, nullable=True, system=True)
 
 
+def _later_text(name: str) -> Column[str]:
+    """The same for text."""
+    return Column(name, Text, nullable=True, system=True)
+
+
 def _flag(name: str) -> Column[int]:
     return Column(name, Integer, CheckConstraint(f"{name} IN (0, 1)"), nullable=False)
 
@@ -88,6 +93,7 @@ eni = _table(
     _flag("host_ready"),
     _flag("created_by_us"),
     _flag("managed"),
+    _later_text("excluded"),
     UniqueConstraint("primary_address"),
     _one_of("state", tuple(EniState)),
 )

@@ -26,6 +26,7 @@ from ipamd.model.errors import DatastoreError
 from ipamd.model.ids import AttachmentKey, EniId
 from ipamd.model.intent import Intent
 from ipamd.model.ledger import LedgerEntry
+from ipamd.model.release import Draining
 from ipamd.model.snapshot import Snapshot, eni_place
 from ipamd.model.stock import PoolCounts, Stock
 from ipamd.ports import Clock, Datastore, Failpoint, no_failpoint
@@ -115,6 +116,12 @@ class SqlDatastore(Datastore):
 
     def hold(self, addresses: frozenset[IPv4Address]) -> None:
         self._memory.hold(addresses)
+
+    def held(self) -> frozenset[IPv4Address]:
+        return self._memory.held()
+
+    def set_draining(self, draining: Draining) -> None:
+        self._memory.set_draining(draining)
 
     def is_tombstoned(self, key: AttachmentKey) -> bool:
         return self._memory.tombstone(key) is not None

@@ -33,24 +33,31 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def find_verbs() -> dict[str, Verb]:
-    """Every module of `ipamd.ipamctl.verbs` by its name, in the order of the help."""
+    """Every module of `ipamd.ipamctl.verbs` by its name (- for _), in the order of the help."""
     # A listing of the directory: pkgutil.iter_modules does the same and costs another 15 ms, for `inspect`.
     names = (file.removesuffix(".py") for file in os.listdir(verbs.__path__[0]) if file.endswith(".py"))  # noqa: PTH208  # pathlib costs 10 ms
-    found: dict[str, Verb] = {name: import_module(f"{verbs.__name__}.{name}").VERB for name in names if name != "__init__"}
+    modules = {name: import_module(f"{verbs.__name__}.{name}") for name in names if name != "__init__"}
+    found: dict[str, Verb] = {name.replace("_", "-"): module.VERB for name, module in modules.items()}
     return dict(sorted(found.items(), key=lambda item: (item[1].position, item[0])))
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="ipamctl", description="Inspect vpc-ipamd on this node.")
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="table for people, json for programs")
-    parser.add_argument("--socket", default="", help="path of ipamd.sock (default: below VPC_IPAMD_RUN_DIR)")
+    _common_options(parser, output="table", socket="")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, verb in find_verbs().items():
         command = commands.add_parser(name, help=verb.help)
+        _common_options(command, output=argparse.SUPPRESS, socket=argparse.SUPPRESS)  # what stands before the verb stays
         verb.arguments(command)
         command.set_defaults(verb=verb)
     return parser
+
+
+def _common_options(parser: argparse.ArgumentParser, *, output: str, socket: str) -> None:
+    """Add what may stand before the verb or after it."""
+    parser.add_argument("-o", "--output", choices=("table", "json"), default=output, help="table for people, json for programs")
+    parser.add_argument("--socket", default=socket, help="path of ipamd.sock (default: below VPC_IPAMD_RUN_DIR)")
 
 
 def _safe(answer: Any) -> Any:

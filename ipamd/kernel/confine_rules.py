@@ -3,6 +3,7 @@
     from_veths     prerouting raw (-300)   before connection tracking, marks and NAT: a dropped packet leaves no trace
     from_sandbox   what every packet of a host veth passes
     extra_source   only with VPC_IPAMD_EXTRA_SOURCE_CIDRS: a source that is not routed back
+    returned       prerouting dstnat+20 (-80), after DNAT; without that setting: a sandbox's packet that the VPC sends back
 
 A packet passes if its source is routed back through the veth that it came from: the route of the wiring is the permission, so ADD
 and DEL change nothing here. `fib` does not look at marks, so no mark or sysctl of others changes its answer (the kernel's
@@ -22,9 +23,10 @@ from ipamd.kernel.ruleset import NftTable, chain
 
 IPV4: Final = NftTable("ip", "vpc-ipamd-confine")
 IPV6: Final = NftTable("ip6", "vpc-ipamd-confine")
+ARP: Final = NftTable("arp", "vpc-ipamd-confine")
 
 CHAINS: Final = ("from_veths", "from_sandbox")
-"""In both tables; with extra sources the IPv4 one has `extra_source` too."""
+"""In every table; with extra sources the IPv4 one has `extra_source` too."""
 
 COUNTER_PREFIX: Final = "dropped_"
 """A named counter for each of `DROP_REASONS`, in one of the tables; nothing else in them changes by itself."""
@@ -52,6 +54,8 @@ def ipv4_table(config: NetworkConfig, *, other_veths: Collection[str]) -> str:
         elements = ", ".join(str(network) for network in collapse_addresses(config.extra_source_cidrs))
         parts.append(f"  set extra_sources {{\n    type ipv4_addr; flags interval;\n    elements = {{ {elements} }}\n  }}")
         parts.append(chain("extra_source", "", _extra_source(config, other_veths, drop_source)))
+    else:
+        parts += [*_counters("returned"), _returned(config, other_veths)]
     parts.append(chain("from_sandbox", "", rules))
     return _table(IPV4, [*parts, _from_veths(config, other_veths)])
 
@@ -65,16 +69,42 @@ def ipv6_table(config: NetworkConfig, *, other_veths: Collection[str]) -> str:
     return _table(IPV6, [*parts, _from_veths(config, other_veths)])
 
 
+def arp_table(config: NetworkConfig, *, other_veths: Collection[str]) -> str:
+    """Return commands that replace the ARP table: a sandbox asks nobody, because its gateway's neighbour entry is permanent.
+
+    The kernel remembers who asks, and its table of neighbours is one for the node and all sandboxes
+    (net.ipv4.neigh.default.gc_thresh3, 1024): requests with a thousand senders keep the node from resolving any
+    other. Where rp_filter is 0, nothing else stops them.
+    """
+    parts = [*_counters("arp"), chain("from_sandbox", "", [f"arp operation request {_drop('arp')}"])]
+    return _table(ARP, [*parts, _from_veths(config, other_veths, hook="input", priority="filter")])
+
+
 def _extra_source(config: NetworkConfig, other_veths: Collection[str], drop_source: str) -> list[str]:
     """Whatever the CIDRs: no address of the node, and none of another sandbox on it."""
     rules = [f"ip saddr != @extra_sources {drop_source}", f"fib saddr type local {drop_source}"]
     return [*rules, *(f"fib saddr oifname {names} {drop_source}" for names in _names(config, other_veths))]
 
 
-def _from_veths(config: NetworkConfig, other_veths: Collection[str]) -> str:
+def _returned(config: NetworkConfig, other_veths: Collection[str]) -> str:
+    """Drop a packet with a sandbox's source that came in by an ENI and would go out by one again.
+
+    The VPC delivers what is sent to a free or cooling address of the node's ENIs, and no sandbox takes it: routed like the first
+    time, it would leave and come back until its hops end. Links of another kind (tunnels, bridges, VLANs) lead elsewhere and are
+    left out; an ENI's link has no kind. What was translated to another destination (NodePort) goes on.
+    """
+    names = _names(config, other_veths)
+    rules = [f"iifname {each} return" for each in names]
+    rules += ['meta iifkind != "veth" return', "ct status dnat return", "fib daddr type != unicast return"]
+    rules += [f"fib daddr oifname {each} return" for each in names]
+    rules += [f"fib saddr oifname {each} {_drop('returned')}" for each in names]
+    return chain("returned", "type filter hook prerouting priority dstnat + 20; policy accept;", rules)
+
+
+def _from_veths(config: NetworkConfig, other_veths: Collection[str], *, hook: str = "prerouting", priority: str = "raw") -> str:
     # By kind too, or a prefix such as `ens` would make sandboxes of the node's own links.
     rules = [f'iifname {names} meta iifkind "veth" jump from_sandbox' for names in _names(config, other_veths)]
-    return chain("from_veths", "type filter hook prerouting priority raw; policy accept;", rules)
+    return chain("from_veths", f"type filter hook {hook} priority {priority}; policy accept;", rules)
 
 
 def _names(config: NetworkConfig, other_veths: Collection[str]) -> list[str]:

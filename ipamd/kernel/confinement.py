@@ -1,6 +1,6 @@
 """Keep sandboxes confined: a packet with a source that is not the sandbox's, a redirect or anything of IPv6 goes nowhere.
 
-The guarantee are two nftables tables (`confine_rules`); they need no identity of the node and no EC2, so they are in place before
+The guarantee are three nftables tables (`confine_rules`); they need no identity of the node and no EC2, so they are in place before
 the first sandbox is. The second line are settings of each host veth (`devconf`), which ADD makes and which are made again here: the
 nftables table does not depend on them, so others that set them (systemd's rules for new links) are no fault and are not reported.
 """
@@ -34,14 +34,15 @@ class Confinement:
     """The drop tables and the settings of host veths.
 
     Concurrency: safe from any thread; one repair or comparison at a time. Its lock comes before that of `Nftables` and no other;
-    `is_source_checked` and `dropped_packets` do not take it.
+    `is_in_place`, `is_source_checked` and `dropped_packets` do not take it.
     """
 
     def __init__(self, host: HostNetns, *, config: NetworkConfig, nft: Nftables) -> None:
         self._host = host
         self._config = config
         self._tables = {
-            table: OwnTable(nft, table, follows="the host veths' names") for table in (confine_rules.IPV4, confine_rules.IPV6)
+            table: OwnTable(nft, table, follows="the host veths' names")
+            for table in (confine_rules.IPV4, confine_rules.IPV6, confine_rules.ARP)
         }
         self._state = NftState(host, chains=confine_rules.CHAINS)
         self._wanted = devconf.host_veth(is_strict=not config.extra_source_cidrs)
@@ -49,12 +50,13 @@ class Confinement:
         self._dropped: Mapping[str, int] = {}
         self._lock = threading.Lock()
 
-    def is_source_checked(self) -> bool:
-        """Whether the drop was verified and nothing of it has changed since: tens of microseconds, no dump of others' objects.
+    def is_in_place(self) -> bool:
+        """Whether the tables were verified and nothing of them has changed since: tens of microseconds, no dump of others' objects."""
+        return self._other_veths is not None and self._state.is_unchanged()
 
-        False with extra sources: then a sandbox may send from addresses that are not routed to it.
-        """
-        return self._other_veths is not None and not self._config.extra_source_cidrs and self._state.is_unchanged()
+    def is_source_checked(self) -> bool:
+        """Whether that is so, and without extra sources: with them a sandbox may send from addresses that are not routed to it."""
+        return not self._config.extra_source_cidrs and self.is_in_place()
 
     def dropped_packets(self) -> Mapping[str, int]:
         """How many packets were dropped, by reason, at the last repair; from zero again when the tables are replaced."""
@@ -67,14 +69,18 @@ class Confinement:
             veths = self._look_at_veths()
             generation = self._state.generation()
             commands = self._commands()
+            accepted = list[NftTable]()
             for table, text in commands.items():
                 try:
                     sentences += self._tables[table].repair(text)
+                    accepted.append(table)
                 except WiringError as exc:
                     refusals.append(_not_checked(table, exc))
             if sentences:  # it was replaced, so the ruleset has another generation now
                 generation = self._state.generation()
-            self._state.remember(commands, generation=None if refusals else generation)
+            # Without the table of ARP, which a kernel may lack, sources of packets are checked all the same.
+            is_checked = set(commands) <= {*accepted, confine_rules.ARP}
+            self._state.remember(accepted, generation=generation if is_checked else None)
             self._count()
             try:
                 sentences += self._repair_settings(veths)
@@ -102,6 +108,7 @@ class Confinement:
         found = {confine_rules.IPV4: confine_rules.ipv4_table(self._config, other_veths=others)}
         if self._has_ipv6():
             found[confine_rules.IPV6] = confine_rules.ipv6_table(self._config, other_veths=others)
+        found[confine_rules.ARP] = confine_rules.arp_table(self._config, other_veths=others)
         return found
 
     def _has_ipv6(self) -> bool:
@@ -179,6 +186,9 @@ class Confinement:
 
 
 def _not_checked(table: NftTable, exc: WiringError) -> WiringError:
+    if table == confine_rules.ARP:
+        what = "ARP requests of sandboxes are not dropped, and may fill the node's table of neighbours"
+        return WiringError(what, details=f"{exc}; the kernel needs nf_tables for ARP (CONFIG_NF_TABLES_ARP)")
     is_source = table == confine_rules.IPV4
     what = "the source of sandboxes' packets is not checked" if is_source else "IPv6 packets of sandboxes are not dropped"
     left = ": strict rp_filter of the host veths is all that is left; the kernel needs nft_fib (CONFIG_NFT_FIB_IPV4)"

@@ -14,6 +14,8 @@ from __future__ import annotations
 import select
 import struct
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from pathlib import Path
 
 from ipamd.kernel import layout, links, records, survey, uapi
 from ipamd.kernel.netlink import attributes
@@ -149,9 +151,19 @@ def _concerns_all_links(body: bytes) -> bool:
 
 
 def _process(body: bytes) -> str:
-    """Name and ID of the process that ended a transaction of nftables; nfgenmsg is four bytes."""
+    """Name and ID of the process that ended a transaction of nftables, "" if its name is ours; nfgenmsg is four bytes.
+
+    By name: the ID is that of a thread in the first namespace of process IDs, and a container knows its own IDs only in its own.
+    """
     found = attributes(body, 4)
     raw = found.get(uapi.NFTA_GEN_PROC_NAME, b"").rstrip(b"\0").decode("utf-8", "replace")
+    if raw == _own_name():
+        return ""
     name = "".join(one if one.isprintable() else "?" for one in raw)  # any process may choose its name
     pid = found.get(uapi.NFTA_GEN_PROC_PID, b"")
     return f"{name} (process {_BIG_U32.unpack(pid)[0]})" if name and len(pid) == _BIG_U32.size else name
+
+
+@lru_cache(maxsize=1)
+def _own_name() -> str:
+    return Path("/proc/self/comm").read_text(encoding="utf-8", errors="replace").rstrip("\n")

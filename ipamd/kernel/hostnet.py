@@ -89,6 +89,9 @@ class KernelHostNetwork(HostNetwork):
         found = [RoutingDifference(NODE, what) for what in repairable]
         return found + [RoutingDifference(NODE, what, is_repaired=False) for what in lasting]
 
+    def is_drop_in_place(self) -> bool:
+        return self._confinement.is_in_place()
+
     def is_source_checked(self) -> bool:
         return self._confinement.is_source_checked()
 

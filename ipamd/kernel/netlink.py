@@ -100,10 +100,12 @@ class NetlinkSocket:
             self._socket.close()
             raise
         self._sequence = 0
+        self.closed_monotonic_s: float | None = None
 
     def close(self) -> None:
         """Release the descriptor; idempotent."""
         self._socket.close()
+        self.closed_monotonic_s = self.closed_monotonic_s or time.monotonic()
 
     def request(self, messages: Sequence[Message]) -> list[Outcome]:
         """Send messages as one batch and collect one outcome each, in order.

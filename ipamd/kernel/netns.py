@@ -13,6 +13,7 @@ import errno
 import fcntl
 import os
 import stat
+import time
 from collections.abc import Callable, Iterator
 from typing import NoReturn
 
@@ -26,6 +27,10 @@ OWN_NETNS = "/proc/thread-self/ns/net"
 
 _PROOF_OF_ABSENCE = frozenset({errno.ENOENT, errno.ENOTDIR})
 """Nothing is at the path. Every other errno (EMFILE, ENFILE, ENOMEM, EACCES, EIO) says something about us, not about the sandbox."""
+
+PORT_KEPT_S = 10.0
+"""How long the port of a closed socket counts as ours: its last notifications are read a fraction of a second later. Ours. Not for
+ever, because another process may get the port: its first is its process ID in its own namespace, which is 1 in many a container."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -44,7 +49,7 @@ class HostNetns:
         self.identity = _identity(self._fd)
         self._idle: list[NetlinkSocket] = []
         self._idle_netfilter: list[NetlinkSocket] = []
-        self._ports: set[int] = set()
+        self._ports: dict[int, NetlinkSocket] = {}
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
@@ -81,12 +86,13 @@ class HostNetns:
         """Open a socket in the host's namespace; the caller closes it."""
         with self.entered():
             sock = NetlinkSocket(groups=groups, protocol=protocol)
-        self._ports.add(sock.port)
+        self._ports = {port: one for port, one in self._ports.items() if _is_remembered(one)} | {sock.port: sock}
         return sock
 
     def is_own(self, port: int) -> bool:
-        """Whether a netlink port was one of our sockets here: a notification with it tells of our own change."""
-        return port in self._ports
+        """Whether a netlink port is one of our sockets here, or was a moment ago: a notification with it tells of our own change."""
+        sock = self._ports.get(port)
+        return sock is not None and _is_remembered(sock)
 
     @contextlib.contextmanager
     def sandbox_netlink(self, fd: int) -> Iterator[NetlinkSocket]:
@@ -104,6 +110,10 @@ class HostNetns:
             while idle:
                 idle.pop().close()
         os.close(self._fd)
+
+
+def _is_remembered(sock: NetlinkSocket) -> bool:
+    return sock.closed_monotonic_s is None or time.monotonic() - sock.closed_monotonic_s < PORT_KEPT_S
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ T = TypeVar("T")
 LOOK_TRIES: Final = 3
 """How often a look is repeated that another change fell into. Ours: a look takes a fraction of a millisecond."""
 
-_FAMILIES = {"ip": 2, "ip6": 10}
+_FAMILIES = {"ip": 2, "arp": 3, "ip6": 10}
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,6 +106,11 @@ class Address:
         return self.state in (AddressState.ASSIGNED, AddressState.RESERVED)
 
     @property
+    def is_free(self) -> bool:
+        """Whether nobody has it and EC2 shows it."""
+        return self.state is AddressState.FREE and self.lost_since is None
+
+    @property
     def is_lost(self) -> bool:
         """Whether EC2 does not show it any more: it is given to nobody again."""
         return self.lost_since is not None

@@ -88,7 +88,7 @@ class EniRequest:
     """One CreateNetworkInterface call: addresses or prefixes, tags and our token in a single request.
 
     Exactly one of `address_count` and `prefix_count` is positive. `client_token` was stored before the call and is used
-    again after a crash (I9).
+    again after a crash (I9). `is_urgent`: an ADD waits for it; one that nobody waits for is not repeated when EC2 throttles it.
     """
 
     subnet_id: SubnetId
@@ -98,6 +98,7 @@ class EniRequest:
     client_token: str
     address_count: int = 0
     prefix_count: int = 0
+    is_urgent: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,8 @@ class Eni:
     """One ENI of this instance.
 
     `host_ready`: the host's routing for it is in place. `managed`: its addresses may be given to sandboxes.
-    `created_by_us`: we created it, so we may delete it (I9).
+    `created_by_us`: we created it, so we may delete it (I9). `excluded`: why its addresses are for no new sandbox, "" if they are: its
+    subnet is excluded, or custom networking keeps pods off the primary ENI. Those that sandboxes have stay theirs (I2).
     """
 
     eni_id: EniId
@@ -52,6 +53,7 @@ class Eni:
     host_ready: bool = False
     created_by_us: bool = False
     managed: bool = True
+    excluded: str = ""
 
     @property
     def is_in_pool(self) -> bool:
@@ -61,7 +63,7 @@ class Eni:
     @property
     def gives_addresses(self) -> bool:
         """Whether its free addresses may be given (I7)."""
-        return self.is_in_pool and self.host_ready
+        return self.is_in_pool and self.host_ready and not self.excluded
 
     @property
     def route_table(self) -> int:
@@ -99,6 +101,14 @@ class InstanceLimits:
     def max_pods(self) -> int:
         """Pods that fit with single addresses. Source: the formula in amazon-vpc-cni-k8s misc/eni-max-pods.txt."""
         return self.eni_count * self.slots_per_eni + 2
+
+    @property
+    def max_pods_without_primary(self) -> int:
+        """The same where the primary ENI carries no pods.
+
+        Source: https://docs.aws.amazon.com/eks/latest/userguide/cni-custom-network.html (one ENI less in the formula).
+        """
+        return (self.eni_count - 1) * self.slots_per_eni + 2
 
 
 def route_table(device_index: int, network_card: int) -> int:

@@ -32,6 +32,7 @@
     |  +- CloudNotFoundError          117  no     the ENI does not exist (any more)
     |  +- CloudDeniedError            118  no     IAM does not allow the call
     |  +- CloudQuotaError             120  no     the account has no ENI left
+    |  +- SubnetChoiceError           121  no     no subnet may have a new ENI
     +- SettingsError                  119  no     settings contradict each other
 
 Codes 1-99 are the CNI specification's, 100 and up ours. A message names what failed and on which object; `details` gives the
@@ -261,6 +262,12 @@ class CloudQuotaError(CloudError):
     """The account's quota of ENIs in the region is used up (NetworkInterfaceLimitExceeded)."""
 
     cni_code, retryable = 120, False
+
+
+class SubnetChoiceError(CloudError):
+    """No subnet may have a new ENI, by its tags, by custom networking's file, or because it is of another zone or VPC."""
+
+    cni_code, retryable = 121, False
 
 
 class SettingsError(IpamError):

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv4Network
 
 from ipamd.model.ids import EniId
+from ipamd.model.seen_demand import SeenDemand
 from ipamd.model.words import counted
 
 
@@ -48,7 +50,35 @@ class CreateEni:
         return f"create an ENI with {what} as device {self.device_index}"
 
 
-Action = AllocateAddresses | AllocatePrefixes | CreateEni
+Growth = AllocateAddresses | AllocatePrefixes | CreateEni
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseAddresses:
+    """Give free addresses and whole free /28 prefixes of one ENI back to EC2, in one call."""
+
+    eni_id: EniId
+    addresses: tuple[IPv4Address, ...] = ()
+    prefixes: tuple[IPv4Network, ...] = ()
+
+    def __str__(self) -> str:
+        parts = [counted(len(self.addresses), "address")] if self.addresses else []
+        parts += [counted(len(self.prefixes), "prefix")] if self.prefixes else []
+        return f"give back {' and '.join(parts)} of {self.eni_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseEni:
+    """Detach and delete an ENI that nothing uses, with all that is on it."""
+
+    eni_id: EniId
+
+    def __str__(self) -> str:
+        return f"give back ENI {self.eni_id}"
+
+
+Release = ReleaseAddresses | ReleaseEni
+Action = Growth | Release
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +111,16 @@ class GrowthState:
 
     `creation`, `allocation`, `prefixes`: why new ENIs, more on an attached ENI, or /28s are not asked for now. `eni_cap`: ENIs
     beyond which EC2 refused to attach, and `cap`: why. `slot_caps`: ENIs that take no more than so many. `room`: free addresses
-    of the subnet, None unless EC2 has refused for want of them.
+    of the subnet, None unless EC2 has refused for want of them. `creation_room`: the same of the roomiest subnet that a new ENI may go
+    to; None: that is the same subnet. `prefix_cap`: /28s to ask for at once, None unless EC2 has refused more; `creation_cap`:
+    addresses or /28s that a new ENI may come with, likewise.
 
     `pending_enis`, `pending_slots`: creations and allocations whose outcome is not known; the latter may bring
     `pending_address_count`. `pending`: why it is not known. `host`: why the host's routing of an attached ENI is not in place;
     `has_stuck_eni`: it has failed for so long that its addresses are no supply.
 
     `ramp_count`: addresses that ADDs will take in the next seconds if they go on as they did. `is_settling`: an ADD took an
-    address a moment ago.
+    address a moment ago. `demand`: what was measured of demand, for WARM_TARGET=auto.
     """
 
     creation: Refusal | None = None
@@ -98,6 +130,9 @@ class GrowthState:
     cap: Refusal | None = None
     slot_caps: Mapping[EniId, int] = field(default_factory=dict)
     room: int | None = None
+    prefix_cap: int | None = None
+    creation_cap: int | None = None
+    creation_room: int | None = None
     pending_enis: tuple[PendingEni, ...] = ()
     pending_slots: Mapping[EniId, int] = field(default_factory=dict)
     pending_address_count: int = 0
@@ -106,3 +141,4 @@ class GrowthState:
     has_stuck_eni: bool = False
     ramp_count: int = 0
     is_settling: bool = False
+    demand: SeenDemand = field(default_factory=SeenDemand)

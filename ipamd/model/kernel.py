@@ -128,8 +128,9 @@ class RoutingDifference:
         return f"{self.what}; to mend it: {self.mend}" if self.mend else self.what
 
 
-DROP_REASONS = ("source", "redirect", "loopback", "ipv6")
-"""Why a sandbox's packet is dropped: a source that is not its own, an ICMP redirect, for the node's loopback, IPv6."""
+DROP_REASONS = ("source", "redirect", "loopback", "ipv6", "returned", "arp")
+"""Why a sandbox's packet is dropped: a source that is not its own, an ICMP redirect, for the node's loopback, IPv6,
+one that the VPC sent back because it is for an address of this node that no sandbox has, an ARP request."""
 
 
 NOT_REPAIRED = "could not be repaired"
@@ -145,4 +146,4 @@ def duplicate_addresses(survey: KernelSurvey) -> dict[IPv4Address, tuple[HostVet
     for veth in survey.veths:
         if veth.address is not None and not veth.is_dying:
             carriers[veth.address] = (*carriers.get(veth.address, ()), veth)
-    return {address: veths for address, veths in sorted(carriers.items()) if len(veths) > 1}
+    return dict(sorted((address, veths) for address, veths in carriers.items() if len(veths) > 1))

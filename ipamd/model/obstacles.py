@@ -11,6 +11,8 @@ from ipamd.model.pool_settings import PoolSettings
 from ipamd.model.pool_snapshot import PoolSnapshot
 from ipamd.model.words import counted
 
+THAW = "use another node; `ipamctl thaw` ends an operator's freeze, the others end with their cause"
+
 
 def growth_blocker(snapshot: PoolSnapshot, settings: PoolSettings, now: datetime) -> Refusal | None:
     """Return why the pool cannot grow now, and what helps; None if it can, or if something is on its way."""
@@ -22,11 +24,14 @@ def growth_blocker(snapshot: PoolSnapshot, settings: PoolSettings, now: datetime
     has_slot = any(vacant_slots(eni, snapshot) for eni in snapshot.enis)
     has_place = room_for_eni(snapshot, settings)
     is_asked_again_soon = has_slot and known.allocation is not None and not known.allocation.is_lasting
-    can_allocate, can_create = has_slot and known.allocation is None, has_place and known.creation is None
+    can_allocate = has_slot and known.allocation is None
+    can_create = has_place and known.creation is None and not snapshot.frozen
     if can_allocate or (can_create and not is_asked_again_soon) or pending_count(snapshot, settings):
         return None
     if has_slot and known.allocation is not None:
         return known.allocation
+    if has_place and snapshot.frozen:
+        return Refusal(f"another ENI is needed and the pool is frozen: {snapshot.frozen}", THAW)
     if has_place and known.creation is not None:
         return known.creation
     if known.cap is not None and known.eni_cap is not None and known.eni_cap < eni_limit(snapshot.limits, settings):
@@ -42,8 +47,9 @@ def is_full(snapshot: PoolSnapshot, settings: PoolSettings) -> bool:
 
 def fullness(snapshot: PoolSnapshot) -> str:
     """Say how many slots of all are used."""
-    used = sum(eni.used_slot_count for eni in snapshot.enis)
-    return f"full: {used} of {counted(len(snapshot.enis) * snapshot.limits.slots_per_eni, 'slot')} are in use"
+    enis = [eni for eni in snapshot.enis if not eni.is_excluded]
+    used = sum(eni.used_slot_count for eni in enis)
+    return f"full: {used} of {counted(len(enis) * snapshot.limits.slots_per_eni, 'slot')} are in use"
 
 
 def _full(snapshot: PoolSnapshot, settings: PoolSettings) -> Refusal:
@@ -53,6 +59,9 @@ def _full(snapshot: PoolSnapshot, settings: PoolSettings) -> Refusal:
         f"all {count} of {eni_limit(limits, settings)} ENIs that {limits.instance_type} may have are attached "
         f"and their {limits.slots_per_eni} slots each are taken"
     )
+    excluded = sum(eni.is_excluded for eni in snapshot.enis)
+    if excluded:
+        reason += f", but for {excluded} that get no new pods (`ipamctl enis` says why)"
     steps = ["remove pods from this node"]
     if settings.max_eni and settings.max_eni < limits.eni_count:
         steps.append(f"raise MAX_ENI ({settings.max_eni}; the instance may have {limits.eni_count})")

@@ -8,12 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ipamd.model.eni import ADDRESSES_PER_PREFIX, EniState, InstanceLimits
-from ipamd.model.growth import Action, AllocateAddresses, AllocatePrefixes, CreateEni
+from ipamd.model.growth import AllocateAddresses, AllocatePrefixes, CreateEni, Growth
 from ipamd.model.pool_settings import PoolSettings
 from ipamd.model.pool_snapshot import EniCapacity, PoolSnapshot
-
-MAX_ENI_CREATION_ADDRESSES = 49
-"""Most addresses of one CreateNetworkInterface: the largest types have 50 per ENI, one of them the primary address."""
 
 STOPGAP_COUNT = 4
 """Free single addresses to keep while the subnet has no /28 and no IP target is set. Ours: enough for the next few ADDs; each takes a
@@ -40,8 +37,8 @@ def is_prefix_mode(snapshot: PoolSnapshot, settings: PoolSettings) -> bool:
 
 def vacant_slots(eni: EniCapacity, snapshot: PoolSnapshot) -> int:
     """Slots of an attached ENI that can be asked for: neither used, nor perhaps allocated already, nor refused. An ENI whose host
-    routing has failed for long gets no more: nobody could have it."""
-    if eni.state is not EniState.ATTACHED or (snapshot.growth.has_stuck_eni and not eni.host_ready):
+    routing has failed for long gets no more: nobody could have it. Nor does one that is excluded."""
+    if eni.is_excluded or eni.state is not EniState.ATTACHED or (snapshot.growth.has_stuck_eni and not eni.host_ready):
         return 0
     known, slots = snapshot.growth, snapshot.limits.slots_per_eni
     taken = eni.used_slot_count + known.pending_slots.get(eni.eni_id, 0)
@@ -73,17 +70,19 @@ def pending_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
     return pending_eni_address_count(snapshot, unit) + snapshot.growth.pending_address_count
 
 
-def growth_actions(snapshot: PoolSnapshot, settings: PoolSettings, count: int) -> Iterator[Action]:
+def growth_actions(snapshot: PoolSnapshot, settings: PoolSettings, count: int) -> Iterator[Growth]:
     """Place `count` addresses, in order of device index. Yields: actions that fit slots, places, maxPods and the subnet's room."""
     known, by_prefix = snapshot.growth, asks_for_prefixes(snapshot, settings)
     unit = ADDRESSES_PER_PREFIX if by_prefix else 1
     slots, want = snapshot.limits.slots_per_eni, -(-count // unit)
+    if by_prefix and known.prefix_cap is not None:
+        want = min(want, known.prefix_cap)
     # Without IP targets amazon-vpc-cni-k8s fills an ENI at once (tryAssignIPs), and so do we: fewer, larger calls. Prefixes are
     # requested as needed, and so is everything in a subnet that is short of addresses.
     whole = not settings.ip_targets_defined and not is_prefix_mode(snapshot, settings) and known.room is None
     cap = max((settings.max_pods - snapshot.pool_count) // unit, 1) if settings.max_pods else slots * snapshot.limits.eni_count
     room = cap if by_prefix or known.room is None else min(cap, known.room)
-    can_wait = False
+    can_wait, placed = False, 0
     for eni in sorted(snapshot.enis, key=lambda eni: (eni.device_index, eni.eni_id)):
         vacant = vacant_slots(eni, snapshot)
         if want <= 0 or room <= 0 or vacant <= 0:
@@ -93,17 +92,21 @@ def growth_actions(snapshot: PoolSnapshot, settings: PoolSettings, count: int) -
             continue
         share = min(vacant if whole else want, vacant, room)
         yield AllocatePrefixes(eni.eni_id, share) if by_prefix else AllocateAddresses(eni.eni_id, share)
-        want, room = want - share, room - share
+        want, room, placed = want - share, room - share, placed + share
     # ENIs that are being attached, or may be, will bring addresses: counted, or a burst would create one ENI too many.
     want -= -(-pending_eni_address_count(snapshot, unit) // unit)
-    if known.creation is not None or can_wait:
-        return  # a pause of seconds is no reason for an ENI that is not needed
+    if known.creation is not None or can_wait or snapshot.frozen:
+        return  # a pause of seconds is no reason for an ENI that is not needed, and a node that leaves needs no other
+    limit = known.room if known.creation_room is None else known.creation_room
+    if known.creation_room is not None:
+        room = cap - placed  # another subnet: what the node's own lacks is no bound
+        whole = not settings.ip_targets_defined and not is_prefix_mode(snapshot, settings)
     for device_index, _ in zip(_free_indexes(snapshot), range(_places(snapshot, settings)), strict=False):
-        if known.room is not None and not by_prefix:
-            room = min(room, known.room - 1)  # its primary address is of the same subnet
+        if limit is not None and not by_prefix:
+            room = min(room, limit - 1)  # its primary address is of the same subnet
         if want <= 0 or room <= 0:
             return
-        share = min(slots if whole else want, slots, room, MAX_ENI_CREATION_ADDRESSES)
+        share = min(slots if whole else want, slots, room, known.creation_cap or slots)
         yield CreateEni(device_index, prefix_count=share) if by_prefix else CreateEni(device_index, address_count=share)
         want, room = want - share, room - share
 

@@ -1,19 +1,21 @@
-"""Decide what to request from EC2 so that the warm pool reaches its target. Pure.
+"""Decide what to request from EC2, or to give back, so that the warm pool reaches its target. Pure.
 
 Targets have the names and the meaning of amazon-vpc-cni-k8s (pkg/ipamd/ipamd.go, datastoreTargetState; docs/eni-and-ip-target.md and
 docs/prefix-and-ip-target.md there). Different on purpose: cooling addresses are not free (I8); waiting ADDs count as demand; the
 pool never grows beyond maxPods, but for the rest of a last /28 and for what an ENI holds that could not be used when the others
 were filled; existing ENIs are filled before a new one is created, in a fixed order; ADDs that come one after the other share a call.
-Nothing in excess is released yet: `excess_count` only reports it.
+What is in excess is given back by `ipamd/model/release.py`, and only while the pool is short of nothing: growth always comes first.
 Overview: docs/architecture.md, The pool.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
+from ipamd.model.auto_target import resolved
 from ipamd.model.eni import ADDRESSES_PER_PREFIX, InstanceLimits
+from ipamd.model.exchange import exchange
 from ipamd.model.growth import Action, Refusal
 from ipamd.model.obstacles import fullness, growth_blocker, is_full
 from ipamd.model.placement import (
@@ -25,6 +27,7 @@ from ipamd.model.placement import (
 )
 from ipamd.model.pool_settings import PoolSettings
 from ipamd.model.pool_snapshot import PoolSnapshot
+from ipamd.model.release import release_actions, why_kept
 from ipamd.model.words import counted
 
 
@@ -32,7 +35,8 @@ from ipamd.model.words import counted
 class Plan:
     """What to do, in order, and one sentence with the reason.
 
-    `blocked`: why the pool cannot grow now, None if it can. `is_postponed`: a moment later less calls do the same.
+    `actions` grow the pool or give something back, never both. `blocked`: why the pool cannot grow now, None if it can.
+    `is_postponed`: a moment later less calls do the same. `excess_count`: free addresses above the target, `kept`: why they are kept.
     """
 
     actions: tuple[Action, ...]
@@ -41,6 +45,7 @@ class Plan:
     excess_count: int = 0
     blocked: Refusal | None = None
     is_postponed: bool = False
+    kept: str = ""
 
     @property
     def blocked_by(self) -> str:
@@ -49,7 +54,7 @@ class Plan:
 
 
 def plan(snapshot: PoolSnapshot, *, settings: PoolSettings, now: datetime) -> Plan:
-    """Decide what to request from EC2 so that the warm pool reaches its target.
+    """Decide what to request from EC2, or to give back, so that the warm pool reaches its target.
 
     Args:
         snapshot: one consistent read; counts in addresses.
@@ -60,16 +65,28 @@ def plan(snapshot: PoolSnapshot, *, settings: PoolSettings, now: datetime) -> Pl
     Concurrency: pure. Guards: I7, I8, I13.
     Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, isDatastorePoolTooLow and increaseDatastorePool, with the differences above.
     """
+    decided = _plan(snapshot, settings, now)
+    if not snapshot.frozen:
+        return decided
+    return replace(decided, sentence=f"{decided.sentence}; frozen, no new ENI and nothing given back: {snapshot.frozen}")
+
+
+def _plan(snapshot: PoolSnapshot, settings: PoolSettings, now: datetime) -> Plan:
+    settings = resolved(snapshot, settings)
     deficit, excess = deficit_count(snapshot, settings), excess_count(snapshot, settings)
     host = snapshot.growth.host if snapshot.waiting_count > snapshot.supply_count else None
     # Addresses that the host's routing keeps from waiting ADDs are there: it is the obstacle, not EC2.
     blocked = host or growth_blocker(snapshot, settings, now)
     if deficit == 0:
-        return Plan((), str(host) if host else "at target: nothing to do", excess_count=excess, blocked=blocked)
+        return _at_target(snapshot, settings, host, blocked)
     short = f"short of {counted(deficit, 'address')}"
     want = _wanted_count(snapshot, settings, deficit) - snapshot.growth.pending_address_count
     if _is_better_later(snapshot, settings, want):
         return Plan((), f"{short}: more is asked for a moment later, in one call", deficit, excess, is_postponed=True)
+    exchanged = exchange(snapshot, settings, want)
+    if exchanged is not None:
+        sentence = f"{short}: {exchanged}, because every slot is taken and a /28 in one has 16"
+        return Plan((exchanged,), sentence, deficit, excess)
     is_paused = snapshot.retry_at is not None and now < snapshot.retry_at
     actions = () if is_paused else tuple(growth_actions(snapshot, settings, want))
     if actions:
@@ -83,6 +100,20 @@ def plan(snapshot: PoolSnapshot, *, settings: PoolSettings, now: datetime) -> Pl
     return Plan((), sentence, deficit, excess, blocked)
 
 
+def _at_target(snapshot: PoolSnapshot, settings: PoolSettings, host: Refusal | None, blocked: Refusal | None) -> Plan:
+    """Give back what was in excess for long enough, or say why it is kept."""
+    excess, surplus = excess_count(snapshot, settings), surplus_count(snapshot, settings)
+    if host is not None:
+        return Plan((), str(host), excess_count=excess, blocked=blocked)
+    actions = release_actions(snapshot, settings, surplus=surplus)
+    if actions:
+        sentence = f"{counted(excess, 'address')} in excess: " + "; ".join(str(action) for action in actions)
+        return Plan(actions, sentence, excess_count=excess, blocked=blocked)
+    kept = why_kept(snapshot, settings, surplus=surplus) if excess else ""
+    sentence = f"at target; what is in excess is kept: {kept}" if kept else "at target: nothing to do"
+    return Plan((), sentence, excess_count=excess, blocked=blocked, kept=kept)
+
+
 def deficit_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
     """Count the addresses that the pool is short of, waiting ADDs included.
 
@@ -90,7 +121,7 @@ def deficit_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
     WARM_ENI_TARGET whole ENIs (in prefix mode WARM_PREFIX_TARGET prefixes), and at least one free address. Free addresses on an
     ENI whose host routing is not in place yet count, because they will come; unless it has failed for long.
     """
-    free = _coming_count(snapshot)
+    settings, free = resolved(snapshot, settings), _coming_count(snapshot)
     if settings.max_pods and snapshot.pool_count >= settings.max_pods:
         return 0
     if settings.ip_targets_defined:
@@ -103,20 +134,32 @@ def deficit_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
 
 
 def excess_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
-    """Count the free addresses above the IP targets; 0 if none is defined (then whole ENIs are kept, not addresses)."""
-    if not settings.ip_targets_defined:
-        return 0
-    counts = snapshot.counts
-    return max(min(counts.free - settings.warm_ip_target, counts.total - settings.minimum_ip_target), 0)
+    """Count the free addresses above the target, in whole units of what the target counts: addresses, /28s or ENIs."""
+    settings = resolved(snapshot, settings)
+    unit = 1 if settings.ip_targets_defined else max(_warm_unit(snapshot, settings)[0], 1)
+    return surplus_count(snapshot, settings) // unit * unit
+
+
+def surplus_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
+    """Count the free addresses that ADDs can have now and without which the pool would be short of nothing.
+
+    The opposite of `deficit_count`: taking away so many leaves it at 0. With IP targets: min(free - W, total - M), 0 at least.
+    """
+    settings, free = resolved(snapshot, settings), snapshot.supply_count - snapshot.waiting_count
+    if settings.ip_targets_defined:
+        return max(min(free - settings.warm_ip_target, snapshot.pool_count - settings.minimum_ip_target), 0)
+    unit, target = _warm_unit(snapshot, settings)
+    return max(free - max(unit * target, 1), 0)
 
 
 def addresses_per_eni(limits: InstanceLimits, settings: PoolSettings) -> int:
     """Return the addresses of a full ENI. Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, GetIPv4Limit."""
-    return limits.slots_per_eni * (ADDRESSES_PER_PREFIX if settings.prefix_delegation else 1)
+    by_prefix = settings.prefix_delegation and limits.supports_prefixes
+    return limits.slots_per_eni * (ADDRESSES_PER_PREFIX if by_prefix else 1)
 
 
 def _warm_unit(snapshot: PoolSnapshot, settings: PoolSettings) -> tuple[int, int]:
-    if settings.prefix_delegation:
+    if is_prefix_mode(snapshot, settings):
         return ADDRESSES_PER_PREFIX, settings.warm_prefix_target
     return addresses_per_eni(snapshot.limits, settings), settings.warm_eni_target
 
@@ -131,12 +174,20 @@ def _coming_count(snapshot: PoolSnapshot) -> int:
 def _wanted_count(snapshot: PoolSnapshot, settings: PoolSettings, deficit: int) -> int:
     """What to ask for to make up a deficit: more while a ramp lasts, less while single addresses stand in for missing /28s."""
     if not is_prefix_mode(snapshot, settings):
-        extra = min(snapshot.growth.ramp_count, settings.warm_ip_target)
+        extra = max(min(snapshot.growth.ramp_count, settings.warm_ip_target), _behind_waiting_count(snapshot, settings, deficit))
         return min(deficit + extra, settings.max_pods - snapshot.pool_count) if settings.max_pods else deficit + extra
     if snapshot.prefixes_available or settings.ip_targets_defined:
         return deficit
     free = _coming_count(snapshot)
     return max(min(deficit, STOPGAP_COUNT - free), snapshot.waiting_count - free)
+
+
+def _behind_waiting_count(snapshot: PoolSnapshot, settings: PoolSettings, deficit: int) -> int:
+    """What WARM_IP_TARGET needs besides a deficit once the ADDs that wait have taken theirs: one call then serves both. One that waits
+    may be the start's, which takes no address (`ipamd/first_address.py`)."""
+    if snapshot.waiting_count < 2 or not settings.warm_ip_target:
+        return 0
+    return max(settings.warm_ip_target + snapshot.waiting_count - _coming_count(snapshot) - deficit, 0)
 
 
 def _is_better_later(snapshot: PoolSnapshot, settings: PoolSettings, want: int) -> bool:

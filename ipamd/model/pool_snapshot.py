@@ -6,8 +6,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from ipamd.model.eni import EniState, InstanceLimits
+from ipamd.model.eni import Eni, EniState, InstanceLimits
 from ipamd.model.growth import GrowthState
+from ipamd.model.hold import Hold
 from ipamd.model.ids import EniId
 from ipamd.model.stock import EniStock, PoolCounts, Stock
 
@@ -15,13 +16,19 @@ from ipamd.model.stock import EniStock, PoolCounts, Stock
 @dataclass(frozen=True, slots=True)
 class EniCapacity:
     """One managed ENI for the planner. `used_slot_count` counts addresses and prefixes on it, the primary address not included;
-    `host_ready`: the host's routing for it is in place."""
+    `host_ready`: the host's routing for it is in place. `counts`: its addresses by state. `created_by_us`: we may delete it.
+    `is_excluded`: new sandboxes get nothing of it."""
 
     eni_id: EniId
     device_index: int
     state: EniState
     used_slot_count: int
     host_ready: bool = True
+    is_primary: bool = False
+    created_by_us: bool = False
+    counts: PoolCounts = field(default_factory=PoolCounts)
+    prefix_count: int = 0
+    is_excluded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +39,8 @@ class PoolSnapshot:
     it they are. `unready_free_count`: free addresses on ENIs whose host routing is not in place, so that no ADD can have them;
     those that are held back are not in it, because `counts.held` has them. `taken_free_count`: those of them whose ENI was taken away.
     `waiting_count`: ADDs that wait for an address now. `retry_at`/`blocked_reason`: an error of ours stops all growth until
-    then (aware UTC). `growth`: what EC2's refusals taught, and what is under way.
+    then (aware UTC). `growth`: what EC2's refusals taught, and what is under way. `hold`: the surplus over time. `frozen`: why no ENI
+    may be made and nothing given back, "" if that is allowed; addresses and prefixes on attached ENIs may be asked for all the same.
     """
 
     enis: tuple[EniCapacity, ...]
@@ -48,6 +56,8 @@ class PoolSnapshot:
     retry_at: datetime | None = None
     blocked_reason: str = ""
     growth: GrowthState = field(default_factory=GrowthState)
+    hold: Hold = field(default_factory=Hold)
+    frozen: str = ""
 
     @property
     def prefixes_available(self) -> bool:
@@ -76,32 +86,30 @@ def pool_snapshot(
     growth: GrowthState | None = None,
     occupied: Collection[tuple[int, int]] = (),
     taken: Collection[EniId] = (),
+    frozen: str = "",
 ) -> PoolSnapshot:
     """Sum up slots, prefixes and addresses for the planner; see `PoolSnapshot` for what each argument means.
 
     `occupied`: network card and device index of attached ENIs that are not recorded; each takes its place. An ENI that EC2 does not
     show any more takes none, though sandboxes may still have its addresses. The free addresses of an ENI that is being detached are
-    no part of the pool: nobody will get them. `taken`: ENIs that have been without their link for long.
+    no part of the pool: nobody will get them; nor those of an excluded one. `taken`: ENIs that have been without their link for long.
     Returns: ENIs by network card and device index; all counts are of the one moment of `stock`.
     Concurrency: pure. Cost: the number of ENIs; the pool thread does this after every ADD.
     """
     managed = [one for one in stock.enis if one.eni.managed and not _has_left(one)]
-    leaving = [one.counts for one in stock.enis if one.eni.managed and one.eni.state is EniState.DETACHING]
-    usable = [one for one in managed if one.eni.state is not EniState.DETACHING]
+    leaving = [one.counts for one in stock.enis if one.eni.managed and _gives_nothing(one.eni)]
+    usable = [one for one in managed if not _gives_nothing(one.eni)]
     unmanaged = [one.eni.device_index for one in stock.enis if not one.eni.managed and one.eni.network_card == 0]
     unmanaged += [device_index for card, device_index in occupied if card == 0]
     return PoolSnapshot(
-        enis=tuple(
-            EniCapacity(one.eni.eni_id, one.eni.device_index, one.eni.state, one.used_slot_count, one.eni.host_ready)
-            for one in managed
-        ),
+        enis=tuple(_capacity(one) for one in managed),
         counts=replace(
             stock.counts,
             free=stock.counts.free - sum(counts.free for counts in leaving),
             held=stock.counts.held - sum(counts.held for counts in leaving),
         ),
         limits=limits,
-        free_prefix_count=sum(one.free_prefix_count for one in managed),
+        free_prefix_count=sum(one.free_prefix_count for one in managed if not one.eni.excluded),
         total_prefix_count=sum(one.prefix_count for one in managed),
         unready_free_count=sum(one.counts.free - one.counts.held for one in usable if not one.eni.host_ready),
         taken_free_count=sum(one.counts.free - one.counts.held for one in usable if one.eni.eni_id in taken),
@@ -111,7 +119,27 @@ def pool_snapshot(
         retry_at=retry_at,
         blocked_reason=blocked_reason,
         growth=growth or GrowthState(),
+        frozen=frozen,
     )
+
+
+def _capacity(one: EniStock) -> EniCapacity:
+    return EniCapacity(
+        one.eni.eni_id,
+        one.eni.device_index,
+        one.eni.state,
+        one.used_slot_count,
+        one.eni.host_ready,
+        is_primary=one.eni.is_primary,
+        created_by_us=one.eni.created_by_us,
+        counts=one.counts,
+        prefix_count=one.prefix_count,
+        is_excluded=bool(one.eni.excluded),
+    )
+
+
+def _gives_nothing(eni: Eni) -> bool:
+    return bool(eni.excluded) or eni.state is EniState.DETACHING
 
 
 def _has_left(one: EniStock) -> bool:

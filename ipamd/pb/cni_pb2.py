@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16vpc_ipamd/v1/cni.proto\x12\x0cvpc_ipamd.v1\"\xc0\x01\n\x0b\x45xecRequest\x12\x0c\n\x04verb\x18\x01 \x01(\t\x12\x14\n\x0c\x63ontainer_id\x18\x02 \x01(\t\x12\r\n\x05netns\x18\x03 \x01(\t\x12\x0e\n\x06ifname\x18\x04 \x01(\t\x12\x0c\n\x04\x61rgs\x18\x05 \x01(\t\x12\x0c\n\x04path\x18\x06 \x01(\t\x12\x0e\n\x06\x63onfig\x18\x07 \x01(\x0c\x12\x14\n\x0cprotocol_min\x18\x08 \x01(\r\x12\x14\n\x0cprotocol_max\x18\t \x01(\r\x12\x16\n\x0eplugin_version\x18\n \x01(\t\"T\n\tExecReply\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x0e\n\x06result\x18\x02 \x01(\x0c\x12%\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x16.vpc_ipamd.v1.CniError\"O\n\x08\x43niError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\r\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0f\n\x07\x64\x65tails\x18\x03 \x01(\t\x12\x13\n\x0b\x63ni_version\x18\x04 \x01(\t2A\n\x03\x43ni\x12:\n\x04\x45xec\x12\x19.vpc_ipamd.v1.ExecRequest\x1a\x17.vpc_ipamd.v1.ExecReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16vpc_ipamd/v1/cni.proto\x12\x0cvpc_ipamd.v1\"\xc0\x01\n\x0b\x45xecRequest\x12\x0c\n\x04verb\x18\x01 \x01(\t\x12\x14\n\x0c\x63ontainer_id\x18\x02 \x01(\t\x12\r\n\x05netns\x18\x03 \x01(\t\x12\x0e\n\x06ifname\x18\x04 \x01(\t\x12\x0c\n\x04\x61rgs\x18\x05 \x01(\t\x12\x0c\n\x04path\x18\x06 \x01(\t\x12\x0e\n\x06\x63onfig\x18\x07 \x01(\x0c\x12\x14\n\x0cprotocol_min\x18\x08 \x01(\r\x12\x14\n\x0cprotocol_max\x18\t \x01(\r\x12\x16\n\x0eplugin_version\x18\n \x01(\t\"i\n\tExecReply\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x0e\n\x06result\x18\x02 \x01(\x0c\x12%\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x16.vpc_ipamd.v1.CniError\x12\x13\n\x0bis_starting\x18\x04 \x01(\x08\"O\n\x08\x43niError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\r\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0f\n\x07\x64\x65tails\x18\x03 \x01(\t\x12\x13\n\x0b\x63ni_version\x18\x04 \x01(\t2A\n\x03\x43ni\x12:\n\x04\x45xec\x12\x19.vpc_ipamd.v1.ExecRequest\x1a\x17.vpc_ipamd.v1.ExecReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,9 +34,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_EXECREQUEST']._serialized_start=41
   _globals['_EXECREQUEST']._serialized_end=233
   _globals['_EXECREPLY']._serialized_start=235
-  _globals['_EXECREPLY']._serialized_end=319
-  _globals['_CNIERROR']._serialized_start=321
-  _globals['_CNIERROR']._serialized_end=400
-  _globals['_CNI']._serialized_start=402
-  _globals['_CNI']._serialized_end=467
+  _globals['_EXECREPLY']._serialized_end=340
+  _globals['_CNIERROR']._serialized_start=342
+  _globals['_CNIERROR']._serialized_end=421
+  _globals['_CNI']._serialized_start=423
+  _globals['_CNI']._serialized_end=488
 # @@protoc_insertion_point(module_scope)

@@ -30,14 +30,16 @@ class ExecRequest(_message.Message):
     def __init__(self, verb: _Optional[str] = ..., container_id: _Optional[str] = ..., netns: _Optional[str] = ..., ifname: _Optional[str] = ..., args: _Optional[str] = ..., path: _Optional[str] = ..., config: _Optional[bytes] = ..., protocol_min: _Optional[int] = ..., protocol_max: _Optional[int] = ..., plugin_version: _Optional[str] = ...) -> None: ...
 
 class ExecReply(_message.Message):
-    __slots__ = ("protocol", "result", "error")
+    __slots__ = ("protocol", "result", "error", "is_starting")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     RESULT_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    IS_STARTING_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     result: bytes
     error: CniError
-    def __init__(self, protocol: _Optional[int] = ..., result: _Optional[bytes] = ..., error: _Optional[_Union[CniError, _Mapping]] = ...) -> None: ...
+    is_starting: bool
+    def __init__(self, protocol: _Optional[int] = ..., result: _Optional[bytes] = ..., error: _Optional[_Union[CniError, _Mapping]] = ..., is_starting: _Optional[bool] = ...) -> None: ...
 
 class CniError(_message.Message):
     __slots__ = ("code", "message", "details", "cni_version")

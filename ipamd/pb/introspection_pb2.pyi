@@ -11,7 +11,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatusReply(_message.Message):
-    __slots__ = ("version", "instance_id", "alive", "ready", "phase", "uptime_s", "stages", "pool", "runtime", "cloud", "last_error", "lacks", "spooled_count", "dying_count", "busy", "verdict", "confinement")
+    __slots__ = ("version", "instance_id", "alive", "ready", "phase", "uptime_s", "stages", "pool", "runtime", "cloud", "last_error", "lacks", "spooled_count", "dying_count", "busy", "verdict", "confinement", "subnets", "freezings")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
@@ -29,6 +29,8 @@ class GetStatusReply(_message.Message):
     BUSY_FIELD_NUMBER: _ClassVar[int]
     VERDICT_FIELD_NUMBER: _ClassVar[int]
     CONFINEMENT_FIELD_NUMBER: _ClassVar[int]
+    SUBNETS_FIELD_NUMBER: _ClassVar[int]
+    FREEZINGS_FIELD_NUMBER: _ClassVar[int]
     version: str
     instance_id: str
     alive: bool
@@ -46,7 +48,55 @@ class GetStatusReply(_message.Message):
     busy: _containers.RepeatedCompositeFieldContainer[Busy]
     verdict: str
     confinement: Confinement
-    def __init__(self, version: _Optional[str] = ..., instance_id: _Optional[str] = ..., alive: _Optional[bool] = ..., ready: _Optional[bool] = ..., phase: _Optional[str] = ..., uptime_s: _Optional[float] = ..., stages: _Optional[_Iterable[_Union[Stage, _Mapping]]] = ..., pool: _Optional[_Union[Pool, _Mapping]] = ..., runtime: _Optional[_Union[Runtime, _Mapping]] = ..., cloud: _Optional[_Union[Cloud, _Mapping]] = ..., last_error: _Optional[_Union[LastError, _Mapping]] = ..., lacks: _Optional[_Iterable[str]] = ..., spooled_count: _Optional[int] = ..., dying_count: _Optional[int] = ..., busy: _Optional[_Iterable[_Union[Busy, _Mapping]]] = ..., verdict: _Optional[str] = ..., confinement: _Optional[_Union[Confinement, _Mapping]] = ...) -> None: ...
+    subnets: _containers.RepeatedCompositeFieldContainer[Subnet]
+    freezings: _containers.RepeatedCompositeFieldContainer[Freezing]
+    def __init__(self, version: _Optional[str] = ..., instance_id: _Optional[str] = ..., alive: _Optional[bool] = ..., ready: _Optional[bool] = ..., phase: _Optional[str] = ..., uptime_s: _Optional[float] = ..., stages: _Optional[_Iterable[_Union[Stage, _Mapping]]] = ..., pool: _Optional[_Union[Pool, _Mapping]] = ..., runtime: _Optional[_Union[Runtime, _Mapping]] = ..., cloud: _Optional[_Union[Cloud, _Mapping]] = ..., last_error: _Optional[_Union[LastError, _Mapping]] = ..., lacks: _Optional[_Iterable[str]] = ..., spooled_count: _Optional[int] = ..., dying_count: _Optional[int] = ..., busy: _Optional[_Iterable[_Union[Busy, _Mapping]]] = ..., verdict: _Optional[str] = ..., confinement: _Optional[_Union[Confinement, _Mapping]] = ..., subnets: _Optional[_Iterable[_Union[Subnet, _Mapping]]] = ..., freezings: _Optional[_Iterable[_Union[Freezing, _Mapping]]] = ...) -> None: ...
+
+class FreezeRequest(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class FreezeReply(_message.Message):
+    __slots__ = ("freezings", "problem")
+    FREEZINGS_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    freezings: _containers.RepeatedCompositeFieldContainer[Freezing]
+    problem: str
+    def __init__(self, freezings: _Optional[_Iterable[_Union[Freezing, _Mapping]]] = ..., problem: _Optional[str] = ...) -> None: ...
+
+class ThawRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ThawReply(_message.Message):
+    __slots__ = ("freezings", "problem")
+    FREEZINGS_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    freezings: _containers.RepeatedCompositeFieldContainer[Freezing]
+    problem: str
+    def __init__(self, freezings: _Optional[_Iterable[_Union[Freezing, _Mapping]]] = ..., problem: _Optional[str] = ...) -> None: ...
+
+class Freezing(_message.Message):
+    __slots__ = ("cause", "reason", "since")
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    cause: str
+    reason: str
+    since: str
+    def __init__(self, cause: _Optional[str] = ..., reason: _Optional[str] = ..., since: _Optional[str] = ...) -> None: ...
+
+class Subnet(_message.Message):
+    __slots__ = ("subnet_id", "free_count", "why_not")
+    SUBNET_ID_FIELD_NUMBER: _ClassVar[int]
+    FREE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    WHY_NOT_FIELD_NUMBER: _ClassVar[int]
+    subnet_id: str
+    free_count: int
+    why_not: str
+    def __init__(self, subnet_id: _Optional[str] = ..., free_count: _Optional[int] = ..., why_not: _Optional[str] = ...) -> None: ...
 
 class Confinement(_message.Message):
     __slots__ = ("source_checked", "dropped")
@@ -91,7 +141,7 @@ class Stage(_message.Message):
     def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., elapsed_ms: _Optional[float] = ..., detail: _Optional[str] = ...) -> None: ...
 
 class Pool(_message.Message):
-    __slots__ = ("total_count", "free_count", "reserved_count", "assigned_count", "cooling_count", "quarantined_count", "eni_count", "eni_limit", "slots_per_eni", "last_cycle", "targets", "assignable_count", "lost_count")
+    __slots__ = ("total_count", "free_count", "reserved_count", "assigned_count", "cooling_count", "quarantined_count", "eni_count", "eni_limit", "slots_per_eni", "last_cycle", "targets", "assignable_count", "lost_count", "auto", "excess_count", "kept")
     TOTAL_COUNT_FIELD_NUMBER: _ClassVar[int]
     FREE_COUNT_FIELD_NUMBER: _ClassVar[int]
     RESERVED_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -105,6 +155,9 @@ class Pool(_message.Message):
     TARGETS_FIELD_NUMBER: _ClassVar[int]
     ASSIGNABLE_COUNT_FIELD_NUMBER: _ClassVar[int]
     LOST_COUNT_FIELD_NUMBER: _ClassVar[int]
+    AUTO_FIELD_NUMBER: _ClassVar[int]
+    EXCESS_COUNT_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
     total_count: int
     free_count: int
     reserved_count: int
@@ -118,7 +171,10 @@ class Pool(_message.Message):
     targets: _containers.RepeatedCompositeFieldContainer[Target]
     assignable_count: int
     lost_count: int
-    def __init__(self, total_count: _Optional[int] = ..., free_count: _Optional[int] = ..., reserved_count: _Optional[int] = ..., assigned_count: _Optional[int] = ..., cooling_count: _Optional[int] = ..., quarantined_count: _Optional[int] = ..., eni_count: _Optional[int] = ..., eni_limit: _Optional[int] = ..., slots_per_eni: _Optional[int] = ..., last_cycle: _Optional[str] = ..., targets: _Optional[_Iterable[_Union[Target, _Mapping]]] = ..., assignable_count: _Optional[int] = ..., lost_count: _Optional[int] = ...) -> None: ...
+    auto: str
+    excess_count: int
+    kept: str
+    def __init__(self, total_count: _Optional[int] = ..., free_count: _Optional[int] = ..., reserved_count: _Optional[int] = ..., assigned_count: _Optional[int] = ..., cooling_count: _Optional[int] = ..., quarantined_count: _Optional[int] = ..., eni_count: _Optional[int] = ..., eni_limit: _Optional[int] = ..., slots_per_eni: _Optional[int] = ..., last_cycle: _Optional[str] = ..., targets: _Optional[_Iterable[_Union[Target, _Mapping]]] = ..., assignable_count: _Optional[int] = ..., lost_count: _Optional[int] = ..., auto: _Optional[str] = ..., excess_count: _Optional[int] = ..., kept: _Optional[str] = ...) -> None: ...
 
 class Target(_message.Message):
     __slots__ = ("name", "value", "defined")
@@ -181,7 +237,7 @@ class ListEnisReply(_message.Message):
     def __init__(self, enis: _Optional[_Iterable[_Union[Eni, _Mapping]]] = ...) -> None: ...
 
 class Eni(_message.Message):
-    __slots__ = ("eni_id", "mac", "device_index", "network_card", "primary", "state", "subnet_id", "subnet_cidr", "primary_address", "slot_count", "free_count", "assigned_count", "cooling_count", "quarantined_count", "route_table", "host_ready", "prefixes", "reserved_count", "lost_count", "frozen")
+    __slots__ = ("eni_id", "mac", "device_index", "network_card", "primary", "state", "subnet_id", "subnet_cidr", "primary_address", "slot_count", "free_count", "assigned_count", "cooling_count", "quarantined_count", "route_table", "host_ready", "prefixes", "reserved_count", "lost_count", "frozen", "excluded")
     ENI_ID_FIELD_NUMBER: _ClassVar[int]
     MAC_FIELD_NUMBER: _ClassVar[int]
     DEVICE_INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -202,6 +258,7 @@ class Eni(_message.Message):
     RESERVED_COUNT_FIELD_NUMBER: _ClassVar[int]
     LOST_COUNT_FIELD_NUMBER: _ClassVar[int]
     FROZEN_FIELD_NUMBER: _ClassVar[int]
+    EXCLUDED_FIELD_NUMBER: _ClassVar[int]
     eni_id: str
     mac: str
     device_index: int
@@ -222,7 +279,8 @@ class Eni(_message.Message):
     reserved_count: int
     lost_count: int
     frozen: str
-    def __init__(self, eni_id: _Optional[str] = ..., mac: _Optional[str] = ..., device_index: _Optional[int] = ..., network_card: _Optional[int] = ..., primary: _Optional[bool] = ..., state: _Optional[str] = ..., subnet_id: _Optional[str] = ..., subnet_cidr: _Optional[str] = ..., primary_address: _Optional[str] = ..., slot_count: _Optional[int] = ..., free_count: _Optional[int] = ..., assigned_count: _Optional[int] = ..., cooling_count: _Optional[int] = ..., quarantined_count: _Optional[int] = ..., route_table: _Optional[int] = ..., host_ready: _Optional[bool] = ..., prefixes: _Optional[_Iterable[str]] = ..., reserved_count: _Optional[int] = ..., lost_count: _Optional[int] = ..., frozen: _Optional[str] = ...) -> None: ...
+    excluded: str
+    def __init__(self, eni_id: _Optional[str] = ..., mac: _Optional[str] = ..., device_index: _Optional[int] = ..., network_card: _Optional[int] = ..., primary: _Optional[bool] = ..., state: _Optional[str] = ..., subnet_id: _Optional[str] = ..., subnet_cidr: _Optional[str] = ..., primary_address: _Optional[str] = ..., slot_count: _Optional[int] = ..., free_count: _Optional[int] = ..., assigned_count: _Optional[int] = ..., cooling_count: _Optional[int] = ..., quarantined_count: _Optional[int] = ..., route_table: _Optional[int] = ..., host_ready: _Optional[bool] = ..., prefixes: _Optional[_Iterable[str]] = ..., reserved_count: _Optional[int] = ..., lost_count: _Optional[int] = ..., frozen: _Optional[str] = ..., excluded: _Optional[str] = ...) -> None: ...
 
 class ListAttachmentsRequest(_message.Message):
     __slots__ = ()
@@ -335,3 +393,145 @@ class ExplainReply(_message.Message):
     sentences: _containers.RepeatedScalarFieldContainer[str]
     history: _containers.RepeatedCompositeFieldContainer[LedgerEntry]
     def __init__(self, subject: _Optional[str] = ..., sentences: _Optional[_Iterable[str]] = ..., history: _Optional[_Iterable[_Union[LedgerEntry, _Mapping]]] = ...) -> None: ...
+
+class PlanRequest(_message.Message):
+    __slots__ = ("settings", "instance_type")
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    settings: _containers.RepeatedScalarFieldContainer[str]
+    instance_type: str
+    def __init__(self, settings: _Optional[_Iterable[str]] = ..., instance_type: _Optional[str] = ...) -> None: ...
+
+class PlanReply(_message.Message):
+    __slots__ = ("sentence", "actions", "deficit_count", "excess_count", "obstacles", "targets", "auto", "changed", "instance_type", "eni_limit", "slots_per_eni", "eni_count", "total_count", "free_count", "in_use_count", "cooling_count", "waiting_count", "under_way")
+    SENTENCE_FIELD_NUMBER: _ClassVar[int]
+    ACTIONS_FIELD_NUMBER: _ClassVar[int]
+    DEFICIT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    EXCESS_COUNT_FIELD_NUMBER: _ClassVar[int]
+    OBSTACLES_FIELD_NUMBER: _ClassVar[int]
+    TARGETS_FIELD_NUMBER: _ClassVar[int]
+    AUTO_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    ENI_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_PER_ENI_FIELD_NUMBER: _ClassVar[int]
+    ENI_COUNT_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_COUNT_FIELD_NUMBER: _ClassVar[int]
+    FREE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    IN_USE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    COOLING_COUNT_FIELD_NUMBER: _ClassVar[int]
+    WAITING_COUNT_FIELD_NUMBER: _ClassVar[int]
+    UNDER_WAY_FIELD_NUMBER: _ClassVar[int]
+    sentence: str
+    actions: _containers.RepeatedCompositeFieldContainer[PlannedAction]
+    deficit_count: int
+    excess_count: int
+    obstacles: _containers.RepeatedCompositeFieldContainer[Obstacle]
+    targets: _containers.RepeatedCompositeFieldContainer[Target]
+    auto: AutoTarget
+    changed: _containers.RepeatedScalarFieldContainer[str]
+    instance_type: str
+    eni_limit: int
+    slots_per_eni: int
+    eni_count: int
+    total_count: int
+    free_count: int
+    in_use_count: int
+    cooling_count: int
+    waiting_count: int
+    under_way: str
+    def __init__(self, sentence: _Optional[str] = ..., actions: _Optional[_Iterable[_Union[PlannedAction, _Mapping]]] = ..., deficit_count: _Optional[int] = ..., excess_count: _Optional[int] = ..., obstacles: _Optional[_Iterable[_Union[Obstacle, _Mapping]]] = ..., targets: _Optional[_Iterable[_Union[Target, _Mapping]]] = ..., auto: _Optional[_Union[AutoTarget, _Mapping]] = ..., changed: _Optional[_Iterable[str]] = ..., instance_type: _Optional[str] = ..., eni_limit: _Optional[int] = ..., slots_per_eni: _Optional[int] = ..., eni_count: _Optional[int] = ..., total_count: _Optional[int] = ..., free_count: _Optional[int] = ..., in_use_count: _Optional[int] = ..., cooling_count: _Optional[int] = ..., waiting_count: _Optional[int] = ..., under_way: _Optional[str] = ...) -> None: ...
+
+class PlannedAction(_message.Message):
+    __slots__ = ("kind", "eni_id", "address_count", "prefix_count", "text")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    ENI_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_COUNT_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    eni_id: str
+    address_count: int
+    prefix_count: int
+    text: str
+    def __init__(self, kind: _Optional[str] = ..., eni_id: _Optional[str] = ..., address_count: _Optional[int] = ..., prefix_count: _Optional[int] = ..., text: _Optional[str] = ...) -> None: ...
+
+class Obstacle(_message.Message):
+    __slots__ = ("subject", "reason", "next", "left_s")
+    SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
+    LEFT_S_FIELD_NUMBER: _ClassVar[int]
+    subject: str
+    reason: str
+    next: str
+    left_s: float
+    def __init__(self, subject: _Optional[str] = ..., reason: _Optional[str] = ..., next: _Optional[str] = ..., left_s: _Optional[float] = ...) -> None: ...
+
+class AutoTarget(_message.Message):
+    __slots__ = ("in_force", "count", "sentence", "reserve_count", "held_count", "arriving_count", "growth_count", "peak_count", "busy_count", "most_count", "minute_rate", "ten_minute_rate", "allocation_s", "creation_s", "start_count")
+    IN_FORCE_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    SENTENCE_FIELD_NUMBER: _ClassVar[int]
+    RESERVE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    HELD_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ARRIVING_COUNT_FIELD_NUMBER: _ClassVar[int]
+    GROWTH_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PEAK_COUNT_FIELD_NUMBER: _ClassVar[int]
+    BUSY_COUNT_FIELD_NUMBER: _ClassVar[int]
+    MOST_COUNT_FIELD_NUMBER: _ClassVar[int]
+    MINUTE_RATE_FIELD_NUMBER: _ClassVar[int]
+    TEN_MINUTE_RATE_FIELD_NUMBER: _ClassVar[int]
+    ALLOCATION_S_FIELD_NUMBER: _ClassVar[int]
+    CREATION_S_FIELD_NUMBER: _ClassVar[int]
+    START_COUNT_FIELD_NUMBER: _ClassVar[int]
+    in_force: bool
+    count: int
+    sentence: str
+    reserve_count: int
+    held_count: int
+    arriving_count: int
+    growth_count: int
+    peak_count: int
+    busy_count: int
+    most_count: int
+    minute_rate: float
+    ten_minute_rate: float
+    allocation_s: float
+    creation_s: float
+    start_count: int
+    def __init__(self, in_force: _Optional[bool] = ..., count: _Optional[int] = ..., sentence: _Optional[str] = ..., reserve_count: _Optional[int] = ..., held_count: _Optional[int] = ..., arriving_count: _Optional[int] = ..., growth_count: _Optional[int] = ..., peak_count: _Optional[int] = ..., busy_count: _Optional[int] = ..., most_count: _Optional[int] = ..., minute_rate: _Optional[float] = ..., ten_minute_rate: _Optional[float] = ..., allocation_s: _Optional[float] = ..., creation_s: _Optional[float] = ..., start_count: _Optional[int] = ...) -> None: ...
+
+class CapacityRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class CapacityReply(_message.Message):
+    __slots__ = ("instance_type", "limits_source", "vcpu_count", "modes")
+    INSTANCE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_SOURCE_FIELD_NUMBER: _ClassVar[int]
+    VCPU_COUNT_FIELD_NUMBER: _ClassVar[int]
+    MODES_FIELD_NUMBER: _ClassVar[int]
+    instance_type: str
+    limits_source: str
+    vcpu_count: int
+    modes: _containers.RepeatedCompositeFieldContainer[CapacityMode]
+    def __init__(self, instance_type: _Optional[str] = ..., limits_source: _Optional[str] = ..., vcpu_count: _Optional[int] = ..., modes: _Optional[_Iterable[_Union[CapacityMode, _Mapping]]] = ...) -> None: ...
+
+class CapacityMode(_message.Message):
+    __slots__ = ("mode", "address_count", "max_pods", "recommended", "formula", "limited_by", "in_force")
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_COUNT_FIELD_NUMBER: _ClassVar[int]
+    MAX_PODS_FIELD_NUMBER: _ClassVar[int]
+    RECOMMENDED_FIELD_NUMBER: _ClassVar[int]
+    FORMULA_FIELD_NUMBER: _ClassVar[int]
+    LIMITED_BY_FIELD_NUMBER: _ClassVar[int]
+    IN_FORCE_FIELD_NUMBER: _ClassVar[int]
+    mode: str
+    address_count: int
+    max_pods: int
+    recommended: int
+    formula: str
+    limited_by: str
+    in_force: bool
+    def __init__(self, mode: _Optional[str] = ..., address_count: _Optional[int] = ..., max_pods: _Optional[int] = ..., recommended: _Optional[int] = ..., formula: _Optional[str] = ..., limited_by: _Optional[str] = ..., in_force: _Optional[bool] = ...) -> None: ...

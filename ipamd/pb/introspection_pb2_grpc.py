@@ -64,6 +64,26 @@ class IntrospectionStub:
                 request_serializer=vpc__ipamd_dot_v1_dot_introspection__pb2.ExplainRequest.SerializeToString,
                 response_deserializer=vpc__ipamd_dot_v1_dot_introspection__pb2.ExplainReply.FromString,
                 _registered_method=True)
+        self.Freeze = channel.unary_unary(
+                '/vpc_ipamd.v1.Introspection/Freeze',
+                request_serializer=vpc__ipamd_dot_v1_dot_introspection__pb2.FreezeRequest.SerializeToString,
+                response_deserializer=vpc__ipamd_dot_v1_dot_introspection__pb2.FreezeReply.FromString,
+                _registered_method=True)
+        self.Thaw = channel.unary_unary(
+                '/vpc_ipamd.v1.Introspection/Thaw',
+                request_serializer=vpc__ipamd_dot_v1_dot_introspection__pb2.ThawRequest.SerializeToString,
+                response_deserializer=vpc__ipamd_dot_v1_dot_introspection__pb2.ThawReply.FromString,
+                _registered_method=True)
+        self.Plan = channel.unary_unary(
+                '/vpc_ipamd.v1.Introspection/Plan',
+                request_serializer=vpc__ipamd_dot_v1_dot_introspection__pb2.PlanRequest.SerializeToString,
+                response_deserializer=vpc__ipamd_dot_v1_dot_introspection__pb2.PlanReply.FromString,
+                _registered_method=True)
+        self.Capacity = channel.unary_unary(
+                '/vpc_ipamd.v1.Introspection/Capacity',
+                request_serializer=vpc__ipamd_dot_v1_dot_introspection__pb2.CapacityRequest.SerializeToString,
+                response_deserializer=vpc__ipamd_dot_v1_dot_introspection__pb2.CapacityReply.FromString,
+                _registered_method=True)
 
 
 class IntrospectionServicer:
@@ -105,6 +125,30 @@ class IntrospectionServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Freeze(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Thaw(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Plan(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Capacity(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_IntrospectionServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -137,6 +181,26 @@ def add_IntrospectionServicer_to_server(servicer, server):
                     servicer.Explain,
                     request_deserializer=vpc__ipamd_dot_v1_dot_introspection__pb2.ExplainRequest.FromString,
                     response_serializer=vpc__ipamd_dot_v1_dot_introspection__pb2.ExplainReply.SerializeToString,
+            ),
+            'Freeze': grpc.unary_unary_rpc_method_handler(
+                    servicer.Freeze,
+                    request_deserializer=vpc__ipamd_dot_v1_dot_introspection__pb2.FreezeRequest.FromString,
+                    response_serializer=vpc__ipamd_dot_v1_dot_introspection__pb2.FreezeReply.SerializeToString,
+            ),
+            'Thaw': grpc.unary_unary_rpc_method_handler(
+                    servicer.Thaw,
+                    request_deserializer=vpc__ipamd_dot_v1_dot_introspection__pb2.ThawRequest.FromString,
+                    response_serializer=vpc__ipamd_dot_v1_dot_introspection__pb2.ThawReply.SerializeToString,
+            ),
+            'Plan': grpc.unary_unary_rpc_method_handler(
+                    servicer.Plan,
+                    request_deserializer=vpc__ipamd_dot_v1_dot_introspection__pb2.PlanRequest.FromString,
+                    response_serializer=vpc__ipamd_dot_v1_dot_introspection__pb2.PlanReply.SerializeToString,
+            ),
+            'Capacity': grpc.unary_unary_rpc_method_handler(
+                    servicer.Capacity,
+                    request_deserializer=vpc__ipamd_dot_v1_dot_introspection__pb2.CapacityRequest.FromString,
+                    response_serializer=vpc__ipamd_dot_v1_dot_introspection__pb2.CapacityReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -301,6 +365,114 @@ class Introspection:
             '/vpc_ipamd.v1.Introspection/Explain',
             vpc__ipamd_dot_v1_dot_introspection__pb2.ExplainRequest.SerializeToString,
             vpc__ipamd_dot_v1_dot_introspection__pb2.ExplainReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Freeze(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/vpc_ipamd.v1.Introspection/Freeze',
+            vpc__ipamd_dot_v1_dot_introspection__pb2.FreezeRequest.SerializeToString,
+            vpc__ipamd_dot_v1_dot_introspection__pb2.FreezeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Thaw(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/vpc_ipamd.v1.Introspection/Thaw',
+            vpc__ipamd_dot_v1_dot_introspection__pb2.ThawRequest.SerializeToString,
+            vpc__ipamd_dot_v1_dot_introspection__pb2.ThawReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Plan(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/vpc_ipamd.v1.Introspection/Plan',
+            vpc__ipamd_dot_v1_dot_introspection__pb2.PlanRequest.SerializeToString,
+            vpc__ipamd_dot_v1_dot_introspection__pb2.PlanReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Capacity(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/vpc_ipamd.v1.Introspection/Capacity',
+            vpc__ipamd_dot_v1_dot_introspection__pb2.CapacityRequest.SerializeToString,
+            vpc__ipamd_dot_v1_dot_introspection__pb2.CapacityReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -8,7 +8,9 @@ from typing import Protocol
 
 from ipamd.model.cloud import CallUnderWay, DescribedEni, EniRequest, InstanceIdentity, MetadataEni
 from ipamd.model.eni import Eni, InstanceLimits
+from ipamd.model.freeze import FreezeCause
 from ipamd.model.ids import EniId, InstanceId, MacAddress, SubnetId
+from ipamd.model.subnets import DescribedSubnet
 
 
 class Ec2(Protocol):
@@ -29,12 +31,27 @@ class Ec2(Protocol):
         """
         ...
 
+    def find_detached(self, tags: Mapping[str, str]) -> tuple[DescribedEni, ...]:
+        """ENIs of the node's VPC that are attached to nothing (`available`) and carry all these tags, by ID (one paginated call).
+
+        `tags`: at least one; the value "" stands for any. Empty is not evidence by itself (I11).
+        """
+        ...
+
     def describe_attached_eni(self, eni_id: EniId) -> DescribedEni:
         """Wait until EC2 shows an ENI as attached, and return its description. CloudError if it does not within a bound."""
         ...
 
     def subnet_cidr(self, subnet_id: SubnetId) -> IPv4Network:
         """A subnet's IPv4 block; cached for the life of the process."""
+        ...
+
+    def describe_subnets(self, *, vpc_id: str, availability_zone: str) -> tuple[DescribedSubnet, ...]:
+        """The subnets of a VPC in one zone, by ID (one paginated call); those that other accounts own are not among them."""
+        ...
+
+    def describe_subnet(self, subnet_id: SubnetId) -> DescribedSubnet:
+        """One subnet, now. CloudNotFoundError if it does not exist."""
         ...
 
     def subnet_free_count(self, subnet_id: SubnetId) -> int:
@@ -88,6 +105,10 @@ class Ec2(Protocol):
         """Calls since start, retries included, by API name."""
         ...
 
+    def throttling(self) -> tuple[float, float] | None:
+        """When EC2 began to throttle this process and when it last did, on the monotonic clock; None: not for minutes."""
+        ...
+
     def calls_under_way(self) -> tuple[CallUnderWay, ...]:
         """The calls that are being made or retried now, oldest first, each with its last refusal."""
         ...
@@ -110,6 +131,14 @@ class Metadata(Protocol):
         `known` is the ENI of this MAC as EC2 has just shown it: its ID and device index need not be read.
 
         No addresses or no prefixes there (404) are empty sets. Raises: CloudError for everything else, a vanished ENI included.
+        """
+        ...
+
+    def notices(self) -> Mapping[FreezeCause, str]:
+        """What EC2 has announced about the end of this instance, in words; empty for none. One attempt each.
+
+        Two requests on a spot instance, none on others, and one more until its life cycle is known. Raises: CloudError; then nothing
+        is known.
         """
         ...
 

@@ -15,6 +15,7 @@ from ipamd.model.eni import Eni
 from ipamd.model.ids import AttachmentKey, EniId
 from ipamd.model.intent import Intent
 from ipamd.model.ledger import LedgerEntry, LedgerEvent
+from ipamd.model.release import Draining
 from ipamd.model.snapshot import Snapshot
 from ipamd.model.stock import PoolCounts, Stock
 
@@ -126,7 +127,10 @@ class UnitOfWork(Protocol):
         ...
 
     def open_intent(self, intent: Intent) -> None:
-        """Record what we are about to ask of EC2, before asking (I9)."""
+        """Record what we are about to ask of EC2, before asking (I9).
+
+        InvariantError if it gives back an address (`unassign`), or an ENI with an address (`delete-eni`), that is not free (I2).
+        """
         ...
 
     def update_intent(self, intent: Intent) -> None:
@@ -172,8 +176,17 @@ class Datastore(Protocol):
     def hold(self, addresses: frozenset[IPv4Address]) -> None:
         """Replace the set of addresses that `reserve` must not take for now, in memory only: their proof is in doubt (I7).
 
-        It may name addresses that are not free or not known; they are held once they become free.
+        It may name addresses that are not free or not known; they are held once they become free. What an open `unassign` intent
+        names is held besides, from the instant in which the intent is on disk, also after a restart.
         """
+        ...
+
+    def held(self) -> frozenset[IPv4Address]:
+        """Addresses that `reserve` does not take for now."""
+        ...
+
+    def set_draining(self, draining: Draining) -> None:
+        """Replace what `reserve` takes only if nothing else has an address to give; in memory only."""
         ...
 
     def snapshot(self) -> Snapshot:

@@ -115,6 +115,10 @@ class HostNetwork(Protocol):
         """Compare as `confine_sandboxes` does, and change nothing."""
         ...
 
+    def is_drop_in_place(self) -> bool:
+        """Whether the drop that the settings ask for was verified once, and is unchanged at this moment. As cheap as the next one."""
+        ...
+
     def is_source_checked(self) -> bool:
         """Whether no sandbox can send with a source that is not routed to it: verified once, and unchanged at this moment.
 

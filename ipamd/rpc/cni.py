@@ -17,13 +17,13 @@ import grpc
 
 from ipamd.model.cniresult import convert_result
 from ipamd.model.cniversion import require_verb
-from ipamd.model.errors import InvalidConfigError, InvalidRequestError, IpamError, log_text
+from ipamd.model.errors import InvalidConfigError, InvalidRequestError, IpamError, NotServingError, log_text
 from ipamd.model.ids import CONTAINER_ID_MAX, IFNAME_MAX
 from ipamd.model.words import printable
 from ipamd.pb import cni_pb2, cni_pb2_grpc
 from ipamd.ports import Clock
 from ipamd.rpc import codec
-from ipamd.service.health import Health
+from ipamd.service.health import Health, Phase
 from ipamd.service.request import Deadline, Steps
 from ipamd.service.sandbox.attach import AttachService
 from ipamd.service.sandbox.check import CheckService
@@ -69,6 +69,7 @@ class CniServicer(cni_pb2_grpc.CniServicer):
         self._health = health
         self._clock = clock
         self._observer = observer
+        self._status_code = 0
         self._verbs: dict[str, Callable[[cni_pb2.ExecRequest, Deadline, Steps], bytes]] = {
             "ADD": self._add,
             "DEL": self._del,
@@ -90,6 +91,9 @@ class CniServicer(cni_pb2_grpc.CniServicer):
             self._observer.request_orphaned(request.verb)
         if not context.add_callback(report):
             report()  # the call has ended: the caller cancelled it
+        if request.verb == "ADD" and reply.error.code == NotServingError.cni_code and self._health.phase is Phase.DRAINING:
+            # Not an answer to the runtime, which would come back much later: the plugin waits for our successor (I17).
+            context.abort(grpc.StatusCode.UNAVAILABLE, f"{reply.error.message}: {reply.error.details}")
         return reply
 
     def execute(self, request: cni_pb2.ExecRequest, deadline: Deadline) -> cni_pb2.ExecReply:
@@ -106,7 +110,9 @@ class CniServicer(cni_pb2_grpc.CniServicer):
             verb = self._verbs.get(request.verb)
             if verb is None:
                 raise InvalidRequestError(f"unknown CNI_COMMAND {request.verb[:VERB_MAX]!r}")
-            reply = cni_pb2.ExecReply(protocol=protocol, result=verb(request, deadline, steps))
+            result = verb(request, deadline, steps)
+            is_starting = request.verb == "STATUS" and self._health.is_starting
+            reply = cni_pb2.ExecReply(protocol=protocol, result=result, is_starting=is_starting)
         except Exception as error:  # noqa: BLE001  # top of an RPC: everything becomes a CNI error
             reply = cni_pb2.ExecReply(
                 protocol=codec.PROTOCOL_MAX,
@@ -147,6 +153,11 @@ class CniServicer(cni_pb2_grpc.CniServicer):
         self._health.require_status()
         return b""
 
+    def _is_news(self, code: int) -> bool:
+        """Whether STATUS says something else than the last time: kubelet asks 12 times a minute, a node that waits far more."""
+        before, self._status_code = self._status_code, code
+        return code != before
+
     def _log_error(self, request: cni_pb2.ExecRequest, error: BaseException) -> None:
         self._health.record_error(f"{request.verb[:VERB_MAX]} {request.container_id[:13]}", error)
         if not isinstance(error, IpamError):
@@ -161,6 +172,8 @@ class CniServicer(cni_pb2_grpc.CniServicer):
         code = reply.error.code if reply.HasField("error") else 0
         durations = {name: round(ms, 3) for name, ms in steps.durations_ms.items()}
         self._observer.request_done(request.verb, code=code, total_ms=total_ms, steps_ms=durations)
+        if request.verb == "STATUS" and not self._is_news(code):
+            return
         line = {
             "verb": printable(request.verb, most=VERB_MAX),
             "container_id": printable(request.container_id, most=CONTAINER_ID_MAX),

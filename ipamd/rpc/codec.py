@@ -182,8 +182,13 @@ def _finite(text: str) -> float:
 
 
 def _valid_attachments(conf: dict[str, Any]) -> frozenset[AttachmentKey] | None:
-    """What the list of either key names; None if there is neither. Where they differ, each may only add reasons to keep (I2)."""
-    lists = {name: conf[name] for name in (VALID_ATTACHMENTS, OLD_VALID_ATTACHMENTS) if conf.get(name) is not None}
+    """What the list of either key names; None if there is neither. Where they differ, each may only add reasons to keep (I2).
+
+    null is an empty list: Go writes a list that nothing was put into so, and CRI-O calls GC with it on an empty node.
+    """
+    lists = {
+        name: [] if conf[name] is None else conf[name] for name in (VALID_ATTACHMENTS, OLD_VALID_ATTACHMENTS) if name in conf
+    }
     if not lists:
         return None
     keys = set()

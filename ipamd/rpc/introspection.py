@@ -1,7 +1,7 @@
 """The introspection servicer: one method per RPC, each turning what `Sources` knows into a reply.
 
-It changes nothing. `GetHistory` reads the ledger on disk, `Explain` the kernel, `Audit` the kernel, the runtime and EC2; all other
-answers come from memory.
+`Freeze` and `Thaw` change whether the pool is frozen; everything else changes nothing. `GetHistory` reads the ledger on disk,
+`Explain` the kernel, `Audit` the kernel, the runtime and EC2; all other answers come from memory.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import grpc
 
 from ipamd.model.address import Address, AddressState
 from ipamd.model.eni import Eni
-from ipamd.model.errors import InvalidRequestError
+from ipamd.model.errors import InvalidRequestError, NotServingError
 from ipamd.model.kernel import DROP_REASONS
 from ipamd.model.ledger import LedgerEntry
 from ipamd.model.placement import eni_limit
@@ -22,6 +22,8 @@ from ipamd.model.stock import PoolCounts
 from ipamd.model.times import rfc3339
 from ipamd.pb import introspection_pb2 as pb
 from ipamd.pb import introspection_pb2_grpc
+from ipamd.rpc.planning import capacity_reply, plan_reply, targets
+from ipamd.service.freeze import FreezeControl
 from ipamd.service.report.sources import Sources
 from ipamd.service.report.verdict import facts, verdict
 
@@ -33,8 +35,9 @@ HISTORY_LIMIT_MAX = 10_000
 class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
     """Serves `vpc_ipamd.v1.Introspection`."""
 
-    def __init__(self, sources: Sources) -> None:
+    def __init__(self, sources: Sources, control: FreezeControl) -> None:
         self._sources = sources
+        self._control = control
 
     def GetStatus(self, request: pb.GetStatusRequest, context: grpc.ServicerContext) -> pb.GetStatusReply:  # noqa: ARG002  # gRPC's signature
         """Report phase, start-up stages, pool, runtime, EC2, last error."""
@@ -54,6 +57,7 @@ class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
             spooled_count=sources.spool.pending_count(),
             dying_count=sources.dying_count(),
             verdict=verdict(known),
+            freezings=self._freezings(),
             busy=[
                 pb.Busy(
                     container_id=held.key.container_id,
@@ -71,6 +75,9 @@ class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
             dropped=[pb.Dropped(reason=reason, count=dropped[reason]) for reason in DROP_REASONS if reason in dropped],
         )
         reply.confinement.CopyFrom(confinement)
+        reply.subnets.extend(
+            pb.Subnet(subnet_id=one.subnet_id, free_count=one.free_count, why_not=one.why_not) for one in sources.subnets()
+        )
         cloud = sources.cloud()
         reply.cloud.CopyFrom(pb.Cloud(reachable=cloud.reachable, call_count=cloud.call_count, detail=cloud.detail))
         last = health.last_error()
@@ -146,18 +153,45 @@ class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
             history=[_entry(entry) for entry in explanation.history],
         )
 
+    def Freeze(self, request: pb.FreezeRequest, context: grpc.ServicerContext) -> pb.FreezeReply:  # noqa: ARG002  # gRPC's signature
+        """Freeze the pool until `Thaw` or the next boot."""
+        problem = self._control.freeze(request.reason)
+        return pb.FreezeReply(freezings=self._freezings(), problem=problem)
+
+    def Thaw(self, request: pb.ThawRequest, context: grpc.ServicerContext) -> pb.ThawReply:  # noqa: ARG002  # gRPC's signature
+        """End what `Freeze` began."""
+        problem = self._control.thaw()
+        return pb.ThawReply(freezings=self._freezings(), problem=problem)
+
+    def _freezings(self) -> list[pb.Freezing]:
+        return [pb.Freezing(cause=one.cause, reason=one.reason, since=rfc3339(one.since_at)) for one in self._sources.freezings()]
+
+    def Plan(self, request: pb.PlanRequest, context: grpc.ServicerContext) -> pb.PlanReply:
+        """Tell what the pool would do now, also under other settings or on another type. Nothing is changed."""
+        try:
+            what = self._sources.what_if.plan(tuple(request.settings), instance_type=request.instance_type)
+        except InvalidRequestError as error:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            raise
+        except NotServingError as error:
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+            raise
+        return plan_reply(what, changed=[*request.settings, *([request.instance_type] if request.instance_type else [])])
+
+    def Capacity(self, request: pb.CapacityRequest, context: grpc.ServicerContext) -> pb.CapacityReply:  # noqa: ARG002  # gRPC's signature
+        """Tell how many pods this node can hold in each mode."""
+        try:
+            limits, bounds, modes = self._sources.what_if.capacity()
+        except NotServingError as error:
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+            raise
+        return capacity_reply(limits, modes, vcpu_count=bounds.vcpu_count)
+
     def _pool(self, assignable_count: int) -> pb.Pool:
         sources = self._sources
         counts: PoolCounts = sources.datastore.counts()
-        limits, settings = sources.pool.limits, sources.pool.settings
-        targets = {
-            "WARM_ENI_TARGET": (settings.warm_eni_target, not settings.ip_targets_defined),
-            "WARM_IP_TARGET": (settings.warm_ip_target, settings.warm_ip_target > 0),
-            "MINIMUM_IP_TARGET": (settings.minimum_ip_target, settings.minimum_ip_target > 0),
-            "WARM_PREFIX_TARGET": (settings.warm_prefix_target, settings.warm_prefix_target > 0),
-            "MAX_ENI": (settings.max_eni, settings.max_eni > 0),
-            "MAX_PODS": (settings.max_pods, settings.max_pods > 0),
-        }
+        limits, settings, status = sources.pool.limits, sources.pool.settings, sources.demand.status()
+        auto = sources.pool.auto
         return pb.Pool(
             total_count=counts.total,
             lost_count=counts.lost,
@@ -170,8 +204,11 @@ class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
             eni_count=len(sources.datastore.enis()),
             eni_limit=eni_limit(limits, settings) if limits else 0,
             slots_per_eni=limits.slots_per_eni if limits else 0,
-            last_cycle=sources.demand.status().sentence,
-            targets=[pb.Target(name=name, value=value, defined=on) for name, (value, on) in targets.items()],
+            last_cycle=status.sentence,
+            excess_count=status.excess_count,
+            kept=status.kept,
+            targets=targets(settings),
+            auto=str(auto) if auto is not None else "",
         )
 
     def _runtime(self) -> pb.Runtime:
@@ -223,6 +260,7 @@ def _eni(eni: Eni, rows: list[Address], slot_count: int, frozen: str) -> pb.Eni:
         quarantined_count=states[AddressState.QUARANTINED],
         lost_count=sum(row.is_lost for row in rows),
         frozen=frozen,
+        excluded=eni.excluded,
         route_table=eni.route_table,
         host_ready=eni.host_ready,
         prefixes=[str(prefix) for prefix in sorted(prefixes)],

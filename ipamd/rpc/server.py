@@ -7,8 +7,10 @@ node, because gRPC removes an existing socket even if somebody listens on it.
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import stat
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,6 +23,13 @@ from ipamd.rpc.introspection import IntrospectionServicer
 
 SOCKET_NAME = "ipamd.sock"
 LOCK_NAME = "ipamd.lock"
+
+LOCK_WAIT_S = 30.0
+"""For a predecessor's end. Ours: more than the pod's terminationGracePeriodSeconds; after `kubectl delete --force` the new pod starts
+while the old one still ends."""
+
+LOCK_POLL_S = 0.05
+"""Ours: flock has no timeout, and this costs a start less than its interpreter does."""
 
 MAX_REQUEST_BYTES = 2 * 1024 * 1024
 """Twice the largest network configuration. Ours."""
@@ -44,6 +53,8 @@ A peer that announces a request and never sends it holds one of our threads unti
 SPARE_THREADS = 8
 """Threads beyond the RPC limit, so that introspection answers while all CNI threads are busy. Ours."""
 
+log = logging.getLogger(__name__)
+
 
 def prepare_run_dir(run_dir: Path) -> None:
     """Create the run directory, or verify the existing one.
@@ -63,22 +74,32 @@ def prepare_run_dir(run_dir: Path) -> None:
     run_dir.chmod(0o700)
 
 
-def take_instance_lock(run_dir: Path) -> tuple[int, bool]:
-    """Become the only daemon of this run directory until the process exits.
+def take_instance_lock(run_dir: Path, *, is_ended: Callable[[float], bool], wait_s: float = LOCK_WAIT_S) -> tuple[int, bool]:
+    """Become the only daemon of this run directory until the process exits; wait for a predecessor that is about to exit.
 
+    Args:
+        is_ended: waits for so many seconds, and tells whether this process was told to end.
     Returns: the file descriptor that holds the lock, and whether the lock file existed: /run is empty after a boot, so an existing
-        file means that a daemon has run since. Raises: NotServingError if another daemon holds the lock.
+        file means that a daemon has run since.
+    Raises: NotServingError if another daemon holds the lock for `wait_s`, or this one is to end.
     """
     has_run_before = (run_dir / LOCK_NAME).exists()
     descriptor = os.open(run_dir / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise NotServingError(
-            f"another vpc-ipamd serves {run_dir}", details="stop it first; two daemons must not share a node"
-        ) from None
-    return descriptor, has_run_before
+    tries = max(int(wait_s / LOCK_POLL_S), 1)
+    for number in range(tries):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if number == 0:
+                log.warning("another vpc-ipamd serves %s: its end is awaited for %.0f s", run_dir, wait_s)
+        else:
+            return descriptor, has_run_before
+        if is_ended(LOCK_POLL_S):
+            break
+    os.close(descriptor)
+    raise NotServingError(
+        f"another vpc-ipamd serves {run_dir}", details="stop it first; two daemons must not share a node"
+    ) from None
 
 
 class RpcServer:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ipamd.ports import Clock, Datastore, Failpoint, Wiring, no_failpoint
 from ipamd.service.demand import Demand
+from ipamd.service.freeze import Freeze
 from ipamd.service.health import Health
 from ipamd.service.locks import KeyLocks
 
@@ -15,6 +16,7 @@ class ServiceContext:
     """What all services of one daemon share: datastore, kernel wiring, clock, and the objects through which they communicate.
 
     `locks`: one operation per sandbox. `demand`: wakes ADDs and the pool maintainer. `health`: phase and conditions.
+    `freeze`: why the pool makes no ENI and gives nothing back.
     """
 
     datastore: Datastore
@@ -23,4 +25,5 @@ class ServiceContext:
     health: Health
     locks: KeyLocks
     demand: Demand
+    freeze: Freeze
     failpoint: Failpoint = no_failpoint

@@ -15,6 +15,7 @@ class PoolStatus:
 
     `generation`: the latest demand that it takes into account. `blocked_by`: why the pool cannot grow, empty if it can.
     `retry_deadline`: the monotonic point at which a blocked pool tries again by itself; None if it does not. `next_step`: what helps.
+    `excess_count`: free addresses above the target, `kept`: why they are kept.
     """
 
     generation: int = 0
@@ -22,6 +23,8 @@ class PoolStatus:
     blocked_by: str = ""
     retry_deadline: float | None = None
     next_step: str = ""
+    excess_count: int = 0
+    kept: str = ""
 
     @property
     def cause(self) -> str:

@@ -16,10 +16,20 @@ from enum import StrEnum
 from ipamd.model.errors import NotServingError, PluginNotAvailableError
 from ipamd.model.words import printable
 from ipamd.ports import Clock
+from ipamd.service.request import Deadline
 
 STATUS_GRACE_S = 30.0
 """STATUS succeeds this long after start though ADD is not served yet. Ours: a failing STATUS makes containerd report the node
 NotReady (containerd pull request 11135), and a restart takes a second or two."""
+
+START = "start"
+"""Subject of the condition of a start that has stopped for good (`ipamd/lifecycle.py`)."""
+
+REPLY_MARGIN_S = 0.5
+"""Of an ADD's deadline, for its refusal. Ours."""
+
+LOOK_S = 1.0
+"""How often a waiting ADD looks whether its caller is still there. Ours; it reads memory only."""
 
 WHAT_MAX = 200
 """Characters of what was being done when an error came. Ours."""
@@ -81,6 +91,7 @@ class Health:
     def __init__(self, clock: Clock, stages: tuple[str, ...]) -> None:
         self._clock = clock
         self._lock = threading.Lock()
+        self._phase_changed = threading.Condition(self._lock)
         self._started_monotonic_s = clock.monotonic()
         self._phase = Phase.STARTING
         self._stages = {name: StageReport(name) for name in stages}
@@ -109,6 +120,7 @@ class Health:
         with self._lock:
             if self._phase is not Phase.DRAINING:
                 self._phase = phase
+            self._phase_changed.notify_all()
 
     def mark_ready(self) -> None:
         """Say that ADD is served, the conflist is in place, and this node could give an address in this boot."""
@@ -124,6 +136,7 @@ class Health:
         """Set the degraded condition of `subject`: one sentence that says what the daemon works without."""
         with self._lock:
             self._conditions[subject] = printable(sentence)
+            self._phase_changed.notify_all()
 
     def clear_condition(self, subject: str) -> None:
         """Clear the degraded condition of `subject`."""
@@ -170,6 +183,25 @@ class Health:
     def uptime_s(self) -> float:
         """Seconds since start."""
         return self._clock.monotonic() - self._started_monotonic_s
+
+    @property
+    def is_starting(self) -> bool:
+        """ADD is not served, though STATUS may still say yes: out of patience with a restart."""
+        return self.phase is not Phase.SERVING
+
+    def await_add_service(self, deadline: Deadline) -> None:
+        """Let an ADD through, which waits for the end of the start: a pod that comes during a restart needs no second try (I17).
+
+        Raises: NotServingError with the phase and what is missing (I14); DeadlineError if the caller leaves.
+        """
+        with self._phase_changed:
+            while self._phase in (Phase.STARTING, Phase.RESTORING) and START not in self._conditions:
+                left_s = deadline.remaining_s() - REPLY_MARGIN_S
+                if left_s <= 0:
+                    break
+                deadline.check("waiting for the end of the start")
+                self._phase_changed.wait(min(left_s, LOOK_S))
+        self.require_add_service()
 
     def require_add_service(self) -> None:
         """Let an ADD through, or raise NotServingError with the phase and what is missing (I14)."""

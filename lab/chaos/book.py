@@ -49,13 +49,14 @@ class Takes:
     """The book at one time.
 
     `until_s`: (node, address) -> until when giving it away is excused; `since_s`: when it was taken. `detached`: ENIs that may stay
-    attached to nothing: a person detached them, who decides what becomes of them, or a daemon was making them when its datastore was
-    destroyed, and nobody knows of them any more (a limit of I9, docs/invariants.md).
+    attached to nothing: a person detached them, who decides what becomes of them. `forgotten`: a daemon was making them when its
+    datastore was destroyed; the daemon deletes them some minutes after a start (I9, docs/invariants.md).
     """
 
     until_s: dict[tuple[str, str], float] = field(default_factory=dict)
     since_s: dict[tuple[str, str], float] = field(default_factory=dict)
     detached: frozenset[str] = frozenset()
+    forgotten: frozenset[str] = frozenset()
 
     def hit(self, node: str, address: str, had_since_s: float) -> bool:
         """Whether a sandbox that got its address at `had_since_s` lost it to other hands, or got it before that could be known."""
@@ -72,6 +73,7 @@ class HandsBook:
         self._looked_at_s = 0.0
         self._foreign: dict[str, str] = {}
         self._detached: set[str] = set()
+        self._forgotten: set[str] = set()
 
     def took(self, node: str, addresses: Iterable[str], *, at_s: float, cuts_link: bool, eni_count: int = 1) -> list[str]:
         """Note, before it is done, that addresses are taken from a node with so many ENIs.
@@ -111,12 +113,22 @@ class HandsBook:
                 lost = self._lost[node]
                 lost_s = lost.away_s + (lost.blind_s if take.needs_cloud else 0.0)
                 until_s[node, address] = take.at_s + take.bound_s + lost_s - take.lost_s
-            return Takes(until_s, {key: take.at_s for key, take in self._takes.items()}, frozenset(self._detached))
+            return Takes(
+                until_s,
+                {key: take.at_s for key, take in self._takes.items()},
+                frozenset(self._detached),
+                frozenset(self._forgotten),
+            )
 
     def detached(self, eni_id: str) -> None:
-        """Note that an ENI was detached by hand, or forgotten with a datastore: it may stay attached to nothing."""
+        """Note that an ENI was detached by hand: it may stay attached to nothing."""
         with self._lock:
             self._detached.add(eni_id)
+
+    def forgotten(self, eni_id: str) -> None:
+        """Note that an ENI was forgotten with a datastore: it may stay attached to nothing until the look after a start."""
+        with self._lock:
+            self._forgotten.add(eni_id)
 
     def brought(self, eni_id: str, node: str) -> None:
         """Note that an ENI of somebody else hangs on a node; the daemon must let it hang."""

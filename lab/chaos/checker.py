@@ -14,7 +14,7 @@
     I7  a wired address is on no ENI that EC2 has attached to this node: two rounds.
     I8  an address is with EC2 for as long as it cools: two rounds. (ExpectedState checks early reuse, at once.)
     I9  an ENI of ours that nobody detached by hand is attached to nothing: LOOSE_S after the last cloud fault ended, with the
-        daemon ready.
+        daemon ready; LEAKED_S, if its intent died with a datastore.
     I13 a node calls EC2 more than CALLS_MOST times in a minute: at once.
 
 What other hands took (lab/chaos/book.py) is excused from I1 across nodes, I6, I7, I8 and an answer to ping, for the sandboxes that
@@ -49,6 +49,10 @@ STRAY_S = 20.0
 LOOSE_S = 180.0
 """The pool pauses up to 60 s after errors (ipamd/service/pool/maintainer.py), and deletes an ENI it could not attach at a later
 try."""
+
+LEAKED_S = 540.0
+"""The look after a start (up to 2 min), a pause after one that EC2 refused (5 min), the second look (30 s), and a busy machine
+(ipamd/service/pool/leaked_enis.py)."""
 
 COOLDOWN_MARGIN_S = 1.0
 CALLS_MOST = 120
@@ -236,7 +240,8 @@ class Checker:
         if round_.faultless_since is not None and None not in ready:
             calm_since = max([round_.faultless_since, *(since for since in ready if since is not None)])
             for eni_id in sorted(set(round_.loose_enis) - round_.takes.detached):
-                yield _Claim("I9", eni_id, "an ENI of ours is attached to nothing", LOOSE_S, not_before=calm_since)
+                lasted_s = LEAKED_S if eni_id in round_.takes.forgotten else LOOSE_S
+                yield _Claim("I9", eni_id, "an ENI of ours is attached to nothing", lasted_s, not_before=calm_since)
 
 
 @dataclass(frozen=True)

@@ -177,7 +177,8 @@ class FinalChecks:
     def _loose(self, node: ChaosNode) -> list[str]:
         description = f"{OURS}{node.lab_node.instance_id}"
         ours = [eni.eni_id for eni in self._lab.vpc.enis() if eni.description == description and eni.attachment is None]
-        return sorted(set(ours) - self._book.takes().detached)
+        takes = self._book.takes()
+        return sorted(set(ours) - takes.detached - takes.forgotten)  # the rounds have demanded the latter, as late as they may be
 
     def _demand_quiet(self) -> None:
         """At idle: zero EC2 calls (I13). A call may still be on its way when the wait begins, so the second window counts."""

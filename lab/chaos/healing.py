@@ -66,13 +66,15 @@ class Healing:
         return noticed_s + (MASS_LOSS_S if self._is_mass_loss(node) else 0.0)
 
     def _is_mass_loss(self, node: ChaosNode) -> bool:
-        """Whether EC2 has less than half of the ENIs that the daemon knows, or of the addresses of the node's sandboxes."""
+        """Whether EC2 has less than half of the ENIs that the daemon knows, or of the addresses of the node's sandboxes: as we know
+        them, or as the daemon does, to whom a sandbox counts until its DEL."""
         enis = self._lab.vpc.enis_of(node.lab_node.instance_id)
         there = {address for eni in enis for address in pool_of(eni)}
         wanted = {record.address for record in self._expected.wanted(node.name)}
         answer = node.daemon.ask(lambda client: client.ask("ListEnis")) or {}
         known = {eni["eni_id"] for eni in answer.get("enis", [])}
-        lacking = ((known - {eni.eni_id for eni in enis}, known), (wanted - there, wanted))
+        held = set((node.daemon.rows() or {}).values())
+        lacking = ((known - {eni.eni_id for eni in enis}, known), (wanted - there, wanted), (held - there, held))
         return any(len(gone) >= 2 and 2 * len(gone) > len(of) for gone, of in lacking)
 
     def difference(self, node: ChaosNode) -> str:

@@ -130,7 +130,7 @@ class Observer:
                 description = f"{OURS}{node.lab_node.instance_id}"
                 for eni in self._lab.vpc.enis():
                     if eni.attachment is None and eni.description == description:
-                        self._expected.book.detached(eni.eni_id)
+                        self._expected.book.forgotten(eni.eni_id)
 
     def _calls(self) -> dict[str, int]:
         """Count each node's EC2 calls of the last minute."""

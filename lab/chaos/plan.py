@@ -21,6 +21,9 @@ NODES = ("node-a", "node-b")
 COOLDOWN_S = 5
 """Ours: short enough that addresses come round again and again within a run; the default of 30 s would hide reuse."""
 
+RELEASE_HOLD_S = 3
+"""Ours: shorter than most lives of a daemon in a run; each waits for a whole window, and the pool is to give back many times."""
+
 PODS_MOST = 16
 """Ours, per node: two ENIs of an m5.large are needed for them, and two cores can keep them running."""
 
@@ -133,9 +136,11 @@ def make_plan(seed: int, *, minutes: float, failpoints: Sequence[str]) -> Plan:
 
 
 def _env(rng: Random) -> dict[str, str]:
-    """Small targets, so that the pool grows in many steps and EC2 is asked often; one node in three uses prefixes, and one in two has
-    fewer addresses than pods now and then, so that addresses are given again as soon as they have cooled."""
+    """Small targets and a short hold, so that the pool grows and gives back in many steps and EC2 is asked often; one node in three
+    uses prefixes, and one in two has fewer addresses than pods now and then, so that addresses are given again as soon as they have
+    cooled."""
     env = {"IP_COOLDOWN_PERIOD": str(COOLDOWN_S), "VPC_IPAMD_DRAIN": "2", "CLUSTER_NAME": "chaos"}
+    env["VPC_IPAMD_RELEASE_HOLD"] = str(RELEASE_HOLD_S)
     if rng.random() < 1 / 2:
         env["MAX_PODS"] = str(rng.randint(PODS_MOST // 2, PODS_MOST - 4))
     if rng.random() < 1 / 3:
@@ -189,7 +194,7 @@ def _armed(rng: Random, unused: list[str]) -> dict[str, Any]:
     # replay needs DELs that were spooled meanwhile, adoption a datastore that was lost; growth is made to happen by the player
     least_s = 4.0 if name.startswith("restore.") else 0.0
     count = rng.choice((1, 1, 2, 3))
-    if name.startswith(("adopt.", "growth.")):
+    if name.startswith(("adopt.", "growth.", "release.")):
         count = 1  # these come once or twice in the record of a process
     return {"name": name, "count": count, "down_s": round(least_s + rng.uniform(0, 2), 2), "lose": name.startswith("adopt.")}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from ipaddress import IPv4Address, IPv4Network
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +62,17 @@ def _attach(lab: Lab, target: str, options: Mapping[str, Any]) -> str:
     return f"{eni.eni_id} ({options['type']}) is being attached to {target}"
 
 
+def _announce(lab: Lab, target: str, options: Mapping[str, Any]) -> str:
+    at = (lab.vpc.wall_clock() + timedelta(minutes=2)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    what = options["notice"]
+    lab.vpc.hands.announce(
+        lab.node(target).instance_id,
+        interruption_at=at if what == "interruption" else "",
+        rebalance_at=at if what == "rebalance" else "",
+    )
+    return f"metadata of {target} announces {what} from now on"
+
+
 def _groups(lab: Lab, target: str, _: Mapping[str, Any]) -> str:
     group = lab.vpc.add_security_group("made by hand")
     return f"{lab.vpc.hands.change_groups(target, (group,)).eni_id} has {group} as its only security group"
@@ -72,6 +84,7 @@ def _volumes(lab: Lab, target: str, options: Mapping[str, Any]) -> str:
 
 
 ACTIONS: Mapping[str, Callable[[Lab, str, Mapping[str, Any]], str]] = {
+    "announce": _announce,
     "assign": _assign,
     "attach": _attach,
     "delete": _delete,

@@ -173,11 +173,14 @@ def vpcs(view: View, params: Params) -> Tree:
     if missing := [vpc_id for vpc_id in ids if vpc_id != view.vpc.vpc_id]:
         raise errors.Ec2Error("InvalidVpcID.NotFound", f"The vpc ID '{missing[0]}' does not exist")
     fields: Fields[Vpc] = {"vpc-id": lambda vpc: [vpc.vpc_id], "cidr": lambda vpc: [vpc.cidr]}
-    association = {
-        "cidrBlock": view.vpc.cidr,
-        "associationId": view.vpc.vpc_id.replace("vpc-", "vpc-cidr-assoc-", 1),
-        "cidrBlockState": {"state": "associated"},
-    }
+    associations: list[Tree] = [
+        {
+            "cidrBlock": cidr,
+            "associationId": view.vpc.vpc_id.replace("vpc-", f"vpc-cidr-assoc-{number or ''}", 1),
+            "cidrBlockState": {"state": "associated"},
+        }
+        for number, cidr in enumerate(view.vpc.cidrs)
+    ]
     return {
         "vpcSet": [
             {
@@ -185,7 +188,7 @@ def vpcs(view: View, params: Params) -> Tree:
                 "ownerId": OWNER_ID,
                 "state": "available",
                 "cidrBlock": vpc.cidr,
-                "cidrBlockAssociationSet": [association],
+                "cidrBlockAssociationSet": associations,
                 "instanceTenancy": "default",
                 "isDefault": False,
                 "tagSet": [],

@@ -16,7 +16,7 @@ nothing is tracked, as before.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 
@@ -49,10 +49,10 @@ class Forwarding:
 class Internet:
     """The gateways in the router's namespace and the host `outside`. Concurrency: one thread changes it at a time."""
 
-    def __init__(self, router: Netns, *, vpc_cidr: IPv4Network, nat_gateway: bool = True) -> None:
+    def __init__(self, router: Netns, *, vpc_cidrs: Sequence[IPv4Network], nat_gateway: bool = True) -> None:
         """Wire the outside host to the router. Raises: FabricError, with nothing left behind."""
         self._router = router
-        self._vpc_cidr = vpc_cidr
+        self._vpc_cidrs = tuple(vpc_cidrs)
         self._has_nat_gateway = nat_gateway
         self._public: dict[IPv4Address, IPv4Address] = {}
         self._forwardings: dict[tuple[IPv4Address, int], Forwarding] = {}
@@ -121,7 +121,7 @@ class Internet:
         self._router.tool(["nft", "-f", "-"], script="\n".join(self._ruleset()))
 
     def _ruleset(self) -> Iterator[str]:
-        vpc, pairs = self._vpc_cidr, sorted(self._public.items())
+        vpc, pairs = f"{{ {', '.join(map(str, self._vpc_cidrs))} }}", sorted(self._public.items())
         balancers = {each.private for each in self._forwardings.values()}
         kept = f" ip daddr != {{ {_words(balancers)} }}" if balancers else ""
         yield "add table ip internet\ndelete table ip internet\ntable ip internet {"

@@ -38,6 +38,7 @@ def metadata(vpc: Vpc, world: World, instance: Instance) -> Branch:
             "security-credentials": {ROLE: _credentials(vpc.wall_clock())},
         },
         "instance-id": instance.instance_id,
+        "instance-life-cycle": instance.life_cycle,
         "instance-type": instance.instance_type,
         "network": {
             "interfaces": {"macs": {eni.mac: _interface(vpc, eni, at, limits) for eni, at in plugged}},
@@ -47,6 +48,8 @@ def metadata(vpc: Vpc, world: World, instance: Instance) -> Branch:
     }
     if primary is not None:
         meta |= {"mac": primary.mac, "local-ipv4": str(primary.primary_address)}
+    for path, text in instance.notices.items():
+        _put(meta, path, text)
     meta = _without(meta, vpc.faults.absent())
     document = _identity(vpc, instance, primary, limits)
     return {"meta-data": meta, "dynamic": {"instance-identity": {"document": document}}}
@@ -62,6 +65,17 @@ def look_up(tree: Branch, path: str) -> str | None:
     if isinstance(node, str):
         return node
     return "\n".join(_listed(name, child) for name, child in sorted(node.items()))
+
+
+def _put(branch: dict[str, Leaf | Branch], path: str, text: str) -> None:
+    """Put a leaf where no other is, with the branches above it."""
+    first, _, rest = path.partition("/")
+    if not rest:
+        branch[first] = text
+        return
+    inner: dict[str, Leaf | Branch] = {}
+    branch[first] = inner
+    _put(inner, rest, text)
 
 
 def _listed(name: str, child: Leaf | Branch) -> str:
@@ -87,7 +101,7 @@ def _interface(vpc: Vpc, eni: Eni, attachment: EniAttachment, limits: InstanceLi
         "subnet-ipv4-cidr-block": str(eni.subnet_cidr),
         "vpc-id": vpc.vpc_id,
         "vpc-ipv4-cidr-block": str(vpc.cidr),
-        "vpc-ipv4-cidr-blocks": str(vpc.cidr),
+        "vpc-ipv4-cidr-blocks": "\n".join(map(str, vpc.cidrs)),
     }
     if eni.addresses:
         leaves["local-ipv4s"] = "\n".join(map(str, eni.addresses))  # absent for an EFA-only or IPv6-only ENI

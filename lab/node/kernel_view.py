@@ -27,7 +27,7 @@ TO_PRIORITY, FROM_PRIORITY = 512, 1536
 """Rules to and from a sandbox's address. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go."""
 
 MAIN_TABLE = "main"
-NFT_TABLES = (("ip", "vpc-ipamd"), ("ip", "vpc-ipamd-confine"), ("ip6", "vpc-ipamd-confine"))
+NFT_TABLES = (("ip", "vpc-ipamd"), ("ip", "vpc-ipamd-confine"), ("ip6", "vpc-ipamd-confine"), ("arp", "vpc-ipamd-confine"))
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ attached as others are: it is in use by its trunk and shown with no attachment.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
@@ -18,6 +19,10 @@ from lab.vpc.addresses import AddressRequest
 from lab.vpc.interfaces import Interfaces
 from lab.vpc.model import Eni
 from lab.vpc.store import Store
+
+INTERRUPTION, REBALANCE = "spot/instance-action", "events/recommendations/rebalance"
+"""Where metadata announces the end of a spot instance ("Spot Instance interruption notices", "Rebalance recommendations", EC2 user
+guide)."""
 
 INTERFACE_TYPES = ("interface", "efa", "efa-only", "trunk", "branch", "ipv6-only")
 NO_MANAGE = {"node.k8s.amazonaws.com/no_manage": "true"}
@@ -51,6 +56,16 @@ class Hands:
             self._interfaces.detach(eni.attachment.attachment_id, force=True)
         self._interfaces.delete(eni_id)
         return eni
+
+    def announce(self, instance_id: str, *, interruption_at: str = "", rebalance_at: str = "") -> None:
+        """Make an instance a spot one, whose metadata announces this and nothing else from now on; "" for no announcement."""
+        notices = {}
+        if interruption_at:
+            notices[INTERRUPTION] = json.dumps({"action": "terminate", "time": interruption_at})
+        if rebalance_at:
+            notices[REBALANCE] = json.dumps({"noticeTime": rebalance_at})
+        with self._store.transaction() as tx:
+            tx.put_instance(replace(tx.world.instance(instance_id), life_cycle="spot", notices=notices))
 
     def unassign(self, what: IPv4Address | IPv4Network) -> Eni:
         """Take an address or a prefix from whatever ENI has it; of an address within a prefix, the prefix."""

@@ -56,7 +56,8 @@ LIMITS: Mapping[str, InstanceLimits] = {
     "c5.large": InstanceLimits((3,), 10, memory_mib=4096),
     "c5.18xlarge": InstanceLimits((15,), 50, vcpus=72, memory_mib=147456),
     "c6in.32xlarge": InstanceLimits((8, 8), 50, vcpus=128, memory_mib=262144),
+    "m8i.16xlarge": InstanceLimits((16,), 64, vcpus=64, memory_mib=262144, shared_slots=None),
     "p4d.24xlarge": InstanceLimits((15, 15, 15, 15), 50, vcpus=96, memory_mib=1179648, shared_slots=None),
 }
 
-MOST_ADDRESSES_PER_ENI = 50  # the largest value AWS lists; bounds an ENI that is attached to nothing
+MOST_ADDRESSES_PER_ENI = 64  # the largest value AWS lists; bounds an ENI that is attached to nothing

@@ -43,7 +43,8 @@ class Subnet:
 
 @dataclass(frozen=True, kw_only=True)
 class Instance:
-    """One instance or plain host; `running` is False once terminated. ENIs name it, it does not name them."""
+    """One instance or plain host; `running` is False once terminated. ENIs name it, it does not name them.
+    `notices`: path below meta-data -> what metadata answers there, a 404 for any other announcement."""
 
     instance_id: str
     name: str
@@ -54,6 +55,8 @@ class Instance:
     ordinal: int
     tags: Mapping[str, str] = field(default_factory=dict)
     running: bool = True
+    life_cycle: str = "on-demand"
+    notices: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

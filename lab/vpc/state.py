@@ -51,12 +51,14 @@ class Vpc:
         """Make an empty VPC.
 
         Args:
+            cidr: the VPC's block, or several with commas between them, as 10.0.0.0/16,100.64.0.0/16.
             clock: seconds, for delays, lags, throttling and the call log.
             delays: what EC2 takes to attach and detach an ENI.
             choice: which free addresses EC2 hands out.
             seed: of IDs and chosen addresses; the same calls give the same answers.
         """
-        self.cidr = IPv4Network(cidr)
+        self.cidrs = tuple(IPv4Network(one) for one in cidr.split(","))
+        self.cidr = self.cidrs[0]
         self.region = REGION
         self.clock = clock
         self.faults = Faults(clock=clock, seed=seed)
@@ -98,8 +100,8 @@ class Vpc:
         """Create a subnet within the VPC, overlapping none."""
         network = IPv4Network(cidr)
         with self._store.transaction() as tx:
-            if not network.subnet_of(self.cidr) or not 16 <= network.prefixlen <= 28:
-                raise LabError(f"subnet {network} must be a /16 to /28 within {self.cidr}")
+            if not any(network.subnet_of(cidr) for cidr in self.cidrs) or not 16 <= network.prefixlen <= 28:
+                raise LabError(f"subnet {network} must be a /16 to /28 within {' or '.join(map(str, self.cidrs))}")
             if any(network.overlaps(other.cidr) for other in tx.world.subnets.values()):
                 raise LabError(f"subnet {network} overlaps another one")
             subnet = Subnet(subnet_id=self.ids.make("subnet"), cidr=network, az=az, tags=dict(tags or {}))

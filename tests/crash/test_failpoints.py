@@ -21,7 +21,7 @@ from tests.rig import Rig, wait_until
 KERNEL = {"kernel.create-veth", "kernel.name-and", "kernel.raise-eth0"}
 """One name per netlink batch of a wiring: the kernel takes a batch as a whole."""
 
-FAILPOINT_COUNT = 36
+FAILPOINT_COUNT = 44
 """Said once, so that a walk that finds too few fails instead of proving nothing."""
 
 
@@ -42,7 +42,7 @@ def has_died(made: Rig) -> bool:
 def test_a_crash_here_loses_doubles_and_leaves_nothing(lab: Lab, name: str) -> None:
     """The daemon dies by SIGKILL at the named point; after the next start rows, kernel and EC2 agree (I1-I9)."""
     scenario = SCENARIOS[name]
-    made = Rig(lab, lab.add_node(name.replace(".", "-")))
+    made = Rig(lab, lab.add_node(name.replace(".", "-")), env=scenario.env)
     if not scenario.needs_fresh_node:
         made.start()
     scenario.prepare(made)

@@ -6,14 +6,24 @@ Here a crash is an exception that no code of ours catches, followed by a new pro
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ipamd.config import NetworkConfig
 from ipamd.model.address import AddressState
+from ipamd.model.attachment import Attachment, veth_name
+from ipamd.model.cloud_evidence import RECENT_S
+from ipamd.model.pool_settings import RELEASE_HOLD_S, PoolSettings
+from ipamd.model.request import SandboxNames
+from ipamd.model.sandbox import SandboxState
+from ipamd.service.request import Deadline, Steps
 from ipamd.service.sandbox_judge import LIST_INTERVAL_S
 from tests.fakes.cloud import INSTANCE
 from tests.fakes.node import FakeNode
+from tests.unit.service.test_giving_back import fill_and_empty, run_down
+from tests.unit.service.test_leaked_enis import leak, pass_looks
 from tests.unit.service.test_provisioner_deletions import refuse_attach_and_delete
 
 
@@ -145,5 +155,121 @@ def test_a_crash_while_an_eni_is_taken_in_after_all_keeps_it(node: FakeNode, nam
     node.pool.cycle()
     assert set(node.ec2.enis) == {eni.eni_id for eni in node.datastore.enis()}
     assert [eni for eni in node.ec2.enis.values() if eni.instance_id != INSTANCE or not eni.delete_on_termination] == []
+    assert node.datastore.open_intents() == ()
+    node.assert_sound()
+
+
+@pytest.mark.parametrize("later", ["successor again", "its DEL", "its DEL, then the successor", "nobody comes back"])
+def test_a_crash_between_the_names_of_record_and_link(tmp_path: Path, later: str) -> None:
+    """Killed when the record has the sandbox's own name and the link still the pod's: whoever comes finds the link (I2, I4, I5)."""
+    node = FakeNode(tmp_path, network=NetworkConfig(pod_veth_names=True))
+    node.bring_up()
+    first = add_for_pod(node, "a")
+    node.runtime.run("a", state=SandboxState.NOTREADY)
+    node.failpoint = kill_at("rename.recorded")
+    with pytest.raises(KilledHere):
+        add_for_pod(node, "b")
+    node.crash()
+    node.bring_up()
+    moved, own = node.datastore.attachment(first.key), veth_name(first.key, prefix="eni")
+    assert moved is not None
+    assert (moved.host_veth, moved.address) == (own, first.address)
+    if "DEL" in later:
+        assert node.delete("a")
+        node.cool()
+        assert not node.wiring.wired, "the link went although the record has another name"
+    elif later == "nobody comes back":
+        assert {name: spec.address for name, spec in node.wiring.wired.items()} == {own: first.address}
+    if "successor" in later:
+        second = add_for_pod(node, "b")
+        assert second.host_veth == first.host_veth
+        assert second.address != first.address
+        wired = {name: spec.address for name, spec in node.wiring.wired.items()}
+        assert wired == {second.host_veth: second.address} | ({} if "DEL" in later else {own: first.address})
+    node.assert_sound()
+    node.datastore.close()
+
+
+RELEASES = (
+    "release.intent-opened",
+    "release.unassigned",
+    "release.detached",
+    "release.deleted",
+    "release.torn-down",
+    "release.stored",
+    "datastore.before-commit",
+    "datastore.after-commit",
+)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("name", RELEASES)
+def test_a_crash_while_giving_back_gives_nothing_twice(tmp_path: Path, name: str, count: int) -> None:
+    """Killed between any two effects, for the first or a later time: the live sandbox keeps its address, ADDs right after the restart
+    get only what EC2 has (I7), and in the end the pool is at its target with nothing left over at EC2 (I9)."""
+    node = FakeNode(tmp_path, settings=PoolSettings(warm_ip_target=5, minimum_ip_target=10))
+    node.bring_up()
+    live = node.add("live")
+    fill_and_empty(node, 22)
+    node.pool.cycle()
+    node.clock.advance(RELEASE_HOLD_S + 1)
+    node.failpoint = kill_at_nth(name, count)
+    is_killed = False
+    try:
+        for _ in range(10):
+            node.pool.cycle()
+    except KilledHere:
+        is_killed = True
+        node.crash()
+        node.bring_up()
+    assert is_killed or count > 1
+    for number in range(6):
+        node.add(f"after-{number}")
+        node.assert_sound()
+    assert node.datastore.attachment(live.key) == live
+    for number in range(6):
+        node.delete(f"after-{number}")
+    node.cool()
+    for _ in range(3):
+        run_down(node)
+    assert node.datastore.counts().total == 10
+    assert {eni.eni_id for eni in node.datastore.enis()} == set(node.ec2.enis)
+    assert set(node.hostnet.enis) == {eni.eni_id for eni in node.datastore.enis() if not eni.is_primary}
+    assert node.datastore.attachment(live.key) == live
+    node.clock.advance(RECENT_S)
+    node.pool.cycle()
+    assert node.datastore.open_intents() == ()
+    node.assert_sound()
+    node.datastore.close()
+
+
+def add_for_pod(node: FakeNode, sandbox: str) -> Attachment:
+    """ADD for a sandbox of one and the same pod."""
+    request = replace(node.request(sandbox), names=SandboxNames("default", "web-0", "uid"))
+    return node.attacher.attach_sandbox(request, deadline=Deadline.after(node.clock, 60.0), steps=Steps(node.clock))
+
+
+def kill_at_nth(wanted: str, count: int) -> Callable[[str], None]:
+    """A failpoint that kills when one name is reached for the `count`th time."""
+    left = [count]
+
+    def reached(name: str) -> None:
+        left[0] -= name == wanted
+        if name == wanted and not left[0]:
+            raise KilledHere(name)
+
+    return reached
+
+
+@pytest.mark.parametrize("name", ["leaked.deleted", "growth.intent-opened"])
+def test_a_crash_while_a_leaked_eni_is_deleted_leaves_none(node: FakeNode, name: str) -> None:
+    """Killed before or after EC2 deleted it: the next start finishes, and no intent stays open (I9)."""
+    eni_id = leak(node)
+    node.failpoint = kill_at(name)
+    with pytest.raises(KilledHere):
+        pass_looks(node)
+    node.crash()
+    node.bring_up()
+    assert eni_id not in node.ec2.enis
     assert node.datastore.open_intents() == ()
     node.assert_sound()

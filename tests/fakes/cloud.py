@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network
 
 from ipamd.model.cloud import INTENT_TAG, CallUnderWay, DescribedEni, EniRequest, InstanceIdentity, MetadataEni
 from ipamd.model.eni import Eni, InstanceLimits
 from ipamd.model.errors import CloudError, CloudNotFoundError, EniLimitError, IpamError, SubnetExhaustedError
+from ipamd.model.freeze import FreezeCause
 from ipamd.model.ids import EniId, InstanceId, MacAddress, SubnetId
+from ipamd.model.subnets import CLUSTER_TAG_PREFIX, ROLE_TAG, DescribedSubnet
 
 INSTANCE = InstanceId("i-0123456789abcdef0")
 SUBNET = SubnetId("subnet-1")
@@ -49,9 +51,13 @@ class FakeEc2:
         self.answers: list[tuple[DescribedEni, ...]] = []  # what a Describe of the instance tells first: lag, parts, oddities
         self._tokens: dict[str, EniId] = {}
         self.left_count = pool_size
+        self.left_prefix_count = 128
         self.told_free_count: int | None = None  # what DescribeSubnets says, if it is not the truth
         self._fresh = (SUBNET_CIDR.network_address + n for n in range(20, 2048))
         self._fresh_prefixes = (p for p in SUBNET_CIDR.subnets(new_prefix=28) if p.network_address >= IPv4Address("10.0.8.0"))
+        own = DescribedSubnet(SUBNET, SUBNET_CIDR, IDENTITY.availability_zone, IDENTITY.vpc_id, 0)
+        self.subnets: dict[SubnetId, DescribedSubnet] = {SUBNET: own}
+        self._fresh_of: dict[SubnetId, Iterator[IPv4Address]] = {}
         self.enis[PRIMARY] = DescribedEni(
             PRIMARY,
             IDENTITY.primary_mac,
@@ -87,17 +93,64 @@ class FakeEc2:
         self._call("find_by_token")
         return tuple(eni for eni in self.enis.values() if eni.tags.get(INTENT_TAG) == token)
 
+    def find_detached(self, tags: Mapping[str, str]) -> tuple[DescribedEni, ...]:
+        """See the port."""
+        if not tags:
+            raise ValueError("no tag was named")
+        self._call("find_detached")
+        found = [eni for eni in self.enis.values() if eni.status == "available"]
+        found = [
+            eni
+            for eni in found
+            if all(key in eni.tags and eni.tags[key] == (value or eni.tags[key]) for key, value in tags.items())
+        ]
+        return tuple(sorted(found, key=lambda eni: eni.eni_id))
+
     def describe_attached_eni(self, eni_id: EniId) -> DescribedEni:
         """See the port."""
         return self.describe_eni(eni_id)
 
     def subnet_cidr(self, subnet_id: SubnetId) -> IPv4Network:
         """See the port."""
-        return SUBNET_CIDR
+        return self.subnets[subnet_id].cidr if subnet_id in self.subnets else SUBNET_CIDR
+
+    def describe_subnets(self, *, vpc_id: str, availability_zone: str) -> tuple[DescribedSubnet, ...]:
+        """See the port."""
+        self._call("describe_subnets")
+        of_zone = [one for one in self.subnets.values() if (one.vpc_id, one.availability_zone) == (vpc_id, availability_zone)]
+        return tuple(self._told(one) for one in sorted(of_zone, key=lambda one: one.subnet_id))
+
+    def describe_subnet(self, subnet_id: SubnetId) -> DescribedSubnet:
+        """See the port."""
+        self._call("describe_subnet")
+        if subnet_id not in self.subnets:
+            raise CloudNotFoundError(f"subnet {subnet_id} does not exist")
+        return self._told(self.subnets[subnet_id])
+
+    def add_subnet(
+        self, subnet_id: str, cidr: str, *, free_count: int = 1000, zone: str = "", vpc_id: str = "", **tags: str
+    ) -> None:
+        """Make another subnet; `free_count` is what it has. Tags: `role` and `cluster` for the two that the pool reads."""
+        names = {"role": ROLE_TAG, "cluster": f"{CLUSTER_TAG_PREFIX}{tags.get('cluster')}"}
+        self.subnets[SubnetId(subnet_id)] = DescribedSubnet(
+            SubnetId(subnet_id),
+            IPv4Network(cidr),
+            zone or IDENTITY.availability_zone,
+            vpc_id or IDENTITY.vpc_id,
+            free_count,
+            {names[name]: value for name, value in tags.items()},
+        )
+
+    def _told(self, subnet: DescribedSubnet) -> DescribedSubnet:
+        if subnet.subnet_id != SUBNET:
+            return subnet
+        return replace(subnet, free_count=self.left_count if self.told_free_count is None else self.told_free_count)
 
     def subnet_free_count(self, subnet_id: SubnetId) -> int:
         """See the port."""
         self._call("subnet_free_count")
+        if subnet_id in self.subnets and subnet_id != SUBNET:
+            return self.subnets[subnet_id].free_count
         return self.left_count if self.told_free_count is None else self.told_free_count
 
     def create_eni(self, request: EniRequest) -> DescribedEni:
@@ -105,17 +158,19 @@ class FakeEc2:
         self._call("create_eni")
         with self._lock:
             if request.client_token not in self._tokens:
-                if self.left_count < 1 + request.address_count:
-                    raise SubnetExhaustedError(f"subnet {SUBNET} has no {1 + request.address_count} free addresses")
+                if request.address_count + request.prefix_count > self.limits.slots_per_eni:
+                    raise EniLimitError("an ENI has fewer slots", code="PrivateIpAddressLimitExceeded")
+                if self._left(request.subnet_id) < 1 + request.address_count:
+                    raise SubnetExhaustedError(f"subnet {request.subnet_id} has no {1 + request.address_count} free addresses")
                 number = len(self.enis) + 1
                 eni_id = EniId(f"eni-{number}")
                 self.enis[eni_id] = DescribedEni(
                     eni_id,
                     MacAddress(f"02:00:00:00:00:{number:02x}"),
                     request.subnet_id,
-                    self._take(1).pop(),
-                    frozenset(self._take(request.address_count)),
-                    frozenset(next(self._fresh_prefixes) for _ in range(request.prefix_count)),
+                    self._take(1, request.subnet_id).pop(),
+                    frozenset(self._take(request.address_count, request.subnet_id)),
+                    self._take_prefixes(request.prefix_count),
                     tags=dict(request.tags),
                     description=request.description,
                     security_group_ids=request.security_group_ids,
@@ -178,7 +233,7 @@ class FakeEc2:
             eni = self._eni(eni_id)
             if len(eni.secondary_addresses) + len(eni.prefixes) + count > self.limits.slots_per_eni:
                 raise EniLimitError(f"ENI {eni_id} has no {count} free slots", details="PrivateIpAddressLimitExceeded")
-            taken = frozenset(self._take(count))
+            taken = frozenset(self._take(count, eni.subnet_id))
             self.enis[eni_id] = replace(eni, secondary_addresses=eni.secondary_addresses | taken)
         self._lose("assign_addresses")
         return taken
@@ -187,8 +242,10 @@ class FakeEc2:
         """See the port."""
         self._call("assign_prefixes")
         with self._lock:
-            taken = frozenset(next(self._fresh_prefixes) for _ in range(count))
             eni = self._eni(eni_id)
+            if len(eni.secondary_addresses) + len(eni.prefixes) + count > self.limits.slots_per_eni:
+                raise EniLimitError(f"ENI {eni_id} has no {count} free slots", details="PrivateIpAddressLimitExceeded")
+            taken = self._take_prefixes(count)
             self.enis[eni_id] = replace(eni, prefixes=eni.prefixes | taken)
         self._lose("assign_prefixes")
         return taken
@@ -211,6 +268,10 @@ class FakeEc2:
         """See the port."""
         return dict(self.calls)
 
+    def throttling(self) -> tuple[float, float] | None:
+        """See the port: this one throttles nobody."""
+        return None
+
     def calls_under_way(self) -> tuple[CallUnderWay, ...]:
         """See the port: a test may say that a call is being retried."""
         return self.under_way
@@ -221,11 +282,25 @@ class FakeEc2:
         except KeyError:
             raise CloudNotFoundError(f"ENI {eni_id} does not exist") from None
 
-    def _take(self, count: int) -> list[IPv4Address]:
-        if self.left_count < count:
-            raise SubnetExhaustedError(f"subnet {SUBNET} has no {count} free addresses")
-        self.left_count -= count
-        return [address for address, _ in zip(self._fresh, range(count), strict=False)]
+    def _left(self, subnet_id: SubnetId) -> int:
+        return self.left_count if subnet_id == SUBNET or subnet_id not in self.subnets else self.subnets[subnet_id].free_count
+
+    def _take(self, count: int, subnet_id: SubnetId = SUBNET) -> list[IPv4Address]:
+        if self._left(subnet_id) < count:
+            raise SubnetExhaustedError(f"subnet {subnet_id} has no {count} free addresses")
+        if subnet_id == SUBNET or subnet_id not in self.subnets:
+            self.left_count -= count
+            return [address for address, _ in zip(self._fresh, range(count), strict=False)]
+        subnet = self.subnets[subnet_id]
+        self.subnets[subnet_id] = replace(subnet, free_count=subnet.free_count - count)
+        fresh = self._fresh_of.setdefault(subnet_id, iter(list(subnet.cidr.hosts())[4:]))
+        return [next(fresh) for _ in range(count)]
+
+    def _take_prefixes(self, count: int) -> frozenset[IPv4Network]:
+        if self.left_prefix_count < count:
+            raise SubnetExhaustedError(f"subnet {SUBNET} has no {count} free /28s", details="InsufficientCidrBlocks")
+        self.left_prefix_count -= count
+        return frozenset(next(self._fresh_prefixes) for _ in range(count))
 
     def _call(self, method: str) -> None:
         self.calls[method] += 1
@@ -255,6 +330,7 @@ class FakeMetadata:
         self.call_count = 0
         self.attached = attached
         self.frozen: dict[MacAddress, MetadataEni] | None = None
+        self.announced: dict[FreezeCause, str] = {}
         self._requests = 0
         self._read: set[MacAddress] = set()
 
@@ -290,6 +366,12 @@ class FakeMetadata:
             raise CloudError(f"instance metadata does not show {mac}")
         self._read.add(mac)
         return self.shown()[mac]
+
+    def notices(self) -> Mapping[FreezeCause, str]:
+        """See the port: `announced`; an on-demand instance's costs nothing."""
+        if self.fail:
+            raise self.fail.pop(0)
+        return dict(self.announced)
 
     def request_count(self) -> int:
         """See the port."""

@@ -193,6 +193,8 @@ class FakeHostNetwork:
         self.is_confined = True
         self.confine_refusals: list[str] = []
         self.dropped: dict[str, int] = {}
+        self.has_extra_sources = False
+        self.confine_count = 0
         self.is_table_lost = False
         self.table_count = 0
 
@@ -202,6 +204,7 @@ class FakeHostNetwork:
 
     def confine_sandboxes(self) -> list[str]:
         """See the port: refused for as long as a test has a sentence in `confine_refusals`."""
+        self.confine_count += 1
         if self.confine_refusals:
             return list(self.confine_refusals)
         was, self.is_confined = self.is_confined, True
@@ -211,9 +214,13 @@ class FakeHostNetwork:
         """See the port."""
         return [] if self.is_confined else [RoutingDifference(NODE, "nftables table was missing", not self.confine_refusals)]
 
-    def is_source_checked(self) -> bool:
+    def is_drop_in_place(self) -> bool:
         """See the port."""
         return self.is_confined
+
+    def is_source_checked(self) -> bool:
+        """See the port."""
+        return self.is_confined and not self.has_extra_sources
 
     def dropped_packets(self) -> Mapping[str, int]:
         """See the port: what a test put into `dropped`."""

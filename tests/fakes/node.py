@@ -9,11 +9,12 @@ from pathlib import Path
 
 from ipamd.adapters import Adapters
 from ipamd.bootstrap import compose
-from ipamd.config import CloudConfig, DaemonConfig, NetworkConfig, Settings
+from ipamd.config import CloudConfig, DaemonConfig, NetworkConfig, Settings, SubnetsConfig
 from ipamd.datastore.open import open_datastore
 from ipamd.datastore.spool import FileSpool
 from ipamd.model.attachment import Attachment
 from ipamd.model.cloud_evidence import RECENT_S
+from ipamd.model.custom_network import CustomNetwork
 from ipamd.model.errors import RuntimeUnreachableError
 from ipamd.model.ids import AttachmentKey, parse_key
 from ipamd.model.pool_settings import PoolSettings
@@ -45,9 +46,12 @@ class FakeNode:
         settings: PoolSettings | None = None,
         ec2: FakeEc2 | None = None,
         network: NetworkConfig | None = None,
+        subnets: SubnetsConfig | None = None,
+        custom_network: CustomNetwork | None = None,
     ) -> None:
         self.run_dir = run_dir
         self.network = network or NetworkConfig()
+        self.subnets_config, self.custom_network = subnets or SubnetsConfig(), custom_network
         self.settings = settings or PoolSettings()
         self.clock = FakeClock()
         self.wiring = FakeWiring()
@@ -62,7 +66,7 @@ class FakeNode:
     def start(self) -> None:
         """Make the process's part anew over what is on disk, in the kernel and at EC2."""
         self.failpoint = no_failpoint
-        self.opened = open_datastore(self.run_dir / "state.db", boot_id=BOOT_ID, clock=self.clock)
+        self.opened = open_datastore(self.run_dir / "state.db", boot_id=BOOT_ID, clock=self.clock, failpoint=self._reached)
         self.spool = FileSpool(self.run_dir, clock=self.clock)
         self.node_info = NodeInfo(self.metadata, clock=self.clock)
         adapters = Adapters(
@@ -76,17 +80,23 @@ class FakeNode:
             ec2=self.ec2,
             runtime=self.runtime,
             spool=self.spool,
+            custom_network=self.custom_network,
             has_run_before=self.has_run_before,
-            failpoint=lambda name: self.failpoint(name),  # tests set it while the process runs
+            failpoint=self._reached,
         )
-        self.app = compose(adapters, replace(SETTINGS, network=self.network))
+        self.app = compose(adapters, replace(SETTINGS, network=self.network, subnets=self.subnets_config))
         self._name_parts()
+
+    def _reached(self, name: str) -> None:
+        """Call the failpoint of the moment: tests set it while the process runs."""
+        self.failpoint(name)
 
     def _name_parts(self) -> None:
         """Short names for the parts that tests handle."""
         app = self.app
         self.datastore, self.health = app.context.datastore, app.context.health
         self.demand, self.locks = app.context.demand, app.context.locks
+        self.demand.coalesce = lambda timeout_s: None  # type: ignore[method-assign]  # no pause of real seconds
         self.cooldown = app.cooldown
         self.attacher, self.detacher = app.sandbox.attach, app.sandbox.detach
         self.checker, self.collector = app.sandbox.check, app.sandbox.gc
@@ -111,6 +121,7 @@ class FakeNode:
         self.startup.reconcile_kernel(self.wiring.survey(), self.listed())
         assert self.enis.routing.set_up_all() == []
         self.host_reconciler.set_up_node(identity)
+        self.app.pool.subnets.mark()
         self.pool.set_limits(self.ec2.limits, settings=self.settings)
         self.health.enter(Phase.SERVING)
         self.pool.cycle()

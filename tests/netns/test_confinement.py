@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import struct
 import threading
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network
@@ -266,6 +267,44 @@ def test_redirects_and_loopback_packets_arrive_nowhere(world):
     assert heard()[0] > 0
 
 
+NEIGHBOURS = 300
+"""Senders of ARP requests; far below the kernel's limit of 1024 for the machine, which this test shares."""
+
+
+@pytest.mark.parametrize("extra", [(), (IPv4Network("10.0.0.0/8"),)], ids=["default", "extra-sources"])
+def test_a_sandbox_does_not_fill_the_table_of_neighbours(make_world, extra):
+    """Where rp_filter is 0: ARP requests of many senders leave no entry; without the table they do."""
+    world = make_world(extra_source_cidrs=extra)
+    node = Node(world)
+    veth = node.veths[0]
+    node.host.sh(f"sysctl -qw net.ipv4.conf.{veth}.rp_filter=0")
+    assert _neighbours(node, veth) == 0
+    assert node.world.hostnet.confine_sandboxes() is not None
+    assert node.world.hostnet.dropped_packets()["arp"] == NEIGHBOURS
+    assert udp_peer(node.host, NODE, node.primary) == PRIMARY, "the node still asks, and is answered"
+    node.host.sh(f"nft delete table arp vpc-ipamd-confine; sysctl -qw net.ipv4.conf.{veth}.rp_filter=0")
+    assert _neighbours(node, veth) == NEIGHBOURS
+
+
+def _neighbours(node, veth):
+    """Ask for the node's address in the name of many; how many entries the node has on the link then."""
+    node.host.sh(f"ip neigh flush dev {veth}")
+    target, sender = (
+        bytes.fromhex(one["address"].replace(":", ""))
+        for one in (node.host.ip(f"link show {veth}")[0], node.primary.ip("link show eth0")[0])
+    )
+    with contextlib.closing(node.primary.call(socket.socket, socket.AF_PACKET, socket.SOCK_RAW)) as sock:
+        for number in range(NEIGHBOURS):
+            who = (IPv4Address("10.9.0.0") + number).packed
+            asked = struct.pack("!HHBBH", 1, packets.ETH_P_IP, 6, 4, 1) + sender + who + bytes(6) + IPv4Address(NODE).packed
+            sock.sendto(target + sender + b"\x08\x06" + asked, ("eth0", 0))
+    with contextlib.ExitStack() as stack:
+        packets.Ear(stack).heard(b"")
+    entries = len(node.host.sh(f"ip neigh show dev {veth} nud all").splitlines())
+    node.host.sh(f"ip neigh flush dev {veth} nud all")
+    return entries
+
+
 EXTRA = (IPv4Network("10.0.0.0/8"), IPv4Network("192.0.2.0/24"))
 
 
@@ -318,6 +357,8 @@ def test_extra_sources_are_off_by_default(world):
     [
         ("nft flush ruleset", "nftables table vpc-ipamd-confine was missing"),
         ("nft delete table ip vpc-ipamd-confine", "nftables table vpc-ipamd-confine was missing"),
+        ("nft delete table arp vpc-ipamd-confine", "nftables table vpc-ipamd-confine (arp) was missing"),
+        ("nft flush chain arp vpc-ipamd-confine from_sandbox", "nftables table vpc-ipamd-confine (arp) had been changed"),
         ("nft delete table ip6 vpc-ipamd-confine", "nftables table vpc-ipamd-confine (ip6) was missing"),
         ("nft flush chain ip vpc-ipamd-confine from_sandbox", "nftables table vpc-ipamd-confine had been changed"),
         ("nft insert rule ip vpc-ipamd-confine from_veths accept", "nftables table vpc-ipamd-confine had been changed"),
@@ -330,7 +371,7 @@ def test_a_drop_that_others_remove_or_change_is_named_and_put_back(world, comman
     world.hostnet.confine_sandboxes()
     assert world.hostnet.is_source_checked()
     assert world.hostnet.confinement_differences() == []
-    listed = "nft list table ip vpc-ipamd-confine; nft list table ip6 vpc-ipamd-confine"
+    listed = "; ".join(f"nft list table {family} vpc-ipamd-confine" for family in ("ip", "ip6", "arp"))
     whole = world.host.sh(listed)
     world.host.sh(command)
     assert not world.hostnet.is_source_checked()
@@ -352,6 +393,17 @@ def test_changes_of_other_software_keep_it_verified(world):
         assert world.hostnet.is_source_checked()
 
 
+def test_with_extra_sources_the_drop_is_known_to_be_in_place_too(make_world):
+    """It does not count as a check of sources, but a change of other software asks for no dump of all veths."""
+    world = make_world(extra_source_cidrs=EXTRA)
+    world.hostnet.confine_sandboxes()
+    world.host.sh("nft add table ip kube")
+    assert world.hostnet.is_drop_in_place()
+    assert not world.hostnet.is_source_checked()
+    world.host.sh("nft flush chain ip vpc-ipamd-confine extra_source")
+    assert not world.hostnet.is_drop_in_place()
+
+
 def test_a_kernel_that_refuses_is_said(world, monkeypatch):
     """Without nft_fib the table is refused as a whole: said with what is missing, not verified, and the rest is done."""
     world.wiring.wire(world.spec(world.space(), number=30))
@@ -365,6 +417,15 @@ def test_a_kernel_that_refuses_is_said(world, monkeypatch):
     assert world.host.sh(f"cat /proc/sys/net/ipv4/conf/{veth}/rp_filter") == "1\n"
     monkeypatch.undo()
     world.hostnet.confine_sandboxes()
+    assert world.hostnet.is_source_checked()
+
+
+def test_a_kernel_that_refuses_the_table_of_arp_only(world, monkeypatch):
+    """It is said; what checks the source of packets is in place and counts."""
+    monkeypatch.setattr(confine_rules, "arp_table", lambda *_, **__: "add table arp vpc-ipamd-confine { no such thing; }")
+    world.hostnet.confine_sandboxes()
+    (said,) = world.hostnet.confine_sandboxes()
+    assert said.startswith("could not be repaired: ARP requests of sandboxes are not dropped")
     assert world.hostnet.is_source_checked()
 
 

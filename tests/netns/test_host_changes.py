@@ -103,7 +103,7 @@ def test_many_threads_change_at_once(world):
         assert set(threads.map(work, range(count), timeout=60)) == {home}
     found = sorted((one["src"], one["table"]) for one in world.host.ip("rule") if one["priority"] == 32765)
     assert found == [(f"10.0.1.{number}", "10203") for number in range(count)]
-    assert len(os.listdir("/proc/self/fd")) == opened
+    assert len(os.listdir("/proc/self/fd")) <= opened  # fewer: what an earlier test left to the garbage collector
 
 
 def test_silence_of_the_kernel_is_bounded(world, monkeypatch):
@@ -116,4 +116,4 @@ def test_silence_of_the_kernel_is_bounded(world, monkeypatch):
     opened = len(os.listdir("/proc/self/fd"))
     with pytest.raises(WiringError, match=r"teardown: add rule 32765 .* the kernel's answer was lost"):
         changes.execute(world.netns, [rule], what="teardown")
-    assert len(os.listdir("/proc/self/fd")) == opened
+    assert len(os.listdir("/proc/self/fd")) <= opened  # fewer: what an earlier test left to the garbage collector

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ipamd.kernel import messages, uapi
+from ipamd.kernel import messages, netns, uapi
 from ipamd.kernel.netlink import NetlinkSocket
 from ipamd.kernel.notices import NoticeSocket
 from tests.netns.conftest import Space
@@ -98,3 +98,18 @@ def test_a_forged_notification_is_passed_over(space: Space) -> None:
         assert sock.take()[0]
     finally:
         sock.close()
+
+
+def test_a_closed_sockets_port_is_ours_for_a_moment_only(world, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its last notifications come after it is closed; later another process may have the port, and its changes are not ours."""
+    host = world.netns
+    with host.netlink() as kept:
+        for _ in range(50):
+            sock = host.open_netlink()
+            sock.close()
+            assert host.is_own(sock.port)
+        monkeypatch.setattr(netns, "PORT_KEPT_S", 0.0)
+        assert not host.is_own(sock.port)
+        host.open_netlink().close()
+        assert host.is_own(kept.port)
+        assert len(host._ports) == 2

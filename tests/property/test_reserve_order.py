@@ -12,6 +12,8 @@ from ipamd.datastore.memory_state import MemoryState
 from ipamd.model.address import Address, AddressState
 from ipamd.model.eni import EniState
 from ipamd.model.errors import PoolEmptyError
+from ipamd.model.intent import Intent, IntentKind, leaving_addresses, names_of
+from ipamd.model.release import Draining
 from ipamd.model.snapshot import Snapshot
 from tests.unit.datastore.support import START, a_key, an_attachment, an_eni
 
@@ -38,39 +40,63 @@ def pools(draw: st.DrawFn) -> Snapshot:
                 addresses[address] = Address(address, eni.eni_id, kind, since, prefix, key, until)
                 if key is not None:
                     attachments[key] = an_attachment(addresses[address], key)
-    return Snapshot(enis, addresses, attachments, {}, {})
+    free = [row for row in addresses.values() if row.state is AddressState.FREE]
+    named = draw(st.lists(st.sampled_from(free), max_size=4)) if free else []
+    intents = {
+        str(n): Intent(str(n), IntentKind.UNASSIGN, START, {"eni_id": row.eni_id, **names_of([row.address], [])})
+        for n, row in enumerate(named)
+    }
+    return Snapshot(enis, addresses, attachments, {}, intents)
 
 
-def _expected(snapshot: Snapshot, taken: set[IPv4Address]) -> IPv4Address | None:
+DRAININGS = st.builds(
+    Draining,
+    st.frozensets(st.sampled_from([an_eni(number).eni_id for number in range(3)])),
+    prefixes=st.booleans(),
+    singles=st.booleans(),
+)
+
+
+def _expected(snapshot: Snapshot, taken: set[IPv4Address], draining: Draining) -> IPv4Address | None:
     """Choose by the rule's own words, looking at everything."""
 
     def in_use(address: Address) -> bool:
         return address.state is AddressState.ASSIGNED or address.address in taken
+
+    def is_last(address: Address) -> bool:
+        return draining.singles if address.prefix is None else draining.prefixes
 
     def rank(address: Address) -> tuple[object, ...]:
         on_eni = sum(in_use(a) for a in snapshot.addresses.values() if a.eni_id == address.eni_id)
         beside = sum(in_use(a) for a in snapshot.addresses.values() if (a.eni_id, a.prefix) == (address.eni_id, address.prefix))
         eni = snapshot.enis[address.eni_id]
         place = -1 if address.prefix is None else int(address.prefix.network_address)
-        return -on_eni, eni.device_index, -beside, place, address.since, address.address
+        gives_last_only = all(is_last(a) for a in candidates if a.eni_id == address.eni_id)
+        is_eni_last = eni.eni_id in draining.enis
+        key = (is_eni_last, gives_last_only, -on_eni, eni.device_index)
+        return *key, is_last(address), -beside, place, address.since, address.address
 
     candidates = [
         a
         for a in snapshot.addresses.values()
         if a.state is AddressState.FREE
         and a.address not in taken
+        and a.address not in leaving_addresses(snapshot.intents.values())
         and (snapshot.enis[a.eni_id].state, snapshot.enis[a.eni_id].host_ready, snapshot.enis[a.eni_id].managed) == READY
     ]
     return min(candidates, key=rank).address if candidates else None
 
 
-@given(pools())
-def test_order(snapshot: Snapshot) -> None:
-    """Until the pool is empty each reservation is the one the rule names, and only ready ENIs give any (I7)."""
+@given(pools(), DRAININGS)
+def test_order(snapshot: Snapshot, draining: Draining) -> None:
+    """Until the pool is empty each reservation is the one the rule names; only ready ENIs give any, and none that an open intent gives
+    back to EC2 (I7). What is draining comes last."""
     memory = MemoryState(snapshot)
+    memory.set_draining(draining)
+    assert memory.recount() == []
     taken: set[IPv4Address] = set()
     for number in range(len(snapshot.addresses) + 1):
-        expected = _expected(snapshot, taken)
+        expected = _expected(snapshot, taken, draining)
         try:
             reserved = memory.reserve(a_key(number), now=START + timedelta(hours=1))
         except PoolEmptyError:
@@ -96,6 +122,6 @@ def test_claims_hide_and_come_back(snapshot: Snapshot) -> None:
     memory.release(snapshot.addresses)
     memory.release(snapshot.addresses)
     assert memory.recount() == []
-    expected = _expected(snapshot, set())
+    expected = _expected(snapshot, set(), Draining())
     if expected is not None:
         assert memory.reserve(a_key(0), now=START).address == expected

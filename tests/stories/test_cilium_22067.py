@@ -42,7 +42,7 @@ def play(made: Rig, prefix: str, *, is_spool_lost: bool = False) -> None:
         reply = made.delete(name)
         assert reply.ok, f"no pod can be deleted without the daemon: {reply.body}"
         assert time.monotonic() - began < DEL_BOUND_S
-    assert made.cni("ADD", names[0]).code == 11, "ADD needs the daemon, and says so"
+    assert made.cni("CHECK", names[2]).code == 11, "CHECK needs the daemon, and says so"
     if is_spool_lost:
         made.node.run(["rm", "-r", f"{RUN_DIR}/spool"])
     made.start()

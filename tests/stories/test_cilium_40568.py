@@ -95,6 +95,7 @@ def play_spooled(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     maintenance = Maintenance(
         node.app.context,
         spool=node.spool,
+        leave_mark=lambda: None,
         replay=lambda: replay(node) and None,
         end=pytest.fail,
     )

@@ -70,7 +70,7 @@ def test_an_attached_eni_is_taken_into_use_whatever_failed_in_between(node: Fake
 
 def test_attached_enis_are_orphaned_without_intents_taken_up(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """If nobody took up what was left open (and nobody asked EC2 what hangs there), the node would stay at nine addresses."""
-    monkeypatch.setattr(EniProvisioner, "has_due_intents", lambda self: False)
+    monkeypatch.setattr(EniProvisioner, "has_due_intents", lambda self, **_: False)
     monkeypatch.setattr(Adoption, "adopt_enis", lambda self, identity: False)
     with pytest.raises(AssertionError, match="attached and not used"):
         play(node)

@@ -84,6 +84,16 @@ def test_prefix_mode_without_target(environment: dict[str, str]) -> None:
     assert load(environment).pool.prefix_delegation
 
 
+def test_auto_computes_what_warm_ip_target_says() -> None:
+    """Both at once is a contradiction; a floor and what auto replaces anyway are none."""
+    with pytest.raises(SettingsError, match="1 setting") as refusal:
+        load({"WARM_TARGET": "auto", "WARM_IP_TARGET": "2"})
+    assert "which it computes" in refusal.value.details
+    settings = load({"WARM_TARGET": "auto", "MINIMUM_IP_TARGET": "5", "WARM_ENI_TARGET": "1", "WARM_PREFIX_TARGET": "1"})
+    pool = settings.pool_settings(max_pods=29)
+    assert (pool.warm_target_auto, pool.minimum_ip_target, pool.ip_targets_defined) == (True, 5, True)
+
+
 def test_all_problems_at_once() -> None:
     """Every problem of every topic is in one error, so that an operator corrects them in one go."""
     environment = {"WARM_IP_TARGET": "x", "POD_MTU": "1", "HTTP_TIMEOUT": "0", "VPC_IPAMD_LOG_LEVEL": "loud", "MAX_ENI": "2"}
@@ -120,10 +130,12 @@ def test_neither(text: str) -> None:
 GOOD = {
     "WARM_ENI_TARGET": ("0", 0),
     "WARM_IP_TARGET": ("7", 7),
+    "WARM_TARGET": ("Auto", "auto"),
     "MINIMUM_IP_TARGET": ("12", 12),
     "WARM_PREFIX_TARGET": ("2", 2),
     "MAX_ENI": ("3", 3),
     "MAX_PODS": ("110", 110),
+    "VPC_IPAMD_RELEASE_HOLD": ("1200", 1200),
     "ENABLE_PREFIX_DELEGATION": ("t", True),
     "IP_COOLDOWN_PERIOD": ("86400", 86400),
     "AWS_VPC_ENI_MTU": ("576", 576),
@@ -141,21 +153,27 @@ GOOD = {
     "AWS_VPC_CNI_NODE_PORT_SUPPORT": ("F", False),
     "AWS_VPC_K8S_CNI_CONNMARK": ("0xFFFFFFFF", 0xFFFFFFFF),
     "VPC_IPAMD_EXTRA_SOURCE_CIDRS": ("10.99.0.0/16", (IPv4Network("10.99.0.0/16"),)),
+    "ENABLE_SUBNET_DISCOVERY": ("false", False),
+    "AWS_VPC_K8S_CNI_CUSTOM_NETWORK_CFG": ("true", True),
+    "VPC_IPAMD_NETWORK_FILE": ("/tmp/z", Path("/tmp/z")),
     "AWS_EC2_ENDPOINT": ("http://127.0.0.1:1", "http://127.0.0.1:1"),
     "AWS_EC2_METADATA_SERVICE_ENDPOINT": ("http://127.0.0.1:2", "http://127.0.0.1:2"),
     "CLUSTER_NAME": ("blue", "blue"),
     "ADDITIONAL_ENI_TAGS": ('{"b": "2", "a": "1"}', (("a", "1"), ("b", "2"))),
+    "DISABLE_LEAKED_ENI_CLEANUP": ("true", True),
     "HTTP_TIMEOUT": ("300", 300),
     "CRI_SOCKET": ("off", "off"),
     "VPC_IPAMD_RUN_DIR": ("/tmp/x", Path("/tmp/x")),
+    "VPC_IPAMD_FREEZE_FILE": ("/run/hooks/leave", "/run/hooks/leave"),
     "VPC_IPAMD_CONFLIST": ("/tmp/y", Path("/tmp/y")),
     "ENABLE_BANDWIDTH_PLUGIN": ("true", True),
     "CRI_EVENTS": ("0", False),
     "ENABLE_PORTMAP_PLUGIN": ("false", False),
     "VPC_IPAMD_LOG_LEVEL": ("DEBUG", "debug"),
     "VPC_IPAMD_METRICS_ADDRESS": ("off", "off"),
+    "VPC_IPAMD_HEALTH_ADDRESS": ("127.0.0.1:1", "127.0.0.1:1"),
     "VPC_IPAMD_MAX_RPCS": ("4", 4),
-    "VPC_IPAMD_DRAIN": ("0", 0),
+    "VPC_IPAMD_DRAIN": ("10", 10),
 }
 """For each variable a text and what it means."""
 
@@ -165,18 +183,23 @@ FREE_TEXT = {
     "CLUSTER_NAME",
     "CRI_SOCKET",
     "VPC_IPAMD_RUN_DIR",
+    "VPC_IPAMD_FREEZE_FILE",
     "VPC_IPAMD_CONFLIST",
+    "VPC_IPAMD_NETWORK_FILE",
     "VPC_IPAMD_METRICS_ADDRESS",
+    "VPC_IPAMD_HEALTH_ADDRESS",
 }
 """Variables for which any text is a value."""
 
 BAD = {
     "WARM_ENI_TARGET": ["-1", "1.5", "one", "1 2"],
     "WARM_IP_TARGET": ["-1", " "],
+    "WARM_TARGET": ["automatic", "5"],
     "MINIMUM_IP_TARGET": ["-1"],
     "WARM_PREFIX_TARGET": ["-1"],
     "MAX_ENI": ["-1"],
     "MAX_PODS": ["-1"],
+    "VPC_IPAMD_RELEASE_HOLD": ["0", "86401", "10m"],
     "ENABLE_PREFIX_DELEGATION": ["yes"],
     "IP_COOLDOWN_PERIOD": ["-1", "86401", "30s"],
     "AWS_VPC_ENI_MTU": ["575", "9002"],
@@ -191,7 +214,10 @@ BAD = {
     "AWS_VPC_CNI_NODE_PORT_SUPPORT": ["yes"],
     "AWS_VPC_K8S_CNI_CONNMARK": ["0", "0x100000000", "0xzz"],
     "VPC_IPAMD_EXTRA_SOURCE_CIDRS": ["10.1.0.0/33", "any"],
+    "ENABLE_SUBNET_DISCOVERY": ["yes"],
+    "AWS_VPC_K8S_CNI_CUSTOM_NETWORK_CFG": ["yes"],
     "ADDITIONAL_ENI_TAGS": ["x", "[]", '{"a": 1}', '{"k8s.amazonaws.com/x": "1"}'],
+    "DISABLE_LEAKED_ENI_CLEANUP": ["yes"],
     "HTTP_TIMEOUT": ["0", "301"],
     "ENABLE_BANDWIDTH_PLUGIN": ["yes"],
     "CRI_EVENTS": ["maybe"],
@@ -275,10 +301,12 @@ def _attributes_read(*, in_config: bool) -> set[str]:
 def test_every_setting_is_read(name: str) -> None:
     """A setting that nothing outside config.py reads would be accepted and have no effect.
 
-    `pod_mtu` is read through the property `sandbox_mtu`, which must be read in its place.
+    Read through another attribute: `pod_mtu` (`sandbox_mtu`), `freeze_file` (`freeze_path`), `warm_target` (the planner's
+    `warm_target_auto`).
     """
     field_name = _fields()[name].rpartition(".")[2]
-    through = {"pod_mtu": "sandbox_mtu"}.get(field_name, field_name)
+    other = {"pod_mtu": "sandbox_mtu", "freeze_file": "freeze_path", "warm_target": "warm_target_auto"}
+    through = other.get(field_name, field_name)
     assert through in _attributes_read(in_config=False), f"{name}: nothing in ipamd reads .{through}"
     if through != field_name:
         assert field_name in _attributes_read(in_config=True), f"{name}: {through} does not read it"

@@ -189,7 +189,7 @@ def test_who_does_not_read_is_closed_in_time(monkeypatch: pytest.MonkeyPatch) ->
     """An answer larger than the buffers, to a reader that stops."""
     monkeypatch.setattr(metrics_port, "LIFE_S", 0.3)
     refused: list[str] = []
-    port = MetricsPort("127.0.0.1", 0, page=lambda _: (b"", b"x" * (32 << 20)), refused=lambda why: refused.append(why.value))
+    port = MetricsPort("127.0.0.1", 0, page=lambda *_: (b"", b"x" * (32 << 20)), refused=lambda why: refused.append(why.value))
     port.start()
     try:
         with socket.create_connection(("127.0.0.1", port.port), timeout=PATIENCE_S) as sock:
@@ -245,7 +245,7 @@ def test_a_defect_ends_the_connections_and_not_the_port(
     monkeypatch.setattr(metrics_port, "PAUSE_S", 0.1)
     pages = iter([ValueError("a defect"), (b"HTTP/1.1 200 OK\r\n\r\n", b"page")])
 
-    def page(_: bool) -> tuple[bytes, bytes]:
+    def page(_path: str, _is_openmetrics: bool) -> tuple[bytes, bytes]:
         found = next(pages)
         if isinstance(found, ValueError):
             raise found

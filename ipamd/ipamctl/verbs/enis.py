@@ -7,7 +7,7 @@ from ipamd.ipamctl.verb import Answer, Verb
 
 
 def render(answer: Answer) -> str:
-    """Write one row per ENI, its addresses counted by state, then a line per frozen ENI; LOST only if an address is."""
+    """Write one row per ENI, its addresses counted by state, then a line per frozen or excluded ENI; LOST only if an address is."""
     from ipamd.model.eni import MAIN_TABLE  # here, because importing it costs every other verb 20 ms
 
     states = (*STATE_COLUMNS, "lost") if any(eni["lost_count"] for eni in answer["enis"]) else STATE_COLUMNS
@@ -20,7 +20,7 @@ def render(answer: Answer) -> str:
                 eni["device_index"],
                 eni["state"],
                 eni["primary_address"],
-                eni["subnet_cidr"],
+                f"{eni['subnet_id']} {eni['subnet_cidr']}",
                 "main" if eni["route_table"] == MAIN_TABLE else eni["route_table"],
                 _host(eni),
                 *(eni[f"{state}_count"] for state in states),
@@ -28,7 +28,10 @@ def render(answer: Answer) -> str:
             for eni in answer["enis"]
         ],
     )
-    return "\n".join([text, *(f"{eni['eni_id']} is frozen: {eni['frozen']}" for eni in answer["enis"] if eni["frozen"])])
+    enis = answer["enis"]
+    frozen = [f"{eni['eni_id']} is frozen: {eni['frozen']}" for eni in enis if eni["frozen"]]
+    excluded = [f"{eni['eni_id']} gets no new sandbox: {eni['excluded']}" for eni in enis if eni.get("excluded")]
+    return "\n".join([text, *frozen, *excluded])
 
 
 def _host(eni: Answer) -> str:

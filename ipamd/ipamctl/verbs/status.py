@@ -23,7 +23,9 @@ def render(answer: Answer) -> str:
         "",
         f"pool     {_pool(pool)}",
         "targets  " + (", ".join(f"{t['name']}={t['value']}" for t in pool["targets"] if t["defined"]) or "none"),
+        *([f"auto     {pool['auto']}"] if pool.get("auto") else []),
         f"loop     {pool['last_cycle']}",
+        *([f"excess   {counted(int(pool['excess_count']), 'address')}; {pool['kept']}"] if pool.get("kept") else []),
         f"runtime  {_runtime(runtime)}",
         f"ec2      {_cloud(cloud)}",
         f"pending  {counted(answer['spooled_count'], 'spooled DEL')}, {counted(answer['dying_count'], 'dying link')}",
@@ -34,6 +36,9 @@ def render(answer: Answer) -> str:
         f"busy     {b['operation']} on {b['container_id']}/{b['ifname']} for {b['age_s']:.1f} s, waiting behind: {b['waiting_count']}"
         for b in answer["busy"]
     ]
+    # a daemon of an earlier release names no causes
+    lines += [f"frozen   {f['cause']}: {f['reason']} (since {f['since']})" for f in answer.get("freezings", ())]
+    lines += [f"subnet   {_subnet(subnet)}" for subnet in answer.get("subnets", ())]
     lines += [f"lacks    {sentence}" for sentence in answer["lacks"]]
     last = answer.get("last_error")
     lines.append(f"last error  {last['at']} {last['what']}: {last['message']}" if last else "last error  none since start")
@@ -51,6 +56,11 @@ def _cloud(cloud: Answer) -> str:
     if cloud["detail"] == CLOUD_NOT_ASKED:
         return CLOUD_NOT_ASKED
     return f"{'reachable' if cloud['reachable'] else 'not reachable'}, {counted(int(cloud['call_count']), 'call')}; {cloud['detail']}"
+
+
+def _subnet(subnet: Answer) -> str:
+    use = f"not used: {subnet['why_not']}" if subnet["why_not"] else "used for new ENIs"
+    return f"{subnet['subnet_id']} with {counted(int(subnet['free_count']), 'free address')}, {use}"
 
 
 def _confinement(confinement: Answer) -> str:

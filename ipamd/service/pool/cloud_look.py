@@ -25,8 +25,9 @@ RETRY_FIRST_S = 1.0
 RETRY_MAX_S = 600.0
 """Doubling pause after EC2 did not answer. Ours: what is in doubt is not given meanwhile, so a throttled account is not hurried."""
 
-PATIENT_COUNT = 12
-"""Looks in doubt before the pause between them doubles. Ours: a real mass loss is believed after ten looks, a minute apart."""
+PATIENCE_S = 720.0
+"""For so long in doubt looks are made as soon as they are useful; then each pause is as long as the doubt has lasted since. Ours: a
+real mass loss is believed after ten minutes."""
 
 DOUBT_MAX_S = 3600.0
 """Longest pause between two looks in doubt. Ours: as for metadata that stays stuck."""
@@ -60,7 +61,7 @@ class CloudLook:
         self._requested = 0
         self._answered = 0
         self._result = EniSyncResult()
-        self._doubt_count = 0
+        self._doubt_since_monotonic_s = 0.0
         self._doubt_deadline: float | None = None
         self._retry = Retry(first_s=RETRY_FIRST_S, max_s=RETRY_MAX_S)
         self._counts: Counter[LookReason] = Counter()
@@ -90,14 +91,14 @@ class CloudLook:
         with self._lock:
             before, self._result = self._result, result
             if result.again_s is None:
-                self._doubt_count, self._doubt_deadline = 0, None
+                self._doubt_deadline = None
             else:
-                # What is in doubt since this look only must not wait for as long as what has been in doubt for hours.
-                is_new_doubt = bool(result.implausible) and not before.implausible
-                self._doubt_count = 1 if is_new_doubt else self._doubt_count + 1
-                factor = 1.0 if result.doubted - before.doubted else 2.0 ** max(self._doubt_count - PATIENT_COUNT, 0)
-                pause_s = min(result.again_s * factor, max(DOUBT_MAX_S, result.again_s))
-                self._doubt_deadline = self._clock.monotonic() + pause_s
+                now_s = self._clock.monotonic()
+                if _is_progress(before, result):
+                    self._doubt_since_monotonic_s = now_s
+                # Measured in time: whoever else compares, such as a creation that is tried again, may do so every few seconds.
+                pause_s = max(result.again_s, min(now_s - self._doubt_since_monotonic_s - PATIENCE_S, DOUBT_MAX_S))
+                self._doubt_deadline = now_s + pause_s
         self._changed.set()
 
     def trigger_due(self) -> None:
@@ -180,3 +181,10 @@ class CloudLook:
             self._health.set_condition(CONDITION, f"another look: {result}; {meanwhile}")
         else:
             self._health.clear_condition(CONDITION)
+
+
+def _is_progress(before: EniSyncResult, result: EniSyncResult) -> bool:
+    """Whether a comparison says something else than the one before: what is in doubt since this look only, or may be concluded by the
+    next one, must not wait for as long as what has been in doubt for hours."""
+    is_believed_again = bool(before.implausible) != bool(result.implausible)
+    return before.again_s is None or is_believed_again or bool(result.doubted - before.doubted or result.lost_count)

@@ -32,6 +32,7 @@ from ipamd.service.pool.adoption import Adoption
 from ipamd.service.pool.deletion import EniDeletion
 from ipamd.service.pool.enis import EniService
 from ipamd.service.pool.intents import GONE_AFTER_S, REFUSED, IntentLog
+from ipamd.service.pool.subnets import EniTarget
 from ipamd.service.pool.sync_result import EniSyncResult
 from ipamd.service.pool.tags import EniTags, description
 
@@ -52,22 +53,25 @@ class EniCreation:
         self._intents = intents
         self._tags = tags
         self._deletion = deletion
+        self._demand = context.demand
         self._adoption = Adoption(context, enis=enis)
         self._absences: Absences[str] = Absences(gap_s=GONE_AFTER_S)  # of what an intent made, by the intent's ID
 
-    def begin(self, action: CreateEni, identity: InstanceIdentity) -> Eni | None:
-        """Create and attach an ENI. Returns: what was recorded; None if others' ENIs were found instead. Raises: CloudError."""
+    def begin(self, action: CreateEni, identity: InstanceIdentity, target: EniTarget) -> Eni | None:
+        """Create and attach an ENI. The intent holds its subnet: a replay asks for the same.
+
+        Returns: what was recorded; None if others' ENIs were found instead. Raises: CloudError."""
         token = self._intents.new_token()
         tags = self._tags.of_new_eni(identity, created_at=self._clock.now(), token=token)
         intent = self._intents.open(
             IntentKind.CREATE_ENI,
             {
-                "subnet_id": identity.subnet_id,
+                "subnet_id": target.subnet_id,
                 "device_index": str(action.device_index),
                 "address_count": str(action.address_count),
                 "prefix_count": str(action.prefix_count),
                 "tags": json.dumps(tags, sort_keys=True),
-                "security_group_ids": ",".join(identity.security_group_ids),
+                "security_group_ids": ",".join(target.security_group_ids),
             },
             token=token,
         )
@@ -110,6 +114,7 @@ class EniCreation:
                 client_token=intent.client_token,
                 address_count=int(payload["address_count"]),
                 prefix_count=int(payload["prefix_count"]),
+                is_urgent=self._demand.waiting()[0] > 0,
             )
         )
 

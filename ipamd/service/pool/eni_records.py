@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import timedelta
 from ipaddress import IPv4Address, IPv4Network
 
-from ipamd.model.cloud import DescribedEni
+from ipamd.model.cloud import DescribedEni, all_addresses
 from ipamd.model.eni import Eni
 from ipamd.model.ids import EniId
 from ipamd.ports import UnitOfWork
@@ -35,6 +35,26 @@ class EniRecords:
         """Addresses that the kernel has wired to a sandbox, recorded or not. Raises: KernelDumpError."""
         survey = self._wiring.survey()
         return frozenset(survey.routes) | {veth.address for veth in survey.veths if veth.address and not veth.is_dying}
+
+    def new_to_us(self, addresses: Iterable[IPv4Address], prefixes: Iterable[IPv4Network]) -> list[IPv4Address]:
+        """Those that a call of ours may have added. EC2 may name old ones with the new, and what was there before is no recent change:
+        that it is not shown any more is no lag."""
+        rows = {address: self._datastore.address(address) for address in all_addresses(addresses, prefixes)}
+        return [address for address, row in rows.items() if row is None or row.is_lost]
+
+    def lose_elsewhere(self, eni_id: EniId, addresses: Collection[IPv4Address], prefixes: Collection[IPv4Network]) -> None:
+        """Lose the addresses that are recorded on another ENI than the one to which EC2 gave them in answer to a call of ours.
+
+        An address is on one ENI at a time, so the answer proves that it has left the other one, whatever a Describe says of that.
+        Without it the address would count as a recent change of ours on the ENI that has lost it, and be given there (I7).
+        """
+        rows = [self._datastore.address(address) for address in sorted(all_addresses(addresses, prefixes))]
+        moved = [row for row in rows if row is not None and row.eni_id != eni_id and not row.is_lost]
+        if not moved:
+            return
+        with self._datastore.transaction() as uow:
+            for row in moved:
+                uow.lose(row.address, reason=f"EC2 has given it to {eni_id}")
 
     def store(
         self,

@@ -11,13 +11,15 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network
 
 from ipamd.model.cloud import DescribedEni, InstanceIdentity, MetadataEni, all_addresses
-from ipamd.model.cloud_evidence import DOUBT_AGAIN_S, CloudEvidence, Witnesses
+from ipamd.model.cloud_evidence import DOUBT_AGAIN_S, RECENT_S, CloudEvidence, Witnesses
 from ipamd.model.eni import Eni, EniState
 from ipamd.model.errors import CloudError, InvariantError, log_text
 from ipamd.model.ids import EniId
+from ipamd.model.intent import SETTLED_AT, IntentKind, named
 from ipamd.model.metadata_evidence import ASK_AGAIN_S
 from ipamd.model.recorded import recorded
 from ipamd.ports import Ec2, HostNetwork
@@ -62,6 +64,7 @@ class EniService:
     ) -> None:
         self.routing = EniRouting(context, hostnet=hostnet)
         self.recent_changes = RecentChanges(context.clock)
+        _remember_given_back(self.recent_changes, context)
         self._losses = EniLosses(context, routing=self.routing)
         self._context = context
         self._datastore = context.datastore
@@ -69,6 +72,7 @@ class EniService:
         self._losses.hold(self._evidence.doubted())
         self._ec2 = ec2
         self._security_groups = security_groups
+        self._exclusion: Callable[[Eni], str] = lambda eni: eni.excluded
         self._cooldown = cooldown
         self._records = EniRecords(context, cooldown=cooldown)
         self._warm_deadline = math.inf if is_datastore_lost else -math.inf
@@ -104,6 +108,9 @@ class EniService:
             self._record_doubts()
             if not weighed.implausible:
                 self._record_all(described, identity, wired, outcome)
+            elif any(eni.eni_id == identity.primary_eni_id for eni in described):
+                # What even such an answer shows is there, and takes its place.
+                self._occupied |= {eni.eni_id: (eni.network_card, eni.device_index) for eni in described if eni.eni_id}
             say_result(self._context.health, outcome, mass_loss=weighed.mass_loss)
             self._losses.forget_unused()
         self._tell(outcome)
@@ -116,6 +123,10 @@ class EniService:
         once, before the start."""
         self._tell = tell
 
+    def use_exclusion(self, exclusion: Callable[[Eni], str]) -> None:
+        """`exclusion` says why an ENI gets no new sandbox, "" if it does. Called once, before the start."""
+        self._exclusion = exclusion
+
     def eni_of(self, described: DescribedEni, identity: InstanceIdentity) -> Eni:
         """Make the record of an attached ENI from what EC2 shows.
 
@@ -125,7 +136,8 @@ class EniService:
             raise CloudError(f"ENI {described.eni_id} has no IPv4 address", details="it takes its place and is left alone")
         is_primary = described.eni_id == identity.primary_eni_id
         is_in_our_subnet = described.subnet_id == identity.subnet_id
-        return Eni(
+        known = self._datastore.eni(described.eni_id)
+        eni = Eni(
             eni_id=described.eni_id,
             mac=described.mac,
             device_index=described.device_index,
@@ -137,7 +149,9 @@ class EniService:
             state=EniState.ATTACHED,
             created_by_us=is_created_by_us(described, identity),
             managed=is_managed(described, is_primary=is_primary, instance_id=identity.instance_id),
+            excluded=known.excluded if known is not None else "",
         )
+        return replace(eni, excluded=self._exclusion(eni))
 
     def record(self, eni: Eni, described: DescribedEni, outcome: EniSyncResult) -> None:
         """Store one ENI as the answer to a call of ours described it: its new addresses become free. Nothing is forgotten.
@@ -145,7 +159,12 @@ class EniService:
         Raises: InvariantError if the ENI contradicts what is recorded.
         """
         self._security_groups.note(described)
-        self.recent_changes.note_added(enis=[eni.eni_id], addresses=described.secondary_addresses, prefixes=described.prefixes)
+        described = self._without_given_back(described)
+        self._records.lose_elsewhere(eni.eni_id, described.secondary_addresses, described.prefixes)
+        enis = [eni.eni_id] if self._datastore.eni(eni.eni_id) is None else []
+        self.recent_changes.note_added(
+            enis=enis, addresses=self._records.new_to_us(described.secondary_addresses, described.prefixes)
+        )
         self._records.store(eni, described, outcome, wired=self._records.wired_addresses())
 
     def add_addresses(self, eni_id: EniId, addresses: frozenset[IPv4Address], prefixes: frozenset[IPv4Network]) -> list[str]:
@@ -154,7 +173,8 @@ class EniService:
         After a lost datastore they cool first: EC2 may name old ones with the new, which a Describe before lacked.
         Returns: one sentence per address that is recorded on another ENI, and was left there.
         """
-        self.recent_changes.note_added(addresses=addresses, prefixes=prefixes)
+        self._records.lose_elsewhere(eni_id, addresses, prefixes)
+        self.recent_changes.note_added(addresses=self._records.new_to_us(addresses, prefixes))
         outcome = EniSyncResult()
         self._records.add(eni_id, addresses, prefixes, outcome, may_be_warm=self._may_be_warm())
         self._context.demand.announce_supply()
@@ -190,12 +210,12 @@ class EniService:
     ) -> None:
         """Record every ENI of a believed answer; those that are not recorded are remembered by their place."""
         occupied: dict[EniId, Place] = {}
-        removed = self.recent_changes.removed()
+        removed = self.recent_changes.removed().keys() | self._leaving()
         for eni in described:
             if eni.attachment_status == "attached":
                 outcome.eni_count += 1
             if eni.eni_id in removed:
-                continue  # we deleted it: EC2 lags
+                continue  # we delete it, or have: EC2 lags
             if not self._record_one(eni, identity, wired, outcome):
                 occupied[eni.eni_id or EniId(f"(no ID) {len(occupied)}")] = (eni.network_card, eni.device_index)
         self._occupied = occupied
@@ -203,6 +223,24 @@ class EniService:
             # Until now a DEL could not know which address it released; what EC2 did not show yet may be one of those.
             self._warm_deadline = self._context.clock.monotonic() + self._cooldown.period.total_seconds()
         self._cooldown.resume(())
+
+    def _leaving(self) -> frozenset[EniId]:
+        """Recorded ENIs that we are deleting: Describe says nothing new about them."""
+        intents = self._datastore.open_intents()
+        asked = {EniId(one.payload.get("eni_id", "")) for one in intents if one.kind is IntentKind.DELETE_ENI}
+        known = [self._datastore.eni(eni_id) for eni_id in asked]
+        return frozenset(eni.eni_id for eni in known if eni is not None and eni.state is EniState.DETACHING)
+
+    def _without_given_back(self, described: DescribedEni) -> DescribedEni:
+        """Leave out what a call of ours took from this ENI: Describe may show it for minutes, and others may have it by now (I7)."""
+        gone = self.recent_changes.removed_from(described.eni_id)
+        if not gone:
+            return described
+        return replace(
+            described,
+            secondary_addresses=described.secondary_addresses - gone,
+            prefixes=frozenset(prefix for prefix in described.prefixes if prefix.network_address not in gone),
+        )
 
     def _may_be_warm(self) -> bool:
         """Whether an address that is new to us may have been released less than a cooldown ago, before our datastore was lost (I8)."""
@@ -225,7 +263,7 @@ class EniService:
         try:
             self._security_groups.note(eni)
             now = self.eni_of(eni, identity)
-            self._records.store(now, eni, outcome, wired=wired, may_be_warm=self._may_be_warm())
+            self._records.store(now, self._without_given_back(eni), outcome, wired=wired, may_be_warm=self._may_be_warm())
         except (CloudError, InvariantError) as error:
             log.error("ENI %s is not recorded as EC2 shows it: %s", eni.eni_id, log_text(error))
             outcome.keep(f"ENI {eni.eni_id} is not recorded as EC2 shows it: {log_text(error)}")
@@ -238,6 +276,22 @@ class EniService:
             self._losses.is_back(eni.eni_id)
             self.routing.set_up_again(eni.eni_id)
         return True
+
+
+def _remember_given_back(changes: RecentChanges, context: ServiceContext) -> None:
+    """Learn from its intents what an earlier process gave back, or was about to: EC2 may show it for as long as it might to that one.
+    A malformed intent is left to its recovery."""
+    now_s = context.clock.monotonic()
+    for intent in context.datastore.open_intents():
+        eni_id = EniId(intent.payload.get("eni_id", ""))
+        try:
+            left_s = float(intent.payload.get(SETTLED_AT, now_s)) + RECENT_S - now_s
+            if intent.kind is IntentKind.UNASSIGN:
+                changes.note_removed(addresses=all_addresses(*named(intent)), on=eni_id, left_s=left_s)
+            elif intent.kind is IntentKind.DELETE_ENI and intent.is_settled:
+                changes.note_removed(enis=[eni_id], left_s=left_s)
+        except ValueError as error:
+            log.warning("intent %s is not understood: %s", intent.intent_id, log_text(error))
 
 
 def _addresses_in(metadata: Iterable[MetadataEni] | None) -> frozenset[IPv4Address] | None:

@@ -10,8 +10,11 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from ipamd.model.cloud_evidence import RECENT_S
 from ipamd.model.errors import CloudError, log_text
-from ipamd.model.intent import Intent, IntentKind
+from ipamd.model.intent import SETTLED_AT, Intent, IntentKind
+from ipamd.ports import UnitOfWork
+from ipamd.service.backoff import soonest_s
 from ipamd.service.context import ServiceContext
 
 GONE_AFTER_S = 60.0
@@ -41,7 +44,7 @@ class IntentLog:
 
     def all_open(self) -> tuple[Intent, ...]:
         """Intents whose outcome at EC2 is not known, oldest first."""
-        return self._datastore.open_intents()
+        return tuple(intent for intent in self._datastore.open_intents() if not intent.is_settled)
 
     def is_open(self, intent: Intent) -> bool:
         """Whether an intent is still open."""
@@ -51,14 +54,28 @@ class IntentLog:
         """Make a token for `open`, for a request that must carry it elsewhere too."""
         return self._new_token()
 
-    def open(self, kind: IntentKind, payload: Mapping[str, str], *, token: str = "") -> Intent:
-        """Record what is about to be asked, under a new token unless one is given; on disk when this returns."""
+    def open(
+        self,
+        kind: IntentKind,
+        payload: Mapping[str, str],
+        *,
+        token: str = "",
+        also: Callable[[UnitOfWork], None] | None = None,
+        point: str = "growth.intent-opened",
+    ) -> Intent:
+        """Record what is about to be asked, under a new token unless one is given; on disk when this returns.
+
+        `also`: a change in the same transaction. `point`: the failpoint behind it.
+        Raises: InvariantError if it gives back what somebody has; then nothing is recorded.
+        """
         token = token or self._new_token()
         payload = {**payload, OPENED_AT: repr(self._clock.monotonic())}
         intent = Intent(token, kind, self._clock.now(), payload, client_token=token)
         with self._datastore.transaction() as uow:
             uow.open_intent(intent)
-        self._failpoint("growth.intent-opened")
+            if also is not None:
+                also(uow)
+        self._failpoint(point)
         return intent
 
     def mark(self, intent: Intent, **learnt: str) -> Intent:
@@ -68,11 +85,38 @@ class IntentLog:
             uow.update_intent(intent)
         return intent
 
-    def close(self, intent: Intent, outcome: str) -> None:
-        """Close an intent with its outcome."""
+    def close(self, intent: Intent, outcome: str, *, also: Callable[[UnitOfWork], None] | None = None) -> None:
+        """Close an intent with its outcome, and with a change in the same transaction."""
         with self._datastore.transaction() as uow:
             uow.close_intent(intent.intent_id, outcome=outcome)
+            if also is not None:
+                also(uow)
         self._failpoint("growth.intent-closed")
+
+    def settle(self, intent: Intent, forget: Callable[[UnitOfWork], None]) -> None:
+        """Store that EC2 took back what an intent names: `forget` removes the rows. It is kept while Describe may show it still."""
+        payload = {**intent.payload, SETTLED_AT: repr(self._clock.monotonic())}
+        with self._datastore.transaction() as uow:
+            forget(uow)
+            uow.update_intent(replace(intent, payload=payload))
+
+    def close_old(self) -> None:
+        """Close the settled intents of which Describe must have caught up; no EC2 call."""
+        old = [intent for intent in self._datastore.open_intents() if intent.is_settled and self._settled_left_s(intent) <= 0]
+        if old:
+            with self._datastore.transaction() as uow:
+                for intent in old:
+                    uow.close_intent(intent.intent_id, outcome="given back")
+
+    def close_old_in_s(self) -> float | None:
+        """Seconds until `close_old` has something to do; None if no intent is settled."""
+        return soonest_s(max(self._settled_left_s(intent), 0.0) for intent in self._datastore.open_intents() if intent.is_settled)
+
+    def _settled_left_s(self, intent: Intent) -> float:
+        try:
+            return float(intent.payload[SETTLED_AT]) + RECENT_S - self._clock.monotonic()
+        except ValueError:
+            return 0.0  # another release wrote it: it only reminds, and goes
 
     def close_if_refused(self, intent: Intent, error: CloudError) -> None:
         """Close an intent whose first call EC2 refused, if that is sure to have changed nothing; else its outcome is unknown."""

@@ -3,6 +3,7 @@
 `ipamd/model/plan.py` decides, the provisioner executes. Events wake the maintainer (an ADD, a cooled address, a restart), and a timer
 only while something is due: an idle node makes no EC2 call (I13). No lock that ADD or DEL needs is held
 while EC2 is asked (I10).
+Over 300 lines because a cycle is read as a whole: what it asks, what it learns from the answer, what it waits for.
 """
 
 from __future__ import annotations
@@ -12,19 +13,25 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 
+from ipamd.model.auto_target import AutoTarget
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import InstanceLimits
-from ipamd.model.errors import CloudError, IpamError, ThrottledError, log_text
-from ipamd.model.growth import Action, CreateEni, GrowthState
+from ipamd.model.errors import CloudDeniedError, CloudError, IpamError, ThrottledError, log_text
+from ipamd.model.growth import CreateEni, Growth, GrowthState, ReleaseAddresses, ReleaseEni
+from ipamd.model.hold import Hold
 from ipamd.model.ids import EniId
 from ipamd.model.plan import Plan, plan
 from ipamd.model.pool_settings import PoolSettings
 from ipamd.model.pool_snapshot import PoolSnapshot, pool_snapshot
+from ipamd.model.release import Draining
 from ipamd.service.backoff import soonest_s
 from ipamd.service.context import ServiceContext
 from ipamd.service.demand import PoolStatus
 from ipamd.service.pool.cloud_look import CloudLook
+from ipamd.service.pool.demand_meter import DemandMeter
+from ipamd.service.pool.giving_back import GivingBack
 from ipamd.service.pool.provisioner import EniProvisioner
 from ipamd.service.pool.ramp import Ramp
 from ipamd.service.pool.refusals import ERROR_PAUSE_FIRST_S, ERROR_PAUSE_MAX_S, Lesson, Refusals
@@ -36,6 +43,12 @@ cost a fifth of the daemon's CPU."""
 
 MAX_ACTIONS_PER_WAKE = 32
 """Limit for one wake-up: twice the 15 ENIs of the largest common types, each filled once. Ours."""
+
+NO_PREFIXES = (
+    "prefixes: {} is not built on Nitro and cannot have any; single addresses are allocated instead, as if "
+    "ENABLE_PREFIX_DELEGATION were not set: use a Nitro type, or unset it for these nodes"
+)
+"""Source of the fallback: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, isConfigValid."""
 
 log = logging.getLogger(__name__)
 
@@ -57,17 +70,24 @@ class PoolMaintainer:
         self._provisioner = provisioner
         self._look = look
         self._security_groups = security_groups
+        self._subnets = provisioner.subnets
         self._identity = identity
         self._demand = context.demand
         self._health = context.health
+        self._freeze = context.freeze
         self._clock = context.clock
         self._settings = settings
+        self._drain_other_kind(is_prefix_mode=settings.prefix_delegation)  # ADDs are served before the instance type is known
         self._lock = threading.Lock()
         self._limits: InstanceLimits | None = None
-        self._refusals = Refusals(clock=context.clock, free_count=provisioner.free_count)
+        self._refusals = Refusals(clock=context.clock, subnets=provisioner.subnets, throttling=provisioner.throttling)
         self._fault = Lesson(ERROR_PAUSE_FIRST_S, ERROR_PAUSE_MAX_S)  # an error of ours stops everything for a moment
         self._ramp = Ramp()
+        self._giving_back = GivingBack(context, release=provisioner.release)
+        self._meter = DemandMeter()
+        self._known: tuple[Callable[..., PoolSnapshot], Hold] | None = None
         self._is_postponed = False
+        self._due_deadline: float | None = None
         self._stopping = False
 
     @property
@@ -80,11 +100,38 @@ class PoolMaintainer:
         """What the instance type can carry; None until it is known."""
         return self._limits
 
+    @property
+    def auto(self) -> AutoTarget | None:
+        """The target that followed from demand at the last cycle; None without WARM_TARGET=auto."""
+        return self._meter.latest
+
+    def outlook(self) -> PoolSnapshot | None:
+        """Make the planner's input from what the pool's thread knew at its last cycle and the datastore now; None before its first.
+
+        For any thread: what EC2 has taught is not asked of objects that are the pool thread's own.
+        """
+        if self._known is None:
+            return None
+        snapshot_of, hold = self._known
+        return replace(snapshot_of(self._datastore.stock(), waiting_count=self._demand.waiting()[0]), hold=hold)
+
     def set_limits(self, limits: InstanceLimits, *, settings: PoolSettings) -> None:
         """Set the limits of the instance type: the pool may grow from now on."""
         with self._lock:
             self._limits, self._settings = limits, settings
+        has_prefixes = settings.prefix_delegation and limits.supports_prefixes
+        self._drain_other_kind(is_prefix_mode=has_prefixes)
+        if settings.prefix_delegation and not has_prefixes:
+            sentence = NO_PREFIXES.format(limits.instance_type)
+            log.warning("%s", sentence)
+            self._health.set_condition("prefixes", sentence)
+        else:
+            self._health.clear_condition("prefixes")
         self._demand.trigger()
+
+    def _drain_other_kind(self, *, is_prefix_mode: bool) -> None:
+        """Have what belongs to the mode that is off given last, so that it comes free (docs/adr/0029)."""
+        self._datastore.set_draining(Draining(prefixes=not is_prefix_mode, singles=is_prefix_mode))
 
     def run(self) -> None:
         """Thread body: run once per wake-up, until `stop`."""
@@ -100,9 +147,12 @@ class PoolMaintainer:
 
     def run_once(self) -> Plan | None:
         """Do what one wake-up asks for: security groups follow the primary ENI's, and the pool grows towards its target."""
+        self._due_deadline = None
         decided = self.cycle()  # first: an ADD may wait for it, and creating an ENI asks metadata again
+        self._due_deadline = self._next_due()  # now: what follows may block past it, and nothing would show it any more
         if self.limits is not None:  # as below: only one thread at a time
             self._look.run_due()
+            self._find_leaked_enis()
         self._follow_security_groups()
         return decided
 
@@ -110,6 +160,11 @@ class PoolMaintainer:
         """End `run`."""
         self._stopping = True
         self._demand.trigger()
+
+    def _find_leaked_enis(self) -> None:
+        identity = self._identity()
+        if identity is not None:
+            self._provisioner.leaked_enis.run_due(identity)
 
     def _follow_security_groups(self) -> None:
         identity = self._identity()
@@ -119,7 +174,8 @@ class PoolMaintainer:
 
     def _next_wake(self) -> bool:
         """Sleep until the next wake-up; False to stop."""
-        self._demand.wait_triggered(self._pause_s())
+        left_s = None if self._due_deadline is None else max(self._due_deadline - self._clock.monotonic(), 0.0)
+        self._demand.wait_triggered(soonest_s([self._pause_s(), left_s]))
         if not self._stopping:
             self._demand.coalesce(COALESCE_S)
         return not self._stopping
@@ -128,21 +184,31 @@ class PoolMaintainer:
         """Plan and act until the target is reached or the pool cannot grow; returns the last plan, None before limits."""
         for _ in range(MAX_ACTIONS_PER_WAKE):
             waiting, generation = self._demand.waiting()
-            self._ramp.note(self._demand.served_count(), now_s=self._clock.monotonic())
+            now_s, served = self._clock.monotonic(), self._demand.served_count()
+            self._ramp.note(served, now_s=now_s)
+            if self.limits is not None:  # before, what EC2 shows may not be recorded yet
+                self._meter.note(self._datastore.counts(), waiting_count=waiting, served_count=served, now_s=now_s)
             if waiting:
                 self._provisioner.host_setup.retry_due()
             snapshot = self.snapshot(waiting_count=waiting)
             if snapshot is None:
                 self._publish(PoolStatus(0, "the instance's limits are not known yet"))
                 return None
+            self._meter.follow(snapshot, self._settings, now_s=now_s)
             decided = plan(snapshot, settings=self._settings, now=self._clock.now())
+            self._giving_back.note(snapshot, self._settings)
             self._is_postponed = decided.is_postponed
             self._publish(self._status(decided, generation))
             if self._stopping or self._left_s() > 0:
                 return decided
-            if self._provisioner.has_due_intents():
-                self._recover()  # their outcome changes what is needed: plan anew
+            if self._provisioner.has_due_intents(is_add_waiting=waiting > 0):
+                self._recover(is_add_waiting=waiting > 0)  # their outcome changes what is needed: plan anew
             elif not decided.actions:
+                if not (decided.deficit_count and self._subnets_changed()):
+                    return decided
+            elif isinstance(decided.actions[0], ReleaseAddresses | ReleaseEni):
+                self._giving_back.act(decided.actions[0], snapshot)
+                self._demand.trigger()  # one at a time: whatever else is due comes first
                 return decided
             else:
                 self._act(decided.actions[0], snapshot)
@@ -156,21 +222,28 @@ class PoolMaintainer:
             limits = self._limits
         if limits is None:
             return None
-        return pool_snapshot(
-            self._datastore.stock(),
+        snapshot_of = partial(
+            pool_snapshot,
             limits=limits,
-            waiting_count=waiting_count,
             retry_at=self._clock.now() + timedelta(seconds=self._left_s()) if self._left_s() > 0 else None,
             blocked_reason=self._fault.reason,
-            growth=self._growth(),
+            growth=self._growth(is_urgent=waiting_count > 0),
             occupied=self._provisioner.occupied(),
             taken=self._provisioner.host_setup.taken_away(),
+            frozen=self._freeze.reason,
         )
+        now = self._giving_back.with_hold(snapshot_of(self._datastore.stock(), waiting_count=waiting_count), self._settings)
+        self._known = (snapshot_of, now.hold)
+        return now
 
-    def _growth(self) -> GrowthState:
+    def _growth(self, *, is_urgent: bool) -> GrowthState:
         """What stands in the way of growth, what is under way, and how fast addresses go."""
         now_s = self._clock.monotonic()
-        taught, pending, hosts = self._refusals.state(), self._provisioner.pending(), self._provisioner.host_setup
+        taught, pending, hosts = (
+            self._refusals.state(is_urgent=is_urgent),
+            self._provisioner.pending(),
+            self._provisioner.host_setup,
+        )
         return replace(
             taught,
             slot_caps={**taught.slot_caps, **dict.fromkeys(hosts.frozen(), 0)},
@@ -182,26 +255,32 @@ class PoolMaintainer:
             has_stuck_eni=hosts.has_stuck_eni(),
             ramp_count=self._ramp.lasting_count(now_s=now_s),
             is_settling=self._ramp.settles_in_s(now_s=now_s) > 0,
+            demand=self._meter.seen(now_s=now_s),
         )
 
     def _status(self, decided: Plan, generation: int) -> PoolStatus:
         blocked = decided.blocked
         if blocked is None:
-            return PoolStatus(generation, decided.sentence)
+            return PoolStatus(generation, decided.sentence, excess_count=decided.excess_count, kept=decided.kept)
         deadline = None if blocked.left_s is None else self._clock.monotonic() + blocked.left_s
-        return PoolStatus(generation, decided.sentence, str(blocked), deadline, blocked.next_step)
+        status = PoolStatus(generation, decided.sentence, str(blocked), deadline, blocked.next_step)
+        return replace(status, excess_count=decided.excess_count, kept=decided.kept)
 
-    def _recover(self) -> None:
-        problems = self._provisioner.recover_due()
+    def _recover(self, *, is_add_waiting: bool) -> None:
+        problems = self._provisioner.recover_due(is_add_waiting=is_add_waiting)
         for error in problems:
             self._note_failure(error)
         if not problems:
             self._note_success()
 
-    def _act(self, action: Action, snapshot: PoolSnapshot) -> None:
+    def _act(self, action: Growth, snapshot: PoolSnapshot) -> None:
         """Do one action; a refusal becomes a lesson."""
+        identity = self._identity()
+        if identity is not None and self._subnets.look_before(action, identity):
+            return  # an ENI is excluded now, or not any more
         if not self._is_other_subnet(action) and self._refusals.look_before(action):
             return
+        began_s = self._clock.monotonic()
         try:
             self._provisioner.execute(action)
         except IpamError as error:
@@ -215,22 +294,34 @@ class PoolMaintainer:
                 foreign_count=foreign,
                 used_slot_count=used,
                 is_other_subnet=self._is_other_subnet(action),
+                is_urgent=snapshot.waiting_count > 0,
             )
             self._note_failure(error)
         else:
-            self._refusals.succeeded(action)
+            self._refusals.succeeded(action, is_other_subnet=self._is_other_subnet(action))
+            self._meter.took(self._clock.monotonic() - began_s, action)
             self._note_success()
 
-    def _is_other_subnet(self, action: Action) -> bool:
-        """Whether an action is about an ENI that somebody attached from another subnet than the node's."""
+    def _subnets_changed(self) -> bool:
+        identity = self._identity()
+        return identity is not None and self._subnets.look_again(identity)
+
+    def _is_other_subnet(self, action: Growth) -> bool:
+        """Whether an action is about an ENI of another subnet than the one where new ENIs go by themselves."""
         known = None if isinstance(action, CreateEni) else self._datastore.eni(action.eni_id)
         identity = self._identity()
-        return known is not None and identity is not None and known.subnet_id != identity.subnet_id
+        return known is not None and identity is not None and known.subnet_id != self._subnets.home(identity)
 
     def _left_s(self) -> float:
         """Seconds left of the pause after an error of ours; 0 without one."""
         refusal = self._fault.refusal(now_s=self._clock.monotonic())
         return refusal.left_s or 0.0 if refusal is not None else 0.0
+
+    def _next_due(self) -> float | None:
+        """Monotonic point at which the plan has to be made anew though nothing happens; None without one."""
+        pause_s, told = self._pause_s(), self._demand.status().retry_deadline
+        points = [told, None if pause_s is None else self._clock.monotonic() + pause_s]
+        return min((point for point in points if point is not None), default=None)
 
     def _pause_s(self) -> float | None:
         """Seconds until something is due by itself; None: an idle pool has no timer (I13)."""
@@ -238,7 +329,10 @@ class PoolMaintainer:
         if self._left_s() > 0:
             pauses.append(self._left_s())
         elif self.limits is not None:
-            pauses += [self._refusals.next_retry_s(), self._provisioner.next_retry_s()]
+            pauses += [self._refusals.next_retry_s(), self._provisioner.next_retry_s(), self._giving_back.next_retry_s()]
+            pauses.append(self._provisioner.leaked_enis.next_look_s())
+            if self._settings.warm_target_auto:
+                pauses.append(self._meter.next_change_s(now_s=self._clock.monotonic()))
             if self._is_postponed:
                 pauses.append(self._ramp.settles_in_s(now_s=self._clock.monotonic()))
             if self._demand.waiting()[0]:
@@ -252,7 +346,7 @@ class PoolMaintainer:
 
     def _note_failure(self, error: IpamError) -> None:
         self._health.record_error("pool", error)
-        if not isinstance(error, ThrottledError):
+        if not isinstance(error, ThrottledError | CloudDeniedError):  # a denial is logged once where EC2 is called
             log.warning("pool: %s", log_text(error))
         if isinstance(error, CloudError):
             self._health.set_condition("ec2", f"EC2: {log_text(error)}")

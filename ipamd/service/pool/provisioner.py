@@ -1,4 +1,4 @@
-"""Execute one action of the plan at EC2, without losing track of anything that EC2 creates (I9).
+"""Execute one action of the plan at EC2, of growth or of release, without losing track of anything that EC2 creates (I9).
 
 Before each action an intent is stored, with the token that makes a replay idempotent; it is closed when the answer is stored. An
 intent that a crash or a lost answer left open is recovered by `recovery.py`, beside further growth.
@@ -6,15 +6,18 @@ intent that a crash or a lost answer left open is recovered by `recovery.py`, be
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 from ipamd.model.cloud import InstanceIdentity
-from ipamd.model.eni import Eni
-from ipamd.model.errors import CloudError, CloudNotFoundError, EniLimitError, IpamError
-from ipamd.model.growth import Action, AllocateAddresses, AllocatePrefixes, CreateEni, GrowthState
+from ipamd.model.eni import ADDRESSES_PER_PREFIX, Eni
+from ipamd.model.errors import CloudError, CloudNotFoundError, EniLimitError, IpamError, SubnetExhaustedError
+from ipamd.model.growth import AllocateAddresses, AllocatePrefixes, CreateEni, Growth, GrowthState, Release
 from ipamd.model.ids import EniId
 from ipamd.model.intent import Intent, IntentKind
 from ipamd.ports import Ec2
+from ipamd.service.backoff import soonest_s
 from ipamd.service.context import ServiceContext
 from ipamd.service.odd_objects import OddObjects
 from ipamd.service.pool.adoption import Adoption
@@ -23,7 +26,10 @@ from ipamd.service.pool.deletion import DELETING, EniDeletion
 from ipamd.service.pool.enis import EniService
 from ipamd.service.pool.host_setup import HostSetup
 from ipamd.service.pool.intents import IntentLog
+from ipamd.service.pool.leaked_enis import LEAKED, LeakedEnis
 from ipamd.service.pool.recovery import IntentRecovery
+from ipamd.service.pool.releasing import RELEASE, Releasing
+from ipamd.service.pool.subnets import Subnets
 from ipamd.service.pool.sync_result import EniSyncResult
 from ipamd.service.pool.tags import EniTags
 
@@ -40,6 +46,17 @@ FAILPOINTS = (
 )
 """Between every two effects of growing; `named`: the intent knows the ENI."""
 
+RELEASES = (IntentKind.UNASSIGN, IntentKind.DELETE_ENI)
+"""What gives back: no ADD waits for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewEnis:
+    """Where new ENIs are made, and what they are tagged with."""
+
+    subnets: Subnets
+    tags: EniTags
+
 
 class EniProvisioner:
     """Creates ENIs and allocates addresses. Used by one thread, the pool maintainer's."""
@@ -50,7 +67,7 @@ class EniProvisioner:
         *,
         ec2: Ec2,
         enis: EniService,
-        tags: EniTags,
+        new_enis: NewEnis,
         identity: Callable[[], InstanceIdentity | None],
         refresh_identity: Callable[[], InstanceIdentity],
     ) -> None:
@@ -59,16 +76,21 @@ class EniProvisioner:
         self._failpoint = context.failpoint
         self._ec2 = ec2
         self._enis = enis
+        self.subnets = new_enis.subnets
         self._identity = identity
         self._refresh_identity = refresh_identity
         self._intents = IntentLog(context)
         self._deletion = EniDeletion(context, ec2=ec2, intents=self._intents, recent_changes=enis.recent_changes)
-        self._creation = EniCreation(context, ec2=ec2, enis=enis, intents=self._intents, tags=tags, deletion=self._deletion)
+        self._creation = EniCreation(
+            context, ec2=ec2, enis=enis, intents=self._intents, tags=new_enis.tags, deletion=self._deletion
+        )
         self._adoption = Adoption(context, enis=enis)
+        self._releasing = Releasing(context, ec2=ec2, enis=enis, intents=self._intents)
         odd = OddObjects(context.health, work="recovery")
         self._recovery = IntentRecovery(
             self._intents, datastore=context.datastore, clock=context.clock, odd=odd, resume=self._resume
         )
+        self.leaked_enis = LeakedEnis(context, ec2=ec2, intents=self._intents)
         self.host_setup = HostSetup(context, routing=enis.routing)
 
     def has_open_intents(self) -> bool:
@@ -79,44 +101,50 @@ class EniProvisioner:
         """Network card and device index of attached ENIs that are not recorded: places where no ENI of ours can be attached."""
         return tuple(self._enis.occupied().values())
 
-    def execute(self, action: Action) -> None:
-        """Do one action at EC2 and store the answer.
+    def execute(self, action: Growth) -> None:
+        """Grow by one action at EC2 and store the answer.
 
         Raises: CloudError and below; what is not known to have failed stays an open intent, and is recovered later.
         """
-        before = {intent.intent_id for intent in self._intents.all_open()}
-        try:
+        with self._noting_what_stays_open():
             match action:
                 case CreateEni():
-                    self._set_up(self._creation.begin(action, self._refresh_identity()))
+                    self._set_up(self._create(action, self._refresh_identity()))
                 case AllocateAddresses() | AllocatePrefixes():
                     self._allocate(action)
-        except IpamError as error:
-            for intent in self._intents.all_open():
-                if intent.intent_id not in before:
-                    self._recovery.note(intent, error)
-            raise
 
-    def recover_due(self) -> list[IpamError]:
-        """Find out what EC2 did with open intents whose pause is over, and finish or undo it. Returns: why others stay open."""
-        return self._recovery.recover_due()
+    def release(self, action: Release) -> bool:
+        """Give one thing back to EC2, unless an ADD waits. Returns: whether EC2 was asked. Raises: as `execute`."""
+        with self._noting_what_stays_open():
+            return self._releasing.begin(action)
 
-    def has_due_intents(self) -> bool:
+    def released_counts(self) -> Mapping[str, int]:
+        """Addresses, prefixes and ENIs that were given back since the start."""
+        return self._releasing.counts()
+
+    def recover_due(self, *, is_add_waiting: bool = False) -> list[IpamError]:
+        """Find out what EC2 did with open intents whose pause is over, and finish or undo it; what gives back waits while an ADD does.
+
+        Returns: why others stay open.
+        """
+        self._intents.close_old()
+        return self._recovery.recover_due(without=RELEASES if is_add_waiting else ())
+
+    def has_due_intents(self, *, is_add_waiting: bool = False) -> bool:
         """Whether an open intent may be tried now."""
-        return self._recovery.has_due()
+        return self._intents.close_old_in_s() == 0 or self._recovery.has_due(without=RELEASES if is_add_waiting else ())
 
     def next_retry_s(self) -> float | None:
-        """Seconds until the next open intent is tried again; None if none is open."""
-        return self._recovery.next_retry_s()
+        """Seconds until the next open intent is tried again or ends; None if none is open."""
+        return soonest_s([self._recovery.next_retry_s(), self._intents.close_old_in_s()])
 
     def pending(self) -> GrowthState:
         """What EC2 may have done already, for the planner."""
         return self._recovery.pending()
 
-    def free_count(self, action: Action) -> int:
-        """How many addresses EC2 says are free in the subnet of an action (one call). Raises: CloudError."""
-        known = None if isinstance(action, CreateEni) else self._datastore.eni(action.eni_id)
-        return self._ec2.subnet_free_count(known.subnet_id if known is not None else self._require_identity().subnet_id)
+    def throttling(self) -> tuple[float, float] | None:
+        """When EC2 began to throttle this node and when it last did, on the monotonic clock; None: not for long."""
+        return self._ec2.throttling()
 
     def _resume(self, intent: Intent) -> None:
         match intent.kind:
@@ -124,15 +152,45 @@ class EniProvisioner:
                 self._deletion.resume(intent, EniId(intent.payload["eni_id"]))
             case IntentKind.CREATE_ENI:
                 self._set_up(self._creation.resume(intent, self._require_identity()))
-            case IntentKind.ASSIGN | IntentKind.UNASSIGN:
+            case IntentKind.ASSIGN:
                 self._reread(intent)
+            case IntentKind.UNASSIGN:
+                self._releasing.resume(intent)
+            case IntentKind.DELETE_ENI if RELEASE in intent.payload:
+                self._releasing.resume(intent)
+            case IntentKind.DELETE_ENI if LEAKED in intent.payload:
+                self.leaked_enis.delete(intent)
             case IntentKind.DELETE_ENI:
                 self._deletion.delete(intent, EniId(intent.payload["eni_id"]), outcome="deleted")
+
+    @contextmanager
+    def _noting_what_stays_open(self) -> Iterator[None]:
+        """What fails and leaves its intent open is continued after a pause."""
+        before = {intent.intent_id for intent in self._intents.all_open()}
+        try:
+            yield
+        except IpamError as error:
+            for intent in self._intents.all_open():
+                if intent.intent_id not in before:
+                    self._recovery.note(intent, error)
+            raise
 
     def _set_up(self, eni: Eni | None) -> None:
         if eni is not None:
             self.host_setup.set_up(eni)
             self._failpoint("growth.host-ready")
+
+    def _create(self, action: CreateEni, identity: InstanceIdentity) -> Eni | None:
+        """Make an ENI in the roomiest subnet; one that EC2 refuses for want of room is followed by the next at once."""
+        for target, fitted in self.subnets.choose(action, identity):
+            try:
+                made = self._creation.begin(fitted, identity, target)
+            except SubnetExhaustedError as error:
+                self.subnets.refused(target.subnet_id, fitted, error)
+            else:
+                self.subnets.took(target.subnet_id, fitted)
+                return made
+        return None
 
     def _allocate(self, action: AllocateAddresses | AllocatePrefixes) -> None:
         of = "prefixes" if isinstance(action, AllocatePrefixes) else "addresses"
@@ -152,6 +210,8 @@ class EniProvisioner:
                 return  # somebody else filled or detached the ENI: the pool plans again with the new state
             raise
         self._intents.close(intent, "allocated")
+        if (eni := self._datastore.eni(action.eni_id)) is not None:
+            self.subnets.allocated(eni.subnet_id, action.count * (ADDRESSES_PER_PREFIX if of == "prefixes" else 1))
         if conflicts:
             self._adoption.adopt_changes(self._require_identity())
 

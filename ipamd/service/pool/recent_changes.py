@@ -1,7 +1,8 @@
 """Remember what our own calls changed at EC2 in the last minutes.
 
 Describe and instance metadata may lag behind a call of ours. Whoever compares with them leaves these objects out, so that lag is not
-taken for another hand's change. Kept in memory: a restart forgets it, and two looks apart in time still protect what it forgot.
+taken for another hand's change. Kept in memory: a restart forgets what was added, and two looks apart in time still protect that. What
+was given back is read again from its intents.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ class RecentChanges:
         self._lock = threading.Lock()
         self._added: dict[CloudKey, float] = {}
         self._removed: dict[CloudKey, float] = {}
+        self._removed_from: dict[IPv4Address, EniId] = {}
 
     def note_added(
         self, *, enis: Iterable[EniId] = (), addresses: Iterable[IPv4Address] = (), prefixes: Iterable[IPv4Network] = ()
@@ -33,10 +35,28 @@ class RecentChanges:
         self._note(self._added, self._removed, _keys(enis, addresses, prefixes))
 
     def note_removed(
-        self, *, enis: Iterable[EniId] = (), addresses: Iterable[IPv4Address] = (), prefixes: Iterable[IPv4Network] = ()
+        self,
+        *,
+        enis: Iterable[EniId] = (),
+        addresses: Iterable[IPv4Address] = (),
+        on: EniId | None = None,
+        left_s: float = RECENT_S,
     ) -> None:
-        """Remember what a call of ours is known to have removed (its success is evidence of absence)."""
-        self._note(self._removed, self._added, _keys(enis, addresses, prefixes))
+        """Remember what a call of ours is known to have removed (its success is evidence of absence).
+
+        `on`: the ENI that the addresses were on. `left_s`: seconds for which Describe may still show it.
+        """
+        gone = frozenset(addresses)
+        self._note(self._removed, self._added, _keys(enis, gone, ()), left_s=left_s)
+        with self._lock:
+            self._removed_from = {address: eni_id for address, eni_id in self._removed_from.items() if address in self._removed}
+            self._removed_from |= dict.fromkeys(gone, on) if on is not None else {}
+
+    def removed_from(self, eni_id: EniId) -> frozenset[IPv4Address]:
+        """Addresses that a call of ours took from an ENI, and that Describe may still show there."""
+        removed = self.removed()
+        with self._lock:
+            return frozenset(a for a, on in self._removed_from.items() if on == eni_id and a in removed)
 
     def forget_added(self, eni_id: EniId) -> None:
         """An ENI that was attached, and whose link was set up, has lost its link: that EC2 does not show it is no lag any more."""
@@ -51,8 +71,10 @@ class RecentChanges:
         """What was removed, with the seconds for which Describe may still show it."""
         return self._left(self._removed)
 
-    def _note(self, to: dict[CloudKey, float], other: dict[CloudKey, float], keys: set[CloudKey]) -> None:
-        deadline = self._clock.monotonic() + RECENT_S
+    def _note(
+        self, to: dict[CloudKey, float], other: dict[CloudKey, float], keys: set[CloudKey], *, left_s: float = RECENT_S
+    ) -> None:
+        deadline = self._clock.monotonic() + left_s
         with self._lock:
             for key in keys:
                 to[key] = deadline

@@ -6,7 +6,7 @@ Until its outcome is known an intent counts as if EC2 had done what was asked, s
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from ipamd.model.eni import ADDRESSES_PER_PREFIX
@@ -56,11 +56,11 @@ class IntentRecovery:
         attempts.error = error or attempts.error
         attempts.retry.put_off(now_s=self._clock.monotonic())
 
-    def recover_due(self) -> list[IpamError]:
-        """Try every open intent whose pause is over. Returns: why those that are still open are."""
+    def recover_due(self, *, without: Collection[IntentKind] = ()) -> list[IpamError]:
+        """Try every open intent whose pause is over, but for some kinds. Returns: why those that are still open are."""
         problems = []
         for intent in self._intents.all_open():
-            if not self._is_due(intent):
+            if intent.kind in without or not self._is_due(intent):
                 continue
             try:
                 self._resume(intent)
@@ -77,9 +77,9 @@ class IntentRecovery:
                     self.note(intent, None)
         return problems
 
-    def has_due(self) -> bool:
-        """Whether an open intent may be tried now."""
-        return any(self._is_due(intent) for intent in self._intents.all_open())
+    def has_due(self, *, without: Collection[IntentKind] = ()) -> bool:
+        """Whether an open intent may be tried now, but for some kinds."""
+        return any(intent.kind not in without and self._is_due(intent) for intent in self._intents.all_open())
 
     def next_retry_s(self) -> float | None:
         """Seconds until an open intent is due; None if none is open."""

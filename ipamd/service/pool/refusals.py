@@ -7,6 +7,7 @@ once. Rejected: one pause for all growth, after which the same request is refuse
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -16,15 +17,18 @@ from ipamd.model.errors import (
     CloudNotFoundError,
     CloudQuotaError,
     EniLimitError,
+    SubnetChoiceError,
     SubnetExhaustedError,
+    ThrottledError,
     log_text,
 )
-from ipamd.model.growth import Action, AllocatePrefixes, CreateEni, GrowthState, Refusal
+from ipamd.model.growth import AllocateAddresses, AllocatePrefixes, CreateEni, Growth, GrowthState, Refusal
 from ipamd.model.ids import EniId
 from ipamd.model.words import counted
 from ipamd.ports import Clock
 from ipamd.service.backoff import Retry, soonest_s
-from ipamd.service.pool.subnet_room import PAUSE_FIRST_S, SubnetRoom
+from ipamd.service.pool.subnet_room import PAUSE_FIRST_S
+from ipamd.service.pool.subnets import Subnets
 
 PREFIX_PAUSE_FIRST_S = PAUSE_FIRST_S
 PREFIX_PAUSE_MAX_S = 1800.0
@@ -44,9 +48,23 @@ DENIED_PAUSE_MAX_S = 3600.0
 GONE_PAUSE_S = 60.0
 """After an ENI that is recorded was not found: the next comparisons with EC2 decide about it. Ours."""
 
+SLOTS_CODE = "PrivateIpAddressLimitExceeded"
+"""EC2's code for more addresses and /28s than an ENI takes. Of a creation it says that it asked for too many at once, not that the
+instance takes no further ENI. EC2 documents no bound for one call but the instance type's
+(https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreateNetworkInterface.html)."""
+
 ERROR_PAUSE_FIRST_S = 1.0
 ERROR_PAUSE_MAX_S = 60.0
 """Doubling pause after any other EC2 error. Ours; amazon-vpc-cni-k8s pauses a minute at most too (pkg/ipamd/ipamd.go)."""
+
+YIELD_FIRST_S = 60.0
+YIELD_MAX_S = 1800.0
+YIELD_SHARE = 2.0
+"""While EC2 throttles, nothing is asked for that no ADD waits for: the account's tokens go to those who wait. For a minute, or
+for this multiple of the time for which this node has been throttled; each node has its own part of once to twice that, so that
+they do not come back together; doubled while such a call is throttled. Ours, from the fleet simulation (docs/fleet.md): 150 nodes
+that start at once took twice EC2's time for the ENIs of their pods, because the first of them took half of the tokens for spare
+ones."""
 
 
 @dataclass(slots=True)
@@ -97,25 +115,41 @@ def _denied() -> Lesson:
 class Refusals:
     """The lessons in force. Used by the pool's thread."""
 
-    def __init__(self, *, clock: Clock, free_count: Callable[[Action], int]) -> None:
-        """`free_count` asks EC2 how many addresses are free in the subnet of an action. Raises: CloudError."""
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        subnets: Subnets,
+        throttling: Callable[[], tuple[float, float] | None] = lambda: None,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        """`subnets` keeps what each subnet refused for want of room.
+
+        `throttling`: since when EC2 throttles calls of this node and when it last did, whether or not a repetition succeeded.
+        """
+        self._throttling = throttling
+        self._yield_s = YIELD_FIRST_S * (1.0 + draw())
+        self._yielding = Lesson(self._yield_s, YIELD_MAX_S * self._yield_s / YIELD_FIRST_S)
         self._clock = clock
+        self._subnets = subnets
         self._pauses = {True: _error_pause(), False: _error_pause()}  # by: is it a creation
         self._denials = {True: _denied(), False: _denied()}
         self._prefixes = Lesson(PREFIX_PAUSE_FIRST_S, PREFIX_PAUSE_MAX_S)
+        self._prefix_cap = Lesson(PREFIX_PAUSE_FIRST_S, PREFIX_PAUSE_MAX_S)
         self._cap = Lesson(LIMIT_PAUSE_FIRST_S, LIMIT_PAUSE_MAX_S, is_lasting=True)
+        self._creation_cap = Lesson(LIMIT_PAUSE_FIRST_S, LIMIT_PAUSE_MAX_S)
         self._slots: dict[EniId, Lesson] = {}
-        self._room = SubnetRoom(clock=clock, free_count=free_count)
 
     def learn(
         self,
-        action: Action,
+        action: Growth,
         error: BaseException,
         *,
         attached_count: int,
         foreign_count: int = 0,
         used_slot_count: int = 0,
         is_other_subnet: bool = False,
+        is_urgent: bool = True,
     ) -> None:
         """Take note of a refusal of an action.
 
@@ -123,31 +157,41 @@ class Refusals:
             attached_count: ENIs that the instance has, `foreign_count` of them not ours to use.
             used_slot_count: of the ENI that was to get more.
             is_other_subnet: it is in another subnet than the node; that one being full says nothing about the node's.
+            is_urgent: an ADD waits for what was refused.
         """
         now_s, is_creation = self._clock.monotonic(), isinstance(action, CreateEni)
         match error:
+            case ThrottledError() if not is_urgent:
+                self._yielding.learn(error, now_s=now_s)
             case SubnetExhaustedError() if is_other_subnet and not isinstance(action, CreateEni):
                 lesson = self._slots.setdefault(action.eni_id, Lesson(PREFIX_PAUSE_FIRST_S, PREFIX_PAUSE_MAX_S, is_lasting=True))
                 lesson.learn(error, now_s=now_s, value=used_slot_count)
+            case SubnetExhaustedError() if _prefix_count(action) > 1:  # refused whole: half of it may be there
+                self._prefix_cap.learn(error, now_s=now_s, value=_prefix_count(action) // 2)
             case SubnetExhaustedError() if _prefix_count(action):
                 self._prefixes.learn(error, now_s=now_s)
-            case SubnetExhaustedError():
-                self._room.refused(action, error)
+            case SubnetExhaustedError() if isinstance(action, CreateEni):
+                return  # `subnets` knows which of them refused
+            case SubnetExhaustedError() if (room := self._subnets.home_room()) is not None:
+                room.refused(action, error)
+            case EniLimitError(code=code) if code == SLOTS_CODE and isinstance(action, CreateEni) and _size(action) > 1:
+                self._creation_cap.learn(error, now_s=now_s, value=_size(action) // 2)
             case EniLimitError() if isinstance(action, CreateEni):
-                self._cap.learn(
-                    error, now_s=now_s, value=attached_count, reason=_cap_reason(attached_count, foreign_count, error)
-                )
+                why = _cap_reason(attached_count, foreign_count, error)
+                self._cap.learn(error, now_s=now_s, value=attached_count, reason=why)
             case EniLimitError() | CloudNotFoundError() if not isinstance(action, CreateEni):
                 is_limit = isinstance(error, EniLimitError)
                 first_s, max_s = (LIMIT_PAUSE_FIRST_S, LIMIT_PAUSE_MAX_S) if is_limit else (GONE_PAUSE_S, GONE_PAUSE_S)
                 lesson = self._slots.setdefault(action.eni_id, Lesson(first_s, max_s, is_lasting=is_limit))
                 lesson.learn(error, now_s=now_s, value=used_slot_count)
-            case CloudDeniedError() | CloudQuotaError():
+            case CloudDeniedError() | CloudQuotaError() | SubnetChoiceError():
                 self._denials[is_creation].learn(error, now_s=now_s)
+            case CloudError() if isinstance(action, AllocatePrefixes) and _is_odd_refusal(error):
+                self._prefixes.learn(error, now_s=now_s)  # single addresses may be had, and ADDs need some
             case _:
                 self._pauses[is_creation].learn(error, now_s=now_s)
 
-    def succeeded(self, action: Action) -> None:
+    def succeeded(self, action: Growth, *, is_other_subnet: bool = False) -> None:
         """Forget what this action has disproved."""
         is_creation = isinstance(action, CreateEni)
         self._pauses[is_creation].forget()
@@ -156,38 +200,44 @@ class Refusals:
             self._prefixes.forget()
         if isinstance(action, CreateEni):
             self._cap.forget()
-        else:
-            self._slots.pop(action.eni_id, None)
-        self._room.took(action)
+            self._yielding.forget()
+            return
+        self._slots.pop(action.eni_id, None)
+        if not is_other_subnet and (room := self._subnets.home_room()) is not None:
+            room.took(action)
 
-    def look_before(self, action: Action) -> bool:
+    def look_before(self, action: Growth) -> bool:
         """Ask EC2 for the subnet's room if it refused an action like this one before, and that is some time ago.
 
         Returns: whether the plan has to be made anew.
         """
-        return not _prefix_count(action) and self._room.look(action)
+        room = self._subnets.home_room()
+        return room is not None and isinstance(action, AllocateAddresses) and room.look(action)
 
-    def state(self) -> GrowthState:
-        """What the planner must know."""
+    def state(self, *, is_urgent: bool = True) -> GrowthState:
+        """What the planner must know. `is_urgent`: an ADD waits."""
         now_s = self._clock.monotonic()
-        subnet = self._room.refusal()
-        room = self._room.count()
+        home = self._subnets.home_room()
+        subnet, room = (home.refusal(), home.count()) if home is not None else (None, None)
         cap = self._cap.refusal(now_s=now_s)
         return GrowthState(
-            creation=self._of(is_creation=True) or (subnet if room is not None and room < 2 else None),  # one for itself
-            allocation=self._of(is_creation=False) or (subnet if room == 0 else None),
+            creation=self._of(is_creation=True) or self._subnets.creation_refusal() or (None if is_urgent else self._yields()),
+            allocation=self._of(is_creation=False) or (subnet if room == 0 else None) or (None if is_urgent else self._yields()),
             prefixes=self._prefixes.refusal(now_s=now_s),
             eni_cap=self._cap.value if cap else None,
             cap=cap,
             slot_caps={eni_id: one.value for eni_id, one in self._slots.items() if one.refusal(now_s=now_s)},
             room=room,
+            prefix_cap=self._prefix_cap.value if self._prefix_cap.refusal(now_s=now_s) else None,
+            creation_cap=self._creation_cap.value if self._creation_cap.refusal(now_s=now_s) else None,
+            creation_room=self._subnets.creation_room(),
         )
 
     def in_force(self) -> list[Refusal]:
         """Every refusal that is in force, for people."""
         now_s = self._clock.monotonic()
         told = [lesson.refusal(now_s=now_s) for lesson in self._lessons()]
-        return [one for one in [*told, self._room.refusal()] if one is not None]
+        return [one for one in [*told, *self._subnets.in_force(), self._yields()] if one is not None]
 
     def next_retry_s(self) -> float | None:
         """Seconds until the first of them ends; None if there is none."""
@@ -197,11 +247,25 @@ class Refusals:
         now_s = self._clock.monotonic()
         return self._denials[is_creation].refusal(now_s=now_s) or self._pauses[is_creation].refusal(now_s=now_s)
 
+    def _yields(self) -> Refusal | None:
+        """Why nothing is asked for that nobody waits for."""
+        now_s, throttling = self._clock.monotonic(), self._throttling()
+        if told := self._yielding.refusal(now_s=now_s):
+            return told
+        if throttling is None:
+            return None
+        began_s, last_s = throttling
+        lasted = min(max(YIELD_SHARE * (last_s - began_s) / YIELD_FIRST_S, 1.0), YIELD_MAX_S / YIELD_FIRST_S)
+        left_s = last_s + self._yield_s * lasted - now_s
+        reason = "EC2 has just throttled this node, and no ADD waits: others may need the account's calls now"
+        return Refusal(reason, left_s=left_s) if left_s > 0 else None
+
     def _lessons(self) -> list[Lesson]:
-        return [*self._denials.values(), *self._pauses.values(), self._prefixes, self._cap, *self._slots.values()]
+        caps = (self._prefixes, self._prefix_cap, self._cap, self._creation_cap)
+        return [*self._denials.values(), *self._pauses.values(), *caps, *self._slots.values()]
 
 
-def _prefix_count(action: Action) -> int:
+def _prefix_count(action: Growth) -> int:
     match action:
         case AllocatePrefixes(count=count):
             return count
@@ -209,6 +273,15 @@ def _prefix_count(action: Action) -> int:
             return count
         case _:
             return 0
+
+
+def _is_odd_refusal(error: CloudError) -> bool:
+    """Whether EC2 answered with a code that says nothing to us: perhaps that this instance cannot have prefixes."""
+    return type(error) is CloudError and bool(error.code) and not error.may_have_happened
+
+
+def _size(action: CreateEni) -> int:
+    return action.address_count + action.prefix_count
 
 
 def _cap_reason(attached_count: int, foreign_count: int, error: CloudError) -> str:

@@ -9,8 +9,10 @@ The groups of each ENI are known from the Describe that records it, so they cost
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from ipamd.model.cloud import DescribedEni, InstanceIdentity
+from ipamd.model.eni import Eni
 from ipamd.model.errors import CloudNotFoundError, log_text
 from ipamd.model.ids import EniId
 from ipamd.model.words import counted
@@ -30,12 +32,14 @@ log = logging.getLogger(__name__)
 class SecurityGroups:
     """Remembers the groups of each ENI of this node. Used by one thread at a time, as the provisioner is."""
 
-    def __init__(self, context: ServiceContext, *, ec2: Ec2) -> None:
+    def __init__(self, context: ServiceContext, *, ec2: Ec2, follows_primary: Callable[[Eni], bool] = lambda _: True) -> None:
+        """`follows_primary`: whether an ENI's groups are the primary ENI's, not custom networking's."""
         self._datastore = context.datastore
         self._demand = context.demand
         self._health = context.health
         self._clock = context.clock
         self._ec2 = ec2
+        self._follows_primary = follows_primary
         self._known: dict[EniId, tuple[str, ...]] = {}
         self._refused: dict[EniId, Retry] = {}
 
@@ -53,7 +57,7 @@ class SecurityGroups:
         """
         wanted = identity.security_group_ids
         enis = [eni for eni in self._datastore.enis() if eni.is_in_pool]
-        secondary = {eni.eni_id for eni in enis if not eni.is_primary}
+        secondary = {eni.eni_id for eni in enis if not eni.is_primary and self._follows_primary(eni)}
         self._known = {eni_id: groups for eni_id, groups in self._known.items() if eni_id in secondary}
         # An ENI always has at least one group: an empty list is metadata that has not caught up (EC2 would refuse it too).
         changed = [eni_id for eni_id in sorted(secondary) if wanted and self._known.get(eni_id, wanted) != wanted]

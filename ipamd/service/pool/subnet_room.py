@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 
 from ipamd.model.errors import CloudError, SubnetExhaustedError, log_text
-from ipamd.model.growth import Action, AllocateAddresses, CreateEni, Refusal
+from ipamd.model.growth import AllocateAddresses, CreateEni, Growth, Refusal
 from ipamd.model.words import counted
 from ipamd.ports import Clock
 from ipamd.service.backoff import Retry
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 class SubnetRoom:
     """What is known of the subnet's free addresses since EC2 refused for want of them. Used by the pool's thread."""
 
-    def __init__(self, *, clock: Clock, free_count: Callable[[Action], int]) -> None:
+    def __init__(self, *, clock: Clock, free_count: Callable[[Growth], int]) -> None:
         """`free_count` asks EC2 about the subnet of an action. Raises: CloudError."""
         self._clock = clock
         self._free_count = free_count
@@ -35,13 +35,13 @@ class SubnetRoom:
         self._reason = ""
         self._next_step = ""
 
-    def refused(self, action: Action, error: SubnetExhaustedError) -> None:
+    def refused(self, action: Growth, error: SubnetExhaustedError) -> None:
         """Learn from a refusal: what is free according to EC2, or half of what it refused if the count should have been enough."""
         asked = _needs(action)
         told = self._told(action) if self._count is None else self._count
         self._know(told if 0 <= told < asked else asked // 2, error)
 
-    def look(self, action: Action) -> bool:
+    def look(self, action: Growth) -> bool:
         """Once a lesson has run out, ask for the count before asking for addresses. Returns: whether less fits than was planned."""
         if self._count is None or not self._retry.is_due(now_s=self._clock.monotonic()):
             return False
@@ -52,7 +52,13 @@ class SubnetRoom:
         self._know(told, None)
         return True
 
-    def took(self, action: Action) -> None:
+    def note(self, count: int, reason: str) -> None:
+        """Learn without a refusal that too little is free; what is known already stays."""
+        if self.count() is None:
+            self._reason, self._next_step = reason, "delete unused ENIs in the subnet, or use another one"
+            self._know(count, None)
+
+    def took(self, action: Growth) -> None:
         """Count what an action took."""
         if self._count is not None:
             self._count = max(self._count - _needs(action), 0)
@@ -76,7 +82,7 @@ class SubnetRoom:
         if error is not None:
             self._reason, self._next_step = error.cause, error.next_step
 
-    def _told(self, action: Action) -> int:
+    def _told(self, action: Growth) -> int:
         """Free addresses of the action's subnet, -1 if EC2 does not say."""
         try:
             return self._free_count(action)
@@ -85,7 +91,7 @@ class SubnetRoom:
             return -1
 
 
-def _needs(action: Action) -> int:
+def _needs(action: Growth) -> int:
     """Addresses of the subnet that an action takes, a new ENI's primary address included; prefixes are not counted."""
     match action:
         case AllocateAddresses(count=count):

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from ipamd.model.cloud import INTENT_TAG, DescribedEni, InstanceIdentity
+from ipamd.model.eni_tags import CLUSTER_TAG as CLUSTER_TAG
+from ipamd.model.eni_tags import CREATED_AT_TAG as CREATED_AT_TAG
+from ipamd.model.eni_tags import DESCRIPTION_PREFIX as DESCRIPTION_PREFIX
+from ipamd.model.eni_tags import INSTANCE_TAG as INSTANCE_TAG
+from ipamd.model.eni_tags import NO_MANAGE_TAG as NO_MANAGE_TAG
 from ipamd.model.times import rfc3339
 
-INSTANCE_TAG = "node.k8s.amazonaws.com/instance_id"
-NO_MANAGE_TAG = "node.k8s.amazonaws.com/no_manage"
-CREATED_AT_TAG = "node.k8s.amazonaws.com/createdAt"
-CLUSTER_TAG = "cluster.k8s.amazonaws.com/name"
 OWNER_TAG = ("eks:eni:owner", "amazon-vpc-cni")
-DESCRIPTION_PREFIX = "aws-K8S-"
 
 FOREIGN_INTERFACE_TYPES = frozenset({"efa-only", "trunk", "branch"})
 """Attached, and not for sandboxes: EFA-only ENIs have no IP address, trunk and branch ENIs belong to the VPC resource controller.

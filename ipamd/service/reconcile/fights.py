@@ -28,6 +28,9 @@ PAUSE_FIRST_S = 10.0
 PAUSE_MAX_S = 600.0
 """Doubling pause between repairs of an object that is fought over. Ours: the first is short, because a pod may wait for it."""
 
+CHANGERS_KEPT = 16
+"""Names of programs that changed nftables which are remembered. Ours: a node has a handful."""
+
 SUSPECTS: Mapping[RepairKind, str] = {
     RepairKind.LINK: "systemd-networkd, NetworkManager, or udev's MACAddressPolicy: `networkctl status`, `udevadm info`",
     RepairKind.ADDRESS: "amazon-ec2-net-utils, systemd-networkd, NetworkManager, cloud-init: `networkctl status`",
@@ -43,10 +46,14 @@ SUSPECTS: Mapping[RepairKind, str] = {
 
 @dataclass(slots=True)
 class _History:
-    """Repairs of one object: monotonic times within the window, and when the next one is due."""
+    """Repairs of one object: monotonic times within the window, and when the next one is due.
+
+    `changers`: names of programs that changed nftables before each of them.
+    """
 
     repaired_monotonic_s: deque[float] = field(default_factory=deque)
     count: int = 0
+    changers: frozenset[str] = frozenset()
     pause_s: float = 0.0
     retry: Retry = field(default_factory=lambda: Retry(first_s=PAUSE_FIRST_S, max_s=PAUSE_MAX_S))
 
@@ -60,7 +67,7 @@ class Fights:
         self._lock = threading.Lock()
         self._histories: dict[RepairedObject, _History] = {}
         self._counts: Counter[RepairKind] = Counter()
-        self._culprit = ""
+        self._changers: dict[str, tuple[float, str]] = {}
 
     def counts(self) -> Mapping[RepairKind, int]:
         """Repairs since start, by kind."""
@@ -68,9 +75,13 @@ class Fights:
             return dict(self._counts)
 
     def note_changer(self, process: str) -> None:
-        """Remember which process made the last change of nftables that was not ours."""
+        """Remember when a process ("name (process ID)") changed nftables; of each name the last, of CHANGERS_KEPT names."""
         with self._lock:
-            self._culprit = process
+            name = process.partition(" (process ")[0]
+            self._changers.pop(name, None)
+            self._changers[name] = self._clock.monotonic(), process
+            if len(self._changers) > CHANGERS_KEPT:
+                del self._changers[next(iter(self._changers))]
 
     def note(self, sentences: Iterable[str]) -> None:
         """Count the repairs among the sentences of one pass; an object repaired several times in one pass counts once."""
@@ -116,18 +127,32 @@ class Fights:
         times = history.repaired_monotonic_s
         while times and now_s - times[0] > FIGHT_WINDOW_S:
             times.popleft()
+        history.changers = self._suspects(history, since_s=times[-1] if times else now_s - FIGHT_WINDOW_S)
         times.append(now_s)
         history.count += 1
         # Once it is a fight it stays one: with growing pauses fewer than FIGHT_REPAIRS repairs fall into the window.
         if history.pause_s == 0.0 and len(times) < FIGHT_REPAIRS:
             return ""
         history.pause_s = history.retry.put_off(now_s=now_s)
-        culprit = f"; nftables was last changed by {self._culprit}" if thing.kind is RepairKind.NFT and self._culprit else ""
+        culprit = self._culprit(history) if thing.kind is RepairKind.NFT else ""
         left = "put back each time" if thing == CONFINEMENT else f"left as it is for {history.pause_s:.0f} s"
         return (
             f"fight: {thing} was repaired {history.count} times, last: {sentence}; something else on this node undoes it, so it is "
             f"{left}; look at {SUSPECTS[thing.kind]}{culprit}"
         )
+
+    def _suspects(self, history: _History, *, since_s: float) -> frozenset[str]:
+        """Who changed nftables since the last repair, and before each earlier one too if anybody did. The lock is held.
+
+        Of those who change it all the time (kube-proxy) nothing tells that it was not them: they stay.
+        """
+        lately = frozenset(name for name, (at_s, _) in self._changers.items() if at_s >= since_s)
+        return history.changers & lately or lately
+
+    def _culprit(self, history: _History) -> str:
+        """The words about who changed nftables, or "" if nobody was heard. The lock is held."""
+        found = [process for name, (_, process) in self._changers.items() if name in history.changers]
+        return f"; nftables was changed before, probably by {', '.join(sorted(found))}" if found else ""
 
 
 def _is_over(history: _History, now_s: float) -> bool:

@@ -154,7 +154,7 @@ class HostNetworkReconciler:
 
     def _reconcile_table(self) -> list[str]:
         """Compare what is in nftables only: another program changed something there. What is refused the clock's pass records."""
-        repairs = [] if self._hostnet.is_source_checked() else self.confine()
+        repairs = [] if self._hostnet.is_drop_in_place() else self.confine()
         identity = self._identity()
         if identity is not None:
             repairs += self._hostnet.reconcile_table(identity=identity, held=self.fights.held())

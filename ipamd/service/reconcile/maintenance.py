@@ -1,4 +1,4 @@
-"""Periodic work: replay the spool, check that the datastore's file is still ours, drop old tombstones.
+"""Periodic work: say that we serve, replay the spool, check that the datastore's file is still ours, drop old tombstones.
 
 A plugin also spools a DEL when the daemon was too slow to answer, so the spool is read while the daemon serves (I3). If the
 datastore's file was deleted while in use, nothing written to it survives a restart; if the disk failed so that not even a rollback
@@ -18,7 +18,7 @@ from ipamd.ports import Spool
 from ipamd.service.context import ServiceContext
 
 INTERVAL_S = 5.0
-"""Ours: one directory listing and one stat; a stalled daemon's DELs wait no longer than this once it answers again."""
+"""Ours: a line in a tmpfs, one directory listing and one stat; DELs of a daemon that stalled wait no longer once it answers again."""
 
 TOMBSTONE_AGE = timedelta(hours=1)
 """How long a late ADD is refused after its DEL. Ours: kubelet gives RunPodSandbox 4 minutes, and sandbox IDs are never reused."""
@@ -31,12 +31,21 @@ log = logging.getLogger(__name__)
 class Maintenance:
     """Does the periodic work. `run` is a thread body."""
 
-    def __init__(self, context: ServiceContext, *, spool: Spool, replay: Callable[[], None], end: Callable[[str], None]) -> None:
-        """`replay` carries out the spooled DELs; `end` exits the process, with the reason."""
+    def __init__(
+        self,
+        context: ServiceContext,
+        *,
+        spool: Spool,
+        leave_mark: Callable[[], None],
+        replay: Callable[[], None],
+        end: Callable[[str], None],
+    ) -> None:
+        """`leave_mark` says that ADD is served; `replay` carries out the spooled DELs; `end` exits the process, with the reason."""
         self._datastore = context.datastore
         self._spool = spool
         self._health = context.health
         self._clock = context.clock
+        self._leave_mark = leave_mark
         self._replay = replay
         self._end = end
         self._stopped = threading.Event()
@@ -64,6 +73,7 @@ class Maintenance:
             )
             self._end(lost)
             return
+        self._leave_mark()
         if self._spool.pending_count():
             self._replay()
         if self._clock.monotonic() >= self._tombstones_deadline:

@@ -1,8 +1,9 @@
 """Look at instance metadata in turns, a few requests each, and ask for a look at EC2 when it differs from the record.
 
-A turn refreshes the node's identity (VPC CIDRs, security groups), lists the ENIs, and reads those that were not read for longest, as
-many as the budget of requests allows: REQUESTS_PER_TURN, whatever the number of ENIs. Metadata is throttled for the whole instance
-(https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html), and other programs on the node need it too.
+A turn refreshes the node's identity (VPC CIDRs, security groups), asks for a spot instance's notices, lists the ENIs, and reads those
+that were not read for longest, as many as the budget of requests allows: REQUESTS_PER_TURN, whatever the number of ENIs. Metadata is
+throttled for the whole instance (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html), and other
+programs on the node need it too.
 Nothing is removed because of metadata (I7); a failed turn says nothing (I11).
 """
 
@@ -73,6 +74,7 @@ class MetadataWatch:
         self._datastore = context.datastore
         self._health = context.health
         self._demand = context.demand
+        self._freeze = context.freeze
         self._clock = context.clock
         self._metadata = metadata
         self._learn_identity = learn_identity
@@ -104,6 +106,7 @@ class MetadataWatch:
             return 0
         try:
             self._refresh_identity()
+            problem = self._follow_notices()
             self._listed, recorded = self._metadata.list_interfaces(), {eni.mac for eni in self._datastore.enis()}
             self._listed_monotonic_s, self._is_list_fresh = self._clock.monotonic(), True
             self._read = {mac: eni for mac, eni in self._read.items() if mac in self._listed}
@@ -116,7 +119,7 @@ class MetadataWatch:
                 if self._metadata.request_count() - began + cost > REQUESTS_PER_TURN:
                     break
                 self._read_eni(mac)
-            self._say("")
+            self._say(problem)
         except CloudError as error:
             self._say(log_text(error))
         self.evaluate()
@@ -168,6 +171,14 @@ class MetadataWatch:
         if known is not None and fresh.security_group_ids != known.security_group_ids:
             self._demand.trigger()
 
+    def _follow_notices(self) -> str:
+        """Take over what EC2 announces. Returns: why that is not known; it must not keep the ENIs from being looked at."""
+        try:
+            self._freeze.follow_notices(self._metadata.notices())
+        except CloudError as error:
+            return log_text(error)
+        return ""
+
     def _read_eni(self, mac: MacAddress) -> None:
         self._order.pop(mac, None)
         self._order[mac] = None  # also if it cannot be read: the others have their turn before it is tried again
@@ -187,7 +198,8 @@ class MetadataWatch:
 
     def _recent(self) -> Recent:
         changes = self._enis.recent_changes
-        return Recent(changes.added().keys() | changes.removed().keys(), is_growing=bool(self._datastore.open_intents()))
+        is_growing = any(not intent.is_settled for intent in self._datastore.open_intents())
+        return Recent(changes.added().keys() | changes.removed().keys(), is_growing=is_growing)
 
     def _unknown(self) -> dict[MacAddress, EniId]:
         """ENIs that were read and are not recorded in any state; not those that EC2 has shown and that we leave alone."""

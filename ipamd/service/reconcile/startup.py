@@ -134,6 +134,8 @@ class StartupReconciler:
         if known is not None and known.address == veth.address:
             outcome.kept_count += 1
             claimed.add(veth.address)
+            if known.host_veth not in {one.name for one in survey.veths}:  # a crash between the names of record and link
+                self._wiring.rename_veth(host_veth=veth.name, to=known.host_veth, address=veth.address)
         elif known is not None:
             claimed.add(veth.address)
             self._quarantine(veth, f"the datastore says {known.address}, the kernel {veth.address}", outcome)

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from ipamd.model.address import Address
 from ipamd.model.cloud import DescribedEni, InstanceIdentity
 from ipamd.model.cloud_evidence import addresses_on, plausibility
+from ipamd.model.ids import EniId
+from ipamd.model.intent import IntentKind, leaving_addresses
 from ipamd.model.recorded import CloudKey, recorded
 from ipamd.model.snapshot import Snapshot
 from ipamd.model.times import rfc3339
@@ -75,6 +77,7 @@ def against_ec2(
     Concurrency: pure.
     """
     enis = tuple(described)
+    recent = {*recent, *_given_back(before), *_given_back(after)}
     implausible = plausibility(enis, recorded(before, identity), recent=recent)
     if implausible:
         return CloudComparison(implausible=implausible)
@@ -96,6 +99,12 @@ def against_ec2(
     return CloudComparison((*found, *_of_enis(enis, after, recent)))
 
 
+def _given_back(snapshot: Snapshot) -> set[CloudKey]:
+    """What open intents of ours take away at EC2; nobody can have it meanwhile."""
+    enis = {EniId(i.payload.get("eni_id", "")) for i in snapshot.intents.values() if i.kind is IntentKind.DELETE_ENI}
+    return {*leaving_addresses(snapshot.intents.values()), *enis}
+
+
 def _is_unchanged(row: Address, after: Snapshot) -> bool:
     now = after.addresses.get(row.address)
     return now is not None and now.eni_id == row.eni_id
@@ -115,12 +124,17 @@ def _of_enis(enis: Collection[DescribedEni], after: Snapshot, recent: Collection
     unknown = [eni for eni in enis if eni.eni_id not in after.enis and eni.eni_id not in covered]
     found = []
     for eni in sorted(unknown, key=lambda eni: eni.eni_id):
-        if eni.is_readable:
+        row = after.addresses.get(eni.primary_address) if eni.primary_address is not None else None
+        is_contradiction = row is not None and row.is_lost
+        if is_contradiction:
+            what = f"attached, and takes a place only: its primary address {eni.primary_address} is still that of a sandbox"
+            next_step = "recorded once that sandbox is gone: EC2 has taken the address from the ENI where the sandbox got it"
+        elif eni.is_readable:
             what, next_step = "attached, and unknown to the datastore", "adopted at the next comparison with EC2"
         else:
             what = f"attached, and takes a place only: {eni.problem or f'no IPv4 address ({eni.interface_type})'}"
             next_step = "left alone"
-        severity = Severity.DIFFERENCE if eni.is_readable else Severity.PENDING
+        severity = Severity.DIFFERENCE if eni.is_readable and not is_contradiction else Severity.PENDING
         found.append(Finding(severity, eni.eni_id, what, next_step))
     for eni_id in sorted(after.enis.keys() - attached):
         severity = Severity.PENDING if eni_id in recent else Severity.DIFFERENCE

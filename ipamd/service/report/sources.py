@@ -10,17 +10,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from ipamd.model.auto_target import AutoTarget
 from ipamd.model.cloud import CallUnderWay
 from ipamd.model.eni import InstanceLimits
+from ipamd.model.freeze import Freezing
 from ipamd.model.ids import EniId
 from ipamd.model.pool_settings import PoolSettings
 from ipamd.model.sandbox import RuntimeInfo, RuntimeView
+from ipamd.model.subnets import SubnetView
 from ipamd.ports import Datastore, Spool
 from ipamd.service.demand import Demand
 from ipamd.service.health import Health
 from ipamd.service.locks import KeyLocks
 from ipamd.service.report.audit import AuditService
 from ipamd.service.report.explain import ExplainService
+from ipamd.service.report.what_if import WhatIfService
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +49,19 @@ class PoolLimits(Protocol):
         """Limits of this instance type; None until they are known."""
         ...
 
+    @property
+    def auto(self) -> AutoTarget | None:
+        """The target of WARM_TARGET=auto and why; None without it."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Sources:
     """Where the answers come from. A callable returns what is known now, or None if nothing is known.
 
-    `runtime_view` returns None with CRI off; `dying_count` counts host veths marked and not yet deleted; `dropped_packets` counts
-    by reason; `is_source_checked` asks the kernel, in microseconds.
+    `frozen` tells which ENIs give nothing and why, `freezings` what freezes the pool. `runtime_view` returns None with CRI off;
+    `dying_count` counts host veths marked and not yet deleted; `dropped_packets` counts by reason; `is_source_checked` asks the
+    kernel, in microseconds.
     """
 
     health: Health
@@ -69,6 +79,9 @@ class Sources:
     calls_under_way: Callable[[], tuple[CallUnderWay, ...]]
     audit: AuditService
     frozen: Callable[[], Mapping[EniId, str]]
+    freezings: Callable[[], tuple[Freezing, ...]]
+    subnets: Callable[[], tuple[SubnetView, ...]]
     explain: ExplainService
+    what_if: WhatIfService
     instance_id: Callable[[], str]
     version: str

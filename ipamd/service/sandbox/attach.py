@@ -78,13 +78,13 @@ class AttachService:
         Raises: NotServingError, BusyError, TombstonedError, AttachmentConflictError, NetnsError, VethNameTakenError, PoolEmptyError,
             WiringError, DeadlineError, DatastoreError. After any of them nothing of this request remains.
         """
-        self._health.require_add_service()
         if not self._places.acquire(blocking=False):
             raise BusyError(
                 f"{self._policy.waiting_limit} ADDs are at work already", details="retry: threads are kept free for DEL"
             )
         with ExitStack() as stack:
             stack.callback(self._places.release)
+            self._health.await_add_service(deadline)
             with steps.step("lock"):
                 stack.enter_context(self._locks.hold(request.key, "ADD", deadline))
             return self._attach_locked(request, deadline, steps)

@@ -68,8 +68,9 @@ class DetachService:
             if known is None:
                 return False
             with steps.step("retire"):
+                host_veth = self._present_name(known)
                 self._wiring.mark_for_deletion(
-                    host_veth=known.host_veth,
+                    host_veth=host_veth,
                     address=known.address,
                     route_table=known.route_table,
                     is_source_checked=self._is_source_checked(),
@@ -79,8 +80,16 @@ class DetachService:
                 uow.unassign(key, cooldown=self._cooldown.period, reason=reason, event=event)
                 uow.put_tombstone(key)
             self._failpoint("detach.committed")
-            self._cooldown.start(known.address, dying_veth=known.host_veth)
+            self._cooldown.start(known.address, dying_veth=host_veth)
             return True
+
+    def _present_name(self, known: Attachment) -> str:
+        """The name that the sandbox's link has: that of its record, or another one if its renaming was cut short."""
+        if self._is_named_by_pod and self._wiring.veth(known.host_veth) is None:
+            for veth in self._wiring.survey().veths:
+                if (veth.key, veth.address) == (known.key, known.address):
+                    return veth.name
+        return known.host_veth
 
     def _forget(self, key: AttachmentKey) -> Attachment | None:
         """DEL of a key without a row: leave a tombstone, and remove what a crash may have left in the kernel.

@@ -22,6 +22,8 @@ from ipamd.service.context import ServiceContext
 from ipamd.service.cooldown import Cooldown
 from ipamd.service.request import Deadline
 
+FAILPOINTS = ("rename.recorded",)
+
 POD_IFNAME = "eth0"
 """The interface whose host veth carries the pod's name: what kubelet calls the pod's own. Others are named by their key."""
 
@@ -38,6 +40,7 @@ class VethNames:
         self._datastore = context.datastore
         self._wiring = context.wiring
         self._locks = context.locks
+        self._failpoint = context.failpoint
         self._cooldown = cooldown
         self._runtime = runtime
         self._prefix = prefix
@@ -104,6 +107,7 @@ class VethNames:
                 with self._datastore.transaction() as uow:
                     result = renamed_result(attachment.result, attachment.host_veth, to)
                     uow.rename_veth(owner, host_veth=to, result=result)
+                self._failpoint("rename.recorded")
             if is_wired:
                 self._wiring.rename_veth(host_veth=name, to=to, address=attachment.address)
             log.info("host veth %s of sandbox %s is %s now: its pod has a new sandbox %s", name, owner, to, key)

@@ -34,7 +34,14 @@ def test_spoofed_packets_are_counted_in_the_status(made: Rig) -> None:
     status = made.status()
     assert status is not None
     assert status["confinement"]["source_checked"]
-    assert {each["reason"] for each in status["confinement"]["dropped"]} == {"source", "redirect", "loopback", "ipv6"}
+    assert {each["reason"] for each in status["confinement"]["dropped"]} == {
+        "source",
+        "redirect",
+        "loopback",
+        "ipv6",
+        "returned",
+        "arp",
+    }
     made.assert_sound(expected=1)
 
 

@@ -6,13 +6,15 @@ import json
 import signal
 import stat
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
 from lab.node.node import REPOSITORY
-from tests.rig import RUN_DIR, rig, wait_until
+from tests.patience import PATIENCE_S
+from tests.rig import RUN_DIR, CniReply, rig, wait_until
 
 pytestmark = pytest.mark.privileged
 
@@ -27,13 +29,32 @@ def test_socket_and_directory_are_for_root_only() -> None:
         assert stat.S_IMODE(socket.st_mode) == 0o600
 
 
-def test_a_second_daemon_refuses_to_start() -> None:
-    """Two daemons must not share a node: the second ends with a sentence, the first is not disturbed."""
+def test_a_successor_waits_for_the_end_of_the_first() -> None:
+    """Two daemons never share a node: the second waits, serves nobody and disturbs nothing, until the first is gone (row 11)."""
     with rig() as made:
-        env = made.node.daemon_environment(made.lab.vpc.region) | made.env
-        done = made.node.run([sys.executable, "-m", "ipamd.daemon"], env=env, cwd=str(REPOSITORY), check=False, timeout_s=30)
-        assert done.returncode == 1
-        assert "another vpc-ipamd serves" in done.stderr
+        first = made.driver.process
+        assert first is not None
+        made.driver.process = None  # the rig knows one; the first is ended by hand
+        made.start(wait=False)
+        wait_until(lambda: "its end is awaited" in made.driver.log_text(of_this_start=True), what="the second waits")
+        assert made.add("still-served").ok
+        assert first.poll() is None
+        first.send_signal(signal.SIGKILL)
+        made.wait_ready()
+        assert made.attachments().keys() == {"still-served"}
+        made.assert_sound(expected=1)
+
+
+def test_a_successor_that_waits_can_be_ended() -> None:
+    """SIGTERM is heard while it waits for the lock, and the first is not disturbed."""
+    with rig() as made:
+        first = made.driver.process
+        made.driver.process = None
+        made.start(wait=False)
+        wait_until(lambda: "its end is awaited" in made.driver.log_text(of_this_start=True), what="the second waits")
+        assert made.driver.end(signal.SIGTERM, timeout_s=20) == 1
+        assert "another vpc-ipamd serves" in made.driver.log_text(of_this_start=True)
+        made.driver.process = first
         assert made.add("still-served").ok
 
 
@@ -56,24 +77,41 @@ def test_bad_settings_are_all_named_and_end_with_2(env: dict[str, str], words: l
         assert "Traceback" not in done.stderr
 
 
-def test_the_first_signal_drains_and_the_second_ends() -> None:
-    """After SIGTERM ADD is refused with 11 and DEL is served; a second SIGTERM ends the process at once."""
-    with rig(env={"VPC_IPAMD_DRAIN": "30"}) as made:
+def test_sigterm_finishes_and_goes() -> None:
+    """By default nothing is waited for: the daemon is gone at once, the conflist stays, and its successor has every sandbox."""
+    with rig() as made:
         assert made.add("a").ok
+        began = time.monotonic()
+        assert made.driver.end(signal.SIGTERM, timeout_s=20) == 0
+        assert time.monotonic() - began < PATIENCE_S
+        assert "exiting" in made.driver.log_text()
+        conflist = json.loads(Path(made.node.root + "/etc/cni/net.d/10-vpc-ipamd.conflist").read_text())
+        assert conflist["plugins"][0]["type"] == "vpc-cni", "the conflist stays: without it runtimes cannot delete"
+        assert made.delete("a").ok, "spooled"
+        made.start()
+        made.assert_sound(expected=0)
+
+
+def test_a_drain_leaves_adds_to_the_successor_and_serves_dels() -> None:
+    """With VPC_IPAMD_DRAIN: DEL is served, ADD waits in the plugin, a second SIGTERM ends the process; then the ADD succeeds."""
+    with rig(env={"VPC_IPAMD_DRAIN": "60"}) as made:
+        assert made.add("a").ok
+        made.node.make_netns("b")
         assert made.daemon is not None
         made.daemon.send_signal(signal.SIGTERM)
         wait_until(lambda: (made.status() or {}).get("phase") == "draining", what="draining")
-        assert made.add("b").code == 11
+        replies: list[CniReply] = []
+        adding = threading.Thread(target=lambda: replies.append(made.cni("ADD", "b")))
+        adding.start()
         assert made.delete("a").ok
         assert not (made.status() or {"ready": True})["ready"]
-        began = time.monotonic()
+        assert replies == []
         made.daemon.send_signal(signal.SIGTERM)
-        assert made.daemon.wait(10) == 0
-        assert time.monotonic() - began < 5
-        conflist = json.loads(Path(made.node.root + "/etc/cni/net.d/10-vpc-ipamd.conflist").read_text())
-        assert conflist["plugins"][0]["type"] == "vpc-cni", "the conflist stays: without it runtimes cannot delete"
+        assert made.daemon.wait(20) == 0
         made.start()
-        made.assert_sound(expected=0)
+        adding.join(PATIENCE_S)
+        assert [reply.ok for reply in replies] == [True], replies
+        made.assert_sound(expected=1)
 
 
 def test_an_idle_daemon_asks_ec2_nothing() -> None:

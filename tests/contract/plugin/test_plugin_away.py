@@ -27,9 +27,12 @@ AWAY = {"no run directory": remove_run_dir, "no socket": lambda _: None, "nobody
 
 @pytest.mark.parametrize("make_away", AWAY.values(), ids=AWAY.keys())
 def test_a_daemon_that_is_away_has_a_code_per_verb(plugin, run_dir, spooled, make_away):
-    """ADD, CHECK and GC say "try again" (11), STATUS says "not available" (50), DEL is kept and succeeds (I3)."""
+    """CHECK and GC say "try again" (11), STATUS says "not available" (50), DEL is kept and succeeds (I3).
+
+    ADD waits: test_plugin_rolls.py.
+    """
     make_away(run_dir)
-    for verb in ("ADD", "CHECK", "GC"):
+    for verb in ("CHECK", "GC"):
         document = plugin.run(verb).error(11)
         assert verb in document["msg"]
         assert str(run_dir) in document["details"]
@@ -44,7 +47,7 @@ def test_a_daemon_that_is_away_has_a_code_per_verb(plugin, run_dir, spooled, mak
 def test_the_error_keeps_the_version_of_the_request(any_plugin):
     """Also an error of the plugin's own carries the request's cniVersion."""
     for version in SUPPORTED_VERSIONS:
-        assert any_plugin.run("ADD", b'{"cniVersion":"%s"}' % version.encode()).error(11)["cniVersion"] == version
+        assert any_plugin.run("CHECK", b'{"cniVersion":"%s"}' % version.encode()).error(11)["cniVersion"] == version
 
 
 @pytest.mark.parametrize("verb", ["ADD", "DEL", "STATUS"])

@@ -187,7 +187,7 @@ def test_a_reset_stream_has_a_code(any_plugin, raw_peer, error, code):
         connection.recv(1)
 
     with raw_peer(behave):
-        any_plugin.run("ADD").error(code)
+        any_plugin.run("CHECK").error(code)
 
 
 def test_goaway_without_our_stream_is_a_daemon_going_away(any_plugin, raw_peer, spooled):
@@ -199,7 +199,7 @@ def test_goaway_without_our_stream_is_a_daemon_going_away(any_plugin, raw_peer, 
         connection.recv(65536)
 
     with raw_peer(behave):
-        any_plugin.run("ADD").error(11)
+        any_plugin.run("CHECK").error(11)
         assert any_plugin.run("DEL").status == 0
     assert len(spooled()) == 1
 

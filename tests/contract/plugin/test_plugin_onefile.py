@@ -53,10 +53,10 @@ def chroot(static_plugin, tmp_path):
 @pytest.mark.privileged
 @NEEDS_ROOT
 def test_it_runs_where_there_is_no_other_file(chroot):
-    """No interpreter, no library, no /proc, no /dev: VERSION is answered, and ADD says that the daemon is away."""
+    """No interpreter, no library, no /proc, no /dev: VERSION is answered, and CHECK says that the daemon is away."""
     answered = chroot("VERSION", b'{"cniVersion":"0.4.0"}')
     assert (answered.returncode, json.loads(answered.stdout)["cniVersion"], answered.stderr) == (0, "0.4.0", b"")
-    away = chroot("ADD", b'{"cniVersion":"1.0.0"}', CNI_CONTAINERID="a", CNI_IFNAME="eth0", CNI_NETNS="/n")
+    away = chroot("CHECK", b'{"cniVersion":"1.0.0"}', CNI_CONTAINERID="a", CNI_IFNAME="eth0", CNI_NETNS="/n")
     assert (away.returncode, json.loads(away.stdout)["code"], away.stderr) == (1, 11, b"")
 
 
@@ -108,7 +108,7 @@ def test_a_defect_of_the_interpreter_still_gives_a_document(onefile_plugin):
         limit = kilobytes * 1024
         done = subprocess.run(
             onefile_plugin.argv,
-            env=onefile_plugin.environment("ADD"),
+            env=onefile_plugin.environment("CHECK"),
             input=b'{"cniVersion":"1.0.0"}' + b" " * 900_000,
             preexec_fn=lambda limit=limit: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
             capture_output=True,
@@ -137,12 +137,12 @@ def test_both_runtimes_give_the_same_document(onefile_plugin, interpreted, seed)
     random = Random(seed)
     for _ in range(40):
         variables = {
-            "CNI_COMMAND": random.choice([b"ADD", b"CHECK", b"GC", b"STATUS", b"VERSION", b"\xff", b""]),
+            "CNI_COMMAND": random.choice([b"CHECK", b"GC", b"STATUS", b"VERSION", b"\xff", b""]),
             "VPC_IPAMD_RUN_DIR": random.choice(RUN_DIRS),
             **{name: random.choice(TEXTS) for name in sorted(VARIABLES) if name.startswith("CNI_") and random.random() < 0.2},
         }
         config = b"{" + b"".join(random.choice(TOKENS) for _ in range(random.randrange(10))) + random.choice([b"}", b""])
-        answers = [each.run("ADD", config, **variables) for each in (onefile_plugin, interpreted)]
+        answers = [each.run("CHECK", config, **variables) for each in (onefile_plugin, interpreted)]
         static, reference = ((answer.status, answer.stdout, answer.stderr) for answer in answers)
         assert static == reference, (variables, config)
 

@@ -55,7 +55,7 @@ def test_the_contract_has_the_fields_that_are_encoded_here():
         "ExecRequest": [
             "verb", "container_id", "netns", "ifname", "args", "path", "config", "protocol_min", "protocol_max", "plugin_version",
         ],
-        "ExecReply": ["protocol", "result", "error"],
+        "ExecReply": ["protocol", "result", "error", "is_starting"],
         "CniError": ["code", "message", "details", "cni_version"],
     }  # fmt: skip
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -84,6 +84,16 @@ def test_a_subnet_tells_how_much_is_free(cloud: Cloud) -> None:
     assert cloud.ec2.subnet_free_count(cloud.subnet_id) == before - 5
 
 
+def test_the_subnets_of_a_zone_are_listed(cloud: Cloud) -> None:
+    """With VPC, zone, CIDR and free addresses; those of another zone or VPC are not among them, and one alone says the same."""
+    one = cloud.ec2.describe_subnet(cloud.subnet_id)
+    assert one.free_count == cloud.ec2.subnet_free_count(cloud.subnet_id) > 0
+    assert one.cidr == cloud.ec2.subnet_cidr(cloud.subnet_id)
+    assert cloud.ec2.describe_subnets(vpc_id=one.vpc_id, availability_zone=one.availability_zone) == (one,)
+    assert cloud.ec2.describe_subnets(vpc_id=one.vpc_id, availability_zone="us-west-2z") == ()
+    assert cloud.ec2.describe_subnets(vpc_id="vpc-0", availability_zone=one.availability_zone) == ()
+
+
 def test_attached_enis_are_described_by_device_index(cloud: Cloud) -> None:
     """The primary ENI comes first; what we attached follows with its index, and is deleted with the instance if we say so."""
     eni_id = cloud.attached()
@@ -147,3 +157,18 @@ def test_limits_of_the_instance_type(cloud: Cloud) -> None:
     assert (limits.eni_count, limits.ipv4_per_eni, limits.slots_per_eni) == (3, 10, 9)
     cloud.ec2.describe_enis(cloud.instance_id)
     assert sum(cloud.ec2.call_counts().values()) >= 1
+
+
+def test_detached_enis_are_found_by_their_tags(cloud: Cloud) -> None:
+    """Only what is attached to nothing, and carries every tag; "" stands for any value, and no tag at all is refused."""
+    free = cloud.ec2.create_eni(cloud.request("free")).eni_id
+    cloud.attached("taken")
+    if isinstance(cloud.ec2, FakeEc2):
+        cloud.ec2.enis[free] = replace(cloud.ec2.enis[free], status="available")
+    assert [eni.eni_id for eni in cloud.ec2.find_detached({"team": "net"})] == [free]
+    assert [eni.eni_id for eni in cloud.ec2.find_detached({"team": ""})] == [free]
+    assert [eni.eni_id for eni in cloud.ec2.find_detached({"team": "net", INTENT_TAG: ""})] == [free]
+    assert cloud.ec2.find_detached({"team": "n*"}) == ()
+    assert cloud.ec2.find_detached({"team": "net", INTENT_TAG: "other"}) == ()
+    with pytest.raises(ValueError, match="no tag"):
+        cloud.ec2.find_detached({})

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lab.chaos.book import NOTICE_S, Takes
-from lab.chaos.checker import CALLS_MOST, DONE_S, LOOSE_S, REPAIR_S, ROW_S, SILENT_S, STRAY_S, Checker, NodeState, Round
+from lab.chaos.checker import CALLS_MOST, DONE_S, LEAKED_S, LOOSE_S, REPAIR_S, ROW_S, SILENT_S, STRAY_S, Checker, NodeState, Round
 from lab.chaos.expected_state import ExpectedSnapshot, ExpectedState, PodRecord, Violation
 from lab.chaos.observation import NodeObservation
 from lab.node.kernel_view import KernelView, Route, Rule, Veth
@@ -314,3 +314,10 @@ def test_what_a_person_detached_may_stay_detached() -> None:
     by_hand = Takes(detached=frozenset({"eni-1"}))
     assert lasting(lambda at: round_(at, loose_enis=frozenset({"eni-1"}), takes=by_hand), LOOSE_S) == []
     assert lasting(lambda at: round_(at, loose_enis=frozenset({"eni-1", "eni-2"}), takes=by_hand), LOOSE_S) == ["I9"]
+
+
+def test_what_died_with_a_datastore_is_deleted_after_a_start() -> None:
+    """I9: an ENI whose intent is gone may be loose for as long as both looks take, and no longer."""
+    forgotten = Takes(forgotten=frozenset({"eni-1"}))
+    assert lasting(lambda at: round_(at, loose_enis=frozenset({"eni-1"}), takes=forgotten), LEAKED_S - 2) == []
+    assert lasting(lambda at: round_(at, loose_enis=frozenset({"eni-1"}), takes=forgotten), LEAKED_S + 2) == ["I9"]

@@ -152,7 +152,7 @@ DEVIATIONS = [
     Deviation(
         "address limit",
         "EC2 bounds the addresses of an interface",
-        _after_create(lambda p: p.assign(0, SecondaryPrivateIpAddressCount=60) and "assigned"),
+        _after_create(lambda p: p.assign(0, SecondaryPrivateIpAddressCount=70) and "assigned"),
         _refused("PrivateIpAddressLimitExceeded"),
         "assigned",
     ),

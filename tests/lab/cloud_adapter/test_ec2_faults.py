@@ -52,6 +52,26 @@ def test_a_first_refusal_has_changed_nothing(bench: Bench, code: str) -> None:
     assert not refused.value.may_have_happened
 
 
+def test_a_denial_is_a_warning_once_per_change(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever the caller makes of it: named with API and action, not again while it lasts, and its end is told."""
+    caplog.set_level("INFO")
+
+    def told() -> list[str]:
+        return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+    bench.fault("CreateNetworkInterface", error={"code": "UnauthorizedOperation"})
+    for _ in range(3):
+        with pytest.raises(CloudDeniedError):
+            bench.ec2.create_eni(bench.request(addresses=2))
+    (denied,) = told()
+    assert "CreateNetworkInterface" in denied
+    assert "ec2:CreateNetworkInterface" in denied
+    bench.vpc.faults.clear()
+    for _ in range(2):
+        bench.ec2.create_eni(bench.request(addresses=2))
+    assert told() == [denied, "EC2 allows CreateNetworkInterface again"]
+
+
 def test_a_token_for_another_request_is_refused(bench: Bench) -> None:
     """A token that is used for something else is a typed error, not a second ENI."""
     bench.ec2.create_eni(bench.request(addresses=2))

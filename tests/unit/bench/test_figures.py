@@ -51,6 +51,14 @@ def test_one_call_at_idle_breaks_the_budget_of_none():
     assert Figure("idle_ec2_calls", 1, "calls").met is False
 
 
+def test_an_excess_budget_bounds_what_is_over_the_reference():
+    """An ADD may take as long as the absence, and a second."""
+    assert Figure("roll_add_max", 4.9, "s", reference=4.0).met is True
+    assert Figure("roll_add_max", 5.1, "s", reference=4.0).met is False
+    assert Figure("roll_add_max", 5.1, "s").met is None
+    assert "<= reference + 1 s" in table([Figure("roll_add_max", 4.9, "s", reference=4.0)])
+
+
 @pytest.mark.parametrize("reference", [None, 0.0])
 def test_a_ratio_budget_without_a_reference_is_neither_met_nor_missed(reference):
     """Nothing to divide by is no success."""
@@ -108,7 +116,8 @@ def test_budgets_are_those_that_were_promised():
     onefile = ("plugin_exec_onefile", "add_whole_onefile", "del_whole_onefile", "burst30_onefile")
     assert [BUDGETS[name] for name in onefile] == [Budget("ratio", limit) for limit in (0.7, 0.6, 0.18, 0.6)]
     assert BUDGETS["add_700_to_10"] == BUDGETS["del_700_to_10"] == Budget("value", 1.25)
-    assert len(BUDGETS) == 25
+    assert BUDGETS["audit_cpu_660"] == Budget("value", 0.2, is_strict=True)
+    assert len(BUDGETS) == 29
 
 
 def test_only_takes_figures_and_measurements():

@@ -105,13 +105,36 @@ def test_lost_addresses_are_shown_where_there_are_some() -> None:
     assert "lost" not in lines_of()["pool"]
 
 
+def test_status_says_why_a_subnet_is_not_used() -> None:
+    """One line per subnet, with its free addresses; a daemon of an earlier release tells none."""
+    subnets = [
+        {"subnet_id": "subnet-1", "free_count": "7", "why_not": ""},
+        {"subnet_id": "subnet-2", "free_count": "0", "why_not": "full"},
+    ]
+    shown = [line for line in status.render(answer(subnets=subnets)).splitlines() if line.startswith("subnet ")]
+    assert shown == [
+        "subnet   subnet-1 with 7 free addresses, used for new ENIs",
+        "subnet   subnet-2 with 0 free addresses, not used: full",
+    ]
+
+
 def test_a_frozen_interface_says_why() -> None:
     """HOST is `frozen`, and the reason follows the table; LOST is a column if an address is lost."""
     eni: dict[str, Any] = {"eni_id": "eni-1", "device_index": 1, "state": "attached", "primary_address": "10.0.0.9"}
-    eni |= {"subnet_cidr": "10.0.0.0/22", "route_table": 2, "host_ready": False, "frozen": "", "lost_count": 0}
+    eni |= {
+        "subnet_id": "subnet-1",
+        "subnet_cidr": "10.0.0.0/22",
+        "excluded": "",
+        "route_table": 2,
+        "host_ready": False,
+        "frozen": "",
+        "lost_count": 0,
+    }
     eni |= {f"{state}_count": 0 for state in STATE_COLUMNS}
     assert "not ready" in enis.render({"enis": [eni]})
     assert "LOST" not in enis.render({"enis": [eni]})
+    assert "subnet-1" in enis.render({"enis": [eni]})
+    assert "eni-1 gets no new sandbox: its subnet" in enis.render({"enis": [eni | {"excluded": "its subnet"}]})
     lines = enis.render({"enis": [eni | {"frozen": "its link is gone", "lost_count": 3}]}).splitlines()
     assert (lines[0].split()[-1], lines[1].split()[-1], "frozen" in lines[1]) == ("LOST", "3", True)
     assert lines[2] == "eni-1 is frozen: its link is gone"

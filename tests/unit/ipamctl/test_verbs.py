@@ -98,6 +98,21 @@ def test_a_refusal_is_one_line_and_its_status(monkeypatch: pytest.MonkeyPatch, c
     assert capsys.readouterr() == ("", "ipamctl: no\n")
 
 
+@pytest.mark.parametrize(
+    "words", [["-o", "json", "status"], ["status", "-o", "json"], ["-o", "table", "status", "--output=json"]]
+)
+def test_the_output_may_be_chosen_before_the_verb_or_after_it(words: list[str]) -> None:
+    """Both are what fingers know from kubectl; the later one counts."""
+    assert ipamctl._parser().parse_args(words).output == "json"
+
+
+@pytest.mark.parametrize("words", [["--socket", "/x", "status"], ["status", "--socket", "/x"]])
+def test_the_socket_may_be_named_on_either_side(words: list[str]) -> None:
+    """And what is not named keeps its default."""
+    parsed = ipamctl._parser().parse_args(words)
+    assert (parsed.socket, parsed.output) == ("/x", "table")
+
+
 def test_finding_the_verbs_imports_nothing_heavy() -> None:
     """`ipamctl --help` costs no grpc, nor the values of the daemon's model."""
     program = "import sys; from ipamd.ipamctl import main; main._parser(); print(*sys.modules)"

@@ -47,9 +47,9 @@ def environment() -> dict[str, str]:
 
 
 def mounts() -> list[dict[str, Any]]:
-    """The daemon's mounts, each with its `hostPath`."""
-    volumes = {volume["name"]: volume["hostPath"] for volume in pod()["volumes"]}
-    return [{**mount, "hostPath": volumes[mount["name"]]} for mount in container()["volumeMounts"]]
+    """The daemon's mounts of the node's paths, each with its `hostPath`."""
+    volumes = {volume["name"]: volume["hostPath"] for volume in pod()["volumes"] if "hostPath" in volume}
+    return [{**mount, "hostPath": volumes[mount["name"]]} for mount in container()["volumeMounts"] if mount["name"] in volumes]
 
 
 def schema(name: str) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-from configparser import ConfigParser
+import socket
+from ipaddress import ip_address
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -11,12 +11,11 @@ from jsonschema import Draft202012Validator
 
 import ipamd
 from ipamd.config import Settings, describe, load
-from ipamd.ipamctl import main as ipamctl
-from ipamd.ipamctl.verb import EXIT_ATTENTION, EXIT_AWAY
+from ipamd.health_pages import HealthPages
+from ipamd.rpc.server import LOCK_WAIT_S
 from ipamd.runtime.cri import USUAL_SOCKETS
 from tests.unit.manifests.manifest import (
     MANIFESTS,
-    ROOT,
     container,
     daemonset,
     documents,
@@ -85,6 +84,14 @@ def test_environment_repeats_no_default_by_accident() -> None:
     assert load(environment()).daemon.conflist_path == Settings().daemon.conflist_path
 
 
+def test_custom_networkings_file_is_mounted_where_it_is_looked_for() -> None:
+    """A ConfigMap that need not be there, read-only, at the path of the default setting."""
+    (mount,) = [one for one in container()["volumeMounts"] if one["name"] == "network"]
+    (volume,) = [one for one in pod()["volumes"] if one["name"] == "network"]
+    assert mount == {"name": "network", "mountPath": str(load(environment()).subnets.network_file.parent), "readOnly": True}
+    assert volume["configMap"]["optional"]
+
+
 def test_later_mounts_are_seen() -> None:
     """Namespaces are mounted while the daemon runs, and file systems below the CRI directory must be let go."""
     propagated = {mount["mountPath"] for mount in mounts() if mount.get("mountPropagation") == "HostToContainer"}
@@ -133,36 +140,38 @@ def test_metrics_port_is_the_setting() -> None:
     assert port["hostPort"] == port["containerPort"]
 
 
-def _commands() -> set[str]:
-    setup = ConfigParser()
-    setup.read(ROOT / "setup.cfg")
-    return {line.split("=")[0].strip() for line in setup["options.entry_points"]["console_scripts"].split("\n") if line}
+PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
 
 
-def test_probes_call_what_is_there() -> None:
-    """Both probes run an installed command with a subcommand that it has."""
-    assert "ipamctl" in _commands()
-    assert container()["readinessProbe"]["exec"]["command"] == ["ipamctl", "status"]
-    shell, flag, script = container()["livenessProbe"]["exec"]["command"]
-    assert (shell, flag) == ("sh", "-c")
-    assert script.startswith("ipamctl status ")
-    with pytest.raises(SystemExit, match="0"):
-        ipamctl.main(["status", "--help"])
+@pytest.mark.parametrize("probe", PROBES)
+def test_probes_ask_what_the_daemon_serves(probe: str, tmp_path: Path) -> None:
+    """Port and host are the setting's, loopback, where no pod can flood it; the path is a page that there is."""
+    asked = container()[probe]["httpGet"]
+    assert f"{asked['host']}:{asked['port']}" == load(environment()).daemon.health_address == Settings().daemon.health_address
+    assert ip_address(asked["host"]).is_loopback
+    pages = HealthPages(cni_socket=tmp_path / "none", is_ready=lambda: True)
+    assert not pages(asked["path"])[0].startswith(b"HTTP/1.1 404")
+    assert pages("/else")[0].startswith(b"HTTP/1.1 404")
 
 
-ALIVE = {"ready": (0, True), "not ready": (EXIT_ATTENTION, True), "away": (EXIT_AWAY, False)}
+def test_liveness_spares_a_daemon_that_waits(tmp_path: Path) -> None:
+    """A daemon that is not ready is alive, at the start and later; only readiness asks for more."""
+    pages = HealthPages(cni_socket=tmp_path / "ipamd.sock", is_ready=lambda: False)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "ipamd.sock"))
+        listener.listen()
+        status = {probe: pages(container()[probe]["httpGet"]["path"])[0].split()[1] for probe in PROBES}
+    assert status == {"startupProbe": b"200", "livenessProbe": b"200", "readinessProbe": b"503"}
 
 
-@pytest.mark.parametrize(("status", "is_alive"), ALIVE.values(), ids=ALIVE)
-def test_liveness_spares_a_daemon_that_waits(tmp_path: Path, status: int, is_alive: bool) -> None:
-    """A daemon that is not ready is alive; one that does not answer is not."""
-    stand_in = tmp_path / "ipamctl"
-    stand_in.write_text(f'#!/bin/sh\n[ "$1" = status ] && exit {status}\nexit 64\n')
-    stand_in.chmod(0o755)
-    probe = subprocess.run(
-        container()["livenessProbe"]["exec"]["command"], env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, check=False
-    )
-    assert (probe.returncode == 0) == is_alive
+def test_a_roll_is_noticed_within_seconds_and_a_waiting_successor_is_spared() -> None:
+    """Ready is seen 2 s after it is so; the start may last longer than the wait for a predecessor's lock."""
+    startup, readiness = container()["startupProbe"], container()["readinessProbe"]
+    assert startup["periodSeconds"] == 1
+    assert readiness["periodSeconds"] <= 2
+    assert "initialDelaySeconds" not in readiness
+    assert startup["periodSeconds"] * startup["failureThreshold"] >= 2 * LOCK_WAIT_S
+    assert pod()["terminationGracePeriodSeconds"] < LOCK_WAIT_S
 
 
 def test_one_image_of_this_version() -> None:

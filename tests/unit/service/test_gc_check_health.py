@@ -12,6 +12,7 @@ from ipamd.model.errors import (
     CheckFailedError,
     PluginNotAvailableError,
     RuntimeUnreachableError,
+    TryAgainError,
     UnknownAttachmentError,
 )
 from ipamd.model.kernel import NODE, RoutingDifference
@@ -21,6 +22,7 @@ from ipamd.service.reconcile import host_network
 from ipamd.service.request import Deadline, Steps
 from tests.fakes.clock import FakeClock
 from tests.fakes.node import FakeNode
+from tests.patience import PATIENCE_S
 from tests.stories.in_process import CONF, ask
 
 
@@ -98,11 +100,24 @@ def test_check_names_faults_of_the_host(node: FakeNode) -> None:
         ({"cni.dev/valid-attachments": ["b"], "cni.dev/attachments": ["b"]}, True),
         ({"cni.dev/valid-attachments": [], "cni.dev/attachments": ["a"]}, False),
         ({"cni.dev/valid-attachments": None, "cni.dev/attachments": ["b"]}, True),
+        ({"cni.dev/valid-attachments": None, "cni.dev/attachments": ["a"]}, False),
+        ({"cni.dev/valid-attachments": None}, True),
+        ({"cni.dev/attachments": None}, True),
     ],
-    ids=["key of 1.1", "key of earlier texts", "it names a", "both", "they differ", "one is null"],
+    ids=[
+        "key of 1.1",
+        "key of earlier texts",
+        "it names a",
+        "both",
+        "they differ",
+        "one is null",
+        "null and a",
+        "null",
+        "old null",
+    ],
 )
 def test_gc_reads_both_keys(node: FakeNode, lists: dict[str, list[str] | None], freed: bool) -> None:
-    """Runtimes send either key or both; where they differ, what one of them names is kept (I2)."""
+    """Runtimes send either key or both; what one of them names is kept (I2). null is empty, as CRI-O says it of an empty node."""
     gone = node.add("a")
     del node.wiring.netns[gone.netns], node.wiring.wired[gone.host_veth]
     node.clock.advance(301)
@@ -125,6 +140,51 @@ def test_gc_with_a_damaged_list_frees_nothing(node: FakeNode, key: str) -> None:
         other = {"cni.dev/valid-attachments": [], key: damaged}
         assert ask(node, "GC", "", config=json.dumps({**CONF, "cniVersion": "1.1.0", **other}).encode()).HasField("error")
     assert len(node.datastore.attachments()) == 1
+
+
+def test_gc_with_null_frees_nothing_that_is_wired(node: FakeNode) -> None:
+    """It is a list like any other: a runtime that knows none of several wired sandboxes is not believed (I2, I11)."""
+    node.add("a")
+    node.add("b")
+    node.clock.advance(301)
+    config = json.dumps({**CONF, "cniVersion": "1.1.0", "cni.dev/valid-attachments": None}).encode()
+    reply = ask(node, "GC", "", config=config)
+    assert "implausible" in reply.error.message
+    assert len(node.datastore.attachments()) == 2
+
+
+def test_gc_without_a_list_frees_nothing(node: FakeNode) -> None:
+    """An absent list is not an empty one (I11)."""
+    assert ask(node, "GC", "", config=json.dumps({**CONF, "cniVersion": "1.1.0"}).encode()).error.code == 7
+
+
+def test_an_add_waits_for_the_end_of_a_start() -> None:
+    """A pod that comes during a restart needs no second try (I17)."""
+    clock = FakeClock()
+    health = Health(clock, ())
+    health.enter(Phase.RESTORING)
+    waiting = threading.Thread(target=health.await_add_service, args=(Deadline.after(clock, 60),))
+    waiting.start()
+    waiting.join(0.1)
+    assert waiting.is_alive()
+    health.enter(Phase.SERVING)
+    waiting.join(PATIENCE_S)
+    assert not waiting.is_alive()
+
+
+@pytest.mark.parametrize("end", ["deadline", "draining", "stopped for good", "the caller leaves"])
+def test_an_add_waits_no_longer_than_it_helps(end: str) -> None:
+    """It is refused with what is missing when its time is up, when the daemon exits, and when the start cannot end (I14)."""
+    clock = FakeClock()
+    health = Health(clock, ())
+    health.enter(Phase.RESTORING)
+    if end == "draining":
+        health.enter(Phase.DRAINING)
+    if end == "stopped for good":
+        health.set_condition("start", "start: it stopped")
+    deadline = Deadline.after(clock, 0.4 if end == "deadline" else 60, is_cancelled=lambda: end == "the caller leaves")
+    with pytest.raises(TryAgainError):
+        health.await_add_service(deadline)
 
 
 def test_status_fails_only_beyond_its_grace() -> None:

@@ -18,6 +18,7 @@ from ipamd.model.errors import CloudError, DatastoreError
 from ipamd.model.ids import EniId, MacAddress, SubnetId
 from ipamd.model.kernel import LinkEventKind
 from ipamd.model.metadata_evidence import ASK_AGAIN_S
+from ipamd.service.pool.sync_result import EniSyncResult
 from tests.fakes.cloud import IDENTITY, INSTANCE, PRIMARY, SUBNET, FakeEc2
 from tests.fakes.node import FakeNode
 from tests.patience import PATIENCE_S
@@ -308,3 +309,19 @@ def test_an_eni_that_cannot_be_forgotten_does_not_stop_the_repair(node: FakeNode
     assert recorded(node).state is EniState.DETACHING
     node.host_reconciler.reconcile()
     assert node.datastore.eni(SECOND) is None
+
+
+def test_comparisons_in_quick_succession_do_not_use_up_the_patience(node: FakeNode) -> None:
+    """Chaos seed 803: a creation that was tried again compared every few seconds; by counting looks the next one was an hour away, and
+    the second look at an ENI that was gone came too late for the node (I7)."""
+    look = node.app.pool.look
+    doubted = EniSyncResult(implausible="it lacks 3 of 5 attached ENIs", again_s=60.0, doubted=frozenset({SECOND}))
+    for _ in range(40):
+        look.note(doubted)
+        node.clock.advance(5.0)
+    assert (look.wait_s() or 0.0) <= 60.0
+    node.clock.advance(3600.0)
+    look.note(doubted)
+    assert (look.wait_s() or 0.0) > 600.0, "doubt that lasts is looked at less and less"
+    look.note(EniSyncResult(lost_count=32, again_s=30.0, doubted=frozenset({SECOND})))
+    assert (look.wait_s() or 0.0) <= 30.0, "a mass loss was believed: what is left needs a second look soon"

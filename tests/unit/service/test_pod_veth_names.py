@@ -151,6 +151,21 @@ def test_a_rename_that_was_cut_short_is_finished(node: FakeNode) -> None:
     node.assert_sound()
 
 
+def test_a_del_after_a_rename_that_was_refused_finds_the_link(node: FakeNode) -> None:
+    """The record has the new name, the kernel refused it: DEL takes the link, and its address is not given before (I1)."""
+    add(node, "a")
+    node.runtime.run("a", state=SandboxState.NOTREADY)
+    node.wiring.fail["rename_veth"] = [WiringError("refused")]
+    with pytest.raises(WiringError):
+        add(node, "b")
+    assert node.delete("a")
+    assert node.wiring.wired == {}
+    assert node.cooldown.is_dying(NAME)
+    node.cool()
+    assert add(node, "b").host_veth == NAME
+    node.assert_sound()
+
+
 def test_a_link_that_nobody_owns(node: FakeNode) -> None:
     """That of a deleted sandbox is removed, that of an unknown one is left to the adoption."""
     add(node, "a")

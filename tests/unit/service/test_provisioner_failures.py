@@ -237,7 +237,9 @@ def test_an_add_outwaits_a_short_pause_of_the_pool(tmp_path: Path) -> None:
     node = FakeNode(tmp_path, settings=PoolSettings(warm_ip_target=1))
     node.bring_up()
     node.add("only")
-    node.ec2.fail["assign_addresses"] = [ThrottledError("slow down")]
+    refused = CloudError("not now")
+    refused.may_have_happened = False
+    node.ec2.fail["assign_addresses"] = [refused]
     node.pool.cycle()
     assert node.demand.status().blocked_by
     node.demand.publish(replace(node.demand.status(), generation=10))

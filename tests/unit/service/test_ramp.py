@@ -159,5 +159,6 @@ def test_the_pool_is_topped_up_half_way_or_after_a_pause(tmp_path: Path) -> None
     node.clock.advance(5.1)
     node.pool.cycle()
     assert node.datastore.counts().free == 8
+    node.provisioner.leaked_enis.disable()  # its one look comes a minute or two after the start
     assert node.pool._pause_s() is None, "an idle pool has no timer (I13)"
     node.datastore.close()

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from ipamd.model.errors import CloudDeniedError, CloudQuotaError, EniLimitError, PoolEmptyError, SubnetExhaustedError
+from ipamd.model.errors import (
+    CloudDeniedError,
+    CloudQuotaError,
+    EniLimitError,
+    PoolEmptyError,
+    SubnetExhaustedError,
+    ThrottledError,
+)
+from ipamd.model.growth import CreateEni
 from ipamd.model.pool_settings import PoolSettings
+from ipamd.service.pool.refusals import Refusals
+from ipamd.service.pool.subnets import Subnets
+from tests.fakes.clock import FakeClock
 from tests.fakes.cloud import PRIMARY, SUBNET, FakeEc2
 from tests.fakes.node import FakeNode
 
@@ -33,7 +45,7 @@ def test_a_full_instance_costs_a_handful_of_calls_a_day(node: FakeNode) -> None:
         node.pool.cycle()
     assert len(node.datastore.enis()) == 3
     calls = a_day(node)
-    assert calls <= 30
+    assert calls <= 6 * 6 + 1, "a try costs six calls, its DescribeSubnets included; one look for leaked ENIs after the start"
     assert node.ec2.calls["create_eni"] <= 2 + 1 + 6
     assert "3 ENIs" in node.demand.status().blocked_by
     node.assert_sound()
@@ -198,6 +210,23 @@ def test_what_a_person_must_change_is_named_and_asked_for_slowly(tmp_path: Path,
     assert node.ec2.calls["create_eni"] - made <= 30
 
 
+def test_a_retry_that_falls_due_during_another_call_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a refusal the pool's thread asks EC2 something else for longer than the pause: it wakes at once, not at the next timer."""
+    node = denied(
+        tmp_path, "create_eni", CloudQuotaError("EC2 CreateNetworkInterface failed", said="NetworkInterfaceLimitExceeded")
+    )
+    node.ec2.fail["create_eni"] = [CloudQuotaError("EC2 CreateNetworkInterface failed", said="NetworkInterfaceLimitExceeded")]
+    left_s = node.pool._pause_s()
+    assert left_s, "the refusal is in force"
+    node.clock.advance(left_s)
+    monkeypatch.setattr(node.pool._look, "run_due", lambda: node.clock.advance(10_000))
+    node.pool.run_once()
+    slept: list[float | None] = []
+    monkeypatch.setattr(node.demand, "wait_triggered", lambda timeout_s: slept.append(timeout_s) or True)
+    node.pool._next_wake()
+    assert slept == [0.0]
+
+
 def test_a_denied_allocation_does_not_stop_creations(tmp_path: Path) -> None:
     """IAM forbids AssignPrivateIpAddresses: addresses come with new ENIs."""
     node = FakeNode(tmp_path, settings=PoolSettings(warm_ip_target=3))
@@ -215,3 +244,56 @@ def test_the_subnet_is_named(tmp_path: Path) -> None:
     status = node.demand.status()
     assert SUBNET in status.blocked_by
     assert "0 addresses left" in status.blocked_by
+
+
+def yielding(throttling: tuple[float, float] | None, *, now_s: float) -> Refusals:
+    """The lessons of a node that EC2 throttles, its own part of the pauses being the shortest."""
+    clock = FakeClock()
+    clock.advance(now_s - clock.monotonic())
+    return Refusals(clock=clock, subnets=cast("Subnets", NoSubnets()), throttling=lambda: throttling, draw=lambda: 0.0)
+
+
+class NoSubnets:
+    """Subnets of which nothing is known."""
+
+    def home_room(self) -> None:
+        """Nothing."""
+
+    def creation_room(self) -> None:
+        """Nothing."""
+
+    def creation_refusal(self) -> None:
+        """Nothing."""
+
+    def in_force(self) -> tuple[()]:
+        """Nothing."""
+        return ()
+
+
+def test_what_nobody_waits_for_yields_while_ec2_throttles() -> None:
+    """A throttled node asks for nothing that no ADD waits for, for a minute or twice as long as throttling has lasted; what an ADD
+    waits for is asked for at once, because the account's tokens are for those who wait (I13)."""
+    known = yielding((2000.0, 2100.0), now_s=2130.0)
+    spare, urgent = known.state(is_urgent=False), known.state(is_urgent=True)
+    assert (urgent.creation, urgent.allocation) == (None, None)
+    assert spare.creation is not None
+    assert spare.creation.left_s == pytest.approx(2100.0 + 2.0 * 100.0 - 2130.0)
+    assert spare.allocation == spare.creation
+    assert known.next_retry_s() == spare.creation.left_s
+    assert yielding((2000.0, 2010.0), now_s=2069.9).state(is_urgent=False).creation is not None
+    assert yielding((2000.0, 2010.0), now_s=2070.1).state(is_urgent=False).creation is None
+    assert yielding(None, now_s=2000.0).state(is_urgent=False).creation is None
+
+
+def test_a_throttled_creation_that_nobody_waits_for_stops_no_other() -> None:
+    """Its pause doubles, and holds for spare addresses only; a success ends it."""
+    known = yielding(None, now_s=2000.0)
+    action = CreateEni(1, address_count=9)
+    for pause_s in (60.0, 120.0, 240.0):
+        known.learn(action, ThrottledError("throttled"), attached_count=1, is_urgent=False)
+        told = known.state(is_urgent=False).creation
+        assert told is not None
+        assert told.left_s == pytest.approx(pause_s)
+        assert known.state(is_urgent=True).creation is None
+    known.succeeded(action)
+    assert known.state(is_urgent=False).creation is None

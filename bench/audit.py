@@ -1,0 +1,53 @@
+"""`audit_cpu_660`: what comparing the host with the records costs a daemon with 660 sandboxes on 15 ENIs to which nothing happens.
+
+The comparison runs on a clock (`RECONCILE_INTERVAL_S`), so any window of that length has exactly one, or two parts of two. Counted is
+the busiest thread of the daemon, which is the reconciler's; what the whole process used in the window is told beside it. On-CPU time
+is the scheduler's own count, as in `idle`.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from bench.crowded import INSTANCE_TYPE, SETTINGS
+from bench.figures import Figure
+from bench.stage import ONEFILE_PATH, Stage
+from ipamd.service.reconcile.host_network import RECONCILE_INTERVAL_S
+from lab.node.daemon import PLUGIN_PATH
+
+SANDBOX_COUNT = 660
+SETTLE_S = RECONCILE_INTERVAL_S + 5.0
+"""After the last ADD: its cooldowns, top-ups and notifications are over, and one comparison has filled the memories."""
+
+
+def measure() -> list[Figure]:
+    """Attach the sandboxes and watch each thread for one turn of the clock."""
+    with Stage(name="bench-audit", instance_type=INSTANCE_TYPE, daemon_env=SETTINGS) as stage:
+        path = ONEFILE_PATH if ONEFILE_PATH in stage.plugins else PLUGIN_PATH
+        stage.job("attach", path=path, count=SANDBOX_COUNT, tag="resident")
+        stage.wait_ready()
+        time.sleep(SETTLE_S)
+        pid = stage.daemon.pid
+        began, before = time.monotonic(), on_cpu_ns(pid)
+        time.sleep(RECONCILE_INTERVAL_S)
+        after, lasted_s = on_cpu_ns(pid), time.monotonic() - began
+        eni_count = len(stage.lab.vpc.enis_of(stage.node.instance_id))
+    used = sorted((ns - before.get(thread, 0) for thread, ns in after.items()), reverse=True)
+    whole = sum(used) / 1e7 / lasted_s
+    note = (
+        f"of one core, over {lasted_s:.0f} s with one comparison by the clock, {eni_count} ENIs; "
+        f"one comparison: {used[0] / 1e6:.0f} ms; the whole daemon: {whole:.2f} %"
+    )
+    return [Figure("audit_cpu_660", used[0] / 1e7 / lasted_s, "%", None, "", 1, note)]
+
+
+def on_cpu_ns(pid: int) -> dict[str, int]:
+    """Nanoseconds on a CPU so far, by thread ID."""
+    found = {}
+    for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        try:
+            found[path.parent.name] = int(path.read_text().split()[0])
+        except OSError:  # the thread has ended
+            continue
+    return found

@@ -1,0 +1,200 @@
+"""One node of the fleet: the shipped pool over the shipped adapter, on the model of EC2, with pods that come and go.
+
+The room `pool` is made by `ipamd.bootstrap` as in the daemon; planner, executor, intents, call budget and retries are the ones
+that ship. Left out: ADD and DEL beyond their changes in the datastore (wiring takes a millisecond, growth takes seconds), and
+what watches for other hands' changes. An ADD that finds no address waits until there is one, as it does in the daemon within its
+deadline; a runtime that gives up sooner asks again for the same sandbox."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from ipaddress import IPv4Address
+from typing import Any, cast
+
+from bench.fleet.ec2 import Ec2Model, Refused
+from bench.fleet.measure import Measure
+from bench.fleet.outside import VirtualHost, empty_datastore
+from bench.fleet.traces import NODE_TYPE, NodeTrace, Pod
+from bench.fleet.world import VirtualDemand, World
+from ipamd.adapters import Adapters
+from ipamd.bootstrap import compose_pool
+from ipamd.cloud import errors
+from ipamd.cloud.calls import Ec2Calls
+from ipamd.cloud.client import Ec2Client
+from ipamd.cloud.ec2 import BotoEc2
+from ipamd.config import CloudConfig, Settings
+from ipamd.datastore.examine import OpenOutcome, OpenReport
+from ipamd.datastore.open import OpenedDatastore
+from ipamd.model.address import Address
+from ipamd.model.attachment import Attachment, NetnsIdentity
+from ipamd.model.errors import IpamError, PoolEmptyError
+from ipamd.model.ids import AttachmentKey, ContainerId, IfName
+from ipamd.node_info import NodeInfo
+from ipamd.ports import HostNetwork, Metadata, Spool, Wiring
+from ipamd.service.backoff import Backoff
+from ipamd.service.context import ServiceContext
+from ipamd.service.cooldown import Cooldown
+from ipamd.service.freeze import Freeze
+from ipamd.service.health import Health
+from ipamd.service.locks import KeyLocks
+from ipamd.surroundings import RETRY_FIRST_S, RETRY_MAX_S
+
+IFNAME = IfName("eth0")
+NETNS = NetnsIdentity(4, 1)
+INTACT = OpenReport(OpenOutcome.INTACT, "", was_restored=True)
+
+
+class ModelClient(Ec2Client):
+    """The adapter's HTTP client, answered by the model."""
+
+    def __init__(self, model: Ec2Model, instance: int) -> None:
+        super().__init__(CloudConfig(), region=lambda: "us-west-2")
+        self._model = model
+        self._instance = instance
+
+    def call(self, api: str, subject: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See the base class."""
+        try:
+            return self._model.call(api, params, instance=self._instance)
+        except Refused as refused:
+            raise errors.refused(api, subject, code=refused.code, message=refused.message, status=refused.status) from refused
+
+
+class VirtualEc2(BotoEc2):
+    """The shipped adapter, with budget and retries, over the model's client and in virtual time."""
+
+    def __init__(self, model: Ec2Model, instance: int) -> None:
+        world = model.world
+        super().__init__(CloudConfig(), region=lambda: "us-west-2", clock=world, sleep=world.sleep, vpc_id=lambda: "vpc-1")
+        self._client = ModelClient(model, instance)
+        self._calls = Ec2Calls(self._client, clock=world, sleep=world.sleep)
+
+
+class FleetNode:
+    """One node. `spawn` starts it; everything else happens by itself."""
+
+    def __init__(self, model: Ec2Model, trace: NodeTrace, index: int, *, settings: Settings, measure: Measure) -> None:
+        self._world: World = model.world
+        self._trace = trace
+        self._index = index
+        self._settings = settings
+        self._measure = measure
+        self._waiting: deque[tuple[int, Pod]] = deque()
+        self._is_serving = False
+        self._sweep_s = math.inf
+        host = VirtualHost(model, index)
+        self._datastore = empty_datastore(self._world)
+        self.demand = VirtualDemand(self._world, on_supply=self._on_supply)
+        health = Health(self._world, ("pool",))
+        self._context = ServiceContext(
+            datastore=self._datastore,
+            wiring=cast("Wiring", host),
+            clock=self._world,
+            health=health,
+            locks=KeyLocks(self._world),
+            demand=self.demand,
+            freeze=Freeze(clock=self._world, health=health, demand=self.demand),
+        )
+        self._cooldown = Cooldown(self._context, period_s=float(settings.pool.cooldown_s))
+        metadata = cast("Metadata", host)
+        self._node_info = NodeInfo(metadata, clock=self._world)
+        self._ec2 = VirtualEc2(model, index)
+        adapters = Adapters(
+            clock=self._world,
+            health=health,
+            opened=OpenedDatastore(self._datastore, INTACT),
+            wiring=cast("Wiring", host),
+            hostnet=cast("HostNetwork", host),
+            metadata=metadata,
+            node_info=self._node_info,
+            ec2=self._ec2,
+            runtime=None,
+            spool=cast("Spool", None),
+        )
+        self.pool = compose_pool(self._context, self._cooldown, adapters, settings)
+
+    def spawn(self) -> None:
+        """Start the node when the trace says so."""
+        self._world.spawn(self._trace.starts_s, self._run)
+        for number, pod in enumerate(self._trace.pods):
+            self._world.at(pod.arrives_s, lambda number=number, pod=pod: self._arrive(number, pod))  # type: ignore[misc]
+
+    def _run(self) -> None:
+        """The pool's thread, from the start of the daemon on (`ipamd/surroundings.py`, `ipamd/lifecycle.py`)."""
+        backoff = Backoff(first_s=RETRY_FIRST_S, max_s=RETRY_MAX_S)
+        while True:
+            try:
+                identity = self._node_info.learn_identity()
+                self.pool.enis.sync_with_ec2(identity)
+                limits = self._ec2.instance_limits(identity.instance_type)
+                break
+            except IpamError:
+                self._world.sleep(backoff.next_s())
+        self.pool.enis.routing.set_up_all()
+        self.pool.maintainer.set_limits(limits, settings=self._settings.pool_settings(max_pods=NODE_TYPE.max_pods))
+        self.pool.maintainer.run()
+
+    def _arrive(self, number: int, pod: Pod) -> None:
+        """ADD."""
+        if self._waiting or not self._add(number, pod):
+            self._waiting.append((number, pod))
+            self.demand.join()
+
+    def _add(self, number: int, pod: Pod) -> bool:
+        """Give an address if there is one."""
+        key = AttachmentKey(ContainerId(f"{self._index}-{number}"), IFNAME)
+        try:
+            reserved = self._datastore.reserve(key)
+        except PoolEmptyError:
+            return False
+        with self._datastore.transaction() as uow:
+            uow.confirm(self._attachment(key, reserved))
+        self.demand.take()
+        self._measure.addressed(self._index, pod, now_s=self._world.now_s)
+        if pod.leaves_s < math.inf:
+            self._world.at(max(pod.leaves_s, self._world.now_s + 1.0), lambda: self._leave(key, reserved.address))
+        return True
+
+    def _attachment(self, key: AttachmentKey, reserved: Address) -> Attachment:
+        return Attachment(
+            key=key,
+            address=reserved.address,
+            eni_id=reserved.eni_id,
+            route_table=254,
+            host_veth=f"eni{key.container_id}",
+            netns="/run/netns/x",
+            netns_identity=NETNS,
+            fingerprint="",
+            result=b"{}",
+            created_at=self._world.now(),
+        )
+
+    def _leave(self, key: AttachmentKey, address: IPv4Address) -> None:
+        """DEL; its link is swept before the address has cooled."""
+        with self._datastore.transaction() as uow:
+            uow.unassign(key, cooldown=self._cooldown.period, reason="DEL")
+        self._cooldown.start(address, dying_veth=None)
+        self._measure.left(now_s=self._world.now_s)
+        self._sweep_when_due()
+
+    def _sweep_when_due(self) -> None:
+        due_s = self._cooldown.next_due_s()
+        if due_s is not None and self._sweep_s == math.inf:
+            self._sweep_s = self._world.now_s + due_s
+            self._world.at(self._sweep_s, self._sweep)
+
+    def _sweep(self) -> None:
+        self._sweep_s = math.inf
+        self._cooldown.release_cooled()
+        self._sweep_when_due()
+
+    def _on_supply(self) -> None:
+        if self._waiting:
+            self._world.at(self._world.now_s, self._serve)
+
+    def _serve(self) -> None:
+        while self._waiting and self._add(*self._waiting[0]):
+            self._waiting.popleft()
+            self.demand.leave()

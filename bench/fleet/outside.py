@@ -1,0 +1,140 @@
+"""What is around one node: its kernel and its metadata, as far as the pool asks them, and a datastore without its disk.
+
+The datastore is the shipped one: its unit of work, its checks and its memory. Only the SQLite file is left out, because five thousand
+files would measure the disk of this machine; so what SQL constraints refuse is not seen here, and the crash tests have that.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterable
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+from typing import Any
+
+from bench.fleet.ec2 import Ec2Model, ModelEni
+from bench.fleet.traces import NODE_TYPE
+from ipamd.datastore import statements as sql
+from ipamd.datastore.disk import Disk
+from ipamd.datastore.store import SqlDatastore
+from ipamd.model.cloud import InstanceIdentity
+from ipamd.model.eni import Eni
+from ipamd.model.errors import WiringError
+from ipamd.model.ids import EniId, InstanceId, MacAddress, SubnetId
+from ipamd.model.kernel import KernelSurvey
+from ipamd.model.snapshot import Snapshot
+from ipamd.ports import Clock
+
+LINK_WAIT_S = 20.0
+"""How long the node waits for the link of an ENI that is being attached, as the kernel adapter does."""
+
+NOTHING_WIRED = KernelSurvey((), {}, frozenset(), {})
+
+
+class _Rows:
+    """The result of a query."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def scalar_one(self) -> Any:
+        """The one value."""
+        return self._value or 0
+
+    def scalar_one_or_none(self) -> Any:
+        """The one value, if there is one."""
+        return self._value
+
+
+class NoDisk(Disk):
+    """A file that takes everything and keeps the holders of prefixes, the one thing that a unit of work reads back."""
+
+    def __init__(self) -> None:
+        self.path = Path("none")
+        self.lock = threading.Lock()
+        self._broken = ""
+        self._prefixes: dict[Any, Any] = {}
+
+    def begin(self) -> None:
+        """Nothing."""
+
+    def commit(self) -> None:
+        """Nothing."""
+
+    def rollback(self) -> None:
+        """Nothing: the simulation has no failing unit of work to undo."""
+
+    def execute(self, statement: Any, params: Any = None, *, subject: str) -> Any:  # noqa: ARG002
+        """Answer the one query that a unit of work makes."""
+        return _Rows(self._prefixes.get(params["key_prefix"]) if statement is sql.PREFIX_HOLDER else None)
+
+    def write(self, statement: Any, params: Any, *, subject: str) -> int:  # noqa: ARG002
+        """Take a change of one row."""
+        if statement is sql.INSERT_PREFIX:
+            self._prefixes[params["prefix"]] = params["eni_id"]
+        elif statement is sql.DELETE_EMPTY_PREFIX:
+            self._prefixes.pop(params["key_prefix"], None)
+        return 1
+
+
+def empty_datastore(clock: Clock) -> SqlDatastore:
+    """Make the shipped datastore over no disk."""
+    return SqlDatastore(NoDisk(), Snapshot({}, {}, {}, {}, {}), clock=clock)
+
+
+class VirtualHost:
+    """The node's kernel and metadata: the parts of the ports `Wiring`, `HostNetwork` and `Metadata` that the pool uses."""
+
+    def __init__(self, model: Ec2Model, instance: int) -> None:
+        self._model = model
+        self._instance = instance
+        primary = model.add_instance(instance)
+        subnet = model.subnet(primary.subnet)
+        self._identity = InstanceIdentity(
+            instance_id=InstanceId(f"i-{instance:017x}"),
+            instance_type=NODE_TYPE.instance_type,
+            region="us-west-2",
+            availability_zone="us-west-2a",
+            vpc_id="vpc-1",
+            vpc_cidrs=(IPv4Network("10.0.0.0/8"),),
+            primary_mac=MacAddress(primary.mac),
+            primary_eni_id=EniId(primary.eni_id),
+            primary_address=IPv4Address(primary.primary),
+            subnet_id=SubnetId(subnet.subnet_id),
+            subnet_cidr=subnet.cidr,
+            security_group_ids=("sg-1",),
+        )
+
+    def identity(self) -> InstanceIdentity:
+        """See `Metadata`."""
+        return self._identity
+
+    def survey(self, *, may_be_torn: bool = False) -> KernelSurvey:  # noqa: ARG002
+        """See `Wiring`: no address is wired that the datastore does not know."""
+        return NOTHING_WIRED
+
+    def links(self) -> frozenset[MacAddress]:
+        """See `HostNetwork`."""
+        return frozenset(MacAddress(eni.mac) for eni in self._attached())
+
+    def await_link(self, mac: MacAddress) -> None:
+        """See `HostNetwork`."""
+        world = self._model.world
+        for eni in self._model.enis_of(self._instance).values():
+            if eni.mac == mac:
+                left_s = eni.attached_s - world.now_s
+                if left_s > 0:
+                    world.sleep(min(left_s, LINK_WAIT_S))
+                return
+        world.sleep(LINK_WAIT_S)
+        raise WiringError(f"no link with {mac} appeared")
+
+    def setup_eni(self, eni: Eni) -> None:
+        """See `HostNetwork`."""
+
+    def teardown_eni(self, eni: Eni, *, keep: Iterable[Eni] = ()) -> None:
+        """See `HostNetwork`."""
+
+    def _attached(self) -> Collection[ModelEni]:
+        now_s = self._model.world.now_s
+        return [eni for eni in self._model.enis_of(self._instance).values() if now_s >= eni.attached_s]

@@ -1,0 +1,152 @@
+"""What pods come and go on each node of a fleet, over time: the input of every comparison of targets.
+
+A trace is a value: made from a seed, the same in every run and whatever else is simulated beside it. Times are seconds of virtual time
+since the trace's begin. The traces of a warm fleet begin with `WARM_UP_S` in which the nodes start and their resident pods get
+addresses; what is measured begins after that. Nodes are of one type, `NODE_TYPE`, because the shape of the type is no part of what is
+compared. All shapes are ours; they are made to be hard: what comes, comes on all nodes in the same seconds, and on one node at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from random import Random
+from typing import NamedTuple
+
+from ipamd.model.eni import InstanceLimits
+
+NODE_TYPE = InstanceLimits("m5.xlarge", 4, 15)
+"""4 ENIs with 15 addresses each: 56 for pods, maxPods 58. Source: amazon-vpc-cni-k8s pkg/vpc/vpc_ip_resource_limit.go."""
+
+WARM_UP_S = 600.0
+"""From the begin of a warm fleet's trace to what is measured."""
+
+RESIDENT_COUNT = 8
+"""Pods that stay on each node of a warm fleet: agents and services. Ours."""
+
+HOUR_S = 3600.0
+DAY_S = 24 * HOUR_S
+
+
+class Pod(NamedTuple):
+    """One pod. `leaves_s` is infinite for one that stays."""
+
+    arrives_s: float
+    leaves_s: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTrace:
+    """One node: when it starts, and its pods by arrival. At no moment there are more than the node's maxPods."""
+
+    starts_s: float
+    pods: tuple[Pod, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """One fleet. `begins_s`: from then on it is measured. `ends_s`: until then, and until every pod has an address."""
+
+    name: str
+    nodes: tuple[NodeTrace, ...]
+    begins_s: float
+    ends_s: float
+
+    @property
+    def measured(self) -> Iterator[Pod]:
+        """The pods that arrive in the measured part."""
+        return (pod for node in self.nodes for pod in node.pods if pod.arrives_s >= self.begins_s)
+
+
+def bootstrap(node_count: int, *, seed: int, pod_count: int = 16) -> Trace:
+    """Start all nodes at the same instant; the pods of each arrive in its first two seconds, more than one ENI can carry."""
+
+    def pods(draw: Random) -> tuple[Pod, ...]:
+        return (Pod(draw.uniform(0.0, 2.0)),) * pod_count
+
+    return Trace("bootstrap", _nodes(node_count, seed, pods), 0.0, 0.0)
+
+
+def replacement(node_count: int, *, seed: int, wave_count: int = 20, interval_s: float = 60.0, pod_count: int = 16) -> Trace:
+    """Replace every node by a new one, one part of `wave_count` each `interval_s`; the new ones get the pods of the old at once."""
+
+    def node(index: int) -> NodeTrace:
+        starts_s = interval_s * (index * wave_count // node_count)
+        draw = _draw(seed, index)
+        return NodeTrace(starts_s, (Pod(starts_s + draw.uniform(0.0, 2.0)),) * pod_count)
+
+    return Trace("replacement", tuple(node(index) for index in range(node_count)), 0.0, 0.0)
+
+
+def deploy(node_count: int, *, seed: int, pod_count: int = 10) -> Trace:
+    """`pod_count` new pods on every node of a warm fleet, within one second."""
+
+    def pods(draw: Random) -> tuple[Pod, ...]:
+        return (*_residents(draw), *_at_once(WARM_UP_S + draw.uniform(0.0, 1.0), pod_count))
+
+    return Trace("deploy", _nodes(node_count, seed, pods), WARM_UP_S, WARM_UP_S)
+
+
+BROWN_OUT_S = (WARM_UP_S, WARM_UP_S + 600.0)
+"""When EC2 is disturbed in the trace `brown_out`."""
+
+
+def brown_out(node_count: int, *, seed: int, pod_count: int = 10) -> Trace:
+    """A deploy as above, one minute into ten minutes in which EC2 refuses and delays (`BROWN_OUT_S`)."""
+    at_s = BROWN_OUT_S[0] + 60.0
+
+    def pods(draw: Random) -> tuple[Pod, ...]:
+        return (*_residents(draw), *_at_once(at_s + draw.uniform(0.0, 1.0), pod_count))
+
+    return Trace("brown-out", _nodes(node_count, seed, pods), WARM_UP_S, BROWN_OUT_S[1])
+
+
+def cron_day(node_count: int, *, seed: int, hours: int = 24) -> Trace:
+    """A day of a warm fleet: at every full hour 2 to 6 jobs on each node, at every half one, each four hours a dozen, and services
+    that grow by some pods over the working day. Jobs live one to three minutes, those of the dozen ten; they come within 5 s.
+    """
+
+    def pods(draw: Random) -> tuple[Pod, ...]:
+        return _sorted([*_residents(draw), *_jobs(draw, hours), *_services(draw, hours)])
+
+    return Trace("day", _nodes(node_count, seed, pods), WARM_UP_S, WARM_UP_S + hours * HOUR_S)
+
+
+def _at_once(at_s: float, count: int) -> tuple[Pod, ...]:
+    return (Pod(at_s),) * count
+
+
+def _residents(draw: Random) -> tuple[Pod, ...]:
+    return _at_once(draw.uniform(0.0, 2.0), RESIDENT_COUNT)
+
+
+def _jobs(draw: Random, hours: int) -> Iterator[Pod]:
+    for hour in range(1, hours):
+        at_s = WARM_UP_S + hour * HOUR_S
+        count, life_s = (12, 600.0) if hour % 4 == 0 else (draw.randint(2, 6), draw.uniform(60.0, 180.0))
+        arrives_s = at_s + draw.uniform(0.0, 5.0)
+        yield from (Pod(arrives_s, arrives_s + life_s * draw.uniform(0.9, 1.1)) for _ in range(count))
+        arrives_s = at_s + HOUR_S / 2 + draw.uniform(0.0, 5.0)
+        yield Pod(arrives_s, arrives_s + draw.uniform(60.0, 180.0))
+
+
+def _services(draw: Random, hours: int) -> Iterator[Pod]:
+    """Pods that come between 8 and 10 and go between 17 and 19; a shorter trace has none."""
+    if hours < 24:
+        return
+    for _ in range(draw.randint(4, 8)):
+        yield Pod(WARM_UP_S + draw.uniform(8, 10) * HOUR_S, WARM_UP_S + draw.uniform(17, 19) * HOUR_S)
+
+
+def _nodes(node_count: int, seed: int, pods: Callable[[Random], tuple[Pod, ...]]) -> tuple[NodeTrace, ...]:
+    return tuple(NodeTrace(0.0, pods(_draw(seed, index))) for index in range(node_count))
+
+
+def _draw(seed: int, index: int) -> Random:
+    """Numbers of one node: another node more or less changes none of them."""
+    return Random(f"{seed}/{index}")
+
+
+def _sorted(pods: Iterable[Pod]) -> tuple[Pod, ...]:
+    return tuple(sorted(pods))

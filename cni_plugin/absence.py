@@ -1,0 +1,138 @@
+"""How long STATUS may say "yes" while the daemon does not serve: I17, docs/adr/0033.
+
+kubelet asks every 5 s, and one failure makes the node NotReady, so that a restart of the daemon would show on the node. A short
+absence is bridged instead, counted from when the daemon last served by its own word: at most BRIDGE_MS in WINDOW_MS, all absences
+together, so that a crash loop fails STATUS within a minute. Two files below the run directory, where only root can write:
+
+    served      by the daemon: boot ID, CLOCK_BOOTTIME in ms of its last sign of service (ipamd/served_mark.py)
+    bridged     by us: boot ID, then a line for each absence that was bridged: its begin and the last STATUS in it
+
+A mark of another boot, or one that cannot be read or trusted, bridges nothing. Damage to our own file counts as a used-up minute, so
+that it ends by itself. Rejected: a mark by each STATUS of ours (no word of a daemon that answers and does not serve).
+"""
+
+from cni_plugin import client, errors
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from cni_plugin.seam import System
+
+MARK_NAME = "served"
+LEDGER_NAME = "bridged"
+TEMPORARY_PREFIX = ".bridged-"
+BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
+BRIDGE_MS = 60000  # ours: a restart takes seconds, a node that cannot run pods must say so within a minute
+WINDOW_MS = 600000
+FILE_BYTES_MAX = 4096  # of either file; a line has at most 32
+ABSENCES_MAX = 100
+DIGITS_MAX = 15
+
+NEVER_SERVED = "the daemon has not served since the node's boot"
+
+
+def refusal(system: "System", run_dir: str, *, is_charged: bool) -> str:
+    """Say why the present absence may not be bridged; "" if it may.
+
+    Args:
+        is_charged: it is bridged now, and counts. False only asks.
+    Returns: NEVER_SERVED where there is no mark of this boot; else one sentence. Never raises OSError.
+    """
+    now_ms = system.boottime_ms()
+    try:
+        boot_id = system.read_file(BOOT_ID_PATH, FILE_BYTES_MAX).strip()
+        served = _lines(system, run_dir + "/" + MARK_NAME)
+    except OSError as exc:
+        if exc.errno == errors.ENOENT:
+            return NEVER_SERVED
+        return "when the daemon last served is not known: " + system.error_text(exc.errno or 0)
+    if len(served) == 2 and served[0] != boot_id:
+        return NEVER_SERVED
+    times = _numbers(served[1]) if len(served) == 2 else []
+    if len(times) != 1 or times[0] > now_ms:
+        return "the file " + MARK_NAME + " in the run directory is damaged or not the daemon's"
+    absences = _others(system, run_dir, boot_id, served_ms=times[0], now_ms=now_ms)
+    used_ms = now_ms - times[0]
+    for begin_ms, end_ms in absences:
+        used_ms += end_ms - begin_ms
+    if used_ms > BRIDGE_MS or len(absences) >= ABSENCES_MAX:
+        cause = (
+            "it last served " + str((now_ms - times[0]) // 1000) + " s ago, and " + str(used_ms // 1000) + " s of absence within "
+        )
+        return cause + str(WINDOW_MS // 60000) + " min are more than the " + str(BRIDGE_MS // 1000) + " s that are passed over"
+    if not is_charged:
+        return ""
+    return _keep(system, run_dir, boot_id, absences + [(times[0], now_ms)])  # noqa: RUF005  # MicroPython has no unpacking there
+
+
+def _others(system: "System", run_dir: str, boot_id: bytes, *, served_ms: int, now_ms: int) -> "list[tuple[int, int]]":
+    """Absences within the window but the present one; one of BRIDGE_MS if the file is damaged."""
+    try:
+        lines = _lines(system, run_dir + "/" + LEDGER_NAME)
+    except OSError as exc:
+        return [] if exc.errno == errors.ENOENT else [(now_ms - BRIDGE_MS, now_ms)]
+    if lines and lines[0] != boot_id and len(lines[0]) == len(boot_id):
+        return []
+    found = []
+    for line in lines[1:]:
+        times = _numbers(line)
+        if len(times) != 2 or not times[0] <= times[1] <= now_ms:
+            lines = []
+            break
+        if times[0] != served_ms and times[1] > now_ms - WINDOW_MS:
+            found.append((max(times[0], now_ms - WINDOW_MS), times[1]))
+    return found if lines else _damaged(system, run_dir, boot_id, now_ms)
+
+
+def _damaged(system: "System", run_dir: str, boot_id: bytes, now_ms: int) -> "list[tuple[int, int]]":
+    """Replace a file that says nothing by one that says that the minute is used up: it is over after WINDOW_MS."""
+    used_up = [(max(now_ms - BRIDGE_MS, 0), now_ms)]
+    _keep(system, run_dir, boot_id, used_up)
+    return [(now_ms - BRIDGE_MS, now_ms)]
+
+
+def _keep(system: "System", run_dir: str, boot_id: bytes, absences: "list[tuple[int, int]]") -> str:
+    """Write the file anew, by a rename. Returns: why it could not be written; what is not counted is not bridged."""
+    text = "".join([str(begin_ms) + " " + str(end_ms) + "\n" for begin_ms, end_ms in absences])
+    temporary = run_dir + "/" + TEMPORARY_PREFIX + system.unique()
+    try:
+        descriptor = system.create(temporary)
+        try:
+            pending = boot_id + b"\n" + text.encode()
+            while pending:
+                pending = pending[system.write(descriptor, pending, 0) :]
+        finally:
+            system.close(descriptor)
+        system.rename(temporary, run_dir + "/" + LEDGER_NAME)
+        return ""
+    except OSError as exc:
+        cause = "the absence cannot be counted: " + system.error_text(exc.errno or 0)
+    try:
+        system.remove(temporary)
+    except OSError:
+        return cause  # it was never made
+    return cause
+
+
+def _lines(system: "System", path: str) -> "list[bytes]":
+    """Lines of a file that only root, or we, can have written; none of any other. Raises: OSError, ENOENT if it is missing."""
+    if not client.is_own_file(system, path):
+        return []
+    content = system.read_file(path, FILE_BYTES_MAX + 1)
+    if len(content) > FILE_BYTES_MAX or content[-1:] != b"\n":
+        return []
+    return content[:-1].split(b"\n")
+
+
+def _numbers(line: bytes) -> "list[int]":
+    """Whole numbers of a line; none if there is anything else in it."""
+    numbers = []
+    for word in line.split(b" "):
+        if not 0 < len(word) <= DIGITS_MAX:
+            return []
+        number = 0
+        for byte in word:
+            if not 0x30 <= byte <= 0x39:
+                return []
+            number = number * 10 + byte - 0x30
+        numbers.append(number)
+    return numbers

@@ -1,0 +1,211 @@
+"""Give addresses, prefixes and ENIs back to EC2, through their intents, so that nothing is given to a sandbox that EC2 takes back.
+
+First nobody can have it: the intent that names it is on disk, and the datastore holds what it names, also after a crash. Then EC2 is
+asked; then the rows go. What is asked is asked again until EC2 confirms it, because nobody can know whether a lost answer was a yes.
+The intent stays, settled, for as long as Describe may show what is gone: then it is no new address to a restarted daemon either.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv4Network
+
+from ipamd.model.address import Address
+from ipamd.model.cloud import all_addresses
+from ipamd.model.eni import EniState
+from ipamd.model.errors import CloudError, CloudNotFoundError, InvariantError, log_text
+from ipamd.model.growth import Release, ReleaseAddresses
+from ipamd.model.ids import EniId
+from ipamd.model.intent import Intent, IntentKind, named, names_of
+from ipamd.ports import Ec2, UnitOfWork
+from ipamd.service.context import ServiceContext
+from ipamd.service.pool.enis import EniService
+from ipamd.service.pool.intents import IntentLog
+
+FAILPOINTS = (
+    "release.intent-opened",
+    "release.unassigned",
+    "release.detached",
+    "release.deleted",
+    "release.torn-down",
+    "release.stored",
+)
+"""Between every two effects of giving back."""
+
+RELEASE = "release"
+"""Mark in the payload of an intent that deletes an ENI which served: not one whose creation failed."""
+
+DETACHING_S = 3.0
+"""A Delete is not sent sooner after a Detach: it would be refused, and costs a token of the account all the same. Ours: detaches take
+2 to 5 s; amazon-vpc-cni-k8s sleeps 2 s (pkg/awsutils/awsutils.go, freeENI)."""
+
+log = logging.getLogger(__name__)
+
+
+class Releasing:
+    """Gives back through intents; used by the provisioner's thread. `counts`: what was given back since the start, by kind."""
+
+    def __init__(self, context: ServiceContext, *, ec2: Ec2, enis: EniService, intents: IntentLog) -> None:
+        self._datastore = context.datastore
+        self._demand = context.demand
+        self._clock = context.clock
+        self._failpoint = context.failpoint
+        self._ec2 = ec2
+        self._enis = enis
+        self._intents = intents
+        self._counts: Counter[str] = Counter()
+
+    def begin(self, action: Release) -> bool:
+        """Give back what a plan names, unless somebody has come for it: an ADD that waits, or one that was faster.
+
+        Returns: whether EC2 was asked. Raises: CloudError; what may have happened stays an open intent, anything else is undone.
+        """
+        if self._demand.waiting()[0]:
+            return False
+        try:
+            intent = self._open(action)
+        except InvariantError as error:
+            log.info("nothing is given back: %s", log_text(error))  # an ADD, or a comparison with EC2, was faster than the plan
+            return False
+        if intent is None:
+            return False
+        try:
+            self._give_back(intent)
+        except CloudError as error:
+            if not error.may_have_happened:
+                self._undo(intent, f"not done: {log_text(error)}")
+            if not isinstance(error, _Interrupted):
+                raise
+        return True
+
+    def resume(self, intent: Intent) -> None:
+        """Continue what a crash or a lost answer left open. Raises: CloudError; the intent stays open, and holds what it names.
+
+        What a sandbox has by now, because a look at the kernel found it there, is no longer asked for (I2).
+        """
+        if intent.kind is IntentKind.DELETE_ENI and any(row.is_in_use for row in self._rows(intent)):
+            self._undo(intent, "a sandbox uses it after all: not deleted")
+            return
+        try:
+            self._give_back(intent)
+        except _Interrupted as error:
+            log.info("%s", log_text(error))
+
+    def counts(self) -> Mapping[str, int]:
+        """Addresses, prefixes and ENIs that were given back since the start."""
+        return dict(self._counts)
+
+    def _open(self, action: Release) -> Intent | None:
+        if isinstance(action, ReleaseAddresses):
+            payload = {"eni_id": str(action.eni_id), **names_of(action.addresses, action.prefixes)}
+            return self._intents.open(IntentKind.UNASSIGN, payload, point="release.intent-opened")
+        eni = self._datastore.eni(action.eni_id)
+        if eni is None or eni.is_primary or not eni.created_by_us or eni.state is not EniState.ATTACHED:
+            return None
+        leaving = replace(eni, state=EniState.DETACHING, host_ready=False)
+        payload = {"eni_id": str(action.eni_id), RELEASE: "asked"}
+        point = "release.intent-opened"
+        return self._intents.open(IntentKind.DELETE_ENI, payload, also=lambda uow: uow.put_eni(leaving), point=point)
+
+    def _give_back(self, intent: Intent) -> None:
+        if intent.kind is IntentKind.UNASSIGN:
+            self._unassign(intent)
+        else:
+            self._delete(intent)
+
+    def _unassign(self, intent: Intent) -> None:
+        eni_id = EniId(intent.payload["eni_id"])
+        rows = self._rows(intent)
+        addresses, prefixes = _still_free(intent, rows)
+        if not addresses and not prefixes:
+            self._intents.close(intent, "nothing of it is left to give back")
+            return
+        self._ec2.unassign(eni_id, addresses=addresses, prefixes=prefixes)
+        self._failpoint("release.unassigned")
+        gone = all_addresses(addresses, prefixes)
+        self._enis.recent_changes.note_removed(addresses=gone, on=eni_id)  # before the rows go: no comparison may add them again
+
+        def forget(uow: UnitOfWork) -> None:
+            still = [row.address for row in self._rows(intent) if row.is_free and row.address in gone]
+            uow.remove_addresses(still, reason="given back to EC2")
+
+        self._settle(intent, forget)
+        self._counts.update(addresses=len(addresses), prefixes=len(prefixes))
+        log.info("given back to EC2: %s", ReleaseAddresses(eni_id, addresses, prefixes))
+
+    def _delete(self, intent: Intent) -> None:
+        eni_id = EniId(intent.payload["eni_id"])
+        eni = self._datastore.eni(eni_id)
+        try:
+            self._detach_and_delete(eni_id)
+        except CloudNotFoundError as error:
+            log.info("ENI %s is gone already: %s", eni_id, log_text(error))
+        self._enis.recent_changes.note_removed(enis=[eni_id])
+        if eni is not None:
+            self._enis.routing.tear_down(eni)
+        self._failpoint("release.torn-down")
+        self._settle(intent, lambda uow: uow.remove_eni(eni_id, reason="given back to EC2"))
+        self._counts.update(enis=1)
+        log.info("given back to EC2: ENI %s", eni_id)
+        self._demand.trigger()  # its place is free
+
+    def _detach_and_delete(self, eni_id: EniId) -> None:
+        """Each call gives way to an ADD that waits: the rest is done when none does."""
+        described = self._ec2.describe_eni(eni_id)
+        is_attached = bool(described.attachment_id) and described.attachment_status != "detaching"
+        if is_attached:
+            self._give_way(eni_id)
+            self._ec2.detach_eni(described.attachment_id)
+            self._failpoint("release.detached")
+            self._demand.coalesce(DETACHING_S)  # ends at once when an ADD waits
+        try:
+            self._give_way(eni_id)
+            self._ec2.delete_eni(eni_id)
+        except CloudError as error:
+            error.may_have_happened = True  # it is detached: there is no way back, it is deleted later
+            raise
+        self._failpoint("release.deleted")
+
+    def _give_way(self, eni_id: EniId) -> None:
+        if self._demand.waiting()[0]:
+            raise _Interrupted(f"deleting ENI {eni_id} goes on later", details="an ADD waits, and comes first")
+
+    def _settle(self, intent: Intent, forget: Callable[[UnitOfWork], None]) -> None:
+        self._intents.settle(intent, forget)
+        self._failpoint("release.stored")
+
+    def _undo(self, intent: Intent, outcome: str) -> None:
+        """Nothing was given back: it may be given to sandboxes again."""
+        eni_id = EniId(intent.payload["eni_id"])
+        eni = self._datastore.eni(eni_id)
+        if intent.kind is IntentKind.DELETE_ENI and eni is not None:
+            back = replace(eni, state=EniState.ATTACHED, host_ready=False)
+            self._intents.close(intent, outcome, also=lambda uow: uow.put_eni(back))
+            self._enis.routing.set_up_again(eni_id)
+        else:
+            self._intents.close(intent, outcome)
+        self._demand.announce_supply()
+
+    def _rows(self, intent: Intent) -> list[Address]:
+        eni_id = EniId(intent.payload["eni_id"])
+        if intent.kind is IntentKind.DELETE_ENI:
+            return [row for row in self._datastore.addresses() if row.eni_id == eni_id]
+        found = (self._datastore.address(address) for address in all_addresses(*named(intent)))
+        return [row for row in found if row is not None and row.eni_id == eni_id]
+
+
+class _Interrupted(CloudError):
+    """An ADD waits: what is left to ask of EC2 is asked later."""
+
+
+def _still_free(intent: Intent, rows: Iterable[Address]) -> tuple[tuple[IPv4Address, ...], tuple[IPv4Network, ...]]:
+    """What an intent names and nobody has: single addresses, and prefixes of which nobody has any address."""
+    addresses, prefixes = named(intent)
+    known = {row.address: row for row in rows}
+    taken = [address for address, row in known.items() if not row.is_free]
+    singles = sorted(address for address in addresses if address in known and address not in taken)
+    whole = [prefix for prefix in sorted(prefixes) if any(address in known for address in prefix)]
+    return tuple(singles), tuple(prefix for prefix in whole if not any(address in prefix for address in taken))

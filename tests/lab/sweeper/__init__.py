@@ -1,0 +1,1 @@
+"""The sweeper against the lab's EC2 over HTTP."""

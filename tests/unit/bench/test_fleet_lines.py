@@ -1,0 +1,98 @@
+"""The lines that the fleet simulation judges by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bench.fleet.figures import auto, curve, filled
+from bench.fleet.lines import fairness_most, is_met
+from bench.fleet.scenarios import with_reference_scaled
+
+FAIR: dict[str, Any] = {"unfairness": 1.9, "ideal_unfairness": 1.5}
+
+
+@pytest.mark.parametrize(("ideal", "most"), [(0.0, 2.0), (1.9, 2.0), (2.0, 2.0), (3.0, 3.3)])
+def test_the_line_of_fairness_is_two_unless_no_client_can_hold_it(ideal: float, most: float) -> None:
+    """Twice the median; a tenth above what EC2's buckets cause where that is more."""
+    assert fairness_most(ideal) == pytest.approx(most)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "unfairness", "ideal", "met"),
+    [(1.3, 2.0, 0.0, True), (1.31, 2.0, 0.0, False), (1.0, 2.1, 1.9, False), (1.0, 2.1, 2.1, True), (1.0, 2.4, 2.1, False)],
+)
+def test_times(ratio: float, unfairness: float, ideal: float, met: bool) -> None:
+    """Within 1.3 x of the bound, and no node starves."""
+    details = {"unfairness": unfairness, "ideal_unfairness": ideal}
+    assert is_met("bootstrap", "default", {"ratio": ratio}, details) is met
+
+
+@pytest.mark.parametrize(
+    ("mode", "calls", "held", "met"),
+    [
+        ("ip5-min10", 0.1, 1.2, True),
+        ("ip5-min10", 0.11, 1.0, False),
+        ("default", 1.0, 0.99, True),
+        ("default", 1.0, 1.0, False),
+        ("default", 0.5, 1.01, False),
+        ("prefix", 5.0, 5.0, True),
+    ],
+)
+def test_days(mode: str, calls: float, held: float, met: bool) -> None:
+    """Calls against addresses held, beside the reference."""
+    assert is_met("day", mode, {}, {"mutating_ratio": calls, "held_ratio": held}) is met
+
+
+@pytest.mark.parametrize(
+    ("trace", "held", "waits", "met"),
+    [
+        ("deploy", 9.0, 4, True),
+        ("deploy", 10.0, 4, False),
+        ("deploy", 9.0, 5, False),
+        ("bootstrap", 9.0, 5, True),
+        ("bootstrap", 9.0, 6, False),
+    ],
+)
+def test_auto_is_held_against_both_targets(trace: str, held: float, waits: int, met: bool) -> None:
+    """Fewer addresses than WARM_ENI_TARGET=1, no more waits than WARM_IP_TARGET=2, and fewer of them in bursts."""
+    details = {**FAIR, "waits": waits, "default_held": 10.0, "ip2_waits": 5}
+    assert is_met(trace, "auto", {"ratio": 1.0, "held": held}, details) is met
+
+
+def row(nodes: int, calls: dict[str, int], **details: Any) -> dict[str, Any]:
+    """One row of the report, as far as it matters here."""
+    return {"name": "deploy", "nodes": nodes, "held": 12.0, "reference_calls": calls, "met": True, "details": details}
+
+
+def test_a_fleet_without_its_reference_gets_that_of_the_largest_one() -> None:
+    """For each node as many calls as in the largest fleet that it was run with, and the row says so."""
+    rows = [row(10, {"CreateTags": 7}, reference_held=9.0), row(100, {"CreateTags": 50}, reference_held=80.0)]
+    told = with_reference_scaled(row(500, {}), rows)
+    assert told["reference_calls"] == {"CreateTags": 250}
+    assert told["details"]["reference_scaled_from"] == 100
+    assert with_reference_scaled(rows[0], rows) == rows[0]
+
+
+def test_the_best_point_of_the_curve_has_the_least_sum() -> None:
+    """And rows without a hold window, or without a comparison, are in neither table."""
+    points = {300: (1.0, 1.0), 3600: (0.2, 1.4), 7200: (0.1, 1.7)}
+    rows = [
+        {"name": f"day VPC_IPAMD_RELEASE_HOLD={hold_s}", "details": {"mutating_ratio": calls, "held_ratio": held}}
+        for hold_s, (calls, held) in points.items()
+    ]
+    lines = curve([*rows, row(1, {})]).splitlines()[2:]
+    assert [line.endswith("the least |") for line in lines] == [False, True, False]
+    assert len(auto([row(1, {})]).splitlines()) == 2
+
+
+def test_a_page_is_filled_between_its_marks() -> None:
+    """Twice gives the same as once, and what is around the marks stays."""
+    marks = "".join(f"<!-- {name} -->\nstale\n<!-- end -->\nkept {name}\n" for name in ("figures", "auto", "curve"))
+    rows = [{"name": "day VPC_IPAMD_RELEASE_HOLD=300", "details": {"mutating_ratio": 1.0, "held_ratio": 1.0}}]
+    once = filled(marks, rows)
+    assert "stale" not in once
+    assert [f"kept {name}" in once for name in ("figures", "auto", "curve")] == [True] * 3
+    assert "| 300 | 1.000 | 1.000 | 2.000, the least |" in once
+    assert filled(once, rows) == once

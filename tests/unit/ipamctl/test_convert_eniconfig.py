@@ -1,0 +1,112 @@
+"""`ipamctl convert-eniconfig`: ENIConfig objects become the file that the daemon reads, or an error that names everything wrong."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from ipamd.ipamctl.main import main
+from ipamd.ipamctl.verb import EXIT_REFUSED, EXIT_USAGE
+from ipamd.model.custom_network import parse
+
+ONE = """
+apiVersion: crd.k8s.amazonaws.com/v1alpha1
+kind: ENIConfig
+metadata:
+  name: {name}
+spec:
+  subnet: {subnet}
+  securityGroups:
+    - sg-0a
+    - sg-0b
+"""
+TWO = ONE.format(name="us-west-2a", subnet="subnet-0a") + "---\n" + ONE.format(name="us-west-2b", subnet="subnet-0b") + "---\n"
+
+
+def converted(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    """Run the verb; its exit status and what it wrote."""
+    status = main(["convert-eniconfig", *words])
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def written(path: Path, text: str) -> str:
+    """A file with this text."""
+    path.write_text(text)
+    return str(path)
+
+
+def test_documents_of_several_files_become_one_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Zones by name, subnets and groups as they were; the daemon's own parser reads what is written."""
+    files = [written(tmp_path / "a.yaml", TWO), written(tmp_path / "b.yaml", ONE.format(name="default", subnet="subnet-0c"))]
+    status, out, err = converted(capsys, *files)
+    assert (status, err) == (0, "")
+    network = parse(out, source="stdout")
+    assert {name: zone.subnet_id for name, zone in network.zones.items()} == {
+        "us-west-2a": "subnet-0a",
+        "us-west-2b": "subnet-0b",
+        "default": "subnet-0c",
+    }
+    assert network.zones["us-west-2a"].security_group_ids == ("sg-0a", "sg-0b")
+    assert not network.primary_carries_pods
+
+
+def test_a_list_from_kubectl_on_standard_input(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """`kubectl get eniconfigs -o yaml | ipamctl convert-eniconfig -`, with what the API server adds."""
+    item = {
+        "apiVersion": "crd.k8s.amazonaws.com/v1alpha1",
+        "kind": "ENIConfig",
+        "metadata": {"name": "group-1", "uid": "x", "resourceVersion": "1"},
+        "spec": {"subnet": "subnet-0a"},
+    }
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps({"apiVersion": "v1", "kind": "List", "items": [item]})))
+    status, out, _ = converted(capsys, "-", "--zone", "group-1=us-west-2a", "--primary-carries-pods")
+    assert status == 0
+    assert json.loads(out) == {
+        "zones": {"us-west-2a": {"subnet": "subnet-0a", "securityGroups": []}},
+        "primaryEniCarriesPods": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "there is no ENIConfig"),
+        ("a: [", "is no YAML"),
+        ("!!python/object/apply:os.system [ls]", "is no YAML"),
+        ("just text", "is no object"),
+        ("kind: Pod\napiVersion: v1", "is v1 Pod, not"),
+        ("kind: List", "a list without items"),
+        (ONE.format(name="blue", subnet="subnet-0a"), "--zone blue=ZONE"),
+        (ONE.format(name="us-west-2a", subnet="here"), "is no subnet ID"),
+        (ONE.format(name="us-west-2a", subnet="subnet-0a").replace("sg-0a", "12"), "is no security group ID"),
+        (ONE.format(name="us-west-2a", subnet="subnet-0a") + "  subnets: x\n", "spec.subnets is not known"),
+        (ONE.format(name="us-west-2a", subnet="subnet-0a").split("spec:")[0], "spec is missing"),
+        (ONE.format(name="[]", subnet="subnet-0a"), "metadata.name is missing"),
+        (TWO + TWO, "has an ENIConfig already"),
+    ],
+    ids=lambda value: value.strip()[:30],
+)
+def test_what_is_wrong_is_said(capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, said: str) -> None:
+    """Nothing is written for input that is not understood whole."""
+    status, out, err = converted(capsys, written(tmp_path / "x.yaml", text))
+    assert (status, out) == (EXIT_USAGE, "")
+    assert said in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("zone", ["us-west-2a", "=us-west-2a", "nobody=us-west-2a"])
+def test_a_zone_that_is_for_nothing_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path, zone: str) -> None:
+    """A misspelt --zone is no silence (I15)."""
+    status, out, _ = converted(capsys, written(tmp_path / "x.yaml", TWO), "--zone", zone)
+    assert (status, out) == (EXIT_USAGE, "")
+
+
+def test_a_missing_file_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """With its path."""
+    status, _, err = converted(capsys, str(tmp_path / "none.yaml"))
+    assert status == EXIT_REFUSED
+    assert "none.yaml cannot be read" in err

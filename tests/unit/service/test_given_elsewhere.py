@@ -1,0 +1,102 @@
+"""EC2 gives an address that was taken from one of our ENIs by hand to another of our ENIs: it is not given on the first one (I7)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+
+import pytest
+
+from ipamd.model.eni import InstanceLimits
+from ipamd.model.ids import EniId
+from ipamd.model.pool_settings import PoolSettings
+from ipamd.service.pool.sync_result import EniSyncResult
+from tests.fakes.cloud import PRIMARY, FakeEc2
+from tests.fakes.node import FakeNode
+from tests.stories.other_hands import pass_time, settle
+from tests.stories.stale_reads import run_sandboxes
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[FakeNode]:
+    """A node in prefix mode whose sandboxes are all in the first prefix, which is on the primary ENI."""
+    made = FakeNode(
+        tmp_path,
+        ec2=FakeEc2(limits=InstanceLimits("m5.large", 3, 3)),
+        settings=PoolSettings(warm_prefix_target=1, prefix_delegation=True),
+    )
+    made.bring_up()
+    run_sandboxes(made, "a", "b")
+    settle(made)
+    yield made
+    made.datastore.close()
+
+
+def move_by_hand(node: FakeNode, prefix: IPv4Network) -> EniId:
+    """Somebody takes a prefix from the primary ENI; EC2's answer to our next allocation names it, on another ENI."""
+    node.ec2.unassign(PRIMARY, addresses=[], prefixes=[prefix])
+    other = next(eni for eni in node.ec2.attached() if eni.eni_id != PRIMARY)
+    node.ec2.enis[other.eni_id] = replace(other, prefixes=other.prefixes | {prefix})
+    node.pool._provisioner._enis.add_addresses(other.eni_id, frozenset(), frozenset({prefix}))
+    return other.eni_id
+
+
+def test_it_is_given_to_nobody_on_the_eni_that_lost_it(node: FakeNode) -> None:
+    """Chaos seed 803: every running sandbox was in that prefix, so EC2's answer without it was not believed; then our own call's
+    answer made the prefix a recent change, which ended the doubt, and ADDs got its addresses on the ENI that had lost them."""
+    run_sandboxes(node, *(f"s{number}" for number in range(20)))
+    attachment = node.datastore.attachments()[0]
+    row = node.datastore.address(attachment.address)
+    assert row is not None
+    assert row.eni_id == PRIMARY
+    assert row.prefix is not None
+    move_by_hand(node, row.prefix)
+    of_prefix = [node.datastore.address(address) for address in row.prefix]
+    assert [one.address for one in of_prefix if one is not None and one.eni_id == PRIMARY and not one.is_lost] == []
+    kept = node.datastore.address(attachment.address)
+    assert kept is not None
+    assert kept.is_lost
+    assert kept.owner == attachment.key  # I2
+    for _ in range(8):
+        pass_time(node, 60.0)
+    given = {one.address for one in node.datastore.attachments()}
+    run_sandboxes(node, "later-1", "later-2")
+    new = {one.address for one in node.datastore.attachments()} - given
+    assert new
+    assert not any(is_given_where_it_left(node, address) for address in new)
+
+
+def is_given_where_it_left(node: FakeNode, address: IPv4Address) -> bool:
+    """Whether a sandbox has an address on an ENI that does not have it at EC2."""
+    row = node.datastore.address(address)
+    assert row is not None
+    eni = node.ec2.enis[row.eni_id]
+    return not any(address in prefix for prefix in eni.prefixes) and address not in eni.secondary_addresses
+
+
+def test_old_addresses_in_an_answer_are_no_recent_change(node: FakeNode) -> None:
+    """Chaos seed 803 again: EC2's answer to Assign named all prefixes of the ENI. One of the old ones, taken away by hand a moment
+    later, passed for lag of EC2 for five minutes, and ADDs got its addresses (I7)."""
+    old = next(iter(node.ec2.enis[PRIMARY].prefixes))
+    new = IPv4Network("10.0.200.16/28")
+    node.provisioner._enis.add_addresses(PRIMARY, frozenset(), frozenset({old, new}))
+    added = node.enis.recent_changes.added()
+    assert set(new) <= added.keys()
+    assert not set(old) & added.keys()
+    node.ec2.unassign(PRIMARY, addresses=[], prefixes=[old])
+    for _ in range(3):
+        pass_time(node, 75.0)
+    rows = [node.datastore.address(address) for address in old]
+    free = {row.address for row in rows if row is not None and row.is_free}
+    assert free <= node.datastore.held(), "two looks, and nobody gets one of them"
+
+
+def test_a_reread_eni_is_no_recent_change(node: FakeNode) -> None:
+    """The recovery of a lost answer reads the whole ENI: what was recorded before stays as old as it is."""
+    described = node.ec2.describe_eni(PRIMARY)
+    known = node.datastore.eni(PRIMARY)
+    assert known is not None
+    node.enis.record(known, described, EniSyncResult())
+    assert node.enis.recent_changes.added() == {}

@@ -1,0 +1,300 @@
+"""In which subnet a new ENI is made, what follows a refusal for want of room, and which ENIs get nothing new."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from ipaddress import IPv4Network
+from pathlib import Path
+
+import pytest
+
+from ipamd.config import SubnetsConfig
+from ipamd.model.custom_network import CustomNetwork, ZoneNetwork
+from ipamd.model.errors import CloudDeniedError, CloudError, SubnetExhaustedError
+from ipamd.model.ids import SubnetId
+from ipamd.model.pool_settings import PoolSettings
+from tests.fakes.cloud import IDENTITY, PRIMARY, SUBNET, FakeEc2
+from tests.fakes.node import FakeNode
+
+SMALL, LARGE = "subnet-small", "subnet-large"
+CUSTOM = CustomNetwork({IDENTITY.availability_zone: ZoneNetwork(SubnetId(LARGE), ("sg-pods",))})
+ONE_ENI = PoolSettings(warm_ip_target=12)
+"""More than the primary ENI's nine slots: one more ENI is made."""
+
+
+@pytest.fixture
+def ec2() -> FakeEc2:
+    """The node's subnet with few addresses, and two tagged ones, the second with most."""
+    made = FakeEc2(pool_size=100)
+    made.add_subnet(SMALL, "10.0.32.0/24", free_count=200, role="1")
+    made.add_subnet(LARGE, "10.0.33.0/24", free_count=240, role="1")
+    return made
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[list[FakeNode]]:
+    """Nodes to close."""
+    nodes: list[FakeNode] = []
+    yield nodes
+    for node in nodes:
+        node.datastore.close()
+
+
+def start(started: list[FakeNode], path: Path, ec2: FakeEc2, **options: object) -> FakeNode:
+    """Bring a node up."""
+    node = FakeNode(path, **{"settings": ONE_ENI, "ec2": ec2, **options})  # type: ignore[arg-type]
+    started.append(node)
+    node.bring_up()
+    return node
+
+
+def subnets_of(node: FakeNode) -> list[str]:
+    """The subnets of the recorded secondary ENIs, by device."""
+    return [eni.subnet_id for eni in sorted(node.datastore.enis(), key=lambda eni: eni.device_index) if not eni.is_primary]
+
+
+def test_the_roomiest_tagged_subnet_is_taken(started: list[FakeNode], tmp_path: Path, ec2: FakeEc2) -> None:
+    """One DescribeSubnets, and the ENI is where most addresses are free; its gateway is of its own subnet."""
+    node = start(started, tmp_path, ec2)
+    assert subnets_of(node) == [LARGE]
+    (eni,) = [eni for eni in node.datastore.enis() if not eni.is_primary]
+    assert eni.subnet_cidr == IPv4Network("10.0.33.0/24")
+    assert ec2.calls["describe_subnets"] == 1
+    node.assert_sound()
+
+
+def test_without_discovery_the_nodes_own_is_taken(started: list[FakeNode], tmp_path: Path, ec2: FakeEc2) -> None:
+    """ENABLE_SUBNET_DISCOVERY=false: tags of other subnets do not matter."""
+    assert subnets_of(start(started, tmp_path, ec2, subnets=SubnetsConfig(discovery=False))) == [str(SUBNET)]
+
+
+def test_a_subnet_of_another_zone_is_not_taken(started: list[FakeNode], tmp_path: Path) -> None:
+    """EC2 attaches no ENI across zones."""
+    ec2 = FakeEc2(pool_size=100)
+    ec2.add_subnet(LARGE, "10.0.33.0/24", zone="us-west-2b", role="1")
+    assert subnets_of(start(started, tmp_path, ec2)) == [str(SUBNET)]
+
+
+def test_an_idle_node_does_not_ask(started: list[FakeNode], tmp_path: Path, ec2: FakeEc2) -> None:
+    """Subnets are asked for when the pool grows, never at idle (I13)."""
+    node = start(started, tmp_path, ec2)
+    node.provisioner.leaked_enis.disable()  # its one look comes a minute or two after the start
+    before = dict(ec2.calls)
+    for _ in range(100):
+        node.clock.advance(600)
+        node.pool.run_once()
+    assert dict(ec2.calls) == before
+
+
+def test_a_refusal_is_followed_by_the_next_subnet_at_once(started: list[FakeNode], tmp_path: Path, ec2: FakeEc2) -> None:
+    """EC2 counts free addresses and refuses all the same: no pause, the next subnet; the refused one cools off for two minutes."""
+    ec2.fail["create_eni"] = [SubnetExhaustedError(f"subnet {LARGE} is full")]
+    node = start(started, tmp_path, ec2)
+    assert subnets_of(node) == [SMALL]
+    assert ec2.calls["create_eni"] == 2
+    views = {view.subnet_id: view for view in node.app.pool.subnets.views(IDENTITY)}
+    assert "full" in views[SubnetId(LARGE)].why_not
+    assert views[SubnetId(SMALL)].why_not == ""
+    node.assert_sound()
+
+
+@pytest.mark.parametrize(("after_s", "expected"), [(30, SMALL), (301, LARGE)])
+def test_a_refused_subnet_cools_off(started: list[FakeNode], tmp_path: Path, ec2: FakeEc2, after_s: int, expected: str) -> None:
+    """For two minutes it is asked for no more than half of what it refused; then it may be the first again.
+
+    Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd_test.go, TestIPAMContext_InInsufficientCidrCoolingPeriod: 30 s cools, 120 s does not.
+    """
+    ec2.fail["create_eni"] = [SubnetExhaustedError(f"subnet {LARGE} is full")]
+    node = start(started, tmp_path, ec2)
+    ec2.subnets[SubnetId(LARGE)] = replace(ec2.subnets[SubnetId(LARGE)], free_count=3 if after_s < 120 else 240)
+    node.clock.advance(after_s)
+    node.pool.set_limits(node.ec2.limits, settings=PoolSettings(warm_ip_target=24))
+    node.pool.cycle()
+    assert subnets_of(node)[-1] == expected
+
+
+def test_when_all_are_full_the_reason_names_them_and_nothing_is_asked(
+    started: list[FakeNode], tmp_path: Path, ec2: FakeEc2
+) -> None:
+    """No subnet has room: ADDs hear it, and the calls of an hour are looks, a few per subnet (I13, I14)."""
+    ec2.left_count = 9
+    for subnet_id in (SMALL, LARGE):
+        ec2.subnets[SubnetId(subnet_id)] = replace(ec2.subnets[SubnetId(subnet_id)], free_count=0)
+    node = start(started, tmp_path, ec2)
+    assert "room" in node.demand.status().blocked_by
+    before = sum(ec2.calls.values())
+    for _ in range(120):
+        node.clock.advance(30)
+        node.pool.run_once()
+    assert ec2.calls["create_eni"] == 0
+    assert sum(ec2.calls.values()) - before <= 60
+    ec2.subnets[SubnetId(SMALL)] = replace(ec2.subnets[SubnetId(SMALL)], free_count=50)
+    for _ in range(60):
+        node.clock.advance(30)
+        node.pool.run_once()
+    assert subnets_of(node) == [SMALL]
+    node.assert_sound()
+
+
+def test_less_is_asked_for_where_less_is_free(started: list[FakeNode], tmp_path: Path) -> None:
+    """A request that EC2 would refuse whole is cut to what the roomiest subnet has."""
+    ec2 = FakeEc2(pool_size=9)  # the primary ENI takes them all
+    ec2.add_subnet(LARGE, "10.0.33.0/24", free_count=3, role="1")
+    node = start(started, tmp_path, ec2)
+    assert subnets_of(node) == [LARGE]
+    assert node.datastore.counts().total == 9 + 2
+    assert ec2.calls["create_eni"] == 1
+
+
+def test_prefixes_spill_over_too(started: list[FakeNode], tmp_path: Path, ec2: FakeEc2) -> None:
+    """A subnet without a whole /28 is followed by the next one; single addresses are for when none has one."""
+    ec2.fail["create_eni"] = [SubnetExhaustedError("InsufficientCidrBlocks")]
+    settings = PoolSettings(prefix_delegation=True, warm_ip_target=150)
+    node = start(started, tmp_path, ec2, settings=settings)
+    assert subnets_of(node) == [SMALL]
+    assert all(row.prefix is not None for row in node.datastore.addresses())
+
+
+def test_a_denied_look_means_the_nodes_own_subnet(started: list[FakeNode], tmp_path: Path, ec2: FakeEc2) -> None:
+    """IAM lacks ec2:DescribeSubnets: the pool grows as before discovery, and a condition says what is missing, once."""
+    denied = CloudDeniedError("EC2 DescribeSubnets failed", details="UnauthorizedOperation")
+    ec2.fail["describe_subnets"] = [denied for _ in range(9)]
+    node = start(started, tmp_path, ec2)
+    assert subnets_of(node) == [str(SUBNET)]
+    assert any("ec2:DescribeSubnets" in condition for condition in node.health.conditions())
+    assert ec2.calls["describe_subnets"] == 1
+    ec2.fail["describe_subnets"] = []
+    node.clock.advance(700)
+    node.pool.set_limits(node.ec2.limits, settings=PoolSettings(warm_ip_target=24))
+    node.pool.cycle()
+    assert subnets_of(node)[-1] == LARGE
+    assert not any("ec2:DescribeSubnets" in condition for condition in node.health.conditions())
+
+
+def test_no_subnet_is_allowed(started: list[FakeNode], tmp_path: Path) -> None:
+    """The node's own is excluded and no other is tagged: growth is refused with the tags that do it, and asks seldom."""
+    ec2 = FakeEc2()
+    ec2.add_subnet(str(SUBNET), "10.0.0.0/20", role="0")
+    node = start(started, tmp_path, ec2)
+    assert subnets_of(node) == []
+    assert ec2.calls["create_eni"] == ec2.calls["assign_addresses"] == 0
+    assert "kubernetes.io/role/cni=0" in node.demand.status().blocked_by
+
+
+@pytest.mark.parametrize("discovery", [True, False])
+def test_an_excluded_subnet_keeps_its_sandboxes_and_gets_no_new_ones(
+    started: list[FakeNode], tmp_path: Path, ec2: FakeEc2, discovery: bool
+) -> None:
+    """The tag came later: pods on the node's own subnet stay, new ones go elsewhere, also after a restart (I2)."""
+    node = start(started, tmp_path, ec2, settings=PoolSettings(warm_ip_target=3), subnets=SubnetsConfig(discovery=discovery))
+    first = node.add("a")
+    assert first.eni_id == PRIMARY
+    own = ec2.subnets[SUBNET]
+    ec2.subnets[SUBNET] = replace(own, tags={"kubernetes.io/role/cni": "0"})
+    node.clock.advance(301)
+    node.pool.set_limits(node.ec2.limits, settings=ONE_ENI)
+    node.pool.cycle()
+    assert node.datastore.eni(PRIMARY).excluded  # type: ignore[union-attr]
+    assert set(subnets_of(node)) == ({LARGE} if discovery else set())
+    assert node.datastore.attachments()[0].address == first.address
+    assert node.datastore.audit() == []
+    node.crash()
+    assert node.datastore.eni(PRIMARY).excluded  # type: ignore[union-attr]
+    if discovery:
+        node.bring_up()
+        assert node.add("b").eni_id != PRIMARY
+        ec2.subnets[SUBNET] = own
+        node.clock.advance(601)
+        node.pool.set_limits(node.ec2.limits, settings=PoolSettings(warm_ip_target=26))
+        node.pool.cycle()
+        assert not node.datastore.eni(PRIMARY).excluded  # type: ignore[union-attr]
+    node.assert_sound()
+
+
+def test_custom_networking_takes_subnet_and_groups_of_the_file(started: list[FakeNode], tmp_path: Path, ec2: FakeEc2) -> None:
+    """No pod is on the primary ENI, and the primary ENI's groups are not followed by the others."""
+    node = start(started, tmp_path, ec2, custom_network=CUSTOM, settings=PoolSettings(warm_ip_target=5))
+    assert subnets_of(node) == [LARGE]
+    assert ec2.calls["assign_addresses"] == 0
+    attachment = node.add("a")
+    assert attachment.eni_id != PRIMARY
+    assert ec2.enis[attachment.eni_id].security_group_ids == ("sg-pods",)
+    node.metadata.told = replace(IDENTITY, security_group_ids=("sg-new",))
+    node.node_info.learn_identity()
+    node.pool.run_once()
+    assert ec2.calls["set_security_groups"] == 0
+    node.assert_sound()
+
+
+def test_without_groups_in_the_file_those_of_the_primary_eni_are_taken_and_followed(
+    started: list[FakeNode], tmp_path: Path, ec2: FakeEc2
+) -> None:
+    """As in amazon-vpc-cni-k8s, which takes them when the ENIConfig's list is empty."""
+    custom = CustomNetwork({"default": ZoneNetwork(SubnetId(LARGE))})
+    node = start(started, tmp_path, ec2, custom_network=custom, settings=PoolSettings(warm_ip_target=5))
+    (made,) = [eni for eni in ec2.enis.values() if eni.eni_id != PRIMARY]
+    assert made.security_group_ids == IDENTITY.security_group_ids
+    node.metadata.told = replace(IDENTITY, security_group_ids=("sg-new",))
+    node.node_info.learn_identity()
+    node.pool.run_once()
+    assert ec2.enis[made.eni_id].security_group_ids == ("sg-new",)
+
+
+def test_the_primary_eni_may_carry_pods_too(started: list[FakeNode], tmp_path: Path, ec2: FakeEc2) -> None:
+    """If the file says so it is filled first, as without custom networking."""
+    custom = replace(CUSTOM, primary_carries_pods=True)
+    node = start(started, tmp_path, ec2, custom_network=custom, settings=PoolSettings(warm_ip_target=5))
+    assert node.add("a").eni_id == PRIMARY
+    assert subnets_of(node) == []
+
+
+@pytest.mark.parametrize(
+    ("custom", "placed", "said"),
+    [
+        (CustomNetwork({"us-west-2b": ZoneNetwork(SubnetId(LARGE))}), {}, "names no subnet for us-west-2a"),
+        (CUSTOM, {"zone": "us-west-2c"}, "of another zone (us-west-2c)"),
+        (CUSTOM, {"vpc_id": "vpc-2"}, "of another VPC (vpc-2)"),
+    ],
+    ids=["no zone", "other zone", "other VPC"],
+)
+def test_a_file_that_cannot_be_right_stops_growth(
+    started: list[FakeNode], tmp_path: Path, custom: CustomNetwork, placed: dict[str, str], said: str
+) -> None:
+    """No ENI is made that EC2 would not attach; the refusal names the file's entry and what to do (I14)."""
+    ec2 = FakeEc2()
+    ec2.add_subnet(LARGE, "10.0.33.0/24", **placed)
+    node = start(started, tmp_path, ec2, custom_network=custom, settings=PoolSettings(warm_ip_target=5))
+    assert ec2.calls["create_eni"] == 0
+    status = node.demand.status()
+    assert said in status.blocked_by
+    assert "VPC_IPAMD_NETWORK_FILE" in status.next_step
+
+
+def test_leaving_custom_networking_gives_the_primary_eni_back(started: list[FakeNode], tmp_path: Path, ec2: FakeEc2) -> None:
+    """A restart without it: the primary ENI carries pods, the others keep theirs."""
+    node = start(started, tmp_path, ec2, custom_network=CUSTOM, settings=PoolSettings(warm_ip_target=5))
+    before = node.add("a")
+    node.custom_network = None
+    node.crash()
+    node.app.pool.subnets.mark()
+    assert not node.datastore.eni(PRIMARY).excluded  # type: ignore[union-attr]
+    node.bring_up()
+    assert node.datastore.attachments()[0].address == before.address
+    node.assert_sound()
+
+
+def test_a_replayed_creation_asks_for_the_stored_subnet(started: list[FakeNode], tmp_path: Path, ec2: FakeEc2) -> None:
+    """The answer was lost, the process died, and by now another subnet has most room: the token's subnet is asked for (I9)."""
+    ec2.lose["create_eni"] = [CloudError("connection reset")]
+    node = start(started, tmp_path, ec2)
+    assert node.datastore.open_intents()[0].payload["subnet_id"] == LARGE
+    ec2.subnets[SubnetId(LARGE)] = replace(ec2.subnets[SubnetId(LARGE)], free_count=0)
+    node.crash()
+    node.bring_up()
+    node.clock.advance(5)
+    node.pool.cycle()
+    assert subnets_of(node) == [LARGE]
+    assert len(ec2.enis) == 2
+    assert node.datastore.open_intents() == ()
+    node.assert_sound()

@@ -1,0 +1,95 @@
+"""Kubelet's probes: a right answer for each path, on a port that no pod reaches, whatever the metrics port has to bear."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ipamd import metrics
+from ipamd.health_pages import HealthPages, listen
+from ipamd.metrics import Metrics
+from ipamd.metrics_port import MetricsPort
+from ipamd.model.errors import SettingsError
+from tests.patience import PATIENCE_S
+
+
+class Node:
+    """Pages of a daemon whose state the test sets."""
+
+    def __init__(self, cni_socket: Path) -> None:
+        self.is_ready = False
+        self.pages = HealthPages(cni_socket=cni_socket, is_ready=lambda: self.is_ready)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    """A daemon that does not listen yet."""
+    return Node(tmp_path / "ipamd.sock")
+
+
+@pytest.fixture(params=["health", "metrics"])
+def port(request: pytest.FixtureRequest, node: Node) -> Iterator[MetricsPort]:
+    """The pages on either port."""
+    counted = Metrics()
+    if request.param == "metrics":
+        made = metrics.serve(counted, "127.0.0.1:0", health=node.pages)
+    else:
+        made = listen("127.0.0.1:0", variable="X", pages=node.pages, refused=counted.scrape_refused)
+    assert made is not None
+    yield made
+    made.close()
+
+
+def ask(port: MetricsPort, path: str, method: str = "GET") -> tuple[int, bytes]:
+    """Status and body of an answer."""
+    with socket.create_connection(("127.0.0.1", port.port), timeout=PATIENCE_S) as sock:
+        sock.sendall(f"{method} {path} HTTP/1.1\r\nHost: node\r\n\r\n".encode())
+        data = b""
+        while piece := sock.recv(65536):
+            data += piece
+    head, _, body = data.partition(b"\r\n\r\n")
+    return int(head.split()[1]), body
+
+
+def test_alive_is_who_takes_connections(port: MetricsPort, node: Node, tmp_path: Path) -> None:
+    """/healthz follows the CNI socket: it is not there, it is there, nobody listens on it any more."""
+    assert ask(port, "/healthz")[0] == 503
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "ipamd.sock"))
+        listener.listen()
+        assert ask(port, "/healthz") == (200, b"alive\n")
+        assert ask(port, "/readyz")[0] == 503, "alive and not ready"
+    assert ask(port, "/healthz")[0] == 503
+
+
+def test_ready_is_what_the_daemon_says(port: MetricsPort, node: Node) -> None:
+    """/readyz follows `ipamctl status`, query or not; HEAD has no body."""
+    assert ask(port, "/readyz") == (503, b"not ready; see ipamctl status\n")
+    node.is_ready = True
+    assert ask(port, "/readyz") == (200, b"ready\n")
+    assert ask(port, "/readyz?verbose")[0] == 200
+    assert ask(port, "/readyz", "HEAD") == (200, b"")
+
+
+@pytest.mark.parametrize("path", ["/", "/health", "/healthz/", "/metric", "/favicon.ico", "/%2e", "*", "//metrics"])
+def test_what_is_not_there_is_404(port: MetricsPort, path: str) -> None:
+    """Any path used to answer 200, so that a misspelt probe told nothing."""
+    assert ask(port, path)[0] == 404
+
+
+def test_metrics_are_on_their_port_only(port: MetricsPort, request: pytest.FixtureRequest) -> None:
+    """The health port shows nothing about the node."""
+    is_metrics = "metrics" in request.node.callspec.id
+    assert ask(port, "/metrics")[0] == (200 if is_metrics else 404)
+    assert ask(port, "/metrics?name[]=x")[0] == (200 if is_metrics else 404)
+
+
+def test_the_port_can_be_turned_off_and_a_bad_address_is_named() -> None:
+    """As that of the metrics."""
+    pages = HealthPages(cni_socket=Path("/nowhere"), is_ready=lambda: True)
+    assert listen("off", variable="VPC_IPAMD_HEALTH_ADDRESS", pages=pages, refused=print) is None
+    with pytest.raises(SettingsError, match="VPC_IPAMD_HEALTH_ADDRESS"):
+        listen("nowhere", variable="VPC_IPAMD_HEALTH_ADDRESS", pages=pages, refused=print)

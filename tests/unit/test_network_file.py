@@ -1,0 +1,54 @@
+"""Custom networking's file at the start: read if it is asked for, and an error that says what to do if it cannot be."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from ipamd.config import SubnetsConfig
+from ipamd.model.errors import SettingsError
+from ipamd.network_file import SIZE_MAX, load
+
+GOOD = '{"zones": {"us-west-2a": {"subnet": "subnet-0a"}}}'
+
+
+def config(path: Path) -> SubnetsConfig:
+    """Custom networking with the file at this path."""
+    return SubnetsConfig(custom_networking=True, network_file=path)
+
+
+def test_without_custom_networking_nothing_is_read(tmp_path: Path) -> None:
+    """The file need not be there, and may be wrong."""
+    assert load(SubnetsConfig(network_file=tmp_path / "none")) is None
+
+
+def test_a_good_file_is_read(tmp_path: Path) -> None:
+    """With its zones."""
+    (tmp_path / "network.json").write_text(GOOD)
+    network = load(config(tmp_path / "network.json"))
+    assert network is not None
+    assert network.zones["us-west-2a"].subnet_id == "subnet-0a"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(None, "No such file"), (b"\xff\xfe", "cannot be read"), (b" " * (SIZE_MAX + 1), "larger than"), (b"{}", "1 problem")],
+    ids=["missing", "no text", "too large", "wrong"],
+)
+def test_a_bad_file_is_an_error_of_settings(tmp_path: Path, content: bytes | None, said: str) -> None:
+    """The daemon does not start with a guess about subnets."""
+    path = tmp_path / "network.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(SettingsError, match=said):
+        load(config(path))
+
+
+def test_settings_without_effect_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Labels and annotations of the node choose nothing here (I15)."""
+    (tmp_path / "network.json").write_text(GOOD)
+    with caplog.at_level(logging.WARNING):
+        load(config(tmp_path / "network.json"), {"ENI_CONFIG_LABEL_DEF": "topology.kubernetes.io/zone"})
+    assert "ENI_CONFIG_LABEL_DEF=topology.kubernetes.io/zone has no effect" in caplog.text
