@@ -27,6 +27,10 @@ RECEIVE_TIMEOUT_S = 5
 BUFFER_BYTES = 65536
 """One datagram. The kernel fills dump datagrams up to 32 KiB for a reader with so much room (af_netlink.c, netlink_recvmsg)."""
 
+SHORTER_BYTES = 27 * 1024
+"""The datagrams of a second socket that reads what the first reads, cut at other places. Ours: up to 128 KiB of entries, 2,000 rules,
+no cut is within 4 KiB of one of the first socket's."""
+
 BATCH_MAX = 64
 """Messages per send. Ours: their answers, about 1 KiB each on the receive queue, stay below the default 208 KiB of SO_RCVBUF."""
 
@@ -83,8 +87,14 @@ class NetlinkSocket:
     Concurrency: one user at a time. After any exception from a method requests and answers no longer match: close it.
     """
 
-    def __init__(self, *, groups: int = 0, protocol: int = uapi.NETLINK_ROUTE) -> None:
-        """Open it; `groups` is a bit mask of multicast groups to listen to (RTMGRP_LINK). Raises: WiringError."""
+    def __init__(self, *, groups: int = 0, protocol: int = uapi.NETLINK_ROUTE, datagram_bytes: int = BUFFER_BYTES) -> None:
+        """Open it.
+
+        Args:
+            groups: a bit mask of multicast groups to listen to (RTMGRP_LINK).
+            datagram_bytes: the room for one datagram, at least that of the largest message, which is below 16 KiB.
+        Raises: WiringError.
+        """
         try:
             self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
         except OSError as exc:
@@ -100,10 +110,27 @@ class NetlinkSocket:
             self._socket.close()
             raise
         self._sequence = 0
+        self._datagram_bytes = datagram_bytes
+        self.shorter: NetlinkSocket | None = None
         self.closed_monotonic_s: float | None = None
 
+    def add_shorter(self) -> None:
+        """Open a second socket, `shorter`, in the calling thread's namespace, whose dumps are cut at other places; closed with this.
+
+        Raises: WiringError.
+        """
+        shorter = NetlinkSocket(datagram_bytes=SHORTER_BYTES)
+        try:
+            shorter.request([Message("first answer", uapi.NLMSG_NOOP, 0, b"")])  # the kernel learns the room from a receive
+        except BaseException:
+            shorter.close()
+            raise
+        self.shorter = shorter
+
     def close(self) -> None:
-        """Release the descriptor; idempotent."""
+        """Release the descriptors; idempotent."""
+        if self.shorter is not None:
+            self.shorter.close()
         self._socket.close()
         self.closed_monotonic_s = self.closed_monotonic_s or time.monotonic()
 
@@ -216,9 +243,9 @@ class NetlinkSocket:
 
     def _receive(self, step: str) -> bytes:
         try:
-            data, (port, _) = self._socket.recvfrom(BUFFER_BYTES)
+            data, (port, _) = self._socket.recvfrom(self._datagram_bytes)
             while port != KERNEL_PORT:  # only a connected socket asks, so the kernel has refused what others send: this is a net
-                data, (port, _) = self._socket.recvfrom(BUFFER_BYTES)
+                data, (port, _) = self._socket.recvfrom(self._datagram_bytes)
             return data
         except OSError as exc:  # EAGAIN after SO_RCVTIMEO, ENOBUFS after an overrun
             details = f"{describe_errno(exc.errno or 0)} after at most {RECEIVE_TIMEOUT_S} s; it is tried again"

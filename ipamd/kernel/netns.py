@@ -86,6 +86,12 @@ class HostNetns:
         """Open a socket in the host's namespace; the caller closes it."""
         with self.entered():
             sock = NetlinkSocket(groups=groups, protocol=protocol)
+            try:
+                if protocol == uapi.NETLINK_ROUTE and not groups:
+                    sock.add_shorter()
+            except BaseException:
+                sock.close()
+                raise
         self._ports = {port: one for port, one in self._ports.items() if _is_remembered(one)} | {sock.port: sock}
         return sock
 

@@ -1,9 +1,10 @@
 """Read all our wiring in the host's namespace, from uninterrupted dumps (I11).
 
 Dumps of links and routes are repeated if the kernel reports a change meanwhile. Of rules it reports none: a dump continues by
-counting (net/core/fib_rules.c, dump_rules), so a rule that goes while one is read hides another, which was there all the time. They
-are read until two reads agree. A veth of ours is recognised by alias, by name prefix and by the dying group, so neither a changed
-prefix nor a crash before the alias was set hides it. Answers are remembered by their bytes: a survey of a quiet node parses nothing.
+counting (net/core/fib_rules.c, dump_rules), so a rule that goes between two datagrams hides the one that the second would begin
+with, which was there all the time. They are read until two reads agree whose datagrams end at different rules. A veth of ours is
+recognised by alias, by name prefix and by the dying group, so neither a changed prefix nor a crash before the alias was set hides
+it. Answers are remembered by their bytes: a survey of a quiet node parses nothing.
 """
 
 from __future__ import annotations
@@ -20,11 +21,8 @@ from ipamd.model.kernel import HostVeth, KernelSurvey
 
 RULE_READS = 6
 """Reads of the rules until two agree; after so many, what any of them showed. Ours: while 50 sandboxes a second come and go, a
-quarter of the reads of 730 sandboxes lacks some rule. Each further read lacks others; while nothing changes two are enough."""
-
-LONG_RULES = 400
-"""So many rules are more than one datagram of a dump, and what is skipped stands where one ends: twice the same rule, if others come
-and go in step. Ours."""
+quarter of the reads of 730 sandboxes lacks some rule, the same ones again if others come and go in step with the reads: therefore
+every second read is cut at other places. While nothing changes two are enough."""
 
 _link = lru_cache(maxsize=2048)(records.read_link)
 _route = lru_cache(maxsize=4096)(records.read_route)
@@ -111,18 +109,17 @@ def routes_of(sock: NetlinkSocket, *, table: int = 0, index: int = 0) -> list[re
 
 
 def rules_of(sock: NetlinkSocket, *, may_be_torn: bool = False) -> list[records.Rule]:
-    """All IPv4 rules, of two reads that agree (three if they are many); of RULE_READS that never did, every rule that one had.
+    """All IPv4 rules, of two reads that agree; of RULE_READS that never did, every rule that one had.
 
     So a rule that is not in the answer was not there; one that went while they were read may be.
     Raises: KernelDumpError, unless it `may_be_torn` (a kernel may mark dumps of rules one day); WiringError.
     """
     seen: dict[bytes, None] = {}
     before: list[bytes] | None = None
-    agreeing = 0
-    for _ in range(RULE_READS):
-        bodies, _ = _merged(sock, messages.dump_rules(), may_be_torn=may_be_torn)
-        agreeing = agreeing + 1 if bodies == before else 1
-        if agreeing == (2 if len(bodies) < LONG_RULES else 3):
+    for number in range(RULE_READS):
+        reader = sock if number % 2 == 0 else sock.shorter or sock
+        bodies, _ = _merged(reader, messages.dump_rules(), may_be_torn=may_be_torn)
+        if bodies == before:
             return [_rule(body) for body in dict.fromkeys(bodies)]
         before = bodies
         seen |= dict.fromkeys(bodies)

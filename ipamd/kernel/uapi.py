@@ -25,6 +25,7 @@ NLM_F_EXCL: Final = 0x200
 NLM_F_CREATE: Final = 0x400
 NLM_F_CAPPED: Final = 0x100  # in answers
 NLM_F_ACK_TLVS: Final = 0x200  # in answers
+NLMSG_NOOP: Final = 1
 NLMSG_ERROR: Final = 2
 NLMSG_DONE: Final = 3
 NLMSG_OVERRUN: Final = 4

@@ -6,7 +6,7 @@ A few threads per node run and remove pods, as a kubelet does; one failure does 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from ipaddress import IPv4Address
@@ -42,7 +42,7 @@ class DemoContext:
         self.progress = progress
         self.kubelets = AddressLedger()
         self.observer = Observer(AddressLedger())
-        self.refused: list[str] = []  # pods that a dead daemon could not serve, for the retry
+        self._aside: list[Future[Pod]] = []  # pods that the runtime is starting while the story goes on
         self.datastore_lost_at: dict[str, float] = {}  # by node, monotonic
         self._stack = stack
         self._lab: Lab | None = None
@@ -98,6 +98,26 @@ class DemoContext:
             counter.one_more()
 
         return self._on_each_node([(node, partial(run, node, name)) for node, name in wanted])
+
+    def run_aside(self, node: DemoNode, name: str) -> None:
+        """Begin to run a pod; the story goes on meanwhile. The lab is not removed before that has ended."""
+        pool = self._stack.enter_context(ThreadPoolExecutor(max_workers=1))
+        self._aside.append(pool.submit(node.run_pod, name))
+
+    def ended_aside(self) -> list[str]:
+        """Of the pods that were begun aside, those that are up or refused, in words."""
+        return [str(future.exception() or f"{future.result().name} is up") for future in self._aside if future.done()]
+
+    def join_aside(self) -> tuple[list[Pod], list[str]]:
+        """Wait for the pods that were begun aside, as long as the runtime does: those that came up, and the failures in words."""
+        came, failures = [], []
+        for future in self._aside:
+            try:
+                came.append(future.result())
+            except LabError as exc:
+                failures.append(str(exc))
+        self._aside.clear()
+        return came, failures
 
     def remove_pods(self, pods: Sequence[Pod], *, what: str = "sandboxes removed") -> list[str]:
         """Remove pods, a few at a time on each node; the failures in words."""

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from ipaddress import IPv4Address
 from typing import Any
 
 from lab.demo.checks import Verdict
 from lab.demo.context import PODS_PER_NODE, DemoContext, brief
-from lab.demo.node import DemoNode, Pod
-from lab.node.daemon import PLUGIN_PATH
-from lab.node.errors import SandboxError
+from lab.demo.node import DemoNode
 
 AWAY_REMOVE = "daemon dead: sandboxes are removed and their DELs spooled"
-AWAY_REFUSE = "daemon dead: a new sandbox is refused with CNI code 11"
+AWAY_WAIT = "daemon dead: a new sandbox waits for the daemon"
 AWAY_TALK = "daemon dead: running sandboxes keep talking"
 AWAY_OTHER = "daemon dead: the other node works on"
 READY_AGAIN_S = (
@@ -25,24 +21,14 @@ READY_AGAIN_S = (
 BACK_READY = f"restart: ready again within {READY_AGAIN_S:.0f} s"
 BACK_SPOOL = "restart: every spooled DEL is carried out"
 BACK_SAME = "restart: survivors keep their addresses and answer"
-BACK_RETRY = "restart: the refused sandbox comes up at the retry"
+BACK_WAITED = "restart: the sandbox that waited comes up at its first call"
 LOST_REBUILT = "datastore lost: rebuilt from kernel and CRI"
 LOST_SAME = "datastore lost: sandboxes keep their addresses and answer"
 LOST_NEW = "datastore lost: new sandboxes get addresses nobody has"
 
 REMOVED_MEANWHILE = 5
 OTHERS_MEANWHILE = 2
-TRY_AGAIN = 11  # CNI spec, "try again later"
 NEW_AFTER_LOSS = 2
-
-
-@dataclass(frozen=True)
-class _Refusal:
-    """What the plugin answers when it is asked directly, as the runtime asks it."""
-
-    code: int
-    message: str
-    details: str
 
 
 def without_daemon(context: DemoContext, verdict: Verdict) -> None:
@@ -54,7 +40,8 @@ def without_daemon(context: DemoContext, verdict: Verdict) -> None:
     spooled = victim.daemon.spooled_count()
     done = f"{REMOVED_MEANWHILE - len(failures)} sandboxes removed, {spooled} DELs spooled (the runtime sends some twice)"
     verdict(AWAY_REMOVE, not failures and spooled >= REMOVED_MEANWHILE, brief(failures) or done)
-    _refuse(context, victim, verdict)
+    waiting = f"{victim.name}-waits"
+    context.run_aside(victim, waiting)
     tried, silent = context.silent([*context.across(sources_per_node=2), *context.from_host()])
     verdict(AWAY_TALK, tried > 0 and not silent, brief(silent) or f"{tried} pings answered")
     names = [f"{other.name}-meanwhile-{number}" for number in range(OTHERS_MEANWHILE)]
@@ -63,6 +50,8 @@ def without_daemon(context: DemoContext, verdict: Verdict) -> None:
     failures += context.remove_pods(extra, what=f"sandboxes removed on {other.name}")
     is_served = not failures and len(extra) == OTHERS_MEANWHILE and other.daemon.status() is not None
     verdict(AWAY_OTHER, is_served, brief(failures) or f"{len(extra)} sandboxes created and removed on {other.name}")
+    ended = context.ended_aside()
+    verdict(AWAY_WAIT, not ended, brief(ended) or f"{waiting} waits: nothing was refused, and the runtime need not try again")
 
 
 def restart(context: DemoContext, verdict: Verdict) -> None:
@@ -77,12 +66,12 @@ def restart(context: DemoContext, verdict: Verdict) -> None:
     tried, silent = context.silent([*context.across(sources_per_node=2), *context.from_host()])
     held = f"{len(victim.pods)} attachments as the runtime has them; {tried} pings answered"
     verdict(BACK_SAME, tried > 0 and not (problems or silent), brief([*problems, *silent]) or held)
-    retried, failures = _retry(context, victim)
+    waited, failures = context.join_aside()
     more = [(victim, f"{victim.name}-again-{number}") for number in range(PODS_PER_NODE - len(victim.pods))]
     failures += context.run_pods(more, what=f"sandboxes up again on {victim.name}")
     tried, silent = context.silent(context.from_host())
-    came = f"{', '.join(f'{pod.name} got {pod.address}' for pod in retried)}; {len(more)} more; {tried} answer"
-    verdict(BACK_RETRY, bool(retried) and not (failures or silent), brief([*failures, *silent]) or came)
+    came = f"{', '.join(f'{pod.name} got {pod.address}' for pod in waited)}; {len(more)} more; {tried} answer"
+    verdict(BACK_WAITED, bool(waited) and not (failures or silent), brief([*failures, *silent]) or came)
 
 
 def lose_datastore(context: DemoContext, verdict: Verdict) -> None:
@@ -122,49 +111,6 @@ def _start_again(context: DemoContext, node: DemoNode) -> tuple[dict[str, Any], 
     for stage in status["stages"]:
         context.progress.say(f"{node.name}: {stage['name']:<12} {stage['elapsed_ms']:7.1f} ms  {stage['detail']}".rstrip())
     return status, took_s
-
-
-def _refuse(context: DemoContext, node: DemoNode, verdict: Verdict) -> None:
-    """Ask the runtime for a sandbox it cannot have now, and the plugin for the code that CRI's text does not carry."""
-    name = f"{node.name}-refused"
-    refusal = _ask_plugin(node)
-    try:
-        pod = node.run_pod(name)
-    except SandboxError as exc:
-        said = str(exc)
-    else:
-        verdict(AWAY_REFUSE, False, f"{name} got {pod.address} from nobody knows whom")
-        return
-    context.refused.append(name)
-    context.progress.say(f"{node.name}: the runtime says: {said}")
-    is_ours = refusal.code == TRY_AGAIN and bool(refusal.message) and refusal.message in said
-    verdict(AWAY_REFUSE, is_ours, f"code {refusal.code}: {refusal.message}; {refusal.details}" if is_ours else said)
-
-
-def _ask_plugin(node: DemoNode) -> _Refusal:
-    """Execute the plugin's ADD in the node as the runtime does, for a sandbox that does not exist; the daemon is dead."""
-    env = {
-        "CNI_COMMAND": "ADD",
-        "CNI_CONTAINERID": "demo-asks-for-the-code",
-        "CNI_NETNS": f"/proc/{node.lab_node.pid}/ns/net",
-        "CNI_IFNAME": "eth0",
-        "CNI_PATH": "/opt/cni/bin",
-    }
-    config = json.dumps({"cniVersion": "1.0.0", "name": "vpc-ipamd", "type": "vpc-cni"})
-    done = node.lab_node.run([PLUGIN_PATH], env=env, stdin_bytes=config.encode(), timeout_s=70.0, check=False)
-    document = json.loads(done.stdout or "{}")
-    return _Refusal(int(document.get("code", 0)), str(document.get("msg", "")), str(document.get("details", "")))
-
-
-def _retry(context: DemoContext, node: DemoNode) -> tuple[list[Pod], list[str]]:
-    """Do as the kubelet does: the same pod, the next attempt."""
-    came, failures = [], []
-    for name in context.refused:
-        try:
-            came.append(node.run_pod(name, attempt=1))
-        except SandboxError as exc:
-            failures.append(str(exc))
-    return came, failures
 
 
 def _stage(status: dict[str, Any], name: str) -> str:

@@ -65,8 +65,8 @@ def story(context: DemoContext) -> list[Step]:
 
     up = (BUILD, START)
     grown = (*up, RUN)
-    back = (crash.BACK_READY, crash.BACK_SPOOL, crash.BACK_SAME, crash.BACK_RETRY)
-    away = (crash.AWAY_REMOVE, crash.AWAY_REFUSE, crash.AWAY_TALK, crash.AWAY_OTHER)
+    back = (crash.BACK_READY, crash.BACK_SPOOL, crash.BACK_SAME, crash.BACK_WAITED)
+    away = (crash.AWAY_REMOVE, crash.AWAY_TALK, crash.AWAY_OTHER, crash.AWAY_WAIT)
     agreed = (teardown.COOLED, teardown.IDLE, teardown.AGREE, teardown.NO_LEAK, teardown.AUDITED)
     heard = (teardown.NEVER_TWICE, teardown.NEVER_HOT, teardown.NO_DROPS, teardown.LAB_SOUND)
     return [

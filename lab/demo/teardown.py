@@ -15,7 +15,7 @@ from lab.node.kernel_view import read_kernel
 
 ALL_REMOVED = "all sandboxes are removed"
 NOTHING_LEFT = {name: f"{name}: no rule, route, veth or row is left" for name in NODES}
-COOLED = "released addresses have cooled and are free again"
+COOLED = "released addresses have cooled, and each node is back to one ENI"
 IDLE = "idle: no EC2 call in 5 s"
 AGREE = "EC2 and the datastores agree"
 NO_LEAK = "no ENI is left unattached"
@@ -27,7 +27,8 @@ LAB_SOUND = "the lab itself had no fault"
 
 GONE_WITHIN_S = 5.0  # ours, because: I4 allows a second for the veth; a busy machine gets five
 COOLDOWN_S = 30.0  # the daemon's default, IP_COOLDOWN_PERIOD
-COOLED_WITHIN_S = COOLDOWN_S + 15.0
+GIVEN_BACK_WITHIN_S = 30.0  # ours, because: EC2 detaches an ENI in some seconds, and two go one after the other
+COOLED_WITHIN_S = COOLDOWN_S + 15.0 + GIVEN_BACK_WITHIN_S
 QUIET_S = 2.0  # ours, because: EC2 calls in flight are over by then
 QUIET_WITHIN_S = 20.0
 IDLE_S = 5.0
@@ -67,7 +68,7 @@ def agree(context: DemoContext, verdict: Verdict) -> None:
 
     hot = _each(context, cool)
     free = ", ".join(f"{name} {pool['free_count']} of {pool['total_count']}" for name, pool in pools.items())
-    verdict(COOLED, not hot, brief(hot) or f"free: {free}")
+    verdict(COOLED, not hot, brief(hot) or f"free: {free}; WARM_ENI_TARGET=1 keeps no more")
     total = _wait_for_quiet(context)
     time.sleep(IDLE_S)  # the promise is about time passing
     calls = context.lab.vpc.calls()
@@ -132,7 +133,9 @@ def _each(context: DemoContext, look: Callable[[DemoNode], list[str]]) -> list[s
 
 def _cooled_pool(node: DemoNode) -> dict[str, Any]:
     status = node.daemon.wait_status(
-        lambda status: status["pool"]["cooling_count"] == 0, what="all addresses free again", timeout_s=COOLED_WITHIN_S
+        lambda status: status["pool"]["cooling_count"] == 0 and status["pool"]["eni_count"] == 1,
+        what="all addresses free again, and one ENI left",
+        timeout_s=COOLED_WITHIN_S,
     )
     pool: dict[str, Any] = status["pool"]
     return pool

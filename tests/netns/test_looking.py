@@ -156,6 +156,8 @@ def _batch_of(lines):
 class _Reads:
     """A socket whose dumps of rules show what a test says, one after the other."""
 
+    shorter = None
+
     def __init__(self, *reads):
         self.reads = list(reads)
 
