@@ -8,61 +8,30 @@ kept only while the daemon serves: uninstall removes the DaemonSet first.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 
 from ipamd import conflist
 from ipamd.config import DaemonConfig
-from ipamd.inotify import DirectoryWatch
-from ipamd.model.errors import IpamError, log_text
+from ipamd.file_follower import SETTLE_S, FileFollower
+from ipamd.model.errors import IpamError
 from ipamd.model.repair import Repaired, RepairedObject, RepairKind
 from ipamd.service.backoff import soonest_s
 from ipamd.service.health import Health
 from ipamd.service.reconcile.fights import Fights
 
-LOOK_S = 30.0
-"""Longest time between two looks at the file, whatever inotify says. Ours: as for the host's routing."""
-
-SETTLE_S = 0.1
-"""Wait after a change, so that a file which is being written is read whole. Ours."""
-
 log = logging.getLogger(__name__)
 
 
-class ConflistKeeper:
-    """Keeps the conflist in place. `run` is a thread body; `stop` from any thread."""
+class ConflistKeeper(FileFollower):
+    """Keeps the conflist in place."""
 
     def __init__(self, config: DaemonConfig, *, fights: Fights, health: Health, note: Callable[[str], None]) -> None:
         """`note` records a repair in the ledger."""
+        super().__init__(config.conflist_path, subject="conflist", health=health)
         self._config = config
         self._fights = fights
-        self._health = health
         self._note = note
         self._thing = RepairedObject(RepairKind.CONFLIST, str(config.conflist_path))
-        self._watch = DirectoryWatch(config.conflist_path.parent)
-        self._stopped = threading.Event()
-
-    def run(self) -> None:
-        """Thread body: look at the file after each change of its directory and on the clock, until `stop`."""
-        try:
-            while not self._stopped.is_set():
-                self._watch.arm()
-                try:
-                    self.look()
-                except Exception as error:  # noqa: BLE001  # top of a loop: it must outlive any one failure
-                    self._health.record_error("conflist", error)
-                    self._health.set_condition("conflist", f"conflist: {log_text(error)}; tried again")
-                else:
-                    self._health.clear_condition("conflist")
-                self._watch.wait(soonest_s([LOOK_S, self._fights.wait_s()]) or SETTLE_S)
-                self._stopped.wait(SETTLE_S)
-        finally:
-            self._watch.close()
-
-    def stop(self) -> None:
-        """End `run`."""
-        self._stopped.set()
-        self._watch.stop()
 
     def look(self) -> None:
         """Write the file if it is not what it must be, unless it is fought over. Raises: SettingsError."""
@@ -77,3 +46,6 @@ class ConflistKeeper:
             self._note(repaired)
         except IpamError as error:
             self._health.record_error("conflist", error)
+
+    def _wait_s(self) -> float:
+        return soonest_s([super()._wait_s(), self._fights.wait_s()]) or SETTLE_S

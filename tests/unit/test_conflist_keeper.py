@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ipamd import conflist, conflist_keeper
+from ipamd import conflist, file_follower
 from ipamd.clock import SystemClock
 from ipamd.config import DaemonConfig
 from ipamd.conflist_keeper import ConflistKeeper
@@ -40,7 +40,7 @@ class Kept:
 @pytest.fixture
 def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
     """A keeper in a thread; its clock stands still, so only notifications count."""
-    monkeypatch.setattr(conflist_keeper, "LOOK_S", 1e6)
+    monkeypatch.setattr(file_follower, "LOOK_S", 1e6)
     kept = Kept(tmp_path, SystemClock())
     thread = threading.Thread(target=kept.keeper.run, daemon=True)
     thread.start()
