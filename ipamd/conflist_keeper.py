@@ -1,7 +1,8 @@
 """Put the conflist back when something removes or alters it: without it the runtime calls another plugin, or cannot delete sandboxes.
 
 Another CNI's installer, configuration management, or a clean-up of /etc/cni/net.d may do that under a running daemon. It is noticed by
-inotify, and by the clock. While two programs write the same file, ours backs off and a condition says so (`fights.py`). The file is
+inotify, and by the clock. So are the plugins that it chains: one that went is put back, and the file offers what all of them speak
+now; what cannot be mended is a condition, and the file stays, because DEL needs it (`chained_plugins.py`). While two programs write the same file, ours backs off and a condition says so (`fights.py`). The file is
 kept only while the daemon serves: uninstall removes the DaemonSet first.
 """
 
@@ -12,6 +13,7 @@ import threading
 from collections.abc import Callable
 
 from ipamd import conflist
+from ipamd.chained_plugins import ChainedPlugins
 from ipamd.config import DaemonConfig
 from ipamd.inotify import DirectoryWatch
 from ipamd.model.errors import IpamError, log_text
@@ -32,14 +34,17 @@ log = logging.getLogger(__name__)
 class ConflistKeeper:
     """Keeps the conflist in place. `run` is a thread body; `stop` from any thread."""
 
-    def __init__(self, config: DaemonConfig, *, fights: Fights, health: Health, note: Callable[[str], None]) -> None:
+    def __init__(
+        self, config: DaemonConfig, *, plugins: ChainedPlugins, fights: Fights, health: Health, note: Callable[[str], None]
+    ) -> None:
         """`note` records a repair in the ledger."""
         self._config = config
+        self._plugins = plugins
         self._fights = fights
         self._health = health
         self._note = note
         self._thing = RepairedObject(RepairKind.CONFLIST, str(config.conflist_path))
-        self._watch = DirectoryWatch(config.conflist_path.parent)
+        self._watch = DirectoryWatch(config.conflist_path.parent, config.cni_bin_dir)
         self._stopped = threading.Event()
 
     def run(self) -> None:
@@ -66,10 +71,13 @@ class ConflistKeeper:
 
     def look(self) -> None:
         """Write the file if it is not what it must be, unless it is fought over. Raises: SettingsError."""
-        found = conflist.difference(self._config)
+        if self._plugins.look():
+            path = conflist.write(self._config, self._plugins.versions)
+            log.info("conflist: %s offers %s now", path, ", ".join(self._plugins.versions))
+        found = conflist.difference(self._config, self._plugins.versions)
         if not found or self._thing in self._fights.held():
             return
-        conflist.write(self._config)
+        conflist.write(self._config, self._plugins.versions)
         repaired = Repaired(f"{self._config.conflist_path} {found}: written again", self._thing)
         log.warning("conflist: %s", repaired)
         self._fights.note([repaired])
