@@ -1,8 +1,8 @@
 """The CNI configuration that tells the runtime to call us: written last, atomically, and never removed.
 
 Shutting down leaves it in place: without it a runtime cannot delete sandboxes (containerd #8774). `cniVersion` is one that every
-libcni accepts; `cniVersions` lets newer ones choose a later version, with GC and STATUS (docs/adr/0009). Only versions are offered that
-every chained plugin speaks (docs/adr/0039).
+libcni accepts; `cniVersions` lets newer ones choose a later version, with GC and STATUS (docs/adr/0009). Only those versions are
+offered that every chained plugin speaks (docs/adr/0039).
 """
 
 from __future__ import annotations

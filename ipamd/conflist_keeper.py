@@ -1,16 +1,17 @@
 """Put the conflist back when something removes or alters it: without it the runtime calls another plugin, or cannot delete sandboxes.
 
 Another CNI's installer, configuration management, or a clean-up of /etc/cni/net.d may do that under a running daemon. It is noticed by
-inotify, and by the clock. So are the plugins that it chains: one that went is put back, and the file offers what all of them speak
-now; what cannot be mended is a condition, and the file stays, because DEL needs it (`chained_plugins.py`). While two programs write the same file, ours backs off and a condition says so (`fights.py`). The file is
-kept only while the daemon serves: uninstall removes the DaemonSet first.
+inotify, and by the clock. So are changes of the plugins that it chains: one of ours that went is put back, and the file offers what
+all of them speak now; what cannot be mended is a condition, and the file stays, because DEL needs it (`chained_plugins.py`).
+While two programs write the same file, ours backs off and a condition says so (`fights.py`). The file is kept only while the daemon
+serves: uninstall removes the DaemonSet first.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ipamd import conflist
 from ipamd.chained_plugins import ChainedPlugins
@@ -71,17 +72,24 @@ class ConflistKeeper:
 
     def look(self) -> None:
         """Write the file if it is not what it must be, unless it is fought over. Raises: SettingsError."""
+        held = self._fights.held()
+        self._note_all(self._plugins.restore(but=held))
         if self._plugins.look():
             path = conflist.write(self._config, self._plugins.versions)
             log.info("conflist: %s offers %s now", path, ", ".join(self._plugins.versions))
         found = conflist.difference(self._config, self._plugins.versions)
-        if not found or self._thing in self._fights.held():
+        if not found or self._thing in held:
             return
         conflist.write(self._config, self._plugins.versions)
         repaired = Repaired(f"{self._config.conflist_path} {found}: written again", self._thing)
         log.warning("conflist: %s", repaired)
-        self._fights.note([repaired])
+        self._note_all([repaired])
+
+    def _note_all(self, repairs: Sequence[Repaired]) -> None:
+        """Count repairs, and record them in the ledger."""
+        self._fights.note(repairs)
         try:
-            self._note(repaired)
+            for repaired in repairs:
+                self._note(repaired)
         except IpamError as error:
             self._health.record_error("conflist", error)

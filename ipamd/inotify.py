@@ -1,4 +1,4 @@
-"""Wait until something in a directory or a few changes, by inotify(7). Python has no binding of its own; three calls of the C library do.
+"""Wait until something in directories changes, by inotify(7). Python has no binding of its own; three calls of the C library do.
 
 A node may have no inotify instance left (fs.inotify.max_user_instances), or the directory may be gone: then only the time-out ends
 the wait, and the caller looks on its clock.

@@ -54,7 +54,7 @@ class Lifecycle:
         self._surroundings = Surroundings(app, spawn=self._spawn, stopped=self._stopped)
         host_network = app.reconcile.host_network
         self._plugins = ChainedPlugins(
-            app.settings, node_info=app.adapters.node_info, health=self._health, clock=app.context.clock
+            app.settings, runtime=app.adapters.node_info.runtime, health=self._health, clock=app.context.clock
         )
         self._conflist = ConflistKeeper(
             app.settings.daemon, plugins=self._plugins, fights=host_network.fights, health=self._health, note=host_network.note

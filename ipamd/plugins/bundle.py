@@ -9,9 +9,12 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from collections.abc import Container
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
+
+from ipamd.model.repair import Repaired, RepairedObject, RepairKind
 
 SUMS_NAME = "SHA256SUMS"
 """Beside the plugins in the image: what `tools/build_reference_plugins.sh` built."""
@@ -26,9 +29,10 @@ _LINE = re.compile(r"([0-9a-f]{64}) [ *]([a-z0-9][a-z0-9-]{0,63})")
 
 @dataclass(slots=True)
 class Placed:
-    """What was put in place, and what could not be; one sentence each."""
+    """What was put in place, what was replaced, and what could not be; one sentence each."""
 
-    done: list[str] = field(default_factory=list)
+    missing: list[Repaired] = field(default_factory=list)
+    replaced: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
 
@@ -47,10 +51,10 @@ class Bundle:
         """What comes with the image, as it was read by `put_in_place`."""
         return frozenset(self._wanted)
 
-    def put_in_place(self) -> Placed:
+    def put_in_place(self, *, but: Container[RepairedObject] = ()) -> Placed:
         """Put what is missing in place, and at the first call replace our own of an earlier image. Cost, if nothing is: one stat each.
 
-        What cannot be put in place keeps nothing else from it.
+        What cannot be put in place keeps nothing else from it. `but`: what is left alone, because it is fought over.
         """
         placed = Placed()
         try:
@@ -63,10 +67,11 @@ class Bundle:
             target = self._directory / name
             try:
                 if not os.path.lexists(target):
-                    if self._put(name):
-                        placed.done.append(f"{target} was missing: put in place")
+                    thing = RepairedObject(RepairKind.PLUGIN, str(target))
+                    if thing not in but and self._put(name):
+                        placed.missing.append(Repaired(f"{target} was missing: put in place", thing))
                 elif name in outdated and self._replace(name, outdated[name]):
-                    placed.done.append(f"{target} was of an earlier image: replaced")
+                    placed.replaced.append(f"{target} was of an earlier image: replaced")
             except (OSError, ValueError) as error:
                 placed.problems.append(_sentence(error))
         self._is_compared = True

@@ -6,7 +6,6 @@ sandbox in CNI 0.3.1, whatever the conflist says (github.com/containerd/go-cni, 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,6 @@ from ipamd.model.cniversion import SUPPORTED_VERSIONS
 from ipamd.model.errors import PluginLackingError, log_text
 from ipamd.model.plugin_versions import common_versions, limits
 from ipamd.plugins.asking import ask_versions
-from ipamd.plugins.bundle import Bundle
 from ipamd.ports import Clock
 
 LOOPBACK = "loopback"
@@ -39,11 +37,10 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """In which versions the chain can be called, oldest first; which plugins end early; what was put in place."""
+    """In which versions the chain can be called, oldest first, and which plugins end early."""
 
     versions: tuple[str, ...]
     limits: tuple[str, ...] = ()
-    placed: tuple[str, ...] = ()
 
 
 class PluginDirectory:
@@ -54,27 +51,25 @@ class PluginDirectory:
         directory: Path,
         *,
         chained: tuple[str, ...],
-        bundle: Bundle,
+        bundled: Callable[[], frozenset[str]],
         needs_loopback: Callable[[], bool],
         clock: Clock,
         ask: Callable[[Path], tuple[str, ...]] = ask_versions,
     ) -> None:
-        """Args: chained: types behind ours, in the conflist's order; ask: asks one plugin."""
+        """Args: chained: types behind ours, in the conflist's order; bundled: names that come with us; ask: asks one plugin."""
         self._directory = directory
         self._chained = tuple(dict.fromkeys(chained))
-        self._bundle = bundle
+        self._bundled = bundled
         self._needs_loopback = needs_loopback
         self._clock = clock
         self._ask = ask
         self._answers: dict[str, Answer] = {}
 
-    def look(self) -> Spoken:
-        """Put in place what is missing and comes with us, and say what the needed plugins speak. Cost, if nothing changed: stats.
+    def look(self, hindrance: str = "") -> Spoken:
+        """Say what the needed plugins speak. `hindrance`: why what comes with us could not be put in place. Cost: a stat each.
 
         Raises: PluginLackingError that names all that is lacking, each with what to do.
         """
-        placed = self._bundle.put_in_place()
-        hindrance = "; ".join(placed.problems)
         needs_loopback = self._needs_loopback()
         needed = dict.fromkeys([*([LOOPBACK] if needs_loopback else []), *self._chained])
         answers = {name: self._answer(name, hindrance) for name in needed}
@@ -88,9 +83,7 @@ class PluginDirectory:
             problems.append(f"no CNI version of {', '.join(SUPPORTED_VERSIONS)} is spoken by all chained plugins: {said}")
         if problems:
             raise PluginLackingError("; ".join(problems))
-        return Spoken(
-            versions, tuple(f"{name} ends at {highest}" for name, highest in limits(spoken).items()), tuple(placed.done)
-        )
+        return Spoken(versions, tuple(f"{name} ends at {highest}" for name, highest in limits(spoken).items()))
 
     def _answer(self, name: str, hindrance: str) -> Answer:
         """What a plugin speaks: remembered, or asked."""
@@ -115,7 +108,7 @@ class PluginDirectory:
             return Answer(signature, now, problem=log_text(error))
 
     def _why_missing(self, name: str, hindrance: str) -> str:
-        if name in self._bundle.names:
+        if name in self._bundled():
             return f" and could not be put in place ({hindrance}): mount the directory so that it can be written"
         if name == LOOPBACK or hindrance:
             return f": put it there, of release 1.9 or later{f' ({hindrance})' if hindrance else ''}"
@@ -124,5 +117,5 @@ class PluginDirectory:
 
 def _signature(path: Path) -> Signature:
     """What changes when a file is replaced, written, or made executable. Raises: OSError."""
-    found = os.stat(path)
+    found = path.stat()
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
