@@ -8,6 +8,7 @@ is lacking is a condition only: the conflist stays, because DEL needs it.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Container
 
 from ipamd.config import Settings
@@ -26,6 +27,9 @@ CONDITION = "plugins"
 
 LOOK_S = 10.0
 """Longest time between two looks while the start waits, whatever inotify says. Ours; a look costs a few stats."""
+
+SETTLE_S = 0.1
+"""Wait after a change, so that a file which is being written is whole when it is asked. Ours."""
 
 WITHOUT_LOOPBACK = ("cri-o",)
 """Runtimes, as CRI names them, that bring `lo` up themselves. Source: github.com/cri-o/ocicni, pkg/ocicni/util_linux.go."""
@@ -51,7 +55,7 @@ class ChainedPlugins:
             clock=clock,
         )
         self._watch = DirectoryWatch(config.cni_bin_dir)
-        self._is_stopped = False
+        self._stopped = threading.Event()
         self._told = ""
         self._hindrance = ""
         self.versions: tuple[str, ...] = SUPPORTED_VERSIONS
@@ -59,7 +63,7 @@ class ChainedPlugins:
     def wait(self) -> str:
         """Return when every plugin that is needed has answered, with what they speak. Raises: NotServingError if it is stopped."""
         try:
-            while not self._is_stopped:
+            while not self._stopped.is_set():
                 self._watch.arm()
                 self.restore()
                 spoken = self._spoken()
@@ -67,6 +71,7 @@ class ChainedPlugins:
                     self.versions = spoken.versions
                     return "; ".join([f"CNI {', '.join(spoken.versions)}", *spoken.limits])
                 self._watch.wait(LOOK_S)
+                self._stopped.wait(SETTLE_S)
         finally:
             self._watch.close()
         raise NotServingError("vpc-ipamd is shutting down")
@@ -88,7 +93,7 @@ class ChainedPlugins:
 
     def stop(self) -> None:
         """End `wait`."""
-        self._is_stopped = True
+        self._stopped.set()
         self._watch.stop()
 
     def _spoken(self) -> Spoken | None:
