@@ -1,4 +1,4 @@
-"""20 restarts under load on a real containerd, as the two of tests/lab/runtime/test_rolls.py: about two minutes each."""
+"""Eight restarts under load on a real containerd, as the two of tests/lab/runtime/test_rolls.py: more than a minute each."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ pytestmark = [
     pytest.mark.skipif(os.environ.get("VPC_IPAMD_HEAVY") != "1", reason="heavy: `make test-all`, or VPC_IPAMD_HEAVY=1"),
 ]
 
-ROLLS = 20
+ROLLS = 8
+"""As many as surely fit into the minute that STATUS bridges in ten, on a busy machine too. `make bench`, group rolls, does 20."""
 
 
 @pytest.mark.parametrize("version", ["1.7", "2"])
-def test_twenty_restarts_under_load_change_no_condition(version: str) -> None:
-    """No NetworkReady turns false, no sandbox needs a second call; together they are away longer than the minute of any one absence."""
+def test_eight_restarts_under_load_change_no_condition(version: str) -> None:
+    """No NetworkReady turns false, and no sandbox needs a second call."""
     if not os.access(Path(DIRECTORIES[version]) / "containerd", os.X_OK):
         pytest.skip(f"containerd {version} is not here: `tools/fetch_containerd.sh {version}`")
     assert_not_noticed(version, rolls=ROLLS)

@@ -8,15 +8,15 @@ from tests.lab.runtime.conftest import rig_with, run_sandbox
 from tests.rig import wait_until
 
 AWAY_S = 3.0
-STATUS_S = 0.5
-SANDBOX_S = 0.5
+STATUS_S = 1.0
+SANDBOX_S = 1.0
 POOL = {"MINIMUM_IP_TARGET": "18", "WARM_IP_TARGET": "1", "IP_COOLDOWN_PERIOD": "2", "CRI_SOCKET": ""}
 
 
 def assert_not_noticed(version: str, *, rolls: int) -> None:
-    """Every other restart a SIGTERM, every other a kill -9: each look says NetworkReady, each sandbox starts and ends at its first call.
+    """Restart by SIGTERM and by kill -9 in turn: NetworkReady at each look, and each sandbox starts and ends at its first call.
 
-    The loop is kubelet's, but asks 10 times as often, and starts a sandbox 4 times as often. The time without a socket is the true one.
+    The loop is kubelet's, but asks 5 times as often, and starts sandboxes twice as often. The time without a socket is the true one.
     """
     with rig_with(version, env=POOL) as made:
         lasting = run_sandbox(made, "lasting")
@@ -27,7 +27,7 @@ def assert_not_noticed(version: str, *, rolls: int) -> None:
         assert min(absences) >= AWAY_S
         adds = kubelet.of("ADD")
         assert len(kubelet.of("STATUS")) > rolls
-        assert len(kubelet.of("DEL")) == len(adds) > rolls * AWAY_S
+        assert len(kubelet.of("DEL")) == len(adds) > rolls
         longest = max(call.seconds for call in adds)
         assert longest > 1, "a sandbox was started while the daemon was away"
         assert made.node.cri.status(lasting).is_ready

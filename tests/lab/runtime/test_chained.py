@@ -15,10 +15,10 @@ pytestmark = [pytest.mark.privileged, pytest.mark.containerd]
 PORTMAPS = {"Debian's 1.1.1": Path("/usr/lib/cni/portmap"), "the image's": REPOSITORY / "build" / "reference-plugins" / "portmap"}
 
 
-@pytest.mark.parametrize("version", ["1.6", "1.7", "2"])
-@pytest.mark.parametrize("portmap", PORTMAPS.values(), ids=PORTMAPS.keys())
-def test_the_node_is_ready_and_pods_run(portmap: Path, version: str) -> None:
-    """Debian's portmap does not speak 1.1.0: offered it all the same, containerd 2.1 calls the node NotReady, "missing containerID"."""
+@pytest.mark.parametrize(("name", "version"), [("Debian's 1.1.1", "2"), ("the image's", "2"), ("the image's", "1.6")])
+def test_the_node_is_ready_and_pods_run(name: str, version: str) -> None:
+    """Debian's portmap does not speak 1.1.0: called in it, containerd 2.1 calls the node NotReady, "missing containerID"."""
+    portmap = PORTMAPS[name]
     if not portmap.exists():
         pytest.skip(f"{portmap} is not here: `make setup`")
     with rig_with(version, start=False, env={"ENABLE_PORTMAP_PLUGIN": "true"}) as made:

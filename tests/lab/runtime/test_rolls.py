@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.privileged, pytest.mark.containerd]
 
 @pytest.mark.parametrize("version", ["1.7", "2"])
 def test_restarts_under_load_change_no_condition(version: str) -> None:
-    """One SIGTERM, one kill -9; 20 restarts are in tests/heavy/test_rolls_on_containerd.py."""
+    """One SIGTERM, one kill -9; eight restarts are in tests/heavy/test_rolls_on_containerd.py."""
     assert_not_noticed(version, rolls=2)
 
 
