@@ -1,7 +1,7 @@
 """Wait until something in directories changes, by inotify(7). Python has no binding of its own; three calls of the C library do.
 
 A node may have no inotify instance left (fs.inotify.max_user_instances), or the directory may be gone: then only the time-out ends
-the wait, and the caller looks on its clock.
+the wait, and the caller looks on its clock; the next `arm` tries again.
 """
 
 from __future__ import annotations
@@ -31,11 +31,13 @@ class DirectoryWatch:
 
     def __init__(self, *directories: Path) -> None:
         self._directories = directories
-        self._fd = _libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._fd = -1
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def arm(self) -> None:
-        """Watch what is at the paths now; look at it afterwards, so that no change is missed. Idempotent."""
+        """Watch what is at the paths now; look at it afterwards, so that no change is missed. Idempotent; takes the instance."""
+        if self._fd < 0:
+            self._fd = _libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
         if self._fd >= 0:
             for directory in self._directories:
                 _libc.inotify_add_watch(self._fd, os.fsencode(directory), CHANGES)

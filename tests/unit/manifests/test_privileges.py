@@ -79,8 +79,8 @@ def _wait_ready(node: Node, *, seconds: float) -> bool:
     return False
 
 
-def _sandbox(node: Node) -> None:
-    sandbox = node.cri.run_sandbox("probe")
+def _sandbox(node: Node, *, timeout_s: float = 60) -> None:
+    sandbox = node.cri.run_sandbox("probe", timeout_s=timeout_s)
     node.cri.stop(sandbox)
     node.cri.remove(sandbox)
 
@@ -117,7 +117,7 @@ def test_each_granted_capability_is_needed(lab: Lab, absent: str) -> None:
     try:
         _wait_ready(lab.node("node-a"), seconds=2)
         with pytest.raises(SandboxError):
-            _sandbox(lab.node("node-a"))
+            _sandbox(lab.node("node-a"), timeout_s=15)  # an ADD waits for a daemon that never serves (I17)
     finally:
         daemon.kill()  # its next start does not mind (I5)
         daemon.wait(10)
