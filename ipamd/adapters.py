@@ -21,7 +21,20 @@ from ipamd.ports import Clock, Ec2, Failpoint, HostNetwork, Metadata, Runtime, S
 from ipamd.runtime.cri import CriRuntime
 from ipamd.service.health import Health
 
-STAGES = ("datastore", "rpc", "metadata", "ec2", "cri", "spool", "kernel", "host-routing", "serve", "first-address", "conflist")
+STAGES = (
+    "datastore",
+    "rpc",
+    "metadata",
+    "ec2",
+    "cri",
+    "spool",
+    "kernel",
+    "host-routing",
+    "serve",
+    "first-address",
+    "plugins",
+    "conflist",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,8 @@ from ipamd.model.pool_settings import PoolSettings
 RUN_DIR = Path("/run/vpc-ipamd")
 CONFLIST_PATH = Path("/etc/cni/net.d/10-vpc-ipamd.conflist")
 NETWORK_FILE = Path("/etc/vpc-ipamd/network.json")
+CNI_BIN_DIR = Path("/opt/cni/bin")
+REFERENCE_PLUGINS = Path("/opt/vpc-ipamd/plugins")
 
 
 def _setting(env: str, parse: Callable[[str], Any], default: Any, text: str) -> Any:
@@ -262,6 +264,16 @@ class DaemonConfig:
         "A drain hook's file: while it exists no ENI is made and nothing given back; empty: hooks/freeze in the run directory.",
     )
     conflist_path: Path = _setting("VPC_IPAMD_CONFLIST", Path, CONFLIST_PATH, "Where the conflist is written once ready.")
+    cni_bin_dir: Path = _setting(
+        "VPC_IPAMD_CNI_BIN_DIR", Path, CNI_BIN_DIR, "The node's directory of CNI plugins, where the runtime looks for them."
+    )
+    reference_plugins: Path = _setting(
+        "VPC_IPAMD_REFERENCE_PLUGINS",
+        Path,
+        REFERENCE_PLUGINS,
+        "Directory of the plugins that come with the image (loopback, portmap, bandwidth, tuning); each is put into the node's where "
+        "it is missing. Nothing is, if this directory does not exist.",
+    )
     portmap: bool = _setting("ENABLE_PORTMAP_PLUGIN", parse_bool, False, "Chain the portmap plugin, for hostPort.")
     bandwidth: bool = _setting("ENABLE_BANDWIDTH_PLUGIN", parse_bool, False, "Chain the bandwidth plugin.")
     chained_plugins: str = _setting(

@@ -1,16 +1,19 @@
 """Put the conflist back when something removes or alters it: without it the runtime calls another plugin, or cannot delete sandboxes.
 
 Another CNI's installer, configuration management, or a clean-up of /etc/cni/net.d may do that under a running daemon. It is noticed by
-inotify, and by the clock. While two programs write the same file, ours backs off and a condition says so (`fights.py`). The file is
-kept only while the daemon serves: uninstall removes the DaemonSet first.
+inotify, and by the clock. So are changes of the plugins that it chains: one of ours that went is put back, and the file offers what
+all of them speak now; what cannot be mended is a condition, and the file stays, because DEL needs it (`chained_plugins.py`).
+While two programs write the same file, ours backs off and a condition says so (`fights.py`). The file is kept only while the daemon
+serves: uninstall removes the DaemonSet first.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ipamd import conflist
+from ipamd.chained_plugins import ChainedPlugins
 from ipamd.config import DaemonConfig
 from ipamd.file_follower import SETTLE_S, FileFollower
 from ipamd.model.errors import IpamError
@@ -25,25 +28,38 @@ log = logging.getLogger(__name__)
 class ConflistKeeper(FileFollower):
     """Keeps the conflist in place."""
 
-    def __init__(self, config: DaemonConfig, *, fights: Fights, health: Health, note: Callable[[str], None]) -> None:
+    def __init__(
+        self, config: DaemonConfig, *, plugins: ChainedPlugins, fights: Fights, health: Health, note: Callable[[str], None]
+    ) -> None:
         """`note` records a repair in the ledger."""
-        super().__init__(config.conflist_path, subject="conflist", health=health)
+        super().__init__(config.conflist_path, config.cni_bin_dir, subject="conflist", health=health)
         self._config = config
+        self._plugins = plugins
         self._fights = fights
         self._note = note
         self._thing = RepairedObject(RepairKind.CONFLIST, str(config.conflist_path))
 
     def look(self) -> None:
         """Write the file if it is not what it must be, unless it is fought over. Raises: SettingsError."""
-        found = conflist.difference(self._config)
-        if not found or self._thing in self._fights.held():
+        held = self._fights.held()
+        self._note_all(self._plugins.restore(but=held))
+        if self._plugins.look():
+            path = conflist.write(self._config, self._plugins.versions)
+            log.info("conflist: %s offers %s now", path, ", ".join(self._plugins.versions))
+        found = conflist.difference(self._config, self._plugins.versions)
+        if not found or self._thing in held:
             return
-        conflist.write(self._config)
+        conflist.write(self._config, self._plugins.versions)
         repaired = Repaired(f"{self._config.conflist_path} {found}: written again", self._thing)
         log.warning("conflist: %s", repaired)
-        self._fights.note([repaired])
+        self._note_all([repaired])
+
+    def _note_all(self, repairs: Sequence[Repaired]) -> None:
+        """Count repairs, and record them in the ledger."""
+        self._fights.note(repairs)
         try:
-            self._note(repaired)
+            for repaired in repairs:
+                self._note(repaired)
         except IpamError as error:
             self._health.record_error("conflist", error)
 

@@ -23,11 +23,12 @@ log = logging.getLogger(__name__)
 class FileFollower(ABC):
     """`run` is a thread body; `stop` from any thread. A look that fails is a condition `subject`, and is made again."""
 
-    def __init__(self, path: Path, *, subject: str, health: Health) -> None:
+    def __init__(self, path: Path, *directories: Path, subject: str, health: Health) -> None:
+        """Follow the file at `path`; a change in one of the further `directories` asks for a look too."""
         self._path = path
         self._health = health
         self._subject = subject
-        self._watch = DirectoryWatch(path.parent)
+        self._watch = DirectoryWatch(path.parent, *directories)
         self._stopped = threading.Event()
 
     @abstractmethod

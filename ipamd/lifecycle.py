@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from ipamd import conflist
 from ipamd.bootstrap import App
+from ipamd.chained_plugins import ChainedPlugins
 from ipamd.conflist_keeper import ConflistKeeper
 from ipamd.datastore.open import current_boot_id
 from ipamd.first_address import FirstAddress
@@ -52,8 +53,11 @@ class Lifecycle:
         )
         self._surroundings = Surroundings(app, spawn=self._spawn, stopped=self._stopped)
         host_network = app.reconcile.host_network
+        self._plugins = ChainedPlugins(
+            app.settings, runtime=app.adapters.node_info.runtime, health=self._health, clock=app.context.clock
+        )
         self._conflist = ConflistKeeper(
-            app.settings.daemon, fights=host_network.fights, health=self._health, note=host_network.note
+            app.settings.daemon, plugins=self._plugins, fights=host_network.fights, health=self._health, note=host_network.note
         )
         self._drain_hook = DrainHookFile(app.context.freeze, path=app.settings.daemon.freeze_path, health=self._health)
         self._first_address = FirstAddress(app.context, run_dir=run_dir, boot_id=boot_id, stopped=self._stopped)
@@ -82,6 +86,7 @@ class Lifecycle:
         reconcile.host_network.stop()
         reconcile.cloud.stop()
         self._maintenance.stop()
+        self._plugins.stop()
         self._conflist.stop()
         self._drain_hook.stop()
         if reconcile.runtime is not None:
@@ -109,6 +114,8 @@ class Lifecycle:
         self._start_loops()
         with health.stage("first-address") as stage:
             stage.detail = self._first_address.wait()
+        with health.stage("plugins") as stage:
+            stage.detail = self._plugins.wait()
         self._until_done("conflist", self._write_conflist)
         self._spawn("conflist", self._conflist.run)
         self._first_address.remember()
@@ -187,7 +194,7 @@ class Lifecycle:
 
     def _write_conflist(self) -> None:
         with self._health.stage("conflist") as stage:
-            stage.detail = str(conflist.write(self._app.settings.daemon))
+            stage.detail = str(conflist.write(self._app.settings.daemon, self._plugins.versions))
 
     def _spawn(self, name: str, body: Callable[[], None]) -> None:
         threading.Thread(target=self._guarded, args=(name, body), name=name, daemon=True).start()
