@@ -2,8 +2,8 @@
 
 grpcio refuses them itself, but badly: its `_unary_request` (grpc/_server.py, seen in 1.85) goes on to wait for the request after the
 refusal, refuses a second time when the peer has closed, and waits for ever for the end of that second answer. Each such request left
-27 KiB in the daemon behind and held one of our threads until its peer closed. So no deserializer that grpcio calls may fail: ours hands the failure on as a value, and the
-call is refused where services run.
+27 KiB in the daemon behind and held one of our threads until its peer closed. So no deserializer that grpcio calls may fail: ours
+hands the failure on as a value, and the call is refused where services run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An ENI whose subnet becomes excluded gives its unused addresses back at once; what sandboxes have or had stays, and so do others'."""
+"""An ENI whose subnet becomes excluded gives its unused addresses back at once; what sandboxes have or had stays."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_new_sandboxes_find_room_elsewhere(node: FakeNode) -> None:
 
 
 def test_an_emptied_one_of_ours_is_deleted(node: FakeNode) -> None:
-    """The other subnet is excluded: its empty ENI is deleted, its routing gone, and its place is another one's on a node that was full."""
+    """The other subnet is excluded: its empty ENI is deleted, its routing gone; on a full node another takes its place."""
     node.pool.set_limits(node.ec2.limits, settings=PoolSettings(warm_ip_target=12))
     node.pool.cycle()
     (second,) = [eni.eni_id for eni in node.datastore.enis() if not eni.is_primary]
