@@ -72,8 +72,8 @@ def run_fleet(
     """
     logging.disable(logging.CRITICAL)
     gc.set_threshold(
-        100_000, 50, 1000
-    )  # millions of objects live until the end: looking at them again and again takes half the time
+        1_000_000, 50, 1000
+    )  # millions of objects live until the end: to look at them again and again takes half the time
     random.seed(f"fleet/{seed}")
     settings = load({"CLUSTER_NAME": "fleet", **env})
     world = World()
