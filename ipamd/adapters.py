@@ -8,7 +8,6 @@ from ipamd import failpoints, network_file
 from ipamd.clock import SystemClock
 from ipamd.cloud.ec2 import BotoEc2
 from ipamd.cloud.metadata import ImdsMetadata
-from ipamd.config import Settings
 from ipamd.datastore.open import OpenedDatastore, current_boot_id, open_datastore
 from ipamd.datastore.spool import FileSpool
 from ipamd.kernel.hostnet import KernelHostNetwork
@@ -20,6 +19,7 @@ from ipamd.node_info import NodeInfo
 from ipamd.ports import Clock, Ec2, Failpoint, HostNetwork, Metadata, Runtime, Spool, Wiring, no_failpoint
 from ipamd.runtime.cri import CriRuntime
 from ipamd.service.health import Health
+from ipamd.settings import CurrentSettings
 
 STAGES = ("datastore", "rpc", "metadata", "ec2", "cri", "spool", "kernel", "host-routing", "serve", "first-address", "conflist")
 
@@ -48,7 +48,7 @@ class Adapters:
     boot_id: str = ""
 
 
-def connect(settings: Settings, *, has_run_before: bool) -> Adapters:
+def connect(current: CurrentSettings, *, has_run_before: bool) -> Adapters:
     """Open the datastore and make the adapters; none of them has asked anything yet.
 
     Args:
@@ -56,6 +56,7 @@ def connect(settings: Settings, *, has_run_before: bool) -> Adapters:
 
     Raises: DatastoreError, SettingsError.
     """
+    settings = current.now
     custom_network = network_file.load(settings.subnets)
     clock = SystemClock()
     failpoint = failpoints.from_environment(settings.daemon.run_dir)
@@ -70,6 +71,13 @@ def connect(settings: Settings, *, has_run_before: bool) -> Adapters:
         return False
 
     host = HostNetns()
+    hostnet = KernelHostNetwork(
+        host,
+        config=settings.network,
+        nft=Nftables(host),
+        veth_names=lambda: [attachment.host_veth for attachment in opened.datastore.attachments()],
+    )
+    current.follow(lambda now: now.network, hostnet.use)
     metadata = ImdsMetadata(settings.cloud, clock=clock)
     node_info = NodeInfo(metadata, clock=clock)
     return Adapters(
@@ -82,12 +90,7 @@ def connect(settings: Settings, *, has_run_before: bool) -> Adapters:
             failpoint=kernel_failpoint,
             is_strict=not settings.network.extra_source_cidrs,
         ),
-        hostnet=KernelHostNetwork(
-            host,
-            config=settings.network,
-            nft=Nftables(host),
-            veth_names=lambda: [attachment.host_veth for attachment in opened.datastore.attachments()],
-        ),
+        hostnet=hostnet,
         metadata=metadata,
         node_info=node_info,
         ec2=BotoEc2(settings.cloud, region=node_info.region, vpc_id=node_info.vpc_id, clock=clock),

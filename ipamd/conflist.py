@@ -11,9 +11,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ipamd.config import DaemonConfig
 from ipamd.model.cniversion import CONFLIST_VERSION, SUPPORTED_VERSIONS
 from ipamd.model.errors import SettingsError
+from ipamd.settings import DaemonConfig
 
 NETWORK_NAME = "vpc-ipamd"
 PLUGIN_TYPE = "vpc-cni"

@@ -12,13 +12,13 @@ import threading
 from collections.abc import Callable
 
 from ipamd import conflist
-from ipamd.config import DaemonConfig
 from ipamd.inotify import DirectoryWatch
 from ipamd.model.errors import IpamError, log_text
 from ipamd.model.repair import Repaired, RepairedObject, RepairKind
 from ipamd.service.backoff import soonest_s
 from ipamd.service.health import Health
 from ipamd.service.reconcile.fights import Fights
+from ipamd.settings import DaemonConfig
 
 LOOK_S = 30.0
 """Longest time between two looks at the file, whatever inotify says. Ours: as for the host's routing."""

@@ -51,6 +51,7 @@ class Lifecycle:
             app.context, spool=app.adapters.spool, leave_mark=self._served_mark.leave, replay=self._replay_spool, end=end
         )
         self._surroundings = Surroundings(app, spawn=self._spawn, stopped=self._stopped)
+        app.current.follow(lambda now: now.pool, lambda _: self._surroundings.renew_targets())
         host_network = app.reconcile.host_network
         self._conflist = ConflistKeeper(
             app.settings.daemon, fights=host_network.fights, health=self._health, note=host_network.note

@@ -17,10 +17,10 @@ from typing import cast
 
 from prometheus_client import Metric
 
-from ipamd.config import ConfigLine, Settings, describe
 from ipamd.metrics import Metrics
 from ipamd.ports import Ec2
 from ipamd.service.report.sources import Sources
+from ipamd.settings import ConfigLine, Settings, describe
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))  # also when run as a script
 from tools import picture

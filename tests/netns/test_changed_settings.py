@@ -12,8 +12,8 @@ from ipaddress import IPv4Address, IPv4Network
 
 import pytest
 
-from ipamd.config import NetworkConfig
 from ipamd.kernel.hostnet import KernelHostNetwork
+from ipamd.settings import NetworkConfig
 from tests.netns.test_host_network import TO_SECONDARY
 
 pytestmark = pytest.mark.privileged

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 import ipamd
-from ipamd.config import Settings, describe, integer, load, parse_bool, parse_cidrs, parse_tags, parse_veth_prefix
 from ipamd.model.errors import SettingsError
+from ipamd.settings import Settings, describe, integer, load, parse_bool, parse_cidrs, parse_tags, parse_veth_prefix
 
 VECTORS = json.loads((Path(__file__).parent / "vectors_config.json").read_text())
 

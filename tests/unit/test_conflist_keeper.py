@@ -11,11 +11,11 @@ import pytest
 
 from ipamd import conflist, conflist_keeper
 from ipamd.clock import SystemClock
-from ipamd.config import DaemonConfig
 from ipamd.conflist_keeper import ConflistKeeper
 from ipamd.model.repair import RepairKind
 from ipamd.service.health import Health
 from ipamd.service.reconcile.fights import FIGHT_REPAIRS, Fights
+from ipamd.settings import DaemonConfig
 from tests.fakes.clock import FakeClock
 from tests.patience import PATIENCE_S
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.config import SubnetsConfig
 from ipamd.model.errors import SettingsError
 from ipamd.network_file import SIZE_MAX, load
+from ipamd.settings import SubnetsConfig
 
 GOOD = '{"zones": {"us-west-2a": {"subnet": "subnet-0a"}}}'
 

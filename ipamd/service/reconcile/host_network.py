@@ -90,6 +90,16 @@ class HostNetworkReconciler:
         """Set up the node's own routing. Raises: WiringError; the next reconciliation tries again."""
         self._hostnet.setup_node(identity)
 
+    def renew(self) -> None:
+        """The settings of the network have changed: set up the node by them now, and ENIs at a pass that is due soon.
+
+        What is set up so is no repair: nobody broke anything. Raises: WiringError; the next reconciliation tries again.
+        """
+        self._triggers.mark(Scope.EVERYTHING)
+        identity = self._identity()
+        if identity is not None:
+            self.set_up_node(identity)
+
     def confine(self) -> list[str]:
         """Put in place what confines sandboxes; a refusal is a condition, and ends with it. Returns: one sentence per repair."""
         try:

@@ -16,10 +16,10 @@ import pytest
 
 from cni_plugin import errors as plugin_errors
 from ipamd import daemon
-from ipamd.config import Settings, describe
 from ipamd.ipamctl import main as ipamctl
 from ipamd.model import errors
 from ipamd.service.report.finding import Severity
+from ipamd.settings import Settings, describe
 from lab.cli import main as cli
 from lab.vpc.fault_spec import parse as parse_faults
 from tools import gen_docs
