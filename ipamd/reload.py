@@ -3,6 +3,7 @@
 The delay keeps a fleet, whose ConfigMap changes everywhere within a minute, from asking EC2 all at once. A file that is wrong in any
 line changes nothing: the generation in force is kept, and a condition says why. Kubelet replaces a ConfigMap's files with one rename
 in their directory, which inotify tells; without inotify the clock notices (docs/adr/0034).
+Source: https://kubernetes.io/docs/concepts/configuration/configmap/, mounted ConfigMaps are updated automatically.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ class SettingsReload:
             self.read("the file has changed")
 
     def read(self, cause: str) -> None:
-        """Read environment and file, and put in force what is live of them; if anything is wrong, nothing changes, and this is said."""
+        """Read environment and file, and put in force what is live of them; if anything is wrong, say so and change nothing."""
         self._due_monotonic_s = None
         self._read = self._content() if self._path else None
         before = self._current.generation.number

@@ -126,7 +126,7 @@ def show(value: object) -> str:
 
 def _from_file(environ: Mapping[str, str], problems: list[str]) -> dict[str, str]:
     path = environ.get(FILE, "")
-    if not path or not path.isprintable():
+    if not path.startswith("/") or not path.isprintable():
         return {}  # a path that cannot be one is named as the setting that it is
     found, wrong = settings_file.read(path)
     problems += wrong

@@ -24,9 +24,9 @@ FAMILIES = ("VPC_IPAMD_", "AWS_VPC_K8S_", "AWS_VPC_CNI_", "AWS_VPC_ENI_", "WARM_
 OTHERS_OF_OURS = ("VPC_IPAMD_FAILPOINT",)
 """Read elsewhere: `ipamd/failpoints.py`."""
 
-OF_A_SERVICE = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
+OF_A_SERVICE = re.compile(r".*_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
 """How the variables end that kubelet makes for each Service of the namespace.
-Source: https://kubernetes.io/docs/tutorials/services/connect-applications-service/, environment variables."""
+Source: https://kubernetes.io/docs/concepts/services-networking/service/, environment variables."""
 
 LENGTH_MAX = 128
 """Longer names are no misspelt settings: the longest that there is has 40. Ours."""
@@ -60,8 +60,9 @@ def unknown(given: Mapping[str, str], *, is_ours: bool) -> list[str]:
         if len(name) > LENGTH_MAX or (_is_of_a_service(name) and not is_ours):
             continue
         near = nearest(name, _meant())
-        if near or is_ours or name.upper().startswith(FAMILIES):
-            best = near or nearest(name, _meant(), most=len(name))
+        family = next((one for one in FAMILIES if name.upper().startswith(one)), "")
+        if near or is_ours or family:
+            best = near or _closest(name, [one for one in _meant() if one.startswith(family)])
             found.append(f"{printable(name)}: there is no such setting; did you mean {best}?")
     return found
 
@@ -75,10 +76,14 @@ def nearest(name: str, known: Iterable[str], *, most: int | None = None) -> str:
     return best if distance <= allowed else ""
 
 
+def _closest(name: str, known: list[str]) -> str:
+    """The known name that a far one may have been meant for: one that begins with it, or else the nearest."""
+    return next((one for one in known if one.startswith(name.upper())), "") or nearest(name, known, most=LENGTH_MAX)
+
+
 def _is_of_a_service(name: str) -> bool:
     """Whether kubelet makes such a name; a Service may be called like a setting, and `vpc-ipamd` is likely."""
-    found = OF_A_SERVICE.search(name)
-    return found is not None and found.end() == len(name)
+    return OF_A_SERVICE.fullmatch(name) is not None
 
 
 def _distance(one: str, other: str, most: int) -> int:

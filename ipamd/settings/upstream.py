@@ -25,7 +25,8 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One of its settings. `text`: what to do instead of a refused value, or why it means nothing. `harmless`: in lower case."""
+    """One of its settings. `text`: a condition of an honoured one, what to do instead of a refused value, or why it means nothing.
+    `harmless`: values that ask for nothing, in lower case."""
 
     name: str
     fate: Fate
@@ -38,7 +39,7 @@ YES = ("true", "t", "1")
 
 
 def _honoured(*names: str) -> tuple[Row, ...]:
-    return tuple(Row(name, Fate.HONOURED, "it means the same here") for name in names)
+    return tuple(Row(name, Fate.HONOURED) for name in names)
 
 
 def _refused(name: str, text: str, *, harmless: tuple[str, ...] = NO) -> Row:
@@ -86,8 +87,8 @@ UPSTREAM: tuple[Row, ...] = (
     _refused("ENABLE_V6_EGRESS", "pods get no IPv6: remove it, and give them IPv6 by another network"),
     _refused(
         "DISABLE_POD_V6",
-        "pods get no IPv6 address and what they send by IPv6 is dropped anyway; to turn it off inside them too, chain the tuning plugin "
-        "with VPC_IPAMD_CHAINED_PLUGINS",
+        "pods get no IPv6 address and what they send by IPv6 is dropped anyway; to turn it off inside them too, chain the tuning "
+        "plugin with VPC_IPAMD_CHAINED_PLUGINS",
     ),
     _refused(
         "ENABLE_POD_ENI",
@@ -146,7 +147,7 @@ UPSTREAM: tuple[Row, ...] = (
         "DISABLE_INTROSPECTION",
     ),
     *_without_meaning("the datastore is in VPC_IPAMD_RUN_DIR", "AWS_VPC_K8S_CNI_BACKING_STORE"),
-    *_without_meaning("the plugin is installed by the init container, the conflist by VPC_IPAMD_CONFLIST", "HOST_CNI_BIN_PATH"),
+    *_without_meaning("the init container installs the plugin where its mount leads", "HOST_CNI_BIN_PATH"),
     *_without_meaning("the conflist is written where VPC_IPAMD_CONFLIST says", "HOST_CNI_CONFDIR_PATH"),
     *_without_meaning("the Kubernetes API is never called", "CLUSTER_ENDPOINT", "MY_NODE_NAME", "MY_POD_NAME"),
     *_without_meaning("instance metadata tells the VPC", "VPC_ID"),

@@ -26,7 +26,7 @@ if os.fork() == 0:
 os.close(reader)
 for _ in range({ROUNDS}):
     os.write(writer, b"x")
-    assert signals.wait() == "SIGTERM"
+    assert signals.wait(reload=int) == "SIGTERM"
 os.close(writer)
 os.wait()
 """
@@ -44,13 +44,13 @@ def test_the_second_request_hurries_and_a_failure_is_both() -> None:
         "import os, signal\n"
         "signals = Signals()\n"
         "os.kill(os.getpid(), signal.SIGINT)\n"
-        "assert signals.wait() == 'SIGINT'\n"
+        "assert signals.wait(reload=int) == 'SIGINT'\n"
         "assert not signals.wait_again(0.01)\n"
         "os.kill(os.getpid(), signal.SIGTERM)\n"
         "assert signals.wait_again(0.01)\n"
         "assert signals.exit_status == 0\n"
         "signals.fail('the datastore is gone')\n"
-        "assert signals.wait() == 'the datastore is gone'\n"
+        "assert signals.wait(reload=int) == 'the datastore is gone'\n"
         "assert signals.wait_again(0.01)\n"
         "assert signals.exit_status == EXIT_FAILED\n"
     )
