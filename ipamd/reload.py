@@ -57,12 +57,11 @@ class SettingsReload:
         self._stopped = threading.Event()
         self._read: bytes | None = None
         self._due_monotonic_s: float | None = None
+        self._has_begun = False
 
     def run(self) -> None:
         """Thread body: read the settings when it is asked for or when the file has changed, until `stop`."""
         try:
-            if self._path:
-                self.read("start")  # it may have changed since the process read it
             while not self._stopped.is_set():
                 if self._path:
                     self._watch.arm()
@@ -90,7 +89,10 @@ class SettingsReload:
     def look(self) -> None:
         """Read the settings if that was asked for, or if the file differs from what was read and its delay is over."""
         now = time.monotonic()
-        if self._asked.is_set():
+        if self._path and not self._has_begun:
+            self._has_begun = True
+            self.read("start")  # it may have changed since the process read it
+        elif self._asked.is_set():
             self._asked.clear()
             self.read("SIGHUP")
         elif not self._path or self._content() == self._read:

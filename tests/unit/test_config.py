@@ -172,7 +172,7 @@ GOOD = {
     "VPC_IPAMD_CONFLIST": ("/tmp/y", Path("/tmp/y")),
     "ENABLE_BANDWIDTH_PLUGIN": ("true", True),
     "CRI_EVENTS": ("0", False),
-    "ENABLE_PORTMAP_PLUGIN": ("false", False),
+    "ENABLE_PORTMAP_PLUGIN": ("true", True),
     "VPC_IPAMD_LOG_LEVEL": ("DEBUG", "debug"),
     "VPC_IPAMD_METRICS_ADDRESS": ("off", "off"),
     "VPC_IPAMD_HEALTH_ADDRESS": ("127.0.0.1:1", "127.0.0.1:1"),
