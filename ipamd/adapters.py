@@ -71,13 +71,6 @@ def connect(current: CurrentSettings, *, has_run_before: bool) -> Adapters:
         return False
 
     host = HostNetns()
-    hostnet = KernelHostNetwork(
-        host,
-        config=settings.network,
-        nft=Nftables(host),
-        veth_names=lambda: [attachment.host_veth for attachment in opened.datastore.attachments()],
-    )
-    current.follow(lambda now: now.network, hostnet.use)
     metadata = ImdsMetadata(settings.cloud, clock=clock)
     node_info = NodeInfo(metadata, clock=clock)
     return Adapters(
@@ -90,7 +83,7 @@ def connect(current: CurrentSettings, *, has_run_before: bool) -> Adapters:
             failpoint=kernel_failpoint,
             is_strict=not settings.network.extra_source_cidrs,
         ),
-        hostnet=hostnet,
+        hostnet=_host_network(host, current, opened),
         metadata=metadata,
         node_info=node_info,
         ec2=BotoEc2(settings.cloud, region=node_info.region, vpc_id=node_info.vpc_id, clock=clock),
@@ -101,3 +94,15 @@ def connect(current: CurrentSettings, *, has_run_before: bool) -> Adapters:
         failpoint=failpoint,
         boot_id=boot_id,
     )
+
+
+def _host_network(host: HostNetns, current: CurrentSettings, opened: OpenedDatastore) -> KernelHostNetwork:
+    """The host's routing, which goes by the network's settings of the moment."""
+    made = KernelHostNetwork(
+        host,
+        config=current.now.network,
+        nft=Nftables(host),
+        veth_names=lambda: [attachment.host_veth for attachment in opened.datastore.attachments()],
+    )
+    current.follow(lambda now: now.network, made.use)
+    return made

@@ -19,11 +19,16 @@ import threading
 import time
 from collections.abc import Callable
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from ipamd import logs
 from ipamd.model.errors import DatastoreError, IpamError, SettingsError
 from ipamd.model.words import printable
 from ipamd.settings import CurrentSettings, load, without_meaning
+
+if TYPE_CHECKING:
+    from ipamd.reload import SettingsReload
+    from ipamd.service.health import Health
 
 EXIT_SETTINGS = 2
 EXIT_DATASTORE = 3
@@ -162,7 +167,6 @@ def run(current: CurrentSettings, signals: Signals) -> int:
     from ipamd.health_pages import HealthPages, listen
     from ipamd.lifecycle import Lifecycle
     from ipamd.model.freeze import FreezeCause
-    from ipamd.reload import SettingsReload
 
     app = build(current, has_run_before=has_run_before)
     health = app.context.health
@@ -181,9 +185,7 @@ def run(current: CurrentSettings, signals: Signals) -> int:
     log.info("alive after %.3f s: %s", health.uptime_s(), app.adapters.opened.report.detail)
     life = Lifecycle(app, end=signals.fail)
     threading.Thread(target=life.run, name="start-up", daemon=True).start()
-    current.follow(lambda now: now.daemon.log_level, logs.set_level)
-    reload = SettingsReload(current, health=health)
-    threading.Thread(target=reload.run, name="settings", daemon=True).start()
+    reload = _follow_settings(current, health)
     scraped = metrics.serve(app.metrics, settings.daemon.metrics_address, health=pages)
     reason = signals.wait(reload=reload.ask)
     reload.stop()
@@ -202,6 +204,16 @@ def run(current: CurrentSettings, signals: Signals) -> int:
     os.close(lock)
     log.info("exiting")
     return signals.exit_status
+
+
+def _follow_settings(current: CurrentSettings, health: Health) -> SettingsReload:
+    """Start the thread that reads changed settings; the log's level follows them, as what was composed before does."""
+    from ipamd.reload import SettingsReload
+
+    current.follow(lambda now: now.daemon.log_level, logs.set_level)
+    reload = SettingsReload(current, health=health)
+    threading.Thread(target=reload.run, name="settings", daemon=True).start()
+    return reload
 
 
 if __name__ == "__main__":

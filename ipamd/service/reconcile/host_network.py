@@ -91,13 +91,9 @@ class HostNetworkReconciler:
         self._hostnet.setup_node(identity)
 
     def renew(self) -> None:
-        """The settings of the network have changed: set up the node by them now, and ENIs at a pass that is due soon.
-
-        What is set up so is no repair: nobody broke anything. Raises: WiringError; the next reconciliation tries again.
-        """
+        """Set up the node by changed settings now (no repair: nobody broke anything), ENIs at a pass soon. Raises: WiringError."""
         self._triggers.mark(Scope.EVERYTHING)
-        identity = self._identity()
-        if identity is not None:
+        if (identity := self._identity()) is not None:
             self.set_up_node(identity)
 
     def confine(self) -> list[str]:
