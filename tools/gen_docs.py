@@ -53,7 +53,8 @@ SETTINGS_FILE = """\
 
 A value goes to the end of its line; quotes mean themselves. A line wins over the environment, and a line without a value
 (`WARM_IP_TARGET=`) means the default, whatever the environment says. Mount the directory, not the single file (`subPath`): kubelet
-never changes a mounted file. `VPC_IPAMD_SETTINGS_FILE` itself and the variables of the AWS SDK are set in the environment only.
+never changes a mounted file. `VPC_IPAMD_SETTINGS_FILE` itself, `VPC_IPAMD_RUN_DIR`, which the plugin and `ipamctl` read too, and the
+variables of the AWS SDK are set in the environment only.
 
 - **A change of the file** is noticed at once and read after a random delay of up to `VPC_IPAMD_RELOAD_SPREAD` seconds (60), so that
   a fleet does not ask EC2 all at once. **SIGHUP** reads it at once: `kill -HUP` to the daemon's process.

@@ -22,8 +22,10 @@ CIDRS_MAX = 1000
 PATH_BYTES_MAX = 4096
 """Source: Linux, include/uapi/linux/limits.h, PATH_MAX."""
 
-RUN_DIR_BYTES_MAX = 90
-"""A Unix socket's path has 107 bytes at most, and `/ipamd.sock` is appended to this one. Source: unix(7)."""
+SOCKET_BYTES_MAX = 107
+"""Bytes of a Unix socket's path. Source: unix(7)."""
+
+RUN_DIR_BYTES_MAX = SOCKET_BYTES_MAX - len("/ipamd.sock")
 
 PORT_MAX = 65535
 
@@ -137,10 +139,9 @@ def parse_run_dir(text: str) -> Path:
 def parse_cri_socket(text: str) -> str:
     """Accept the path of a Unix socket, with or without `unix://`, or `off`. Raises: ValueError."""
     if text != "off":
-        try:
-            parse_run_dir(text.removeprefix("unix://"))
-        except ValueError as error:
-            raise ValueError("must be the absolute path of a Unix socket, or off") from error
+        path = one_line(text).removeprefix("unix://")
+        if not path.startswith("/") or len(path.encode()) > SOCKET_BYTES_MAX:
+            raise ValueError(f"must be the absolute path of a Unix socket, {SOCKET_BYTES_MAX} bytes at most, or off")
     return text
 
 

@@ -18,8 +18,8 @@ NAME_MAX = 128
 PROBLEMS_MAX = 20
 """Wrong lines that are told one by one. Ours: a file of another kind is wrong in every line."""
 
-ONLY_IN_THE_ENVIRONMENT = ("VPC_IPAMD_SETTINGS_FILE", "VPC_IPAMD_FAILPOINT", "AWS_")
-"""What the file cannot say: where it is itself, and what the AWS SDK reads from the environment by itself."""
+ONLY_IN_THE_ENVIRONMENT = ("VPC_IPAMD_SETTINGS_FILE", "VPC_IPAMD_RUN_DIR", "VPC_IPAMD_FAILPOINT", "AWS_")
+"""What the file cannot say: where it is itself, where the plugin and `ipamctl` look for the daemon, and what the AWS SDK reads."""
 
 OURS_OF_AWS = ("AWS_VPC_", "AWS_EXTERNAL_SERVICE_CIDRS", "AWS_EC2_ENDPOINT", "AWS_EC2_METADATA_SERVICE_ENDPOINT", "AWS_MANAGE_")
 """What begins with AWS_ and is read by us."""

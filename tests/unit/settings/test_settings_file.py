@@ -46,14 +46,17 @@ def test_wrong_lines(line: str) -> None:
 
 def test_twice_and_elsewhere() -> None:
     """A name stands once; what only the environment can say is no line."""
-    text = "A=1\nA=2\nVPC_IPAMD_SETTINGS_FILE=/x\nAWS_REGION=us-west-2\nVPC_IPAMD_FAILPOINT=x\nAWS_VPC_ENI_MTU=1500\n"
+    text = "A=1\nA=2\nVPC_IPAMD_SETTINGS_FILE=/x\nAWS_REGION=us-west-2\nVPC_IPAMD_FAILPOINT=x\nAWS_VPC_ENI_MTU=1500\nVPC_IPAMD_RUN_DIR=/x\n"
     found, problems = parse(text, source="file")
     assert found == {"A": "1", "AWS_VPC_ENI_MTU": "1500"}
     assert problems == [
         "file, line 2: A stands twice",
         *(
             f"file, line {number}: {name} can only be set in the environment"
-            for number, name in ((3, "VPC_IPAMD_SETTINGS_FILE"), (4, "AWS_REGION"), (5, "VPC_IPAMD_FAILPOINT"))
+            for number, name in enumerate(
+                ("VPC_IPAMD_SETTINGS_FILE", "AWS_REGION", "VPC_IPAMD_FAILPOINT", "", "VPC_IPAMD_RUN_DIR"), 3
+            )
+            if name
         ),
     ]
 
