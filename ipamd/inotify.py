@@ -30,12 +30,14 @@ class DirectoryWatch:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._fd = _libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._fd = -1  # a node has few instances: one is taken when it is needed
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def arm(self) -> None:
         """Watch the directory that is at the path now; look at it afterwards, so that no change is missed. Idempotent."""
+        if self._fd < 0:
+            self._fd = _libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
         if self._fd >= 0:
             _libc.inotify_add_watch(self._fd, os.fsencode(self._directory), CHANGES)
 

@@ -47,10 +47,27 @@ class Follower:
             self.reload.look()
 
 
+Make = Callable[..., Follower]
+
+
 @pytest.fixture
-def running(tmp_path: Path) -> Iterator[Follower]:
+def follower(tmp_path: Path) -> Iterator[Make]:
+    """Makes one; a machine has few inotify instances, so they are given back at the end."""
+    every: list[Follower] = []
+
+    def make(text: str = "", **options: Callable[[float], float]) -> Follower:
+        every.append(Follower(tmp_path, text, **options))
+        return every[-1]
+
+    yield make
+    for one in every:
+        one.reload._watch.close()
+
+
+@pytest.fixture
+def running(follower: Make) -> Iterator[Follower]:
     """One whose thread runs."""
-    made = Follower(tmp_path)
+    made = follower()
     thread = threading.Thread(target=made.reload.run)
     thread.start()
     yield made
@@ -59,9 +76,9 @@ def running(tmp_path: Path) -> Iterator[Follower]:
     assert not thread.is_alive()
 
 
-def test_asked_it_reads_at_once(tmp_path: Path) -> None:
+def test_asked_it_reads_at_once(follower: Make) -> None:
     """SIGHUP waits for no delay."""
-    made = Follower(tmp_path, delay=lambda most_s: most_s)
+    made = follower(delay=lambda most_s: most_s)
     made.path.write_text("WARM_IP_TARGET=5\n")
     made.looked(3)
     assert (made.target, made.number) == (2, 1)
@@ -72,7 +89,7 @@ def test_asked_it_reads_at_once(tmp_path: Path) -> None:
     assert made.number == 2
 
 
-def test_the_delay_is_random_up_to_the_setting(tmp_path: Path) -> None:
+def test_the_delay_is_random_up_to_the_setting(follower: Make) -> None:
     """The spread's bound is the setting; a file that is as it was before its delay was over is not read."""
     asked: list[float] = []
 
@@ -80,7 +97,7 @@ def test_the_delay_is_random_up_to_the_setting(tmp_path: Path) -> None:
         asked.append(most_s)
         return 1e6
 
-    made = Follower(tmp_path, "VPC_IPAMD_RELOAD_SPREAD=7\n", delay=never)
+    made = follower("VPC_IPAMD_RELOAD_SPREAD=7\n", delay=never)
     made.path.write_text("VPC_IPAMD_RELOAD_SPREAD=7\nMAX_ENI=2\n")
     made.looked(2)
     assert asked == [7.0]
@@ -92,16 +109,18 @@ def test_the_delay_is_random_up_to_the_setting(tmp_path: Path) -> None:
     assert made.number == 1
 
 
-def test_the_default_spread_differs_between_nodes(tmp_path: Path) -> None:
+def test_the_default_spread_differs_between_nodes(follower: Make) -> None:
     """Uniform from 0 to the setting."""
-    chosen = [SettingsReload(Follower(tmp_path).current, health=Health(FakeClock(), ()))._spread(60.0) for _ in range(50)]
+    reload = SettingsReload(follower().current, health=Health(FakeClock(), ()))
+    reload._watch.close()
+    chosen = [reload._spread(60.0) for _ in range(50)]
     assert all(0.0 <= one <= 60.0 for one in chosen)
     assert max(chosen) - min(chosen) > 10.0
 
 
-def test_a_wrong_file_keeps_the_generation(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_wrong_file_keeps_the_generation(follower: Make, caplog: pytest.LogCaptureFixture) -> None:
     """Not even its good lines count; the condition ends with a good file, and with the file that was before."""
-    made = Follower(tmp_path, "MAX_ENI=2\n")
+    made = follower("MAX_ENI=2\n")
     made.path.write_text("MAX_ENI=3\nWARM_IP_TARGET=lots\nFOO\n")
     made.looked(2)
     assert (made.current.now.pool.max_eni, made.number) == (2, 1)
@@ -118,9 +137,9 @@ def test_a_wrong_file_keeps_the_generation(tmp_path: Path, caplog: pytest.LogCap
     assert made.number == 1
 
 
-def test_a_file_that_goes_is_wrong_until_it_comes_back(tmp_path: Path) -> None:
+def test_a_file_that_goes_is_wrong_until_it_comes_back(follower: Make) -> None:
     """It is no way back to the environment."""
-    made = Follower(tmp_path, "WARM_IP_TARGET=5\n")
+    made = follower("WARM_IP_TARGET=5\n")
     made.path.unlink()
     made.looked(2)
     assert "cannot be read" in made.health.conditions_by_subject()[INVALID_SETTINGS]
@@ -130,9 +149,9 @@ def test_a_file_that_goes_is_wrong_until_it_comes_back(tmp_path: Path) -> None:
     assert (made.target, made.health.conditions()) == (6, [])
 
 
-def test_what_needs_a_restart_is_named_until_it_is_taken_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_needs_a_restart_is_named_until_it_is_taken_back(follower: Make, caplog: pytest.LogCaptureFixture) -> None:
     """Once in the log, and in a condition as long as it waits."""
-    made = Follower(tmp_path)
+    made = follower()
     for text in ("CRI_SOCKET=off\n", "CRI_SOCKET=off\nMAX_ENI=1\n"):
         made.path.write_text(text)
         made.looked(2)

@@ -46,7 +46,8 @@ def test_wrong_lines(line: str) -> None:
 
 def test_twice_and_elsewhere() -> None:
     """A name stands once; what only the environment can say is no line."""
-    text = "A=1\nA=2\nVPC_IPAMD_SETTINGS_FILE=/x\nAWS_REGION=us-west-2\nVPC_IPAMD_FAILPOINT=x\nAWS_VPC_ENI_MTU=1500\nVPC_IPAMD_RUN_DIR=/x\n"
+    text = "A=1\nA=2\nVPC_IPAMD_SETTINGS_FILE=/x\n"
+    text += "AWS_REGION=us-west-2\nVPC_IPAMD_FAILPOINT=x\nAWS_VPC_ENI_MTU=1500\nVPC_IPAMD_RUN_DIR=/x\n"
     found, problems = parse(text, source="file")
     assert found == {"A": "1", "AWS_VPC_ENI_MTU": "1500"}
     assert problems == [
