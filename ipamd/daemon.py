@@ -111,6 +111,7 @@ def main() -> int:
         from ipamd.datastore import command
 
         return command.main(sys.argv[2:])
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # its default would end the process; what it asks for is about to be read
     try:
         settings = load()
     except SettingsError as error:

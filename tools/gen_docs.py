@@ -65,7 +65,7 @@ variables of the AWS SDK are set in the environment only.
 - **The generation** is 1 at the start of the process and one more with each change that was accepted: line `settings` of
   `ipamctl status`, `settings.generation` of `ipamctl -o json status`, `ipamd_settings_generation`.
 
-A changed setting of the network (SNAT, marks, MTU of ENIs, CIDRs) is set up within a second. A changed MTU of sandboxes, cooldown or
+A changed setting of the network (SNAT, marks, MTU of ENIs, CIDRs) is set up at once. A changed MTU of sandboxes, cooldown or
 tag holds for what is new: sandboxes, releases and ENIs that come later. Open connections keep their translation.
 """
 
