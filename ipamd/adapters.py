@@ -8,7 +8,6 @@ from ipamd import failpoints, network_file
 from ipamd.clock import SystemClock
 from ipamd.cloud.ec2 import BotoEc2
 from ipamd.cloud.metadata import ImdsMetadata
-from ipamd.config import Settings
 from ipamd.datastore.open import OpenedDatastore, current_boot_id, open_datastore
 from ipamd.datastore.spool import FileSpool
 from ipamd.kernel.hostnet import KernelHostNetwork
@@ -20,6 +19,7 @@ from ipamd.node_info import NodeInfo
 from ipamd.ports import Clock, Ec2, Failpoint, HostNetwork, Metadata, Runtime, Spool, Wiring, no_failpoint
 from ipamd.runtime.cri import CriRuntime
 from ipamd.service.health import Health
+from ipamd.settings import CurrentSettings
 
 STAGES = (
     "datastore",
@@ -61,7 +61,7 @@ class Adapters:
     boot_id: str = ""
 
 
-def connect(settings: Settings, *, has_run_before: bool) -> Adapters:
+def connect(current: CurrentSettings, *, has_run_before: bool) -> Adapters:
     """Open the datastore and make the adapters; none of them has asked anything yet.
 
     Args:
@@ -69,6 +69,7 @@ def connect(settings: Settings, *, has_run_before: bool) -> Adapters:
 
     Raises: DatastoreError, SettingsError.
     """
+    settings = current.now
     custom_network = network_file.load(settings.subnets)
     clock = SystemClock()
     failpoint = failpoints.from_environment(settings.daemon.run_dir)
@@ -95,12 +96,7 @@ def connect(settings: Settings, *, has_run_before: bool) -> Adapters:
             failpoint=kernel_failpoint,
             is_strict=not settings.network.extra_source_cidrs,
         ),
-        hostnet=KernelHostNetwork(
-            host,
-            config=settings.network,
-            nft=Nftables(host),
-            veth_names=lambda: [attachment.host_veth for attachment in opened.datastore.attachments()],
-        ),
+        hostnet=_host_network(host, current, opened),
         metadata=metadata,
         node_info=node_info,
         ec2=BotoEc2(settings.cloud, region=node_info.region, vpc_id=node_info.vpc_id, clock=clock),
@@ -111,3 +107,15 @@ def connect(settings: Settings, *, has_run_before: bool) -> Adapters:
         failpoint=failpoint,
         boot_id=boot_id,
     )
+
+
+def _host_network(host: HostNetns, current: CurrentSettings, opened: OpenedDatastore) -> KernelHostNetwork:
+    """The host's routing, which goes by the network's settings of the moment."""
+    made = KernelHostNetwork(
+        host,
+        config=current.now.network,
+        nft=Nftables(host),
+        veth_names=lambda: [attachment.host_veth for attachment in opened.datastore.attachments()],
+    )
+    current.follow(lambda now: now.network, made.use)
+    return made

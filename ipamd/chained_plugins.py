@@ -11,7 +11,6 @@ import logging
 import threading
 from collections.abc import Callable, Container
 
-from ipamd.config import Settings
 from ipamd.conflist import chained_types
 from ipamd.inotify import DirectoryWatch
 from ipamd.model.cniversion import SUPPORTED_VERSIONS
@@ -22,6 +21,7 @@ from ipamd.plugins.bundle import Bundle
 from ipamd.plugins.directory import PluginDirectory, Spoken
 from ipamd.ports import Clock
 from ipamd.service.health import Health
+from ipamd.settings import Settings
 
 CONDITION = "plugins"
 

@@ -12,10 +12,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ipamd.config import DaemonConfig
 from ipamd.model.cniversion import SUPPORTED_VERSIONS
 from ipamd.model.errors import SettingsError
 from ipamd.model.plugin_versions import conflist_version
+from ipamd.settings import DaemonConfig
 
 NETWORK_NAME = "vpc-ipamd"
 PLUGIN_TYPE = "vpc-cni"

@@ -14,13 +14,13 @@ from collections.abc import Callable, Sequence
 
 from ipamd import conflist
 from ipamd.chained_plugins import ChainedPlugins
-from ipamd.config import DaemonConfig
 from ipamd.file_follower import SETTLE_S, FileFollower
 from ipamd.model.errors import IpamError
 from ipamd.model.repair import Repaired, RepairedObject, RepairKind
 from ipamd.service.backoff import soonest_s
 from ipamd.service.health import Health
 from ipamd.service.reconcile.fights import Fights
+from ipamd.settings import DaemonConfig
 
 log = logging.getLogger(__name__)
 

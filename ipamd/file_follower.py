@@ -23,12 +23,12 @@ log = logging.getLogger(__name__)
 class FileFollower(ABC):
     """`run` is a thread body; `stop` from any thread. A look that fails is a condition `subject`, and is made again."""
 
-    def __init__(self, path: Path, *directories: Path, subject: str, health: Health) -> None:
-        """Follow the file at `path`; a change in one of the further `directories` asks for a look too."""
-        self._path = path
+    def __init__(self, path: Path | None, *directories: Path, subject: str, health: Health) -> None:
+        """Follow the file at `path`, or none (looks are made when asked for, and by the clock); a change in one of the further
+        `directories` asks for a look too."""
         self._health = health
         self._subject = subject
-        self._watch = DirectoryWatch(path.parent, *directories)
+        self._watch = DirectoryWatch(*([path.parent] if path is not None else []), *directories)
         self._stopped = threading.Event()
 
     @abstractmethod
@@ -51,6 +51,10 @@ class FileFollower(ABC):
                 self._stopped.wait(SETTLE_S)
         finally:
             self._watch.close()
+
+    def wake(self) -> None:
+        """Ask for a look soon; from any thread."""
+        self._watch.wake()
 
     def stop(self) -> None:
         """End `run`."""

@@ -87,6 +87,7 @@ class DrainHookFile(FileFollower):
 
     def __init__(self, freeze: Freeze, *, path: Path, health: Health) -> None:
         super().__init__(path, subject="drain hook", health=health)
+        self._path = path
         self._freeze = freeze
 
     def run(self) -> None:

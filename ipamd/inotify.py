@@ -27,12 +27,13 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class DirectoryWatch:
-    """Waits for changes of directories. `wait` and `close` from one thread, `stop` from any."""
+    """Waits for changes of directories. `wait` and `close` from one thread, `wake` and `stop` from any."""
 
     def __init__(self, *directories: Path) -> None:
         self._directories = directories
-        self._fd = -1
+        self._fd = -1  # a node has few instances: one is taken when it is needed
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def arm(self) -> None:
         """Watch what is at the paths now; look at it afterwards, so that no change is missed. Idempotent; takes the instance."""
@@ -43,20 +44,28 @@ class DirectoryWatch:
                 _libc.inotify_add_watch(self._fd, os.fsencode(directory), CHANGES)
 
     def wait(self, timeout_s: float) -> None:
-        """Return after a change, after `stop`, or after `timeout_s`."""
+        """Return after a change, after `wake` or `stop`, or after `timeout_s`."""
         poll = select.poll()
         poll.register(self._stop_fd, select.POLLIN)
+        poll.register(self._wake_fd, select.POLLIN)
         if self._fd >= 0:
             poll.register(self._fd, select.POLLIN)
-        if any(fd == self._fd for fd, _ in poll.poll(timeout_s * 1000)):
+        ready = {fd for fd, _ in poll.poll(timeout_s * 1000)}
+        if self._wake_fd in ready:
+            os.eventfd_read(self._wake_fd)
+        if self._fd in ready:
             os.read(self._fd, EVENTS_BYTES)
+
+    def wake(self) -> None:
+        """End `wait`, or the next one at once; from any thread."""
+        os.eventfd_write(self._wake_fd, 1)
 
     def stop(self) -> None:
         """End `wait`, and every later one at once; idempotent."""
         os.eventfd_write(self._stop_fd, 1)
 
     def close(self) -> None:
-        """Release inotify's descriptor; that of `stop` stays, another thread may be about to use it."""
+        """Release inotify's descriptor; those of `stop` and `wake` stay, another thread may be about to use them."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -52,6 +52,7 @@ class Lifecycle:
             app.context, spool=app.adapters.spool, leave_mark=self._served_mark.leave, replay=self._replay_spool, end=end
         )
         self._surroundings = Surroundings(app, spawn=self._spawn, stopped=self._stopped)
+        app.current.follow(lambda now: now.pool, lambda _: self._surroundings.renew_targets())
         host_network = app.reconcile.host_network
         self._plugins = ChainedPlugins(
             app.settings, runtime=app.adapters.node_info.runtime, health=self._health, clock=app.context.clock

@@ -14,7 +14,6 @@ import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from ipamd.config import NetworkConfig
 from ipamd.kernel import confine_rules, devconf, layout, messages, records, survey, sysctls, uapi
 from ipamd.kernel.netlink import BATCH_MAX
 from ipamd.kernel.netns import HostNetns
@@ -24,6 +23,7 @@ from ipamd.kernel.own_table import OwnTable
 from ipamd.kernel.ruleset import NftTable
 from ipamd.model.attachment import decode_alias
 from ipamd.model.errors import KernelDumpError, WiringError
+from ipamd.settings import NetworkConfig
 
 _COUNTER = re.compile(rf"counter {confine_rules.COUNTER_PREFIX}(\w+) {{\s*packets (\d+)")
 

@@ -11,7 +11,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatusReply(_message.Message):
-    __slots__ = ("version", "instance_id", "alive", "ready", "phase", "uptime_s", "stages", "pool", "runtime", "cloud", "last_error", "lacks", "spooled_count", "dying_count", "busy", "verdict", "confinement", "subnets", "freezings")
+    __slots__ = ("version", "instance_id", "alive", "ready", "phase", "uptime_s", "stages", "pool", "runtime", "cloud", "last_error", "lacks", "spooled_count", "dying_count", "busy", "verdict", "confinement", "subnets", "freezings", "settings")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
@@ -31,6 +31,7 @@ class GetStatusReply(_message.Message):
     CONFINEMENT_FIELD_NUMBER: _ClassVar[int]
     SUBNETS_FIELD_NUMBER: _ClassVar[int]
     FREEZINGS_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
     version: str
     instance_id: str
     alive: bool
@@ -50,7 +51,20 @@ class GetStatusReply(_message.Message):
     confinement: Confinement
     subnets: _containers.RepeatedCompositeFieldContainer[Subnet]
     freezings: _containers.RepeatedCompositeFieldContainer[Freezing]
-    def __init__(self, version: _Optional[str] = ..., instance_id: _Optional[str] = ..., alive: _Optional[bool] = ..., ready: _Optional[bool] = ..., phase: _Optional[str] = ..., uptime_s: _Optional[float] = ..., stages: _Optional[_Iterable[_Union[Stage, _Mapping]]] = ..., pool: _Optional[_Union[Pool, _Mapping]] = ..., runtime: _Optional[_Union[Runtime, _Mapping]] = ..., cloud: _Optional[_Union[Cloud, _Mapping]] = ..., last_error: _Optional[_Union[LastError, _Mapping]] = ..., lacks: _Optional[_Iterable[str]] = ..., spooled_count: _Optional[int] = ..., dying_count: _Optional[int] = ..., busy: _Optional[_Iterable[_Union[Busy, _Mapping]]] = ..., verdict: _Optional[str] = ..., confinement: _Optional[_Union[Confinement, _Mapping]] = ..., subnets: _Optional[_Iterable[_Union[Subnet, _Mapping]]] = ..., freezings: _Optional[_Iterable[_Union[Freezing, _Mapping]]] = ...) -> None: ...
+    settings: SettingsState
+    def __init__(self, version: _Optional[str] = ..., instance_id: _Optional[str] = ..., alive: _Optional[bool] = ..., ready: _Optional[bool] = ..., phase: _Optional[str] = ..., uptime_s: _Optional[float] = ..., stages: _Optional[_Iterable[_Union[Stage, _Mapping]]] = ..., pool: _Optional[_Union[Pool, _Mapping]] = ..., runtime: _Optional[_Union[Runtime, _Mapping]] = ..., cloud: _Optional[_Union[Cloud, _Mapping]] = ..., last_error: _Optional[_Union[LastError, _Mapping]] = ..., lacks: _Optional[_Iterable[str]] = ..., spooled_count: _Optional[int] = ..., dying_count: _Optional[int] = ..., busy: _Optional[_Iterable[_Union[Busy, _Mapping]]] = ..., verdict: _Optional[str] = ..., confinement: _Optional[_Union[Confinement, _Mapping]] = ..., subnets: _Optional[_Iterable[_Union[Subnet, _Mapping]]] = ..., freezings: _Optional[_Iterable[_Union[Freezing, _Mapping]]] = ..., settings: _Optional[_Union[SettingsState, _Mapping]] = ...) -> None: ...
+
+class SettingsState(_message.Message):
+    __slots__ = ("generation", "file", "needs_restart", "valid")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    NEEDS_RESTART_FIELD_NUMBER: _ClassVar[int]
+    VALID_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    file: str
+    needs_restart: _containers.RepeatedScalarFieldContainer[str]
+    valid: bool
+    def __init__(self, generation: _Optional[int] = ..., file: _Optional[str] = ..., needs_restart: _Optional[_Iterable[str]] = ..., valid: _Optional[bool] = ...) -> None: ...
 
 class FreezeRequest(_message.Message):
     __slots__ = ("reason",)

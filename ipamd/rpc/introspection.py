@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from ipaddress import IPv4Network
 
 import grpc
@@ -26,6 +27,7 @@ from ipamd.rpc.planning import capacity_reply, plan_reply, targets
 from ipamd.service.freeze import FreezeControl
 from ipamd.service.report.sources import Sources
 from ipamd.service.report.verdict import facts, verdict
+from ipamd.settings.current import INVALID_SETTINGS
 
 HISTORY_LIMIT_DEFAULT = 100
 HISTORY_LIMIT_MAX = 10_000
@@ -58,6 +60,7 @@ class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
             dying_count=sources.dying_count(),
             verdict=verdict(known),
             freezings=self._freezings(),
+            settings=self._settings(known.conditions),
             busy=[
                 pb.Busy(
                     container_id=held.key.container_id,
@@ -186,6 +189,15 @@ class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
             raise
         return capacity_reply(limits, modes, vcpu_count=bounds.vcpu_count)
+
+    def _settings(self, conditions: Mapping[str, str]) -> pb.SettingsState:
+        generation = self._sources.settings.generation
+        return pb.SettingsState(
+            generation=generation.number,
+            file=generation.settings.daemon.settings_file,
+            needs_restart=generation.needs_restart,
+            valid=INVALID_SETTINGS not in conditions,
+        )
 
     def _pool(self, assignable_count: int) -> pb.Pool:
         sources = self._sources

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from ipamd.adapters import Adapters
 from ipamd.bootstrap import compose
-from ipamd.config import CloudConfig, DaemonConfig, NetworkConfig, Settings, SubnetsConfig
 from ipamd.datastore.open import open_datastore
 from ipamd.datastore.spool import FileSpool
 from ipamd.model.attachment import Attachment
@@ -25,6 +24,7 @@ from ipamd.ports import Failpoint, no_failpoint
 from ipamd.service.health import Health, Phase
 from ipamd.service.pool.sync_result import EniSyncResult
 from ipamd.service.request import Deadline, Steps
+from ipamd.settings import CloudConfig, CurrentSettings, DaemonConfig, NetworkConfig, Settings, SubnetsConfig
 from tests.fakes.clock import FakeClock
 from tests.fakes.cloud import IDENTITY, FakeEc2, FakeMetadata
 from tests.fakes.kernel import FakeHostNetwork, FakeWiring
@@ -84,7 +84,7 @@ class FakeNode:
             has_run_before=self.has_run_before,
             failpoint=self._reached,
         )
-        self.app = compose(adapters, replace(SETTINGS, network=self.network, subnets=self.subnets_config))
+        self.app = compose(adapters, CurrentSettings(replace(SETTINGS, network=self.network, subnets=self.subnets_config)))
         self._name_parts()
 
     def _reached(self, name: str) -> None:

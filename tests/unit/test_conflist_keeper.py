@@ -14,12 +14,12 @@ import pytest
 from ipamd import conflist, file_follower
 from ipamd.chained_plugins import ChainedPlugins
 from ipamd.clock import SystemClock
-from ipamd.config import DaemonConfig, RuntimeConfig, Settings
 from ipamd.conflist_keeper import ConflistKeeper
 from ipamd.model.cniversion import SUPPORTED_VERSIONS
 from ipamd.model.repair import RepairKind
 from ipamd.service.health import Health
 from ipamd.service.reconcile.fights import FIGHT_REPAIRS, Fights
+from ipamd.settings import DaemonConfig, RuntimeConfig, Settings
 from tests.fakes.clock import FakeClock
 from tests.patience import PATIENCE_S
 

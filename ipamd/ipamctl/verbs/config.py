@@ -24,8 +24,8 @@ def render(answer: Answer) -> str:
 def _ask(_daemon: Ask, _arguments: argparse.Namespace) -> Answer:
     from dataclasses import asdict
 
-    from ipamd.config import describe, load
     from ipamd.model.errors import SettingsError
+    from ipamd.settings import describe, load
 
     try:
         lines = [asdict(line) for line in describe(load())]

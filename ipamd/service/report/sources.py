@@ -25,6 +25,7 @@ from ipamd.service.locks import KeyLocks
 from ipamd.service.report.audit import AuditService
 from ipamd.service.report.explain import ExplainService
 from ipamd.service.report.what_if import WhatIfService
+from ipamd.settings import CurrentSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,5 +84,6 @@ class Sources:
     subnets: Callable[[], tuple[SubnetView, ...]]
     explain: ExplainService
     what_if: WhatIfService
+    settings: CurrentSettings
     instance_id: Callable[[], str]
     version: str

@@ -117,4 +117,4 @@ def test_finding_the_verbs_imports_nothing_heavy() -> None:
     """`ipamctl --help` costs no grpc, nor the values of the daemon's model."""
     program = "import sys; from ipamd.ipamctl import main; main._parser(); print(*sys.modules)"
     loaded = set(subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split())
-    assert not loaded & {"grpc", "google.protobuf", "dataclasses", "ipamd.config", "ipamd.ports", "ipamd.model.errors"}
+    assert not loaded & {"grpc", "google.protobuf", "dataclasses", "ipamd.settings", "ipamd.ports", "ipamd.model.errors"}

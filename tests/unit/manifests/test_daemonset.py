@@ -10,10 +10,10 @@ import pytest
 from jsonschema import Draft202012Validator
 
 import ipamd
-from ipamd.config import Settings, describe, load
 from ipamd.health_pages import HealthPages
 from ipamd.rpc.server import LOCK_WAIT_S
 from ipamd.runtime.cri import USUAL_SOCKETS
+from ipamd.settings import Settings, describe, load
 from tests.unit.manifests.manifest import (
     MANIFESTS,
     container,

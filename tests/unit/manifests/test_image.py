@@ -16,8 +16,8 @@ import ipamd
 from cni_plugin import vpc_cni
 from ipamd import conflist
 from ipamd.cloud.operations import OPERATIONS
-from ipamd.config import Settings, load
 from ipamd.kernel import nft
+from ipamd.settings import Settings, load
 from tests.unit.manifests import dockerfile
 from tests.unit.manifests.manifest import MANIFESTS, ROOT, container, environment, init_container, schema
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ipamd.config import Settings
+from ipamd.settings import Settings
 from lab.lab import Lab, missing_requirements
 from lab.node import plugin
 from lab.node.cri import RUN_TIMEOUT_S

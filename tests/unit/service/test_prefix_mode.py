@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.config import PoolConfig, Settings
 from ipamd.model.address import AddressState
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CloudError, EniLimitError
 from ipamd.model.pool_settings import RELEASE_HOLD_S, PoolSettings
+from ipamd.settings import PoolConfig, Settings
 from tests.fakes.cloud import FakeEc2
 from tests.fakes.node import FakeNode
 
