@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ipamd import __version__
 from ipamd.adapters import Adapters, connect
 from ipamd.cloud.limits import from_table
-from ipamd.config import Settings
+from ipamd.config import Settings, describe
 from ipamd.freeze_files import OperatorFreeze
 from ipamd.metrics import Metrics
 from ipamd.model.kernel import HostChange
@@ -42,8 +42,10 @@ from ipamd.service.reconcile.quarantine import QuarantineService
 from ipamd.service.reconcile.runtime import RuntimeReconciler
 from ipamd.service.reconcile.spooled_deletes import SpooledDeletes
 from ipamd.service.reconcile.startup import StartupReconciler
+from ipamd.service.refused_adds import RefusedAdds
 from ipamd.service.report.audit import AuditService, AuditSources
-from ipamd.service.report.explain import ExplainService
+from ipamd.service.report.explain import ExplainService, Present
+from ipamd.service.report.past import PastService
 from ipamd.service.report.sources import CloudView, Sources
 from ipamd.service.report.what_if import WhatIfService
 from ipamd.service.sandbox.attach import AttachPolicy, AttachService
@@ -94,6 +96,7 @@ class App:
     cni: CniServicer
     introspection: IntrospectionServicer
     operator: OperatorFreeze
+    refused: RefusedAdds
     metrics: Metrics
 
 
@@ -115,13 +118,16 @@ def compose(adapters: Adapters, settings: Settings) -> App:
         freeze=Freeze(clock=adapters.clock, health=adapters.health, demand=demand),
         failpoint=adapters.failpoint,
     )
+    adapters.opened.datastore.keep_history(adapters.history)
+    refused = RefusedAdds(history=adapters.history, clock=adapters.clock)
     cooldown = Cooldown(context, period_s=float(settings.pool.cooldown_s))
     judge = SandboxJudge(context)
     sandbox = _sandbox(context, cooldown, adapters, settings, judge=judge)
     pool = compose_pool(context, cooldown, adapters, settings)
     reconcile = _reconcile(context, cooldown, adapters, settings, judge=judge, detach=sandbox.detach, pool=pool)
     operator = OperatorFreeze(context.freeze, run_dir=settings.daemon.run_dir, boot_id=adapters.boot_id, clock=adapters.clock)
-    sources = _sources(context, cooldown, adapters, settings, pool=pool, runtime=reconcile.runtime)
+    past = PastService(datastore=context.datastore, history=adapters.history, refused=refused, clock=adapters.clock)
+    sources = _sources(context, cooldown, adapters, settings, past=past, pool=pool, runtime=reconcile.runtime)
     metrics = Metrics()
     attach = sandbox.attach
     metrics.watch(
@@ -141,9 +147,10 @@ def compose(adapters: Adapters, settings: Settings) -> App:
         sandbox=sandbox,
         pool=pool,
         reconcile=reconcile,
-        cni=CniServicer(services=sandbox, health=context.health, clock=context.clock, observer=metrics),
+        cni=CniServicer(services=sandbox, health=context.health, clock=context.clock, observer=metrics, refused=refused.note),
         introspection=IntrospectionServicer(sources, operator),
         operator=operator,
+        refused=refused,
         metrics=metrics,
     )
 
@@ -272,6 +279,7 @@ def _sources(
     adapters: Adapters,
     settings: Settings,
     *,
+    past: PastService,
     pool: PoolServices,
     runtime: RuntimeReconciler | None,
 ) -> Sources:
@@ -304,9 +312,11 @@ def _sources(
             wiring=context.wiring,
             judgement=runtime.present_judgement if runtime is not None else None,
             quarantined=runtime.present_verdicts if runtime is not None else None,
-            locks=context.locks,
-            clock=context.clock,
+            present=Present(context.locks, context.clock),
+            past=past,
         ),
+        past=past,
+        settings=lambda: describe(settings),
         what_if=_what_if(context, adapters, settings, pool=pool),
         instance_id=instance_id,
         version=__version__,

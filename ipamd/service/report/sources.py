@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from ipamd.config import ConfigLine
 from ipamd.model.auto_target import AutoTarget
 from ipamd.model.cloud import CallUnderWay
 from ipamd.model.eni import InstanceLimits
@@ -24,6 +25,7 @@ from ipamd.service.health import Health
 from ipamd.service.locks import KeyLocks
 from ipamd.service.report.audit import AuditService
 from ipamd.service.report.explain import ExplainService
+from ipamd.service.report.past import PastService
 from ipamd.service.report.what_if import WhatIfService
 
 
@@ -82,6 +84,8 @@ class Sources:
     freezings: Callable[[], tuple[Freezing, ...]]
     subnets: Callable[[], tuple[SubnetView, ...]]
     explain: ExplainService
+    past: PastService
+    settings: Callable[[], list[ConfigLine]]
     what_if: WhatIfService
     instance_id: Callable[[], str]
     version: str
