@@ -1,7 +1,7 @@
 """Write the history behind ADD and DEL: they leave records in memory, and one thread writes them (docs/adr/0035).
 
 What a crash loses is bounded: `PAUSE_S` of records if the process dies, `SYNC_S` more if the machine does. A disk that is full,
-read-only or gone is a condition and nothing else; records wait in memory then, the oldest are dropped first, and the file says how many.
+read-only or gone is a condition and nothing else: records wait in memory, the oldest are dropped first, and the file says how many.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Answer a question about the past from records: the daemon does it from what it has, `ipamctl` from the file when the daemon is away."""
+"""Answer a question about the past from records. The daemon does, and `ipamctl` from the file when the daemon is away."""
 
 from __future__ import annotations
 

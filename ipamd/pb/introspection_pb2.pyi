@@ -329,16 +329,18 @@ class GetHistoryRequest(_message.Message):
     def __init__(self, subject: _Optional[str] = ..., limit: _Optional[int] = ..., since: _Optional[str] = ..., at: _Optional[str] = ...) -> None: ...
 
 class GetHistoryReply(_message.Message):
-    __slots__ = ("entries", "tenures", "notes", "source")
+    __slots__ = ("entries", "tenures", "notes", "source", "at")
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     TENURES_FIELD_NUMBER: _ClassVar[int]
     NOTES_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
     entries: _containers.RepeatedCompositeFieldContainer[LedgerEntry]
     tenures: _containers.RepeatedCompositeFieldContainer[Tenure]
     notes: _containers.RepeatedScalarFieldContainer[str]
     source: str
-    def __init__(self, entries: _Optional[_Iterable[_Union[LedgerEntry, _Mapping]]] = ..., tenures: _Optional[_Iterable[_Union[Tenure, _Mapping]]] = ..., notes: _Optional[_Iterable[str]] = ..., source: _Optional[str] = ...) -> None: ...
+    at: str
+    def __init__(self, entries: _Optional[_Iterable[_Union[LedgerEntry, _Mapping]]] = ..., tenures: _Optional[_Iterable[_Union[Tenure, _Mapping]]] = ..., notes: _Optional[_Iterable[str]] = ..., source: _Optional[str] = ..., at: _Optional[str] = ...) -> None: ...
 
 class LedgerEntry(_message.Message):
     __slots__ = ("at", "event", "address", "container_id", "ifname", "eni_id", "detail", "pod", "since", "count", "code")

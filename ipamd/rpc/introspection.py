@@ -126,7 +126,8 @@ class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
     def GetHistory(self, request: pb.GetHistoryRequest, context: grpc.ServicerContext) -> pb.GetHistoryReply:
         """List what happened to an address, a pod or a sandbox, oldest first, and who had which address when."""
         try:
-            return history_reply(self._sources.past.ask(question_of(request, limit=request.limit)), source=FROM_DAEMON)
+            question = question_of(request, limit=request.limit)
+            return history_reply(self._sources.past.ask(question), question, source=FROM_DAEMON)
         except InvalidRequestError as error:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             raise

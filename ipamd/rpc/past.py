@@ -27,13 +27,14 @@ def question_of(request: pb.GetHistoryRequest | pb.ExplainRequest, *, limit: int
     return HistoryQuestion(request.subject, limit, _moment("since", request.since), _moment("at", request.at))
 
 
-def history_reply(answer: HistoryAnswer, *, source: str) -> pb.GetHistoryReply:
+def history_reply(answer: HistoryAnswer, question: HistoryQuestion, *, source: str) -> pb.GetHistoryReply:
     """Spell an answer."""
     return pb.GetHistoryReply(
         entries=[entry(record) for record in answer.records],
         tenures=[_tenure(one) for one in answer.tenures],
         notes=answer.notes,
         source=source,
+        at=rfc3339(question.at) if question.at else "",
     )
 
 

@@ -55,7 +55,7 @@ def parsed(name: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     VERBS[name].arguments(parser)
     positional = [action for action in parser._actions if not action.option_strings]
-    return ipamctl._parser().parse_args([name, *("x" for _ in positional)])
+    return ipamctl.make_parser().parse_args([name, *("x" for _ in positional)])
 
 
 @pytest.mark.parametrize("name", ASKING)
@@ -103,18 +103,18 @@ def test_a_refusal_is_one_line_and_its_status(monkeypatch: pytest.MonkeyPatch, c
 )
 def test_the_output_may_be_chosen_before_the_verb_or_after_it(words: list[str]) -> None:
     """Both are what fingers know from kubectl; the later one counts."""
-    assert ipamctl._parser().parse_args(words).output == "json"
+    assert ipamctl.make_parser().parse_args(words).output == "json"
 
 
 @pytest.mark.parametrize("words", [["--socket", "/x", "status"], ["status", "--socket", "/x"]])
 def test_the_socket_may_be_named_on_either_side(words: list[str]) -> None:
     """And what is not named keeps its default."""
-    parsed = ipamctl._parser().parse_args(words)
+    parsed = ipamctl.make_parser().parse_args(words)
     assert (parsed.socket, parsed.output) == ("/x", "table")
 
 
 def test_finding_the_verbs_imports_nothing_heavy() -> None:
     """`ipamctl --help` costs no grpc, nor the values of the daemon's model."""
-    program = "import sys; from ipamd.ipamctl import main; main._parser(); print(*sys.modules)"
+    program = "import sys; from ipamd.ipamctl import main; main.make_parser(); print(*sys.modules)"
     loaded = set(subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split())
     assert not loaded & {"grpc", "google.protobuf", "dataclasses", "ipamd.config", "ipamd.ports", "ipamd.model.errors"}
