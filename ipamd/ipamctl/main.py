@@ -34,7 +34,9 @@ def main(argv: list[str] | None = None) -> int:
                 print(_written(verb, answer, arguments.output, is_line=True), flush=True)
             return 0
         answer = verb.ask(daemon, arguments)
-        print(_written(verb, answer, arguments.output))
+        text = _written(verb, answer, arguments.output)
+        if text:  # none for an archive on standard output
+            print(text)
         sys.stdout.flush()
         return verb.exit_status(answer)
     except VerbError as error:

@@ -38,6 +38,8 @@ def _ask(daemon: Ask, arguments: argparse.Namespace) -> Answer:
     import sys
     import time
 
+    if arguments.file == STDOUT and arguments.output != "table":
+        raise VerbError(f"-o {arguments.output} and -f - would both write to standard output", exit_status=EXIT_USAGE)
     at_s = time.time()
     file = arguments.file or f"vpc-ipamd-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(at_s))}.tar.gz"
     parts = _parts(daemon, arguments)
