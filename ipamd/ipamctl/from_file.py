@@ -19,7 +19,7 @@ def ask_or_read(daemon: Ask, rpc: str, arguments: Namespace, *, limit: int) -> A
 
     Returns: the RPC's reply, or GetHistory's with `source` file. Raises: VerbError.
     """
-    fields: dict[str, object] = {"subject": arguments.subject, "since": arguments.since, "at": arguments.at}
+    fields: dict[str, object] = {"subject": arguments.subject, "since": arguments.since or "", "at": arguments.at or ""}
     try:
         return daemon(rpc, **fields, **({"limit": limit} if rpc == "GetHistory" else {}))
     except VerbError as error:

@@ -82,9 +82,9 @@ def subject_argument(parser: ArgumentParser) -> None:
         help="an address, a pod as namespace/name or by its name, or a container ID or its beginning",
     )
     parser.add_argument(
-        "--since", type=moment, default="", metavar="TIME", help="nothing older: 2h, 3d, or RFC 3339 (UTC if it names no zone)"
+        "--since", type=moment, metavar="TIME", help="nothing older: 2h, 3d, or RFC 3339 (UTC if it names no zone)"
     )
-    parser.add_argument("--at", type=moment, default="", metavar="TIME", help="who had it then: 2h (ago), 3d, or RFC 3339")
+    parser.add_argument("--at", type=moment, metavar="TIME", help="who had it then: 2h (ago), 3d, or RFC 3339")
     parser.add_argument(
         "--history-dir",
         default="",

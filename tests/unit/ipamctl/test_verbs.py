@@ -50,18 +50,28 @@ class Daemon:
         return plain(fill(getattr(pb, f"{rpc}Reply")()))
 
 
-def parsed(name: str) -> argparse.Namespace:
-    """Parse a verb with `x` for each of its positional arguments."""
+def positionals(name: str) -> list[str]:
+    """`x` for each positional argument of a verb, and what makes one that streams end."""
     parser = argparse.ArgumentParser()
     VERBS[name].arguments(parser)
-    positional = [action for action in parser._actions if not action.option_strings]
-    return ipamctl.make_parser().parse_args([name, *("x" for _ in positional)])
+    ends = ["--count", "1"] if VERBS[name].stream is not None else []
+    return [*("x" for action in parser._actions if not action.option_strings), *ends]
+
+
+def parsed(name: str) -> argparse.Namespace:
+    """Parse a verb with `x` for each of its positional arguments."""
+    return ipamctl.make_parser().parse_args([name, *positionals(name)])
 
 
 @pytest.mark.parametrize("name", ASKING)
 def test_a_verb_asks_what_the_proto_has_and_shows_every_answer(name: str) -> None:
     """RPC and fields are in the proto; the answer is text for people, and its exit status one that is documented."""
     verb, daemon = VERBS[name], Daemon()
+    if verb.stream is not None:
+        shown = [verb.render(answer) for answer in verb.stream(daemon, parsed(name))]
+        assert all(shown)
+        assert shown
+        return
     answer = verb.ask(daemon, parsed(name))
     assert verb.render(answer).strip()
     assert verb.exit_status(answer) in (0, EXIT_ATTENTION)
