@@ -89,12 +89,7 @@ def connect(settings: Settings, *, has_run_before: bool) -> Adapters:
             failpoint=kernel_failpoint,
             is_strict=not settings.network.extra_source_cidrs,
         ),
-        hostnet=KernelHostNetwork(
-            host,
-            config=settings.network,
-            nft=Nftables(host),
-            veth_names=lambda: [attachment.host_veth for attachment in opened.datastore.attachments()],
-        ),
+        hostnet=_host_network(settings, opened, host),
         metadata=metadata,
         node_info=node_info,
         ec2=BotoEc2(settings.cloud, region=node_info.region, vpc_id=node_info.vpc_id, clock=clock),
@@ -106,6 +101,15 @@ def connect(settings: Settings, *, has_run_before: bool) -> Adapters:
         boot_id=boot_id,
         history=history or NoHistory(),
         history_loop=history,
+    )
+
+
+def _host_network(settings: Settings, opened: OpenedDatastore, host: HostNetns) -> HostNetwork:
+    return KernelHostNetwork(
+        host,
+        config=settings.network,
+        nft=Nftables(host),
+        veth_names=lambda: [attachment.host_veth for attachment in opened.datastore.attachments()],
     )
 
 

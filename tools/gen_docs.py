@@ -1,4 +1,4 @@
-"""Generate `docs/settings.md`, `docs/metrics.md` and the picture, or check (`--check`) that they are up to date.
+"""Generate `docs/settings.md`, `docs/metrics.md`, `docs/ipamctl.md` and the picture, or check (`--check`) that they are up to date.
 
 The texts beside each setting and metric in the code are the only source: `ipamctl config`, the metrics endpoint and these pages
 print the same words. Only the table of alerts is written here by hand. Runs without network.
@@ -23,7 +23,7 @@ from ipamd.ports import Ec2
 from ipamd.service.report.sources import Sources
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))  # also when run as a script
-from tools import picture
+from tools import ipamctl_page, picture
 
 ROOT = Path(__file__).resolve().parent.parent
 PICTURE = ROOT / "docs" / "picture" / "architecture.toml"
@@ -111,6 +111,7 @@ def picture_page() -> str:
 PAGES: Mapping[str, Callable[[], str]] = {
     "docs/settings.md": settings_page,
     "docs/metrics.md": metrics_page,
+    "docs/ipamctl.md": ipamctl_page.page,
     "docs/picture/architecture.svg": picture_page,
 }
 """Generated file below ROOT -> the function that renders it."""
