@@ -6,8 +6,10 @@ A line is parsed only if it has the subject's text somewhere, so a question abou
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 
 from ipamd.history.lines import decode
@@ -17,6 +19,9 @@ from ipamd.model.history_subject import Subject
 
 NEEDLES_MAX = 64
 """Container IDs of one pod that are followed. Ours: a pod has one, and one more for each time its sandbox was made again."""
+
+RECORDS_MAX = 10_000
+"""Records of one answer, the latest ones. Ours: some MB in the daemon, whose budget is 100 MiB; an address has a few a day."""
 
 _MARKS = tuple(f'"event":"{mark}"'.encode() for mark in MARKS)
 
@@ -35,7 +40,7 @@ def read_since(directory: Path, since: datetime) -> Recorded:
         record = decode(line)
         return record if record is not None and record.at >= since else None
 
-    return _collect(directory, take, written_after_s=since.timestamp())
+    return _collect(directory, take, written_after_s=since.timestamp(), most=None)
 
 
 def last_boot(directory: Path) -> str:
@@ -45,8 +50,14 @@ def last_boot(directory: Path) -> str:
     return record.detail if record is not None else ""
 
 
-def _collect(directory: Path, take: Callable[[bytes], HistoryRecord | None], *, written_after_s: float = 0.0) -> Recorded:
-    records: list[HistoryRecord] = []
+def _collect(
+    directory: Path,
+    take: Callable[[bytes], HistoryRecord | None],
+    *,
+    written_after_s: float = 0.0,
+    most: int | None = RECORDS_MAX,
+) -> Recorded:
+    records: deque[HistoryRecord] = deque(maxlen=most)
     begins: list[datetime] = []
     problems: list[str] = []
     for kind in KINDS:
@@ -64,15 +75,12 @@ def _collect(directory: Path, take: Callable[[bytes], HistoryRecord | None], *, 
                 first = next(lines, b"")
                 begins += _time_of(first) if is_first and kind == KINDS[0] else ()
                 if segment.modified_s >= written_after_s:
-                    records += [found for line in _with(first, lines) if (found := take(line)) is not None]
+                    records.extend(found for line in chain((first,), lines) if (found := take(line)) is not None)
             except OSError as error:
                 problems.append(f"{segment.path} cannot be read: {error.strerror}")
+    if len(records) == most:
+        problems.append(f"only the latest {most} records were looked at")
     return Recorded(tuple(records), min(begins, default=None), "; ".join(problems))
-
-
-def _with(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
-    yield first
-    yield from rest
 
 
 def _lines(path: Path) -> Iterator[bytes]:

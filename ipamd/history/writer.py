@@ -124,7 +124,7 @@ class HistoryWriter:
             waiting, dropped, problem = tuple(self._pending), self._dropped_count, self._problem
         found = reader.read(self._directory, subject)
         problems = [text for text in (problem, found.problem, f"{dropped} records were dropped" if dropped else "") if text]
-        records = (*found.records, *(record for record in waiting if wanted.fits(record)))
+        records = (*found.records, *(record.as_kept() for record in waiting if wanted.fits(record)))
         return Recorded(records, found.begins_at, "; ".join(problems))
 
     def run(self) -> None:

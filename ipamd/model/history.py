@@ -6,7 +6,7 @@ The ledger lives in the datastore, dies with it, and is what decisions may be tr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
@@ -50,11 +50,9 @@ class HistoryRecord:
     count: int = 1
     code: int = 0
 
-    def __post_init__(self) -> None:
-        """Cut times to milliseconds, which is what the file keeps: a record that is read is equal to the one that was written."""
-        object.__setattr__(self, "at", _whole_ms(self.at))
-        if self.since is not None:
-            object.__setattr__(self, "since", _whole_ms(self.since))
+    def as_kept(self) -> HistoryRecord:
+        """The same with times in milliseconds, which is what the file keeps. Not at once: ADD and DEL make records."""
+        return replace(self, at=_whole_ms(self.at), since=_whole_ms(self.since) if self.since is not None else None)
 
     @property
     def sandbox(self) -> str:

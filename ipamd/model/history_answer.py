@@ -47,7 +47,7 @@ def answer(question: HistoryQuestion, recorded: Recorded) -> HistoryAnswer:
     left_out = max(len(chosen) - question.limit, 0)
     if left_out:
         notes.append(f"{left_out} older entries are left out: --limit shows more")
-    return HistoryAnswer(tuple(chosen[left_out:]), tuple(found), tuple(notes))
+    return HistoryAnswer(tuple(chosen[left_out:]), tuple(found[-question.limit :]), tuple(notes))
 
 
 def _not_told(question: HistoryQuestion, recorded: Recorded, *, is_found: bool) -> Iterable[str]:

@@ -51,7 +51,8 @@ class PastService:
         present = [record for record in held(self._datastore, self._clock) if subject.fits(record)]
         told = {_identity(record) for record in kept.records}
         more = [record for record in self._ledger(subject) if _identity(record) not in told]
-        records = [*kept.records, *self._refused.records(subject), *more, *present]
+        now = [record.as_kept() for record in (*self._refused.records(subject), *present)]
+        records = [*kept.records, *more, *now]
         return answer(question, Recorded(tuple(records), kept.begins_at, kept.problem))
 
     def refusals(self, subject: str) -> list[HistoryRecord]:
@@ -85,4 +86,4 @@ def _record(row: LedgerEntry, known: dict[tuple[str, str], Attachment]) -> Histo
         eni_id=row.eni_id,
         detail="" if row.event == LedgerEvent.ASSIGNED else row.detail,
         pod=pod,
-    )
+    ).as_kept()

@@ -6,6 +6,7 @@ import errno
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -79,7 +80,9 @@ def test_a_record_is_read_as_it_was_written(disk: Disk) -> None:
     whole = HistoryRecord(
         disk.clock.now(), "refused", "10.0.0.1", "c", "eth0", "eni-1", "why: \u00fc", "ns/pod", disk.clock.now(), count=7, code=11
     )
-    assert decode(encode(whole)) == whole
+    assert decode(encode(whole)) == whole == whole.as_kept()
+    odd = replace(whole, at=whole.at + timedelta(microseconds=1999), since=None)
+    assert decode(encode(odd)) == odd.as_kept()
     nasty = decode(encode(HistoryRecord(disk.clock.now(), "assigned", pod="a\n\x1b[2J\ud800")))
     assert nasty is not None
     assert nasty.pod == "a\\n\\x1b[2J\\ud800"
@@ -273,6 +276,15 @@ def test_a_link_is_not_followed(disk: Disk, tmp_path: Path) -> None:
     disk.writer.note([disk.record()])
     disk.writer.write()
     assert (tmp_path / "elsewhere").read_text() == "x"
+
+
+def test_an_answer_is_bounded_and_says_so(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A question about an ENI fits every record of it: the daemon's memory holds the latest ones."""
+    monkeypatch.setattr("ipamd.history.reader._collect.__kwdefaults__", {"written_after_s": 0.0, "most": 5})
+    disk.write(*(disk.record(detail=str(number), eni_id="eni-1") for number in range(20)))
+    found = read(disk.directory, "eni-1")
+    assert [one.detail for one in found.records] == ["15", "16", "17", "18", "19"]
+    assert found.problem == "only the latest 5 records were looked at"
 
 
 def test_the_last_day_is_read_without_the_rest(disk: Disk) -> None:
