@@ -5,9 +5,10 @@ or an ENI.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from ipaddress import AddressValueError, IPv4Address
 
-from ipamd.model.history import MARKS, HistoryRecord
+from ipamd.model.history import MARKS, HistoryEvent, HistoryRecord
 
 ENI_PREFIX = "eni-"
 
@@ -36,7 +37,8 @@ class Subject:
 
     def select(self, records: Iterable[HistoryRecord]) -> list[HistoryRecord]:
         """Choose the records about it, oldest first, each once, and all marks; nothing if only marks are left."""
-        ordered = sorted(set(records), key=lambda record: record.at)
+        # Those of one millisecond stay in the order in which they were written: an ADD and its DEL may be.
+        ordered = sorted(map(_in_its_place, dict.fromkeys(records)), key=lambda record: record.at)
         if not self.text:
             return []
         pods = {record.container_id for record in ordered if self.names_pod(record.pod)}
@@ -57,3 +59,8 @@ class Subject:
 
     def _names_eni(self, record: HistoryRecord) -> bool:
         return self.text.startswith(ENI_PREFIX) and record.eni_id == self.text
+
+
+def _in_its_place(record: HistoryRecord) -> HistoryRecord:
+    """A boot's mark is written later than it booted, after events of that boot if the disk was away."""
+    return replace(record, at=record.since) if record.event == HistoryEvent.BOOTED and record.since is not None else record

@@ -51,6 +51,14 @@ def test_a_reboot_ends_what_nobody_ended() -> None:
     assert spans(*story) == [("default/a", 1, 19)]
 
 
+def test_a_mark_that_was_written_late_ends_nothing_of_its_boot() -> None:
+    """The disk was away for the first ten minutes of a boot."""
+    late = HistoryRecord(at(30), "booted", detail="two", since=at(15))
+    found = ask(ADDRESS, booted(0, "one"), record(1, "assigned"), record(20, "assigned", "b"), late)
+    assert [(one.pod, one.until) for one in found.tenures] == [("default/a", at(15)), ("default/b", None)]
+    assert [one.event for one in found.records] == ["assigned", "booted", "assigned"]
+
+
 def test_an_end_without_its_beginning_tells_both() -> None:
     """The beginning was pruned: the end has it. Without that nothing is invented."""
     assert spans(record(9, "unassigned", since=-9000)) == [("default/a", -9000, 9)]

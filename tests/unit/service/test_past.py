@@ -87,8 +87,13 @@ def test_who_has_it_now_is_told_though_nothing_was_written(node: FakeNode) -> No
 def test_a_rolled_back_change_is_in_no_history(node: FakeNode) -> None:
     """What was not committed did not happen."""
     address = node.datastore.addresses()[0].address
-    with pytest.raises(RuntimeError), node.datastore.transaction() as unit:
-        unit.remove_addresses([address], reason="never")
-        raise RuntimeError
+
+    def fail() -> None:
+        with node.datastore.transaction() as unit:
+            unit.remove_addresses([address], reason="never")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
     node.history.write()
     assert "removed" not in events(node, str(address))
