@@ -152,12 +152,13 @@ class HistoryWriter:
         self._wake.set()
 
     def close(self) -> None:
-        """Write and sync what is left, and release the files. A disk that refuses loses it."""
+        """Write what is left, and release the files. A disk that refuses loses it.
+
+        No sync: the successor waits for our lock, and what the kernel has outlives the process.
+        """
         self.stop()
         try:
             self.write()
-            with self._writing:
-                self._sync()
         except OSError as error:
             self._refused(error)
         with self._writing:

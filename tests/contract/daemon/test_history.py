@@ -131,3 +131,26 @@ def test_the_archive_holds_the_node_and_no_secret(tmp_path: Path) -> None:
             assert "net/ipv4/ip_forward = 1" in held["sysctls.txt"]
             assert {part["name"] for part in json.loads(held["MANIFEST.json"])} >= asked
         assert "ipamd_ready" in (tmp_path / "True" / "vpc-ipamd-bundle" / "metrics.txt").read_text()
+
+
+def test_a_disk_that_refuses_refuses_no_pod() -> None:
+    """Read-only: a condition, ADD and DEL as ever; once it works again what happened meanwhile is written."""
+    with rig(start=False) as made:
+        made.node.run(["sh", "-c", "mkdir -p /var/lib/vpc-ipamd && mount -t tmpfs -o ro,size=1m none /var/lib/vpc-ipamd"])
+        made.start()
+        made.add("a")
+        lacks = made.driver.wait_status(
+            lambda status: any(text.startswith("history:") for text in status["lacks"]), what="the condition", timeout_s=20
+        )["lacks"]
+        assert any("Read-only file system" in text and HISTORY in text for text in lacks)
+        assert made.delete("a").ok
+        status, answer, _ = ctl(made, "history", "default/a", "--since", "1h")
+        assert status == 0
+        assert {one["event"] for one in answer["entries"]} >= {"assigned", "unassigned"}
+        assert "nothing can be written" in answer["notes"][0]
+        made.node.run(["mount", "-o", "remount,rw", "/var/lib/vpc-ipamd"])
+        made.driver.wait_status(
+            lambda status: not any(text.startswith("history:") for text in status["lacks"]), what="its end", timeout_s=70
+        )
+        assert history(made).count('"pod":"default/a"') == 2
+        made.assert_sound(expected=0)
