@@ -6,7 +6,7 @@ Fields are those of `HistoryRecord`; empty ones are left out. Every text is made
 from __future__ import annotations
 
 import json
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from ipamd.model.history import HistoryRecord
@@ -59,8 +59,8 @@ def decode(line: bytes) -> HistoryRecord | None:
 
 
 def _moment(text: str) -> datetime:
-    """Read an aware time. Raises: ValueError, TypeError."""
+    """Read an aware time. Raises: ValueError, TypeError; OverflowError for one that UTC cannot say."""
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         raise ValueError(f"{text} has no time zone")
-    return moment
+    return moment.astimezone(UTC)

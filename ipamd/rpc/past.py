@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 
 from ipamd.model.errors import InvalidRequestError
 from ipamd.model.history import HistoryRecord
@@ -15,6 +15,9 @@ HISTORY_LIMIT_DEFAULT = 100
 HISTORY_LIMIT_MAX = 10_000
 """Entries in one reply. Ours: 10 000 are about 2.5 MB, below gRPC's default message limit."""
 
+SUBJECT_MAX = 600
+"""Characters. Ours: a namespace, a pod's name and a slash have 507 at most, a container ID and its interface 216."""
+
 FROM_DAEMON = "daemon"
 FROM_FILE = "file"
 
@@ -23,6 +26,8 @@ def question_of(request: pb.GetHistoryRequest | pb.ExplainRequest, *, limit: int
     """Read a question; `limit` 0 is the default. Raises: InvalidRequestError."""
     if not request.subject:
         raise InvalidRequestError("no subject: give an address, a pod (namespace/name or name) or a container ID")
+    if len(request.subject) > SUBJECT_MAX:
+        raise InvalidRequestError(f"a subject of {len(request.subject)} characters", details=f"at most {SUBJECT_MAX}")
     limit = min(limit or HISTORY_LIMIT_DEFAULT, HISTORY_LIMIT_MAX)
     return HistoryQuestion(request.subject, limit, _moment("since", request.since), _moment("at", request.at))
 
@@ -72,10 +77,11 @@ def _moment(name: str, text: str) -> datetime | None:
     """Read an RFC 3339 time. Raises: InvalidRequestError."""
     if not text:
         return None
+    details = "RFC 3339, as 2026-11-22T04:00:00Z"
     try:
         moment = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise InvalidRequestError(f"{name}={text[:40]!r} is no time", details="RFC 3339, as 2026-11-22T04:00:00Z") from error
-    if moment.tzinfo is None:
-        raise InvalidRequestError(f"{name}={text[:40]!r} has no time zone", details="RFC 3339, as 2026-11-22T04:00:00Z")
-    return moment
+        if moment.tzinfo is None:
+            raise InvalidRequestError(f"{name}={text[:40]!r} has no time zone", details=details)
+        return moment.astimezone(UTC)
+    except (ValueError, OverflowError) as error:
+        raise InvalidRequestError(f"{name}={text[:40]!r} is no time", details=details) from error

@@ -89,6 +89,14 @@ def test_a_record_is_read_as_it_was_written(disk: Disk) -> None:
     assert encode(HistoryRecord(disk.clock.now(), "x", detail="y" * 10**6)).count(b"y") < 2000
 
 
+def test_a_pods_life_is_a_few_hundred_bytes(disk: Disk) -> None:
+    """docs/ipamctl.md says how many fit: a deployment's pod with its ADD and its DEL."""
+    names = {"ifname": "eth0", "eni_id": "eni-08133287637ebdcd9", "pod": "default/deployment-7d4b9c6f5-x99000"}
+    begun = HistoryRecord(disk.clock.now(), "assigned", "10.0.3.250", f"{99000:064x}", **names)
+    ended = HistoryRecord(disk.clock.now(), "unassigned", "10.0.3.250", f"{99000:064x}", since=begun.at, detail="DEL", **names)
+    assert 540 <= len(encode(begun) + encode(ended)) <= 560
+
+
 def test_what_was_noted_is_told_before_and_after_it_is_written(disk: Disk) -> None:
     """Once, wherever it is."""
     disk.writer.note([disk.record()])
@@ -185,7 +193,14 @@ def test_damage_is_skipped(disk: Disk) -> None:
     disk.write(disk.record())
     (segment,) = listed(disk.directory, "history")
     with segment.path.open("ab") as file:
-        file.write(b'\x00\xff{}\n[]\n{"at":1}\n' + b"[" * 100_000 + b"\n" + ADDRESS.encode() + b"\n")
+        file.write(
+            b'\x00\xff{}\n[]\n{"at":1}\n'
+            + b'{"at":"0001-01-01T00:00:00+23:59","event":"x","address":"10.0.0.5"}\n'
+            + b"[" * 100_000
+            + b"\n"
+            + ADDRESS.encode()
+            + b"\n"
+        )
     disk.write(disk.record("unassigned"))
     assert sorted(disk.events()) == ["assigned", "unassigned"]
 

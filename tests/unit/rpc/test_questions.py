@@ -17,9 +17,11 @@ def test_a_reply_is_bounded(limit: int, expected: int) -> None:
     assert question_of(pb.GetHistoryRequest(subject="x"), limit=limit).limit == expected
 
 
-@pytest.mark.parametrize("fields", [{}, {"subject": "x", "since": "2h"}, {"subject": "x", "at": "2026-11-22T10:00:00"}])
+@pytest.mark.parametrize(
+    "fields", [{}, {"subject": "x" * 601}, {"subject": "x", "since": "2h"}, {"subject": "x", "at": "2026-11-22T10:00:00"}]
+)
 def test_a_question_that_is_none_is_refused(fields: dict[str, str]) -> None:
-    """No subject, a duration (ours to read is `ipamctl`), a time without its zone."""
+    """No subject, a long one, a duration (ours to read is `ipamctl`), a time without its zone, or one that UTC cannot say."""
     with pytest.raises(InvalidRequestError):
         question_of(pb.GetHistoryRequest(**fields), limit=1)
 
