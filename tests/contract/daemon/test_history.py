@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import sys
 import tarfile
 import time
@@ -100,6 +101,11 @@ def test_a_refused_add_is_told_after_kill_9_and_the_logs_name_the_pod() -> None:
             made.cni("STATUS", "", netns="", version="1.1.0")
         time.sleep(6)  # longer than the loops of the daemon that have a clock of seconds; nothing to await
         assert made.driver.log_text() == before
+        for _ in range(3):
+            made.cni("ADD", "again", netns="/run/netns/none")
+        assert made.driver.end(signal.SIGTERM, timeout_s=20) == 0
+        _, answer, _ = ctl(made, "history", "default/again")
+        assert [one["count"] for one in answer["entries"]] == [3], "a daemon that is asked to end tells the whole count"
 
 
 def test_the_archive_holds_the_node_and_no_secret(tmp_path: Path) -> None:
