@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from ipamd import failpoints, network_file
 from ipamd.clock import SystemClock
@@ -10,16 +11,19 @@ from ipamd.cloud.ec2 import BotoEc2
 from ipamd.cloud.metadata import ImdsMetadata
 from ipamd.datastore.open import OpenedDatastore, current_boot_id, open_datastore
 from ipamd.datastore.spool import FileSpool
+from ipamd.history.writer import HistoryBounds, HistoryWriter, boot_of
 from ipamd.kernel.hostnet import KernelHostNetwork
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables
 from ipamd.kernel.wiring import KernelWiring
 from ipamd.model.custom_network import CustomNetwork
 from ipamd.node_info import NodeInfo
-from ipamd.ports import Clock, Ec2, Failpoint, HostNetwork, Metadata, Runtime, Spool, Wiring, no_failpoint
+from ipamd.ports import Clock, Ec2, Failpoint, History, HostNetwork, Metadata, NoHistory, Runtime, Spool, Wiring, no_failpoint
 from ipamd.runtime.cri import CriRuntime
 from ipamd.service.health import Health
-from ipamd.settings import CurrentSettings
+from ipamd.service.report.past import held
+from ipamd.settings import CurrentSettings, Settings
+from ipamd.settings.fields import HISTORY_OFF
 
 STAGES = (
     "datastore",
@@ -42,7 +46,8 @@ class Adapters:
     """The outside world behind its ports, and the datastore as it was found.
 
     `runtime` is None if CRI is off. `custom_network`: custom networking's file, None if it is off. `has_run_before`: a daemon has
-    served this run directory since the machine booted. `boot_id`: of this boot, "" if it is not known.
+    served this run directory since the machine booted. `boot_id`: of this boot, "" if it is not known. `history_loop` writes the
+    history; None if none is kept.
     """
 
     clock: Clock
@@ -59,6 +64,8 @@ class Adapters:
     has_run_before: bool = False
     failpoint: Failpoint = no_failpoint
     boot_id: str = ""
+    history: History = field(default_factory=NoHistory)
+    history_loop: HistoryWriter | None = None
 
 
 def connect(current: CurrentSettings, *, has_run_before: bool) -> Adapters:
@@ -83,6 +90,7 @@ def connect(current: CurrentSettings, *, has_run_before: bool) -> Adapters:
         failpoint("kernel." + "-".join(step.split()[:2]))
         return False
 
+    history = _history(settings, opened, boot_id=boot_id, clock=clock, health=health)
     host = HostNetns()
     metadata = ImdsMetadata(settings.cloud, clock=clock)
     node_info = NodeInfo(metadata, clock=clock)
@@ -106,6 +114,30 @@ def connect(current: CurrentSettings, *, has_run_before: bool) -> Adapters:
         has_run_before=has_run_before,
         failpoint=failpoint,
         boot_id=boot_id,
+        history=history or NoHistory(),
+        history_loop=history,
+    )
+
+
+def _history(settings: Settings, opened: OpenedDatastore, *, boot_id: str, clock: Clock, health: Health) -> HistoryWriter | None:
+    """The history that the settings ask for; it touches no disk yet, and its trouble is a condition."""
+    daemon = settings.daemon
+    if daemon.history_dir == HISTORY_OFF:
+        return None
+
+    def tell(problem: str) -> None:
+        if problem:
+            health.set_condition("history", problem)
+        else:
+            health.clear_condition("history")
+
+    return HistoryWriter(
+        Path(daemon.history_dir),
+        bounds=HistoryBounds(daemon.history_days, daemon.history_bytes),
+        boot=boot_of(boot_id, clock),
+        clock=clock,
+        held=lambda: held(opened.datastore, clock),
+        tell=tell,
     )
 
 

@@ -41,8 +41,10 @@ from ipamd.service.reconcile.quarantine import QuarantineService
 from ipamd.service.reconcile.runtime import RuntimeReconciler
 from ipamd.service.reconcile.spooled_deletes import SpooledDeletes
 from ipamd.service.reconcile.startup import StartupReconciler
+from ipamd.service.refused_adds import RefusedAdds
 from ipamd.service.report.audit import AuditService, AuditSources
-from ipamd.service.report.explain import ExplainService
+from ipamd.service.report.explain import ExplainService, Present
+from ipamd.service.report.past import PastService
 from ipamd.service.report.sources import CloudView, Sources
 from ipamd.service.report.what_if import WhatIfService
 from ipamd.service.sandbox.attach import AttachPolicy, AttachService
@@ -51,7 +53,7 @@ from ipamd.service.sandbox.detach import DetachService
 from ipamd.service.sandbox.gc import GcService
 from ipamd.service.sandbox.veth_names import VethNames
 from ipamd.service.sandbox_judge import SandboxJudge
-from ipamd.settings import CurrentSettings, Settings
+from ipamd.settings import CurrentSettings, Settings, describe
 
 DEL_SHARE = 4
 """One RPC place in so many is never taken by ADD: a DEL is served while ADDs wait for addresses. Ours."""
@@ -94,6 +96,7 @@ class App:
     cni: CniServicer
     introspection: IntrospectionServicer
     operator: OperatorFreeze
+    refused: RefusedAdds
     metrics: Metrics
 
     @property
@@ -120,6 +123,8 @@ def compose(adapters: Adapters, current: CurrentSettings) -> App:
         freeze=Freeze(clock=adapters.clock, health=adapters.health, demand=demand),
         failpoint=adapters.failpoint,
     )
+    adapters.opened.datastore.keep_history(adapters.history)
+    refused = RefusedAdds(history=adapters.history, clock=adapters.clock)
     cooldown = Cooldown(context, period_s=lambda: float(current.now.pool.cooldown_s))
     judge = SandboxJudge(context)
     sandbox = _sandbox(context, cooldown, adapters, current, judge=judge)
@@ -127,7 +132,8 @@ def compose(adapters: Adapters, current: CurrentSettings) -> App:
     reconcile = _reconcile(context, cooldown, adapters, current, judge=judge, detach=sandbox.detach, pool=pool)
     current.follow(lambda now: now.network, lambda _: reconcile.host_network.renew())
     operator = OperatorFreeze(context.freeze, run_dir=current.now.daemon.run_dir, boot_id=adapters.boot_id, clock=adapters.clock)
-    sources = _sources(context, cooldown, adapters, current, pool=pool, runtime=reconcile.runtime)
+    past = PastService(datastore=context.datastore, history=adapters.history, refused=refused, clock=adapters.clock)
+    sources = _sources(context, cooldown, adapters, current, past=past, pool=pool, runtime=reconcile.runtime)
     metrics = Metrics()
     attach = sandbox.attach
     metrics.watch(
@@ -147,9 +153,10 @@ def compose(adapters: Adapters, current: CurrentSettings) -> App:
         sandbox=sandbox,
         pool=pool,
         reconcile=reconcile,
-        cni=CniServicer(services=sandbox, health=context.health, clock=context.clock, observer=metrics),
+        cni=CniServicer(services=sandbox, health=context.health, clock=context.clock, observer=metrics, refused=refused.note),
         introspection=IntrospectionServicer(sources, operator),
         operator=operator,
+        refused=refused,
         metrics=metrics,
     )
 
@@ -278,6 +285,7 @@ def _sources(
     adapters: Adapters,
     current: CurrentSettings,
     *,
+    past: PastService,
     pool: PoolServices,
     runtime: RuntimeReconciler | None,
 ) -> Sources:
@@ -310,11 +318,13 @@ def _sources(
             wiring=context.wiring,
             judgement=runtime.present_judgement if runtime is not None else None,
             quarantined=runtime.present_verdicts if runtime is not None else None,
-            locks=context.locks,
-            clock=context.clock,
+            present=Present(context.locks, context.clock),
+            past=past,
         ),
         what_if=_what_if(context, adapters, current, pool=pool),
         settings=current,
+        config=lambda: describe(current.now),
+        past=past,
         instance_id=instance_id,
         version=__version__,
     )

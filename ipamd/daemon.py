@@ -201,6 +201,9 @@ def run(current: CurrentSettings, signals: Signals) -> int:
     for port in (scraped, probed):
         if port is not None:
             port.close()
+    app.refused.tell_all()
+    if app.adapters.history_loop is not None:
+        app.adapters.history_loop.close()
     app.context.datastore.close()
     os.close(lock)
     log.info("exiting")

@@ -97,6 +97,8 @@ class Lifecycle:
         app, health = self._app, self._health
         health.enter(Phase.RESTORING)
         self._spawn("cooldown", app.cooldown.run)  # DEL is served already, and its links must be deleted within a second (I4)
+        if app.adapters.history_loop is not None:
+            self._spawn("history", app.adapters.history_loop.run)
         app.operator.restore()
         self._drain_hook.look()  # before the pool may grow
         self._spawn("drain-hook", self._drain_hook.run)

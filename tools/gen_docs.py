@@ -1,4 +1,4 @@
-"""Generate `docs/settings.md`, `docs/metrics.md` and the picture, or check (`--check`) that they are up to date.
+"""Generate `docs/settings.md`, `docs/metrics.md`, `docs/ipamctl.md` and the picture, or check (`--check`) that they are up to date.
 
 The texts beside each setting and metric in the code are the only source: `ipamctl config`, the metrics endpoint and these pages
 print the same words. Only the table of alerts is written here by hand. Runs without network.
@@ -24,7 +24,7 @@ from ipamd.settings import ConfigLine, Settings, describe
 from ipamd.settings.upstream import UPSTREAM, Fate, Row
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))  # also when run as a script
-from tools import picture
+from tools import ipamctl_page, picture
 
 ROOT = Path(__file__).resolve().parent.parent
 PICTURE = ROOT / "docs" / "picture" / "architecture.toml"
@@ -162,6 +162,7 @@ def picture_page() -> str:
 PAGES: Mapping[str, Callable[[], str]] = {
     "docs/settings.md": settings_page,
     "docs/metrics.md": metrics_page,
+    "docs/ipamctl.md": ipamctl_page.page,
     "docs/picture/architecture.svg": picture_page,
 }
 """Generated file below ROOT -> the function that renders it."""

@@ -23,6 +23,7 @@ from ipamd.settings.parsers import (
     parse_cri_socket,
     parse_listen_address,
     parse_path,
+    parse_path_or_off,
     parse_path_text,
     parse_run_dir,
     parse_service_cidrs,
@@ -32,6 +33,8 @@ from ipamd.settings.parsers import (
 
 RUN_DIR = Path("/run/vpc-ipamd")
 CONFLIST_PATH = Path("/etc/cni/net.d/10-vpc-ipamd.conflist")
+HISTORY_DIR = "/var/lib/vpc-ipamd/history"
+HISTORY_OFF = "off"
 NETWORK_FILE = Path("/etc/vpc-ipamd/network.json")
 CNI_BIN_DIR = Path("/opt/cni/bin")
 REFERENCE_PLUGINS = Path("/opt/vpc-ipamd/plugins")
@@ -246,6 +249,19 @@ class DaemonConfig:
         "host:port of /healthz and /readyz for kubelet's probes; 'off': none.",
     )
     max_concurrent_rpcs: int = _setting("VPC_IPAMD_MAX_RPCS", integer(4, 1024), 256, "CNI requests handled at once.")
+    history_dir: str = _setting(
+        "VPC_IPAMD_HISTORY_DIR",
+        parse_path_or_off,
+        HISTORY_DIR,
+        "Directory on the node's disk for what `ipamctl history` tells, which outlives reboots; 'off': none is kept.",
+    )
+    history_days: int = _setting("VPC_IPAMD_HISTORY_DAYS", integer(1, 365), 7, "Days for which the history is kept.")
+    history_bytes: int = _setting(
+        "VPC_IPAMD_HISTORY_BYTES",
+        integer(4 << 20, 1 << 40),
+        32 << 20,
+        "Bytes that the history may have; the oldest goes first, and a quarter is for refused ADDs.",
+    )
     drain_s: int = _live(
         "VPC_IPAMD_DRAIN", integer(0, 60), 0, "Seconds of serving DEL after the first SIGTERM; the plugin spools it anyway."
     )

@@ -128,6 +128,11 @@ def parse_path_text(text: str) -> str:
     return str(parse_path(text))
 
 
+def parse_path_or_off(text: str) -> str:
+    """Accept an absolute path, or `off`. Raises: ValueError."""
+    return text if text == "off" else parse_path_text(text)
+
+
 def parse_run_dir(text: str) -> Path:
     """Accept a directory in which a Unix socket's path is not too long. Raises: ValueError."""
     path = parse_path(text)

@@ -180,6 +180,9 @@ GOOD = {
     "VPC_IPAMD_HEALTH_ADDRESS": ("127.0.0.1:1", "127.0.0.1:1"),
     "VPC_IPAMD_MAX_RPCS": ("4", 4),
     "VPC_IPAMD_DRAIN": ("10", 10),
+    "VPC_IPAMD_HISTORY_DIR": ("off", "off"),
+    "VPC_IPAMD_HISTORY_DAYS": ("3", 3),
+    "VPC_IPAMD_HISTORY_BYTES": ("8388608", 8 << 20),
 }
 """For each variable a text and what it means."""
 
@@ -207,6 +210,7 @@ BAD = {
     "VPC_IPAMD_RUN_DIR": [*PATHS, "/", "/" + "x" * 100],
     "VPC_IPAMD_FREEZE_FILE": PATHS,
     "VPC_IPAMD_CONFLIST": PATHS,
+    "VPC_IPAMD_HISTORY_DIR": ["relative", "Off", "/a\nb"],
     "VPC_IPAMD_CNI_BIN_DIR": PATHS,
     "VPC_IPAMD_REFERENCE_PLUGINS": PATHS,
     "VPC_IPAMD_NETWORK_FILE": PATHS,
@@ -262,6 +266,8 @@ BAD = {
     "VPC_IPAMD_LOG_LEVEL": ["loud"],
     "VPC_IPAMD_MAX_RPCS": ["3", "1025"],
     "VPC_IPAMD_DRAIN": ["-1", "61"],
+    "VPC_IPAMD_HISTORY_DAYS": ["0", "366"],
+    "VPC_IPAMD_HISTORY_BYTES": ["1000", "32M"],
 }
 """For each variable invalid texts."""
 

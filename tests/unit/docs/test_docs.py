@@ -110,7 +110,7 @@ def test_named_commands_exist(page: Path) -> None:
     text = page.read_text()
     for words in re.findall(r"`make ([a-z -]+)`", text):
         assert set(words.split()) <= targets, words
-    commands = set(_subcommands(ipamctl._parser()))
+    commands = set(_subcommands(ipamctl.make_parser()))
     named = set(re.findall(r"`ipamctl ([a-z][a-z-]*)|^ {4,}.*-- ipamctl ([a-z][a-z-]*)", text, re.M))
     assert {first or second for first, second in named} <= commands
     for command in _lab_commands(_code(text)):

@@ -65,6 +65,7 @@ def test_mounts_cover_the_paths_that_the_settings_name() -> None:
         settings.daemon.run_dir / "ipamd.sock": False,
         settings.daemon.conflist_path: False,
         settings.daemon.cni_bin_dir / "portmap": False,
+        Path(settings.daemon.history_dir): False,
         Path(settings.runtime.cri_socket): True,
         Path("/run/netns/cni-0"): False,
     }

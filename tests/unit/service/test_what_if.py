@@ -222,5 +222,5 @@ def test_the_capacity_of_any_type_needs_no_daemon(capsys: pytest.CaptureFixture[
 
 def test_set_is_repeatable() -> None:
     """`--set A=1 --set B=2`."""
-    arguments = ipamctl._parser().parse_args(["plan", "--set", "A=1", "--set", "B=2", "--instance-type", "m5.large"])
+    arguments = ipamctl.make_parser().parse_args(["plan", "--set", "A=1", "--set", "B=2", "--instance-type", "m5.large"])
     assert (arguments.settings, arguments.instance_type) == (["A=1", "B=2"], "m5.large")
