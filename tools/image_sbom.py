@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 from email.parser import HeaderParser
 from pathlib import Path
 from typing import Any
@@ -21,14 +22,13 @@ def python_bom(root: Path) -> dict[str, Any]:
     """What cyclonedx-bom finds in the image's virtual environment. Raises: CalledProcessError."""
     site = next((root / VENV / "lib").glob("python3.*/site-packages"))
     tool = Path(sys.executable).with_name("cyclonedx-py")
-    listing = "import json,sys; print(json.dumps([sys.argv[1]]))"
-    subprocess.run([sys.executable, "-c", listing, str(site)], check=True, capture_output=True)
-    done = subprocess.run(
-        [str(tool), "environment", "--output-reproducible", "--of", "JSON", "--sv", "1.6", str(root / VENV)],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
+    with tempfile.TemporaryDirectory() as folder:
+        # It asks an interpreter for its path; the image's own does not run outside of the image.
+        answering = Path(folder, "python")
+        answering.write_text(f"#!/bin/sh\ncat <<'PATH'\n{json.dumps([str(site)])}\nPATH\n")
+        answering.chmod(0o755)
+        command = [str(tool), "environment", "--output-reproducible", "--of", "JSON", "--sv", "1.6", str(answering)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
     bom: dict[str, Any] = json.loads(done.stdout)
     return bom
 
