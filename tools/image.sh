@@ -4,15 +4,22 @@
 #   base      build/image/base-ARCH.tar: Debian, by mmdebstrap, at one SOURCE_DATE_EPOCH; kept once it is there
 #   build     the image, as build/image/vpc-ipamd-ARCH.tar (an OCI archive), with digest, list of contents and sizes beside it
 #   sbom      build/sbom.json: CycloneDX, Python and Debian packages of that image
-#   all       these four, in this order
+#   all       these four, in this order (the default)
 # ARCH=amd64 or arm64 (default: this machine's); arm64 elsewhere needs qemu-user-static with binfmt_misc. MIRROR=URL: where the base
-# comes from, for instance a date at snapshot.debian.org. SCRATCH=DIR: where trees are kept while they are built. Runs as root.
+# comes from, for instance a date at snapshot.debian.org. SCRATCH=DIR: where trees are while they are built: 1 GB of many small files,
+# so by default in memory where 4 GB of /dev/shm are free. Runs as root.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 arch=${ARCH:-$(dpkg --print-architecture)} out=build/image venv=build/heavy/venv
-mirror=${MIRROR:-} scratch=$(realpath -m "${SCRATCH:-build/image/scratch}")
+mirror=${MIRROR:-} parent=build/image
+[ "$(df --output=avail /dev/shm 2>/dev/null | tail -n 1 || echo 0)" -lt 4000000 ] || parent=/dev/shm
+mkdir -p "$out"
+scratch=$(mktemp -d "$(realpath "${SCRATCH:-$parent}")/vpc-ipamd-image.XXXXXX")
+trap 'rm -rf --one-file-system "$scratch"' EXIT
+chmod 755 "$scratch" # mmdebstrap's own users go through it
 export SOURCE_DATE_EPOCH=1767225600 # 2026-01-01: every file's newest time in the image, and the image's own
-platforms=(); case $arch in
+platforms=()
+case $arch in
     amd64) plugin=build/vpc-cni machine=x86_64 ;;
     arm64) plugin=build/vpc-cni-arm64 machine=aarch64 ;;
     *) echo "image: ARCH=$arch: known are amd64 and arm64" >&2; exit 2 ;;
@@ -36,7 +43,6 @@ context() {
 base() {
     [ -e "$out/base-$arch.tar" ] && return 0
     tool mmdebstrap
-    mkdir -p "$out" "$scratch"
     # `essential` has no apt and no package manager's data but dpkg's list of what is installed.
     TMPDIR=$scratch mmdebstrap --quiet --architectures="$arch" --variant=essential \
         --include=python3.11-minimal,libpython3.11-stdlib,libnftables1 --dpkgopt=force-unsafe-io \
@@ -56,8 +62,6 @@ import_base() { # prints the reference by digest
 
 build() {
     tool buildah
-    mkdir -p "$scratch"
-    trap 'rm -rf --one-file-system "$scratch"' EXIT
     local base; base=$(import_base)
     in_store build --quiet --isolation chroot --layers=false --format oci --timestamp "$SOURCE_DATE_EPOCH" --arch "$arch" \
         --ignorefile manifests/Dockerfile.dockerignore --build-arg "BASE=$base" --file manifests/Dockerfile --tag vpc-ipamd . >/dev/null
@@ -69,7 +73,6 @@ build() {
 sbom() {
     local root=$scratch/rootfs
     mkdir -p "$root"
-    trap 'rm -rf --one-file-system "$scratch"' EXIT
     .venv/bin/python tools/image_contents.py --unpack "$root" "$out/vpc-ipamd-$arch.tar"
     "$venv/bin/python" tools/image_sbom.py "$root" build/sbom.json
 }

@@ -76,7 +76,9 @@ def test_the_container_of_the_daemonset_serves_a_sandbox(node: Node) -> None:
     try:
         wait_until(lambda: _status(node).returncode == 0 or container_process.poll() is not None, what="ready")
         assert container_process.poll() is None, _log(node)
-        confined = node.run(["runc", "exec", "ipamd", "sh", "-c", "grep -E '^(CapBnd|Seccomp):' /proc/1/status; touch /here 2>&1"], check=False)
+        confined = node.run(
+            ["runc", "exec", "ipamd", "sh", "-c", "grep -E '^(CapBnd|Seccomp):' /proc/1/status; touch /here 2>&1"], check=False
+        )
         assert "Seccomp:\t2" in confined.stdout
         assert f"{(1 << 12) | (1 << 21):016x}" in confined.stdout  # linux/capability.h: NET_ADMIN is 12, SYS_ADMIN 21
         assert "Read-only file system" in confined.stdout

@@ -7,7 +7,6 @@ from ipaddress import ip_address
 from pathlib import Path, PurePosixPath
 
 import pytest
-from jsonschema import Draft202012Validator
 
 import ipamd
 from ipamd.config import Settings, describe, load
@@ -23,29 +22,10 @@ from tests.unit.manifests.manifest import (
     init_container,
     mounts,
     pod,
-    schema,
 )
 
 STOP_S = 2
 """What `RpcServer.stop` may take after the drain: a grace of 1 s and 1 s of waiting (ipamd/daemon.py, ipamd/rpc/server.py)."""
-
-
-@pytest.mark.parametrize(("kind", "name"), [("DaemonSet", "daemonset"), ("ServiceAccount", "service_account")])
-def test_schema(kind: str, name: str) -> None:
-    """Every field is one that Kubernetes has, of the right type; a misspelt one would be dropped in silence by the API server."""
-    Draft202012Validator.check_schema(schema(name))
-    (document,) = [document for document in documents() if document["kind"] == kind]
-    assert [error.message for error in Draft202012Validator(schema(name)).iter_errors(document)] == []
-
-
-@pytest.mark.parametrize(
-    "change", [{"hostNetworks": True}, {"hostNetwork": "yes"}, {"volumes": [{"name": "run", "hostPath": "/run"}]}]
-)
-def test_schema_is_strict(change: dict[str, object]) -> None:
-    """The schema notices a misspelt field, a wrong type and a wrong shape."""
-    changed = daemonset()
-    changed["spec"]["template"]["spec"] |= change
-    assert list(Draft202012Validator(schema("daemonset")).iter_errors(changed))
 
 
 def test_no_permission_at_the_kubernetes_api() -> None:
