@@ -14,7 +14,7 @@ import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 WHITEOUT, OPAQUE = ".wh.", ".wh..wh..opq"
 
@@ -23,8 +23,10 @@ class Archive:
     """An image in an OCI archive. Raises: KeyError, ValueError for what is none."""
 
     def __init__(self, path: Path) -> None:
-        self._tar = tarfile.open(path)  # noqa: SIM115  # kept as long as the object
-        (entry,) = json.loads(self._blob_named("index.json"))["manifests"]
+        with tarfile.open(path) as tar:
+            streams = {member.name.removeprefix("./"): tar.extractfile(member) for member in tar if member.isfile()}
+            self._blobs = {name: stream.read() for name, stream in streams.items() if stream is not None}
+        (entry,) = json.loads(self._blobs["index.json"])["manifests"]
         self.digest: str = entry["digest"]
         self.manifest: dict[str, Any] = json.loads(self._blob(self.digest))
         self.config: dict[str, Any] = json.loads(self._blob(self.manifest["config"]["digest"]))
@@ -41,16 +43,10 @@ class Archive:
                 yield tar
 
     def _blob(self, digest: str) -> bytes:
-        blob = self._blob_named("blobs/" + digest.replace(":", "/"))
+        blob = self._blobs["blobs/" + digest.replace(":", "/")]
         if f"sha256:{hashlib.sha256(blob).hexdigest()}" != digest:
             raise ValueError(f"{digest} is damaged")
         return blob
-
-    def _blob_named(self, name: str) -> bytes:
-        stream: IO[bytes] | None = self._tar.extractfile(name)
-        if stream is None:
-            raise ValueError(f"{name} is no file")
-        return stream.read()
 
 
 def lines_of(archive: Archive) -> dict[str, str]:
