@@ -89,7 +89,9 @@ def test_contents(lines: dict[str, str]) -> None:
     assert wanted <= paths
     assert init_container()["command"][0] in paths
     assert init_container()["command"][1] in paths
-    unwanted = re.compile(r"/bin/(apt|apt-get|gcc|cc|pip|pip3|curl|wget)$|/site-packages/(pip|setuptools|lab|tests|bench|fuzz|botocore/data)/")
+    unwanted = re.compile(
+        r"/bin/(apt|apt-get|gcc|cc|pip|pip3|curl|wget)$|/site-packages/(pip|setuptools|lab|tests|bench|fuzz|botocore/data)/"
+    )
     assert [path for path in paths if unwanted.search(path)] == []
     assert any(path.endswith("/ipamd/cloud/data/manifest.json") for path in paths)
 
@@ -119,7 +121,9 @@ def test_bill_of_materials(archive: Archive, rootfs: Path) -> None:
     python = {purl.removeprefix("pkg:pypi/") for purl in purls if purl.startswith("pkg:pypi/")}
     assert python == {f"{name}@{version}" for name, (version, _) in DAEMON.items()} | {"vpc-ipamd@0.1.0"}
     installed = re.findall(r"^Package: (\S+)$", (rootfs / "var/lib/dpkg/status").read_text(), re.M)
-    assert {purl.removeprefix("pkg:deb/debian/").partition("@")[0] for purl in purls - {f"pkg:pypi/{one}" for one in python}} == set(installed)
+    assert {
+        purl.removeprefix("pkg:deb/debian/").partition("@")[0] for purl in purls - {f"pkg:pypi/{one}" for one in python}
+    } == set(installed)
 
 
 @pytest.mark.skipif(bool(missing_requirements(containerd=True)), reason=missing_requirements(containerd=True) or "-")

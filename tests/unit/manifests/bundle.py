@@ -68,7 +68,7 @@ def start(
             "args": list(argv),
             "env": [f"{name}={value}" for name, value in environment.items()],
             "cwd": "/",
-            "capabilities": {kind: capability_names for kind in ("bounding", "effective", "permitted")},
+            "capabilities": dict.fromkeys(("bounding", "effective", "permitted"), capability_names),
             "noNewPrivileges": False,
         },
         "root": {"path": rootfs, "readonly": context["readOnlyRootFilesystem"]},

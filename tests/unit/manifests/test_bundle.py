@@ -92,7 +92,7 @@ def test_the_container_of_the_daemonset_serves_a_sandbox(node: Node) -> None:
 
 
 def test_without_sys_admin_it_says_so_and_serves_nobody(node: Node) -> None:
-    """The daemon cannot enter a namespace; status says which capability it needs. With the profile that containerd has for the rest."""
+    """The daemon cannot enter a namespace; status says which capability it needs."""
     container_process = _start(node, [name for name in GRANTED if name != "SYS_ADMIN"])
     try:
         wait_until(lambda: "CAP_SYS_ADMIN" in _status(node).stdout, what="the status names CAP_SYS_ADMIN")
