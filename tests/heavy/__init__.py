@@ -1,1 +1,1 @@
-"""Tests that need heavy tools (buildah, promtool, kustomize, helm, chromium): `make test-all` runs them, `make test` names and skips them."""
+"""Tests that need heavy tools (buildah, promtool, kustomize, helm): `make test-all` runs them, `make test` skips them by name."""

@@ -82,7 +82,7 @@ def test_size(archive: Archive) -> None:
 
 
 def test_contents(lines: dict[str, str]) -> None:
-    """Daemon, both plugins, node-init and licences; no compiler, package manager, pip, test, and no service description of botocore."""
+    """Daemon, both plugins, node-init and licences; no compiler, package manager, pip or test, no data of botocore."""
     paths = set(lines)
     wanted = {"/opt/ipamd/bin/ipamd", "/opt/ipamd/bin/ipamctl", "/opt/ipamd/bin/vpc-ipamd-sweeper"}
     wanted |= {f"/opt/vpc-ipamd/{name}" for name in ("vpc-cni", "vpc-cni-interpreted", "vpc-cni.licences", "node-init")}
@@ -128,7 +128,7 @@ def test_bill_of_materials(archive: Archive, rootfs: Path) -> None:
 
 @pytest.mark.skipif(bool(missing_requirements(containerd=True)), reason=missing_requirements(containerd=True) or "-")
 def test_the_image_serves_a_node(archive: Archive, rootfs: Path) -> None:
-    """Init container and container of the DaemonSet on the image's own file system: ready, a sandbox gets an address, ipamctl answers."""
+    """Init container and container of the DaemonSet on the image's own file system: a sandbox gets an address."""
     with Lab(name=f"image-{os.getpid()}", nodes=["node-a"]) as lab:
         node = lab.node("node-a")
         # The init container is privileged and on the host's network, so it is run as it is, with the image's files.

@@ -52,7 +52,7 @@ def _enis_of_addresses(made: Rig, addresses: set[str]) -> set[str]:
 
 
 def test_with_the_tag_pods_get_addresses_of_new_enis() -> None:
-    """Growth works with CLUSTER_NAME; the cost is the primary ENI, which nobody has tagged: it gets no addresses, and status says so."""
+    """Growth works with CLUSTER_NAME; the cost is the primary ENI, which has no tag: it gets no addresses."""
     with rig(start=False, env={"CLUSTER_NAME": "prod"}) as made:
         made.lab.faults.apply({"iam": _denials()})
         made.start()

@@ -1,8 +1,8 @@
 """A runc bundle of the DaemonSet's container: what CRI makes of its security context, command and mounts, for a lab node.
 
 The seccomp profile is containerd's own default for exactly these capabilities, asked of the node's containerd. The rest follows the
-container runtime interface: dropped and added capabilities in all three sets, `noNewPrivileges` false beside SYS_ADMIN, a read-only root,
-masked and read-only parts of /proc, `rslave` for HostToContainer, and the host's network.
+container runtime interface: dropped and added capabilities in all three sets, `noNewPrivileges` false beside SYS_ADMIN, a read-only
+root, masked and read-only parts of /proc, `rslave` for HostToContainer, and the host's network.
 """
 
 from __future__ import annotations
