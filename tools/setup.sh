@@ -56,7 +56,8 @@ heavy_kubectl() {
     [ ! -x "$target/usr/bin/kubectl" ] && command -v apt-get >/dev/null || return 0
     work=$(mktemp -d)
     chmod 755 "$work"
-    if (cd "$work" && apt-get download -q kubernetes-client) >/dev/null 2>&1; then
+    if (cd "$work" && { apt-get download -q kubernetes-client || { apt-get update -q && apt-get download -q kubernetes-client; }; }) \
+        >/dev/null 2>&1; then
         rm -rf "$target"
         dpkg-deb -x "$work"/kubernetes-client_*.deb "$target"
     else

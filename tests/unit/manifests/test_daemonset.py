@@ -101,6 +101,15 @@ def test_least_privilege() -> None:
     assert "allowPrivilegeEscalation" not in context  # Kubernetes refuses or ignores false beside SYS_ADMIN
 
 
+def test_memory_fits() -> None:
+    """Requested is the budget of a full node (docs/performance.md); the limit leaves room for a burst and an `ipamctl` beside it."""
+    resources = container()["resources"]
+    requested, limit = (int(resources[kind]["memory"].removesuffix("Mi")) for kind in ("requests", "limits"))
+    assert "| memory, 110 sandboxes" in (MANIFESTS.parent / "docs" / "performance.md").read_text()
+    assert requested == 100
+    assert 2 * requested <= limit < 4 * requested
+
+
 def test_one_daemon_at_a_time() -> None:
     """An update never starts a second daemon beside the first on a node."""
     assert daemonset()["spec"]["updateStrategy"]["rollingUpdate"]["maxSurge"] == 0
