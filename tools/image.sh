@@ -43,9 +43,9 @@ context() {
 base() {
     [ -e "$out/base-$arch.tar" ] && return 0
     tool mmdebstrap
-    # `essential` has no apt. usr-is-merged stands in for usrmerge, which would bring all of perl.
+    # `essential` has no apt, but dpkg with its list of what is installed, which scanners read.
     TMPDIR=$scratch mmdebstrap --quiet --architectures="$arch" --variant=essential \
-        --include=usr-is-merged,python3.11-minimal,libpython3.11-stdlib,libnftables1,libstdc++6 --dpkgopt=force-unsafe-io \
+        --include=python3.11-minimal,libpython3.11-stdlib,libnftables1,libstdc++6 --dpkgopt=force-unsafe-io \
         --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
         --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-include=/usr/share/doc/*/copyright' \
         bookworm "$out/base-$arch.tmp.tar" ${mirror:+"$mirror"}

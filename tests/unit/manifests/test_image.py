@@ -56,7 +56,7 @@ def test_copied_files_exist_and_are_sent_to_the_build() -> None:
 def test_the_base_has_what_the_daemon_loads() -> None:
     """What the daemon (nftables) and grpcio (libstdc++) load at run time, and the interpreter of the recipe."""
     (included,) = re.findall(r"--include=(\S+)", IMAGE_SCRIPT)
-    assert {nft.PACKAGE, "python3.11-minimal", "libpython3.11-stdlib", "libstdc++6", "usr-is-merged"} == set(included.split(","))
+    assert {nft.PACKAGE, "python3.11-minimal", "libpython3.11-stdlib", "libstdc++6"} == set(included.split(","))
 
 
 def test_trimmed_model_is_made_for_the_installed_package() -> None:
