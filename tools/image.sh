@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Build the image with Debian's tools, without Docker and without another registry: image.sh STEP...
-#   context   build/image: wheels by the lock's hashes, the static plugin (needs `make plugin`; for arm64 `make plugin-arm64`)
+#   context   build/image: wheels by the lock's hashes, the static plugin (needs `make plugin`; for arm64 `make plugin-arm64`), the
+#             reference plugins (needs Go and its module proxy, unless they are there: the DaemonSet is not whole without them)
 #   base      build/image/base-ARCH.tar: Debian, by mmdebstrap, at one SOURCE_DATE_EPOCH; kept once it is there
 #   build     the image, as build/image/vpc-ipamd-ARCH.tar (an OCI archive), with digest, list of contents and sizes beside it
 #   sbom      build/sbom.json: CycloneDX, Python and Debian packages of that image
@@ -37,6 +38,7 @@ context() {
         --python-version 3.11 --implementation cp "${platforms[@]}" --dest "$out/wheels" \
         --requirement manifests/image/requirements.lock --requirement manifests/image/build.lock
     install -m 0755 "$plugin" "$out/plugin/vpc-cni"
+    tools/build_reference_plugins.sh "$out/plugins" "$arch" >/dev/null || cannot "no image without the reference plugins"
     cat build/micropython/source/LICENSE /usr/share/doc/musl/copyright >"$out/plugin/vpc-cni.licences"
 }
 

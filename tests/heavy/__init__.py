@@ -1,1 +1,1 @@
-"""Tests that need heavy tools (buildah, promtool, kustomize, helm): `make test-all` runs them, `make test` skips them by name."""
+"""What takes minutes or heavy tools: skipped, and named, unless VPC_IPAMD_HEAVY=1, which `make test-all` sets."""

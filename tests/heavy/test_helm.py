@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from ipamd.config import load
 from ipamd.model.custom_network import parse
+from ipamd.settings import load
 from tests.heavy.tools import HELM, needs
 from tests.unit.manifests.manifest import MANIFESTS, documents
 from tests.unit.manifests.test_kubernetes_schemas import VERSIONS, validate

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from ipamd.settings import Settings
 from lab.lab import Lab, missing_requirements
 from lab.node.node import Node
 from lab.node.process import NodeProcess
@@ -31,6 +32,7 @@ pytestmark = [
 
 OUT = ROOT / "build" / "image"
 SIZE_MAX_MB = 120
+REFERENCE_PLUGINS = ("loopback", "portmap", "bandwidth", "tuning", "LICENCES")
 LOG = "/var/log/ipamd-container.log"
 
 
@@ -82,10 +84,11 @@ def test_size(archive: Archive) -> None:
 
 
 def test_contents(lines: dict[str, str]) -> None:
-    """Daemon, both plugins, node-init and licences; no compiler, package manager, pip or test, no data of botocore."""
+    """Daemon, all plugins, node-init and licences; no compiler, package manager, pip or test, no data of botocore."""
     paths = set(lines)
     wanted = {"/opt/ipamd/bin/ipamd", "/opt/ipamd/bin/ipamctl", "/opt/ipamd/bin/vpc-ipamd-sweeper"}
     wanted |= {f"/opt/vpc-ipamd/{name}" for name in ("vpc-cni", "vpc-cni-interpreted", "vpc-cni.licences", "node-init")}
+    wanted |= {f"{Settings().daemon.reference_plugins}/{name}" for name in REFERENCE_PLUGINS}
     assert wanted <= paths
     assert init_container()["command"][0] in paths
     assert init_container()["command"][1] in paths
@@ -133,10 +136,11 @@ def test_the_image_serves_a_node(archive: Archive, rootfs: Path) -> None:
         node = lab.node("node-a")
         # The init container is privileged and on the host's network, so it is run as it is, with the image's files.
         node.run(["mkdir", "-p", "/opt/cni/bin"])
+        node.run(["test", "!", "-e", "/opt/cni/bin/portmap"])
         script, plugin, _ = init_container()["command"]
         node.run([f"{rootfs}{script}", f"{rootfs}{plugin}", "/opt/cni/bin"])
         variables = dict(entry.split("=", 1) for entry in archive.config["config"]["Env"])
-        variables |= node.daemon_environment("us-west-2") | environment() | {"ENABLE_PORTMAP_PLUGIN": "false"}
+        variables |= node.daemon_environment("us-west-2") | environment()
         assert "command" not in container()
         process = bundle.start(
             node,
@@ -151,6 +155,9 @@ def test_the_image_serves_a_node(archive: Archive, rootfs: Path) -> None:
             assert process.poll() is None, node.run(["tail", "-n", "20", LOG], check=False).stdout
             sandbox = node.cri.run_sandbox("probe")
             assert node.cri.status(sandbox).address
+            conflist = json.loads(node.run(["cat", environment()["VPC_IPAMD_CONFLIST"]]).stdout)
+            assert [each["type"] for each in conflist["plugins"]] == ["vpc-cni", "portmap"]
+            node.run(["test", "-x", "/opt/cni/bin/portmap"])  # the image's: the node had none
             assert node.run(["runc", "exec", "ipamd", "ipamctl", "audit"]).returncode == 0
             node.cri.stop(sandbox)
             node.cri.remove(sandbox)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from ipamd.config import load
 from ipamd.model.custom_network import parse
+from ipamd.settings import load
 from tests.heavy.tools import DEBIANS_KUBECTL, needs
 from tests.unit.manifests.manifest import MANIFESTS, documents
 from tests.unit.manifests.test_kubernetes_schemas import OF_OPERATORS, VERSIONS, validate

@@ -30,6 +30,7 @@ pytestmark = [
 
 GRANTED = container()["securityContext"]["capabilities"]["add"]
 LOG = "/var/log/ipamd-container.log"
+REFERENCE_PLUGINS = REPOSITORY / "build" / "reference-plugins"
 MODULE = [sys.executable, "-B", "-m"]
 
 
@@ -56,7 +57,8 @@ def _start(node: Node, capabilities: list[str]) -> NodeProcess:
         "PYTHONPATH": str(REPOSITORY),
         **node.daemon_environment("us-west-2"),
         **environment(),
-        "ENABLE_PORTMAP_PLUGIN": "false",  # the lab's node has no portmap
+        "ENABLE_PORTMAP_PLUGIN": str(REFERENCE_PLUGINS.is_dir()).lower(),
+        "VPC_IPAMD_REFERENCE_PLUGINS": str(REFERENCE_PLUGINS),
     }
     argv = [*MODULE, "ipamd.daemon"]
     return bundle.start(node, argv=argv, environment=variables, capabilities=capabilities, binds=_content(), log=LOG)

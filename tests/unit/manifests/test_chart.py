@@ -11,7 +11,7 @@ import yaml
 from jsonschema import Draft7Validator
 
 import ipamd
-from ipamd.config import Settings, describe
+from ipamd.settings import Settings, describe
 from tests.unit.manifests.manifest import MANIFESTS, container, environment
 
 CHART = MANIFESTS / "chart"

@@ -9,10 +9,10 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 import ipamd
-from ipamd.config import Settings, describe, load
 from ipamd.health_pages import HealthPages
 from ipamd.rpc.server import LOCK_WAIT_S
 from ipamd.runtime.cri import USUAL_SOCKETS
+from ipamd.settings import Settings, describe, load
 from tests.unit.manifests.manifest import (
     MANIFESTS,
     container,
@@ -44,8 +44,11 @@ def test_mounts_cover_the_paths_that_the_settings_name() -> None:
     wanted = {
         settings.daemon.run_dir / "ipamd.sock": False,
         settings.daemon.conflist_path: False,
+        settings.daemon.cni_bin_dir / "portmap": False,
+        Path(settings.daemon.history_dir): False,
         Path(settings.runtime.cri_socket): True,
         Path("/run/netns/cni-0"): False,
+        Path("/run/aws-node/ipam.json"): False,
     }
     for path, is_read_only in wanted.items():
         covering = [mount for mount in mounts() if PurePosixPath(path).is_relative_to(mount["mountPath"])]

@@ -16,8 +16,8 @@ import ipamd
 from cni_plugin import vpc_cni
 from ipamd import conflist
 from ipamd.cloud.operations import OPERATIONS
-from ipamd.config import load
 from ipamd.kernel import nft
+from ipamd.settings import Settings, load
 from tests.unit.manifests import dockerfile
 from tests.unit.manifests.manifest import MANIFESTS, ROOT, container, environment, init_container, schema
 
@@ -94,6 +94,28 @@ def test_commands_of_the_daemonset_are_in_the_image() -> None:
     (variables,) = _all("ENV", FINAL)
     assert re.match(r"PATH=/opt/ipamd/bin:", variables)
     assert "command" not in container()  # the image's entry point
+
+
+def test_reference_plugins_are_where_the_daemon_looks_for_them() -> None:
+    """What the pinned build makes for the image's architecture is copied to the default of the setting."""
+    context = IMAGE_SCRIPT.partition("\ncontext() {\n")[2].partition("\n}\n")[0]
+    assert 'tools/build_reference_plugins.sh "$out/plugins" "$arch"' in context
+    assert f"build/image/plugins {Settings().daemon.reference_plugins}" in _all("COPY", FINAL)
+
+
+def test_reference_plugins_are_pinned() -> None:
+    """One version in go.mod and plugins.json, checksums of its sources, and of every file for both architectures."""
+    folder = ROOT / "tools" / "reference_plugins"
+    pins, sums = json.loads((folder / "plugins.json").read_text()), (folder / "go.sum").read_text()
+    required = f"{pins['module']} v{pins['version']}"
+    assert f"\t{required} //" in (folder / "go.mod").read_text()
+    assert f"{required} h1:" in sums
+    names = {line.rsplit("/", 1)[1] for line in (folder / "go.mod").read_text().splitlines() if "/plugins/plugins/" in line}
+    assert names == {"loopback", "portmap", "bandwidth", "tuning"}
+    assert set(pins["sha256"]) == {"amd64", "arm64"}
+    for listed in pins["sha256"].values():
+        assert set(listed) == names
+        assert all(re.fullmatch(r"[0-9a-f]{64}", digest) for digest in listed.values())
 
 
 def test_conflist_is_what_the_daemon_writes() -> None:

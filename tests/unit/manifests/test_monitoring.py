@@ -9,7 +9,7 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from ipamd.config import load
+from ipamd.settings import load
 from tests.unit.manifests import monitoring
 from tests.unit.manifests.manifest import ROOT, container, daemonset, environment
 
