@@ -31,6 +31,7 @@ FIRING: dict[str, dict[str, str]] = {
     "VpcIpamdQuarantineStays": {'ipamd_addresses{state="quarantined"}': "2x120"},
     "VpcIpamdMetricsPortFlooded": {'ipamd_metrics_refused_connections_total{reason="open"}': "0+120x120"},
     "VpcIpamdFight": {'ipamd_repairs_total{object="rule"}': "0+1x120"},
+    "VpcIpamdSettingsRefused": {"ipamd_settings_valid": "0x120"},
     "VpcIpamdRuntimeUnreachable": {"ipamd_cri_reachable": "0x120"},
 }
 """Alert -> series in promtool's notation, one sample a minute, by which it fires before two hours have passed."""
@@ -47,6 +48,7 @@ HEALTHY = {
     "ipamd_oldest_operation_age_s": "0 59 0x118",
     'ipamd_metrics_refused_connections_total{reason="open"}': "4x120",
     'ipamd_repairs_total{object="rule"}': "0 1 1x118",
+    "ipamd_settings_valid": "1x60 0x3 1x57",
     "ipamd_cri_reachable": "1x60 0x3 1x57",
 }
 """A node with which nothing is wrong for longer than it may be."""
