@@ -32,13 +32,14 @@ in_store() { buildah --root "$scratch/store" --runroot "$scratch/run" --storage-
 
 context() {
     [ -e "$plugin" ] || cannot "no $plugin: \`make plugin\` (arm64: \`make plugin-arm64\`) builds it"
+    tools/build_reference_plugins.sh "$out/plugins" "$arch" >/dev/null \
+        || cannot "no reference plugins, without which the DaemonSet's conflist is not whole: Go and its module proxy must be there"
     rm -rf "$out/wheels" "$out/plugin"
     mkdir -p "$out/wheels" "$out/plugin"
     .venv/bin/python -m pip download --quiet --disable-pip-version-check --no-deps --require-hashes --only-binary :all: \
         --python-version 3.11 --implementation cp "${platforms[@]}" --dest "$out/wheels" \
         --requirement manifests/image/requirements.lock --requirement manifests/image/build.lock
     install -m 0755 "$plugin" "$out/plugin/vpc-cni"
-    tools/build_reference_plugins.sh "$out/plugins" "$arch" >/dev/null || cannot "no image without the reference plugins"
     cat build/micropython/source/LICENSE /usr/share/doc/musl/copyright >"$out/plugin/vpc-cni.licences"
 }
 

@@ -103,6 +103,21 @@ def test_reference_plugins_are_where_the_daemon_looks_for_them() -> None:
     assert f"build/image/plugins {Settings().daemon.reference_plugins}" in _all("COPY", FINAL)
 
 
+def test_no_image_without_reference_plugins(tmp_path: Path) -> None:
+    """Where Go does not fetch or build them, the build of the image says so, and ends before it has changed anything."""
+    shutil.copytree(ROOT / "tools", tmp_path / "tools")
+    for path in (tmp_path / "build" / "vpc-cni", tmp_path / "bin" / "go"):
+        path.parent.mkdir()
+        path.write_text("#!/bin/sh\nexit 1\n")
+        path.chmod(0o755)
+    variables = os.environ | {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "ARCH": "amd64", "SCRATCH": str(tmp_path)}
+    command = [str(tmp_path / "tools" / "image.sh"), "context"]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "image: no reference plugins" in done.stderr
+    assert list((tmp_path / "build" / "image").iterdir()) == []
+
+
 def test_reference_plugins_are_pinned() -> None:
     """One version in go.mod and plugins.json, checksums of its sources, and of every file for both architectures."""
     folder = ROOT / "tools" / "reference_plugins"
