@@ -21,7 +21,7 @@ FUZZ ?= usual
 PLUGIN_SOURCES := $(wildcard cni_plugin/*.py cni_plugin/micropython/*)
 
 .PHONY: help setup plugin plugin-arm64 plugin-if-possible fmt lint type imports docstrings proto proto-check unit test test-all \
-        demo chaos bench docs clean
+        demo chaos bench docs clean heavy image lock
 
 help: ## list the commands
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -77,8 +77,18 @@ unit: $(STAMP) ## tests that need neither root nor a runtime
 test: plugin-if-possible lint type imports docstrings proto-check ## everything: checks, then all tests
 	$(PYTEST) -n 2 --dist loadfile tests
 
-test-all: plugin-arm64 ## what needs heavy tools, beside `make test`: the plugin's contract on arm64 under QEMU
+test-all: plugin plugin-arm64 heavy ## what needs heavy tools, beside `make test`: image, manifests, and the plugin on arm64 under QEMU
 	VPC_CNI_ARM64=1 $(PYTEST) -n 2 tests/contract/plugin -k arm64
+	VPC_IPAMD_HEAVY=1 $(PYTEST) -n 2 --dist loadfile tests/heavy
+
+heavy: setup
+	@PYTHON=$(PYTHON) tools/setup.sh heavy
+
+image: plugin heavy ## the image by Debian's buildah, with its list of contents and build/sbom.json: build/image/
+	@tools/image.sh all
+
+lock: heavy ## renew manifests/image/*.lock: the Python packages of the image, by hash
+	@tools/lock.sh
 
 demo: plugin-if-possible ## the main job on the embedded lab: two nodes, real containerd, real daemon, real plugin
 	$(BIN)/vpc-lab demo
