@@ -7,7 +7,8 @@ last one only, so that only those who change something wait for the disk. `ports
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from ipaddress import IPv4Address
 
@@ -53,6 +54,7 @@ class SqlDatastore(Datastore):
         self._clock = clock
         self._failpoint = failpoint
         self._holder: int | None = None
+        self._events: Counter[str] = Counter()
 
     @contextmanager
     def transaction(self) -> Iterator[SqlUnitOfWork]:
@@ -82,6 +84,7 @@ class SqlDatastore(Datastore):
             finally:
                 self._memory.apply(view.staged)
                 view.release()
+                self._events.update(unit.events())
 
     def reserve(self, key: AttachmentKey) -> Address:
         return self._memory.reserve(key, now=self._clock.now(), now_s=self._clock.monotonic())
@@ -136,6 +139,10 @@ class SqlDatastore(Datastore):
         """Read the disk, after any unit of work that is open."""
         with self._reading():
             return self._ledger.read(subject, limit=limit)
+
+    def event_counts(self) -> Mapping[str, int]:
+        """Counted under the transaction's lock; the copy is made without it, so that no reader waits for the disk."""
+        return dict(self._events)
 
     def file_problem(self) -> str:
         """Look at file names and our own state only: an open unit of work is not waited for."""
