@@ -77,8 +77,10 @@ unit: $(STAMP) ## tests that need neither root nor a runtime
 test: plugin-if-possible lint type imports docstrings proto-check ## everything: checks, then all tests
 	$(PYTEST) -n 2 --dist loadfile tests
 
-test-all: plugin-arm64 ## what needs heavy tools, beside `make test`: the plugin's contract on arm64 under QEMU
+test-all: plugin-arm64 ## what needs heavy tools, beside `make test`: the plugin on arm64 under QEMU, the page in Chromium (tests/heavy)
 	VPC_CNI_ARM64=1 $(PYTEST) -n 2 tests/contract/plugin -k arm64
+	@tools/setup.sh heavy
+	VPC_IPAMD_HEAVY=1 $(PYTEST) tests/heavy
 
 demo: plugin-if-possible ## the main job on the embedded lab: two nodes, real containerd, real daemon, real plugin
 	$(BIN)/vpc-lab demo

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ipamd.model.errors import SettingsError
+from ipamd.model.loopback import is_loopback
 from ipamd.model.pool_settings import PoolSettings
 
 RUN_DIR = Path("/run/vpc-ipamd")
@@ -279,6 +280,15 @@ class DaemonConfig:
     health_address: str = _setting(
         "VPC_IPAMD_HEALTH_ADDRESS", str, "127.0.0.1:61677", "host:port of /healthz and /readyz for kubelet's probes; 'off': none."
     )
+    page_address: str = _setting(
+        "VPC_IPAMD_PAGE_ADDRESS", str, "off", "host:port of a page for people (docs/page.md), as 127.0.0.1:61676; 'off': none."
+    )
+    page_token_file: str = _setting(
+        "VPC_IPAMD_PAGE_TOKEN_FILE",
+        str,
+        "",
+        "File with the token that the page asks for; empty: none, which is allowed on loopback only.",
+    )
     max_concurrent_rpcs: int = _setting("VPC_IPAMD_MAX_RPCS", integer(4, 1024), 256, "CNI requests handled at once.")
     drain_s: int = _setting(
         "VPC_IPAMD_DRAIN", integer(0, 60), 0, "Seconds of serving DEL after the first SIGTERM; the plugin spools it anyway."
@@ -364,6 +374,9 @@ def contradictions(settings: Settings) -> list[str]:
         problems.append(
             f"WARM_TARGET=auto: must not be set with WARM_IP_TARGET ({settings.pool.warm_ip_target}), which it computes"
         )
+    page, has_token = settings.daemon.page_address, bool(settings.daemon.page_token_file)
+    if page != "off" and not has_token and not is_loopback(page.rpartition(":")[0]):
+        problems.append(f"VPC_IPAMD_PAGE_ADDRESS={page!r}: outside loopback it needs VPC_IPAMD_PAGE_TOKEN_FILE")
     if settings.network.sandbox_mtu > settings.network.eni_mtu:
         problems.append(f"POD_MTU={settings.network.pod_mtu}: must not exceed AWS_VPC_ENI_MTU ({settings.network.eni_mtu})")
     return problems

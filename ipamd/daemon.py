@@ -14,12 +14,18 @@ import select
 import signal
 import sys
 import threading
+from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from ipamd import logs
 from ipamd.config import Settings, load
 from ipamd.model.errors import DatastoreError, IpamError, SettingsError
 from ipamd.model.words import printable
+
+if TYPE_CHECKING:
+    from ipamd.bootstrap import App
+    from ipamd.metrics_port import MetricsPort
 
 EXIT_SETTINGS = 2
 EXIT_DATASTORE = 3
@@ -160,6 +166,7 @@ def run(settings: Settings, signals: Signals) -> int:
     life = Lifecycle(app, end=signals.fail)
     threading.Thread(target=life.run, name="start-up", daemon=True).start()
     scraped = metrics.serve(app.metrics, settings.daemon.metrics_address, health=pages)
+    shown = _serve_page(app)
     reason = signals.wait()
     life.drain()
     app.context.freeze.set(FreezeCause.SHUTDOWN, reason)
@@ -168,13 +175,29 @@ def run(settings: Settings, signals: Signals) -> int:
     is_hurried = signals.wait_again(settings.daemon.drain_s)
     server.stop(0.0 if is_hurried else 1.0)
     app.cooldown.stop()
-    for port in (scraped, probed):
+    for port in (scraped, probed, shown):
         if port is not None:
             port.close()
     app.context.datastore.close()
     os.close(lock)
     log.info("exiting")
     return signals.exit_status
+
+
+def _serve_page(app: App) -> MetricsPort | None:
+    """Serve the page for people, if it is on. Nothing of it is imported otherwise."""
+    if app.settings.daemon.page_address == "off":
+        return None
+    from ipamd.page.port import serve
+    from ipamd.page.state import PageState
+
+    token_file = app.settings.daemon.page_token_file
+    return serve(
+        app.settings.daemon.page_address,
+        token_file=Path(token_file) if token_file else None,
+        state=PageState(app.introspection, app.adapters.clock),
+        refused=app.metrics.scrape_refused,
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Install what the commands need, each thing only if it is missing: `packages` (Debian), `venv` (Python, generated data),
-# `containerd17` (a second containerd for some tests; goes with `packages`), `arm64` (a cross compiler and QEMU, for the plugin).
+# `containerd17` (a second containerd for some tests; goes with `packages`), `arm64` (a cross compiler and QEMU, for the plugin),
+# `heavy` (what `tests/heavy/` needs).
 # Says in one sentence what it cannot install; what needs it is then skipped, and named, by the tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -25,6 +26,13 @@ containerd17() {
 arm64() {
     needed=(gcc-aarch64-linux-gnu:/usr/bin/aarch64-linux-gnu-gcc libc6-dev-arm64-cross:/usr/aarch64-linux-gnu/lib/libc.a
             qemu-user-static:/usr/bin/qemu-aarch64-static)
+    debian_packages
+}
+
+heavy_packages=(chromium:/usr/bin/chromium)
+
+heavy() {
+    needed=("${heavy_packages[@]}")
     debian_packages
 }
 

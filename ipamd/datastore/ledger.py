@@ -38,6 +38,7 @@ _HISTORY = (
     .order_by(schema.ledger.c.sequence.desc())
     .limit(bindparam("row_limit"))
 )
+_LATEST = select(schema.ledger).order_by(schema.ledger.c.sequence.desc()).limit(bindparam("row_limit"))
 _HIGHEST = "\U0010ffff"
 
 
@@ -66,6 +67,11 @@ class Ledger:
             return ()
         params: Params = {"subject": subject, "beyond": subject + _HIGHEST, "row_limit": limit}
         rows = self._disk.execute(_HISTORY, params, subject=f"reading the history of {subject!r}").all()
+        return tuple(read_entry(row) for row in reversed(rows))
+
+    def latest(self, *, limit: int) -> tuple[LedgerEntry, ...]:
+        """Find the last `limit` rows, oldest first."""
+        rows = self._disk.execute(_LATEST, {"row_limit": max(limit, 0)}, subject="reading the latest history").all()
         return tuple(read_entry(row) for row in reversed(rows))
 
 

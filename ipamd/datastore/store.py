@@ -140,6 +140,11 @@ class SqlDatastore(Datastore):
         with self._reading():
             return self._ledger.read(subject, limit=limit)
 
+    def latest_history(self, *, limit: int) -> tuple[LedgerEntry, ...]:
+        """Read the disk, after any unit of work that is open."""
+        with self._reading():
+            return self._ledger.latest(limit=limit)
+
     def event_counts(self) -> Mapping[str, int]:
         """Counted under the transaction's lock; the copy is made without it, so that no reader waits for the disk."""
         return dict(self._events)

@@ -241,6 +241,10 @@ class Datastore(Protocol):
         """Ledger rows of an address or of container IDs that begin with `subject`, oldest first, the last `limit` of them."""
         ...
 
+    def latest_history(self, *, limit: int) -> tuple[LedgerEntry, ...]:
+        """The last `limit` ledger rows of all, oldest first."""
+        ...
+
     def event_counts(self) -> Mapping[str, int]:
         """How many ledger rows this process has committed, by event (a LedgerEvent); events that did not happen may be missing."""
         ...

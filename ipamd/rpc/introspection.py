@@ -128,6 +128,10 @@ class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
         entries = self._sources.datastore.history(request.subject, limit=limit)
         return pb.GetHistoryReply(entries=[_entry(entry) for entry in entries])
 
+    def latest_entries(self, limit: int) -> list[pb.LedgerEntry]:
+        """The last `limit` entries of the ledger, oldest first; for the page, no RPC. Raises: DatastoreError."""
+        return [_entry(entry) for entry in self._sources.datastore.latest_history(limit=limit)]
+
     def Audit(self, request: pb.AuditRequest, context: grpc.ServicerContext) -> pb.AuditReply:  # noqa: ARG002  # gRPC's signature
         """Cross-check datastore, kernel, CRI and EC2."""
         report = self._sources.audit.audit(ask_ec2=not request.skip_ec2)

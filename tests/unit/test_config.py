@@ -172,6 +172,8 @@ GOOD = {
     "VPC_IPAMD_LOG_LEVEL": ("DEBUG", "debug"),
     "VPC_IPAMD_METRICS_ADDRESS": ("off", "off"),
     "VPC_IPAMD_HEALTH_ADDRESS": ("127.0.0.1:1", "127.0.0.1:1"),
+    "VPC_IPAMD_PAGE_ADDRESS": ("127.0.0.1:1", "127.0.0.1:1"),
+    "VPC_IPAMD_PAGE_TOKEN_FILE": ("/run/token", "/run/token"),
     "VPC_IPAMD_MAX_RPCS": ("4", 4),
     "VPC_IPAMD_DRAIN": ("10", 10),
 }
@@ -188,6 +190,8 @@ FREE_TEXT = {
     "VPC_IPAMD_NETWORK_FILE",
     "VPC_IPAMD_METRICS_ADDRESS",
     "VPC_IPAMD_HEALTH_ADDRESS",
+    "VPC_IPAMD_PAGE_ADDRESS",
+    "VPC_IPAMD_PAGE_TOKEN_FILE",
 }
 """Variables for which any text is a value."""
 
