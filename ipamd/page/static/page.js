@@ -18,11 +18,9 @@ function setText(id, text) {
   if (byId(id).textContent !== text) byId(id).textContent = text;  // a screen reader is told of changes only
 }
 
-function clock(at) {
-  const when = new Date(at);
-  if (isNaN(when)) return at;
-  const days = (Date.now() - when) / 86400000;
-  return days < 0.9 ? when.toLocaleTimeString() : when.toLocaleString();
+function clock(at) {  // UTC, as in the log and in ipamctl; without the day if it is today's
+  const [day, time] = at.split("T");
+  return time ? (day === state.at.split("T")[0] ? "" : day + " ") + time.slice(0, 8) + "Z" : at;
 }
 
 function plural(count, noun) { return count + " " + noun + (count === 1 ? "" : /[sx]$/.test(noun) ? "es" : "s"); }
@@ -127,15 +125,15 @@ function showEvents(events) {
     const made = make("li"), when = make("time", clock(one.at));
     when.dateTime = one.at;
     const about = [one.address, one.container_id && one.container_id.slice(0, 13) + "/" + one.ifname, one.eni_id].filter(Boolean);
-    made.append(when, make("b", one.event), make("code", about.join(" ")), one.detail ? " " + one.detail : "");
+    made.append(when, make("b", one.event), make("code", about.join(" ")), about.length && one.detail ? " " : "", one.detail);
     return made;
   }));
 }
 
 function showAge() {
   const age = Date.now() - answeredMs, late = problem || age > LATE_MS;
-  const seen = answeredMs ? "last answer " + new Date(answeredMs).toLocaleTimeString() : "no answer yet";
-  setText("fresh", late ? seen + (problem ? ": " + problem : "") : "as of " + clock(state.at));
+  const seen = answeredMs ? "last answer at " + clock(state.at) : "no answer yet";
+  setText("fresh", late ? seen + (problem ? ": " + problem : "") : "as of " + state.at.slice(0, 19).replace("T", " ") + "Z");
   byId("fresh").className = late ? "late" : "";
 }
 
