@@ -80,8 +80,8 @@ def serve(
     """
     if address == "off":
         return None
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > PORT_MAX:
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > PORT_MAX:
         raise SettingsError(f"{VARIABLE}={address!r}", details="expected host:port, as 127.0.0.1:61676, or off")
     if token_file is None and not is_loopback(host):
         raise SettingsError(
@@ -89,8 +89,9 @@ def serve(
             details="set VPC_IPAMD_PAGE_TOKEN_FILE too, or listen on 127.0.0.1 and use kubectl port-forward or ssh -L",
         )
     gate = Gate(TokenFile(token_file) if token_file is not None else None)
+    everywhere = "0.0.0.0"  # noqa: S104  # with a token
     try:
-        served = PagePort(host.strip("[]"), int(port), gate=gate, state=state, refused=refused)
+        served = PagePort(host.strip("[]") or everywhere, int(port), gate=gate, state=state, refused=refused)
     except OSError as error:
         advice = f"free the port or set {VARIABLE} to off"
         raise SettingsError(f"cannot serve the page on {address}: {error}", details=advice) from error

@@ -30,6 +30,7 @@ from tests.patience import PATIENCE_S
 from tests.rig import wait_until
 from tests.stories.stale_reads import run_sandboxes
 
+ROOT = Path(__file__).resolve().parents[3]
 TOKEN = "0123456789abcdef0123456789abcdef"
 
 
@@ -215,9 +216,10 @@ def test_with_a_token_it_may_listen_everywhere(node: FakeNode, token_file: Path)
     """And then asks for it."""
     settings = load({"VPC_IPAMD_PAGE_ADDRESS": "0.0.0.0:61676", "VPC_IPAMD_PAGE_TOKEN_FILE": str(token_file)})
     assert settings.daemon.page_token_file == str(token_file)
-    with shown(node, "0.0.0.0:0", token_file=token_file) as page:
-        assert page.get("/")[0] == 401
-        assert page.get("/", basic(TOKEN))[0] == 200
+    for address in ("0.0.0.0:0", ":0"):
+        with shown(node, address, token_file=token_file) as page:
+            assert page.get("/")[0] == 401
+            assert page.get("/", basic(TOKEN))[0] == 200
 
 
 @pytest.mark.parametrize("text", ["", "short", "a b" * 20, "x" * 5000, "ü" * 30])
@@ -322,3 +324,14 @@ def test_the_daemon_imports_nothing_of_it_while_it_is_off() -> None:
     """Memory is for pods: the page's modules are imported by the one function that serves it."""
     source = Path(daemon.__file__).read_text()
     assert re.findall(r"^( *)from ipamd\.page", source, re.M) == ["    ", "    "]
+
+
+def test_messages_that_the_documentation_quotes_are_said() -> None:
+    """What docs/page.md quotes is what the code says."""
+    text = (ROOT / "docs" / "page.md").read_text()
+    code = " ".join(path.read_text() for path in (*(ROOT / "ipamd" / "page").glob("*.py"), ROOT / "ipamd" / "config.py"))
+    rows = re.findall(r"^\| `([A-Zc][^`]+)` \|", text, re.M)
+    assert len(rows) == 4
+    for part in ("outside loopback it needs VPC_IPAMD_PAGE_TOKEN_FILE", "it must hold a token of", "cannot serve the page on"):
+        assert part in code
+        assert any(part in row for row in rows)
