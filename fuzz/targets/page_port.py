@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import re
+import shutil
 import tempfile
 from pathlib import Path
 from random import Random
@@ -16,7 +17,7 @@ from fuzz.mutation import mutated
 from fuzz.target import Case, Target, Violation, blob
 from ipamd.metrics_port import REQUEST
 from ipamd.page.access import Gate, TokenFile
-from ipamd.page.port import PagePort
+from ipamd.page.port import Answers
 
 TOKEN = b"0123456789abcdef0123456789abcdef"
 SECRET = b'{"who":"may read this"}'
@@ -43,13 +44,11 @@ class PageRequests(Target):
 
     def __init__(self) -> None:
         self._log = LogSink()
-        self._folder = tempfile.TemporaryDirectory()
-        path = Path(self._folder.name) / "token"
+        self._folder = Path(tempfile.mkdtemp())
+        path = self._folder / "token"
         path.write_bytes(TOKEN)
-        self._ports = [
-            PagePort("127.0.0.1", 0, gate=Gate(token), state=lambda: SECRET, refused=lambda _: None)
-            for token in (None, TokenFile(path))
-        ]
+        gates = (Gate(None), Gate(TokenFile(path)))
+        self._answers = [Answers(gate=gate, state=lambda: SECRET) for gate in gates]
 
     def generate(self, random: Random) -> Case:
         lines = []
@@ -63,8 +62,8 @@ class PageRequests(Target):
         asked = REQUEST.match(request)
         if asked is None:
             return
-        for port, may_read in zip(self._ports, (_names_loopback, _has_token), strict=True):
-            head, body = port.respond(asked[2].partition(b"?")[0].decode(), request)
+        for answers, may_read in zip(self._answers, (_names_loopback, _has_token), strict=True):
+            head, body = answers.respond(asked[2].partition(b"?")[0].decode(), request)
             if (
                 not re.match(rb"HTTP/1\.1 \d{3} [ -~]+\r\n", head)
                 or not head.endswith(b"\r\n\r\n")
@@ -76,7 +75,7 @@ class PageRequests(Target):
         self._log.judge()
 
     def close(self) -> None:
-        self._folder.cleanup()
+        shutil.rmtree(self._folder)
 
 
 def _names_loopback(request: bytes) -> bool:

@@ -26,28 +26,24 @@ VARIABLE = "VPC_IPAMD_PAGE_ADDRESS"
 log = logging.getLogger(__name__)
 
 
-class PagePort(MetricsPort):
-    """Serves `/` and `/state.json`. One thread, as its base."""
+class Answers:
+    """What the page makes of a request; for one thread. `state` makes the JSON."""
 
-    def __init__(
-        self, host: str, port: int, *, gate: Gate, state: Callable[[], bytes], refused: Callable[[Refusal], None]
-    ) -> None:
-        """Listen. `state`: makes the JSON. Raises: OSError if the address is malformed or taken."""
-        super().__init__(host, port, page=lambda _path, _is_openmetrics: (b"", b""), refused=refused, name="page")
+    def __init__(self, *, gate: Gate, state: Callable[[], bytes]) -> None:
+        self.document = Document()
+        self.state = state
         self._gate = gate
-        self._document = Document()
-        self._state = state
         self._made: tuple[float, bytes] = (-STATE_AGE_S, b"")
         self._problem = ""
 
     def respond(self, path: str, request: bytes) -> tuple[bytes, bytes]:
-        """Answer one request: first who asks, then for what."""
+        """Return head and body: first who asks, then for what."""
         headers = _headers(request)
         denial = self._gate.denial(headers) if headers is not None else Denial("400 Bad Request", "malformed headers")
         if denial is not None:
             return _answer(denial.status, PLAIN, f"{denial.text}\n".encode(), *denial.headers)
         if path == "/":
-            return _answer("200 OK", "text/html; charset=utf-8", self._document.html, self._document.policy)
+            return _answer("200 OK", "text/html; charset=utf-8", self.document.html, self.document.policy)
         if path == "/state.json":
             return self._state_answer()
         return _answer("404 Not Found", PLAIN, b"there are / and /state.json\n")
@@ -57,7 +53,7 @@ class PagePort(MetricsPort):
         if time.monotonic() - made_monotonic_s >= STATE_AGE_S:
             problem = ""
             try:
-                body = self._state()
+                body = self.state()
                 self._made = (time.monotonic(), body)
             except Exception as error:  # noqa: BLE001  # top of a request: the next may succeed
                 problem = log_text(error)
@@ -67,6 +63,19 @@ class PagePort(MetricsPort):
         if self._problem:
             return _answer("500 Internal Server Error", PLAIN, b"the state cannot be told; see the daemon's log\n")
         return _answer("200 OK", "application/json", body)
+
+
+class PagePort(MetricsPort):
+    """Serves `/` and `/state.json`. One thread, as its base."""
+
+    def __init__(self, host: str, port: int, *, answers: Answers, refused: Callable[[Refusal], None]) -> None:
+        """Listen. Raises: OSError if the address is malformed or taken."""
+        super().__init__(host, port, page=lambda path, _: answers.respond(path, b""), refused=refused, name="page")
+        self.answers = answers
+
+    def respond(self, path: str, request: bytes) -> tuple[bytes, bytes]:
+        """Answer with the headers of the request in view."""
+        return self.answers.respond(path, request)
 
 
 def serve(
@@ -88,10 +97,10 @@ def serve(
             f"{VARIABLE}={address!r} can be reached from outside this node",
             details="set VPC_IPAMD_PAGE_TOKEN_FILE too, or listen on 127.0.0.1 and use kubectl port-forward or ssh -L",
         )
-    gate = Gate(TokenFile(token_file) if token_file is not None else None)
+    answers = Answers(gate=Gate(TokenFile(token_file) if token_file is not None else None), state=state)
     everywhere = "0.0.0.0"  # noqa: S104  # with a token
     try:
-        served = PagePort(host.strip("[]") or everywhere, int(port), gate=gate, state=state, refused=refused)
+        served = PagePort(host.strip("[]") or everywhere, int(port), answers=answers, refused=refused)
     except OSError as error:
         advice = f"free the port or set {VARIABLE} to off"
         raise SettingsError(f"cannot serve the page on {address}: {error}", details=advice) from error

@@ -122,7 +122,7 @@ def test_names_from_outside_stay_text(browser: Browser, page: Shown) -> None:
 
 def test_the_policy_would_stop_what_got_through(browser: Browser, page: Shown) -> None:
     """Were a script, a handler and an image in the document after all, the browser would refuse them: escaping is not all."""
-    document = page.port._document
+    document = page.port.answers.document
     document.html = document.html.replace(
         b"<main>",
         b"<main><script>document.title='taken'</script><img src='http://127.0.0.1:1/x' onerror=\"document.title='taken'\">",
@@ -138,7 +138,7 @@ def test_a_daemon_that_does_not_answer_is_said(browser: Browser, page: Shown) ->
     def broken() -> bytes:
         raise OSError("no state")
 
-    page.port._state = broken
+    page.port.answers.state = broken
     dom, _ = browser.dom()
     assert re.search(r'<p id="fresh"[^>]*class="late"[^>]*>no answer yet: the daemon answered 500', dom)
 
@@ -157,7 +157,7 @@ def test_it_fits_a_wide_and_a_narrow_screen(browser: Browser) -> None:
 def test_nothing_is_cut_at_the_side(browser: Browser, page: Shown, width: int) -> None:
     """Also with a long name: the script's own view of the document says so."""
     add_named(page.node, "long", "x" * 253)
-    document = page.port._document
+    document = page.port.answers.document
     script = (STATIC / "page.js").read_text()
     measuring = (
         script + "\nsetTimeout(() => { document.title = document.documentElement.scrollWidth + ' of ' + innerWidth; }, 1500);\n"

@@ -276,8 +276,8 @@ def test_requests_share_a_rendering(page: Shown, monkeypatch: pytest.MonkeyPatch
     """However many look, the state is made once a second."""
     monkeypatch.setattr(page_port, "STATE_AGE_S", 3600.0)
     made: list[int] = []
-    state = page.port._state
-    page.port._state = lambda: (made.append(1), state())[1]
+    state = page.port.answers.state
+    page.port.answers.state = lambda: (made.append(1), state())[1]
     for _ in range(5):
         assert page.get("/state.json")[0] == 200
     assert len(made) <= 1
