@@ -2,26 +2,43 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from ipamd import failpoints, network_file
 from ipamd.clock import SystemClock
 from ipamd.cloud.ec2 import BotoEc2
 from ipamd.cloud.metadata import ImdsMetadata
-from ipamd.config import Settings
 from ipamd.datastore.open import OpenedDatastore, current_boot_id, open_datastore
 from ipamd.datastore.spool import FileSpool
+from ipamd.history.writer import HistoryBounds, HistoryWriter, boot_of
 from ipamd.kernel.hostnet import KernelHostNetwork
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables
 from ipamd.kernel.wiring import KernelWiring
 from ipamd.model.custom_network import CustomNetwork
 from ipamd.node_info import NodeInfo
-from ipamd.ports import Clock, Ec2, Failpoint, HostNetwork, Metadata, Runtime, Spool, Wiring, no_failpoint
+from ipamd.ports import Clock, Ec2, Failpoint, History, HostNetwork, Metadata, NoHistory, Runtime, Spool, Wiring, no_failpoint
 from ipamd.runtime.cri import CriRuntime
 from ipamd.service.health import Health
+from ipamd.service.report.past import held
+from ipamd.settings import CurrentSettings, Settings
+from ipamd.settings.fields import HISTORY_OFF
 
-STAGES = ("datastore", "rpc", "metadata", "ec2", "cri", "spool", "kernel", "host-routing", "serve", "first-address", "conflist")
+STAGES = (
+    "datastore",
+    "rpc",
+    "metadata",
+    "ec2",
+    "cri",
+    "spool",
+    "kernel",
+    "host-routing",
+    "serve",
+    "first-address",
+    "plugins",
+    "conflist",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +46,8 @@ class Adapters:
     """The outside world behind its ports, and the datastore as it was found.
 
     `runtime` is None if CRI is off. `custom_network`: custom networking's file, None if it is off. `has_run_before`: a daemon has
-    served this run directory since the machine booted. `boot_id`: of this boot, "" if it is not known.
+    served this run directory since the machine booted. `boot_id`: of this boot, "" if it is not known. `history_loop` writes the
+    history; None if none is kept.
     """
 
     clock: Clock
@@ -46,9 +64,11 @@ class Adapters:
     has_run_before: bool = False
     failpoint: Failpoint = no_failpoint
     boot_id: str = ""
+    history: History = field(default_factory=NoHistory)
+    history_loop: HistoryWriter | None = None
 
 
-def connect(settings: Settings, *, has_run_before: bool) -> Adapters:
+def connect(current: CurrentSettings, *, has_run_before: bool) -> Adapters:
     """Open the datastore and make the adapters; none of them has asked anything yet.
 
     Args:
@@ -56,6 +76,7 @@ def connect(settings: Settings, *, has_run_before: bool) -> Adapters:
 
     Raises: DatastoreError, SettingsError.
     """
+    settings = current.now
     custom_network = network_file.load(settings.subnets)
     clock = SystemClock()
     failpoint = failpoints.from_environment(settings.daemon.run_dir)
@@ -69,6 +90,7 @@ def connect(settings: Settings, *, has_run_before: bool) -> Adapters:
         failpoint("kernel." + "-".join(step.split()[:2]))
         return False
 
+    history = _history(settings, opened, boot_id=boot_id, clock=clock, health=health)
     host = HostNetns()
     metadata = ImdsMetadata(settings.cloud, clock=clock)
     node_info = NodeInfo(metadata, clock=clock)
@@ -82,12 +104,7 @@ def connect(settings: Settings, *, has_run_before: bool) -> Adapters:
             failpoint=kernel_failpoint,
             is_strict=not settings.network.extra_source_cidrs,
         ),
-        hostnet=KernelHostNetwork(
-            host,
-            config=settings.network,
-            nft=Nftables(host),
-            veth_names=lambda: [attachment.host_veth for attachment in opened.datastore.attachments()],
-        ),
+        hostnet=_host_network(host, current, opened),
         metadata=metadata,
         node_info=node_info,
         ec2=BotoEc2(settings.cloud, region=node_info.region, vpc_id=node_info.vpc_id, clock=clock),
@@ -97,4 +114,40 @@ def connect(settings: Settings, *, has_run_before: bool) -> Adapters:
         has_run_before=has_run_before,
         failpoint=failpoint,
         boot_id=boot_id,
+        history=history or NoHistory(),
+        history_loop=history,
     )
+
+
+def _history(settings: Settings, opened: OpenedDatastore, *, boot_id: str, clock: Clock, health: Health) -> HistoryWriter | None:
+    """The history that the settings ask for; it touches no disk yet, and its trouble is a condition."""
+    daemon = settings.daemon
+    if daemon.history_dir == HISTORY_OFF:
+        return None
+
+    def tell(problem: str) -> None:
+        if problem:
+            health.set_condition("history", problem)
+        else:
+            health.clear_condition("history")
+
+    return HistoryWriter(
+        Path(daemon.history_dir),
+        bounds=HistoryBounds(daemon.history_days, daemon.history_bytes),
+        boot=boot_of(boot_id, clock),
+        clock=clock,
+        held=lambda: held(opened.datastore, clock),
+        tell=tell,
+    )
+
+
+def _host_network(host: HostNetns, current: CurrentSettings, opened: OpenedDatastore) -> KernelHostNetwork:
+    """The host's routing, which goes by the network's settings of the moment."""
+    made = KernelHostNetwork(
+        host,
+        config=current.now.network,
+        nft=Nftables(host),
+        veth_names=lambda: [attachment.host_veth for attachment in opened.datastore.attachments()],
+    )
+    current.follow(lambda now: now.network, made.use)
+    return made

@@ -48,6 +48,7 @@ do not come from experience. Start with them and adjust them to your nodes.
 | `ipamd_subnet_room_addresses < 16` | no subnet of this zone has room for a /28 or a few pods more | [subnets](subnets.md) | a /28 has 16 |
 | `ipamd_metadata_difference_age_s > 7200` | instance metadata has shown other addresses than the record for two hours, and EC2 does not say so | `ipamctl status`, *lacks*, `other hands:` | EC2 is asked again every hour |
 | `awscni_assigned_ip_addresses / awscni_ip_max > 0.9` for 30 min | the node is nearly full: the next pods will not fit | `ipamctl capacity` | - |
+| `ipamd_settings_valid == 0` for 5 min | the settings file is wrong, and the settings before it are kept | `ipamctl status`, *lacks* names every problem | a file is read within `VPC_IPAMD_RELOAD_SPREAD` seconds of its change |
 | `ipamd_cri_reachable == 0` for 5 min | the container runtime does not answer: sandboxes without a DEL are not freed | `ipamctl status`, *lacks* | the daemon retries every 2 s |
 
 `awscni_assigned_ip_addresses / awscni_ip_max` is how full a node is, with single addresses, with prefixes and with both, with custom
@@ -136,6 +137,9 @@ OURS: Mapping[str, str] = {
     "ipamd_replayed_adds_total": "stores no result",
     "ipamd_request_duration_ms": "not told",
     "ipamd_requests_total": "`awscni_add_ip_req_count` and `awscni_del_ip_req_count` are parts of it",
+    "ipamd_settings_awaiting_restart": "reads its settings once, at the start",
+    "ipamd_settings_generation": "reads its settings once, at the start",
+    "ipamd_settings_valid": "logs a wrong setting and uses the default",
     "ipamd_source_checked": "does not confine sandboxes",
     "ipamd_spooled_deletes": "has no spool",
     "ipamd_start_stage_s": "only the whole start: `awscni_ipamd_startup_duration_seconds`",

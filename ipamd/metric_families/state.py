@@ -18,6 +18,7 @@ from ipamd.model.repair import RepairKind
 from ipamd.service.health import StageState
 from ipamd.service.report.sources import Sources
 from ipamd.service.report.verdict import facts
+from ipamd.settings.current import INVALID_SETTINGS
 
 RELEASED_KINDS = ("addresses", "prefixes", "enis")
 """Labels of `ipamd_released_total`: single addresses, /28s and whole ENIs, whose addresses are not counted again."""
@@ -32,7 +33,8 @@ class StateFamilies(Collector):
         self._sources = sources
         self._counts = counts
         self._parts: tuple[Callable[[], Iterator[Metric]], ...] = (
-            self._node, self._pool, self._operations, self._runtime, self._host, self._start, self._must_stay_zero,
+            self._node, self._pool, self._operations, self._runtime, self._host, self._settings, self._start,
+            self._must_stay_zero,
         )  # fmt: skip
 
     def collect(self) -> Iterator[Metric]:
@@ -103,6 +105,16 @@ class StateFamilies(Collector):
         yield counters("ipamd_dropped_packets", text, "reason", DROP_REASONS, sources.dropped_packets())
         text = "Objects of the host put right after something else changed them, by kind"
         yield counters("ipamd_repairs", text, "object", RepairKind, self._counts.repairs())
+
+    def _settings(self) -> Iterator[Metric]:
+        generation = self._sources.settings.generation
+        is_valid = INVALID_SETTINGS not in self._sources.health.conditions_by_subject()
+        text = "Generation of the settings in force: 1 at the start, one more with each change that was accepted"
+        yield gauge("ipamd_settings_generation", text, int(generation.number))
+        text = "0 while the settings that were read last are wrong and the generation before them is kept"
+        yield gauge("ipamd_settings_valid", text, int(is_valid))
+        text = "Settings that were changed and take effect at the next start"
+        yield gauge("ipamd_settings_awaiting_restart", text, len(generation.needs_restart))
 
     def _start(self) -> Iterator[Metric]:
         stages = [one for one in self._sources.health.stages() if one.state is not StageState.PENDING]

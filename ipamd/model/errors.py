@@ -34,6 +34,7 @@
     |  +- CloudQuotaError             120  no     the account has no ENI left
     |  +- SubnetChoiceError           121  no     no subnet may have a new ENI
     +- SettingsError                  119  no     settings contradict each other
+    |  +- PluginLackingError          119  no     a plugin beside ours is missing, or does not answer as CNI demands
 
 Codes 1-99 are the CNI specification's, 100 and up ours. A message names what failed and on which object; `details` gives the
 cause, with counts, and the next step (I14). Adapters convert third-party errors into these; `rpc/codec.py` converts these into
@@ -275,6 +276,10 @@ class SettingsError(IpamError):
     """Settings are malformed or contradict each other; details list every problem at once."""
 
     cni_code = 119
+
+
+class PluginLackingError(SettingsError):
+    """A plugin beside ours, which sandboxes need, is missing, or does not answer as the CNI specification demands."""
 
 
 def log_text(error: BaseException) -> str:

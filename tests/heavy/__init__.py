@@ -1,1 +1,1 @@
-"""Tests that need heavy Debian packages: `make test-all` installs them and sets VPC_IPAMD_HEAVY=1; else each file skips by name."""
+"""What takes minutes or heavy tools: skipped, and named, unless VPC_IPAMD_HEAVY=1, which `make test-all` sets."""

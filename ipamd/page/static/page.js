@@ -125,7 +125,8 @@ function showEvents(events) {
     const made = make("li"), when = make("time", clock(one.at));
     when.dateTime = one.at;
     const about = [one.address, one.container_id && one.container_id.slice(0, 13) + "/" + one.ifname, one.eni_id].filter(Boolean);
-    made.append(when, make("b", one.event), make("code", about.join(" ")), about.length && one.detail ? " " : "", one.detail);
+    const words = [one.pod, one.detail].filter(Boolean).join(" ");
+    made.append(when, make("b", one.event), make("code", about.join(" ")), about.length && words ? " " : "", words);
     return made;
   }));
 }

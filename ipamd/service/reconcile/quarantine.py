@@ -8,7 +8,7 @@ same holds for a wired sandbox whose address has no row (*unplaced*): EC2 did no
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from ipaddress import IPv4Address
 
 from ipamd.model.address import Address, AddressState
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 class QuarantineService:
     """Adopts sandboxes and resolves quarantined addresses."""
 
-    def __init__(self, context: ServiceContext, *, cooldown: Cooldown, judge: SandboxJudge, mtu: int) -> None:
+    def __init__(self, context: ServiceContext, *, cooldown: Cooldown, judge: SandboxJudge, mtu: Callable[[], int]) -> None:
         self._failpoint = context.failpoint
         self._cooldown = cooldown
         self._judge = judge
@@ -221,7 +221,7 @@ class QuarantineService:
         unknown = NetnsIdentity(0, 0)
         macs = Wired(sandbox_mac(veth.key, side="host"), sandbox_mac(veth.key, side="sandbox"), unknown)
         # The setting may have changed since: a record with another MTU than the sandbox has would have it "repaired".
-        spec = WiringSpec(veth.key, row.address, eni.route_table, veth.name, "", veth.mtu or self._mtu)
+        spec = WiringSpec(veth.key, row.address, eni.route_table, veth.name, "", veth.mtu or self._mtu())
         return Attachment(
             key=veth.key,
             address=row.address,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -49,10 +49,10 @@ log = logging.getLogger(__name__)
 class AttachPolicy:
     """What ADD needs from the settings.
 
-    `waiting_limit`: ADDs that may be in work at once, so that DEL always finds a thread. `mtu` in bytes.
+    `waiting_limit`: ADDs that may be in work at once, so that DEL always finds a thread. `mtu` of a new one, in bytes.
     """
 
-    mtu: int
+    mtu: Callable[[], int]
     waiting_limit: int
 
 
@@ -196,7 +196,7 @@ class AttachService:
             route_table=self._eni(reserved).route_table,
             host_veth=host_veth,
             netns=request.netns,
-            mtu=self._policy.mtu,
+            mtu=self._policy.mtu(),
         )
 
     def _eni(self, reserved: Address) -> Eni:

@@ -68,6 +68,10 @@ def test_a_successor_that_waits_can_be_ended() -> None:
             {"VPC_IPAMD_PAGE_ADDRESS": ":61676", "VPC_IPAMD_PAGE_TOKEN_FILE": "/none"},
             ["VPC_IPAMD_PAGE_TOKEN_FILE='/none': No such file"],
         ),
+        (
+            {"WARM_ENI_TARGETT": "1", "ENABLE_POD_ENI": "true", "ADDITIONAL_ENI_TAGS": "[" * 30000, "AWS_REGION": "us west"},
+            ["did you mean WARM_ENI_TARGET?", "ENABLE_POD_ENI=true: ", "nested too deeply", "AWS_REGION="],
+        ),
     ],
 )
 def test_bad_settings_are_all_named_and_end_with_2(env: dict[str, str], words: list[str]) -> None:

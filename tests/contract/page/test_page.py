@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from ipamd import daemon
-from ipamd.config import load
 from ipamd.metrics_port import SOURCE_MAX
 from ipamd.model.errors import DatastoreError, SettingsError
 from ipamd.page import port as page_port
@@ -24,6 +23,7 @@ from ipamd.page.access import TOKEN_MIN
 from ipamd.page.document import STATIC
 from ipamd.page.port import serve
 from ipamd.page.state import ATTACHMENTS_MAX, EVENTS_MAX
+from ipamd.settings import load
 from tests.fakes.node import FakeNode
 from tests.page import HOSTILE, Shown, add_named, shown
 from tests.patience import PATIENCE_S
@@ -73,9 +73,8 @@ def test_the_state_is_what_ipamctl_gets(page: Shown) -> None:
     assert state["status"]["verdict"]
     assert [eni["assigned_count"] for eni in state["enis"]] == [2, 0]
     assert [one["container_id"] for one in state["attachments"]] == ["b", "a"]
-    sequences = [int(one["sequence"]) for one in state["events"]]
-    assert sequences == sorted(sequences, reverse=True)
-    assert "assigned" in {one["event"] for one in state["events"]}
+    assigned = [(one["container_id"], one["pod"]) for one in state["events"] if one["event"] == "assigned"]
+    assert assigned == [(one["container_id"], one["sandbox_name"]) for one in state["attachments"]]
 
 
 def test_the_document_loads_nothing_and_runs_only_its_own(page: Shown) -> None:

@@ -13,7 +13,6 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ipamd.config import SubnetsConfig
 from ipamd.model.custom_network import CustomNetwork, ZoneNetwork
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CloudDeniedError, InvariantError, PoolEmptyError, SubnetExhaustedError, ThrottledError
@@ -21,6 +20,7 @@ from ipamd.model.ids import EniId, SubnetId
 from ipamd.model.pool_settings import PoolSettings
 from ipamd.pb import cni_pb2
 from ipamd.service.request import Deadline
+from ipamd.settings import SubnetsConfig
 from tests.fakes.cloud import IDENTITY, PRIMARY, FakeEc2
 from tests.fakes.node import FakeNode
 from tests.stories.other_hands import TURN_MAX_S, detach_by_hand, pass_time, settle
