@@ -200,15 +200,16 @@ def test_a_token_that_changes_is_read_again(node: FakeNode, token_file: Path) ->
         assert page.get("/", basic(TOKEN))[0] == 200
 
 
-@pytest.mark.parametrize("address", ["0.0.0.0:0", ":61676", "10.0.0.10:0", "[::]:0", "localhost:0", "node.internal:0"])
-def test_outside_loopback_a_token_is_needed(address: str) -> None:
+@pytest.mark.parametrize("host", ["0.0.0.0", "", "10.0.0.10", "[::]", "localhost", "node.internal"])
+def test_outside_loopback_a_token_is_needed(host: str) -> None:
     """Refused at the start, with the other problems of the settings and by the port itself; a name may resolve to anything."""
     with pytest.raises(SettingsError) as refused:
-        load({"VPC_IPAMD_PAGE_ADDRESS": address, "WARM_IP_TARGET": "-1"})
-    assert "VPC_IPAMD_PAGE_TOKEN_FILE" in refused.value.details
+        load({"VPC_IPAMD_PAGE_ADDRESS": f"{host}:61676", "WARM_IP_TARGET": "-1"})
+    wrong = "VPC_IPAMD_PAGE_TOKEN_FILE" if host != "node.internal" else "must be host:port whose host is empty or an IP address"
+    assert wrong in refused.value.details
     assert "WARM_IP_TARGET" in refused.value.details
     with pytest.raises(SettingsError):
-        serve(address, token_file=None, state=lambda: b"", refused=lambda _: None)
+        serve(f"{host}:0", token_file=None, state=lambda: b"", refused=lambda _: None)
 
 
 def test_with_a_token_it_may_listen_everywhere(node: FakeNode, token_file: Path) -> None:
@@ -328,7 +329,9 @@ def test_the_daemon_imports_nothing_of_it_while_it_is_off() -> None:
 def test_messages_that_the_documentation_quotes_are_said() -> None:
     """What docs/page.md quotes is what the code says."""
     text = (ROOT / "docs" / "page.md").read_text()
-    code = " ".join(path.read_text() for path in (*(ROOT / "ipamd" / "page").glob("*.py"), ROOT / "ipamd" / "config.py"))
+    code = " ".join(
+        path.read_text() for path in (*(ROOT / "ipamd" / "page").glob("*.py"), ROOT / "ipamd" / "settings" / "loading.py")
+    )
     rows = re.findall(r"^\| `([A-Zc][^`]+)` \|", text, re.M)
     assert len(rows) == 4
     for part in ("outside loopback it needs VPC_IPAMD_PAGE_TOKEN_FILE", "it must hold a token of", "cannot serve the page on"):
