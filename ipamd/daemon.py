@@ -202,16 +202,21 @@ def run(current: CurrentSettings, signals: Signals) -> int:
     is_hurried = signals.wait_again(drain_s)
     server.stop(0.0 if is_hurried else 1.0)
     app.cooldown.stop()
-    for port in (scraped, probed, shown):
+    _close(app, scraped, probed, shown)
+    os.close(lock)
+    log.info("exiting")
+    return signals.exit_status
+
+
+def _close(app: App, *ports: MetricsPort | None) -> None:
+    """Close what still answers, then the history and the datastore, which it reads."""
+    for port in ports:
         if port is not None:
             port.close()
     app.refused.tell_all()
     if app.adapters.history_loop is not None:
         app.adapters.history_loop.close()
     app.context.datastore.close()
-    os.close(lock)
-    log.info("exiting")
-    return signals.exit_status
 
 
 def _serve_page(app: App) -> MetricsPort | None:
