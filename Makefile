@@ -10,6 +10,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
 PYTEST := $(BIN)/python -m pytest
 
+# Tests wait for daemons, deadlines and cooldowns half of their time, so one more than two cores are kept busy.
+WORKERS ?= 3
+
 # of `make chaos` and `make fuzz`
 SEED ?= 1
 MINUTES ?= 30
@@ -75,10 +78,10 @@ unit: $(STAMP) ## tests that need neither root nor a runtime
 	$(PYTEST) tests/unit tests/property
 
 test: plugin-if-possible lint type imports docstrings proto-check ## everything: checks, then all tests
-	$(PYTEST) -n 2 --dist loadfile tests
+	$(PYTEST) -n $(WORKERS) --dist loadfile tests
 
 test-all: plugin plugin-arm64 heavy ## what needs heavy tools, beside `make test`: image, manifests, and the plugin on arm64 under QEMU
-	VPC_CNI_ARM64=1 $(PYTEST) -n 2 tests/contract/plugin -k arm64
+	VPC_CNI_ARM64=1 $(PYTEST) -n $(WORKERS) tests/contract/plugin -k arm64
 	VPC_IPAMD_HEAVY=1 $(PYTEST) -n 2 --dist loadfile tests/heavy
 
 heavy: setup

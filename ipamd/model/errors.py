@@ -43,6 +43,7 @@ wire codes.
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar
 
 
@@ -284,3 +285,13 @@ class PluginLackingError(SettingsError):
 def log_text(error: BaseException) -> str:
     """Return one line for a log: our message with details, or another error's type and text."""
     return str(error) if isinstance(error, IpamError) else f"{type(error).__name__}: {error}"
+
+
+UNEXPECTED = "unexpected"
+"""Cause of a request that ended in an error that is none of ours."""
+
+
+def cause_of(error: BaseException) -> str:
+    """Name an error in one word of a closed list, one for each class of the tree: the label of a metric."""
+    kind = next((kind for kind in type(error).__mro__ if kind.__module__ == __name__), None)
+    return UNEXPECTED if kind is None else re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", kind.__name__.removesuffix("Error")).lower()

@@ -1,5 +1,7 @@
 """Every setting: frozen dataclasses, one per topic, each field with its environment variable and a sentence.
 
+Settings of the network are in `network_fields.py`.
+
 Names and meanings are those of amazon-vpc-cni-k8s where it has the setting (its README.md, "CNI Configuration Variables"), so
 that a DaemonSet's environment carries over; the rest of its settings are in `upstream.py`. A field made with `_live` takes effect
 while the daemon runs (`ipamd/reload.py`), one made with `_setting` at the next start.
@@ -7,48 +9,36 @@ while the daemon runs (`ipamd/reload.py`), one made with `_setting` at the next 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from ipaddress import IPv4Network
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ipamd.model.pool_settings import PoolSettings
+from ipamd.settings.field_kinds import live as _live
+from ipamd.settings.field_kinds import setting as _setting
 from ipamd.settings.json_parsers import parse_cluster_name, parse_plugins, parse_tags
+from ipamd.settings.network_fields import NetworkConfig, SubnetsConfig
 from ipamd.settings.parsers import (
     choice,
     integer,
     parse_bool,
-    parse_cidrs,
     parse_cri_socket,
     parse_listen_address,
     parse_path,
     parse_path_or_off,
     parse_path_text,
     parse_run_dir,
-    parse_service_cidrs,
     parse_url,
-    parse_veth_prefix,
 )
 
 RUN_DIR = Path("/run/vpc-ipamd")
 CONFLIST_PATH = Path("/etc/cni/net.d/10-vpc-ipamd.conflist")
 HISTORY_DIR = "/var/lib/vpc-ipamd/history"
 HISTORY_OFF = "off"
-NETWORK_FILE = Path("/etc/vpc-ipamd/network.json")
 CNI_BIN_DIR = Path("/opt/cni/bin")
 REFERENCE_PLUGINS = Path("/opt/vpc-ipamd/plugins")
 
 ENIS_MAX, ADDRESSES_MAX, PREFIXES_MAX = 1000, 65536, 4096
 """Bounds of targets. Ours: far above every instance type (15 ENIs of 50 slots, each a /28, are 12,000 addresses)."""
-
-
-def _setting(env: str, parse: Callable[[str], Any], default: Any, text: str) -> Any:
-    return field(default=default, metadata={"env": env, "parse": parse, "text": text, "is_live": False})
-
-
-def _live(env: str, parse: Callable[[str], Any], default: Any, text: str) -> Any:
-    return field(default=default, metadata={"env": env, "parse": parse, "text": text, "is_live": True})
 
 
 @dataclass(frozen=True)
@@ -91,73 +81,6 @@ class PoolConfig:
     )
     cooldown_s: int = _live(
         "IP_COOLDOWN_PERIOD", integer(0, 86400), 30, "Seconds before a released address may be assigned again."
-    )
-
-
-@dataclass(frozen=True)
-class NetworkConfig:
-    """How sandboxes and the node are wired."""
-
-    eni_mtu: int = _live("AWS_VPC_ENI_MTU", integer(576, 9001), 9001, "MTU of ENIs, bytes.")
-    pod_mtu: int = _live("POD_MTU", integer(576, 9001), 0, "MTU of sandboxes, bytes; default: that of the ENIs.")
-    veth_prefix: str = _setting("AWS_VPC_K8S_CNI_VETHPREFIX", parse_veth_prefix, "eni", "Beginning of host veth names.")
-    pod_veth_names: bool = _setting(
-        "VPC_IPAMD_POD_VETH_NAMES",
-        parse_bool,
-        False,
-        "Name host veths by pod as amazon-vpc-cni-k8s does, for policy agents that compute the name.",
-    )
-    external_snat: bool = _live("AWS_VPC_K8S_CNI_EXTERNALSNAT", parse_bool, False, "Leave SNAT to something outside the node.")
-    exclude_snat_cidrs: tuple[IPv4Network, ...] = _live(
-        "AWS_VPC_K8S_CNI_EXCLUDE_SNAT_CIDRS",
-        parse_cidrs,
-        (),
-        "IPv4 CIDRs, comma separated, to which traffic is sent without SNAT.",
-    )
-    external_service_cidrs: tuple[IPv4Network, ...] = _live(
-        "AWS_EXTERNAL_SERVICE_CIDRS",
-        parse_service_cidrs,
-        (),
-        "IPv4 CIDRs, comma separated, that every sandbox reaches through table main, whatever its ENI (rule 1535).",
-    )
-    randomize_snat: str = _live(
-        "AWS_VPC_K8S_CNI_RANDOMIZESNAT", choice("prng", "hashrandom", "none"), "prng", "How SNAT chooses ports."
-    )
-    node_port_support: bool = _live("AWS_VPC_CNI_NODE_PORT_SUPPORT", parse_bool, True, "Mark NodePort connections.")
-    connmark: int = _live(
-        "AWS_VPC_K8S_CNI_CONNMARK", integer(1, 0xFFFFFFFF), 0x80, "Bit of the packet mark that the node's rules use."
-    )
-    extra_source_cidrs: tuple[IPv4Network, ...] = _setting(
-        "VPC_IPAMD_EXTRA_SOURCE_CIDRS",
-        parse_cidrs,
-        (),
-        "IPv4 CIDRs, comma separated, from which any sandbox may send besides its own address: for those that route for others.",
-    )
-
-    @property
-    def sandbox_mtu(self) -> int:
-        """POD_MTU, or the ENIs' MTU when it is not set."""
-        return self.pod_mtu or self.eni_mtu
-
-
-@dataclass(frozen=True)
-class SubnetsConfig:
-    """In which subnets new ENIs are made."""
-
-    discovery: bool = _setting(
-        "ENABLE_SUBNET_DISCOVERY",
-        parse_bool,
-        True,
-        "Make ENIs in every subnet of the zone that is tagged for it, not only in the node's.",
-    )
-    custom_networking: bool = _setting(
-        "AWS_VPC_K8S_CNI_CUSTOM_NETWORK_CFG",
-        parse_bool,
-        False,
-        "Take subnet and security groups of new ENIs from a file, by availability zone; the primary ENI carries no pods.",
-    )
-    network_file: Path = _setting(
-        "VPC_IPAMD_NETWORK_FILE", parse_path, NETWORK_FILE, "That file: JSON, read at the start (docs/subnets.md)."
     )
 
 
@@ -247,6 +170,18 @@ class DaemonConfig:
         parse_listen_address,
         "127.0.0.1:61677",
         "host:port of /healthz and /readyz for kubelet's probes; 'off': none.",
+    )
+    page_address: str = _setting(
+        "VPC_IPAMD_PAGE_ADDRESS",
+        parse_listen_address,
+        "off",
+        "host:port of a page for people (docs/page.md), as 127.0.0.1:61676; 'off': none.",
+    )
+    page_token_file: str = _setting(
+        "VPC_IPAMD_PAGE_TOKEN_FILE",
+        parse_path_text,
+        "",
+        "File with the token that the page asks for; empty: none, which is allowed on loopback only.",
     )
     max_concurrent_rpcs: int = _setting("VPC_IPAMD_MAX_RPCS", integer(4, 1024), 256, "CNI requests handled at once.")
     history_dir: str = _setting(
