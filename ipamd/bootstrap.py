@@ -35,7 +35,9 @@ from ipamd.service.pool.security_groups import SecurityGroups
 from ipamd.service.pool.subnets import Subnets
 from ipamd.service.pool.tags import EniTags
 from ipamd.service.reconcile.cloud import CloudReconciler
+from ipamd.service.reconcile.export import ExportService
 from ipamd.service.reconcile.host_network import HostNetworkReconciler
+from ipamd.service.reconcile.imported import ImportService
 from ipamd.service.reconcile.links import LinkWatch
 from ipamd.service.reconcile.metadata import MetadataWatch
 from ipamd.service.reconcile.quarantine import QuarantineService
@@ -78,6 +80,7 @@ class Reconcilers:
     host_network: HostNetworkReconciler
     cloud: CloudReconciler
     quarantine: QuarantineService
+    export: ExportService
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +145,7 @@ def compose(adapters: Adapters, settings: Settings) -> App:
         pool=pool,
         reconcile=reconcile,
         cni=CniServicer(services=sandbox, health=context.health, clock=context.clock, observer=metrics),
-        introspection=IntrospectionServicer(sources, operator),
+        introspection=IntrospectionServicer(sources, operator, reconcile.export),
         operator=operator,
         metrics=metrics,
     )
@@ -228,6 +231,7 @@ def _reconcile(
         runtime=runtime,
         judge=judge,
         quarantine=quarantine,
+        imported=ImportService(context, aws_node=adapters.aws_node, prefix=settings.network.veth_prefix),
         is_datastore_intact=adapters.opened.report.is_intact,
     )
     host_network = HostNetworkReconciler(
@@ -246,6 +250,7 @@ def _reconcile(
         host_network=host_network,
         cloud=_cloud(context, adapters, pool, on_change=host_network.on_change),
         quarantine=quarantine,
+        export=ExportService(context, cooldown=cooldown, aws_node=adapters.aws_node, prefix=settings.network.veth_prefix),
     )
 
 

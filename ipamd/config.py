@@ -291,6 +291,36 @@ class DaemonConfig:
 
 
 @dataclass(frozen=True)
+class TakeoverConfig:
+    """What amazon-vpc-cni-k8s has on the node: read when we come, written when it comes back."""
+
+    checkpoint: Path = _setting(
+        "AWS_VPC_K8S_CNI_BACKING_STORE",
+        Path,
+        Path("/var/run/aws-node/ipam.json"),
+        "Its file of allocations: read at the start, written by `ipamctl export`.",
+    )
+    daemon_socket: str = _setting(
+        "VPC_IPAMD_AWS_NODE_SOCKET",
+        str,
+        "/var/run/aws-node/ipamd.sock",
+        "Its daemon's socket: while that or 127.0.0.1:50051 accepts connections we give no address; 'off': not looked at.",
+    )
+    conflist: str = _setting(
+        "VPC_IPAMD_AWS_NODE_CONFLIST",
+        str,
+        "",
+        "Its conflist, renamed while we are ready; empty: 10-aws.conflist beside ours.",
+    )
+    cni_backend_socket: str = _setting(
+        "VPC_IPAMD_CNI_BACKEND_SOCKET",
+        str,
+        "",
+        "Serve its plugin on this Unix socket, as its daemon did; empty: not served (docs/migration.md).",
+    )
+
+
+@dataclass(frozen=True)
 class Settings:
     """Every setting, by topic."""
 
@@ -300,6 +330,7 @@ class Settings:
     cloud: CloudConfig = CloudConfig()
     runtime: RuntimeConfig = RuntimeConfig()
     daemon: DaemonConfig = DaemonConfig()
+    takeover: TakeoverConfig = TakeoverConfig()
 
     def pool_settings(self, *, max_pods: int, supports_prefixes: bool = True) -> PoolSettings:
         """Make the planner's settings; `max_pods` is the instance type's, used when MAX_PODS is not set.
@@ -350,6 +381,7 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         cloud=_topic(CloudConfig, environ, problems),
         runtime=_topic(RuntimeConfig, environ, problems),
         daemon=_topic(DaemonConfig, environ, problems),
+        takeover=_topic(TakeoverConfig, environ, problems),
     )
     problems += contradictions(settings)
     if problems:

@@ -32,12 +32,21 @@ log = logging.getLogger(__name__)
 class ConflistKeeper:
     """Keeps the conflist in place. `run` is a thread body; `stop` from any thread."""
 
-    def __init__(self, config: DaemonConfig, *, fights: Fights, health: Health, note: Callable[[str], None]) -> None:
-        """`note` records a repair in the ledger."""
+    def __init__(
+        self,
+        config: DaemonConfig,
+        *,
+        fights: Fights,
+        health: Health,
+        note: Callable[[str], None],
+        take_others: Callable[[], str] = lambda: "",
+    ) -> None:
+        """`note` records a repair in the ledger. `take_others` renames another software's conflist that sorts before ours."""
         self._config = config
         self._fights = fights
         self._health = health
         self._note = note
+        self._take_others = take_others
         self._thing = RepairedObject(RepairKind.CONFLIST, str(config.conflist_path))
         self._watch = DirectoryWatch(config.conflist_path.parent)
         self._stopped = threading.Event()
@@ -65,7 +74,8 @@ class ConflistKeeper:
         self._watch.stop()
 
     def look(self) -> None:
-        """Write the file if it is not what it must be, unless it is fought over. Raises: SettingsError."""
+        """Write the file if it is not what it must be, unless it is fought over. Raises: SettingsError, TakeoverError."""
+        self._take_others()
         found = conflist.difference(self._config)
         if not found or self._thing in self._fights.held():
             return

@@ -16,6 +16,7 @@ from ipamd.conflist_keeper import ConflistKeeper
 from ipamd.datastore.open import current_boot_id
 from ipamd.first_address import FirstAddress
 from ipamd.freeze_files import DrainHookFile
+from ipamd.handover import Handover
 from ipamd.model.errors import DatastoreError, IpamError, KernelDumpError, NotServingError, SettingsError, log_text
 from ipamd.model.kernel import KernelSurvey
 from ipamd.model.sandbox import Sandbox
@@ -52,8 +53,13 @@ class Lifecycle:
         )
         self._surroundings = Surroundings(app, spawn=self._spawn, stopped=self._stopped)
         host_network = app.reconcile.host_network
+        self._handover = Handover(app, stopped=self._stopped, quiesce=self.stop, end=end)
         self._conflist = ConflistKeeper(
-            app.settings.daemon, fights=host_network.fights, health=self._health, note=host_network.note
+            app.settings.daemon,
+            fights=host_network.fights,
+            health=self._health,
+            note=host_network.note,
+            take_others=self._handover.take_conflist,
         )
         self._drain_hook = DrainHookFile(app.context.freeze, path=app.settings.daemon.freeze_path, health=self._health)
         self._first_address = FirstAddress(app.context, run_dir=run_dir, boot_id=boot_id, stopped=self._stopped)
@@ -91,6 +97,8 @@ class Lifecycle:
         app, health = self._app, self._health
         health.enter(Phase.RESTORING)
         self._spawn("cooldown", app.cooldown.run)  # DEL is served already, and its links must be deleted within a second (I4)
+        if not self._handover.begin():
+            return
         app.operator.restore()
         self._drain_hook.look()  # before the pool may grow
         self._spawn("drain-hook", self._drain_hook.run)
@@ -101,6 +109,7 @@ class Lifecycle:
         listed = self._surroundings.await_runtime()
         self._surroundings.await_cloud()
         self._until_done("kernel", lambda: self._restore(listed))
+        self._until_done("aws-node", self._handover.settle)
         self._until_done("host-routing", self._set_up_eni_routings)
         app.pool.subnets.mark()  # by the settings of now, whatever was recorded: EC2 may not have answered yet
         with health.stage("serve") as stage:
@@ -188,6 +197,8 @@ class Lifecycle:
     def _write_conflist(self) -> None:
         with self._health.stage("conflist") as stage:
             stage.detail = str(conflist.write(self._app.settings.daemon))
+            if said := self._handover.take_conflist():
+                stage.detail += f"; {said}"
 
     def _spawn(self, name: str, body: Callable[[], None]) -> None:
         threading.Thread(target=self._guarded, args=(name, body), name=name, daemon=True).start()

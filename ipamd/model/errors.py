@@ -34,6 +34,8 @@
     |  +- CloudQuotaError             120  no     the account has no ENI left
     |  +- SubnetChoiceError           121  no     no subnet may have a new ENI
     +- SettingsError                  119  no     settings contradict each other
+    +- ForeignStateError              122  no     amazon-vpc-cni-k8s's file is not what its format says
+    +- TakeoverError                  123  yes    the node cannot change hands now
 
 Codes 1-99 are the CNI specification's, 100 and up ours. A message names what failed and on which object; `details` gives the
 cause, with counts, and the next step (I14). Adapters convert third-party errors into these; `rpc/codec.py` converts these into
@@ -279,3 +281,15 @@ class SettingsError(IpamError):
 def log_text(error: BaseException) -> str:
     """Return one line for a log: our message with details, or another error's type and text."""
     return str(error) if isinstance(error, IpamError) else f"{type(error).__name__}: {error}"
+
+
+class ForeignStateError(IpamError):
+    """The file in which amazon-vpc-cni-k8s keeps its allocations cannot be used: nothing of it is."""
+
+    cni_code = 122
+
+
+class TakeoverError(IpamError):
+    """The node cannot go over from amazon-vpc-cni-k8s or back to it now; the details name what must happen first."""
+
+    cni_code, retryable = 123, True

@@ -87,6 +87,7 @@ class AttachService:
             self._health.await_add_service(deadline)
             with steps.step("lock"):
                 stack.enter_context(self._locks.hold(request.key, "ADD", deadline))
+            self._health.require_add_service()  # an export waits for ADDs that hold a lock: this one may have come after its look
             return self._attach_locked(request, deadline, steps)
 
     def _attach_locked(self, request: AttachRequest, deadline: Deadline, steps: Steps) -> Attachment:
