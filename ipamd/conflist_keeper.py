@@ -74,8 +74,11 @@ class ConflistKeeper:
         self._watch.stop()
 
     def look(self) -> None:
-        """Write the file if it is not what it must be, unless it is fought over. Raises: SettingsError, TakeoverError."""
+        """Write the file if it is not what it must be, unless it is fought over; then see to another software's. Raises: IpamError."""
+        self._keep()
         self._take_others()
+
+    def _keep(self) -> None:
         found = conflist.difference(self._config)
         if not found or self._thing in self._fights.held():
             return

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from ipamd.bootstrap import App
 from ipamd.model.errors import NotServingError, TakeoverError
+from ipamd.model.kernel import NODE
 
 CONDITION = "aws-node"
 
@@ -36,6 +37,9 @@ class Handover:
         self._health = app.context.health
         self._stopped = stopped
         self._end = end
+        self._hostnet = app.adapters.hostnet
+        self._identity = app.adapters.node_info.identity
+        self._is_tidy = False
 
         def restart(reason: str) -> None:
             timer = threading.Timer(RESTART_PAUSE_S, end, [reason])
@@ -71,6 +75,22 @@ class Handover:
         if self._aws_node is not None:
             self._aws_node.settle()
 
+    def tidy(self) -> str:
+        """Remove the other's chains, once: its daemon is away, and our own table does for every sandbox what they did.
+
+        Returns: what was removed. Raises: WiringError, KernelDumpError.
+        """
+        identity = self._identity()
+        if self._is_tidy or self._aws_node is None or identity is None or self._aws_node.listener():
+            return ""
+        if any(one.subject == NODE and one.is_repaired for one in self._hostnet.differences(identity=identity, enis=())):
+            return ""  # our table is not in place yet
+        removed = self._hostnet.remove_left_chains()
+        self._is_tidy = True
+        if removed:
+            log.warning("removed what amazon-vpc-cni-k8s had left in nftables: %s", removed)
+        return removed
+
     def take_conflist(self) -> str:
         """Rename the other's conflist, which a runtime would use instead of ours; not while its daemon serves.
 
@@ -86,5 +106,6 @@ class Handover:
             )
         said = self._aws_node.save_conflist()
         if said:
+            self._is_tidy = False  # its daemon was here: it made its chains anew
             log.warning("%s: it sorts before ours; `ipamctl export` puts it back", said)
         return said

@@ -59,7 +59,7 @@ class Lifecycle:
             fights=host_network.fights,
             health=self._health,
             note=host_network.note,
-            take_others=self._handover.take_conflist,
+            take_others=self._take_others,
         )
         self._drain_hook = DrainHookFile(app.context.freeze, path=app.settings.daemon.freeze_path, health=self._health)
         self._first_address = FirstAddress(app.context, run_dir=run_dir, boot_id=boot_id, stopped=self._stopped)
@@ -197,8 +197,22 @@ class Lifecycle:
     def _write_conflist(self) -> None:
         with self._health.stage("conflist") as stage:
             stage.detail = str(conflist.write(self._app.settings.daemon))
-            if said := self._handover.take_conflist():
+            if said := self._take_others():
                 stage.detail += f"; {said}"
+
+    def _take_others(self) -> str:
+        """Set aside what amazon-vpc-cni-k8s left: its conflist, and then its chains. Raises: IpamError."""
+        said = self._handover.take_conflist()
+        try:
+            if removed := self._handover.tidy():
+                self._app.reconcile.host_network.note(f"removed what amazon-vpc-cni-k8s had left in nftables: {removed}")
+        except IpamError as error:
+            self._health.set_condition(
+                "aws-node chains", f"aws-node chains: they could not be removed: {log_text(error)}; tried again"
+            )
+        else:
+            self._health.clear_condition("aws-node chains")
+        return said
 
     def _spawn(self, name: str, body: Callable[[], None]) -> None:
         threading.Thread(target=self._guarded, args=(name, body), name=name, daemon=True).start()

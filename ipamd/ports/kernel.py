@@ -181,6 +181,13 @@ class HostNetwork(Protocol):
         """
         ...
 
+    def remove_left_chains(self) -> str:
+        """Remove what amazon-vpc-cni-k8s made with iptables-nft or nftables. The caller knows that nobody needs it any more.
+
+        Returns: what was removed, "" if there was nothing. Raises: WiringError, KernelDumpError; then nothing was.
+        """
+        ...
+
     def links(self) -> frozenset[MacAddress]:
         """MACs of the links that are present now, up or down, from one uninterrupted dump; sandboxes' links are left out.
 

@@ -214,6 +214,7 @@ class FakeHostNetwork:
         self.confine_count = 0
         self.is_table_lost = False
         self.table_count = 0
+        self.left_chains = ""
 
     def setup_node(self, identity: InstanceIdentity) -> None:
         """See the port."""
@@ -284,6 +285,11 @@ class FakeHostNetwork:
             return []
         self.is_table_lost = False
         return [Repaired("nftables table was missing: added", thing)]
+
+    def remove_left_chains(self) -> str:
+        """See the port: what a test put into `left_chains`."""
+        removed, self.left_chains = self.left_chains, ""
+        return removed
 
     def links(self) -> frozenset[MacAddress]:
         """See the port."""

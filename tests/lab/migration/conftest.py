@@ -89,7 +89,9 @@ class Migrated:
 
 
 @contextmanager
-def migrated(count: int, *, instance_type: str = "m5.large", env: dict[str, str] | None = None, start: bool = False) -> Iterator[Migrated]:
+def migrated(
+    count: int, *, instance_type: str = "m5.large", env: dict[str, str] | None = None, start: bool = False
+) -> Iterator[Migrated]:
     """Build it: our daemon makes the ENIs, and everything of ours but these is taken away again."""
     with rig(env=ENV | {"MINIMUM_IP_TARGET": str(count + 3)} | dict(env or {}), instance_type=instance_type, start=False) as made:
         runtime = Runtime(made.node)

@@ -78,7 +78,11 @@ def test_there_and_back_and_there_again() -> None:
         made = Pod("made-by-the-other", free, 254 if index == 0 else index + 1)
         gone = node.pods[0]
         rig.node.run(
-            ["/bin/sh", "-c", f"ip link del {gone.veth}; ip rule del to {gone.address} prio 512; ip rule del from {gone.address} prio 1536"],
+            [
+                "/bin/sh",
+                "-c",
+                f"ip link del {gone.veth}; ip rule del to {gone.address} prio 512; ip rule del from {gone.address} prio 1536",
+            ],
             check=False,
         )
         node.runtime.stop_pod(gone.container_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests import aws_node
 from tests.lab.migration.conftest import migrated
 from tests.rig import wait_until
 
@@ -15,6 +16,8 @@ COUNT = 50
 def test_fifty_pods_come_over_and_go_one_by_one() -> None:
     """Row 12 and its acceptance: 50 addresses kept, no packet lost, each DEL cleans the other's wiring."""
     with migrated(COUNT, instance_type="m5.4xlarge") as node:
+        aws_node.chains(node.rig.node)
+        node.rig.node.run(["iptables-nft", "-t", "nat", "-A", "POSTROUTING", "-s", "192.0.2.1", "-j", "RETURN"])
         with node.flow() as flow:
             wait_until(lambda: flow.sent >= 5, what="packets before")
             node.rig.start()
@@ -23,6 +26,8 @@ def test_fifty_pods_come_over_and_go_one_by_one() -> None:
             lost = flow.stop()
         assert lost == set()
         assert node.sh("ls /etc/cni/net.d").split() == ["10-aws.conflist.vpc-ipamd-saved", "10-vpc-ipamd.conflist"]
+        wait_until(lambda: "AWS" not in node.sh("iptables-nft-save"), what="its chains are removed")
+        assert "192.0.2.1" in node.sh("iptables-nft-save -t nat"), "only its own"
         wanted = {pod.container_id: pod.address for pod in node.pods}
         assert node.rig.attachments() == wanted
         node.rig.assert_sound(expected=COUNT)
