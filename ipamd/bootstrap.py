@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from ipamd import __version__
 from ipamd.adapters import Adapters, connect
@@ -21,6 +22,7 @@ from ipamd.model.kernel import HostChange
 from ipamd.model.subnets import SubnetPolicy
 from ipamd.model.words import counted
 from ipamd.rpc.cni import CniServicer, SandboxServices
+from ipamd.rpc.cni_backend import CniBackendServer, CniBackendServicer
 from ipamd.rpc.introspection import IntrospectionServicer
 from ipamd.service.context import ServiceContext
 from ipamd.service.cooldown import Cooldown
@@ -98,6 +100,7 @@ class App:
     introspection: IntrospectionServicer
     operator: OperatorFreeze
     metrics: Metrics
+    cni_backend: CniBackendServer | None = None
 
 
 def build(settings: Settings, *, has_run_before: bool = False) -> App:
@@ -148,7 +151,18 @@ def compose(adapters: Adapters, settings: Settings) -> App:
         introspection=IntrospectionServicer(sources, operator, reconcile.export),
         operator=operator,
         metrics=metrics,
+        cni_backend=_cni_backend(context, sandbox, settings),
     )
+
+
+def _cni_backend(context: ServiceContext, services: SandboxServices, settings: Settings) -> CniBackendServer | None:
+    path = settings.takeover.cni_backend_socket
+    if not path:
+        return None
+    servicer = CniBackendServicer(
+        services, datastore=context.datastore, clock=context.clock, uses_external_snat=settings.network.external_snat
+    )
+    return CniBackendServer(servicer, path=Path(path))
 
 
 def _sandbox(
@@ -169,7 +183,13 @@ def _sandbox(
         is_named_by_pod=is_by_pod,
     )
     return SandboxServices(
-        attach=AttachService(context, cooldown=cooldown, policy=policy, veth_names=veth_names),
+        attach=AttachService(
+            context,
+            cooldown=cooldown,
+            policy=policy,
+            veth_names=veth_names,
+            pod_names=VethNames(context, cooldown=cooldown, runtime=adapters.runtime, prefix=prefix, is_by_pod=True),
+        ),
         detach=detach,
         check=CheckService(context, hostnet=adapters.hostnet, identity=adapters.node_info.identity),
         gc=GcService(context, runtime=adapters.runtime, judge=judge, detach=detach),

@@ -167,6 +167,8 @@ def run(settings: Settings, signals: Signals) -> int:
     life.stop()
     is_hurried = signals.wait_again(settings.daemon.drain_s)
     server.stop(0.0 if is_hurried else 1.0)
+    if app.cni_backend is not None:
+        app.cni_backend.stop()
     app.cooldown.stop()
     for port in (scraped, probed):
         if port is not None:

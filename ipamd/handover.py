@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 
 from ipamd.bootstrap import App
-from ipamd.model.errors import NotServingError, TakeoverError
+from ipamd.model.errors import NotServingError, SettingsError, TakeoverError
 from ipamd.model.kernel import NODE
 
 CONDITION = "aws-node"
@@ -40,6 +40,7 @@ class Handover:
         self._hostnet = app.adapters.hostnet
         self._identity = app.adapters.node_info.identity
         self._is_tidy = False
+        self._backend = app.cni_backend
 
         def restart(reason: str) -> None:
             timer = threading.Timer(RESTART_PAUSE_S, end, [reason])
@@ -68,7 +69,21 @@ class Handover:
         if self._aws_node.has_run_since() and not self._is_overtaken:
             self._end("amazon-vpc-cni-k8s wrote its file after our rows had been opened: they are made anew")
             return False
+        self._serve_its_plugin()
         return True
+
+    def _serve_its_plugin(self) -> None:
+        """Listen where the other daemon did, if a setting asks for it; a refusal is a condition."""
+        if self._backend is None or self._aws_node is None:
+            return
+        try:
+            self._backend.start()
+        except SettingsError as error:
+            self._health.record_error("cni backend", error)
+            self._health.set_condition("cni-backend", f"cni-backend: the other's plugin is not served: {error}")
+            return
+        self._aws_node.own_socket(str(self._backend.path))
+        log.info("the plugin of amazon-vpc-cni-k8s is served on %s", self._backend.path)
 
     def settle(self) -> None:
         """Note that what the other had given is taken over. Raises: ForeignStateError, TakeoverError."""

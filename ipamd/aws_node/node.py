@@ -28,6 +28,8 @@ TCP_ADDRESS = ("127.0.0.1", 50051)
 CONNECT_S = 1.0
 """Ours: both listeners are on this node; a connection takes microseconds or is refused."""
 
+_NOBODYS = (0, 0)
+
 log = logging.getLogger(__name__)
 
 
@@ -40,17 +42,21 @@ class FileAwsNode:
         self._note = run_dir / NOTE_NAME
         self._datastore = run_dir / "state.db"
         self._ours = conflist
+        self._own = _NOBODYS
         self._theirs = Path(config.conflist) if config.conflist else conflist.with_name("10-aws.conflist")
         self._saved = self._theirs.with_name(self._theirs.name + SAVED_SUFFIX)
 
     def listener(self) -> str:
         if self._socket == "off":
             return ""
-        if self._accepts(socket.AF_UNIX, self._socket):
+        if _identity(self._socket) != self._own and self._accepts(socket.AF_UNIX, self._socket):
             return self._socket
         if self._accepts(socket.AF_INET, TCP_ADDRESS):
             return f"{TCP_ADDRESS[0]}:{TCP_ADDRESS[1]}"
         return ""
+
+    def own_socket(self, path: str) -> None:
+        self._own = _identity(path) or _NOBODYS
 
     def allocations(self) -> tuple[Allocation, ...]:
         try:
@@ -167,3 +173,12 @@ class FileAwsNode:
             except (OSError, ValueError):
                 return False
         return True
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """Device and inode of what is at a path; None for nothing: a daemon that binds there anew makes another one."""
+    try:
+        status = Path(path).stat()
+    except (OSError, ValueError):
+        return None
+    return status.st_dev, status.st_ino

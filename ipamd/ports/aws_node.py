@@ -15,6 +15,10 @@ class AwsNode(Protocol):
         """Where its daemon accepts connections now; "" if it is away."""
         ...
 
+    def own_socket(self, path: str) -> None:
+        """Say that the socket which is at a path now is ours: `listener` does not take it for the other's."""
+        ...
+
     def allocations(self) -> tuple[Allocation, ...]:
         """What its file says; nothing without a file. Raises: ForeignStateError if the file cannot be used."""
         ...
