@@ -28,7 +28,7 @@ TCP_ADDRESS = ("127.0.0.1", 50051)
 CONNECT_S = 1.0
 """Ours: both listeners are on this node; a connection takes microseconds or is refused."""
 
-_NOBODYS = (0, 0)
+_NOBODYS = (0, 0, 0)
 
 log = logging.getLogger(__name__)
 
@@ -175,10 +175,10 @@ class FileAwsNode:
         return True
 
 
-def _identity(path: str) -> tuple[int, int] | None:
-    """Device and inode of what is at a path; None for nothing: a daemon that binds there anew makes another one."""
+def _identity(path: str) -> tuple[int, int, int] | None:
+    """Device, inode and time of what is at a path; None for nothing. A daemon that binds there anew makes another one."""
     try:
         status = Path(path).stat()
     except (OSError, ValueError):
         return None
-    return status.st_dev, status.st_ino
+    return status.st_dev, status.st_ino, status.st_mtime_ns
