@@ -73,31 +73,22 @@ def connect(settings: Settings, *, has_run_before: bool) -> Adapters:
     health = Health(clock, STAGES)
     boot_id = current_boot_id()
     aws_node = FileAwsNode(settings.takeover, run_dir=settings.daemon.run_dir, conflist=settings.daemon.conflist_path)
-    path = settings.daemon.run_dir / "state.db"
     is_overtaken = aws_node.has_run_since()
-    if is_overtaken:
-        _set_aside_overtaken(path, aws_node, clock)
+    path = settings.daemon.run_dir / "state.db"
     with health.stage("datastore") as stage:
+        if is_overtaken:
+            _set_aside_overtaken(path, aws_node, clock)
         opened = open_datastore(path, boot_id=boot_id, clock=clock, failpoint=failpoint)
         stage.detail = opened.report.detail
-
-    def kernel_failpoint(step: str) -> bool:
-        failpoint("kernel." + "-".join(step.split()[:2]))
-        return False
-
     host = HostNetns()
     metadata = ImdsMetadata(settings.cloud, clock=clock)
     node_info = NodeInfo(metadata, clock=clock)
+
     return Adapters(
         clock=clock,
         health=health,
         opened=opened,
-        wiring=KernelWiring(
-            host,
-            veth_prefix=settings.network.veth_prefix,
-            failpoint=kernel_failpoint,
-            is_strict=not settings.network.extra_source_cidrs,
-        ),
+        wiring=_wiring(host, settings, failpoint),
         hostnet=KernelHostNetwork(
             host,
             config=settings.network,
@@ -116,6 +107,15 @@ def connect(settings: Settings, *, has_run_before: bool) -> Adapters:
         aws_node=aws_node,
         is_overtaken=is_overtaken,
     )
+
+
+def _wiring(host: HostNetns, settings: Settings, failpoint: Failpoint) -> KernelWiring:
+    def kernel_failpoint(step: str) -> bool:
+        failpoint("kernel." + "-".join(step.split()[:2]))
+        return False
+
+    is_strict = not settings.network.extra_source_cidrs
+    return KernelWiring(host, veth_prefix=settings.network.veth_prefix, failpoint=kernel_failpoint, is_strict=is_strict)
 
 
 def _set_aside_overtaken(path: Path, aws_node: FileAwsNode, clock: Clock) -> None:

@@ -249,7 +249,6 @@ def _reconcile(
         context,
         cooldown=cooldown,
         runtime=runtime,
-        judge=judge,
         quarantine=quarantine,
         imported=ImportService(context, aws_node=adapters.aws_node, prefix=settings.network.veth_prefix),
         is_datastore_intact=adapters.opened.report.is_intact,

@@ -61,7 +61,9 @@ class Handover:
             log.warning("this node was exported to amazon-vpc-cni-k8s: DEL is served, ADD is not")
             return False
         while listener := self._aws_node.listener():
-            sentence = f"amazon-vpc-cni-k8s serves {listener}: remove its DaemonSet aws-node from this node; two daemons must not share it"
+            sentence = (
+                f"amazon-vpc-cni-k8s serves {listener}: remove its DaemonSet aws-node from this node; two must not share it"
+            )
             self._health.set_condition(CONDITION, f"{CONDITION}: {sentence}")
             if self._stopped.wait(LOOK_S):
                 raise NotServingError("vpc-ipamd is shutting down")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """Which content of a file it is, without reading it: both daemons replace it by a rename, so a new one has another inode or time."""
+    """Which content of a file it is, without reading it: both daemons replace it by a rename, so another has another inode or time."""
 
     inode: int
     mtime_ns: int

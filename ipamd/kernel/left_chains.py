@@ -2,8 +2,9 @@
 
 A rule of its is known by the chain to which it jumps or by its comment, which iptables-nft keeps as an extension that libnftables does
 not show: so rules are read by netlink, and removed by their handles in one transaction. Tables of iptables-legacy are only reported
-(`other_software.py`). Source of names and comments: amazon-vpc-cni-k8s pkg/networkutils/network.go, pkg/networkutils/nftables_connmark.go;
-of the layout: linux/netfilter/nf_tables.h, linux/netfilter/nf_tables_compat.h, linux/netfilter/xt_comment.h; libnftnl udata.h.
+(`other_software.py`). Source of names and comments: amazon-vpc-cni-k8s
+pkg/networkutils/network.go, pkg/networkutils/nftables_connmark.go; of the
+layout: linux/netfilter/nf_tables.h, linux/netfilter/nf_tables_compat.h, linux/netfilter/xt_comment.h; libnftnl udata.h.
 """
 
 from __future__ import annotations

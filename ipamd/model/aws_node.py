@@ -1,8 +1,8 @@
 """What amazon-vpc-cni-k8s leaves on a node for its successor, and how a wired sandbox of its is identified. Pure.
 
-Its daemon (DaemonSet aws-node) keeps every allocation in one JSON file. The file may be stale: it is written while a DEL is under way,
-an entry outlives a DEL that its plugin swallowed, and a recreated pod of the same name keeps the entry of its dead sandbox. So an entry
-is believed only where the kernel says the same: a host veth whose name is made of the entry's pod, and a route of the entry's address
+Its daemon (DaemonSet aws-node) keeps every allocation in one JSON file. The file may be stale: it is written while a DEL is
+under way, an entry outlives a DEL that its plugin swallowed, and a recreated pod of the same name keeps the entry of its dead
+sandbox. So an entry is believed only where the kernel says the same: a host veth whose name is made of the entry's pod, and a route of the entry's address
 through it. Sources: amazon-vpc-cni-k8s pkg/ipamd/datastore/data_store.go (CheckpointData, ReadBackingStore),
 pkg/networkutils/names.go (GeneratePodHostVethName).
 """
@@ -24,7 +24,7 @@ VERSION = "vpc-cni-ipam/1"
 """Source: amazon-vpc-cni-k8s pkg/ipamd/datastore/data_store.go, CheckpointFormatVersion."""
 
 NETWORK_NAME = "aws-cni"
-"""The network of its conflist, part of its key. Source: amazon-vpc-cni-k8s misc/10-aws.conflist."""
+"""The network of its conflist, part of its key. Source: amazon-vpc-cni-k8s cmd/aws-vpc-cni/main.go, generateJSON."""
 
 FILE_MAX_BYTES = 4 * 1024 * 1024
 """Ours: 15,000 entries of 270 bytes; the largest instance types have some 3,000 addresses."""

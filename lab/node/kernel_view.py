@@ -18,7 +18,8 @@ VETH_PREFIX = "eni"
 """How the daemon names host veths by default. Source: amazon-vpc-cni-k8s README, AWS_VPC_K8S_CNI_VETHPREFIX."""
 
 ALIAS_TAGS = ("vpc-ipamd/1", "vpc-ipamd/1-imported")
-"""First word of a host veth's alias, the second one's of a sandbox that amazon-vpc-cni-k8s wired; then container ID, interface name, address (docs/adr/0001-the-key-is-the-cri-sandbox-id.md)."""
+"""First word of a host veth's alias, the second one's of one that amazon-vpc-cni-k8s wired; then container ID, interface
+name, address (docs/adr/0001-the-key-is-the-cri-sandbox-id.md)."""
 
 DYING_GROUP = "113213"
 """The link group of a host veth that waits for its deletion, 0x1BA3D (docs/adr/0008-del-marks-the-link-dying.md)."""

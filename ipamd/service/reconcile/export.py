@@ -68,7 +68,7 @@ class ExportService:
         self._prefix = prefix
         self._one = threading.Lock()
         self._quiesce: Callable[[], None] = lambda: None
-        self._restart: Callable[[str], None] = lambda reason: None
+        self._restart: Callable[[str], None] = lambda _: None
 
     def follow(self, *, quiesce: Callable[[], None], restart: Callable[[str], None]) -> None:
         """Say how the loops are ended, and how the process: the life of the process is not known here."""
@@ -240,7 +240,7 @@ class ExportService:
         self._failpoint("export.restored")
         if not aws_node.has_conflist():
             report.problems.append(
-                "its conflist was never saved here, so ours stays until its daemon writes its own; repeat the export then, or remove ours"
+                "its conflist was never saved here, so ours stays until its daemon writes one; repeat the export then, or remove ours"
             )
         elif removed := aws_node.remove_our_conflist():
             report.steps.append(removed)

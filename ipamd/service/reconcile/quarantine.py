@@ -50,6 +50,11 @@ class QuarantineService:
         self._unplaced: dict[str, HostVeth] = {}
         self._leftovers: frozenset[str] = frozenset()
 
+    @property
+    def judge(self) -> SandboxJudge:
+        """Whose verdicts are carried out here."""
+        return self._judge
+
     def adopt(self, veth: HostVeth, sandbox: Sandbox, survey: KernelSurvey) -> str:
         """Record a wired sandbox that the runtime lists.
 
@@ -215,7 +220,7 @@ class QuarantineService:
         return list(self._datastore.addresses(state=AddressState.QUARANTINED))
 
     def _attachment(self, veth: HostVeth, row: Address, sandbox: Sandbox) -> Attachment:
-        """Rebuild a record from the kernel's copy. The netns path is not known; MACs are derived as at ADD, or read if they are another's."""
+        """Rebuild a record from the kernel's copy. The netns path is not known; MACs are derived as at ADD, or another's."""
         if veth.key is None:
             raise ValueError("a veth without identity cannot be recorded")
         eni = next(eni for eni in self._datastore.enis() if eni.eni_id == row.eni_id)

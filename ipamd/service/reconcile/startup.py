@@ -24,7 +24,6 @@ from ipamd.service.context import ServiceContext
 from ipamd.service.cooldown import Cooldown
 from ipamd.service.reconcile.imported import ImportService
 from ipamd.service.reconcile.quarantine import QuarantineService
-from ipamd.service.sandbox_judge import SandboxJudge
 
 FAILPOINTS = ("restore.leftover-removed", "restore.veth-settled")
 
@@ -65,7 +64,6 @@ class StartupReconciler:
         *,
         cooldown: Cooldown,
         runtime: Runtime | None,
-        judge: SandboxJudge,
         quarantine: QuarantineService,
         imported: ImportService,
         is_datastore_intact: bool,
@@ -74,7 +72,7 @@ class StartupReconciler:
         self._wiring = context.wiring
         self._cooldown = cooldown
         self._runtime = runtime
-        self._judge = judge
+        self._judge = quarantine.judge
         self._quarantine_service = quarantine
         self._imported = imported
         self._is_datastore_intact = is_datastore_intact

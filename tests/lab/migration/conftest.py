@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-import socket
 from ipaddress import IPv4Address
 
 from lab.fabric import talk

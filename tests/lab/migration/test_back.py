@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from ipaddress import IPv4Address
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,8 @@ from tests.lab.migration.conftest import Migrated, migrated
 from tests.rig import wait_until
 
 pytestmark = pytest.mark.privileged
+
+PAGE = Path(__file__).parents[3] / "docs" / "migration.md"
 
 
 def checkpoint(node: Migrated) -> dict[IPv4Address, dict[str, Any]]:
@@ -108,3 +112,20 @@ def test_there_and_back_and_there_again() -> None:
         assert conflists(node) == ["10-aws.conflist.vpc-ipamd-saved", "10-vpc-ipamd.conflist"]
         assert rig.add("back-again").ok
         rig.assert_sound(expected=6)
+        follow_the_page(node)
+
+
+def follow_the_page(node: Migrated) -> None:
+    """Every command of docs/migration.md, in its order; what only shows something first."""
+    commands = re.findall(r"^ +((?:ipamctl|nft) [^`]+)$", PAGE.read_text(), re.M)
+    assert [command.split()[1] for command in commands] == [
+        "status", "attachments", "audit", "export", "delete", "delete", "delete", "delete", "export",
+    ]  # fmt: skip
+    for command in commands:
+        program, *words = command.split()
+        if program == "nft":
+            node.rig.node.run([program, *words])
+            continue
+        done = node.rig.driver.ipamctl(*words)
+        assert done.returncode == 0, (command, done.stdout, done.stderr)
+        assert "problem " not in done.stdout
