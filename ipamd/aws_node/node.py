@@ -1,18 +1,18 @@
 """The adapter of the port `AwsNode`: its daemon's listener, its file of allocations, its conflist, and our note about them.
 
-Its daemon listens on a Unix socket since a release of 2026, and before on 127.0.0.1:50051. Sources: amazon-vpc-cni-k8s pull request
-3739; cmd/routed-eni-cni-plugin/cni.go before it (ipamdAddress).
+Its daemon listens on a Unix socket since a release of 2026, and before on 127.0.0.1:50051, which is asked only where it left a file or
+a conflist: a start must not wait for another program. Sources: amazon-vpc-cni-k8s pull request 3739;
+cmd/routed-eni-cni-plugin/cni.go before it (ipamdAddress).
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import socket
 from collections.abc import Iterable
 from pathlib import Path
 
-from ipamd.aws_node import files
+from ipamd.aws_node import files, peer
 from ipamd.aws_node.files import Version
 from ipamd.config import TakeoverConfig
 from ipamd.model.aws_node import FILE_MAX_BYTES, Allocation, parse_checkpoint, render_checkpoint
@@ -25,9 +25,6 @@ SAVED_SUFFIX = ".vpc-ipamd-saved"
 github.com/containerd/go-cni opts.go, loadFromConfDir."""
 
 TCP_ADDRESS = ("127.0.0.1", 50051)
-CONNECT_S = 1.0
-"""Ours: both listeners are on this node; a connection takes microseconds or is refused."""
-
 _NOBODYS = (0, 0, 0)
 
 log = logging.getLogger(__name__)
@@ -49,9 +46,9 @@ class FileAwsNode:
     def listener(self) -> str:
         if self._socket == "off":
             return ""
-        if _identity(self._socket) != self._own and self._accepts(socket.AF_UNIX, self._socket):
+        if _identity(self._socket) != self._own and peer.accepts(self._socket):
             return self._socket
-        if self._accepts(socket.AF_INET, TCP_ADDRESS):
+        if (self.has_conflist() or self._checkpoint.exists()) and peer.is_its_daemon(TCP_ADDRESS):
             return f"{TCP_ADDRESS[0]}:{TCP_ADDRESS[1]}"
         return ""
 
@@ -162,17 +159,6 @@ class FileAwsNode:
             files.replace(self._note, json.dumps(note).encode() + b"\n", mode=0o600)
         except OSError as error:
             raise TakeoverError(f"{self._note} cannot be written", details=error.strerror or "") from error
-
-    def _accepts(self, family: socket.AddressFamily, address: str | tuple[str, int]) -> bool:
-        with socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as sock:
-            sock.settimeout(CONNECT_S)
-            try:
-                sock.connect(address)
-            except TimeoutError:
-                return True  # somebody has it open, and does not answer
-            except (OSError, ValueError):
-                return False
-        return True
 
 
 def _identity(path: str) -> tuple[int, int, int] | None:

@@ -2,8 +2,8 @@
 
 Its daemon (DaemonSet aws-node) keeps every allocation in one JSON file. The file may be stale: it is written while a DEL is
 under way, an entry outlives a DEL that its plugin swallowed, and a recreated pod of the same name keeps the entry of its dead
-sandbox. So an entry is believed only where the kernel says the same: a host veth whose name is made of the entry's pod, and a route of the entry's address
-through it. Sources: amazon-vpc-cni-k8s pkg/ipamd/datastore/data_store.go (CheckpointData, ReadBackingStore),
+sandbox. So an entry is believed only where the kernel says the same: a host veth whose name is made of the entry's pod, and a route
+of the entry's address through it. Sources: amazon-vpc-cni-k8s pkg/ipamd/datastore/data_store.go (CheckpointData, ReadBackingStore),
 pkg/networkutils/names.go (GeneratePodHostVethName).
 """
 

@@ -117,7 +117,7 @@ def test_there_and_back_and_there_again() -> None:
 
 def follow_the_page(node: Migrated) -> None:
     """Every command of docs/migration.md, in its order; what only shows something first."""
-    commands = re.findall(r"^ +((?:ipamctl|nft) [^`]+)$", PAGE.read_text(), re.M)
+    commands = re.findall(r"^ +((?:ipamctl|nft) [^`\n]+)$", PAGE.read_text(), re.M)
     assert [command.split()[1] for command in commands] == [
         "status", "attachments", "audit", "export", "delete", "delete", "delete", "delete", "export",
     ]  # fmt: skip

@@ -31,6 +31,8 @@ def test_fifty_pods_come_over_and_go_one_by_one() -> None:
         wanted = {pod.container_id: pod.address for pod in node.pods}
         assert node.rig.attachments() == wanted
         node.rig.assert_sound(expected=COUNT)
+        checked = node.rig.cni("CHECK", node.pods[-1].container_id, netns=node.pods[-1].netns)
+        assert checked.ok, checked.body
         new = node.rig.add("new-pod")
         assert new.ok, new.body
         assert new.address not in wanted.values()

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from ipaddress import IPv4Address
 from pathlib import Path
 
+import grpc
 import pytest
 
 from ipamd.aws_node import node as module
+from ipamd.aws_node import peer
 from ipamd.aws_node.node import FileAwsNode
 from ipamd.config import TakeoverConfig
 from ipamd.model.aws_node import Allocation, render_checkpoint
@@ -59,8 +62,8 @@ def listening(family: socket.AddressFamily, address: str | tuple[str, int]) -> I
         yield
 
 
-def test_both_of_its_listeners_are_seen(place: Path) -> None:
-    """The socket of new releases, the port of old ones; a dead socket is nobody."""
+def test_its_socket_is_seen(place: Path) -> None:
+    """The socket of new releases; a dead socket is nobody, ours is not its, and one at the same place later is."""
     node, path = made(place), str(place / "aws-node/ipamd.sock")
     assert node.listener() == ""
     with listening(socket.AF_UNIX, path):
@@ -72,8 +75,45 @@ def test_both_of_its_listeners_are_seen(place: Path) -> None:
     Path(path).unlink()
     with listening(socket.AF_UNIX, path):
         assert node.listener() == path, "another one at the same place is not ours"
+
+
+class Health(grpc.GenericRpcHandler):
+    """A gRPC server's health service that knows one name."""
+
+    def __init__(self, name: bytes) -> None:
+        self._name = name
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+        def check(request: bytes, context: grpc.ServicerContext) -> bytes:
+            if request[2:] != self._name:
+                context.abort(grpc.StatusCode.NOT_FOUND, "unknown service")
+            return b"\x08\x01"
+
+        is_asked = handler_call_details.method == peer.HEALTH_METHOD  # type: ignore[attr-defined]
+        return grpc.unary_unary_rpc_method_handler(check) if is_asked else None
+
+
+@pytest.mark.parametrize(("name", "is_it"), [(peer.HEALTH_SERVICE, True), (b"another", False)])
+def test_the_port_of_old_releases_counts_only_if_it_is_its(place: Path, name: bytes, is_it: bool) -> None:
+    """Port 50051 is everybody's: without traces of the other it is not asked, and it must have its daemon's name."""
+    node = made(place)
+    server = grpc.server(ThreadPoolExecutor(2))
+    server.add_generic_rpc_handlers([Health(name)])
+    assert server.add_insecure_port(f"127.0.0.1:{module.TCP_ADDRESS[1]}")
+    server.start()
+    try:
+        assert node.listener() == ""
+        write_theirs(place, ONE)
+        assert node.listener() == (f"127.0.0.1:{module.TCP_ADDRESS[1]}" if is_it else "")
+    finally:
+        server.stop(None).wait()
+    assert node.listener() == ""
+
+
+def test_a_port_that_says_nothing_may_be_its(place: Path) -> None:
+    """Silence is no proof that it is away (I11)."""
     with listening(socket.AF_INET, module.TCP_ADDRESS):
-        assert node.listener() == f"127.0.0.1:{module.TCP_ADDRESS[1]}"
+        assert peer.is_its_daemon(module.TCP_ADDRESS, timeout_s=0.2)
 
 
 def test_its_file_is_read_or_refused(place: Path) -> None:
