@@ -18,74 +18,18 @@ from ipamd.service.health import Phase
 from ipamd.service.reconcile.export import ExportReport, ExportService
 from ipamd.service.reconcile.imported import CONDITION, ImportService
 from ipamd.service.request import Deadline
+from tests.fakes.aws_node import OURS, SAVED, THEIRS, FakeAwsNode
 from tests.fakes.node import FakeNode
 
 MAC = MacAddress("0a:58:00:00:00:01")
 
 
-class FakeAwsNode:
-    """Implements `AwsNode` in memory; it outlives a crash of ours."""
-
-    def __init__(self) -> None:
-        self.told: list[Allocation] = []
-        self.refusal: ForeignStateError | None = None
-        self.listens = ""
-        self.exporting = False
-        self.written: list[list[Allocation]] = []
-        self.conflists = {"10-aws.conflist.saved", "10-vpc-ipamd.conflist"}
-
-    def listener(self) -> str:
-        return self.listens
-
-    def own_socket(self, path: str) -> None:
-        raise AssertionError(path)
-
-    def allocations(self) -> tuple[Allocation, ...]:
-        if self.refusal is not None:
-            raise self.refusal
-        return tuple(self.told)
-
-    def has_run_since(self) -> bool:
-        return False
-
-    def settle(self) -> None:
-        self.exporting = False
-
-    @property
-    def is_exporting(self) -> bool:
-        return self.exporting
-
-    def begin_export(self) -> None:
-        self.exporting = True
-
-    def end_export(self) -> None:
-        self.exporting = False
-
-    def write(self, allocations: list[Allocation]) -> str:  # type: ignore[override]
-        self.written.append(list(allocations))
-        return "/ipam.json"
-
-    def has_conflist(self) -> bool:
-        return "10-aws.conflist" in self.conflists
-
-    def save_conflist(self) -> str:
-        raise AssertionError("not by these services")
-
-    def restore_conflist(self) -> str:
-        if "10-aws.conflist.saved" not in self.conflists:
-            return ""
-        self.conflists = self.conflists - {"10-aws.conflist.saved"} | {"10-aws.conflist"}
-        return "restored"
-
-    def remove_our_conflist(self) -> str:
-        self.conflists -= {"10-vpc-ipamd.conflist"}
-        return "removed"
-
-
 @pytest.fixture
 def theirs() -> FakeAwsNode:
     """The other software."""
-    return FakeAwsNode()
+    made = FakeAwsNode()
+    made.conflists = {SAVED, OURS}
+    return made
 
 
 @pytest.fixture
@@ -118,7 +62,7 @@ def wire_theirs(
     node.wiring.routes[address] = veth
     node.wiring.rules[address] = 254
     if is_told:
-        theirs.told.append(Allocation(node.key(name), address, "default", f"pod-{name}"))
+        theirs.told = [*(theirs.told or ()), Allocation(node.key(name), address, "default", f"pod-{name}")]
     if is_listed:
         node.runtime.run(name)
     return address
@@ -227,7 +171,7 @@ def test_an_export_freezes_writes_and_changes_the_conflists(warm: FakeNode, thei
         mine: ("mine", "mine"),
         free_address(warm, 5): (f"unknown-{pod_veth_name('default', 'pod-lost', prefix='eni')}", ""),
     }
-    assert theirs.conflists == {"10-aws.conflist"}
+    assert theirs.conflists == {THEIRS}
     assert pod_veth_name("default", "mine", prefix="eni") in warm.wiring.wired
     assert {one.cause for one in warm.app.context.freeze.in_force()} == {FreezeCause.EXPORT}
     assert not warm.health.is_ready
@@ -243,20 +187,20 @@ def test_an_export_before_its_daemon_only(warm: FakeNode, theirs: FakeAwsNode) -
     finish_start(warm)
     theirs.listens = "/run/its.sock"
     assert "/run/its.sock" in exporter(warm, theirs).export().problems[0]
-    assert (theirs.exporting, theirs.written) == (False, [])
+    assert (theirs.is_exporting, theirs.written) == (False, [])
     assert warm.add("still").address
 
 
 def test_without_a_saved_conflist_ours_stays(warm: FakeNode, theirs: FakeAwsNode) -> None:
     """There is never none: a runtime without one cannot delete."""
     finish_start(warm)
-    theirs.conflists = {"10-vpc-ipamd.conflist"}
+    theirs.conflists = {OURS}
     service = exporter(warm, theirs)
     assert "ours stays" in service.export().problems[0]
-    assert theirs.conflists == {"10-vpc-ipamd.conflist"}
-    theirs.conflists.add("10-aws.conflist")
+    assert theirs.conflists == {OURS}
+    theirs.conflists.add(THEIRS)
     assert service.export().problems == []
-    assert theirs.conflists == {"10-aws.conflist"}
+    assert theirs.conflists == {THEIRS}
 
 
 @pytest.mark.parametrize("point", ["export.begun", "export.renamed", "export.written", "export.restored"])
@@ -273,7 +217,7 @@ def test_a_crash_between_two_steps_is_continued(warm: FakeNode, theirs: FakeAwsN
     with pytest.raises(KeyboardInterrupt):
         exporter(warm, theirs).export()
     warm.crash()
-    assert theirs.exporting
+    assert theirs.is_exporting
     service = exporter(warm, theirs)
     service.hold()
     warm.health.enter(Phase.SERVING)
@@ -283,7 +227,7 @@ def test_a_crash_between_two_steps_is_continued(warm: FakeNode, theirs: FakeAwsN
     assert (report.problems, report.exported_count) == ([], 2)
     assert {one.address for one in theirs.written[-1]} == expected
     assert all(one.pod_name for one in theirs.written[-1])
-    assert theirs.conflists == {"10-aws.conflist"}
+    assert theirs.conflists == {THEIRS}
 
 
 def test_a_name_that_is_taken_leaves_the_entry_unseen(warm: FakeNode, theirs: FakeAwsNode) -> None:
@@ -313,10 +257,10 @@ def test_an_undone_export_restarts_the_process(warm: FakeNode, theirs: FakeAwsNo
     assert quiesced == ["loops"]
     theirs.listens = "127.0.0.1:50051"
     assert "127.0.0.1:50051" in service.undo().problems[0]
-    assert theirs.exporting
+    assert theirs.is_exporting
     theirs.listens = ""
     assert service.undo().problems == []
-    assert (theirs.exporting, ended) == (False, ["an export was undone"])
+    assert (theirs.is_exporting, ended) == (False, ["an export was undone"])
 
 
 def test_adds_under_way_are_awaited_and_wiring_must_be_complete(
