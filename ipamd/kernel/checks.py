@@ -82,7 +82,7 @@ def _link_differences(link: records.Link, spec: WiringSpec, *, side: str, alias:
         yield f"{what} is down"
     if mac and link.mac != mac:
         yield f"{what} has MAC {link.mac}, not {mac}"
-    if link.mtu != spec.mtu:
+    if spec.is_mtu_known and link.mtu != spec.mtu:
         yield f"{what} has MTU {link.mtu}, not {spec.mtu}"
     if alias is not None and link.alias != alias:
         yield f"{what} has alias {link.alias!r}, not {alias!r}"

@@ -151,7 +151,7 @@ def _link_changes(link: records.Link, spec: WiringSpec) -> Iterable[tuple[Messag
         yield messages.change_link(link.index, step=f"name {link.name}", alias=spec.alias), f"{who} had alias {link.alias!r}: set"
     if mac and link.mac != mac:
         yield messages.change_link(link.index, step=f"set MAC of {link.name}", mac=mac), f"{who} had MAC {link.mac}: set to {mac}"
-    if link.mtu != spec.mtu:
+    if spec.is_mtu_known and link.mtu != spec.mtu:
         change = messages.change_link(link.index, step=f"set MTU of {link.name}", mtu=spec.mtu)
         yield change, f"{who} had MTU {link.mtu}: set to {spec.mtu}"
     if not link.is_up:

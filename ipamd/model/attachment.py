@@ -98,6 +98,11 @@ class WiringSpec:
         """Whether amazon-vpc-cni-k8s wired it."""
         return self.others_mac is not None
 
+    @property
+    def is_mtu_known(self) -> bool:
+        """Whether `mtu` is what the sandbox was wired with: a caller that wires it itself does not say."""
+        return self.others_mac is None or bool(self.others_mac)
+
     def mac(self, side: str) -> MacAddress:
         """The MAC of the "host" or the "sandbox" side; "" where it is not known and any will do."""
         if self.others_mac is None:

@@ -128,4 +128,6 @@ def _expected(attachment: Attachment) -> _Expected:
         mtu = 0
     others = others_mac(attachment)
     alias = encode_alias(attachment.key, attachment.address, is_imported=others is not None)
-    return _Expected(attachment, alias, sandbox_mac(attachment.key, side="host") if others is None else others, mtu)
+    return _Expected(
+        attachment, alias, sandbox_mac(attachment.key, side="host") if others is None else others, 0 if others == "" else mtu
+    )

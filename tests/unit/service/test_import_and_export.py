@@ -128,6 +128,25 @@ def test_a_whole_datastore_takes_none_of_its_pods_for_a_dead_add(warm: FakeNode,
     assert address in warm.wiring.routes
 
 
+def test_a_crash_between_stamp_and_record_is_repeated(warm: FakeNode, theirs: FakeAwsNode) -> None:
+    """The alias is there, the row is not: the next start adopts both pods, also without the file."""
+    wanted = {warm.key(name): wire_theirs(warm, theirs, name, index) for index, name in enumerate("ab")}
+    warm.crash(keep_datastore=False)
+    join(warm, theirs)
+
+    def die(name: str) -> None:
+        if name == "import.stamped":
+            raise KeyboardInterrupt
+
+    warm.failpoint = die
+    with pytest.raises(KeyboardInterrupt):
+        warm.bring_up()
+    assert (len(warm.wiring.foreign), rows(warm)) == (1, {})
+    theirs.told = None
+    start_over(warm, theirs, keep_datastore=True)
+    assert rows(warm) == wanted
+
+
 @pytest.mark.parametrize("refused", ["stamp", "file"])
 def test_what_refuses_is_named_and_its_address_given_to_nobody(warm: FakeNode, theirs: FakeAwsNode, refused: str) -> None:
     """A veth that the kernel would not let us name, or that nobody can name without the file: a condition, no pod cut."""
