@@ -42,7 +42,8 @@ class DaemonNode:
         self._server = RpcServer(run_dir=self.directory, cni=app.cni, introspection=app.introspection, max_concurrent_rpcs=8)
         self._server.start()
         self.socket = str(self.directory / "ipamd.sock")
-        self._channel = self._connected()
+        options = [("grpc.max_send_message_length", 8 << 20), ("grpc.use_local_subchannel_pool", 1)]
+        self._channel = grpc.insecure_channel(f"unix:{self.socket}", options=options)
         self._case_count = 0
 
     def ask(self, method: str, request: bytes) -> bytes | grpc.StatusCode:
@@ -57,15 +58,7 @@ class DaemonNode:
                 raise Violation("late", f"{method} was not answered") from None
             if status.code() is grpc.StatusCode.UNAVAILABLE:
                 raise Violation("unavailable", f"{method}: {status.details()}") from None
-            if status.code() is grpc.StatusCode.INTERNAL:
-                # grpcio keeps the stream of a request that it cannot read, so a connection ends at the daemon's limit of streams.
-                self._channel.close()
-                self._channel = self._connected()
             return grpc.StatusCode(status.code())
-
-    def _connected(self) -> grpc.Channel:
-        options = [("grpc.max_send_message_length", 8 << 20), ("grpc.use_local_subchannel_pool", 1)]
-        return grpc.insecure_channel(f"unix:{self.socket}", options=options)
 
     def clean_up(self) -> None:
         """Judge the log, detach every sandbox, and now and then let addresses cool. Raises: Violation."""

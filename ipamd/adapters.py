@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ipamd import failpoints, network_file
@@ -11,10 +11,10 @@ from ipamd.aws_node.node import FileAwsNode
 from ipamd.clock import SystemClock
 from ipamd.cloud.ec2 import BotoEc2
 from ipamd.cloud.metadata import ImdsMetadata
-from ipamd.config import Settings
 from ipamd.datastore.open import OpenedDatastore, current_boot_id, open_datastore
 from ipamd.datastore.set_aside import set_aside
 from ipamd.datastore.spool import FileSpool
+from ipamd.history.writer import HistoryBounds, HistoryWriter, boot_of
 from ipamd.kernel.hostnet import KernelHostNetwork
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables
@@ -22,11 +22,40 @@ from ipamd.kernel.wiring import KernelWiring
 from ipamd.model.custom_network import CustomNetwork
 from ipamd.model.errors import DatastoreError
 from ipamd.node_info import NodeInfo
-from ipamd.ports import AwsNode, Clock, Ec2, Failpoint, HostNetwork, Metadata, Runtime, Spool, Wiring, no_failpoint
+from ipamd.ports import (
+    AwsNode,
+    Clock,
+    Ec2,
+    Failpoint,
+    History,
+    HostNetwork,
+    Metadata,
+    NoHistory,
+    Runtime,
+    Spool,
+    Wiring,
+    no_failpoint,
+)
 from ipamd.runtime.cri import CriRuntime
 from ipamd.service.health import Health
+from ipamd.service.report.past import held
+from ipamd.settings import CurrentSettings, Settings
+from ipamd.settings.fields import HISTORY_OFF
 
-STAGES = ("datastore", "rpc", "metadata", "ec2", "cri", "spool", "kernel", "host-routing", "serve", "first-address", "conflist")
+STAGES = (
+    "datastore",
+    "rpc",
+    "metadata",
+    "ec2",
+    "cri",
+    "spool",
+    "kernel",
+    "host-routing",
+    "serve",
+    "first-address",
+    "plugins",
+    "conflist",
+)
 
 
 log = logging.getLogger(__name__)
@@ -37,8 +66,9 @@ class Adapters:
     """The outside world behind its ports, and the datastore as it was found.
 
     `runtime` is None if CRI is off. `custom_network`: custom networking's file, None if it is off. `has_run_before`: a daemon has
-    served this run directory since the machine booted. `boot_id`: of this boot, "" if it is not known. `is_overtaken`:
-    amazon-vpc-cni-k8s gave out addresses after our rows were written, so they were set aside.
+    served this run directory since the machine booted. `boot_id`: of this boot, "" if it is not known. `history_loop` writes the
+    history; None if none is kept. `is_overtaken`: amazon-vpc-cni-k8s gave out addresses after our rows were written, so they were
+    set aside.
     """
 
     clock: Clock
@@ -57,9 +87,11 @@ class Adapters:
     boot_id: str = ""
     aws_node: AwsNode | None = None
     is_overtaken: bool = False
+    history: History = field(default_factory=NoHistory)
+    history_loop: HistoryWriter | None = None
 
 
-def connect(settings: Settings, *, has_run_before: bool) -> Adapters:
+def connect(current: CurrentSettings, *, has_run_before: bool) -> Adapters:
     """Open the datastore and make the adapters; none of them has asked anything yet.
 
     Args:
@@ -67,6 +99,7 @@ def connect(settings: Settings, *, has_run_before: bool) -> Adapters:
 
     Raises: DatastoreError, SettingsError.
     """
+    settings = current.now
     custom_network = network_file.load(settings.subnets)
     clock = SystemClock()
     failpoint = failpoints.from_environment(settings.daemon.run_dir)
@@ -80,6 +113,7 @@ def connect(settings: Settings, *, has_run_before: bool) -> Adapters:
             _set_aside_overtaken(path, aws_node, clock)
         opened = open_datastore(path, boot_id=boot_id, clock=clock, failpoint=failpoint)
         stage.detail = opened.report.detail
+    history = _history(settings, opened, boot_id=boot_id, clock=clock, health=health)
     host = HostNetns()
     metadata = ImdsMetadata(settings.cloud, clock=clock)
     node_info = NodeInfo(metadata, clock=clock)
@@ -89,12 +123,7 @@ def connect(settings: Settings, *, has_run_before: bool) -> Adapters:
         health=health,
         opened=opened,
         wiring=_wiring(host, settings, failpoint),
-        hostnet=KernelHostNetwork(
-            host,
-            config=settings.network,
-            nft=Nftables(host),
-            veth_names=lambda: [attachment.host_veth for attachment in opened.datastore.attachments()],
-        ),
+        hostnet=_host_network(host, current, opened),
         metadata=metadata,
         node_info=node_info,
         ec2=BotoEc2(settings.cloud, region=node_info.region, vpc_id=node_info.vpc_id, clock=clock),
@@ -106,6 +135,8 @@ def connect(settings: Settings, *, has_run_before: bool) -> Adapters:
         boot_id=boot_id,
         aws_node=aws_node,
         is_overtaken=is_overtaken,
+        history=history or NoHistory(),
+        history_loop=history,
     )
 
 
@@ -130,3 +161,37 @@ def _set_aside_overtaken(path: Path, aws_node: FileAwsNode, clock: Clock) -> Non
     aws_node.end_export()
     former = f"the former ones are kept as {kept}" if kept is not None else "there were none"
     log.warning("amazon-vpc-cni-k8s has run here since our last change, if any: the rows are made anew; %s", former)
+
+
+def _history(settings: Settings, opened: OpenedDatastore, *, boot_id: str, clock: Clock, health: Health) -> HistoryWriter | None:
+    """The history that the settings ask for; it touches no disk yet, and its trouble is a condition."""
+    daemon = settings.daemon
+    if daemon.history_dir == HISTORY_OFF:
+        return None
+
+    def tell(problem: str) -> None:
+        if problem:
+            health.set_condition("history", problem)
+        else:
+            health.clear_condition("history")
+
+    return HistoryWriter(
+        Path(daemon.history_dir),
+        bounds=HistoryBounds(daemon.history_days, daemon.history_bytes),
+        boot=boot_of(boot_id, clock),
+        clock=clock,
+        held=lambda: held(opened.datastore, clock),
+        tell=tell,
+    )
+
+
+def _host_network(host: HostNetns, current: CurrentSettings, opened: OpenedDatastore) -> KernelHostNetwork:
+    """The host's routing, which goes by the network's settings of the moment."""
+    made = KernelHostNetwork(
+        host,
+        config=current.now.network,
+        nft=Nftables(host),
+        veth_names=lambda: [attachment.host_veth for attachment in opened.datastore.attachments()],
+    )
+    current.follow(lambda now: now.network, made.use)
+    return made

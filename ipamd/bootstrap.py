@@ -15,7 +15,6 @@ from pathlib import Path
 from ipamd import __version__
 from ipamd.adapters import Adapters, connect
 from ipamd.cloud.limits import from_table
-from ipamd.config import Settings
 from ipamd.freeze_files import OperatorFreeze
 from ipamd.metrics import Metrics
 from ipamd.model.kernel import HostChange
@@ -46,8 +45,10 @@ from ipamd.service.reconcile.quarantine import QuarantineService
 from ipamd.service.reconcile.runtime import RuntimeReconciler
 from ipamd.service.reconcile.spooled_deletes import SpooledDeletes
 from ipamd.service.reconcile.startup import StartupReconciler
+from ipamd.service.refused_adds import RefusedAdds
 from ipamd.service.report.audit import AuditService, AuditSources
-from ipamd.service.report.explain import ExplainService
+from ipamd.service.report.explain import ExplainService, Present
+from ipamd.service.report.past import PastService
 from ipamd.service.report.sources import CloudView, Sources
 from ipamd.service.report.what_if import WhatIfService
 from ipamd.service.sandbox.attach import AttachPolicy, AttachService
@@ -56,6 +57,7 @@ from ipamd.service.sandbox.detach import DetachService
 from ipamd.service.sandbox.gc import GcService
 from ipamd.service.sandbox.veth_names import VethNames
 from ipamd.service.sandbox_judge import SandboxJudge
+from ipamd.settings import CurrentSettings, Settings, describe
 
 DEL_SHARE = 4
 """One RPC place in so many is never taken by ADD: a DEL is served while ADDs wait for addresses. Ours."""
@@ -89,7 +91,7 @@ class Reconcilers:
 class App:
     """Everything that the life of the process handles, room by room."""
 
-    settings: Settings
+    current: CurrentSettings
     adapters: Adapters
     context: ServiceContext
     cooldown: Cooldown
@@ -99,16 +101,22 @@ class App:
     cni: CniServicer
     introspection: IntrospectionServicer
     operator: OperatorFreeze
+    refused: RefusedAdds
     metrics: Metrics
     cni_backend: CniBackendServer | None = None
 
+    @property
+    def settings(self) -> Settings:
+        """The settings in force now."""
+        return self.current.now
 
-def build(settings: Settings, *, has_run_before: bool = False) -> App:
+
+def build(current: CurrentSettings, *, has_run_before: bool = False) -> App:
     """Open the datastore and make every part; nothing runs yet. Raises: DatastoreError, SettingsError."""
-    return compose(connect(settings, has_run_before=has_run_before), settings)
+    return compose(connect(current, has_run_before=has_run_before), current)
 
 
-def compose(adapters: Adapters, settings: Settings) -> App:
+def compose(adapters: Adapters, current: CurrentSettings) -> App:
     """Make every use case over the adapters, room by room. Does no I/O and starts no thread."""
     demand = Demand()
     context = ServiceContext(
@@ -121,13 +129,17 @@ def compose(adapters: Adapters, settings: Settings) -> App:
         freeze=Freeze(clock=adapters.clock, health=adapters.health, demand=demand),
         failpoint=adapters.failpoint,
     )
-    cooldown = Cooldown(context, period_s=float(settings.pool.cooldown_s))
+    adapters.opened.datastore.keep_history(adapters.history)
+    refused = RefusedAdds(history=adapters.history, clock=adapters.clock)
+    cooldown = Cooldown(context, period_s=lambda: float(current.now.pool.cooldown_s))
     judge = SandboxJudge(context)
-    sandbox = _sandbox(context, cooldown, adapters, settings, judge=judge)
-    pool = compose_pool(context, cooldown, adapters, settings)
-    reconcile = _reconcile(context, cooldown, adapters, settings, judge=judge, detach=sandbox.detach, pool=pool)
-    operator = OperatorFreeze(context.freeze, run_dir=settings.daemon.run_dir, boot_id=adapters.boot_id, clock=adapters.clock)
-    sources = _sources(context, cooldown, adapters, settings, pool=pool, runtime=reconcile.runtime)
+    sandbox = _sandbox(context, cooldown, adapters, current, judge=judge)
+    pool = compose_pool(context, cooldown, adapters, current)
+    reconcile = _reconcile(context, cooldown, adapters, current, judge=judge, detach=sandbox.detach, pool=pool)
+    current.follow(lambda now: now.network, lambda _: reconcile.host_network.renew())
+    operator = OperatorFreeze(context.freeze, run_dir=current.now.daemon.run_dir, boot_id=adapters.boot_id, clock=adapters.clock)
+    past = PastService(datastore=context.datastore, history=adapters.history, refused=refused, clock=adapters.clock)
+    sources = _sources(context, cooldown, adapters, current, past=past, pool=pool, runtime=reconcile.runtime)
     metrics = Metrics()
     attach = sandbox.attach
     metrics.watch(
@@ -140,38 +152,39 @@ def compose(adapters: Adapters, settings: Settings) -> App:
         repairs=reconcile.host_network.fights.counts,
     )
     return App(
-        settings=settings,
+        current=current,
         adapters=adapters,
         context=context,
         cooldown=cooldown,
         sandbox=sandbox,
         pool=pool,
         reconcile=reconcile,
-        cni=CniServicer(services=sandbox, health=context.health, clock=context.clock, observer=metrics),
+        cni=CniServicer(services=sandbox, health=context.health, clock=context.clock, observer=metrics, refused=refused.note),
         introspection=IntrospectionServicer(sources, operator, reconcile.export),
         operator=operator,
+        refused=refused,
         metrics=metrics,
-        cni_backend=_cni_backend(context, sandbox, settings),
+        cni_backend=_cni_backend(context, sandbox, current),
     )
 
 
-def _cni_backend(context: ServiceContext, services: SandboxServices, settings: Settings) -> CniBackendServer | None:
-    path = settings.takeover.cni_backend_socket
+def _cni_backend(context: ServiceContext, services: SandboxServices, current: CurrentSettings) -> CniBackendServer | None:
+    path = current.now.takeover.cni_backend_socket
     if not path:
         return None
     servicer = CniBackendServicer(
-        services, datastore=context.datastore, clock=context.clock, uses_external_snat=settings.network.external_snat
+        services, datastore=context.datastore, clock=context.clock, uses_external_snat=lambda: current.now.network.external_snat
     )
     return CniBackendServer(servicer, path=Path(path))
 
 
 def _sandbox(
-    context: ServiceContext, cooldown: Cooldown, adapters: Adapters, settings: Settings, *, judge: SandboxJudge
+    context: ServiceContext, cooldown: Cooldown, adapters: Adapters, current: CurrentSettings, *, judge: SandboxJudge
 ) -> SandboxServices:
-    network = settings.network
+    network = current.now.network
     policy = AttachPolicy(
-        mtu=network.sandbox_mtu,
-        waiting_limit=max(settings.daemon.max_concurrent_rpcs * (DEL_SHARE - 1) // DEL_SHARE, 1),
+        mtu=lambda: current.now.network.sandbox_mtu,
+        waiting_limit=max(current.now.daemon.max_concurrent_rpcs * (DEL_SHARE - 1) // DEL_SHARE, 1),
     )
     prefix, is_by_pod = network.veth_prefix, network.pod_veth_names
     veth_names = VethNames(context, cooldown=cooldown, runtime=adapters.runtime, prefix=prefix, is_by_pod=is_by_pod)
@@ -196,9 +209,9 @@ def _sandbox(
     )
 
 
-def compose_pool(context: ServiceContext, cooldown: Cooldown, adapters: Adapters, settings: Settings) -> PoolServices:
+def compose_pool(context: ServiceContext, cooldown: Cooldown, adapters: Adapters, current: CurrentSettings) -> PoolServices:
     """Make the room `pool`; the fleet simulation makes this one alone, for each of its nodes."""
-    node_info = adapters.node_info
+    node_info, settings = adapters.node_info, current.now
     policy = SubnetPolicy(settings.subnets.discovery, settings.cloud.cluster_name, adapters.custom_network)
     subnets = Subnets(context, ec2=adapters.ec2, policy=policy)
     security_groups = SecurityGroups(context, ec2=adapters.ec2, follows_primary=subnets.follows_primary)
@@ -215,7 +228,7 @@ def compose_pool(context: ServiceContext, cooldown: Cooldown, adapters: Adapters
         context,
         ec2=adapters.ec2,
         enis=enis,
-        new_enis=NewEnis(subnets, EniTags(settings.cloud.cluster_name, settings.cloud.additional_tags)),
+        new_enis=NewEnis(subnets, lambda: EniTags(settings.cloud.cluster_name, current.now.cloud.additional_tags)),
         identity=node_info.identity,
         refresh_identity=node_info.refresh_identity,
     )
@@ -237,20 +250,20 @@ def _reconcile(
     context: ServiceContext,
     cooldown: Cooldown,
     adapters: Adapters,
-    settings: Settings,
+    current: CurrentSettings,
     *,
     judge: SandboxJudge,
     detach: DetachService,
     pool: PoolServices,
 ) -> Reconcilers:
     node_info, runtime = adapters.node_info, adapters.runtime
-    quarantine = QuarantineService(context, cooldown=cooldown, judge=judge, mtu=settings.network.sandbox_mtu)
+    quarantine = QuarantineService(context, cooldown=cooldown, judge=judge, mtu=lambda: current.now.network.sandbox_mtu)
     startup = StartupReconciler(
         context,
         cooldown=cooldown,
         runtime=runtime,
         quarantine=quarantine,
-        imported=ImportService(context, aws_node=adapters.aws_node, prefix=settings.network.veth_prefix),
+        imported=ImportService(context, aws_node=adapters.aws_node, prefix=current.now.network.veth_prefix),
         is_datastore_intact=adapters.opened.report.is_intact,
     )
     host_network = HostNetworkReconciler(
@@ -269,7 +282,7 @@ def _reconcile(
         host_network=host_network,
         cloud=_cloud(context, adapters, pool, on_change=host_network.on_change),
         quarantine=quarantine,
-        export=ExportService(context, cooldown=cooldown, aws_node=adapters.aws_node, prefix=settings.network.veth_prefix),
+        export=ExportService(context, cooldown=cooldown, aws_node=adapters.aws_node, prefix=current.now.network.veth_prefix),
     )
 
 
@@ -294,8 +307,9 @@ def _sources(
     context: ServiceContext,
     cooldown: Cooldown,
     adapters: Adapters,
-    settings: Settings,
+    current: CurrentSettings,
     *,
+    past: PastService,
     pool: PoolServices,
     runtime: RuntimeReconciler | None,
 ) -> Sources:
@@ -328,20 +342,23 @@ def _sources(
             wiring=context.wiring,
             judgement=runtime.present_judgement if runtime is not None else None,
             quarantined=runtime.present_verdicts if runtime is not None else None,
-            locks=context.locks,
-            clock=context.clock,
+            present=Present(context.locks, context.clock),
+            past=past,
         ),
-        what_if=_what_if(context, adapters, settings, pool=pool),
+        what_if=_what_if(context, adapters, current, pool=pool),
+        settings=current,
+        config=lambda: describe(current.now),
+        past=past,
         instance_id=instance_id,
         version=__version__,
     )
 
 
-def _what_if(context: ServiceContext, adapters: Adapters, settings: Settings, *, pool: PoolServices) -> WhatIfService:
+def _what_if(context: ServiceContext, adapters: Adapters, current: CurrentSettings, *, pool: PoolServices) -> WhatIfService:
     custom = adapters.custom_network
     return WhatIfService(
         pool.maintainer,
-        settings=settings,
+        settings=lambda: current.now,
         limits_of=from_table,
         clock=context.clock,
         primary_carries_pods=custom is None or custom.primary_carries_pods,

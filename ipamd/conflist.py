@@ -1,7 +1,8 @@
 """The CNI configuration that tells the runtime to call us: written last, atomically, and never removed.
 
 Shutting down leaves it in place: without it a runtime cannot delete sandboxes (containerd #8774). `cniVersion` is one that every
-libcni accepts; `cniVersions` lets newer ones choose a later version, with GC and STATUS (docs/adr/0009).
+libcni accepts; `cniVersions` lets newer ones choose a later version, with GC and STATUS (docs/adr/0009). Only those versions are
+offered that every chained plugin speaks (docs/adr/0039).
 """
 
 from __future__ import annotations
@@ -11,16 +12,22 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ipamd.config import DaemonConfig
-from ipamd.model.cniversion import CONFLIST_VERSION, SUPPORTED_VERSIONS
+from ipamd.model.cniversion import SUPPORTED_VERSIONS
 from ipamd.model.errors import SettingsError
+from ipamd.model.plugin_versions import conflist_version
+from ipamd.settings import DaemonConfig
 
 NETWORK_NAME = "vpc-ipamd"
 PLUGIN_TYPE = "vpc-cni"
 
 
-def render(config: DaemonConfig) -> dict[str, Any]:
-    """Build the conflist; `config` says which plugins are chained behind ours."""
+def chained_types(config: DaemonConfig) -> tuple[str, ...]:
+    """The plugins that are chained behind ours, in their order."""
+    return tuple(str(plugin["type"]) for plugin in render(config)["plugins"][1:])
+
+
+def render(config: DaemonConfig, versions: tuple[str, ...] = SUPPORTED_VERSIONS) -> dict[str, Any]:
+    """Build the conflist; `config` says which plugins are chained behind ours, `versions` (oldest first) what all of them speak."""
     plugins: list[dict[str, Any]] = [{"type": PLUGIN_TYPE}]
     if config.portmap:
         plugins.append({"type": "portmap", "snat": True, "capabilities": {"portMappings": True}})
@@ -28,31 +35,31 @@ def render(config: DaemonConfig) -> dict[str, Any]:
         plugins.append({"type": "bandwidth", "capabilities": {"bandwidth": True}})
     plugins += json.loads(config.chained_plugins or "[]")
     return {
-        "cniVersion": CONFLIST_VERSION,
-        "cniVersions": list(SUPPORTED_VERSIONS),
+        "cniVersion": conflist_version(versions),
+        "cniVersions": list(versions),
         "name": NETWORK_NAME,
         "plugins": plugins,
     }
 
 
-def difference(config: DaemonConfig) -> str:
+def difference(config: DaemonConfig, versions: tuple[str, ...] = SUPPORTED_VERSIONS) -> str:
     """Say how the file differs from what `write` puts there; "" if it does not. Raises: SettingsError if it cannot be read."""
     path = config.conflist_path
     try:
-        return "" if path.read_bytes() == _content(config).encode() else "had been changed"
+        return "" if path.read_bytes() == _content(config, versions).encode() else "had been changed"
     except FileNotFoundError:
         return "was missing"
     except OSError as error:
         raise SettingsError(f"cannot read {path}: {error.strerror}", details="mount the CNI configuration directory") from error
 
 
-def write(config: DaemonConfig) -> Path:
+def write(config: DaemonConfig, versions: tuple[str, ...] = SUPPORTED_VERSIONS) -> Path:
     """Put the conflist in place atomically: a reader sees the whole old file or the whole new one.
 
     Returns: its path. Raises: SettingsError if the directory cannot be written.
     """
     path = config.conflist_path
-    content = _content(config)
+    content = _content(config, versions)
     scratch = path.with_name(f".{path.name}.tmp")
     try:
         if not path.is_symlink() and path.exists() and path.read_bytes() == content.encode():
@@ -71,5 +78,5 @@ def write(config: DaemonConfig) -> Path:
     return path
 
 
-def _content(config: DaemonConfig) -> str:
-    return json.dumps(render(config), indent=2) + "\n"
+def _content(config: DaemonConfig, versions: tuple[str, ...]) -> str:
+    return json.dumps(render(config, versions), indent=2) + "\n"

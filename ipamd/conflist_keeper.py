@@ -1,77 +1,51 @@
 """Put the conflist back when something removes or alters it: without it the runtime calls another plugin, or cannot delete sandboxes.
 
 Another CNI's installer, configuration management, or a clean-up of /etc/cni/net.d may do that under a running daemon. It is noticed by
-inotify, and by the clock. While two programs write the same file, ours backs off and a condition says so (`fights.py`). The file is
-kept only while the daemon serves: uninstall removes the DaemonSet first.
+inotify, and by the clock. So are changes of the plugins that it chains: one of ours that went is put back, and the file offers what
+all of them speak now; what cannot be mended is a condition, and the file stays, because DEL needs it (`chained_plugins.py`).
+While two programs write the same file, ours backs off and a condition says so (`fights.py`). The file is kept only while the daemon
+serves: uninstall removes the DaemonSet first.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ipamd import conflist
-from ipamd.config import DaemonConfig
-from ipamd.inotify import DirectoryWatch
-from ipamd.model.errors import IpamError, log_text
+from ipamd.chained_plugins import ChainedPlugins
+from ipamd.file_follower import SETTLE_S, FileFollower
+from ipamd.model.errors import IpamError
 from ipamd.model.repair import Repaired, RepairedObject, RepairKind
 from ipamd.service.backoff import soonest_s
 from ipamd.service.health import Health
 from ipamd.service.reconcile.fights import Fights
-
-LOOK_S = 30.0
-"""Longest time between two looks at the file, whatever inotify says. Ours: as for the host's routing."""
-
-SETTLE_S = 0.1
-"""Wait after a change, so that a file which is being written is read whole. Ours."""
+from ipamd.settings import DaemonConfig
 
 log = logging.getLogger(__name__)
 
 
-class ConflistKeeper:
-    """Keeps the conflist in place. `run` is a thread body; `stop` from any thread."""
+class ConflistKeeper(FileFollower):
+    """Keeps the conflist in place."""
 
     def __init__(
         self,
         config: DaemonConfig,
         *,
+        plugins: ChainedPlugins,
         fights: Fights,
         health: Health,
         note: Callable[[str], None],
         take_others: Callable[[], str] = lambda: "",
     ) -> None:
         """`note` records a repair in the ledger. `take_others` renames another software's conflist that sorts before ours."""
+        super().__init__(config.conflist_path, config.cni_bin_dir, subject="conflist", health=health)
         self._config = config
+        self._plugins = plugins
         self._fights = fights
-        self._health = health
         self._note = note
         self._take_others = take_others
         self._thing = RepairedObject(RepairKind.CONFLIST, str(config.conflist_path))
-        self._watch = DirectoryWatch(config.conflist_path.parent)
-        self._stopped = threading.Event()
-
-    def run(self) -> None:
-        """Thread body: look at the file after each change of its directory and on the clock, until `stop`."""
-        try:
-            while not self._stopped.is_set():
-                self._watch.arm()
-                try:
-                    self.look()
-                except Exception as error:  # noqa: BLE001  # top of a loop: it must outlive any one failure
-                    self._health.record_error("conflist", error)
-                    self._health.set_condition("conflist", f"conflist: {log_text(error)}; tried again")
-                else:
-                    self._health.clear_condition("conflist")
-                self._watch.wait(soonest_s([LOOK_S, self._fights.wait_s()]) or SETTLE_S)
-                self._stopped.wait(SETTLE_S)
-        finally:
-            self._watch.close()
-
-    def stop(self) -> None:
-        """End `run`."""
-        self._stopped.set()
-        self._watch.stop()
 
     def look(self) -> None:
         """Write the file if it is not what it must be, unless it is fought over; then see to another software's. Raises: IpamError."""
@@ -79,14 +53,27 @@ class ConflistKeeper:
         self._take_others()
 
     def _keep(self) -> None:
-        found = conflist.difference(self._config)
-        if not found or self._thing in self._fights.held():
+        held = self._fights.held()
+        self._note_all(self._plugins.restore(but=held))
+        if self._plugins.look():
+            path = conflist.write(self._config, self._plugins.versions)
+            log.info("conflist: %s offers %s now", path, ", ".join(self._plugins.versions))
+        found = conflist.difference(self._config, self._plugins.versions)
+        if not found or self._thing in held:
             return
-        conflist.write(self._config)
+        conflist.write(self._config, self._plugins.versions)
         repaired = Repaired(f"{self._config.conflist_path} {found}: written again", self._thing)
         log.warning("conflist: %s", repaired)
-        self._fights.note([repaired])
+        self._note_all([repaired])
+
+    def _note_all(self, repairs: Sequence[Repaired]) -> None:
+        """Count repairs, and record them in the ledger."""
+        self._fights.note(repairs)
         try:
-            self._note(repaired)
+            for repaired in repairs:
+                self._note(repaired)
         except IpamError as error:
             self._health.record_error("conflist", error)
+
+    def _wait_s(self) -> float:
+        return soonest_s([super()._wait_s(), self._fights.wait_s()]) or SETTLE_S

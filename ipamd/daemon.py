@@ -1,5 +1,7 @@
 """The daemon's process: settings, lock, datastore, socket, start-up in the background, signals, drain, exit.
 
+SIGHUP has the settings read again (`ipamd/reload.py`).
+
 The first SIGTERM or SIGINT drains: not ready, ADD is left to the successor, what is running gets a second to end. By default no DEL is
 awaited, because the plugin spools it (`VPC_IPAMD_DRAIN`). The second exits at once, which is safe: everything that matters is on disk.
 """
@@ -14,12 +16,19 @@ import select
 import signal
 import sys
 import threading
+import time
+from collections.abc import Callable
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from ipamd import logs
-from ipamd.config import Settings, load
 from ipamd.model.errors import DatastoreError, IpamError, SettingsError
 from ipamd.model.words import printable
+from ipamd.settings import CurrentSettings, load, without_meaning
+
+if TYPE_CHECKING:
+    from ipamd.reload import SettingsReload
+    from ipamd.service.health import Health
 
 EXIT_SETTINGS = 2
 EXIT_DATASTORE = 3
@@ -42,7 +51,7 @@ FAILURE = 0
 
 
 class Signals:
-    """Requests to end: SIGTERM, SIGINT, and failures of our own. The first one drains, the second one ends at once.
+    """Requests to end: SIGTERM, SIGINT, and failures of our own. The first one drains, the second one ends at once. And SIGHUP.
 
     The interpreter writes each signal's number into a pipe at the instant it arrives, and `wait` reads the pipe. A handler that sets
     an Event would deadlock where it interrupts that Event's own `wait`, and any lock may begin to block just after the interpreter
@@ -55,16 +64,26 @@ class Signals:
         signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         self._failure = ""
         self.exit_status = 0
-        for number in (signal.SIGTERM, signal.SIGINT):
+        self._is_reload_asked = False
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._take_note)
 
-    def wait(self) -> str:
-        """Block until the first request to end; returns its reason."""
-        return self._next(None)
+    def wait(self, *, reload: Callable[[], None]) -> str:
+        """Block until the first request to end; returns its reason. `reload` is called for each SIGHUP, also for earlier ones."""
+        while True:
+            if self._is_reload_asked:
+                self._is_reload_asked = False
+                reload()
+            if reason := self._next(None):
+                return reason
 
     def wait_again(self, timeout_s: float) -> bool:
-        """Block until the second request to end; returns False if the time is up first."""
-        return self._next(timeout_s) != ""
+        """Block until the next request to end; returns False if the time is up first. SIGHUP is none, and `wait` hears of it."""
+        deadline = time.monotonic() + timeout_s
+        while not self._next(max(deadline - time.monotonic(), 0.0)):
+            if time.monotonic() >= deadline:
+                return False
+        return True
 
     def fail(self, reason: str) -> None:
         """Exit at once, with a status that makes the supervisor restart the daemon."""
@@ -72,11 +91,14 @@ class Signals:
         os.write(self._writer, bytes([FAILURE, FAILURE]))
 
     def _next(self, timeout_s: float | None) -> str:
-        """The next request's reason, or an empty string if the time is up first."""
+        """The next request's reason, or an empty string if the time is up first or SIGHUP came."""
         is_ready, _, _ = select.select([self._reader], [], [], timeout_s)
         if not is_ready:
             return ""
         number = os.read(self._reader, 1)[0]
+        if number == signal.SIGHUP:
+            self._is_reload_asked = True
+            return ""
         return self._failure if number == FAILURE else signal.Signals(number).name
 
     def _take_note(self, _number: int, _frame: FrameType | None) -> None:
@@ -89,17 +111,21 @@ def main() -> int:
         from ipamd.datastore import command
 
         return command.main(sys.argv[2:])
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # its default would end the process; what it asks for is about to be read
     try:
         settings = load()
     except SettingsError as error:
-        print(f"vpc-ipamd: {printable(str(error))}", file=sys.stderr)  # noqa: T201  # logging is not set up yet
+        text = printable(str(error), most=logs.MESSAGE_MAX)
+        print(f"vpc-ipamd: {text}", file=sys.stderr)  # noqa: T201  # logging is not set up yet
         return EXIT_SETTINGS
     logs.set_up(settings.daemon.log_level)
+    if ignored := without_meaning():
+        log.warning("%s", ignored)
     _limit_arenas()
     _raise_descriptor_limit(settings.daemon.max_concurrent_rpcs)
     signals = Signals()
     try:
-        return run(settings, signals)
+        return run(CurrentSettings(settings), signals)
     except SettingsError as error:
         log.error("%s", error)
         return EXIT_SETTINGS
@@ -130,8 +156,9 @@ def _raise_descriptor_limit(rpc_count: int) -> None:
         log.warning("the limit of descriptors, %d, is below %d, which %d requests at once may need", wanted, needed, rpc_count)
 
 
-def run(settings: Settings, signals: Signals) -> int:
+def run(current: CurrentSettings, signals: Signals) -> int:
     """Serve until told to exit. Raises: SettingsError, DatastoreError, NotServingError if it cannot start."""
+    settings = current.now
     from ipamd.rpc.server import SOCKET_NAME, RpcServer, prepare_run_dir, take_instance_lock
 
     prepare_run_dir(settings.daemon.run_dir)
@@ -142,7 +169,7 @@ def run(settings: Settings, signals: Signals) -> int:
     from ipamd.lifecycle import Lifecycle
     from ipamd.model.freeze import FreezeCause
 
-    app = build(settings, has_run_before=has_run_before)
+    app = build(current, has_run_before=has_run_before)
     health = app.context.health
     server = RpcServer(
         run_dir=settings.daemon.run_dir,
@@ -159,13 +186,16 @@ def run(settings: Settings, signals: Signals) -> int:
     log.info("alive after %.3f s: %s", health.uptime_s(), app.adapters.opened.report.detail)
     life = Lifecycle(app, end=signals.fail)
     threading.Thread(target=life.run, name="start-up", daemon=True).start()
+    reload = _follow_settings(current, health)
     scraped = metrics.serve(app.metrics, settings.daemon.metrics_address, health=pages)
-    reason = signals.wait()
+    reason = signals.wait(reload=reload.ask)
+    reload.stop()
+    drain_s = current.now.daemon.drain_s
     life.drain()
     app.context.freeze.set(FreezeCause.SHUTDOWN, reason)
-    log.info("draining (%s): ADD is left to the successor, DEL is served for %d s", reason, settings.daemon.drain_s)
+    log.info("draining (%s): ADD is left to the successor, DEL is served for %d s", reason, drain_s)
     life.stop()
-    is_hurried = signals.wait_again(settings.daemon.drain_s)
+    is_hurried = signals.wait_again(drain_s)
     server.stop(0.0 if is_hurried else 1.0)
     if app.cni_backend is not None:
         app.cni_backend.stop()
@@ -173,10 +203,23 @@ def run(settings: Settings, signals: Signals) -> int:
     for port in (scraped, probed):
         if port is not None:
             port.close()
+    app.refused.tell_all()
+    if app.adapters.history_loop is not None:
+        app.adapters.history_loop.close()
     app.context.datastore.close()
     os.close(lock)
     log.info("exiting")
     return signals.exit_status
+
+
+def _follow_settings(current: CurrentSettings, health: Health) -> SettingsReload:
+    """Start the thread that reads changed settings; the log's level follows them, as what was composed before does."""
+    from ipamd.reload import SettingsReload
+
+    current.follow(lambda now: now.daemon.log_level, logs.set_level)
+    reload = SettingsReload(current, health=health)
+    threading.Thread(target=reload.run, name="settings", daemon=True).start()
+    return reload
 
 
 if __name__ == "__main__":

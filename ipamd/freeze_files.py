@@ -14,7 +14,7 @@ import threading
 from datetime import datetime
 from pathlib import Path
 
-from ipamd.inotify import DirectoryWatch
+from ipamd.file_follower import LOOK_S, FileFollower
 from ipamd.model.errors import log_text
 from ipamd.model.freeze import FreezeCause
 from ipamd.ports import Clock
@@ -22,12 +22,6 @@ from ipamd.service.freeze import Freeze
 from ipamd.service.health import Health
 
 OPERATOR_NAME = "freeze.json"
-
-LOOK_S = 30.0
-"""Longest time between two looks at the hook's file, whatever inotify says. Ours: as for the conflist."""
-
-SETTLE_S = 0.1
-"""Wait after a change, so that a file which is being written is read whole. Ours."""
 
 TEXT_BYTES_MAX = 4096
 """What is read of a file; a reason is cut to less. Ours."""
@@ -88,36 +82,18 @@ class OperatorFreeze:
             return ""
 
 
-class DrainHookFile:
-    """Follows the file that a drain hook sets. `run` is a thread body; `stop` from any thread."""
+class DrainHookFile(FileFollower):
+    """Follows the file that a drain hook sets."""
 
     def __init__(self, freeze: Freeze, *, path: Path, health: Health) -> None:
-        self._freeze = freeze
+        super().__init__(path, subject="drain hook", health=health)
         self._path = path
-        self._health = health
-        self._watch = DirectoryWatch(path.parent)
-        self._stopped = threading.Event()
+        self._freeze = freeze
 
     def run(self) -> None:
-        """Thread body: look at the file after each change of its directory and on the clock, until `stop`."""
-        try:
-            self._make_directory()
-            while not self._stopped.is_set():
-                self._watch.arm()
-                try:
-                    self.look()
-                except Exception as error:  # noqa: BLE001  # top of a loop: it must outlive any one failure
-                    self._health.record_error("drain hook", error)
-                    log.warning("looking at the drain hook's file continues after an error: %s", log_text(error))
-                self._watch.wait(LOOK_S)
-                self._stopped.wait(SETTLE_S)
-        finally:
-            self._watch.close()
-
-    def stop(self) -> None:
-        """End `run`."""
-        self._stopped.set()
-        self._watch.stop()
+        """Thread body: make the file's directory, so that a change in it is told, and follow the file; until `stop`."""
+        self._make_directory()
+        super().run()
 
     def look(self) -> None:
         """Freeze if the file is there, with its text as the reason; end this cause if it is not."""
@@ -131,7 +107,7 @@ class DrainHookFile:
             self._freeze.set(FreezeCause.DRAIN_HOOK, reason or f"{self._path} is there")
 
     def _make_directory(self) -> None:
-        """Make the file's directory, so that a change in it is told; without it the clock notices."""
+        """Make the file's directory; without it the clock notices."""
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:

@@ -1,7 +1,7 @@
-"""Wait until something in a directory changes, by inotify(7). Python has no binding of its own; three calls of the C library do.
+"""Wait until something in directories changes, by inotify(7). Python has no binding of its own; three calls of the C library do.
 
 A node may have no inotify instance left (fs.inotify.max_user_instances), or the directory may be gone: then only the time-out ends
-the wait, and the caller looks on its clock.
+the wait, and the caller looks on its clock; the next `arm` tries again.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import select
 from pathlib import Path
 
+IN_ATTRIB = 0x4
 IN_CLOSE_WRITE = 0x8
 IN_MOVED_FROM = 0x40
 IN_MOVED_TO = 0x80
@@ -18,7 +19,7 @@ IN_CREATE = 0x100
 IN_DELETE = 0x200
 IN_DELETE_SELF = 0x400
 IN_MOVE_SELF = 0x800
-CHANGES = IN_CLOSE_WRITE | IN_MOVED_FROM | IN_MOVED_TO | IN_CREATE | IN_DELETE | IN_DELETE_SELF | IN_MOVE_SELF
+CHANGES = IN_ATTRIB | IN_CLOSE_WRITE | IN_MOVED_FROM | IN_MOVED_TO | IN_CREATE | IN_DELETE | IN_DELETE_SELF | IN_MOVE_SELF
 
 EVENTS_BYTES = 65536
 
@@ -26,33 +27,45 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class DirectoryWatch:
-    """Waits for changes of one directory. `wait` and `close` from one thread, `stop` from any."""
+    """Waits for changes of directories. `wait` and `close` from one thread, `wake` and `stop` from any."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._fd = _libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
+    def __init__(self, *directories: Path) -> None:
+        self._directories = directories
+        self._fd = -1  # a node has few instances: one is taken when it is needed
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def arm(self) -> None:
-        """Watch the directory that is at the path now; look at it afterwards, so that no change is missed. Idempotent."""
+        """Watch what is at the paths now; look at it afterwards, so that no change is missed. Idempotent; takes the instance."""
+        if self._fd < 0:
+            self._fd = _libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
         if self._fd >= 0:
-            _libc.inotify_add_watch(self._fd, os.fsencode(self._directory), CHANGES)
+            for directory in self._directories:
+                _libc.inotify_add_watch(self._fd, os.fsencode(directory), CHANGES)
 
     def wait(self, timeout_s: float) -> None:
-        """Return after a change, after `stop`, or after `timeout_s`."""
+        """Return after a change, after `wake` or `stop`, or after `timeout_s`."""
         poll = select.poll()
         poll.register(self._stop_fd, select.POLLIN)
+        poll.register(self._wake_fd, select.POLLIN)
         if self._fd >= 0:
             poll.register(self._fd, select.POLLIN)
-        if any(fd == self._fd for fd, _ in poll.poll(timeout_s * 1000)):
+        ready = {fd for fd, _ in poll.poll(timeout_s * 1000)}
+        if self._wake_fd in ready:
+            os.eventfd_read(self._wake_fd)
+        if self._fd in ready:
             os.read(self._fd, EVENTS_BYTES)
+
+    def wake(self) -> None:
+        """End `wait`, or the next one at once; from any thread."""
+        os.eventfd_write(self._wake_fd, 1)
 
     def stop(self) -> None:
         """End `wait`, and every later one at once; idempotent."""
         os.eventfd_write(self._stop_fd, 1)
 
     def close(self) -> None:
-        """Release inotify's descriptor; that of `stop` stays, another thread may be about to use it."""
+        """Release inotify's descriptor; those of `stop` and `wake` stay, another thread may be about to use them."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from ipamd import conflist
 from ipamd.bootstrap import App
+from ipamd.chained_plugins import ChainedPlugins
 from ipamd.conflist_keeper import ConflistKeeper
 from ipamd.datastore.open import current_boot_id
 from ipamd.first_address import FirstAddress
@@ -52,10 +53,15 @@ class Lifecycle:
             app.context, spool=app.adapters.spool, leave_mark=self._served_mark.leave, replay=self._replay_spool, end=end
         )
         self._surroundings = Surroundings(app, spawn=self._spawn, stopped=self._stopped)
+        app.current.follow(lambda now: now.pool, lambda _: self._surroundings.renew_targets())
         host_network = app.reconcile.host_network
         self._handover = Handover(app, stopped=self._stopped, quiesce=self.stop, end=end)
+        self._plugins = ChainedPlugins(
+            app.settings, runtime=app.adapters.node_info.runtime, health=self._health, clock=app.context.clock
+        )
         self._conflist = ConflistKeeper(
             app.settings.daemon,
+            plugins=self._plugins,
             fights=host_network.fights,
             health=self._health,
             note=host_network.note,
@@ -88,6 +94,7 @@ class Lifecycle:
         reconcile.host_network.stop()
         reconcile.cloud.stop()
         self._maintenance.stop()
+        self._plugins.stop()
         self._conflist.stop()
         self._drain_hook.stop()
         if reconcile.runtime is not None:
@@ -97,6 +104,8 @@ class Lifecycle:
         app, health = self._app, self._health
         health.enter(Phase.RESTORING)
         self._spawn("cooldown", app.cooldown.run)  # DEL is served already, and its links must be deleted within a second (I4)
+        if app.adapters.history_loop is not None:
+            self._spawn("history", app.adapters.history_loop.run)
         if not self._handover.begin():
             return
         app.operator.restore()
@@ -118,6 +127,8 @@ class Lifecycle:
         self._start_loops()
         with health.stage("first-address") as stage:
             stage.detail = self._first_address.wait()
+        with health.stage("plugins") as stage:
+            stage.detail = self._plugins.wait()
         self._until_done("conflist", self._write_conflist)
         self._spawn("conflist", self._conflist.run)
         self._first_address.remember()
@@ -196,7 +207,7 @@ class Lifecycle:
 
     def _write_conflist(self) -> None:
         with self._health.stage("conflist") as stage:
-            stage.detail = str(conflist.write(self._app.settings.daemon))
+            stage.detail = str(conflist.write(self._app.settings.daemon, self._plugins.versions))
             if said := self._take_others():
                 stage.detail += f"; {said}"
 

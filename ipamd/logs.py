@@ -65,6 +65,11 @@ def set_up(level: str) -> None:
         logging.getLogger(decoder).addFilter(_without_traceback)
 
 
+def set_level(level: str) -> None:
+    """Change the lowest level that is sent (debug, info, warning, error), for every logger that has none of its own."""
+    logging.getLogger().setLevel(level.upper())
+
+
 def _merged(message: str) -> dict[str, Any]:
     """Read a line of the request log, which is made of bounded parts; text that only begins like one stays a message."""
     try:

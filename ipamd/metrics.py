@@ -27,6 +27,7 @@ from ipamd.ports import Ec2
 from ipamd.service.pool.cloud_look import LookReason
 from ipamd.service.report.sources import Sources
 from ipamd.service.report.verdict import facts
+from ipamd.settings.current import INVALID_SETTINGS
 
 VERBS = ("ADD", "DEL", "CHECK", "GC", "STATUS")
 STEPS = ("decode", "lock", "netns", "reserve", "wire", "commit", "retire", "leftover", "check")
@@ -180,7 +181,18 @@ class _StateCollector(Collector):
                 "Changes found by a list that no event had announced",
                 value=runtime.missed_events_count,
             )
+        yield from self._settings()
         yield from self._theirs()
+
+    def _settings(self) -> Iterator[Metric]:
+        generation = self._sources.settings.generation
+        is_valid = INVALID_SETTINGS not in self._sources.health.conditions_by_subject()
+        text = "Generation of the settings in force: 1 at the start, one more with each change that was accepted"
+        yield GaugeMetricFamily("ipamd_settings_generation", text, value=int(generation.number))
+        text = "0 while the settings that were read last are wrong and the generation before them is kept"
+        yield GaugeMetricFamily("ipamd_settings_valid", text, value=int(is_valid))
+        text = "Settings that were changed and take effect at the next start"
+        yield GaugeMetricFamily("ipamd_settings_awaiting_restart", text, value=len(generation.needs_restart))
 
     def _frozen(self) -> Metric:
         text = "1 for each reason why the pool makes no ENI and gives nothing back"

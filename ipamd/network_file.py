@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import logging
-import os
-from collections.abc import Mapping
-
-from ipamd.config import SubnetsConfig
 from ipamd.model.custom_network import CustomNetwork, parse
 from ipamd.model.errors import SettingsError
+from ipamd.settings import SubnetsConfig
 
 SIZE_MAX = 1 << 20
 """Bytes. Ours: the size of a ConfigMap, which the file is mounted from."""
 
-WITHOUT_EFFECT = ("ENI_CONFIG_LABEL_DEF", "ENI_CONFIG_ANNOTATION_DEF")
-"""Settings of amazon-vpc-cni-k8s that choose an ENIConfig by what only the Kubernetes API knows of a node."""
 
-log = logging.getLogger(__name__)
-
-
-def load(config: SubnetsConfig, environ: Mapping[str, str] = os.environ) -> CustomNetwork | None:
-    """Read the file if custom networking is on; settings that have no effect with it are named in the log (I15).
+def load(config: SubnetsConfig) -> CustomNetwork | None:
+    """Read the file if custom networking is on.
 
     Returns: None if it is off.
 
@@ -28,9 +19,6 @@ def load(config: SubnetsConfig, environ: Mapping[str, str] = os.environ) -> Cust
     """
     if not config.custom_networking:
         return None
-    for name in WITHOUT_EFFECT:
-        if environ.get(name):
-            log.warning("%s=%s has no effect: the file is by availability zone (docs/subnets.md)", name, environ[name])
     path = config.network_file
     try:
         with path.open("rb") as file:

@@ -151,6 +151,12 @@ class Surroundings:
     def _knows_primary(self) -> bool:
         return any(eni.is_primary for eni in self._app.context.datastore.enis())
 
+    def renew_targets(self) -> None:
+        """The pool's settings have changed: plan by them from now on."""
+        limits = self._app.pool.maintainer.limits
+        if limits is not None:
+            self._set_limits(limits)
+
     def _set_limits(self, limits: InstanceLimits) -> None:
         custom = self._app.adapters.custom_network
         is_primary_used = custom is None or custom.primary_carries_pods

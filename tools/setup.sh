@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Install what the commands need, each thing only if it is missing: `packages` (Debian), `venv` (Python, generated data),
-# `containerd17` (a second containerd for some tests; goes with `packages`), `arm64` (a cross compiler and QEMU, for the plugin).
+# `containerd17` (two further containerds for some tests) and `reference_plugins` (both go with `packages`), `arm64` (a cross compiler and QEMU, for the plugin).
 # Says in one sentence what it cannot install; what needs it is then skipped, and named, by the tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -15,11 +15,18 @@ needed=(containerd:/usr/bin/containerd runc:/usr/sbin/runc nftables:/usr/sbin/nf
 packages() {
     debian_packages
     containerd17
+    reference_plugins
+}
+
+reference_plugins() {
+    # Tests of chained plugins use them. What is missing is said by the script, and is no reason to stop.
+    timeout -k 5 400 tools/build_reference_plugins.sh build/reference-plugins || true
 }
 
 containerd17() {
     # Only the lab uses it, and the lab needs root. What is missing is said by the script, and is no reason to stop.
-    [ "$(id -u)" -ne 0 ] || timeout -k 5 200 tools/fetch_containerd.sh || true
+    [ "$(id -u)" -ne 0 ] || timeout -k 5 200 tools/fetch_containerd.sh 1.7 || true
+    [ "$(id -u)" -ne 0 ] || timeout -k 5 200 tools/fetch_containerd.sh 2 || true
 }
 
 arm64() {

@@ -30,7 +30,7 @@ def table(rows: Sequence[Row]) -> str:
         lines.append(
             f"| {row['name']} | {row['nodes']:,} | {row['time_s']:,} | {row['bound_s']:,} | {row['ratio']:.2f} "
             f"| {_mutating(row['calls']):,} / {scaled}{_mutating(row['reference_calls']):,} | {told['throttled']:,} "
-            f"| {row['held']:,.0f} / {scaled}{told['reference_held']:,.0f} | {row['used']:,.0f} | {waits} | {fair} "
+            f"| {row['held']:,.0f} / {scaled}{told.get('reference_held', 0.0):,.0f} | {row['used']:,.0f} | {waits} | {fair} "
             f"| {'yes' if row['met'] else 'no'} |"
         )
     return "\n".join(lines)

@@ -24,7 +24,6 @@ from ipamd.cloud import errors
 from ipamd.cloud.calls import Ec2Calls
 from ipamd.cloud.client import Ec2Client
 from ipamd.cloud.ec2 import BotoEc2
-from ipamd.config import CloudConfig, Settings
 from ipamd.datastore.examine import OpenOutcome, OpenReport
 from ipamd.datastore.open import OpenedDatastore
 from ipamd.model.address import Address
@@ -39,6 +38,7 @@ from ipamd.service.cooldown import Cooldown
 from ipamd.service.freeze import Freeze
 from ipamd.service.health import Health
 from ipamd.service.locks import KeyLocks
+from ipamd.settings import CloudConfig, CurrentSettings, Settings
 from ipamd.surroundings import RETRY_FIRST_S, RETRY_MAX_S
 
 IFNAME = IfName("eth0")
@@ -97,7 +97,7 @@ class FleetNode:
             demand=self.demand,
             freeze=Freeze(clock=self._world, health=health, demand=self.demand),
         )
-        self._cooldown = Cooldown(self._context, period_s=float(settings.pool.cooldown_s))
+        self._cooldown = Cooldown(self._context, period_s=lambda: float(settings.pool.cooldown_s))
         metadata = cast("Metadata", host)
         self._node_info = NodeInfo(metadata, clock=self._world)
         self._ec2 = VirtualEc2(model, index)
@@ -113,7 +113,7 @@ class FleetNode:
             runtime=None,
             spool=cast("Spool", None),
         )
-        self.pool = compose_pool(self._context, self._cooldown, adapters, settings)
+        self.pool = compose_pool(self._context, self._cooldown, adapters, CurrentSettings(settings))
 
     def spawn(self) -> None:
         """Start the node when the trace says so."""

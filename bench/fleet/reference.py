@@ -33,7 +33,7 @@ from bench.fleet.reference_rules import (
 )
 from bench.fleet.reference_store import Cidr, KnownEni
 from bench.fleet.traces import NODE_TYPE, NodeTrace, Pod
-from ipamd.config import Settings
+from ipamd.settings import Settings
 
 LOOP_S = 5.0
 DECREASE_S = 30.0

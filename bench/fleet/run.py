@@ -14,7 +14,7 @@ from bench.fleet.measure import Measure, percentile
 from bench.fleet.node import FleetNode
 from bench.fleet.traces import NodeTrace, Trace
 from bench.fleet.world import World
-from ipamd.config import Settings, load
+from ipamd.settings import Settings, load
 
 LAST_S = 4 * 3600.0
 """A fleet whose pods have no address so long after the trace's end never gets done: the run ends and says so. Ours."""
@@ -72,8 +72,8 @@ def run_fleet(
     """
     logging.disable(logging.CRITICAL)
     gc.set_threshold(
-        100_000, 50, 1000
-    )  # millions of objects live until the end: looking at them again and again takes half the time
+        1_000_000, 50, 1000
+    )  # millions of objects live until the end: to look at them again and again takes half the time
     random.seed(f"fleet/{seed}")
     settings = load({"CLUSTER_NAME": "fleet", **env})
     world = World()

@@ -113,10 +113,11 @@ def introspection(random: Random) -> bytes:
     """Make a request of `ipamctl`, sometimes none."""
     if random.random() < 0.2:
         return noise(random, 60)
-    subject = random.choice((*IDS, "x" * 100_000, "0", "::1", "10.0.0.300"))
+    subject = random.choice((*IDS, "x" * 100_000, "0", "::1", "10.0.0.300", "a/b/c", "/"))
+    times = {name: random.choice(("", "", "2026-01-01T00:00:00Z", "0001-01-01T00:00:00+23:59", "2h")) for name in ("since", "at")}
     good = random.choice((
-        introspection_pb2.GetHistoryRequest(subject=subject, limit=random.choice((0, 1, 5, 1 << 31))),
-        introspection_pb2.ExplainRequest(subject=subject),
+        introspection_pb2.GetHistoryRequest(subject=subject, limit=random.choice((0, 1, 5, 1 << 31)), **times),
+        introspection_pb2.ExplainRequest(subject=subject, **times),
         introspection_pb2.AuditRequest(skip_ec2=random.random() < 0.5),
     )).SerializeToString()  # fmt: skip
     return mutated(random, good) if random.random() < 0.3 else good

@@ -12,11 +12,11 @@ from fuzz.log_sink import LogSink
 from fuzz.mutation import mutated, noise
 from fuzz.target import Case, Target, Violation
 from ipamd.cloud.ec2 import BotoEc2
-from ipamd.config import CloudConfig
 from ipamd.model.cloud import DescribedEni, EniRequest
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import IpamError
 from ipamd.model.ids import EniId, InstanceId, SubnetId
+from ipamd.settings import CloudConfig
 from tests.fakes.clock import FakeClock
 
 NAMESPACE = 'xmlns="http://ec2.amazonaws.com/doc/2016-11-15/"'

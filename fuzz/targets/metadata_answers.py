@@ -11,10 +11,10 @@ from fuzz.log_sink import LogSink
 from fuzz.mutation import mutated, noise
 from fuzz.target import Case, Target, Violation
 from ipamd.cloud.metadata import ImdsMetadata
-from ipamd.config import CloudConfig
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.errors import IpamError
 from ipamd.model.ids import MacAddress
+from ipamd.settings import CloudConfig
 from tests.fakes.clock import FakeClock
 
 MAC = "02:00:00:00:00:01"

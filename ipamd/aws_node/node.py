@@ -14,9 +14,9 @@ from pathlib import Path
 
 from ipamd.aws_node import files, peer
 from ipamd.aws_node.files import Version
-from ipamd.config import TakeoverConfig
 from ipamd.model.aws_node import FILE_MAX_BYTES, Allocation, parse_checkpoint, render_checkpoint
 from ipamd.model.errors import ForeignStateError, TakeoverError
+from ipamd.settings import TakeoverConfig
 
 NOTE_NAME = "aws-node.json"
 NOTE_MAX_BYTES = 4096

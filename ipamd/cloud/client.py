@@ -19,7 +19,7 @@ from ipamd.cloud import errors
 from ipamd.cloud.bounded_http import bound_botocore
 from ipamd.cloud.model_data import DATA_DIR, trimmed_loader, why_unusable
 from ipamd.cloud.operations import OPERATIONS
-from ipamd.config import CloudConfig
+from ipamd.settings import CloudConfig
 
 if TYPE_CHECKING:
     from botocore.session import Session

@@ -33,13 +33,13 @@ from ipamd.cloud.retries import (
     UNHURRIED,
     NotAttachedYet,
 )
-from ipamd.config import CloudConfig
 from ipamd.model.cloud import INTENT_TAG, CallUnderWay, DescribedEni, EniRequest
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CloudDeniedError, CloudError, CloudNotFoundError, EniLimitError
 from ipamd.model.ids import EniId, InstanceId, SubnetId
 from ipamd.model.subnets import DescribedSubnet
 from ipamd.ports import Clock, Ec2
+from ipamd.settings import CloudConfig
 
 PAGE_SIZE = 1000
 """ENIs per answer, EC2's maximum. Source: amazon-vpc-cni-k8s pkg/awsutils/awsutils.go, describeENIPageSize."""

@@ -22,13 +22,13 @@ from ipamd.cloud import metadata_enis, metadata_notices
 from ipamd.cloud.bounded_http import AnswerLimitError, MetadataResponse
 from ipamd.cloud.errors import AttemptError, ThrottledAttempt, UnansweredAttempt, UnseenAttempt, UnsentAttempt
 from ipamd.cloud.retries import RetryPolicy
-from ipamd.config import CloudConfig
 from ipamd.model.cloud import InstanceIdentity, MetadataEni
 from ipamd.model.eni import Eni
 from ipamd.model.errors import CloudError, SettingsError, ThrottledError
 from ipamd.model.freeze import FreezeCause
 from ipamd.model.ids import EniId, InstanceId, MacAddress, SubnetId
 from ipamd.ports import Clock, Metadata
+from ipamd.settings import CloudConfig
 
 CONNECT_TIMEOUT_S = 1.0
 """Metadata is on the host itself. Source: botocore's default for the same service."""

@@ -37,6 +37,7 @@ class AddressChanges(Changes):
             key=attachment.key,
             eni_id=old.eni_id,
             detail=attachment.sandbox_name,
+            of=attachment,
         )
 
     @change
@@ -55,6 +56,7 @@ class AddressChanges(Changes):
             key=attachment.key,
             eni_id=old.eni_id,
             detail=f"was {old.state}",
+            of=attachment,
         )
 
     @change
@@ -68,7 +70,7 @@ class AddressChanges(Changes):
         moved = replace(known, route_table=route_table)
         self._view.staged.attachments[key] = moved
         detail = f"its ENI's table is {route_table} now, and was {known.route_table}"
-        self._log(LedgerEvent.REPAIRED, address=known.address, key=key, eni_id=known.eni_id, detail=detail)
+        self._log(LedgerEvent.REPAIRED, address=known.address, key=key, eni_id=known.eni_id, detail=detail, of=known)
         return moved
 
     @change
@@ -83,7 +85,7 @@ class AddressChanges(Changes):
         renamed = replace(known, host_veth=host_veth, result=result)
         self._view.staged.attachments[key] = renamed
         detail = f"its host veth is {host_veth} now, and was {known.host_veth}"
-        self._log(LedgerEvent.REPAIRED, address=known.address, key=key, eni_id=known.eni_id, detail=detail)
+        self._log(LedgerEvent.REPAIRED, address=known.address, key=key, eni_id=known.eni_id, detail=detail, of=known)
         return renamed
 
     @change
@@ -99,7 +101,7 @@ class AddressChanges(Changes):
         self._disk.write(sql.DELETE_ATTACHMENT, params, subject=f"unassigning {old.address} from {key}")
         self._view.staged.attachments[key] = None
         self._cool(old, AddressEvent.UNASSIGN, cooldown=cooldown, reason=reason)
-        self._log(event, address=old.address, key=key, eni_id=old.eni_id, detail=reason)
+        self._log(event, address=old.address, key=key, eni_id=old.eni_id, detail=reason, of=attachment)
         return attachment
 
     @change

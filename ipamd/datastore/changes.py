@@ -19,14 +19,20 @@ from ipamd.datastore.ledger import ledger_params
 from ipamd.datastore.rows import Params
 from ipamd.datastore.view import View
 from ipamd.model.address import Address
+from ipamd.model.attachment import Attachment
 from ipamd.model.errors import DatastoreError, InvariantError
+from ipamd.model.history import UNKEPT, HistoryRecord
 from ipamd.model.ids import AttachmentKey, EniId
 from ipamd.model.ledger import LedgerEvent
 from ipamd.ports import Clock
 
 
 class Changes:
-    """One transaction, as its changes see it. `failure` is the error that failed the unit; from then on every change raises it."""
+    """One transaction, as its changes see it.
+
+    `failure` is the error that failed the unit; from then on every change raises it.
+    `recorded` is what the history is told once it is committed.
+    """
 
     def __init__(self, *, disk: Disk, view: View, clock: Clock) -> None:
         self._disk = disk
@@ -36,6 +42,7 @@ class Changes:
         self._now = clock.now()
         self._now_s = clock.monotonic()
         self._ledger_rows: list[Params] = []
+        self.recorded: list[HistoryRecord] = []
         self.failure: DatastoreError | None = None
 
     def raise_if_failed(self) -> None:
@@ -52,8 +59,26 @@ class Changes:
         key: AttachmentKey | None = None,
         eni_id: EniId | None = None,
         detail: str = "",
+        of: Attachment | None = None,
     ) -> None:
+        """Write a row to the ledger, and remember it for the history; `of` is the attachment that the event is about."""
         self._ledger_rows.append(ledger_params(event, at=at or self._now, address=address, key=key, eni_id=eni_id, detail=detail))
+        if event in UNKEPT:
+            return
+        pod, since = (of.sandbox_name, of.created_at) if of is not None else ("", None)
+        self.recorded.append(
+            HistoryRecord(
+                at or self._now,
+                event.value,
+                address=str(address or ""),
+                container_id=key.container_id if key else "",
+                ifname=key.ifname if key else "",
+                eni_id=eni_id or "",
+                detail="" if detail == pod else detail,
+                pod=pod,
+                since=since,
+            )
+        )
 
     def _expect_one(self, statement: sql.Statement, params: Params, address: Address) -> None:
         subject = f"changing address {address.address}"

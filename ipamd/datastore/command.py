@@ -12,11 +12,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ipamd.config import load
 from ipamd.datastore.disk import Disk
 from ipamd.datastore.migrations import LEVEL, LEVEL_OF_FILES_WITHOUT_ONE, STEPS, downgrade, level_of
 from ipamd.model.errors import DatastoreError, IpamError, log_text
 from ipamd.model.words import printable
+from ipamd.settings import load
 
 EXIT_REFUSED = 1
 

@@ -23,6 +23,9 @@ LEDGER_LIMIT = 20_000
 PRUNE_EVERY = 500
 """Rows written between two prunings. Ours: one DELETE of 500 rows costs less than 2 ms."""
 
+SANDBOXES_MAX = 20
+"""Sandboxes of one pod that are told. Ours: a pod has one, and another each time it was made again."""
+
 _INSERT = insert(schema.ledger)
 _NEWEST = select(func.max(schema.ledger.c.sequence))
 _PRUNE = delete(schema.ledger).where(schema.ledger.c.sequence <= bindparam("last"))
@@ -37,6 +40,19 @@ _HISTORY = (
     )
     .order_by(schema.ledger.c.sequence.desc())
     .limit(bindparam("row_limit"))
+)
+_SANDBOXES_OF_POD = (
+    select(schema.ledger.c.container_id)
+    .distinct()
+    .where(
+        schema.ledger.c.event == LedgerEvent.ASSIGNED.value,
+        or_(
+            schema.ledger.c.detail == bindparam("subject"),
+            func.substr(schema.ledger.c.detail, bindparam("from_end")) == bindparam("ending"),
+        ),
+    )
+    .order_by(schema.ledger.c.sequence.desc())
+    .limit(SANDBOXES_MAX)
 )
 _HIGHEST = "\U0010ffff"
 
@@ -61,12 +77,34 @@ class Ledger:
             self._unpruned_count = 0
 
     def read(self, subject: str, *, limit: int) -> tuple[LedgerEntry, ...]:
-        """Find the last `limit` rows of an address or of container IDs that begin with `subject`, oldest first."""
+        """Find the last `limit` rows, oldest first, of an address, of a pod (`namespace/name` or name) that was given one, or of
+        container IDs that begin with `subject`.
+        """
         if not subject or limit <= 0:
             return ()
+        sandboxes = () if _is_address(subject) else self._sandboxes_of(subject)
+        if not sandboxes:
+            return self._rows_of(subject, limit=limit)
+        found = {row.sequence: row for sandbox in sandboxes for row in self._rows_of(sandbox, limit=limit)}
+        return tuple(found[sequence] for sequence in sorted(found)[-limit:])
+
+    def _sandboxes_of(self, pod: str) -> tuple[str, ...]:
+        """Container IDs of a pod, newest first. Looks at every row of the ledger: some milliseconds."""
+        params: Params = {"subject": pod, "ending": f"/{pod}", "from_end": -len(pod) - 1}
+        return tuple(self._disk.execute(_SANDBOXES_OF_POD, params, subject=f"reading the history of {pod!r}").scalars())
+
+    def _rows_of(self, subject: str, *, limit: int) -> tuple[LedgerEntry, ...]:
         params: Params = {"subject": subject, "beyond": subject + _HIGHEST, "row_limit": limit}
         rows = self._disk.execute(_HISTORY, params, subject=f"reading the history of {subject!r}").all()
         return tuple(read_entry(row) for row in reversed(rows))
+
+
+def _is_address(text: str) -> bool:
+    try:
+        IPv4Address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def ledger_params(

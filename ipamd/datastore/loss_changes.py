@@ -26,7 +26,8 @@ class LossChanges(Changes):
         old = self._view.address(address)
         if old is None or old.is_lost:
             return
-        self._log(LedgerEvent.LOST, address=address, key=old.owner, eni_id=old.eni_id, detail=reason)
+        owner = self._view.attachment(old.owner) if old.owner else None
+        self._log(LedgerEvent.LOST, address=address, key=old.owner, eni_id=old.eni_id, detail=reason, of=owner)
         if old.state is AddressState.FREE:
             self._forget([old], reason=f"lost: {reason}")
             return
@@ -42,7 +43,8 @@ class LossChanges(Changes):
             return
         self._disk.write(sql.DELETE_LOST, {"key_address": str(address)}, subject=f"marking {address} as found")
         self._view.staged.addresses[address] = replace(old, lost_since=None, lost_reason="")
-        self._log(LedgerEvent.HEALED, address=address, key=old.owner, eni_id=old.eni_id, detail=reason)
+        owner = self._view.attachment(old.owner) if old.owner else None
+        self._log(LedgerEvent.HEALED, address=address, key=old.owner, eni_id=old.eni_id, detail=reason, of=owner)
 
     @change
     def put_doubts(self, doubts: Doubts) -> None:

@@ -29,7 +29,7 @@ from ipamd.model.ledger import LedgerEntry
 from ipamd.model.release import Draining
 from ipamd.model.snapshot import Snapshot, eni_place
 from ipamd.model.stock import PoolCounts, Stock
-from ipamd.ports import Clock, Datastore, Failpoint, no_failpoint
+from ipamd.ports import Clock, Datastore, Failpoint, History, NoHistory, no_failpoint
 
 FAILPOINTS = ("datastore.begun", "datastore.before-commit", "datastore.after-commit")
 """Where crash tests may stop the process: after BEGIN, before COMMIT, and between COMMIT and memory."""
@@ -47,6 +47,7 @@ class SqlDatastore(Datastore):
         failpoint: Failpoint = no_failpoint,
         ledger_limit: int = LEDGER_LIMIT,
     ) -> None:
+        self._history: History = NoHistory()
         self._disk = disk
         self._memory = MemoryState(snapshot)
         self._ledger = Ledger(disk, limit=ledger_limit)
@@ -82,6 +83,11 @@ class SqlDatastore(Datastore):
             finally:
                 self._memory.apply(view.staged)
                 view.release()
+                self._history.note(unit.recorded)
+
+    def keep_history(self, history: History) -> None:
+        """Tell what is committed from now on to the history, which touches no disk (I10)."""
+        self._history = history
 
     def reserve(self, key: AttachmentKey) -> Address:
         return self._memory.reserve(key, now=self._clock.now(), now_s=self._clock.monotonic())

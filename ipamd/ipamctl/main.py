@@ -14,22 +14,52 @@ from ipamd.ipamctl import verbs
 from ipamd.ipamctl.verb import EXIT_AWAY, EXIT_REFUSED, Answer, Verb, VerbError
 from ipamd.model.words import printable
 
+OUTPUTS = ("table", "json", "yaml")
+
+EXIT_INTERRUPTED = 130
+"""As shells have it for a program that SIGINT ended."""
+
 
 def main(argv: list[str] | None = None) -> int:
     """Run one verb; returns the exit status."""
-    arguments = _parser().parse_args(argv)
+    arguments = make_parser().parse_args(argv)
     verb: Verb = arguments.verb
+
+    def daemon(rpc: str, **fields: object) -> Answer:
+        return _ask_daemon(arguments.socket, rpc, fields)
+
     try:
-        answer = verb.ask(lambda rpc, **fields: _ask_daemon(arguments.socket, rpc, fields), arguments)
-        print(json.dumps(answer, indent=2) if arguments.output == "json" else verb.render(_safe(answer)))
+        if verb.stream is not None:
+            for answer in verb.stream(daemon, arguments):
+                print(_written(verb, answer, arguments.output, is_line=True), flush=True)
+            return 0
+        answer = verb.ask(daemon, arguments)
+        text = _written(verb, answer, arguments.output)
+        if text:  # none for an archive on standard output
+            print(text)
+        sys.stdout.flush()
         return verb.exit_status(answer)
     except VerbError as error:
         print(f"ipamctl: {printable(str(error))}", file=sys.stderr)
         return error.exit_status
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED if verb.stream is None else 0
     except BrokenPipeError:
         # The reader of our pipe (head, say) has left: not an error, and Python must not complain at exit.
-        sys.stderr.close()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _written(verb: Verb, answer: Answer, output: str, *, is_line: bool = False) -> str:
+    """Write an answer in the format that was asked for. JSON and YAML are ASCII: both escape what a terminal would obey."""
+    if output == "json":
+        return json.dumps(answer, indent=None if is_line else 2)
+    if output == "yaml":
+        import yaml  # 30 ms
+
+        text: str = yaml.safe_dump(answer, sort_keys=False, width=1 << 20, explicit_start=is_line)
+        return text.rstrip("\n")
+    return verb.render(_safe(answer))
 
 
 def find_verbs() -> dict[str, Verb]:
@@ -41,7 +71,8 @@ def find_verbs() -> dict[str, Verb]:
     return dict(sorted(found.items(), key=lambda item: (item[1].position, item[0])))
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """Make the parser of the whole command line; completion is generated from it too."""
     parser = argparse.ArgumentParser(prog="ipamctl", description="Inspect vpc-ipamd on this node.")
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     _common_options(parser, output="table", socket="")
@@ -56,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _common_options(parser: argparse.ArgumentParser, *, output: str, socket: str) -> None:
     """Add what may stand before the verb or after it."""
-    parser.add_argument("-o", "--output", choices=("table", "json"), default=output, help="table for people, json for programs")
+    parser.add_argument("-o", "--output", choices=OUTPUTS, default=output, help="table for people, json or yaml for programs")
     parser.add_argument("--socket", default=socket, help="path of ipamd.sock (default: below VPC_IPAMD_RUN_DIR)")
 
 

@@ -24,9 +24,9 @@ from ipamd.cloud.probe.node import read_links
 from ipamd.cloud.probe.report import as_dict
 from ipamd.cloud.probe.run import Tools, run
 from ipamd.cloud.probe.subject import Sources
-from ipamd.config import Settings
 from ipamd.model.words import printable
 from ipamd.service.pool.tags import CLUSTER_TAG, NO_MANAGE_TAG
+from ipamd.settings import Settings
 
 LOCK = "probe.lock"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 EXIT_ATTENTION = 1
 EXIT_USAGE = 2
@@ -61,6 +61,7 @@ class Verb(NamedTuple):
     exit_status: the exit status for an answer.
     position: place in the help; verbs of the same position follow in alphabetical order.
     asks_daemon: whether it is answered by the daemon; False for a verb that does the work itself.
+    stream: yields answers until it is interrupted, instead of one `ask`; each is rendered and printed as it comes.
     """
 
     help: str
@@ -70,8 +71,41 @@ class Verb(NamedTuple):
     exit_status: Callable[[Answer], int] = always_ok
     position: int = LAST
     asks_daemon: bool = True
+    stream: Callable[[Ask, Namespace], Iterator[Answer]] | None = None
 
 
 def subject_argument(parser: ArgumentParser) -> None:
-    """Add the argument of verbs about one address or sandbox."""
-    parser.add_argument("subject", metavar="ADDRESS|CONTAINER_ID", help="an address, or a container ID or its beginning")
+    """Add the arguments of verbs about one address, pod or sandbox, now or in the past."""
+    parser.add_argument(
+        "subject",
+        metavar="ADDRESS|POD|CONTAINER_ID",
+        help="an address, a pod as namespace/name or by its name, or a container ID or its beginning",
+    )
+    parser.add_argument(
+        "--since", type=moment, metavar="TIME", help="nothing older: 2h, 3d, or RFC 3339 (UTC if it names no zone)"
+    )
+    parser.add_argument("--at", type=moment, metavar="TIME", help="who had it then: 2h (ago), 3d, or RFC 3339")
+    parser.add_argument(
+        "--history-dir",
+        default="",
+        metavar="DIR",
+        help="the file's directory, read when the daemon is away (default: the setting's)",
+    )
+
+
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+
+def moment(text: str) -> str:
+    """Read a time of the past: a duration before now, or RFC 3339. Returns: RFC 3339. Raises: ArgumentTypeError."""
+    from argparse import ArgumentTypeError
+    from datetime import UTC, datetime, timedelta
+
+    count, unit = text[:-1], text[-1:]
+    try:
+        if unit in _UNITS_S and count.isascii() and count.isdigit():
+            return (datetime.now(UTC) - timedelta(seconds=int(count) * _UNITS_S[unit])).isoformat()
+        found = datetime.fromisoformat(text)
+    except (ValueError, OverflowError):
+        raise ArgumentTypeError(f"{text[:40]!r} is neither a duration (30m, 2h, 3d) nor an RFC 3339 time") from None
+    return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).isoformat()

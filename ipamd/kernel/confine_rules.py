@@ -18,8 +18,8 @@ from collections.abc import Collection, Iterable
 from ipaddress import collapse_addresses
 from typing import Final
 
-from ipamd.config import NetworkConfig
 from ipamd.kernel.ruleset import NftTable, chain
+from ipamd.settings import NetworkConfig
 
 IPV4: Final = NftTable("ip", "vpc-ipamd-confine")
 IPV6: Final = NftTable("ip6", "vpc-ipamd-confine")

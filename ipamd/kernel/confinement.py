@@ -14,7 +14,6 @@ import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from ipamd.config import NetworkConfig
 from ipamd.kernel import confine_rules, devconf, layout, messages, records, survey, sysctls, uapi
 from ipamd.kernel.netlink import BATCH_MAX
 from ipamd.kernel.netns import HostNetns
@@ -24,6 +23,7 @@ from ipamd.kernel.own_table import OwnTable
 from ipamd.kernel.ruleset import NftTable
 from ipamd.model.attachment import decode_alias
 from ipamd.model.errors import KernelDumpError, WiringError
+from ipamd.settings import NetworkConfig
 
 _COUNTER = re.compile(rf"counter {confine_rules.COUNTER_PREFIX}(\w+) {{\s*packets (\d+)")
 
@@ -47,6 +47,7 @@ class Confinement:
         self._state = NftState(host, chains=confine_rules.CHAINS)
         self._wanted = devconf.host_veth(is_strict=not config.extra_source_cidrs)
         self._other_veths: frozenset[str] | None = None  # unknown before the first uninterrupted dump
+        self._veths_in_order: list[records.Link] | None = None  # the last ones that needed no setting
         self._dropped: Mapping[str, int] = {}
         self._lock = threading.Lock()
 
@@ -82,12 +83,16 @@ class Confinement:
             is_checked = set(commands) <= {*accepted, confine_rules.ARP}
             self._state.remember(accepted, generation=generation if is_checked else None)
             self._count()
-            try:
-                sentences += self._repair_settings(veths)
-            except WiringError as exc:
-                refusals.append(exc)
+            if veths != self._veths_in_order:  # what the kernel says of a link has its settings too
+                self._veths_in_order = None
+                try:
+                    sentences += self._repair_settings(veths)
+                except WiringError as exc:
+                    refusals.append(exc)
+                self._turn_ipv6_off(veths)
+                if not any(devconf.wrong(link, self._wanted) or devconf.has_ipv6(link) for link in veths):
+                    self._veths_in_order = veths
             refusals += self._overruled()
-            self._turn_ipv6_off(veths)
             return sentences, refusals
 
     def differences(self) -> tuple[list[str], list[str]]:

@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from ipaddress import IPv4Address
 
-from ipamd.config import NetworkConfig
 from ipamd.kernel import changes, devconf, enis, links, records, survey
 from ipamd.kernel.confinement import Confinement
 from ipamd.kernel.foreign import foreign_differences, pod_address_repairs
@@ -32,6 +31,7 @@ from ipamd.model.ids import MacAddress
 from ipamd.model.kernel import NODE, NOT_REPAIRED, HostChange, LinkEvent, RoutingDifference
 from ipamd.model.repair import CONFINEMENT, Repaired, RepairedObject, RepairKind, as_repairs
 from ipamd.ports import HostNetwork
+from ipamd.settings import NetworkConfig
 
 ENI_STEPS = 4
 """Comparisons of one ENI: link, addresses, table, rules."""
@@ -72,6 +72,12 @@ class KernelHostNetwork(HostNetwork):
         self._events = HostEvents(host, veth_prefix=config.veth_prefix)
         self._primary_name = ""  # of the primary ENI's link, from the last look
         self._lock = threading.Lock()
+
+    def use(self, config: NetworkConfig) -> None:
+        """Go by other settings from now on; the next comparison finds what differs. What confines sandboxes stays as it is."""
+        with self._lock:
+            self._config = config
+            self._table.use(config)
 
     def setup_node(self, identity: InstanceIdentity) -> None:
         with self._lock:

@@ -72,9 +72,12 @@ class Nftables:
 
         Raises: WiringError if nftables cannot be asked at all.
         """
-        if f"table {family} {table}\n" not in self.run(f"list tables {family}\n"):
+        try:
+            return self.run(f"list table {family} {table}\n")
+        except WiringError:  # most likely there is none, which no code tells apart
+            if f"table {family} {table}\n" in self.run(f"list tables {family}\n"):
+                raise
             return ""
-        return self.run(f"list table {family} {table}\n")
 
     def _load(self) -> ctypes.CDLL:
         if self._library is None:

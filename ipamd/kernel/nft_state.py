@@ -51,10 +51,13 @@ class NftState:
 
     def remember(self, tables: Iterable[NftTable], *, generation: bytes | None) -> None:
         """Remember tables that were found right, unless the ruleset has changed since `generation`, which was read before."""
+        wanted = tuple(tables)
         with self._lock:
-            self._seen = None
-            if generation is not None:
-                seen = self._ask(lambda sock: self._look(sock, tuple(tables)))
+            before, self._seen = self._seen, None
+            if generation is not None and before is not None and (before.tables, before.generation) == (wanted, generation):
+                self._seen = before  # every change has another number
+            elif generation is not None:
+                seen = self._ask(lambda sock: self._look(sock, wanted))
                 self._seen = seen if seen is not None and seen.generation == generation else None
 
     def is_unchanged(self) -> bool:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from ipaddress import IPv4Network
 
-from ipamd.config import NetworkConfig
 from ipamd.kernel import changes, records, ruleset, uapi
 from ipamd.kernel.enis import Repair
 from ipamd.model import dataplane
 from ipamd.model.attachment import VETH_HASH_LENGTH
+from ipamd.settings import NetworkConfig
 
 
 def node_repairs(link: records.Link, rules: Collection[records.Rule], config: NetworkConfig) -> Iterator[Repair]:

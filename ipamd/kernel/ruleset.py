@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, collapse_addresses
 from typing import Final, NamedTuple
 
-from ipamd.config import NetworkConfig
 from ipamd.model.errors import WiringError
+from ipamd.settings import NetworkConfig
 
 TABLE: Final = "vpc-ipamd"
 FAMILY: Final = "ip"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 
-from ipamd.config import NetworkConfig
 from ipamd.kernel import records, ruleset
 from ipamd.kernel.nft import Nftables
 from ipamd.kernel.node import former_settings
 from ipamd.kernel.own_table import OwnTable
 from ipamd.model.cloud import InstanceIdentity
+from ipamd.settings import NetworkConfig
 
 
 class SnatTable:
@@ -22,6 +22,11 @@ class SnatTable:
         self._veth_names = veth_names
         self._former_names: set[str] = set()
         self._seen: tuple[str, ruleset.FormerSettings] | None = None
+
+    def use(self, config: NetworkConfig) -> None:
+        """Go by other settings from the next repair on."""
+        self._config = config
+        self._seen = None
 
     def forget(self) -> None:
         """Replace the table at the next repair."""

@@ -40,20 +40,30 @@ def survey(sock: NetlinkSocket, *, veth_prefix: str, may_be_torn: bool = False) 
     """
     links, are_links_whole = _merged(sock, messages.dump_links(kind=layout.VETH_KIND), may_be_torn=may_be_torn)
     routes, are_routes_whole = _merged(sock, messages.dump_routes(uapi.RT_TABLE_MAIN), may_be_torn=may_be_torn)
-    rules = rules_of(sock, may_be_torn=may_be_torn)
+    rules = _rule_bodies(sock, may_be_torn=may_be_torn)
+    return _parsed(tuple(links), tuple(routes), tuple(rules), veth_prefix, are_links_whole and are_routes_whole)
+
+
+@lru_cache(maxsize=1)
+def _parsed(
+    links: tuple[bytes, ...], routes: tuple[bytes, ...], rules: tuple[bytes, ...], veth_prefix: str, is_whole: bool
+) -> KernelSurvey:
     # The last of an index wins: it is the youngest.
     veths = {link.index: link for link in map(_link, links) if link.kind == layout.VETH_KIND}
     names = {index: link.name for index, link in veths.items()}
+    to_rules = set[IPv4Address]()
     from_rules: dict[IPv4Address, tuple[int, ...]] = {}
-    for rule in rules:
+    for rule in map(_rule, rules):
         if is_from_sandbox(rule) and rule.source is not None:
             from_rules[rule.source] = (*from_rules.get(rule.source, ()), rule.table)
+        elif is_to_sandbox(rule) and rule.destination is not None:
+            to_rules.add(rule.destination)
     return KernelSurvey(
         veths=tuple(sorted(host_veths(veths.values(), veth_prefix), key=lambda veth: veth.name)),
         routes=_sandbox_routes(map(_route, routes), names),
-        to_rules=frozenset(rule.destination for rule in rules if rule.destination is not None and is_to_sandbox(rule)),
+        to_rules=frozenset(to_rules),
         from_rules=from_rules,
-        is_whole=are_links_whole and are_routes_whole,
+        is_whole=is_whole,
     )
 
 
@@ -114,16 +124,20 @@ def rules_of(sock: NetlinkSocket, *, may_be_torn: bool = False) -> list[records.
     So a rule that is not in the answer was not there; one that went while they were read may be.
     Raises: KernelDumpError, unless it `may_be_torn` (a kernel may mark dumps of rules one day); WiringError.
     """
+    return [_rule(body) for body in _rule_bodies(sock, may_be_torn=may_be_torn)]
+
+
+def _rule_bodies(sock: NetlinkSocket, *, may_be_torn: bool) -> Iterable[bytes]:
     seen: dict[bytes, None] = {}
     before: list[bytes] | None = None
     for number in range(RULE_READS):
         reader = sock if number % 2 == 0 else sock.shorter or sock
         bodies, _ = _merged(reader, messages.dump_rules(), may_be_torn=may_be_torn)
         if bodies == before:
-            return [_rule(body) for body in dict.fromkeys(bodies)]
+            return dict.fromkeys(bodies)
         before = bodies
         seen |= dict.fromkeys(bodies)
-    return [_rule(body) for body in seen]
+    return seen
 
 
 def host_veth(link: records.Link) -> HostVeth:

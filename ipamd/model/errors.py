@@ -34,6 +34,7 @@
     |  +- CloudQuotaError             120  no     the account has no ENI left
     |  +- SubnetChoiceError           121  no     no subnet may have a new ENI
     +- SettingsError                  119  no     settings contradict each other
+    |  +- PluginLackingError          119  no     a plugin beside ours is missing, or does not answer as CNI demands
     +- ForeignStateError              122  no     amazon-vpc-cni-k8s's file is not what its format says
     +- TakeoverError                  123  yes    the node cannot change hands now
 
@@ -276,6 +277,10 @@ class SettingsError(IpamError):
     """Settings are malformed or contradict each other; details list every problem at once."""
 
     cni_code = 119
+
+
+class PluginLackingError(SettingsError):
+    """A plugin beside ours, which sandboxes need, is missing, or does not answer as the CNI specification demands."""
 
 
 def log_text(error: BaseException) -> str:

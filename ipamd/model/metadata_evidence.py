@@ -50,17 +50,23 @@ class Difference:
 class Recent:
     """What must not count as a difference: objects that our own calls changed lately, and whether a call of ours is under way.
 
-    `is_growing`: an intent is open, so metadata may show what its answer has not told us yet.
+    `given_back`: addresses with the ENI that they were taken from; shown on another one they are news. `is_growing`: an intent is
+    open, so metadata may show what its answer has not told us yet.
     """
 
     objects: Collection[EniId | IPv4Address] = field(default_factory=frozenset)
+    given_back: Mapping[IPv4Address, EniId] = field(default_factory=dict)
     is_growing: bool = False
 
-    def covers(self, kind: DifferenceKind, found: EniId | IPv4Address | IPv4Network) -> bool:
-        """Whether a difference is explained by what we did."""
+    def covers(self, kind: DifferenceKind, found: EniId | IPv4Address | IPv4Network, *, on: EniId | None = None) -> bool:
+        """Whether a difference, of what is shown or recorded on an ENI, is explained by what we did."""
         if kind is DifferenceKind.UNKNOWN and self.is_growing:
             return True
-        return (found.network_address if isinstance(found, IPv4Network) else found) in self.objects
+        key = found.network_address if isinstance(found, IPv4Network) else found
+        if key in self.objects:
+            return True
+        origin = self.given_back.get(key) if isinstance(key, IPv4Address) else None
+        return origin is not None and (kind is not DifferenceKind.UNKNOWN or origin == on)
 
 
 def list_differences(
@@ -95,7 +101,8 @@ def eni_differences(recorded: RecordedContents, shown: MetadataEni, *, recent: R
     pairs += [(unknown, one) for one in shown.addresses - recorded.addresses]
     pairs += [(absent, prefix) for prefix in recorded.prefixes - shown.prefixes]
     pairs += [(unknown, prefix) for prefix in shown.prefixes - recorded.prefixes]
-    return frozenset(Difference(recorded.mac, kind, str(what)) for kind, what in pairs if not recent.covers(kind, what))
+    ours = recorded.eni_id
+    return frozenset(Difference(recorded.mac, kind, str(what)) for kind, what in pairs if not recent.covers(kind, what, on=ours))
 
 
 def sentence(differences: Collection[Difference]) -> str:

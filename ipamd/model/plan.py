@@ -5,6 +5,7 @@ docs/prefix-and-ip-target.md there). Different on purpose: cooling addresses are
 pool never grows beyond maxPods, but for the rest of a last /28 and for what an ENI holds that could not be used when the others
 were filled; existing ENIs are filled before a new one is created, in a fixed order; ADDs that come one after the other share a call.
 What is in excess is given back by `ipamd/model/release.py`, and only while the pool is short of nothing: growth always comes first.
+What is on an excluded ENI, which nobody may have, also goes while the pool is short and cannot grow.
 Overview: docs/architecture.md, The pool.
 """
 
@@ -27,7 +28,7 @@ from ipamd.model.placement import (
 )
 from ipamd.model.pool_settings import PoolSettings
 from ipamd.model.pool_snapshot import PoolSnapshot
-from ipamd.model.release import release_actions, why_kept
+from ipamd.model.release import excluded_actions, release_actions, why_kept
 from ipamd.model.words import counted
 
 
@@ -95,6 +96,10 @@ def _plan(snapshot: PoolSnapshot, settings: PoolSettings, now: datetime) -> Plan
     if pending_count(snapshot, settings) >= deficit:
         why = snapshot.growth.pending or "an ENI is being attached"
         return Plan((), f"{short}, which may be on their way: {why}", deficit, excess)
+    leaving = excluded_actions(snapshot)
+    if leaving:
+        sentence = f"{short}; nobody may have what is on an excluded ENI: " + "; ".join(str(action) for action in leaving)
+        return Plan(leaving, sentence, deficit, excess, blocked)
     blocked = blocked or snapshot.growth.prefixes
     sentence = fullness(snapshot) if blocked is None or is_full(snapshot, settings) else f"{short}, and cannot grow: {blocked}"
     return Plan((), sentence, deficit, excess, blocked)

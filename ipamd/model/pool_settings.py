@@ -1,4 +1,4 @@
-"""The targets of the pool, as the planner takes them; `ipamd/config.py` reads them from the environment."""
+"""The targets of the pool, as the planner takes them; `ipamd/settings/` reads them."""
 
 from __future__ import annotations
 

@@ -58,6 +58,11 @@ def release_actions(snapshot: PoolSnapshot, settings: PoolSettings, *, surplus: 
     return (*leaving, *_addresses(snapshot, settings, budget, gone))
 
 
+def excluded_actions(snapshot: PoolSnapshot) -> tuple[Release, ...]:
+    """What is given back though the pool is short and cannot grow: nobody may have it, and an ENI less is room for another one."""
+    return () if obstacle(snapshot) else tuple(_excluded(snapshot))
+
+
 def obstacle(snapshot: PoolSnapshot) -> str:
     """Say why nothing is given back at this moment, whatever there is in excess; "" if nothing stands in the way."""
     known = snapshot.growth

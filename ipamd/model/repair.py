@@ -21,6 +21,7 @@ class RepairKind(StrEnum):
     SYSCTL = "sysctl"
     NFT = "nft"
     CONFLIST = "conflist"
+    PLUGIN = "plugin"
 
 
 class RepairedObject(NamedTuple):

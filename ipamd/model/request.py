@@ -21,6 +21,11 @@ class SandboxNames:
     pod_name: str = ""
     pod_uid: str = ""
 
+    @property
+    def pod(self) -> str:
+        """`namespace/name`, or an empty string."""
+        return f"{self.pod_namespace}/{self.pod_name}" if self.pod_name else ""
+
 
 @dataclass(frozen=True, slots=True)
 class AttachRequest:

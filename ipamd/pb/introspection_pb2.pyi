@@ -27,7 +27,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatusReply(_message.Message):
-    __slots__ = ("version", "instance_id", "alive", "ready", "phase", "uptime_s", "stages", "pool", "runtime", "cloud", "last_error", "lacks", "spooled_count", "dying_count", "busy", "verdict", "confinement", "subnets", "freezings")
+    __slots__ = ("version", "instance_id", "alive", "ready", "phase", "uptime_s", "stages", "pool", "runtime", "cloud", "last_error", "lacks", "spooled_count", "dying_count", "busy", "verdict", "confinement", "subnets", "freezings", "settings")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
@@ -47,6 +47,7 @@ class GetStatusReply(_message.Message):
     CONFINEMENT_FIELD_NUMBER: _ClassVar[int]
     SUBNETS_FIELD_NUMBER: _ClassVar[int]
     FREEZINGS_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
     version: str
     instance_id: str
     alive: bool
@@ -66,7 +67,20 @@ class GetStatusReply(_message.Message):
     confinement: Confinement
     subnets: _containers.RepeatedCompositeFieldContainer[Subnet]
     freezings: _containers.RepeatedCompositeFieldContainer[Freezing]
-    def __init__(self, version: _Optional[str] = ..., instance_id: _Optional[str] = ..., alive: _Optional[bool] = ..., ready: _Optional[bool] = ..., phase: _Optional[str] = ..., uptime_s: _Optional[float] = ..., stages: _Optional[_Iterable[_Union[Stage, _Mapping]]] = ..., pool: _Optional[_Union[Pool, _Mapping]] = ..., runtime: _Optional[_Union[Runtime, _Mapping]] = ..., cloud: _Optional[_Union[Cloud, _Mapping]] = ..., last_error: _Optional[_Union[LastError, _Mapping]] = ..., lacks: _Optional[_Iterable[str]] = ..., spooled_count: _Optional[int] = ..., dying_count: _Optional[int] = ..., busy: _Optional[_Iterable[_Union[Busy, _Mapping]]] = ..., verdict: _Optional[str] = ..., confinement: _Optional[_Union[Confinement, _Mapping]] = ..., subnets: _Optional[_Iterable[_Union[Subnet, _Mapping]]] = ..., freezings: _Optional[_Iterable[_Union[Freezing, _Mapping]]] = ...) -> None: ...
+    settings: SettingsState
+    def __init__(self, version: _Optional[str] = ..., instance_id: _Optional[str] = ..., alive: _Optional[bool] = ..., ready: _Optional[bool] = ..., phase: _Optional[str] = ..., uptime_s: _Optional[float] = ..., stages: _Optional[_Iterable[_Union[Stage, _Mapping]]] = ..., pool: _Optional[_Union[Pool, _Mapping]] = ..., runtime: _Optional[_Union[Runtime, _Mapping]] = ..., cloud: _Optional[_Union[Cloud, _Mapping]] = ..., last_error: _Optional[_Union[LastError, _Mapping]] = ..., lacks: _Optional[_Iterable[str]] = ..., spooled_count: _Optional[int] = ..., dying_count: _Optional[int] = ..., busy: _Optional[_Iterable[_Union[Busy, _Mapping]]] = ..., verdict: _Optional[str] = ..., confinement: _Optional[_Union[Confinement, _Mapping]] = ..., subnets: _Optional[_Iterable[_Union[Subnet, _Mapping]]] = ..., freezings: _Optional[_Iterable[_Union[Freezing, _Mapping]]] = ..., settings: _Optional[_Union[SettingsState, _Mapping]] = ...) -> None: ...
+
+class SettingsState(_message.Message):
+    __slots__ = ("generation", "file", "needs_restart", "valid")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    NEEDS_RESTART_FIELD_NUMBER: _ClassVar[int]
+    VALID_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    file: str
+    needs_restart: _containers.RepeatedScalarFieldContainer[str]
+    valid: bool
+    def __init__(self, generation: _Optional[int] = ..., file: _Optional[str] = ..., needs_restart: _Optional[_Iterable[str]] = ..., valid: _Optional[bool] = ...) -> None: ...
 
 class FreezeRequest(_message.Message):
     __slots__ = ("reason",)
@@ -333,22 +347,33 @@ class Attachment(_message.Message):
     def __init__(self, container_id: _Optional[str] = ..., ifname: _Optional[str] = ..., address: _Optional[str] = ..., eni_id: _Optional[str] = ..., host_veth: _Optional[str] = ..., netns: _Optional[str] = ..., sandbox_name: _Optional[str] = ..., created_at: _Optional[str] = ..., origin: _Optional[str] = ..., lost_since: _Optional[str] = ...) -> None: ...
 
 class GetHistoryRequest(_message.Message):
-    __slots__ = ("subject", "limit")
+    __slots__ = ("subject", "limit", "since", "at")
     SUBJECT_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
     subject: str
     limit: int
-    def __init__(self, subject: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+    since: str
+    at: str
+    def __init__(self, subject: _Optional[str] = ..., limit: _Optional[int] = ..., since: _Optional[str] = ..., at: _Optional[str] = ...) -> None: ...
 
 class GetHistoryReply(_message.Message):
-    __slots__ = ("entries",)
+    __slots__ = ("entries", "tenures", "notes", "source", "at")
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    TENURES_FIELD_NUMBER: _ClassVar[int]
+    NOTES_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
     entries: _containers.RepeatedCompositeFieldContainer[LedgerEntry]
-    def __init__(self, entries: _Optional[_Iterable[_Union[LedgerEntry, _Mapping]]] = ...) -> None: ...
+    tenures: _containers.RepeatedCompositeFieldContainer[Tenure]
+    notes: _containers.RepeatedScalarFieldContainer[str]
+    source: str
+    at: str
+    def __init__(self, entries: _Optional[_Iterable[_Union[LedgerEntry, _Mapping]]] = ..., tenures: _Optional[_Iterable[_Union[Tenure, _Mapping]]] = ..., notes: _Optional[_Iterable[str]] = ..., source: _Optional[str] = ..., at: _Optional[str] = ...) -> None: ...
 
 class LedgerEntry(_message.Message):
-    __slots__ = ("sequence", "at", "event", "address", "container_id", "ifname", "eni_id", "detail")
-    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("at", "event", "address", "container_id", "ifname", "eni_id", "detail", "pod", "since", "count", "code")
     AT_FIELD_NUMBER: _ClassVar[int]
     EVENT_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -356,7 +381,10 @@ class LedgerEntry(_message.Message):
     IFNAME_FIELD_NUMBER: _ClassVar[int]
     ENI_ID_FIELD_NUMBER: _ClassVar[int]
     DETAIL_FIELD_NUMBER: _ClassVar[int]
-    sequence: int
+    POD_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
     at: str
     event: str
     address: str
@@ -364,7 +392,31 @@ class LedgerEntry(_message.Message):
     ifname: str
     eni_id: str
     detail: str
-    def __init__(self, sequence: _Optional[int] = ..., at: _Optional[str] = ..., event: _Optional[str] = ..., address: _Optional[str] = ..., container_id: _Optional[str] = ..., ifname: _Optional[str] = ..., eni_id: _Optional[str] = ..., detail: _Optional[str] = ...) -> None: ...
+    pod: str
+    since: str
+    count: int
+    code: int
+    def __init__(self, at: _Optional[str] = ..., event: _Optional[str] = ..., address: _Optional[str] = ..., container_id: _Optional[str] = ..., ifname: _Optional[str] = ..., eni_id: _Optional[str] = ..., detail: _Optional[str] = ..., pod: _Optional[str] = ..., since: _Optional[str] = ..., count: _Optional[int] = ..., code: _Optional[int] = ...) -> None: ...
+
+class Tenure(_message.Message):
+    __slots__ = ("address", "container_id", "ifname", "pod", "since", "until", "ended_by", "sentence")
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    IFNAME_FIELD_NUMBER: _ClassVar[int]
+    POD_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_FIELD_NUMBER: _ClassVar[int]
+    ENDED_BY_FIELD_NUMBER: _ClassVar[int]
+    SENTENCE_FIELD_NUMBER: _ClassVar[int]
+    address: str
+    container_id: str
+    ifname: str
+    pod: str
+    since: str
+    until: str
+    ended_by: str
+    sentence: str
+    def __init__(self, address: _Optional[str] = ..., container_id: _Optional[str] = ..., ifname: _Optional[str] = ..., pod: _Optional[str] = ..., since: _Optional[str] = ..., until: _Optional[str] = ..., ended_by: _Optional[str] = ..., sentence: _Optional[str] = ...) -> None: ...
 
 class AuditRequest(_message.Message):
     __slots__ = ("skip_ec2",)
@@ -395,20 +447,54 @@ class Finding(_message.Message):
     def __init__(self, severity: _Optional[str] = ..., subject: _Optional[str] = ..., what: _Optional[str] = ..., next: _Optional[str] = ...) -> None: ...
 
 class ExplainRequest(_message.Message):
-    __slots__ = ("subject",)
+    __slots__ = ("subject", "since", "at")
     SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
     subject: str
-    def __init__(self, subject: _Optional[str] = ...) -> None: ...
+    since: str
+    at: str
+    def __init__(self, subject: _Optional[str] = ..., since: _Optional[str] = ..., at: _Optional[str] = ...) -> None: ...
 
 class ExplainReply(_message.Message):
-    __slots__ = ("subject", "sentences", "history")
+    __slots__ = ("subject", "sentences", "history", "notes", "source")
     SUBJECT_FIELD_NUMBER: _ClassVar[int]
     SENTENCES_FIELD_NUMBER: _ClassVar[int]
     HISTORY_FIELD_NUMBER: _ClassVar[int]
+    NOTES_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
     subject: str
     sentences: _containers.RepeatedScalarFieldContainer[str]
     history: _containers.RepeatedCompositeFieldContainer[LedgerEntry]
-    def __init__(self, subject: _Optional[str] = ..., sentences: _Optional[_Iterable[str]] = ..., history: _Optional[_Iterable[_Union[LedgerEntry, _Mapping]]] = ...) -> None: ...
+    notes: _containers.RepeatedScalarFieldContainer[str]
+    source: str
+    def __init__(self, subject: _Optional[str] = ..., sentences: _Optional[_Iterable[str]] = ..., history: _Optional[_Iterable[_Union[LedgerEntry, _Mapping]]] = ..., notes: _Optional[_Iterable[str]] = ..., source: _Optional[str] = ...) -> None: ...
+
+class GetConfigRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetConfigReply(_message.Message):
+    __slots__ = ("settings", "origin_note")
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    ORIGIN_NOTE_FIELD_NUMBER: _ClassVar[int]
+    settings: _containers.RepeatedCompositeFieldContainer[Setting]
+    origin_note: str
+    def __init__(self, settings: _Optional[_Iterable[_Union[Setting, _Mapping]]] = ..., origin_note: _Optional[str] = ...) -> None: ...
+
+class Setting(_message.Message):
+    __slots__ = ("env", "value", "default", "origin", "text")
+    ENV_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_FIELD_NUMBER: _ClassVar[int]
+    ORIGIN_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    env: str
+    value: str
+    default: str
+    origin: str
+    text: str
+    def __init__(self, env: _Optional[str] = ..., value: _Optional[str] = ..., default: _Optional[str] = ..., origin: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
 
 class PlanRequest(_message.Message):
     __slots__ = ("settings", "instance_type")

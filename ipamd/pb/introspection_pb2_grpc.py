@@ -89,6 +89,11 @@ class IntrospectionStub:
                 request_serializer=vpc__ipamd_dot_v1_dot_introspection__pb2.ExportRequest.SerializeToString,
                 response_deserializer=vpc__ipamd_dot_v1_dot_introspection__pb2.ExportReply.FromString,
                 _registered_method=True)
+        self.GetConfig = channel.unary_unary(
+                '/vpc_ipamd.v1.Introspection/GetConfig',
+                request_serializer=vpc__ipamd_dot_v1_dot_introspection__pb2.GetConfigRequest.SerializeToString,
+                response_deserializer=vpc__ipamd_dot_v1_dot_introspection__pb2.GetConfigReply.FromString,
+                _registered_method=True)
 
 
 class IntrospectionServicer:
@@ -160,6 +165,12 @@ class IntrospectionServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetConfig(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_IntrospectionServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -217,6 +228,11 @@ def add_IntrospectionServicer_to_server(servicer, server):
                     servicer.Export,
                     request_deserializer=vpc__ipamd_dot_v1_dot_introspection__pb2.ExportRequest.FromString,
                     response_serializer=vpc__ipamd_dot_v1_dot_introspection__pb2.ExportReply.SerializeToString,
+            ),
+            'GetConfig': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetConfig,
+                    request_deserializer=vpc__ipamd_dot_v1_dot_introspection__pb2.GetConfigRequest.FromString,
+                    response_serializer=vpc__ipamd_dot_v1_dot_introspection__pb2.GetConfigReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -516,6 +532,33 @@ class Introspection:
             '/vpc_ipamd.v1.Introspection/Export',
             vpc__ipamd_dot_v1_dot_introspection__pb2.ExportRequest.SerializeToString,
             vpc__ipamd_dot_v1_dot_introspection__pb2.ExportReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetConfig(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/vpc_ipamd.v1.Introspection/GetConfig',
+            vpc__ipamd_dot_v1_dot_introspection__pb2.GetConfigRequest.SerializeToString,
+            vpc__ipamd_dot_v1_dot_introspection__pb2.GetConfigReply.FromString,
             options,
             channel_credentials,
             insecure,

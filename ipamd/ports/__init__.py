@@ -8,6 +8,7 @@ There is no code in here, only promises.
 from ipamd.ports.aws_node import AwsNode
 from ipamd.ports.cloud import Ec2, Metadata
 from ipamd.ports.datastore import Datastore, Spool, SpoolEntry, UnitOfWork
+from ipamd.ports.history import History, NoHistory
 from ipamd.ports.kernel import HostNetwork, Wiring
 from ipamd.ports.process import Clock, Failpoint, no_failpoint
 from ipamd.ports.runtime import Runtime
@@ -18,8 +19,10 @@ __all__ = [
     "Datastore",
     "Ec2",
     "Failpoint",
+    "History",
     "HostNetwork",
     "Metadata",
+    "NoHistory",
     "Runtime",
     "Spool",
     "SpoolEntry",

@@ -24,6 +24,7 @@ from ipamd.pb import cni_pb2, cni_pb2_grpc
 from ipamd.ports import Clock
 from ipamd.rpc import codec
 from ipamd.service.health import Health, Phase
+from ipamd.service.refused_adds import RefusedAdd
 from ipamd.service.request import Deadline, Steps
 from ipamd.service.sandbox.attach import AttachService
 from ipamd.service.sandbox.check import CheckService
@@ -64,11 +65,21 @@ class RequestObserver(Protocol):
 class CniServicer(cni_pb2_grpc.CniServicer):
     """Serves `vpc_ipamd.v1.Cni`."""
 
-    def __init__(self, *, services: SandboxServices, health: Health, clock: Clock, observer: RequestObserver) -> None:
+    def __init__(
+        self,
+        *,
+        services: SandboxServices,
+        health: Health,
+        clock: Clock,
+        observer: RequestObserver,
+        refused: Callable[[RefusedAdd], None],
+    ) -> None:
+        """`refused` is told every ADD that the runtime gets an error for."""
         self._services = services
         self._health = health
         self._clock = clock
         self._observer = observer
+        self._refused = refused
         self._status_code = 0
         self._verbs: dict[str, Callable[[cni_pb2.ExecRequest, Deadline, Steps], bytes]] = {
             "ADD": self._add,
@@ -91,7 +102,7 @@ class CniServicer(cni_pb2_grpc.CniServicer):
             self._observer.request_orphaned(request.verb)
         if not context.add_callback(report):
             report()  # the call has ended: the caller cancelled it
-        if request.verb == "ADD" and reply.error.code == NotServingError.cni_code and self._health.phase is Phase.DRAINING:
+        if request.verb == "ADD" and self._is_left_to_successor(reply.error.code):
             # Not an answer to the runtime, which would come back much later: the plugin waits for our successor (I17).
             context.abort(grpc.StatusCode.UNAVAILABLE, f"{reply.error.message}: {reply.error.details}")
         return reply
@@ -125,6 +136,7 @@ class CniServicer(cni_pb2_grpc.CniServicer):
         with steps.step("decode"):
             wanted = codec.decode_attach(request)
         attachment = self._services.attach.attach_sandbox(wanted, deadline=deadline, steps=steps)
+        steps.about(pod=attachment.sandbox_name, address=str(attachment.address))
         return convert_result(attachment.result, version=wanted.cni_version)
 
     def _del(self, request: cni_pb2.ExecRequest, deadline: Deadline, steps: Steps) -> bytes:
@@ -153,6 +165,10 @@ class CniServicer(cni_pb2_grpc.CniServicer):
         self._health.require_status()
         return b""
 
+    def _is_left_to_successor(self, code: int) -> bool:
+        """Whether the plugin takes this for no answer, and asks the next daemon (I17)."""
+        return code == NotServingError.cni_code and self._health.phase is Phase.DRAINING
+
     def _is_news(self, code: int) -> bool:
         """Whether STATUS says something else than the last time: kubelet asks 12 times a minute, a node that waits far more."""
         before, self._status_code = self._status_code, code
@@ -174,15 +190,21 @@ class CniServicer(cni_pb2_grpc.CniServicer):
         self._observer.request_done(request.verb, code=code, total_ms=total_ms, steps_ms=durations)
         if request.verb == "STATUS" and not self._is_news(code):
             return
+        pod = steps.pod or codec.decode_names(request.args).pod
         line = {
             "verb": printable(request.verb, most=VERB_MAX),
             "container_id": printable(request.container_id, most=CONTAINER_ID_MAX),
             "ifname": printable(request.ifname, most=IFNAME_MAX),
+            **({"pod": printable(pod)} if pod else {}),
+            **({"address": steps.address} if steps.address else {}),
             "outcome": "error" if code else "ok",
             "code": code,
             "ms": round(total_ms, 3),
             "steps_ms": durations,
         }
         if code:
-            line["error"] = log_text(IpamError(reply.error.message, details=reply.error.details))
+            error = log_text(IpamError(reply.error.message, details=reply.error.details))
+            line["error"] = error
+            if request.verb == "ADD" and not self._is_left_to_successor(code):
+                self._refused(RefusedAdd(request.container_id[:CONTAINER_ID_MAX], request.ifname[:IFNAME_MAX], pod, code, error))
         log.log(logging.WARNING if code else logging.INFO, "%s", json.dumps(line, separators=(",", ":")))

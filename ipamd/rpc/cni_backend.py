@@ -44,7 +44,9 @@ log = logging.getLogger("ipamd.rpc")
 class CniBackendServicer(cni_backend_pb2_grpc.CNIBackendServicer):
     """Serves `rpc.CNIBackend`."""
 
-    def __init__(self, services: SandboxServices, *, datastore: Datastore, clock: Clock, uses_external_snat: bool) -> None:
+    def __init__(
+        self, services: SandboxServices, *, datastore: Datastore, clock: Clock, uses_external_snat: Callable[[], bool]
+    ) -> None:
         self._services = services
         self._datastore = datastore
         self._clock = clock
@@ -60,7 +62,7 @@ class CniBackendServicer(cni_backend_pb2_grpc.CNIBackendServicer):
             ),
         )
         eni = self._datastore.eni(attachment.eni_id)
-        reply = pb.AddNetworkReply(Success=True, UseExternalSNAT=self._uses_external_snat)
+        reply = pb.AddNetworkReply(Success=True, UseExternalSNAT=self._uses_external_snat())
         reply.IPAllocationMetadata.add(
             IPv4Addr=str(attachment.address),
             DeviceNumber=eni.device_index if eni is not None else 0,

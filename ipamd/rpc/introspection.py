@@ -1,12 +1,13 @@
 """The introspection servicer: one method per RPC, each turning what `Sources` knows into a reply.
 
-`Freeze` and `Thaw` change whether the pool is frozen; everything else changes nothing. `GetHistory` reads the ledger on disk,
-`Explain` the kernel, `Audit` the kernel, the runtime and EC2; all other answers come from memory.
+`Freeze` and `Thaw` change whether the pool is frozen; everything else changes nothing. `GetHistory` reads the ledger and
+the history on disk, `Explain` these and the kernel, `Audit` the kernel, the runtime and EC2; all other answers come from memory.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from ipaddress import IPv4Network
 
 import grpc
@@ -15,22 +16,26 @@ from ipamd.model.address import Address, AddressState
 from ipamd.model.eni import Eni
 from ipamd.model.errors import InvalidRequestError, NotServingError
 from ipamd.model.kernel import DROP_REASONS
-from ipamd.model.ledger import LedgerEntry
 from ipamd.model.placement import eni_limit
+from ipamd.model.redaction import without_secrets
 from ipamd.model.snapshot import eni_place
 from ipamd.model.stock import PoolCounts
 from ipamd.model.times import rfc3339
 from ipamd.pb import introspection_pb2 as pb
 from ipamd.pb import introspection_pb2_grpc
+from ipamd.rpc.past import FROM_DAEMON, entry, history_reply, question_of
 from ipamd.rpc.planning import capacity_reply, plan_reply, targets
 from ipamd.service.freeze import FreezeControl
 from ipamd.service.reconcile.export import ExportService
 from ipamd.service.report.sources import Sources
 from ipamd.service.report.verdict import facts, verdict
+from ipamd.settings import ConfigLine
+from ipamd.settings.current import INVALID_SETTINGS
 
-HISTORY_LIMIT_DEFAULT = 100
-HISTORY_LIMIT_MAX = 10_000
-"""Entries in one reply. Ours: 10 000 are about 1.5 MB, below gRPC's default message limit."""
+EXPLAIN_LIMIT = 50
+"""Entries behind an explanation. Ours: a screen."""
+
+IN_FORCE = "settings in force in the daemon"
 
 
 class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
@@ -60,6 +65,7 @@ class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
             dying_count=sources.dying_count(),
             verdict=verdict(known),
             freezings=self._freezings(),
+            settings=self._settings(known.conditions),
             busy=[
                 pb.Busy(
                     container_id=held.key.container_id,
@@ -123,12 +129,17 @@ class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
         )
 
     def GetHistory(self, request: pb.GetHistoryRequest, context: grpc.ServicerContext) -> pb.GetHistoryReply:
-        """List what happened to an address or a sandbox, oldest first."""
-        if not request.subject:
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "no subject: give an address or a container ID")
-        limit = min(request.limit or HISTORY_LIMIT_DEFAULT, HISTORY_LIMIT_MAX)
-        entries = self._sources.datastore.history(request.subject, limit=limit)
-        return pb.GetHistoryReply(entries=[_entry(entry) for entry in entries])
+        """List what happened to an address, a pod or a sandbox, oldest first, and who had which address when."""
+        try:
+            question = question_of(request, limit=request.limit)
+            return history_reply(self._sources.past.ask(question), question, source=FROM_DAEMON)
+        except InvalidRequestError as error:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            raise
+
+    def GetConfig(self, request: pb.GetConfigRequest, context: grpc.ServicerContext) -> pb.GetConfigReply:  # noqa: ARG002  # gRPC's signature
+        """List the settings that are in force."""
+        return pb.GetConfigReply(settings=[setting(line) for line in self._sources.config()], origin_note=IN_FORCE)
 
     def Audit(self, request: pb.AuditRequest, context: grpc.ServicerContext) -> pb.AuditReply:  # noqa: ARG002  # gRPC's signature
         """Cross-check datastore, kernel, CRI and EC2."""
@@ -145,14 +156,16 @@ class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
     def Explain(self, request: pb.ExplainRequest, context: grpc.ServicerContext) -> pb.ExplainReply:
         """Explain why an address or a sandbox is as it is."""
         try:
-            explanation = self._sources.explain.explain(request.subject)
+            explanation = self._sources.explain.explain(question_of(request, limit=EXPLAIN_LIMIT))
         except InvalidRequestError as error:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             raise
         return pb.ExplainReply(
             subject=explanation.subject,
             sentences=explanation.sentences,
-            history=[_entry(entry) for entry in explanation.history],
+            history=[entry(record) for record in explanation.past.records],
+            notes=explanation.past.notes,
+            source=FROM_DAEMON,
         )
 
     def Freeze(self, request: pb.FreezeRequest, context: grpc.ServicerContext) -> pb.FreezeReply:  # noqa: ARG002  # gRPC's signature
@@ -194,6 +207,15 @@ class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
             raise
         return capacity_reply(limits, modes, vcpu_count=bounds.vcpu_count)
 
+    def _settings(self, conditions: Mapping[str, str]) -> pb.SettingsState:
+        generation = self._sources.settings.generation
+        return pb.SettingsState(
+            generation=generation.number,
+            file=generation.settings.daemon.settings_file,
+            needs_restart=generation.needs_restart,
+            valid=INVALID_SETTINGS not in conditions,
+        )
+
     def _pool(self, assignable_count: int) -> pb.Pool:
         sources = self._sources
         counts: PoolCounts = sources.datastore.counts()
@@ -229,17 +251,9 @@ class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
         return reply
 
 
-def _entry(entry: LedgerEntry) -> pb.LedgerEntry:
-    return pb.LedgerEntry(
-        sequence=entry.sequence,
-        at=rfc3339(entry.at),
-        event=entry.event,
-        address=entry.address,
-        container_id=entry.container_id,
-        ifname=entry.ifname,
-        eni_id=entry.eni_id,
-        detail=entry.detail,
-    )
+def setting(line: ConfigLine) -> pb.Setting:
+    """Spell one setting, without the credentials that a URL may hold."""
+    return pb.Setting(env=line.env, value=without_secrets(line.value), default=line.default, origin=line.origin, text=line.text)
 
 
 def _lost_since(row: Address | None) -> str:

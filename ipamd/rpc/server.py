@@ -20,6 +20,7 @@ from ipamd.model.errors import NotServingError, SettingsError
 from ipamd.pb import cni_pb2_grpc, introspection_pb2_grpc
 from ipamd.rpc.cni import CniServicer
 from ipamd.rpc.introspection import IntrospectionServicer
+from ipamd.rpc.unreadable import UnreadableRequests
 
 SOCKET_NAME = "ipamd.sock"
 LOCK_NAME = "ipamd.lock"
@@ -111,6 +112,7 @@ class RpcServer:
         self._path = run_dir / SOCKET_NAME
         self._server = grpc.server(
             ThreadPoolExecutor(max_workers=max_concurrent_rpcs + SPARE_THREADS, thread_name_prefix="rpc"),
+            interceptors=[UnreadableRequests()],
             maximum_concurrent_rpcs=max_concurrent_rpcs + SPARE_THREADS,
             options=[
                 ("grpc.so_reuseport", 0),

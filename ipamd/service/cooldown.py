@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from ipaddress import IPv4Address
 
@@ -39,14 +39,14 @@ log = logging.getLogger(__name__)
 class Cooldown:
     """Owns the dying links and the cooling addresses. `run` is a thread body; everything else may be called from any thread."""
 
-    def __init__(self, context: ServiceContext, *, period_s: float) -> None:
+    def __init__(self, context: ServiceContext, *, period_s: Callable[[], float]) -> None:
         self._datastore = context.datastore
         self._wiring = context.wiring
         self._locks = context.locks
         self._demand = context.demand
         self._health = context.health
         self._clock = context.clock
-        self._period_s = period_s
+        self._period = period_s
         self._failpoint = context.failpoint
         self._changed = threading.Condition()
         self._dying: dict[str, IPv4Address | None] = {}
@@ -59,12 +59,12 @@ class Cooldown:
     @property
     def period(self) -> timedelta:
         """How long an address cools."""
-        return timedelta(seconds=self._period_s)
+        return timedelta(seconds=self._period())
 
     def start(self, address: IPv4Address, *, dying_veth: str | None) -> None:
         """Start the cooldown of an address; its link, if any, waits to be deleted."""
         with self._changed:
-            self._cooling.put(address, deadline=self._clock.monotonic() + self._period_s)
+            self._cooling.put(address, deadline=self._clock.monotonic() + self._period())
             if dying_veth is not None:
                 self._dying[dying_veth] = address
             self._changed.notify()
@@ -92,12 +92,12 @@ class Cooldown:
 
     def resume(self, dying_veths: Iterable[tuple[str, IPv4Address | None]]) -> None:
         """Continue after a restart: with the cooling addresses of the datastore and the dying links of the kernel."""
-        monotonic = self._clock.monotonic()
+        monotonic, period_s = self._clock.monotonic(), self._period()
         with self._changed:
             for row in self._datastore.addresses(state=AddressState.COOLING):
                 if row.address not in self._cooling:
-                    left = self._period_s if row.cooldown_deadline_s is None else row.cooldown_deadline_s - monotonic
-                    self._cooling.put(row.address, deadline=monotonic + min(max(left, 0.0), self._period_s))
+                    left = period_s if row.cooldown_deadline_s is None else row.cooldown_deadline_s - monotonic
+                    self._cooling.put(row.address, deadline=monotonic + min(max(left, 0.0), period_s))
             self._dying.update(dying_veths)
             self._changed.notify()
 

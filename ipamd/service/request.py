@@ -44,11 +44,20 @@ class Deadline:
 
 
 class Steps:
-    """Collects step durations in ms, for the request's log line and the histograms; one per request, used by one thread."""
+    """Collects step durations in ms, for the log line and the histograms, and `pod` (`namespace/name`) and `address` for the log line.
+
+    One per request, used by one thread.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.durations_ms: dict[str, float] = {}
+        self.pod = ""
+        self.address = ""
+
+    def about(self, *, pod: str, address: str) -> None:
+        """Say what the request is about, as far as it is known: for people who read the log by a pod's name or an address."""
+        self.pod, self.address = pod or self.pod, address or self.address
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:

@@ -17,9 +17,9 @@ from dataclasses import asdict
 from datetime import timedelta
 
 from ipamd import __version__, logs
-from ipamd.config import CloudConfig, load
 from ipamd.model.errors import CloudError, SettingsError
 from ipamd.model.words import printable
+from ipamd.settings import CloudConfig, load
 from ipamd.sweeper.sweep import Finding, SweepOrder, is_complete, sweep
 
 EXIT_INCOMPLETE, EXIT_USAGE, EXIT_BLIND = 1, 2, 3

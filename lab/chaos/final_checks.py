@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from lab.chaos.book import HandsBook
+from lab.chaos.book import HandsBook, notice_s
 from lab.chaos.expected_state import Violation
 from lab.chaos.healing import HEAL_S, address_count
 from lab.chaos.history import History
@@ -35,7 +35,11 @@ LATER_S = 3 * 3600.0
 REAP_TIMEOUT_S = 60.0
 REUSABLE_MARGIN_S = 10.0
 REPAIR_TIMEOUT_S = 50.0
-QUIET_S = 5.0
+QUIET_S = 10.0
+"""Longer than the pauses between two ENIs that are given back, and than a call takes."""
+
+GIVEN_BACK_S = 120.0
+"""Ours: 14 ENIs in excess, each some 3.5 s, after the hold of a chaos run (3 s) and the pause after a throttled call."""
 
 
 class FinalChecks:
@@ -76,11 +80,11 @@ class FinalChecks:
             began = time.monotonic()
             self._demand_reusable(node)
             facts[node.name]["all addresses free after s"] = round(time.monotonic() - began, 1)
+        self._demand_quiet()
         for node in self._nodes:
             self._demand_clean_kernel(node)
             self._demand_no_findings(node)
             self._demand_same_as_ec2(node)
-        self._demand_quiet()
         for problem in (*self._lab.fabric.problems, *map(repr, self._lab.vpc.listener_errors)):
             self._history.say(f"the lab itself is not sound: {problem}", counted="lab error")
         return facts
@@ -167,12 +171,17 @@ class FinalChecks:
         kept = [eni.eni_id for eni in ours if eni.attachment is not None and not eni.attachment.delete_on_termination]
         if kept:
             self._tell("I9", node, f"ENIs of ours would outlive the instance: {kept}")
-        at_ec2 = self._lab.vpc.enis_of(node.lab_node.instance_id)
-        count = address_count(at_ec2)
-        status = node.daemon.status()
-        known = int(status["pool"]["total_count"]) if status is not None else -1
-        if known != count:
-            self._tell("I9", node, f"EC2 has {count} addresses on this node's ENIs, the daemon knows {known}")
+        counts = [0, 0]
+
+        def agree() -> bool:
+            status = node.daemon.status()
+            known = int(status["pool"]["total_count"]) if status is not None else -1
+            counts[:] = address_count(self._lab.vpc.enis_of(node.lab_node.instance_id)), known
+            return counts[0] == counts[1]
+
+        # What waited for a sandbox with a lost address is noticed after the sandboxes have gone, like any deed of other hands.
+        if not self._wait(agree, max(HEAL_S, notice_s(len(self._lab.vpc.enis_of(node.lab_node.instance_id)))), every_s=5.0):
+            self._tell("I9", node, f"EC2 has {counts[0]} addresses on this node's ENIs, the daemon knows {counts[1]}")
 
     def _loose(self, node: ChaosNode) -> list[str]:
         description = f"{OURS}{node.lab_node.instance_id}"
@@ -181,16 +190,18 @@ class FinalChecks:
         return sorted(set(ours) - takes.detached - takes.forgotten)  # the rounds have demanded the latter, as late as they may be
 
     def _demand_quiet(self) -> None:
-        """At idle: zero EC2 calls (I13). A call may still be on its way when the wait begins, so the second window counts."""
-        for is_last in (False, False, True):
-            before = len(self._lab.vpc.calls())
+        """At idle, which begins when the pool has given back what is in excess: zero EC2 calls (I13)."""
+        calls = self._lab.vpc.calls
+        deadline = time.monotonic() + GIVEN_BACK_S
+        while True:
+            before = len(calls())
             time.sleep(QUIET_S)
-            calls = self._lab.vpc.calls()[before:]
-            if not calls:
+            made = [(call.instance, call.api, call.outcome) for call in calls()[before:]]
+            if not made:
                 return
-            if is_last:
-                made = [(call.instance, call.api, call.outcome) for call in calls]
+            if time.monotonic() > deadline:
                 self._history.violate(Violation("I13", self._history.now(), "both nodes", f"EC2 is called at idle: {made}"))
+                return
 
     def _wait(self, claim: Callable[[], bool], timeout_s: float, *, every_s: float = 0.25) -> bool:
         deadline = time.monotonic() + timeout_s

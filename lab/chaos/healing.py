@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from ipaddress import IPv4Address
 from typing import Any
 
 from lab.chaos.book import notice_s
@@ -84,7 +85,7 @@ class Healing:
             return "the daemon does not answer"
         pool: Mapping[str, Any] = status["pool"]
         known = int(pool["total_count"]) - int(pool.get("lost_count", 0))
-        there = address_count(self._lab.vpc.enis_of(node.lab_node.instance_id))
+        there = address_count(self._lab.vpc.enis_of(node.lab_node.instance_id), lost=lost_by_eni(node))
         return "" if known == there else f"EC2 has {there} addresses for this node's sandboxes, the daemon knows {known}"
 
     def _silent(self) -> list[str]:
@@ -117,9 +118,29 @@ def is_for_sandboxes(eni: Eni) -> bool:
     return eni.interface_type not in _UNUSED_TYPES and not NO_MANAGE.items() <= eni.tags.items()
 
 
-def address_count(enis: Sequence[Eni]) -> int:
-    """Count the addresses for sandboxes on a node's ENIs."""
-    return sum(len(pool_of(eni)) for eni in enis if is_for_sandboxes(eni))
+def address_count(enis: Sequence[Eni], *, lost: Mapping[str, Sequence[IPv4Address]] | None = None) -> int:
+    """Count the addresses for sandboxes on a node's ENIs.
+
+    `lost`: by the ENI on which the daemon has them, addresses that EC2 took and that sandboxes still have. One that EC2 has given to
+    another ENI, with the rest of its prefix, is not the daemon's to record there before its sandbox is gone.
+    """
+    return sum(len(pool_of(eni)) - _waiting_count(eni, lost or {}) for eni in enis if is_for_sandboxes(eni))
+
+
+def lost_by_eni(node: ChaosNode) -> dict[str, list[IPv4Address]]:
+    """The lost addresses that sandboxes of a node still have for the daemon, by the ENI on which it has them."""
+    answer = node.daemon.ask(lambda client: client.attachments()) or {}
+    found: dict[str, list[IPv4Address]] = {}
+    for row in answer.get("attachments", ()):
+        if row["lost_since"]:
+            found.setdefault(row["eni_id"], []).append(IPv4Address(row["address"]))
+    return found
+
+
+def _waiting_count(eni: Eni, lost: Mapping[str, Sequence[IPv4Address]]) -> int:
+    elsewhere = {address for eni_id, addresses in lost.items() if eni_id != eni.eni_id for address in addresses}
+    prefixes = [prefix for prefix in eni.prefixes if any(address in prefix for address in elsewhere)]
+    return sum(prefix.num_addresses for prefix in prefixes) + len(elsewhere & set(eni.secondary_addresses))
 
 
 def _wait(claim: Callable[[], bool], deadline: float) -> bool:

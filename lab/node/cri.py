@@ -112,9 +112,12 @@ class CriClient:
             netns_path=_netns_path(json.loads(answer.info.get("info", "{}"))),
         )
 
-    def network_problem(self) -> str:
-        """Say why the runtime has no network for sandboxes, in its words; "" once it has loaded a CNI configuration."""
-        answer = _call("ask the runtime's status", self._runtime.Status, cri_pb2.StatusRequest(), STATUS_TIMEOUT_S)
+    def network_problem(self, *, timeout_s: float = STATUS_TIMEOUT_S) -> str:
+        """Say why the runtime has no network for sandboxes, in its words; "" once it has loaded a CNI configuration.
+
+        containerd asks the plugins' STATUS for this from 2.0.1 on. Raises: SandboxError if it does not answer in time.
+        """
+        answer = _call("ask the runtime's status", self._runtime.Status, cri_pb2.StatusRequest(), timeout_s)
         for condition in answer.status.conditions:
             if condition.type == "NetworkReady":
                 return "" if condition.status else str(condition.message or condition.reason or "NetworkReady is false")

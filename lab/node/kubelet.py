@@ -2,6 +2,7 @@
 
 Each call is the plugin as a process in the node, told once and never repeated, so that a call that fails would be a node that becomes
 NotReady, or a pod that waits for kubelet's next try. Every sandbox has a thread of its own: one that waits holds up no other.
+`KubeletOnCri` asks a real runtime instead, which calls the plugin.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 
+from lab.node.errors import SandboxError
 from lab.node.node import Node
 from lab.node.plugin import PLUGIN_PATH
 
@@ -38,7 +40,11 @@ class Call:
 class KubeletLike:
     """Asks from `__enter__` to `__exit__`, which returns when every call has ended. Use as a context."""
 
-    def __init__(self, node: Node, *, plugin: str = PLUGIN_PATH) -> None:
+    def __init__(
+        self, node: Node, *, plugin: str = PLUGIN_PATH, status_s: float = STATUS_S, sandbox_s: float = SANDBOX_S
+    ) -> None:
+        """Args: status_s, sandbox_s: pauses between two questions, and between two sandboxes."""
+        self._periods_s = status_s, sandbox_s
         self.calls: list[Call] = []
         self._node = node
         self._plugin = plugin
@@ -48,8 +54,8 @@ class KubeletLike:
         self._count = 0
 
     def __enter__(self) -> KubeletLike:
-        self._start(lambda: self._repeat(self._ask_status, STATUS_S))
-        self._start(lambda: self._repeat(lambda: self._start(self._live), SANDBOX_S))
+        self._start(lambda: self._repeat(self._ask_status, self._periods_s[0]))
+        self._start(lambda: self._repeat(lambda: self._start(self._live), self._periods_s[1]))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -75,9 +81,7 @@ class KubeletLike:
 
     def _live(self) -> None:
         """One sandbox: its namespace, ADD, DEL."""
-        with self._adding:
-            self._count += 1
-            name = f"roll-{self._count}"
+        name = self._next_name()
         netns = self._node.make_netns(name)
         sandbox = {"CNI_CONTAINERID": name, "CNI_NETNS": netns, "CNI_IFNAME": "eth0"}
         try:
@@ -85,6 +89,11 @@ class KubeletLike:
             self._call("DEL", sandbox)
         finally:
             self._node.remove_netns(name)
+
+    def _next_name(self) -> str:
+        with self._adding:
+            self._count += 1
+            return f"roll-{self._count}"
 
     def _call(self, verb: str, variables: dict[str, str]) -> None:
         began = time.monotonic()
@@ -96,3 +105,39 @@ class KubeletLike:
             check=False,
         )
         self.calls.append(Call(verb, began, time.monotonic() - began, done.returncode == 0, done.stdout.strip()))
+
+
+class KubeletOnCri(KubeletLike):
+    """The same of a node's runtime over CRI: its condition NetworkReady, and whole sandboxes.
+
+    Calls are recorded as STATUS, ADD and DEL: the runtime's Status, RunPodSandbox, and Stop with RemovePodSandbox.
+    """
+
+    def _ask_status(self) -> None:
+        self._record("STATUS", lambda: self._node.cri.network_problem(timeout_s=CALL_TIMEOUT_S))
+
+    def _live(self) -> None:
+        name, made = self._next_name(), ""
+
+        def run() -> str:
+            nonlocal made
+            made = self._node.cri.run_sandbox(name)
+            return ""
+
+        def end() -> str:
+            self._node.cri.stop(made, timeout_s=CALL_TIMEOUT_S)
+            self._node.cri.remove(made, timeout_s=CALL_TIMEOUT_S)
+            return ""
+
+        self._record("ADD", run)
+        if made:
+            self._record("DEL", end)
+
+    def _record(self, verb: str, ask: Callable[[], str]) -> None:
+        """Ask; an answer other than "", or an error, is a failure."""
+        began = time.monotonic()
+        try:
+            problem = ask()
+        except SandboxError as error:
+            problem = str(error)
+        self.calls.append(Call(verb, began, time.monotonic() - began, problem == "", problem))

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.config import NetworkConfig
 from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment, veth_name
 from ipamd.model.cloud_evidence import RECENT_S
@@ -20,6 +19,7 @@ from ipamd.model.request import SandboxNames
 from ipamd.model.sandbox import SandboxState
 from ipamd.service.request import Deadline, Steps
 from ipamd.service.sandbox_judge import LIST_INTERVAL_S
+from ipamd.settings import NetworkConfig
 from tests.fakes.cloud import INSTANCE
 from tests.fakes.node import FakeNode
 from tests.unit.service.test_giving_back import fill_and_empty, run_down

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from ipamd.adapters import Adapters
 from ipamd.bootstrap import compose
-from ipamd.config import CloudConfig, DaemonConfig, NetworkConfig, Settings, SubnetsConfig
 from ipamd.datastore.open import open_datastore
 from ipamd.datastore.spool import FileSpool
+from ipamd.history.writer import Boot, HistoryBounds, HistoryWriter
 from ipamd.model.attachment import Attachment
 from ipamd.model.cloud_evidence import RECENT_S
 from ipamd.model.custom_network import CustomNetwork
@@ -24,7 +24,9 @@ from ipamd.node_info import NodeInfo
 from ipamd.ports import Failpoint, no_failpoint
 from ipamd.service.health import Health, Phase
 from ipamd.service.pool.sync_result import EniSyncResult
+from ipamd.service.report.past import held
 from ipamd.service.request import Deadline, Steps
+from ipamd.settings import CloudConfig, CurrentSettings, DaemonConfig, NetworkConfig, Settings, SubnetsConfig
 from tests.fakes.clock import FakeClock
 from tests.fakes.cloud import IDENTITY, FakeEc2, FakeMetadata
 from tests.fakes.kernel import FakeHostNetwork, FakeWiring
@@ -50,6 +52,8 @@ class FakeNode:
         custom_network: CustomNetwork | None = None,
     ) -> None:
         self.run_dir = run_dir
+        self.history_dir = run_dir / "history"
+        """On the host's disk: it outlives `crash` and `reboot`. Nothing is written before `history.write()`."""
         self.network = network or NetworkConfig()
         self.subnets_config, self.custom_network = subnets or SubnetsConfig(), custom_network
         self.settings = settings or PoolSettings()
@@ -68,6 +72,14 @@ class FakeNode:
         self.failpoint = no_failpoint
         self.opened = open_datastore(self.run_dir / "state.db", boot_id=BOOT_ID, clock=self.clock, failpoint=self._reached)
         self.spool = FileSpool(self.run_dir, clock=self.clock)
+        self.history = HistoryWriter(
+            self.history_dir,
+            bounds=HistoryBounds(days=7, bytes_max=8 << 20),
+            boot=Boot(BOOT_ID, self.clock.now()),
+            clock=self.clock,
+            held=lambda: held(self.opened.datastore, self.clock),
+            tell=lambda problem: None,
+        )
         self.node_info = NodeInfo(self.metadata, clock=self.clock)
         adapters = Adapters(
             clock=self.clock,
@@ -83,8 +95,9 @@ class FakeNode:
             custom_network=self.custom_network,
             has_run_before=self.has_run_before,
             failpoint=self._reached,
+            history=self.history,
         )
-        self.app = compose(adapters, replace(SETTINGS, network=self.network, subnets=self.subnets_config))
+        self.app = compose(adapters, CurrentSettings(replace(SETTINGS, network=self.network, subnets=self.subnets_config)))
         self._name_parts()
 
     def _reached(self, name: str) -> None:

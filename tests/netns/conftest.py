@@ -15,7 +15,6 @@ from ipaddress import IPv4Address, IPv4Network
 
 import pytest
 
-from ipamd.config import NetworkConfig
 from ipamd.kernel.hostnet import KernelHostNetwork
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables
@@ -24,6 +23,7 @@ from ipamd.model.attachment import WiringSpec, veth_name
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import Eni
 from ipamd.model.ids import AttachmentKey, EniId, InstanceId, MacAddress, SubnetId, parse_key
+from ipamd.settings import NetworkConfig
 
 CLONE_NEWNET = 0x40000000
 libc = ctypes.CDLL(None, use_errno=True)

@@ -12,8 +12,8 @@ from ipaddress import IPv4Address, IPv4Network
 
 import pytest
 
-from ipamd.config import NetworkConfig
 from ipamd.kernel.hostnet import KernelHostNetwork
+from ipamd.settings import NetworkConfig
 from tests.netns.test_host_network import TO_SECONDARY
 
 pytestmark = pytest.mark.privileged
@@ -48,6 +48,12 @@ class Node:
         )
         self.hostnet.setup_node(self.world.identity())
         self.hostnet.setup_eni(self.world.eni())
+
+    def renew(self, config):
+        """The daemon that runs takes other settings over, as `HostNetworkReconciler.renew` and its next pass do it."""
+        self.hostnet.use(config)
+        self.hostnet.setup_node(self.world.identity())
+        self.hostnet.reconcile(identity=self.world.identity(), enis=[self.world.eni()])
 
     def bound(self, space, address="", port=0):
         """A UDP socket in a namespace."""
@@ -119,6 +125,31 @@ def test_open_flows_live_on(node, changed):
         node.answers(client)
         assert node.exchange(*flow) == seen
         assert node.hostnet.reconcile(identity=node.world.identity(), enis=[node.world.eni()]) == []
+        assert node.hostnet.differences(identity=node.world.identity(), enis=[node.world.eni()]) == []
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"connmark": 0x200},
+        {"external_snat": True},
+        {"node_port_support": False},
+        {"exclude_snat_cidrs": (IPv4Network("203.0.113.0/24"),)},
+        {"randomize_snat": "none"},
+        {"eni_mtu": 1500},
+        {"external_service_cidrs": (IPv4Network("198.51.100.0/24"),)},
+    ],
+    ids=lambda changed: "+".join(changed),
+)
+def test_open_flows_live_on_without_a_restart(node, changed):
+    """The same for what is live, and taking the change back leaves nothing that differs."""
+    client, flow = node.from_outside(), node.from_pod()
+    node.answers(client)
+    seen = node.exchange(*flow)
+    for config in (NetworkConfig(**changed), NetworkConfig()):
+        node.renew(config)
+        node.answers(client)
+        assert node.exchange(*flow) == seen
         assert node.hostnet.differences(identity=node.world.identity(), enis=[node.world.eni()]) == []
 
 

@@ -6,8 +6,8 @@ from ipaddress import IPv4Address, IPv4Network
 
 import pytest
 
-from ipamd.config import NetworkConfig
 from ipamd.kernel.hostnet import KernelHostNetwork
+from ipamd.settings import NetworkConfig
 
 pytestmark = pytest.mark.privileged
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -9,13 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from ipamd import conflist, conflist_keeper
+from ipamd import conflist, file_follower
+from ipamd.chained_plugins import ChainedPlugins
 from ipamd.clock import SystemClock
-from ipamd.config import DaemonConfig
 from ipamd.conflist_keeper import ConflistKeeper
+from ipamd.model.cniversion import SUPPORTED_VERSIONS
 from ipamd.model.repair import RepairKind
 from ipamd.service.health import Health
 from ipamd.service.reconcile.fights import FIGHT_REPAIRS, Fights
+from ipamd.settings import DaemonConfig, RuntimeConfig, Settings
 from tests.fakes.clock import FakeClock
 from tests.patience import PATIENCE_S
 
@@ -23,14 +27,25 @@ from tests.patience import PATIENCE_S
 class Kept:
     """A keeper of a file in a directory of its own."""
 
-    def __init__(self, folder: Path, clock: FakeClock | SystemClock) -> None:
-        self.config = DaemonConfig(conflist_path=folder / "net.d" / "10-x.conflist")
+    def __init__(self, folder: Path, clock: FakeClock | SystemClock, *, has_portmap: bool = False) -> None:
+        self.bin = folder / "bin"
+        self.bin.mkdir()
+        self.config = DaemonConfig(
+            conflist_path=folder / "net.d" / "10-x.conflist",
+            cni_bin_dir=self.bin,
+            reference_plugins=folder / "image",
+            portmap=has_portmap,
+        )
         self.path = conflist.write(self.config)
         self.wanted = self.path.read_bytes()
         self.health = Health(clock, ())
         self.fights = Fights(clock=clock, health=self.health)
         self.noted: list[str] = []
-        self.keeper = ConflistKeeper(self.config, fights=self.fights, health=self.health, note=self.noted.append)
+        settings = Settings(runtime=RuntimeConfig(cri_socket="off"), daemon=self.config)
+        self.plugins = ChainedPlugins(settings, runtime=lambda: None, health=self.health, clock=clock)
+        self.keeper = ConflistKeeper(
+            self.config, plugins=self.plugins, fights=self.fights, health=self.health, note=self.noted.append
+        )
 
     def is_in_place(self) -> bool:
         """Whether the file is what it must be."""
@@ -40,7 +55,7 @@ class Kept:
 @pytest.fixture
 def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
     """A keeper in a thread; its clock stands still, so only notifications count."""
-    monkeypatch.setattr(conflist_keeper, "LOOK_S", 1e6)
+    monkeypatch.setattr(file_follower, "LOOK_S", 1e6)
     kept = Kept(tmp_path, SystemClock())
     thread = threading.Thread(target=kept.keeper.run, daemon=True)
     thread.start()
@@ -99,3 +114,82 @@ def test_a_directory_that_went_is_made_again(tmp_path: Path) -> None:
     kept.path.parent.rmdir()
     kept.keeper.look()
     assert kept.is_in_place()
+
+
+OLD = '{"supportedVersions":["0.3.1","0.4.0","1.0.0"]}'
+NEW = '{"supportedVersions":["0.3.1","0.4.0","1.0.0","1.1.0"]}'
+
+
+def put(path: Path, says: str) -> None:
+    """A plugin that answers VERSION so, put there whole."""
+    scratch = path.with_name("new")
+    scratch.write_text(f"#!/bin/sh\necho '{says}'\n")
+    scratch.chmod(0o755)
+    scratch.replace(path)
+
+
+def offered(kept: Kept) -> list[str]:
+    """What the conflist offers."""
+    return list(json.loads(kept.path.read_text())["cniVersions"])
+
+
+def test_the_offer_follows_the_plugins(tmp_path: Path) -> None:
+    """An older portmap takes a version from the conflist and a newer one gives it back; that is no repair and no fight."""
+    kept = Kept(tmp_path, FakeClock(), has_portmap=True)
+    put(kept.bin / "portmap", OLD)
+    kept.keeper.look()
+    assert offered(kept) == ["0.3.1", "0.4.0", "1.0.0"]
+    put(kept.bin / "portmap", NEW)
+    kept.keeper.look()
+    assert offered(kept) == list(SUPPORTED_VERSIONS)
+    assert kept.noted == []
+    assert kept.health.conditions() == []
+
+
+def test_a_plugin_that_goes_is_a_condition_and_the_conflist_stays(tmp_path: Path) -> None:
+    """DEL needs the file. The condition names the plugin, and ends when it is back."""
+    kept = Kept(tmp_path, FakeClock(), has_portmap=True)
+    put(kept.bin / "portmap", OLD)
+    kept.keeper.look()
+    before = kept.path.read_bytes()
+    (kept.bin / "portmap").unlink()
+    kept.keeper.look()
+    assert kept.path.read_bytes() == before
+    (told,) = kept.health.conditions()
+    assert told == f"plugins: {kept.bin / 'portmap'} is missing: put it there, or do not chain it"
+    put(kept.bin / "portmap", OLD)
+    kept.keeper.look()
+    assert kept.health.conditions() == []
+
+
+def test_a_plugin_of_ours_that_something_deletes_again_and_again(tmp_path: Path) -> None:
+    """It is put back, counted and recorded, and then left away for a while, which status says."""
+    kept = Kept(tmp_path, FakeClock())
+    image = kept.config.reference_plugins
+    image.mkdir()
+    (image / "loopback").write_bytes(b"x")
+    (image / "SHA256SUMS").write_text(f"{hashlib.sha256(b'x').hexdigest()}  loopback\n")
+    kept.plugins.restore()
+    for _ in range(FIGHT_REPAIRS + 1):
+        (kept.bin / "loopback").unlink()
+        kept.keeper.look()
+    assert not (kept.bin / "loopback").exists()
+    assert kept.fights.counts() == {RepairKind.PLUGIN: FIGHT_REPAIRS}
+    assert len(kept.noted) == FIGHT_REPAIRS
+    (told,) = kept.health.conditions()
+    assert str(kept.bin / "loopback") in told
+
+
+def test_a_plugin_that_goes_is_noticed_at_once(running: Kept) -> None:
+    """By inotify: the clock of this keeper stands still."""
+    image = running.config.reference_plugins
+    image.mkdir()
+    (image / "loopback").write_bytes(b"x")
+    (image / "SHA256SUMS").write_text(f"{hashlib.sha256(b'x').hexdigest()}  loopback\n")
+    for _ in range(2):
+        (running.bin / "loopback").unlink(missing_ok=True)
+        (running.bin / "other").touch()
+        give_up = time.monotonic() + PATIENCE_S
+        while not (running.bin / "loopback").exists():
+            assert time.monotonic() < give_up
+            time.sleep(0.02)

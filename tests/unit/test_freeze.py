@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ipamd import freeze_files
+from ipamd import file_follower
 from ipamd.clock import SystemClock
 from ipamd.freeze_files import OPERATOR_NAME, DrainHookFile, OperatorFreeze
 from ipamd.model.errors import CloudError
@@ -189,8 +189,8 @@ def test_odd_things_at_the_path(freeze: Freeze, health: Health, tmp_path: Path) 
 @pytest.fixture
 def running(freeze: Freeze, health: Health, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The path of a file that a thread follows, in a directory that the thread makes; its clock never comes, only notifications."""
-    monkeypatch.setattr(freeze_files, "LOOK_S", 1e6)
-    monkeypatch.setattr(freeze_files, "SETTLE_S", 0.001)
+    monkeypatch.setattr(file_follower, "LOOK_S", 1e6)
+    monkeypatch.setattr(file_follower, "SETTLE_S", 0.001)
     follower = hook(freeze, tmp_path / "hooks" / "freeze", health)
     thread = threading.Thread(target=follower.run, daemon=True)
     thread.start()

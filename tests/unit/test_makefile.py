@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is no
 @pytest.mark.parametrize("lab", [None, "exit 0", "echo no >&2; exit 2"], ids=["no lab", "lab", "lab fails"])
 def test_clean_removes_what_was_made(tmp_path: Path, lab: str | None) -> None:
     """By-products go and sources stay, with or without a lab and even if taking it down fails."""
-    for name in [*BY_PRODUCTS, "ipamd/config.py"]:
+    for name in [*BY_PRODUCTS, "ipamd/logs.py"]:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     asked = tmp_path / "asked"
@@ -30,5 +30,5 @@ def test_clean_removes_what_was_made(tmp_path: Path, lab: str | None) -> None:
     done = subprocess.run(["make", "clean"], cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert [name for name in BY_PRODUCTS if (tmp_path / name).exists()] == []
-    assert (tmp_path / "ipamd/config.py").exists()
+    assert (tmp_path / "ipamd/logs.py").exists()
     assert not asked.exists() if lab is None else asked.read_text() == "down\n"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 import pytest
 
-from ipamd.config import SubnetsConfig
 from ipamd.model.errors import SettingsError
 from ipamd.network_file import SIZE_MAX, load
+from ipamd.settings import SubnetsConfig
 
 GOOD = '{"zones": {"us-west-2a": {"subnet": "subnet-0a"}}}'
 
@@ -44,11 +43,3 @@ def test_a_bad_file_is_an_error_of_settings(tmp_path: Path, content: bytes | Non
         path.write_bytes(content)
     with pytest.raises(SettingsError, match=said):
         load(config(path))
-
-
-def test_settings_without_effect_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Labels and annotations of the node choose nothing here (I15)."""
-    (tmp_path / "network.json").write_text(GOOD)
-    with caplog.at_level(logging.WARNING):
-        load(config(tmp_path / "network.json"), {"ENI_CONFIG_LABEL_DEF": "topology.kubernetes.io/zone"})
-    assert "ENI_CONFIG_LABEL_DEF=topology.kubernetes.io/zone has no effect" in caplog.text

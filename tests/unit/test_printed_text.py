@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from ipamd.ipamctl import main as ipamctl
+from ipamd.ipamctl.client import plain
 from ipamd.ipamctl.verb import EXIT_REFUSED, VerbError
 from ipamd.logs import MESSAGE_MAX, TRACEBACK_LINES_MAX, JsonFormatter
 from ipamd.model.cniversion import SUPPORTED_VERSIONS
@@ -20,10 +21,12 @@ from ipamd.model.errors import InvalidRequestError
 from ipamd.model.ids import parse_ifname
 from ipamd.model.words import TEXT_MAX
 from ipamd.pb import cni_pb2
+from ipamd.pb import introspection_pb2 as pb
 from ipamd.rpc import codec
 from ipamd.service.request import Deadline
 from tests.fakes.node import FakeNode
 from tests.unit.ipamctl.test_render import answer
+from tests.unit.ipamctl.test_verbs import ASKING, fill, positionals
 
 NASTY = "\x1b[2J\x1b]0;owned\x07\u202e\nlacks    nothing"
 REQUEST_LINE_MAX = 2000
@@ -158,42 +161,35 @@ def test_status_is_answered_whatever_the_sources_said(node: FakeNode) -> None:
     assert is_safe("".join(reply.lacks) + reply.cloud.detail + reply.last_error.message)
 
 
-class _Answering:
-    """Stands for the daemon."""
-
-    def __init__(self, *_: object) -> None:
-        pass
-
-    def __enter__(self) -> _Answering:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Nothing to close."""
-
-    def ask(self, rpc: str, **_: object) -> dict[str, Any]:
-        """One answer with the same text everywhere."""
-        if rpc == "GetStatus":
-            return answer(
-                verdict=NASTY, lacks=[NASTY], phase=NASTY, last_error={"at": NASTY, "what": NASTY, "message": NASTY * 5000}
-            )
-        row = dict.fromkeys(
-            ("address", "container_id", "ifname", "sandbox_name", "eni_id", "host_veth", "created_at", "origin"), NASTY
-        )
-        return {"attachments": [row | {"lost_since": ""}]}
-
-
-@pytest.mark.parametrize("verb", ["status", "attachments"])
-def test_tables_show_escapes_and_obey_none(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verb: str
+@pytest.mark.parametrize("output", ["table", "json", "yaml"])
+@pytest.mark.parametrize("verb", ASKING)
+def test_every_verb_shows_escapes_and_obeys_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verb: str, output: str
 ) -> None:
-    """A pod's name can neither clear the operator's terminal nor add a line to the table."""
-    monkeypatch.setattr("ipamd.ipamctl.client.Client", _Answering)
-    ipamctl.main([verb])
+    """A pod's name, a tag or EC2's words can neither clear the operator's terminal nor add a line, in any format."""
+
+    def ask(_socket: str, rpc: str, _fields: dict[str, object]) -> dict[str, Any]:
+        if rpc == "GetStatus":
+            return answer(verdict=NASTY, lacks=[NASTY], last_error={"at": NASTY, "what": NASTY, "message": NASTY * 5000})
+        return _nasty(plain(fill(getattr(pb, f"{rpc}Reply")())))
+
+    monkeypatch.setattr(ipamctl, "_ask_daemon", ask)
+    ipamctl.main([verb, *positionals(verb), "-o", output])
     shown = capsys.readouterr().out
-    assert "\\x1b[2J" in shown
-    assert all(is_safe(line) for line in shown.splitlines())
+    assert ("\\e[2J" if output == "yaml" else "1b[2J") in shown
+    assert all(is_safe(line) and line.isascii() for line in shown.splitlines())
     assert not any(line.startswith("lacks    nothing") for line in shown.splitlines())
-    assert len(shown) < 20 * TEXT_MAX
+    if output == "table":
+        assert len(shown) < 40 * TEXT_MAX
+
+
+def _nasty(answer: Any) -> Any:
+    """The same answer, each of its texts hostile."""
+    if isinstance(answer, dict):
+        return {key: _nasty(value) for key, value in answer.items()}
+    if isinstance(answer, list):
+        return [_nasty(value) for value in answer]
+    return NASTY if isinstance(answer, str) else answer
 
 
 def test_refusals_of_ipamctl_are_safe_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,41 +1,49 @@
-"""`ipamctl config`: settings in the environment of `ipamctl`; the daemon need not run."""
+"""`ipamctl config`: the settings in force in the daemon; without a daemon those of this process's environment."""
 
 from __future__ import annotations
 
 import argparse
 
 from ipamd.ipamctl.table import table
-from ipamd.ipamctl.verb import EXIT_USAGE, Answer, Ask, Verb, VerbError
+from ipamd.ipamctl.verb import EXIT_AWAY, EXIT_USAGE, Answer, Ask, Verb, VerbError
 
-ORIGIN_NOTE = "settings in this process's environment; the daemon was not asked"
+ORIGIN_NOTE = "the daemon does not answer: settings in this process's environment"
 
 
 def render(answer: Answer) -> str:
-    """Write one row per setting, under a line that says whose they are."""
+    """Write one row per setting, under a line that says whose they are; what is not the default first."""
+    rows = sorted(answer["settings"], key=lambda line: line["origin"] == "default")
     return f"{answer['origin_note']}\n\n" + table(
         ("SETTING", "VALUE", "DEFAULT", "ORIGIN", "MEANING"),
-        [
-            (line["env"], line["value"] or '""', line["default"] or '""', line["origin"], line["text"])
-            for line in answer["settings"]
-        ],
+        [(line["env"], line["value"] or '""', line["default"] or '""', line["origin"], line["text"]) for line in rows],
     )
 
 
-def _ask(_daemon: Ask, _arguments: argparse.Namespace) -> Answer:
+def _ask(daemon: Ask, _arguments: argparse.Namespace) -> Answer:
+    try:
+        return daemon("GetConfig")
+    except VerbError as error:
+        if error.exit_status != EXIT_AWAY:
+            raise
+    return _own()
+
+
+def _own() -> Answer:
     from dataclasses import asdict
 
-    from ipamd.config import describe, load
     from ipamd.model.errors import SettingsError
+    from ipamd.model.redaction import without_secrets
+    from ipamd.settings import describe, load
 
     try:
         lines = [asdict(line) for line in describe(load())]
     except SettingsError as error:
         raise VerbError(str(error), exit_status=EXIT_USAGE) from error
-    return {"origin_note": ORIGIN_NOTE, "settings": lines}
+    return {"settings": [line | {"value": without_secrets(line["value"])} for line in lines], "origin_note": ORIGIN_NOTE}
 
 
 VERB = Verb(
-    help="settings: value, default, origin, meaning",
+    help="settings in force: value, default, where it comes from, meaning",
     ask=_ask,
     render=render,
     position=7,

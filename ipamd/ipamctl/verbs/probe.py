@@ -21,9 +21,9 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _ask(_daemon: Ask, arguments: argparse.Namespace) -> Answer:
-    from ipamd.config import load
     from ipamd.ipamctl.probing import Busy, probe
     from ipamd.model.errors import CloudError, SettingsError, log_text
+    from ipamd.settings import load
 
     try:
         report = probe(load(), is_real=arguments.run)

@@ -30,6 +30,8 @@ def render(answer: Answer) -> str:
         f"ec2      {_cloud(cloud)}",
         f"pending  {counted(answer['spooled_count'], 'spooled DEL')}, {counted(answer['dying_count'], 'dying link')}",
     ]
+    if "settings" in answer:  # as below
+        lines.append(f"settings {_settings(answer['settings'])}")
     if "confinement" in answer:  # a daemon of an earlier release says none
         lines.append(f"source   {_confinement(answer['confinement'])}")
     lines += [
@@ -71,6 +73,13 @@ def _confinement(confinement: Answer) -> str:
     )
     dropped = ", ".join(f"{each['count']} {each['reason']}" for each in confinement["dropped"])
     return f"{state}; dropped: {dropped or 'not counted yet'}"
+
+
+def _settings(settings: Answer) -> str:
+    source = f"environment and {settings['file']}" if settings["file"] else "environment"
+    kept = "" if settings["valid"] else ", kept because what was read last is wrong"
+    restart = f"; needs a restart: {', '.join(settings['needs_restart'])}" if settings["needs_restart"] else ""
+    return f"generation {settings['generation']} of {source}{kept}{restart}"
 
 
 def _runtime(runtime: Answer) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 
 from ipamd.model.absence import Absences
@@ -43,7 +44,14 @@ class EniCreation:
     """Creates ENIs through their intents; used by the provisioner's thread."""
 
     def __init__(
-        self, context: ServiceContext, *, ec2: Ec2, enis: EniService, intents: IntentLog, tags: EniTags, deletion: EniDeletion
+        self,
+        context: ServiceContext,
+        *,
+        ec2: Ec2,
+        enis: EniService,
+        intents: IntentLog,
+        tags: Callable[[], EniTags],
+        deletion: EniDeletion,
     ) -> None:
         self._datastore = context.datastore
         self._clock = context.clock
@@ -62,7 +70,7 @@ class EniCreation:
 
         Returns: what was recorded; None if others' ENIs were found instead. Raises: CloudError."""
         token = self._intents.new_token()
-        tags = self._tags.of_new_eni(identity, created_at=self._clock.now(), token=token)
+        tags = self._tags().of_new_eni(identity, created_at=self._clock.now(), token=token)
         intent = self._intents.open(
             IntentKind.CREATE_ENI,
             {

@@ -55,7 +55,7 @@ class NewEnis:
     """Where new ENIs are made, and what they are tagged with."""
 
     subnets: Subnets
-    tags: EniTags
+    tags: Callable[[], EniTags]
 
 
 class EniProvisioner:

@@ -54,9 +54,13 @@ class RecentChanges:
 
     def removed_from(self, eni_id: EniId) -> frozenset[IPv4Address]:
         """Addresses that a call of ours took from an ENI, and that Describe may still show there."""
+        return frozenset(address for address, on in self.given_back().items() if on == eni_id)
+
+    def given_back(self) -> dict[IPv4Address, EniId]:
+        """Addresses that calls of ours took from ENIs, and that Describe may still show there; each with its ENI."""
         removed = self.removed()
         with self._lock:
-            return frozenset(a for a, on in self._removed_from.items() if on == eni_id and a in removed)
+            return {address: on for address, on in self._removed_from.items() if address in removed}
 
     def forget_added(self, eni_id: EniId) -> None:
         """An ENI that was attached, and whose link was set up, has lost its link: that EC2 does not show it is no lag any more."""

@@ -40,6 +40,7 @@ SUSPECTS: Mapping[RepairKind, str] = {
     RepairKind.SYSCTL: "systemd-sysctl, tuned, or a node agent: `grep -r <key> /etc/sysctl.d /usr/lib/sysctl.d`",
     RepairKind.NFT: "firewalld, an nftables service, another CNI: `nft monitor`",
     RepairKind.CONFLIST: "another CNI's installer, or configuration management: `lsof`, `auditctl -w <file>`",
+    RepairKind.PLUGIN: "another CNI's uninstaller, or configuration management: `auditctl -w <file>`",
 }
 """Where to look, by kind of object. The full list of programs and settings is in docs/troubleshooting.md."""
 

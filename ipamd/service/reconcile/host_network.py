@@ -90,6 +90,12 @@ class HostNetworkReconciler:
         """Set up the node's own routing. Raises: WiringError; the next reconciliation tries again."""
         self._hostnet.setup_node(identity)
 
+    def renew(self) -> None:
+        """Set up the node by changed settings now (no repair: nobody broke anything), ENIs at a pass soon. Raises: WiringError."""
+        self._triggers.mark(Scope.EVERYTHING)
+        if (identity := self._identity()) is not None:
+            self.set_up_node(identity)
+
     def confine(self) -> list[str]:
         """Put in place what confines sandboxes; a refusal is a condition, and ends with it. Returns: one sentence per repair."""
         try:

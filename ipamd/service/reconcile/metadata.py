@@ -199,7 +199,9 @@ class MetadataWatch:
     def _recent(self) -> Recent:
         changes = self._enis.recent_changes
         is_growing = any(not intent.is_settled for intent in self._datastore.open_intents())
-        return Recent(changes.added().keys() | changes.removed().keys(), is_growing=is_growing)
+        given_back = changes.given_back()
+        objects = changes.added().keys() | (changes.removed().keys() - given_back.keys())
+        return Recent(objects, given_back, is_growing=is_growing)
 
     def _unknown(self) -> dict[MacAddress, EniId]:
         """ENIs that were read and are not recorded in any state; not those that EC2 has shown and that we leave alone."""

@@ -8,7 +8,7 @@ same holds for a wired sandbox whose address has no row (*unplaced*): EC2 did no
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from ipaddress import IPv4Address
 
 from ipamd.model.address import Address, AddressState
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 class QuarantineService:
     """Adopts sandboxes and resolves quarantined addresses."""
 
-    def __init__(self, context: ServiceContext, *, cooldown: Cooldown, judge: SandboxJudge, mtu: int) -> None:
+    def __init__(self, context: ServiceContext, *, cooldown: Cooldown, judge: SandboxJudge, mtu: Callable[[], int]) -> None:
         self._failpoint = context.failpoint
         self._cooldown = cooldown
         self._judge = judge
@@ -227,7 +227,7 @@ class QuarantineService:
         unknown = NetnsIdentity(0, 0)
         others = MacAddress(veth.mac) if is_imported_alias(veth.alias) else None
         # The setting may have changed since: a record with another MTU than the sandbox has would have it "repaired".
-        spec = WiringSpec(veth.key, row.address, eni.route_table, veth.name, "", veth.mtu or self._mtu, others)
+        spec = WiringSpec(veth.key, row.address, eni.route_table, veth.name, "", veth.mtu or self._mtu(), others)
         macs = Wired(spec.mac("host"), spec.mac("sandbox"), unknown)
         return Attachment(
             key=veth.key,

@@ -13,21 +13,30 @@ from ipamd.model.address import Address, AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.errors import InvalidRequestError, IpamError, log_text
 from ipamd.model.evidence import Evidence, Judgement, Verdict
-from ipamd.model.ledger import LedgerEntry
+from ipamd.model.history import HistoryEvent
+from ipamd.model.history_answer import HistoryAnswer, HistoryQuestion, refusal
+from ipamd.model.history_subject import Subject
 from ipamd.model.times import rfc3339
 from ipamd.ports import Clock, Datastore, Wiring
 from ipamd.service.locks import KeyLocks
-
-HISTORY_LIMIT = 50
+from ipamd.service.report.past import PastService
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Sentences in reading order, and the ledger's entries, oldest first."""
+    """Sentences in reading order, and what is recorded of the past."""
 
     subject: str
     sentences: tuple[str, ...]
-    history: tuple[LedgerEntry, ...]
+    past: HistoryAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """What tells of this moment."""
+
+    locks: KeyLocks
+    clock: Clock
 
 
 class ExplainService:
@@ -40,8 +49,8 @@ class ExplainService:
         wiring: Wiring,
         judgement: Callable[[Attachment], tuple[Evidence, Judgement]] | None,
         quarantined: Callable[[IPv4Address], list[str]] | None,
-        locks: KeyLocks,
-        clock: Clock,
+        present: Present,
+        past: PastService,
     ) -> None:
         """`judgement` asks the one judge about an attachment, with what every source says now, `quarantined` about
         the sandboxes for which an address is quarantined; None with CRI off.
@@ -50,24 +59,27 @@ class ExplainService:
         self._wiring = wiring
         self._judgement = judgement
         self._quarantined = quarantined
-        self._locks = locks
-        self._clock = clock
+        self._locks = present.locks
+        self._clock = present.clock
+        self._past = past
 
-    def explain(self, subject: str) -> Explanation:
-        """Explain an address, or a sandbox by its container ID or the unique beginning of it.
+    def explain(self, question: HistoryQuestion) -> Explanation:
+        """Explain an address, a pod (`namespace/name` or name), or a sandbox by its container ID or the unique beginning of it.
 
-        Raises: InvalidRequestError if the subject is empty or unknown, or fits more than one sandbox.
+        With `question.at` the sentences tell of that instant, and nothing of the present.
+        Raises: InvalidRequestError if the subject is unknown, or fits more than one sandbox or pod.
         """
-        if not subject:
-            raise InvalidRequestError("nothing to explain: give an address or a container ID")
+        subject, past = question.subject, self._past.ask(question)
+        if question.at is not None:
+            return Explanation(subject, tuple(map(str, past.tenures)), past)
         try:
             sentences = self._explain_address(IPv4Address(subject))
         except AddressValueError:
             sentences = self._explain_sandbox(subject)
-        history = self._datastore.history(subject, limit=HISTORY_LIMIT)
-        if not sentences and not history:
-            raise InvalidRequestError(f"{subject} is not known", details="no address, sandbox or ledger entry matches")
-        return Explanation(subject, tuple(sentences or ["no longer known; its history follows"]), history)
+        sentences += [refusal(record) for record in past.records if record.event == HistoryEvent.REFUSED]
+        if not sentences and not past.records:
+            raise InvalidRequestError(f"{subject} is not known", details=f"no address, pod or sandbox; {'; '.join(past.notes)}")
+        return Explanation(subject, tuple(sentences or ["no longer known; its history follows"]), past)
 
     def _explain_address(self, address: IPv4Address) -> list[str]:
         row = self._datastore.address(address)
@@ -99,11 +111,17 @@ class ExplainService:
         return []
 
     def _explain_sandbox(self, beginning: str) -> list[str]:
-        found = [a for a in self._datastore.attachments() if a.key.container_id.startswith(beginning)]
-        if len({attachment.key.container_id for attachment in found}) > 1:
-            raise InvalidRequestError(
-                f"{beginning} is the beginning of {len(found)} container IDs", details="give more characters"
-            )
+        named = Subject(beginning)
+        found = [a for a in self._datastore.attachments() if named.names_pod(a.sandbox_name)]
+        pods = sorted({attachment.sandbox_name for attachment in found})
+        if len(pods) > 1:
+            raise InvalidRequestError(f"{beginning} is the name of {len(pods)} pods", details=f"give one of {', '.join(pods)}")
+        if not found:
+            found = [a for a in self._datastore.attachments() if a.key.container_id.startswith(beginning)]
+            if len({attachment.key.container_id for attachment in found}) > 1:
+                raise InvalidRequestError(
+                    f"{beginning} is the beginning of {len(found)} container IDs", details="give more characters"
+                )
         return [sentence for attachment in found for sentence in self._explain_attachment(attachment)]
 
     def _explain_attachment(self, attachment: Attachment) -> list[str]:

@@ -24,7 +24,9 @@ from ipamd.service.health import Health
 from ipamd.service.locks import KeyLocks
 from ipamd.service.report.audit import AuditService
 from ipamd.service.report.explain import ExplainService
+from ipamd.service.report.past import PastService
 from ipamd.service.report.what_if import WhatIfService
+from ipamd.settings import ConfigLine, CurrentSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,9 @@ class Sources:
     freezings: Callable[[], tuple[Freezing, ...]]
     subnets: Callable[[], tuple[SubnetView, ...]]
     explain: ExplainService
+    past: PastService
+    config: Callable[[], list[ConfigLine]]
     what_if: WhatIfService
+    settings: CurrentSettings
     instance_id: Callable[[], str]
     version: str

@@ -22,6 +22,7 @@ STEPS = {
     "spool": "it is tried again by itself; see the spool's directory and the log",
     "kernel": "it is tried again by itself; see `ipamctl audit` and the log",
     "host-routing": "it is tried again by itself; see the log",
+    "plugins": "do what the message says; the files are watched, no restart is needed",
     "conflist": "mount a writable CNI configuration directory; it is tried again by itself",
 }
 """Conditions that stop a start, with what to do, in the order of the start."""

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any, Protocol
 
-from ipamd.config import PoolConfig, Settings, contradictions
 from ipamd.model.auto_target import AutoTarget, auto_target, resolved
 from ipamd.model.capacity import Capacity, NodeBounds, capacities
 from ipamd.model.eni import InstanceLimits
@@ -19,6 +18,9 @@ from ipamd.model.plan import Plan, plan
 from ipamd.model.pool_settings import PoolSettings
 from ipamd.model.pool_snapshot import PoolSnapshot
 from ipamd.ports import Clock
+from ipamd.settings import PoolConfig, Settings, contradictions
+from ipamd.settings.loading import wrong
+from ipamd.settings.parsers import parsed
 
 PLANNED = {item.name for item in dataclasses.fields(PoolSettings)} | {"warm_target"}
 """Fields of PoolConfig that the planner knows; the other settings of the pool change no plan."""
@@ -59,7 +61,7 @@ class WhatIfService:
         self,
         pool: PoolOutlook,
         *,
-        settings: Settings,
+        settings: Callable[[], Settings],
         limits_of: Callable[[str], InstanceLimits | None],
         clock: Clock,
         primary_carries_pods: bool = True,
@@ -79,7 +81,7 @@ class WhatIfService:
             instance_type: plan with the limits of this type; empty: the node's own.
         Raises: InvalidRequestError for settings and types that are not known or wrong; NotServingError before the first cycle.
         """
-        changed, snapshot = changed_settings(self._settings, changes), self._snapshot()
+        changed, snapshot = changed_settings(self._settings(), changes), self._snapshot()
         if instance_type and instance_type != snapshot.limits.instance_type:
             snapshot = replace(snapshot, limits=self._limits(instance_type))
         elif not changes:
@@ -97,7 +99,7 @@ class WhatIfService:
         snapshot, settings = self._snapshot(), self._pool.settings
         bounds = NodeBounds(
             max_eni=settings.max_eni,
-            max_pods=self._settings.pool.max_pods,
+            max_pods=self._settings().pool.max_pods,
             unmanaged_eni_count=snapshot.unmanaged_eni_count,
             held_count=snapshot.counts.total,
             subnet_free_count=snapshot.growth.room,
@@ -138,9 +140,9 @@ def changed_settings(settings: Settings, changes: Sequence[str]) -> Settings:
             problems.append(_refusal(name, known) if item is None else f"{name}: give it as {name}=VALUE")
             continue
         try:
-            values[item.name] = item.metadata["parse"](text) if text else item.default
+            values[item.name] = parsed(text, item.metadata["parse"]) if text else item.default
         except ValueError as error:
-            problems.append(f"{name}={text!r}: {error}")
+            problems.append(wrong(name, text, error))
     changed = replace(settings, pool=replace(settings.pool, **values))
     problems += [] if problems else contradictions(changed)
     if problems:

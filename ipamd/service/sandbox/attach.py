@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -46,10 +47,10 @@ log = logging.getLogger(__name__)
 class AttachPolicy:
     """What ADD needs from the settings.
 
-    `waiting_limit`: ADDs that may be in work at once, so that DEL always finds a thread. `mtu` in bytes.
+    `waiting_limit`: ADDs that may be in work at once, so that DEL always finds a thread. `mtu` of a new one, in bytes.
     """
 
-    mtu: int
+    mtu: Callable[[], int]
     waiting_limit: int
 
 
@@ -205,7 +206,7 @@ class AttachService:
             route_table=self._eni(reserved).route_table,
             host_veth=host_veth,
             netns=request.netns,
-            mtu=self._policy.mtu,
+            mtu=self._policy.mtu(),
             others_mac=MacAddress("") if request.is_wired_by_caller else None,
         )
 

@@ -9,9 +9,9 @@ import pytest
 from ipamd.cloud.bounded_http import AWS_BYTES_MAX
 from ipamd.cloud.ec2 import BotoEc2
 from ipamd.cloud.retries import HURRIED, IDEMPOTENT
-from ipamd.config import CloudConfig
 from ipamd.model.errors import CloudError
 from ipamd.model.ids import EniId, InstanceId
+from ipamd.settings import CloudConfig
 from tests.contract.cloud.server import MISBEHAVIOURS, HostileServer, answer, misbehaviours
 from tests.unit.cloud.clocks import FakeClock
 

@@ -13,9 +13,9 @@ import pytest
 from ipamd.cloud import metadata
 from ipamd.cloud.bounded_http import METADATA_BYTES_MAX
 from ipamd.cloud.metadata import ImdsMetadata
-from ipamd.config import CloudConfig
 from ipamd.model.errors import CloudError
 from ipamd.model.ids import MacAddress
+from ipamd.settings import CloudConfig
 from tests.contract.cloud.server import MISBEHAVIOURS, HostileServer, Script, answer, misbehaviours
 from tests.fakes.node import FakeNode
 from tests.unit.cloud.clocks import FakeClock

@@ -8,8 +8,8 @@ import pytest
 
 from fuzz.http_answers import HttpAnswers, response
 from ipamd.cloud.metadata import ImdsMetadata
-from ipamd.config import CloudConfig
 from ipamd.model.errors import CloudError
+from ipamd.settings import CloudConfig
 from tests.fakes.clock import FakeClock
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from ipamd.config import DaemonConfig
 from ipamd.conflist import render
+from ipamd.settings import DaemonConfig
 from tests.rig import PLUGIN_PATH, CniReply, Rig
 
 pytestmark = pytest.mark.privileged

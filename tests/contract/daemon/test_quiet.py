@@ -1,14 +1,16 @@
-"""How few EC2 calls a node makes: what an ENI costs, counted in EC2's own call log."""
+"""How quiet a node is: EC2 calls, counted in EC2's own call log, and log lines."""
 
 from __future__ import annotations
 
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from ipamd.service.reconcile.cloud import TURN_S
 from ipamd.service.reconcile.metadata import REQUESTS_PER_TURN
-from tests.rig import rig, wait_until
+from tests.rig import Rig, rig, wait_until
 
 pytestmark = pytest.mark.privileged
 
@@ -49,3 +51,38 @@ def test_an_idle_daemon_asks_ec2_nothing_and_metadata_little() -> None:
         assert 3 <= seen - requests <= REQUESTS_PER_TURN
         assert dict(made.lab.vpc.call_counts()) == calls
         made.assert_sound(expected=0)
+
+
+def test_an_idle_daemon_logs_nothing() -> None:
+    """Row 6: kubelet's probes and the runtime's STATUS come and go, and the loops that wake every few seconds wake: no line.
+
+    tests/heavy/test_idle_log.py watches for longer than the slowest loop, on a real runtime with sandboxes.
+    """
+    with rig(env={"VPC_IPAMD_HEALTH_ADDRESS": "127.0.0.1:61677"}) as made:
+        assert made.add("a").ok
+        wait_until(lambda: made.pool()["free_count"] >= 9, what="the pool is at its target")
+        mark = made.driver.run_dir / "served"
+        before = quiet_log(made, mark)
+        for _ in range(5):
+            assert made.cni("STATUS", "", netns="", version="1.1.0").ok
+        assert probe(made, "/healthz", "/readyz") == [200, 200]
+        seen = mark.read_text()
+        wait_until(lambda: mark.read_text() != seen, what="maintenance has woken")
+        assert made.driver.log_text()[len(before) :] == ""
+        made.assert_sound(expected=1)
+
+
+def quiet_log(made: Rig, mark: Path) -> str:
+    """The log once nothing was added to it for a turn of maintenance: what the start and the first ADD still cause is over."""
+    for _ in range(10):
+        before, seen = made.driver.log_text(), mark.read_text()
+        wait_until(lambda: mark.read_text() != seen, what="maintenance has woken")  # noqa: B023  # called before the next turn
+        if made.driver.log_text() == before:
+            return before
+    raise AssertionError(f"the log does not come to rest:\n{made.log_tail(10)}")
+
+
+def probe(made: Rig, *pages: str) -> list[int]:
+    """Status codes of pages of the health port, asked inside the node."""
+    script = "import sys, urllib.request as u; print(*(u.urlopen('http://127.0.0.1:61677' + p).status for p in sys.argv[1:]))"
+    return [int(code) for code in made.node.run([sys.executable, "-c", script, *pages]).stdout.split()]

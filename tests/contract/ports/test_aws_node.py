@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from ipamd.aws_node.node import FileAwsNode
-from ipamd.config import TakeoverConfig
 from ipamd.model.aws_node import Allocation, render_checkpoint
 from ipamd.model.ids import parse_key
 from ipamd.ports import AwsNode
+from ipamd.settings import TakeoverConfig
 from tests.fakes.aws_node import OURS, SAVED, THEIRS, FakeAwsNode
 
 ONE = Allocation(parse_key("a", "eth0"), IPv4Address("10.0.0.9"), "default", "web", 5)

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 import pytest
 
 from ipamd.cloud.ec2 import BotoEc2
-from ipamd.config import CloudConfig
 from ipamd.model.cloud import INTENT_TAG, EniRequest
 from ipamd.model.errors import CloudError, CloudNotFoundError, EniLimitError
 from ipamd.model.ids import EniId, InstanceId, SubnetId
 from ipamd.ports import Ec2
+from ipamd.settings import CloudConfig
 from lab.ec2.server import Ec2Server
 from lab.vpc.state import Vpc
 from tests.fakes.cloud import INSTANCE, SUBNET, FakeEc2

@@ -164,3 +164,15 @@ def test_every_deed_that_is_drawn_can_be_done(stage: Stage, what: str) -> None:
     stage.vpc.hands.delete(stage.eni_ids["node-b"])
     stage.hands.do("node-b", {"what": what, "pick": 0.99, "type": "interface", "tagged": False})
     assert stage.history.violations == []
+
+
+def test_a_prefix_that_waits_for_a_sandbox_is_not_counted(stage: Stage) -> None:
+    """A hand took it from one ENI, EC2 gave it to another, and a sandbox still has an address of it."""
+    stage.do("give-prefix")
+    enis = stage.vpc.enis_of(stage.nodes["node-a"].instance_id)
+    (eni,) = [eni for eni in enis if eni.prefixes]
+    address = eni.prefixes[0][3]
+    assert address_count(enis) - address_count(enis, lost={"eni-another": [address]}) == 16
+    assert address_count(enis) == address_count(enis, lost={eni.eni_id: [address]})
+    single = next(eni for eni in enis if eni.secondary_addresses).secondary_addresses[0]
+    assert address_count(enis) - address_count(enis, lost={"eni-another": [single]}) == 1

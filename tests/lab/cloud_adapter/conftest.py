@@ -12,9 +12,9 @@ import pytest
 from ipamd.cloud import trim_model
 from ipamd.cloud.ec2 import BotoEc2
 from ipamd.cloud.metadata import ImdsMetadata
-from ipamd.config import CloudConfig
 from ipamd.model.cloud import EniRequest
 from ipamd.model.ids import EniId, InstanceId, SubnetId
+from ipamd.settings import CloudConfig
 from lab.ec2.server import Ec2Server
 from lab.imds.server import ImdsServer
 from lab.vpc.interfaces import Delays

@@ -43,8 +43,8 @@ def measure(variant: str, url: str, instance_id: str) -> str:
     else:
         from ipamd.cloud.ec2 import BotoEc2
         from ipamd.cloud.model_data import DATA_DIR
-        from ipamd.config import CloudConfig
         from ipamd.model.ids import InstanceId
+        from ipamd.settings import CloudConfig
         from tests.unit.cloud.clocks import RealClock
 
         directory = DATA_DIR if variant == "trimmed" else Path("/nonexistent")

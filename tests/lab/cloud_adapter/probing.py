@@ -10,8 +10,8 @@ from ipamd.cloud.probe.calls import Calls
 from ipamd.cloud.probe.report import as_dict
 from ipamd.cloud.probe.run import Tools, run
 from ipamd.cloud.probe.subject import Sources
-from ipamd.config import Settings
 from ipamd.ipamctl.probing import eni_tags, sender
+from ipamd.settings import Settings
 from tests.lab.cloud_adapter.conftest import Bench
 
 Send = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]

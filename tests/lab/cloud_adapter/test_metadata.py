@@ -8,8 +8,8 @@ from ipaddress import IPv4Network
 import pytest
 
 from ipamd.cloud.metadata import POLICY, TOKEN_TTL_S, ImdsMetadata
-from ipamd.config import CloudConfig
 from ipamd.model.errors import CloudError, SettingsError
+from ipamd.settings import CloudConfig
 from tests.lab.cloud_adapter.conftest import Bench
 from tests.unit.cloud.clocks import FakeClock
 

@@ -8,9 +8,9 @@ import pytest
 
 from ipamd.cloud.metadata import TOKEN_TTL_S, ImdsMetadata
 from ipamd.cloud.metadata_enis import read_eni, read_macs
-from ipamd.config import CloudConfig
 from ipamd.model.errors import CloudError, ThrottledError
 from ipamd.model.ids import MacAddress
+from ipamd.settings import CloudConfig
 from tests.lab.cloud_adapter.conftest import Bench
 from tests.unit.cloud.clocks import FakeClock
 

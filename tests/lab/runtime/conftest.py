@@ -15,18 +15,22 @@ from lab.node.node import REPOSITORY
 from tests.rig import Rig, rig, wait_until
 
 DIRECTORY_17 = REPOSITORY / "build" / "containerd-1.7"
-DIRECTORIES = {"1.6": "", "1.7": str(DIRECTORY_17)}
+DIRECTORY_2 = REPOSITORY / "build" / "containerd-2"
+DIRECTORIES = {"1.6": "", "1.7": str(DIRECTORY_17), "2": str(DIRECTORY_2)}
 WITHOUT_17 = "containerd 1.7 is not here: tools/fetch_containerd.sh unpacks Debian trixie's into build/containerd-1.7"
+WITHOUT_2 = "containerd 2 is not here: `tools/fetch_containerd.sh 2` unpacks Debian forky's into build/containerd-2"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what needs a containerd that is not here."""
-    if os.access(DIRECTORY_17 / "containerd", os.X_OK):
-        return
+    has_17, has_2 = (os.access(directory / "containerd", os.X_OK) for directory in (DIRECTORY_17, DIRECTORY_2))
     for item in items:
         callspec = getattr(item, "callspec", None)
-        if item.get_closest_marker("containerd17") or (callspec and "1.7" in callspec.params.values()):
+        versions = callspec.params.values() if callspec else ()
+        if not has_17 and (item.get_closest_marker("containerd17") or "1.7" in versions):
             item.add_marker(pytest.mark.skip(reason=WITHOUT_17))
+        if not has_2 and "2" in versions:
+            item.add_marker(pytest.mark.skip(reason=WITHOUT_2))
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from tests.rig import CniReply, Rig, wait_until
 pytestmark = [pytest.mark.privileged, pytest.mark.containerd]
 
 STEPS = ("attach.reserved", "attach.wired", "attach.committed")
+KUBELET_GIVES_UP_S = 8.0
 
 
 @pytest.fixture(scope="module")
@@ -126,9 +127,10 @@ def test_a_result_that_nobody_heard_is_kept_for_its_sandbox(made: Rig, pool: Thr
 
 
 def test_a_daemon_that_dies_under_an_add_leaves_no_half_sandbox(made: Rig, pool: ThreadPoolExecutor) -> None:
-    """kill -9 in the middle of RunPodSandbox: the runtime fails it and cleans up into the spool; after the start nothing is left."""
+    """kill -9 in the middle of RunPodSandbox: the plugin waits for another daemon until the kubelet gives up; the runtime then cleans
+    up into the spool, and after the start nothing is left."""
     with held_at(made, "attach.wired") as hold:
-        running = pool.submit(made.node.cri.run_sandbox, "dying", uid="u-2")
+        running = pool.submit(made.node.cri.run_sandbox, "dying", uid="u-2", timeout_s=KUBELET_GIVES_UP_S)
         wait_held(hold)
         made.kill()
         with pytest.raises(SandboxError):

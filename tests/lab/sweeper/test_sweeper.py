@@ -12,12 +12,12 @@ import pytest
 
 from ipamd.clock import SystemClock
 from ipamd.cloud.ec2 import BotoEc2, literal
-from ipamd.config import CloudConfig
 from ipamd.model.cloud import EniRequest
 from ipamd.model.eni_tags import CLUSTER_TAG, CREATED_AT_TAG, INSTANCE_TAG
 from ipamd.model.errors import CloudError, ThrottledError
 from ipamd.model.ids import InstanceId, SubnetId
 from ipamd.model.times import rfc3339
+from ipamd.settings import CloudConfig
 from ipamd.sweeper import main as command
 from ipamd.sweeper.sweep import SECOND_LOOK_S, SweepOrder, Verdict, is_complete, sweep
 from lab.ec2.server import Ec2Server
@@ -214,25 +214,22 @@ def faked(clock: FakeClock, count: int) -> FakeEc2:
     return ec2
 
 
-def test_throttled_it_stops() -> None:
-    """The account's bucket is shared with nodes that need addresses: the rest waits for the next run."""
+@pytest.mark.parametrize(
+    ("refusal", "others", "deletions"),
+    [
+        pytest.param(ThrottledError("slow down"), Verdict.LEFT, 1, id="throttled"),  # nodes that need addresses share the bucket
+        pytest.param(CloudError("in use"), Verdict.DELETED, 3, id="in use"),  # attached since the look, say
+    ],
+)
+def test_a_refusal_stops_the_others_only_if_ec2_is_busy(refusal: CloudError, others: Verdict, deletions: int) -> None:
+    """What is left waits for the next run."""
     clock = FakeClock()
     ec2 = faked(clock, 3)
-    ec2.fail["delete_eni"] = [ThrottledError("slow down")]
+    ec2.fail["delete_eni"] = [refusal]
     found = sweep(order(), ec2=ec2, clock=clock, sleep=clock.advance)
-    assert sorted(one.verdict for one in found) == sorted([Verdict.FAILED, Verdict.LEFT, Verdict.LEFT])
+    assert sorted(one.verdict for one in found) == sorted([Verdict.FAILED, others, others])
     assert not is_complete(found)
-    assert ec2.calls["delete_eni"] == 1
-
-
-def test_one_that_cannot_be_deleted_stops_no_other() -> None:
-    """Attached since the look, say: EC2 refuses, and the others go."""
-    clock = FakeClock()
-    ec2 = faked(clock, 3)
-    ec2.fail["delete_eni"] = [CloudError("in use")]
-    found = sweep(order(), ec2=ec2, clock=clock, sleep=clock.advance)
-    assert sorted(one.verdict for one in found) == sorted([Verdict.FAILED, Verdict.DELETED, Verdict.DELETED])
-    assert not is_complete(found)
+    assert ec2.calls["delete_eni"] == deletions
 
 
 def test_the_time_is_bounded() -> None:

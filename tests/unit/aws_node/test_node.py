@@ -16,10 +16,10 @@ import pytest
 from ipamd.aws_node import node as module
 from ipamd.aws_node import peer
 from ipamd.aws_node.node import FileAwsNode
-from ipamd.config import TakeoverConfig
 from ipamd.model.aws_node import Allocation, render_checkpoint
 from ipamd.model.errors import ForeignStateError, TakeoverError
 from ipamd.model.ids import parse_key
+from ipamd.settings import TakeoverConfig
 
 ONE = Allocation(parse_key("a", "eth0"), IPv4Address("10.0.0.9"), "default", "web", 5)
 CONFLIST = "10-aws.conflist"

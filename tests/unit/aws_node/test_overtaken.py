@@ -6,18 +6,19 @@ from ipaddress import IPv4Address
 from pathlib import Path
 
 from ipamd.adapters import Adapters, connect
-from ipamd.config import DaemonConfig, RuntimeConfig, Settings, TakeoverConfig
 from ipamd.model.aws_node import Allocation, render_checkpoint
 from ipamd.model.ids import parse_key
+from ipamd.settings import CurrentSettings, DaemonConfig, RuntimeConfig, Settings, TakeoverConfig
 
 ONE = Allocation(parse_key("a", "eth0"), IPv4Address("10.0.0.9"), "default", "web", 5)
 
 
 def start(place: Path) -> Adapters:
     """One start's adapters, with the datastore closed again."""
-    daemon = DaemonConfig(run_dir=place, conflist_path=place / "10-vpc-ipamd.conflist")
+    daemon = DaemonConfig(run_dir=place, conflist_path=place / "10-vpc-ipamd.conflist", history_dir="off")
     takeover = TakeoverConfig(checkpoint=place / "ipam.json", daemon_socket="off")
-    made = connect(Settings(daemon=daemon, runtime=RuntimeConfig(cri_socket="off"), takeover=takeover), has_run_before=False)
+    settings = Settings(daemon=daemon, runtime=RuntimeConfig(cri_socket="off"), takeover=takeover)
+    made = connect(CurrentSettings(settings), has_run_before=False)
     made.opened.datastore.close()
     return made
 

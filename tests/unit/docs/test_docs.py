@@ -16,10 +16,11 @@ import pytest
 
 from cni_plugin import errors as plugin_errors
 from ipamd import daemon
-from ipamd.config import Settings, describe
 from ipamd.ipamctl import main as ipamctl
 from ipamd.model import errors
 from ipamd.service.report.finding import Severity
+from ipamd.settings import Settings, describe
+from ipamd.settings.upstream import UPSTREAM
 from lab.cli import main as cli
 from lab.vpc.fault_spec import parse as parse_faults
 from tools import gen_docs
@@ -109,7 +110,7 @@ def test_named_commands_exist(page: Path) -> None:
     text = page.read_text()
     for words in re.findall(r"`make ([a-z -]+)`", text):
         assert set(words.split()) <= targets, words
-    commands = set(_subcommands(ipamctl._parser()))
+    commands = set(_subcommands(ipamctl.make_parser()))
     named = set(re.findall(r"`ipamctl ([a-z][a-z-]*)|^ {4,}.*-- ipamctl ([a-z][a-z-]*)", text, re.M))
     assert {first or second for first, second in named} <= commands
     for command in _lab_commands(_code(text)):
@@ -158,7 +159,7 @@ def test_named_faults_are_faults(page: Path) -> None:
 @pages
 def test_named_settings_exist(page: Path) -> None:
     """Every variable of ours in code font is a setting, or the failpoint's."""
-    known = {line.env for line in describe(Settings(), {})} | {"VPC_IPAMD_FAILPOINT"}
+    known = {line.env for line in describe(Settings(), {})} | {"VPC_IPAMD_FAILPOINT"} | {row.name for row in UPSTREAM}
     named = set(re.findall(r"`((?:VPC_IPAMD|ENABLE|WARM|AWS_VPC)_[A-Z0-9_]+)(?:=[^`]*)?`", page.read_text()))
     assert named <= known
 

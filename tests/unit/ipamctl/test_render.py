@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from ipamd import __version__
 from ipamd.ipamctl import main as ipamctl
@@ -14,7 +16,7 @@ from ipamd.ipamctl.verbs import attachments, enis, status
 from ipamd.model.stock import PoolCounts
 from ipamd.model.words import CLOUD_NOT_ASKED, counted
 
-NOTE = "settings in this process's environment; the daemon was not asked"
+NOTE = "the daemon does not answer: settings in this process's environment"
 
 
 def answer(**changes: Any) -> dict[str, Any]:
@@ -146,14 +148,33 @@ def test_interfaces_have_the_counts_in_the_same_order() -> None:
     assert header.split()[-5:] == ["ASSIGNED", "RESERVED", "COOLING", "QUARANTINED", "FREE"]
 
 
-def test_settings_are_said_to_be_this_processs_own(capsys: pytest.CaptureFixture[str]) -> None:
-    """`ipamctl config` does not ask the daemon, and says so first."""
+def test_settings_without_a_daemon_are_said_to_be_this_processs_own(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """`ipamctl config` says first whose settings it shows, and what is set comes before what is not."""
+    monkeypatch.setenv("VPC_IPAMD_RUN_DIR", str(tmp_path))
+    monkeypatch.setenv("AWS_EC2_ENDPOINT", "http://user:pass@localhost:1/")
     assert ipamctl.main(["config"]) == 0
-    assert capsys.readouterr().out.splitlines()[0] == NOTE
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == NOTE
+    assert {lines[3].split()[0], lines[4].split()[0]} == {"VPC_IPAMD_RUN_DIR", "AWS_EC2_ENDPOINT"}
+    assert "pass" not in "".join(lines[3:5])
     assert ipamctl.main(["-o", "json", "config"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["origin_note"] == NOTE
     assert document["settings"]
+
+
+@pytest.mark.parametrize("words", [["config", "-o", "yaml"], ["-o", "yaml", "config"], ["config", "--output=yaml"]])
+def test_yaml_says_what_json_says(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: list[str]
+) -> None:
+    """At any place of the command line."""
+    monkeypatch.setenv("VPC_IPAMD_RUN_DIR", str(tmp_path))
+    assert ipamctl.main(words) == 0
+    found = yaml.safe_load(capsys.readouterr().out)
+    assert ipamctl.main(["config", "-o", "json"]) == 0
+    assert found == json.loads(capsys.readouterr().out)
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -50,18 +50,28 @@ class Daemon:
         return plain(fill(getattr(pb, f"{rpc}Reply")()))
 
 
-def parsed(name: str) -> argparse.Namespace:
-    """Parse a verb with `x` for each of its positional arguments."""
+def positionals(name: str) -> list[str]:
+    """`x` for each positional argument of a verb, and what makes one that streams end."""
     parser = argparse.ArgumentParser()
     VERBS[name].arguments(parser)
-    positional = [action for action in parser._actions if not action.option_strings]
-    return ipamctl._parser().parse_args([name, *("x" for _ in positional)])
+    ends = ["--count", "1"] if VERBS[name].stream is not None else []
+    return [*("x" for action in parser._actions if not action.option_strings), *ends]
+
+
+def parsed(name: str) -> argparse.Namespace:
+    """Parse a verb with `x` for each of its positional arguments."""
+    return ipamctl.make_parser().parse_args([name, *positionals(name)])
 
 
 @pytest.mark.parametrize("name", ASKING)
 def test_a_verb_asks_what_the_proto_has_and_shows_every_answer(name: str) -> None:
     """RPC and fields are in the proto; the answer is text for people, and its exit status one that is documented."""
     verb, daemon = VERBS[name], Daemon()
+    if verb.stream is not None:
+        shown = [verb.render(answer) for answer in verb.stream(daemon, parsed(name))]
+        assert all(shown)
+        assert shown
+        return
     answer = verb.ask(daemon, parsed(name))
     assert verb.render(answer).strip()
     assert verb.exit_status(answer) in (0, EXIT_ATTENTION)
@@ -103,18 +113,18 @@ def test_a_refusal_is_one_line_and_its_status(monkeypatch: pytest.MonkeyPatch, c
 )
 def test_the_output_may_be_chosen_before_the_verb_or_after_it(words: list[str]) -> None:
     """Both are what fingers know from kubectl; the later one counts."""
-    assert ipamctl._parser().parse_args(words).output == "json"
+    assert ipamctl.make_parser().parse_args(words).output == "json"
 
 
 @pytest.mark.parametrize("words", [["--socket", "/x", "status"], ["status", "--socket", "/x"]])
 def test_the_socket_may_be_named_on_either_side(words: list[str]) -> None:
     """And what is not named keeps its default."""
-    parsed = ipamctl._parser().parse_args(words)
+    parsed = ipamctl.make_parser().parse_args(words)
     assert (parsed.socket, parsed.output) == ("/x", "table")
 
 
 def test_finding_the_verbs_imports_nothing_heavy() -> None:
     """`ipamctl --help` costs no grpc, nor the values of the daemon's model."""
-    program = "import sys; from ipamd.ipamctl import main; main._parser(); print(*sys.modules)"
+    program = "import sys; from ipamd.ipamctl import main; main.make_parser(); print(*sys.modules)"
     loaded = set(subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split())
-    assert not loaded & {"grpc", "google.protobuf", "dataclasses", "ipamd.config", "ipamd.ports", "ipamd.model.errors"}
+    assert not loaded & {"grpc", "google.protobuf", "dataclasses", "ipamd.settings", "ipamd.ports", "ipamd.model.errors"}

@@ -10,10 +10,10 @@ import pytest
 from jsonschema import Draft202012Validator
 
 import ipamd
-from ipamd.config import Settings, describe, load
 from ipamd.health_pages import HealthPages
 from ipamd.rpc.server import LOCK_WAIT_S
 from ipamd.runtime.cri import USUAL_SOCKETS
+from ipamd.settings import Settings, describe, load
 from tests.unit.manifests.manifest import (
     MANIFESTS,
     container,
@@ -64,6 +64,8 @@ def test_mounts_cover_the_paths_that_the_settings_name() -> None:
     wanted = {
         settings.daemon.run_dir / "ipamd.sock": False,
         settings.daemon.conflist_path: False,
+        settings.daemon.cni_bin_dir / "portmap": False,
+        Path(settings.daemon.history_dir): False,
         Path(settings.runtime.cri_socket): True,
         Path("/run/netns/cni-0"): False,
     }

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.config import NetworkConfig
+from ipamd.settings import NetworkConfig
 
 ROOT = Path(__file__).parents[3]
 HOST = ROOT / "manifests" / "host"

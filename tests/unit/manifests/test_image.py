@@ -16,8 +16,8 @@ import ipamd
 from cni_plugin import vpc_cni
 from ipamd import conflist
 from ipamd.cloud.operations import OPERATIONS
-from ipamd.config import load
 from ipamd.kernel import nft
+from ipamd.settings import Settings, load
 from tests.unit.manifests import dockerfile
 from tests.unit.manifests.manifest import MANIFESTS, ROOT, container, environment, init_container, schema
 
@@ -31,10 +31,20 @@ def _all(name: str, stage: str | None = None) -> list[str]:
 
 def test_stages() -> None:
     """Plugin and daemon are built in stages of their own; the last one installs nothing with pip."""
-    stages = ["${PYTHON_IMAGE} AS plugin", "${NODE_PYTHON_IMAGE} AS interpreted", "${PYTHON_IMAGE} AS daemon", "${PYTHON_IMAGE}"]
+    stages = [
+        "${PYTHON_IMAGE} AS plugin",
+        "${NODE_PYTHON_IMAGE} AS interpreted",
+        "${GO_IMAGE} AS reference",
+        "${PYTHON_IMAGE} AS daemon",
+        "${PYTHON_IMAGE}",
+    ]
     assert _all("FROM") == stages
     images = dict(text.split("=", 1) for text in _all("ARG"))
-    assert images == {"PYTHON_IMAGE": "python:3.11-slim-bookworm", "NODE_PYTHON_IMAGE": "python:3.9-slim-bookworm"}
+    assert images == {
+        "PYTHON_IMAGE": "python:3.11-slim-bookworm",
+        "NODE_PYTHON_IMAGE": "python:3.9-slim-bookworm",
+        "GO_IMAGE": "golang:1.26-bookworm",
+    }
     assert not [text for text in _all("RUN", FINAL) if "pip" in text]
     assert _all("ENTRYPOINT") == ['["ipamd"]']
 
@@ -94,6 +104,31 @@ def test_commands_of_the_daemonset_are_in_the_image() -> None:
     (variables,) = _all("ENV", FINAL)
     assert re.match(r"PATH=/opt/ipamd/bin:", variables)
     assert "command" not in container()  # the image's entry point
+
+
+def test_reference_plugins_are_where_the_daemon_looks_for_them() -> None:
+    """What the pinned build made is copied to the default of the setting, and the compiler's line is the image's."""
+    (built,) = _all("RUN", "reference")[1:]
+    source = built.split()[-1]
+    assert f"--from=reference {source} {Settings().daemon.reference_plugins}" in _all("COPY", FINAL)
+    pins = json.loads((ROOT / "tools" / "reference_plugins" / "plugins.json").read_text())
+    images = dict(text.split("=", 1) for text in _all("ARG"))
+    assert pins["go"].startswith(f"go{images['GO_IMAGE'].partition(':')[2].partition('-')[0]}.")
+
+
+def test_reference_plugins_are_pinned() -> None:
+    """One version in go.mod and plugins.json, checksums of its sources, and of every file for both architectures."""
+    folder = ROOT / "tools" / "reference_plugins"
+    pins, sums = json.loads((folder / "plugins.json").read_text()), (folder / "go.sum").read_text()
+    required = f"{pins['module']} v{pins['version']}"
+    assert f"\t{required} //" in (folder / "go.mod").read_text()
+    assert f"{required} h1:" in sums
+    names = {line.rsplit("/", 1)[1] for line in (folder / "go.mod").read_text().splitlines() if "/plugins/plugins/" in line}
+    assert names == {"loopback", "portmap", "bandwidth", "tuning"}
+    assert set(pins["sha256"]) == {"amd64", "arm64"}
+    for listed in pins["sha256"].values():
+        assert set(listed) == names
+        assert all(re.fullmatch(r"[0-9a-f]{64}", digest) for digest in listed.values())
 
 
 def test_conflist_is_what_the_daemon_writes() -> None:

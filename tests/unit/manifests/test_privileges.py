@@ -13,8 +13,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from ipamd.settings import Settings
 from lab.lab import Lab, missing_requirements
 from lab.node import plugin
+from lab.node.cri import RUN_TIMEOUT_S
 from lab.node.daemon import DAEMON_LOG, PLUGIN_PATH
 from lab.node.errors import SandboxError
 from lab.node.node import REPOSITORY, Node
@@ -26,6 +28,8 @@ pytestmark = [
     pytest.mark.containerd,
     pytest.mark.skipif(bool(missing_requirements(containerd=True)), reason=missing_requirements(containerd=True) or "-"),
 ]
+
+REFERENCE_PLUGINS = ROOT / "build" / "reference-plugins"
 
 AS_A_CONTAINER = """
 set -e
@@ -41,7 +45,10 @@ exec setpriv --bounding-set "$BOUNDING" --inh-caps -all "$@"
 def lab() -> Iterator[Lab]:
     """One node with containerd and the plugin."""
     with Lab(name=f"manifest-{os.getpid()}", nodes=["node-a"]) as made:
-        plugin.install(made.node("node-a"))
+        node = made.node("node-a")
+        plugin.install(node)
+        for path in REFERENCE_PLUGINS.glob("*"):  # of the image, if they are built here
+            node.write_file(f"{Settings().daemon.reference_plugins}/{path.name}", path.read_bytes())
         yield made
 
 
@@ -55,7 +62,7 @@ def _start(lab: Lab, capabilities: list[str]) -> NodeProcess:
         "WRITABLE": " ".join(writable),
         "BOUNDING": ",".join(["-all", *(f"+{name.lower()}" for name in capabilities)]),
         **environment(),
-        "ENABLE_PORTMAP_PLUGIN": "false",  # the lab's node has no portmap
+        "ENABLE_PORTMAP_PLUGIN": str(REFERENCE_PLUGINS.is_dir()).lower(),
     }
     return node.spawn(daemon, env=node.daemon_environment(lab.vpc.region) | container_environment, cwd=str(REPOSITORY))
 
@@ -73,8 +80,8 @@ def _wait_ready(node: Node, *, seconds: float) -> bool:
     return False
 
 
-def _sandbox(node: Node) -> None:
-    sandbox = node.cri.run_sandbox("probe")
+def _sandbox(node: Node, *, timeout_s: float = RUN_TIMEOUT_S) -> None:
+    sandbox = node.cri.run_sandbox("probe", timeout_s=timeout_s)
     node.cri.stop(sandbox)
     node.cri.remove(sandbox)
 
@@ -93,6 +100,9 @@ def test_the_granted_privileges_are_enough(lab: Lab) -> None:
         _sandbox(node)
         status = node.run([sys.executable, "-m", "ipamd.ipamctl.main", "status"], cwd=str(REPOSITORY)).stdout
         assert "lacks" not in status, status
+        if REFERENCE_PLUGINS.is_dir():  # put in place, and run, with no more privileges than these
+            node.run(["test", "-x", "/opt/cni/bin/portmap"])
+            assert "1.1.0" in node.run(["cat", environment()["VPC_IPAMD_CONFLIST"]]).stdout
         assert "vpc-ipamd" in node.run(["nft", "list", "tables"]).stdout
         assert "last error  none since start" in status, status
     finally:
@@ -108,7 +118,7 @@ def test_each_granted_capability_is_needed(lab: Lab, absent: str) -> None:
     try:
         _wait_ready(lab.node("node-a"), seconds=2)
         with pytest.raises(SandboxError):
-            _sandbox(lab.node("node-a"))
+            _sandbox(lab.node("node-a"), timeout_s=10)  # without SYS_ADMIN nobody answers, and the plugin would wait a minute
     finally:
         daemon.kill()  # its next start does not mind (I5)
         daemon.wait(10)

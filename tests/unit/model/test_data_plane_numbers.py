@@ -15,7 +15,6 @@ from typing import Any, cast
 
 import pytest
 
-from ipamd.config import NetworkConfig
 from ipamd.kernel import batches, devconf, enis, records, ruleset, sysctls, uapi
 from ipamd.kernel.look import HostLook
 from ipamd.kernel.netlink import Message
@@ -24,6 +23,7 @@ from ipamd.model.attachment import WiringSpec, veth_name
 from ipamd.model.eni import Eni, gateway
 from ipamd.model.ids import EniId, MacAddress, SubnetId, parse_key
 from ipamd.service.pool import tags
+from ipamd.settings import NetworkConfig
 
 NETWORK, HELPER = "pkg/networkutils/network.go", "pkg/networkutils/helper.go"
 NAMES, CONNMARK = "pkg/networkutils/names.go", "pkg/networkutils/nftables_connmark.go"

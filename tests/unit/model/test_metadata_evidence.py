@@ -96,6 +96,17 @@ def test_what_we_changed_lately_is_no_difference(shown: MetadataEni, objects: se
     assert eni_differences(RECORDED, shown, recent=Recent(objects)) == frozenset()
 
 
+def test_what_we_gave_back_is_no_difference_only_where_it_was() -> None:
+    """EC2 may give it to another ENI of the node within seconds: that is news, and no lag."""
+    more = replace(SHOWN, addresses=frozenset({A, B, C}), prefixes=frozenset({P, Q}))
+    there = {C: ENI, Q.network_address: ENI}
+    assert eni_differences(RECORDED, more, recent=Recent(given_back=there)) == frozenset()
+    elsewhere = dict.fromkeys(there, EniId("eni-9"))
+    assert len(eni_differences(RECORDED, more, recent=Recent(given_back=elsewhere))) == 2
+    less = replace(SHOWN, addresses=frozenset({A}))
+    assert eni_differences(RECORDED, less, recent=Recent(given_back={B: ENI})) == frozenset()
+
+
 def test_an_eni_that_we_attached_or_detached_lately_is_no_difference() -> None:
     """Its absence from the list is our own change, not yet shown."""
     assert list_differences([RECORDED], frozenset(), unknown={}, leaving={}, recent=Recent({ENI})) == frozenset()

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from ipamd import conflist
-from ipamd.config import load
 from ipamd.model.errors import SettingsError
 from ipamd.rpc.server import prepare_run_dir
+from ipamd.settings import load
 from tests.fakes.node import FakeNode
 from tests.stories.in_process import ask
 

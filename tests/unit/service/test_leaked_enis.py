@@ -8,7 +8,6 @@ from datetime import timedelta
 
 import pytest
 
-from ipamd.config import CloudConfig
 from ipamd.model.cloud import INTENT_TAG, DescribedEni, EniRequest
 from ipamd.model.eni_tags import CREATED_AT_TAG, INSTANCE_TAG, NO_MANAGE_TAG
 from ipamd.model.errors import CloudError
@@ -18,6 +17,7 @@ from ipamd.model.intent import IntentKind
 from ipamd.service.pool import leaked_enis
 from ipamd.service.pool.leaked_enis import FIRST_LOOK_S, SECOND_LOOK_S
 from ipamd.service.pool.tags import EniTags, description
+from ipamd.settings import CloudConfig
 from tests.fakes.cloud import IDENTITY, SUBNET
 from tests.fakes.node import FakeNode
 

@@ -12,6 +12,7 @@ from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.errors import RuntimeUnreachableError
 from ipamd.model.evidence import Evidence, Judgement, Verdict, judge
+from ipamd.model.history_answer import HistoryQuestion
 from ipamd.model.request import SandboxNames
 from ipamd.service import sandbox_judge
 from ipamd.service.request import Deadline, Steps
@@ -333,7 +334,7 @@ def explain_path(node: FakeNode) -> bool:
         node.judge.look(node.datastore.attachments(), {"pod"}, unrecorded=())
         node.clock.advance(LIST_INTERVAL_S)
     node.runtime_reconciler._seen, node.runtime_reconciler._reachable = frozenset({"pod"}), True
-    told = node.app.introspection._sources.explain.explain("a").sentences
+    told = node.app.introspection._sources.explain.explain(HistoryQuestion("a", 50)).sentences
     return any("without a DEL it is kept" in sentence for sentence in told)
 
 
@@ -375,7 +376,7 @@ def test_explain_shows_the_verdict_and_its_sources(node: FakeNode) -> None:
     node.runtime.is_down = True
     node.add("b")
     node.runtime_reconciler.reconcile_once()
-    told = node.app.introspection._sources.explain.explain("b").sentences
+    told = node.app.introspection._sources.explain.explain(HistoryQuestion("b", 50)).sentences
     assert any("without a DEL it is kept" in sentence and "the runtime has not given" in sentence for sentence in told)
     assert any("sources: runtime unknown" in sentence for sentence in told)
 
@@ -384,6 +385,6 @@ def test_explain_shows_the_verdict_on_a_quarantined_address(node: FakeNode) -> N
     """Who it is held for, and what would be done now."""
     made = quarantine_one(node, "a")
     list_for(node, 60)
-    told = node.app.introspection._sources.explain.explain(str(made.address)).sentences
+    told = node.app.introspection._sources.explain.explain(HistoryQuestion(str(made.address), 50)).sentences
     assert any(f"{made.host_veth} of sandbox {made.key}: keep: wired, but the runtime" in sentence for sentence in told)
     assert node.datastore.counts().quarantined == 1

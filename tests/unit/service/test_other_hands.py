@@ -297,6 +297,20 @@ def has_room(node: FakeNode, eni_id: EniId) -> bool:
     return len(node.ec2.enis[eni_id].secondary_addresses) < node.ec2.limits.slots_per_eni
 
 
+def test_what_we_gave_back_from_one_eni_and_ec2_gave_to_another_is_noticed(node: FakeNode) -> None:
+    """A chaos run: an Assign is refused as too much after an attempt whose answer was lost; the address that it got had been given
+    back from another ENI a moment before. Metadata that lags shows it where it was, not elsewhere."""
+    address = IPv4Address("10.0.4.9")
+    node.enis.recent_changes.note_removed(addresses=[address], on=PRIMARY)
+    second = node.ec2.enis[SECOND]
+    node.ec2.enis[SECOND] = replace(second, secondary_addresses=second.secondary_addresses | {address})
+    for _ in range(3):
+        pass_time(node, TURN_MAX_S)
+    row = node.datastore.address(address)
+    assert row is not None
+    assert row.eni_id == SECOND
+
+
 def test_an_eni_attached_by_hand_is_recorded(node: FakeNode) -> None:
     """It is in metadata and nowhere else: EC2 is asked once, and the rule for foreign ENIs applies."""
     made = replace(

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.config import PoolConfig, Settings
 from ipamd.model.address import AddressState
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CloudError, EniLimitError
 from ipamd.model.pool_settings import RELEASE_HOLD_S, PoolSettings
+from ipamd.settings import PoolConfig, Settings
 from tests.fakes.cloud import FakeEc2
 from tests.fakes.node import FakeNode
 
@@ -93,14 +93,20 @@ def rest(node: FakeNode) -> None:
         node.pool.cycle()
 
 
-def test_a_node_full_of_single_addresses_grows_by_prefixes(tmp_path: Path) -> None:
-    """27 of 27 slots are single addresses and 26 pods run: after the switch a free one makes way for a /28, and so on."""
-    node = FakeNode(tmp_path, settings=PoolSettings(warm_ip_target=1))
+def crowded(folder: Path) -> FakeNode:
+    """A node with 26 pods and 27 single addresses, which fill its slots."""
+    node = FakeNode(folder, settings=PoolSettings(warm_ip_target=1))
     node.bring_up()
     for number in range(26):
         node.add(f"old-{number}")
         node.clock.advance(6)
         node.pool.cycle()
+    return node
+
+
+def test_a_node_full_of_single_addresses_grows_by_prefixes(tmp_path: Path) -> None:
+    """27 of 27 slots are single addresses and 26 pods run: after the switch a free one makes way for a /28, and so on."""
+    node = crowded(tmp_path)
     assert single_counts(node) == [9, 9, 9]
     switched(node, PREFIXES)
     rest(node)
@@ -118,12 +124,7 @@ def test_a_node_full_of_single_addresses_grows_by_prefixes(tmp_path: Path) -> No
 
 def test_an_exchange_without_a_prefix_costs_few_calls(tmp_path: Path) -> None:
     """The subnet has no /28 all day long: the node stays as it is, and EC2 is asked rarely."""
-    node = FakeNode(tmp_path, settings=PoolSettings(warm_ip_target=1))
-    node.bring_up()
-    for number in range(26):
-        node.add(f"old-{number}")
-        node.clock.advance(6)
-        node.pool.cycle()
+    node = crowded(tmp_path)
     node.ec2.left_prefix_count = 0
     switched(node, PREFIXES)
     before = node.ec2.calls.copy()

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.config import PoolConfig, Settings
 from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.eni import EniState
@@ -24,6 +23,7 @@ from ipamd.model.errors import (
 )
 from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.pool_settings import PoolSettings
+from ipamd.settings import PoolConfig, Settings
 from tests.fakes.cloud import IDENTITY, INSTANCE, PRIMARY
 from tests.fakes.node import FakeNode
 from tests.patience import PATIENCE_S

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.config import SubnetsConfig
 from ipamd.model.custom_network import CustomNetwork, ZoneNetwork
 from ipamd.model.errors import CloudDeniedError, CloudError, SubnetExhaustedError
 from ipamd.model.ids import SubnetId
 from ipamd.model.pool_settings import PoolSettings
+from ipamd.settings import SubnetsConfig
 from tests.fakes.cloud import IDENTITY, PRIMARY, SUBNET, FakeEc2
 from tests.fakes.node import FakeNode
 

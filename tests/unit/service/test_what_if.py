@@ -116,7 +116,7 @@ def test_another_type_has_its_own_limits(node: FakeNode) -> None:
         (["WARM_IP_TARGT=5"], "'WARM_IP_TARGT' is no setting of the plan; did you mean WARM_IP_TARGET?"),
         (["POD_MTU=1500"], "'POD_MTU' is no setting of the plan"),
         (["WARM_IP_TARGET"], "WARM_IP_TARGET: give it as WARM_IP_TARGET=VALUE"),
-        (["WARM_IP_TARGET=-1"], "WARM_IP_TARGET='-1': must be 0 or more"),
+        (["WARM_IP_TARGET=-1"], "WARM_IP_TARGET='-1': must be 0 to 65536"),
         (["WARM_TARGET=auto", "WARM_IP_TARGET=5"], "which it computes"),
     ],
 )
@@ -222,5 +222,5 @@ def test_the_capacity_of_any_type_needs_no_daemon(capsys: pytest.CaptureFixture[
 
 def test_set_is_repeatable() -> None:
     """`--set A=1 --set B=2`."""
-    arguments = ipamctl._parser().parse_args(["plan", "--set", "A=1", "--set", "B=2", "--instance-type", "m5.large"])
+    arguments = ipamctl.make_parser().parse_args(["plan", "--set", "A=1", "--set", "B=2", "--instance-type", "m5.large"])
     assert (arguments.settings, arguments.instance_type) == (["A=1", "B=2"], "m5.large")

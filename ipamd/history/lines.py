@@ -1,0 +1,66 @@
+"""One record as one line of JSON, which `grep` and `jq` can read when nothing of ours runs.
+
+Fields are those of `HistoryRecord`; empty ones are left out. Every text is made safe and bounded here, so that no record is long.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+from ipamd.model.history import HistoryRecord
+from ipamd.model.times import rfc3339
+from ipamd.model.words import printable
+
+DETAIL_MAX = 1500
+"""Characters of `detail`. Ours: the longest refusal, with EC2's words, cause, counts and advice, has 1,000."""
+
+NAME_MAX = 520
+"""Characters of every other text: a namespace and a pod's name have 253 each."""
+
+_TEXTS = ("address", "container_id", "ifname", "eni_id", "pod")
+
+
+def encode(record: HistoryRecord) -> bytes:
+    """Write one line, with its line break."""
+    line: dict[str, Any] = {"at": rfc3339(record.at), "event": printable(record.event, most=NAME_MAX)}
+    line |= {name: printable(value, most=NAME_MAX) for name in _TEXTS if (value := getattr(record, name))}
+    if record.since is not None:
+        line["since"] = rfc3339(record.since)
+    if record.count != 1:
+        line["count"] = record.count
+    if record.code:
+        line["code"] = record.code
+    if record.detail:
+        line["detail"] = printable(record.detail, most=DETAIL_MAX)
+    return json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
+def decode(line: bytes) -> HistoryRecord | None:
+    """Read one line; None if it is none of ours: torn by a crash, damaged, or of a release that writes otherwise."""
+    try:
+        found = json.loads(line)
+        return HistoryRecord(
+            at=_moment(found["at"]),
+            event=str(found["event"]),
+            address=str(found.get("address", "")),
+            container_id=str(found.get("container_id", "")),
+            ifname=str(found.get("ifname", "")),
+            eni_id=str(found.get("eni_id", "")),
+            detail=str(found.get("detail", "")),
+            pod=str(found.get("pod", "")),
+            since=_moment(found["since"]) if "since" in found else None,
+            count=int(found.get("count", 1)),
+            code=int(found.get("code", 0)),
+        )
+    except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
+        return None
+
+
+def _moment(text: str) -> datetime:
+    """Read an aware time. Raises: ValueError, TypeError; OverflowError for one that UTC cannot say."""
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError(f"{text} has no time zone")
+    return moment.astimezone(UTC)

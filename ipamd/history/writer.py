@@ -1,0 +1,264 @@
+"""Write the history behind ADD and DEL: they leave records in memory, and one thread writes them (docs/adr/0035).
+
+What a crash loses is bounded: `PAUSE_S` of records if the process dies, `SYNC_S` more if the machine does. A disk that is full,
+read-only or gone is a condition and nothing else: records wait in memory, the oldest are dropped first, and the file says how many.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from ipamd.history import reader
+from ipamd.history.appender import Appender
+from ipamd.history.lines import encode
+from ipamd.history.segments import KINDS, prune
+from ipamd.model.history import HistoryEvent, HistoryRecord, Recorded
+from ipamd.model.history_subject import Subject
+from ipamd.ports import Clock
+
+PAUSE_S = 0.2
+"""Between two writes while events come: one write for all of them. Ours: a burst of 100 ADDs costs a handful of writes."""
+
+SYNC_S = 10.0
+"""Between two waits for the disk. Ours: the host's disk is shared, and a machine that loses power has lost its pods too."""
+
+TIDY_S = 3600.0
+"""Between two looks at ages while nothing happens."""
+
+RETRY_FIRST_S = 1.0
+RETRY_MAX_S = 60.0
+
+PENDING_MAX = 20_000
+"""Records that wait for the disk. Ours: about 10 MB, hours of churn."""
+
+REFUSED_SHARE = 4
+"""One byte in so many may tell of refused ADDs."""
+
+SEGMENTS = 16
+"""Segments into which the bound is divided: so much goes at once. Ours."""
+
+DAY_S = 86400.0
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryBounds:
+    """How much is kept."""
+
+    days: int
+    bytes_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Boot:
+    """Which boot this is, and when it was."""
+
+    boot_id: str
+    at: datetime
+
+
+class HistoryWriter:
+    """Implements `ports.History`. `run` is a thread body; `stop` ends it, `close` writes what is left."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        bounds: HistoryBounds,
+        boot: Boot,
+        clock: Clock,
+        held: Callable[[], Iterable[HistoryRecord]],
+        tell: Callable[[str], None],
+    ) -> None:
+        """Touch nothing yet.
+
+        Args:
+            held: who has which address now; written at the head of each segment, so that none depends on an older one.
+            tell: told why nothing can be written, "" once it can again.
+        """
+        self._directory = directory
+        self._bounds = bounds
+        self._boot = boot
+        self._clock = clock
+        self._held = held
+        self._tell = tell
+        self._pending: deque[HistoryRecord] = deque(maxlen=PENDING_MAX)
+        self._lock = threading.Lock()  # of `_pending` and `_dropped_count`
+        self._writing = threading.Lock()
+        self._wake = threading.Event()
+        self._stopped = threading.Event()
+        self._dropped_count = 0
+        self._problem = ""
+        self._boot_is_marked = False
+        self._unsynced_since_s: float | None = None
+        parts = {"refused": bounds.bytes_max // REFUSED_SHARE, "history": bounds.bytes_max - bounds.bytes_max // REFUSED_SHARE}
+        self._bytes_max = parts
+        self._appenders = {
+            kind: Appender(
+                directory, kind, segment_bytes=parts[kind] // SEGMENTS, head=self._head if kind == "history" else bytes
+            )
+            for kind in KINDS
+        }
+
+    def note(self, records: Sequence[HistoryRecord]) -> None:
+        """Take records; a fraction of a microsecond each."""
+        if not records:
+            return
+        with self._lock:
+            self._dropped_count += max(len(self._pending) + len(records) - PENDING_MAX, 0)
+            self._pending.extend(records)
+        self._wake.set()
+
+    def read(self, subject: str) -> Recorded:
+        """Read memory first: what moves to the disk meanwhile is found there too, and told once."""
+        wanted = Subject(subject)
+        with self._lock:
+            waiting, dropped, problem = tuple(self._pending), self._dropped_count, self._problem
+        found = reader.read(self._directory, subject)
+        problems = [text for text in (problem, found.problem, f"{dropped} records were dropped" if dropped else "") if text]
+        records = (*found.records, *(record.as_kept() for record in waiting if wanted.fits(record)))
+        return Recorded(records, found.begins_at, "; ".join(problems))
+
+    def run(self) -> None:
+        """Thread body: write what comes, until `stop`. At idle it sleeps for an hour."""
+        retry_s = RETRY_FIRST_S
+        while not self._stopped.is_set():
+            try:
+                timeout_s = self.write()
+                retry_s = RETRY_FIRST_S
+            except OSError as error:
+                self._refused(error)
+                self._stopped.wait(retry_s)  # whatever is noted meanwhile
+                retry_s = min(retry_s * 2, RETRY_MAX_S)
+                continue
+            except Exception as error:  # noqa: BLE001  # top of a loop: it must outlive any one failure
+                self._refused(error)
+                timeout_s = RETRY_MAX_S
+            if self._wake.wait(timeout_s):
+                self._stopped.wait(PAUSE_S)
+            self._wake.clear()
+
+    def stop(self) -> None:
+        """End `run` soon."""
+        self._stopped.set()
+        self._wake.set()
+
+    def close(self) -> None:
+        """Write what is left, and release the files. A disk that refuses loses it.
+
+        No sync: the successor waits for our lock, and what the kernel has outlives the process.
+        """
+        self.stop()
+        try:
+            self.write()
+        except OSError as error:
+            self._refused(error)
+        with self._writing:
+            for appender in self._appenders.values():
+                appender.close()
+
+    def write(self) -> float:
+        """Write what waits, and do what is due.
+
+        Returns: seconds until something is due though nothing comes. Raises: OSError if the disk refuses; the records wait.
+        """
+        with self._writing:
+            self._mark_boot()
+            self._write_pending()
+            self._tidy()
+            if self._unsynced_since_s is not None and self._clock.monotonic() - self._unsynced_since_s >= SYNC_S:
+                self._sync()
+            self._works()
+            if self._unsynced_since_s is None:
+                return TIDY_S
+            return max(self._unsynced_since_s + SYNC_S - self._clock.monotonic(), 0.0)
+
+    def _mark_boot(self) -> None:
+        """Begin a segment for a boot that has none: its mark ends every tenure that a reboot left open."""
+        if self._boot_is_marked:
+            return
+        if reader.last_boot(self._directory) != self._boot.boot_id:
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._appenders["history"].begin(now_s=self._now_s())
+            self._unsynced_since_s = self._clock.monotonic()
+        self._boot_is_marked = True
+
+    def _write_pending(self) -> None:
+        with self._lock:
+            taken, dropped = tuple(self._pending), self._dropped_count
+        if not taken and not dropped:
+            return
+        lost = (
+            [HistoryRecord(self._clock.now(), HistoryEvent.MISSED, detail="the disk refused them", count=dropped)]
+            if dropped
+            else []
+        )
+        for kind, appender in self._appenders.items():
+            records = [one for one in taken if (one.event == HistoryEvent.REFUSED) == (kind == "refused")]
+            records = [*lost, *records] if kind == "history" else records
+            if records:
+                appender.append(b"".join(map(encode, records)), now_s=self._now_s())
+                # Taken out only now: what is written twice after a failure is told once, what is never written is lost.
+                self._take_out(set(map(id, records)))
+        with self._lock:
+            self._dropped_count -= dropped
+        if self._unsynced_since_s is None:
+            self._unsynced_since_s = self._clock.monotonic()
+
+    def _take_out(self, written: set[int]) -> None:
+        with self._lock:
+            kept = [record for record in self._pending if id(record) not in written]
+            self._pending.clear()
+            self._pending.extend(kept)
+
+    def _tidy(self) -> None:
+        """Begin a new segment each day, and remove what is too old or too much."""
+        now_s = self._now_s()
+        history = self._appenders["history"]
+        if history.is_old(now_s=now_s):
+            history.begin(now_s=now_s)
+            self._unsynced_since_s = self._clock.monotonic()
+        for kind in KINDS:
+            prune(self._directory, kind, bytes_max=self._bytes_max[kind], oldest_s=now_s - self._bounds.days * DAY_S)
+
+    def _sync(self) -> None:
+        for appender in self._appenders.values():
+            appender.sync()
+        self._unsynced_since_s = None
+
+    def _head(self) -> bytes:
+        """The first lines of a segment: the boot, and who has what."""
+        mark = HistoryRecord(self._clock.now(), HistoryEvent.BOOTED, detail=self._boot.boot_id, since=self._boot.at)
+        return b"".join(map(encode, (mark, *self._held())))
+
+    def _refused(self, error: Exception) -> None:
+        text = error.strerror or str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+        problem = f"history: nothing can be written in {self._directory} ({text}); ADD and DEL go on"
+        if problem != self._problem:
+            log.warning("%s", problem)
+        with self._lock:
+            self._problem = problem
+        self._tell(problem)
+
+    def _works(self) -> None:
+        if self._problem:
+            log.info("the history is written again")
+            with self._lock:
+                self._problem = ""
+            self._tell("")
+
+    def _now_s(self) -> float:
+        return self._clock.now().timestamp()
+
+
+def boot_of(boot_id: str, clock: Clock) -> Boot:
+    """This boot; its time is told by the clock that counts since it."""
+    return Boot(boot_id, clock.now() - timedelta(seconds=time.clock_gettime(time.CLOCK_BOOTTIME)))

@@ -1,0 +1,264 @@
+"""Every setting: frozen dataclasses, one per topic, each field with its environment variable and a sentence.
+
+Names and meanings are those of amazon-vpc-cni-k8s where it has the setting (its README.md, "CNI Configuration Variables"), so
+that a DaemonSet's environment carries over; the rest of its settings are in `upstream.py`. A field made with `_live` takes effect
+while the daemon runs (`ipamd/reload.py`), one made with `_setting` at the next start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from ipaddress import IPv4Network
+from pathlib import Path
+
+from ipamd.model.pool_settings import PoolSettings
+from ipamd.settings.declared import live as _live
+from ipamd.settings.declared import setting as _setting
+from ipamd.settings.json_parsers import parse_plugins
+from ipamd.settings.outside_fields import CloudConfig, RuntimeConfig
+from ipamd.settings.parsers import (
+    choice,
+    integer,
+    parse_bool,
+    parse_cidrs,
+    parse_listen_address,
+    parse_path,
+    parse_path_or_off,
+    parse_path_text,
+    parse_run_dir,
+    parse_service_cidrs,
+    parse_veth_prefix,
+)
+from ipamd.settings.takeover_fields import TakeoverConfig
+
+RUN_DIR = Path("/run/vpc-ipamd")
+CONFLIST_PATH = Path("/etc/cni/net.d/10-vpc-ipamd.conflist")
+HISTORY_DIR = "/var/lib/vpc-ipamd/history"
+HISTORY_OFF = "off"
+NETWORK_FILE = Path("/etc/vpc-ipamd/network.json")
+CNI_BIN_DIR = Path("/opt/cni/bin")
+REFERENCE_PLUGINS = Path("/opt/vpc-ipamd/plugins")
+
+ENIS_MAX, ADDRESSES_MAX, PREFIXES_MAX = 1000, 65536, 4096
+"""Bounds of targets. Ours: far above every instance type (15 ENIs of 50 slots, each a /28, are 12,000 addresses)."""
+
+
+@dataclass(frozen=True)
+class PoolConfig:
+    """How many addresses to keep in reserve."""
+
+    warm_eni_target: int = _live(
+        "WARM_ENI_TARGET",
+        integer(0, ENIS_MAX),
+        1,
+        "Whole ENIs' worth of free addresses to keep; ignored once an IP target is set.",
+    )
+    warm_ip_target: int = _live(
+        "WARM_IP_TARGET",
+        integer(0, ADDRESSES_MAX),
+        0,
+        "Free addresses to keep, topped up at half of it or after 5 s without an ADD; 0: not defined.",
+    )
+    minimum_ip_target: int = _live("MINIMUM_IP_TARGET", integer(0, ADDRESSES_MAX), 0, "Floor for all addresses; 0: not defined.")
+    warm_target: str = _live(
+        "WARM_TARGET",
+        choice("fixed", "auto"),
+        "fixed",
+        "auto: the free addresses to keep follow measured demand, instead of WARM_IP_TARGET, which must not be set then; "
+        "MINIMUM_IP_TARGET still holds, WARM_ENI_TARGET and WARM_PREFIX_TARGET are ignored.",
+    )
+    warm_prefix_target: int = _live(
+        "WARM_PREFIX_TARGET", integer(0, PREFIXES_MAX), 0, "Free /28 prefixes to keep, in prefix mode."
+    )
+    max_eni: int = _live("MAX_ENI", integer(0, ENIS_MAX), 0, "Cap on ENIs below the instance's own limit; 0: none.")
+    max_pods: int = _live(
+        "MAX_PODS", integer(0, ADDRESSES_MAX), 0, "Cap on the pool, in addresses; 0: what the instance type allows."
+    )
+    prefix_delegation: bool = _live("ENABLE_PREFIX_DELEGATION", parse_bool, False, "Allocate /28 prefixes.")
+    release_hold_s: int = _live(
+        "VPC_IPAMD_RELEASE_HOLD",
+        integer(1, 86400),
+        3600,
+        "Seconds for which addresses are in excess before they are given back to EC2; whole ENIs of WARM_ENI_TARGET go at once.",
+    )
+    cooldown_s: int = _live(
+        "IP_COOLDOWN_PERIOD", integer(0, 86400), 30, "Seconds before a released address may be assigned again."
+    )
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """How sandboxes and the node are wired."""
+
+    eni_mtu: int = _live("AWS_VPC_ENI_MTU", integer(576, 9001), 9001, "MTU of ENIs, bytes.")
+    pod_mtu: int = _live("POD_MTU", integer(576, 9001), 0, "MTU of sandboxes, bytes; default: that of the ENIs.")
+    veth_prefix: str = _setting("AWS_VPC_K8S_CNI_VETHPREFIX", parse_veth_prefix, "eni", "Beginning of host veth names.")
+    pod_veth_names: bool = _setting(
+        "VPC_IPAMD_POD_VETH_NAMES",
+        parse_bool,
+        False,
+        "Name host veths by pod as amazon-vpc-cni-k8s does, for policy agents that compute the name.",
+    )
+    external_snat: bool = _live("AWS_VPC_K8S_CNI_EXTERNALSNAT", parse_bool, False, "Leave SNAT to something outside the node.")
+    exclude_snat_cidrs: tuple[IPv4Network, ...] = _live(
+        "AWS_VPC_K8S_CNI_EXCLUDE_SNAT_CIDRS",
+        parse_cidrs,
+        (),
+        "IPv4 CIDRs, comma separated, to which traffic is sent without SNAT.",
+    )
+    external_service_cidrs: tuple[IPv4Network, ...] = _live(
+        "AWS_EXTERNAL_SERVICE_CIDRS",
+        parse_service_cidrs,
+        (),
+        "IPv4 CIDRs, comma separated, that every sandbox reaches through table main, whatever its ENI (rule 1535).",
+    )
+    randomize_snat: str = _live(
+        "AWS_VPC_K8S_CNI_RANDOMIZESNAT", choice("prng", "hashrandom", "none"), "prng", "How SNAT chooses ports."
+    )
+    node_port_support: bool = _live("AWS_VPC_CNI_NODE_PORT_SUPPORT", parse_bool, True, "Mark NodePort connections.")
+    connmark: int = _live(
+        "AWS_VPC_K8S_CNI_CONNMARK", integer(1, 0xFFFFFFFF), 0x80, "Bit of the packet mark that the node's rules use."
+    )
+    extra_source_cidrs: tuple[IPv4Network, ...] = _setting(
+        "VPC_IPAMD_EXTRA_SOURCE_CIDRS",
+        parse_cidrs,
+        (),
+        "IPv4 CIDRs, comma separated, from which any sandbox may send besides its own address: for those that route for others.",
+    )
+
+    @property
+    def sandbox_mtu(self) -> int:
+        """POD_MTU, or the ENIs' MTU when it is not set."""
+        return self.pod_mtu or self.eni_mtu
+
+
+@dataclass(frozen=True)
+class SubnetsConfig:
+    """In which subnets new ENIs are made."""
+
+    discovery: bool = _setting(
+        "ENABLE_SUBNET_DISCOVERY",
+        parse_bool,
+        True,
+        "Make ENIs in every subnet of the zone that is tagged for it, not only in the node's.",
+    )
+    custom_networking: bool = _setting(
+        "AWS_VPC_K8S_CNI_CUSTOM_NETWORK_CFG",
+        parse_bool,
+        False,
+        "Take subnet and security groups of new ENIs from a file, by availability zone; the primary ENI carries no pods.",
+    )
+    network_file: Path = _setting(
+        "VPC_IPAMD_NETWORK_FILE", parse_path, NETWORK_FILE, "That file: JSON, read at the start (docs/subnets.md)."
+    )
+
+
+@dataclass(frozen=True)
+class DaemonConfig:
+    """Where the daemon keeps its files, what it writes and serves, and how many requests it handles."""
+
+    run_dir: Path = _setting("VPC_IPAMD_RUN_DIR", parse_run_dir, RUN_DIR, "Socket, datastore and spool; owned by root, 0700.")
+    freeze_file: str = _setting(
+        "VPC_IPAMD_FREEZE_FILE",
+        parse_path_text,
+        "",
+        "A drain hook's file: while it exists no ENI is made and nothing given back; empty: hooks/freeze in the run directory.",
+    )
+    settings_file: str = _setting(
+        "VPC_IPAMD_SETTINGS_FILE",
+        parse_path_text,
+        "",
+        "A file of further settings, NAME=VALUE in each line, over the environment and read again when it changes; empty: none.",
+    )
+    reload_spread_s: int = _live(
+        "VPC_IPAMD_RELOAD_SPREAD",
+        integer(0, 3600),
+        60,
+        "Seconds over which the nodes of a fleet spread the reading of a changed settings file; SIGHUP reads it at once.",
+    )
+    conflist_path: Path = _setting("VPC_IPAMD_CONFLIST", parse_path, CONFLIST_PATH, "Where the conflist is written once ready.")
+    cni_bin_dir: Path = _setting(
+        "VPC_IPAMD_CNI_BIN_DIR", parse_path, CNI_BIN_DIR, "The node's directory of CNI plugins, where the runtime looks for them."
+    )
+    reference_plugins: Path = _setting(
+        "VPC_IPAMD_REFERENCE_PLUGINS",
+        parse_path,
+        REFERENCE_PLUGINS,
+        "Directory of the plugins that come with the image (loopback, portmap, bandwidth, tuning); each is put into the node's where "
+        "it is missing. Nothing is, if this directory does not exist.",
+    )
+    portmap: bool = _setting("ENABLE_PORTMAP_PLUGIN", parse_bool, False, "Chain the portmap plugin, for hostPort.")
+    bandwidth: bool = _setting("ENABLE_BANDWIDTH_PLUGIN", parse_bool, False, "Chain the bandwidth plugin.")
+    chained_plugins: str = _setting(
+        "VPC_IPAMD_CHAINED_PLUGINS",
+        parse_plugins,
+        "",
+        'JSON list of plugin configurations to chain last, as [{"type": "tuning"}].',
+    )
+    log_level: str = _live(
+        "VPC_IPAMD_LOG_LEVEL", choice("debug", "info", "warning", "error"), "info", "Lowest level that is logged."
+    )
+    metrics_address: str = _setting(
+        "VPC_IPAMD_METRICS_ADDRESS", parse_listen_address, ":61678", "host:port of the Prometheus endpoint; 'off': none."
+    )
+    health_address: str = _setting(
+        "VPC_IPAMD_HEALTH_ADDRESS",
+        parse_listen_address,
+        "127.0.0.1:61677",
+        "host:port of /healthz and /readyz for kubelet's probes; 'off': none.",
+    )
+    max_concurrent_rpcs: int = _setting("VPC_IPAMD_MAX_RPCS", integer(4, 1024), 256, "CNI requests handled at once.")
+    history_dir: str = _setting(
+        "VPC_IPAMD_HISTORY_DIR",
+        parse_path_or_off,
+        HISTORY_DIR,
+        "Directory on the node's disk for what `ipamctl history` tells, which outlives reboots; 'off': none is kept.",
+    )
+    history_days: int = _setting("VPC_IPAMD_HISTORY_DAYS", integer(1, 365), 7, "Days for which the history is kept.")
+    history_bytes: int = _setting(
+        "VPC_IPAMD_HISTORY_BYTES",
+        integer(4 << 20, 1 << 40),
+        32 << 20,
+        "Bytes that the history may have; the oldest goes first, and a quarter is for refused ADDs.",
+    )
+    drain_s: int = _live(
+        "VPC_IPAMD_DRAIN", integer(0, 60), 0, "Seconds of serving DEL after the first SIGTERM; the plugin spools it anyway."
+    )
+
+    @property
+    def freeze_path(self) -> Path:
+        """VPC_IPAMD_FREEZE_FILE, or its place in the run directory when it is not set."""
+        return Path(self.freeze_file) if self.freeze_file else self.run_dir / "hooks" / "freeze"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Every setting, by topic."""
+
+    pool: PoolConfig = PoolConfig()
+    network: NetworkConfig = NetworkConfig()
+    subnets: SubnetsConfig = SubnetsConfig()
+    cloud: CloudConfig = CloudConfig()
+    runtime: RuntimeConfig = RuntimeConfig()
+    daemon: DaemonConfig = DaemonConfig()
+    takeover: TakeoverConfig = TakeoverConfig()
+
+    def pool_settings(self, *, max_pods: int, supports_prefixes: bool = True) -> PoolSettings:
+        """Make the planner's settings; `max_pods` is the instance type's, used when MAX_PODS is not set.
+
+        It counts single addresses, so it is no cap with prefixes, of which a slot holds 16; on a type that cannot have any it is.
+        Source: amazon-vpc-cni-k8s misc/eni-max-pods.txt, ENIs x (addresses per ENI - 1) + 2.
+        """
+        pool = self.pool
+        type_max_pods = 0 if pool.prefix_delegation and supports_prefixes else max_pods
+        return PoolSettings(
+            warm_eni_target=pool.warm_eni_target,
+            warm_ip_target=pool.warm_ip_target,
+            minimum_ip_target=pool.minimum_ip_target,
+            warm_prefix_target=pool.warm_prefix_target,
+            max_eni=pool.max_eni,
+            max_pods=pool.max_pods or type_max_pods,
+            prefix_delegation=pool.prefix_delegation,
+            warm_target_auto=pool.warm_target == "auto",
+            release_hold_s=float(pool.release_hold_s),
+        )

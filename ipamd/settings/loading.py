@@ -1,0 +1,165 @@
+"""Read every setting from environment and file, and name all that is wrong at once, of whatever kind.
+
+amazon-vpc-cni-k8s logs an invalid value and uses the default. Here the daemon does not start (exit 2), and a running one keeps the
+settings that it has: what is silently ignored is discovered in production.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from ipamd.model.errors import SettingsError
+from ipamd.model.words import printable
+from ipamd.settings import names, settings_file, upstream
+from ipamd.settings.fields import (
+    DaemonConfig,
+    NetworkConfig,
+    PoolConfig,
+    Settings,
+    SubnetsConfig,
+)
+from ipamd.settings.outside_fields import CloudConfig, RuntimeConfig
+from ipamd.settings.parsers import parse_region, parse_url, parsed
+from ipamd.settings.takeover_fields import TakeoverConfig
+
+FILE = "VPC_IPAMD_SETTINGS_FILE"
+
+SHOWN_MAX = 200
+"""Characters of a wrong value that are quoted. Ours."""
+
+OF_THE_SDK = {
+    "AWS_REGION": parse_region,
+    "AWS_DEFAULT_REGION": parse_region,
+    "AWS_ENDPOINT_URL": parse_url,
+    "AWS_ENDPOINT_URL_EC2": parse_url,
+    "AWS_ENDPOINT_URL_STS": parse_url,
+}
+"""Variables that botocore reads by itself, at the first call. Source: botocore/configprovider.py."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ConfigLine:
+    """One setting as shown to people; `origin` is "environment", "file" or "default"; `is_live`: it needs no restart."""
+
+    env: str
+    value: str
+    default: str
+    origin: str
+    text: str
+    is_live: bool
+
+
+def load(environ: Mapping[str, str] | None = None) -> Settings:
+    """Read every setting from the environment and from the file that it names; the file's lines win. Empty counts as not set.
+
+    Raises: SettingsError whose details name every problem at once.
+    """
+    environ = os.environ if environ is None else environ
+    problems: list[str] = []
+    in_file = _from_file(environ, problems)
+    given = {**environ, **in_file}
+    problems += [*names.unknown(environ, is_ours=False), *names.unknown(in_file, is_ours=True)]
+    problems += [*upstream.refused(given), *_of_the_sdk(environ)]
+    settings = Settings(
+        pool=_topic(PoolConfig, given, problems),
+        network=_topic(NetworkConfig, given, problems),
+        subnets=_topic(SubnetsConfig, given, problems),
+        cloud=_topic(CloudConfig, given, problems),
+        runtime=_topic(RuntimeConfig, given, problems),
+        daemon=_topic(DaemonConfig, given, problems),
+        takeover=_topic(TakeoverConfig, given, problems),
+    )
+    problems += contradictions(settings)
+    if problems:
+        raise SettingsError(f"{len(problems)} setting(s) are wrong", details="; ".join(problems))
+    return settings
+
+
+def contradictions(settings: Settings) -> list[str]:
+    """Name settings that are right each by itself and wrong together."""
+    problems = []
+    if settings.pool.warm_target == "auto" and settings.pool.warm_ip_target:
+        problems.append(
+            f"WARM_TARGET=auto: must not be set with WARM_IP_TARGET ({settings.pool.warm_ip_target}), which it computes"
+        )
+    if settings.network.sandbox_mtu > settings.network.eni_mtu:
+        problems.append(f"POD_MTU={settings.network.pod_mtu}: must not exceed AWS_VPC_ENI_MTU ({settings.network.eni_mtu})")
+    return problems
+
+
+def without_meaning(environ: Mapping[str, str] | None = None) -> str:
+    """Name in one line the settings of amazon-vpc-cni-k8s that are set and mean nothing here; "" if none is. Call after `load`."""
+    environ = os.environ if environ is None else environ
+    found = upstream.without_meaning({**environ, **_from_file(environ, [])})
+    if not found:
+        return ""
+    return f"settings of amazon-vpc-cni-k8s without meaning here: {', '.join(found)} (docs/settings.md says why)"
+
+
+def describe(settings: Settings, environ: Mapping[str, str] | None = None) -> list[ConfigLine]:
+    """List every setting with its value, default, origin and sentence, in the order of the classes."""
+    environ = os.environ if environ is None else environ
+    in_file = _from_file(environ, [])
+    lines = []
+    for topic in dataclasses.fields(settings):
+        value = getattr(settings, topic.name)
+        for item in dataclasses.fields(value):
+            env = item.metadata["env"]
+            origin = "file" if env in in_file else "environment"
+            origin = origin if in_file.get(env, environ.get(env, "")) else "default"
+            shown, default = show(getattr(value, item.name)), show(item.default)
+            lines.append(ConfigLine(env, shown, default, origin, item.metadata["text"], item.metadata["is_live"]))
+    return lines
+
+
+def show(value: object) -> str:
+    """Write a value as it could be given in the environment."""
+    if isinstance(value, tuple):
+        return ",".join("=".join(part) if isinstance(part, tuple) else str(part) for part in value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _from_file(environ: Mapping[str, str], problems: list[str]) -> dict[str, str]:
+    path = environ.get(FILE, "")
+    if not path.startswith("/") or not path.isprintable():
+        return {}  # a path that cannot be one is named as the setting that it is
+    found, wrong = settings_file.read(path)
+    problems += wrong
+    return found
+
+
+def _of_the_sdk(environ: Mapping[str, str]) -> list[str]:
+    return [problem for name, parse in OF_THE_SDK.items() for problem in _problem(name, environ.get(name, ""), parse)]
+
+
+def _problem(name: str, text: str, parse: names.Parser) -> list[str]:
+    try:
+        if text:
+            parsed(text, parse)
+    except ValueError as error:
+        return [wrong(name, text, error)]
+    return []
+
+
+def _topic(kind: type[T], given: Mapping[str, str], problems: list[str]) -> T:
+    values = {}
+    for item in dataclasses.fields(kind):  # type: ignore[arg-type]  # every topic is a dataclass; the bound is private to typeshed
+        text = given.get(item.metadata["env"], "")
+        if text:
+            try:
+                values[item.name] = parsed(text, item.metadata["parse"])
+            except ValueError as error:
+                problems.append(wrong(item.metadata["env"], text, error))
+    return kind(**values)
+
+
+def wrong(name: str, text: str, error: ValueError) -> str:
+    """Say what is wrong with a value, with the value as far as it is short."""
+    shown = repr(text) if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]!r}... ({len(text)} characters)"
+    return f"{name}={shown}: {printable(str(error), most=2 * SHOWN_MAX)}"

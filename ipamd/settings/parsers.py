@@ -1,0 +1,203 @@
+"""Parsers of one setting's text: each returns the value or raises ValueError with a sentence that says what is accepted.
+
+Whatever the text is, nothing else is raised: what comes in is bounded and printable before a parser sees it (`parsed`). Values that
+would fail later, at the first EC2 call or in a kernel message, are refused here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from ipaddress import IPv4Network, ip_address
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+TEXT_MAX = 32 * 1024
+"""Characters of one value. Ours: 1,000 CIDRs have 20,000; JSON of that length cannot exhaust the parser."""
+
+CIDRS_MAX = 1000
+"""Ours: each external service CIDR is a rule of the node."""
+
+PATH_BYTES_MAX = 4096
+"""Source: Linux, include/uapi/linux/limits.h, PATH_MAX."""
+
+SOCKET_BYTES_MAX = 107
+"""Bytes of a Unix socket's path. Source: unix(7)."""
+
+RUN_DIR_BYTES_MAX = SOCKET_BYTES_MAX - len("/ipamd.sock")
+
+PORT_MAX = 65535
+
+LINK_NAMES = ("eth", "eno", "enp", "ens", "enx", "lo", "vlan", "docker", "br", "wg")
+"""How names of other links begin. Source: systemd.net-naming-scheme(7) for ENIs; amazon-vpc-cni-k8s for vlan."""
+
+LINE_BREAKS = str.maketrans("\n\r\t", "   ")
+
+Parser = Callable[[str], Any]
+
+
+def parsed(text: str, parse: Parser) -> Any:
+    """Read one value: bounded, printable text only (lines may break, as in JSON), and every failure a ValueError. Pure."""
+    if len(text) > TEXT_MAX:
+        raise ValueError(f"must have {TEXT_MAX} characters at most")
+    if not text.translate(LINE_BREAKS).isprintable():
+        raise ValueError("must be printable text, without control characters")
+    try:
+        return parse(text)
+    except RecursionError as error:
+        raise ValueError("is nested too deeply") from error
+
+
+def one_line(text: str) -> str:
+    """Accept text without line breaks and without spaces at its ends. Raises: ValueError."""
+    if not text.isprintable() or text != text.strip():
+        raise ValueError("must be printable text in one line, without spaces at its ends")
+    return text
+
+
+def parse_bool(text: str) -> bool:
+    """Accept what Go's strconv.ParseBool accepts, as the variables of amazon-vpc-cni-k8s do. Raises: ValueError."""
+    if text in {"1", "t", "T", "TRUE", "true", "True"}:
+        return True
+    if text in {"0", "f", "F", "FALSE", "false", "False"}:
+        return False
+    raise ValueError("must be true or false")
+
+
+def integer(lowest: int, highest: int) -> Callable[[str], int]:
+    """Make a parser of whole numbers in a closed range; the parser raises ValueError."""
+
+    def parse(text: str) -> int:
+        if not re.fullmatch(r"-?\d{1,20}|0[xX][0-9a-fA-F]{1,16}", text, re.ASCII):
+            raise ValueError(f"must be a whole number, {lowest} to {highest}")
+        value = int(text, 0) if text.lower().startswith("0x") else int(text)
+        if not lowest <= value <= highest:
+            raise ValueError(f"must be {lowest} to {highest}")
+        return value
+
+    return parse
+
+
+def choice(*allowed: str) -> Callable[[str], str]:
+    """Make a parser of a closed set of lower-case words; the parser raises ValueError."""
+
+    def parse(text: str) -> str:
+        if text.lower() not in allowed:
+            raise ValueError(f"must be one of {', '.join(allowed)}")
+        return text.lower()
+
+    return parse
+
+
+def parse_veth_prefix(text: str) -> str:
+    """Accept a host veth prefix. Source: amazon-vpc-cni-k8s cmd/aws-vpc-cni/main.go, validateEnvVars. Raises: ValueError."""
+    if not re.fullmatch(r"[a-zA-Z0-9]{1,4}", text) or text in {"eth", "lo", "vlan"}:
+        raise ValueError("must be 1 to 4 ASCII letters or digits, and not eth, lo or vlan")
+    taken = next((name for name in LINK_NAMES if name.startswith(text)), None)
+    if taken is not None:
+        raise ValueError(f"must not begin the names of other links ({taken}...): rules for sandboxes would take them too")
+    return text
+
+
+def parse_cidrs(text: str) -> tuple[IPv4Network, ...]:
+    """Accept a comma-separated list of IPv4 CIDRs. Raises: ValueError naming the bad one."""
+    cidrs = tuple(IPv4Network(part.strip(), strict=False) for part in text.split(",") if part.strip())
+    if len(cidrs) > CIDRS_MAX:
+        raise ValueError(f"must be {CIDRS_MAX} CIDRs at most")
+    return cidrs
+
+
+def parse_service_cidrs(text: str) -> tuple[IPv4Network, ...]:
+    """Accept CIDRs but 0.0.0.0/0: with a rule to it no sandbox would use its own ENI. Raises: ValueError."""
+    cidrs = parse_cidrs(text)
+    if any(not cidr.prefixlen for cidr in cidrs):
+        raise ValueError("0.0.0.0/0 would send all traffic of every sandbox through the primary ENI")
+    return cidrs
+
+
+def parse_path(text: str) -> Path:
+    """Accept an absolute path. Raises: ValueError."""
+    if not one_line(text).startswith("/") or len(text.encode()) > PATH_BYTES_MAX:
+        raise ValueError(f"must be an absolute path of {PATH_BYTES_MAX} bytes at most")
+    return Path(text)
+
+
+def parse_path_text(text: str) -> str:
+    """Accept an absolute path, and keep it as text because empty means something. Raises: ValueError."""
+    return str(parse_path(text))
+
+
+def parse_path_or_off(text: str) -> str:
+    """Accept an absolute path, or `off`. Raises: ValueError."""
+    return text if text == "off" else parse_path_text(text)
+
+
+def parse_run_dir(text: str) -> Path:
+    """Accept a directory in which a Unix socket's path is not too long. Raises: ValueError."""
+    path = parse_path(text)
+    if len(text.encode()) > RUN_DIR_BYTES_MAX or path == Path("/"):
+        raise ValueError(f"must be a directory below / whose path has {RUN_DIR_BYTES_MAX} bytes at most: a socket is made in it")
+    return path
+
+
+def parse_socket(text: str) -> str:
+    """Accept the absolute path of a Unix socket. Raises: ValueError."""
+    path = parse_path_text(text)
+    if len(path.encode()) > SOCKET_BYTES_MAX:
+        raise ValueError(f"must be the absolute path of a Unix socket, {SOCKET_BYTES_MAX} bytes at most")
+    return path
+
+
+def parse_socket_or_off(text: str) -> str:
+    """Accept the absolute path of a Unix socket, or `off`. Raises: ValueError."""
+    return text if text == "off" else parse_socket(text)
+
+
+def parse_cri_socket(text: str) -> str:
+    """Accept the path of a Unix socket, with or without `unix://`, or `off`. Raises: ValueError."""
+    if text != "off":
+        path = one_line(text).removeprefix("unix://")
+        if not path.startswith("/") or len(path.encode()) > SOCKET_BYTES_MAX:
+            raise ValueError(f"must be the absolute path of a Unix socket, {SOCKET_BYTES_MAX} bytes at most, or off")
+    return text
+
+
+def parse_listen_address(text: str) -> str:
+    """Accept `host:port` with a host that is an IP address or empty, or `off`. Raises: ValueError."""
+    if text == "off":
+        return text
+    host, _, port = one_line(text).rpartition(":")
+    if not re.fullmatch(r"\d{1,5}", port, re.ASCII) or not 1 <= int(port) <= PORT_MAX or text.count(":") == 0:
+        raise ValueError(f"must be host:port with a port from 1 to {PORT_MAX}, or off")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if bare and bare != "localhost":
+        try:
+            is_bracketed = ip_address(bare).version == 4 or bare != host
+        except ValueError:
+            is_bracketed = False
+        if not is_bracketed:
+            raise ValueError("must be host:port whose host is empty or an IP address (IPv6 in brackets), or off")
+    return text
+
+
+def parse_url(text: str) -> str:
+    """Accept an http or https URL of a host, as botocore takes for an endpoint. Raises: ValueError."""
+    wrong = "must be a URL as https://host:port, http or https, without a query"
+    try:
+        url = urlsplit(one_line(text))
+        port = url.port
+    except ValueError as error:
+        raise ValueError(wrong) from error
+    host = url.hostname or ""
+    is_host = bool(re.fullmatch(r"[a-zA-Z0-9_.-]{1,253}|[0-9a-fA-F:.]+", host)) and all(host.split(".")[:-1] or [host])
+    if url.scheme not in {"http", "https"} or not is_host or port == 0 or url.query or url.fragment or url.username is not None:
+        raise ValueError(wrong)
+    return text
+
+
+def parse_region(text: str) -> str:
+    """Accept a host label, as botocore does for a region. Source: botocore/utils.py, validate_region_name. Raises: ValueError."""
+    if not re.fullmatch(r"(?!-)[a-zA-Z\d-]{1,63}(?<!-)", text, re.ASCII):
+        raise ValueError("must be the name of a region, as us-west-2")
+    return text

@@ -1,0 +1,79 @@
+"""The mounted settings file: `NAME=VALUE` in each line, empty lines, and comments that begin with `#` (docs/adr/0034).
+
+A value goes to the end of the line; quotes and backslashes mean themselves, so JSON is written as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from ipamd.model.words import printable
+
+SIZE_MAX = 1 << 20
+"""Bytes. Ours: the size of a ConfigMap, which the file is mounted from."""
+
+NAME_MAX = 128
+
+PROBLEMS_MAX = 20
+"""Wrong lines that are told one by one. Ours: a file of another kind is wrong in every line."""
+
+ONLY_IN_THE_ENVIRONMENT = ("VPC_IPAMD_SETTINGS_FILE", "VPC_IPAMD_RUN_DIR", "VPC_IPAMD_FAILPOINT", "AWS_")
+"""What the file cannot say: where it is itself, where the plugin and `ipamctl` look for the daemon, and what the AWS SDK reads."""
+
+OURS_OF_AWS = ("AWS_VPC_", "AWS_EXTERNAL_SERVICE_CIDRS", "AWS_EC2_ENDPOINT", "AWS_EC2_METADATA_SERVICE_ENDPOINT", "AWS_MANAGE_")
+"""What begins with AWS_ and is read by us."""
+
+
+def read(path: str) -> tuple[dict[str, str], list[str]]:
+    """Read the file. Returns: its settings, and one sentence for each problem. Never raises for what is in it."""
+    try:
+        content = content_of(path)
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        return {}, [f"{printable(path)} is not UTF-8: {error.reason} at byte {error.start}"]
+    except OSError as error:
+        return {}, [f"{printable(path)} cannot be read: {error.strerror or error}"]
+    if len(content) > SIZE_MAX:
+        return {}, [f"{printable(path)} is larger than {SIZE_MAX} bytes"]
+    return parse(text, source=printable(path))
+
+
+def content_of(path: str) -> bytes:
+    """Read one byte more than is allowed at most. A FIFO does not block. Raises: OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError("it is no file")
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read(SIZE_MAX + 1)
+    finally:
+        os.close(descriptor)
+
+
+def parse(text: str, *, source: str) -> tuple[dict[str, str], list[str]]:
+    """Read the lines of a file. Returns: its settings, and one sentence for each wrong line. Concurrency: pure."""
+    found: dict[str, str] = {}
+    problems: list[str] = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        line = line.strip()
+        if not line or line.startswith("#"):
+            continue
+        name, is_set, value = (part.strip() for part in line.partition("="))
+        problem = _problem(name, is_set, found)
+        if problem:
+            problems.append(f"{source}, line {number}: {problem}")
+        else:
+            found[name] = value
+    more = len(problems) - PROBLEMS_MAX
+    return found, problems[:PROBLEMS_MAX] + ([f"{source}: {more} more lines are wrong"] if more > 0 else [])
+
+
+def _problem(name: str, is_set: str, found: dict[str, str]) -> str:
+    if not is_set or not name or len(name) > NAME_MAX or not (name.isascii() and name.isidentifier()):
+        return "must be NAME=VALUE, empty, or a comment that begins with #"
+    if name in found:
+        return f"{name} stands twice"
+    if name.startswith(ONLY_IN_THE_ENVIRONMENT) and not name.startswith(OURS_OF_AWS):
+        return f"{name} can only be set in the environment"
+    return ""

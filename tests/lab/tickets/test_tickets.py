@@ -1,0 +1,165 @@
+"""Each question of docs/tickets.md on a node that has the trouble: the page's command, and the page's words in its answer."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from lab.node.node import REPOSITORY
+from tests.lab.tickets.pages import Section, sections
+from tests.rig import Rig, rig, wait_until
+
+pytestmark = pytest.mark.privileged
+
+PAGE = sections("tickets.md")
+ASKED: set[str] = set()
+MODULES = {"ipamctl": "ipamd.ipamctl.main", "ipamd": "ipamd.daemon"}
+
+
+def ask(
+    made: Rig, command: str, *, words: Mapping[str, str] | None = None, env: Mapping[str, str] | None = None
+) -> tuple[int, str]:
+    """Run a page's command in the node, its words in capitals replaced: exit status, and what it printed."""
+    arguments = [(words or {}).get(one, one) for one in shlex.split(command)]
+    argv = [sys.executable, "-m", MODULES[arguments[0]], *arguments[1:]]
+    done = made.node.run(argv, cwd=str(REPOSITORY), env=made.driver.environment | dict(env or {}), check=False, timeout_s=60)
+    return done.returncode, done.stdout + done.stderr
+
+
+def section(heading: str) -> Section:
+    """A ticket's section; each must be asked for once."""
+    ASKED.add(heading)
+    return PAGE[heading]
+
+
+def refuse(made: Rig, api: str, code: str, message: str = "told by the lab") -> None:
+    """EC2 refuses every call of an API from now on."""
+    made.lab.faults.apply({"apis": {api: {"error": {"code": code, "message": message}}}})
+
+
+@contextmanager
+def growing(**faults: Any) -> Iterator[Rig]:
+    """A ready node whose pool wants to grow and cannot."""
+    with rig(env={"WARM_IP_TARGET": "2", "MINIMUM_IP_TARGET": "3"}) as made:
+        wait_until(lambda: made.pool()["free_count"] == 3, what="the pool is full")
+        for api, code in faults.items():
+            refuse(made, api, code)
+        for number in range(2):
+            assert made.add(f"pod-{number}").ok
+        yield made
+
+
+def told(made: Rig, heading: str, *quoted: str, status: int | None = 0, **options: Any) -> None:
+    """Wait until the section's first command prints the words, which the page quotes."""
+    page = section(heading)
+    assert set(quoted) <= page.quoted, f"the page does not quote {set(quoted) - page.quoted}"
+    last: list[Any] = []
+
+    def is_told() -> bool:
+        last[:] = ask(made, page.commands[0], **options)
+        return all(word in last[1] for word in quoted) and status in {None, last[0]}
+
+    wait_until(is_told, what=f"{page.commands[0]} prints {quoted}, status {status}; it printed {last}")
+
+
+def test_a_pod_gets_no_address() -> None:
+    """maxPods is reached."""
+    with rig(env={"MAX_PODS": "2"}) as made:
+        replies = [made.add(f"pod-{number}") for number in range(3)]
+        assert [reply.ok for reply in replies] == [True, True, False]
+        assert "the pool has reached maxPods" in str(replies[-1].body)
+        told(made, "A pod gets no address", "the pool has reached maxPods", status=None)
+
+
+def test_who_had_this_address() -> None:
+    """After its DEL."""
+    with rig() as made:
+        address = made.add("web").address
+        assert made.delete("web").ok
+        told(made, "Who had this address", "default/web", words={"ADDRESS": str(address)})
+
+
+@pytest.mark.parametrize(
+    ("heading", "code", "quoted"),
+    [
+        ("The subnet is full", "InsufficientFreeAddressesInSubnet", ("InsufficientFreeAddressesInSubnet", "next try")),
+        ("EC2 throttles", "RequestLimitExceeded", ("RequestLimitExceeded",)),
+        ("IAM denies a call", "UnauthorizedOperation", ("UnauthorizedOperation", "AssignPrivateIpAddresses")),
+    ],
+)
+def test_ec2_refuses(heading: str, code: str, quoted: tuple[str, ...]) -> None:
+    """The pool cannot grow, and says why."""
+    with growing(AssignPrivateIpAddresses=code, CreateNetworkInterface=code) as made:
+        told(made, heading, *quoted, status=None)
+
+
+def test_a_crash_loop() -> None:
+    """A wrong setting: no daemon answers, and the settings say why."""
+    with rig(start=False) as made:
+        told(made, "The daemon ends again and again", "does not answer", status=3)
+        command = section("The daemon ends again and again").commands[1]
+        status, text = ask(made, command, env={"WARM_IP_TARGET": "many"})
+        assert status == 2, text
+        assert "WARM_IP_TARGET" in text
+
+
+def test_too_many_addresses() -> None:
+    """WARM_ENI_TARGET=1 holds a whole ENI more."""
+    with rig() as made:
+        assert made.add("pod").ok
+        wait_until(lambda: made.pool()["total_count"] == 18, what="two full ENIs", timeout_s=30)
+        assert made.delete("pod").ok
+        told(made, "The node holds too many addresses", "in excess")
+        status, text = ask(made, section("The node holds too many addresses").commands[1])
+        assert (status, "14 in excess" in text) == (0, True), text
+
+
+def test_an_eni_detached_by_hand() -> None:
+    """The status names it."""
+    with rig() as made:
+        assert made.add("pod").ok
+        wait_until(lambda: made.pool()["total_count"] == 18, what="two full ENIs", timeout_s=30)
+        enis = made.lab.vpc.enis_of(made.node.instance_id)
+        (attachment,) = [eni.attachment for eni in enis if eni.attachment and eni.attachment.device_index]
+        made.lab.vpc.interfaces.detach(attachment.attachment_id)
+        told(made, "An ENI was detached by hand", "other hands", status=None)
+
+
+def test_connectivity() -> None:
+    """The sources agree, so the cause is elsewhere."""
+    with rig() as made:
+        assert made.add("pod").ok
+        told(made, "Pods have no connectivity", "agree")
+
+
+def test_how_many_pods_fit() -> None:
+    """On this node, and on a type that is not there."""
+    with rig() as made:
+        told(made, "How many pods fit", "LIMITED BY")
+        status, text = ask(made, section("How many pods fit").commands[1])
+        assert (status, "8 ENIs x 29 slots" in text) == (0, True), text
+
+
+def test_the_new_release() -> None:
+    """The status of a node that has just started; and the page on upgrades, command by command."""
+    with rig() as made:
+        told(made, "Is the new release healthy", "ready")
+        for heading, page in sections("upgrade.md").items():
+            for command in page.commands:
+                if command.startswith("ipamd "):
+                    continue
+                status, text = ask(made, command)
+                assert status == 0, f"{heading}: {command}: {text}"
+        made.kill()
+        status, text = ask(made, "ipamd datastore level")
+        assert status == 0, text
+
+
+def test_every_question_was_asked() -> None:
+    """No section without a test."""
+    assert set(PAGE) - ASKED == set()

@@ -1,0 +1,328 @@
+"""The history's files: written behind, bounded in days and bytes, whole after a crash, and never in the way of ADD and DEL."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from ipamd.history import writer as writer_module
+from ipamd.history.lines import decode, encode
+from ipamd.history.reader import read, read_since
+from ipamd.history.segments import listed
+from ipamd.history.writer import Boot, HistoryBounds, HistoryWriter
+from ipamd.model.history import HistoryRecord
+from tests.fakes.clock import FakeClock
+from tests.rig import wait_until
+
+BYTES_MAX = 256 << 10
+ADDRESS = "10.0.0.5"
+
+
+class Disk:
+    """A history in a directory, as daemon after daemon writes it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.clock = FakeClock()
+        self.told: list[str] = []
+        self.held: list[HistoryRecord] = []
+        self.start()
+
+    def start(self, boot_id: str = "one", *, days: int = 7) -> HistoryWriter:
+        """The next daemon."""
+        self.writer = HistoryWriter(
+            self.directory,
+            bounds=HistoryBounds(days, BYTES_MAX),
+            boot=Boot(boot_id, self.clock.now()),
+            clock=self.clock,
+            held=lambda: self.held,
+            tell=self.told.append,
+        )
+        return self.writer
+
+    def record(self, event: str = "assigned", *, address: str = ADDRESS, **fields: object) -> HistoryRecord:
+        """One record, now."""
+        return HistoryRecord(self.clock.now(), event, address=address, container_id="c1", ifname="eth0", **fields)  # type: ignore[arg-type]
+
+    def write(self, *records: HistoryRecord) -> None:
+        """Note and write."""
+        self.writer.note(records)
+        self.writer.write()
+
+    def events(self, subject: str = ADDRESS) -> list[str]:
+        """What is told of an address, marks left out."""
+        found = sorted(self.writer.read(subject).records, key=lambda one: one.at)
+        return [one.event for one in found if one.event not in ("booted", "missed")]
+
+    @property
+    def size(self) -> int:
+        """Bytes in the directory."""
+        return sum(path.stat().st_size for path in self.directory.iterdir())
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    """An empty one."""
+    made = Disk(tmp_path / "history")
+    yield made
+    made.writer.close()
+
+
+def test_a_record_is_read_as_it_was_written(disk: Disk) -> None:
+    """Every field, and text of any kind."""
+    whole = HistoryRecord(
+        disk.clock.now(), "refused", "10.0.0.1", "c", "eth0", "eni-1", "why: \u00fc", "ns/pod", disk.clock.now(), count=7, code=11
+    )
+    assert decode(encode(whole)) == whole == whole.as_kept()
+    odd = replace(whole, at=whole.at + timedelta(microseconds=1999), since=None)
+    assert decode(encode(odd)) == odd.as_kept()
+    nasty = decode(encode(HistoryRecord(disk.clock.now(), "assigned", pod="a\n\x1b[2J\ud800")))
+    assert nasty is not None
+    assert nasty.pod == "a\\n\\x1b[2J\\ud800"
+    assert encode(HistoryRecord(disk.clock.now(), "x", detail="y" * 10**6)).count(b"y") < 2000
+
+
+def test_a_pods_life_is_a_few_hundred_bytes(disk: Disk) -> None:
+    """docs/ipamctl.md says how many fit: a deployment's pod with its ADD and its DEL."""
+    names = {"ifname": "eth0", "eni_id": "eni-08133287637ebdcd9", "pod": "default/deployment-7d4b9c6f5-x99000"}
+    begun = HistoryRecord(disk.clock.now(), "assigned", "10.0.3.250", f"{99000:064x}", **names)
+    ended = HistoryRecord(disk.clock.now(), "unassigned", "10.0.3.250", f"{99000:064x}", since=begun.at, detail="DEL", **names)
+    assert 540 <= len(encode(begun) + encode(ended)) <= 560
+
+
+def test_what_was_noted_is_told_before_and_after_it_is_written(disk: Disk) -> None:
+    """Once, wherever it is."""
+    disk.writer.note([disk.record()])
+    assert disk.events() == ["assigned"]
+    assert not disk.directory.exists()
+    disk.writer.write()
+    assert disk.events() == ["assigned"]
+    assert disk.start().read(ADDRESS).problem == ""
+    assert disk.events() == ["assigned"]
+
+
+def test_files_are_roots_own(disk: Disk) -> None:
+    """Names of pods are nobody else's business."""
+    disk.write(disk.record())
+    assert disk.directory.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in disk.directory.iterdir()} == {0o600}
+
+
+def test_another_boot_begins_a_segment_with_its_mark(disk: Disk) -> None:
+    """A restart in the same boot goes on with the segment it finds."""
+    disk.write(disk.record())
+    disk.start().write()
+    assert len(listed(disk.directory, "history")) == 1
+    disk.start("two").write()
+    marks = [one.detail for one in read(disk.directory, ADDRESS).records if one.event == "booted"]
+    assert marks == ["one", "two"]
+
+
+def test_each_day_begins_with_who_has_what(disk: Disk) -> None:
+    """A pod that lives longer than the history is kept is told all the same."""
+    disk.held = [disk.record("held", since=disk.clock.now(), pod="default/a")]
+    disk.write(disk.record(pod="default/a"))
+    for _ in range(10):
+        disk.clock.advance(86_401)
+        disk.writer.write()  # as it is woken once an hour, though nothing happens
+        _age(disk, 86_401)
+    assert 7 <= len(listed(disk.directory, "history")) <= 9
+    assert set(disk.events()) == {"held"}
+
+
+def _age(disk: Disk, seconds: float) -> None:
+    """Let the files' times follow the fake clock."""
+    now_s = disk.clock.now().timestamp()
+    segments = listed(disk.directory, "history")
+    for index, segment in enumerate(reversed(segments)):
+        os.utime(segment.path, (now_s, now_s - index * seconds))
+
+
+def test_it_stays_within_its_bytes_and_the_newest_stay(disk: Disk) -> None:
+    """Twenty times as much as may be kept."""
+    for number in range(20 * BYTES_MAX // 20_000):
+        disk.clock.advance(1)
+        disk.write(*(disk.record(detail=f"{number} " + "x" * 900) for _ in range(20)))
+        assert disk.size <= BYTES_MAX + BYTES_MAX // 8
+    last = max(read(disk.directory, ADDRESS).records, key=lambda one: one.at)
+    assert last.detail.startswith(f"{20 * BYTES_MAX // 20_000 - 1} ")
+
+
+def test_refusals_push_out_nothing_else(disk: Disk) -> None:
+    """A pod that is refused for days has a share of its own."""
+    disk.write(disk.record())
+    for number in range(2000):
+        disk.clock.advance(1)
+        disk.write(disk.record("refused", address="", pod="default/stuck", detail=f"{number} " + "x" * 900))
+    assert disk.size <= BYTES_MAX
+    assert disk.events() == ["assigned"]
+    assert disk.events("default/stuck")
+
+
+def test_days_are_counted_by_whole_segments(disk: Disk) -> None:
+    """What was written last longer ago goes, refusals too."""
+    disk.write(disk.record(), disk.record("refused", pod="default/a"))
+    for path in disk.directory.iterdir():
+        old_s = (disk.clock.now() - timedelta(days=8)).timestamp()
+        os.utime(path, (old_s, old_s))
+    disk.start("two").write()
+    assert disk.events() == []
+    assert [one.path.name for one in listed(disk.directory, "history")] == ["history-00000002.jsonl"]
+
+
+def test_a_torn_line_costs_itself_only(disk: Disk) -> None:
+    """kill -9 or a power cut in the middle of a write: the lines before and after are read."""
+    disk.write(disk.record("assigned"))
+    (segment,) = listed(disk.directory, "history")
+    segment.path.write_bytes(segment.path.read_bytes() + encode(disk.record("unassigned"))[:-20])
+    disk.clock.advance(1)
+    disk.start().write()
+    disk.write(disk.record("adopted"))
+    assert disk.events() == ["assigned", "adopted"]
+
+
+def test_damage_is_skipped(disk: Disk) -> None:
+    """Whatever stands in the file."""
+    disk.write(disk.record())
+    (segment,) = listed(disk.directory, "history")
+    with segment.path.open("ab") as file:
+        file.write(
+            b'\x00\xff{}\n[]\n{"at":1}\n'
+            + b'{"at":"0001-01-01T00:00:00+23:59","event":"x","address":"10.0.0.5"}\n'
+            + b"[" * 100_000
+            + b"\n"
+            + ADDRESS.encode()
+            + b"\n"
+        )
+    disk.write(disk.record("unassigned"))
+    assert sorted(disk.events()) == ["assigned", "unassigned"]
+
+
+FULL: list[tuple[str, Callable[[], OSError]]] = [
+    ("full", lambda: OSError(errno.ENOSPC, "No space left on device")),
+    ("read-only", lambda: OSError(errno.EROFS, "Read-only file system")),
+    ("broken", lambda: OSError(errno.EIO, "Input/output error")),
+]
+
+
+@pytest.mark.parametrize(("_", "make"), FULL, ids=[name for name, _ in FULL])
+def test_a_disk_that_refuses_is_a_condition(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch, _: str, make: Callable[[], OSError]
+) -> None:
+    """`note` succeeds, the condition names directory and cause, and all of it is written once the disk works again."""
+    disk.write(disk.record("assigned"))
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", _half(make))
+        disk.writer.note([disk.record("unassigned", detail="later")])
+        with pytest.raises(OSError, match=r"\w"):
+            disk.writer.write()
+    assert disk.events() == ["assigned", "unassigned"]
+    disk.writer.write()
+    assert sorted(one.event for one in read(disk.directory, ADDRESS).records) == ["assigned", "booted", "unassigned"]
+
+
+def _half(make: Callable[[], OSError]) -> Callable[[int, Sequence[int]], int]:
+    """A disk that takes some bytes and then no more."""
+    is_first = True
+    write = os.write
+
+    def refuse(fd: int, data: Sequence[int]) -> int:
+        nonlocal is_first
+        if is_first:
+            is_first = False
+            return write(fd, bytes(data)[:10])
+        raise make()
+
+    return refuse
+
+
+def test_the_loop_tells_its_trouble_and_its_end(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once each; a directory that cannot be made is one such trouble."""
+    monkeypatch.setattr(writer_module, "RETRY_FIRST_S", 0.02)
+    disk.directory.parent.mkdir(exist_ok=True)
+    disk.directory.write_text("in the way")
+    thread = threading.Thread(target=disk.writer.run)
+    thread.start()
+    try:
+        disk.writer.note([disk.record()])
+        wait_until(lambda: bool(disk.told), what="the condition")
+        assert disk.told[0].startswith(f"history: nothing can be written in {disk.directory} (")
+        assert "nothing can be written" in disk.writer.read(ADDRESS).problem
+        disk.directory.unlink()
+        wait_until(lambda: disk.told[-1] == "", what="the end of the condition")
+        wait_until(lambda: "assigned" in [one.event for one in read(disk.directory, ADDRESS).records], what="the record")
+    finally:
+        disk.writer.stop()
+        thread.join()
+
+
+def test_what_waits_is_bounded_and_what_is_dropped_is_counted(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest go; the file says how many."""
+    monkeypatch.setattr(writer_module, "PENDING_MAX", 10)
+    disk.start()
+    disk.writer.note([disk.record(detail=str(number)) for number in range(25)])
+    disk.writer.write()
+    found = read(disk.directory, ADDRESS).records
+    assert [one.count for one in found if one.event == "missed"] == [15]
+    assert sorted(int(one.detail) for one in found if one.event == "assigned") == list(range(15, 25))
+
+
+def test_a_file_that_somebody_removed_is_made_again(disk: Disk) -> None:
+    """The open file would swallow what is written."""
+    disk.write(disk.record())
+    for segment in listed(disk.directory, "history"):
+        segment.path.unlink()
+    disk.write(disk.record("unassigned"))
+    assert [one.event for one in read(disk.directory, ADDRESS).records] == ["booted", "unassigned"]
+
+
+def test_a_link_is_not_followed(disk: Disk, tmp_path: Path) -> None:
+    """Nobody makes the daemon write elsewhere."""
+    disk.directory.mkdir()
+    (tmp_path / "elsewhere").write_text("x")
+    (disk.directory / "history-00000001.jsonl").symlink_to(tmp_path / "elsewhere")
+    disk.writer.note([disk.record()])
+    disk.writer.write()
+    assert (tmp_path / "elsewhere").read_text() == "x"
+
+
+def test_an_answer_is_bounded_and_says_so(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A question about an ENI fits every record of it: the daemon's memory holds the latest ones."""
+    monkeypatch.setattr("ipamd.history.reader._collect.__kwdefaults__", {"written_after_s": 0.0, "most": 5})
+    disk.write(*(disk.record(detail=str(number), eni_id="eni-1") for number in range(20)))
+    found = read(disk.directory, "eni-1")
+    assert [one.detail for one in found.records] == ["15", "16", "17", "18", "19"]
+    assert found.problem == "only the latest 5 records were looked at"
+
+
+def test_the_last_day_is_read_without_the_rest(disk: Disk) -> None:
+    """For the support archive."""
+    disk.write(disk.record(detail="old"))
+    disk.clock.advance(3600)
+    disk.write(disk.record(detail="new"))
+    found = read_since(disk.directory, disk.clock.now() - timedelta(minutes=5))
+    assert [one.detail for one in found.records] == ["new"]
+    assert found.begins_at is not None
+
+
+def test_no_sync_per_event(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host's disk is asked to finish at most every ten seconds, and the end of the process waits for none."""
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fdatasync", synced.append)
+    for _ in range(100):
+        disk.write(disk.record())
+    assert synced == []
+    disk.clock.advance(writer_module.SYNC_S)
+    disk.writer.write()
+    assert len(synced) == 1
+    disk.writer.note([disk.record()])
+    disk.writer.close()
+    assert len(synced) == 1
+    assert len(read(disk.directory, ADDRESS).records) == 102

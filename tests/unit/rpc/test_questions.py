@@ -1,0 +1,34 @@
+"""Questions about the past and the settings, as they come over the socket: read strictly, answered without secrets."""
+
+from __future__ import annotations
+
+import pytest
+
+from ipamd.model.errors import InvalidRequestError
+from ipamd.pb import introspection_pb2 as pb
+from ipamd.rpc.introspection import setting
+from ipamd.rpc.past import HISTORY_LIMIT_DEFAULT, HISTORY_LIMIT_MAX, question_of
+from ipamd.settings import ConfigLine
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(0, HISTORY_LIMIT_DEFAULT), (7, 7), (10**6, HISTORY_LIMIT_MAX)])
+def test_a_reply_is_bounded(limit: int, expected: int) -> None:
+    """Whatever is asked for."""
+    assert question_of(pb.GetHistoryRequest(subject="x"), limit=limit).limit == expected
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"subject": "x" * 601}, {"subject": "x", "since": "2h"}, {"subject": "x", "at": "2026-11-22T10:00:00"}]
+)
+def test_a_question_that_is_none_is_refused(fields: dict[str, str]) -> None:
+    """No subject, a long one, a duration (ours to read is `ipamctl`), a time without its zone, or one that UTC cannot say."""
+    with pytest.raises(InvalidRequestError):
+        question_of(pb.GetHistoryRequest(**fields), limit=1)
+
+
+def test_settings_are_told_without_credentials() -> None:
+    """An endpoint may hold some."""
+    line = ConfigLine("AWS_EC2_ENDPOINT", "http://me:hunter2@localhost:1/", "", "environment", "URL")
+    told = setting(line)
+    assert (told.env, told.origin) == ("AWS_EC2_ENDPOINT", "environment")
+    assert told.value == "http://[redacted]@localhost:1/"

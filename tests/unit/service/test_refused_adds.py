@@ -1,0 +1,144 @@
+"""Refused ADDs are kept and explained, and a pod that is refused for days is one entry with a count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ipamd.model.history import HistoryRecord, Recorded
+from ipamd.model.history_answer import HistoryQuestion
+from ipamd.model.history_subject import Subject
+from ipamd.pb import cni_pb2
+from ipamd.service.health import Phase
+from ipamd.service.refused_adds import SERIES_MAX, TELL_S, RefusedAdd, RefusedAdds
+from ipamd.service.request import Deadline
+from tests.fakes.clock import FakeClock
+from tests.fakes.node import FakeNode
+
+
+class Told:
+    """A history that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.records: list[HistoryRecord] = []
+
+    def note(self, records: object) -> None:
+        """Take them."""
+        self.records += records  # type: ignore[arg-type]  # the port's
+
+    def read(self, subject: str) -> Recorded:
+        """Nothing is asked here."""
+        raise AssertionError(subject)
+
+
+def refusal(number: int = 0, *, pod: str = "default/a", cause: str = "") -> RefusedAdd:
+    """The refusal of a sandbox of its own, as kubelet makes them."""
+    container_id = f"{number:064x}"
+    return RefusedAdd(
+        container_id, "eth0", pod, 11, cause or f"no address for sandbox {container_id}/eth0; 27 addresses: {number} free"
+    )
+
+
+@pytest.fixture
+def told() -> Told:
+    """An empty one."""
+    return Told()
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    """A clock."""
+    return FakeClock()
+
+
+@pytest.fixture
+def refused(told: Told, clock: FakeClock) -> RefusedAdds:
+    """Nothing was refused yet."""
+    return RefusedAdds(history=told, clock=clock)
+
+
+def test_days_of_retries_are_a_few_records(refused: RefusedAdds, told: Told, clock: FakeClock) -> None:
+    """A pod is retried every 10 s for three days, each time with another sandbox ID and other counts in the message."""
+    for number in range(3 * 8640):
+        refused.note(refusal(number))
+        clock.advance(10)
+    assert len(told.records) < 3 * 24 + 20
+    (series,) = refused.records(Subject("a"))
+    assert series.count == 3 * 8640
+    assert told.records[-1].count > series.count - TELL_S / 10 - 2
+    assert series.since is not None
+    assert (series.at - series.since).total_seconds() == 10 * (series.count - 1)
+
+
+def test_other_pods_and_other_causes_are_told_apart(refused: RefusedAdds) -> None:
+    """By pod and by cause; without a pod's name by sandbox."""
+    for one in (refusal(1), refusal(2), refusal(3, pod="default/b"), refusal(4, cause="the netns is gone"), refusal(5, pod="")):
+        refused.note(one)
+    assert sorted(one.count for one in refused.records(Subject("default/a"))) == [1, 2]
+    assert [one.count for one in refused.records(Subject("b"))] == [1]
+    assert [one.count for one in refused.records(Subject(f"{5:064x}"))] == [1]
+
+
+def test_series_are_bounded_and_none_is_lost(refused: RefusedAdds, told: Told) -> None:
+    """The one that was silent longest makes room, and is told with its count."""
+    for _ in range(3):
+        refused.note(refusal(pod="default/first"))
+    for number in range(SERIES_MAX):
+        refused.note(refusal(pod=f"default/p{number}"))
+    assert refused.records(Subject("first")) == ()
+    assert max(one.count for one in told.records if one.pod == "default/first") == 3
+
+
+def test_at_the_end_everything_is_told(refused: RefusedAdds, told: Told) -> None:
+    """SIGTERM."""
+    for _ in range(3):
+        refused.note(refusal())
+    assert [one.count for one in told.records] == [1, 2]
+    refused.tell_all()
+    assert [one.count for one in told.records] == [1, 2, 3]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[FakeNode]:
+    """A daemon without a kernel."""
+    made = FakeNode(tmp_path)
+    made.bring_up()
+    yield made
+    made.datastore.close()
+
+
+def add(node: FakeNode, name: str) -> cni_pb2.ExecReply:
+    """ADD by the envelope; its namespace does not exist."""
+    request = cni_pb2.ExecRequest(
+        protocol_min=1,
+        protocol_max=1,
+        verb="ADD",
+        container_id=name,
+        ifname="eth0",
+        netns="/run/netns/none",
+        args=f"K8S_POD_NAMESPACE=default;K8S_POD_NAME=pod-{name}",
+        config=b'{"cniVersion":"1.0.0","name":"net","type":"vpc-cni"}',
+    )
+    return node.app.cni.execute(request, Deadline.after(node.clock, 30))
+
+
+def test_a_refused_add_is_explained(node: FakeNode) -> None:
+    """Who, when, how often, which code, why, what next: by the pod's name, though no address was ever given."""
+    assert add(node, "x").error.code == 104
+    node.clock.advance(5)
+    add(node, "x")
+    explained = node.app.introspection._sources.explain.explain(HistoryQuestion("default/pod-x", 50))
+    (sentence,) = explained.sentences
+    assert sentence.startswith("ADD of default/pod-x was refused 2 times, from ")
+    assert ": code 104: " in sentence
+    (entry,) = [one for one in explained.past.records if one.event == "refused"]
+    assert (entry.pod, entry.container_id, entry.code, entry.count) == ("default/pod-x", "x", 104, 2)
+
+
+def test_what_is_left_to_the_successor_is_no_refusal(node: FakeNode) -> None:
+    """A daemon that drains answers the plugin, not the runtime (I17)."""
+    node.health.enter(Phase.DRAINING)
+    assert add(node, "x").error.code == 11
+    assert node.app.refused.records(Subject("pod-x")) == ()

@@ -1,0 +1,1 @@
+"""Unit tests of `ipamd/settings/` and `ipamd/reload.py`."""

@@ -1,0 +1,147 @@
+"""The page about `ipamctl`: its head by hand, verbs from the parser, and fields from the proto, where each has its sentence."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+from ipamd.ipamctl.main import find_verbs, make_parser
+from ipamd.ipamctl.verb import Verb, VerbError
+from ipamd.pb import introspection_pb2 as pb
+
+ROOT = Path(__file__).resolve().parent.parent
+PROTO = ROOT / "proto" / "vpc_ipamd" / "v1" / "introspection.proto"
+HEAD = ROOT / "tools" / "ipamctl_head.md"
+
+OWN: Mapping[str, Mapping[str, str]] = {
+    "watch": {"at": "RFC 3339, UTC", "what": "daemon, verdict, pool, attachment", "text": "what it is now; `+` came, `-` went"},
+    "bundle": {
+        "file": "where the archive is",
+        "bytes": "of the archive",
+        "parts[].name": "file in the archive",
+        "parts[].what": "what it holds",
+        "parts[].bytes": "before compression",
+        "parts[].ms": "how long it took",
+        "parts[].problem": "empty: it is whole",
+    },
+    "completion": {"lines[]": "of the script"},
+}
+"""Fields of verbs that do their work themselves; tests/unit/docs/test_ipamctl_page.py compares them with what they print."""
+
+ELSEWHERE: Mapping[str, str] = {
+    "probe": "Its report is described in [assumptions](assumptions.md).",
+    "convert-eniconfig": "It prints the file of [custom networking](subnets.md) as it is.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of an answer, by its path: `pool.free_count`, `stages[].name`."""
+
+    path: str
+    kind: str
+    text: str
+
+
+def page() -> str:
+    """Write the page."""
+    parser = make_parser()
+    (subparsers,) = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    parts = [HEAD.read_text().rstrip("\n")]
+    for name, verb in find_verbs().items():
+        parts.append(_section(name, verb, subparsers.choices[name]))
+    return "\n\n".join(parts) + "\n"
+
+
+def reply_of(name: str, verb: Verb) -> Descriptor | None:
+    """The reply that a verb prints as JSON; None if it makes its answer itself."""
+    asked: list[str] = []
+
+    def daemon(rpc: str, **_: object) -> Any:
+        asked.append(rpc)
+        raise VerbError("", exit_status=4)
+
+    if not verb.asks_daemon or verb.stream is not None:
+        return None
+    command = argparse.ArgumentParser()
+    verb.arguments(command)
+    words = ["x" for action in command._actions if not action.option_strings]
+    try:
+        verb.ask(daemon, make_parser().parse_args([name, *words]))
+    except VerbError:
+        found: Descriptor | None = pb.DESCRIPTOR.message_types_by_name.get(f"{asked[0]}Reply")
+        return found
+    return None
+
+
+def fields(message: Descriptor, texts: Mapping[tuple[str, str], str], *, before: str = "") -> Iterator[Field]:
+    """Walk the fields of a message in the proto's order."""
+    for field in message.fields:
+        path = f"{before}{field.name}{'[]' if field.is_repeated else ''}"
+        if field.type == FieldDescriptor.TYPE_MESSAGE:
+            assert field.message_type is not None
+            yield from fields(field.message_type, texts, before=f"{path}.")
+        else:
+            yield Field(path, _kind(field), texts.get((message.name, field.name), ""))
+
+
+def sentences() -> dict[tuple[str, str], str]:
+    """Message and field -> the comment beside it in the proto."""
+    found = {}
+    for message, body in re.findall(r"^message (\w+) \{([^}]*)\}", PROTO.read_text(), re.M):
+        for name, text in re.findall(r"(\w+) = \d+;[ \t]*(?://[ \t]*(.*))?", body):
+            found[message, name] = text.strip()
+    return found
+
+
+def _kind(field: Any) -> str:
+    kinds = {
+        FieldDescriptor.CPPTYPE_STRING: "text",
+        FieldDescriptor.CPPTYPE_BOOL: "true, false",
+        FieldDescriptor.CPPTYPE_UINT64: "number, as text",
+        FieldDescriptor.CPPTYPE_INT64: "number, as text",
+    }
+    return kinds.get(field.cpp_type, "number")
+
+
+def _section(name: str, verb: Verb, parser: argparse.ArgumentParser) -> str:
+    usage = " ".join(parser.format_usage().removeprefix("usage: ").split())
+    lines = [f"### {name}", "", f"{verb.help[:1].upper()}{verb.help[1:]}.", "", f"    {_short(usage)}"]
+    arguments = [action for action in parser._actions if not {"-h", "-o", "--socket"} & set(action.option_strings)]
+    if arguments:
+        lines += ["", "| Argument | Meaning |", "|---|---|"]
+        lines += [f"| `{_spelt(action)}` | {_cell(action.help or '')} |" for action in arguments]
+    reply = reply_of(name, verb)
+    if name in ELSEWHERE:
+        return "\n".join([*lines, "", ELSEWHERE[name]])
+    rows = list(fields(reply, sentences())) if reply is not None else [Field(*pair) for pair in _own(name)]
+    lines += ["", "| Field | Type | Meaning |", "|---|---|---|"]
+    return "\n".join([*lines, *(f"| `{row.path}` | {row.kind} | {_cell(row.text)} |" for row in rows)])
+
+
+def _own(name: str) -> Iterator[tuple[str, str, str]]:
+    numbers = ("bytes", "ms")
+    for path, text in OWN[name].items():
+        yield path, "number" if path.rpartition(".")[2] in numbers else "text", text
+
+
+def _short(usage: str) -> str:
+    """The usage without the options that every verb has."""
+    return re.sub(r" \[-h\]| \[-o \{[\w,]+\}\]| \[--socket SOCKET\]", "", usage)
+
+
+def _spelt(action: argparse.Action) -> str:
+    if not action.option_strings:
+        return "\\|".join(map(str, action.choices)) if action.choices else str(action.metavar or action.dest).replace("|", "\\|")
+    value = "" if action.nargs == 0 else f" {action.metavar or action.dest.upper()}"
+    return ", ".join(action.option_strings) + value
+
+
+def _cell(text: str) -> str:
+    return text.replace("%%", "%").replace("|", "\\|")
