@@ -164,16 +164,22 @@ def compose(adapters: Adapters, current: CurrentSettings) -> App:
         operator=operator,
         refused=refused,
         metrics=metrics,
-        cni_backend=_cni_backend(context, sandbox, current),
+        cni_backend=_cni_backend(context, sandbox, current, refused=refused),
     )
 
 
-def _cni_backend(context: ServiceContext, services: SandboxServices, current: CurrentSettings) -> CniBackendServer | None:
+def _cni_backend(
+    context: ServiceContext, services: SandboxServices, current: CurrentSettings, *, refused: RefusedAdds
+) -> CniBackendServer | None:
     path = current.now.takeover.cni_backend_socket
     if not path:
         return None
     servicer = CniBackendServicer(
-        services, datastore=context.datastore, clock=context.clock, uses_external_snat=lambda: current.now.network.external_snat
+        services,
+        datastore=context.datastore,
+        clock=context.clock,
+        uses_external_snat=lambda: current.now.network.external_snat,
+        refused=refused.note,
     )
     return CniBackendServer(servicer, path=Path(path))
 

@@ -19,13 +19,14 @@ from typing import TypeVar
 import grpc
 
 from ipamd.model.errors import InvalidRequestError, IpamError, SettingsError, log_text
-from ipamd.model.ids import parse_key
+from ipamd.model.ids import CONTAINER_ID_MAX, IFNAME_MAX, parse_key
 from ipamd.model.request import AttachRequest, SandboxNames
 from ipamd.model.words import printable
 from ipamd.pb import cni_backend_pb2 as pb
 from ipamd.pb import cni_backend_pb2_grpc
 from ipamd.ports import Clock, Datastore
 from ipamd.rpc.cni import SandboxServices
+from ipamd.service.refused_adds import RefusedAdd
 from ipamd.service.request import Deadline, Steps
 
 DEADLINE_S = 60.0
@@ -45,12 +46,20 @@ class CniBackendServicer(cni_backend_pb2_grpc.CNIBackendServicer):
     """Serves `rpc.CNIBackend`."""
 
     def __init__(
-        self, services: SandboxServices, *, datastore: Datastore, clock: Clock, uses_external_snat: Callable[[], bool]
+        self,
+        services: SandboxServices,
+        *,
+        datastore: Datastore,
+        clock: Clock,
+        uses_external_snat: Callable[[], bool],
+        refused: Callable[[RefusedAdd], None],
     ) -> None:
+        """`uses_external_snat` reads the setting of the moment; `refused` is told every ADD that the plugin gets an error for."""
         self._services = services
         self._datastore = datastore
         self._clock = clock
         self._uses_external_snat = uses_external_snat
+        self._refused = refused
 
     def AddNetwork(self, request: pb.AddNetworkRequest, context: grpc.ServicerContext) -> pb.AddNetworkReply:
         """Give an address to a sandbox that the caller wires."""
@@ -60,6 +69,7 @@ class CniBackendServicer(cni_backend_pb2_grpc.CNIBackendServicer):
             lambda deadline: self._services.attach.attach_sandbox(
                 _attach_request(request), deadline=deadline, steps=Steps(self._clock)
             ),
+            on_error=lambda error: self._refused(_refused(request, error)),
         )
         eni = self._datastore.eni(attachment.eni_id)
         reply = pb.AddNetworkReply(Success=True, UseExternalSNAT=self._uses_external_snat())
@@ -81,7 +91,14 @@ class CniBackendServicer(cni_backend_pb2_grpc.CNIBackendServicer):
         )
         return pb.DelNetworkReply(Success=True)
 
-    def _done(self, context: grpc.ServicerContext, what: str, work: Callable[[Deadline], T]) -> T:
+    def _done(
+        self,
+        context: grpc.ServicerContext,
+        what: str,
+        work: Callable[[Deadline], T],
+        *,
+        on_error: Callable[[IpamError], None] = lambda _: None,
+    ) -> T:
         """Carry out one request; an error ends the call with our words, which its plugin passes on."""
         remaining = context.time_remaining()
         limit_s = min(remaining, DEADLINE_S) if remaining is not None else DEADLINE_S
@@ -89,10 +106,18 @@ class CniBackendServicer(cni_backend_pb2_grpc.CNIBackendServicer):
             found = work(Deadline.after(self._clock, limit_s, is_cancelled=lambda: not context.is_active()))
         except IpamError as error:
             log.warning("%s by the plugin of amazon-vpc-cni-k8s: %s", printable(what, most=80), log_text(error))
+            on_error(error)
             context.abort(grpc.StatusCode.UNAVAILABLE if error.retryable else grpc.StatusCode.FAILED_PRECONDITION, str(error))
             raise
         log.info("%s by the plugin of amazon-vpc-cni-k8s: done", printable(what, most=80))
         return found
+
+
+def _refused(request: pb.AddNetworkRequest, error: IpamError) -> RefusedAdd:
+    pod = f"{request.K8S_POD_NAMESPACE}/{request.K8S_POD_NAME}" if request.K8S_POD_NAME else ""
+    return RefusedAdd(
+        request.ContainerID[:CONTAINER_ID_MAX], request.IfName[:IFNAME_MAX], printable(pod), error.cni_code, log_text(error)
+    )
 
 
 def _attach_request(request: pb.AddNetworkRequest) -> AttachRequest:
