@@ -27,6 +27,7 @@ from ipamd.model.words import printable
 from ipamd.settings import CurrentSettings, load, without_meaning
 
 if TYPE_CHECKING:
+    from ipamd.bootstrap import App
     from ipamd.reload import SettingsReload
     from ipamd.service.health import Health
 
@@ -203,13 +204,18 @@ def run(current: CurrentSettings, signals: Signals) -> int:
     for port in (scraped, probed):
         if port is not None:
             port.close()
+    _close_files(app)
+    os.close(lock)
+    log.info("exiting")
+    return signals.exit_status
+
+
+def _close_files(app: App) -> None:
+    """Write what only memory knows and close history and datastore, once nobody asks any more."""
     app.refused.tell_all()
     if app.adapters.history_loop is not None:
         app.adapters.history_loop.close()
     app.context.datastore.close()
-    os.close(lock)
-    log.info("exiting")
-    return signals.exit_status
 
 
 def _follow_settings(current: CurrentSettings, health: Health) -> SettingsReload:
