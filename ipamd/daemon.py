@@ -198,20 +198,20 @@ def run(current: CurrentSettings, signals: Signals) -> int:
     life.stop()
     is_hurried = signals.wait_again(drain_s)
     server.stop(0.0 if is_hurried else 1.0)
-    if app.cni_backend is not None:
-        app.cni_backend.stop()
-    app.cooldown.stop()
     for port in (scraped, probed):
         if port is not None:
             port.close()
-    _close_files(app)
+    _end_parts(app)
     os.close(lock)
     log.info("exiting")
     return signals.exit_status
 
 
-def _close_files(app: App) -> None:
-    """Write what only memory knows and close history and datastore, once nobody asks any more."""
+def _end_parts(app: App) -> None:
+    """End what outlives our own socket; then write what only memory knows, and close history and datastore."""
+    if app.cni_backend is not None:
+        app.cni_backend.stop()
+    app.cooldown.stop()
     app.refused.tell_all()
     if app.adapters.history_loop is not None:
         app.adapters.history_loop.close()
