@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ipamd import failpoints, network_file
+from ipamd.aws_node.node import FileAwsNode
 from ipamd.clock import SystemClock
 from ipamd.cloud.ec2 import BotoEc2
 from ipamd.cloud.metadata import ImdsMetadata
 from ipamd.datastore.open import OpenedDatastore, current_boot_id, open_datastore
+from ipamd.datastore.set_aside import set_aside
 from ipamd.datastore.spool import FileSpool
 from ipamd.history.writer import HistoryBounds, HistoryWriter, boot_of
 from ipamd.kernel.hostnet import KernelHostNetwork
@@ -17,8 +20,22 @@ from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables
 from ipamd.kernel.wiring import KernelWiring
 from ipamd.model.custom_network import CustomNetwork
+from ipamd.model.errors import DatastoreError
 from ipamd.node_info import NodeInfo
-from ipamd.ports import Clock, Ec2, Failpoint, History, HostNetwork, Metadata, NoHistory, Runtime, Spool, Wiring, no_failpoint
+from ipamd.ports import (
+    AwsNode,
+    Clock,
+    Ec2,
+    Failpoint,
+    History,
+    HostNetwork,
+    Metadata,
+    NoHistory,
+    Runtime,
+    Spool,
+    Wiring,
+    no_failpoint,
+)
 from ipamd.runtime.cri import CriRuntime
 from ipamd.service.health import Health
 from ipamd.service.report.past import held
@@ -41,13 +58,17 @@ STAGES = (
 )
 
 
+log = logging.getLogger(__name__)
+
+
 @dataclass(frozen=True, slots=True)
 class Adapters:
     """The outside world behind its ports, and the datastore as it was found.
 
     `runtime` is None if CRI is off. `custom_network`: custom networking's file, None if it is off. `has_run_before`: a daemon has
     served this run directory since the machine booted. `boot_id`: of this boot, "" if it is not known. `history_loop` writes the
-    history; None if none is kept.
+    history; None if none is kept. `is_overtaken`: amazon-vpc-cni-k8s gave out addresses after our rows were written, so they were
+    set aside.
     """
 
     clock: Clock
@@ -64,6 +85,8 @@ class Adapters:
     has_run_before: bool = False
     failpoint: Failpoint = no_failpoint
     boot_id: str = ""
+    aws_node: AwsNode | None = None
+    is_overtaken: bool = False
     history: History = field(default_factory=NoHistory)
     history_loop: HistoryWriter | None = None
 
@@ -82,28 +105,24 @@ def connect(current: CurrentSettings, *, has_run_before: bool) -> Adapters:
     failpoint = failpoints.from_environment(settings.daemon.run_dir)
     health = Health(clock, STAGES)
     boot_id = current_boot_id()
+    aws_node = FileAwsNode(settings.takeover, run_dir=settings.daemon.run_dir, conflist=settings.daemon.conflist_path)
+    is_overtaken = aws_node.has_run_since()
+    path = settings.daemon.run_dir / "state.db"
     with health.stage("datastore") as stage:
-        opened = open_datastore(settings.daemon.run_dir / "state.db", boot_id=boot_id, clock=clock, failpoint=failpoint)
+        if is_overtaken:
+            _set_aside_overtaken(path, aws_node, clock)
+        opened = open_datastore(path, boot_id=boot_id, clock=clock, failpoint=failpoint)
         stage.detail = opened.report.detail
-
-    def kernel_failpoint(step: str) -> bool:
-        failpoint("kernel." + "-".join(step.split()[:2]))
-        return False
-
     history = _history(settings, opened, boot_id=boot_id, clock=clock, health=health)
     host = HostNetns()
     metadata = ImdsMetadata(settings.cloud, clock=clock)
     node_info = NodeInfo(metadata, clock=clock)
+
     return Adapters(
         clock=clock,
         health=health,
         opened=opened,
-        wiring=KernelWiring(
-            host,
-            veth_prefix=settings.network.veth_prefix,
-            failpoint=kernel_failpoint,
-            is_strict=not settings.network.extra_source_cidrs,
-        ),
+        wiring=_wiring(host, settings, failpoint),
         hostnet=_host_network(host, current, opened),
         metadata=metadata,
         node_info=node_info,
@@ -111,12 +130,37 @@ def connect(current: CurrentSettings, *, has_run_before: bool) -> Adapters:
         runtime=None if settings.runtime.cri_socket == "off" else CriRuntime(socket=settings.runtime.cri_socket),
         spool=FileSpool(settings.daemon.run_dir, clock=clock),
         custom_network=custom_network,
-        has_run_before=has_run_before,
+        has_run_before=has_run_before or is_overtaken,
         failpoint=failpoint,
         boot_id=boot_id,
+        aws_node=aws_node,
+        is_overtaken=is_overtaken,
         history=history or NoHistory(),
         history_loop=history,
     )
+
+
+def _wiring(host: HostNetns, settings: Settings, failpoint: Failpoint) -> KernelWiring:
+    def kernel_failpoint(step: str) -> bool:
+        failpoint("kernel." + "-".join(step.split()[:2]))
+        return False
+
+    is_strict = not settings.network.extra_source_cidrs
+    return KernelWiring(host, veth_prefix=settings.network.veth_prefix, failpoint=kernel_failpoint, is_strict=is_strict)
+
+
+def _set_aside_overtaken(path: Path, aws_node: FileAwsNode, clock: Clock) -> None:
+    """Rows from before another software gave out the addresses would free or give what is no longer theirs (I1).
+
+    Raises: DatastoreError, TakeoverError.
+    """
+    try:
+        kept = set_aside(path, why="overtaken", now=clock.now())
+    except OSError as error:
+        raise DatastoreError(f"{path} cannot be set aside: {error}", details="look at the run directory") from error
+    aws_node.end_export()
+    former = f"the former ones are kept as {kept}" if kept is not None else "there were none"
+    log.warning("amazon-vpc-cni-k8s has run here since our last change, if any: the rows are made anew; %s", former)
 
 
 def _history(settings: Settings, opened: OpenedDatastore, *, boot_id: str, clock: Clock, health: Health) -> HistoryWriter | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from ipamd import __version__
 from ipamd.adapters import Adapters, connect
@@ -21,6 +22,7 @@ from ipamd.model.kernel import HostChange
 from ipamd.model.subnets import SubnetPolicy
 from ipamd.model.words import counted
 from ipamd.rpc.cni import CniServicer, SandboxServices
+from ipamd.rpc.cni_backend import CniBackendServer, CniBackendServicer
 from ipamd.rpc.introspection import IntrospectionServicer
 from ipamd.service.context import ServiceContext
 from ipamd.service.cooldown import Cooldown
@@ -35,7 +37,9 @@ from ipamd.service.pool.security_groups import SecurityGroups
 from ipamd.service.pool.subnets import Subnets
 from ipamd.service.pool.tags import EniTags
 from ipamd.service.reconcile.cloud import CloudReconciler
+from ipamd.service.reconcile.export import ExportService
 from ipamd.service.reconcile.host_network import HostNetworkReconciler
+from ipamd.service.reconcile.imported import ImportService
 from ipamd.service.reconcile.links import LinkWatch
 from ipamd.service.reconcile.metadata import MetadataWatch
 from ipamd.service.reconcile.quarantine import QuarantineService
@@ -81,6 +85,7 @@ class Reconcilers:
     host_network: HostNetworkReconciler
     cloud: CloudReconciler
     quarantine: QuarantineService
+    export: ExportService
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +104,7 @@ class App:
     operator: OperatorFreeze
     refused: RefusedAdds
     metrics: Metrics
+    cni_backend: CniBackendServer | None = None
 
     @property
     def settings(self) -> Settings:
@@ -146,10 +152,11 @@ def compose(adapters: Adapters, current: CurrentSettings) -> App:
         pool=pool,
         reconcile=reconcile,
         cni=CniServicer(services=sandbox, health=context.health, clock=context.clock, observer=metrics, refused=refused.note),
-        introspection=IntrospectionServicer(sources, operator),
+        introspection=IntrospectionServicer(sources, operator, reconcile.export),
         operator=operator,
         refused=refused,
         metrics=metrics,
+        cni_backend=_cni_backend(context, sandbox, current, refused=refused),
     )
 
 
@@ -165,6 +172,22 @@ def _counts(adapters: Adapters, *, sandbox: SandboxServices, pool: PoolServices,
         metadata=reconcile.cloud.metadata.difference,
         metadata_requests=adapters.metadata.request_count,
     )
+
+
+def _cni_backend(
+    context: ServiceContext, services: SandboxServices, current: CurrentSettings, *, refused: RefusedAdds
+) -> CniBackendServer | None:
+    path = current.now.takeover.cni_backend_socket
+    if not path:
+        return None
+    servicer = CniBackendServicer(
+        services,
+        datastore=context.datastore,
+        clock=context.clock,
+        uses_external_snat=lambda: current.now.network.external_snat,
+        refused=refused.note,
+    )
+    return CniBackendServer(servicer, path=Path(path))
 
 
 def _sandbox(
@@ -185,7 +208,13 @@ def _sandbox(
         is_named_by_pod=is_by_pod,
     )
     return SandboxServices(
-        attach=AttachService(context, cooldown=cooldown, policy=policy, veth_names=veth_names),
+        attach=AttachService(
+            context,
+            cooldown=cooldown,
+            policy=policy,
+            veth_names=veth_names,
+            pod_names=VethNames(context, cooldown=cooldown, runtime=adapters.runtime, prefix=prefix, is_by_pod=True),
+        ),
         detach=detach,
         check=CheckService(context, hostnet=adapters.hostnet, identity=adapters.node_info.identity),
         gc=GcService(context, runtime=adapters.runtime, judge=judge, detach=detach),
@@ -245,8 +274,8 @@ def _reconcile(
         context,
         cooldown=cooldown,
         runtime=runtime,
-        judge=judge,
         quarantine=quarantine,
+        imported=ImportService(context, aws_node=adapters.aws_node, prefix=current.now.network.veth_prefix),
         is_datastore_intact=adapters.opened.report.is_intact,
     )
     host_network = HostNetworkReconciler(
@@ -265,6 +294,7 @@ def _reconcile(
         host_network=host_network,
         cloud=_cloud(context, adapters, pool, on_change=host_network.on_change),
         quarantine=quarantine,
+        export=ExportService(context, cooldown=cooldown, aws_node=adapters.aws_node, prefix=current.now.network.veth_prefix),
     )
 
 

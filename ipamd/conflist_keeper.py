@@ -29,18 +29,30 @@ class ConflistKeeper(FileFollower):
     """Keeps the conflist in place."""
 
     def __init__(
-        self, config: DaemonConfig, *, plugins: ChainedPlugins, fights: Fights, health: Health, note: Callable[[str], None]
+        self,
+        config: DaemonConfig,
+        *,
+        plugins: ChainedPlugins,
+        fights: Fights,
+        health: Health,
+        note: Callable[[str], None],
+        take_others: Callable[[], str] = lambda: "",
     ) -> None:
-        """`note` records a repair in the ledger."""
+        """`note` records a repair in the ledger. `take_others` renames another software's conflist that sorts before ours."""
         super().__init__(config.conflist_path, config.cni_bin_dir, subject="conflist", health=health)
         self._config = config
         self._plugins = plugins
         self._fights = fights
         self._note = note
+        self._take_others = take_others
         self._thing = RepairedObject(RepairKind.CONFLIST, str(config.conflist_path))
 
     def look(self) -> None:
-        """Write the file if it is not what it must be, unless it is fought over. Raises: SettingsError."""
+        """Write the file if it is not what it must be, unless it is fought over; then see to another software's. Raises: IpamError."""
+        self._keep()
+        self._take_others()
+
+    def _keep(self) -> None:
         held = self._fights.held()
         self._note_all(self._plugins.restore(but=held))
         if self._plugins.look():

@@ -17,6 +17,7 @@ from ipamd.conflist_keeper import ConflistKeeper
 from ipamd.datastore.open import current_boot_id
 from ipamd.first_address import FirstAddress
 from ipamd.freeze_files import DrainHookFile
+from ipamd.handover import Handover
 from ipamd.model.errors import DatastoreError, IpamError, KernelDumpError, NotServingError, SettingsError, log_text
 from ipamd.model.kernel import KernelSurvey
 from ipamd.model.sandbox import Sandbox
@@ -54,11 +55,17 @@ class Lifecycle:
         self._surroundings = Surroundings(app, spawn=self._spawn, stopped=self._stopped)
         app.current.follow(lambda now: now.pool, lambda _: self._surroundings.renew_targets())
         host_network = app.reconcile.host_network
+        self._handover = Handover(app, stopped=self._stopped, quiesce=self.stop, end=end)
         self._plugins = ChainedPlugins(
             app.settings, runtime=app.adapters.node_info.runtime, health=self._health, clock=app.context.clock
         )
         self._conflist = ConflistKeeper(
-            app.settings.daemon, plugins=self._plugins, fights=host_network.fights, health=self._health, note=host_network.note
+            app.settings.daemon,
+            plugins=self._plugins,
+            fights=host_network.fights,
+            health=self._health,
+            note=host_network.note,
+            take_others=self._take_others,
         )
         self._drain_hook = DrainHookFile(app.context.freeze, path=app.settings.daemon.freeze_path, health=self._health)
         self._first_address = FirstAddress(app.context, run_dir=run_dir, boot_id=boot_id, stopped=self._stopped)
@@ -99,6 +106,8 @@ class Lifecycle:
         self._spawn("cooldown", app.cooldown.run)  # DEL is served already, and its links must be deleted within a second (I4)
         if app.adapters.history_loop is not None:
             self._spawn("history", app.adapters.history_loop.run)
+        if not self._handover.begin():
+            return
         app.operator.restore()
         self._drain_hook.look()  # before the pool may grow
         self._spawn("drain-hook", self._drain_hook.run)
@@ -109,6 +118,7 @@ class Lifecycle:
         listed = self._surroundings.await_runtime()
         self._surroundings.await_cloud()
         self._until_done("kernel", lambda: self._restore(listed))
+        self._until_done("aws-node", self._handover.settle)
         self._until_done("host-routing", self._set_up_eni_routings)
         app.pool.subnets.mark()  # by the settings of now, whatever was recorded: EC2 may not have answered yet
         with health.stage("serve") as stage:
@@ -198,6 +208,22 @@ class Lifecycle:
     def _write_conflist(self) -> None:
         with self._health.stage("conflist") as stage:
             stage.detail = str(conflist.write(self._app.settings.daemon, self._plugins.versions))
+            if said := self._take_others():
+                stage.detail += f"; {said}"
+
+    def _take_others(self) -> str:
+        """Set aside what amazon-vpc-cni-k8s left: its conflist, and then its chains. Raises: IpamError."""
+        said = self._handover.take_conflist()
+        try:
+            if removed := self._handover.tidy():
+                self._app.reconcile.host_network.note(f"removed what amazon-vpc-cni-k8s had left in nftables: {removed}")
+        except IpamError as error:
+            self._health.set_condition(
+                "aws-node chains", f"aws-node chains: they could not be removed: {log_text(error)}; tried again"
+            )
+        else:
+            self._health.clear_condition("aws-node chains")
+        return said
 
     def _spawn(self, name: str, body: Callable[[], None]) -> None:
         threading.Thread(target=self._guarded, args=(name, body), name=name, daemon=True).start()

@@ -16,7 +16,7 @@ from grpc_tools import protoc
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "ipamd" / "pb"
-SOURCES = ("vpc_ipamd/v1/cni.proto", "vpc_ipamd/v1/introspection.proto", "runtime/v1/cri.proto")
+SOURCES = ("vpc_ipamd/v1/cni.proto", "vpc_ipamd/v1/introspection.proto", "runtime/v1/cri.proto", "aws_node/cni_backend.proto")
 
 
 def generate(into: Path) -> None:

@@ -18,8 +18,8 @@ from ipamd.pb import introspection_pb2 as pb
 from ipamd.pb import introspection_pb2_grpc
 
 TIMEOUT_S = 5.0
-TIMEOUTS_S = {"Audit": 60.0}
-"""For RPCs that need longer. An audit asks EC2, which may make it wait."""
+TIMEOUTS_S = {"Audit": 60.0, "Export": 60.0}
+"""For RPCs that need longer. An audit asks EC2, which may make it wait; an export waits for ADDs."""
 
 DEFAULT_RUN_DIR = "/run/vpc-ipamd"
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024

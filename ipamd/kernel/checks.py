@@ -11,7 +11,7 @@ from dataclasses import replace
 from ipamd.kernel import layout, messages, records, survey, uapi
 from ipamd.kernel.netlink import NetlinkSocket
 from ipamd.model import dataplane
-from ipamd.model.attachment import WiringSpec, sandbox_mac
+from ipamd.model.attachment import WiringSpec
 from ipamd.model.dataplane import SANDBOX_GATEWAY
 
 
@@ -75,14 +75,14 @@ def has_gateway_neighbour(sock: NetlinkSocket, spec: WiringSpec, link: records.L
 
 def _link_differences(link: records.Link, spec: WiringSpec, *, side: str, alias: str | None = None) -> Iterable[str]:
     what = f"host link {link.name}" if side == "host" else f"interface {link.name}"
-    mac = sandbox_mac(spec.key, side=side)
+    mac = spec.mac(side)
     if link.kind != layout.VETH_KIND:
         yield f"{what} is of kind {link.kind or 'hardware'}, not veth"
     if not link.is_up:
         yield f"{what} is down"
-    if link.mac != mac:
+    if mac and link.mac != mac:
         yield f"{what} has MAC {link.mac}, not {mac}"
-    if link.mtu != spec.mtu:
+    if spec.is_mtu_known and link.mtu != spec.mtu:
         yield f"{what} has MTU {link.mtu}, not {spec.mtu}"
     if alias is not None and link.alias != alias:
         yield f"{what} has alias {link.alias!r}, not {alias!r}"
@@ -112,12 +112,12 @@ def _rule_differences(sock: NetlinkSocket, spec: WiringSpec) -> Iterable[str]:
 
 
 def _neighbour_differences(sock: NetlinkSocket, spec: WiringSpec, link: records.Link) -> Iterable[str]:
-    mac = sandbox_mac(spec.key, side="host")
+    mac = spec.mac("host")
     neighbours = [records.read_neighbour(body) for body in sock.dump(messages.dump_neighbours())]
     entries = [one for one in neighbours if one.index == link.index and one.address == SANDBOX_GATEWAY]
-    if not any(one.is_permanent and one.mac == mac for one in entries):
+    if not any(one.is_permanent and one.mac == (mac or one.mac) for one in entries):
         now = _listed(f"{one.mac}{'' if one.is_permanent else ' (not permanent)'}" for one in entries)
-        yield f"the neighbour {SANDBOX_GATEWAY} in the sandbox is {now}, not {mac} (permanent)"
+        yield f"the neighbour {SANDBOX_GATEWAY} in the sandbox is {now}, not {mac or 'one'} (permanent)"
 
 
 def _listed(parts: Iterable[str]) -> str:

@@ -16,6 +16,7 @@ from ipamd.kernel import changes, devconf, enis, links, records, survey
 from ipamd.kernel.confinement import Confinement
 from ipamd.kernel.foreign import foreign_differences, pod_address_repairs
 from ipamd.kernel.host_events import HostEvents
+from ipamd.kernel.left_chains import LeftChains
 from ipamd.kernel.look import HostLook, HostLooker
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables
@@ -65,6 +66,7 @@ class KernelHostNetwork(HostNetwork):
         self._table = SnatTable(nft, config=config, veth_names=veth_names)
         self._confinement = Confinement(host, config=config, nft=nft)
         self._others = OtherSoftware(host, nft, veth_prefix=config.veth_prefix)
+        self._left = LeftChains(host, nft)
         self._link_wait_s = link_wait_s
         self._looker = HostLooker(veth_prefix=config.veth_prefix)
         self._events = HostEvents(host, veth_prefix=config.veth_prefix)
@@ -107,6 +109,10 @@ class KernelHostNetwork(HostNetwork):
     def await_link(self, mac: MacAddress) -> None:
         # No lock: reconciliation must not wait for a slow hot-plug.
         links.wait_for_link(self._host, mac, veth_prefix=self._config.veth_prefix, timeout_s=self._link_wait_s)
+
+    def remove_left_chains(self) -> str:
+        with self._lock:
+            return self._left.remove()
 
     def links(self) -> frozenset[MacAddress]:
         with self._host.netlink() as sock:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from ipamd.kernel import checks, layout, messages, records, survey, uapi
 from ipamd.kernel.netlink import Message, NetlinkSocket
 from ipamd.model import dataplane
-from ipamd.model.attachment import WiringSpec, decode_alias, sandbox_mac
+from ipamd.model.attachment import WiringSpec, decode_alias
 from ipamd.model.dataplane import SANDBOX_GATEWAY
 from ipamd.model.kernel import KernelSurvey
 from ipamd.model.repair import Repaired, RepairedObject, RepairKind
@@ -125,7 +125,7 @@ class SandboxRepair:
             changes.append((add, f"the default route was missing in {spec.key}: added"))
         self.make(RepairKind.ROUTE, changes)
         if not checks.has_gateway_neighbour(self.sock, spec, link):
-            mac = sandbox_mac(spec.key, side="host")
+            mac = spec.mac("host") or host_link.mac
             put = messages.add_neighbour(link.index, SANDBOX_GATEWAY, mac=mac, step=f"add neighbour {SANDBOX_GATEWAY}")
             self.make(
                 RepairKind.NEIGHBOUR, [(put, f"neighbour {SANDBOX_GATEWAY} was missing or changed in {spec.key}: put back")]
@@ -139,19 +139,19 @@ def _doubt(link: records.Link, spec: WiringSpec) -> str:
         return f"is of kind {link.kind or 'hardware'}, not a veth of {spec.key}"
     if identity is not None and identity != (spec.key, spec.address):
         return f"says {identity[0]} with {identity[1]}, not {spec.key}"
-    if identity is None and link.mac != sandbox_mac(spec.key, side="host"):
+    if identity is None and link.mac != (spec.mac("host") or link.mac):
         return f"has neither alias nor MAC of {spec.key}"
     return ""
 
 
 def _link_changes(link: records.Link, spec: WiringSpec) -> Iterable[tuple[Message, str]]:
-    who, mac = f"host link {link.name} of {spec.key}", sandbox_mac(spec.key, side="host")
+    who, mac = f"host link {link.name} of {spec.key}", spec.mac("host")
     # The alias first: while it and the MAC are wrong at once nothing proves whose link it is.
     if link.alias != spec.alias:
         yield messages.change_link(link.index, step=f"name {link.name}", alias=spec.alias), f"{who} had alias {link.alias!r}: set"
-    if link.mac != mac:
+    if mac and link.mac != mac:
         yield messages.change_link(link.index, step=f"set MAC of {link.name}", mac=mac), f"{who} had MAC {link.mac}: set to {mac}"
-    if link.mtu != spec.mtu:
+    if spec.is_mtu_known and link.mtu != spec.mtu:
         change = messages.change_link(link.index, step=f"set MTU of {link.name}", mtu=spec.mtu)
         yield change, f"{who} had MTU {link.mtu}: set to {spec.mtu}"
     if not link.is_up:

@@ -142,6 +142,14 @@ NFTA_TABLE_NAME: Final = 1
 NFTA_CHAIN_TABLE: Final = 1
 NFTA_CHAIN_NAME: Final = 3
 NFTA_RULE_TABLE: Final = 1
+NFTA_RULE_CHAIN: Final = 2
+NFTA_RULE_HANDLE: Final = 3
+NFTA_RULE_EXPRESSIONS: Final = 4
+NFTA_RULE_USERDATA: Final = 7
+NFTA_EXPR_NAME: Final = 1
+NFTA_EXPR_DATA: Final = 2
+NFTA_MATCH_NAME: Final = 1
+NFTA_MATCH_INFO: Final = 3
 NFTA_GEN_ID: Final = 1
 
 # linux/filter.h, linux/bpf_common.h, asm-generic/socket.h

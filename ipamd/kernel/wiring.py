@@ -22,7 +22,7 @@ from ipamd.kernel import batches, checks, devconf, layout, messages, records, re
 from ipamd.kernel import survey as surveys
 from ipamd.kernel.netlink import BATCH_MAX, Message, NetlinkSocket, Outcome
 from ipamd.kernel.netns import HostNetns, opened_netns
-from ipamd.model.attachment import NetnsIdentity, Wired, WiringSpec, decode_alias, sandbox_mac
+from ipamd.model.attachment import NetnsIdentity, Wired, WiringSpec, decode_alias, encode_alias, sandbox_mac
 from ipamd.model.errors import NetnsError, WiringError
 from ipamd.model.ids import AttachmentKey, MacAddress
 from ipamd.model.kernel import HostVeth, KernelSurvey
@@ -132,6 +132,16 @@ class KernelWiring(Wiring):
             up = messages.change_link(link.index, step=f"raise link {to}", is_up=True)
             route = messages.add_route(address, index=link.index, step=f"add route {address} dev {to}")
             _must(host.request([down, name, up, route]), what)
+
+    def stamp(self, veth: HostVeth, *, key: AttachmentKey, address: IPv4Address) -> HostVeth:
+        with self._host.netlink() as host:
+            link = checks.find_link_by_index(host, veth.ifindex)
+            if link is None or link.kind != layout.VETH_KIND or link.name != veth.name or decode_alias(link.alias) is not None:
+                raise WiringError(f"link {veth.name} changed while it was looked at", details="it is looked at again")
+            alias = encode_alias(key, address, is_imported=True)
+            named = messages.change_link(link.index, step=f"name {link.name}", alias=alias, ipv4_conf=self._ipv4_conf)
+            _must(host.request([named]), f"adoption of {link.name}")
+        return replace(veth, alias=alias, key=key, address=address)
 
     def sweep(self) -> None:
         with self._host.netlink() as host:

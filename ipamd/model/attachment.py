@@ -23,6 +23,8 @@ Source: amazon-vpc-cni-k8s pkg/networkutils/names.go, GeneratePodHostVethNameSuf
 """
 
 ALIAS_TAG = "vpc-ipamd/1"
+IMPORTED_TAG = "vpc-ipamd/1-imported"
+"""Of a sandbox that amazon-vpc-cni-k8s wired: its MACs are not derived from its key (docs/adr/0037)."""
 
 
 class Origin(StrEnum):
@@ -75,6 +77,7 @@ class WiringSpec:
     """Everything that the kernel adapter needs to wire one sandbox.
 
     `route_table` is the table of the ENI that holds the address; the main table (254) needs no from-rule. `mtu` in bytes.
+    `others_mac`: of a sandbox that amazon-vpc-cni-k8s wired, the host veth's MAC, "" where it is not known; else None.
     """
 
     key: AttachmentKey
@@ -83,11 +86,28 @@ class WiringSpec:
     host_veth: str
     netns: str
     mtu: int
+    others_mac: MacAddress | None = None
 
     @property
     def alias(self) -> str:
         """The host veth's ifalias."""
-        return encode_alias(self.key, self.address)
+        return encode_alias(self.key, self.address, is_imported=self.is_imported)
+
+    @property
+    def is_imported(self) -> bool:
+        """Whether amazon-vpc-cni-k8s wired it."""
+        return self.others_mac is not None
+
+    @property
+    def is_mtu_known(self) -> bool:
+        """Whether `mtu` is what the sandbox was wired with: a caller that wires it itself does not say."""
+        return self.others_mac is None or bool(self.others_mac)
+
+    def mac(self, side: str) -> MacAddress:
+        """The MAC of the "host" or the "sandbox" side; "" where it is not known and any will do."""
+        if self.others_mac is None:
+            return sandbox_mac(self.key, side=side)
+        return self.others_mac if side == "host" else MacAddress("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,15 +150,20 @@ def sandbox_mac(key: AttachmentKey, *, side: str) -> MacAddress:
     return MacAddress(":".join(f"{octet:02x}" for octet in octets))
 
 
-def encode_alias(key: AttachmentKey, address: IPv4Address) -> str:
+def encode_alias(key: AttachmentKey, address: IPv4Address, *, is_imported: bool = False) -> str:
     """Encode the identity for a host veth's ifalias: at most 255 bytes for the longest accepted container ID."""
-    return f"{ALIAS_TAG} {key.container_id} {key.ifname} {address}"
+    return f"{IMPORTED_TAG if is_imported else ALIAS_TAG} {key.container_id} {key.ifname} {address}"
+
+
+def is_imported_alias(alias: str) -> bool:
+    """Whether an ifalias of ours is that of a sandbox which amazon-vpc-cni-k8s wired."""
+    return alias.startswith(f"{IMPORTED_TAG} ")
 
 
 def decode_alias(alias: str) -> tuple[AttachmentKey, IPv4Address] | None:
     """Decode an identity; None if the alias is not ours or is damaged."""
     parts = alias.split(" ")
-    if len(parts) != 4 or parts[0] != ALIAS_TAG:
+    if len(parts) != 4 or parts[0] not in (ALIAS_TAG, IMPORTED_TAG):
         return None
     try:
         return parse_key(parts[1], IfName(parts[2])), IPv4Address(parts[3])

@@ -12,10 +12,11 @@ from collections.abc import Collection, Mapping
 from ipaddress import IPv4Address
 from typing import Any
 
-from ipamd.model.attachment import Attachment, Wired, WiringSpec
+from ipamd.model.attachment import Attachment, Wired, WiringSpec, sandbox_mac
 from ipamd.model.cniversion import is_before, require_supported
 from ipamd.model.dataplane import SANDBOX_GATEWAY
 from ipamd.model.errors import InvalidConfigError
+from ipamd.model.ids import MacAddress
 from ipamd.model.request import JsonObject
 
 CANONICAL_VERSION = "1.1.0"
@@ -92,7 +93,17 @@ def recorded_spec(attachment: Attachment, *, netns: str = "") -> WiringSpec:
         host_veth=attachment.host_veth,
         netns=netns or attachment.netns,
         mtu=wired_mtu(attachment.result, attachment.host_veth),
+        others_mac=others_mac(attachment),
     )
+
+
+def others_mac(attachment: Attachment) -> MacAddress | None:
+    """The host veth's MAC of a sandbox that amazon-vpc-cni-k8s wired, "" if it is not known; None of one that we wired."""
+    for interface in json.loads(attachment.result).get("interfaces", ()):
+        if interface.get("name") == attachment.host_veth and not interface.get("sandbox") and "mac" in interface:
+            found = str(interface["mac"])
+            return MacAddress(found) if found != sandbox_mac(attachment.key, side="host") else None
+    return None
 
 
 def wired_mtu(stored: bytes, host_veth: str) -> int:

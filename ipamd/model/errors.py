@@ -35,6 +35,8 @@
     |  +- SubnetChoiceError           121  no     no subnet may have a new ENI
     +- SettingsError                  119  no     settings contradict each other
     |  +- PluginLackingError          119  no     a plugin beside ours is missing, or does not answer as CNI demands
+    +- ForeignStateError              122  no     amazon-vpc-cni-k8s's file is not what its format says
+    +- TakeoverError                  123  yes    the node cannot change hands now
 
 Codes 1-99 are the CNI specification's, 100 and up ours. A message names what failed and on which object; `details` gives the
 cause, with counts, and the next step (I14). Adapters convert third-party errors into these; `rpc/codec.py` converts these into
@@ -295,3 +297,15 @@ def cause_of(error: BaseException) -> str:
     """Name an error in one word of a closed list, one for each class of the tree: the label of a metric."""
     kind = next((kind for kind in type(error).__mro__ if kind.__module__ == __name__), None)
     return UNEXPECTED if kind is None else re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", kind.__name__.removesuffix("Error")).lower()
+
+
+class ForeignStateError(IpamError):
+    """The file in which amazon-vpc-cni-k8s keeps its allocations cannot be used: nothing of it is."""
+
+    cni_code = 122
+
+
+class TakeoverError(IpamError):
+    """The node cannot go over from amazon-vpc-cni-k8s or back to it now; the details name what must happen first."""
+
+    cni_code, retryable = 123, True

@@ -19,6 +19,7 @@ class FreezeCause(StrEnum):
     DRAIN_HOOK = "drain-hook"
     SPOT_INTERRUPTION = "spot-interruption"
     REBALANCE = "rebalance-recommendation"
+    EXPORT = "export"
 
 
 NOTICES = frozenset({FreezeCause.SPOT_INTERRUPTION, FreezeCause.REBALANCE})

@@ -29,7 +29,10 @@ class SandboxNames:
 
 @dataclass(frozen=True, slots=True)
 class AttachRequest:
-    """One ADD (or CHECK). `config_digest` identifies the network configuration, byte for byte."""
+    """One ADD (or CHECK). `config_digest` identifies the network configuration, byte for byte.
+
+    `is_wired_by_caller`: by the plugin of amazon-vpc-cni-k8s, which wires the sandbox after the reply.
+    """
 
     key: AttachmentKey
     netns: str
@@ -38,6 +41,7 @@ class AttachRequest:
     config_digest: str
     names: SandboxNames = field(default_factory=SandboxNames)
     prev_result: JsonObject | None = None
+    is_wired_by_caller: bool = False
 
 
 def fingerprint(request: AttachRequest, identity: NetnsIdentity) -> str:

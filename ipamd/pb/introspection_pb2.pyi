@@ -6,6 +6,22 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class ExportRequest(_message.Message):
+    __slots__ = ("undo",)
+    UNDO_FIELD_NUMBER: _ClassVar[int]
+    undo: bool
+    def __init__(self, undo: _Optional[bool] = ...) -> None: ...
+
+class ExportReply(_message.Message):
+    __slots__ = ("steps", "problems", "exported_count")
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    PROBLEMS_FIELD_NUMBER: _ClassVar[int]
+    EXPORTED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    steps: _containers.RepeatedScalarFieldContainer[str]
+    problems: _containers.RepeatedScalarFieldContainer[str]
+    exported_count: int
+    def __init__(self, steps: _Optional[_Iterable[str]] = ..., problems: _Optional[_Iterable[str]] = ..., exported_count: _Optional[int] = ...) -> None: ...
+
 class GetStatusRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

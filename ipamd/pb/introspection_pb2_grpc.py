@@ -84,6 +84,11 @@ class IntrospectionStub:
                 request_serializer=vpc__ipamd_dot_v1_dot_introspection__pb2.CapacityRequest.SerializeToString,
                 response_deserializer=vpc__ipamd_dot_v1_dot_introspection__pb2.CapacityReply.FromString,
                 _registered_method=True)
+        self.Export = channel.unary_unary(
+                '/vpc_ipamd.v1.Introspection/Export',
+                request_serializer=vpc__ipamd_dot_v1_dot_introspection__pb2.ExportRequest.SerializeToString,
+                response_deserializer=vpc__ipamd_dot_v1_dot_introspection__pb2.ExportReply.FromString,
+                _registered_method=True)
         self.GetConfig = channel.unary_unary(
                 '/vpc_ipamd.v1.Introspection/GetConfig',
                 request_serializer=vpc__ipamd_dot_v1_dot_introspection__pb2.GetConfigRequest.SerializeToString,
@@ -154,6 +159,12 @@ class IntrospectionServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Export(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetConfig(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -212,6 +223,11 @@ def add_IntrospectionServicer_to_server(servicer, server):
                     servicer.Capacity,
                     request_deserializer=vpc__ipamd_dot_v1_dot_introspection__pb2.CapacityRequest.FromString,
                     response_serializer=vpc__ipamd_dot_v1_dot_introspection__pb2.CapacityReply.SerializeToString,
+            ),
+            'Export': grpc.unary_unary_rpc_method_handler(
+                    servicer.Export,
+                    request_deserializer=vpc__ipamd_dot_v1_dot_introspection__pb2.ExportRequest.FromString,
+                    response_serializer=vpc__ipamd_dot_v1_dot_introspection__pb2.ExportReply.SerializeToString,
             ),
             'GetConfig': grpc.unary_unary_rpc_method_handler(
                     servicer.GetConfig,
@@ -489,6 +505,33 @@ class Introspection:
             '/vpc_ipamd.v1.Introspection/Capacity',
             vpc__ipamd_dot_v1_dot_introspection__pb2.CapacityRequest.SerializeToString,
             vpc__ipamd_dot_v1_dot_introspection__pb2.CapacityReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Export(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/vpc_ipamd.v1.Introspection/Export',
+            vpc__ipamd_dot_v1_dot_introspection__pb2.ExportRequest.SerializeToString,
+            vpc__ipamd_dot_v1_dot_introspection__pb2.ExportReply.FromString,
             options,
             channel_credentials,
             insecure,

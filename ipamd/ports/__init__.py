@@ -5,6 +5,7 @@ the same Protocols and pass the same contract tests as the adapters. All impleme
 There is no code in here, only promises.
 """
 
+from ipamd.ports.aws_node import AwsNode
 from ipamd.ports.cloud import Ec2, Metadata
 from ipamd.ports.datastore import Datastore, Spool, SpoolEntry, UnitOfWork
 from ipamd.ports.history import History, NoHistory
@@ -13,6 +14,7 @@ from ipamd.ports.process import Clock, Failpoint, no_failpoint
 from ipamd.ports.runtime import Runtime
 
 __all__ = [
+    "AwsNode",
     "Clock",
     "Datastore",
     "Ec2",

@@ -9,7 +9,7 @@ from typing import Protocol
 from ipamd.model.attachment import NetnsIdentity, Wired, WiringSpec
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import Eni
-from ipamd.model.ids import MacAddress
+from ipamd.model.ids import AttachmentKey, MacAddress
 from ipamd.model.kernel import HostChange, HostVeth, KernelSurvey, LinkEvent, RoutingDifference
 from ipamd.model.repair import RepairedObject
 
@@ -50,6 +50,13 @@ class Wiring(Protocol):
         """Rename a sandbox's link, with its route. Idempotent; a link of that name whose alias has another address stays.
 
         It may be down for a moment: older kernels rename only a link that is down. Raises: WiringError.
+        """
+        ...
+
+    def stamp(self, veth: HostVeth, *, key: AttachmentKey, address: IPv4Address) -> HostVeth:
+        """Write our alias on a host veth that amazon-vpc-cni-k8s made; nothing that carries packets changes.
+
+        Returns: the veth as it is now. Raises: WiringError, also if it is another link by now, or has an identity already.
         """
         ...
 
@@ -171,6 +178,13 @@ class HostNetwork(Protocol):
         """Compare as `reconcile` does, and change nothing. Without an identity the node's own part is left out.
 
         Raises: KernelDumpError if every try was interrupted (I11).
+        """
+        ...
+
+    def remove_left_chains(self) -> str:
+        """Remove what amazon-vpc-cni-k8s made with iptables-nft or nftables. The caller knows that nobody needs it any more.
+
+        Returns: what was removed, "" if there was nothing. Raises: WiringError, KernelDumpError; then nothing was.
         """
         ...
 

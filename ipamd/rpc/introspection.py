@@ -26,6 +26,7 @@ from ipamd.pb import introspection_pb2_grpc
 from ipamd.rpc.past import FROM_DAEMON, entry, history_reply, question_of
 from ipamd.rpc.planning import capacity_reply, plan_reply, targets
 from ipamd.service.freeze import FreezeControl
+from ipamd.service.reconcile.export import ExportService
 from ipamd.service.report.sources import Sources
 from ipamd.service.report.verdict import facts, verdict
 from ipamd.settings import ConfigLine
@@ -40,9 +41,10 @@ IN_FORCE = "settings in force in the daemon"
 class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
     """Serves `vpc_ipamd.v1.Introspection`."""
 
-    def __init__(self, sources: Sources, control: FreezeControl) -> None:
+    def __init__(self, sources: Sources, control: FreezeControl, export: ExportService) -> None:
         self._sources = sources
         self._control = control
+        self._export = export
 
     def GetStatus(self, request: pb.GetStatusRequest, context: grpc.ServicerContext) -> pb.GetStatusReply:  # noqa: ARG002  # gRPC's signature
         """Report phase, start-up stages, pool, runtime, EC2, last error."""
@@ -179,6 +181,11 @@ class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
         """End what `Freeze` began."""
         problem = self._control.thaw()
         return pb.ThawReply(freezings=self._freezings(), problem=problem)
+
+    def Export(self, request: pb.ExportRequest, context: grpc.ServicerContext) -> pb.ExportReply:  # noqa: ARG002  # gRPC's signature
+        """Give the node back to amazon-vpc-cni-k8s, or keep it after all."""
+        done = self._export.undo() if request.undo else self._export.export()
+        return pb.ExportReply(steps=done.steps, problems=done.problems, exported_count=done.exported_count)
 
     def _freezings(self) -> list[pb.Freezing]:
         return [pb.Freezing(cause=one.cause, reason=one.reason, since=rfc3339(one.since_at)) for one in self._sources.freezings()]

@@ -107,6 +107,7 @@ class Health:
         self._awaits_first_address = False
         self._defects: Counter[Defect] = Counter()
         self._reached_s: dict[str, float] = {}
+        self._held = ""
 
     @contextmanager
     def stage(self, name: str) -> Iterator[Stage]:
@@ -146,6 +147,12 @@ class Health:
         with self._lock:
             self._awaits_first_address = is_awaited
 
+    def hold_adds(self, reason: str) -> None:
+        """Refuse every ADD from now on, whatever the phase, and end *ready*; nothing takes it back but a restart."""
+        with self._lock:
+            self._held = reason
+            self._phase_changed.notify_all()
+
     def set_condition(self, subject: str, sentence: str) -> None:
         """Set the degraded condition of `subject`: one sentence that says what the daemon works without."""
         with self._lock:
@@ -184,7 +191,7 @@ class Health:
     def is_ready(self) -> bool:
         """ADD is served, the conflist was written, and this node could give an address in this boot."""
         with self._lock:
-            return self._is_ready and self._phase is Phase.SERVING
+            return self._is_ready and self._phase is Phase.SERVING and not self._held
 
     def stages(self) -> list[StageReport]:
         """Start-up stages, in order; of a running one, its time and its detail so far."""
@@ -221,7 +228,7 @@ class Health:
         Raises: NotServingError with the phase and what is missing (I14); DeadlineError if the caller leaves.
         """
         with self._phase_changed:
-            while self._phase in (Phase.STARTING, Phase.RESTORING) and START not in self._conditions:
+            while self._phase in (Phase.STARTING, Phase.RESTORING) and START not in self._conditions and not self._held:
                 left_s = deadline.remaining_s() - REPLY_MARGIN_S
                 if left_s <= 0:
                     break
@@ -231,7 +238,10 @@ class Health:
 
     def require_add_service(self) -> None:
         """Let an ADD through, or raise NotServingError with the phase and what is missing (I14)."""
-        phase = self.phase
+        with self._lock:
+            phase, held = self._phase, self._held
+        if held:
+            raise NotServingError("vpc-ipamd gives no address any more", details=held)
         if phase is Phase.SERVING:
             return
         if phase is Phase.DRAINING:

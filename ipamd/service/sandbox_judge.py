@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 
 from ipamd.model.absence import Absences
 from ipamd.model.address import AddressState
-from ipamd.model.attachment import Attachment, Origin
+from ipamd.model.attachment import Attachment, Origin, is_imported_alias
 from ipamd.model.errors import IpamError, NetnsError
 from ipamd.model.evidence import REAP_MIN_ABSENT_LOOKS, REAP_MIN_AGE_S, Evidence, Judgement, Presence, Record, Verdict, judge
 from ipamd.model.ids import AttachmentKey
@@ -177,6 +177,8 @@ class SandboxJudge:
         if row is not None and row.state is AddressState.QUARANTINED:
             return Record.QUARANTINED
         is_unowned = row is not None and row.state in (AddressState.FREE, AddressState.COOLING)
+        if is_imported_alias(veth.alias):
+            return Record.MISSING  # no ADD of ours: amazon-vpc-cni-k8s promised it
         return Record.NEVER_PROMISED if is_datastore_whole and is_unowned else Record.MISSING
 
     def _netns_presence(self, attachment: Attachment, host_veth: Presence) -> Presence:

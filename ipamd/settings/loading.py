@@ -17,14 +17,14 @@ from ipamd.model.loopback import is_loopback
 from ipamd.model.words import printable
 from ipamd.settings import names, settings_file, upstream
 from ipamd.settings.fields import (
-    CloudConfig,
     DaemonConfig,
     PoolConfig,
-    RuntimeConfig,
     Settings,
 )
 from ipamd.settings.network_fields import NetworkConfig, SubnetsConfig
+from ipamd.settings.outside_fields import CloudConfig, RuntimeConfig
 from ipamd.settings.parsers import parse_region, parse_url, parsed
+from ipamd.settings.takeover_fields import TakeoverConfig
 
 FILE = "VPC_IPAMD_SETTINGS_FILE"
 
@@ -73,6 +73,7 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         cloud=_topic(CloudConfig, given, problems),
         runtime=_topic(RuntimeConfig, given, problems),
         daemon=_topic(DaemonConfig, given, problems),
+        takeover=_topic(TakeoverConfig, given, problems),
     )
     problems += contradictions(settings)
     if problems:

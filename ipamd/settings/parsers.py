@@ -141,6 +141,19 @@ def parse_run_dir(text: str) -> Path:
     return path
 
 
+def parse_socket(text: str) -> str:
+    """Accept the absolute path of a Unix socket. Raises: ValueError."""
+    path = parse_path_text(text)
+    if len(path.encode()) > SOCKET_BYTES_MAX:
+        raise ValueError(f"must be the absolute path of a Unix socket, {SOCKET_BYTES_MAX} bytes at most")
+    return path
+
+
+def parse_socket_or_off(text: str) -> str:
+    """Accept the absolute path of a Unix socket, or `off`. Raises: ValueError."""
+    return text if text == "off" else parse_socket(text)
+
+
 def parse_cri_socket(text: str) -> str:
     """Accept the path of a Unix socket, with or without `unix://`, or `off`. Raises: ValueError."""
     if text != "off":

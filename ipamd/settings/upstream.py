@@ -77,6 +77,11 @@ UPSTREAM: tuple[Row, ...] = (
         "ENABLE_BANDWIDTH_PLUGIN",
     ),
     Row(
+        "AWS_VPC_K8S_CNI_BACKING_STORE",
+        Fate.HONOURED,
+        "its file is read when a node comes over and written by `ipamctl export`; the datastore is in VPC_IPAMD_RUN_DIR",
+    ),
+    Row(
         "AWS_VPC_K8S_CNI_CUSTOM_NETWORK_CFG",
         Fate.HONOURED,
         "with the file of VPC_IPAMD_NETWORK_FILE, which `ipamctl convert-eniconfig` makes of ENIConfig objects; without it the daemon "
@@ -146,7 +151,6 @@ UPSTREAM: tuple[Row, ...] = (
         "INTROSPECTION_BIND_ADDRESS",
         "DISABLE_INTROSPECTION",
     ),
-    *_without_meaning("the datastore is in VPC_IPAMD_RUN_DIR", "AWS_VPC_K8S_CNI_BACKING_STORE"),
     *_without_meaning("the init container installs the plugin where its mount leads", "HOST_CNI_BIN_PATH"),
     *_without_meaning("the conflist is written where VPC_IPAMD_CONFLIST says", "HOST_CNI_CONFDIR_PATH"),
     *_without_meaning("the Kubernetes API is never called", "CLUSTER_ENDPOINT", "MY_NODE_NAME", "MY_POD_NAME"),

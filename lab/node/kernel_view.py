@@ -17,8 +17,9 @@ from lab.node.node import Node
 VETH_PREFIX = "eni"
 """How the daemon names host veths by default. Source: amazon-vpc-cni-k8s README, AWS_VPC_K8S_CNI_VETHPREFIX."""
 
-ALIAS_TAG = "vpc-ipamd/1"
-"""First word of a host veth's alias; then container ID, interface name, address (docs/adr/0001-the-key-is-the-cri-sandbox-id.md)."""
+ALIAS_TAGS = ("vpc-ipamd/1", "vpc-ipamd/1-imported")
+"""First word of a host veth's alias, the second one's of one that amazon-vpc-cni-k8s wired; then container ID, interface
+name, address (docs/adr/0001-the-key-is-the-cri-sandbox-id.md)."""
 
 DYING_GROUP = "113213"
 """The link group of a host veth that waits for its deletion, 0x1BA3D (docs/adr/0008-del-marks-the-link-dying.md)."""
@@ -133,7 +134,7 @@ def has_nft_tables(node: Node) -> bool:
 def read_veth(link: Mapping[str, Any]) -> Veth | None:
     """Read one link of `ip -json -details link`; None if it does not carry the daemon's alias."""
     words = str(link.get("ifalias", "")).split(" ")
-    if len(words) != 4 or words[0] != ALIAS_TAG:
+    if len(words) != 4 or words[0] not in ALIAS_TAGS:
         return None
     return Veth(link["ifname"], words[1], words[3], "UP" in link["flags"], str(link.get("group", "")) == DYING_GROUP)
 

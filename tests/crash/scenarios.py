@@ -238,10 +238,15 @@ ELSEWHERE: dict[str, str] = {
     "adopt.adopted": "tests/crash/test_adoption.py",
     "adopt.leftover-removed": "tests/crash/test_simulated.py",
     "adopt.settled": "tests/crash/test_simulated.py",
+    "export.begun": "tests/unit/service/test_import_and_export.py",
+    "export.renamed": "tests/unit/service/test_import_and_export.py",
+    "export.written": "tests/unit/service/test_import_and_export.py",
+    "export.restored": "tests/unit/service/test_import_and_export.py",
+    "import.stamped": "tests/unit/service/test_import_and_export.py",
     "growth.marked": "tests/crash/test_simulated.py",
     "leaked.deleted": "tests/crash/test_simulated.py",
     "reap.judged": "tests/crash/test_simulated.py",
     "reap.done": "tests/crash/test_simulated.py",
     "rename.recorded": "tests/crash/test_simulated.py",
 }
-"""Failpoints that need a runtime, more minutes than a test may last, or answers in an order of our choosing."""
+"""Failpoints that need a runtime, another software, more minutes than a test may last, or answers in an order of our choosing."""

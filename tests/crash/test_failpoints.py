@@ -21,7 +21,7 @@ from tests.rig import Rig, wait_until
 KERNEL = {"kernel.create-veth", "kernel.name-and", "kernel.raise-eth0"}
 """One name per netlink batch of a wiring: the kernel takes a batch as a whole."""
 
-FAILPOINT_COUNT = 44
+FAILPOINT_COUNT = 49
 """Said once, so that a walk that finds too few fails instead of proving nothing."""
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Container, Iterable, Iterator,
 from dataclasses import replace
 from ipaddress import IPv4Address
 
-from ipamd.model.attachment import NetnsIdentity, Wired, WiringSpec, decode_alias, sandbox_mac
+from ipamd.model.attachment import NetnsIdentity, Wired, WiringSpec, decode_alias, encode_alias, sandbox_mac
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import MAIN_TABLE, Eni
 from ipamd.model.errors import IpamError, KernelDumpError, NetnsError
@@ -27,6 +27,7 @@ class FakeWiring:
         self.routes: dict[IPv4Address, str] = {}
         self.rules: dict[IPv4Address, int] = {}
         self.dying: dict[str, IPv4Address] = {}
+        self.foreign: dict[str, WiringSpec] = {}
         self.left_up: set[str] = set()
         self.dying_aliases: dict[str, str] = {}
         self.fail: dict[str, list[IpamError]] = {}
@@ -93,6 +94,14 @@ class FakeWiring:
                 self.wired[to] = replace(self.wired.pop(host_veth), host_veth=to)
                 self.routes[address] = to
 
+    def stamp(self, veth: HostVeth, *, key: AttachmentKey, address: IPv4Address) -> HostVeth:
+        """See the port: of links that a test put into `foreign`."""
+        self._maybe_fail("stamp")
+        with self.lock:
+            spec = self.foreign.pop(veth.name)
+            self.wired[veth.name] = replace(spec, key=key)
+        return replace(veth, alias=encode_alias(key, address, is_imported=True), key=key, address=address)
+
     def sweep(self) -> None:
         """See the port."""
         self._maybe_fail("sweep")
@@ -150,9 +159,17 @@ class FakeWiring:
             from_rules = {address: (table,) for address, table in self.rules.items() if table != MAIN_TABLE}
             for index, (name, alias, address, is_dying) in enumerate(live + dead, start=1):
                 key = decode_alias(alias)
+                spec = self.wired.get(name)
+                mac = (spec.others_mac or "") if spec is not None else ""
                 veths.append(
-                    HostVeth(name, index, alias, is_dying, not is_dying or name in self.left_up, key[0] if key else None, address)
+                    HostVeth(
+                        name, index, alias, is_dying, not is_dying or name in self.left_up, key[0] if key else None, address, mac
+                    )
                 )
+            veths += [
+                HostVeth(name, 900 + n, "", False, True, mac=one.mac("host"))
+                for n, (name, one) in enumerate(self.foreign.items())
+            ]
             return KernelSurvey(tuple(veths), dict(self.routes), frozenset(self.rules), from_rules, is_whole)
 
     def remove_leftover(self, *, host_veth: str | None, address: IPv4Address | None) -> None:
@@ -197,6 +214,7 @@ class FakeHostNetwork:
         self.confine_count = 0
         self.is_table_lost = False
         self.table_count = 0
+        self.left_chains = ""
 
     def setup_node(self, identity: InstanceIdentity) -> None:
         """See the port."""
@@ -267,6 +285,11 @@ class FakeHostNetwork:
             return []
         self.is_table_lost = False
         return [Repaired("nftables table was missing: added", thing)]
+
+    def remove_left_chains(self) -> str:
+        """See the port: what a test put into `left_chains`."""
+        removed, self.left_chains = self.left_chains, ""
+        return removed
 
     def links(self) -> frozenset[MacAddress]:
         """See the port."""

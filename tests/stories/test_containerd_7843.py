@@ -52,6 +52,6 @@ def test_a_runtime_that_forgets_addresses_costs_nobody_an_address(node: FakeNode
 
 def test_rows_are_lost_without_the_alias(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """With veths that do not say whose they are, nobody knows any more who has which address."""
-    monkeypatch.setattr(attachment, "encode_alias", lambda key, address: "")
+    monkeypatch.setattr(attachment, "encode_alias", lambda key, address, **_: "")
     with pytest.raises(AssertionError, match="the living lost their rows"):
         play(node)

@@ -12,10 +12,11 @@ from collections.abc import Callable, Collection, Mapping
 from ipaddress import IPv4Address
 
 from ipamd.model.address import Address, AddressState
-from ipamd.model.attachment import Attachment, NetnsIdentity, Origin, Wired, WiringSpec, sandbox_mac
+from ipamd.model.attachment import Attachment, NetnsIdentity, Origin, Wired, WiringSpec, is_imported_alias
 from ipamd.model.cniresult import build_result
 from ipamd.model.errors import InvariantError, IpamError, log_text
 from ipamd.model.evidence import Verdict
+from ipamd.model.ids import MacAddress
 from ipamd.model.kernel import HostVeth, KernelSurvey
 from ipamd.model.sandbox import Sandbox
 from ipamd.service.context import ServiceContext
@@ -48,6 +49,11 @@ class QuarantineService:
         self._odd = OddObjects(context.health, work="quarantine")
         self._unplaced: dict[str, HostVeth] = {}
         self._leftovers: frozenset[str] = frozenset()
+
+    @property
+    def judge(self) -> SandboxJudge:
+        """Whose verdicts are carried out here."""
+        return self._judge
 
     def adopt(self, veth: HostVeth, sandbox: Sandbox, survey: KernelSurvey) -> str:
         """Record a wired sandbox that the runtime lists.
@@ -214,14 +220,15 @@ class QuarantineService:
         return list(self._datastore.addresses(state=AddressState.QUARANTINED))
 
     def _attachment(self, veth: HostVeth, row: Address, sandbox: Sandbox) -> Attachment:
-        """Rebuild a record from the kernel's copy. The netns path is not known; MACs are derived as at ADD."""
+        """Rebuild a record from the kernel's copy. The netns path is not known; MACs are derived as at ADD, or another's."""
         if veth.key is None:
             raise ValueError("a veth without identity cannot be recorded")
         eni = next(eni for eni in self._datastore.enis() if eni.eni_id == row.eni_id)
         unknown = NetnsIdentity(0, 0)
-        macs = Wired(sandbox_mac(veth.key, side="host"), sandbox_mac(veth.key, side="sandbox"), unknown)
+        others = MacAddress(veth.mac) if is_imported_alias(veth.alias) else None
         # The setting may have changed since: a record with another MTU than the sandbox has would have it "repaired".
-        spec = WiringSpec(veth.key, row.address, eni.route_table, veth.name, "", veth.mtu or self._mtu())
+        spec = WiringSpec(veth.key, row.address, eni.route_table, veth.name, "", veth.mtu or self._mtu(), others)
+        macs = Wired(spec.mac("host"), spec.mac("sandbox"), unknown)
         return Attachment(
             key=veth.key,
             address=row.address,

@@ -11,7 +11,7 @@ from ipaddress import IPv4Address
 
 from ipamd.model import dataplane
 from ipamd.model.attachment import Attachment, encode_alias, sandbox_mac
-from ipamd.model.cniresult import wired_mtu
+from ipamd.model.cniresult import others_mac, wired_mtu
 from ipamd.model.errors import IpamError
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.kernel import ChangeKind, HostChange, HostVeth
@@ -31,7 +31,7 @@ OUR_PRIORITIES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class _Expected:
-    """What a sandbox's host veth must be like; `mtu` 0: the record does not say."""
+    """What a sandbox's host veth must be like; `mtu` 0, `mac` "": the record does not say."""
 
     attachment: Attachment
     alias: str
@@ -53,7 +53,7 @@ class ExpectedVeths:
         return (
             (veth.name, veth.alias) == (attachment.host_veth, wanted.alias)
             and veth.is_up
-            and veth.mac in (wanted.mac, "")
+            and (not wanted.mac or veth.mac in (wanted.mac, ""))
             and (veth.mtu in (wanted.mtu, 0) or wanted.mtu == 0)
         )
 
@@ -126,5 +126,8 @@ def _expected(attachment: Attachment) -> _Expected:
         mtu = wired_mtu(attachment.result, attachment.host_veth)
     except IpamError:
         mtu = 0
-    alias = encode_alias(attachment.key, attachment.address)
-    return _Expected(attachment, alias, sandbox_mac(attachment.key, side="host"), mtu)
+    others = others_mac(attachment)
+    alias = encode_alias(attachment.key, attachment.address, is_imported=others is not None)
+    return _Expected(
+        attachment, alias, sandbox_mac(attachment.key, side="host") if others is None else others, 0 if others == "" else mtu
+    )

@@ -9,7 +9,7 @@ sources disagree or do not answer, the address is quarantined (docs/adr/0010).
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address
 
 from ipamd.model.address import AddressState
@@ -23,8 +23,8 @@ from ipamd.model.words import counted
 from ipamd.ports import Runtime
 from ipamd.service.context import ServiceContext
 from ipamd.service.cooldown import Cooldown
+from ipamd.service.reconcile.imported import ImportService
 from ipamd.service.reconcile.quarantine import QuarantineService
-from ipamd.service.sandbox_judge import SandboxJudge
 
 FAILPOINTS = ("restore.leftover-removed", "restore.veth-settled")
 
@@ -65,16 +65,17 @@ class StartupReconciler:
         *,
         cooldown: Cooldown,
         runtime: Runtime | None,
-        judge: SandboxJudge,
         quarantine: QuarantineService,
+        imported: ImportService,
         is_datastore_intact: bool,
     ) -> None:
         self._datastore = context.datastore
         self._wiring = context.wiring
         self._cooldown = cooldown
         self._runtime = runtime
-        self._judge = judge
+        self._judge = quarantine.judge
         self._quarantine_service = quarantine
+        self._imported = imported
         self._is_datastore_intact = is_datastore_intact
         self._failpoint = context.failpoint
         self._health = context.health
@@ -89,6 +90,8 @@ class StartupReconciler:
         Raises: DatastoreError if not even that can be recorded.
         """
         outcome = StartupOutcome()
+        taken_over = self._imported.take_over(survey, listed)
+        survey = replace(survey, veths=taken_over.veths)
         dying = [(veth.name, veth.address) for veth in survey.veths if veth.is_dying]
         self._cooldown.resume(dying)
         outcome.dying_count = len(dying)
@@ -110,6 +113,10 @@ class StartupReconciler:
                 except Exception as error:  # noqa: BLE001  # top of the work on one object: the others must not wait for it
                     self._set_aside(veth, error, claimed, outcome)
                 self._failpoint("restore.veth-settled")
+        for unnamed in taken_over.unnamed:
+            for address in unnamed.addresses:
+                self._quarantine_address(address, f"{unnamed.veth.name} has it: {unnamed.why}")
+                outcome.quarantined.append(f"{address} of {unnamed.veth.name}: {unnamed.why}")
         wired = {veth.name for veth in survey.veths if not veth.is_dying}
         outcome.missing_count = sum(a.host_veth not in wired for a in self._datastore.attachments())
         self._remove_stray_routes(survey, claimed, outcome)
@@ -129,7 +136,7 @@ class StartupReconciler:
         outcome: StartupOutcome,
     ) -> None:
         if veth.key is None or veth.address is None:
-            # Named like ours without our alias: one of amazon-vpc-cni-k8s, perhaps. Not ours to touch.
+            # Named like ours without our alias, and nobody knows whose it is: not ours to touch.
             log.warning("host veth %s carries no identity of ours and is left alone", veth.name)
             claimed.update(address for address, device in survey.routes.items() if device == veth.name)
             return

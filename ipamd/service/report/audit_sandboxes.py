@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment, sandbox_mac
+from ipamd.model.cniresult import others_mac
 from ipamd.model.dataplane import FROM_SANDBOX_PRIORITY, TO_SANDBOX_PRIORITY
 from ipamd.model.eni import MAIN_TABLE
 from ipamd.model.ids import AttachmentKey
@@ -115,7 +116,8 @@ def _wiring_differences(attachment: Attachment, survey: KernelSurvey, veth: Host
 def _identity_differences(attachment: Attachment, veth: HostVeth) -> list[Finding]:
     """Compare alias and MAC of a host veth with the record: each is proof enough to put the other back."""
     subject, repair = str(attachment.address), "the host network reconciler repairs it"
-    mac = sandbox_mac(attachment.key, side="host")
+    others = others_mac(attachment)
+    mac = sandbox_mac(attachment.key, side="host") if others is None else others or veth.mac
     is_mac_known = veth.mac in (mac, "")
     if veth.key is not None and (veth.key, veth.address) != (attachment.key, attachment.address):
         return [

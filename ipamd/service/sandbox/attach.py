@@ -28,7 +28,7 @@ from ipamd.model.errors import (
     WiringError,
     log_text,
 )
-from ipamd.model.ids import AttachmentKey
+from ipamd.model.ids import AttachmentKey, MacAddress
 from ipamd.model.request import AttachRequest, fingerprint
 from ipamd.service.context import ServiceContext
 from ipamd.service.cooldown import Cooldown
@@ -59,7 +59,16 @@ class AttachPolicy:
 class AttachService:
     """ADD. `replayed_count`: repeated requests that got the stored answer."""
 
-    def __init__(self, context: ServiceContext, *, cooldown: Cooldown, policy: AttachPolicy, veth_names: VethNames) -> None:
+    def __init__(
+        self,
+        context: ServiceContext,
+        *,
+        cooldown: Cooldown,
+        policy: AttachPolicy,
+        veth_names: VethNames,
+        pod_names: VethNames,
+    ) -> None:
+        """`pod_names`: always by pod, for a caller that wires the sandbox itself and names the link so."""
         self._datastore = context.datastore
         self._wiring = context.wiring
         self._cooldown = cooldown
@@ -69,6 +78,7 @@ class AttachService:
         self._clock = context.clock
         self._policy = policy
         self._veth_names = veth_names
+        self._pod_names = pod_names
         self._failpoint = context.failpoint
         self.replayed_count = 0
         self._pool_empty: Counter[Blocked] = Counter()
@@ -94,6 +104,7 @@ class AttachService:
             self._health.await_add_service(deadline)
             with steps.step("lock"):
                 stack.enter_context(self._locks.hold(request.key, "ADD", deadline))
+            self._health.require_add_service()  # an export waits for ADDs that hold a lock: this one may have come after its look
             return self._attach_locked(request, deadline, steps)
 
     def _attach_locked(self, request: AttachRequest, deadline: Deadline, steps: Steps) -> Attachment:
@@ -107,7 +118,8 @@ class AttachService:
         known = self._datastore.attachment(key)
         if known is not None:
             return self._replay(known, request, identity)
-        with self._veth_names.claimed(request, deadline) as host_veth:
+        names = self._pod_names if request.is_wired_by_caller else self._veth_names
+        with names.claimed(request, deadline) as host_veth:
             return self._attach_new(request, identity, host_veth, deadline, steps)
 
     def _attach_new(
@@ -124,7 +136,11 @@ class AttachService:
             raise
         try:
             with steps.step("wire"):
-                wired = self._wire(spec, identity, deadline)
+                wired = (
+                    Wired(MacAddress(""), MacAddress(""), identity)
+                    if request.is_wired_by_caller
+                    else self._wire(spec, identity, deadline)
+                )
             self._failpoint("attach.wired")
             with steps.step("commit"):
                 attachment = self._attachment(request, spec, reserved, wired)
@@ -197,6 +213,7 @@ class AttachService:
             host_veth=host_veth,
             netns=request.netns,
             mtu=self._policy.mtu(),
+            others_mac=MacAddress("") if request.is_wired_by_caller else None,
         )
 
     def _eni(self, reserved: Address) -> Eni:
@@ -234,6 +251,9 @@ class AttachService:
 
     def _roll_back(self, spec: WiringSpec, reserved: Address, *, reason: str) -> None:
         """Undo the wiring. If even that fails, the cooldown thread deletes the link, and the address cools until it is gone."""
+        if spec.is_imported:  # its caller has not begun to wire it: a link of its name is an earlier sandbox's
+            self._cooldown.abort(reserved.address, reason=reason, dying_veth=None)
+            return
         dying_veth: str | None = spec.host_veth
         is_marked = False
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment, veth_name
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.ledger import LedgerEvent
@@ -105,7 +106,8 @@ class DetachService:
                 uow.put_tombstone(key)
         self._failpoint("detach.tombstoned")
         self._wiring.remove_leftover(host_veth=veth_name(key, prefix=self._veth_prefix), address=None)
-        if self._is_named_by_pod:
+        # One that amazon-vpc-cni-k8s wired has its name by pod too; while nobody has confirmed it its address is quarantined.
+        if self._is_named_by_pod or self._datastore.addresses(state=AddressState.QUARANTINED):
             for veth in self._wiring.survey().veths:
                 if veth.key == key:
                     self._wiring.remove_leftover(host_veth=veth.name, address=None)

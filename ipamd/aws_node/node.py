@@ -1,0 +1,170 @@
+"""The adapter of the port `AwsNode`: its daemon's listener, its file of allocations, its conflist, and our note about them.
+
+Its daemon listens on a Unix socket since a release of 2026, and before on 127.0.0.1:50051, which is asked only where it left a file or
+a conflist: a start must not wait for another program. Sources: amazon-vpc-cni-k8s pull request 3739;
+cmd/routed-eni-cni-plugin/cni.go before it (ipamdAddress).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+from ipamd.aws_node import files, peer
+from ipamd.aws_node.files import Version
+from ipamd.model.aws_node import FILE_MAX_BYTES, Allocation, parse_checkpoint, render_checkpoint
+from ipamd.model.errors import ForeignStateError, TakeoverError
+from ipamd.settings import TakeoverConfig
+
+NOTE_NAME = "aws-node.json"
+NOTE_MAX_BYTES = 4096
+SAVED_SUFFIX = ".vpc-ipamd-saved"
+"""Runtimes load files that end in .conf, .conflist or .json. Source: github.com/containernetworking/cni libcni/conf.go, ConfFiles;
+github.com/containerd/go-cni opts.go, loadFromConfDir."""
+
+TCP_ADDRESS = ("127.0.0.1", 50051)
+_NOBODYS = (0, 0, 0)
+
+log = logging.getLogger(__name__)
+
+
+class FileAwsNode:
+    """Implements `AwsNode`. Safe from any thread: each call looks anew; changes are made by one thread at a time."""
+
+    def __init__(self, config: TakeoverConfig, *, run_dir: Path, conflist: Path) -> None:
+        self._checkpoint = config.checkpoint
+        self._socket = config.daemon_socket
+        self._note = run_dir / NOTE_NAME
+        self._datastore = run_dir / "state.db"
+        self._ours = conflist
+        self._own = _NOBODYS
+        self._theirs = Path(config.conflist) if config.conflist else conflist.with_name("10-aws.conflist")
+        self._saved = self._theirs.with_name(self._theirs.name + SAVED_SUFFIX)
+
+    def listener(self) -> str:
+        if self._socket == "off":
+            return ""
+        if _identity(self._socket) != self._own and peer.accepts(self._socket):
+            return self._socket
+        if (self.has_conflist() or self._checkpoint.exists()) and peer.is_its_daemon(TCP_ADDRESS):
+            return f"{TCP_ADDRESS[0]}:{TCP_ADDRESS[1]}"
+        return ""
+
+    def own_socket(self, path: str) -> None:
+        self._own = _identity(path) or _NOBODYS
+
+    def allocations(self) -> tuple[Allocation, ...]:
+        try:
+            raw = files.read_bounded(self._checkpoint, most=FILE_MAX_BYTES)
+        except OSError as error:
+            raise ForeignStateError(f"{self._checkpoint} cannot be read", details=error.strerror or str(error)) from error
+        if raw is None:
+            return ()
+        try:
+            return parse_checkpoint(raw)
+        except ForeignStateError as error:
+            raise ForeignStateError(f"{self._checkpoint} cannot be used: {error.message}", details=error.details) from error
+
+    def has_run_since(self) -> bool:
+        now = self._version()
+        if now is None:
+            return False
+        note = self._read_note()
+        if "version" in note:
+            return note["version"] != [now.inode, now.mtime_ns]
+        # Never noted: without rows all is new; and a file that is older than the rows says nothing that they do not know.
+        written = [one.stat().st_mtime_ns for one in self._datastore.parent.glob("state.db*") if one.is_file()]
+        return not written or now.mtime_ns > max(written)
+
+    def settle(self) -> None:
+        now = self._version()
+        if now is not None and self._read_note() != {"version": [now.inode, now.mtime_ns]}:
+            self._write_note({"version": [now.inode, now.mtime_ns]})
+
+    @property
+    def is_exporting(self) -> bool:
+        return bool(self._read_note().get("exporting"))
+
+    def begin_export(self) -> None:
+        self._write_note({**self._read_note(), "exporting": True})
+
+    def end_export(self) -> None:
+        note = self._read_note()
+        if note.pop("exporting", None):
+            self._write_note(note)
+
+    def write(self, allocations: Iterable[Allocation]) -> str:
+        content = render_checkpoint(allocations)
+        try:
+            self._checkpoint.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            files.replace(self._checkpoint, content, mode=0o600)
+        except OSError as error:
+            details = f"{error.strerror}: mount {self._checkpoint.parent} into the daemon's pod"
+            raise TakeoverError(f"{self._checkpoint} cannot be written", details=details) from error
+        now = self._version()
+        version = [] if now is None else [now.inode, now.mtime_ns]
+        self._write_note({**self._read_note(), "version": version})
+        return str(self._checkpoint)
+
+    def has_conflist(self) -> bool:
+        return self._theirs.is_symlink() or self._theirs.exists()
+
+    def save_conflist(self) -> str:
+        return f"{self._theirs} was renamed to {self._saved.name}" if self._rename(self._theirs, self._saved) else ""
+
+    def restore_conflist(self) -> str:
+        if self.has_conflist():
+            return ""
+        return f"{self._saved} was renamed to {self._theirs.name}" if self._rename(self._saved, self._theirs) else ""
+
+    def remove_our_conflist(self) -> str:
+        try:
+            self._ours.unlink()
+            files.sync_directory(self._ours.parent)
+        except FileNotFoundError:
+            return ""
+        except OSError as error:
+            raise TakeoverError(f"{self._ours} cannot be removed", details=error.strerror or "") from error
+        return f"{self._ours} was removed"
+
+    def _rename(self, source: Path, target: Path) -> bool:
+        try:
+            source.rename(target)
+            files.sync_directory(target.parent)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise TakeoverError(f"{source} cannot be renamed to {target.name}", details=error.strerror or "") from error
+        return True
+
+    def _version(self) -> Version | None:
+        try:
+            return files.version_of(self._checkpoint)
+        except OSError as error:
+            raise ForeignStateError(f"{self._checkpoint} cannot be looked at", details=error.strerror or "") from error
+
+    def _read_note(self) -> dict[str, object]:
+        """Our note; a damaged one counts as none, so that its file is looked at again."""
+        try:
+            note = json.loads(files.read_bounded(self._note, most=NOTE_MAX_BYTES) or b"{}")
+        except (OSError, ValueError, RecursionError) as error:
+            log.warning("%s cannot be used: %s", self._note, error)
+            return {}
+        return note if isinstance(note, dict) else {}
+
+    def _write_note(self, note: dict[str, object]) -> None:
+        try:
+            files.replace(self._note, json.dumps(note).encode() + b"\n", mode=0o600)
+        except OSError as error:
+            raise TakeoverError(f"{self._note} cannot be written", details=error.strerror or "") from error
+
+
+def _identity(path: str) -> tuple[int, int, int] | None:
+    """Device, inode and time of what is at a path; None for nothing. A daemon that binds there anew makes another one."""
+    try:
+        status = Path(path).stat()
+    except (OSError, ValueError):
+        return None
+    return status.st_dev, status.st_ino, status.st_mtime_ns

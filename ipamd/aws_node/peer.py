@@ -1,0 +1,48 @@
+"""Does the daemon of amazon-vpc-cni-k8s listen? On its Unix socket whoever accepts counts; a TCP port must say that it is it.
+
+127.0.0.1:50051 is what many examples of gRPC use, so a listener there is asked by gRPC's health protocol for the service name that
+only this daemon has. Source: amazon-vpc-cni-k8s pkg/ipamd/rpc_handler.go, RunRPCHandler; <https://github.com/grpc/grpc/blob/master/doc/health-checking.md>.
+"""
+
+from __future__ import annotations
+
+import socket
+
+import grpc
+
+HEALTH_METHOD = "/grpc.health.v1.Health/Check"
+HEALTH_SERVICE = b"grpc.health.v1.aws-node"
+
+CONNECT_S = 1.0
+"""Ours: both listeners are on this node; a connection takes microseconds or is refused."""
+
+
+def accepts(path: str) -> bool:
+    """Whether somebody accepts connections on a Unix socket; one that is too busy to does exist."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as sock:
+        sock.settimeout(CONNECT_S)
+        try:
+            sock.connect(path)
+        except (TimeoutError, BlockingIOError):
+            return True
+        except (OSError, ValueError):
+            return False
+    return True
+
+
+def is_its_daemon(address: tuple[str, int], *, timeout_s: float = CONNECT_S) -> bool:
+    """Whether its daemon listens on a TCP address. One that takes a connection and does not answer in time counts as it (I11)."""
+    try:
+        socket.create_connection(address, timeout_s).close()
+    except TimeoutError:
+        return True
+    except OSError:
+        return False
+    request = bytes((10, len(HEALTH_SERVICE))) + HEALTH_SERVICE  # HealthCheckRequest.service = 1
+    with grpc.insecure_channel(f"{address[0]}:{address[1]}", options=[("grpc.enable_http_proxy", 0)]) as channel:
+        try:
+            channel.unary_unary(HEALTH_METHOD, request_serializer=bytes, response_deserializer=bytes)(request, timeout=timeout_s)
+        except grpc.RpcError as error:
+            status: grpc.Call = error  # type: ignore[assignment]  # at run time every RpcError of a call carries code and details
+            return status.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    return True

@@ -1,0 +1,128 @@
+"""When this node changes hands between amazon-vpc-cni-k8s and us: who may give addresses, and whose conflist the runtime finds.
+
+Two daemons that give addresses of the same ENIs give one twice (I1). So a start waits until the other one is away, its file is read
+only then, and its conflist, which sorts before ours, is renamed only once we are ready (docs/adr/0037). After `ipamctl export`
+nothing is given here any more (docs/adr/0038).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from ipamd.bootstrap import App
+from ipamd.model.errors import NotServingError, SettingsError, TakeoverError
+from ipamd.model.kernel import NODE
+
+CONDITION = "aws-node"
+
+LOOK_S = 1.0
+"""How often a start looks whether the other daemon has gone. Ours: a connection to a socket of this node."""
+
+RESTART_PAUSE_S = 0.5
+"""For the reply to `ipamctl export --undo` to leave before the process ends. Ours."""
+
+log = logging.getLogger(__name__)
+
+
+class Handover:
+    """One life of the daemon, as seen from the other software. Called by the start-up thread, and by the conflist's keeper."""
+
+    def __init__(self, app: App, *, stopped: threading.Event, quiesce: Callable[[], None], end: Callable[[str], None]) -> None:
+        """`quiesce` ends every loop that changes something; `end` ends the process, for the next one to begin."""
+        self._aws_node = app.adapters.aws_node
+        self._is_overtaken = app.adapters.is_overtaken
+        self._export = app.reconcile.export
+        self._health = app.context.health
+        self._stopped = stopped
+        self._end = end
+        self._hostnet = app.adapters.hostnet
+        self._identity = app.adapters.node_info.identity
+        self._is_tidy = False
+        self._backend = app.cni_backend
+
+        def restart(reason: str) -> None:
+            timer = threading.Timer(RESTART_PAUSE_S, end, [reason])
+            timer.daemon = True
+            timer.start()
+
+        self._export.follow(quiesce=quiesce, restart=restart)
+
+    def begin(self) -> bool:
+        """Return once the other daemon is away; False if this node is to be its, or this process must not go on.
+
+        Raises: NotServingError if the daemon is stopped.
+        """
+        if self._aws_node is None:
+            return True
+        if self._export.is_begun:
+            self._export.hold()
+            log.warning("this node was exported to amazon-vpc-cni-k8s: DEL is served, ADD is not")
+            return False
+        while listener := self._aws_node.listener():
+            sentence = (
+                f"amazon-vpc-cni-k8s serves {listener}: remove its DaemonSet aws-node from this node; two must not share it"
+            )
+            self._health.set_condition(CONDITION, f"{CONDITION}: {sentence}")
+            if self._stopped.wait(LOOK_S):
+                raise NotServingError("vpc-ipamd is shutting down")
+        self._health.clear_condition(CONDITION)
+        if self._aws_node.has_run_since() and not self._is_overtaken:
+            self._end("amazon-vpc-cni-k8s wrote its file after our rows had been opened: they are made anew")
+            return False
+        self._serve_its_plugin()
+        return True
+
+    def _serve_its_plugin(self) -> None:
+        """Listen where the other daemon did, if a setting asks for it; a refusal is a condition."""
+        if self._backend is None or self._aws_node is None:
+            return
+        try:
+            self._backend.start()
+        except SettingsError as error:
+            self._health.record_error("cni backend", error)
+            self._health.set_condition("cni-backend", f"cni-backend: the other's plugin is not served: {error}")
+            return
+        self._aws_node.own_socket(str(self._backend.path))
+        log.info("the plugin of amazon-vpc-cni-k8s is served on %s", self._backend.path)
+
+    def settle(self) -> None:
+        """Note that what the other had given is taken over. Raises: ForeignStateError, TakeoverError."""
+        if self._aws_node is not None:
+            self._aws_node.settle()
+
+    def tidy(self) -> str:
+        """Remove the other's chains, once: its daemon is away, and our own table does for every sandbox what they did.
+
+        Returns: what was removed. Raises: WiringError, KernelDumpError.
+        """
+        identity = self._identity()
+        if self._is_tidy or self._aws_node is None or identity is None or self._aws_node.listener():
+            return ""
+        if any(one.subject == NODE and one.is_repaired for one in self._hostnet.differences(identity=identity, enis=())):
+            return ""  # our table is not in place yet
+        removed = self._hostnet.remove_left_chains()
+        self._is_tidy = True
+        if removed:
+            log.warning("removed what amazon-vpc-cni-k8s had left in nftables: %s", removed)
+        return removed
+
+    def take_conflist(self) -> str:
+        """Rename the other's conflist, which a runtime would use instead of ours; not while its daemon serves.
+
+        Returns: what was done, "" if there was nothing to do. Raises: TakeoverError.
+        """
+        if self._aws_node is None or self._export.is_begun or not self._aws_node.has_conflist():
+            return ""
+        listener = self._aws_node.listener()
+        if listener:
+            raise TakeoverError(
+                f"amazon-vpc-cni-k8s has come back: it serves {listener} and its conflist is in use",
+                details="remove its DaemonSet aws-node from this node, or export it (`ipamctl export`) and remove ours",
+            )
+        said = self._aws_node.save_conflist()
+        if said:
+            self._is_tidy = False  # its daemon was here: it made its chains anew
+            log.warning("%s: it sorts before ours; `ipamctl export` puts it back", said)
+        return said

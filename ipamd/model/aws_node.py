@@ -1,0 +1,202 @@
+"""What amazon-vpc-cni-k8s leaves on a node for its successor, and how a wired sandbox of its is identified. Pure.
+
+Its daemon (DaemonSet aws-node) keeps every allocation in one JSON file. The file may be stale: it is written while a DEL is
+under way, an entry outlives a DEL that its plugin swallowed, and a recreated pod of the same name keeps the entry of its dead
+sandbox. So an entry is believed only where the kernel says the same: a host veth whose name is made of the entry's pod, and a route
+of the entry's address through it. Sources: amazon-vpc-cni-k8s pkg/ipamd/datastore/data_store.go (CheckpointData, ReadBackingStore),
+pkg/networkutils/names.go (GeneratePodHostVethName).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from ipaddress import AddressValueError, IPv4Address, IPv6Address
+from typing import Any
+
+from ipamd.model.attachment import pod_veth_name
+from ipamd.model.errors import ForeignStateError, IpamError
+from ipamd.model.ids import AttachmentKey, IfName, parse_key
+from ipamd.model.sandbox import Sandbox, SandboxState
+
+VERSION = "vpc-cni-ipam/1"
+"""Source: amazon-vpc-cni-k8s pkg/ipamd/datastore/data_store.go, CheckpointFormatVersion."""
+
+NETWORK_NAME = "aws-cni"
+"""The network of its conflist, part of its key. Source: amazon-vpc-cni-k8s cmd/aws-vpc-cni/main.go, generateJSON."""
+
+FILE_MAX_BYTES = 4 * 1024 * 1024
+"""Ours: 15,000 entries of 270 bytes; the largest instance types have some 3,000 addresses."""
+
+ENTRIES_MAX = 20_000
+NAME_MAX = 253
+"""Characters of a pod's name or namespace. Source: Kubernetes, "Object Names and IDs", DNS subdomain names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """One entry of its file. `address` is None for IPv6, which is not imported. `made_at_ns`: Unix time; 0: not said.
+
+    `interface_count`: how many network cards the pod has interfaces of; more than 1 is not imported.
+    """
+
+    key: AttachmentKey
+    address: IPv4Address | None
+    pod_namespace: str = ""
+    pod_name: str = ""
+    made_at_ns: int = 0
+    interface_count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whose a host veth of amazon-vpc-cni-k8s is. `witness`: who says so, for people."""
+
+    key: AttachmentKey
+    address: IPv4Address
+    witness: str
+
+
+def parse_checkpoint(raw: bytes) -> tuple[Allocation, ...]:
+    """Read its file, all or nothing.
+
+    Raises: ForeignStateError that names the first entry that is not what this format has.
+    """
+    if len(raw) > FILE_MAX_BYTES:
+        raise ForeignStateError(f"it has {len(raw)} bytes", details=f"at most {FILE_MAX_BYTES} are read")
+    try:
+        document = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise ForeignStateError("it is not JSON", details=str(error)[:200]) from error
+    version = document.get("version") if isinstance(document, dict) else None
+    if version != VERSION:
+        raise ForeignStateError(f"its version is {str(version)[:40]!r}", details=f"this release reads {VERSION!r}")
+    entries = document.get("allocations")
+    entries = [] if entries is None else entries  # Go writes an empty list that was never filled as null
+    if not isinstance(entries, list) or len(entries) > ENTRIES_MAX:
+        raise ForeignStateError("its allocations are not a list", details=f"of at most {ENTRIES_MAX} entries")
+    found = tuple(_allocation(index, entry) for index, entry in enumerate(entries))
+    seen: dict[IPv4Address, AttachmentKey] = {}
+    for one in found:
+        if one.address is not None and seen.setdefault(one.address, one.key) != one.key:
+            raise ForeignStateError(f"it gives {one.address} to {seen[one.address]} and to {one.key}")
+    return found
+
+
+def render_checkpoint(allocations: Iterable[Allocation]) -> bytes:
+    """Write its file: what its daemon reads at its start. An entry without a pod's name has no metadata, and is kept unseen.
+
+    Raises: ValueError for an allocation without an IPv4 address.
+    """
+    entries = []
+    for one in allocations:
+        if one.address is None:
+            raise ValueError(f"{one.key} has no IPv4 address")
+        metadata = {
+            "k8sPodNamespace": one.pod_namespace,
+            "k8sPodName": one.pod_name,
+            "interfacesCount": one.interface_count,
+        }
+        entries.append(
+            {
+                "networkName": NETWORK_NAME,
+                "containerID": one.key.container_id,
+                "ifName": one.key.ifname,
+                "ipv4": str(one.address),
+                "allocationTimestamp": one.made_at_ns,
+                "metadata": metadata if one.pod_name else {"interfacesCount": one.interface_count},
+            }
+        )
+    return json.dumps({"version": VERSION, "allocations": entries}, separators=(",", ":")).encode() + b"\n"
+
+
+def identify(
+    veth_name: str,
+    routed: IPv4Address,
+    *,
+    allocations: Iterable[Allocation],
+    listed: Mapping[str, Sandbox] | None,
+    prefix: str,
+) -> Identity | str:
+    """Say whose a host veth without our alias is.
+
+    Args:
+        routed: the one address that main routes through it.
+        listed: the runtime's sandboxes by container ID; None while it is silent.
+        prefix: of host veths' names.
+    Returns: the identity; or one sentence that says why nobody can tell: then nobody may get the address.
+
+    The sandbox that the runtime lists decides: the file may name a dead one of the same pod. Without a list the file does, and the
+    list confirms it later. Concurrency: pure.
+    """
+    entry = next((one for one in allocations if one.address == routed), None)
+    if entry is not None and entry.interface_count > 1:
+        return f"{entry.key} has {entry.interface_count} interfaces, on several network cards"
+    if entry is not None and entry.pod_name and pod_veth_name(entry.pod_namespace, entry.pod_name, prefix=prefix) != veth_name:
+        entry = None  # the address went to another pod since: this one's name is not the link's
+    if entry is not None and listed is None:
+        return Identity(entry.key, routed, "its file and the kernel")
+    if entry is not None and listed is not None and entry.key.container_id in listed:
+        return Identity(entry.key, routed, "its file, the kernel and the runtime")
+    named = [one for one in (listed or {}).values() if pod_veth_name(one.pod_namespace, one.pod_name, prefix=prefix) == veth_name]
+    ready = [one for one in named if one.state is SandboxState.READY] or named
+    if len(ready) == 1:
+        return Identity(AttachmentKey(ready[0].container_id, IfName("eth0")), routed, "the kernel and the runtime")
+    if len(ready) > 1:
+        return f"{len(ready)} sandboxes of one pod are listed, and any of them may have it"
+    if entry is not None:
+        return Identity(entry.key, routed, "its file and the kernel; the runtime does not list it")
+    return "neither its file nor the runtime tells whose it is"
+
+
+def _allocation(index: int, entry: object) -> Allocation:
+    where = f"allocation {index}"
+    if not isinstance(entry, dict):
+        raise ForeignStateError(f"{where} is not an object")
+    metadata = entry.get("metadata")
+    metadata = {} if metadata is None else metadata
+    if not isinstance(metadata, dict):
+        raise ForeignStateError(f"{where} has metadata that is not an object")
+    try:
+        key = parse_key(_text(entry, "containerID", where, required=True), IfName(_text(entry, "ifName", where, required=True)))
+    except ForeignStateError:
+        raise
+    except IpamError as error:
+        raise ForeignStateError(f"{where}: {error.message}", details=error.details) from error
+    return Allocation(
+        key=key,
+        address=_address(entry, where),
+        pod_namespace=_text(metadata, "k8sPodNamespace", where),
+        pod_name=_text(metadata, "k8sPodName", where),
+        made_at_ns=_number(entry, "allocationTimestamp", where),
+        interface_count=_number(metadata, "interfacesCount", where) or 1,
+    )
+
+
+def _address(entry: Mapping[str, Any], where: str) -> IPv4Address | None:
+    """The IPv4 address, or None for an entry of IPv6. Raises: ForeignStateError for neither."""
+    text, other = _text(entry, "ipv4", where), _text(entry, "ipv6", where)
+    try:
+        if text:
+            return IPv4Address(text)
+        if other:
+            IPv6Address(other)
+            return None
+    except (AddressValueError, ValueError) as error:
+        raise ForeignStateError(f"{where} has the address {text or other!r}", details=str(error)[:200]) from error
+    raise ForeignStateError(f"{where} has no address")
+
+
+def _text(entry: Mapping[str, Any], name: str, where: str, *, required: bool = False) -> str:
+    value = entry.get(name, "")
+    if not isinstance(value, str) or len(value) > NAME_MAX or (required and not value):
+        raise ForeignStateError(f"{where} has no {name} of at most {NAME_MAX} characters")
+    return value
+
+
+def _number(entry: Mapping[str, Any], name: str, where: str) -> int:
+    value = entry.get(name, 0)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 63:
+        raise ForeignStateError(f"{where} has a {name} that is no number")
+    return value

@@ -1,0 +1,68 @@
+"""What services may ask of amazon-vpc-cni-k8s's remains on this node: its file of allocations, its conflist, its listener."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from ipamd.model.aws_node import Allocation
+
+
+class AwsNode(Protocol):
+    """The other software that gives out this node's addresses, before us and after us. Never both at once."""
+
+    def listener(self) -> str:
+        """Where its daemon accepts connections now; "" if it is away."""
+        ...
+
+    def own_socket(self, path: str) -> None:
+        """Say that the socket which is at a path now is ours: `listener` does not take it for the other's."""
+        ...
+
+    def allocations(self) -> tuple[Allocation, ...]:
+        """What its file says; nothing without a file. Raises: ForeignStateError if the file cannot be used."""
+        ...
+
+    def has_run_since(self) -> bool:
+        """Whether its daemon wrote its file since we last read or wrote it: then our rows are not to be believed.
+
+        Raises: ForeignStateError if nobody can tell.
+        """
+        ...
+
+    def settle(self) -> None:
+        """Note that its file, as it is, has been read; ends an export. Raises: ForeignStateError, TakeoverError."""
+        ...
+
+    @property
+    def is_exporting(self) -> bool:
+        """Whether an export was begun and not taken back: this node is, or is to be, the other's."""
+        ...
+
+    def begin_export(self) -> None:
+        """Note that the node goes to the other: no restart of ours gives an address. Raises: TakeoverError."""
+        ...
+
+    def end_export(self) -> None:
+        """Take the note back. Raises: TakeoverError."""
+        ...
+
+    def write(self, allocations: Iterable[Allocation]) -> str:
+        """Replace its file. Returns: its path. Raises: TakeoverError."""
+        ...
+
+    def has_conflist(self) -> bool:
+        """Whether its conflist is where runtimes find it: it sorts before ours."""
+        ...
+
+    def save_conflist(self) -> str:
+        """Rename its conflist so that runtimes do not load it. Returns: what was done, "" if there is none. Raises: TakeoverError."""
+        ...
+
+    def restore_conflist(self) -> str:
+        """Undo `save_conflist`. Returns: what was done, "" if it is in place or was never saved. Raises: TakeoverError."""
+        ...
+
+    def remove_our_conflist(self) -> str:
+        """Remove ours. Returns: what was done, "" if there was none. Raises: TakeoverError."""
+        ...

@@ -1,0 +1,39 @@
+"""The settings of a node that changes hands between amazon-vpc-cni-k8s and us; a restart is needed for each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ipamd.settings.field_kinds import setting as _setting
+from ipamd.settings.parsers import parse_path, parse_path_text, parse_socket, parse_socket_or_off
+
+
+@dataclass(frozen=True)
+class TakeoverConfig:
+    """What amazon-vpc-cni-k8s has on the node: read when we come, written when it comes back."""
+
+    checkpoint: Path = _setting(
+        "AWS_VPC_K8S_CNI_BACKING_STORE",
+        parse_path,
+        Path("/var/run/aws-node/ipam.json"),
+        "Its file of allocations: read at the start, written by `ipamctl export`.",
+    )
+    daemon_socket: str = _setting(
+        "VPC_IPAMD_AWS_NODE_SOCKET",
+        parse_socket_or_off,
+        "/var/run/aws-node/ipamd.sock",
+        "Its daemon's socket: while that or 127.0.0.1:50051 accepts connections we give no address; 'off': not looked at.",
+    )
+    conflist: str = _setting(
+        "VPC_IPAMD_AWS_NODE_CONFLIST",
+        parse_path_text,
+        "",
+        "Its conflist, renamed while we are ready; empty: 10-aws.conflist beside ours.",
+    )
+    cni_backend_socket: str = _setting(
+        "VPC_IPAMD_CNI_BACKEND_SOCKET",
+        parse_socket,
+        "",
+        "Serve its plugin on this Unix socket, as its daemon did; empty: not served (docs/migration.md).",
+    )

@@ -1,0 +1,94 @@
+"""What every `AwsNode` promises: the fake of the service tests, and files on a disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+from pathlib import Path
+
+import pytest
+
+from ipamd.aws_node.node import FileAwsNode
+from ipamd.model.aws_node import Allocation, render_checkpoint
+from ipamd.model.ids import parse_key
+from ipamd.ports import AwsNode
+from ipamd.settings import TakeoverConfig
+from tests.fakes.aws_node import OURS, SAVED, THEIRS, FakeAwsNode
+
+ONE = Allocation(parse_key("a", "eth0"), IPv4Address("10.0.0.9"), "default", "web", 5)
+TWO = Allocation(parse_key("b", "eth0"), IPv4Address("10.0.0.10"))
+
+
+@dataclass(frozen=True)
+class Other:
+    """The other software on one node: what its daemon writes, and the conflists that are there."""
+
+    node: AwsNode
+    tell: Callable[..., None]
+    put: Callable[[str], None]
+    conflists: Callable[[], set[str]]
+
+
+@pytest.fixture(params=["fake", "files"])
+def other(request: pytest.FixtureRequest, tmp_path: Path) -> Other:
+    """Both implementations."""
+    if request.param == "fake":
+        fake = FakeAwsNode()
+        return Other(fake, fake.tell, lambda name: fake.conflists.add(name), lambda: set(fake.conflists))
+    run, folder, path = tmp_path / "run", tmp_path / "net.d", tmp_path / "ipam.json"
+    run.mkdir()
+    folder.mkdir()
+
+    def tell(*allocations: Allocation) -> None:
+        scratch = tmp_path / "scratch"
+        scratch.write_bytes(render_checkpoint(allocations))
+        scratch.replace(path)
+
+    config = TakeoverConfig(checkpoint=path, daemon_socket="off")
+    node = FileAwsNode(config, run_dir=run, conflist=folder / OURS)
+    return Other(node, tell, lambda name: (folder / name).touch(), lambda: {one.name for one in folder.iterdir()})
+
+
+def test_what_was_read_is_no_news_until_its_daemon_writes_again(other: Other) -> None:
+    """News ends with `settle`, and what we write is none."""
+    node = other.node
+    assert (node.has_run_since(), node.allocations()) == (False, ())
+    other.tell(ONE)
+    assert (node.has_run_since(), node.allocations()) == (True, (ONE,))
+    node.settle()
+    assert not node.has_run_since()
+    node.write([ONE, TWO])
+    assert (node.has_run_since(), node.allocations()) == (False, (ONE, TWO))
+    other.tell(TWO)
+    assert node.has_run_since()
+
+
+def test_an_export_is_noted(other: Other) -> None:
+    """Until it is taken back, or its file has been read once more."""
+    node = other.node
+    assert not node.is_exporting
+    node.begin_export()
+    node.write([ONE])
+    assert node.is_exporting
+    node.end_export()
+    assert not node.is_exporting
+    node.begin_export()
+    other.tell(TWO)
+    node.settle()
+    assert not node.is_exporting
+
+
+def test_conflists_change_places(other: Other) -> None:
+    """Every step says what it did, and nothing when there is nothing to do."""
+    node = other.node
+    assert (node.has_conflist(), node.save_conflist(), node.restore_conflist(), node.remove_our_conflist()) == (False, "", "", "")
+    other.put(THEIRS)
+    other.put(OURS)
+    assert node.has_conflist()
+    assert node.save_conflist()
+    assert other.conflists() == {SAVED, OURS}
+    assert node.restore_conflist()
+    assert not node.restore_conflist()
+    assert node.remove_our_conflist()
+    assert other.conflists() == {THEIRS}

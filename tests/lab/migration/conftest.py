@@ -1,0 +1,119 @@
+"""A node that amazon-vpc-cni-k8s ran: its pods are wired, its file and conflist are there, its daemon is away."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from ipaddress import IPv4Address
+
+from lab.fabric import talk
+from lab.fabric.netns import run_inside
+from tests import aws_node
+from tests.aws_node import Pod, Runtime
+from tests.rig import Rig, rig
+
+ENV = {"CRI_SOCKET": aws_node.CRI_SOCKET, "WARM_ENI_TARGET": "0", "CRI_EVENTS": "false"}
+
+
+@dataclass
+class Flow:
+    """Datagrams from a host of the VPC to every pod and back, ten rounds a second, until `stop`."""
+
+    sock: socket.socket
+    targets: tuple[IPv4Address, ...]
+    sent: int = 0
+    heard: set[tuple[str, int]] = field(default_factory=set)
+    asked: set[tuple[str, int]] = field(default_factory=set)
+    _stopped: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> None:
+        """Thread body. The size of a question is its number: answers are as long."""
+        while not self._stopped.wait(0.1):
+            self.sent += 1
+            size = 60 + self.sent % 1000
+            for target in self.targets:
+                self.asked.add((str(target), size))
+                self.sock.sendto(b"q" * size, (str(target), talk.PORT))
+            self.listen(0.05)
+
+    def listen(self, quiet_s: float) -> None:
+        """Take answers until none comes for a while."""
+        self.sock.settimeout(quiet_s)
+        while True:
+            try:
+                answer, peer = self.sock.recvfrom(65535)
+            except TimeoutError:
+                return
+            self.heard.add((peer[0], len(answer)))
+
+    def stop(self) -> set[tuple[str, int]]:
+        """End; returns the questions without an answer."""
+        self._stopped.set()
+        time.sleep(0)
+        self.listen(1.0)
+        return self.asked - self.heard
+
+
+@dataclass
+class Migrated:
+    """The node, its runtime, and the pods of before."""
+
+    rig: Rig
+    runtime: Runtime
+    pods: list[Pod]
+    servers: talk.Servers
+
+    @contextmanager
+    def flow(self) -> Iterator[Flow]:
+        """Packets to and from every pod while the block runs."""
+        host = self.rig.lab.hosts["host-a"]
+        sock = run_inside(host.path, partial(socket.socket, socket.AF_INET, socket.SOCK_DGRAM))
+        flow = Flow(sock, tuple(pod.address for pod in self.pods))
+        thread = threading.Thread(target=flow.run, daemon=True)
+        thread.start()
+        try:
+            yield flow
+        finally:
+            flow._stopped.set()
+            thread.join(10)
+            sock.close()
+
+    def sh(self, script: str) -> str:
+        """A command line in the node."""
+        return self.rig.node.run(["/bin/sh", "-c", script], check=False).stdout
+
+
+@contextmanager
+def migrated(
+    count: int, *, instance_type: str = "m5.large", env: dict[str, str] | None = None, start: bool = False
+) -> Iterator[Migrated]:
+    """Build it: our daemon makes the ENIs, and everything of ours but these is taken away again."""
+    with rig(env=ENV | {"MINIMUM_IP_TARGET": str(count + 3)} | dict(env or {}), instance_type=instance_type, start=False) as made:
+        runtime = Runtime(made.node)
+        with talk.Servers() as servers:
+            try:
+                made.start()
+                made.driver.wait_status(lambda s: s["pool"]["assignable_count"] >= count, what="enough addresses", timeout_s=60)
+                made.kill()
+                clean = (
+                    "rm -rf /run/vpc-ipamd/* /etc/cni/net.d/*; nft delete table ip vpc-ipamd; nft delete table ip vpc-ipamd-confine;"
+                    " nft delete table ip6 vpc-ipamd-confine; nft delete table arp vpc-ipamd-confine"
+                )
+                made.node.run(["/bin/sh", "-c", clean], check=False)
+                pods = aws_node.pods_on(made.node, made.lab.vpc.enis_of(made.node.instance_id), count)
+                aws_node.wire(made.node, pods)
+                aws_node.write_file(made.node, pods)
+                aws_node.write_conflist(made.node)
+                for pod in pods:
+                    runtime.run_pod(pod.container_id, pod.name)
+                    servers.add(pod.name, made.node.root + pod.netns)
+                if start:
+                    made.start()
+                yield Migrated(made, runtime, pods, servers)
+            finally:
+                runtime.close()

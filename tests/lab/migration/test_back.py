@@ -1,0 +1,131 @@
+"""Going back, and coming again: no address is given twice, whoever gives them."""
+
+from __future__ import annotations
+
+import json
+import re
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import aws_node
+from tests.aws_node import Pod
+from tests.lab.migration.conftest import Migrated, migrated
+from tests.rig import wait_until
+
+pytestmark = pytest.mark.privileged
+
+PAGE = Path(__file__).parents[3] / "docs" / "migration.md"
+
+
+def checkpoint(node: Migrated) -> dict[IPv4Address, dict[str, Any]]:
+    """Its file, by address."""
+    document = json.loads(node.sh(f"cat {aws_node.CHECKPOINT}"))
+    assert document["version"] == "vpc-cni-ipam/1"
+    found = {IPv4Address(entry["ipv4"]): entry for entry in document["allocations"]}
+    assert len(found) == len(document["allocations"])
+    return found
+
+
+def conflists(node: Migrated) -> list[str]:
+    """What runtimes and we see."""
+    return node.sh("ls /etc/cni/net.d").split()
+
+
+def test_there_and_back_and_there_again() -> None:
+    """Row 12: pods of both daemons live through three changes of hands, each with its address."""
+    with migrated(4, start=True) as node:
+        rig = node.rig
+        for name in ("ours-0", "ours-1"):
+            assert rig.add(name).ok
+            node.runtime.run_pod(name, name)
+        rows = rig.attachments()
+        assert len(rows) == 6
+
+        with node.flow() as flow:  # of the imported pods
+            done = rig.driver.ipamctl("export")
+            assert done.returncode == 0, done.stdout + done.stderr
+            wait_until(lambda: flow.sent >= 5, what="packets afterwards")
+            assert flow.stop() == set()
+        assert conflists(node) == ["10-aws.conflist"]
+        refused = rig.add("too-late")
+        assert refused.code == 11, refused.body
+        assert refused.body is not None
+        assert "goes back to amazon-vpc-cni-k8s" in refused.body["details"]
+        entries = checkpoint(node)
+        assert {address: entry["containerID"] for address, entry in entries.items()} == {a: c for c, a in rows.items()}
+        links = set(node.sh("ls /sys/class/net").split())
+        for entry in entries.values():  # what its daemon looks for at its start
+            pod = Pod(entry["metadata"]["k8sPodName"], IPv4Address(entry["ipv4"]), 254)
+            assert pod.veth in links
+        targets = dict.fromkeys(rows.values(), True)
+        assert rig.lab.ping(source="host-a", targets=rows.values()) == targets
+
+        rig.kill()  # a restart changes nothing
+        rig.start(wait=False)
+        rig.driver.wait_status(lambda s: any("goes back" in lack for lack in s["lacks"]), what="still the other's", timeout_s=30)
+        again = rig.driver.ipamctl_json("export")
+        assert (again["problems"], again["exported_count"]) == ([], 6)
+        assert checkpoint(node).keys() == entries.keys()
+        assert rig.cni("DEL", "ours-1").ok
+        del node.runtime.sandboxes["ours-1"]
+        rig.kill()
+
+        # Its daemon comes: it gives a free address, and one pod of before goes.
+        free = next(address for address in sorted(rig.ec2_addresses()) if address not in entries)
+        rig_pods = [pod for pod in node.pods if pod.name != "old-0"]
+        table = next(eni for eni in rig.lab.vpc.enis_of(rig.node.instance_id) if free in eni.secondary_addresses)
+        assert table.attachment is not None
+        index = table.attachment.device_index
+        made = Pod("made-by-the-other", free, 254 if index == 0 else index + 1)
+        gone = node.pods[0]
+        rig.node.run(
+            [
+                "/bin/sh",
+                "-c",
+                f"ip link del {gone.veth}; ip rule del to {gone.address} prio 512; ip rule del from {gone.address} prio 1536",
+            ],
+            check=False,
+        )
+        node.runtime.stop_pod(gone.container_id)
+        aws_node.wire(rig.node, [made])
+        node.runtime.run_pod(made.container_id, made.name)
+        ours = Pod("ours-0", rows["ours-0"], 254)
+        stale = {"networkName": "aws-cni", "containerID": gone.container_id, "ifName": "eth0", "ipv4": str(gone.address)}
+        keys = [{**entries[ours.address]}, stale]
+        aws_node.write_file(rig.node, [*rig_pods, made], extra=keys)
+
+        rig.start()  # and we come again
+        wanted = {pod.container_id: pod.address for pod in [*rig_pods, made]} | {"ours-0": ours.address}
+        assert rig.attachments() == wanted
+        rig.assert_sound(expected=5)
+        assert conflists(node) == ["10-aws.conflist.vpc-ipamd-saved", "10-vpc-ipamd.conflist"]
+
+        assert rig.driver.ipamctl("export").returncode == 0
+        undone = rig.driver.ipamctl("export", "--undo")
+        assert undone.returncode == 0, undone.stdout
+        assert rig.daemon is not None
+        assert rig.daemon.wait(20) == 1  # its supervisor starts it again
+        rig.start()
+        assert conflists(node) == ["10-aws.conflist.vpc-ipamd-saved", "10-vpc-ipamd.conflist"]
+        assert rig.add("back-again").ok
+        rig.assert_sound(expected=6)
+        follow_the_page(node)
+
+
+def follow_the_page(node: Migrated) -> None:
+    """Every command of docs/migration.md, in its order; what only shows something first."""
+    commands = re.findall(r"^ +((?:ipamctl|nft) [^`\n]+)$", PAGE.read_text(), re.M)
+    assert [command.split()[1] for command in commands] == [
+        "status", "attachments", "audit", "export", "delete", "delete", "delete", "delete", "export",
+    ]  # fmt: skip
+    for command in commands:
+        program, *words = command.split()
+        if program == "nft":
+            node.rig.node.run([program, *words])
+            continue
+        done = node.rig.driver.ipamctl(*words)
+        assert done.returncode == 0, (command, done.stdout, done.stderr)
+        assert "problem " not in done.stdout

@@ -1,0 +1,95 @@
+"""A veth that another software made gets our alias and nothing else; CHECK, repair and DEL go by its own MAC from then on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import IPv4Address
+
+import pytest
+
+from ipamd.model.attachment import encode_alias
+from ipamd.model.errors import WiringError
+from ipamd.model.ids import MacAddress
+
+pytestmark = pytest.mark.privileged
+
+MAC = "0a:58:00:00:00:07"
+
+
+@pytest.fixture
+def theirs(world):
+    """A pod as amazon-vpc-cni-k8s wires it, on a secondary ENI: what we would know of it."""
+    sandbox = world.space()
+    spec = replace(world.spec(sandbox, number=7, table=2), host_veth="eni0123456789a", others_mac=MacAddress(MAC))
+    world.host.sh(
+        f"ip link add {spec.host_veth} address {MAC} mtu 9001 type veth peer name eth0; ip link set {spec.host_veth} up;"
+        f" ip link set eth0 netns {sandbox.path}"
+    )
+    sandbox.sh(
+        "ip link set eth0 mtu 9001 up; ip addr add 10.0.0.7/32 dev eth0; ip route add 169.254.1.1 dev eth0 scope link;"
+        f" ip route add default via 169.254.1.1 dev eth0; ip neigh add 169.254.1.1 lladdr {MAC} nud permanent dev eth0"
+    )
+    world.host.sh(
+        f"ip route add 10.0.0.7 dev {spec.host_veth} scope link;"
+        " ip rule add to 10.0.0.7 table main prio 512; ip rule add from 10.0.0.7 table 2 prio 1536"
+    )
+    return spec, sandbox
+
+
+def stamped(world, spec):
+    """The veth, with our alias on it."""
+    (found,) = world.wiring.survey().veths
+    return world.wiring.stamp(found, key=spec.key, address=spec.address)
+
+
+def test_only_the_alias_changes(world, theirs):
+    """MAC, routes, rules, neighbour and the inside stay byte for byte; CHECK finds nothing to say."""
+    spec, sandbox = theirs
+    before, inside = world.host.snapshot(), sandbox.snapshot()
+    veth = stamped(world, spec)
+    after = world.host.snapshot()
+    assert {name: part for name, part in after.items() if name != "link"} == {n: p for n, p in before.items() if n != "link"}
+    assert [one[:4] + one[5:] for one in after["link"]] == [one[:4] + one[5:] for one in before["link"]]
+    assert sandbox.snapshot() == inside
+    assert (veth.alias, veth.key) == (encode_alias(spec.key, spec.address, is_imported=True), spec.key)
+    assert world.wiring.survey().veths[0].key == spec.key
+    assert world.wiring.check(spec) == []
+    assert world.wiring.repair([spec]) == []
+
+
+def test_repair_puts_back_its_own(world, theirs):
+    """What is lost comes back with the MAC that it had, not with one of ours."""
+    spec, sandbox = theirs
+    stamped(world, spec)
+    world.host.sh(
+        f"ip link set {spec.host_veth} alias ''; ip rule del prio 512; ip route del 10.0.0.7; ip link set {spec.host_veth} mtu 1400"
+    )
+    sandbox.sh("ip neigh del 169.254.1.1 dev eth0")
+    assert len(world.wiring.repair([spec])) == 4
+    assert len(world.wiring.repair_inside(spec)) == 1
+    assert world.wiring.check(spec) == []
+    unknown = replace(spec, others_mac=MacAddress(""), mtu=1500)  # of a sandbox that another wires: neither is known
+    assert world.wiring.check(unknown) == world.wiring.repair([unknown]) == []
+
+
+def test_del_leaves_nothing(world, theirs):
+    """Route, rules and link go as those of a sandbox of ours do."""
+    spec, _ = theirs
+    stamped(world, spec)
+    world.mark_for_deletion(spec)
+    world.wiring.sweep()
+    survey = world.wiring.survey()
+    assert (survey.veths, survey.routes, survey.to_rules, survey.from_rules) == ((), {}, frozenset(), {})
+
+
+def test_another_link_by_now_is_not_stamped(world, theirs):
+    """Between the look and the stamp its plugin made it anew, or it has an identity already."""
+    spec, _ = theirs
+    (found,) = world.wiring.survey().veths
+    with pytest.raises(WiringError, match="changed while it was looked at"):
+        world.wiring.stamp(replace(found, ifindex=found.ifindex + 1000), key=spec.key, address=spec.address)
+    with pytest.raises(WiringError, match="changed"):
+        world.wiring.stamp(replace(found, name="eniother"), key=spec.key, address=spec.address)
+    stamped(world, spec)
+    with pytest.raises(WiringError, match="changed"):
+        world.wiring.stamp(found, key=world.key("another"), address=IPv4Address("10.0.0.8"))

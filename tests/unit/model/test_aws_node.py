@@ -1,0 +1,152 @@
+"""The file of amazon-vpc-cni-k8s is read strictly and written as it reads it; whose a host veth is follows from who agrees."""
+
+from __future__ import annotations
+
+import json
+from ipaddress import IPv4Address
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ipamd.model.attachment import pod_veth_name
+from ipamd.model.aws_node import ENTRIES_MAX, FILE_MAX_BYTES, Allocation, identify, parse_checkpoint, render_checkpoint
+from ipamd.model.errors import ForeignStateError
+from ipamd.model.ids import ContainerId, parse_key
+from ipamd.model.sandbox import Sandbox, SandboxState
+
+ADDRESS = IPv4Address("10.0.0.9")
+
+
+def entry(**changes: Any) -> dict[str, Any]:
+    """One entry as its daemon writes it; a field that is None is left out."""
+    made = {
+        "networkName": "aws-cni",
+        "containerID": "c" * 64,
+        "ifName": "eth0",
+        "ipv4": str(ADDRESS),
+        "allocationTimestamp": 1_700_000_000_000_000_000,
+        "metadata": {"k8sPodNamespace": "default", "k8sPodName": "web", "interfacesCount": 1},
+    } | changes
+    return {name: value for name, value in made.items() if value is not None}
+
+
+def document(*entries: Any, **changes: Any) -> bytes:
+    """A file."""
+    return json.dumps({"version": "vpc-cni-ipam/1", "allocations": list(entries)} | changes).encode()
+
+
+def test_a_file_is_read_whole() -> None:
+    """Every field that counts; what is not known is ignored, and what older releases leave out has a default."""
+    bare = entry(containerID="d", ipv4="10.0.0.10", metadata=None, allocationTimestamp=None, future="x")
+    six = entry(containerID="e", ipv4=None, ipv6="fd00::1")
+    first, second, third = parse_checkpoint(document(entry(), bare, six))
+    assert first == Allocation(parse_key("c" * 64, "eth0"), ADDRESS, "default", "web", 1_700_000_000_000_000_000, 1)
+    assert second == Allocation(parse_key("d", "eth0"), IPv4Address("10.0.0.10"))
+    assert third.address is None
+    assert parse_checkpoint(document(allocations=None)) == ()
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        (b"", "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b"[]", "version"),
+        (document(version="vpc-cni-ipam/2"), "vpc-cni-ipam/2"),
+        (document(allocations={}), "not a list"),
+        (document(allocations=[1] * (ENTRIES_MAX + 1)), "not a list"),
+        (document(7), "allocation 0 is not an object"),
+        (document(entry(), entry(containerID="../x", ipv4="10.0.0.8")), "allocation 1"),
+        (document(entry(containerID=None)), "containerID"),
+        (document(entry(ifName="")), "ifName"),
+        (document(entry(ifName="a/b")), "interface name"),
+        (document(entry(ipv4="10.0.0.256")), "10.0.0.256"),
+        (document(entry(ipv4=None)), "no address"),
+        (document(entry(ipv4=None, ipv6="10.0.0.1")), "10.0.0.1"),
+        (document(entry(metadata=[])), "metadata"),
+        (document(entry(metadata={"k8sPodName": "x" * 254})), "k8sPodName"),
+        (document(entry(allocationTimestamp=True)), "allocationTimestamp"),
+        (document(entry(allocationTimestamp=-1)), "allocationTimestamp"),
+        (document(entry(), entry(containerID="other")), "gives 10.0.0.9 to"),
+        (b" " * (FILE_MAX_BYTES + 1), "bytes"),
+    ],
+)
+def test_what_is_not_its_format_is_refused_whole(raw: bytes, said: str) -> None:
+    """A typed error that names the first thing that is wrong; nothing of the file is used."""
+    with pytest.raises(ForeignStateError, match=said):
+        parse_checkpoint(raw)
+
+
+@given(
+    st.binary(max_size=300)
+    | st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(),
+        lambda x: st.lists(x) | st.dictionaries(st.text(), x),
+        max_leaves=10,
+    ).map(lambda x: document(x))
+)
+def test_no_content_ends_in_another_error(raw: bytes) -> None:
+    """Whatever the bytes are."""
+    try:
+        parse_checkpoint(raw)
+    except ForeignStateError:
+        return
+    assert json.loads(raw)["version"] == "vpc-cni-ipam/1"
+
+
+def test_what_is_written_is_read_again() -> None:
+    """Its fields by its names; without a pod's name there is no name in the metadata: its daemon keeps such an entry unseen."""
+    named = Allocation(parse_key("c" * 64, "eth0"), ADDRESS, "default", "web", 5)
+    bare = Allocation(parse_key("d", "eth0"), IPv4Address("10.0.0.10"))
+    raw = render_checkpoint([named, bare])
+    assert parse_checkpoint(raw) == (named, bare)
+    written = json.loads(raw)["allocations"]
+    assert written[0] == entry(allocationTimestamp=5)
+    assert "k8sPodName" not in written[1]["metadata"]
+    with pytest.raises(ValueError, match="no IPv4"):
+        render_checkpoint([Allocation(parse_key("e", "eth0"), None)])
+
+
+def sandbox(container_id: str, *, name: str = "web", state: SandboxState = SandboxState.READY) -> Sandbox:
+    """One that the runtime lists."""
+    return Sandbox(ContainerId(container_id), state, "default", name)
+
+
+def told(container_id: str, *, address: IPv4Address = ADDRESS, name: str = "web", count: int = 1) -> Allocation:
+    """One that its file has."""
+    return Allocation(parse_key(container_id, "eth0"), address, "default" if name else "", name, interface_count=count)
+
+
+VETH = pod_veth_name("default", "web", prefix="eni")
+
+
+@pytest.mark.parametrize(
+    ("allocations", "listed", "expected"),
+    [
+        ([told("a")], [sandbox("a")], "a"),
+        ([told("a")], None, "a"),
+        ([told("a", name="")], None, "a"),
+        ([told("a")], [], "a"),  # nobody lists it: quarantined under its own name, and removed after an hour
+        ([], [sandbox("b")], "b"),
+        ([told("a")], [sandbox("b")], "b"),  # a recreated pod: the entry is that of its dead sandbox
+        ([told("a", name="other")], [sandbox("b")], "b"),
+        ([], [sandbox("b", state=SandboxState.NOTREADY), sandbox("c")], "c"),
+        ([], [sandbox("b", state=SandboxState.NOTREADY)], "b"),
+        ([], [sandbox("b"), sandbox("c")], "2 sandboxes"),
+        ([], [sandbox("b", name="other")], "neither"),
+        ([], None, "neither"),
+        ([told("a", name="other")], None, "neither"),
+        ([told("a", address=IPv4Address("10.0.0.8"))], None, "neither"),
+        ([told("a", count=2)], [sandbox("a")], "2 interfaces"),
+    ],
+)
+def test_who_agrees_names_the_sandbox(allocations: list[Allocation], listed: list[Sandbox] | None, expected: str) -> None:
+    """The kernel's address decides which entry is meant, the runtime which sandbox lives."""
+    by_id = None if listed is None else {one.container_id: one for one in listed}
+    found = identify(VETH, ADDRESS, allocations=allocations, listed=by_id, prefix="eni")
+    if isinstance(found, str):
+        assert expected in found
+    else:
+        assert (found.key, found.address) == (parse_key(expected, "eth0"), ADDRESS)

@@ -1,0 +1,298 @@
+"""Taking over and giving back on a node of fakes: who decides, what is left alone, and what a crash between two steps leaves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import IPv4Address
+from pathlib import Path
+
+import pytest
+
+from ipamd.model.address import AddressState
+from ipamd.model.attachment import WiringSpec, pod_veth_name
+from ipamd.model.aws_node import Allocation
+from ipamd.model.errors import ForeignStateError, NotServingError, WiringError
+from ipamd.model.freeze import FreezeCause
+from ipamd.model.ids import AttachmentKey, MacAddress
+from ipamd.service.health import Phase
+from ipamd.service.reconcile.export import ExportReport, ExportService
+from ipamd.service.reconcile.imported import CONDITION, ImportService
+from ipamd.service.request import Deadline
+from tests.fakes.aws_node import OURS, SAVED, THEIRS, FakeAwsNode
+from tests.fakes.node import FakeNode
+
+MAC = MacAddress("0a:58:00:00:00:01")
+
+
+@pytest.fixture
+def theirs() -> FakeAwsNode:
+    """The other software."""
+    made = FakeAwsNode()
+    made.conflists = {SAVED, OURS}
+    return made
+
+
+@pytest.fixture
+def node(tmp_path: Path, theirs: FakeAwsNode) -> FakeNode:
+    """A node with its sources joined to `theirs`, before its first start-up."""
+    made = FakeNode(tmp_path)
+    join(made, theirs)
+    return made
+
+
+def join(node: FakeNode, theirs: FakeAwsNode) -> None:
+    """What bootstrap does where there is an `AwsNode`."""
+    node.startup._imported = ImportService(node.app.context, aws_node=theirs, prefix="eni")
+
+
+def free_address(node: FakeNode, index: int = 0) -> IPv4Address:
+    """One of the ENI, whoever gives it."""
+    (eni,) = node.ec2.enis.values()
+    return sorted(eni.secondary_addresses)[index]
+
+
+def wire_theirs(
+    node: FakeNode, theirs: FakeAwsNode, name: str, index: int, *, is_told: bool = True, is_listed: bool = True
+) -> IPv4Address:
+    """A pod of the other software: `pod-<name>` with sandbox `name`, as `FakeRuntime.run` names it."""
+    address = free_address(node, index)
+    veth = pod_veth_name("default", f"pod-{name}", prefix="eni")
+    spec = WiringSpec(node.key(name), address, 254, veth, f"/run/netns/{name}", 9001, MAC)
+    node.wiring.foreign[veth] = spec
+    node.wiring.routes[address] = veth
+    node.wiring.rules[address] = 254
+    if is_told:
+        theirs.told = [*(theirs.told or ()), Allocation(node.key(name), address, "default", f"pod-{name}")]
+    if is_listed:
+        node.runtime.run(name)
+    return address
+
+
+def rows(node: FakeNode) -> dict[AttachmentKey, IPv4Address]:
+    """Who is recorded with what."""
+    return {one.key: one.address for one in node.datastore.attachments()}
+
+
+@pytest.fixture
+def warm(node: FakeNode) -> FakeNode:
+    """The ENI has its addresses at EC2, as the other software left it; our process starts anew without rows."""
+    node.bring_up()
+    return node
+
+
+def start_over(node: FakeNode, theirs: FakeAwsNode, *, keep_datastore: bool = False) -> None:
+    """Our next process."""
+    node.crash(keep_datastore=keep_datastore)
+    join(node, theirs)
+    node.bring_up()
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_a_pod_comes_over_with_its_mac_and_goes_by_our_del(warm: FakeNode, theirs: FakeAwsNode, is_told: bool) -> None:
+    """With its file or from kernel and runtime alone; what was wired is not changed, and DEL removes it."""
+    address = wire_theirs(warm, theirs, "a", 0, is_told=is_told)
+    start_over(warm, theirs)
+    assert rows(warm) == {warm.key("a"): address}
+    (made,) = warm.datastore.attachments()
+    assert (made.host_veth, made.sandbox_name) == (pod_veth_name("default", "pod-a", prefix="eni"), "default/pod-a")
+    assert warm.wiring.wired[made.host_veth].others_mac == MAC
+    assert CONDITION not in warm.health.conditions_by_subject()
+    assert warm.delete("a")
+    warm.cool()
+    assert (rows(warm), warm.wiring.wired, address in warm.wiring.routes) == ({}, {}, False)
+
+
+def test_a_silent_runtime_quarantines_and_a_later_list_adopts(warm: FakeNode, theirs: FakeAwsNode) -> None:
+    """Its file and the kernel are no proof that the sandbox lives; nobody else gets the address meanwhile (I2)."""
+    address = wire_theirs(warm, theirs, "a", 0)
+    warm.runtime.is_down = True
+    start_over(warm, theirs)
+    row = warm.datastore.address(address)
+    assert row is not None
+    assert row.state is AddressState.QUARANTINED
+    assert address not in {warm.add(f"s{number}").address for number in range(3)}
+    warm.runtime.is_down = False
+    warm.quarantine.resolve(warm.listed())
+    assert rows(warm)[warm.key("a")] == address
+
+
+def test_a_whole_datastore_takes_none_of_its_pods_for_a_dead_add(warm: FakeNode, theirs: FakeAwsNode) -> None:
+    """Its plugin ran beside our rows: without a list its pod is kept, not unwired as an ADD that never replied."""
+    address = wire_theirs(warm, theirs, "a", 0)
+    warm.runtime.is_down = True
+    start_over(warm, theirs, keep_datastore=True)
+    assert address in warm.wiring.routes
+    warm.crash()  # stamped already, and still not adopted
+    join(warm, theirs)
+    warm.bring_up()
+    assert address in warm.wiring.routes
+
+
+def test_a_crash_between_stamp_and_record_is_repeated(warm: FakeNode, theirs: FakeAwsNode) -> None:
+    """The alias is there, the row is not: the next start adopts both pods, also without the file."""
+    wanted = {warm.key(name): wire_theirs(warm, theirs, name, index) for index, name in enumerate("ab")}
+    warm.crash(keep_datastore=False)
+    join(warm, theirs)
+
+    def die(name: str) -> None:
+        if name == "import.stamped":
+            raise KeyboardInterrupt
+
+    warm.failpoint = die
+    with pytest.raises(KeyboardInterrupt):
+        warm.bring_up()
+    assert (len(warm.wiring.foreign), rows(warm)) == (1, {})
+    theirs.told = None
+    start_over(warm, theirs, keep_datastore=True)
+    assert rows(warm) == wanted
+
+
+@pytest.mark.parametrize("refused", ["stamp", "file"])
+def test_what_refuses_is_named_and_its_address_given_to_nobody(warm: FakeNode, theirs: FakeAwsNode, refused: str) -> None:
+    """A veth that the kernel would not let us name, or that nobody can name without the file: a condition, no pod cut."""
+    address = wire_theirs(warm, theirs, "a", 0, is_listed=refused == "stamp")
+    other = wire_theirs(warm, theirs, "b", 1)
+    if refused == "stamp":
+        warm.wiring.fail["stamp"] = [WiringError("busy")]
+    else:
+        theirs.refusal = ForeignStateError("cannot be used")
+    start_over(warm, theirs)
+    assert rows(warm) == {warm.key("b"): other}
+    row = warm.datastore.address(address)
+    assert row is not None
+    assert row.state is AddressState.QUARANTINED
+    assert pod_veth_name("default", "pod-a", prefix="eni") in warm.health.conditions_by_subject()[CONDITION]
+    assert address in warm.wiring.routes
+
+
+def exporter(node: FakeNode, theirs: FakeAwsNode) -> ExportService:
+    """The service as bootstrap makes it."""
+    return ExportService(node.app.context, cooldown=node.cooldown, aws_node=theirs, prefix="eni")
+
+
+def finish_start(node: FakeNode) -> None:
+    """The end of a start."""
+    node.health.mark_ready()
+
+
+def test_an_export_freezes_writes_and_changes_the_conflists(warm: FakeNode, theirs: FakeAwsNode) -> None:
+    """ADD is refused as retryable with the cause; every wired address is in the file, recorded or not."""
+    mine = warm.add("mine").address
+    wire_theirs(warm, theirs, "lost", 5, is_listed=False)
+    service = exporter(warm, theirs)
+    early = service.export()
+    assert "not ready" in early.problems[0]
+    finish_start(warm)
+    report = service.export()
+    assert report.problems == []
+    (written,) = theirs.written
+    assert {one.address: (one.key.container_id, one.pod_name) for one in written} == {
+        mine: ("mine", "mine"),
+        free_address(warm, 5): (f"unknown-{pod_veth_name('default', 'pod-lost', prefix='eni')}", ""),
+    }
+    assert theirs.conflists == {THEIRS}
+    assert pod_veth_name("default", "mine", prefix="eni") in warm.wiring.wired
+    assert {one.cause for one in warm.app.context.freeze.in_force()} == {FreezeCause.EXPORT}
+    assert not warm.health.is_ready
+    with pytest.raises(NotServingError, match="gives no address any more") as refused:
+        warm.add("late")
+    assert refused.value.retryable
+    assert warm.delete("mine"), "DEL is served"
+    assert service.export().exported_count == 1
+
+
+def test_an_export_before_its_daemon_only(warm: FakeNode, theirs: FakeAwsNode) -> None:
+    """It would overwrite what is written, or take what it has not read."""
+    finish_start(warm)
+    theirs.listens = "/run/its.sock"
+    assert "/run/its.sock" in exporter(warm, theirs).export().problems[0]
+    assert (theirs.is_exporting, theirs.written) == (False, [])
+    assert warm.add("still").address
+
+
+def test_without_a_saved_conflist_ours_stays(warm: FakeNode, theirs: FakeAwsNode) -> None:
+    """There is never none: a runtime without one cannot delete."""
+    finish_start(warm)
+    theirs.conflists = {OURS}
+    service = exporter(warm, theirs)
+    assert "ours stays" in service.export().problems[0]
+    assert theirs.conflists == {OURS}
+    theirs.conflists.add(THEIRS)
+    assert service.export().problems == []
+    assert theirs.conflists == {THEIRS}
+
+
+@pytest.mark.parametrize("point", ["export.begun", "export.renamed", "export.written", "export.restored"])
+def test_a_crash_between_two_steps_is_continued(warm: FakeNode, theirs: FakeAwsNode, point: str) -> None:
+    """kill -9 anywhere: the next process gives no address, and the next export ends with the same file."""
+    expected = {warm.add("a").address, warm.add("b").address}
+    finish_start(warm)
+
+    def die(name: str) -> None:
+        if name == point:
+            raise KeyboardInterrupt
+
+    warm.failpoint = die
+    with pytest.raises(KeyboardInterrupt):
+        exporter(warm, theirs).export()
+    warm.crash()
+    assert theirs.is_exporting
+    service = exporter(warm, theirs)
+    service.hold()
+    warm.health.enter(Phase.SERVING)
+    with pytest.raises(NotServingError):
+        warm.add("late")
+    report = service.export()
+    assert (report.problems, report.exported_count) == ([], 2)
+    assert {one.address for one in theirs.written[-1]} == expected
+    assert all(one.pod_name for one in theirs.written[-1])
+    assert theirs.conflists == {THEIRS}
+
+
+def test_a_name_that_is_taken_leaves_the_entry_unseen(warm: FakeNode, theirs: FakeAwsNode) -> None:
+    """Two sandboxes of one pod: one has the name, the other an entry that its daemon keeps without looking for a link."""
+    first, second = warm.add("a"), warm.add("b")
+    with warm.datastore.transaction() as uow:  # "b" is named as if it were of the pod of "a"
+        name = pod_veth_name("default", "a", prefix="eni")
+        uow.rename_veth(second.key, host_veth=name, result=second.result.replace(second.host_veth.encode(), name.encode()))
+    warm.wiring.rename_veth(host_veth=second.host_veth, to=name, address=second.address)
+    warm.wiring.wired[pod_veth_name("default", "b", prefix="eni")] = replace(
+        warm.wiring.wired[name], address=free_address(warm, 8)
+    )
+    finish_start(warm)
+    exporter(warm, theirs).export()
+    named = {one.key: one.pod_name for one in theirs.written[-1]}
+    assert named[first.key] == named[second.key] == ""
+
+
+def test_an_undone_export_restarts_the_process(warm: FakeNode, theirs: FakeAwsNode) -> None:
+    """Its daemon must be away; what was not begun is not undone."""
+    finish_start(warm)
+    service, ended = exporter(warm, theirs), []
+    quiesced: list[str] = []
+    service.follow(quiesce=lambda: quiesced.append("loops"), restart=ended.append)
+    assert service.undo() == ExportReport(steps=["no export was begun"])
+    service.export()
+    assert quiesced == ["loops"]
+    theirs.listens = "127.0.0.1:50051"
+    assert "127.0.0.1:50051" in service.undo().problems[0]
+    assert theirs.is_exporting
+    theirs.listens = ""
+    assert service.undo().problems == []
+    assert (theirs.is_exporting, ended) == (False, ["an export was undone"])
+
+
+def test_adds_under_way_are_awaited_and_wiring_must_be_complete(
+    warm: FakeNode, theirs: FakeAwsNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is written while an ADD works, or while a route leads elsewhere."""
+    made = warm.add("a")
+    finish_start(warm)
+    monkeypatch.setattr("ipamd.service.reconcile.export.ADDS_WAIT_S", 0.05)
+    service = exporter(warm, theirs)
+    with warm.locks.hold(warm.key("b"), "ADD", Deadline.after(warm.clock, 5.0)):
+        assert "an ADD is still at work" in service.export().problems[0]
+    monkeypatch.setattr(warm.wiring, "repair", lambda specs: [])
+    del warm.wiring.rules[made.address]
+    assert "rule 512 is missing" in service.export().problems[0]
+    assert theirs.written == []
