@@ -10,6 +10,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
 PYTEST := $(BIN)/python -m pytest
 
+# Tests wait for daemons, deadlines and cooldowns half of their time, so one more than two cores are kept busy.
+WORKERS ?= 3
+
 # of `make chaos` and `make fuzz`
 SEED ?= 1
 MINUTES ?= 30
@@ -21,7 +24,7 @@ FUZZ ?= usual
 PLUGIN_SOURCES := $(wildcard cni_plugin/*.py cni_plugin/micropython/*)
 
 .PHONY: help setup plugin plugin-arm64 plugin-if-possible fmt lint type imports docstrings proto proto-check unit test test-all \
-        demo chaos bench docs clean
+        demo chaos bench docs clean heavy image lock
 
 help: ## list the commands
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -75,10 +78,20 @@ unit: $(STAMP) ## tests that need neither root nor a runtime
 	$(PYTEST) tests/unit tests/property
 
 test: plugin-if-possible lint type imports docstrings proto-check ## everything: checks, then all tests
-	$(PYTEST) -n 2 --dist loadfile tests
+	$(PYTEST) -n $(WORKERS) --dist loadfile tests
 
-test-all: plugin-arm64 ## what needs heavy tools, beside `make test`: the plugin's contract on arm64 under QEMU
-	VPC_CNI_ARM64=1 $(PYTEST) -n 2 tests/contract/plugin -k arm64
+test-all: plugin plugin-arm64 heavy ## what needs heavy tools, beside `make test`: image, manifests, and the plugin on arm64 under QEMU
+	VPC_CNI_ARM64=1 $(PYTEST) -n $(WORKERS) tests/contract/plugin -k arm64
+	VPC_IPAMD_HEAVY=1 $(PYTEST) -n 2 --dist loadfile tests/heavy
+
+heavy: setup
+	@PYTHON=$(PYTHON) tools/setup.sh heavy
+
+image: plugin heavy ## the image by Debian's buildah, with its list of contents and build/sbom.json: build/image/
+	@tools/image.sh all
+
+lock: heavy ## renew manifests/image/*.lock: the Python packages of the image, by hash
+	@tools/lock.sh
 
 demo: plugin-if-possible ## the main job on the embedded lab: two nodes, real containerd, real daemon, real plugin
 	$(BIN)/vpc-lab demo

@@ -17,6 +17,7 @@ CASES = {
     "ec2_answers": (30, 1_500, 15_000),
     "metadata_answers": (30, 1_200, 12_000),
     "metrics_port": (20, 400, 4_000),
+    "page_port": (300, 10_000, 100_000),
 }
 SCALES = ("short", "usual", "full")
 

@@ -16,6 +16,7 @@ from ipamd import __version__
 from ipamd.adapters import Adapters, connect
 from ipamd.cloud.limits import from_table
 from ipamd.freeze_files import OperatorFreeze
+from ipamd.metric_families.counts import Counts
 from ipamd.metrics import Metrics
 from ipamd.model.kernel import HostChange
 from ipamd.model.subnets import SubnetPolicy
@@ -141,16 +142,7 @@ def compose(adapters: Adapters, current: CurrentSettings) -> App:
     past = PastService(datastore=context.datastore, history=adapters.history, refused=refused, clock=adapters.clock)
     sources = _sources(context, cooldown, adapters, current, past=past, pool=pool, runtime=reconcile.runtime)
     metrics = Metrics()
-    attach = sandbox.attach
-    metrics.watch(
-        sources,
-        ec2=adapters.ec2,
-        replayed=lambda: attach.replayed_count,
-        pool_empty=lambda: attach.pool_empty_count,
-        looks=pool.look.counts,
-        released=pool.provisioner.released_counts,
-        repairs=reconcile.host_network.fights.counts,
-    )
+    metrics.watch(sources, _counts(adapters, sandbox=sandbox, pool=pool, reconcile=reconcile))
     return App(
         current=current,
         adapters=adapters,
@@ -182,6 +174,20 @@ def _cni_backend(
         refused=refused.note,
     )
     return CniBackendServer(servicer, path=Path(path))
+
+
+def _counts(adapters: Adapters, *, sandbox: SandboxServices, pool: PoolServices, reconcile: Reconcilers) -> Counts:
+    return Counts(
+        ec2=adapters.ec2,
+        replayed=lambda: sandbox.attach.replayed_count,
+        pool_empty=sandbox.attach.pool_empty_counts,
+        looks=pool.look.counts,
+        found=pool.look.found,
+        repairs=reconcile.host_network.fights.counts,
+        released=pool.provisioner.released_counts,
+        metadata=reconcile.cloud.metadata.difference,
+        metadata_requests=adapters.metadata.request_count,
+    )
 
 
 def _sandbox(

@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ from ipamd.settings import CurrentSettings, load, without_meaning
 
 if TYPE_CHECKING:
     from ipamd.bootstrap import App
+    from ipamd.metrics_port import MetricsPort
     from ipamd.reload import SettingsReload
     from ipamd.service.health import Health
 
@@ -189,6 +191,7 @@ def run(current: CurrentSettings, signals: Signals) -> int:
     threading.Thread(target=life.run, name="start-up", daemon=True).start()
     reload = _follow_settings(current, health)
     scraped = metrics.serve(app.metrics, settings.daemon.metrics_address, health=pages)
+    shown = _serve_page(app)
     reason = signals.wait(reload=reload.ask)
     reload.stop()
     drain_s = current.now.daemon.drain_s
@@ -198,24 +201,40 @@ def run(current: CurrentSettings, signals: Signals) -> int:
     life.stop()
     is_hurried = signals.wait_again(drain_s)
     server.stop(0.0 if is_hurried else 1.0)
-    for port in (scraped, probed):
-        if port is not None:
-            port.close()
-    _end_parts(app)
+    if app.cni_backend is not None:
+        app.cni_backend.stop()
+    app.cooldown.stop()
+    _close(app, scraped, probed, shown)
     os.close(lock)
     log.info("exiting")
     return signals.exit_status
 
 
-def _end_parts(app: App) -> None:
-    """End what outlives our own socket; then write what only memory knows, and close history and datastore."""
-    if app.cni_backend is not None:
-        app.cni_backend.stop()
-    app.cooldown.stop()
+def _close(app: App, *ports: MetricsPort | None) -> None:
+    """Close what still answers, then the history and the datastore, which it reads."""
+    for port in ports:
+        if port is not None:
+            port.close()
     app.refused.tell_all()
     if app.adapters.history_loop is not None:
         app.adapters.history_loop.close()
     app.context.datastore.close()
+
+
+def _serve_page(app: App) -> MetricsPort | None:
+    """Serve the page for people, if it is on. Nothing of it is imported otherwise."""
+    if app.settings.daemon.page_address == "off":
+        return None
+    from ipamd.page.port import serve
+    from ipamd.page.state import PageState
+
+    token_file = app.settings.daemon.page_token_file
+    return serve(
+        app.settings.daemon.page_address,
+        token_file=Path(token_file) if token_file else None,
+        state=PageState(app.introspection, app.adapters.clock),
+        refused=app.metrics.scrape_refused,
+    )
 
 
 def _follow_settings(current: CurrentSettings, health: Health) -> SettingsReload:

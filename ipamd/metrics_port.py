@@ -83,7 +83,13 @@ class MetricsPort:
     """Listens from the moment it is made; `start` serves in a thread, `close` ends it. All else is the thread's."""
 
     def __init__(
-        self, host: str, port: int, *, page: Callable[[str, bool], tuple[bytes, bytes]], refused: Callable[[Refusal], None]
+        self,
+        host: str,
+        port: int,
+        *,
+        page: Callable[[str, bool], tuple[bytes, bytes]],
+        refused: Callable[[Refusal], None],
+        name: str = "metrics",
     ) -> None:
         """Listen.
 
@@ -91,6 +97,7 @@ class MetricsPort:
             page: makes head and body of an answer, from the path without its query, and True for the format OpenMetrics. It is
                 called for each request.
             refused: counts.
+            name: of the thread.
         Raises: OSError if the address is malformed or taken.
         """
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -104,7 +111,7 @@ class MetricsPort:
         self._connections: dict[_Connection, None] = {}
         self._tokens, self._filled_monotonic_s = float(BACKLOG), time.monotonic()
         self._is_accepting = False
-        self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     @property
     def port(self) -> int:
@@ -239,11 +246,14 @@ class MetricsPort:
             self._refused(Refusal.REQUEST)
             answer = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
         else:
-            path = asked[2].partition(b"?")[0].decode()
-            head, body = self._page(path, OPENMETRICS.search(request) is not None)
+            head, body = self.respond(asked[2].partition(b"?")[0].decode(), request)
             answer = head + body if asked[1] == b"GET" else head
         connection.unsent = memoryview(answer)
         self._selector.modify(connection.sock, selectors.EVENT_WRITE, connection)
+
+    def respond(self, path: str, request: bytes) -> tuple[bytes, bytes]:
+        """Make head and body of the answer to one request, in this port's thread; a port that reads headers has its own."""
+        return self._page(path, OPENMETRICS.search(request) is not None)
 
     def _write(self, connection: _Connection, unsent: memoryview) -> None:
         connection.unsent = unsent[connection.sock.send(unsent) :]

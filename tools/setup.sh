@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Install what the commands need, each thing only if it is missing: `packages` (Debian), `venv` (Python, generated data),
-# `containerd17` (two further containerds for some tests) and `reference_plugins` (both go with `packages`), `arm64` (a cross compiler and QEMU, for the plugin).
+# `containerd17` (two further containerds for some tests) and `reference_plugins` (both go with `packages`), `arm64` (a cross compiler
+# and QEMU, for the plugin), `heavy` (what `make test-all` and `make image` need besides).
 # Says in one sentence what it cannot install; what needs it is then skipped, and named, by the tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -11,6 +12,17 @@ needed=(containerd:/usr/bin/containerd runc:/usr/sbin/runc nftables:/usr/sbin/nf
         util-linux:/usr/bin/nsenter containernetworking-plugins:/usr/lib/cni/ptp
         gcc:/usr/bin/gcc libc6-dev:/usr/include/stdio.h musl-tools:/usr/bin/musl-gcc xz-utils:/usr/bin/xz
         systemd:/usr/lib/systemd/systemd-networkd udev:/usr/bin/udevadm)
+
+# For `make image` and tests/heavy: a test that needs another tool gets its package here, one a line.
+heavy_packages=(
+    buildah:/usr/bin/buildah
+    chromium:/usr/bin/chromium
+    mmdebstrap:/usr/bin/mmdebstrap
+    prometheus:/usr/bin/promtool
+)
+# Their Python tools have an environment of their own, build/heavy/venv: none of them is imported by a test.
+heavy_python=("pip-tools >= 7.5, < 8" "cyclonedx-bom >= 7, < 8")
+helm_version=v3.19.0
 
 packages() {
     debian_packages
@@ -33,6 +45,39 @@ arm64() {
     needed=(gcc-aarch64-linux-gnu:/usr/bin/aarch64-linux-gnu-gcc libc6-dev-arm64-cross:/usr/aarch64-linux-gnu/lib/libc.a
             qemu-user-static:/usr/bin/qemu-aarch64-static)
     debian_packages
+}
+
+heavy() {
+    needed=("${heavy_packages[@]}")
+    debian_packages
+    mkdir -p build/heavy
+    heavy_kubectl
+    heavy_helm
+    [ -x build/heavy/venv/bin/pip ] || "$python" -m venv build/heavy/venv
+    build/heavy/venv/bin/python -m pip install --quiet --disable-pip-version-check "${heavy_python[@]}"
+}
+
+heavy_kubectl() {
+    # Unpacked, not installed: a machine may have another kubectl at the same path, and keeps it.
+    local target=build/heavy/kubernetes-client work
+    [ ! -x "$target/usr/bin/kubectl" ] && command -v apt-get >/dev/null || return 0
+    work=$(mktemp -d)
+    chmod 755 "$work"
+    if (cd "$work" && { apt-get download -q kubernetes-client || { apt-get update -q && apt-get download -q kubernetes-client; }; }) \
+        >/dev/null 2>&1; then
+        rm -rf "$target"
+        dpkg-deb -x "$work"/kubernetes-client_*.deb "$target"
+    else
+        echo "setup: apt-get has no kubernetes-client; tests with Debian's kustomize are skipped" >&2
+    fi
+    rm -rf "$work"
+}
+
+heavy_helm() {
+    # From its Go module, whose hash Go's checksum database knows; where Go is not, tests with helm are skipped.
+    [ ! -x build/heavy/helm ] && command -v go >/dev/null || return 0
+    GOBIN=$PWD/build/heavy GOFLAGS= timeout -k 5 900 go install -trimpath "helm.sh/helm/v3/cmd/helm@$helm_version" >/dev/null 2>&1 \
+        || echo "setup: helm $helm_version could not be built from its Go module; tests with helm are skipped" >&2
 }
 
 debian_packages() {

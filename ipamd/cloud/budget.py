@@ -109,6 +109,11 @@ class CallBudget:
         with self._lock:
             return self._refilled(api).rate_per_s
 
+    def left_count(self, api: str) -> float:
+        """Calls of one API that can be made at once; negative while callers wait for tokens that are still to come."""
+        with self._lock:
+            return self._refilled(api).tokens
+
     def _refilled(self, api: str) -> _Bucket:
         now = self._monotonic()
         bucket = self._buckets.get(api)

@@ -15,8 +15,10 @@ from ipamd.cloud.budget import CallBudget
 from ipamd.cloud.client import Ec2Client
 from ipamd.cloud.errors import AttemptError, ThrottledAttempt, UnansweredAttempt, UnseenAttempt
 from ipamd.cloud.retries import RetryPolicy
+from ipamd.cloud.statistics import CallStatistics
 from ipamd.cloud.under_way import CallsUnderWay
-from ipamd.model.errors import CloudDeniedError, CloudError, CloudNotFoundError, log_text
+from ipamd.model.call_report import CallReport
+from ipamd.model.errors import CloudDeniedError, CloudError, CloudNotFoundError, ThrottledError, log_text
 from ipamd.ports import Clock
 
 FRESH_S = 30.0
@@ -37,6 +39,7 @@ class Ec2Calls:
     def __init__(self, client: Ec2Client, *, clock: Clock, sleep: Callable[[float], None]) -> None:
         self._client = client
         self._budget = CallBudget(clock.monotonic)
+        self._statistics = CallStatistics(clock)
         self._clock = clock
         self._sleep = sleep
         self._lock = threading.Lock()
@@ -89,11 +92,16 @@ class Ec2Calls:
 
     def _attempt(self, api: str, subject: str, params: Mapping[str, Any], about: str) -> Mapping[str, Any]:
         """Wait for the budget, make one attempt, and report its outcome to the budget."""
-        wait_s = self._budget.reserve(api)
+        try:
+            wait_s = self._budget.reserve(api)
+        except ThrottledError:
+            self._statistics.held_back(api)
+            raise
         if wait_s > 0:
             self._sleep(wait_s)
         try:
-            answer = self._client.call(api, subject, params)
+            with self._statistics.attempt(api):
+                answer = self._client.call(api, subject, params)
         except ThrottledAttempt:
             self._budget.throttled(api)
             self._note_throttled()
@@ -110,6 +118,10 @@ class Ec2Calls:
         with self._lock:
             known = self._throttling
         return None if known is None or self._clock.monotonic() - known[1] >= THROTTLING_OVER_S else known
+
+    def reports(self) -> Mapping[str, CallReport]:
+        """What became of the calls of each API since the start."""
+        return self._statistics.reports(self._budget)
 
     def _note_throttled(self) -> None:
         began = self.throttling()

@@ -33,6 +33,7 @@ from ipamd.cloud.retries import (
     UNHURRIED,
     NotAttachedYet,
 )
+from ipamd.model.call_report import CallReport
 from ipamd.model.cloud import INTENT_TAG, CallUnderWay, DescribedEni, EniRequest
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CloudDeniedError, CloudError, CloudNotFoundError, EniLimitError
@@ -271,6 +272,9 @@ class BotoEc2(Ec2):
 
     def call_counts(self) -> Mapping[str, int]:
         return self._client.counts()
+
+    def call_reports(self) -> Mapping[str, CallReport]:
+        return self._calls.reports()
 
     def throttling(self) -> tuple[float, float] | None:
         return self._calls.throttling()

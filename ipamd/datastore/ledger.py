@@ -41,6 +41,7 @@ _HISTORY = (
     .order_by(schema.ledger.c.sequence.desc())
     .limit(bindparam("row_limit"))
 )
+_LATEST = select(schema.ledger).order_by(schema.ledger.c.sequence.desc()).limit(bindparam("row_limit"))
 _SANDBOXES_OF_POD = (
     select(schema.ledger.c.container_id)
     .distinct()
@@ -96,6 +97,11 @@ class Ledger:
     def _rows_of(self, subject: str, *, limit: int) -> tuple[LedgerEntry, ...]:
         params: Params = {"subject": subject, "beyond": subject + _HIGHEST, "row_limit": limit}
         rows = self._disk.execute(_HISTORY, params, subject=f"reading the history of {subject!r}").all()
+        return tuple(read_entry(row) for row in reversed(rows))
+
+    def latest(self, *, limit: int) -> tuple[LedgerEntry, ...]:
+        """Find the last `limit` rows, oldest first."""
+        rows = self._disk.execute(_LATEST, {"row_limit": max(limit, 0)}, subject="reading the latest history").all()
         return tuple(read_entry(row) for row in reversed(rows))
 
 

@@ -7,7 +7,8 @@ last one only, so that only those who change something wait for the disk. `ports
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from ipaddress import IPv4Address
 
@@ -54,6 +55,7 @@ class SqlDatastore(Datastore):
         self._clock = clock
         self._failpoint = failpoint
         self._holder: int | None = None
+        self._events: Counter[str] = Counter()
 
     @contextmanager
     def transaction(self) -> Iterator[SqlUnitOfWork]:
@@ -83,6 +85,7 @@ class SqlDatastore(Datastore):
             finally:
                 self._memory.apply(view.staged)
                 view.release()
+                self._events.update(unit.events())
                 self._history.note(unit.recorded)
 
     def keep_history(self, history: History) -> None:
@@ -142,6 +145,15 @@ class SqlDatastore(Datastore):
         """Read the disk, after any unit of work that is open."""
         with self._reading():
             return self._ledger.read(subject, limit=limit)
+
+    def latest_history(self, *, limit: int) -> tuple[LedgerEntry, ...]:
+        """Read the disk, after any unit of work that is open."""
+        with self._reading():
+            return self._ledger.latest(limit=limit)
+
+    def event_counts(self) -> Mapping[str, int]:
+        """Counted under the transaction's lock; the copy is made without it, so that no reader waits for the disk."""
+        return dict(self._events)
 
     def file_problem(self) -> str:
         """Look at file names and our own state only: an open unit of work is not waited for."""

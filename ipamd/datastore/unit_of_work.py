@@ -23,6 +23,10 @@ class SqlUnitOfWork(PoolChanges, AddressChanges, LossChanges, RecordChanges, Uni
         self.raise_if_failed()
         ledger.write(self._ledger_rows)
 
+    def events(self) -> list[str]:
+        """The events of the ledger rows that were written, one for each row."""
+        return [str(row["event"]) for row in self._ledger_rows]
+
     def end(self) -> None:
         """Refuse further use."""
         self.failure = self.failure or DatastoreError(

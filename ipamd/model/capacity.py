@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ipamd.model.eni import ADDRESSES_PER_PREFIX, InstanceLimits
+from ipamd.model.placement import eni_limit, is_prefix_mode
+from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool_snapshot import PoolSnapshot
 from ipamd.model.words import counted
 
 HOST_NETWORK_PODS = 2
@@ -58,6 +61,30 @@ def capacities(limits: InstanceLimits, bounds: NodeBounds, *, prefixes: bool, pr
         for of_prefixes, primary in (mode,)
         if not of_prefixes or limits.supports_prefixes
     )
+
+
+def usable_eni_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
+    """Count the ENIs that may be attached for pods: the limit, less the places that ENIs have which are not ours to use.
+
+    Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, updateIPStats.
+    """
+    return max(eni_limit(snapshot.limits, settings) - snapshot.unmanaged_eni_count, 0)
+
+
+def most_addresses(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
+    """Count the addresses that this node can have at most: what is there, and what vacant slots and places can still take.
+
+    A slot takes one address, or in prefix mode 16; one that is taken counts with what is in it, so that a node with both kinds is
+    counted right. An ENI that gets no new sandbox (the primary one with custom networking, one of an excluded subnet) counts with what
+    is in use on it. MAX_PODS is no part of it. On a node of one kind the formula of amazon-vpc-cni-k8s (pkg/ipamd/ipamd.go,
+    updateIPStats) gives the same number.
+    """
+    unit, slots = ADDRESSES_PER_PREFIX if is_prefix_mode(snapshot, settings) else 1, snapshot.limits.slots_per_eni
+    attached = sum(
+        eni.counts.in_use if eni.is_excluded else eni.counts.total - eni.counts.lost + max(slots - eni.used_slot_count, 0) * unit
+        for eni in snapshot.enis
+    )
+    return attached + max(usable_eni_count(snapshot, settings) - len(snapshot.enis), 0) * slots * unit
 
 
 def eks_cap(vcpu_count: int) -> int:

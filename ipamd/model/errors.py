@@ -45,6 +45,7 @@ wire codes.
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar
 
 
@@ -298,3 +299,13 @@ class TakeoverError(IpamError):
     """The node cannot go over from amazon-vpc-cni-k8s or back to it now; the details name what must happen first."""
 
     cni_code, retryable = 123, True
+
+
+UNEXPECTED = "unexpected"
+"""Cause of a request that ended in an error that is none of ours."""
+
+
+def cause_of(error: BaseException) -> str:
+    """Name an error in one word of a closed list, one for each class of the tree: the label of a metric."""
+    kind = next((kind for kind in type(error).__mro__ if kind.__module__ == __name__), None)
+    return UNEXPECTED if kind is None else re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", kind.__name__.removesuffix("Error")).lower()

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network
 
+from ipamd.model.blocked import Blocked
 from ipamd.model.ids import EniId
 from ipamd.model.seen_demand import SeenDemand
 from ipamd.model.words import counted
@@ -86,12 +87,14 @@ class Refusal:
     """Why a kind of growth is not asked for now, and what helps (I14).
 
     `left_s`: seconds until it is asked again; None: not by itself. `is_lasting`: no short disturbance, so another way is taken.
+    `kind`: the reason in one word, for metrics.
     """
 
     reason: str
     next_step: str = ""
     left_s: float | None = None
     is_lasting: bool = False
+    kind: Blocked = field(default=Blocked.ERROR, compare=False)
 
     def __str__(self) -> str:
         return self.reason if self.left_s is None else f"{self.reason} (next try in {self.left_s:.0f} s)"

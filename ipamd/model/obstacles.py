@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from ipamd.model.blocked import Blocked
 from ipamd.model.eni import EniState
 from ipamd.model.growth import Refusal
 from ipamd.model.placement import eni_limit, pending_count, room_for_eni, vacant_slots
@@ -18,7 +19,8 @@ def growth_blocker(snapshot: PoolSnapshot, settings: PoolSettings, now: datetime
     """Return why the pool cannot grow now, and what helps; None if it can, or if something is on its way."""
     known = snapshot.growth
     if settings.max_pods and snapshot.pool_count >= settings.max_pods:
-        return Refusal(f"the pool has reached maxPods ({settings.max_pods})", "raise MAX_PODS if it is set, or use more nodes")
+        reason = f"the pool has reached maxPods ({settings.max_pods})"
+        return Refusal(reason, "raise MAX_PODS if it is set, or use more nodes", kind=Blocked.MAX_PODS)
     if snapshot.retry_at is not None and now < snapshot.retry_at:
         return Refusal(snapshot.blocked_reason, left_s=(snapshot.retry_at - now).total_seconds())
     has_slot = any(vacant_slots(eni, snapshot) for eni in snapshot.enis)
@@ -31,7 +33,7 @@ def growth_blocker(snapshot: PoolSnapshot, settings: PoolSettings, now: datetime
     if has_slot and known.allocation is not None:
         return known.allocation
     if has_place and snapshot.frozen:
-        return Refusal(f"another ENI is needed and the pool is frozen: {snapshot.frozen}", THAW)
+        return Refusal(f"another ENI is needed and the pool is frozen: {snapshot.frozen}", THAW, kind=Blocked.FROZEN)
     if has_place and known.creation is not None:
         return known.creation
     if known.cap is not None and known.eni_cap is not None and known.eni_cap < eni_limit(snapshot.limits, settings):
@@ -70,4 +72,4 @@ def _full(snapshot: PoolSnapshot, settings: PoolSettings) -> Refusal:
     larger = "a larger instance type"
     if not settings.prefix_delegation and limits.supports_prefixes:
         larger = f"ENABLE_PREFIX_DELEGATION=true (16 addresses a slot) or {larger} for new nodes"
-    return Refusal(reason, f"{', '.join(steps)}, or use {larger}")
+    return Refusal(reason, f"{', '.join(steps)}, or use {larger}", kind=Blocked.NODE_FULL)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from ipaddress import IPv4Address, IPv4Network
 from typing import Protocol
 
+from ipamd.model.call_report import CallReport
 from ipamd.model.cloud import CallUnderWay, DescribedEni, EniRequest, InstanceIdentity, MetadataEni
 from ipamd.model.eni import Eni, InstanceLimits
 from ipamd.model.freeze import FreezeCause
@@ -103,6 +104,10 @@ class Ec2(Protocol):
 
     def call_counts(self) -> Mapping[str, int]:
         """Calls since start, retries included, by API name."""
+        ...
+
+    def call_reports(self) -> Mapping[str, CallReport]:
+        """What became of the calls since start, by API name; an API that was never called is not in it."""
         ...
 
     def throttling(self) -> tuple[float, float] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from ipaddress import IPv4Address, IPv4Network
@@ -239,6 +239,14 @@ class Datastore(Protocol):
 
     def history(self, subject: str, *, limit: int) -> tuple[LedgerEntry, ...]:
         """Ledger rows of an address or of container IDs that begin with `subject`, oldest first, the last `limit` of them."""
+        ...
+
+    def latest_history(self, *, limit: int) -> tuple[LedgerEntry, ...]:
+        """The last `limit` ledger rows of all, oldest first."""
+        ...
+
+    def event_counts(self) -> Mapping[str, int]:
+        """How many ledger rows this process has committed, by event (a LedgerEvent); events that did not happen may be missing."""
         ...
 
     def file_problem(self) -> str:

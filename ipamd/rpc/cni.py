@@ -17,7 +17,7 @@ import grpc
 
 from ipamd.model.cniresult import convert_result
 from ipamd.model.cniversion import require_verb
-from ipamd.model.errors import InvalidConfigError, InvalidRequestError, IpamError, NotServingError, log_text
+from ipamd.model.errors import InvalidConfigError, InvalidRequestError, IpamError, NotServingError, cause_of, log_text
 from ipamd.model.ids import CONTAINER_ID_MAX, IFNAME_MAX
 from ipamd.model.words import printable
 from ipamd.pb import cni_pb2, cni_pb2_grpc
@@ -53,8 +53,8 @@ class SandboxServices:
 class RequestObserver(Protocol):
     """Counts requests (metrics)."""
 
-    def request_done(self, verb: str, *, code: int, total_ms: float, steps_ms: dict[str, float]) -> None:
-        """Record one answered request; code 0 is success."""
+    def request_done(self, verb: str, *, code: int, total_ms: float, steps_ms: dict[str, float], cause: str = "") -> None:
+        """Record one answered request; code 0 is success. `cause`: why it was refused, by `cause_of`."""
         ...
 
     def request_orphaned(self, verb: str) -> None:
@@ -115,7 +115,7 @@ class CniServicer(cni_pb2_grpc.CniServicer):
 
     def _answer(self, request: cni_pb2.ExecRequest, deadline: Deadline) -> tuple[cni_pb2.ExecReply, Callable[[], None]]:
         """Make the reply, and what is to be called once it was sent: it logs and counts the request."""
-        started, steps = self._clock.monotonic(), Steps(self._clock)
+        started, steps, cause = self._clock.monotonic(), Steps(self._clock), ""
         try:
             protocol = codec.negotiate(request)
             verb = self._verbs.get(request.verb)
@@ -130,7 +130,8 @@ class CniServicer(cni_pb2_grpc.CniServicer):
                 error=codec.encode_error(error, cni_version=codec.requested_version(request.config)),
             )
             self._log_error(request, error)
-        return reply, partial(self._log_request, request, reply, (self._clock.monotonic() - started) * 1000, steps)
+            cause = cause_of(error)
+        return reply, partial(self._log_request, request, reply, (self._clock.monotonic() - started) * 1000, steps, cause)
 
     def _add(self, request: cni_pb2.ExecRequest, deadline: Deadline, steps: Steps) -> bytes:
         with steps.step("decode"):
@@ -184,10 +185,12 @@ class CniServicer(cni_pb2_grpc.CniServicer):
                 exc_info=error,
             )
 
-    def _log_request(self, request: cni_pb2.ExecRequest, reply: cni_pb2.ExecReply, total_ms: float, steps: Steps) -> None:
+    def _log_request(
+        self, request: cni_pb2.ExecRequest, reply: cni_pb2.ExecReply, total_ms: float, steps: Steps, cause: str
+    ) -> None:
         code = reply.error.code if reply.HasField("error") else 0
         durations = {name: round(ms, 3) for name, ms in steps.durations_ms.items()}
-        self._observer.request_done(request.verb, code=code, total_ms=total_ms, steps_ms=durations)
+        self._observer.request_done(request.verb, code=code, total_ms=total_ms, steps_ms=durations, cause=cause)
         if request.verb == "STATUS" and not self._is_news(code):
             return
         pod = steps.pod or codec.decode_names(request.args).pod

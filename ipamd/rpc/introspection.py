@@ -141,6 +141,10 @@ class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
         """List the settings that are in force."""
         return pb.GetConfigReply(settings=[setting(line) for line in self._sources.config()], origin_note=IN_FORCE)
 
+    def latest_entries(self, limit: int) -> list[pb.LedgerEntry]:
+        """The last `limit` entries of the ledger, oldest first; for the page, no RPC. Raises: DatastoreError."""
+        return [entry(record) for record in self._sources.past.latest(limit)]
+
     def Audit(self, request: pb.AuditRequest, context: grpc.ServicerContext) -> pb.AuditReply:  # noqa: ARG002  # gRPC's signature
         """Cross-check datastore, kernel, CRI and EC2."""
         report = self._sources.audit.audit(ask_ec2=not request.skip_ec2)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 
+from ipamd.model.blocked import Blocked
+
 
 @dataclass(frozen=True, slots=True)
 class PoolStatus:
@@ -15,7 +17,7 @@ class PoolStatus:
 
     `generation`: the latest demand that it takes into account. `blocked_by`: why the pool cannot grow, empty if it can.
     `retry_deadline`: the monotonic point at which a blocked pool tries again by itself; None if it does not. `next_step`: what helps.
-    `excess_count`: free addresses above the target, `kept`: why they are kept.
+    `excess_count`: free addresses above the target, `kept`: why they are kept. `kind`: `blocked_by` in one word.
     """
 
     generation: int = 0
@@ -25,6 +27,7 @@ class PoolStatus:
     next_step: str = ""
     excess_count: int = 0
     kept: str = ""
+    kind: Blocked = Blocked.GROWING
 
     @property
     def cause(self) -> str:

@@ -7,12 +7,14 @@ print: errors quote EC2, the runtime and requests.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
+from ipamd.model.defect import Defect, defect_of
 from ipamd.model.errors import NotServingError, PluginNotAvailableError
 from ipamd.model.words import printable
 from ipamd.ports import Clock
@@ -30,6 +32,9 @@ REPLY_MARGIN_S = 0.5
 
 LOOK_S = 1.0
 """How often a waiting ADD looks whether its caller is still there. Ours; it reads memory only."""
+
+READY = "ready"
+"""Beside the phases: when the node was ready first."""
 
 WHAT_MAX = 200
 """Characters of what was being done when an error came. Ours."""
@@ -101,6 +106,8 @@ class Health:
         self._is_ready = False
         self._awaits_first_address = False
         self._held = ""
+        self._defects: Counter[Defect] = Counter()
+        self._reached_s: dict[str, float] = {}
 
     @contextmanager
     def stage(self, name: str) -> Iterator[Stage]:
@@ -121,12 +128,19 @@ class Health:
         with self._lock:
             if self._phase is not Phase.DRAINING:
                 self._phase = phase
+                self._reached_s.setdefault(phase, self.uptime_s())
             self._phase_changed.notify_all()
 
     def mark_ready(self) -> None:
         """Say that ADD is served, the conflist is in place, and this node could give an address in this boot."""
         with self._lock:
             self._is_ready = True
+            self._reached_s.setdefault(READY, self.uptime_s())
+
+    def reached_s(self, phase: str) -> float | None:
+        """Seconds from the start until a phase, or READY, was reached first; None: not yet."""
+        with self._lock:
+            return self._reached_s.get(phase)
 
     def await_first_address(self, is_awaited: bool) -> None:
         """Say whether *ready* waits for the first address that can be given since the boot."""
@@ -151,9 +165,21 @@ class Health:
             self._conditions.pop(subject, None)
 
     def record_error(self, what: str, error: BaseException) -> None:
-        """Remember the last error for people."""
+        """Remember the last error for people, and count it if it shows a defect of ours."""
+        self.note_defects(defect_of(error), 1)
         with self._lock:
             self._last_error = ErrorReport(self._clock.now(), printable(what, most=WHAT_MAX), printable(str(error)))
+
+    def note_defects(self, defect: Defect | None, count: int) -> None:
+        """Count what must never happen; None is nothing."""
+        if defect is not None:
+            with self._lock:
+                self._defects[defect] += count
+
+    def defects(self) -> Mapping[Defect, int]:
+        """What must never happen and did, since start."""
+        with self._lock:
+            return dict(self._defects)
 
     @property
     def phase(self) -> Phase:

@@ -1,5 +1,7 @@
 """Every setting: frozen dataclasses, one per topic, each field with its environment variable and a sentence.
 
+Settings of the network are in `network_fields.py`.
+
 Names and meanings are those of amazon-vpc-cni-k8s where it has the setting (its README.md, "CNI Configuration Variables"), so
 that a DaemonSet's environment carries over; the rest of its settings are in `upstream.py`. A field made with `_live` takes effect
 while the daemon runs (`ipamd/reload.py`), one made with `_setting` at the next start.
@@ -8,26 +10,24 @@ while the daemon runs (`ipamd/reload.py`), one made with `_setting` at the next 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from ipaddress import IPv4Network
 from pathlib import Path
 
 from ipamd.model.pool_settings import PoolSettings
-from ipamd.settings.declared import live as _live
-from ipamd.settings.declared import setting as _setting
-from ipamd.settings.json_parsers import parse_plugins
-from ipamd.settings.outside_fields import CloudConfig, RuntimeConfig
+from ipamd.settings.field_kinds import live as _live
+from ipamd.settings.field_kinds import setting as _setting
+from ipamd.settings.json_parsers import parse_cluster_name, parse_plugins, parse_tags
+from ipamd.settings.network_fields import NetworkConfig, SubnetsConfig
 from ipamd.settings.parsers import (
     choice,
     integer,
     parse_bool,
-    parse_cidrs,
+    parse_cri_socket,
     parse_listen_address,
     parse_path,
     parse_path_or_off,
     parse_path_text,
     parse_run_dir,
-    parse_service_cidrs,
-    parse_veth_prefix,
+    parse_url,
 )
 from ipamd.settings.takeover_fields import TakeoverConfig
 
@@ -35,7 +35,6 @@ RUN_DIR = Path("/run/vpc-ipamd")
 CONFLIST_PATH = Path("/etc/cni/net.d/10-vpc-ipamd.conflist")
 HISTORY_DIR = "/var/lib/vpc-ipamd/history"
 HISTORY_OFF = "off"
-NETWORK_FILE = Path("/etc/vpc-ipamd/network.json")
 CNI_BIN_DIR = Path("/opt/cni/bin")
 REFERENCE_PLUGINS = Path("/opt/vpc-ipamd/plugins")
 
@@ -87,69 +86,35 @@ class PoolConfig:
 
 
 @dataclass(frozen=True)
-class NetworkConfig:
-    """How sandboxes and the node are wired."""
+class CloudConfig:
+    """How EC2 and instance metadata are reached, and how ENIs are tagged."""
 
-    eni_mtu: int = _live("AWS_VPC_ENI_MTU", integer(576, 9001), 9001, "MTU of ENIs, bytes.")
-    pod_mtu: int = _live("POD_MTU", integer(576, 9001), 0, "MTU of sandboxes, bytes; default: that of the ENIs.")
-    veth_prefix: str = _setting("AWS_VPC_K8S_CNI_VETHPREFIX", parse_veth_prefix, "eni", "Beginning of host veth names.")
-    pod_veth_names: bool = _setting(
-        "VPC_IPAMD_POD_VETH_NAMES",
+    ec2_endpoint: str = _setting("AWS_EC2_ENDPOINT", parse_url, "", "URL of the EC2 API; empty: the region's own.")
+    imds_endpoint: str = _setting(
+        "AWS_EC2_METADATA_SERVICE_ENDPOINT", parse_url, "http://169.254.169.254", "URL of the instance metadata service."
+    )
+    cluster_name: str = _setting("CLUSTER_NAME", parse_cluster_name, "", "Name of the EKS cluster, for tags.")
+    additional_tags: tuple[tuple[str, str], ...] = _live(
+        "ADDITIONAL_ENI_TAGS", parse_tags, (), "JSON object of further tags for ENIs that we create."
+    )
+    leaked_eni_cleanup_disabled: bool = _setting(
+        "DISABLE_LEAKED_ENI_CLEANUP",
         parse_bool,
         False,
-        "Name host veths by pod as amazon-vpc-cni-k8s does, for policy agents that compute the name.",
+        "Leave alone the ENIs that this node made and that leaked; else deleted after a start.",
     )
-    external_snat: bool = _live("AWS_VPC_K8S_CNI_EXTERNALSNAT", parse_bool, False, "Leave SNAT to something outside the node.")
-    exclude_snat_cidrs: tuple[IPv4Network, ...] = _live(
-        "AWS_VPC_K8S_CNI_EXCLUDE_SNAT_CIDRS",
-        parse_cidrs,
-        (),
-        "IPv4 CIDRs, comma separated, to which traffic is sent without SNAT.",
-    )
-    external_service_cidrs: tuple[IPv4Network, ...] = _live(
-        "AWS_EXTERNAL_SERVICE_CIDRS",
-        parse_service_cidrs,
-        (),
-        "IPv4 CIDRs, comma separated, that every sandbox reaches through table main, whatever its ENI (rule 1535).",
-    )
-    randomize_snat: str = _live(
-        "AWS_VPC_K8S_CNI_RANDOMIZESNAT", choice("prng", "hashrandom", "none"), "prng", "How SNAT chooses ports."
-    )
-    node_port_support: bool = _live("AWS_VPC_CNI_NODE_PORT_SUPPORT", parse_bool, True, "Mark NodePort connections.")
-    connmark: int = _live(
-        "AWS_VPC_K8S_CNI_CONNMARK", integer(1, 0xFFFFFFFF), 0x80, "Bit of the packet mark that the node's rules use."
-    )
-    extra_source_cidrs: tuple[IPv4Network, ...] = _setting(
-        "VPC_IPAMD_EXTRA_SOURCE_CIDRS",
-        parse_cidrs,
-        (),
-        "IPv4 CIDRs, comma separated, from which any sandbox may send besides its own address: for those that route for others.",
-    )
-
-    @property
-    def sandbox_mtu(self) -> int:
-        """POD_MTU, or the ENIs' MTU when it is not set."""
-        return self.pod_mtu or self.eni_mtu
+    http_timeout_s: int = _setting("HTTP_TIMEOUT", integer(1, 300), 10, "Seconds for the whole answer to an HTTP request to AWS.")
 
 
 @dataclass(frozen=True)
-class SubnetsConfig:
-    """In which subnets new ENIs are made."""
+class RuntimeConfig:
+    """How the container runtime is reached."""
 
-    discovery: bool = _setting(
-        "ENABLE_SUBNET_DISCOVERY",
-        parse_bool,
-        True,
-        "Make ENIs in every subnet of the zone that is tagged for it, not only in the node's.",
+    cri_events: bool = _setting(
+        "CRI_EVENTS", parse_bool, True, "Follow the runtime's events; turn off where kubelet's EventedPLEG uses containerd 1.x."
     )
-    custom_networking: bool = _setting(
-        "AWS_VPC_K8S_CNI_CUSTOM_NETWORK_CFG",
-        parse_bool,
-        False,
-        "Take subnet and security groups of new ENIs from a file, by availability zone; the primary ENI carries no pods.",
-    )
-    network_file: Path = _setting(
-        "VPC_IPAMD_NETWORK_FILE", parse_path, NETWORK_FILE, "That file: JSON, read at the start (docs/subnets.md)."
+    cri_socket: str = _setting(
+        "CRI_SOCKET", parse_cri_socket, "", "Path of the CRI socket; empty: the usual ones in turn; 'off': no CRI, no reaping."
     )
 
 
@@ -206,6 +171,18 @@ class DaemonConfig:
         parse_listen_address,
         "127.0.0.1:61677",
         "host:port of /healthz and /readyz for kubelet's probes; 'off': none.",
+    )
+    page_address: str = _setting(
+        "VPC_IPAMD_PAGE_ADDRESS",
+        parse_listen_address,
+        "off",
+        "host:port of a page for people (docs/page.md), as 127.0.0.1:61676; 'off': none.",
+    )
+    page_token_file: str = _setting(
+        "VPC_IPAMD_PAGE_TOKEN_FILE",
+        parse_path_text,
+        "",
+        "File with the token that the page asks for; empty: none, which is allowed on loopback only.",
     )
     max_concurrent_rpcs: int = _setting("VPC_IPAMD_MAX_RPCS", integer(4, 1024), 256, "CNI requests handled at once.")
     history_dir: str = _setting(

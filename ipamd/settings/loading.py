@@ -13,16 +13,17 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from ipamd.model.errors import SettingsError
+from ipamd.model.loopback import is_loopback
 from ipamd.model.words import printable
 from ipamd.settings import names, settings_file, upstream
 from ipamd.settings.fields import (
+    CloudConfig,
     DaemonConfig,
-    NetworkConfig,
     PoolConfig,
+    RuntimeConfig,
     Settings,
-    SubnetsConfig,
 )
-from ipamd.settings.outside_fields import CloudConfig, RuntimeConfig
+from ipamd.settings.network_fields import NetworkConfig, SubnetsConfig
 from ipamd.settings.parsers import parse_region, parse_url, parsed
 from ipamd.settings.takeover_fields import TakeoverConfig
 
@@ -88,6 +89,9 @@ def contradictions(settings: Settings) -> list[str]:
         problems.append(
             f"WARM_TARGET=auto: must not be set with WARM_IP_TARGET ({settings.pool.warm_ip_target}), which it computes"
         )
+    page, has_token = settings.daemon.page_address, bool(settings.daemon.page_token_file)
+    if page != "off" and not has_token and not is_loopback(page.rpartition(":")[0]):
+        problems.append(f"VPC_IPAMD_PAGE_ADDRESS={page!r}: outside loopback it needs VPC_IPAMD_PAGE_TOKEN_FILE")
     if settings.network.sandbox_mtu > settings.network.eni_mtu:
         problems.append(f"POD_MTU={settings.network.pod_mtu}: must not exceed AWS_VPC_ENI_MTU ({settings.network.eni_mtu})")
     return problems

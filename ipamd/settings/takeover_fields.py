@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ipamd.settings.declared import setting as _setting
+from ipamd.settings.field_kinds import setting as _setting
 from ipamd.settings.parsers import parse_path, parse_path_text, parse_socket, parse_socket_or_off
 
 

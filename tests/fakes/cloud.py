@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network
 
+from ipamd.model.call_report import ANSWERED, ATTEMPT_BUCKETS_MS, CallReport, Outcome, StatusReport
 from ipamd.model.cloud import INTENT_TAG, CallUnderWay, DescribedEni, EniRequest, InstanceIdentity, MetadataEni
 from ipamd.model.eni import Eni, InstanceLimits
 from ipamd.model.errors import CloudError, CloudNotFoundError, EniLimitError, IpamError, SubnetExhaustedError
@@ -46,6 +47,7 @@ class FakeEc2:
         self.enis: dict[EniId, DescribedEni] = {}
         self.calls: Counter[str] = Counter()
         self.fail: dict[str, list[IpamError]] = {}
+        self.failed: Counter[str] = Counter()
         self.lose: dict[str, list[IpamError]] = {}
         self.under_way: tuple[CallUnderWay, ...] = ()
         self.answers: list[tuple[DescribedEni, ...]] = []  # what a Describe of the instance tells first: lag, parts, oddities
@@ -268,6 +270,20 @@ class FakeEc2:
         """See the port."""
         return dict(self.calls)
 
+    def call_reports(self) -> Mapping[str, CallReport]:
+        """See the port: by method, as `calls`; every call takes no time, and one that was told to fail was refused."""
+        return {
+            method: CallReport(
+                outcomes={Outcome.OK: count - self.failed[method], Outcome.REFUSED: self.failed[method]},
+                statuses={ANSWERED: StatusReport(count - self.failed[method], 0.0)},
+                buckets=(count,) * len(ATTEMPT_BUCKETS_MS),
+                count=count,
+                left_count=10.0,
+                rate_per_s=1.0,
+            )
+            for method, count in self.calls.items()
+        }
+
     def throttling(self) -> tuple[float, float] | None:
         """See the port: this one throttles nobody."""
         return None
@@ -305,6 +321,7 @@ class FakeEc2:
     def _call(self, method: str) -> None:
         self.calls[method] += 1
         if self.fail.get(method):
+            self.failed[method] += 1
             raise self.fail[method].pop(0)
 
     def _lose(self, method: str) -> None:

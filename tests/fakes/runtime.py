@@ -35,6 +35,11 @@ class FakeRuntime:
             if self._stream is not None:
                 self._stream.put(SandboxEvent(container_id, named, kind))
 
+    def waiting_count(self) -> int:
+        """Events that were sent and that nobody has read yet."""
+        with self._lock:
+            return self._stream.qsize() if self._stream is not None else 0
+
     def break_stream(self) -> None:
         """End the stream that is open now."""
         with self._lock:

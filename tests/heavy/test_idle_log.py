@@ -14,7 +14,6 @@ from tests.lab.runtime.conftest import DIRECTORIES, rig_with, run_sandbox
 pytestmark = [
     pytest.mark.privileged,
     pytest.mark.containerd,
-    pytest.mark.skipif(os.environ.get("VPC_IPAMD_HEAVY") != "1", reason="heavy: `make test-all`, or VPC_IPAMD_HEAVY=1"),
 ]
 
 IDLE_S = 100.0

@@ -13,7 +13,6 @@ from tests.lab.runtime.rolls import assert_not_noticed
 pytestmark = [
     pytest.mark.privileged,
     pytest.mark.containerd,
-    pytest.mark.skipif(os.environ.get("VPC_IPAMD_HEAVY") != "1", reason="heavy: `make test-all`, or VPC_IPAMD_HEAVY=1"),
 ]
 
 ROLLS = 8

@@ -159,8 +159,8 @@ def test_a_periodic_load_makes_no_call_after_its_first_periods(settings: PoolSet
     pool, surplus, now_s, calls = Pool(), Surplus(), 0.0, []
     step_s = hold_s(settings) / (len(loads) + 1)
     for turn in range(len(loads) * 12):
-        _load(pool, loads[turn % len(loads)])
         for _ in range(30):
+            _load(pool, loads[turn % len(loads)])  # what found no address waits, and takes what has come
             snapshot = pool.snapshot(settings, _hold(pool, surplus, now_s))
             surplus.note(surplus_count(snapshot, settings), enis=list(pool.enis), hold_s=hold_s(settings), now_s=now_s)
             decided = plan(snapshot, settings=settings, now=NOW)

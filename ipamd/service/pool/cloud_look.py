@@ -46,6 +46,20 @@ class LookReason(StrEnum):
     OTHER = "other"
 
 
+class Found(StrEnum):
+    """What comparisons with EC2 found that calls of ours do not explain: the key of `CloudLook.found`.
+
+    ENI_ADDED to ADDRESS_REMOVED: in looks out of turn. FORCED_ENI, FORCED_ADDRESS: in any comparison, and a sandbox had it.
+    """
+
+    ENI_ADDED = "eni-added"
+    ENI_REMOVED = "eni-removed"
+    ADDRESS_ADDED = "address-added"
+    ADDRESS_REMOVED = "address-removed"
+    FORCED_ENI = "forced-eni"
+    FORCED_ADDRESS = "forced-address"
+
+
 class CloudLook:
     """Which looks are due. Only `run_due` makes one, on the pool's thread; everything else is safe from any thread."""
 
@@ -65,6 +79,7 @@ class CloudLook:
         self._doubt_deadline: float | None = None
         self._retry = Retry(first_s=RETRY_FIRST_S, max_s=RETRY_MAX_S)
         self._counts: Counter[LookReason] = Counter()
+        self._found: Counter[Found] = Counter()
         self._view: Callable[[], Iterable[MetadataEni] | None] = lambda: None
         enis.use_listener(self.note)
 
@@ -90,6 +105,8 @@ class CloudLook:
         """Take the result of a comparison, ours or another's: what it leaves in doubt is looked at again."""
         with self._lock:
             before, self._result = self._result, result
+            self._found[Found.FORCED_ENI] += result.forced_eni_count
+            self._found[Found.FORCED_ADDRESS] += result.forced_count
             if result.again_s is None:
                 self._doubt_deadline = None
             else:
@@ -149,6 +166,10 @@ class CloudLook:
             raise
         with self._lock:
             self._answered = upto
+            self._found[Found.ENI_ADDED] += len(result.adopted)
+            self._found[Found.ENI_REMOVED] += result.lost_eni_count
+            self._found[Found.ADDRESS_ADDED] += result.added_count
+            self._found[Found.ADDRESS_REMOVED] += result.lost_count
         self._retry.end()
         self._report(reasons, result)
         self._enis.set_up_adopted(result)
@@ -158,6 +179,11 @@ class CloudLook:
         """Looks since the start, by reason; a look with two reasons counts for both."""
         with self._lock:
             return dict(self._counts)
+
+    def found(self) -> Mapping[Found, int]:
+        """What other hands did, as EC2 showed it, since the start."""
+        with self._lock:
+            return dict(self._found)
 
     def _wake(self) -> None:
         self._changed.set()

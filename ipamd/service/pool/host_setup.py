@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
+from ipamd.model.blocked import Blocked
 from ipamd.model.eni import Eni
 from ipamd.model.errors import IpamError, log_text
 from ipamd.model.growth import Refusal
@@ -73,6 +74,7 @@ class HostSetup:
             f"host routing of an ENI is not in place: {reasons}",
             "see `ip link`, `ip rule` and the daemon's log on this node; it is tried again by itself",
             self._left_s(),
+            kind=Blocked.HOST_ROUTING,
         )
 
     def has_stuck_eni(self) -> bool:

@@ -109,6 +109,8 @@ class EniLosses:
             self._mark_detaching(uow, eni_id)
             for row in rows:
                 uow.lose(row.address, reason="EC2 no longer shows its ENI attached")
+        outcome.lost_eni_count += 1
+        outcome.forced_eni_count += any(row.is_in_use for row in rows)
         for row in rows:
             self._count(row, outcome)
 
@@ -120,6 +122,7 @@ class EniLosses:
 
     def _count(self, before: Address, outcome: EniSyncResult) -> None:
         outcome.lost_count += 1
+        outcome.forced_count += before.is_in_use
         if self._datastore.address(before.address) is None:
             outcome.removed_count += 1
         elif before.is_in_use:

@@ -143,7 +143,9 @@ class PoolMaintainer:
                 log.warning("the pool maintainer continues after an error: %s", log_text(error))
                 self._fault.learn(error, now_s=self._clock.monotonic())
                 generation = self._demand.waiting()[1]
-                self._publish(PoolStatus(generation, log_text(error), self._fault.reason, self._fault.deadline))
+                self._publish(
+                    PoolStatus(generation, log_text(error), self._fault.reason, self._fault.deadline, kind=self._fault.kind)
+                )
 
     def run_once(self) -> Plan | None:
         """Do what one wake-up asks for: security groups follow the primary ENI's, and the pool grows towards its target."""
@@ -264,7 +266,7 @@ class PoolMaintainer:
             return PoolStatus(generation, decided.sentence, excess_count=decided.excess_count, kept=decided.kept)
         deadline = None if blocked.left_s is None else self._clock.monotonic() + blocked.left_s
         status = PoolStatus(generation, decided.sentence, str(blocked), deadline, blocked.next_step)
-        return replace(status, excess_count=decided.excess_count, kept=decided.kept)
+        return replace(status, excess_count=decided.excess_count, kept=decided.kept, kind=blocked.kind)
 
     def _recover(self, *, is_add_waiting: bool) -> None:
         problems = self._provisioner.recover_due(is_add_waiting=is_add_waiting)

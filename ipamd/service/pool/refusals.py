@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from ipamd.model.blocked import Blocked, blocked_by
 from ipamd.model.errors import (
     CloudDeniedError,
     CloudError,
@@ -76,6 +77,7 @@ class Lesson:
     is_lasting: bool = False
     reason: str = ""
     next_step: str = ""
+    kind: Blocked = Blocked.ERROR
     value: int = 0
     _retry: Retry = field(init=False)
 
@@ -90,6 +92,7 @@ class Lesson:
     def learn(self, error: BaseException, *, now_s: float, value: int = 0, reason: str = "") -> None:
         """Put it in force."""
         self.reason = reason or (error.cause if isinstance(error, CloudError) else log_text(error))
+        self.kind = blocked_by(error)
         self.next_step = error.next_step if isinstance(error, CloudError) else ""
         self.value = value
         self._retry.put_off(now_s=now_s)
@@ -101,7 +104,7 @@ class Lesson:
     def refusal(self, *, now_s: float) -> Refusal | None:
         """What it says, while it is in force."""
         left_s = self._retry.left_s(now_s=now_s)
-        return Refusal(self.reason, self.next_step, left_s, self.is_lasting) if left_s else None
+        return Refusal(self.reason, self.next_step, left_s, self.is_lasting, self.kind) if left_s else None
 
 
 def _error_pause() -> Lesson:
@@ -258,7 +261,7 @@ class Refusals:
         lasted = min(max(YIELD_SHARE * (last_s - began_s) / YIELD_FIRST_S, 1.0), YIELD_MAX_S / YIELD_FIRST_S)
         left_s = last_s + self._yield_s * lasted - now_s
         reason = "EC2 has just throttled this node, and no ADD waits: others may need the account's calls now"
-        return Refusal(reason, left_s=left_s) if left_s > 0 else None
+        return Refusal(reason, left_s=left_s, kind=Blocked.THROTTLED) if left_s > 0 else None
 
     def _lessons(self) -> list[Lesson]:
         caps = (self._prefixes, self._prefix_cap, self._cap, self._creation_cap)

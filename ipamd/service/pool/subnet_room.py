@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from ipamd.model.blocked import Blocked
 from ipamd.model.errors import CloudError, SubnetExhaustedError, log_text
 from ipamd.model.growth import AllocateAddresses, CreateEni, Growth, Refusal
 from ipamd.model.words import counted
@@ -73,7 +74,8 @@ class SubnetRoom:
         left_s = self._retry.left_s(now_s=self._clock.monotonic())
         if self._count is None or not left_s:
             return None
-        return Refusal(f"{self._reason}; {counted(self._count, 'address')} left of it", self._next_step, left_s, is_lasting=True)
+        reason = f"{self._reason}; {counted(self._count, 'address')} left of it"
+        return Refusal(reason, self._next_step, left_s, is_lasting=True, kind=Blocked.SUBNET_FULL)
 
     def _know(self, count: int, error: SubnetExhaustedError | None) -> None:
         log.info("the subnet has room for %s", counted(count, "address"))

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from ipamd.model.blocked import Blocked
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import ADDRESSES_PER_PREFIX, Eni
 from ipamd.model.errors import CloudError, SubnetChoiceError, SubnetExhaustedError, log_text
@@ -123,7 +124,11 @@ class Subnets:
             return refusals[0]
         reason = "; ".join(f"{subnet_id}: {one.reason}" for subnet_id, one in zip(candidates, refusals, strict=False))
         left_s = soonest_s(one.left_s for one in refusals)
-        return Refusal(f"no subnet has room: {reason}", refusals[0].next_step, left_s, is_lasting=True) if refusals else None
+        return (
+            Refusal(f"no subnet has room: {reason}", refusals[0].next_step, left_s, True, Blocked.SUBNET_FULL)
+            if refusals
+            else None
+        )
 
     def in_force(self) -> list[Refusal]:
         """Every refusal of a subnet that is in force."""

@@ -58,6 +58,15 @@ class _Reading:
     monotonic_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class MetadataDifference:
+    """How metadata and the record differ. `since_s`: how long without a break, 0 if they agree. `turn_age_s`: since the last list."""
+
+    count: int
+    since_s: float
+    turn_age_s: float | None
+
+
 class MetadataWatch:
     """Used by one thread."""
 
@@ -88,6 +97,7 @@ class MetadataWatch:
         self._read: dict[MacAddress, _Reading] = {}
         self._order: dict[MacAddress, None] = {}  # of the last try to read, oldest first
         self.is_different = False
+        self._differing: tuple[int, float] | None = None  # count, and since when
         self._fresh: set[MacAddress] = set()  # read since the last comparison
         self._is_list_fresh = False
         self._found: dict[MacAddress, frozenset[Difference]] = {}
@@ -140,6 +150,12 @@ class MetadataWatch:
         is_complete = len(lately) == len(listed) > 0 and self._listed_monotonic_s > oldest
         return lately if is_complete else None
 
+    def difference(self) -> MetadataDifference:
+        """What the last comparison found; from any thread."""
+        now, differing, listed = self._clock.monotonic(), self._differing, self._listed_monotonic_s
+        age_s = now - listed if listed > float("-inf") else None
+        return MetadataDifference(*((differing[0], now - differing[1]) if differing is not None else (0, 0.0)), age_s)
+
     def evaluate(self) -> None:
         """Compare the last turn's list and what was read with the record as it is now, and ask for a look at EC2 if one is due."""
         if not self._listed:
@@ -162,6 +178,8 @@ class MetadataWatch:
         self._found = {mac: found for mac, found in self._found.items() if found and mac in self._read}
         differences = self._found_in_list.union(*self._found.values())
         self.is_different = bool(differences)
+        since = self._differing[1] if self._differing is not None else self._clock.monotonic()
+        self._differing = (len(differences), since) if differences else None
         self._ask(differences)
 
     def _refresh_identity(self) -> None:

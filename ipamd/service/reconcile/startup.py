@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address
 
 from ipamd.model.address import AddressState
+from ipamd.model.defect import Defect
 from ipamd.model.errors import IpamError, log_text
 from ipamd.model.evidence import Verdict
 from ipamd.model.kernel import HostVeth, KernelSurvey, duplicate_addresses, stray_rules
@@ -77,6 +78,7 @@ class StartupReconciler:
         self._imported = imported
         self._is_datastore_intact = is_datastore_intact
         self._failpoint = context.failpoint
+        self._health = context.health
 
     def reconcile_kernel(self, survey: KernelSurvey, listed: dict[str, Sandbox] | None) -> StartupOutcome:
         """Resolve every veth, route and rule of ours against the datastore.
@@ -102,6 +104,7 @@ class StartupReconciler:
             f"{address} is wired to {' and to '.join(f'{veth.name} ({veth.key})' for veth in veths)}"
             for address, veths in duplicate_addresses(survey).items()
         ]
+        self._health.note_defects(Defect.DUPLICATE, len(outcome.duplicates))
         claimed: set[IPv4Address] = set()
         for veth in survey.veths:
             if not veth.is_dying:

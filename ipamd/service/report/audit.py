@@ -54,10 +54,11 @@ class AuditSources:
 
 
 class AuditService:
-    """Audits one node."""
+    """Audits one node. `datastore_defect_count`: what audits found wrong in the datastore itself, since start."""
 
     def __init__(self, sources: AuditSources) -> None:
         self._sources = sources
+        self.datastore_defect_count = 0
 
     def audit(self, *, ask_ec2: bool = True) -> AuditReport:
         """Read every source once and compare.
@@ -72,6 +73,7 @@ class AuditService:
             Finding(Severity.VIOLATION, "datastore", sentence, "report it: memory and disk must never differ")
             for sentence in datastore.audit()
         ]
+        self.datastore_defect_count += len(findings)
         findings += lost_addresses(before) + primary_addresses(before)
         findings += self._kernel(before, silent) + self._host(silent) + self._runtime(before, silent)
         if ask_ec2:

@@ -5,6 +5,8 @@ The ledger and the history tell mostly the same; what only one has (the disk ref
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ipamd.model.attachment import Attachment
 from ipamd.model.history import HistoryEvent, HistoryRecord, Recorded
 from ipamd.model.history_answer import HistoryAnswer, HistoryQuestion, answer
@@ -60,8 +62,14 @@ class PastService:
         told = self.ask(HistoryQuestion(subject, limit=LEDGER_ROWS_MAX))
         return [record for record in told.records if record.event == HistoryEvent.REFUSED]
 
+    def latest(self, limit: int) -> list[HistoryRecord]:
+        """The last `limit` events of this boot's ledger, oldest first. Raises: DatastoreError if it cannot be read."""
+        return self._records(self._datastore.latest_history(limit=limit))
+
     def _ledger(self, subject: Subject) -> list[HistoryRecord]:
-        rows = self._datastore.history(subject.text, limit=LEDGER_ROWS_MAX)
+        return self._records(self._datastore.history(subject.text, limit=LEDGER_ROWS_MAX))
+
+    def _records(self, rows: Iterable[LedgerEntry]) -> list[HistoryRecord]:
         known: dict[tuple[str, str], Attachment] = {
             (one.key.container_id, one.key.ifname): one for one in self._datastore.attachments()
         }

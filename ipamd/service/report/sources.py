@@ -16,6 +16,7 @@ from ipamd.model.eni import InstanceLimits
 from ipamd.model.freeze import Freezing
 from ipamd.model.ids import EniId
 from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool_snapshot import PoolSnapshot
 from ipamd.model.sandbox import RuntimeInfo, RuntimeView
 from ipamd.model.subnets import SubnetView
 from ipamd.ports import Datastore, Spool
@@ -49,6 +50,10 @@ class PoolLimits(Protocol):
     @property
     def limits(self) -> InstanceLimits | None:
         """Limits of this instance type; None until they are known."""
+        ...
+
+    def outlook(self) -> PoolSnapshot | None:
+        """The planner's input now; None before the pool's first cycle."""
         ...
 
     @property

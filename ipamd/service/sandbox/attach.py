@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 
 from ipamd.model.address import Address
 from ipamd.model.attachment import Attachment, NetnsIdentity, Wired, WiringSpec
+from ipamd.model.blocked import Blocked
 from ipamd.model.cniresult import build_result
 from ipamd.model.eni import Eni
 from ipamd.model.errors import (
@@ -55,7 +57,7 @@ class AttachPolicy:
 
 
 class AttachService:
-    """ADD. `replayed_count`: repeated requests that got the stored answer; `pool_empty_count`: refused for lack of an address."""
+    """ADD. `replayed_count`: repeated requests that got the stored answer."""
 
     def __init__(
         self,
@@ -79,8 +81,12 @@ class AttachService:
         self._pod_names = pod_names
         self._failpoint = context.failpoint
         self.replayed_count = 0
-        self.pool_empty_count = 0
+        self._pool_empty: Counter[Blocked] = Counter()
         self._places = threading.BoundedSemaphore(policy.waiting_limit)
+
+    def pool_empty_counts(self) -> Mapping[Blocked, int]:
+        """ADDs that were refused for lack of an address, by what kept the pool from growing."""
+        return dict(self._pool_empty)
 
     def attach_sandbox(self, request: AttachRequest, *, deadline: Deadline, steps: Steps) -> Attachment:
         """Attach one interface of one sandbox.
@@ -186,7 +192,7 @@ class AttachService:
 
     def _refusal(self, key: AttachmentKey, empty: PoolEmptyError, status: PoolStatus, cooled_s: float | None) -> PoolEmptyError:
         """The cause that the pool published, and a next step that helps against it (I14)."""
-        self.pool_empty_count += 1
+        self._pool_empty[status.kind] += 1
         cause = status.blocked_by or status.sentence
         step = status.next_step or "retry; `ipamctl status` shows the pool loop"
         if cooled_s is not None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from ipamd.cloud.ec2 import BotoEc2
+from ipamd.model.call_report import ANSWERED, Outcome
 from ipamd.model.cloud import INTENT_TAG, EniRequest
 from ipamd.model.errors import CloudError, CloudNotFoundError, EniLimitError
 from ipamd.model.ids import EniId, InstanceId, SubnetId
@@ -172,3 +173,15 @@ def test_detached_enis_are_found_by_their_tags(cloud: Cloud) -> None:
     assert cloud.ec2.find_detached({"team": "net", INTENT_TAG: "other"}) == ()
     with pytest.raises(ValueError, match="no tag"):
         cloud.ec2.find_detached({})
+
+
+def test_calls_are_reported_by_api(cloud: Cloud) -> None:
+    """Attempts that EC2 carried out and that it refused, whatever the names of the APIs; an API that was not called is not there."""
+    assert cloud.ec2.call_reports() == {}
+    cloud.ec2.describe_enis(cloud.instance_id)
+    (report,) = cloud.ec2.call_reports().values()
+    assert (report.outcomes[Outcome.OK], report.count, report.statuses[ANSWERED].count) == (1, 1, 1)
+    assert report.buckets[-1] == 1
+    assert report.left_count > 0
+    assert report.rate_per_s > 0
+    assert {api: report.count for api, report in cloud.ec2.call_reports().items()} == cloud.ec2.call_counts()

@@ -40,8 +40,8 @@ def test_a_containerd_that_does_not_load_the_conflist_is_told_at_the_deadline(la
     daemons.start("node-a", env=ENV | {"VPC_IPAMD_CONFLIST": "/etc/cni/elsewhere.conflist"})
     began = time.monotonic()
     with pytest.raises(NodeError) as refused:
-        daemons.wait_ready("node-a", timeout_s=4)
-    assert time.monotonic() - began < 15
+        daemons.wait_ready("node-a", timeout_s=10)
+    assert time.monotonic() - began < 60
     told = str(refused.value)
     for words in ("the daemon is ready, containerd is not", "cni plugin not initialized", "serving, ready", "alive after"):
         assert words in told
@@ -53,7 +53,7 @@ def test_a_daemon_that_does_not_get_ready_is_told_at_the_deadline(lab: Lab) -> N
     daemons = Daemons(lab)
     daemons.start("node-a", env=ENV)
     with pytest.raises(NodeError, match=r"the daemon is not ready .*; it lacks: ") as refused:
-        daemons.wait_ready("node-a", timeout_s=3)
+        daemons.wait_ready("node-a", timeout_s=10)
     assert "not ready, up" in str(refused.value)
 
 

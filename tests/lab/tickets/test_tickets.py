@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import shlex
+import signal
 import sys
+import tarfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ipamd.model.times import rfc3339
 from lab.node.node import REPOSITORY
 from tests.lab.tickets.pages import Section, sections
 from tests.rig import Rig, rig, wait_until
@@ -80,8 +85,14 @@ def test_who_had_this_address() -> None:
     """After its DEL."""
     with rig() as made:
         address = made.add("web").address
+        had_at = datetime.now(UTC)
         assert made.delete("web").ok
-        told(made, "Who had this address", "default/web", words={"ADDRESS": str(address)})
+        words = {"ADDRESS": str(address), "TIME": rfc3339(had_at)}
+        told(made, "Who had this address", "default/web", words=words)
+        made.kill()
+        for command in section("Who had this address").commands:
+            status, text = ask(made, command, words=words)
+            assert (status, "default/web" in text) == (0, True), f"without a daemon: {command}: {text}"
 
 
 @pytest.mark.parametrize(
@@ -117,6 +128,31 @@ def test_too_many_addresses() -> None:
         told(made, "The node holds too many addresses", "in excess")
         status, text = ask(made, section("The node holds too many addresses").commands[1])
         assert (status, "14 in excess" in text) == (0, True), text
+
+
+def test_a_target_is_changed() -> None:
+    """The settings file is read again, and the pool follows."""
+    with rig(start=False, env={"VPC_IPAMD_SETTINGS_FILE": "/run/settings/file"}) as made:
+        file = Path(made.node.root + "/run/settings/file")
+        file.parent.mkdir(parents=True)
+        file.write_text("WARM_IP_TARGET=2\n")
+        made.start()
+        file.write_text("WARM_IP_TARGET=5\nVPC_IPAMD_RELOAD_SPREAD=0\n")
+        assert made.daemon is not None
+        made.daemon.send_signal(signal.SIGHUP)
+        told(made, "Change a target on a live fleet", "generation 2", status=None)
+        wait_until(lambda: made.pool()["free_count"] == 5, what="the pool follows")
+
+
+def test_a_bundle() -> None:
+    """One archive; its list is in it."""
+    with rig(env={"VPC_IPAMD_METRICS_ADDRESS": ":61678"}) as made:
+        (command,) = section("Collect what support needs").commands
+        status, text = ask(made, command, words={"BUNDLE": "/run/bundle.tar.gz"})
+        assert status == 0, text
+        with tarfile.open(made.node.root + "/run/bundle.tar.gz") as archive:
+            names = {Path(name).name for name in archive.getnames()}
+        assert "MANIFEST.json" in names, names
 
 
 def test_an_eni_detached_by_hand() -> None:

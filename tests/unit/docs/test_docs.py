@@ -196,10 +196,12 @@ METRIC = r"\b(?:awscni|ipamd)_[a-z0-9_]+\b"
 
 def test_every_metric_is_on_the_page() -> None:
     """Each metric that the code names has one row, under the name that a scrape has."""
-    rows = re.findall(r"^\| `([\w]+)` \| (?:counter|counter \(untyped\)|gauge|histogram) \|", gen_docs.metrics_page(), re.M)
+    kinds = r"counter|counter \(untyped\)|gauge|histogram|summary"
+    rows = re.findall(rf"^\| `([\w]+)` \| (?:{kinds}) \|", gen_docs.metrics_page(), re.M)
     assert len(rows) == len(set(rows))
-    named = set(re.findall(rf'"({METRIC})"', (ROOT / "ipamd" / "metrics.py").read_text()))
-    assert {name.removesuffix("_total") for name in rows} == named
+    sources = [ROOT / "ipamd" / "metrics.py", *(ROOT / "ipamd" / "metric_families").glob("*.py")]
+    named = set(re.findall(rf'"({METRIC})"', "".join(path.read_text() for path in sources)))
+    assert {name.removesuffix("_total").removesuffix("_info") for name in rows} == named
 
 
 @pages

@@ -14,8 +14,8 @@ SCHEMAS = Path(__file__).with_name("schemas")
 
 
 def documents() -> list[dict[str, Any]]:
-    """Every document of daemonset.yaml."""
-    return list(yaml.safe_load_all((MANIFESTS / "daemonset.yaml").read_text()))
+    """Every document of base/daemonset.yaml."""
+    return list(yaml.safe_load_all((MANIFESTS / "base" / "daemonset.yaml").read_text()))
 
 
 def daemonset() -> dict[str, Any]:

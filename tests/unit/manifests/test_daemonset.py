@@ -7,7 +7,6 @@ from ipaddress import ip_address
 from pathlib import Path, PurePosixPath
 
 import pytest
-from jsonschema import Draft202012Validator
 
 import ipamd
 from ipamd.health_pages import HealthPages
@@ -23,29 +22,10 @@ from tests.unit.manifests.manifest import (
     init_container,
     mounts,
     pod,
-    schema,
 )
 
 STOP_S = 2
 """What `RpcServer.stop` may take after the drain: a grace of 1 s and 1 s of waiting (ipamd/daemon.py, ipamd/rpc/server.py)."""
-
-
-@pytest.mark.parametrize(("kind", "name"), [("DaemonSet", "daemonset"), ("ServiceAccount", "service_account")])
-def test_schema(kind: str, name: str) -> None:
-    """Every field is one that Kubernetes has, of the right type; a misspelt one would be dropped in silence by the API server."""
-    Draft202012Validator.check_schema(schema(name))
-    (document,) = [document for document in documents() if document["kind"] == kind]
-    assert [error.message for error in Draft202012Validator(schema(name)).iter_errors(document)] == []
-
-
-@pytest.mark.parametrize(
-    "change", [{"hostNetworks": True}, {"hostNetwork": "yes"}, {"volumes": [{"name": "run", "hostPath": "/run"}]}]
-)
-def test_schema_is_strict(change: dict[str, object]) -> None:
-    """The schema notices a misspelt field, a wrong type and a wrong shape."""
-    changed = daemonset()
-    changed["spec"]["template"]["spec"] |= change
-    assert list(Draft202012Validator(schema("daemonset")).iter_errors(changed))
 
 
 def test_no_permission_at_the_kubernetes_api() -> None:
@@ -68,6 +48,7 @@ def test_mounts_cover_the_paths_that_the_settings_name() -> None:
         Path(settings.daemon.history_dir): False,
         Path(settings.runtime.cri_socket): True,
         Path("/run/netns/cni-0"): False,
+        Path("/run/aws-node/ipam.json"): False,
     }
     for path, is_read_only in wanted.items():
         covering = [mount for mount in mounts() if PurePosixPath(path).is_relative_to(mount["mountPath"])]
@@ -121,6 +102,15 @@ def test_least_privilege() -> None:
     assert context["readOnlyRootFilesystem"] is True
     assert "privileged" not in context
     assert "allowPrivilegeEscalation" not in context  # Kubernetes refuses or ignores false beside SYS_ADMIN
+
+
+def test_memory_fits() -> None:
+    """Requested is the budget of a full node (docs/performance.md); the limit leaves room for a burst and an `ipamctl` beside it."""
+    resources = container()["resources"]
+    requested, limit = (int(resources[kind]["memory"].removesuffix("Mi")) for kind in ("requests", "limits"))
+    assert "| memory, 110 sandboxes" in (MANIFESTS.parent / "docs" / "performance.md").read_text()
+    assert requested == 100
+    assert 2 * requested <= limit < 4 * requested
 
 
 def test_one_daemon_at_a_time() -> None:

@@ -16,7 +16,7 @@ from tests.unit.manifests.manifest import MANIFESTS, container, schema
 
 
 def _documents() -> dict[str, dict[str, Any]]:
-    return {document["kind"]: document for document in yaml.safe_load_all((MANIFESTS / "sweeper.yaml").read_text())}
+    return {document["kind"]: document for document in yaml.safe_load_all((MANIFESTS / "sweeper" / "sweeper.yaml").read_text())}
 
 
 def _job() -> dict[str, Any]:

@@ -5,9 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from ipamd.model.capacity import Capacity, NodeBounds, capacities, eks_cap
-from ipamd.model.eni import InstanceLimits
+from ipamd.model.capacity import Capacity, NodeBounds, capacities, eks_cap, most_addresses, usable_eni_count
+from ipamd.model.eni import EniState, InstanceLimits
+from ipamd.model.ids import EniId
+from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool_snapshot import EniCapacity, PoolSnapshot
+from ipamd.model.stock import PoolCounts
 
 M5_LARGE = InstanceLimits("m5.large", 3, 10)
 NO_BOUNDS = NodeBounds()
@@ -66,3 +72,24 @@ def test_eks_caps_what_is_recommended() -> None:
     found = modes_of(bounds=NodeBounds(vcpu_count=2))
     assert (found["single addresses"].recommended, found["prefixes"].recommended) == (29, 110)
     assert modes_of()["prefixes"].recommended == 0
+
+
+@given(
+    prefixes=st.booleans(),
+    used=st.lists(st.integers(0, 9), max_size=3),
+    foreign_count=st.integers(0, 4),
+    max_eni=st.integers(0, 4),
+)
+def test_most_addresses_of_a_node_of_one_kind(prefixes: bool, used: list[int], foreign_count: int, max_eni: int) -> None:
+    """Whatever is attached and taken: amazon-vpc-cni-k8s's formula, addresses of a full ENI times ENIs that may be ours; but what is
+    attached beyond a lowered limit counts too."""
+    unit = 16 if prefixes else 1
+    enis = tuple(
+        EniCapacity(EniId(f"eni-{at}"), at, EniState.ATTACHED, slots, counts=PoolCounts(free=slots * unit))
+        for at, slots in enumerate(used)
+    )
+    snapshot = PoolSnapshot(enis, PoolCounts(), M5_LARGE, unmanaged_eni_count=foreign_count)
+    settings = PoolSettings(prefix_delegation=prefixes, max_eni=max_eni)
+    limit = max(min(3, max_eni or 3) - foreign_count, 0)
+    assert usable_eni_count(snapshot, settings) == limit
+    assert most_addresses(snapshot, settings) == max(limit, len(enis)) * 9 * unit

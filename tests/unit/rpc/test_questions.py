@@ -28,7 +28,7 @@ def test_a_question_that_is_none_is_refused(fields: dict[str, str]) -> None:
 
 def test_settings_are_told_without_credentials() -> None:
     """An endpoint may hold some."""
-    line = ConfigLine("AWS_EC2_ENDPOINT", "http://me:hunter2@localhost:1/", "", "environment", "URL", False)
+    line = ConfigLine("AWS_EC2_ENDPOINT", "http://me:hunter2@localhost:1/", "", "environment", "URL", is_live=False)
     told = setting(line)
     assert (told.env, told.origin) == ("AWS_EC2_ENDPOINT", "environment")
     assert told.value == "http://[redacted]@localhost:1/"

@@ -262,3 +262,22 @@ def test_a_clock_set_forward_makes_no_absence_of_seconds_an_hour(node: FakeNode)
     node.clock.advance(LIST_INTERVAL_S)
     assert node.runtime_reconciler.reconcile_once() == []
     assert len(node.wiring.wired) == 1
+
+
+def test_a_slow_list_does_not_hold_up_the_stream(node: FakeNode) -> None:
+    """containerd 2 waits for a subscriber whose queue of 100 is full, and the others with it: events are read all the same."""
+    node.runtime.has_events = True
+    listing, go_on = threading.Event(), threading.Event()
+
+    def slow() -> None:
+        listing.set()
+        assert go_on.wait(PATIENCE_S)
+
+    node.runtime.before_list = slow
+    with following(node):
+        assert listing.wait(PATIENCE_S)
+        wait_until(lambda: is_open(node), what="stream open")
+        for number in range(300):
+            node.runtime.emit(f"c{number}", EventKind.CREATED)
+        wait_until(lambda: node.runtime.waiting_count() == 0, what="every event read while the list is at work")
+        go_on.set()

@@ -1,4 +1,4 @@
-"""How a field of the settings is declared: its environment variable, its parser, and a sentence about it."""
+"""The two kinds of settings: one takes effect at the next start, the other while the daemon runs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 
 def setting(env: str, parse: Callable[[str], Any], default: Any, text: str) -> Any:
-    """Declare a field that takes effect at the next start; `parse` raises ValueError."""
+    """Make a field that variable `env` sets at a start; `parse` raises ValueError, `text` is a sentence for people."""
     return field(default=default, metadata={"env": env, "parse": parse, "text": text, "is_live": False})
 
 
 def live(env: str, parse: Callable[[str], Any], default: Any, text: str) -> Any:
-    """Declare a field that takes effect while the daemon runs; `parse` raises ValueError."""
+    """Make a field as `setting` does, which `ipamd/reload.py` changes while the daemon runs."""
     return field(default=default, metadata={"env": env, "parse": parse, "text": text, "is_live": True})

@@ -1,0 +1,41 @@
+"""The page of a real daemon: served beside its other ports, with what the daemon has, and closed with it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from typing import Any
+
+import pytest
+
+from tests.patience import PATIENCE_S
+from tests.rig import Rig, rig, wait_until
+
+pytestmark = pytest.mark.privileged
+ASK = (
+    "import sys, urllib.request, urllib.error\n"
+    "try: print(urllib.request.urlopen(sys.argv[1]).read().decode())\n"
+    "except urllib.error.HTTPError as error: print(error.code)\n"
+    "except OSError: print('away')"
+)
+
+
+def ask(made: Rig, path: str, host: str = "127.0.0.1") -> str:
+    """What the page answers inside the node; the status of a refusal."""
+    return str(made.node.run([sys.executable, "-c", ASK, f"http://{host}:61676{path}"]).stdout).strip()
+
+
+def test_a_daemon_shows_its_sandboxes() -> None:
+    """Two pods, their addresses and their events are there; it ends with the daemon."""
+    with rig(env={"VPC_IPAMD_PAGE_ADDRESS": "127.0.0.1:61676"}) as made:
+        addresses = {made.add(name).address for name in ("a", "b")}
+        state: Any = json.loads(ask(made, "/state.json"))
+        assert {one["address"] for one in state["attachments"]} == {str(address) for address in addresses}
+        assert state["status"]["verdict"].startswith("ready")
+        assert {"assigned"} <= {one["event"] for one in state["events"]}
+        assert "<title>vpc-ipamd</title>" in ask(made, "/")
+        assert made.driver.end(signal.SIGTERM, timeout_s=PATIENCE_S) == 0
+        wait_until(lambda: ask(made, "/") == "away", what="the port is closed")
+        made.start()
+        made.assert_sound(expected=2)

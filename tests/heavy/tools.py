@@ -1,0 +1,29 @@
+"""Where heavy tools are, and marks for tests that need them. `tools/setup.sh heavy` installs them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+HEAVY = ROOT / "build" / "heavy"
+DEBIANS_KUBECTL = HEAVY / "kubernetes-client" / "usr" / "bin" / "kubectl"
+HELM = HEAVY / "helm"
+
+
+def find(name: str) -> str | None:
+    """The path of a tool: from build/heavy, or of the machine."""
+    known = {"kubectl": DEBIANS_KUBECTL, "helm": HELM, "cyclonedx-py": HEAVY / "venv/bin/cyclonedx-py"}
+    if name in known:
+        return str(known[name]) if known[name].exists() else None
+    return shutil.which(name)
+
+
+def needs(*names: str, root: bool = False) -> pytest.MarkDecorator:
+    """Skip with a reason that names what is missing. Args: names: tools; root: the test runs as root only."""
+    missing = [name for name in names if find(name) is None] + (["root"] if root and os.geteuid() != 0 else [])
+    reason = f"missing: {', '.join(missing)}; `tools/setup.sh heavy` installs the tools" if missing else "-"
+    return pytest.mark.skipif(bool(missing), reason=reason)

@@ -1,0 +1,60 @@
+"""The page of a node of fakes, served on loopback, for the tests over HTTP and in a browser."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from ipamd.page.port import PagePort, serve
+from ipamd.page.state import PageState
+from tests.fakes.node import FakeNode
+from tests.patience import PATIENCE_S
+
+HOSTILE = "<script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">&amp;\u202egnp.exe\x1b[31m"
+"""What a name must not do: end a tag, load, run, turn the line around, or colour a terminal."""
+
+
+class Shown:
+    """A page's port, and how to ask it. `refused` counts by reason."""
+
+    def __init__(self, node: FakeNode, address: str = "127.0.0.1:0", *, token_file: Path | None = None) -> None:
+        self.node = node
+        self.refused: list[str] = []
+        state = PageState(node.app.introspection, node.clock)
+        port = serve(address, token_file=token_file, state=state, refused=lambda why: self.refused.append(why.value))
+        assert port is not None
+        self.port: PagePort = port
+
+    def get(
+        self, path: str = "/", headers: Mapping[str, str] | None = None, *, method: str = "GET"
+    ) -> tuple[int, dict[str, str], bytes]:
+        """Ask; status, headers with names in lower case, body."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port.port, timeout=PATIENCE_S)
+        try:
+            connection.request(method, path, headers=dict(headers or {}))
+            answer = connection.getresponse()
+            return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
+        finally:
+            connection.close()
+
+
+@contextmanager
+def shown(node: FakeNode, address: str = "127.0.0.1:0", *, token_file: Path | None = None) -> Iterator[Shown]:
+    """Serve the page of a node while the block runs."""
+    made = Shown(node, address, token_file=token_file)
+    try:
+        yield made
+    finally:
+        made.port.close()
+
+
+def add_named(node: FakeNode, container_id: str, pod_name: str) -> None:
+    """ADD of a sandbox whose runtime names its pod so."""
+    from ipamd.service.request import Deadline, Steps
+
+    request = node.request(container_id)
+    request = replace(request, names=replace(request.names, pod_name=pod_name))
+    node.attacher.attach_sandbox(request, deadline=Deadline.after(node.clock, 60.0), steps=Steps(node.clock))

@@ -1,0 +1,361 @@
+"""The figures of a whole node of fakes: right in every mode, bounded in number, and on the page as they are exposed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from ipaddress import IPv4Address
+from pathlib import Path
+
+import pytest
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from ipamd.model.custom_network import CustomNetwork, ZoneNetwork
+from ipamd.model.eni import InstanceLimits
+from ipamd.model.errors import CloudDeniedError, InvariantError, PoolEmptyError, SubnetExhaustedError, ThrottledError
+from ipamd.model.ids import EniId, SubnetId
+from ipamd.model.pool_settings import PoolSettings
+from ipamd.pb import cni_pb2
+from ipamd.service.request import Deadline
+from ipamd.settings import SubnetsConfig
+from tests.fakes.cloud import IDENTITY, PRIMARY, FakeEc2
+from tests.fakes.node import FakeNode
+from tests.stories.other_hands import TURN_MAX_S, detach_by_hand, pass_time, settle
+from tests.stories.stale_reads import run_sandboxes
+from tools.metrics_page import documented, exposed_name, labels_of
+
+PREFIXES = PoolSettings(warm_prefix_target=1, prefix_delegation=True)
+CUSTOM = CustomNetwork({IDENTITY.availability_zone: ZoneNetwork(SubnetId("subnet-pods"), ("sg-pods",))})
+
+
+def value(node: FakeNode, name: str, **labels: str) -> float | None:
+    """One sample of a scrape."""
+    return node.app.metrics.registry.get_sample_value(name, labels)
+
+
+def series(node: FakeNode) -> dict[str, list[dict[str, str]]]:
+    """Every series of a scrape: the labels by sample name."""
+    found: dict[str, list[dict[str, str]]] = {}
+    for family in text_string_to_metric_families(generate_latest(node.app.metrics.registry).decode()):
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append(dict(sample.labels))
+    return found
+
+
+def execute(node: FakeNode, verb: str, container_id: str) -> int:
+    """A request as the plugin sends it; the CNI code of its answer."""
+    request = cni_pb2.ExecRequest(
+        protocol_min=1, protocol_max=1, verb=verb, container_id=container_id, ifname="eth0", netns="/run/netns/none"
+    )
+    request.config = b'{"cniVersion": "1.0.0", "name": "vpc-ipamd", "type": "vpc-cni"}'
+    return int(node.app.cni.execute(request, Deadline.after(node.clock, 10.0)).error.code)
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[list[FakeNode]]:
+    """Nodes to close."""
+    nodes: list[FakeNode] = []
+    yield nodes
+    for one in nodes:
+        one.datastore.close()
+
+
+def start(made: list[FakeNode], path: Path, **options: object) -> FakeNode:
+    """Bring a node up."""
+    node = FakeNode(path, **options)  # type: ignore[arg-type]
+    made.append(node)
+    node.bring_up()
+    return node
+
+
+def foreign_eni(node: FakeNode, device_index: int) -> None:
+    """Another program attaches an ENI that is not ours to use."""
+    primary = next(iter(node.ec2.enis.values()))
+    other = replace(
+        primary,
+        eni_id=EniId("eni-other"),
+        mac="02:00:00:00:00:99",
+        device_index=device_index,
+        primary_address=IPv4Address("10.0.6.10"),
+        secondary_addresses=frozenset(),
+        prefixes=frozenset(),
+        tags={"node.k8s.amazonaws.com/no_manage": "true"},
+    )
+    node.ec2.enis[other.eni_id] = other
+    node.look_twice()
+    node.pool.cycle()
+
+
+def limits_of(node: FakeNode) -> tuple[float | None, ...]:
+    """ENIs that the node has, may have, and addresses that it may have."""
+    return tuple(value(node, name) for name in ("awscni_eni_allocated", "awscni_eni_max", "awscni_ip_max"))
+
+
+def test_limits_with_single_addresses(made: list[FakeNode], tmp_path: Path) -> None:
+    """An m5.large: three ENIs of nine slots; a foreign ENI takes one place away, and MAX_ENI too."""
+    node = start(made, tmp_path)
+    assert limits_of(node) == (1, 3, 27)
+    foreign_eni(node, 2)
+    assert limits_of(node) == (1, 2, 18)
+    node.pool.set_limits(node.ec2.limits, settings=PoolSettings(max_eni=2))
+    node.pool.cycle()
+    assert limits_of(node) == (1, 1, 9)
+
+
+def test_limits_with_prefixes(made: list[FakeNode], tmp_path: Path) -> None:
+    """Sixteen addresses in each slot; a foreign ENI takes one place away; prefixes are counted."""
+    node = start(made, tmp_path, settings=PREFIXES)
+    run_sandboxes(node, "a")
+    assert limits_of(node) == (1, 3, 3 * 9 * 16)
+    assert value(node, "awscni_total_ipv4_prefixes") == sum(len(eni.prefixes) for eni in node.ec2.enis.values()) > 0
+    foreign_eni(node, 2)
+    assert limits_of(node)[1:] == (2, 2 * 9 * 16)
+
+
+def test_a_type_without_prefixes_has_single_addresses(made: list[FakeNode], tmp_path: Path) -> None:
+    """ENABLE_PREFIX_DELEGATION changes nothing on a type that is not built on Nitro."""
+    node = start(made, tmp_path, settings=PREFIXES, ec2=FakeEc2(limits=InstanceLimits("m4.large", 2, 10, hypervisor="xen")))
+    assert limits_of(node)[1:] == (2, 18)
+
+
+def test_limits_with_both_kinds(made: list[FakeNode], tmp_path: Path) -> None:
+    """Single addresses that stand in for a missing /28 take their slots: the node can have 15 less for each."""
+    node = start(made, tmp_path, settings=PREFIXES)
+    node.ec2.left_prefix_count = 0
+    held = [f"p{number}" for number in range(int(value(node, "awscni_total_ip_addresses") or 0) + 2)]
+    run_sandboxes(node, *held)
+    node.pool.cycle()
+    singles = sum(len(eni.secondary_addresses) for eni in node.ec2.enis.values())
+    assert singles > 0
+    assert value(node, "awscni_ip_max") == 3 * 9 * 16 - 15 * singles
+    assert value(node, "awscni_assigned_ip_addresses") == len(held)
+
+
+def test_limits_with_custom_networking(made: list[FakeNode], tmp_path: Path) -> None:
+    """The primary ENI takes its place and carries no pods."""
+    ec2 = FakeEc2()
+    ec2.add_subnet("subnet-pods", "10.0.33.0/24", free_count=200)
+    node = start(made, tmp_path, ec2=ec2, custom_network=CUSTOM, settings=PoolSettings(warm_ip_target=2))
+    assert limits_of(node) == (2, 3, 18)
+
+
+def test_limits_are_not_told_before_they_are_known(made: list[FakeNode], tmp_path: Path) -> None:
+    """A 0 would look like a full node: there is no sample."""
+    node = FakeNode(tmp_path)
+    made.append(node)
+    assert limits_of(node) == (0, None, None)
+    assert value(node, "ipamd_subnet_room_addresses") is None
+
+
+def test_a_full_node_is_full(made: list[FakeNode], tmp_path: Path) -> None:
+    """Fullness is 1 when no ADD can be served any more, and the refusal has its cause."""
+    node = start(made, tmp_path, ec2=FakeEc2(limits=InstanceLimits("tiny", 1, 4)))
+    run_sandboxes(node, "a", "b", "c")
+    assert value(node, "awscni_assigned_ip_addresses") == value(node, "awscni_ip_max") == 3
+    node.pool.cycle()
+    with pytest.raises(PoolEmptyError):
+        node.add("d", deadline_s=1.0)
+    assert value(node, "ipamd_no_address_total", cause="node-full") == 1
+    assert value(node, "awscni_no_available_ip_addresses") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (SubnetExhaustedError("full"), "subnet-full"),
+        (ThrottledError("slow down"), "throttled"),
+        (CloudDeniedError("no"), "denied"),
+    ],
+)
+def test_a_refused_add_tells_what_keeps_the_pool_from_growing(
+    made: list[FakeNode], tmp_path: Path, error: Exception, cause: str
+) -> None:
+    """The word of the metric is the reason in the refusal."""
+    node = start(made, tmp_path, settings=PoolSettings(warm_ip_target=1))
+    run_sandboxes(node, "a")
+    node.ec2.told_free_count = 0
+    for method in ("assign_addresses", "create_eni"):
+        node.ec2.fail[method] = [error] * 50  # type: ignore[list-item]
+    for name in ("b", "c", "d"):
+        node.pool.cycle()
+        try:
+            node.add(name, deadline_s=1.0)
+        except PoolEmptyError:
+            break
+    found = {one["cause"]: value(node, "ipamd_no_address_total", **one) for one in series(node)["ipamd_no_address_total"]}
+    assert {word: count for word, count in found.items() if count} == {cause: 1.0}
+
+
+def test_refused_requests_are_counted_by_kind(node: FakeNode) -> None:
+    """The class of the error in one word; what is none of our errors is a defect too."""
+    assert execute(node, "ADD", "c1") == 104
+    assert execute(node, "CHECK", "c1") != 0
+    assert value(node, "ipamd_refusals_total", verb="ADD", cause="netns") == 1
+    node.attacher.attach_sandbox = lambda *_, **__: 1 / 0  # type: ignore[assignment,method-assign]
+    execute(node, "ADD", "c2")
+    assert value(node, "ipamd_refusals_total", verb="ADD", cause="unexpected") == 1
+    assert value(node, "ipamd_defects_total", what="unexpected-error") == 1
+
+
+def test_a_refused_constraint_is_a_defect(node: FakeNode) -> None:
+    """Every loop and every request tells its errors in one place; those of EC2 are no defects."""
+    assert {one["what"]: value(node, "ipamd_defects_total", **one) for one in series(node)["ipamd_defects_total"]} == {
+        "duplicate-address": 0,
+        "invariant-refused": 0,
+        "unexpected-error": 0,
+        "datastore-differs": 0,
+    }
+    node.health.record_error("pool", ThrottledError("slow down"))
+    node.health.record_error("pool", InvariantError("two have it", details="I1"))
+    assert value(node, "ipamd_defects_total", what="invariant-refused") == 1
+    assert value(node, "ipamd_defects_total", what="unexpected-error") == 0
+
+
+def test_an_address_wired_twice_is_counted_at_the_start(made: list[FakeNode], tmp_path: Path) -> None:
+    """I1 was broken before: by whom nobody knows, and the counter says so."""
+    node = start(made, tmp_path)
+    attachment = node.add("a")
+    (veth,) = [one for one in node.wiring.survey().veths if one.address == attachment.address]
+    survey = node.wiring.survey()
+    twin = replace(veth, name="ipaotherlink", key=node.key("other"))
+    node.startup.reconcile_kernel(replace(survey, veths=(*survey.veths, twin)), node.listed())
+    assert value(node, "ipamd_defects_total", what="duplicate-address") == 1
+
+
+def test_an_audit_that_finds_memory_and_disk_different_is_counted(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once for each sentence of each audit."""
+    monkeypatch.setattr(node.datastore, "audit", lambda: ["memory has a, the disk has b"])
+    node.app.introspection._sources.audit.audit(ask_ec2=False)
+    assert value(node, "ipamd_defects_total", what="datastore-differs") == 1
+
+
+def test_events_are_those_of_the_ledger(made: list[FakeNode], tmp_path: Path) -> None:
+    """Reaps and adoptions among them; a transaction that was rolled back counts nothing."""
+    node = start(made, tmp_path)
+    run_sandboxes(node, "a", "b")
+    node.delete("a")
+    assert value(node, "ipamd_events_total", event="assigned") == 2
+    assert value(node, "ipamd_events_total", event="unassigned") == 1
+    assert value(node, "ipamd_events_total", event="reaped") == 0
+    with suppress(ZeroDivisionError), node.datastore.transaction() as uow:
+        uow.unassign(node.key("b"), reason="never", cooldown=node.cooldown.period)
+        raise ZeroDivisionError
+    assert value(node, "ipamd_events_total", event="unassigned") == 1
+    node.crash(keep_datastore=False)
+    node.bring_up()
+    assert value(node, "ipamd_events_total", event="adopted") == 1
+
+
+def test_other_hands_are_counted(made: list[FakeNode], tmp_path: Path) -> None:
+    """An ENI with a sandbox is detached in the console: metadata differs until EC2 says so twice, then the ENI counts as forced."""
+    node = start(made, tmp_path)
+    run_sandboxes(node, *(f"p{number}" for number in range(12)))
+    settle(node)
+    assert value(node, "ipamd_metadata_differences") == 0
+    assert value(node, "awscni_force_removed_enis") == 0
+    second = next(eni_id for eni_id, eni in node.ec2.enis.items() if eni.device_index == 1)
+    assert value(node, "awscni_assigned_ip_per_eni", eni=second) == 3
+    detach_by_hand(node, second)
+    pass_time(node, TURN_MAX_S)
+    assert (value(node, "ipamd_metadata_differences") or 0) > 0
+    for _ in range(6):
+        pass_time(node, TURN_MAX_S)
+    assert value(node, "awscni_force_removed_enis") == 1
+    assert value(node, "awscni_force_removed_ips") == 3
+    assert value(node, "awscni_reconcile_count", fn="eniReconcileDel") == 1
+    assert (
+        value(node, "ipamd_ec2_looks_total", reason="link") or value(node, "ipamd_ec2_looks_total", reason="metadata") or 0
+    ) > 0
+
+
+def test_a_lasting_difference_has_its_age(node: FakeNode) -> None:
+    """Metadata that stays stuck: the age grows from turn to turn, and ends when metadata agrees again."""
+    settle(node)
+    assert (value(node, "ipamd_metadata_list_age_s") or 0) >= 0
+    node.metadata.freeze()
+    node.ec2.unassign(PRIMARY, addresses=[max(node.ec2.enis[PRIMARY].secondary_addresses)], prefixes=[])
+    node.look_twice()
+    settle(node)
+    first = value(node, "ipamd_metadata_difference_age_s") or 0
+    assert first > 0
+    assert (value(node, "ipamd_metadata_differences") or 0) > 0
+    pass_time(node, TURN_MAX_S)
+    assert value(node, "ipamd_metadata_difference_age_s") == first + TURN_MAX_S
+    node.metadata.frozen = None
+    settle(node)
+    assert value(node, "ipamd_metadata_difference_age_s") == 0
+
+
+def test_the_subnets_room_is_told(made: list[FakeNode], tmp_path: Path) -> None:
+    """Of the subnets that a new ENI may go to, the roomiest; others count as not usable."""
+    ec2 = FakeEc2(pool_size=40)
+    ec2.add_subnet("subnet-large", "10.0.33.0/24", free_count=240, role="1")
+    ec2.add_subnet("subnet-untagged", "10.0.34.0/24", free_count=250)
+    node = start(made, tmp_path, ec2=ec2, settings=PoolSettings(warm_ip_target=2), subnets=SubnetsConfig())
+    assert value(node, "ipamd_subnet_room_addresses") == 240
+    assert value(node, "ipamd_subnets", state="usable") == 2
+    assert value(node, "ipamd_subnets", state="not") == 1
+
+
+def test_the_start_is_timed(made: list[FakeNode], tmp_path: Path) -> None:
+    """Each stage that has begun; the whole start once the node is ready, as one observation."""
+    node = FakeNode(tmp_path)
+    made.append(node)
+    labels = {"success": "true", "with_api_server": "false", "failure_reason": ""}
+    assert value(node, "awscni_ipamd_startup_duration_seconds_count", **labels) is None
+    with node.health.stage("datastore"):
+        node.clock.advance(1.5)
+    node.bring_up()
+    node.clock.advance(1.0)
+    node.health.mark_ready()
+    node.clock.advance(100.0)
+    node.health.mark_ready()
+    assert value(node, "ipamd_start_stage_s", stage="datastore") == 1.5
+    assert value(node, "awscni_ipamd_startup_duration_seconds_sum", **labels) == 2.5
+    assert value(node, "awscni_ipamd_startup_duration_seconds_count", **labels) == 1
+    assert value(node, "awscni_ipamd_node_initialization_duration_seconds_sum", success="true") == 1.5
+
+
+def test_calls_to_ec2_are_told_by_api(node: FakeNode) -> None:
+    """Attempts by outcome, failures, time, and what is left of the budget."""
+    run_sandboxes(node, "a")
+    api = next(iter(node.ec2.call_reports()))
+    assert value(node, "ipamd_ec2_attempts_total", api=api, outcome="ok") == node.ec2.calls[api]
+    assert value(node, "awscni_ec2api_error_count", fn=api) == 0
+    assert value(node, "awscni_aws_api_latency_ms_count", api=api, error="false", status="200") == node.ec2.calls[api]
+    assert value(node, "ipamd_ec2_attempt_duration_ms_count", api=api) == node.ec2.calls[api]
+    assert value(node, "ipamd_ec2_budget_calls", api=api) == 10
+
+
+def test_a_scrape_is_what_the_page_says(node: FakeNode) -> None:
+    """Name, type and labels of everything that a node at work exposes are those of docs/metrics.md; nothing else is exposed."""
+    run_sandboxes(node, "a", "b")
+    execute(node, "ADD", "c1")
+    execute(node, "DEL", "c1")
+    rows = {exposed_name(metric): (metric.type, labels_of(metric)) for metric in documented()}
+    for metric in node.app.metrics.registry.collect():
+        kind, labels = rows[exposed_name(metric)]
+        assert metric.type == kind
+        for sample in metric.samples:
+            assert set(sample.labels) - {"le"} <= set(labels), sample
+
+
+def test_the_number_of_series_does_not_grow_with_pods(made: list[FakeNode], tmp_path: Path) -> None:
+    """No pod, sandbox, address or link is a label; ENIs that are attached are, and no other ID."""
+    node = start(made, tmp_path, ec2=FakeEc2(limits=InstanceLimits("big", 1, 50)), settings=PoolSettings(warm_ip_target=2))
+    run_sandboxes(node, "pod-a", "pod-b")
+    execute(node, "DEL", "gone")
+    before = series(node)
+    run_sandboxes(node, *(f"pod-{number}" for number in range(30)))
+    for number in range(20):
+        execute(node, "DEL", f"gone-{number}")
+        execute(node, f"VERB{number}", "x")
+    after = series(node)
+    grown = {name for name, labels in after.items() if len(labels) > len(before.get(name, []))}
+    assert {name for name in grown if not name.startswith(("ipamd_request", "ipamd_refusals"))} == set()
+    assert len([one for one in after["ipamd_requests_total"] if one["verb"] == "other"]) == 1
+    words = {word for labels in after.values() for one in labels for key, word in one.items() if key != "eni"}
+    assert not [word for word in words if re.search(r"pod-|gone|10\.0\.|eni-(primary|\d)|subnet-\d|i-0", word)]

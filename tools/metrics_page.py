@@ -1,0 +1,113 @@
+"""Write `docs/metrics.md`: one row per metric, in alphabetical order, under the names that a scrape has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+from prometheus_client import Metric
+
+from ipamd.metric_families.counts import Counts
+from ipamd.metrics import Metrics
+from ipamd.model.call_report import ANSWERED, CallReport, StatusReport
+from ipamd.ports import Ec2
+from ipamd.service.reconcile.metadata import MetadataDifference
+from ipamd.service.report.sources import Sources
+from tools.metrics_words import ALERTS, METRICS_HEAD, NOT_HERE, OF_THEIRS, OURS, ZERO
+
+SUFFIXES: Mapping[str, str] = {"counter": "_total", "info": "_info"}
+"""What the library appends to the name of a family of this type."""
+
+
+def metrics_page() -> str:
+    """Write the page: head, alerts, what must stay 0, all metrics, and those of amazon-vpc-cni-k8s that are missing."""
+    rows = [_row(metric) for metric in sorted(documented(), key=lambda metric: metric.name)]
+    head = "## All of them\n\n| Name | Type | Labels | Meaning | In amazon-vpc-cni-k8s |\n|---|---|---|---|---|\n"
+    missing = "\n".join(f"| `{name}` | {why} |" for name, why in sorted(NOT_HERE.items()))
+    theirs = (
+        f"## Names of amazon-vpc-cni-k8s that are not here\n\nOf its {len(OF_THEIRS) + len(NOT_HERE)} metrics "
+        f"{len(OF_THEIRS)} are above. The others:\n\n| Its name | Why not, and what to look at |\n|---|---|\n{missing}\n"
+    )
+    return f"{METRICS_HEAD}\n{ALERTS}\n{ZERO}\n{head}" + "\n".join(rows) + f"\n\n{theirs}"
+
+
+def documented() -> Iterator[Metric]:
+    """Every metric with its labels: a daemon of which nothing is known has answered one ADD and one DEL."""
+    metrics, ec2 = Metrics(), cast(Ec2, _Silent())
+    metrics.watch(
+        cast(Sources, _Nothing()),
+        Counts(
+            ec2=ec2,
+            replayed=lambda: 0,
+            pool_empty=dict,
+            looks=dict,
+            found=dict,
+            repairs=dict,
+            released=dict,
+            metadata=lambda: MetadataDifference(0, 0.0, None),
+            metadata_requests=lambda: 0,
+        ),
+    )
+    metrics.request_done("ADD", code=0, total_ms=1.0, steps_ms={"wire": 1.0})
+    metrics.request_done("DEL", code=11, total_ms=1.0, steps_ms={}, cause="busy")
+    metrics.request_orphaned("ADD")
+    yield from metrics.registry.collect()
+
+
+def exposed_name(metric: Metric) -> str:
+    """The name in a scrape; without the suffixes of a histogram's or a summary's parts."""
+    return metric.name + SUFFIXES.get(metric.type, "")
+
+
+def labels_of(metric: Metric) -> tuple[str, ...]:
+    """Its labels, in order; without the bounds of a histogram."""
+    found = {label: None for sample in metric.samples for label in sample.labels if label != "le"}
+    return tuple(found) or tuple(getattr(metric, "_labelnames", ()))
+
+
+def _row(metric: Metric) -> str:
+    name, kind = exposed_name(metric), {"unknown": "counter (untyped)", "info": "gauge"}.get(metric.type, metric.type)
+    theirs = OF_THEIRS[name] if name in OF_THEIRS else f"-: {OURS[name]}"
+    return f"| `{name}` | {kind} | {', '.join(f'`{label}`' for label in labels_of(metric))} | {metric.documentation} | {theirs} |"
+
+
+class _Nothing:
+    """Has every attribute, is called with anything, and counts nothing."""
+
+    def __getattr__(self, name: str) -> _Nothing:
+        return self
+
+    def __call__(self, *_: object) -> _Nothing:
+        return self
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+    def __getitem__(self, _: object) -> _Nothing:
+        return self
+
+    def __len__(self) -> int:
+        return 0
+
+    def __int__(self) -> int:
+        return 0
+
+    def outlook(self) -> None:
+        """Nothing is known of the pool."""
+
+    def reached_s(self, _: str) -> None:
+        """Nothing was reached."""
+
+
+class _Silent:
+    """EC2 that answered once, and refused once."""
+
+    def call_counts(self) -> Mapping[str, int]:
+        return {"DescribeNetworkInterfaces": 0}
+
+    def call_reports(self) -> Mapping[str, CallReport]:
+        statuses = {ANSWERED: StatusReport(0, 0.0), "RequestLimitExceeded": StatusReport(0, 0.0)}
+        return {"DescribeNetworkInterfaces": CallReport(statuses=statuses)}
+
+    def calls_under_way(self) -> tuple[()]:
+        return ()
