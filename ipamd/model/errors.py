@@ -41,6 +41,7 @@
 Codes 1-99 are the CNI specification's, 100 and up ours. A message names what failed and on which object; `details` gives the
 cause, with counts, and the next step (I14). Adapters convert third-party errors into these; `rpc/codec.py` converts these into
 wire codes.
+Over 300 lines because the tree is read as one list.
 """
 
 from __future__ import annotations
