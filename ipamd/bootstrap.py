@@ -160,20 +160,6 @@ def compose(adapters: Adapters, current: CurrentSettings) -> App:
     )
 
 
-def _counts(adapters: Adapters, *, sandbox: SandboxServices, pool: PoolServices, reconcile: Reconcilers) -> Counts:
-    return Counts(
-        ec2=adapters.ec2,
-        replayed=lambda: sandbox.attach.replayed_count,
-        pool_empty=sandbox.attach.pool_empty_counts,
-        looks=pool.look.counts,
-        found=pool.look.found,
-        repairs=reconcile.host_network.fights.counts,
-        released=pool.provisioner.released_counts,
-        metadata=reconcile.cloud.metadata.difference,
-        metadata_requests=adapters.metadata.request_count,
-    )
-
-
 def _cni_backend(
     context: ServiceContext, services: SandboxServices, current: CurrentSettings, *, refused: RefusedAdds
 ) -> CniBackendServer | None:
@@ -188,6 +174,20 @@ def _cni_backend(
         refused=refused.note,
     )
     return CniBackendServer(servicer, path=Path(path))
+
+
+def _counts(adapters: Adapters, *, sandbox: SandboxServices, pool: PoolServices, reconcile: Reconcilers) -> Counts:
+    return Counts(
+        ec2=adapters.ec2,
+        replayed=lambda: sandbox.attach.replayed_count,
+        pool_empty=sandbox.attach.pool_empty_counts,
+        looks=pool.look.counts,
+        found=pool.look.found,
+        repairs=reconcile.host_network.fights.counts,
+        released=pool.provisioner.released_counts,
+        metadata=reconcile.cloud.metadata.difference,
+        metadata_requests=adapters.metadata.request_count,
+    )
 
 
 def _sandbox(

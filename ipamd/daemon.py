@@ -201,20 +201,20 @@ def run(current: CurrentSettings, signals: Signals) -> int:
     life.stop()
     is_hurried = signals.wait_again(drain_s)
     server.stop(0.0 if is_hurried else 1.0)
-    for port in (scraped, probed, shown):
-        if port is not None:
-            port.close()
-    _end_parts(app)
+    if app.cni_backend is not None:
+        app.cni_backend.stop()
+    app.cooldown.stop()
+    _close(app, scraped, probed, shown)
     os.close(lock)
     log.info("exiting")
     return signals.exit_status
 
 
-def _end_parts(app: App) -> None:
-    """End what outlives our own socket; then write what only memory knows, and close history and datastore."""
-    if app.cni_backend is not None:
-        app.cni_backend.stop()
-    app.cooldown.stop()
+def _close(app: App, *ports: MetricsPort | None) -> None:
+    """Close what still answers, then the history and the datastore, which it reads."""
+    for port in ports:
+        if port is not None:
+            port.close()
     app.refused.tell_all()
     if app.adapters.history_loop is not None:
         app.adapters.history_loop.close()

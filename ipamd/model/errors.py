@@ -41,6 +41,7 @@
 Codes 1-99 are the CNI specification's, 100 and up ours. A message names what failed and on which object; `details` gives the
 cause, with counts, and the next step (I14). Adapters convert third-party errors into these; `rpc/codec.py` converts these into
 wire codes.
+Over 300 lines because the tree is read as one list.
 """
 
 from __future__ import annotations
@@ -289,16 +290,6 @@ def log_text(error: BaseException) -> str:
     return str(error) if isinstance(error, IpamError) else f"{type(error).__name__}: {error}"
 
 
-UNEXPECTED = "unexpected"
-"""Cause of a request that ended in an error that is none of ours."""
-
-
-def cause_of(error: BaseException) -> str:
-    """Name an error in one word of a closed list, one for each class of the tree: the label of a metric."""
-    kind = next((kind for kind in type(error).__mro__ if kind.__module__ == __name__), None)
-    return UNEXPECTED if kind is None else re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", kind.__name__.removesuffix("Error")).lower()
-
-
 class ForeignStateError(IpamError):
     """The file in which amazon-vpc-cni-k8s keeps its allocations cannot be used: nothing of it is."""
 
@@ -309,3 +300,13 @@ class TakeoverError(IpamError):
     """The node cannot go over from amazon-vpc-cni-k8s or back to it now; the details name what must happen first."""
 
     cni_code, retryable = 123, True
+
+
+UNEXPECTED = "unexpected"
+"""Cause of a request that ended in an error that is none of ours."""
+
+
+def cause_of(error: BaseException) -> str:
+    """Name an error in one word of a closed list, one for each class of the tree: the label of a metric."""
+    kind = next((kind for kind in type(error).__mro__ if kind.__module__ == __name__), None)
+    return UNEXPECTED if kind is None else re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", kind.__name__.removesuffix("Error")).lower()

@@ -105,9 +105,9 @@ class Health:
         self._last_error: ErrorReport | None = None
         self._is_ready = False
         self._awaits_first_address = False
+        self._held = ""
         self._defects: Counter[Defect] = Counter()
         self._reached_s: dict[str, float] = {}
-        self._held = ""
 
     @contextmanager
     def stage(self, name: str) -> Iterator[Stage]:

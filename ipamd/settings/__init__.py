@@ -3,8 +3,10 @@
 from ipamd.settings.current import Change as Change
 from ipamd.settings.current import CurrentSettings as CurrentSettings
 from ipamd.settings.current import Generation as Generation
+from ipamd.settings.fields import CloudConfig as CloudConfig
 from ipamd.settings.fields import DaemonConfig as DaemonConfig
 from ipamd.settings.fields import PoolConfig as PoolConfig
+from ipamd.settings.fields import RuntimeConfig as RuntimeConfig
 from ipamd.settings.fields import Settings as Settings
 from ipamd.settings.loading import ConfigLine as ConfigLine
 from ipamd.settings.loading import contradictions as contradictions
@@ -13,6 +15,4 @@ from ipamd.settings.loading import load as load
 from ipamd.settings.loading import without_meaning as without_meaning
 from ipamd.settings.network_fields import NetworkConfig as NetworkConfig
 from ipamd.settings.network_fields import SubnetsConfig as SubnetsConfig
-from ipamd.settings.outside_fields import CloudConfig as CloudConfig
-from ipamd.settings.outside_fields import RuntimeConfig as RuntimeConfig
 from ipamd.settings.takeover_fields import TakeoverConfig as TakeoverConfig

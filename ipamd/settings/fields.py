@@ -15,18 +15,19 @@ from pathlib import Path
 from ipamd.model.pool_settings import PoolSettings
 from ipamd.settings.field_kinds import live as _live
 from ipamd.settings.field_kinds import setting as _setting
-from ipamd.settings.json_parsers import parse_plugins
+from ipamd.settings.json_parsers import parse_cluster_name, parse_plugins, parse_tags
 from ipamd.settings.network_fields import NetworkConfig, SubnetsConfig
-from ipamd.settings.outside_fields import CloudConfig, RuntimeConfig
 from ipamd.settings.parsers import (
     choice,
     integer,
     parse_bool,
+    parse_cri_socket,
     parse_listen_address,
     parse_path,
     parse_path_or_off,
     parse_path_text,
     parse_run_dir,
+    parse_url,
 )
 from ipamd.settings.takeover_fields import TakeoverConfig
 
@@ -81,6 +82,39 @@ class PoolConfig:
     )
     cooldown_s: int = _live(
         "IP_COOLDOWN_PERIOD", integer(0, 86400), 30, "Seconds before a released address may be assigned again."
+    )
+
+
+@dataclass(frozen=True)
+class CloudConfig:
+    """How EC2 and instance metadata are reached, and how ENIs are tagged."""
+
+    ec2_endpoint: str = _setting("AWS_EC2_ENDPOINT", parse_url, "", "URL of the EC2 API; empty: the region's own.")
+    imds_endpoint: str = _setting(
+        "AWS_EC2_METADATA_SERVICE_ENDPOINT", parse_url, "http://169.254.169.254", "URL of the instance metadata service."
+    )
+    cluster_name: str = _setting("CLUSTER_NAME", parse_cluster_name, "", "Name of the EKS cluster, for tags.")
+    additional_tags: tuple[tuple[str, str], ...] = _live(
+        "ADDITIONAL_ENI_TAGS", parse_tags, (), "JSON object of further tags for ENIs that we create."
+    )
+    leaked_eni_cleanup_disabled: bool = _setting(
+        "DISABLE_LEAKED_ENI_CLEANUP",
+        parse_bool,
+        False,
+        "Leave alone the ENIs that this node made and that leaked; else deleted after a start.",
+    )
+    http_timeout_s: int = _setting("HTTP_TIMEOUT", integer(1, 300), 10, "Seconds for the whole answer to an HTTP request to AWS.")
+
+
+@dataclass(frozen=True)
+class RuntimeConfig:
+    """How the container runtime is reached."""
+
+    cri_events: bool = _setting(
+        "CRI_EVENTS", parse_bool, True, "Follow the runtime's events; turn off where kubelet's EventedPLEG uses containerd 1.x."
+    )
+    cri_socket: str = _setting(
+        "CRI_SOCKET", parse_cri_socket, "", "Path of the CRI socket; empty: the usual ones in turn; 'off': no CRI, no reaping."
     )
 
 

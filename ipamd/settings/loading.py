@@ -17,12 +17,13 @@ from ipamd.model.loopback import is_loopback
 from ipamd.model.words import printable
 from ipamd.settings import names, settings_file, upstream
 from ipamd.settings.fields import (
+    CloudConfig,
     DaemonConfig,
     PoolConfig,
+    RuntimeConfig,
     Settings,
 )
 from ipamd.settings.network_fields import NetworkConfig, SubnetsConfig
-from ipamd.settings.outside_fields import CloudConfig, RuntimeConfig
 from ipamd.settings.parsers import parse_region, parse_url, parsed
 from ipamd.settings.takeover_fields import TakeoverConfig
 

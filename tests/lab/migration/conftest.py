@@ -19,6 +19,11 @@ from tests.rig import Rig, rig
 
 ENV = {"CRI_SOCKET": aws_node.CRI_SOCKET, "WARM_ENI_TARGET": "0", "CRI_EVENTS": "false"}
 
+LOOPBACK = b"""#!/bin/sh
+echo '{"cniVersion": "1.1.0", "supportedVersions": ["0.3.1", "0.4.0", "1.0.0", "1.1.0"]}'
+"""
+"""What a node of containerd has beside our plugin; this one answers VERSION, and nobody asks it more."""
+
 
 @dataclass
 class Flow:
@@ -95,6 +100,7 @@ def migrated(
     """Build it: our daemon makes the ENIs, and everything of ours but these is taken away again."""
     with rig(env=ENV | {"MINIMUM_IP_TARGET": str(count + 3)} | dict(env or {}), instance_type=instance_type, start=False) as made:
         runtime = Runtime(made.node)
+        made.node.write_file("/opt/cni/bin/loopback", LOOPBACK, 0o755)
         with talk.Servers() as servers:
             try:
                 made.start()
