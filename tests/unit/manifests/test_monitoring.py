@@ -34,7 +34,7 @@ RULE = {
 
 def _rows() -> dict[frozenset[str], str]:
     """The table of alerts on the page: metrics of the row's expressions -> the row's first column."""
-    table = PAGE[PAGE.index("## What to alert on") : PAGE.index("## All of them")]
+    table = PAGE[PAGE.index("## What to alert on") + 1 :].partition("\n## ")[0].partition("\n### ")[0]
     cells = [row.split("|")[1] for row in table.splitlines() if row.startswith("| `")]
     return {_key(cell): cell for cell in cells}
 
