@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from ipamd.model.errors import SettingsError
 from ipamd.model.loopback import is_loopback
+from ipamd.model.redaction import without_secrets
 from ipamd.model.words import printable
 from ipamd.settings import names, settings_file, upstream
 from ipamd.settings.fields import (
@@ -164,6 +165,7 @@ def _topic(kind: type[T], given: Mapping[str, str], problems: list[str]) -> T:
 
 
 def wrong(name: str, text: str, error: ValueError) -> str:
-    """Say what is wrong with a value, with the value as far as it is short."""
+    """Say what is wrong with a value, with the value as far as it is short and no secret: a URL may carry a password."""
+    text = without_secrets(text)
     shown = repr(text) if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]!r}... ({len(text)} characters)"
     return f"{name}={shown}: {printable(str(error), most=2 * SHOWN_MAX)}"

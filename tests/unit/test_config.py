@@ -400,3 +400,11 @@ def test_sandboxes_must_not_have_a_larger_mtu_than_enis() -> None:
     """A packet that fits the sandbox's MTU must fit the ENI's."""
     with pytest.raises(SettingsError, match="must not exceed"):
         load({"POD_MTU": "9001", "AWS_VPC_ENI_MTU": "1500"})
+
+
+def test_a_password_in_a_refused_url_is_not_printed() -> None:
+    """What is wrong with the settings goes to the log and to `kubectl describe`."""
+    with pytest.raises(SettingsError) as refused:
+        load({"AWS_EC2_ENDPOINT": "http://someone:hunter2@ec2"})
+    assert "AWS_EC2_ENDPOINT" in str(refused.value)
+    assert "hunter2" not in str(refused.value)
