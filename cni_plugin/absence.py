@@ -37,20 +37,21 @@ def refusal(system: "System", run_dir: str, *, is_charged: bool) -> str:
         is_charged: it is bridged now, and counts. False only asks.
     Returns: NEVER_SERVED where there is no mark of this boot; else one sentence. Never raises OSError.
     """
-    now_ms = system.boottime_ms()
     try:
         boot_id = system.read_file(BOOT_ID_PATH, FILE_BYTES_MAX).strip()
         served = _lines(system, run_dir + "/" + MARK_NAME)
+        bridged = _bridged(system, run_dir)
     except OSError as exc:
         if exc.errno == errors.ENOENT:
             return NEVER_SERVED
         return "when the daemon last served is not known: " + system.error_text(exc.errno or 0)
     if len(served) == 2 and served[0] != boot_id:
         return NEVER_SERVED
+    now_ms = system.boottime_ms()  # after the files: daemon and other STATUS write the time too, and none may be to come
     times = _numbers(served[1]) if len(served) == 2 else []
     if len(times) != 1 or times[0] > now_ms:
         return "the file " + MARK_NAME + " in the run directory is damaged or not the daemon's"
-    absences = _others(system, run_dir, boot_id, served_ms=times[0], now_ms=now_ms)
+    absences = _others(system, run_dir, boot_id, bridged, served_ms=times[0], now_ms=now_ms)
     used_ms = now_ms - times[0]
     for begin_ms, end_ms in absences:
         used_ms += end_ms - begin_ms
@@ -64,12 +65,20 @@ def refusal(system: "System", run_dir: str, *, is_charged: bool) -> str:
     return _keep(system, run_dir, boot_id, absences + [(times[0], now_ms)])  # noqa: RUF005  # MicroPython has no unpacking there
 
 
-def _others(system: "System", run_dir: str, boot_id: bytes, *, served_ms: int, now_ms: int) -> "list[tuple[int, int]]":
-    """Absences within the window but the present one; one of BRIDGE_MS if the file is damaged."""
+def _bridged(system: "System", run_dir: str) -> "list[bytes] | int":
+    """Lines of our own file, or the errno for which it cannot be read. Raises: nothing."""
     try:
-        lines = _lines(system, run_dir + "/" + LEDGER_NAME)
+        return _lines(system, run_dir + "/" + LEDGER_NAME)
     except OSError as exc:
-        return [] if exc.errno == errors.ENOENT else [(now_ms - BRIDGE_MS, now_ms)]
+        return exc.errno or -1
+
+
+def _others(
+    system: "System", run_dir: str, boot_id: bytes, lines: "list[bytes] | int", *, served_ms: int, now_ms: int
+) -> "list[tuple[int, int]]":
+    """Absences within the window but the present one; one of BRIDGE_MS if the file is damaged."""
+    if isinstance(lines, int):
+        return [] if lines == errors.ENOENT else [(now_ms - BRIDGE_MS, now_ms)]
     if lines and lines[0] != boot_id and len(lines[0]) == len(boot_id):
         return []
     found = []

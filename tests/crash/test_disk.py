@@ -116,7 +116,8 @@ def test_the_cloud_runtime_and_metadata_all_unreachable(made: Rig) -> None:
     made.kill()
     made.lab.faults.apply({"unreachable": {"ec2": "refuse", "imds": "refuse"}})
     try:
-        made.start(env={"CRI_SOCKET": "/run/nowhere.sock"})
+        # A runtime is expected, so is a plugin that it needs: Debian has it there.
+        made.start(env={"CRI_SOCKET": "/run/nowhere.sock", "VPC_IPAMD_CNI_BIN_DIR": "/usr/lib/cni"})
         assert made.cni("DEL", "old").ok
         added = made.add("new")
         assert added.ok, added.body

@@ -113,6 +113,7 @@ def test_the_archive_holds_the_node_and_no_secret(tmp_path: Path) -> None:
     secret = "AKIAIOSFODNN7EXAMPLE"
     with rig(env={"VPC_IPAMD_METRICS_ADDRESS": "127.0.0.1:61678", "ADDITIONAL_ENI_TAGS": json.dumps({"token": secret})}) as made:
         made.add("a")
+        wait_until(lambda: '"default/a"' in history(made), what="the history, which is written behind")
         for is_running in (True, False):
             if not is_running:
                 made.kill()
