@@ -57,6 +57,8 @@ class Takes:
     since_s: dict[tuple[str, str], float] = field(default_factory=dict)
     detached: frozenset[str] = frozenset()
     forgotten: frozenset[str] = frozenset()
+    stepped_s: float = 0.0
+    """By how much a creation time and a later look at the clock may differ, because clocks were stepped."""
 
     def hit(self, node: str, address: str, had_since_s: float) -> bool:
         """Whether a sandbox that got its address at `had_since_s` lost it to other hands, or got it before that could be known."""
@@ -74,6 +76,7 @@ class HandsBook:
         self._foreign: dict[str, str] = {}
         self._detached: set[str] = set()
         self._forgotten: set[str] = set()
+        self._stepped_s = 0.0
 
     def took(self, node: str, addresses: Iterable[str], *, at_s: float, cuts_link: bool, eni_count: int = 1) -> list[str]:
         """Note, before it is done, that addresses are taken from a node with so many ENIs.
@@ -118,6 +121,7 @@ class HandsBook:
                 {key: take.at_s for key, take in self._takes.items()},
                 frozenset(self._detached),
                 frozenset(self._forgotten),
+                self._stepped_s,
             )
 
     def detached(self, eni_id: str) -> None:
@@ -129,6 +133,11 @@ class HandsBook:
         """Note that an ENI was forgotten with a datastore: it may stay attached to nothing until the look after a start."""
         with self._lock:
             self._forgotten.add(eni_id)
+
+    def stepped(self, offset_s: float) -> None:
+        """Note that a node's clock is off by so much from now on: an ENI was made before, and is looked at after, or both."""
+        with self._lock:
+            self._stepped_s = max(self._stepped_s, 2 * abs(offset_s))
 
     def brought(self, eni_id: str, node: str) -> None:
         """Note that an ENI of somebody else hangs on a node; the daemon must let it hang."""

@@ -240,7 +240,8 @@ class Checker:
         if round_.faultless_since is not None and None not in ready:
             calm_since = max([round_.faultless_since, *(since for since in ready if since is not None)])
             for eni_id in sorted(set(round_.loose_enis) - round_.takes.detached):
-                lasted_s = LEAKED_S if eni_id in round_.takes.forgotten else LOOSE_S
+                # The daemon goes by the ENI's creation time, so a clock that was stepped meanwhile puts its deletion off.
+                lasted_s = LEAKED_S + round_.takes.stepped_s if eni_id in round_.takes.forgotten else LOOSE_S
                 yield _Claim("I9", eni_id, "an ENI of ours is attached to nothing", lasted_s, not_before=calm_since)
 
 

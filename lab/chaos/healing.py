@@ -24,9 +24,9 @@ READY_TIMEOUT_S = 60.0
 HEAL_S = 120.0
 """A background look at metadata, at most 60 s away; a second look after 30 s; what that leads to, 30 s. More with many ENIs."""
 
-MASS_LOSS_S = 600.0
+MASS_LOSS_S = 600.0 + 300.0
 """More where hands took over half of what sandboxes have: an answer of EC2 that lacks so much is believed after ten minutes at the
-earliest (docs/adr/0017-absence-at-ec2-needs-two-answers.md)."""
+earliest, and what our own call added is not missed for five minutes (docs/adr/0017-absence-at-ec2-needs-two-answers.md)."""
 
 PING_S = REPAIR_S + 5.0
 """A route that chaos took a moment before the end is put back at the next repair."""

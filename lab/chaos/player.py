@@ -232,6 +232,7 @@ class _Run:
             case Kind.KILL_RUNTIME:
                 node.kill_runtime(down_s=args["down_s"])
             case Kind.STEP_CLOCK:
+                self._expected.book.stepped(args["offset_s"])
                 node.step_clock(args["offset_s"])
             case Kind.DELETE_WIRING:
                 self._delete_wiring(node, what=args["what"], pick=args["pick"])

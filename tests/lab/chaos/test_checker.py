@@ -321,3 +321,6 @@ def test_what_died_with_a_datastore_is_deleted_after_a_start() -> None:
     forgotten = Takes(forgotten=frozenset({"eni-1"}))
     assert lasting(lambda at: round_(at, loose_enis=frozenset({"eni-1"}), takes=forgotten), LEAKED_S - 2) == []
     assert lasting(lambda at: round_(at, loose_enis=frozenset({"eni-1"}), takes=forgotten), LEAKED_S + 2) == ["I9"]
+    stepped = replace(forgotten, stepped_s=60.0)  # its age is reckoned by a clock that was stepped
+    assert lasting(lambda at: round_(at, loose_enis=frozenset({"eni-1"}), takes=stepped), LEAKED_S + 2) == []
+    assert lasting(lambda at: round_(at, loose_enis=frozenset({"eni-1"}), takes=stepped), LEAKED_S + 62) == ["I9"]
