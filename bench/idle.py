@@ -61,4 +61,5 @@ def status_mib(text: str) -> dict[str, float]:
 
 def _floor_mib(stage: Stage) -> float:
     script = f"{IMPORTS}\nprint(open('/proc/self/status').read())"
-    return status_mib(stage.node.run([sys.executable, "-c", script], cwd=str(REPOSITORY)).stdout)["VmRSS"]
+    done = stage.node.run([sys.executable, "-c", script], cwd=str(REPOSITORY), env=stage.daemon.environment)
+    return status_mib(done.stdout)["VmRSS"]

@@ -71,11 +71,16 @@ def wire(node: Node, pods: Iterable[Pod]) -> None:
             " ip route add 169.254.1.1 dev eth0 scope link; ip route add default via 169.254.1.1 dev eth0;"
             f" ip neigh add 169.254.1.1 lladdr {mac} nud permanent dev eth0'",
             f"ip route replace {pod.address} dev {pod.veth} scope link",
-            f"ip rule add to {pod.address} table main prio 512",
+            _rule(f"to {pod.address} table main prio 512"),
         ]
         if pod.table != 254:
-            lines.append(f"ip rule add from {pod.address} table {pod.table} prio 1536")
+            lines.append(_rule(f"from {pod.address} table {pod.table} prio 1536"))
     node.run(["/bin/sh", "-c", "\n".join(lines)], timeout_s=120)
+
+
+def _rule(rule: str) -> str:
+    """As its plugin does, a rule that is there already is as good: ours may have put it back meanwhile."""
+    return f'ip rule add {rule} || [ -n "$(ip rule show {rule})" ]'
 
 
 def write_file(node: Node, pods: Iterable[Pod], *, extra: Iterable[dict[str, object]] = ()) -> None:

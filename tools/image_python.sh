@@ -27,5 +27,7 @@ in_venv "$target" --no-deps /tmp/wheel/vpc_ipamd-*.whl
 cd /
 "$target/bin/python" -m ipamd.cloud.trim_model
 rm -rf "$target"/lib/python3.11/site-packages/botocore/data "$target/bin/vpc-cni" "$target"/lib/python3.11/site-packages/*.dist-info/direct_url.json
-# The root file system is read-only, so bytecode is made here; by content, because a file's time is none of the image's.
-"$target/bin/python" -m compileall -q -j 1 --invalidation-mode unchecked-hash "$target/lib" >/dev/null
+# The root file system is read-only, so bytecode is made here, the standard library's too; by content, because a file's time is none of
+# the image's; with the options and in the place that the image's environment names (manifests/Dockerfile).
+PYTHONPYCACHEPREFIX="$target/bytecode" "$target/bin/python" -OO -X no_debug_ranges -m compileall -q -j 1 \
+    --invalidation-mode unchecked-hash "$target/lib" /usr/lib/python3.11 >/dev/null

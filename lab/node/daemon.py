@@ -27,6 +27,12 @@ __all__ = ["PLUGIN_PATH", "Daemon"]
 
 DAEMON_LOG = "/var/log/vpc-ipamd.log"
 RUN_DIR = DEFAULT_RUN_DIR
+SHIPPED_PYTHON = {"PYTHONOPTIMIZE": "2", "PYTHONNODEBUGRANGES": "1"}
+"""How the image runs Python (manifests/Dockerfile, docs/adr/0041): what the lab shows and measures is what is shipped."""
+
+BYTECODE = REPOSITORY / "build" / "bytecode"
+"""Of these options: beside the checkout's own, so that neither takes the other's for its own."""
+
 READY_TIMEOUT_S = 30.0
 END_TIMEOUT_S = 20.0
 POLL_S = 0.02
@@ -75,7 +81,8 @@ class Daemon:
     def environment(self) -> dict[str, str]:
         """What the next start gives the process, without what is given to that start only."""
         runtime = {} if self.node.containerd is not None else {"CRI_SOCKET": "off"}
-        return self.node.daemon_environment(self._region) | runtime | self.settings
+        python = SHIPPED_PYTHON | {"PYTHONPYCACHEPREFIX": str(BYTECODE)}
+        return self.node.daemon_environment(self._region) | python | runtime | self.settings
 
     def install_plugin(self, *, is_interpreted: bool = False) -> None:
         """Put the CNI plugin in its place in the node: the static file if it is built, or the interpreted one."""

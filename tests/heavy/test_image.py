@@ -97,6 +97,10 @@ def test_contents(lines: dict[str, str]) -> None:
     )
     assert [path for path in paths if unwanted.search(path)] == []
     assert any(path.endswith("/ipamd/cloud/data/manifest.json") for path in paths)
+    sources = {path.removesuffix(".py") for path in paths if re.match(r"(/opt/ipamd/lib|/usr/lib)/python3.11/.*[.]py$", path)}
+    compiled = {path for path in paths if path.startswith("/opt/ipamd/bytecode/")}
+    lacking = {path for path in sources if f"/opt/ipamd/bytecode{path}.cpython-311.opt-2.pyc" not in compiled}
+    assert lacking == set(), "it would be compiled at each start"
 
 
 def test_times_and_owners(archive: Archive, lines: dict[str, str]) -> None:

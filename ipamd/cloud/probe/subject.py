@@ -100,8 +100,9 @@ class Subject:
     while_waiting: Callable[[], None] = lambda: None
 
     def find(self, name: str, verdict: Verdict | bool, observed: str, *answers: Answer) -> None:
-        """Record the outcome of a check; True holds, False does not."""
-        assert name in BY_NAME, name
+        """Record the outcome of a check; True holds, False does not. Raises: KeyError for a check that nobody declared."""
+        if name not in BY_NAME:
+            raise KeyError(name)
         if isinstance(verdict, bool):
             verdict = Verdict.HOLDS if verdict else Verdict.DIFFERS
         self.findings[name] = Finding(verdict, observed, tuple(answer.number for answer in answers))

@@ -17,6 +17,7 @@ import pytest
 from ipamd.model.times import rfc3339
 from lab.node.node import REPOSITORY
 from tests.lab.tickets.pages import Section, sections
+from tests.patience import PATIENCE_S
 from tests.rig import Rig, rig, wait_until
 
 pytestmark = pytest.mark.privileged
@@ -89,7 +90,7 @@ def test_who_had_this_address() -> None:
         assert made.delete("web").ok
         words = {"ADDRESS": str(address), "TIME": rfc3339(had_at)}
         told(made, "Who had this address", "default/web", words=words)
-        made.kill()
+        assert made.driver.end(signal.SIGTERM, timeout_s=PATIENCE_S) == 0  # a killed one may lack its last second
         for command in section("Who had this address").commands:
             status, text = ask(made, command, words=words)
             assert (status, "default/web" in text) == (0, True), f"without a daemon: {command}: {text}"

@@ -18,6 +18,7 @@ from ipamd import conflist
 from ipamd.cloud.operations import OPERATIONS
 from ipamd.kernel import nft
 from ipamd.settings import Settings, load
+from lab.node.daemon import SHIPPED_PYTHON
 from tests.unit.manifests import dockerfile
 from tests.unit.manifests.manifest import MANIFESTS, ROOT, container, environment, init_container, schema
 
@@ -94,6 +95,17 @@ def test_commands_of_the_daemonset_are_in_the_image() -> None:
     (variables,) = _all("ENV", FINAL)
     assert re.match(r"PATH=/opt/ipamd/bin:", variables)
     assert "command" not in container()  # the image's entry point
+
+
+def test_bytecode_is_made_as_it_is_run() -> None:
+    """The lab's daemons run with the image's options, and the image has bytecode of these, where its Python looks for it."""
+    (variables,) = _all("ENV", FINAL)
+    wanted = SHIPPED_PYTHON | {"PYTHONPYCACHEPREFIX": "/opt/ipamd/bytecode"}
+    assert {f"{name}={value}" for name, value in wanted.items()} <= set(variables.split())
+    assert "RUN tools/image_python.sh /src/wheels /opt/ipamd" in (MANIFESTS / "Dockerfile").read_text()
+    script = (ROOT / "tools" / "image_python.sh").read_text()
+    assert re.search(r'PYTHONPYCACHEPREFIX="\$target/bytecode" \S+ -OO -X no_debug_ranges -m compileall', script)
+    assert '"$target/lib" /usr/lib/python3.11 >' in script
 
 
 def test_reference_plugins_are_where_the_daemon_looks_for_them() -> None:
