@@ -22,7 +22,7 @@ from bench import (
     cold,
     crowded,
     daemon_part,
-    eventful,
+    everything,
     full_node,
     idle,
     machine,
@@ -56,7 +56,7 @@ GROUPS = {
     "idle": ("rss", "idle_cpu", "idle_ec2_calls"),
     "restart": ("restart_first",),
     "attack": ("add_p50_under_port_attack",),
-    "events": ("events_rss",),
+    "everything": ("everything_rss", "idle_cpu_660"),
     "crowded": ("add_700", "del_700"),
     "audit": ("audit_cpu_660",),
     "scale": ("scale",),
@@ -84,7 +84,7 @@ class Run:
             self._on_node(self._cold, "cold", "idle", "restart")
         attacked = partial(under_attack.measure, self.scale, instance_type=WARM_INSTANCE_TYPE, daemon_env=WARM_POOL)
         self._try("attack", attacked)
-        self._try("events", eventful.measure)
+        self._try("everything", everything.measure)
         self._try("crowded", lambda: crowded.measure(self.scale))
         self._try("audit", audit.measure)
         self._try("scale", lambda: full_node.measure(self.scale))

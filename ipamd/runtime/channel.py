@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+from grpc import _common
 
 from ipamd.model.errors import EventsUnsupportedError, RuntimeUnreachableError
 from ipamd.model.words import printable
@@ -49,6 +50,11 @@ OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
 
+WAIT_SLICE_S = 5.0
+"""How long grpcio's own waits sleep without looking up. It looks up every 0.1 s, so that a main thread that waits hears signals
+(https://github.com/grpc/grpc/issues/19464); ours waits elsewhere, and is woken for what comes. Ten looks a second for a stream on
+which nothing happens were a quarter of the daemon's CPU time at idle. Ours: as often as other loops turn."""
+
 
 def choose_socket(configured: str, candidates: tuple[str, ...]) -> str:
     """Find the CRI socket: the configured one, or the first candidate that answers CRI's Version.
@@ -71,6 +77,7 @@ def choose_socket(configured: str, candidates: tuple[str, ...]) -> str:
 
 def open_channel(path: str) -> grpc.Channel:
     """Make a channel to a Unix socket; it connects at the first call and reconnects after the runtime restarted."""
+    _common.MAXIMUM_WAIT_TIMEOUT = WAIT_SLICE_S  # not part of grpcio's API; where it is not read, waits are as they were
     return grpc.insecure_channel(f"unix:{path}", options=[("grpc.max_receive_message_length", MAX_MESSAGE_BYTES), *OPTIONS])
 
 

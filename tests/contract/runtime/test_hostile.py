@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -141,3 +142,23 @@ def test_a_list_goes_on_beside_an_open_stream(server: FakeCri, cri: CriRuntime) 
         assert len(cri.sandboxes()) == number + 1
     cri.cancel_events()
     listener.wait_end()
+
+
+def test_a_silent_stream_wakes_nobody(server: FakeCri, cri: CriRuntime) -> None:
+    """The thread that listens sleeps until something comes: grpcio alone looks up ten times a second."""
+    listener = Listener(cri)
+    listener.wait_open()
+    time.sleep(0.2)  # the thread has gone back to its wait
+    before = _turns(listener)
+    time.sleep(2.0)  # nothing to await
+    assert _turns(listener) - before <= 2
+    server.emit("a", cri_pb2.CONTAINER_CREATED_EVENT)
+    assert [each.container_id for each in listener.wait_heard(1)] == ["a"]
+    cri.cancel_events()
+    listener.wait_end()
+
+
+def _turns(listener: Listener) -> int:
+    """How often its thread has gone to sleep."""
+    status = Path(f"/proc/self/task/{listener.thread.native_id}/status").read_text()
+    return int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
