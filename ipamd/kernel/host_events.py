@@ -125,6 +125,8 @@ def _link_events(notices: Iterable[Notice], veth_prefix: str) -> Iterator[LinkEv
         veths = list(survey.host_veths([link], veth_prefix)) if link.kind == layout.VETH_KIND else []
         if veths and message_kind == uapi.RTM_NEWLINK:
             yield HostChange(ChangeKind.LINK, veth=veths[0])
+        elif veths:
+            yield HostChange(ChangeKind.VETH_GONE)
         elif not veths and link.mac and links.may_be_eni(link, veth_prefix=veth_prefix):
             latest[link.mac] = LINKS[message_kind]  # several links may have had an ENI's MAC: the last one tells
     for mac, kind in latest.items():

@@ -77,9 +77,10 @@ class LinkEvent:
 
 
 class ChangeKind(StrEnum):
-    """What of the host changed. MISSED: something, and the notification of it was lost."""
+    """What of the host changed. VETH_GONE: a host veth of ours. MISSED: something, and the notification of it was lost."""
 
     LINK = "link"
+    VETH_GONE = "veth-gone"
     ADDRESS = "address"
     ROUTE = "route"
     RULE = "rule"

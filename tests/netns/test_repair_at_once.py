@@ -36,7 +36,7 @@ class LiveNode(FakeNode):
         self.bring_up()
         self.host_reconciler.reconcile()
         real = self.host_reconciler.reconcile
-        self.host_reconciler.reconcile = lambda: (real(), self.passes.append(1))[0]
+        self.host_reconciler.reconcile = lambda **named: (real(**named), self.passes.append(1))[0]
         self.threads = [
             threading.Thread(target=body, daemon=True) for body in (self.host_reconciler.run, self.cloud_reconciler.run_links)
         ]
@@ -176,6 +176,15 @@ def test_our_own_changes_make_no_pass(node):
         node.cooldown.sweep()
     time.sleep(0.5)
     assert len(node.passes) == before
+
+
+def test_a_veth_that_somebody_deletes_is_heard(node):
+    """It cannot be put back; the next pass by the clock looks at the sandboxes and names it."""
+    silence = node.host_reconciler._silence
+    until("silent", lambda: (silence.may_leave_out(), time.sleep(0.3), not silence._was_heard)[-1])
+    node.world.host.sh(f"ip link del {node.pods[0].host_veth}")
+    until("heard", lambda: silence._was_heard)
+    assert not silence.may_leave_out()
 
 
 def test_lost_notifications_make_one_pass(node):

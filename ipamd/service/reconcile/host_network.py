@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from ipaddress import IPv4Address
 
-from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.cniresult import recorded_spec
 from ipamd.model.eni import MAIN_TABLE, Eni, EniState
 from ipamd.model.errors import IpamError, log_text
 from ipamd.model.ids import AttachmentKey
-from ipamd.model.kernel import NOT_REPAIRED, HostChange, HostVeth, KernelSurvey, duplicate_addresses, stray_rules
+from ipamd.model.kernel import NOT_REPAIRED, HostChange, HostVeth, KernelSurvey, duplicate_addresses
 from ipamd.model.ledger import LedgerEvent
 from ipamd.model.repair import Repaired, RepairedObject
 from ipamd.ports import Datastore, HostNetwork
@@ -30,6 +29,8 @@ from ipamd.service.reconcile.fights import Fights
 from ipamd.service.reconcile.inside import REPAIR_WAIT_S, InsideRepairs
 from ipamd.service.reconcile.quarantine import QuarantineService
 from ipamd.service.reconcile.relevance import ExpectedVeths, Relevance
+from ipamd.service.reconcile.silence import Silence
+from ipamd.service.reconcile.strays import StrayRules
 from ipamd.service.reconcile.triggers import Scope, Triggers
 from ipamd.service.request import Deadline
 
@@ -76,7 +77,7 @@ class HostNetworkReconciler:
         self._clock = context.clock
         self._stopped = threading.Event()
         self._said: list[str] = []
-        self._strays: frozenset[IPv4Address] = frozenset()
+        self._strays = StrayRules(context)
         self._odd = OddObjects(context.health, work="repair of sandboxes")
         self._veths = ExpectedVeths()
         self._relevance = Relevance(context.datastore, veths=self._veths)
@@ -84,6 +85,7 @@ class HostNetworkReconciler:
         self._addresses = _PoolAddresses(context.datastore)
         self._held: frozenset[RepairedObject] = frozenset()
         self._inside = InsideRepairs(context)
+        self._silence = Silence()
         self.fights = Fights(clock=context.clock, health=context.health)
 
     def set_up_node(self, identity: InstanceIdentity) -> None:
@@ -129,6 +131,7 @@ class HostNetworkReconciler:
 
     def on_change(self, change: HostChange) -> None:
         """The kernel announced a change: if it concerns anything of ours, a pass is due soon. From any thread."""
+        self._silence.heard(change)
         if change.process:
             self.fights.note_changer(change.process)
         scope = self._relevance.scope(change)
@@ -140,7 +143,7 @@ class HostNetworkReconciler:
         due, held_before = self._triggers.take(), self._held
         is_pause_over = bool(held_before - self.fights.held())
         if is_by_clock:
-            self.reconcile()
+            self.reconcile(is_by_clock=True)
             repairs = self._inside.take_turn(held=self._held)
             self._count(repairs)
             if repairs:
@@ -186,8 +189,8 @@ class HostNetworkReconciler:
         else:
             self._health.clear_condition(subject)
 
-    def _repair_sandboxes(self, survey: KernelSurvey) -> list[str]:
-        """Restore links, routes and rules of attached sandboxes.
+    def _repair_sandboxes(self, survey: KernelSurvey) -> tuple[list[str], bool]:
+        """Restore links, routes and rules of attached sandboxes. Returns: one sentence per repair, and whether any was damaged.
 
         The survey, which need not be whole, finds those that may be damaged; each is compared again, object by object, under its
         lock, so a concurrent DEL is never undone (I4).
@@ -195,12 +198,9 @@ class HostNetworkReconciler:
         """
         wired = {veth.name: veth for veth in survey.veths if not veth.is_dying}
         repairs: list[str] = []
-        tables = {
-            eni.eni_id: eni.route_table for eni in self._datastore.enis() if eni.state is EniState.ATTACHED and eni.host_ready
-        }
         attachments = self._datastore.attachments()
         self._veths.keep_only(attachments)
-        moved = {one.key: tables[one.eni_id] for one in attachments if tables.get(one.eni_id, one.route_table) != one.route_table}
+        moved = self._moved(attachments)
         damaged = [one for one in attachments if one.key in moved or not self._is_whole(one, survey, wired.get(one.host_veth))]
         self._odd.keep_only(str(attachment.key) for attachment in damaged)
         for attachment in damaged:
@@ -211,7 +211,14 @@ class HostNetworkReconciler:
                 if self._datastore.attachment(attachment.key) == attachment:
                     spec = recorded_spec(self._in_its_table(attachment, moved))
                     repairs += self._wiring.repair([spec], seen=survey, held=self._held)
-        return repairs
+        return repairs, bool(damaged)
+
+    def _moved(self, attachments: Iterable[Attachment]) -> dict[AttachmentKey, int]:
+        """Sandboxes whose ENI has another route table than theirs -> that table: the ENI was attached again at another place."""
+        tables = {
+            eni.eni_id: eni.route_table for eni in self._datastore.enis() if eni.state is EniState.ATTACHED and eni.host_ready
+        }
+        return {one.key: tables[one.eni_id] for one in attachments if tables.get(one.eni_id, one.route_table) != one.route_table}
 
     def _is_whole(self, attachment: Attachment, survey: KernelSurvey, veth: HostVeth | None) -> bool:
         """Whether link, route and rules of a sandbox are what they must be, as far as the survey shows."""
@@ -231,32 +238,13 @@ class HostNetworkReconciler:
         with self._datastore.transaction() as uow:
             return uow.move_table(attachment.key, route_table=moved[attachment.key])
 
-    def _remove_stray_rules(self, survey: KernelSurvey) -> list[str]:
-        """Remove rules that lead nowhere and that nobody owns: a sandbox's namespace went before its DEL, and its row was lost.
-
-        Only those of the pass before, too: an ADD adds its rules before its row is stored.
-        """
-        strays = stray_rules(survey, {eni.subnet_cidr for eni in self._datastore.enis()})
-        unowned = frozenset(address for address in strays if not self._has_owner(address))
-        seen_twice, self._strays = unowned & self._strays, unowned
-        repairs = []
-        for address in sorted(seen_twice):
-            with self._odd.skip(str(address)):
-                self._wiring.remove_leftover(host_veth=None, address=address)
-                repairs.append(f"rules of {address} led nowhere: removed")
-        return repairs
-
-    def _has_owner(self, address: IPv4Address) -> bool:
-        row = self._datastore.address(address)
-        return row is not None and (row.is_in_use or row.state is AddressState.QUARANTINED)
-
-    def reconcile(self) -> list[str]:
-        """Compare and repair once; returns one sentence per repair."""
+    def reconcile(self, *, is_by_clock: bool = False) -> list[str]:
+        """Compare and repair once; by the clock without what a silent kernel makes needless. Returns: one sentence per repair."""
         repairs = self.confine()
         identity = self._identity()
         self._held = self.fights.held()
         if identity is not None:
-            repairs += self._reconcile_routing(identity)
+            repairs += self._reconcile_routing(identity, is_by_clock=is_by_clock)
         self._count(repairs)
         if repairs != self._said:
             # The same sentences again mean a damage that cannot be repaired: it is logged and recorded only once.
@@ -265,7 +253,7 @@ class HostNetworkReconciler:
                 self._record(repairs)
         return repairs
 
-    def _reconcile_routing(self, identity: InstanceIdentity) -> list[str]:
+    def _reconcile_routing(self, identity: InstanceIdentity, *, is_by_clock: bool) -> list[str]:
         """Compare and repair what depends on which node this is."""
         attached = [eni for eni in self._datastore.enis() if eni.is_in_pool]
         self._enis.forget_unused()  # the last sandbox of an ENI that is gone may have left since
@@ -277,13 +265,22 @@ class HostNetworkReconciler:
                 log.warning("%s", log_text(error))
         enis = [eni for eni in self._datastore.enis() if eni.gives_addresses]
         repairs = self._reconcile_node(identity, enis)
-        survey = self._wiring.survey(may_be_torn=True)  # one for all that follows
-        repairs += self._repair_sandboxes(survey)
-        if survey.is_whole:
-            repairs += self._remove_stray_rules(survey)
+        may_leave_out = self._silence.may_leave_out()
+        if not (is_by_clock and may_leave_out) or self._moved(self._datastore.attachments()):
+            repairs += self._reconcile_sandboxes()
         self._quarantine_service.resolve(None)
-        if survey.is_whole and not duplicate_addresses(survey):
-            self._health.clear_condition("duplicates")
+        return repairs
+
+    def _reconcile_sandboxes(self) -> list[str]:
+        """Compare and repair what one survey of the kernel shows: the sandboxes' wiring, and rules that nobody owns."""
+        survey = self._wiring.survey(may_be_torn=True)  # one for all that follows
+        repairs, is_damaged = self._repair_sandboxes(survey)
+        is_doubled = bool(duplicate_addresses(survey))
+        if survey.is_whole:
+            repairs += self._strays.remove(survey)
+            if not is_doubled:
+                self._health.clear_condition("duplicates")
+        self._silence.surveyed(is_in_order=survey.is_whole and not (is_damaged or is_doubled or self._strays.are_there))
         return repairs
 
     def _count(self, repairs: list[str]) -> None:

@@ -70,17 +70,22 @@ class LinkWatch:
     def run(self) -> None:
         """Thread body: follow the kernel's notifications, until `stop`."""
         backoff = Backoff(first_s=REOPEN_FIRST_S, max_s=REOPEN_MAX_S)
+        was_broken = False
         while not self._stopped.is_set():
             try:
                 for event in self._hostnet.host_events():
                     if self._stopped.is_set():
                         return
+                    if was_broken:
+                        was_broken = False
+                        self._on_change(HostChange(ChangeKind.MISSED))  # while nobody listened
                     if isinstance(event, HostChange):
                         self._on_change(event)
                     else:
                         self.on_event(event)
                     backoff.reset()
             except Exception as error:  # noqa: BLE001  # top of a loop: it must outlive any one failure
+                was_broken = True
                 self._on_change(HostChange(ChangeKind.MISSED))
                 self._health.record_error("links", error)
                 self._say(f"the link notifications are opened again after an error: {log_text(error)}")

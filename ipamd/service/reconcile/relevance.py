@@ -72,6 +72,7 @@ class Relevance:
         self._veths = veths
         self._judges: dict[ChangeKind, Callable[[HostChange], bool]] = {
             ChangeKind.LINK: self._is_link_damaged,
+            ChangeKind.VETH_GONE: lambda _: False,  # nothing can be put back at once; most tell of our own DELs
             ChangeKind.ADDRESS: self._concerns_address,
             ChangeKind.ROUTE: self._concerns_route,
             ChangeKind.RULE: self._concerns_rule,
