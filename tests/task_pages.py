@@ -36,6 +36,7 @@ ELSEWHERE = {
     "make image": "tests/heavy/test_image.py runs the script that it runs",
     "skopeo copy oci-archive:build/image/vpc-ipamd-amd64.tar docker://REGISTRY/vpc-ipamd:0.1.0": "no test has a registry; "
     "tests/heavy/test_image.py names the file and reads it as an OCI archive",
+    f"{IN_POD}ipamctl probe aws --run > report.md": "tests/lab/cloud_adapter/test_probe_cleanup.py: it takes ten seconds",
     "vpc-lab exec node-a -- ipamctl status": "tests/lab/fabric/test_cli.py",
     "vpc-lab daemon node-a log": "tests/lab/fabric/test_cli.py",
 }

@@ -64,7 +64,7 @@ variables of the AWS SDK are set in the environment only.
 On a cluster the file is `settings` of [an overlay of yours](install.md#3-make-an-overlay-of-yours). Try it, apply it, and see that a node
 took it over; what a target would do is told by [`ipamctl plan`](capacity.md#try-a-setting) before:
 
-    $ VPC_IPAMD_SETTINGS_FILE=manifests/overlays/mine/settings ipamctl config
+    $ VPC_IPAMD_SETTINGS_FILE=$PWD/manifests/overlays/mine/settings ipamctl config
     $ kubectl apply --kustomize manifests/overlays/mine
     $ kubectl -n kube-system exec POD -- ipamctl status
 

@@ -37,8 +37,6 @@ ROOTS = {
     "/version": {"major": "1", "minor": "35", "gitVersion": "v1.35.0"},
 }
 
-OPENAPI = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
-
 
 @dataclass
 class Cluster:
@@ -143,6 +141,18 @@ def add_by_json_patch(document: dict[str, Any], patch: list[dict[str, Any]]) -> 
         found.append(step["value"])
 
 
+def listed(path: str, found: list[dict[str, Any]]) -> dict[str, Any]:
+    """The answer to a list: of the kind that typed clients expect."""
+    group = next(root for root in RESOURCES if path.startswith(root))
+    kind = f"{RESOURCES[group][path.rpartition('/')[2]]}List"
+    return {"kind": kind, "apiVersion": version(group), "metadata": {"resourceVersion": "1"}, "items": found}
+
+
+def version(group: str) -> str:
+    """`v1` or `apps/v1`, from the path of a group."""
+    return group.removeprefix("/apis/").removeprefix("/api/")
+
+
 class _Handler(BaseHTTPRequestHandler):
     """One request."""
 
@@ -173,7 +183,9 @@ class _Handler(BaseHTTPRequestHandler):
         if path in ROOTS:
             self._answer(ROOTS[path])
         elif path == "/openapi/v2":
-            self._answer(b"", kind=OPENAPI)  # no schema: tests/unit/manifests/test_kubernetes_schemas.py has them
+            self._answer(
+                b"", kind="application/octet-stream"
+            )  # no schema: tests/unit/manifests/test_kubernetes_schemas.py has them
         elif path in RESOURCES:
             self._answer(discovery(path))
         elif path in self.cluster.objects:
@@ -182,7 +194,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(b'{"level": "info", "message": "ready"}\n', kind="text/plain")
         elif any(path.endswith(f"/{plural}") for names in RESOURCES.values() for plural in names):
             found = self.cluster.select(path, query.get("labelSelector", ""), query.get("fieldSelector", ""))
-            self._answer({"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": found})
+            self._answer(listed(path, found))
         else:
             self._not_found()
 
@@ -218,8 +230,7 @@ def discovery(path: str) -> dict[str, Any]:
         {"name": name, "singularName": "", "namespaced": name not in NOT_NAMESPACED, "kind": kind, "verbs": verbs}
         for name, kind in RESOURCES[path].items()
     ]
-    group = path.removeprefix("/apis/").removeprefix("/api/")
-    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group, "resources": resources}
+    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version(path), "resources": resources}
 
 
 @contextmanager

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
+from ipamd.model.pool_settings import PoolSettings
+from tests.fakes.node import FakeNode
+from tests.stories.stale_reads import run_sandboxes
 from tests.task_pages import (
     CLUSTER_PROGRAMS,
     DOCS,
@@ -63,6 +67,23 @@ def test_what_no_test_of_the_pages_runs_is_on_a_page() -> None:
     for reason in ELSEWHERE.values():
         assert all((ROOT / path).exists() for path in re.findall(r"tests/[\w/]+\.py", reason)), reason
         assert "tests/" in reason
+
+
+@pytest.mark.parametrize(
+    ("settings", "held"), [(PoolSettings(), 18), (PoolSettings(warm_ip_target=2), 3)], ids=["default", "two"]
+)
+def test_what_a_node_with_one_pod_holds(tmp_path: Path, settings: PoolSettings, held: int) -> None:
+    """The figures of an m5.large on the page about capacity."""
+    page = " ".join((DOCS / "capacity.md").read_text().split())
+    assert f"holds {held} addresses" in page or f"With `WARM_IP_TARGET=2` it holds {held}" in page
+    node = FakeNode(tmp_path, settings=settings)
+    node.bring_up()
+    run_sandboxes(node, "web")
+    for _ in range(5):
+        node.pool.cycle()
+        node.clock.advance(settings.release_hold_s)
+    assert node.datastore.counts().total == held
+    node.datastore.close()
 
 
 def test_commands_are_found() -> None:
