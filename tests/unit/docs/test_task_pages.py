@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ipamd.model.capacity import MANY_VCPUS, MAX_PODS_FEW, MAX_PODS_MANY
 from ipamd.model.pool_settings import PoolSettings
 from tests.fakes.node import FakeNode
 from tests.stories.stale_reads import run_sandboxes
@@ -84,6 +85,22 @@ def test_what_a_node_with_one_pod_holds(tmp_path: Path, settings: PoolSettings, 
         node.clock.advance(settings.release_hold_s)
     assert node.datastore.counts().total == held
     node.datastore.close()
+
+
+def test_what_says_no_is_what_the_status_says() -> None:
+    """What the page on installing quotes of the status is in the troubleshooting, which is held to the code."""
+    table = (DOCS / "install.md").read_text().partition("## What says no")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `ipamctl status` \| (.*?) \|", table, re.M)
+    known = (DOCS / "troubleshooting.md").read_text() + (DOCS / "migration.md").read_text()
+    assert len(rows) == 3
+    for row in rows:
+        assert [word for word in re.findall(r"`([^`]+)`", row) if word not in known] == []
+
+
+def test_the_caps_of_the_page_are_those_of_the_code() -> None:
+    """EKS's, as `ipamctl capacity` counts."""
+    page = " ".join((DOCS / "capacity.md").read_text().split())
+    assert f"at most {MAX_PODS_FEW} below {MANY_VCPUS} vCPUs and {MAX_PODS_MANY} above" in page
 
 
 def test_commands_are_found() -> None:
