@@ -16,7 +16,7 @@ DOCS = ROOT / "docs"
 
 TASKS = {
     "install": ("install.md",),
-    "settings": ("settings.md",),
+    "settings": ("settings.md", "subnets.md"),
     "capacity": ("capacity.md",),
     "upgrade": ("upgrade.md",),
     "migrate": ("migration.md",),
@@ -106,7 +106,7 @@ def runner(command: str) -> Runner:
     if command in ELSEWHERE:
         return Runner.ELSEWHERE
     first = program(command)
-    if first in CLUSTER_PROGRAMS or "manifests/" in command:
+    if first in CLUSTER_PROGRAMS or "manifests/" in command or "eniconfig" in command:
         return Runner.CLUSTER
     if first in NODE_PROGRAMS:
         return Runner.NODE

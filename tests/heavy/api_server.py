@@ -18,8 +18,9 @@ from urllib.parse import parse_qs, urlsplit
 RESOURCES = {
     "/api/v1": {"pods": "Pod", "nodes": "Node", "configmaps": "ConfigMap", "serviceaccounts": "ServiceAccount"},
     "/apis/apps/v1": {"daemonsets": "DaemonSet", "controllerrevisions": "ControllerRevision"},
+    "/apis/crd.k8s.amazonaws.com/v1alpha1": {"eniconfigs": "ENIConfig"},
 }
-NOT_NAMESPACED = {"nodes"}
+NOT_NAMESPACED = {"nodes", "eniconfigs"}
 
 ROOTS = {
     "/api": {"kind": "APIVersions", "versions": ["v1"]},
@@ -27,11 +28,11 @@ ROOTS = {
         "kind": "APIGroupList",
         "apiVersion": "v1",
         "groups": [
-            {
-                "name": "apps",
-                "versions": [{"groupVersion": "apps/v1", "version": "v1"}],
-                "preferredVersion": {"groupVersion": "apps/v1", "version": "v1"},
-            }
+            {"name": name, "versions": [version], "preferredVersion": version}
+            for name, version in (
+                ("apps", {"groupVersion": "apps/v1", "version": "v1"}),
+                ("crd.k8s.amazonaws.com", {"groupVersion": "crd.k8s.amazonaws.com/v1alpha1", "version": "v1alpha1"}),
+            )
         ],
     },
     "/version": {"major": "1", "minor": "35", "gitVersion": "v1.35.0"},
@@ -149,7 +150,7 @@ def listed(path: str, found: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def version(group: str) -> str:
-    """`v1` or `apps/v1`, from the path of a group."""
+    """Give `v1` or `apps/v1` for the path of a group."""
     return group.removeprefix("/apis/").removeprefix("/api/")
 
 
@@ -200,8 +201,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         """Create."""
-        document = self._body()
-        assert urlsplit(self.path).path == collection(document), self.path
+        document, path = self._body(), urlsplit(self.path).path
+        if "/namespaces/" in path:
+            document["metadata"].setdefault("namespace", path.split("/")[-2])
+        assert path == collection(document), self.path
         self._answer(self.cluster.objects[self.cluster.add(document)], 201)
 
     def do_PATCH(self) -> None:

@@ -51,7 +51,8 @@ def test_which_version_this_is() -> None:
     done = subprocess.run([KUBECTLS["debian"], "version", "--client", "--short"], capture_output=True, text=True, check=True)
     found = re.search(r"v(\d+\.\d+)", done.stdout)
     assert found
-    assert f"kubectl {found[1]}" in (MANIFESTS / "README.md").read_text()
+    for page in (MANIFESTS / "README.md", MANIFESTS.parent / "docs" / "install.md"):
+        assert f"kubectl {found[1]}" in page.read_text()
 
 
 @pytest.mark.parametrize("which", KUBECTLS)

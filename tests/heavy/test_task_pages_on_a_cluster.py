@@ -22,6 +22,7 @@ import boto3
 import pytest
 from moto import mock_aws
 
+from ipamd.model.custom_network import parse
 from tests.heavy.api_server import Cluster, serving
 from tests.heavy.tools import DEBIANS_KUBECTL, HELM, needs
 from tests.task_pages import ROOT, Runner, commands, filled
@@ -209,6 +210,26 @@ def test_settings(desk: Desk) -> None:
     file.write_text("WARM_IP_TARGETT=5\n")
     with pytest.raises(AssertionError, match="WARM_IP_TARGETT"):
         desk.run(trying)
+
+
+def eni_config(name: str, subnet: str) -> dict[str, Any]:
+    """As amazon-vpc-cni-k8s's users have them."""
+    spec = {"subnet": subnet, "securityGroups": ["sg-0a1b2c3d"]}
+    return {"apiVersion": "crd.k8s.amazonaws.com/v1alpha1", "kind": "ENIConfig", "metadata": {"name": name}, "spec": spec}
+
+
+def test_custom_networking_from_eniconfigs(desk: Desk) -> None:
+    """From the cluster's objects or from a file of them to a ConfigMap that the daemon's own parser reads."""
+    desk.cluster.add(eni_config("us-west-2b", "subnet-0b1b2c3d"))
+    (desk.folder / "eniconfigs.yaml").write_text(json.dumps(eni_config("group-1", "subnet-0a1b2c3d")))
+    zones = []
+    for command in commands("subnets.md", Runner.CLUSTER):
+        desk.run(command)
+        if "convert-eniconfig" in command:
+            zones.append(set(parse((desk.folder / "network.json").read_text(), source="the file").zones))
+    assert zones == [{"us-west-2b"}, {"us-west-2a"}]
+    (text,) = desk.cluster.get("ConfigMap", "vpc-ipamd-network")["data"].values()
+    assert set(parse(text, source="the ConfigMap").zones) == {"us-west-2a"}
 
 
 def revision(number: int, template: dict[str, Any]) -> dict[str, Any]:
