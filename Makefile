@@ -110,7 +110,7 @@ fleet: $(STAMP) ## simulate 150 to 5,000 nodes on EC2's request limits, beside a
 fuzz: plugin-if-possible ## random and damaged input for all that reads it: SEED=1 FUZZ=usual or full; build/fuzz.json
 	$(BIN)/python -m fuzz --scale $(FUZZ) --seed $(SEED)
 
-docs: $(STAMP) ## generate docs/settings.md from the settings' own sentences
+docs: $(STAMP) ## generate docs/settings.md, docs/metrics.md, docs/ipamctl.md and the picture from the code's own sentences
 	$(BIN)/python tools/gen_docs.py
 
 clean: ## remove what the commands made, the lab's leftovers included

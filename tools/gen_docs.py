@@ -61,6 +61,13 @@ variables of the AWS SDK are set in the environment only.
 - **The generation** is 1 at the start of the process and one more with each change that was accepted: line `settings` of
   `ipamctl status`, `settings.generation` of `ipamctl -o json status`, `ipamd_settings_generation`.
 
+On a cluster the file is `settings` of [an overlay of yours](install.md#3-make-an-overlay-of-yours). Try it, apply it, and see that a node
+took it over; what a target would do is told by [`ipamctl plan`](capacity.md#try-a-setting) before:
+
+    $ VPC_IPAMD_SETTINGS_FILE=$PWD/manifests/overlays/mine/settings ipamctl config
+    $ kubectl apply --kustomize manifests/overlays/mine
+    $ kubectl -n kube-system exec POD -- ipamctl status
+
 A changed setting of the network (SNAT, marks, MTU of ENIs, CIDRs) is set up at once. A changed MTU of sandboxes, cooldown or
 tag holds for what is new: sandboxes, releases and ENIs that come later. Open connections keep their translation.
 """

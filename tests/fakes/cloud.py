@@ -1,18 +1,20 @@
-"""EC2 as dictionaries with one subnet, and an instance metadata service that always answers."""
+"""EC2 as dictionaries with one subnet.
+
+Over 300 lines because the calls of the port share one state: what one of them does the next one shows.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network
 
 from ipamd.model.call_report import ANSWERED, ATTEMPT_BUCKETS_MS, CallReport, Outcome, StatusReport
-from ipamd.model.cloud import INTENT_TAG, CallUnderWay, DescribedEni, EniRequest, InstanceIdentity, MetadataEni
-from ipamd.model.eni import Eni, InstanceLimits
+from ipamd.model.cloud import INTENT_TAG, CallUnderWay, DescribedEni, EniRequest, InstanceIdentity
+from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CloudError, CloudNotFoundError, EniLimitError, IpamError, SubnetExhaustedError
-from ipamd.model.freeze import FreezeCause
 from ipamd.model.ids import EniId, InstanceId, MacAddress, SubnetId
 from ipamd.model.subnets import CLUSTER_TAG_PREFIX, ROLE_TAG, DescribedSubnet
 
@@ -327,69 +329,3 @@ class FakeEc2:
     def _lose(self, method: str) -> None:
         if self.lose.get(method):
             raise self.lose[method].pop(0)
-
-
-def metadata_eni(eni: DescribedEni) -> MetadataEni:
-    """What metadata shows of an attached ENI when it has caught up."""
-    addresses = eni.secondary_addresses | {eni.primary_address}
-    return MetadataEni(eni.mac, eni.eni_id, eni.device_index, addresses, eni.prefixes)
-
-
-class FakeMetadata:
-    """Implements `Metadata`: tells `told` and the ENIs of `attached`, or raises the errors in `fail` first.
-
-    `frozen`: what it shows of the ENIs instead, whatever happens at EC2. Counts requests as the adapter makes them.
-    """
-
-    def __init__(self, attached: Callable[[], Iterable[DescribedEni]] = tuple) -> None:
-        self.told = IDENTITY
-        self.fail: list[CloudError] = []
-        self.call_count = 0
-        self.attached = attached
-        self.frozen: dict[MacAddress, MetadataEni] | None = None
-        self.announced: dict[FreezeCause, str] = {}
-        self._requests = 0
-        self._read: set[MacAddress] = set()
-
-    def identity(self) -> InstanceIdentity:
-        """See the port."""
-        self._requests += 2 if self.call_count else 9
-        self.call_count += 1
-        if self.fail:
-            raise self.fail.pop(0)
-        return self.told
-
-    def shown(self) -> dict[MacAddress, MetadataEni]:
-        """The ENIs, as it shows them now."""
-        return self.frozen if self.frozen is not None else {eni.mac: metadata_eni(eni) for eni in self.attached()}
-
-    def freeze(self) -> None:
-        """Show from now on what it shows now."""
-        self.frozen = dict(self.shown())
-
-    def list_interfaces(self) -> frozenset[MacAddress]:
-        """See the port."""
-        self._requests += 1
-        if self.fail:
-            raise self.fail.pop(0)
-        return frozenset(self.shown())
-
-    def interface(self, mac: MacAddress, *, known: Eni | None = None) -> MetadataEni:
-        """See the port."""
-        self._requests += 2 if mac in self._read or known is not None else 4
-        if self.fail:
-            raise self.fail.pop(0)
-        if mac not in self.shown():
-            raise CloudError(f"instance metadata does not show {mac}")
-        self._read.add(mac)
-        return self.shown()[mac]
-
-    def notices(self) -> Mapping[FreezeCause, str]:
-        """See the port: `announced`; an on-demand instance's costs nothing."""
-        if self.fail:
-            raise self.fail.pop(0)
-        return dict(self.announced)
-
-    def request_count(self) -> int:
-        """See the port."""
-        return self._requests

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import queue
 import threading
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from ipaddress import IPv4Address
 
 from ipamd.model.attachment import NetnsIdentity, Wired, WiringSpec, decode_alias, encode_alias, sandbox_mac
-from ipamd.model.cloud import InstanceIdentity
-from ipamd.model.eni import MAIN_TABLE, Eni
+from ipamd.model.eni import MAIN_TABLE
 from ipamd.model.errors import IpamError, KernelDumpError, NetnsError
-from ipamd.model.ids import AttachmentKey, MacAddress
-from ipamd.model.kernel import NODE, HostChange, HostVeth, KernelSurvey, LinkEvent, LinkEventKind, RoutingDifference
+from ipamd.model.ids import AttachmentKey
+from ipamd.model.kernel import HostVeth, KernelSurvey
 from ipamd.model.repair import Repaired, RepairedObject, RepairKind
 
 
@@ -194,129 +192,3 @@ class FakeWiring:
     def _maybe_fail(self, method: str) -> None:
         if self.fail.get(method):
             raise self.fail[method].pop(0)
-
-
-class FakeHostNetwork:
-    """Implements `HostNetwork`; remembers what was set up. The links are those of `plugged`, less those in `unplugged`."""
-
-    def __init__(self, plugged: Callable[[], Iterable[MacAddress]] = tuple) -> None:
-        self.plugged = plugged
-        self.unplugged: set[MacAddress] = set()
-        self.events: queue.Queue[LinkEvent | HostChange | None] = queue.Queue()
-        self.enis: dict[str, Eni] = {}
-        self.nodes: list[InstanceIdentity] = []
-        self.fail: dict[str, list[IpamError]] = {}
-        self.node_differences: list[RoutingDifference] = []
-        self.is_confined = True
-        self.confine_refusals: list[str] = []
-        self.dropped: dict[str, int] = {}
-        self.has_extra_sources = False
-        self.confine_count = 0
-        self.is_table_lost = False
-        self.table_count = 0
-        self.left_chains = ""
-
-    def setup_node(self, identity: InstanceIdentity) -> None:
-        """See the port."""
-        self.nodes.append(identity)
-
-    def confine_sandboxes(self) -> list[str]:
-        """See the port: refused for as long as a test has a sentence in `confine_refusals`."""
-        self.confine_count += 1
-        if self.confine_refusals:
-            return list(self.confine_refusals)
-        was, self.is_confined = self.is_confined, True
-        return [] if was else ["nftables table was missing: added"]
-
-    def confinement_differences(self) -> list[RoutingDifference]:
-        """See the port."""
-        return [] if self.is_confined else [RoutingDifference(NODE, "nftables table was missing", not self.confine_refusals)]
-
-    def is_drop_in_place(self) -> bool:
-        """See the port."""
-        return self.is_confined
-
-    def is_source_checked(self) -> bool:
-        """See the port."""
-        return self.is_confined and not self.has_extra_sources
-
-    def dropped_packets(self) -> Mapping[str, int]:
-        """See the port: what a test put into `dropped`."""
-        return self.dropped
-
-    def await_link(self, mac: MacAddress) -> None:
-        """See the port: links appear at once here."""
-
-    def setup_eni(self, eni: Eni) -> None:
-        """See the port."""
-        if self.fail.get("setup_eni"):
-            raise self.fail["setup_eni"].pop(0)
-        self.enis[eni.eni_id] = eni
-
-    def teardown_eni(self, eni: Eni, *, keep: Iterable[Eni] = ()) -> None:
-        """See the port."""
-        self.enis.pop(eni.eni_id, None)
-
-    def reconcile(
-        self,
-        *,
-        identity: InstanceIdentity,
-        enis: Iterable[Eni],
-        addresses: Container[IPv4Address] = (),
-        held: Collection[RepairedObject] = (),
-    ) -> list[str]:
-        """See the port."""
-        missing = [eni for eni in enis if not eni.is_primary and eni.eni_id not in self.enis]
-        repairs: list[str] = []
-        for eni in missing:
-            thing = RepairedObject(RepairKind.RULE, eni.eni_id)
-            if thing not in held:
-                self.enis[eni.eni_id] = eni
-                repairs.append(Repaired(f"routing of {eni.eni_id} was missing: set up", thing))
-        return repairs + self.reconcile_table(identity=identity, held=held)
-
-    def reconcile_table(self, *, identity: InstanceIdentity, held: Collection[RepairedObject] = ()) -> list[str]:
-        """See the port: `is_table_lost` says that the table is not there."""
-        self.table_count += 1
-        if self.fail.get("reconcile_table"):
-            raise self.fail["reconcile_table"].pop(0)
-        thing = RepairedObject(RepairKind.NFT, NODE)
-        if not self.is_table_lost or thing in held:
-            return []
-        self.is_table_lost = False
-        return [Repaired("nftables table was missing: added", thing)]
-
-    def remove_left_chains(self) -> str:
-        """See the port: what a test put into `left_chains`."""
-        removed, self.left_chains = self.left_chains, ""
-        return removed
-
-    def links(self) -> frozenset[MacAddress]:
-        """See the port."""
-        if self.fail.get("links"):
-            raise self.fail["links"].pop(0)
-        return frozenset(self.plugged()) - self.unplugged
-
-    def host_events(self) -> Iterator[LinkEvent | HostChange]:
-        """See the port: what a test puts into `events`, until None."""
-        yield LinkEvent(LinkEventKind.OPENED)
-        while (event := self.events.get()) is not None:
-            yield event
-
-    def stop_host_events(self) -> None:
-        """See the port."""
-        self.events.put(None)
-
-    def differences(
-        self, *, identity: InstanceIdentity | None, enis: Iterable[Eni], addresses: Container[IPv4Address] = ()
-    ) -> list[RoutingDifference]:
-        """See the port: an ENI that was not set up, or whose link is unplugged; and what a test put into `node_differences`."""
-        if self.fail.get("differences"):
-            raise self.fail["differences"].pop(0)
-        found = []
-        for eni in enis:
-            if eni.mac in self.unplugged:
-                found.append(RoutingDifference(eni.eni_id, f"its link with MAC {eni.mac} is missing", is_repaired=False))
-            elif not eni.is_primary and eni.eni_id not in self.enis:
-                found.append(RoutingDifference(eni.eni_id, "its routing was missing"))
-        return found + (self.node_differences if identity is not None else [])

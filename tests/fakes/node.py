@@ -28,8 +28,10 @@ from ipamd.service.report.past import held
 from ipamd.service.request import Deadline, Steps
 from ipamd.settings import CloudConfig, CurrentSettings, DaemonConfig, NetworkConfig, Settings, SubnetsConfig
 from tests.fakes.clock import FakeClock
-from tests.fakes.cloud import IDENTITY, FakeEc2, FakeMetadata
-from tests.fakes.kernel import FakeHostNetwork, FakeWiring
+from tests.fakes.cloud import IDENTITY, FakeEc2
+from tests.fakes.host_network import FakeHostNetwork
+from tests.fakes.kernel import FakeWiring
+from tests.fakes.metadata import FakeMetadata
 from tests.fakes.runtime import FakeRuntime
 
 BOOT_ID = "11111111-2222-3333-4444-555555555555"

@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,7 +51,8 @@ def test_which_version_this_is() -> None:
     done = subprocess.run([KUBECTLS["debian"], "version", "--client", "--short"], capture_output=True, text=True, check=True)
     found = re.search(r"v(\d+\.\d+)", done.stdout)
     assert found
-    assert f"kubectl {found[1]}" in (MANIFESTS / "README.md").read_text()
+    for page in (MANIFESTS / "README.md", MANIFESTS.parent / "docs" / "install.md"):
+        assert f"kubectl {found[1]}" in page.read_text()
 
 
 @pytest.mark.parametrize("which", KUBECTLS)
@@ -79,11 +81,16 @@ def test_base_and_containerd_change_nothing(folder: str) -> None:
 
 
 @pytest.mark.parametrize("folder", [folder for folder in FOLDERS if folder.startswith("overlays/")])
-def test_the_daemon_takes_the_settings_of_each_overlay(folder: str) -> None:
-    """No variable is set twice, and what is set is valid together."""
+def test_the_daemon_takes_the_settings_of_each_overlay(folder: str, tmp_path: Path) -> None:
+    """No variable is set twice, and what is set is valid together, with the settings file of the ConfigMap where there is one."""
     names = [entry["name"] for entry in _pod(folder)["containers"][0]["env"]]
     assert len(names) == len(set(names))
-    load(_environment(folder))
+    environment = _environment(folder)
+    if "VPC_IPAMD_SETTINGS_FILE" in environment:
+        file = tmp_path / Path(environment["VPC_IPAMD_SETTINGS_FILE"]).name
+        file.write_text(_objects("debian", folder)["ConfigMap/vpc-ipamd-settings"]["data"][file.name])
+        environment["VPC_IPAMD_SETTINGS_FILE"] = str(file)
+    load(environment)
 
 
 def test_crio() -> None:

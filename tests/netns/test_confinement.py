@@ -7,21 +7,17 @@ import os
 import socket
 import struct
 import threading
-from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network
 
 import pytest
 
-from ipamd.kernel import confine_rules
 from ipamd.kernel.hostnet import KernelHostNetwork
 from ipamd.kernel.nft import Nftables
-from ipamd.model.repair import Repaired
 from tests.netns import packets
-from tests.netns.test_host_network import TO_SECONDARY, udp_peer
+from tests.netns.confined import EXTRA, NODE, OPEN, PRIMARY, SECONDARY, VPC, WORLD, Node
+from tests.netns.test_host_network import udp_peer
 
 pytestmark = pytest.mark.privileged
-
-PRIMARY, SECONDARY, NODE, VPC, WORLD = "10.0.0.30", "10.0.1.20", "10.0.0.10", "10.0.77.7", "203.0.113.9"
 FOREIGN = (
     "10.0.0.31",
     "10.0.1.99",
@@ -36,50 +32,6 @@ FOREIGN = (
     "198.51.100.7",
 )
 """Other pods of the subnets, the node's two addresses, the VPC's and outside ones, and some that nobody may send from."""
-
-OPEN = "nft flush ruleset; for each in /proc/sys/net/ipv4/conf/eni*/rp_filter; do echo 0 > $each; done"
-"""What a node is like without all this."""
-
-
-class Node:
-    """A host with both ENIs, set up, and a sandbox on each."""
-
-    def __init__(self, world, *, all_rp_filter=0, src_valid_mark=0):
-        self.world, self.host = world, world.host
-        self.vpc = world.fabric()
-        self.vpc.sh(f"ip route add {PRIMARY}/32 dev p0; ip neigh add {PRIMARY} dev p0 lladdr 02:00:00:00:00:01; {TO_SECONDARY}")
-        # One name more in each file: a fabric that checks sources itself would hide a packet that came through.
-        self.host.sh(f"sysctl -qw net.ipv4.conf.all.rp_filter={all_rp_filter} net.ipv4.conf.all.src_valid_mark={src_valid_mark}")
-        world.hostnet.setup_node(world.identity())
-        world.hostnet.setup_eni(world.eni())
-        world.hostnet.confine_sandboxes()
-        self.primary, self.secondary = world.space(), world.space()
-        self.specs = [
-            world.spec(self.primary, number=30),
-            replace(world.spec(self.secondary, number=20, table=2), address=IPv4Address(SECONDARY)),
-        ]
-        for spec in self.specs:
-            world.wiring.wire(spec)
-
-    @property
-    def veths(self):
-        """Names of both host veths."""
-        return [spec.host_veth for spec in self.specs]
-
-    def spoof(self, sender, own, sources, *, targets):
-        """Send from foreign sources to all targets, then from the own address; what arrives anywhere of the first."""
-        with contextlib.ExitStack() as stack:
-            links = [(self.vpc, "p0"), (self.vpc, "p1"), (self.primary, "eth0"), (self.secondary, "eth0")]
-            ear = packets.Ear(stack, links=[one for one in links if one[0] is not sender], ports=[self.host])
-            frames = [packets.udp(source, target, b"spoofed") for source in sources for target in targets]
-            packets.send(sender, "eth0", [*frames, *(packets.udp(own, target, b"honest") for target in targets)])
-            heard = ear.heard(b"spoofed", until=b"honest")
-            return [one for one in heard if one == b"spoofed" or one[9] == packets.UDP]  # not the errors that answer them
-
-    def dropped(self):
-        """The counters, read now."""
-        assert self.world.hostnet.confine_sandboxes() == []
-        return self.world.hostnet.dropped_packets()
 
 
 MODES = pytest.mark.parametrize(
@@ -305,9 +257,6 @@ def _neighbours(node, veth):
     return entries
 
 
-EXTRA = (IPv4Network("10.0.0.0/8"), IPv4Network("192.0.2.0/24"))
-
-
 @pytest.mark.parametrize("src_valid_mark", [0, 1])
 def test_extra_sources_pass_for_sandboxes_that_route_for_others(make_world, src_valid_mark):
     """A VIP on a sandbox (DSR) and clients behind it pass if the setting names them; the node's and other sandboxes' never do."""
@@ -332,141 +281,7 @@ def test_extra_sources_pass_for_sandboxes_that_route_for_others(make_world, src_
     assert udp_peer(node.primary, PRIMARY, client) == "10.99.0.9"
 
 
-@pytest.mark.parametrize("value", [1, 2])
-def test_a_sysctl_that_overrules_extra_sources_is_named(make_world, value):
-    """all.rp_filter above 0 takes effect from the setting: a sentence says so and what to do, until it is changed."""
-    world = make_world(extra_source_cidrs=EXTRA)
-    node = Node(world, all_rp_filter=value)
-    assert node.spoof(node.primary, PRIMARY, ("192.0.2.1",), targets=(SECONDARY, VPC)) == []
-    (said,) = world.hostnet.confine_sandboxes()
-    assert "sysctl -w net.ipv4.conf.all.rp_filter=0" in said
-    assert [one.is_repaired for one in world.hostnet.confinement_differences()] == [False]
-    node.host.sh("sysctl -qw net.ipv4.conf.all.rp_filter=0")
-    assert world.hostnet.confine_sandboxes() == []
-    assert world.hostnet.confinement_differences() == []
-
-
 def test_extra_sources_are_off_by_default(world):
     """Without the setting the same packets are dropped."""
     node = Node(world)
     assert node.spoof(node.primary, PRIMARY, ("192.0.2.1", "10.99.0.5"), targets=(SECONDARY, VPC)) == []
-
-
-@pytest.mark.parametrize(
-    ("command", "sentence"),
-    [
-        ("nft flush ruleset", "nftables table vpc-ipamd-confine was missing"),
-        ("nft delete table ip vpc-ipamd-confine", "nftables table vpc-ipamd-confine was missing"),
-        ("nft delete table arp vpc-ipamd-confine", "nftables table vpc-ipamd-confine (arp) was missing"),
-        ("nft flush chain arp vpc-ipamd-confine from_sandbox", "nftables table vpc-ipamd-confine (arp) had been changed"),
-        ("nft delete table ip6 vpc-ipamd-confine", "nftables table vpc-ipamd-confine (ip6) was missing"),
-        ("nft flush chain ip vpc-ipamd-confine from_sandbox", "nftables table vpc-ipamd-confine had been changed"),
-        ("nft insert rule ip vpc-ipamd-confine from_veths accept", "nftables table vpc-ipamd-confine had been changed"),
-        ("nft insert rule ip6 vpc-ipamd-confine from_sandbox accept", "nftables table vpc-ipamd-confine (ip6) had been changed"),
-        ("nft add table ip vpc-ipamd-confine '{ flags dormant; }'", "nftables table vpc-ipamd-confine had been changed"),
-    ],
-)
-def test_a_drop_that_others_remove_or_change_is_named_and_put_back(world, command, sentence):
-    """At once it does not count as verified; the audit names it and changes nothing; the repair puts it back and says so."""
-    world.hostnet.confine_sandboxes()
-    assert world.hostnet.is_source_checked()
-    assert world.hostnet.confinement_differences() == []
-    listed = "; ".join(f"nft list table {family} vpc-ipamd-confine" for family in ("ip", "ip6", "arp"))
-    whole = world.host.sh(listed)
-    world.host.sh(command)
-    assert not world.hostnet.is_source_checked()
-    damaged = world.host.sh("nft list ruleset")
-    found = world.hostnet.confinement_differences()
-    assert next(one.what for one in found if one.is_repaired) == sentence
-    assert world.host.sh("nft list ruleset") == damaged
-    assert any(one.startswith(f"{sentence}: ") for one in world.hostnet.confine_sandboxes())
-    assert world.host.sh(listed) == whole
-    assert world.hostnet.is_source_checked()
-    assert world.hostnet.confine_sandboxes() == []
-
-
-def test_changes_of_other_software_keep_it_verified(world):
-    """kube-proxy changes the ruleset all the time: our tables are compared again, and still count."""
-    world.hostnet.confine_sandboxes()
-    for number in range(3):
-        world.host.sh(f"nft add table ip kube{number}; nft add chain ip kube{number} some")
-        assert world.hostnet.is_source_checked()
-
-
-def test_with_extra_sources_the_drop_is_known_to_be_in_place_too(make_world):
-    """It does not count as a check of sources, but a change of other software asks for no dump of all veths."""
-    world = make_world(extra_source_cidrs=EXTRA)
-    world.hostnet.confine_sandboxes()
-    world.host.sh("nft add table ip kube")
-    assert world.hostnet.is_drop_in_place()
-    assert not world.hostnet.is_source_checked()
-    world.host.sh("nft flush chain ip vpc-ipamd-confine extra_source")
-    assert not world.hostnet.is_drop_in_place()
-
-
-def test_a_kernel_that_refuses_is_said(world, monkeypatch):
-    """Without nft_fib the table is refused as a whole: said with what is missing, not verified, and the rest is done."""
-    world.wiring.wire(world.spec(world.space(), number=30))
-    (veth,) = world.host.link_names()
-    world.host.sh(f"sysctl -qw net.ipv4.conf.{veth}.rp_filter=0")
-    monkeypatch.setattr(confine_rules, "_drop", lambda reason: f"counter name missing_{reason} drop")
-    said = world.hostnet.confine_sandboxes()
-    assert [one for one in said if one.startswith("could not be repaired: the source of sandboxes' packets is not checked")]
-    assert "nft_fib" in said[0]
-    assert not world.hostnet.is_source_checked()
-    assert world.host.sh(f"cat /proc/sys/net/ipv4/conf/{veth}/rp_filter") == "1\n"
-    monkeypatch.undo()
-    world.hostnet.confine_sandboxes()
-    assert world.hostnet.is_source_checked()
-
-
-def test_a_kernel_that_refuses_the_table_of_arp_only(world, monkeypatch):
-    """It is said; what checks the source of packets is in place and counts."""
-    monkeypatch.setattr(confine_rules, "arp_table", lambda *_, **__: "add table arp vpc-ipamd-confine { no such thing; }")
-    world.hostnet.confine_sandboxes()
-    (said,) = world.hostnet.confine_sandboxes()
-    assert said.startswith("could not be repaired: ARP requests of sandboxes are not dropped")
-    assert world.hostnet.is_source_checked()
-
-
-def test_a_veth_that_does_not_forward_is_repaired(world):
-    """net.ipv4.ip_forward=0 stops every link: host veths are set again, by netlink, with a sentence."""
-    node = Node(world)
-    node.host.sh("sysctl -qw net.ipv4.ip_forward=0")
-    (said,) = world.hostnet.confine_sandboxes()
-    assert said.startswith("forwarding was off for host veths ")
-    assert all(veth in said for veth in node.veths)
-    assert udp_peer(node.primary, PRIMARY, node.secondary) == SECONDARY
-
-
-def test_sandboxes_of_an_earlier_release_are_confined(make_world):
-    """Repair at the first look of a new daemon: spoofing ends, rp_filter is strict, IPv6 is off; also under another veth prefix."""
-    world = make_world(veth_prefix="pod")  # the adapter of the tests names veths eni..., as if the prefix had been changed
-    node = Node(world)
-    veth = node.veths[0]
-    node.host.sh(OPEN)
-    node.host.sh(f"ip link set {veth} down; ip link set {veth} addrgenmode eui64; ip link set {veth} up")
-    node.host.sh(f"sysctl -qw net.ipv4.conf.{veth}.accept_redirects=1; ip route add {PRIMARY}/32 dev {veth} scope link")
-    assert node.host.ip(f"-6 addr show dev {veth}")
-    assert node.spoof(node.primary, PRIMARY, (WORLD,), targets=(SECONDARY,))
-    restarted = KernelHostNetwork(world.netns, config=world.config, nft=Nftables(world.netns))
-    assert not restarted.is_source_checked()
-    restarted.confine_sandboxes()
-    assert restarted.is_source_checked()
-    assert node.spoof(node.primary, PRIMARY, (WORLD,), targets=(SECONDARY, VPC)) == []
-    conf = f"cd /proc/sys/net; cat ipv4/conf/{veth}/rp_filter ipv4/conf/{veth}/accept_redirects ipv6/conf/{veth}/disable_ipv6"
-    assert node.host.sh(conf).split() == ["1", "0", "1"]
-    assert not any(one.get("addr_info") for one in node.host.ip(f"-6 addr show dev {veth}"))
-
-
-def test_a_former_prefix_that_goes_is_no_repair(make_world):
-    """Its sandboxes leave one by one and the table follows: nothing was undone, so it is neither counted nor taken for a fight."""
-    world = make_world(veth_prefix="pod")
-    node = Node(world)
-    for veth in node.veths:
-        node.host.sh(f"ip link del {veth}")
-        (said,) = world.hostnet.confine_sandboxes()[:1]
-        assert "followed a change of the host veths' names" in said
-        assert not isinstance(said, Repaired)
-    node.host.sh("nft delete table ip vpc-ipamd-confine")
-    assert any(isinstance(one, Repaired) for one in world.hostnet.confine_sandboxes())

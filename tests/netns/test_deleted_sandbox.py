@@ -9,7 +9,7 @@ import pytest
 
 from ipamd.kernel import layout
 from tests.netns import packets
-from tests.netns.test_confinement import NODE, PRIMARY, SECONDARY, VPC, WORLD, Node
+from tests.netns.confined import NODE, PRIMARY, SECONDARY, VPC, WORLD, Node
 
 pytestmark = pytest.mark.privileged
 

@@ -14,8 +14,7 @@ import pytest
 from ipamd.kernel import messages, records, uapi
 from ipamd.kernel import survey as surveys
 from ipamd.kernel.netlink import NetlinkSocket
-from ipamd.model.errors import KernelDumpError, NetnsError
-from ipamd.model.repair import RepairedObject, RepairKind
+from ipamd.model.errors import KernelDumpError
 
 pytestmark = pytest.mark.privileged
 
@@ -236,115 +235,6 @@ def test_kernel_words_reach_the_error(world):
         assert "ENODEV" in outcome.cause
         (outcome,) = sock.request([messages.add_route(None, index=1, via=IPv4Address("10.9.9.9"), step="x")])
         assert "invalid gateway" in outcome.cause
-
-
-@pytest.mark.parametrize(
-    ("command", "sentence"),
-    [
-        ("ip route del 10.0.0.5", "route 10.0.0.5 dev {veth} was missing: added"),
-        ("ip rule del prio 512", "rule 512 to 10.0.0.5 was missing: added"),
-        ("ip rule del prio 1536", "rule 1536 from 10.0.0.5 lookup 2 was missing: added"),
-        ("ip rule add prio 1536 from 10.0.0.5 lookup 9", "looked up table 9: removed"),
-        ("ip link set {veth} down", "was down: raised"),
-        ("ip link set {veth} alias x", "had alias 'x': set"),
-        ("ip link set {veth} alias ''", "had alias '': set"),
-        ("ip link set {veth} mtu 1400", "had MTU 1400: set to 9001"),
-        ("ip link set {veth} address 02:00:00:00:00:77", "had MAC 02:00:00:00:00:77: set to "),
-        ("ip route replace 10.0.0.5 dev lo", "route 10.0.0.5 led through lo, not {veth}: replaced"),
-        ("ip addr add 192.0.2.1/24 dev {veth}; ip route replace 10.0.0.5 via 192.0.2.9 dev {veth}", "led through {veth}"),
-        ("ip rule flush; ip rule add prio 32766 lookup main; ip rule add prio 0 lookup local", "rule 512 to 10.0.0.5"),
-    ],
-)
-def test_repair_puts_back_what_others_took(world, command, sentence):
-    """Routes and rules of wired sandboxes that something else deleted are restored, each with its sentence."""
-    spec = world.spec(world.space(), table=2)
-    world.wiring.wire(spec)
-    assert world.wiring.repair([spec]) == []
-    world.host.sh(command.format(veth=spec.host_veth))
-    found = world.wiring.repair([spec])
-    assert any(sentence.format(veth=spec.host_veth) in one for one in found), found
-    assert world.wiring.check(spec) == []
-    assert world.wiring.repair([spec]) == []
-
-
-def test_repair_leaves_what_may_be_another_sandboxes(world):
-    """I1: a link whose alias, or alias and MAC, are not the sandbox's is reported and left, as is a link that is gone."""
-    spec, other, gone = world.spec(world.space()), world.spec(world.space(), number=6), world.spec("/gone", number=9)
-    world.wiring.wire(spec)
-    world.wiring.wire(other)
-    world.host.sh(f"ip link set {spec.host_veth} alias '{other.alias}' mtu 1400")
-    found = world.wiring.repair([spec, gone])
-    assert [one.partition(": ")[2] for one in found] == ["not repaired", "not repaired"], found
-    world.host.sh(f"ip link set {spec.host_veth} alias '' address 02:00:00:00:00:77")
-    (found,) = world.wiring.repair([spec])
-    assert "has neither alias nor MAC" in found
-    assert world.host.ip(f"link show {spec.host_veth}")[0]["mtu"] == 1400
-
-
-def test_repair_never_takes_a_route_from_another_claimant(world):
-    """I1: while another veth claims the same address, its route stays where it leads."""
-    spec, claimant = world.spec(world.space()), world.spec(world.space(), container="claimant")
-    world.wiring.wire(spec)
-    world.host.sh("ip route del 10.0.0.5")
-    world.wiring.wire(claimant)
-    (found,) = world.wiring.repair([spec])
-    assert f"is routed through {claimant.host_veth} of {claimant.key}: not repaired" in found
-    assert f"10.0.0.5 dev {claimant.host_veth}" in world.host.sh("ip route")
-
-
-def test_repair_of_what_is_there_repairs_nothing(world):
-    """Row 9: a rule that a dump hid was never missing: it is not said to be added, so it is not counted as a repair."""
-    spec = world.spec(world.space(), table=2)
-    world.wiring.wire(spec)
-    blind = replace(world.wiring.survey(), routes={}, to_rules=frozenset(), from_rules={})
-    assert world.wiring.repair([spec], seen=blind) == []
-
-
-def test_repair_leaves_what_is_held(world):
-    """An object that is fought over is left as it is; the others are repaired."""
-    spec = world.spec(world.space(), table=2)
-    world.wiring.wire(spec)
-    world.host.sh(f"ip rule del prio 512; ip link set {spec.host_veth} mtu 1400")
-    held = RepairedObject(RepairKind.RULE, "10.0.0.5")
-    (found,) = world.wiring.repair([spec], held={held})
-    assert "MTU" in found
-    (found,) = world.wiring.repair([spec])
-    assert (found.thing, "was missing: added" in found) == (held, True)
-
-
-@pytest.mark.parametrize(
-    ("command", "sentence"),
-    [
-        ("ip route del default", "the default route was missing"),
-        ("ip route flush table main", "route 169.254.1.1 was missing"),
-        ("ip neigh del 169.254.1.1 dev eth0", "neighbour 169.254.1.1"),
-        ("ip neigh replace 169.254.1.1 lladdr 02:00:00:00:00:77 dev eth0 nud permanent", "neighbour 169.254.1.1"),
-    ],
-)
-def test_what_a_sandbox_lost_inside_is_put_back(world, command, sentence):
-    """Row 8: gateway route, default route and neighbour entry inside a sandbox."""
-    pod = world.space()
-    spec = world.spec(pod)
-    world.wiring.wire(spec)
-    assert world.wiring.repair_inside(spec) == []
-    pod.sh(command)
-    assert world.wiring.check(spec) != []
-    found = world.wiring.repair_inside(spec)
-    assert any(sentence in one for one in found), found
-    assert world.wiring.check(spec) == []
-
-
-def test_what_a_sandbox_chose_itself_is_left_alone(world):
-    """A sandbox with a default route of its own (a VPN, a second network), or whose interface is down, is not repaired inside."""
-    pod = world.space()
-    spec = world.spec(pod)
-    world.wiring.wire(spec)
-    pod.sh("ip link add tun type veth peer name nut; ip link set tun up; ip route replace default dev tun")
-    assert world.wiring.repair_inside(spec) == []
-    pod.sh("ip link set eth0 down")
-    assert world.wiring.repair_inside(spec) == []
-    with pytest.raises(NetnsError):
-        world.wiring.repair_inside(world.spec("/gone", number=9))
 
 
 def test_namespace_identity_is_that_of_the_file(world):

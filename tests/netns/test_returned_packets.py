@@ -11,7 +11,8 @@ from ipaddress import IPv4Network
 import pytest
 
 from tests.netns import packets
-from tests.netns.test_confinement import NODE, PRIMARY, SECONDARY, VPC, Node, _node_port
+from tests.netns.confined import NODE, PRIMARY, SECONDARY, VPC, Node
+from tests.netns.test_confinement import _node_port
 from tests.netns.test_host_network import udp_peer
 
 pytestmark = pytest.mark.privileged

@@ -12,7 +12,7 @@ from ipamd.model.eni import Eni
 from ipamd.model.kernel import RoutingDifference
 from ipamd.ports import HostNetwork
 from tests.fakes.cloud import IDENTITY
-from tests.fakes.kernel import FakeHostNetwork
+from tests.fakes.host_network import FakeHostNetwork
 from tests.netns.conftest import World
 
 

@@ -8,54 +8,19 @@ from typing import Any
 
 import pytest
 
-from lab.chaos.book import NOTICE_S, Takes
-from lab.chaos.checker import CALLS_MOST, DONE_S, LEAKED_S, LOOSE_S, REPAIR_S, ROW_S, SILENT_S, STRAY_S, Checker, NodeState, Round
-from lab.chaos.expected_state import ExpectedSnapshot, ExpectedState, PodRecord, Violation
+from lab.chaos.book import Takes
+from lab.chaos.checker import CALLS_MOST, DONE_S, LOOSE_S, REPAIR_S, ROW_S, SILENT_S, STRAY_S, Checker, NodeState, Round
+from lab.chaos.expected_state import ExpectedSnapshot
 from lab.chaos.observation import NodeObservation
 from lab.node.kernel_view import KernelView, Route, Rule, Veth
+from tests.lab.chaos.checker_rounds import EMPTY, POD, READY, SEEN, VETH, A, B, broken, lasting, round_
 
-A, B = "10.0.0.10", "10.0.0.11"
-POD = PodRecord("node-a", "p1", "c1", A, "/run/netns/1", 1.0)
 GONE = replace(POD, removing_at_s=50.0, removed_at_s=51.0)
-VETH = Veth("eni1", "c1", A, is_up=True, is_dying=False)
-KERNEL = KernelView((VETH,), (Route(A, "eni1"),), (Rule(512, "all", A),))
-SEEN = NodeObservation(KERNEL, {"c1": A}, {"c1": A})
-EMPTY = NodeObservation(rows={})
-READY = NodeState(ready_since=0.0)
-
-
-def round_(
-    at_s: float, *, record: PodRecord | None = POD, seen: NodeObservation = SEEN, state: NodeState = READY, **rest: Any
-) -> Round:
-    """A round on two nodes: one sandbox on node-a, nothing on node-b."""
-    view = ExpectedSnapshot({record.sandbox_id: record} if record else {}, {})
-    on_enis = {A: "node-a", B: "node-a"} | rest.pop("on_enis", {})
-    observations = {"node-a": seen, "node-b": rest.pop("other", EMPTY)}
-    return Round(
-        at_s=at_s,
-        before=rest.pop("before", view),
-        after=rest.pop("after", view),
-        nodes={"node-a": state, "node-b": READY},
-        observations=observations,
-        on_enis=on_enis,
-        **rest,
-    )
 
 
 def with_kernel(seen: NodeObservation, **changes: Any) -> NodeObservation:
     """The observation with something else in the kernel."""
     return replace(seen, kernel=replace(seen.kernel, **changes))
-
-
-def broken(*rounds: Round) -> list[str]:
-    """The invariants that a checker finds broken in rounds one after another."""
-    checker = Checker(cooldown_s=5.0)
-    return [violation.invariant for one in rounds for violation in checker.check(one)]
-
-
-def lasting(make: Callable[[float], Round], seconds: float) -> list[str]:
-    """The same difference, seen every second from 100 s on for so long."""
-    return broken(*(make(100.0 + second) for second in range(int(seconds) + 2)))
 
 
 def test_a_sound_node_is_sound() -> None:
@@ -248,79 +213,3 @@ def test_too_many_calls_are_told_at_once() -> None:
     """A daemon that asks EC2 without end."""
     assert broken(round_(100, calls_a_minute={"node-a": CALLS_MOST, "node-b": 0})) == []
     assert broken(round_(100, calls_a_minute={"node-a": CALLS_MOST + 1, "node-b": 0})) == ["I13"]
-
-
-def expected_state() -> tuple[ExpectedState, list[Violation], list[float]]:
-    """An expected state with a clock that the test sets, and what it reports."""
-    now, found = [0.0], []
-    return ExpectedState(clock=lambda: now[0], cooldown_s=5.0, report=found.append), found, now
-
-
-def test_expected_state_see_an_address_given_twice() -> None:
-    """Two sandboxes that live, on whatever nodes (I1)."""
-    kept, found, _ = expected_state()
-    kept.on_created(POD)
-    kept.on_created(replace(POD, node="node-b", sandbox_id="c2", pod="p2"))
-    assert [violation.invariant for violation in found] == ["I1"]
-
-
-@pytest.mark.parametrize(("after_s", "expected"), [(4.9, ["I8"]), (5.0, [])])
-def test_expected_state_see_an_address_given_before_it_has_cooled(after_s: float, expected: list[str]) -> None:
-    """From the removal's question to the next promise at least a cooldown must pass (I8)."""
-    kept, found, now = expected_state()
-    kept.on_created(POD)
-    now[0] = 10.0
-    kept.on_removing("c1")
-    kept.on_removed("c1")
-    kept.on_created(replace(POD, sandbox_id="c2", pod="p2", created_at_s=10.0 + after_s))
-    assert [violation.invariant for violation in found] == expected
-
-
-def test_expected_state_do_not_ask_for_cooling_across_a_lost_datastore() -> None:
-    """What was destroyed on purpose cannot be remembered."""
-    kept, found, now = expected_state()
-    kept.on_created(POD)
-    kept.on_removing("c1")
-    now[0] = 1.0
-    kept.on_datastore_lost("node-a")
-    kept.on_created(replace(POD, sandbox_id="c2", pod="p2", created_at_s=2.0))
-    assert found == []
-
-
-def test_expected_state_excuses_what_other_hands_moved_to_the_other_node() -> None:
-    """It lives on node-a, hands took it, EC2 gave it to node-b: told apart from violations. On the same node it is one."""
-    kept, found, _ = expected_state()
-    kept.on_created(POD)
-    kept.book.took("node-a", [A], at_s=2.0, cuts_link=False)
-    kept.on_created(replace(POD, node="node-b", sandbox_id="c2", pod="p2", created_at_s=3.0))
-    assert found == []
-    assert len(kept.doubled) == 1
-    kept.on_created(replace(POD, sandbox_id="c3", pod="p3", created_at_s=4.0))
-    assert {violation.invariant for violation in found} == {"I1"}
-
-
-@pytest.mark.parametrize(("after_s", "expected"), [(5.0, []), (NOTICE_S + 1, ["I1"])])
-def test_expected_state_excuses_the_node_that_cannot_know_yet(after_s: float, expected: list[str]) -> None:
-    """Node-b has the address rightly; node-a, from which hands took it, gives it away before it could notice, or after."""
-    kept, found, _ = expected_state()
-    kept.book.took("node-a", [A], at_s=2.0, cuts_link=False)
-    kept.on_created(replace(POD, node="node-b", sandbox_id="c2", pod="p2", created_at_s=3.0))
-    kept.on_created(replace(POD, sandbox_id="c3", pod="p3", created_at_s=2.0 + after_s))
-    assert [violation.invariant for violation in found] == expected
-
-
-def test_what_a_person_detached_may_stay_detached() -> None:
-    """The daemon did not make it loose, and does not delete what a person holds in the hand."""
-    by_hand = Takes(detached=frozenset({"eni-1"}))
-    assert lasting(lambda at: round_(at, loose_enis=frozenset({"eni-1"}), takes=by_hand), LOOSE_S) == []
-    assert lasting(lambda at: round_(at, loose_enis=frozenset({"eni-1", "eni-2"}), takes=by_hand), LOOSE_S) == ["I9"]
-
-
-def test_what_died_with_a_datastore_is_deleted_after_a_start() -> None:
-    """I9: an ENI whose intent is gone may be loose for as long as both looks take, and no longer."""
-    forgotten = Takes(forgotten=frozenset({"eni-1"}))
-    assert lasting(lambda at: round_(at, loose_enis=frozenset({"eni-1"}), takes=forgotten), LEAKED_S - 2) == []
-    assert lasting(lambda at: round_(at, loose_enis=frozenset({"eni-1"}), takes=forgotten), LEAKED_S + 2) == ["I9"]
-    stepped = replace(forgotten, stepped_s=60.0)  # its age is reckoned by a clock that was stepped
-    assert lasting(lambda at: round_(at, loose_enis=frozenset({"eni-1"}), takes=stepped), LEAKED_S + 2) == []
-    assert lasting(lambda at: round_(at, loose_enis=frozenset({"eni-1"}), takes=stepped), LEAKED_S + 62) == ["I9"]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
 from ipaddress import IPv4Address
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,10 +12,9 @@ from tests import aws_node
 from tests.aws_node import Pod
 from tests.lab.migration.conftest import Migrated, migrated
 from tests.rig import wait_until
+from tests.task_pages import Runner, commands
 
 pytestmark = pytest.mark.privileged
-
-PAGE = Path(__file__).parents[3] / "docs" / "migration.md"
 
 
 def checkpoint(node: Migrated) -> dict[IPv4Address, dict[str, Any]]:
@@ -117,11 +114,11 @@ def test_there_and_back_and_there_again() -> None:
 
 def follow_the_page(node: Migrated) -> None:
     """Every command of docs/migration.md, in its order; what only shows something first."""
-    commands = re.findall(r"^ +((?:ipamctl|nft) [^`\n]+)$", PAGE.read_text(), re.M)
-    assert [command.split()[1] for command in commands] == [
+    found = commands("migration.md", Runner.NODE)
+    assert [command.split()[1] for command in found] == [
         "status", "attachments", "audit", "export", "delete", "delete", "delete", "delete", "export",
     ]  # fmt: skip
-    for command in commands:
+    for command in found:
         program, *words = command.split()
         if program == "nft":
             node.rig.node.run([program, *words])

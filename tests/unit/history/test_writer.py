@@ -1,4 +1,7 @@
-"""The history's files: written behind, bounded in days and bytes, whole after a crash, and never in the way of ADD and DEL."""
+"""The history's files: written behind, bounded in days and bytes, whole after a crash, and never in the way of ADD and DEL.
+
+Over 300 lines because the writer has one promise, and that many ways of a disk, a kill and a clock to break it.
+"""
 
 from __future__ import annotations
 

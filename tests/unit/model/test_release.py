@@ -17,7 +17,7 @@ from ipamd.model.pool_settings import PoolSettings
 from ipamd.model.pool_snapshot import EniCapacity, PoolSnapshot
 from ipamd.model.release import draining
 from ipamd.model.stock import PoolCounts
-from tests.unit.model.test_plan import NOW, settings_of, vectors
+from tests.unit.model.plan_vectors import NOW, settings_of, vectors
 
 LIMITS = InstanceLimits("t", 4, 15)
 LONG_S = 3600.0

@@ -1,4 +1,7 @@
-"""Nothing stays held, frozen, lost or counted for ever because nobody looks at EC2 again, and a sandbox follows its ENI."""
+"""Nothing stays held, frozen, lost or counted for ever because nobody looks at EC2 again, and a sandbox follows its ENI.
+
+Over 300 lines because it is one list: each state that could last for ever, and what ends it.
+"""
 
 from __future__ import annotations
 

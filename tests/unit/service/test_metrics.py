@@ -6,34 +6,31 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from ipaddress import IPv4Address
 from pathlib import Path
 
 import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ipamd.model.custom_network import CustomNetwork, ZoneNetwork
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CloudDeniedError, InvariantError, PoolEmptyError, SubnetExhaustedError, ThrottledError
-from ipamd.model.ids import EniId, SubnetId
 from ipamd.model.pool_settings import PoolSettings
 from ipamd.pb import cni_pb2
 from ipamd.service.request import Deadline
 from ipamd.settings import SubnetsConfig
-from tests.fakes.cloud import IDENTITY, PRIMARY, FakeEc2
+from tests.fakes.cloud import PRIMARY, FakeEc2
 from tests.fakes.node import FakeNode
 from tests.stories.other_hands import TURN_MAX_S, detach_by_hand, pass_time, settle
 from tests.stories.stale_reads import run_sandboxes
+from tests.unit.service.metric_values import closing_nodes, start, value
 from tools.metrics_page import documented, exposed_name, labels_of
 
-PREFIXES = PoolSettings(warm_prefix_target=1, prefix_delegation=True)
-CUSTOM = CustomNetwork({IDENTITY.availability_zone: ZoneNetwork(SubnetId("subnet-pods"), ("sg-pods",))})
 
-
-def value(node: FakeNode, name: str, **labels: str) -> float | None:
-    """One sample of a scrape."""
-    return node.app.metrics.registry.get_sample_value(name, labels)
+@pytest.fixture
+def made() -> Iterator[list[FakeNode]]:
+    """Nodes to close."""
+    with closing_nodes() as nodes:
+        yield nodes
 
 
 def series(node: FakeNode) -> dict[str, list[dict[str, str]]]:
@@ -52,114 +49,6 @@ def execute(node: FakeNode, verb: str, container_id: str) -> int:
     )
     request.config = b'{"cniVersion": "1.0.0", "name": "vpc-ipamd", "type": "vpc-cni"}'
     return int(node.app.cni.execute(request, Deadline.after(node.clock, 10.0)).error.code)
-
-
-@pytest.fixture
-def made(tmp_path: Path) -> Iterator[list[FakeNode]]:
-    """Nodes to close."""
-    nodes: list[FakeNode] = []
-    yield nodes
-    for one in nodes:
-        one.datastore.close()
-
-
-def start(made: list[FakeNode], path: Path, **options: object) -> FakeNode:
-    """Bring a node up."""
-    node = FakeNode(path, **options)  # type: ignore[arg-type]
-    made.append(node)
-    node.bring_up()
-    return node
-
-
-def foreign_eni(node: FakeNode, device_index: int) -> None:
-    """Another program attaches an ENI that is not ours to use."""
-    primary = next(iter(node.ec2.enis.values()))
-    other = replace(
-        primary,
-        eni_id=EniId("eni-other"),
-        mac="02:00:00:00:00:99",
-        device_index=device_index,
-        primary_address=IPv4Address("10.0.6.10"),
-        secondary_addresses=frozenset(),
-        prefixes=frozenset(),
-        tags={"node.k8s.amazonaws.com/no_manage": "true"},
-    )
-    node.ec2.enis[other.eni_id] = other
-    node.look_twice()
-    node.pool.cycle()
-
-
-def limits_of(node: FakeNode) -> tuple[float | None, ...]:
-    """ENIs that the node has, may have, and addresses that it may have."""
-    return tuple(value(node, name) for name in ("awscni_eni_allocated", "awscni_eni_max", "awscni_ip_max"))
-
-
-def test_limits_with_single_addresses(made: list[FakeNode], tmp_path: Path) -> None:
-    """An m5.large: three ENIs of nine slots; a foreign ENI takes one place away, and MAX_ENI too."""
-    node = start(made, tmp_path)
-    assert limits_of(node) == (1, 3, 27)
-    foreign_eni(node, 2)
-    assert limits_of(node) == (1, 2, 18)
-    node.pool.set_limits(node.ec2.limits, settings=PoolSettings(max_eni=2))
-    node.pool.cycle()
-    assert limits_of(node) == (1, 1, 9)
-
-
-def test_limits_with_prefixes(made: list[FakeNode], tmp_path: Path) -> None:
-    """Sixteen addresses in each slot; a foreign ENI takes one place away; prefixes are counted."""
-    node = start(made, tmp_path, settings=PREFIXES)
-    run_sandboxes(node, "a")
-    assert limits_of(node) == (1, 3, 3 * 9 * 16)
-    assert value(node, "awscni_total_ipv4_prefixes") == sum(len(eni.prefixes) for eni in node.ec2.enis.values()) > 0
-    foreign_eni(node, 2)
-    assert limits_of(node)[1:] == (2, 2 * 9 * 16)
-
-
-def test_a_type_without_prefixes_has_single_addresses(made: list[FakeNode], tmp_path: Path) -> None:
-    """ENABLE_PREFIX_DELEGATION changes nothing on a type that is not built on Nitro."""
-    node = start(made, tmp_path, settings=PREFIXES, ec2=FakeEc2(limits=InstanceLimits("m4.large", 2, 10, hypervisor="xen")))
-    assert limits_of(node)[1:] == (2, 18)
-
-
-def test_limits_with_both_kinds(made: list[FakeNode], tmp_path: Path) -> None:
-    """Single addresses that stand in for a missing /28 take their slots: the node can have 15 less for each."""
-    node = start(made, tmp_path, settings=PREFIXES)
-    node.ec2.left_prefix_count = 0
-    held = [f"p{number}" for number in range(int(value(node, "awscni_total_ip_addresses") or 0) + 2)]
-    run_sandboxes(node, *held)
-    node.pool.cycle()
-    singles = sum(len(eni.secondary_addresses) for eni in node.ec2.enis.values())
-    assert singles > 0
-    assert value(node, "awscni_ip_max") == 3 * 9 * 16 - 15 * singles
-    assert value(node, "awscni_assigned_ip_addresses") == len(held)
-
-
-def test_limits_with_custom_networking(made: list[FakeNode], tmp_path: Path) -> None:
-    """The primary ENI takes its place and carries no pods."""
-    ec2 = FakeEc2()
-    ec2.add_subnet("subnet-pods", "10.0.33.0/24", free_count=200)
-    node = start(made, tmp_path, ec2=ec2, custom_network=CUSTOM, settings=PoolSettings(warm_ip_target=2))
-    assert limits_of(node) == (2, 3, 18)
-
-
-def test_limits_are_not_told_before_they_are_known(made: list[FakeNode], tmp_path: Path) -> None:
-    """A 0 would look like a full node: there is no sample."""
-    node = FakeNode(tmp_path)
-    made.append(node)
-    assert limits_of(node) == (0, None, None)
-    assert value(node, "ipamd_subnet_room_addresses") is None
-
-
-def test_a_full_node_is_full(made: list[FakeNode], tmp_path: Path) -> None:
-    """Fullness is 1 when no ADD can be served any more, and the refusal has its cause."""
-    node = start(made, tmp_path, ec2=FakeEc2(limits=InstanceLimits("tiny", 1, 4)))
-    run_sandboxes(node, "a", "b", "c")
-    assert value(node, "awscni_assigned_ip_addresses") == value(node, "awscni_ip_max") == 3
-    node.pool.cycle()
-    with pytest.raises(PoolEmptyError):
-        node.add("d", deadline_s=1.0)
-    assert value(node, "ipamd_no_address_total", cause="node-full") == 1
-    assert value(node, "awscni_no_available_ip_addresses") == 1
 
 
 @pytest.mark.parametrize(

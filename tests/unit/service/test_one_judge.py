@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from ipaddress import IPv4Address
 
@@ -11,43 +10,14 @@ import pytest
 from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.errors import RuntimeUnreachableError
-from ipamd.model.evidence import Evidence, Judgement, Verdict, judge
-from ipamd.model.history_answer import HistoryQuestion
 from ipamd.model.request import SandboxNames
-from ipamd.service import sandbox_judge
 from ipamd.service.request import Deadline, Steps
 from ipamd.service.sandbox_judge import LIST_INTERVAL_S
 from tests.fakes.cloud import PRIMARY
 from tests.fakes.node import FakeNode
+from tests.unit.service.one_judge import collect, list_for, quarantine_one, vanish
 
 HOUR_S = 3600.0
-
-
-def collect(node: FakeNode, *valid: str) -> tuple[list[str], list[str]]:
-    """GC with a list of valid sandboxes; returns the container IDs that were freed and kept."""
-    outcome = node.collector.collect(
-        frozenset(node.key(name) for name in valid),
-        network_name="vpc-ipamd",
-        deadline=Deadline.after(node.clock, 60),
-        steps=Steps(node.clock),
-    )
-    return [key.container_id for key in outcome.freed], [key.container_id for key in outcome.kept]
-
-
-def vanish(node: FakeNode, made: Attachment) -> None:
-    """A sandbox ends without a DEL: its namespace goes, and its veth with it."""
-    del node.wiring.netns[made.netns]
-    node.wiring.wired.pop(made.host_veth, None)
-    node.wiring.routes.pop(made.address, None)
-
-
-def list_for(node: FakeNode, seconds: float, *, every_s: float = 60.0) -> int:
-    """List as the reconciler does while time passes; returns how many were reaped."""
-    reaped = 0
-    for _ in range(int(seconds / every_s)):
-        node.clock.advance(every_s)
-        reaped += len(node.runtime_reconciler.reconcile_once())
-    return reaped
 
 
 def add_outside_cri(node: FakeNode, name: str) -> Attachment:
@@ -206,22 +176,6 @@ def test_a_second_veth_of_a_recorded_address_is_not_removed_by_a_start(node: Fak
     assert node.wiring.routes[made.address] == made.host_veth
 
 
-# Quarantine
-
-
-def quarantine_one(node: FakeNode, name: str) -> Attachment:
-    """The datastore is lost and the runtime does not list a wired sandbox: its address is quarantined."""
-    made = node.add(name)
-    node.add("pod")
-    node.runtime.run("pod")
-    node.crash(keep_datastore=False)
-    node.bring_up()
-    row = node.datastore.address(made.address)
-    assert row is not None
-    assert row.state is AddressState.QUARANTINED
-    return made
-
-
 def test_the_hour_of_a_quarantine_ignores_the_wall_clock(node: FakeNode) -> None:
     """A clock that is set forward by days does not end a quarantine; an hour of absence does."""
     made = quarantine_one(node, "a")
@@ -284,107 +238,3 @@ def test_one_of_two_claims_that_ends_does_not_end_the_other(node: FakeNode) -> N
     assert row is not None
     assert row.owner in (None, node.key("double"))
     assert row.state in (AddressState.QUARANTINED, AddressState.ASSIGNED)
-
-
-# One judge
-
-
-def reap_path(node: FakeNode) -> bool:
-    """A sandbox that is gone for every witness, and three lists; returns whether it is kept."""
-    vanish(node, node.add("a"))
-    node.clock.advance(600)
-    return list_for(node, 180) == 0
-
-
-def gc_path(node: FakeNode) -> bool:
-    """A sandbox that is gone for every witness, and a GC; returns whether it is kept."""
-    vanish(node, node.add("a"))
-    node.clock.advance(600)
-    return collect(node, "pod") == ([], ["a"])
-
-
-def quarantine_path(node: FakeNode) -> bool:
-    """A quarantined address whose wiring is gone; returns whether it is still held."""
-    made = node.add("a")
-    node.crash(keep_datastore=False)
-    node.bring_up()
-    vanish(node, made)
-    node.host_reconciler.reconcile()
-    row = node.datastore.address(made.address)
-    return row is not None and row.state is AddressState.QUARANTINED
-
-
-def start_path(node: FakeNode) -> bool:
-    """The remainder of an ADD that died, and a start; returns whether it is there."""
-    made = node.add("a")
-    spec = node.wiring.wired[made.host_veth]
-    node.delete("a")
-    node.cool()
-    node.wiring.wired["enilost"] = replace(spec, key=node.key("lost"), host_veth="enilost")
-    node.crash()
-    node.bring_up()
-    return "enilost" in node.wiring.wired
-
-
-def explain_path(node: FakeNode) -> bool:
-    """`ipamctl explain` of a sandbox that is gone for every witness; returns whether it says "kept"."""
-    vanish(node, node.add("a"))
-    node.clock.advance(600)
-    for _ in range(2):
-        node.judge.look(node.datastore.attachments(), {"pod"}, unrecorded=())
-        node.clock.advance(LIST_INTERVAL_S)
-    node.runtime_reconciler._seen, node.runtime_reconciler._reachable = frozenset({"pod"}), True
-    told = node.app.introspection._sources.explain.explain(HistoryQuestion("a", 50)).sentences
-    return any("without a DEL it is kept" in sentence for sentence in told)
-
-
-PATHS = [reap_path, gc_path, quarantine_path, start_path, explain_path]
-
-
-@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.__name__)
-def test_every_path_does_what_the_one_verdict_says(
-    node: FakeNode, monkeypatch: pytest.MonkeyPatch, path: Callable[[FakeNode], bool]
-) -> None:
-    """Whoever frees, removes or explains has asked `model/evidence.py: judge`; if it says keep, nothing is freed or removed."""
-    node.add("pod")
-    node.runtime.run("pod")
-    asked: list[Verdict] = []
-
-    def keeping(evidence: Evidence) -> Judgement:
-        asked.append(judge(evidence).verdict)
-        return Judgement(Verdict.KEEP, ("the test says so",))
-
-    monkeypatch.setattr(sandbox_judge, "judge", keeping)
-    assert path(node), "this path decides by itself"
-    assert {Verdict.REAP, Verdict.UNWIRE_THEN_REAP} & set(asked)
-
-
-@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.__name__)
-def test_every_path_ends_without_that(node: FakeNode, path: Callable[[FakeNode], bool]) -> None:
-    """The same five, judged by the real verdict: freed, removed, or explained as to be reaped."""
-    node.add("pod")
-    node.runtime.run("pod")
-    assert not path(node)
-
-
-def test_explain_shows_the_verdict_and_its_sources(node: FakeNode) -> None:
-    """What an operator reads is what the reaper would do now, with its reasons."""
-    node.add("pod")
-    node.runtime.run("pod")
-    vanish(node, node.add("a"))
-    list_for(node, 600)
-    node.runtime.is_down = True
-    node.add("b")
-    node.runtime_reconciler.reconcile_once()
-    told = node.app.introspection._sources.explain.explain(HistoryQuestion("b", 50)).sentences
-    assert any("without a DEL it is kept" in sentence and "the runtime has not given" in sentence for sentence in told)
-    assert any("sources: runtime unknown" in sentence for sentence in told)
-
-
-def test_explain_shows_the_verdict_on_a_quarantined_address(node: FakeNode) -> None:
-    """Who it is held for, and what would be done now."""
-    made = quarantine_one(node, "a")
-    list_for(node, 60)
-    told = node.app.introspection._sources.explain.explain(HistoryQuestion(str(made.address), 50)).sentences
-    assert any(f"{made.host_veth} of sandbox {made.key}: keep: wired, but the runtime" in sentence for sentence in told)
-    assert node.datastore.counts().quarantined == 1

@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment
-from ipamd.model.eni import EniState
 from ipamd.model.errors import (
     CloudDeniedError,
     CloudError,
@@ -28,30 +26,8 @@ from tests.fakes.cloud import IDENTITY, INSTANCE, PRIMARY
 from tests.fakes.node import FakeNode
 from tests.patience import PATIENCE_S
 from tests.rig import wait_until
+from tests.unit.service.cloud_comparison import OTHER
 from tests.unit.service.test_provisioner import no_eni_is_lost
-
-OTHER = EniId("eni-2")
-
-
-def two_enis(node: FakeNode) -> None:
-    """Bring the second ENI up."""
-    node.add("first")
-    node.pool.cycle()
-    assert len(node.datastore.enis()) == 2
-
-
-def take_by_hand(node: FakeNode, eni_id: EniId, count: int) -> frozenset[IPv4Address]:
-    """Somebody else assigns addresses to an ENI."""
-    eni = node.ec2.enis[eni_id]
-    taken = frozenset(node.ec2._take(count))
-    node.ec2.enis[eni_id] = replace(eni, secondary_addresses=eni.secondary_addresses | taken)
-    return taken
-
-
-def detach_by_hand(node: FakeNode, eni_id: EniId) -> None:
-    """Somebody else detaches and deletes an ENI."""
-    node.ec2.detach_eni(node.ec2.enis[eni_id].attachment_id)
-    node.ec2.delete_eni(eni_id)
 
 
 @pytest.mark.parametrize(
@@ -99,137 +75,6 @@ def test_the_first_refusal_of_a_creation_closes_it(node: FakeNode) -> None:
     node.ec2.fail["create_eni"] = [SubnetExhaustedError("no free address")]
     node.pool.cycle()
     assert node.datastore.open_intents() == ()
-
-
-def test_an_allocation_whose_eni_is_gone_does_not_stop_the_pool(tmp_path: Path) -> None:
-    """The answer was lost, and then the ENI: the intent is closed, and the pool grows elsewhere."""
-    node = FakeNode(tmp_path, settings=PoolSettings(warm_ip_target=2))
-    node.bring_up()
-    for number in range(9):
-        node.add(f"s{number}")
-        node.pool.cycle()
-    assert OTHER in node.ec2.enis
-    for number in range(2):
-        node.add(f"t{number}")
-    node.ec2.lose["assign_addresses"] = [CloudError("not answered")]
-    node.pool.cycle()
-    assert node.datastore.open_intents() != ()
-    detach_by_hand(node, OTHER)
-    for _ in range(4):
-        node.clock.advance(700)
-        node.pool.cycle()
-    assert node.datastore.open_intents() == ()
-
-
-def test_an_eni_that_another_hand_filled_does_not_stop_the_pool(tmp_path: Path) -> None:
-    """EC2 says that the ENI is full: it is read again, and the pool goes on with what is true, at once."""
-    node = FakeNode(tmp_path, settings=PoolSettings(warm_ip_target=2))
-    node.bring_up()
-    taken = take_by_hand(node, PRIMARY, 7)
-    for number in range(2):
-        node.add(f"s{number}")
-    node.pool.cycle()
-    assert node.datastore.counts().free >= 2
-    assert all(node.datastore.address(address) is not None for address in taken)
-    node.assert_sound()
-
-
-def test_an_eni_that_another_hand_detached_does_not_stop_the_pool(tmp_path: Path) -> None:
-    """EC2 does not know the ENI that we would fill: it is forgotten, its addresses with it, and the pool grows elsewhere (I7)."""
-    node = FakeNode(tmp_path, settings=PoolSettings(warm_ip_target=2))
-    node.bring_up()
-    for number in range(9):
-        node.add(f"s{number}")
-        node.pool.cycle()
-    detach_by_hand(node, OTHER)
-    node.add("last-on-it")
-    for _ in range(6):
-        node.clock.advance(61)
-        node.pool.cycle()
-    given = node.add("served")
-    assert given.eni_id in node.ec2.enis
-
-
-@pytest.mark.parametrize("source", [PRIMARY, OTHER])
-def test_an_address_that_moved_to_another_eni_does_not_stop_the_comparison(node: FakeNode, source: EniId) -> None:
-    """Somebody moved a free address from one of our ENIs to another: it is taken where it is now, whatever the order."""
-    two_enis(node)
-    target = OTHER if source == PRIMARY else PRIMARY
-    row = next(row for row in node.datastore.addresses() if row.eni_id == source and row.state is AddressState.FREE)
-    node.ec2.unassign(source, addresses=[row.address], prefixes=[])
-    eni = node.ec2.enis[target]
-    node.ec2.enis[target] = replace(eni, secondary_addresses=eni.secondary_addresses | {row.address})
-    node.look_twice()
-    now = node.datastore.address(row.address)
-    assert now is not None
-    assert now.eni_id == target
-    node.assert_sound()
-
-
-def test_an_address_that_moved_with_its_sandbox_is_kept_and_told(node: FakeNode) -> None:
-    """The sandbox keeps its row (I2), nobody else gets the address (I1), and the rest of EC2's answer is recorded."""
-    two_enis(node)
-    made = node.datastore.attachments()[0]
-    target = OTHER if made.eni_id == PRIMARY else PRIMARY
-    node.ec2.unassign(made.eni_id, addresses=[made.address], prefixes=[])
-    eni = node.ec2.enis[target]
-    node.ec2.enis[target] = replace(eni, secondary_addresses=eni.secondary_addresses | {made.address})
-    fresh = take_by_hand(node, PRIMARY, 0) | take_by_hand(node, target, 1)
-    outcome = node.enis.sync_with_ec2(IDENTITY)
-    assert node.datastore.attachment(made.key) == made
-    assert any(str(made.address) in sentence for sentence in outcome.kept)
-    assert all(node.datastore.address(address) is not None for address in fresh)
-
-
-def test_a_new_eni_with_an_address_that_we_hold_elsewhere_does_not_stop_the_pool(node: FakeNode) -> None:
-    """EC2 took a free address from one ENI and gave it to the next: our row of it was stale, and goes."""
-    node.add("a")
-    row = next(row for row in node.datastore.addresses() if row.state is AddressState.FREE)
-    node.ec2.unassign(PRIMARY, addresses=[row.address], prefixes=[])
-    fresh = node.ec2._fresh
-    # `zip` in the fake takes one more than it gives: primary, lost, then the secondary addresses
-    node.ec2._fresh = (a for a in [next(fresh), next(fresh), row.address, *fresh])
-    node.pool.cycle()
-    for _ in range(3):
-        node.clock.advance(61)
-        node.pool.cycle()
-    assert node.datastore.open_intents() == ()
-    assert len(node.datastore.enis()) == 2
-    node.assert_sound()
-
-
-def test_an_absent_eni_gives_no_more_addresses_while_its_sandboxes_live(node: FakeNode) -> None:
-    """EC2 shows the ENI attached no more: its sandboxes are kept (I2), its free addresses are given to nobody (I7)."""
-    for number in range(9):
-        node.add(f"s{number}")
-        node.pool.cycle()
-    on_other = node.add("on-other")
-    assert on_other.eni_id == OTHER
-    detach_by_hand(node, OTHER)
-    node.look_twice()
-    assert node.datastore.attachment(on_other.key) == on_other
-    with pytest.raises(PoolEmptyError):
-        node.datastore.reserve(node.key("nobody"))
-    node.delete("on-other")
-    node.cool()
-    node.host_reconciler.reconcile()
-    assert [eni.eni_id for eni in node.datastore.enis()] == [PRIMARY]
-
-
-def test_an_eni_that_comes_back_gives_again(node: FakeNode) -> None:
-    """Found absent, attached later: its addresses are assignable again, and its sandbox's is not lost any more."""
-    for number in range(9):
-        node.add(f"s{number}")
-        node.pool.cycle()
-    node.add("on-other")
-    held = node.ec2.enis.pop(OTHER)
-    node.look_twice()
-    assert node.datastore.counts().lost == 1
-    node.ec2.enis[OTHER] = held
-    node.enis.sync_with_ec2(IDENTITY)
-    assert node.datastore.counts().lost == 0
-    assert all(eni.state is EniState.ATTACHED and eni.host_ready for eni in node.datastore.enis())
-    assert node.add("next").eni_id == OTHER
 
 
 def test_an_add_outwaits_a_short_pause_of_the_pool(tmp_path: Path) -> None:

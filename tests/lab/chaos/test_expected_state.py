@@ -1,0 +1,88 @@
+"""What a chaos run expects of addresses and ENIs over time: given twice, given too early, moved by other hands, left loose."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from lab.chaos.book import NOTICE_S, Takes
+from lab.chaos.checker import LEAKED_S, LOOSE_S
+from lab.chaos.expected_state import ExpectedState, Violation
+from tests.lab.chaos.checker_rounds import POD, A, lasting, round_
+
+
+def expected_state() -> tuple[ExpectedState, list[Violation], list[float]]:
+    """An expected state with a clock that the test sets, and what it reports."""
+    now, found = [0.0], []
+    return ExpectedState(clock=lambda: now[0], cooldown_s=5.0, report=found.append), found, now
+
+
+def test_expected_state_see_an_address_given_twice() -> None:
+    """Two sandboxes that live, on whatever nodes (I1)."""
+    kept, found, _ = expected_state()
+    kept.on_created(POD)
+    kept.on_created(replace(POD, node="node-b", sandbox_id="c2", pod="p2"))
+    assert [violation.invariant for violation in found] == ["I1"]
+
+
+@pytest.mark.parametrize(("after_s", "expected"), [(4.9, ["I8"]), (5.0, [])])
+def test_expected_state_see_an_address_given_before_it_has_cooled(after_s: float, expected: list[str]) -> None:
+    """From the removal's question to the next promise at least a cooldown must pass (I8)."""
+    kept, found, now = expected_state()
+    kept.on_created(POD)
+    now[0] = 10.0
+    kept.on_removing("c1")
+    kept.on_removed("c1")
+    kept.on_created(replace(POD, sandbox_id="c2", pod="p2", created_at_s=10.0 + after_s))
+    assert [violation.invariant for violation in found] == expected
+
+
+def test_expected_state_do_not_ask_for_cooling_across_a_lost_datastore() -> None:
+    """What was destroyed on purpose cannot be remembered."""
+    kept, found, now = expected_state()
+    kept.on_created(POD)
+    kept.on_removing("c1")
+    now[0] = 1.0
+    kept.on_datastore_lost("node-a")
+    kept.on_created(replace(POD, sandbox_id="c2", pod="p2", created_at_s=2.0))
+    assert found == []
+
+
+def test_expected_state_excuses_what_other_hands_moved_to_the_other_node() -> None:
+    """It lives on node-a, hands took it, EC2 gave it to node-b: told apart from violations. On the same node it is one."""
+    kept, found, _ = expected_state()
+    kept.on_created(POD)
+    kept.book.took("node-a", [A], at_s=2.0, cuts_link=False)
+    kept.on_created(replace(POD, node="node-b", sandbox_id="c2", pod="p2", created_at_s=3.0))
+    assert found == []
+    assert len(kept.doubled) == 1
+    kept.on_created(replace(POD, sandbox_id="c3", pod="p3", created_at_s=4.0))
+    assert {violation.invariant for violation in found} == {"I1"}
+
+
+@pytest.mark.parametrize(("after_s", "expected"), [(5.0, []), (NOTICE_S + 1, ["I1"])])
+def test_expected_state_excuses_the_node_that_cannot_know_yet(after_s: float, expected: list[str]) -> None:
+    """Node-b has the address rightly; node-a, from which hands took it, gives it away before it could notice, or after."""
+    kept, found, _ = expected_state()
+    kept.book.took("node-a", [A], at_s=2.0, cuts_link=False)
+    kept.on_created(replace(POD, node="node-b", sandbox_id="c2", pod="p2", created_at_s=3.0))
+    kept.on_created(replace(POD, sandbox_id="c3", pod="p3", created_at_s=2.0 + after_s))
+    assert [violation.invariant for violation in found] == expected
+
+
+def test_what_a_person_detached_may_stay_detached() -> None:
+    """The daemon did not make it loose, and does not delete what a person holds in the hand."""
+    by_hand = Takes(detached=frozenset({"eni-1"}))
+    assert lasting(lambda at: round_(at, loose_enis=frozenset({"eni-1"}), takes=by_hand), LOOSE_S) == []
+    assert lasting(lambda at: round_(at, loose_enis=frozenset({"eni-1", "eni-2"}), takes=by_hand), LOOSE_S) == ["I9"]
+
+
+def test_what_died_with_a_datastore_is_deleted_after_a_start() -> None:
+    """I9: an ENI whose intent is gone may be loose for as long as both looks take, and no longer."""
+    forgotten = Takes(forgotten=frozenset({"eni-1"}))
+    assert lasting(lambda at: round_(at, loose_enis=frozenset({"eni-1"}), takes=forgotten), LEAKED_S - 2) == []
+    assert lasting(lambda at: round_(at, loose_enis=frozenset({"eni-1"}), takes=forgotten), LEAKED_S + 2) == ["I9"]
+    stepped = replace(forgotten, stepped_s=60.0)  # its age is reckoned by a clock that was stepped
+    assert lasting(lambda at: round_(at, loose_enis=frozenset({"eni-1"}), takes=stepped), LEAKED_S + 2) == []
+    assert lasting(lambda at: round_(at, loose_enis=frozenset({"eni-1"}), takes=stepped), LEAKED_S + 62) == ["I9"]

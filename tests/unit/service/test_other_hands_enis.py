@@ -1,0 +1,85 @@
+"""ENIs that other hands attach: asked about once, recorded by the rule for foreign ENIs, or left alone where they have no IPv4."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from ipaddress import IPv4Address
+from pathlib import Path
+
+import pytest
+
+from ipamd.model.ids import EniId, MacAddress
+from tests.fakes.node import FakeNode
+from tests.stories.other_hands import TURN_MAX_S, described, pass_time
+from tests.unit.service.other_hands import SECOND, settled_node
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[FakeNode]:
+    """A node with two ENIs and two sandboxes, long after its start."""
+    with settled_node(tmp_path) as made:
+        yield made
+
+
+def test_an_eni_attached_by_hand_is_recorded(node: FakeNode) -> None:
+    """It is in metadata and nowhere else: EC2 is asked once, and the rule for foreign ENIs applies."""
+    made = replace(
+        node.ec2.enis[SECOND],
+        eni_id=EniId("eni-hand"),
+        mac="02:00:00:00:00:99",
+        device_index=2,
+        primary_address=IPv4Address("10.0.6.10"),
+        secondary_addresses=frozenset(),
+        tags={"node.k8s.amazonaws.com/no_manage": "true"},
+    )
+    node.ec2.enis[made.eni_id] = made
+    before = described(node)
+    for _ in range(3):
+        pass_time(node, TURN_MAX_S)
+    eni = node.datastore.eni(made.eni_id)
+    assert eni is not None
+    assert not eni.managed
+    assert described(node) - before == 1
+    assert node.health.conditions() == []
+
+
+def test_a_managed_eni_attached_by_hand_gives_addresses(node: FakeNode) -> None:
+    """By the existing rule for ENIs without our tags: EC2 confirms it, its routing is set up, and its addresses are free (I7)."""
+    added = frozenset({IPv4Address("10.0.6.11"), IPv4Address("10.0.6.12")})
+    made = replace(
+        node.ec2.enis[SECOND],
+        eni_id=EniId("eni-hand"),
+        mac=MacAddress("02:00:00:00:00:99"),
+        device_index=2,
+        primary_address=IPv4Address("10.0.6.10"),
+        secondary_addresses=added,
+    )
+    node.ec2.enis[made.eni_id] = made
+    before = described(node)
+    pass_time(node, TURN_MAX_S)
+    assert described(node) - before == 1
+    eni = node.datastore.eni(made.eni_id)
+    assert eni is not None
+    assert eni.host_ready
+    assert made.eni_id in node.hostnet.enis
+    assert {row.address for row in node.datastore.addresses() if row.eni_id == made.eni_id} >= added
+
+
+def test_an_eni_without_ipv4_is_asked_about_at_most_once(node: FakeNode) -> None:
+    """EFA-only and IPv6-only ENIs are shown by EC2 and metadata and recorded nowhere: no difference, once EC2 has shown it."""
+    bare = replace(
+        node.ec2.enis[SECOND],
+        eni_id=EniId("eni-efa"),
+        mac="02:00:00:00:00:98",
+        device_index=2,
+        primary_address=None,
+        secondary_addresses=frozenset(),
+        interface_type="efa-only",
+    )
+    node.ec2.enis[bare.eni_id] = bare
+    before = described(node)
+    for _ in range(90):
+        pass_time(node, TURN_MAX_S)
+    assert described(node) - before == 1
+    assert node.health.conditions() == []

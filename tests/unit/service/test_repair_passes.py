@@ -1,0 +1,222 @@
+"""When the host is compared and repaired: soon after a change, rarely for nothing, and each sandbox in turn."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from ipaddress import IPv4Address
+
+import pytest
+
+from ipamd.model.attachment import sandbox_mac
+from ipamd.model.errors import KernelDumpError, WiringError
+from ipamd.model.kernel import NOT_REPAIRED, ChangeKind, HostChange, HostVeth
+from ipamd.model.repair import RepairKind
+from ipamd.service.reconcile.fights import (
+    FIGHT_REPAIRS,
+    PAUSE_FIRST_S,
+)
+from ipamd.service.reconcile.inside import INSIDE_PER_PASS
+from ipamd.service.reconcile.triggers import CALM_S, COALESCE_S, GAP_MAX_S, Scope, Triggers
+from tests.fakes.clock import FakeClock
+from tests.fakes.node import FakeNode
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    """A clock."""
+    return FakeClock()
+
+
+def test_a_burst_of_changes_makes_one_pass(clock: FakeClock) -> None:
+    """The first change sets the time, the others add nothing."""
+    triggers = Triggers(clock)
+    assert triggers.take() == frozenset()
+    for _ in range(100):
+        triggers.mark(Scope.EVERYTHING)
+        clock.advance(COALESCE_S / 100)
+    clock.advance(COALESCE_S / 100)
+    assert triggers.take() == {Scope.EVERYTHING}
+    assert triggers.take() == frozenset()
+
+
+def test_passes_for_nothing_grow_rare_and_one_that_repairs_ends_that(clock: FakeClock) -> None:
+    """Changes without pause that mean nothing cost a pass in GAP_MAX_S; after a repair, or a calm while, the next is at once again."""
+    triggers = Triggers(clock)
+
+    def wait_s() -> float:
+        triggers.mark(Scope.TABLE)
+        waited = 0.0
+        while not triggers.take():
+            clock.advance(COALESCE_S / 2)
+            waited += COALESCE_S / 2
+        return waited
+
+    waits = []
+    for _ in range(8):
+        waits.append(wait_s())
+        triggers.done(Scope.TABLE, has_repaired=False)
+    assert waits == sorted(waits)
+    assert waits[-1] == pytest.approx(GAP_MAX_S, abs=COALESCE_S)
+    triggers.mark(Scope.EVERYTHING)
+    clock.advance(COALESCE_S)
+    assert triggers.take() == {Scope.EVERYTHING}, "the other scope is not slowed down"
+    wait_s()
+    triggers.done(Scope.TABLE, has_repaired=True)
+    assert wait_s() == pytest.approx(COALESCE_S, abs=COALESCE_S)
+    for _ in range(8):
+        triggers.done(Scope.TABLE, has_repaired=False)
+    clock.advance(CALM_S + 1)
+    assert wait_s() == pytest.approx(COALESCE_S, abs=COALESCE_S)
+
+
+def veth_of(node: FakeNode, name: str) -> HostVeth:
+    """The host veth of a sandbox as the kernel announces it, in order."""
+    made = node.datastore.attachment(node.key(name))
+    assert made is not None
+    mac = sandbox_mac(made.key, side="host")
+    (seen,) = (veth for veth in node.wiring.survey().veths if veth.name == made.host_veth)
+    return replace(seen, mac=mac, mtu=node.wiring.wired[made.host_veth].mtu)
+
+
+def passes(node: FakeNode, change: HostChange) -> int:
+    """How many passes a change makes due: 0 or 1."""
+    node.host_reconciler.on_change(change)
+    node.clock.advance(GAP_MAX_S)
+    return len(node.host_reconciler._triggers.take())
+
+
+def test_a_link_is_compared_with_its_record(node: FakeNode) -> None:
+    """Only a veth of a recorded sandbox that differs from its record asks for a pass: not one of an ADD or DEL at work."""
+    node.add("a")
+    sound = veth_of(node, "a")
+    assert passes(node, HostChange(ChangeKind.LINK, veth=sound)) == 0
+    for damage in ({"is_up": False}, {"mtu": 1400}, {"mac": "02:00:00:00:00:77"}, {"alias": "", "key": None, "address": None}):
+        assert passes(node, HostChange(ChangeKind.LINK, veth=replace(sound, **damage))) == 1, damage
+        dying = replace(sound, **damage, is_dying=True)
+        assert passes(node, HostChange(ChangeKind.LINK, veth=dying)) == 0
+    node.delete("a")
+    assert passes(node, HostChange(ChangeKind.LINK, veth=replace(sound, is_up=False))) == 0
+
+
+def test_what_concerns_nobody_makes_no_pass(node: FakeNode) -> None:
+    """Routes, rules and addresses of others, as Docker and other CNIs make them."""
+    theirs, kinds = IPv4Address("172.17.0.1"), ChangeKind
+    assert passes(node, HostChange(kinds.ADDRESS, address=theirs, length=16)) == 0
+    assert passes(node, HostChange(kinds.ROUTE, address=IPv4Address("172.17.0.0"), length=16, table=254)) == 0
+    assert passes(node, HostChange(kinds.RULE, address=theirs, length=32, table=77, priority=100)) == 0
+
+
+def test_what_concerns_us_makes_a_pass(node: FakeNode) -> None:
+    """Our addresses wherever they occur, our rules, our tables, the default route, and what was lost."""
+    pod = node.add("a").address
+    for number in range(9):  # the primary ENI is full then
+        node.pool.cycle()
+        node.add(f"pod{number}")
+    eni = next(eni for eni in node.datastore.enis() if not eni.is_primary)
+    ours = [
+        HostChange(ChangeKind.ADDRESS, address=pod, length=32),
+        HostChange(ChangeKind.ADDRESS, address=eni.primary_address, length=20),
+        HostChange(ChangeKind.ROUTE, address=pod, length=32, table=254),
+        HostChange(ChangeKind.ROUTE, address=IPv4Address("192.0.2.0"), length=24, table=eni.route_table),
+        HostChange(ChangeKind.ROUTE, address=None, table=254),
+        HostChange(ChangeKind.RULE, address=pod, length=32, table=254, priority=512),
+        HostChange(ChangeKind.RULE, address=None, table=254, priority=1024),
+        HostChange(ChangeKind.RULE, address=IPv4Address("203.0.113.0"), length=24, table=254, priority=1535),
+        HostChange(ChangeKind.NFT),
+        HostChange(ChangeKind.MISSED),
+    ]
+    for change in ours:
+        assert passes(node, change) == 1, change
+
+
+def test_an_nft_transaction_looks_at_the_table_only(node: FakeNode) -> None:
+    """kube-proxy ends a transaction a second: each costs one listing of our table, and no survey."""
+    node.host_reconciler.reconcile()
+    node.hostnet.is_table_lost = True
+    surveys: list[int] = []
+    real = node.wiring.survey
+    node.wiring.survey = lambda **named: (surveys.append(1), real(**named))[1]  # type: ignore[method-assign]
+    node.host_reconciler.on_change(HostChange(ChangeKind.NFT, process="nft (process 7)"))
+    node.clock.advance(COALESCE_S)
+    node.host_reconciler.run_due(is_by_clock=False)
+    assert not node.hostnet.is_table_lost
+    assert surveys == []
+
+
+def wait_after_changes(node: FakeNode, *, count: int) -> float:
+    """Seconds that the last of several transactions of nftables, one after another, waits for its pass."""
+    waited = 0.0
+    for _ in range(count):
+        waited, before = 0.0, node.hostnet.table_count
+        node.host_reconciler.on_change(HostChange(ChangeKind.NFT, process="kube-proxy (process 7)"))
+        while node.hostnet.table_count == before:
+            node.clock.advance(COALESCE_S / 2)
+            waited += COALESCE_S / 2
+            with suppress(WiringError):
+                node.host_reconciler.run_due(is_by_clock=False)
+    return waited
+
+
+def test_a_lasting_refusal_is_no_repair(node: FakeNode) -> None:
+    """A kernel without nft_fib beside a busy kube-proxy: passes grow rare, and the refusal is a condition, not a row each time."""
+    node.hostnet.is_confined, node.hostnet.confine_refusals = False, [f"{NOT_REPAIRED}: the source is not checked"]
+    rows: list[str] = []
+    node.host_reconciler.note = rows.append  # type: ignore[method-assign]
+    assert wait_after_changes(node, count=8) == pytest.approx(GAP_MAX_S, abs=COALESCE_S)
+    assert any("the source is not checked" in one for one in node.health.conditions())
+    assert rows == []
+
+
+def test_passes_that_fail_grow_rare(node: FakeNode) -> None:
+    """A node without libnftables."""
+    node.hostnet.fail["reconcile_table"] = [WiringError("libnftables.so.1 is missing")] * 8
+    assert wait_after_changes(node, count=8) == pytest.approx(GAP_MAX_S, abs=COALESCE_S)
+
+
+def test_a_held_object_is_repaired_once_its_pause_is_over(node: FakeNode) -> None:
+    """No notification and no clock is needed for that."""
+    made = node.add("a")
+    for _ in range(FIGHT_REPAIRS):
+        del node.wiring.routes[made.address]
+        node.host_reconciler.reconcile()
+    del node.wiring.routes[made.address]
+    node.host_reconciler.reconcile()
+    assert made.address not in node.wiring.routes
+    node.clock.advance(PAUSE_FIRST_S)
+    node.host_reconciler.run_due(is_by_clock=False)
+    assert node.wiring.routes[made.address] == made.host_veth
+
+
+def test_every_sandbox_is_compared_from_inside_in_turn(node: FakeNode) -> None:
+    """Each pass by the clock takes the next few; what one of them lost is put back; one whose namespace is gone stops none."""
+    names = [f"pod{number}" for number in range(8)]
+    made = [node.add(name) for name in names]
+    del node.wiring.netns[made[0].netns]
+    node.wiring.lost_inside = {made[7].key}
+    assert len(made) <= INSIDE_PER_PASS
+    node.host_reconciler.run_due(is_by_clock=True)
+    assert sorted(node.wiring.looked_inside) == sorted(one.key for one in made)
+    assert node.wiring.lost_inside == set()
+    assert node.host_reconciler.fights.counts()[RepairKind.ROUTE] == 1
+
+
+def test_repairs_go_on_while_links_change_without_pause(node: FakeNode) -> None:
+    """Row 9: a survey that no attempt could finish still shows what is there; each sandbox is compared by itself (I11)."""
+    made = node.add("a")
+    del node.wiring.routes[made.address]
+    node.wiring.fail["survey"] = [KernelDumpError("torn")]
+    node.host_reconciler.reconcile()
+    assert node.wiring.routes[made.address] == made.host_veth
+
+
+def test_an_audit_of_a_torn_survey_says_so_and_misses_nothing_by_it(node: FakeNode) -> None:
+    """I11: what an interrupted survey does not show is no finding."""
+    made = node.add("a")
+    del node.wiring.routes[made.address]
+    node.wiring.fail["survey"] = [KernelDumpError("torn")]
+    audit = node.app.introspection._sources.audit
+    report = audit.audit(ask_ec2=False)
+    assert any("changed without pause" in one for one in report.silent)
+    assert not any("its route leads" in finding.what for finding in report.findings)
+    assert any("its route leads to nothing" in finding.what for finding in audit.audit(ask_ec2=False).findings)
