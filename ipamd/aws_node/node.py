@@ -72,16 +72,18 @@ class FileAwsNode:
         if now is None:
             return False
         note = self._read_note()
-        if "version" in note:
-            return note["version"] != [now.inode, now.mtime_ns]
+        known = [note[name] for name in ("version", "next") if name in note]
+        if known:
+            return [now.inode, now.mtime_ns] not in known
         # Never noted: without rows all is new; and a file that is older than the rows says nothing that they do not know.
         written = [one.stat().st_mtime_ns for one in self._datastore.parent.glob("state.db*") if one.is_file()]
         return not written or now.mtime_ns > max(written)
 
     def settle(self) -> None:
         now = self._version()
-        if now is not None and self._read_note() != {"version": [now.inode, now.mtime_ns]}:
-            self._write_note({"version": [now.inode, now.mtime_ns]})
+        note: dict[str, object] = {"version": [] if now is None else [now.inode, now.mtime_ns]}
+        if self._read_note() != note:
+            self._write_note(note)
 
     @property
     def is_exporting(self) -> bool:
@@ -97,15 +99,21 @@ class FileAwsNode:
 
     def write(self, allocations: Iterable[Allocation]) -> str:
         content = render_checkpoint(allocations)
+        note = self._read_note()
+
+        def announce(version: Version) -> None:
+            # Before the rename: a process that dies between both must not take what it wrote for the other's.
+            note["next"] = [version.inode, version.mtime_ns]
+            self._write_note(note)
+
         try:
             self._checkpoint.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-            files.replace(self._checkpoint, content, mode=0o600)
+            files.replace(self._checkpoint, content, mode=0o600, announce=announce)
         except OSError as error:
             details = f"{error.strerror}: mount {self._checkpoint.parent} into the daemon's pod"
             raise TakeoverError(f"{self._checkpoint} cannot be written", details=details) from error
-        now = self._version()
-        version = [] if now is None else [now.inode, now.mtime_ns]
-        self._write_note({**self._read_note(), "version": version})
+        note["version"] = note.pop("next")
+        self._write_note(note)
         return str(self._checkpoint)
 
     def has_conflist(self) -> bool:
