@@ -15,7 +15,7 @@ from ipaddress import IPv4Address
 
 from ipamd.model.attachment import Attachment, pod_veth_name
 from ipamd.model.aws_node import Allocation
-from ipamd.model.cniresult import recorded_spec, renamed_result
+from ipamd.model.cniresult import others_mac, recorded_spec, renamed_result
 from ipamd.model.dataplane import FROM_SANDBOX_PRIORITY, TO_SANDBOX_PRIORITY
 from ipamd.model.eni import MAIN_TABLE
 from ipamd.model.errors import IpamError, TakeoverError, log_text
@@ -106,22 +106,31 @@ class ExportService:
         If the other daemon has run meanwhile, the next one takes the node over as on the first day.
         """
         report = ExportReport()
+        if not self._one.acquire(blocking=False):
+            report.problems.append("an export is at work: let it end first")
+            return report
+        try:
+            self._undo(report)
+        finally:
+            self._one.release()
+        return report
+
+    def _undo(self, report: ExportReport) -> None:
         aws_node = self._aws_node
         if aws_node is None or not aws_node.is_exporting:
             report.steps.append("no export was begun")
-            return report
+            return
         listener = aws_node.listener()
         if listener:
             report.problems.append(f"amazon-vpc-cni-k8s serves {listener}: remove its DaemonSet aws-node from this node first")
-            return report
+            return
         try:
             aws_node.end_export()
         except TakeoverError as error:
             report.problems.append(log_text(error))
-            return report
+            return
         report.steps.append("the daemon restarts, and serves this node again")
         self._restart("an export was undone")
-        return report
 
     def _export(self, report: ExportReport) -> None:
         aws_node = self._aws_node
@@ -133,6 +142,9 @@ class ExportService:
         if listener:
             details = "it would overwrite what is written: export before its DaemonSet aws-node comes to this node"
             raise TakeoverError(f"amazon-vpc-cni-k8s serves {listener} already", details=details)
+        if aws_node.has_run_since():  # what it gave is not in our rows, and what they have may be another pod's by now
+            details = "our rows are older than its file: restart the daemon, which then takes over what the other gave"
+            raise TakeoverError("amazon-vpc-cni-k8s has run here since we last read or wrote its file", details=details)
         aws_node.begin_export()
         self._failpoint("export.begun")
         self.hold()
@@ -210,11 +222,14 @@ class ExportService:
         return survey
 
     def _allocations(self, survey: KernelSurvey, report: ExportReport) -> list[Allocation]:
-        """One for each address that is wired, recorded or not: what is not in the file is given again."""
+        """One for each address that is wired, recorded or not: what is not in the file is given again.
+
+        Also for one that its own plugin has just got and is about to wire: if it does not, its daemon drops the entry.
+        """
         live = {veth.name: veth for veth in survey.veths if not veth.is_dying}
         found: dict[IPv4Address, Allocation] = {}
         for one in self._datastore.attachments():
-            if one.host_veth in live:
+            if one.host_veth in live or others_mac(one) == "":
                 is_named = one.host_veth == self._wanted_name(one)
                 found[one.address] = Allocation(
                     one.key,
@@ -223,7 +238,8 @@ class ExportService:
                     one.pod_name if is_named else "",
                     made_at_ns=int(one.created_at.timestamp()) * 10**9,
                 )
-        for address, device in survey.routes.items():
+        carried = {veth.address: name for name, veth in live.items() if veth.address is not None}  # its route may be missing
+        for address, device in {**carried, **survey.routes}.items():
             veth = live.get(device)
             if veth is not None and address not in found:
                 key = veth.key or self._placeholder(device)

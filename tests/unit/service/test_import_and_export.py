@@ -17,7 +17,7 @@ from ipamd.model.ids import AttachmentKey, MacAddress
 from ipamd.service.health import Phase
 from ipamd.service.reconcile.export import ExportReport, ExportService
 from ipamd.service.reconcile.imported import CONDITION, ImportService
-from ipamd.service.request import Deadline
+from ipamd.service.request import Deadline, Steps
 from tests.fakes.aws_node import OURS, SAVED, THEIRS, FakeAwsNode
 from tests.fakes.node import FakeNode
 
@@ -42,7 +42,8 @@ def node(tmp_path: Path, theirs: FakeAwsNode) -> FakeNode:
 
 def join(node: FakeNode, theirs: FakeAwsNode) -> None:
     """What bootstrap does where there is an `AwsNode`."""
-    node.startup._imported = ImportService(node.app.context, aws_node=theirs, prefix="eni")
+    made = ImportService(node.app.context, aws_node=theirs, prefix="eni")
+    node.startup._imported = node.runtime_reconciler._imported = made
 
 
 def free_address(node: FakeNode, index: int = 0) -> IPv4Address:
@@ -165,6 +166,27 @@ def test_what_refuses_is_named_and_its_address_given_to_nobody(warm: FakeNode, t
     assert address in warm.wiring.routes
 
 
+@pytest.mark.parametrize("end", ["it is listed", "it is deleted"])
+def test_what_nobody_could_name_is_looked_at_again(warm: FakeNode, theirs: FakeAwsNode, end: str) -> None:
+    """Without its file while the runtime was silent: the next list names the sandbox, or the condition ends with the link."""
+    address = wire_theirs(warm, theirs, "a", 0, is_told=False)
+    warm.runtime.run("other")
+    warm.runtime.is_down = True
+    start_over(warm, theirs)
+    assert CONDITION in warm.health.conditions_by_subject()
+    warm.runtime.is_down = False
+    if end == "it is deleted":
+        (veth,) = warm.wiring.foreign
+        del warm.wiring.foreign[veth], warm.wiring.routes[address]
+        del warm.runtime.listed["a"]
+    warm.runtime_reconciler.reconcile_once()
+    assert CONDITION not in warm.health.conditions_by_subject()
+    assert rows(warm) == ({warm.key("a"): address} if end == "it is listed" else {})
+    row = warm.datastore.address(address)
+    assert row is not None
+    assert row.state is (AddressState.ASSIGNED if end == "it is listed" else AddressState.COOLING)
+
+
 def exporter(node: FakeNode, theirs: FakeAwsNode) -> ExportService:
     """The service as bootstrap makes it."""
     return ExportService(node.app.context, cooldown=node.cooldown, aws_node=theirs, prefix="eni")
@@ -179,6 +201,7 @@ def test_an_export_freezes_writes_and_changes_the_conflists(warm: FakeNode, thei
     """ADD is refused as retryable with the cause; every wired address is in the file, recorded or not."""
     mine = warm.add("mine").address
     wire_theirs(warm, theirs, "lost", 5, is_listed=False)
+    theirs.settle()
     service = exporter(warm, theirs)
     early = service.export()
     assert "not ready" in early.problems[0]
@@ -208,6 +231,56 @@ def test_an_export_before_its_daemon_only(warm: FakeNode, theirs: FakeAwsNode) -
     assert "/run/its.sock" in exporter(warm, theirs).export().problems[0]
     assert (theirs.is_exporting, theirs.written) == (False, [])
     assert warm.add("still").address
+
+
+def test_a_second_export_does_not_overwrite_what_its_daemon_wrote(warm: FakeNode, theirs: FakeAwsNode) -> None:
+    """It came, gave addresses and went: our rows are older than its file, and a name of before may be another pod's (I1, I2)."""
+    warm.add("mine")
+    finish_start(warm)
+    service = exporter(warm, theirs)
+    assert service.export().problems == []
+    theirs.tell(Allocation(warm.key("new"), free_address(warm, 7), "default", "mine"))
+    kernel = (dict(warm.wiring.wired), dict(warm.wiring.routes))
+    (problem,) = service.export().problems
+    assert "has run here since" in problem
+    assert theirs.told == [Allocation(warm.key("new"), free_address(warm, 7), "default", "mine")]
+    assert (warm.wiring.wired, warm.wiring.routes) == kernel
+
+
+def test_what_its_plugin_is_about_to_wire_is_exported(warm: FakeNode, theirs: FakeAwsNode) -> None:
+    """Between our reply and its plugin's wiring there is no link yet, and the address is not free (I1)."""
+    request = replace(warm.request("soon"), is_wired_by_caller=True)
+    made = warm.attacher.attach_sandbox(request, deadline=Deadline.after(warm.clock, 5.0), steps=Steps(warm.clock))
+    gone = warm.add("gone")
+    warm.wiring.remove_leftover(host_veth=gone.host_veth, address=gone.address)  # its namespace went before its DEL
+    finish_start(warm)
+    assert exporter(warm, theirs).export().problems == []
+    assert [(one.address, one.pod_name) for one in theirs.written[-1]] == [(made.address, "soon")]
+
+
+def test_a_link_of_nobody_whose_route_is_missing_is_exported(warm: FakeNode, theirs: FakeAwsNode) -> None:
+    """Its alias says which address is inside the sandbox; that its route is away for a moment frees nothing (I11)."""
+    address = warm.add("a").address
+    warm.crash(keep_datastore=False)
+    warm.bring_up()  # the runtime does not list it: quarantined
+    del warm.wiring.routes[address]
+    finish_start(warm)
+    assert exporter(warm, theirs).export().problems == []
+    assert [(one.key, one.address) for one in theirs.written[-1]] == [(warm.key("a"), address)]
+
+
+def test_an_exported_node_answers_status_after_a_restart_as_before(warm: FakeNode, theirs: FakeAwsNode) -> None:
+    """Ours may be the only conflist still: a restart in between makes no node NotReady (I17), and the first line says why no ADD is
+    served."""
+    finish_start(warm)
+    exporter(warm, theirs).export()
+    warm.crash()
+    exporter(warm, theirs).hold()
+    warm.clock.advance(3600.0)
+    warm.health.require_status()
+    assert not warm.health.is_starting
+    warm.health.enter(Phase.DRAINING)
+    assert warm.health.is_starting, "its successor answers"
 
 
 def test_without_a_saved_conflist_ours_stays(warm: FakeNode, theirs: FakeAwsNode) -> None:
@@ -280,6 +353,21 @@ def test_an_undone_export_restarts_the_process(warm: FakeNode, theirs: FakeAwsNo
     theirs.listens = ""
     assert service.undo().problems == []
     assert (theirs.is_exporting, ended) == (False, ["an export was undone"])
+
+
+def test_an_export_that_is_at_work_is_not_undone(warm: FakeNode, theirs: FakeAwsNode) -> None:
+    """It would change the conflists after the note was taken back."""
+    finish_start(warm)
+    service, told = exporter(warm, theirs), []
+
+    def undo(name: str) -> None:
+        if name == "export.written":
+            told.append(service.undo())
+
+    warm.failpoint = undo
+    assert service.export().problems == []
+    assert [report.problems for report in told] == [["an export is at work: let it end first"]]
+    assert theirs.is_exporting
 
 
 def test_adds_under_way_are_awaited_and_wiring_must_be_complete(
