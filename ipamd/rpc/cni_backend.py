@@ -35,8 +35,8 @@ DEADLINE_S = 60.0
 
 MAX_REQUEST_BYTES = 64 * 1024
 MAX_RPCS = 64
-SCRATCH_NAME = ".vpc-ipamd"
-"""Of the socket until it takes its place, beside it."""
+PRIVATE_NAME = ".vpc-ipamd"
+"""Of the directory beside the socket's place in which it is until it takes it."""
 
 DIGEST = "amazon-vpc-cni-k8s"
 """Stands for the configuration, which its plugin keeps to itself: the same sandbox and namespace is the same request."""
@@ -170,23 +170,31 @@ class CniBackendServer:
         Raises: SettingsError if somebody listens there, or the path cannot be used.
         """
         refuse_live_listener(self.path)
-        scratch = self.path.with_name(SCRATCH_NAME)
         try:
             self.path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-            before = os.umask(0o177)
-            try:
-                self._server.add_insecure_port(f"unix:{scratch}")
-            finally:
-                os.umask(before)
-            os.link(scratch, self.path)
-            self._own = _inode(self.path)
+            self._listen(self.path.with_name(PRIVATE_NAME))
         except FileExistsError as error:
             raise SettingsError(f"somebody listens on {self.path}", details=LIVE_DETAILS) from error
         except (OSError, RuntimeError) as error:
             raise SettingsError(f"cannot listen on {self.path}", details=f"{error}; see VPC_IPAMD_CNI_BACKEND_SOCKET") from error
+        self._server.start()
+
+    def _listen(self, private: Path) -> None:
+        """Bind in a directory that nobody else can enter until the socket has its mode: a umask would be that of all threads.
+
+        Raises: FileExistsError if the place was taken meanwhile; OSError, RuntimeError.
+        """
+        scratch = private / "s"
+        private.mkdir(mode=0o700, exist_ok=True)  # both may be of a daemon that was killed
+        scratch.unlink(missing_ok=True)
+        try:
+            self._server.add_insecure_port(f"unix:{scratch}")
+            scratch.chmod(0o600)
+            os.link(scratch, self.path)
+            self._own = _inode(self.path)
         finally:
             scratch.unlink(missing_ok=True)
-        self._server.start()
+            private.rmdir()
 
     def stop(self) -> None:
         """Take no request any more; those in progress have a second. A socket at the path is removed if it is ours."""

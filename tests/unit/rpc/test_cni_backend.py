@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -130,6 +131,17 @@ def test_a_place_that_is_taken_meanwhile_stays_the_others(backend: Backend, monk
     later.stop()
     assert backend.server.path.is_file()
     assert not backend.server.path.with_name(".vpc-ipamd").exists()
+
+
+def test_no_other_thread_gets_a_umask_of_ours(backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the process's: a directory that the history makes at that moment could not be entered. What a kill left is no obstacle."""
+    monkeypatch.delattr(os, "umask")
+    (tmp_path / ".vpc-ipamd").mkdir()
+    (tmp_path / ".vpc-ipamd/s").touch()
+    made = CniBackendServer(backend.servicer, path=tmp_path / "its.sock")
+    made.start()
+    assert made.path.stat().st_mode & 0o777 == 0o600
+    made.stop()
 
 
 def test_a_missing_directory_can_be_entered_afterwards(backend: Backend, tmp_path: Path) -> None:
