@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ipamd.metrics_port import MetricsPort, Refusal
-from ipamd.model.errors import SettingsError
+from ipamd.model.errors import PortTakenError, SettingsError
 
 PORT_MAX = 65535
 CONNECT_S = 0.5
@@ -71,7 +71,10 @@ def plain_page(status: str, text: str) -> tuple[bytes, bytes]:
 
 
 def listen(address: str, *, variable: str, pages: Pages, refused: Callable[[Refusal], None]) -> MetricsPort | None:
-    """Serve `pages` on `host:port`; None when the address is "off". Raises: SettingsError if it is malformed or taken."""
+    """Serve `pages` on `host:port`; None when the address is "off".
+
+    Raises: SettingsError if it is malformed, PortTakenError if somebody else has it.
+    """
     if address == "off":
         return None
     host, _, port = address.rpartition(":")
@@ -81,7 +84,7 @@ def listen(address: str, *, variable: str, pages: Pages, refused: Callable[[Refu
     try:
         served = MetricsPort(host.strip("[]") or everywhere, int(port), page=pages, refused=refused)
     except OSError as error:
-        raise SettingsError(f"cannot serve on {address}: {error}", details=f"free the port or set {variable} to off") from error
+        raise PortTakenError(f"cannot serve on {address}: {error}", details=f"free the port or set {variable} to off") from error
     served.start()
     return served
 
