@@ -9,18 +9,18 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 
-from ipamd.model.attachment import Attachment, pod_veth_name
+from ipamd.model.attachment import Attachment
 from ipamd.model.aws_node import Allocation
-from ipamd.model.cniresult import others_mac, recorded_spec, renamed_result
+from ipamd.model.cniresult import recorded_spec, renamed_result
 from ipamd.model.dataplane import FROM_SANDBOX_PRIORITY, TO_SANDBOX_PRIORITY
 from ipamd.model.eni import MAIN_TABLE
-from ipamd.model.errors import IpamError, TakeoverError, log_text
+from ipamd.model.errors import ForeignStateError, IpamError, TakeoverError, log_text
+from ipamd.model.exported import recorded, unrecorded, wanted_name
 from ipamd.model.freeze import FreezeCause
-from ipamd.model.ids import AttachmentKey, parse_key
 from ipamd.model.kernel import KernelSurvey
 from ipamd.model.words import counted
 from ipamd.ports import AwsNode
@@ -36,7 +36,6 @@ ADDS_WAIT_S = 20.0
 
 LOCK_WAIT_S = 5.0
 POLL_S = 0.02
-POD_IFNAME = "eth0"
 
 FAILPOINTS = ("export.begun", "export.renamed", "export.written", "export.restored")
 
@@ -154,7 +153,7 @@ class ExportService:
         self._cooldown.sweep()
         self._rename(report)
         survey = self._complete(report)
-        allocations = self._allocations(survey, report)
+        allocations = self._allocations(survey, aws_node, report)
         path = aws_node.write(allocations)
         self._failpoint("export.written")
         report.exported_count = len(allocations)
@@ -177,7 +176,7 @@ class ExportService:
         """Name host veths by pod, where the name is free: by that its daemon knows at its start which sandboxes live."""
         count = 0
         for attachment in self._datastore.attachments():
-            wanted = self._wanted_name(attachment)
+            wanted = wanted_name(attachment, prefix=self._prefix)
             if not wanted or attachment.host_veth == wanted:
                 continue
             with self._locks.hold(attachment.key, "EXPORT", Deadline.after(self._clock, LOCK_WAIT_S)):
@@ -221,33 +220,25 @@ class ExportService:
         report.steps.append(f"rules {TO_SANDBOX_PRIORITY} and {FROM_SANDBOX_PRIORITY} and routes of every sandbox are in place")
         return survey
 
-    def _allocations(self, survey: KernelSurvey, report: ExportReport) -> list[Allocation]:
-        """One for each address that is wired, recorded or not: what is not in the file is given again.
-
-        Also for one that its own plugin has just got and is about to wire: if it does not, its daemon drops the entry.
-        """
-        live = {veth.name: veth for veth in survey.veths if not veth.is_dying}
-        found: dict[IPv4Address, Allocation] = {}
-        for one in self._datastore.attachments():
-            if one.host_veth in live or others_mac(one) == "":
-                is_named = one.host_veth == self._wanted_name(one)
-                found[one.address] = Allocation(
-                    one.key,
-                    one.address,
-                    one.pod_namespace if is_named else "",
-                    one.pod_name if is_named else "",
-                    made_at_ns=int(one.created_at.timestamp()) * 10**9,
-                )
-        carried = {veth.address: name for name, veth in live.items() if veth.address is not None}  # its route may be missing
-        for address, device in {**carried, **survey.routes}.items():
-            veth = live.get(device)
-            if veth is not None and address not in found:
-                key = veth.key or self._placeholder(device)
-                found[address] = Allocation(key, address, made_at_ns=int(self._clock.now().timestamp()) * 10**9)
-                report.steps.append(
-                    f"{address} is not recorded, but {device} ({veth.key or 'of nobody we know'}) has it: exported"
-                )
+    def _allocations(self, survey: KernelSurvey, aws_node: AwsNode, report: ExportReport) -> list[Allocation]:
+        """One for each address that somebody has: what is not in the file is given again."""
+        found = recorded(self._datastore.attachments(), survey, prefix=self._prefix)
+        told, now = self._told(aws_node), self._clock.now()
+        others = unrecorded(survey, found, told=told, prefix=self._prefix, now=now)
+        for address, (veth, allocation) in others.items():
+            report.steps.append(
+                f"{address} is not recorded, but {veth.name} ({veth.key or 'of nobody we know'}) has it: exported"
+            )
+            found[address] = allocation
         return [found[address] for address in sorted(found)]
+
+    @staticmethod
+    def _told(aws_node: AwsNode) -> Mapping[IPv4Address, Allocation]:
+        try:
+            return {one.address: one for one in aws_node.allocations() if one.address is not None}
+        except ForeignStateError as error:
+            log.info("its file is written anew without a look at what it said: %s", log_text(error))
+            return {}
 
     def _change_conflists(self, aws_node: AwsNode, report: ExportReport) -> None:
         """Its conflist first, so that there is never none: it sorts before ours."""
@@ -260,16 +251,6 @@ class ExportService:
             )
         elif removed := aws_node.remove_our_conflist():
             report.steps.append(removed)
-
-    def _wanted_name(self, attachment: Attachment) -> str:
-        """The name by which its daemon knows the sandbox; "" if the pod is not known or has another interface."""
-        if not (attachment.pod_name and attachment.pod_namespace and attachment.key.ifname == POD_IFNAME):
-            return ""
-        return pod_veth_name(attachment.pod_namespace, attachment.pod_name, prefix=self._prefix)
-
-    @staticmethod
-    def _placeholder(device: str) -> AttachmentKey:
-        return parse_key(f"unknown-{device}", POD_IFNAME)
 
 
 def _lacks(attachment: Attachment, survey: KernelSurvey) -> list[str]:

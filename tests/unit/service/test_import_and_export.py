@@ -211,7 +211,7 @@ def test_an_export_freezes_writes_and_changes_the_conflists(warm: FakeNode, thei
     (written,) = theirs.written
     assert {one.address: (one.key.container_id, one.pod_name) for one in written} == {
         mine: ("mine", "mine"),
-        free_address(warm, 5): (f"unknown-{pod_veth_name('default', 'pod-lost', prefix='eni')}", ""),
+        free_address(warm, 5): ("lost", "pod-lost"),
     }
     assert theirs.conflists == {THEIRS}
     assert pod_veth_name("default", "mine", prefix="eni") in warm.wiring.wired
@@ -245,6 +245,23 @@ def test_a_second_export_does_not_overwrite_what_its_daemon_wrote(warm: FakeNode
     assert "has run here since" in problem
     assert theirs.told == [Allocation(warm.key("new"), free_address(warm, 7), "default", "mine")]
     assert (warm.wiring.wired, warm.wiring.routes) == kernel
+
+
+def test_what_was_not_taken_over_goes_back_as_its_daemon_had_it(warm: FakeNode, theirs: FakeAwsNode) -> None:
+    """A pod on several network cards: under another key its DEL would find nothing, and the address would be taken for ever."""
+    address = wire_theirs(warm, theirs, "multi", 0)
+    stale = wire_theirs(warm, theirs, "other", 1, is_told=False, is_listed=False)
+    entry = replace(theirs.told[0], interface_count=2, made_at_ns=5) if theirs.told else None
+    assert entry is not None
+    theirs.tell(entry, Allocation(warm.key("dead"), stale, "default", "pod-dead"))
+    start_over(warm, theirs)
+    theirs.settle()
+    finish_start(warm)
+    assert CONDITION in warm.health.conditions_by_subject()
+    assert exporter(warm, theirs).export().problems == []
+    found = {one.address: one for one in theirs.written[-1]}
+    assert found[address] == entry
+    assert found[stale].key.container_id.startswith("unknown-"), "the name of its entry is not the link's"
 
 
 def test_what_its_plugin_is_about_to_wire_is_exported(warm: FakeNode, theirs: FakeAwsNode) -> None:
