@@ -281,7 +281,7 @@ class HostNetworkReconciler:
         repairs += self._repair_sandboxes(survey)
         if survey.is_whole:
             repairs += self._remove_stray_rules(survey)
-        self._quarantine_service.resolve(None)
+        self._quarantine_service.take_stock(survey)
         if survey.is_whole and not duplicate_addresses(survey):
             self._health.clear_condition("duplicates")
         return repairs

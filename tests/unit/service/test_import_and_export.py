@@ -187,6 +187,26 @@ def test_what_nobody_could_name_is_looked_at_again(warm: FakeNode, theirs: FakeA
     assert row.state is (AddressState.ASSIGNED if end == "it is listed" else AddressState.COOLING)
 
 
+def test_what_it_gives_while_we_serve_is_neither_given_nor_taken_back(warm: FakeNode, theirs: FakeAwsNode) -> None:
+    """Its daemon came back beside ours, and its plugin wires pods with addresses that our rows call free (I1, I2)."""
+    address = wire_theirs(warm, theirs, "a", 0)
+    warm.host_reconciler.reconcile()
+    row = warm.datastore.address(address)
+    assert row is not None
+    assert row.state is AddressState.QUARANTINED
+    (veth,) = warm.wiring.foreign
+    assert f"{veth} has it" in row.reason
+    assert address not in {warm.add(f"s{number}").address for number in range(3)}
+    warm.host_reconciler.reconcile()
+    assert address in warm.wiring.routes
+    del warm.wiring.foreign[veth], warm.wiring.routes[address]
+    warm.host_reconciler.reconcile()
+    warm.cool()
+    row = warm.datastore.address(address)
+    assert row is not None
+    assert row.state is AddressState.FREE
+
+
 def exporter(node: FakeNode, theirs: FakeAwsNode) -> ExportService:
     """The service as bootstrap makes it."""
     return ExportService(node.app.context, cooldown=node.cooldown, aws_node=theirs, prefix="eni")
