@@ -14,12 +14,20 @@ from pathlib import Path
 
 from ipamd.aws_node import files, peer
 from ipamd.aws_node.files import Version
-from ipamd.model.aws_node import FILE_MAX_BYTES, Allocation, parse_checkpoint, render_checkpoint
+from ipamd.model.aws_node import (
+    FILE_MAX_BYTES,
+    NETWORK_NAME,
+    Allocation,
+    network_name_of,
+    parse_checkpoint,
+    render_checkpoint,
+)
 from ipamd.model.errors import ForeignStateError, TakeoverError
 from ipamd.settings import TakeoverConfig
 
 NOTE_NAME = "aws-node.json"
 NOTE_MAX_BYTES = 4096
+CONFLIST_MAX_BYTES = 1024 * 1024
 SAVED_SUFFIX = ".vpc-ipamd-saved"
 """Runtimes load files that end in .conf, .conflist or .json. Source: github.com/containernetworking/cni libcni/conf.go, ConfFiles;
 github.com/containerd/go-cni opts.go, loadFromConfDir."""
@@ -98,7 +106,7 @@ class FileAwsNode:
             self._write_note(note)
 
     def write(self, allocations: Iterable[Allocation]) -> str:
-        content = render_checkpoint(allocations)
+        content = render_checkpoint(allocations, network_name=self._network_name())
         note = self._read_note()
 
         def announce(version: Version) -> None:
@@ -146,6 +154,17 @@ class FileAwsNode:
         except OSError as error:
             raise TakeoverError(f"{source} cannot be renamed to {target.name}", details=error.strerror or "") from error
         return True
+
+    def _network_name(self) -> str:
+        for path in (self._theirs, self._saved):
+            try:
+                raw = files.read_bounded(path, most=CONFLIST_MAX_BYTES)
+            except OSError as error:
+                log.warning("the network's name is not known from %s: %s", path, error.strerror)
+                continue
+            if raw is not None:
+                return network_name_of(raw)
+        return NETWORK_NAME
 
     def _version(self) -> Version | None:
         try:

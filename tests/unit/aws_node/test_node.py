@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from collections.abc import Iterator
@@ -206,6 +207,29 @@ def test_an_export_is_noted_until_it_is_taken_back_or_overtaken(place: Path) -> 
     assert not node.is_exporting
     (place / "run/aws-node.json").write_text("[")
     assert not node.is_exporting
+
+
+@pytest.mark.parametrize(
+    ("conflist", "name"),
+    [
+        (None, "aws-cni"),
+        ('{"name": "our-chain", "plugins": []}', "our-chain"),
+        ("{", "aws-cni"),
+        ("[]", "aws-cni"),
+        ('{"name": 7}', "aws-cni"),
+    ],
+)
+def test_entries_have_the_network_of_its_conflist(place: Path, conflist: str | None, name: str) -> None:
+    """Its plugin's DEL names the network of the node's conflist, and would find no entry of another."""
+    for file_name in (SAVED, CONFLIST):
+        if conflist is not None:
+            (place / "net.d" / file_name).write_text(conflist)
+        made(place).write([ONE])
+        (written,) = json.loads((place / "aws-node/ipam.json").read_bytes())["allocations"]
+        assert written["networkName"] == name
+        (place / "net.d" / file_name).unlink(missing_ok=True)
+    (place / "net.d" / SAVED).mkdir()
+    made(place).write([ONE])
 
 
 def test_its_conflist_is_renamed_and_comes_back(place: Path) -> None:
