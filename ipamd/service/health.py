@@ -153,6 +153,12 @@ class Health:
             self._held = reason
             self._phase_changed.notify_all()
 
+    @property
+    def is_held(self) -> bool:
+        """Whether no address is given any more, for as long as the process lives (`hold_adds`)."""
+        with self._lock:
+            return bool(self._held)
+
     def set_condition(self, subject: str, sentence: str) -> None:
         """Set the degraded condition of `subject`: one sentence that says what the daemon works without."""
         with self._lock:

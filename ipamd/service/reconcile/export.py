@@ -246,8 +246,8 @@ class ExportService:
             report.steps.append(restored)
         self._failpoint("export.restored")
         if not aws_node.has_conflist():
-            report.problems.append(
-                "its conflist was never saved here, so ours stays until its daemon writes one; repeat the export then, or remove ours"
+            report.steps.append(
+                "its conflist was never here, so ours stays: its daemon writes one, which sorts before ours; remove ours then"
             )
         elif removed := aws_node.remove_our_conflist():
             report.steps.append(removed)

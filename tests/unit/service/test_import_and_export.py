@@ -14,6 +14,7 @@ from ipamd.model.aws_node import Allocation
 from ipamd.model.errors import ForeignStateError, NotServingError, WiringError
 from ipamd.model.freeze import FreezeCause
 from ipamd.model.ids import AttachmentKey, MacAddress
+from ipamd.served_mark import ServedMark
 from ipamd.service.health import Phase
 from ipamd.service.reconcile.export import ExportReport, ExportService
 from ipamd.service.reconcile.imported import CONDITION, ImportService
@@ -320,13 +321,18 @@ def test_an_exported_node_answers_status_after_a_restart_as_before(warm: FakeNod
     assert warm.health.is_starting, "its successor answers"
 
 
-def test_without_a_saved_conflist_ours_stays(warm: FakeNode, theirs: FakeAwsNode) -> None:
-    """There is never none: a runtime without one cannot delete."""
+def test_without_a_saved_conflist_ours_stays(warm: FakeNode, theirs: FakeAwsNode, tmp_path: Path) -> None:
+    """There is never none: a runtime without one cannot delete. A node that its daemon never ran on is exported all the same, and
+    STATUS is bridged until that daemon is there (I17)."""
     finish_start(warm)
     theirs.conflists = {OURS}
     service = exporter(warm, theirs)
-    assert "ours stays" in service.export().problems[0]
+    report = service.export()
+    assert report.problems == [], "a repetition would mend nothing: once its daemon has written one it listens"
+    assert "ours stays" in report.steps[-1]
     assert theirs.conflists == {OURS}
+    ServedMark(tmp_path, boot_id="boot", health=warm.health).leave()
+    assert (tmp_path / "served").exists()
     theirs.conflists.add(THEIRS)
     assert service.export().problems == []
     assert theirs.conflists == {THEIRS}
