@@ -67,21 +67,22 @@ class ImportService:
         self._told = self._allocations() if foreign else ()
         return self._stamp_all(foreign, survey, listed)
 
-    def look_again(self, listed: Mapping[str, Sandbox]) -> None:
+    def look_again(self, listed: Mapping[str, Sandbox]) -> list[HostVeth]:
         """Stamp what the start could not name and can be named now, by what its file said then. Costs nothing if all were named.
 
-        Raises: nothing; the next list tries again.
+        Returns: those that carry our alias now. Raises: nothing; the next list tries again.
         """
         if not self._unnamed:
-            return
+            return []
         try:
             survey = self._wiring.survey()
         except IpamError as error:
             log.info("host veths that are not ours are looked at again later: %s", log_text(error))
-            return
+            return []
         # None but those: a link of an ADD that is under way has no alias for an instant.
         left = [one for one in survey.veths if one.ifindex in self._unnamed and one.key is None and not one.is_dying]
-        self._stamp_all(left, survey, listed)
+        names = {one.name for one in left}
+        return [one for one in self._stamp_all(left, survey, listed).veths if one.name in names and one.key is not None]
 
     def _stamp_all(self, foreign: list[HostVeth], survey: KernelSurvey, listed: Mapping[str, Sandbox] | None) -> ImportResult:
         routed: dict[str, list[IPv4Address]] = {}

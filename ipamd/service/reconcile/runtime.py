@@ -128,7 +128,9 @@ class RuntimeReconciler:
         listed = self._list(attachments)
         if listed is None:
             return []
-        self._imported.look_again(listed)
+        for veth in self._imported.look_again(listed):
+            if veth.address is not None and self._datastore.address(veth.address) is None:
+                self._quarantine_service.remember_unplaced(veth)
         self._judge.look(attachments, listed, unrecorded=self._quarantine_service.wired_sandboxes())
         self._quarantine_service.resolve(listed)
         suspects = self._judge.suspects(attachments)

@@ -188,6 +188,23 @@ def test_what_nobody_could_name_is_looked_at_again(warm: FakeNode, theirs: FakeA
     assert row.state is (AddressState.ASSIGNED if end == "it is listed" else AddressState.COOLING)
 
 
+def test_what_is_named_later_and_is_on_no_eni_is_said(warm: FakeNode, theirs: FakeAwsNode) -> None:
+    """EC2 does not show its address: it is kept, and the condition goes on under the name that says so."""
+    wire_theirs(warm, theirs, "a", 0, is_told=False)
+    elsewhere, (veth,) = IPv4Address("10.0.200.9"), warm.wiring.foreign
+    warm.wiring.foreign[veth] = replace(warm.wiring.foreign[veth], address=elsewhere)
+    warm.wiring.routes = {elsewhere: veth}
+    warm.runtime.run("other")
+    warm.runtime.is_down = True
+    start_over(warm, theirs)
+    warm.runtime.is_down = False
+    warm.runtime_reconciler.reconcile_once()
+    conditions = warm.health.conditions_by_subject()
+    assert CONDITION not in conditions
+    assert f"{elsewhere} of a/eth0" in conditions["unplaced"]
+    assert rows(warm) == {}
+
+
 def test_what_it_gives_while_we_serve_is_neither_given_nor_taken_back(warm: FakeNode, theirs: FakeAwsNode) -> None:
     """Its daemon came back beside ours, and its plugin wires pods with addresses that our rows call free (I1, I2)."""
     address = wire_theirs(warm, theirs, "a", 0)
