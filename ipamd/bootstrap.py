@@ -270,12 +270,13 @@ def _reconcile(
 ) -> Reconcilers:
     node_info, runtime = adapters.node_info, adapters.runtime
     quarantine = QuarantineService(context, cooldown=cooldown, judge=judge, mtu=lambda: current.now.network.sandbox_mtu)
+    imported = ImportService(context, aws_node=adapters.aws_node, prefix=current.now.network.veth_prefix)
     startup = StartupReconciler(
         context,
         cooldown=cooldown,
         runtime=runtime,
         quarantine=quarantine,
-        imported=ImportService(context, aws_node=adapters.aws_node, prefix=current.now.network.veth_prefix),
+        imported=imported,
         is_datastore_intact=adapters.opened.report.is_intact,
     )
     host_network = HostNetworkReconciler(
@@ -288,7 +289,7 @@ def _reconcile(
     return Reconcilers(
         spooled_deletes=SpooledDeletes(context, spool=adapters.spool, detach=detach),
         startup=startup,
-        runtime=RuntimeReconciler(context, runtime=runtime, detach=detach, judge=judge, quarantine=quarantine)
+        runtime=RuntimeReconciler(context, runtime=runtime, detach=detach, judge=judge, quarantine=quarantine, imported=imported)
         if runtime
         else None,
         host_network=host_network,

@@ -55,12 +55,12 @@ class ConflistKeeper(FileFollower):
     def _keep(self) -> None:
         held = self._fights.held()
         self._note_all(self._plugins.restore(but=held))
-        if self._plugins.look():
+        if self._plugins.look() and not self.is_stopped:
             path = conflist.write(self._config, self._plugins.versions)
             log.info("conflist: %s offers %s now", path, ", ".join(self._plugins.versions))
         found = conflist.difference(self._config, self._plugins.versions)
-        if not found or self._thing in held:
-            return
+        if not found or self._thing in held or self.is_stopped:
+            return  # stopped: an export may have removed it while the plugins were asked
         conflist.write(self._config, self._plugins.versions)
         repaired = Repaired(f"{self._config.conflist_path} {found}: written again", self._thing)
         log.warning("conflist: %s", repaired)

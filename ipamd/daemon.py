@@ -17,7 +17,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -29,6 +30,7 @@ from ipamd.settings import CurrentSettings, load, without_meaning
 
 if TYPE_CHECKING:
     from ipamd.bootstrap import App
+    from ipamd.late_port import LatePort
     from ipamd.metrics_port import MetricsPort
     from ipamd.reload import SettingsReload
     from ipamd.service.health import Health
@@ -162,13 +164,11 @@ def _raise_descriptor_limit(rpc_count: int) -> None:
 def run(current: CurrentSettings, signals: Signals) -> int:
     """Serve until told to exit. Raises: SettingsError, DatastoreError, NotServingError if it cannot start."""
     settings = current.now
-    from ipamd.rpc.server import SOCKET_NAME, RpcServer, prepare_run_dir, take_instance_lock
+    from ipamd.rpc.server import RpcServer, prepare_run_dir, take_instance_lock
 
     prepare_run_dir(settings.daemon.run_dir)
     lock, has_run_before = take_instance_lock(settings.daemon.run_dir, is_ended=signals.wait_again)
-    from ipamd import metrics
     from ipamd.bootstrap import build
-    from ipamd.health_pages import HealthPages, listen
     from ipamd.lifecycle import Lifecycle
     from ipamd.model.freeze import FreezeCause
 
@@ -183,15 +183,14 @@ def run(current: CurrentSettings, signals: Signals) -> int:
     with health.stage("rpc") as stage:
         server.start()
         stage.detail = "DEL and introspection are served"
-    pages = HealthPages(cni_socket=settings.daemon.run_dir / SOCKET_NAME, is_ready=lambda: health.is_ready)
-    health_address = settings.daemon.health_address
-    probed = listen(health_address, variable="VPC_IPAMD_HEALTH_ADDRESS", pages=pages, refused=app.metrics.scrape_refused)
+    probed, scraped, shown = ports = _ports(app)
+    probed.start()
     log.info("alive after %.3f s: %s", health.uptime_s(), app.adapters.opened.report.detail)
     life = Lifecycle(app, end=signals.fail)
     threading.Thread(target=life.run, name="start-up", daemon=True).start()
     reload = _follow_settings(current, health)
-    scraped = metrics.serve(app.metrics, settings.daemon.metrics_address, health=pages)
-    shown = _serve_page(app)
+    scraped.start()
+    shown.start()
     reason = signals.wait(reload=reload.ask)
     reload.stop()
     drain_s = current.now.daemon.drain_s
@@ -204,17 +203,34 @@ def run(current: CurrentSettings, signals: Signals) -> int:
     if app.cni_backend is not None:
         app.cni_backend.stop()
     app.cooldown.stop()
-    _close(app, scraped, probed, shown)
+    _close(app, ports)
     os.close(lock)
     log.info("exiting")
     return signals.exit_status
 
 
-def _close(app: App, *ports: MetricsPort | None) -> None:
+def _ports(app: App) -> tuple[LatePort, LatePort, LatePort]:
+    """What answers kubelet's probes, scrapes, and people; none of them listens yet."""
+    from ipamd import metrics
+    from ipamd.health_pages import HealthPages, listen
+    from ipamd.late_port import LatePort
+    from ipamd.rpc.server import SOCKET_NAME
+
+    daemon, health, refused = app.settings.daemon, app.context.health, app.metrics.scrape_refused
+    pages = HealthPages(cni_socket=daemon.run_dir / SOCKET_NAME, is_ready=lambda: health.is_ready)
+    probes = partial(listen, daemon.health_address, variable="VPC_IPAMD_HEALTH_ADDRESS", pages=pages, refused=refused)
+    scrapes = partial(metrics.serve, app.metrics, daemon.metrics_address, health=pages)
+    return (
+        LatePort("health port", probes, health=health),
+        LatePort("metrics port", scrapes, health=health),
+        LatePort("page port", lambda: _serve_page(app), health=health),
+    )
+
+
+def _close(app: App, ports: Iterable[LatePort]) -> None:
     """Close what still answers, then the history and the datastore, which it reads."""
     for port in ports:
-        if port is not None:
-            port.close()
+        port.close()
     app.refused.tell_all()
     if app.adapters.history_loop is not None:
         app.adapters.history_loop.close()

@@ -61,5 +61,10 @@ class FileFollower(ABC):
         self._stopped.set()
         self._watch.stop()
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether `stop` was called: a look that is under way must change nothing any more."""
+        return self._stopped.is_set()
+
     def _wait_s(self) -> float:
         return LOOK_S

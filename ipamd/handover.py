@@ -111,18 +111,29 @@ class Handover:
     def take_conflist(self) -> str:
         """Rename the other's conflist, which a runtime would use instead of ours; not while its daemon serves.
 
-        Returns: what was done, "" if there was nothing to do. Raises: TakeoverError.
+        If it gave addresses meanwhile the process ends: pods have them that our rows call free, and the next start takes those over.
+        Returns: what was done, "" if there was nothing to do. Raises: TakeoverError, ForeignStateError.
         """
-        if self._aws_node is None or self._export.is_begun or not self._aws_node.has_conflist():
+        aws_node = self._aws_node
+        if aws_node is None or self._is_exported() or not aws_node.has_conflist():
             return ""
-        listener = self._aws_node.listener()
+        listener = aws_node.listener()
         if listener:
             raise TakeoverError(
                 f"amazon-vpc-cni-k8s has come back: it serves {listener} and its conflist is in use",
-                details="remove its DaemonSet aws-node from this node, or export it (`ipamctl export`) and remove ours",
+                details="remove its DaemonSet aws-node from this node: our daemon then takes over what it gave",
             )
-        said = self._aws_node.save_conflist()
+        if self._is_exported():
+            return ""  # it was begun while the other was looked for: its conflist is what the runtime is to use
+        if aws_node.has_run_since():
+            self._end("amazon-vpc-cni-k8s gave addresses while we served: our rows are made anew")
+            return ""
+        said = aws_node.save_conflist()
         if said:
             self._is_tidy = False  # its daemon was here: it made its chains anew
             log.warning("%s: it sorts before ours; `ipamctl export` puts it back", said)
         return said
+
+    def _is_exported(self) -> bool:
+        """Whether an export is at work or done: another thread begins it."""
+        return self._export.is_begun

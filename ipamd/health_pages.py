@@ -8,16 +8,22 @@ takes connections; ready means what `ipamctl status` means by it. Rejected: grpc
 
 from __future__ import annotations
 
+import math
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 from ipamd.metrics_port import MetricsPort, Refusal
-from ipamd.model.errors import SettingsError
+from ipamd.model.errors import PortTakenError, SettingsError
 
 PORT_MAX = 65535
 CONNECT_S = 0.5
 """Ours: a listener's queue takes a connection at once, or is full."""
+
+LISTENING_AGE_S = 0.5
+"""Questions within it share an answer. Ours: a connection to the CNI socket costs the daemon 0.2 ms, and every pod may ask beside the
+metrics; kubelet asks every 2 s."""
 
 Pages = Callable[[str, bool], tuple[bytes, bytes]]
 """Path and whether OpenMetrics is wanted -> head and body of the answer."""
@@ -29,6 +35,7 @@ class HealthPages:
     def __init__(self, *, cni_socket: Path, is_ready: Callable[[], bool]) -> None:
         self._cni_socket = cni_socket
         self._is_ready = is_ready
+        self._looked: tuple[float, bool] = (-math.inf, False)
 
     def __call__(self, path: str, _is_openmetrics: bool = False) -> tuple[bytes, bytes]:
         """Return head and body of the answer."""
@@ -39,6 +46,14 @@ class HealthPages:
         return plain_page("404 Not Found", "there are /metrics, /healthz and /readyz")
 
     def _is_listening(self) -> bool:
+        """Whether the CNI socket takes connections, or did a moment ago. Two threads may ask at once: then both look."""
+        looked_monotonic_s, answer = self._looked
+        if time.monotonic() - looked_monotonic_s >= LISTENING_AGE_S:
+            answer = self._takes_connections()
+            self._looked = (time.monotonic(), answer)
+        return answer
+
+    def _takes_connections(self) -> bool:
         try:
             with socket.socket(socket.AF_UNIX) as asking:
                 asking.settimeout(CONNECT_S)
@@ -56,7 +71,10 @@ def plain_page(status: str, text: str) -> tuple[bytes, bytes]:
 
 
 def listen(address: str, *, variable: str, pages: Pages, refused: Callable[[Refusal], None]) -> MetricsPort | None:
-    """Serve `pages` on `host:port`; None when the address is "off". Raises: SettingsError if it is malformed or taken."""
+    """Serve `pages` on `host:port`; None when the address is "off".
+
+    Raises: SettingsError if it is malformed, PortTakenError if somebody else has it.
+    """
     if address == "off":
         return None
     host, _, port = address.rpartition(":")
@@ -66,7 +84,7 @@ def listen(address: str, *, variable: str, pages: Pages, refused: Callable[[Refu
     try:
         served = MetricsPort(host.strip("[]") or everywhere, int(port), page=pages, refused=refused)
     except OSError as error:
-        raise SettingsError(f"cannot serve on {address}: {error}", details=f"free the port or set {variable} to off") from error
+        raise PortTakenError(f"cannot serve on {address}: {error}", details=f"free the port or set {variable} to off") from error
     served.start()
     return served
 

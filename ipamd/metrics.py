@@ -138,7 +138,7 @@ class Page:
 def serve(metrics: Metrics, address: str, *, health: Pages | None = None) -> MetricsPort | None:
     """Serve /metrics on `host:port`, and beside it the pages of `health`; None when the address is "off".
 
-    Raises: SettingsError if the address is malformed or taken.
+    Raises: SettingsError if the address is malformed, PortTakenError if somebody else has it.
     """
     page = Page(metrics.registry)
 

@@ -33,8 +33,9 @@ class ServedMark:
         self._problem = ""
 
     def leave(self) -> None:
-        """Write the mark if the daemon is ready. A refusal is logged once: then nothing is bridged."""
-        if not self._health.is_ready:
+        """Write the mark if the daemon is ready, or gives its node back: while amazon-vpc-cni-k8s takes over, ours may be the only
+        conflist. A refusal is logged once: then nothing is bridged."""
+        if not (self._health.is_ready or self._health.is_held):
             return
         try:
             with self._writing:

@@ -1,9 +1,10 @@
-"""Read and write small files that others read too: bounded, atomic, durable, and never through a stranger's link."""
+"""Read and write small files that others read too: bounded, atomic, durable, and never written through a stranger's link."""
 
 from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,8 +38,11 @@ def read_bounded(path: Path, *, most: int) -> bytes | None:
         return stream.read(most + 1)
 
 
-def replace(path: Path, content: bytes, *, mode: int) -> None:
-    """Write a file durably: a reader sees the whole old one or the whole new one. Raises: OSError."""
+def replace(path: Path, content: bytes, *, mode: int, announce: Callable[[Version], None] = lambda _: None) -> None:
+    """Write a file durably: a reader sees the whole old one or the whole new one.
+
+    `announce` is told which version it will be, when all of it is on the disk and before it takes its place. Raises: OSError.
+    """
     scratch = path.with_name(f".{path.name}.vpc-ipamd-tmp")
     scratch.unlink(missing_ok=True)  # of a daemon that was killed
     descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
@@ -46,6 +50,8 @@ def replace(path: Path, content: bytes, *, mode: int) -> None:
         stream.write(content)
         stream.flush()
         os.fsync(stream.fileno())
+        status = os.fstat(stream.fileno())
+    announce(Version(status.st_ino, status.st_mtime_ns))
     scratch.replace(path)
     sync_directory(path.parent)
 

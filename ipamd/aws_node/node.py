@@ -14,12 +14,20 @@ from pathlib import Path
 
 from ipamd.aws_node import files, peer
 from ipamd.aws_node.files import Version
-from ipamd.model.aws_node import FILE_MAX_BYTES, Allocation, parse_checkpoint, render_checkpoint
+from ipamd.model.aws_node import (
+    FILE_MAX_BYTES,
+    NETWORK_NAME,
+    Allocation,
+    network_name_of,
+    parse_checkpoint,
+    render_checkpoint,
+)
 from ipamd.model.errors import ForeignStateError, TakeoverError
 from ipamd.settings import TakeoverConfig
 
 NOTE_NAME = "aws-node.json"
 NOTE_MAX_BYTES = 4096
+CONFLIST_MAX_BYTES = 1024 * 1024
 SAVED_SUFFIX = ".vpc-ipamd-saved"
 """Runtimes load files that end in .conf, .conflist or .json. Source: github.com/containernetworking/cni libcni/conf.go, ConfFiles;
 github.com/containerd/go-cni opts.go, loadFromConfDir."""
@@ -72,16 +80,18 @@ class FileAwsNode:
         if now is None:
             return False
         note = self._read_note()
-        if "version" in note:
-            return note["version"] != [now.inode, now.mtime_ns]
+        known = [note[name] for name in ("version", "next") if name in note]
+        if known:
+            return [now.inode, now.mtime_ns] not in known
         # Never noted: without rows all is new; and a file that is older than the rows says nothing that they do not know.
         written = [one.stat().st_mtime_ns for one in self._datastore.parent.glob("state.db*") if one.is_file()]
         return not written or now.mtime_ns > max(written)
 
     def settle(self) -> None:
         now = self._version()
-        if now is not None and self._read_note() != {"version": [now.inode, now.mtime_ns]}:
-            self._write_note({"version": [now.inode, now.mtime_ns]})
+        note: dict[str, object] = {"version": [] if now is None else [now.inode, now.mtime_ns]}
+        if self._read_note() != note:
+            self._write_note(note)
 
     @property
     def is_exporting(self) -> bool:
@@ -96,16 +106,22 @@ class FileAwsNode:
             self._write_note(note)
 
     def write(self, allocations: Iterable[Allocation]) -> str:
-        content = render_checkpoint(allocations)
+        content = render_checkpoint(allocations, network_name=self._network_name())
+        note = self._read_note()
+
+        def announce(version: Version) -> None:
+            # Before the rename: a process that dies between both must not take what it wrote for the other's.
+            note["next"] = [version.inode, version.mtime_ns]
+            self._write_note(note)
+
         try:
             self._checkpoint.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-            files.replace(self._checkpoint, content, mode=0o600)
+            files.replace(self._checkpoint, content, mode=0o600, announce=announce)
         except OSError as error:
             details = f"{error.strerror}: mount {self._checkpoint.parent} into the daemon's pod"
             raise TakeoverError(f"{self._checkpoint} cannot be written", details=details) from error
-        now = self._version()
-        version = [] if now is None else [now.inode, now.mtime_ns]
-        self._write_note({**self._read_note(), "version": version})
+        note["version"] = note.pop("next")
+        self._write_note(note)
         return str(self._checkpoint)
 
     def has_conflist(self) -> bool:
@@ -138,6 +154,17 @@ class FileAwsNode:
         except OSError as error:
             raise TakeoverError(f"{source} cannot be renamed to {target.name}", details=error.strerror or "") from error
         return True
+
+    def _network_name(self) -> str:
+        for path in (self._theirs, self._saved):
+            try:
+                raw = files.read_bounded(path, most=CONFLIST_MAX_BYTES)
+            except OSError as error:
+                log.warning("the network's name is not known from %s: %s", path, error.strerror)
+                continue
+            if raw is not None:
+                return network_name_of(raw)
+        return NETWORK_NAME
 
     def _version(self) -> Version | None:
         try:

@@ -7,6 +7,7 @@ would load its module. Source of the layout: linux/netfilter_ipv4/ip_tables.h, l
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import socket
 import struct
@@ -99,29 +100,38 @@ class LegacyTables:
         return [parse(name, info, entries) for name, info, entries in answers if LOOKED_AT[name] in entries]
 
     def _read(self, sock: socket.socket, name: str) -> tuple[bytes, bytes]:
-        info = _ask(sock, SO_GET_INFO, name.encode().ljust(_INFO.size, b"\0"), name)
+        info = _ask(sock, SO_GET_INFO, name.encode(), _INFO.size, name)
         if name == "nat" and info == self._nat[0]:
             return self._nat
         size = _INFO.unpack(info)[-1]
         if size > MAX_BYTES:
             raise WiringError(f"table {name} of iptables-legacy has {size} bytes", details=f"at most {MAX_BYTES} are read")
         request = _GET_ENTRIES.pack(name.encode(), size)
-        entries = _ask(sock, SO_GET_ENTRIES, request.ljust(_GET_ENTRIES.size + size, b"\0"), name)[_GET_ENTRIES.size :]
-        if name == "nat":  # only what is looked for is kept: the table may have megabytes
-            entries = entries if LOOKED_AT[name] in entries else b""
+        answer = _ask(sock, SO_GET_ENTRIES, request, _GET_ENTRIES.size + size, name, sought=LOOKED_AT[name])
+        entries = answer[_GET_ENTRIES.size :]
+        if name == "nat":
             self._nat = info, entries
         return info, entries
 
 
-def _ask(sock: socket.socket, option: int, request: bytes, name: str) -> bytes:
-    """A getsockopt whose buffer is question and answer; Python's own cannot send."""
-    buffer, length = ctypes.create_string_buffer(request, len(request)), ctypes.c_uint32(len(request))
-    if _libc.getsockopt(sock.fileno(), socket.IPPROTO_IP, option, buffer, ctypes.byref(length)):
+def _ask(sock: socket.socket, option: int, request: bytes, size: int, name: str, *, sought: bytes = b"") -> bytes:
+    """A getsockopt whose buffer of `size` bytes is question and answer; Python's own cannot send.
+
+    Returns: the answer; b"" if `sought` is not in it. It is searched in memory of its own, which goes back at once: a large table
+    would be copied, and stay in the process as memory that was freed.
+    """
+    with mmap.mmap(-1, size) as area:
+        area[: len(request)] = request
+        buffer, length = (ctypes.c_char * size).from_buffer(area), ctypes.c_uint32(size)
+        refused = _libc.getsockopt(sock.fileno(), socket.IPPROTO_IP, option, ctypes.byref(buffer), ctypes.byref(length))
         cause = os.strerror(ctypes.get_errno())
+        del buffer  # the area cannot be closed before
+        answer = area[:] if area.find(sought) >= 0 else b""
+    if refused:
         raise WiringError(
             f"table {name} of iptables-legacy could not be read", details=f"{cause}; look with iptables-legacy-save"
         )
-    return buffer.raw
+    return answer
 
 
 def parse(name: str, info: bytes, entries: bytes) -> LegacyTable:

@@ -58,7 +58,7 @@ class AwscniFamilies(Collector):
         """Pool and limits. A limit has no sample before the instance's limits are known: a 0 would look like a full node."""
         sources = self._sources
         snapshot, settings, counts = sources.pool.outlook(), sources.pool.settings, sources.datastore.counts()
-        enis = [one for one in sources.datastore.stock().enis if one.eni.managed]
+        enis = [one for one in sources.datastore.stock().enis if one.eni.managed and not one.has_left]
         usable, most = (
             (None, None) if snapshot is None else (usable_eni_count(snapshot, settings), most_addresses(snapshot, settings))
         )
@@ -67,7 +67,8 @@ class AwscniFamilies(Collector):
             "awscni_eni_max", "ENIs this node may have for pods: without the places of ENIs that are not ours to use", usable
         )
         yield gauge("awscni_ip_max", "Addresses this node may have, in its mode and with the ENIs that are there", most)
-        yield gauge("awscni_total_ip_addresses", "Addresses on our ENIs", counts.total)
+        shown_count = sum(one.counts.total - one.counts.lost for one in enis)
+        yield gauge("awscni_total_ip_addresses", "Addresses on our ENIs", shown_count)
         yield gauge("awscni_total_ipv4_prefixes", "Prefixes (/28) on our ENIs", sum(one.prefix_count for one in enis))
         yield gauge("awscni_assigned_ip_addresses", "Addresses assigned to sandboxes", counts.assigned)
         text = "Addresses assigned to sandboxes, by ENI: a series for each attached ENI"

@@ -84,9 +84,11 @@ def parse_checkpoint(raw: bytes) -> tuple[Allocation, ...]:
     return found
 
 
-def render_checkpoint(allocations: Iterable[Allocation]) -> bytes:
+def render_checkpoint(allocations: Iterable[Allocation], *, network_name: str = NETWORK_NAME) -> bytes:
     """Write its file: what its daemon reads at its start. An entry without a pod's name has no metadata, and is kept unseen.
 
+    Args:
+        network_name: of its conflist: its plugin's DEL names it, and finds no entry of another network.
     Raises: ValueError for an allocation without an IPv4 address.
     """
     entries = []
@@ -100,7 +102,7 @@ def render_checkpoint(allocations: Iterable[Allocation]) -> bytes:
         }
         entries.append(
             {
-                "networkName": NETWORK_NAME,
+                "networkName": network_name,
                 "containerID": one.key.container_id,
                 "ifName": one.key.ifname,
                 "ipv4": str(one.address),
@@ -109,6 +111,16 @@ def render_checkpoint(allocations: Iterable[Allocation]) -> bytes:
             }
         )
     return json.dumps({"version": VERSION, "allocations": entries}, separators=(",", ":")).encode() + b"\n"
+
+
+def network_name_of(conflist: bytes) -> str:
+    """The network of its conflist, which operators may have replaced by one of their own; NETWORK_NAME if it cannot be read."""
+    try:
+        document = json.loads(conflist)
+    except (ValueError, RecursionError):
+        return NETWORK_NAME
+    name = document.get("name") if isinstance(document, dict) else None
+    return name if isinstance(name, str) and 0 < len(name) <= NAME_MAX else NETWORK_NAME
 
 
 def identify(

@@ -35,6 +35,7 @@
     |  +- SubnetChoiceError           121  no     no subnet may have a new ENI
     +- SettingsError                  119  no     settings contradict each other
     |  +- PluginLackingError          119  no     a plugin beside ours is missing, or does not answer as CNI demands
+    |  +- PortTakenError              119  no     somebody else has a port of ours
     +- ForeignStateError              122  no     amazon-vpc-cni-k8s's file is not what its format says
     +- TakeoverError                  123  yes    the node cannot change hands now
 
@@ -283,6 +284,10 @@ class SettingsError(IpamError):
 
 class PluginLackingError(SettingsError):
     """A plugin beside ours, which sandboxes need, is missing, or does not answer as the CNI specification demands."""
+
+
+class PortTakenError(SettingsError):
+    """A port of ours cannot be listened on now: somebody else has it, or its address is none of this host."""
 
 
 def log_text(error: BaseException) -> str:

@@ -96,7 +96,7 @@ def pool_snapshot(
     Returns: ENIs by network card and device index; all counts are of the one moment of `stock`.
     Concurrency: pure. Cost: the number of ENIs; the pool thread does this after every ADD.
     """
-    managed = [one for one in stock.enis if one.eni.managed and not _has_left(one)]
+    managed = [one for one in stock.enis if one.eni.managed and not one.has_left]
     leaving = [one.counts for one in stock.enis if one.eni.managed and _gives_nothing(one.eni)]
     usable = [one for one in managed if not _gives_nothing(one.eni)]
     unmanaged = [one.eni.device_index for one in stock.enis if not one.eni.managed and one.eni.network_card == 0]
@@ -140,8 +140,3 @@ def _capacity(one: EniStock) -> EniCapacity:
 
 def _gives_nothing(eni: Eni) -> bool:
     return bool(eni.excluded) or eni.state is EniState.DETACHING
-
-
-def _has_left(one: EniStock) -> bool:
-    """Whether the ENI was found absent: then every address that is left of it is lost. One that is being detached still has others."""
-    return one.eni.state is EniState.DETACHING and 0 < one.counts.total == one.counts.lost

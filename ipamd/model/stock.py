@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ipamd.model.eni import Eni
+from ipamd.model.eni import Eni, EniState
 from ipamd.model.words import counted
 
 
@@ -58,6 +58,11 @@ class EniStock:
     used_slot_count: int
     prefix_count: int
     free_prefix_count: int
+
+    @property
+    def has_left(self) -> bool:
+        """Whether it was found absent: then every address that is left of it is lost. One that is being detached still has others."""
+        return self.eni.state is EniState.DETACHING and 0 < self.counts.total == self.counts.lost
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ipamd.health_pages import PORT_MAX
 from ipamd.metrics_port import MetricsPort, Refusal
-from ipamd.model.errors import SettingsError, log_text
+from ipamd.model.errors import PortTakenError, SettingsError, log_text
 from ipamd.model.loopback import is_loopback
 from ipamd.page.access import Denial, Gate, TokenFile
 from ipamd.page.document import COMMON_HEADERS, Document
@@ -85,7 +85,8 @@ def serve(
 
     Args:
         token_file: None only where the address is of loopback.
-    Raises: SettingsError if the address is malformed, taken, or reachable from elsewhere without a token; or if there is no token.
+    Raises: SettingsError if the address is malformed, or reachable from elsewhere without a token; or if there is no token.
+        PortTakenError if somebody else has it.
     """
     if address == "off":
         return None
@@ -103,7 +104,7 @@ def serve(
         served = PagePort(host.strip("[]") or everywhere, int(port), answers=answers, refused=refused)
     except OSError as error:
         advice = f"free the port or set {VARIABLE} to off"
-        raise SettingsError(f"cannot serve the page on {address}: {error}", details=advice) from error
+        raise PortTakenError(f"cannot serve the page on {address}: {error}", details=advice) from error
     served.start()
     log.info("the page for people is at http://%s:%d/%s", host, served.port, ", with a token" if token_file is not None else "")
     return served

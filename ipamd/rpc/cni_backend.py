@@ -25,6 +25,7 @@ from ipamd.model.words import printable
 from ipamd.pb import cni_backend_pb2 as pb
 from ipamd.pb import cni_backend_pb2_grpc
 from ipamd.ports import Clock, Datastore
+from ipamd.rpc import codec
 from ipamd.rpc.cni import SandboxServices
 from ipamd.service.refused_adds import RefusedAdd
 from ipamd.service.request import Deadline, Steps
@@ -34,8 +35,13 @@ DEADLINE_S = 60.0
 
 MAX_REQUEST_BYTES = 64 * 1024
 MAX_RPCS = 64
+PRIVATE_NAME = ".vpc-ipamd"
+"""Of the directory beside the socket's place in which it is until it takes it."""
+
 DIGEST = "amazon-vpc-cni-k8s"
 """Stands for the configuration, which its plugin keeps to itself: the same sandbox and namespace is the same request."""
+
+LIVE_DETAILS = "remove the DaemonSet aws-node from this node"
 
 T = TypeVar("T")
 
@@ -121,11 +127,16 @@ def _refused(request: pb.AddNetworkRequest, error: IpamError) -> RefusedAdd:
 
 
 def _attach_request(request: pb.AddNetworkRequest) -> AttachRequest:
-    """Decode. Raises: InvalidRequestError."""
+    """Decode. Raises: InvalidRequestError, InvalidConfigError."""
     if request.RequiresMultiNICAttachment:
         raise InvalidRequestError("several network cards are not served", details="remove the annotation nicConfig from the pod")
     if not (request.K8S_POD_NAME and request.K8S_POD_NAMESPACE and request.Netns):
         raise InvalidRequestError("a request needs a pod's name and namespace, and a netns")
+    if max(len(request.K8S_POD_NAME), len(request.K8S_POD_NAMESPACE)) > codec.POD_NAME_MAX:
+        # The link is named by them, so they are not cut; and a file of ours with such a name would be refused when it is read.
+        raise InvalidRequestError(f"a pod's name and namespace have at most {codec.POD_NAME_MAX} characters")
+    codec.require_netns(request.Netns)
+    codec.require_network_name(request.NetworkName)
     return AttachRequest(
         key=parse_key(request.ContainerID, request.IfName),
         netns=request.Netns,
@@ -142,6 +153,7 @@ class CniBackendServer:
 
     def __init__(self, servicer: CniBackendServicer, *, path: Path) -> None:
         self.path = path
+        self._own: tuple[int, int] | None = None
         self._server = grpc.server(
             ThreadPoolExecutor(max_workers=MAX_RPCS, thread_name_prefix="cni-backend"),
             maximum_concurrent_rpcs=MAX_RPCS,
@@ -152,22 +164,52 @@ class CniBackendServer:
     def start(self) -> None:
         """Listen; a dead socket at the path is replaced, a live one never.
 
+        gRPC removes whatever socket is at its path, both when it begins and when it ends, and the other's daemon may have come back
+        there. So gRPC gets a name of its own, and a second link of that socket takes the place, which fails if it is taken.
+        Source: <https://github.com/grpc/grpc/issues/17122>.
         Raises: SettingsError if somebody listens there, or the path cannot be used.
         """
         refuse_live_listener(self.path)
-        before = os.umask(0o177)
         try:
             self.path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-            self._server.add_insecure_port(f"unix:{self.path}")
+            self._listen(self.path.with_name(PRIVATE_NAME))
+        except FileExistsError as error:
+            raise SettingsError(f"somebody listens on {self.path}", details=LIVE_DETAILS) from error
         except (OSError, RuntimeError) as error:
             raise SettingsError(f"cannot listen on {self.path}", details=f"{error}; see VPC_IPAMD_CNI_BACKEND_SOCKET") from error
-        finally:
-            os.umask(before)
         self._server.start()
 
+    def _listen(self, private: Path) -> None:
+        """Bind in a directory that nobody else can enter until the socket has its mode: a umask would be that of all threads.
+
+        Raises: FileExistsError if the place was taken meanwhile; OSError, RuntimeError.
+        """
+        scratch = private / "s"
+        private.mkdir(mode=0o700, exist_ok=True)  # both may be of a daemon that was killed
+        scratch.unlink(missing_ok=True)
+        try:
+            self._server.add_insecure_port(f"unix:{scratch}")
+            scratch.chmod(0o600)
+            os.link(scratch, self.path)
+            self._own = _inode(self.path)
+        finally:
+            scratch.unlink(missing_ok=True)
+            private.rmdir()
+
     def stop(self) -> None:
-        """Take no request any more; those in progress have a second."""
+        """Take no request any more; those in progress have a second. A socket at the path is removed if it is ours."""
+        if self._own is not None and _inode(self.path) == self._own:
+            self.path.unlink(missing_ok=True)
         self._server.stop(1.0).wait(2.0)
+
+
+def _inode(path: Path) -> tuple[int, int] | None:
+    """Which file is at a path; None for none."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def refuse_live_listener(path: Path) -> None:
@@ -189,4 +231,4 @@ def refuse_live_listener(path: Path) -> None:
             return
         except OSError as error:
             raise SettingsError(f"cannot tell whether somebody listens on {path}", details=str(error)) from error
-    raise SettingsError(f"somebody listens on {path}", details="remove the DaemonSet aws-node from this node")
+    raise SettingsError(f"somebody listens on {path}", details=LIVE_DETAILS)

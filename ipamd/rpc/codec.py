@@ -40,6 +40,9 @@ MAX_CONFIG_BYTES = 1024 * 1024
 NAME_MAX = 255
 """Characters of a network's name. Ours: it is part of file names in CNI's own plugins, and Linux' NAME_MAX bounds those."""
 
+POD_NAME_MAX = 253
+"""Characters of a pod's name or namespace. Source: Kubernetes, "Object Names and IDs", DNS subdomain names."""
+
 MAX_NETNS_BYTES = 4096
 """Linux PATH_MAX."""
 
@@ -93,10 +96,7 @@ def decode_conf(raw: bytes) -> NetworkConf:
     prev_result = conf.get("prevResult")
     if not isinstance(name, str) or not isinstance(version, str):
         raise InvalidConfigError("name and cniVersion must be strings")
-    if not name.isprintable() or len(name) > NAME_MAX:
-        raise InvalidConfigError(
-            f"the network's name {name[:40]!r} is not valid", details=f"at most {NAME_MAX} printable characters"
-        )
+    require_network_name(name)
     if prev_result is not None and not isinstance(prev_result, dict):
         raise InvalidConfigError("prevResult must be an object")
     if prev_result is not None:
@@ -109,12 +109,10 @@ def decode_attach(request: cni_pb2.ExecRequest) -> AttachRequest:
     """Read an ADD or CHECK. Raises: InvalidRequestError and the errors of `decode_conf`."""
     conf = decode_conf(request.config)
     key = decode_key(request)
-    netns = request.netns
-    if not netns.startswith("/") or "\x00" in netns or len(netns.encode()) > MAX_NETNS_BYTES:
-        raise InvalidRequestError(f"CNI_NETNS {netns[:80]!r} is not an absolute path")
+    require_netns(request.netns)
     return AttachRequest(
         key=key,
-        netns=netns,
+        netns=request.netns,
         network_name=conf.name,
         cni_version=conf.cni_version,
         config_digest=hashlib.sha256(request.config).hexdigest(),
@@ -132,10 +130,24 @@ def decode_names(args: str) -> SandboxNames:
     """Read pod names from CNI_ARGS ("K=V;K=V"). They are aids to people only: a malformed one is left out, not refused."""
     pairs = dict(part.split("=", 1) for part in args.split(";") if "=" in part)
     return SandboxNames(
-        pod_namespace=pairs.get("K8S_POD_NAMESPACE", "")[:253],
-        pod_name=pairs.get("K8S_POD_NAME", "")[:253],
+        pod_namespace=pairs.get("K8S_POD_NAMESPACE", "")[:POD_NAME_MAX],
+        pod_name=pairs.get("K8S_POD_NAME", "")[:POD_NAME_MAX],
         pod_uid=pairs.get("K8S_POD_UID", "")[:64],
     )
+
+
+def require_netns(netns: str) -> None:
+    """Check that the path of a network namespace may be one. Raises: InvalidRequestError."""
+    if not netns.startswith("/") or "\x00" in netns or len(netns.encode()) > MAX_NETNS_BYTES:
+        raise InvalidRequestError(f"CNI_NETNS {netns[:80]!r} is not an absolute path")
+
+
+def require_network_name(name: str) -> None:
+    """Check a network's name. Raises: InvalidConfigError."""
+    if not name.isprintable() or len(name) > NAME_MAX:
+        raise InvalidConfigError(
+            f"the network's name {name[:40]!r} is not valid", details=f"at most {NAME_MAX} printable characters"
+        )
 
 
 def requested_version(raw: bytes) -> str:

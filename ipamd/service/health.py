@@ -153,6 +153,12 @@ class Health:
             self._held = reason
             self._phase_changed.notify_all()
 
+    @property
+    def is_held(self) -> bool:
+        """Whether no address is given any more, for as long as the process lives (`hold_adds`)."""
+        with self._lock:
+            return bool(self._held)
+
     def set_condition(self, subject: str, sentence: str) -> None:
         """Set the degraded condition of `subject`: one sentence that says what the daemon works without."""
         with self._lock:
@@ -219,8 +225,12 @@ class Health:
 
     @property
     def is_starting(self) -> bool:
-        """ADD is not served, though STATUS may still say yes: out of patience with a restart."""
-        return self.phase is not Phase.SERVING
+        """ADD is not served, though STATUS may still say yes: out of patience with a restart.
+
+        A daemon that gives no address any more (`hold_adds`) does not start: a restart of it changes no condition of the node (I17).
+        """
+        with self._lock:
+            return self._phase is Phase.DRAINING or (self._phase is not Phase.SERVING and not self._held)
 
     def await_add_service(self, deadline: Deadline) -> None:
         """Let an ADD through, which waits for the end of the start: a pod that comes during a restart needs no second try (I17).
@@ -247,22 +257,23 @@ class Health:
         if phase is Phase.DRAINING:
             raise NotServingError("vpc-ipamd is shutting down", details="its successor will take this ADD: retry")
         running = [stage.name for stage in self.stages() if stage.state is StageState.RUNNING]
+        work = ", ".join(running) or "; ".join(self.conditions()) or "nothing"
         raise NotServingError(
             f"vpc-ipamd is {phase} and does not take ADD yet",
-            details=f"up for {self.uptime_s():.1f} s, at work on: {', '.join(running) or 'nothing'}; retry; see `ipamctl status`",
+            details=f"up for {self.uptime_s():.1f} s, at work on: {work}; retry; see `ipamctl status`",
         )
 
     def require_status(self) -> None:
         """CNI STATUS: succeed unless, for longer than a grace, ADD has not been served or no address ever given since the boot.
 
         A runtime asks before the first *ready* of a boot if an earlier boot left a conflist. A pool that is empty later is no
-        reason to fail: a node that is NotReady for minutes has its pods evicted.
+        reason to fail: a node that is NotReady for minutes has its pods evicted; nor is a node that is being exported.
         Raises: PluginNotAvailableError.
         """
         up_s = self.uptime_s()
         with self._lock:
-            phase, awaits_address = self._phase, self._awaits_first_address
-        if up_s <= STATUS_GRACE_S:
+            phase, awaits_address, held = self._phase, self._awaits_first_address, self._held
+        if up_s <= STATUS_GRACE_S or held:
             return
         details = "; ".join(self.conditions()) or "see `ipamctl status`"
         if phase in (Phase.STARTING, Phase.RESTORING):

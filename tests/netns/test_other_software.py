@@ -6,10 +6,12 @@ import os
 import re
 import shutil
 import subprocess
+import tracemalloc
 from collections import Counter
 
 import pytest
 
+from ipamd.kernel.legacy_tables import LegacyTables
 from ipamd.kernel.other_software import OtherSoftware
 from ipamd.model.kernel import NOT_REPAIRED
 from ipamd.service.report.audit_enis import _of_routing
@@ -235,3 +237,29 @@ def test_a_second_look_lists_nothing(world, monkeypatch):
     assert asked
     world.host.sh("iptables-nft -P FORWARD ACCEPT")
     assert looker.find("eth0") == []
+
+
+def test_a_large_table_of_others_costs_no_memory(world):
+    """kube-proxy's nat table may have 25 MB: it is searched where the kernel put it, and nothing of it is copied or kept."""
+    run(world, "{t} -t nat -N KUBE-SVC", "iptables-legacy")
+    rules = [f'-A KUBE-SVC -d 10.1.{n >> 8}.{n & 255}/32 -m comment --comment "ns/svc:{n}" -j RETURN' for n in range(5000)]
+    world.host.call(
+        lambda: subprocess.run(
+            ["iptables-legacy-restore", "--noflush"],
+            input="\n".join(["*nat", *rules, "COMMIT", ""]).encode(),
+            timeout=60,
+            check=True,
+        )
+    )
+    tables = LegacyTables(world.netns)
+    tracemalloc.start()
+    try:
+        assert [table.name for table in tables.read() if table.name == "nat"] == []
+        kept, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 200_000 < len(rules) * 300, "less than its rules take"
+    assert kept < 50_000
+    run(world, "{t} -t nat -N AWS-SNAT-CHAIN-0; {t} -t nat -A AWS-SNAT-CHAIN-0 -j RETURN", "iptables-legacy")
+    (table,) = [table for table in tables.read() if table.name == "nat"]
+    assert (len(table.chains["AWS-SNAT-CHAIN-0"]), len(table.chains["KUBE-SVC"])) == (2, 5001)

@@ -65,6 +65,24 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
     assert not thread.is_alive()
 
 
+@pytest.mark.parametrize("offers_others", [False, True])
+def test_a_look_that_is_under_way_when_an_export_comes_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offers_others: bool
+) -> None:
+    """It asks the plugins for their versions, which takes a while; meanwhile the export stops it and removes the file."""
+    kept = Kept(tmp_path, FakeClock())
+
+    def look() -> bool:
+        kept.keeper.stop()
+        kept.path.unlink()
+        return offers_others
+
+    monkeypatch.setattr(kept.plugins, "look", look)
+    kept.keeper.look()
+    assert not kept.path.exists()
+    assert kept.noted == []
+
+
 @pytest.mark.parametrize("how", ["removed", "altered", "renamed", "replaced"])
 def test_is_put_back_at_once(running: Kept, how: str) -> None:
     """Row 8: each is noticed without the clock, counted and recorded."""

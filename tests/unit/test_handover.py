@@ -49,6 +49,8 @@ def leave_after_a_look(hands: Hands, monkeypatch: pytest.MonkeyPatch, then: Call
 
     def wait(_timeout_s: float) -> bool:
         seen.extend(hands.node.health.conditions())
+        with pytest.raises(NotServingError, match="remove its DaemonSet aws-node"):  # a refused pod's event says so too (I14)
+            hands.node.health.require_add_service()
         then()
         return hands.stopped.is_set()
 
@@ -108,6 +110,28 @@ def test_its_conflist_is_taken_only_from_one_that_is_away(hands: Hands) -> None:
     assert hands.handover.take_conflist()
     assert hands.theirs.conflists == {SAVED, OURS}
     assert hands.handover.take_conflist() == ""
+
+
+def test_what_it_gave_while_we_served_is_taken_over_by_the_next_start(hands: Hands) -> None:
+    """Both were on the node, and it has gone: our rows call free what its pods have, and every ADD that gets such an address fails."""
+    hands.theirs.conflists = {THEIRS, OURS}
+    hands.theirs.listens = "/run/its.sock"
+    with pytest.raises(TakeoverError, match="remove its DaemonSet"):
+        hands.handover.take_conflist()
+    hands.theirs.tell()
+    hands.theirs.listens = ""
+    assert hands.handover.take_conflist() == ""
+    assert "made anew" in hands.ended[0]
+    hands.theirs.settle()  # as the next start does
+    assert hands.handover.take_conflist()
+
+
+def test_a_conflist_that_an_export_brings_back_is_not_taken(hands: Hands) -> None:
+    """The keeper looks for the other's daemon, which takes up to seconds; an export that begins meanwhile wins."""
+    hands.theirs.conflists = {THEIRS, OURS}
+    hands.theirs.listener = lambda: (hands.theirs.begin_export(), "")[1]  # type: ignore[method-assign]
+    assert hands.handover.take_conflist() == ""
+    assert hands.theirs.conflists == {THEIRS, OURS}
 
 
 def test_chains_go_once_ours_are_in_place(hands: Hands) -> None:

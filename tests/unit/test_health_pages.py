@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from ipamd import metrics
+from ipamd import health_pages, metrics
 from ipamd.health_pages import HealthPages, listen
 from ipamd.metrics import Metrics
 from ipamd.metrics_port import MetricsPort
@@ -54,8 +56,9 @@ def ask(port: MetricsPort, path: str, method: str = "GET") -> tuple[int, bytes]:
     return int(head.split()[1]), body
 
 
-def test_alive_is_who_takes_connections(port: MetricsPort, node: Node, tmp_path: Path) -> None:
+def test_alive_is_who_takes_connections(port: MetricsPort, node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """/healthz follows the CNI socket: it is not there, it is there, nobody listens on it any more."""
+    monkeypatch.setattr(health_pages, "LISTENING_AGE_S", 0.0)
     assert ask(port, "/healthz")[0] == 503
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "ipamd.sock"))
@@ -63,6 +66,24 @@ def test_alive_is_who_takes_connections(port: MetricsPort, node: Node, tmp_path:
         assert ask(port, "/healthz") == (200, b"alive\n")
         assert ask(port, "/readyz")[0] == 503, "alive and not ready"
     assert ask(port, "/healthz")[0] == 503
+
+
+def test_a_flood_of_questions_is_few_connections(port: MetricsPort, tmp_path: Path) -> None:
+    """Every pod reaches the metrics port: what it asks must not become as many connections to the socket of ADD and DEL (I16)."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "ipamd.sock"))
+        listener.listen(64)
+        began = time.monotonic()
+        asked = [ask(port, "/healthz") for _ in range(20)]
+        bound = 1 + int((time.monotonic() - began) / health_pages.LISTENING_AGE_S)
+        listener.setblocking(False)
+        count = 0
+        with suppress(BlockingIOError):
+            while True:
+                listener.accept()[0].close()
+                count += 1
+    assert set(asked) == {(200, b"alive\n")}
+    assert 1 <= count <= bound
 
 
 def test_ready_is_what_the_daemon_says(port: MetricsPort, node: Node) -> None:

@@ -9,18 +9,18 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 
-from ipamd.model.attachment import Attachment, pod_veth_name
+from ipamd.model.attachment import Attachment
 from ipamd.model.aws_node import Allocation
 from ipamd.model.cniresult import recorded_spec, renamed_result
 from ipamd.model.dataplane import FROM_SANDBOX_PRIORITY, TO_SANDBOX_PRIORITY
 from ipamd.model.eni import MAIN_TABLE
-from ipamd.model.errors import IpamError, TakeoverError, log_text
+from ipamd.model.errors import ForeignStateError, IpamError, TakeoverError, log_text
+from ipamd.model.exported import recorded, unrecorded, wanted_name
 from ipamd.model.freeze import FreezeCause
-from ipamd.model.ids import AttachmentKey, parse_key
 from ipamd.model.kernel import KernelSurvey
 from ipamd.model.words import counted
 from ipamd.ports import AwsNode
@@ -36,7 +36,6 @@ ADDS_WAIT_S = 20.0
 
 LOCK_WAIT_S = 5.0
 POLL_S = 0.02
-POD_IFNAME = "eth0"
 
 FAILPOINTS = ("export.begun", "export.renamed", "export.written", "export.restored")
 
@@ -106,22 +105,31 @@ class ExportService:
         If the other daemon has run meanwhile, the next one takes the node over as on the first day.
         """
         report = ExportReport()
+        if not self._one.acquire(blocking=False):
+            report.problems.append("an export is at work: let it end first")
+            return report
+        try:
+            self._undo(report)
+        finally:
+            self._one.release()
+        return report
+
+    def _undo(self, report: ExportReport) -> None:
         aws_node = self._aws_node
         if aws_node is None or not aws_node.is_exporting:
             report.steps.append("no export was begun")
-            return report
+            return
         listener = aws_node.listener()
         if listener:
             report.problems.append(f"amazon-vpc-cni-k8s serves {listener}: remove its DaemonSet aws-node from this node first")
-            return report
+            return
         try:
             aws_node.end_export()
         except TakeoverError as error:
             report.problems.append(log_text(error))
-            return report
+            return
         report.steps.append("the daemon restarts, and serves this node again")
         self._restart("an export was undone")
-        return report
 
     def _export(self, report: ExportReport) -> None:
         aws_node = self._aws_node
@@ -133,6 +141,9 @@ class ExportService:
         if listener:
             details = "it would overwrite what is written: export before its DaemonSet aws-node comes to this node"
             raise TakeoverError(f"amazon-vpc-cni-k8s serves {listener} already", details=details)
+        if aws_node.has_run_since():  # what it gave is not in our rows, and what they have may be another pod's by now
+            details = "our rows are older than its file: restart the daemon, which then takes over what the other gave"
+            raise TakeoverError("amazon-vpc-cni-k8s has run here since we last read or wrote its file", details=details)
         aws_node.begin_export()
         self._failpoint("export.begun")
         self.hold()
@@ -142,7 +153,7 @@ class ExportService:
         self._cooldown.sweep()
         self._rename(report)
         survey = self._complete(report)
-        allocations = self._allocations(survey, report)
+        allocations = self._allocations(survey, aws_node, report)
         path = aws_node.write(allocations)
         self._failpoint("export.written")
         report.exported_count = len(allocations)
@@ -165,7 +176,7 @@ class ExportService:
         """Name host veths by pod, where the name is free: by that its daemon knows at its start which sandboxes live."""
         count = 0
         for attachment in self._datastore.attachments():
-            wanted = self._wanted_name(attachment)
+            wanted = wanted_name(attachment, prefix=self._prefix)
             if not wanted or attachment.host_veth == wanted:
                 continue
             with self._locks.hold(attachment.key, "EXPORT", Deadline.after(self._clock, LOCK_WAIT_S)):
@@ -209,29 +220,25 @@ class ExportService:
         report.steps.append(f"rules {TO_SANDBOX_PRIORITY} and {FROM_SANDBOX_PRIORITY} and routes of every sandbox are in place")
         return survey
 
-    def _allocations(self, survey: KernelSurvey, report: ExportReport) -> list[Allocation]:
-        """One for each address that is wired, recorded or not: what is not in the file is given again."""
-        live = {veth.name: veth for veth in survey.veths if not veth.is_dying}
-        found: dict[IPv4Address, Allocation] = {}
-        for one in self._datastore.attachments():
-            if one.host_veth in live:
-                is_named = one.host_veth == self._wanted_name(one)
-                found[one.address] = Allocation(
-                    one.key,
-                    one.address,
-                    one.pod_namespace if is_named else "",
-                    one.pod_name if is_named else "",
-                    made_at_ns=int(one.created_at.timestamp()) * 10**9,
-                )
-        for address, device in survey.routes.items():
-            veth = live.get(device)
-            if veth is not None and address not in found:
-                key = veth.key or self._placeholder(device)
-                found[address] = Allocation(key, address, made_at_ns=int(self._clock.now().timestamp()) * 10**9)
-                report.steps.append(
-                    f"{address} is not recorded, but {device} ({veth.key or 'of nobody we know'}) has it: exported"
-                )
+    def _allocations(self, survey: KernelSurvey, aws_node: AwsNode, report: ExportReport) -> list[Allocation]:
+        """One for each address that somebody has: what is not in the file is given again."""
+        found = recorded(self._datastore.attachments(), survey, prefix=self._prefix)
+        told, now = self._told(aws_node), self._clock.now()
+        others = unrecorded(survey, found, told=told, prefix=self._prefix, now=now)
+        for address, (veth, allocation) in others.items():
+            report.steps.append(
+                f"{address} is not recorded, but {veth.name} ({veth.key or 'of nobody we know'}) has it: exported"
+            )
+            found[address] = allocation
         return [found[address] for address in sorted(found)]
+
+    @staticmethod
+    def _told(aws_node: AwsNode) -> Mapping[IPv4Address, Allocation]:
+        try:
+            return {one.address: one for one in aws_node.allocations() if one.address is not None}
+        except ForeignStateError as error:
+            log.info("its file is written anew without a look at what it said: %s", log_text(error))
+            return {}
 
     def _change_conflists(self, aws_node: AwsNode, report: ExportReport) -> None:
         """Its conflist first, so that there is never none: it sorts before ours."""
@@ -239,21 +246,11 @@ class ExportService:
             report.steps.append(restored)
         self._failpoint("export.restored")
         if not aws_node.has_conflist():
-            report.problems.append(
-                "its conflist was never saved here, so ours stays until its daemon writes one; repeat the export then, or remove ours"
+            report.steps.append(
+                "its conflist was never here, so ours stays: its daemon writes one, which sorts before ours; remove ours then"
             )
         elif removed := aws_node.remove_our_conflist():
             report.steps.append(removed)
-
-    def _wanted_name(self, attachment: Attachment) -> str:
-        """The name by which its daemon knows the sandbox; "" if the pod is not known or has another interface."""
-        if not (attachment.pod_name and attachment.pod_namespace and attachment.key.ifname == POD_IFNAME):
-            return ""
-        return pod_veth_name(attachment.pod_namespace, attachment.pod_name, prefix=self._prefix)
-
-    @staticmethod
-    def _placeholder(device: str) -> AttachmentKey:
-        return parse_key(f"unknown-{device}", POD_IFNAME)
 
 
 def _lacks(attachment: Attachment, survey: KernelSurvey) -> list[str]:

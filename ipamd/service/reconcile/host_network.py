@@ -193,8 +193,7 @@ class HostNetworkReconciler:
         """Restore links, routes and rules of attached sandboxes. Returns: one sentence per repair, and whether any was damaged.
 
         The survey, which need not be whole, finds those that may be damaged; each is compared again, object by object, under its
-        lock, so a concurrent DEL is never undone (I4).
-        A sandbox that refuses is named in a condition, and does not stop the others.
+        lock, so a concurrent DEL is never undone (I4). One that refuses is named in a condition, and does not stop the others.
         """
         wired = {veth.name: veth for veth in survey.veths if not veth.is_dying}
         repairs: list[str] = []
@@ -267,20 +266,25 @@ class HostNetworkReconciler:
         repairs = self._reconcile_node(identity, enis)
         may_leave_out = self._silence.may_leave_out()
         if not (is_by_clock and may_leave_out) or self._moved(self._datastore.attachments()):
-            repairs += self._reconcile_sandboxes()
+            return repairs + self._reconcile_sandboxes()
         self._quarantine_service.resolve(None)
         return repairs
 
     def _reconcile_sandboxes(self) -> list[str]:
-        """Compare and repair what one survey of the kernel shows: the sandboxes' wiring, and rules that nobody owns."""
+        """Compare and repair what one survey of the kernel shows: the sandboxes' wiring, and what nobody or somebody else wired."""
         survey = self._wiring.survey(may_be_torn=True)  # one for all that follows
         repairs, is_damaged = self._repair_sandboxes(survey)
-        is_doubled = bool(duplicate_addresses(survey))
         if survey.is_whole:
             repairs += self._strays.remove(survey)
-            if not is_doubled:
-                self._health.clear_condition("duplicates")
-        self._silence.surveyed(is_in_order=survey.is_whole and not (is_damaged or is_doubled or self._strays.are_there))
+        self._quarantine_service.take_stock(survey)
+        is_doubled = bool(duplicate_addresses(survey))
+        if survey.is_whole and not is_doubled:
+            self._health.clear_condition("duplicates")
+        has_others = any(
+            veth.key is None and not veth.is_dying for veth in survey.veths
+        )  # their addresses may become ours to give
+        is_odd = is_damaged or is_doubled or has_others or self._strays.are_there
+        self._silence.surveyed(is_in_order=survey.is_whole and not is_odd)
         return repairs
 
     def _count(self, repairs: list[str]) -> None:

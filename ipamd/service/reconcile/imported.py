@@ -2,7 +2,7 @@
 
 From then on such a veth is like one of ours whose row was lost: kernel and runtime decide whether it is adopted (docs/adr/0010,
 docs/adr/0037). Nothing that carries its packets is changed. A veth whose sandbox nobody can name stays as it is, and its address is
-given to nobody.
+given to nobody; it is looked at again with each list of the runtime, which may name it later, or have deleted it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 
 from ipamd.model.aws_node import Allocation, identify
-from ipamd.model.errors import ForeignStateError, log_text
+from ipamd.model.errors import ForeignStateError, IpamError, log_text
 from ipamd.model.kernel import HostVeth, KernelSurvey
 from ipamd.model.sandbox import Sandbox
 from ipamd.model.words import counted
@@ -55,17 +55,36 @@ class ImportService:
         self._failpoint = context.failpoint
         self._aws_node = aws_node
         self._prefix = prefix
+        self._told: tuple[Allocation, ...] = ()
+        self._unnamed: frozenset[int] = frozenset()
 
     def take_over(self, survey: KernelSurvey, listed: Mapping[str, Sandbox] | None) -> ImportResult:
         """Stamp every host veth without our alias whose sandbox can be named.
 
-        Raises: nothing: a veth that refuses is unnamed, and its file that cannot be read is a condition.
+        Raises: nothing: a veth that refuses is unnamed, and its file that cannot be read is the last error.
         """
         foreign = [veth for veth in survey.veths if veth.key is None and not veth.is_dying]
-        if not foreign:
-            self._health.clear_condition(CONDITION)
-            return ImportResult(survey.veths)
-        allocations = self._allocations()
+        self._told = self._allocations() if foreign else ()
+        return self._stamp_all(foreign, survey, listed)
+
+    def look_again(self, listed: Mapping[str, Sandbox]) -> list[HostVeth]:
+        """Stamp what the start could not name and can be named now, by what its file said then. Costs nothing if all were named.
+
+        Returns: those that carry our alias now. Raises: nothing; the next list tries again.
+        """
+        if not self._unnamed:
+            return []
+        try:
+            survey = self._wiring.survey()
+        except IpamError as error:
+            log.info("host veths that are not ours are looked at again later: %s", log_text(error))
+            return []
+        # None but those: a link of an ADD that is under way has no alias for an instant.
+        left = [one for one in survey.veths if one.ifindex in self._unnamed and one.key is None and not one.is_dying]
+        names = {one.name for one in left}
+        return [one for one in self._stamp_all(left, survey, listed).veths if one.name in names and one.key is not None]
+
+    def _stamp_all(self, foreign: list[HostVeth], survey: KernelSurvey, listed: Mapping[str, Sandbox] | None) -> ImportResult:
         routed: dict[str, list[IPv4Address]] = {}
         for address, device in survey.routes.items():
             routed.setdefault(device, []).append(address)
@@ -73,7 +92,7 @@ class ImportService:
         stamped: dict[str, HostVeth] = {}
         for veth in foreign:
             addresses = tuple(sorted(routed.get(veth.name, ())))
-            why = self._take_over_one(veth, addresses, allocations, listed, stamped)
+            why = self._take_over_one(veth, addresses, listed, stamped)
             if why:
                 result.unnamed.append(Unnamed(veth, addresses, why))
         result.veths = tuple(stamped.get(veth.name, veth) for veth in survey.veths)
@@ -84,7 +103,6 @@ class ImportService:
         self,
         veth: HostVeth,
         addresses: tuple[IPv4Address, ...],
-        allocations: tuple[Allocation, ...],
         listed: Mapping[str, Sandbox] | None,
         stamped: dict[str, HostVeth],
     ) -> str:
@@ -96,7 +114,7 @@ class ImportService:
         if known is not None and known.address == address:
             identity_key, witness = known.key, "its row"
         else:
-            found = identify(veth.name, address, allocations=allocations, listed=listed, prefix=self._prefix)
+            found = identify(veth.name, address, allocations=self._told, listed=listed, prefix=self._prefix)
             if isinstance(found, str):
                 return found
             identity_key, witness = found.key, found.witness
@@ -120,7 +138,9 @@ class ImportService:
         return found
 
     def _tell(self, result: ImportResult) -> None:
+        self._unnamed = frozenset(one.veth.ifindex for one in result.unnamed)
         if not result.unnamed:
+            self._told = ()
             self._health.clear_condition(CONDITION)
             return
         named = "; ".join(

@@ -94,6 +94,25 @@ class QuarantineService:
         """Remember wiring that nobody was promised and the kernel would not remove; its address must be quarantined meanwhile."""
         self._leftovers |= {veth.name}
 
+    def take_stock(self, survey: KernelSurvey) -> None:
+        """After a look at the kernel: quarantine what others wired, and resolve what needs no list. Raises: DatastoreError."""
+        self._hold_what_others_wired(survey)
+        self.resolve(None)
+
+    def _hold_what_others_wired(self, survey: KernelSurvey) -> None:
+        """Quarantine what is nobody's by our rows, and routed through a host veth without our alias (I1, I2).
+
+        amazon-vpc-cni-k8s gives addresses beside us where its daemon came back: an ADD that got one of them would fail, and in time
+        EC2 would be asked to take it from under its pod. It ends like every quarantine, once nothing is wired.
+        """
+        others = {veth.name for veth in survey.veths if veth.key is None and not veth.is_dying}
+        for address in [address for address, device in survey.routes.items() if device in others]:
+            row = self._datastore.address(address)
+            if row is not None and row.state in (AddressState.FREE, AddressState.COOLING):
+                with self._datastore.transaction() as uow:
+                    uow.quarantine(address, reason=f"{survey.routes[address]} has it, which is not ours")
+                log.warning("address %s is quarantined: %s has it, which is not ours", address, survey.routes[address])
+
     def wired_sandboxes(self) -> frozenset[str] | None:
         """Container IDs of the wired sandboxes that are quarantined or unplaced; None if the kernel could not be read.
 

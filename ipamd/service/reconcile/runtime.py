@@ -24,6 +24,7 @@ from ipamd.ports import Runtime
 from ipamd.service.context import ServiceContext
 from ipamd.service.odd_objects import OddObjects
 from ipamd.service.reconcile.events import EventStream
+from ipamd.service.reconcile.imported import ImportService
 from ipamd.service.reconcile.quarantine import QuarantineService
 from ipamd.service.request import Deadline, Steps
 from ipamd.service.sandbox.detach import DetachService
@@ -61,7 +62,9 @@ class RuntimeReconciler:
         detach: DetachService,
         judge: SandboxJudge,
         quarantine: QuarantineService,
+        imported: ImportService,
     ) -> None:
+        self._imported = imported
         self._failpoint = context.failpoint
         self._runtime = runtime
         self._datastore = context.datastore
@@ -125,6 +128,9 @@ class RuntimeReconciler:
         listed = self._list(attachments)
         if listed is None:
             return []
+        for veth in self._imported.look_again(listed):
+            if veth.address is not None and self._datastore.address(veth.address) is None:
+                self._quarantine_service.remember_unplaced(veth)
         self._judge.look(attachments, listed, unrecorded=self._quarantine_service.wired_sandboxes())
         self._quarantine_service.resolve(listed)
         suspects = self._judge.suspects(attachments)

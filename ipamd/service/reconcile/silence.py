@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 
-from ipamd.model.kernel import ChangeKind, HostChange
+from ipamd.model.kernel import ChangeKind, HostChange, KernelSurvey
 
 SURVEYED = frozenset({ChangeKind.LINK, ChangeKind.VETH_GONE, ChangeKind.ROUTE, ChangeKind.RULE, ChangeKind.MISSED})
 """What a survey shows, or may show; kube-proxy, which changes nftables every second, is not among it."""
@@ -45,6 +45,6 @@ class Silence:
         self._left_out += 1
         return True
 
-    def surveyed(self, *, is_in_order: bool) -> None:
-        """A survey was made; `is_in_order`: it was whole, and nothing had to be repaired or is waited for."""
-        self._is_in_order, self._left_out = is_in_order, 0
+    def surveyed(self, survey: KernelSurvey, *, is_odd: bool) -> None:
+        """A survey was made; `is_odd`: something had to be repaired, or is not as it should be and is waited for."""
+        self._is_in_order, self._left_out = survey.is_whole and not is_odd, 0

@@ -19,6 +19,8 @@ POOL = "pool"
 
 STEPS = {
     "start": "restart the daemon; if it stops again, report it with its log",
+    "export": "take vpc-ipamd off this node, then let aws-node come; or keep the node: `ipamctl export --undo`",
+    "aws-node": "it is looked at again by itself, every second",
     "spool": "it is tried again by itself; see the spool's directory and the log",
     "kernel": "it is tried again by itself; see `ipamctl audit` and the log",
     "host-routing": "it is tried again by itself; see the log",

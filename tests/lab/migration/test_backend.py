@@ -84,11 +84,12 @@ def test_its_plugin_adds_and_deletes() -> None:
 
 
 def test_its_daemon_keeps_us_from_starting_until_it_is_away() -> None:
-    """Two daemons would give one address twice: while it listens we serve DEL only, and its socket stays its own."""
-    with rig(env=ENV, start=False) as made:
+    """Two daemons would give one address twice: while it listens we serve DEL only, and its socket and its port stay its own."""
+    with rig(env=ENV | {"VPC_IPAMD_METRICS_ADDRESS": ":61678"}, start=False) as made:
         made.node.run(["mkdir", "-p", "/run/aws-node"])
         path = Path(f"{made.node.root}{SOCKET}")
-        with socket.socket(socket.AF_UNIX) as theirs:
+        scraped = made.node.netns.listener("", 61678)
+        with scraped, socket.socket(socket.AF_UNIX) as theirs:
             theirs.bind(str(path))
             theirs.listen()
             inode = path.stat().st_ino
@@ -97,7 +98,10 @@ def test_its_daemon_keeps_us_from_starting_until_it_is_away() -> None:
                 lambda s: any("aws-node" in one for one in s["lacks"]), what="it waits", timeout_s=30
             )
             assert status["phase"] == "restoring"
+            assert status["verdict"].startswith(f"NOT READY: aws-node: amazon-vpc-cni-k8s serves {SOCKET}")
+            assert any("metrics port: cannot serve on :61678" in one for one in status["lacks"])
             assert made.cni("DEL", "nobody").ok
         assert path.stat().st_ino == inode
         made.wait_ready()
         assert path.stat().st_ino != inode
+        made.driver.wait_status(lambda s: not any("metrics port" in one for one in s["lacks"]), what="a free port", timeout_s=30)

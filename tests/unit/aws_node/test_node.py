@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from collections.abc import Iterator
@@ -152,6 +153,44 @@ def test_who_wrote_last_is_noticed(place: Path) -> None:
     assert not node.has_run_since()
 
 
+def test_a_node_that_had_no_file_notices_the_first_one_whatever_the_clock_says(place: Path) -> None:
+    """A clock that is set back makes the other's file older than our rows, which it is not."""
+    node = made(place)
+    (place / "run/state.db").write_text("rows")
+    node.settle()
+    assert not node.has_run_since()
+    write_theirs(place, ONE, mtime_ns=10**18)
+    assert made(place).has_run_since()
+
+
+@pytest.mark.parametrize("step", ["before the rename", "after the rename"])
+def test_a_kill_while_its_file_is_written_is_no_news(place: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """The next process still knows that the node is to be the other's, whichever of both files is in place (I1)."""
+    write_theirs(place, ONE)
+    node = made(place)
+    node.settle()
+    node.begin_export()
+    real = Path.replace
+
+    def die(source: Path, target: Path) -> Path:
+        if Path(target).name != "ipam.json":
+            return real(source, target)
+        if step == "after the rename":
+            real(source, target)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", die)
+    with pytest.raises(KeyboardInterrupt):
+        node.write([ONE])
+    monkeypatch.undo()
+    successor = made(place)
+    assert (successor.has_run_since(), successor.is_exporting) == (False, True)
+    successor.write([ONE])
+    assert not made(place).has_run_since()
+    write_theirs(place, ONE)
+    assert made(place).has_run_since(), "its daemon came"
+
+
 def test_an_export_is_noted_until_it_is_taken_back_or_overtaken(place: Path) -> None:
     """The note outlives the process; a damaged one is none."""
     node = made(place)
@@ -168,6 +207,29 @@ def test_an_export_is_noted_until_it_is_taken_back_or_overtaken(place: Path) -> 
     assert not node.is_exporting
     (place / "run/aws-node.json").write_text("[")
     assert not node.is_exporting
+
+
+@pytest.mark.parametrize(
+    ("conflist", "name"),
+    [
+        (None, "aws-cni"),
+        ('{"name": "our-chain", "plugins": []}', "our-chain"),
+        ("{", "aws-cni"),
+        ("[]", "aws-cni"),
+        ('{"name": 7}', "aws-cni"),
+    ],
+)
+def test_entries_have_the_network_of_its_conflist(place: Path, conflist: str | None, name: str) -> None:
+    """Its plugin's DEL names the network of the node's conflist, and would find no entry of another."""
+    for file_name in (SAVED, CONFLIST):
+        if conflist is not None:
+            (place / "net.d" / file_name).write_text(conflist)
+        made(place).write([ONE])
+        (written,) = json.loads((place / "aws-node/ipam.json").read_bytes())["allocations"]
+        assert written["networkName"] == name
+        (place / "net.d" / file_name).unlink(missing_ok=True)
+    (place / "net.d" / SAVED).mkdir()
+    made(place).write([ONE])
 
 
 def test_its_conflist_is_renamed_and_comes_back(place: Path) -> None:

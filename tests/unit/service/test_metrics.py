@@ -154,6 +154,10 @@ def test_other_hands_are_counted(made: list[FakeNode], tmp_path: Path) -> None:
         pass_time(node, TURN_MAX_S)
     assert value(node, "awscni_force_removed_enis") == 1
     assert value(node, "awscni_force_removed_ips") == 3
+    assert value(node, "ipamd_addresses", state="lost") == 3
+    assert value(node, "awscni_eni_allocated") == len(node.ec2.attached())
+    assert value(node, "awscni_assigned_ip_per_eni", eni=second) is None, "its series ends"
+    assert value(node, "awscni_total_ip_addresses") == sum(len(eni.secondary_addresses) for eni in node.ec2.attached())
     assert value(node, "awscni_reconcile_count", fn="eniReconcileDel") == 1
     assert (
         value(node, "ipamd_ec2_looks_total", reason="link") or value(node, "ipamd_ec2_looks_total", reason="metadata") or 0

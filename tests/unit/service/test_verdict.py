@@ -63,6 +63,8 @@ def test_a_ready_node_says_what_it_can_give_and_what_it_lacks(line: str, expecte
         (said(phase=Phase.RESTORING, conditions={"cri": "CRI is off: nothing is reaped"}, refusal=DENIED), DENIED),
         (said(phase=Phase.RESTORING, stages=RESTORING), "restoring, at work on ec2 for 4.2 s"),
         (said(phase=Phase.STARTING), "starting, at work on nothing"),
+        (said(phase=Phase.RESTORING, conditions={"aws-node": "aws-node: it serves", "cri": "CRI: away"}), "aws-node: it serves"),
+        (said(conditions={"export": "export: this node goes back", "frozen": "frozen: no"}), "export: this node goes back"),
         (said(conditions={"conflist": "conflist: read-only", "first address": "first address: none"}), "conflist: read-only"),
         (said(conditions={"first address": f"first address: none: {FULL}"}), f"first address: none: {FULL}"),
         (said(conditions={"first address": f"first address: none: {FULL}; next: free some"}), f"first address: none: {FULL}"),

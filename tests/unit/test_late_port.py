@@ -1,0 +1,93 @@
+"""A port that somebody else has is a condition, and is served once it is free; the daemon goes on without it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from ipamd import late_port, metrics
+from ipamd.clock import SystemClock
+from ipamd.late_port import LatePort
+from ipamd.metrics import Metrics
+from ipamd.metrics_port import MetricsPort
+from ipamd.model.errors import SettingsError
+from ipamd.service.health import Health
+from tests.rig import wait_until
+
+SUBJECT = "metrics port"
+
+
+@pytest.fixture
+def health() -> Health:
+    """What `ipamctl status` shows."""
+    return Health(SystemClock(), ())
+
+
+@pytest.fixture
+def holder(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """Somebody else's listener."""
+    monkeypatch.setattr(late_port, "RETRY_S", 0.02)
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        yield sock
+
+
+def serve(holder: socket.socket) -> Callable[[], MetricsPort | None]:
+    """What listens on the port that the other has."""
+    address = f"127.0.0.1:{holder.getsockname()[1]}"
+    return lambda: metrics.serve(Metrics(), address)
+
+
+def is_served(port_number: int) -> bool:
+    """Whether a scrape is answered."""
+    try:
+        with socket.create_connection(("127.0.0.1", port_number), timeout=5) as sock:
+            sock.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+            return sock.recv(20).startswith(b"HTTP/1.1 200")
+    except ConnectionError:
+        return False
+
+
+def test_a_taken_port_is_served_once_it_is_free(health: Health, holder: socket.socket) -> None:
+    """The other's daemon ends a while after ours began."""
+    number = holder.getsockname()[1]
+    port = LatePort(SUBJECT, serve(holder), health=health).start()
+    said = health.conditions_by_subject()[SUBJECT]
+    assert f"cannot serve on 127.0.0.1:{number}" in said
+    assert "VPC_IPAMD_METRICS_ADDRESS" in said
+    holder.close()
+    wait_until(lambda: SUBJECT not in health.conditions_by_subject(), what="it listens", timeout_s=10)
+    assert is_served(number)
+    port.close()
+    assert not is_served(number)
+
+
+def test_a_wait_ends_with_the_daemon(health: Health, holder: socket.socket) -> None:
+    """What is closed does not listen afterwards, and a second close is fine."""
+    asked: list[int] = []
+    listen = serve(holder)
+
+    def count() -> MetricsPort | None:
+        asked.append(1)
+        return listen()
+
+    port = LatePort(SUBJECT, count, health=health).start()
+    wait_until(lambda: len(asked) > 1, what="it is tried again", timeout_s=10)
+    port.close()
+    holder.close()
+    before = len(asked)
+    port.close()
+    assert len(asked) == before
+
+
+def test_wrong_settings_are_refused_at_the_start(health: Health) -> None:
+    """A repetition mends nothing; one that is off is nothing."""
+
+    def refuse() -> MetricsPort | None:
+        raise SettingsError("malformed")
+
+    with pytest.raises(SettingsError, match="malformed"):
+        LatePort("page port", refuse, health=health).start()
+    LatePort("page port", lambda: None, health=health).start().close()
+    assert health.conditions() == []
