@@ -29,13 +29,13 @@ def read(path: str) -> tuple[dict[str, str], list[str]]:
     """Read the file. Returns: its settings, and one sentence for each problem. Never raises for what is in it."""
     try:
         content = content_of(path)
+        if len(content) > SIZE_MAX:  # what is cut may end within a character
+            return {}, [f"{printable(path)} is larger than {SIZE_MAX} bytes"]
         text = content.decode()
     except UnicodeDecodeError as error:
         return {}, [f"{printable(path)} is not UTF-8: {error.reason} at byte {error.start}"]
     except OSError as error:
         return {}, [f"{printable(path)} cannot be read: {error.strerror or error}"]
-    if len(content) > SIZE_MAX:
-        return {}, [f"{printable(path)} is larger than {SIZE_MAX} bytes"]
     return parse(text, source=printable(path))
 
 
