@@ -92,6 +92,8 @@ class PluginDirectory:
             signature = _signature(path)
         except FileNotFoundError:
             self._answers.pop(name, None)
+            if path.is_symlink():
+                return Answer((), now, problem=f"{path} is a link to a file that is missing: mend the link, or remove it")
             return Answer((), now, problem=f"{path} is missing{self._why_missing(name, hindrance)}")
         except OSError as error:
             return Answer((), now, problem=f"{path} cannot be looked at: {error.strerror}")

@@ -17,11 +17,13 @@ from ipamd.clock import SystemClock
 from ipamd.conflist_keeper import ConflistKeeper
 from ipamd.model.cniversion import SUPPORTED_VERSIONS
 from ipamd.model.repair import RepairKind
+from ipamd.plugins.bundle import Bundle
 from ipamd.service.health import Health
 from ipamd.service.reconcile.fights import FIGHT_REPAIRS, Fights
 from ipamd.settings import DaemonConfig, RuntimeConfig, Settings
 from tests.fakes.clock import FakeClock
 from tests.patience import PATIENCE_S
+from tests.rig import wait_until
 
 
 class Kept:
@@ -193,3 +195,23 @@ def test_a_plugin_that_goes_is_noticed_at_once(running: Kept) -> None:
         while not (running.bin / "loopback").exists():
             assert time.monotonic() < give_up
             time.sleep(0.02)
+
+
+def test_a_damaged_image_does_not_keep_the_disk_busy(running: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each copy of a plugin changes the directory that is watched: it is not the cause of the next."""
+    copied: list[str] = []
+    copy = Bundle._copy
+
+    def counted(self: Bundle, name: str) -> Path:
+        copied.append(name)
+        return copy(self, name)
+
+    monkeypatch.setattr(Bundle, "_copy", counted)
+    image = running.config.reference_plugins
+    image.mkdir()
+    (image / "loopback").write_bytes(b"damaged")
+    (image / "SHA256SUMS").write_text(f"{hashlib.sha256(b'x').hexdigest()}  loopback\n")
+    (running.bin / "other").touch()
+    wait_until(lambda: bool(copied), what="the first try")
+    time.sleep(1.0)  # ten looks, if each woke the next
+    assert copied == ["loopback"]
