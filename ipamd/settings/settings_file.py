@@ -5,6 +5,7 @@ A value goes to the end of the line; quotes and backslashes mean themselves, so 
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 
@@ -44,7 +45,7 @@ def content_of(path: str) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError("it is no file")
+            raise OSError(errno.EINVAL, "it is no file", path)
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             return file.read(SIZE_MAX + 1)
     finally:
