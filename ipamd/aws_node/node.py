@@ -40,7 +40,7 @@ class FileAwsNode:
         self._datastore = run_dir / "state.db"
         self._ours = conflist
         self._own = _NOBODYS
-        self._theirs = Path(config.conflist) if config.conflist else conflist.with_name("10-aws.conflist")
+        self._theirs = config.conflist_beside(conflist)
         self._saved = self._theirs.with_name(self._theirs.name + SAVED_SUFFIX)
 
     def listener(self) -> str:

@@ -98,6 +98,11 @@ def contradictions(settings: Settings) -> list[str]:
     if page != "off" and not has_token and not is_loopback(page.rpartition(":")[0]):
         problems.append(f"VPC_IPAMD_PAGE_ADDRESS={page!r}: outside loopback it needs VPC_IPAMD_PAGE_TOKEN_FILE")
     problems += _clashes(settings.daemon)
+    ours = settings.daemon.conflist_path
+    if os.path.normpath(ours) == os.path.normpath(settings.takeover.conflist_beside(ours)):
+        problems.append(
+            f"VPC_IPAMD_CONFLIST={str(ours)!r}: that is the conflist of amazon-vpc-cni-k8s, which is renamed: choose another"
+        )
     if settings.network.sandbox_mtu > settings.network.eni_mtu:
         problems.append(f"POD_MTU={settings.network.pod_mtu}: must not exceed AWS_VPC_ENI_MTU ({settings.network.eni_mtu})")
     return problems

@@ -8,6 +8,9 @@ from pathlib import Path
 from ipamd.settings.field_kinds import setting as _setting
 from ipamd.settings.parsers import parse_file, parse_file_text, parse_socket, parse_socket_or_off
 
+CONFLIST_NAME = "10-aws.conflist"
+"""Source: amazon-vpc-cni-k8s cmd/aws-vpc-cni/main.go."""
+
 
 @dataclass(frozen=True)
 class TakeoverConfig:
@@ -37,3 +40,7 @@ class TakeoverConfig:
         "",
         "Serve its plugin on this Unix socket, as its daemon did; empty: not served (docs/migration.md).",
     )
+
+    def conflist_beside(self, ours: Path) -> Path:
+        """Where its conflist is, by the setting or beside ours."""
+        return Path(self.conflist) if self.conflist else ours.with_name(CONFLIST_NAME)

@@ -389,11 +389,16 @@ def _attributes_read(*, in_config: bool) -> set[str]:
 def test_every_setting_is_read(name: str) -> None:
     """A setting that nothing outside ipamd/settings reads would be accepted and have no effect.
 
-    Read through another attribute: `pod_mtu` (`sandbox_mtu`), `freeze_file` (`freeze_path`), `warm_target` (the planner's
-    `warm_target_auto`).
+    Read through another attribute: `pod_mtu` (`sandbox_mtu`), `freeze_file` (`freeze_path`), `conflist` (`conflist_beside`),
+    `warm_target` (the planner's `warm_target_auto`).
     """
     field_name = _fields()[name].rpartition(".")[2]
-    other = {"pod_mtu": "sandbox_mtu", "freeze_file": "freeze_path", "warm_target": "warm_target_auto"}
+    other = {
+        "pod_mtu": "sandbox_mtu",
+        "freeze_file": "freeze_path",
+        "warm_target": "warm_target_auto",
+        "conflist": "conflist_beside",
+    }
     through = other.get(field_name, field_name)
     assert through in _attributes_read(in_config=False), f"{name}: nothing in ipamd reads .{through}"
     if through != field_name:
@@ -447,6 +452,20 @@ def test_two_listeners_do_not_share_a_port(one: str, other: str) -> None:
     with pytest.raises(SettingsError, match="VPC_IPAMD_METRICS_ADDRESS has that port already"):
         load({"VPC_IPAMD_METRICS_ADDRESS": one, "VPC_IPAMD_HEALTH_ADDRESS": other})
     load({"VPC_IPAMD_METRICS_ADDRESS": "127.0.0.1:7000", "VPC_IPAMD_HEALTH_ADDRESS": "[::1]:7000"})
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"VPC_IPAMD_CONFLIST": "/etc/cni/net.d/10-aws.conflist"},
+        {"VPC_IPAMD_AWS_NODE_CONFLIST": "/etc/cni/../cni/net.d/10-vpc-ipamd.conflist"},
+    ],
+    ids=str,
+)
+def test_our_conflist_is_not_the_others(environment: dict[str, str]) -> None:
+    """It would be renamed as the other's and written again, ten times a second."""
+    with pytest.raises(SettingsError, match="which is renamed"):
+        load(environment)
 
 
 def test_sandboxes_must_not_have_a_larger_mtu_than_enis() -> None:
