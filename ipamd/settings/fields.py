@@ -24,6 +24,7 @@ from ipamd.settings.parsers import (
     parse_conflist,
     parse_cri_socket,
     parse_file_text,
+    parse_http_url,
     parse_listen_address,
     parse_path,
     parse_path_or_off,
@@ -92,7 +93,7 @@ class CloudConfig:
 
     ec2_endpoint: str = _setting("AWS_EC2_ENDPOINT", parse_url, "", "URL of the EC2 API; empty: the region's own.")
     imds_endpoint: str = _setting(
-        "AWS_EC2_METADATA_SERVICE_ENDPOINT", parse_url, "http://169.254.169.254", "URL of the instance metadata service."
+        "AWS_EC2_METADATA_SERVICE_ENDPOINT", parse_http_url, "http://169.254.169.254", "URL of the instance metadata service."
     )
     cluster_name: str = _setting("CLUSTER_NAME", parse_cluster_name, "", "Name of the EKS cluster, for tags.")
     additional_tags: tuple[tuple[str, str], ...] = _live(

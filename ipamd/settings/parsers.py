@@ -227,6 +227,13 @@ def parse_url(text: str) -> str:
     return text
 
 
+def parse_http_url(text: str) -> str:
+    """Accept a URL as `parse_url` does, of http alone: instance metadata is served without TLS. Raises: ValueError."""
+    if urlsplit(parse_url(text)).scheme != "http":
+        raise ValueError("must be a URL as http://host:port: instance metadata is not served by https")
+    return text
+
+
 def _is_host(text: str) -> bool:
     """Whether botocore takes it for a host: a name, or an address. Source: botocore/utils.py, is_valid_uri."""
     labels = text.removesuffix(".").split(".")

@@ -221,7 +221,7 @@ FILES = [*PATHS, "/", "//", "/a/.."]
 
 BAD = {
     "AWS_EC2_ENDPOINT": URLS,
-    "AWS_EC2_METADATA_SERVICE_ENDPOINT": URLS,
+    "AWS_EC2_METADATA_SERVICE_ENDPOINT": [*URLS, "https://127.0.0.1:1"],
     "CLUSTER_NAME": ["x" * 257, "a\nb", " blue"],
     "CRI_SOCKET": ["containerd", "tcp://127.0.0.1:1", "/" + "x" * 200, "Off"],
     "VPC_IPAMD_RUN_DIR": [*PATHS, "/", "/" + "x" * 100],
