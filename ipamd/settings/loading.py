@@ -53,7 +53,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ConfigLine:
-    """One setting as shown to people; `origin` is "environment", "file" or "default"; `is_live`: it needs no restart."""
+    """One setting as shown to people; `is_live`: it needs no restart.
+
+    `origin`: "environment", "file", "default"; "earlier file" if environment and file say something else now, which is wrong, waits
+    for its delay, or for a restart.
+    """
 
     env: str
     value: str
@@ -143,12 +147,19 @@ def describe(settings: Settings, environ: Mapping[str, str] | None = None) -> li
     for topic in dataclasses.fields(settings):
         value = getattr(settings, topic.name)
         for item in dataclasses.fields(value):
-            env = item.metadata["env"]
-            origin = "file" if env in in_file else "environment"
-            origin = origin if in_file.get(env, environ.get(env, "")) else "default"
-            shown, default = show(getattr(value, item.name)), show(item.default)
-            lines.append(ConfigLine(env, shown, default, origin, item.metadata["text"], item.metadata["is_live"]))
+            env, meta, found = item.metadata["env"], item.metadata, getattr(value, item.name)
+            text, origin = (in_file[env], "file") if env in in_file else (environ.get(env, ""), "environment")
+            if not _means(text, meta["parse"], found):
+                origin = "default" if found == item.default else "earlier file"
+            lines.append(ConfigLine(env, show(found), show(item.default), origin, meta["text"], meta["is_live"]))
     return lines
+
+
+def _means(text: str, parse: names.Parser, value: object) -> bool:
+    try:
+        return bool(text) and parsed(text, parse) == value
+    except ValueError:
+        return False
 
 
 def show(value: object) -> str:

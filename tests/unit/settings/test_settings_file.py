@@ -81,6 +81,16 @@ def test_the_file_wins_over_the_environment(tmp_path: Path) -> None:
     assert [origins[name] for name in names] == ["file", "default", "environment", "default"]
 
 
+def test_origins_are_those_of_what_is_in_force(tmp_path: Path) -> None:
+    """A file that changed and is not taken over, being wrong or waiting for a restart, is nobody's origin."""
+    environment = made(tmp_path, "WARM_IP_TARGET=5\nMAX_ENI=2\n") | {"MAX_PODS": "9"}
+    settings = load(environment)
+    made(tmp_path, "WARM_IP_TARGET=lots\nCRI_SOCKET=off\nMAX_PODS=9\n")
+    origins = {line.env: line.origin for line in describe(settings, environment)}
+    names = ("WARM_IP_TARGET", "MAX_ENI", "CRI_SOCKET", "MAX_PODS")
+    assert [origins[name] for name in names] == ["earlier file", "earlier file", "default", "file"]
+
+
 def test_a_wrong_value_in_the_environment_may_be_hidden_by_the_file(tmp_path: Path) -> None:
     """What counts is what is in force."""
     assert load(made(tmp_path, "WARM_IP_TARGET=5\n") | {"WARM_IP_TARGET": "lots"}).pool.warm_ip_target == 5
