@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -146,6 +147,20 @@ def test_the_offer_follows_the_plugins(tmp_path: Path) -> None:
     assert offered(kept) == list(SUPPORTED_VERSIONS)
     assert kept.noted == []
     assert kept.health.conditions() == []
+
+
+def test_a_plugin_that_is_held_open_by_its_installer_is_asked_when_it_is_closed(tmp_path: Path) -> None:
+    """Not a minute later, because its size and times are the same then: an installer that waits for the disk."""
+    kept = Kept(tmp_path, FakeClock(), has_portmap=True)
+    descriptor = os.open(kept.bin / "portmap", os.O_WRONLY | os.O_CREAT, 0o755)
+    os.write(descriptor, f"#!/bin/sh\necho '{OLD}'\n".encode())
+    kept.keeper.look()
+    (told,) = kept.health.conditions()
+    assert "Text file busy" in told
+    os.close(descriptor)
+    kept.keeper.look()
+    assert kept.health.conditions() == []
+    assert offered(kept) == ["0.3.1", "0.4.0", "1.0.0"]
 
 
 def test_a_plugin_that_goes_is_a_condition_and_the_conflist_stays(tmp_path: Path) -> None:
