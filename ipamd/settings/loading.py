@@ -7,6 +7,7 @@ settings that it has: what is silently ignored is discovered in production.
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -102,6 +103,12 @@ def contradictions(settings: Settings) -> list[str]:
     if page != "off" and not has_token and not is_loopback(page.rpartition(":")[0]):
         problems.append(f"VPC_IPAMD_PAGE_ADDRESS={page!r}: outside loopback it needs VPC_IPAMD_PAGE_TOKEN_FILE")
     problems += _clashes(settings.daemon)
+    chained = {plugin["type"] for plugin in json.loads(settings.daemon.chained_plugins or "[]")}
+    for name, is_on in (("portmap", settings.daemon.portmap), ("bandwidth", settings.daemon.bandwidth)):
+        if is_on and name in chained:
+            problems.append(
+                f"ENABLE_{name.upper()}_PLUGIN=true: VPC_IPAMD_CHAINED_PLUGINS chains {name} too; it must not run twice"
+            )
     ours = settings.daemon.conflist_path
     if os.path.normpath(ours) == os.path.normpath(settings.takeover.conflist_beside(ours)):
         problems.append(

@@ -468,6 +468,18 @@ def test_our_conflist_is_not_the_others(environment: dict[str, str]) -> None:
         load(environment)
 
 
+@pytest.mark.parametrize("name", ["portmap", "bandwidth"])
+def test_a_plugin_is_not_chained_by_two_settings(name: str) -> None:
+    """Each would set its rules or its limits for the same pod."""
+    environment = {
+        f"ENABLE_{name.upper()}_PLUGIN": "true",
+        "VPC_IPAMD_CHAINED_PLUGINS": f'[{{"type":"tuning"}},{{"type":"{name}"}}]',
+    }
+    with pytest.raises(SettingsError, match="must not run twice"):
+        load(environment)
+    assert load(environment | {f"ENABLE_{name.upper()}_PLUGIN": "false"}).daemon.chained_plugins
+
+
 def test_sandboxes_must_not_have_a_larger_mtu_than_enis() -> None:
     """A packet that fits the sandbox's MTU must fit the ENI's."""
     with pytest.raises(SettingsError, match="must not exceed"):
