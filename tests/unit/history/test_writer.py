@@ -367,6 +367,24 @@ def test_what_waits_is_bounded_and_what_is_dropped_is_counted(disk: Disk, monkey
     assert sorted(int(one.detail) for one in found if one.event == "assigned") == list(range(15, 25))
 
 
+def test_what_was_dropped_is_told_once_though_the_disk_fails_again(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the note of it, and before the refusals."""
+    monkeypatch.setattr(writer_module, "PENDING_MAX", 10)
+    disk.start()
+    refused = disk.record("refused", address="", pod="default/stuck")
+    disk.writer.note([*(disk.record(detail=str(number)) for number in range(25)), refused])
+
+    def full(_: bytes, *, now_s: float) -> None:
+        raise OSError(errno.ENOSPC, f"No space left on device at {now_s}")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(disk.writer._appenders["refused"], "append", full)
+        with pytest.raises(OSError, match="No space"):
+            disk.writer.write()
+    disk.writer.write()
+    assert [one.count for one in read(disk.directory, ADDRESS).records if one.event == "missed"] == [16]
+
+
 def test_a_file_that_somebody_removed_is_made_again(disk: Disk) -> None:
     """The open file would swallow what is written."""
     disk.write(disk.record())
