@@ -109,7 +109,7 @@ class FileAwsNode:
         return str(self._checkpoint)
 
     def has_conflist(self) -> bool:
-        return self._theirs.is_symlink() or self._theirs.exists()
+        return self._theirs.is_symlink() or self._theirs.is_file()  # a setting may name a directory
 
     def save_conflist(self) -> str:
         return f"{self._theirs} was renamed to {self._saved.name}" if self._rename(self._theirs, self._saved) else ""
