@@ -46,7 +46,7 @@ class ChainedPlugins:
         self._health = health
         self._is_asked = settings.runtime.cri_socket != "off"
         self._runtime = runtime
-        self._bundle = Bundle(config.reference_plugins, config.cni_bin_dir)
+        self._bundle = Bundle(config.reference_plugins, config.cni_bin_dir, monotonic=clock.monotonic)
         self._directory = PluginDirectory(
             config.cni_bin_dir,
             chained=chained_types(config),

@@ -17,6 +17,9 @@ LOOK_S = 30.0
 SETTLE_S = 0.1
 """Wait after a change, so that a file which is being written is read whole. Ours."""
 
+FAILED_S = 5.0
+"""Wait after a look that failed: one that tries to write, on a full disk, changes the directory and would wake itself. Ours."""
+
 log = logging.getLogger(__name__)
 
 
@@ -40,15 +43,17 @@ class FileFollower(ABC):
         try:
             while not self._stopped.is_set():
                 self._watch.arm()
+                settle_s = SETTLE_S
                 try:
                     self.look()
                 except Exception as error:  # noqa: BLE001  # top of a loop: it must outlive any one failure
                     self._health.record_error(self._subject, error)
                     self._health.set_condition(self._subject, f"{self._subject}: {log_text(error)}; tried again")
+                    settle_s = FAILED_S
                 else:
                     self._health.clear_condition(self._subject)
                 self._watch.wait(self._wait_s())
-                self._stopped.wait(SETTLE_S)
+                self._stopped.wait(settle_s)
         finally:
             self._watch.close()
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from ipamd.model.custom_network import CustomNetwork, parse
 from ipamd.model.errors import SettingsError
 from ipamd.settings import SubnetsConfig
-
-SIZE_MAX = 1 << 20
-"""Bytes. Ours: the size of a ConfigMap, which the file is mounted from."""
+from ipamd.settings.settings_file import SIZE_MAX, content_of
 
 
 def load(config: SubnetsConfig) -> CustomNetwork | None:
@@ -21,14 +19,13 @@ def load(config: SubnetsConfig) -> CustomNetwork | None:
         return None
     path = config.network_file
     try:
-        with path.open("rb") as file:
-            content = file.read(SIZE_MAX + 1)
+        content = content_of(str(path))
+        if len(content) > SIZE_MAX:  # what is cut may end within a character
+            raise SettingsError(f"{path} is larger than {SIZE_MAX} bytes")
         text = content.decode()
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(
             f"AWS_VPC_K8S_CNI_CUSTOM_NETWORK_CFG is true, and {path} cannot be read: {error}",
             details="mount the file there or set VPC_IPAMD_NETWORK_FILE; `ipamctl convert-eniconfig` makes it of ENIConfig objects",
         ) from error
-    if len(content) > SIZE_MAX:
-        raise SettingsError(f"{path} is larger than {SIZE_MAX} bytes")
     return parse(text, source=str(path))

@@ -52,6 +52,7 @@ class Surroundings:
         self._runtime_done = threading.Event()
         self._listed: dict[str, Sandbox] | None = None
         self._refusal = ""
+        self._targets_lock = threading.RLock()
 
     def begin_cloud(self) -> None:
         """Start to ask metadata and EC2."""
@@ -153,16 +154,19 @@ class Surroundings:
 
     def renew_targets(self) -> None:
         """The pool's settings have changed: plan by them from now on."""
-        limits = self._app.pool.maintainer.limits
-        if limits is not None:
-            self._set_limits(limits)
+        with self._targets_lock:
+            limits = self._app.pool.maintainer.limits
+            if limits is not None:
+                self._set_limits(limits)
 
     def _set_limits(self, limits: InstanceLimits) -> None:
+        """Have the pool plan by these limits and the settings in force; whoever reads them last sets them last."""
         custom = self._app.adapters.custom_network
         is_primary_used = custom is None or custom.primary_carries_pods
         max_pods = limits.max_pods if is_primary_used else limits.max_pods_without_primary
-        settings = self._app.settings.pool_settings(max_pods=max_pods, supports_prefixes=limits.supports_prefixes)
-        self._app.pool.maintainer.set_limits(limits, settings=settings)
+        with self._targets_lock:
+            settings = self._app.settings.pool_settings(max_pods=max_pods, supports_prefixes=limits.supports_prefixes)
+            self._app.pool.maintainer.set_limits(limits, settings=settings)
 
     def _tell_asking(self, what: str) -> str:
         self._tell(f"{what}; the last answer was: {self._refusal}" if self._refusal else what)

@@ -32,7 +32,7 @@ SETTINGS_HEAD = """\
 
 Settings are environment variables of the daemon, and lines of [a file](#the-settings-file) if there is one. An empty value counts as
 not set. If anything is wrong - a value, two values together, a name that looks like a setting and is none - the daemon exits with
-status 2 and names everything that is wrong at once. `ipamctl config` prints the settings that its own environment gives.
+status 2 and names everything that is wrong at once. `ipamctl config` prints the settings in force.
 
 Settings marked *live* take effect without a restart, once the file that holds them has changed. Names that amazon-vpc-cni-k8s has mean the
 same here; [what became of each of its settings](#settings-of-amazon-vpc-cni-k8s) is at the end.

@@ -48,7 +48,7 @@ class FileAwsNode:
         self._datastore = run_dir / "state.db"
         self._ours = conflist
         self._own = _NOBODYS
-        self._theirs = Path(config.conflist) if config.conflist else conflist.with_name("10-aws.conflist")
+        self._theirs = config.conflist_beside(conflist)
         self._saved = self._theirs.with_name(self._theirs.name + SAVED_SUFFIX)
 
     def listener(self) -> str:
@@ -125,7 +125,7 @@ class FileAwsNode:
         return str(self._checkpoint)
 
     def has_conflist(self) -> bool:
-        return self._theirs.is_symlink() or self._theirs.exists()
+        return self._theirs.is_symlink() or self._theirs.is_file()  # a setting may name a directory
 
     def save_conflist(self) -> str:
         return f"{self._theirs} was renamed to {self._saved.name}" if self._rename(self._theirs, self._saved) else ""

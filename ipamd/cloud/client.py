@@ -77,7 +77,7 @@ class Ec2Client:
         return self._ask(self._built(api, "the probe"), api, params)
 
     def _ask(self, client: Any, api: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Make one attempt. Raises: botocore's exceptions only; its parsers have others for what is no answer of EC2."""
+        """Make one attempt. Raises: botocore's exceptions, whose parsers have others for what is no answer of EC2; AttemptError."""
         from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 
         try:
@@ -85,6 +85,9 @@ class Ec2Client:
         except (BotoCoreError, ClientError):
             raise
         except Exception as exc:
+            if isinstance(exc, OSError) and exc.filename is not None:
+                # A file of credentials, read when the call is signed: nothing was sent.
+                raise errors.AttemptError(errors.no_credentials(f"EC2 {api} was not called", errors.said(exc))) from exc
             # Any of Python's errors, from a parser that met HTML, nothing, or a word for a number; also that of credentials.
             raise HTTPClientError(error=errors.UnreadableAnswerError(f"{type(exc).__name__}: {exc}")) from exc
         if not answer.get("ResponseMetadata", {}).get("RequestId"):

@@ -74,10 +74,14 @@ class Appender:
             self._write(b"\n")
 
     def _create(self, number: int, now_s: float) -> None:
+        head, path = self._head(), path_of(self._directory, self._kind, number)
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        self._fd = os.open(path_of(self._directory, self._kind, number), flags, 0o600)
-        self._began_s = now_s
-        self._write(self._head())
+        self._fd, self._began_s = os.open(path, flags, 0o600), now_s
+        try:
+            self._write(head)
+        except OSError:
+            path.unlink(missing_ok=True)  # a full disk still makes files, one at each try
+            raise
 
     def _write(self, data: bytes) -> None:
         assert self._fd is not None
@@ -87,6 +91,8 @@ class Appender:
             while left:
                 left = left[os.write(self._fd, left) :]
         except OSError:
-            os.ftruncate(self._fd, size)
-            self.close()
+            try:
+                os.ftruncate(self._fd, size)
+            finally:
+                self.close()  # whoever opens it again ends a line that could not be cut back
             raise

@@ -19,6 +19,9 @@ DETAIL_MAX = 1500
 NAME_MAX = 520
 """Characters of every other text: a namespace and a pod's name have 253 each."""
 
+NUMBER_MAX = 2**31 - 1
+"""Of counts and codes: what proto's int32 holds."""
+
 _TEXTS = ("address", "container_id", "ifname", "eni_id", "pod")
 
 
@@ -43,19 +46,23 @@ def decode(line: bytes) -> HistoryRecord | None:
         found = json.loads(line)
         return HistoryRecord(
             at=_moment(found["at"]),
-            event=str(found["event"]),
-            address=str(found.get("address", "")),
-            container_id=str(found.get("container_id", "")),
-            ifname=str(found.get("ifname", "")),
-            eni_id=str(found.get("eni_id", "")),
-            detail=str(found.get("detail", "")),
-            pod=str(found.get("pod", "")),
+            event=printable(str(found["event"])),
+            detail=printable(str(found.get("detail", ""))),
+            **{name: printable(str(found.get(name, ""))) for name in _TEXTS},
             since=_moment(found["since"]) if "since" in found else None,
-            count=int(found.get("count", 1)),
-            code=int(found.get("code", 0)),
+            count=_number(found.get("count", 1)),
+            code=_number(found.get("code", 0)),
         )
     except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
         return None
+
+
+def _number(value: Any) -> int:
+    """Read a count or a code. Raises: ValueError, TypeError; OverflowError for one that no answer can carry."""
+    number = int(value)
+    if not 0 <= number <= NUMBER_MAX:
+        raise OverflowError(f"{number} is no count")
+    return number
 
 
 def _moment(text: str) -> datetime:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
@@ -20,8 +20,14 @@ from ipamd.model.history_subject import Subject
 NEEDLES_MAX = 64
 """Container IDs of one pod that are followed. Ours: a pod has one, and one more for each time its sandbox was made again."""
 
+LINE_BYTES_MAX = 65536
+"""Ours: our longest line has 5,000 characters. A file of other content may have a line of any length, which is read in pieces."""
+
 RECORDS_MAX = 10_000
 """Records of one answer, the latest ones. Ours: some MB in the daemon, whose budget is 100 MiB; an address has a few a day."""
+
+LATEST_MAX = 20_000
+"""Records of a support archive, the latest ones of each kind. Ours: 6 MB as text, in memory of the container that the daemon is in."""
 
 _MARKS = tuple(f'"event":"{mark}"'.encode() for mark in MARKS)
 
@@ -34,13 +40,13 @@ def read(directory: Path, subject: str) -> Recorded:
 
 
 def read_since(directory: Path, since: datetime) -> Recorded:
-    """Read everything since an instant; segments that were last written before it are not opened."""
+    """Read what happened since an instant, the latest LATEST_MAX of each kind; segments written before it are not opened."""
 
     def take(line: bytes) -> HistoryRecord | None:
         record = decode(line)
         return record if record is not None and record.at >= since else None
 
-    return _collect(directory, take, written_after_s=since.timestamp(), most=None)
+    return _collect(directory, take, written_after_s=since.timestamp(), most=LATEST_MAX)
 
 
 def last_boot(directory: Path) -> str:
@@ -55,10 +61,10 @@ def _collect(
     take: Callable[[bytes], HistoryRecord | None],
     *,
     written_after_s: float = 0.0,
-    most: int | None = RECORDS_MAX,
+    most: int = RECORDS_MAX,
 ) -> Recorded:
-    records: deque[HistoryRecord] = deque(maxlen=most)
-    begins: list[datetime] = []
+    every: list[HistoryRecord] = []
+    begins_at: datetime | None = None
     problems: list[str] = []
     for kind in KINDS:
         try:
@@ -66,35 +72,34 @@ def _collect(
         except OSError as error:
             problems.append(f"the history in {directory} cannot be read: {error.strerror}")
             break
-        for number, segment in enumerate(segments):
-            is_first = number == 0
-            if segment.modified_s < written_after_s and not is_first:
+        records: deque[HistoryRecord] = deque(maxlen=most)  # of each kind: refusals push out nothing else here either
+        for segment in segments:
+            may_begin = kind == KINDS[0] and begins_at is None
+            if segment.modified_s < written_after_s and not may_begin:
                 continue
             try:
                 lines = _lines(segment.path)
                 first = next(lines, b"")
-                begins += _time_of(first) if is_first and kind == KINDS[0] else ()
+                if may_begin and (record := decode(first)) is not None:
+                    begins_at = record.at
                 if segment.modified_s >= written_after_s:
                     records.extend(found for line in chain((first,), lines) if (found := take(line)) is not None)
             except OSError as error:
                 problems.append(f"{segment.path} cannot be read: {error.strerror}")
-    if len(records) == most:
-        problems.append(f"only the latest {most} records were looked at")
-    return Recorded(tuple(records), min(begins, default=None), "; ".join(problems))
+        if len(records) == most:
+            problems.append(f"only the latest {most} records were looked at")
+        every += records
+    return Recorded(tuple(every), begins_at, "; ".join(dict.fromkeys(problems)))
 
 
 def _lines(path: Path) -> Iterator[bytes]:
     """Yield the lines; a file that is removed in between has none. Raises: OSError."""
     try:
         with path.open("rb") as file:
-            yield from file
+            while line := file.readline(LINE_BYTES_MAX):
+                yield line
     except FileNotFoundError:
         return
-
-
-def _time_of(line: bytes) -> Iterable[datetime]:
-    record = decode(line)
-    return () if record is None else (record.at,)
 
 
 class _Needles:

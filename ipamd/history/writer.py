@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -103,7 +103,7 @@ class HistoryWriter:
         self._bytes_max = parts
         self._appenders = {
             kind: Appender(
-                directory, kind, segment_bytes=parts[kind] // SEGMENTS, head=self._head if kind == "history" else bytes
+                directory, kind, segment_bytes=self._segment_bytes(kind), head=self._head if kind == "history" else bytes
             )
             for kind in KINDS
         }
@@ -196,24 +196,29 @@ class HistoryWriter:
             taken, dropped = tuple(self._pending), self._dropped_count
         if not taken and not dropped:
             return
-        lost = (
-            [HistoryRecord(self._clock.now(), HistoryEvent.MISSED, detail="the disk refused them", count=dropped)]
-            if dropped
-            else []
-        )
-        for kind, appender in self._appenders.items():
-            records = [one for one in taken if (one.event == HistoryEvent.REFUSED) == (kind == "refused")]
-            records = [*lost, *records] if kind == "history" else records
-            if records:
-                appender.append(b"".join(map(encode, records)), now_s=self._now_s())
+        if dropped:
+            self._append("history", encode(self._missed(dropped)))
+            with self._lock:
+                self._dropped_count -= dropped
+        for kind in KINDS:
+            records = (one for one in taken if (one.event == HistoryEvent.REFUSED) == (kind == "refused"))
+            for batch, lines in _batches(records, self._segment_bytes(kind)):
+                self._append(kind, lines)
                 # Taken out only now: what is written twice after a failure is told once, what is never written is lost.
-                self._take_out(set(map(id, records)))
-        with self._lock:
-            self._dropped_count -= dropped
+                self._take_out(batch)
+
+    def _missed(self, count: int) -> HistoryRecord:
+        return HistoryRecord(self._clock.now(), HistoryEvent.MISSED, detail="the disk refused them", count=count)
+
+    def _append(self, kind: str, lines: bytes) -> None:
+        """Write lines, and keep the bound: hours of records may have waited."""
+        self._appenders[kind].append(lines, now_s=self._now_s())
         if self._unsynced_since_s is None:
             self._unsynced_since_s = self._clock.monotonic()
+        self._prune(kind)
 
-    def _take_out(self, written: set[int]) -> None:
+    def _take_out(self, batch: list[HistoryRecord]) -> None:
+        written = set(map(id, batch))
         with self._lock:
             kept = [record for record in self._pending if id(record) not in written]
             self._pending.clear()
@@ -227,7 +232,14 @@ class HistoryWriter:
             history.begin(now_s=now_s)
             self._unsynced_since_s = self._clock.monotonic()
         for kind in KINDS:
-            prune(self._directory, kind, bytes_max=self._bytes_max[kind], oldest_s=now_s - self._bounds.days * DAY_S)
+            self._prune(kind)
+
+    def _prune(self, kind: str) -> None:
+        oldest_s = self._now_s() - self._bounds.days * DAY_S
+        prune(self._directory, kind, bytes_max=self._bytes_max[kind], oldest_s=oldest_s)
+
+    def _segment_bytes(self, kind: str) -> int:
+        return self._bytes_max[kind] // SEGMENTS
 
     def _sync(self) -> None:
         for appender in self._appenders.values():
@@ -257,6 +269,20 @@ class HistoryWriter:
 
     def _now_s(self) -> float:
         return self._clock.now().timestamp()
+
+
+def _batches(records: Iterable[HistoryRecord], bytes_max: int) -> Iterator[tuple[list[HistoryRecord], bytes]]:
+    """Divide records into what fills a segment, each with its lines: in one piece a backlog could be more than may be kept."""
+    batch: list[HistoryRecord] = []
+    lines = bytearray()
+    for record in records:
+        batch.append(record)
+        lines += encode(record)
+        if len(lines) >= bytes_max:
+            yield batch, bytes(lines)
+            batch, lines = [], bytearray()
+    if batch:
+        yield batch, bytes(lines)
 
 
 def boot_of(boot_id: str, clock: Clock) -> Boot:

@@ -58,7 +58,11 @@ class Client:
         Raises: AwayError, RefusedError.
         """
         try:
-            reply = getattr(self._stub, rpc)(request_of(rpc, **fields), timeout=TIMEOUTS_S.get(rpc, TIMEOUT_S))
+            request = request_of(rpc, **fields)
+        except ValueError as error:  # text that is no UTF-8, or a number that no field holds
+            raise RefusedError(f"vpc-ipamd cannot be asked this: {error}") from error
+        try:
+            reply = getattr(self._stub, rpc)(request, timeout=TIMEOUTS_S.get(rpc, TIMEOUT_S))
         except grpc.RpcError as error:
             status: Any = error  # at run time every RpcError of a call carries code and details
             if status.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):

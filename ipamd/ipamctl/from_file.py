@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from ipamd.ipamctl.verb import EXIT_AWAY, EXIT_USAGE, Answer, Ask, VerbError
@@ -50,9 +49,10 @@ def history_directory(named: str, *, why: str) -> Path:
     """Where the history lies: as named, or by the setting. Raises: VerbError with `why` the daemon did not answer if there is none."""
     from pathlib import Path
 
-    from ipamd.settings.fields import HISTORY_DIR, HISTORY_OFF
+    from ipamd.settings import load_what_is_right
+    from ipamd.settings.fields import HISTORY_OFF
 
-    directory = named or os.environ.get("VPC_IPAMD_HISTORY_DIR") or HISTORY_DIR
+    directory = named or load_what_is_right().daemon.history_dir
     if directory == HISTORY_OFF or not Path(directory).is_dir():
         raise VerbError(f"{why}; and there is no history in {directory}", exit_status=EXIT_AWAY)
     return Path(directory)

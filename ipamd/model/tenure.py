@@ -56,12 +56,19 @@ def tenures(records: Iterable[HistoryRecord]) -> list[Tenure]:
     """
     running: dict[str, Tenure] = {}
     ended: list[Tenure] = []
+    over: dict[tuple[str, str, str], datetime] = {}  # the beginning of what has ended: a clock that was set back tells it later
     boot_id = ""
     for record in records:
+        who = record.address, record.container_id, record.ifname
         if record.event in BEGINS:
-            _begin(record, running, ended)
+            # What is adopted or held may be known since long ago, and begin anew all the same.
+            began = (record.since or record.at) if record.event == LedgerEvent.ASSIGNED else record.at
+            if who not in over or began > over[who]:
+                _begin(record, running, ended)
         elif record.event in ENDS:
             ended += _end(record, running)
+            if record.since is not None:
+                over[who] = record.since
         elif record.event == HistoryEvent.BOOTED and record.detail != boot_id:  # each segment repeats the mark of its boot
             boot_id, at = record.detail, record.since or record.at
             ended += [replace(one, until=max(at, one.since), ended_by="the node's boot") for one in running.values()]
@@ -89,7 +96,8 @@ def _end(record: HistoryRecord, running: dict[str, Tenure]) -> list[Tenure]:
         return [replace(known, until=record.at, ended_by=cause, pod=known.pod or record.pod)]
     if record.since is None:
         return []  # its beginning is before the history's own
-    return [Tenure(record.address, record.container_id, record.ifname, record.pod, record.since, record.at, cause)]
+    until = max(record.at, record.since)
+    return [Tenure(record.address, record.container_id, record.ifname, record.pod, record.since, until, cause)]
 
 
 def _is_same(known: Tenure, record: HistoryRecord) -> bool:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ipamd.model.errors import SettingsError
+from ipamd.settings.settings_file import content_of
 
 TOKEN_MIN = 24
 """Characters of a token, at least. Ours: `openssl rand -hex 16` gives 32, and 250 guesses a second find none of 24 in any time."""
@@ -73,7 +74,7 @@ class TokenFile:
             mark = (now.st_ino, now.st_size, now.st_mtime_ns)
             if mark == self._mark:
                 return
-            self._mark, (self._token, problem) = mark, _token_of(self._path.read_bytes())
+            self._mark, (self._token, problem) = mark, _token_of(content_of(str(self._path)))
         except OSError as error:
             self._mark, self._token, problem = None, b"", str(error.strerror)
         if problem != self._problem:

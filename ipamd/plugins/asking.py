@@ -23,6 +23,8 @@ OUTPUT_BYTES_MAX = 65536
 SHOWN_MAX = 120
 """Characters of an answer that status shows. Ours."""
 
+NO_INTERPRETER = "the interpreter or loader that it names is not in the daemon's container"
+
 REQUEST = b'{"cniVersion":"1.1.0"}'
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -37,7 +39,8 @@ def ask_versions(path: Path, *, timeout_s: float = ANSWER_S) -> tuple[str, ...]:
     try:
         output, status = _run(path, environment, timeout_s)
     except OSError as error:
-        raise PluginLackingError(f"{path} cannot be run: {error.strerror or error}", details=_ADVICE) from error
+        cause = NO_INTERPRETER if isinstance(error, FileNotFoundError) and path.exists() else error.strerror or error
+        raise PluginLackingError(f"{path} cannot be run: {cause}", details=_ADVICE) from error
     if output is None:
         raise PluginLackingError(
             f"{path} gave no answer to VERSION of at most {OUTPUT_BYTES_MAX} bytes within {timeout_s:g} s", details=_ADVICE

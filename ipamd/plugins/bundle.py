@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Container
+import time
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -23,8 +24,21 @@ RECORD_NAME = ".vpc-ipamd-plugins"
 SCRATCH = ".{}.vpc-ipamd"
 MODE = 0o755
 LIST_BYTES_MAX = 65536
+
+AGAIN_S = 30.0
+"""Between two tries to put one plugin in place. Each copies megabytes into a directory that is watched, where a full disk removes
+them again: without a pause one try would cause the next. Ours."""
+
 CHUNK_BYTES = 1 << 20
 _LINE = re.compile(r"([0-9a-f]{64}) [ *]([a-z0-9][a-z0-9-]{0,63})")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why something could not be put in place, and when it is tried again."""
+
+    sentence: str
+    again_monotonic_s: float
 
 
 @dataclass(slots=True)
@@ -39,12 +53,14 @@ class Placed:
 class Bundle:
     """The plugins of one image. One thread at a time."""
 
-    def __init__(self, source: Path, directory: Path) -> None:
+    def __init__(self, source: Path, directory: Path, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         """Args: source: of the image, may be absent; directory: the node's."""
         self._source = source
         self._directory = directory
+        self._monotonic = monotonic
         self._wanted: dict[str, str] = {}
-        self._is_compared = False
+        self._outdated: dict[str, str] | None = None
+        self._failures: dict[str, Failure] = {}
 
     @property
     def names(self) -> frozenset[str]:
@@ -52,32 +68,44 @@ class Bundle:
         return frozenset(self._wanted)
 
     def put_in_place(self, *, but: Container[RepairedObject] = ()) -> Placed:
-        """Put what is missing in place, and at the first call replace our own of an earlier image. Cost, if nothing is: one stat each.
+        """Put what is missing in place, and once replace our own of an earlier image. Cost, if there is nothing to do: one stat each.
 
-        What cannot be put in place keeps nothing else from it. `but`: what is left alone, because it is fought over.
+        What cannot be put in place keeps nothing else from it, and is tried again after AGAIN_S. `but`: what is left alone, because
+        it is fought over.
         """
         placed = Placed()
         try:
             self._wanted = self._wanted or _read_list(self._source / SUMS_NAME)
-            outdated = {} if self._is_compared else self._outdated()
+            if self._outdated is None:
+                self._outdated = self._find_outdated()
         except OSError as error:
             placed.problems.append(_sentence(error))
             return placed
         for name in self._wanted:
-            target = self._directory / name
             try:
-                if not os.path.lexists(target):
-                    thing = RepairedObject(RepairKind.PLUGIN, str(target))
-                    if thing not in but and self._put(name):
-                        placed.missing.append(Repaired(f"{target} was missing: put in place", thing))
-                elif name in outdated and self._replace(name, outdated[name]):
-                    placed.replaced.append(f"{target} was of an earlier image: replaced")
+                self._see_to(name, self._outdated, placed, but)
             except (OSError, ValueError) as error:
-                placed.problems.append(_sentence(error))
-        self._is_compared = True
+                self._failures[name] = Failure(_sentence(error), self._monotonic() + AGAIN_S)
+            if name in self._failures:
+                placed.problems.append(self._failures[name].sentence)
         return placed
 
-    def _outdated(self) -> dict[str, str]:
+    def _see_to(self, name: str, outdated: dict[str, str], placed: Placed, but: Container[RepairedObject]) -> None:
+        target = self._directory / name
+        is_missing = not os.path.lexists(target)
+        if is_missing or name in outdated:
+            if name in self._failures and self._monotonic() < self._failures[name].again_monotonic_s:
+                return
+            thing = RepairedObject(RepairKind.PLUGIN, str(target))
+            if is_missing:
+                if thing not in but and self._put(name):
+                    placed.missing.append(Repaired(f"{target} was missing: put in place", thing))
+            elif self._replace(name, outdated[name]):
+                placed.replaced.append(f"{target} was of an earlier image: replaced")
+            outdated.pop(name, None)
+        self._failures.pop(name, None)
+
+    def _find_outdated(self) -> dict[str, str]:
         """Name -> recorded content of what we put there from another image."""
         recorded = _read_list(self._directory / RECORD_NAME)
         return {name: recorded[name] for name, digest in self._wanted.items() if recorded.get(name, digest) != digest}

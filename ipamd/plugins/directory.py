@@ -6,6 +6,7 @@ sandbox in CNI 0.3.1, whatever the conflist says (github.com/containerd/go-cni, 
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,10 @@ Signature = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a file with this signature said; `versions` is () and `problem` a sentence if it did not answer well."""
+    """What a file with this signature said; `versions` is () and `problem` a sentence if it did not answer well.
+
+    A signature of () is that of no file, so it is asked again at the next look.
+    """
 
     signature: Signature
     at_monotonic_s: float
@@ -92,6 +96,8 @@ class PluginDirectory:
             signature = _signature(path)
         except FileNotFoundError:
             self._answers.pop(name, None)
+            if path.is_symlink():
+                return Answer((), now, problem=f"{path} is a link to a file that is missing: mend the link, or remove it")
             return Answer((), now, problem=f"{path} is missing{self._why_missing(name, hindrance)}")
         except OSError as error:
             return Answer((), now, problem=f"{path} cannot be looked at: {error.strerror}")
@@ -105,9 +111,13 @@ class PluginDirectory:
         try:
             return Answer(signature, now, self._ask(path))
         except PluginLackingError as error:
-            return Answer(signature, now, problem=log_text(error))
+            is_being_written = isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.ETXTBSY
+            # Its signature may be that of the whole file already: who wrote it waits for the disk and closes it then.
+            return Answer(() if is_being_written else signature, now, problem=log_text(error))
 
     def _why_missing(self, name: str, hindrance: str) -> str:
+        if name in self._bundled() and not hindrance:
+            return ": something removes it whenever it is put in place; it is tried again"
         if name in self._bundled():
             return f" and could not be put in place ({hindrance}): mount the directory so that it can be written"
         if name == LOOPBACK or hindrance:

@@ -12,6 +12,7 @@ from ipamd.settings.loading import ConfigLine as ConfigLine
 from ipamd.settings.loading import contradictions as contradictions
 from ipamd.settings.loading import describe as describe
 from ipamd.settings.loading import load as load
+from ipamd.settings.loading import load_what_is_right as load_what_is_right
 from ipamd.settings.loading import without_meaning as without_meaning
 from ipamd.settings.network_fields import NetworkConfig as NetworkConfig
 from ipamd.settings.network_fields import SubnetsConfig as SubnetsConfig

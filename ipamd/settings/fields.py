@@ -21,11 +21,13 @@ from ipamd.settings.parsers import (
     choice,
     integer,
     parse_bool,
+    parse_conflist,
     parse_cri_socket,
+    parse_file_text,
+    parse_http_url,
     parse_listen_address,
     parse_path,
     parse_path_or_off,
-    parse_path_text,
     parse_run_dir,
     parse_url,
 )
@@ -91,7 +93,7 @@ class CloudConfig:
 
     ec2_endpoint: str = _setting("AWS_EC2_ENDPOINT", parse_url, "", "URL of the EC2 API; empty: the region's own.")
     imds_endpoint: str = _setting(
-        "AWS_EC2_METADATA_SERVICE_ENDPOINT", parse_url, "http://169.254.169.254", "URL of the instance metadata service."
+        "AWS_EC2_METADATA_SERVICE_ENDPOINT", parse_http_url, "http://169.254.169.254", "URL of the instance metadata service."
     )
     cluster_name: str = _setting("CLUSTER_NAME", parse_cluster_name, "", "Name of the EKS cluster, for tags.")
     additional_tags: tuple[tuple[str, str], ...] = _live(
@@ -125,13 +127,13 @@ class DaemonConfig:
     run_dir: Path = _setting("VPC_IPAMD_RUN_DIR", parse_run_dir, RUN_DIR, "Socket, datastore and spool; owned by root, 0700.")
     freeze_file: str = _setting(
         "VPC_IPAMD_FREEZE_FILE",
-        parse_path_text,
+        parse_file_text,
         "",
         "A drain hook's file: while it exists no ENI is made and nothing given back; empty: hooks/freeze in the run directory.",
     )
     settings_file: str = _setting(
         "VPC_IPAMD_SETTINGS_FILE",
-        parse_path_text,
+        parse_file_text,
         "",
         "A file of further settings, NAME=VALUE in each line, over the environment and read again when it changes; empty: none.",
     )
@@ -141,7 +143,9 @@ class DaemonConfig:
         60,
         "Seconds over which the nodes of a fleet spread the reading of a changed settings file; SIGHUP reads it at once.",
     )
-    conflist_path: Path = _setting("VPC_IPAMD_CONFLIST", parse_path, CONFLIST_PATH, "Where the conflist is written once ready.")
+    conflist_path: Path = _setting(
+        "VPC_IPAMD_CONFLIST", parse_conflist, CONFLIST_PATH, "Where the conflist is written once ready; ends in .conflist."
+    )
     cni_bin_dir: Path = _setting(
         "VPC_IPAMD_CNI_BIN_DIR", parse_path, CNI_BIN_DIR, "The node's directory of CNI plugins, where the runtime looks for them."
     )
@@ -180,7 +184,7 @@ class DaemonConfig:
     )
     page_token_file: str = _setting(
         "VPC_IPAMD_PAGE_TOKEN_FILE",
-        parse_path_text,
+        parse_file_text,
         "",
         "File with the token that the page asks for; empty: none, which is allowed on loopback only.",
     )

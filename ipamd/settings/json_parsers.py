@@ -17,6 +17,10 @@ TAGS_MAX = 44
 
 RESERVED = "k8s.amazonaws.com"
 
+OF_EVERY_PLUGIN = {"cniVersion": str, "name": str, "capabilities": dict, "ipam": dict, "dns": dict, "prevResult": dict}
+"""Keys that a runtime reads in each plugin's configuration itself, and their kinds: one of another kind makes it refuse the whole
+list. `capabilities` has a boolean for each. Source: github.com/containernetworking/cni, pkg/types/types.go, PluginConf."""
+
 
 def parse_tags(text: str) -> tuple[tuple[str, str], ...]:
     """Accept a JSON object of strings that EC2 takes as tags; keys that contain k8s.amazonaws.com are reserved. Raises: ValueError."""
@@ -49,6 +53,13 @@ def parse_plugins(text: str) -> str:
     types = [one["type"] for one in plugins]
     if not all(re.fullmatch(r"[a-zA-Z0-9_-]+", one) and one != "vpc-cni" for one in types):
         raise ValueError("a type is the file name of a plugin, and not vpc-cni")
+    for one in plugins:
+        wrong = [key for key, kind in OF_EVERY_PLUGIN.items() if one.get(key) is not None and not isinstance(one[key], kind)]
+        if wrong or not all(isinstance(value, bool) for value in (one.get("capabilities") or {}).values()):
+            key = wrong[0] if wrong else "capabilities"
+            raise ValueError(
+                f"{key} of {one['type']} is not of the kind that every plugin must have: no runtime would read the list"
+            )
     return json.dumps(plugins, separators=(",", ":"))
 
 

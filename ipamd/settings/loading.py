@@ -7,9 +7,11 @@ settings that it has: what is silently ignored is discovered in production.
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import combinations
 from typing import TypeVar
 
 from ipamd.model.errors import SettingsError
@@ -25,7 +27,7 @@ from ipamd.settings.fields import (
     Settings,
 )
 from ipamd.settings.network_fields import NetworkConfig, SubnetsConfig
-from ipamd.settings.parsers import parse_region, parse_url, parsed
+from ipamd.settings.parsers import choice, parse_region, parse_url, parsed
 from ipamd.settings.takeover_fields import TakeoverConfig
 
 FILE = "VPC_IPAMD_SETTINGS_FILE"
@@ -33,12 +35,17 @@ FILE = "VPC_IPAMD_SETTINGS_FILE"
 SHOWN_MAX = 200
 """Characters of a wrong value that are quoted. Ours."""
 
+EVERY_HOST = {"", "0.0.0.0"}  # noqa: S104  # compared, not listened on
+
 OF_THE_SDK = {
     "AWS_REGION": parse_region,
     "AWS_DEFAULT_REGION": parse_region,
     "AWS_ENDPOINT_URL": parse_url,
     "AWS_ENDPOINT_URL_EC2": parse_url,
     "AWS_ENDPOINT_URL_STS": parse_url,
+    "AWS_STS_REGIONAL_ENDPOINTS": choice("legacy", "regional"),
+    "AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE": choice("ipv4", "ipv6"),
+    "AWS_DEFAULTS_MODE": choice("legacy", "auto", "standard", "in-region", "cross-region", "mobile"),
 }
 """Variables that botocore reads by itself, at the first call. Source: botocore/configprovider.py."""
 
@@ -47,7 +54,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ConfigLine:
-    """One setting as shown to people; `origin` is "environment", "file" or "default"; `is_live`: it needs no restart."""
+    """One setting as shown to people; `is_live`: it needs no restart.
+
+    `origin`: "environment", "file", "default"; "earlier file" if environment and file say something else now, which is wrong, waits
+    for its delay, or for a restart.
+    """
 
     env: str
     value: str
@@ -68,19 +79,17 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
     given = {**environ, **in_file}
     problems += [*names.unknown(environ, is_ours=False), *names.unknown(in_file, is_ours=True)]
     problems += [*upstream.refused(given), *_of_the_sdk(environ)]
-    settings = Settings(
-        pool=_topic(PoolConfig, given, problems),
-        network=_topic(NetworkConfig, given, problems),
-        subnets=_topic(SubnetsConfig, given, problems),
-        cloud=_topic(CloudConfig, given, problems),
-        runtime=_topic(RuntimeConfig, given, problems),
-        daemon=_topic(DaemonConfig, given, problems),
-        takeover=_topic(TakeoverConfig, given, problems),
-    )
+    settings = _parsed(given, problems)
     problems += contradictions(settings)
     if problems:
         raise SettingsError(f"{len(problems)} setting(s) are wrong", details="; ".join(problems))
     return settings
+
+
+def load_what_is_right(environ: Mapping[str, str] | None = None) -> Settings:
+    """Read what can be read; what is wrong keeps its default. For `ipamctl`, which must help while settings are wrong."""
+    environ = os.environ if environ is None else environ
+    return _parsed({**environ, **_from_file(environ, [])}, [])
 
 
 def contradictions(settings: Settings) -> list[str]:
@@ -93,9 +102,39 @@ def contradictions(settings: Settings) -> list[str]:
     page, has_token = settings.daemon.page_address, bool(settings.daemon.page_token_file)
     if page != "off" and not has_token and not is_loopback(page.rpartition(":")[0]):
         problems.append(f"VPC_IPAMD_PAGE_ADDRESS={page!r}: outside loopback it needs VPC_IPAMD_PAGE_TOKEN_FILE")
+    problems += _clashes(settings.daemon)
+    chained = {plugin["type"] for plugin in json.loads(settings.daemon.chained_plugins or "[]")}
+    for name, is_on in (("portmap", settings.daemon.portmap), ("bandwidth", settings.daemon.bandwidth)):
+        if is_on and name in chained:
+            problems.append(
+                f"ENABLE_{name.upper()}_PLUGIN=true: VPC_IPAMD_CHAINED_PLUGINS chains {name} too; it must not run twice"
+            )
+    ours = settings.daemon.conflist_path
+    if os.path.normpath(ours) == os.path.normpath(settings.takeover.conflist_beside(ours)):
+        problems.append(
+            f"VPC_IPAMD_CONFLIST={str(ours)!r}: that is the conflist of amazon-vpc-cni-k8s, which is renamed: choose another"
+        )
     if settings.network.sandbox_mtu > settings.network.eni_mtu:
         problems.append(f"POD_MTU={settings.network.pod_mtu}: must not exceed AWS_VPC_ENI_MTU ({settings.network.eni_mtu})")
     return problems
+
+
+def _clashes(daemon: DaemonConfig) -> Iterator[str]:
+    """Listeners of which the second would find its port taken by the first."""
+    addresses = {
+        "VPC_IPAMD_METRICS_ADDRESS": daemon.metrics_address,
+        "VPC_IPAMD_HEALTH_ADDRESS": daemon.health_address,
+        "VPC_IPAMD_PAGE_ADDRESS": daemon.page_address,
+    }
+    listeners = [(name, text, *_host_and_port(text)) for name, text in addresses.items() if text != "off"]
+    for (one, _, host, port), (other, text, other_host, other_port) in combinations(listeners, 2):
+        if port == other_port and (host == other_host or EVERY_HOST & {host, other_host}):
+            yield f"{other}={text!r}: {one} has that port already"
+
+
+def _host_and_port(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    return host.replace("localhost", "127.0.0.1"), int(port)
 
 
 def without_meaning(environ: Mapping[str, str] | None = None) -> str:
@@ -115,12 +154,19 @@ def describe(settings: Settings, environ: Mapping[str, str] | None = None) -> li
     for topic in dataclasses.fields(settings):
         value = getattr(settings, topic.name)
         for item in dataclasses.fields(value):
-            env = item.metadata["env"]
-            origin = "file" if env in in_file else "environment"
-            origin = origin if in_file.get(env, environ.get(env, "")) else "default"
-            shown, default = show(getattr(value, item.name)), show(item.default)
-            lines.append(ConfigLine(env, shown, default, origin, item.metadata["text"], item.metadata["is_live"]))
+            env, meta, found = item.metadata["env"], item.metadata, getattr(value, item.name)
+            text, origin = (in_file[env], "file") if env in in_file else (environ.get(env, ""), "environment")
+            if not _means(text, meta["parse"], found):
+                origin = "default" if found == item.default else "earlier file"
+            lines.append(ConfigLine(env, show(found), show(item.default), origin, meta["text"], meta["is_live"]))
     return lines
+
+
+def _means(text: str, parse: names.Parser, value: object) -> bool:
+    try:
+        return bool(text) and parsed(text, parse) == value
+    except ValueError:
+        return False
 
 
 def show(value: object) -> str:
@@ -150,6 +196,18 @@ def _problem(name: str, text: str, parse: names.Parser) -> list[str]:
     except ValueError as error:
         return [wrong(name, text, error)]
     return []
+
+
+def _parsed(given: Mapping[str, str], problems: list[str]) -> Settings:
+    return Settings(
+        pool=_topic(PoolConfig, given, problems),
+        network=_topic(NetworkConfig, given, problems),
+        subnets=_topic(SubnetsConfig, given, problems),
+        cloud=_topic(CloudConfig, given, problems),
+        runtime=_topic(RuntimeConfig, given, problems),
+        daemon=_topic(DaemonConfig, given, problems),
+        takeover=_topic(TakeoverConfig, given, problems),
+    )
 
 
 def _topic(kind: type[T], given: Mapping[str, str], problems: list[str]) -> T:

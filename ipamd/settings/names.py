@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any
 
-from ipamd.model.words import printable
+from ipamd.model.words import counted, printable
 from ipamd.settings.fields import Settings
 from ipamd.settings.upstream import UPSTREAM, Fate
 
@@ -30,6 +30,10 @@ Source: https://kubernetes.io/docs/concepts/services-networking/service/, enviro
 
 LENGTH_MAX = 128
 """Longer names are no misspelt settings: the longest that there is has 40. Ours."""
+
+UNKNOWN_MAX = 20
+"""Unknown names of a file that are told one by one: to find the nearest to one costs milliseconds, and a file of 1 MB may hold
+100,000. Ours."""
 
 SHORT, SHORT_DISTANCE, LONG_DISTANCE = 12, 1, 2
 """A misspelt name differs in one character, or in two where it has more than 12. Ours: no name of the SDK is that near."""
@@ -56,7 +60,9 @@ def unknown(given: Mapping[str, str], *, is_ours: bool) -> list[str]:
     """
     known = ours() | {row.name for row in UPSTREAM} | set(OTHERS_OF_OURS)
     found = []
-    for name in sorted(name for name in given if name not in known and (given[name] or is_ours)):
+    names = sorted(name for name in given if name not in known and (given[name] or is_ours))
+    more = max(len(names) - UNKNOWN_MAX, 0) if is_ours else 0
+    for name in names[: len(names) - more]:
         if len(name) > LENGTH_MAX or (_is_of_a_service(name) and not is_ours):
             continue
         near = nearest(name, _meant())
@@ -64,7 +70,7 @@ def unknown(given: Mapping[str, str], *, is_ours: bool) -> list[str]:
         if near or is_ours or family:
             best = near or _closest(name, [one for one in _meant() if one.startswith(family)])
             found.append(f"{printable(name)}: there is no such setting; did you mean {best}?")
-    return found
+    return found + ([f"{counted(more, 'more name')} in the file: there are no such settings"] if more else [])
 
 
 def nearest(name: str, known: Iterable[str], *, most: int | None = None) -> str:

@@ -13,7 +13,7 @@ from ipamd.settings.parsers import (
     integer,
     parse_bool,
     parse_cidrs,
-    parse_path,
+    parse_file,
     parse_service_cidrs,
     parse_veth_prefix,
 )
@@ -84,5 +84,5 @@ class SubnetsConfig:
         "Take subnet and security groups of new ENIs from a file, by availability zone; the primary ENI carries no pods.",
     )
     network_file: Path = _setting(
-        "VPC_IPAMD_NETWORK_FILE", parse_path, NETWORK_FILE, "That file: JSON, read at the start (docs/subnets.md)."
+        "VPC_IPAMD_NETWORK_FILE", parse_file, NETWORK_FILE, "That file: JSON, read at the start (docs/subnets.md)."
     )

@@ -29,8 +29,15 @@ RUN_DIR_BYTES_MAX = SOCKET_BYTES_MAX - len("/ipamd.sock")
 
 PORT_MAX = 65535
 
+HOST_MAX = 253
+"""Characters of a host's name. Ours: what DNS can carry."""
+
 LINK_NAMES = ("eth", "eno", "enp", "ens", "enx", "lo", "vlan", "docker", "br", "wg")
-"""How names of other links begin. Source: systemd.net-naming-scheme(7) for ENIs; amazon-vpc-cni-k8s for vlan."""
+"""How names of other links begin; a number follows, of `enx` a MAC address.
+Source: systemd.net-naming-scheme(7) for ENIs; amazon-vpc-cni-k8s for vlan."""
+
+CONFLIST_SUFFIX = ".conflist"
+"""Source: github.com/containernetworking/cni, libcni/conf.go: a file that ends otherwise is read as one plugin, or not at all."""
 
 LINE_BREAKS = str.maketrans("\n\r\t", "   ")
 
@@ -94,10 +101,14 @@ def parse_veth_prefix(text: str) -> str:
     """Accept a host veth prefix. Source: amazon-vpc-cni-k8s cmd/aws-vpc-cni/main.go, validateEnvVars. Raises: ValueError."""
     if not re.fullmatch(r"[a-zA-Z0-9]{1,4}", text) or text in {"eth", "lo", "vlan"}:
         raise ValueError("must be 1 to 4 ASCII letters or digits, and not eth, lo or vlan")
-    taken = next((name for name in LINK_NAMES if name.startswith(text)), None)
+    taken = next((name for name in LINK_NAMES if name.startswith(text) or _begins_link(text, name)), None)
     if taken is not None:
         raise ValueError(f"must not begin the names of other links ({taken}...): rules for sandboxes would take them too")
     return text
+
+
+def _begins_link(text: str, name: str) -> bool:
+    return re.match(name + ("[0-9a-f]" if name == "enx" else "[0-9]"), text) is not None
 
 
 def parse_cidrs(text: str) -> tuple[IPv4Network, ...]:
@@ -128,6 +139,27 @@ def parse_path_text(text: str) -> str:
     return str(parse_path(text))
 
 
+def parse_file(text: str) -> Path:
+    """Accept the absolute path of a file, beside which one with another name can be made. Raises: ValueError."""
+    path = parse_path(text)
+    if path.name in {"", ".."}:
+        raise ValueError("must be the absolute path of a file")
+    return path
+
+
+def parse_file_text(text: str) -> str:
+    """Accept the absolute path of a file, and keep it as text because empty means something. Raises: ValueError."""
+    return str(parse_file(text))
+
+
+def parse_conflist(text: str) -> Path:
+    """Accept the path of a file that a runtime reads as a list of plugins. Raises: ValueError."""
+    path = parse_file(text)
+    if path.suffix != CONFLIST_SUFFIX:
+        raise ValueError(f"must end in {CONFLIST_SUFFIX}, because a runtime reads no other file as a list of plugins")
+    return path
+
+
 def parse_path_or_off(text: str) -> str:
     """Accept an absolute path, or `off`. Raises: ValueError."""
     return text if text == "off" else parse_path_text(text)
@@ -143,7 +175,7 @@ def parse_run_dir(text: str) -> Path:
 
 def parse_socket(text: str) -> str:
     """Accept the absolute path of a Unix socket. Raises: ValueError."""
-    path = parse_path_text(text)
+    path = parse_file_text(text)
     if len(path.encode()) > SOCKET_BYTES_MAX:
         raise ValueError(f"must be the absolute path of a Unix socket, {SOCKET_BYTES_MAX} bytes at most")
     return path
@@ -189,11 +221,28 @@ def parse_url(text: str) -> str:
         port = url.port
     except ValueError as error:
         raise ValueError(wrong) from error
-    host = url.hostname or ""
-    is_host = bool(re.fullmatch(r"[a-zA-Z0-9_.-]{1,253}|[0-9a-fA-F:.]+", host)) and all(host.split(".")[:-1] or [host])
-    if url.scheme not in {"http", "https"} or not is_host or port == 0 or url.query or url.fragment or url.username is not None:
+    is_plain = text.isascii() and " " not in text and not url.query and not url.fragment and url.username is None
+    if url.scheme not in {"http", "https"} or not _is_host(url.hostname or "") or port == 0 or not is_plain:
         raise ValueError(wrong)
     return text
+
+
+def parse_http_url(text: str) -> str:
+    """Accept a URL as `parse_url` does, of http alone: instance metadata is served without TLS. Raises: ValueError."""
+    if urlsplit(parse_url(text)).scheme != "http":
+        raise ValueError("must be a URL as http://host:port: instance metadata is not served by https")
+    return text
+
+
+def _is_host(text: str) -> bool:
+    """Whether botocore takes it for a host: a name, or an address. Source: botocore/utils.py, is_valid_uri."""
+    labels = text.removesuffix(".").split(".")
+    if len(text) <= HOST_MAX and all(re.fullmatch(r"(?!-)[a-zA-Z\d-]{1,63}(?<!-)", label, re.ASCII) for label in labels):
+        return True
+    try:
+        return ip_address(text).version == 6 and "%" not in text
+    except ValueError:
+        return False
 
 
 def parse_region(text: str) -> str:

@@ -5,6 +5,7 @@ A value goes to the end of the line; quotes and backslashes mean themselves, so 
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 
@@ -29,13 +30,13 @@ def read(path: str) -> tuple[dict[str, str], list[str]]:
     """Read the file. Returns: its settings, and one sentence for each problem. Never raises for what is in it."""
     try:
         content = content_of(path)
+        if len(content) > SIZE_MAX:  # what is cut may end within a character
+            return {}, [f"{printable(path)} is larger than {SIZE_MAX} bytes"]
         text = content.decode()
     except UnicodeDecodeError as error:
         return {}, [f"{printable(path)} is not UTF-8: {error.reason} at byte {error.start}"]
     except OSError as error:
         return {}, [f"{printable(path)} cannot be read: {error.strerror or error}"]
-    if len(content) > SIZE_MAX:
-        return {}, [f"{printable(path)} is larger than {SIZE_MAX} bytes"]
     return parse(text, source=printable(path))
 
 
@@ -44,7 +45,7 @@ def content_of(path: str) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError("it is no file")
+            raise OSError(errno.EINVAL, "it is no file", path)
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             return file.read(SIZE_MAX + 1)
     finally:

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ipamd.settings.field_kinds import setting as _setting
-from ipamd.settings.parsers import parse_path, parse_path_text, parse_socket, parse_socket_or_off
+from ipamd.settings.parsers import parse_file, parse_file_text, parse_socket, parse_socket_or_off
+
+CONFLIST_NAME = "10-aws.conflist"
+"""Source: amazon-vpc-cni-k8s cmd/aws-vpc-cni/main.go."""
 
 
 @dataclass(frozen=True)
@@ -15,7 +18,7 @@ class TakeoverConfig:
 
     checkpoint: Path = _setting(
         "AWS_VPC_K8S_CNI_BACKING_STORE",
-        parse_path,
+        parse_file,
         Path("/var/run/aws-node/ipam.json"),
         "Its file of allocations: read at the start, written by `ipamctl export`.",
     )
@@ -27,7 +30,7 @@ class TakeoverConfig:
     )
     conflist: str = _setting(
         "VPC_IPAMD_AWS_NODE_CONFLIST",
-        parse_path_text,
+        parse_file_text,
         "",
         "Its conflist, renamed while we are ready; empty: 10-aws.conflist beside ours.",
     )
@@ -37,3 +40,7 @@ class TakeoverConfig:
         "",
         "Serve its plugin on this Unix socket, as its daemon did; empty: not served (docs/migration.md).",
     )
+
+    def conflist_beside(self, ours: Path) -> Path:
+        """Where its conflist is, by the setting or beside ours."""
+        return Path(self.conflist) if self.conflist else ours.with_name(CONFLIST_NAME)

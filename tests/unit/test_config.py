@@ -11,18 +11,21 @@ from __future__ import annotations
 import ast
 import dataclasses
 import json
-from functools import reduce
+from functools import cache, reduce
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.utils import is_valid_uri
+from hypothesis import given
+from hypothesis import strategies as st
 
 import ipamd
 from ipamd.model.errors import SettingsError
 from ipamd.settings import Settings, describe, load
 from ipamd.settings.json_parsers import parse_tags
-from ipamd.settings.parsers import integer, parse_bool, parse_cidrs, parse_veth_prefix
+from ipamd.settings.parsers import integer, parse_bool, parse_cidrs, parse_url, parse_veth_prefix
 
 VECTORS = json.loads((Path(__file__).parent / "vectors_config.json").read_text())
 
@@ -169,7 +172,7 @@ GOOD = {
     "VPC_IPAMD_FREEZE_FILE": ("/run/hooks/leave", "/run/hooks/leave"),
     "VPC_IPAMD_SETTINGS_FILE": (str(Path(__file__).parent / "empty.settings"), str(Path(__file__).parent / "empty.settings")),
     "VPC_IPAMD_RELOAD_SPREAD": ("0", 0),
-    "VPC_IPAMD_CONFLIST": ("/tmp/y", Path("/tmp/y")),
+    "VPC_IPAMD_CONFLIST": ("/tmp/y.conflist", Path("/tmp/y.conflist")),
     "AWS_VPC_K8S_CNI_BACKING_STORE": ("/tmp/ipam.json", Path("/tmp/ipam.json")),
     "VPC_IPAMD_AWS_NODE_SOCKET": ("off", "off"),
     "VPC_IPAMD_AWS_NODE_CONFLIST": ("/tmp/20-aws.conflist", "/tmp/20-aws.conflist"),
@@ -202,34 +205,42 @@ URLS = [
     "http://u:p@ec2",
     "http://ec2/?a=b",
     "http://a..b",
+    "http://a_b",
+    "http://-a.b",
+    "http://" + "a" * 64,
+    "http://[:::]",
+    "http://a/\u00e9",
+    "http://a/b c",
 ]
 
 ADDRESSES = ["61678", ":0", ":65536", ":x", "host:1", "::1:80", "[::1:80", "[10.0.0.1x]:1", "off ", "10.0.0.1"]
 
 PATHS = ["relative", "./x", "/" + "x" * 5000, "/a\nb", "/a "]
 
+FILES = [*PATHS, "/", "//", "/a/.."]
+
 BAD = {
     "AWS_EC2_ENDPOINT": URLS,
-    "AWS_EC2_METADATA_SERVICE_ENDPOINT": URLS,
+    "AWS_EC2_METADATA_SERVICE_ENDPOINT": [*URLS, "https://127.0.0.1:1"],
     "CLUSTER_NAME": ["x" * 257, "a\nb", " blue"],
     "CRI_SOCKET": ["containerd", "tcp://127.0.0.1:1", "/" + "x" * 200, "Off"],
     "VPC_IPAMD_RUN_DIR": [*PATHS, "/", "/" + "x" * 100],
-    "VPC_IPAMD_FREEZE_FILE": PATHS,
-    "VPC_IPAMD_CONFLIST": PATHS,
+    "VPC_IPAMD_FREEZE_FILE": FILES,
+    "VPC_IPAMD_CONFLIST": [*FILES, "/etc/cni/net.d/10-x", "/etc/cni/net.d/10-x.conf", "/etc/cni/net.d/.conflist"],
     "VPC_IPAMD_HISTORY_DIR": ["relative", "Off", "/a\nb"],
     "VPC_IPAMD_CNI_BIN_DIR": PATHS,
-    "AWS_VPC_K8S_CNI_BACKING_STORE": PATHS,
-    "VPC_IPAMD_AWS_NODE_SOCKET": [*PATHS, "Off", "/" + "x" * 107],
-    "VPC_IPAMD_AWS_NODE_CONFLIST": PATHS,
-    "VPC_IPAMD_CNI_BACKEND_SOCKET": [*PATHS, "off", "/" + "x" * 107],
+    "AWS_VPC_K8S_CNI_BACKING_STORE": FILES,
+    "VPC_IPAMD_AWS_NODE_SOCKET": [*FILES, "Off", "/" + "x" * 107],
+    "VPC_IPAMD_AWS_NODE_CONFLIST": FILES,
+    "VPC_IPAMD_CNI_BACKEND_SOCKET": [*FILES, "off", "/" + "x" * 107],
     "VPC_IPAMD_REFERENCE_PLUGINS": PATHS,
-    "VPC_IPAMD_NETWORK_FILE": PATHS,
+    "VPC_IPAMD_NETWORK_FILE": FILES,
     "VPC_IPAMD_SETTINGS_FILE": ["relative"],
     "VPC_IPAMD_RELOAD_SPREAD": ["-1", "3601", "1m"],
     "VPC_IPAMD_METRICS_ADDRESS": ADDRESSES,
     "VPC_IPAMD_HEALTH_ADDRESS": ADDRESSES,
     "VPC_IPAMD_PAGE_ADDRESS": ADDRESSES,
-    "VPC_IPAMD_PAGE_TOKEN_FILE": PATHS,
+    "VPC_IPAMD_PAGE_TOKEN_FILE": FILES,
     "WARM_ENI_TARGET": ["-1", "1.5", "one", "1 2", "1001", "9" * 5000, "0x" + "f" * 5000, "\x00"],
     "WARM_IP_TARGET": ["-1", " ", "65537", "\udc80"],
     "WARM_TARGET": ["automatic", "5"],
@@ -242,7 +253,22 @@ BAD = {
     "IP_COOLDOWN_PERIOD": ["-1", "86401", "30s"],
     "AWS_VPC_ENI_MTU": ["575", "9002"],
     "POD_MTU": ["575", "9002"],
-    "AWS_VPC_K8S_CNI_VETHPREFIX": ["eth", "lo", "vlan", "abcde", "a/b", "a b", "e", "en", "ens", "vl"],
+    "AWS_VPC_K8S_CNI_VETHPREFIX": [
+        "eth",
+        "lo",
+        "vlan",
+        "abcde",
+        "a/b",
+        "a b",
+        "e",
+        "en",
+        "ens",
+        "vl",
+        "eth0",
+        "ens5",
+        "enxa",
+        "br1",
+    ],
     "VPC_IPAMD_CHAINED_PLUGINS": [
         "tuning",
         '{"type": "tuning"}',
@@ -254,6 +280,10 @@ BAD = {
         '[{"type": "x", "a": NaN}]',
         '[{"type": "x", "a": 1e999}]',
         '[{"type": "x", "type": "y"}]',
+        '[{"type": "x", "capabilities": ["portMappings"]}]',
+        '[{"type": "x", "capabilities": {"portMappings": "yes"}}]',
+        '[{"type": "x", "cniVersion": 1}]',
+        '[{"type": "x", "ipam": "host-local"}]',
     ],
     "VPC_IPAMD_POD_VETH_NAMES": ["pod"],
     "AWS_VPC_K8S_CNI_EXTERNALSNAT": ["yes"],
@@ -346,6 +376,7 @@ def test_describe() -> None:
     assert [line.env for line in lines.values() if not line.text.endswith(".")] == []
 
 
+@cache
 def _attributes_read(*, in_config: bool) -> set[str]:
     """Names of attributes that ipamd reads, in its settings or in every other module."""
     root = Path(ipamd.__file__).parent
@@ -358,11 +389,16 @@ def _attributes_read(*, in_config: bool) -> set[str]:
 def test_every_setting_is_read(name: str) -> None:
     """A setting that nothing outside ipamd/settings reads would be accepted and have no effect.
 
-    Read through another attribute: `pod_mtu` (`sandbox_mtu`), `freeze_file` (`freeze_path`), `warm_target` (the planner's
-    `warm_target_auto`).
+    Read through another attribute: `pod_mtu` (`sandbox_mtu`), `freeze_file` (`freeze_path`), `conflist` (`conflist_beside`),
+    `warm_target` (the planner's `warm_target_auto`).
     """
     field_name = _fields()[name].rpartition(".")[2]
-    other = {"pod_mtu": "sandbox_mtu", "freeze_file": "freeze_path", "warm_target": "warm_target_auto"}
+    other = {
+        "pod_mtu": "sandbox_mtu",
+        "freeze_file": "freeze_path",
+        "warm_target": "warm_target_auto",
+        "conflist": "conflist_beside",
+    }
     through = other.get(field_name, field_name)
     assert through in _attributes_read(in_config=False), f"{name}: nothing in ipamd reads .{through}"
     if through != field_name:
@@ -395,6 +431,53 @@ def test_lookalikes_of_good_values_are_refused(env: str, text: str) -> None:
     """What Python would read generously is refused: a 19-byte veth name or a half-read number is found out at start."""
     with pytest.raises(SettingsError, match=env):
         load({env: text})
+
+
+@given(st.text(st.sampled_from("ab1-_.:[]%/ \u00e9v"), max_size=12))
+def test_a_url_that_is_accepted_is_one_for_botocore(text: str) -> None:
+    """Which refuses others at the first EC2 call, with an error that names no setting."""
+    for url in (f"http://{text}", f"https://{text}:8443/x", f"http://[{text}]"):
+        try:
+            parse_url(url)
+        except ValueError:
+            continue
+        assert is_valid_uri(url)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [(":7000", "127.0.0.1:7000"), ("localhost:7000", "127.0.0.1:07000"), ("0.0.0.0:7000", ":7000")]
+)
+def test_two_listeners_do_not_share_a_port(one: str, other: str) -> None:
+    """The second would end the start after the first requests were served."""
+    with pytest.raises(SettingsError, match="VPC_IPAMD_METRICS_ADDRESS has that port already"):
+        load({"VPC_IPAMD_METRICS_ADDRESS": one, "VPC_IPAMD_HEALTH_ADDRESS": other})
+    load({"VPC_IPAMD_METRICS_ADDRESS": "127.0.0.1:7000", "VPC_IPAMD_HEALTH_ADDRESS": "[::1]:7000"})
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"VPC_IPAMD_CONFLIST": "/etc/cni/net.d/10-aws.conflist"},
+        {"VPC_IPAMD_AWS_NODE_CONFLIST": "/etc/cni/../cni/net.d/10-vpc-ipamd.conflist"},
+    ],
+    ids=str,
+)
+def test_our_conflist_is_not_the_others(environment: dict[str, str]) -> None:
+    """It would be renamed as the other's and written again, ten times a second."""
+    with pytest.raises(SettingsError, match="which is renamed"):
+        load(environment)
+
+
+@pytest.mark.parametrize("name", ["portmap", "bandwidth"])
+def test_a_plugin_is_not_chained_by_two_settings(name: str) -> None:
+    """Each would set its rules or its limits for the same pod."""
+    environment = {
+        f"ENABLE_{name.upper()}_PLUGIN": "true",
+        "VPC_IPAMD_CHAINED_PLUGINS": f'[{{"type":"tuning"}},{{"type":"{name}"}}]',
+    }
+    with pytest.raises(SettingsError, match="must not run twice"):
+        load(environment)
+    assert load(environment | {f"ENABLE_{name.upper()}_PLUGIN": "false"}).daemon.chained_plugins
 
 
 def test_sandboxes_must_not_have_a_larger_mtu_than_enis() -> None:

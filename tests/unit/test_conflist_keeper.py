@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -17,11 +18,13 @@ from ipamd.clock import SystemClock
 from ipamd.conflist_keeper import ConflistKeeper
 from ipamd.model.cniversion import SUPPORTED_VERSIONS
 from ipamd.model.repair import RepairKind
+from ipamd.plugins.bundle import Bundle
 from ipamd.service.health import Health
 from ipamd.service.reconcile.fights import FIGHT_REPAIRS, Fights
 from ipamd.settings import DaemonConfig, RuntimeConfig, Settings
 from tests.fakes.clock import FakeClock
 from tests.patience import PATIENCE_S
+from tests.rig import wait_until
 
 
 class Kept:
@@ -164,6 +167,20 @@ def test_the_offer_follows_the_plugins(tmp_path: Path) -> None:
     assert kept.health.conditions() == []
 
 
+def test_a_plugin_that_is_held_open_by_its_installer_is_asked_when_it_is_closed(tmp_path: Path) -> None:
+    """Not a minute later, because its size and times are the same then: an installer that waits for the disk."""
+    kept = Kept(tmp_path, FakeClock(), has_portmap=True)
+    descriptor = os.open(kept.bin / "portmap", os.O_WRONLY | os.O_CREAT, 0o755)
+    os.write(descriptor, f"#!/bin/sh\necho '{OLD}'\n".encode())
+    kept.keeper.look()
+    (told,) = kept.health.conditions()
+    assert "Text file busy" in told
+    os.close(descriptor)
+    kept.keeper.look()
+    assert kept.health.conditions() == []
+    assert offered(kept) == ["0.3.1", "0.4.0", "1.0.0"]
+
+
 def test_a_plugin_that_goes_is_a_condition_and_the_conflist_stays(tmp_path: Path) -> None:
     """DEL needs the file. The condition names the plugin, and ends when it is back."""
     kept = Kept(tmp_path, FakeClock(), has_portmap=True)
@@ -211,3 +228,23 @@ def test_a_plugin_that_goes_is_noticed_at_once(running: Kept) -> None:
         while not (running.bin / "loopback").exists():
             assert time.monotonic() < give_up
             time.sleep(0.02)
+
+
+def test_a_damaged_image_does_not_keep_the_disk_busy(running: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each copy of a plugin changes the directory that is watched: it is not the cause of the next."""
+    copied: list[str] = []
+    copy = Bundle._copy
+
+    def counted(self: Bundle, name: str) -> Path:
+        copied.append(name)
+        return copy(self, name)
+
+    monkeypatch.setattr(Bundle, "_copy", counted)
+    image = running.config.reference_plugins
+    image.mkdir()
+    (image / "loopback").write_bytes(b"damaged")
+    (image / "SHA256SUMS").write_text(f"{hashlib.sha256(b'x').hexdigest()}  loopback\n")
+    (running.bin / "other").touch()
+    wait_until(lambda: bool(copied), what="the first try")
+    time.sleep(1.0)  # ten looks, if each woke the next
+    assert copied == ["loopback"]

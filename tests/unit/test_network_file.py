@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from ipamd.model.errors import SettingsError
-from ipamd.network_file import SIZE_MAX, load
+from ipamd.network_file import load
 from ipamd.settings import SubnetsConfig
+from ipamd.settings.settings_file import SIZE_MAX
 
 GOOD = '{"zones": {"us-west-2a": {"subnet": "subnet-0a"}}}'
 
@@ -33,8 +35,14 @@ def test_a_good_file_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [(None, "No such file"), (b"\xff\xfe", "cannot be read"), (b" " * (SIZE_MAX + 1), "larger than"), (b"{}", "1 problem")],
-    ids=["missing", "no text", "too large", "wrong"],
+    [
+        (None, "No such file"),
+        (b"\xff\xfe", "cannot be read"),
+        (b" " * (SIZE_MAX + 1), "larger than"),
+        (b" " * SIZE_MAX + "\u00fc".encode(), "larger than"),
+        (b"{}", "1 problem"),
+    ],
+    ids=["missing", "no text", "too large", "too large and cut within a character", "wrong"],
 )
 def test_a_bad_file_is_an_error_of_settings(tmp_path: Path, content: bytes | None, said: str) -> None:
     """The daemon does not start with a guess about subnets."""
@@ -43,3 +51,10 @@ def test_a_bad_file_is_an_error_of_settings(tmp_path: Path, content: bytes | Non
         path.write_bytes(content)
     with pytest.raises(SettingsError, match=said):
         load(config(path))
+
+
+def test_a_fifo_does_not_hold_up_the_start(tmp_path: Path) -> None:
+    """Nobody may ever write into it."""
+    os.mkfifo(tmp_path / "network.json")
+    with pytest.raises(SettingsError, match="it is no file"):
+        load(config(tmp_path / "network.json"))

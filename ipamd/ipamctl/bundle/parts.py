@@ -20,6 +20,9 @@ from ipamd.ipamctl.verb import Ask
 
 DAY = timedelta(days=1)
 METRICS_TIMEOUT_S = 5.0
+HISTORY_BYTES = 7 << 20
+"""What is kept of the last day: its end. Ours: a little less than a part of the archive may have."""
+
 TAIL_BYTES = 2 << 20
 """What is kept of a log: its end. Ours: some hours at info."""
 
@@ -129,11 +132,18 @@ def _history(directory: Path) -> str:
     from ipamd.history.reader import read_since
 
     found = read_since(directory, datetime.now(UTC) - DAY)
-    if found.problem:
-        raise NotThere(found.problem)
     if not found.records:
-        raise NotThere(f"nothing of the last day in {directory}")
-    return b"".join(encode(record) for record in sorted(found.records, key=lambda record: record.at)).decode()
+        raise NotThere(found.problem or f"nothing of the last day in {directory}")
+    told: list[bytes] = []
+    left_bytes = HISTORY_BYTES
+    for record in sorted(found.records, key=lambda record: record.at, reverse=True):  # the newest tell of what is wrong now
+        told.append(encode(record))
+        left_bytes -= len(told[-1])
+        if left_bytes < 0:
+            break
+    problem = found.problem or (f"older ones are left out: {HISTORY_BYTES} bytes are kept" if left_bytes < 0 else "")
+    first = json.dumps({"problem": problem}) + "\n" if problem else ""
+    return first + b"".join(reversed(told)).decode()
 
 
 def _metrics(address: str) -> str:

@@ -67,13 +67,9 @@ def _parts(daemon: Ask, arguments: argparse.Namespace) -> list[Part]:
     from pathlib import Path
 
     from ipamd.ipamctl.bundle import parts
-    from ipamd.model.errors import SettingsError
-    from ipamd.settings import load
+    from ipamd.settings import load_what_is_right
 
-    try:
-        settings = load().daemon
-    except SettingsError as error:
-        raise VerbError(str(error), exit_status=EXIT_USAGE) from error
+    settings = load_what_is_right().daemon  # wrong settings are a reason to collect
     return parts.parts(
         daemon,
         run_dir=settings.run_dir,

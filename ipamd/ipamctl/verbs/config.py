@@ -39,7 +39,10 @@ def _own() -> Answer:
         lines = [asdict(line) for line in describe(load())]
     except SettingsError as error:
         raise VerbError(str(error), exit_status=EXIT_USAGE) from error
-    return {"settings": [line | {"value": without_secrets(line["value"])} for line in lines], "origin_note": ORIGIN_NOTE}
+    for line in lines:
+        line["value"] = without_secrets(line["value"])
+        del line["is_live"]  # the daemon's answer has the same fields
+    return {"settings": lines, "origin_note": ORIGIN_NOTE}
 
 
 VERB = Verb(

@@ -280,11 +280,9 @@ class HostNetworkReconciler:
         is_doubled = bool(duplicate_addresses(survey))
         if survey.is_whole and not is_doubled:
             self._health.clear_condition("duplicates")
-        has_others = any(
-            veth.key is None and not veth.is_dying for veth in survey.veths
-        )  # their addresses may become ours to give
-        is_odd = is_damaged or is_doubled or has_others or self._strays.are_there
-        self._silence.surveyed(is_in_order=survey.is_whole and not is_odd)
+        # Addresses of what others wired may become ours to give.
+        has_others = any(veth.key is None and not veth.is_dying for veth in survey.veths)
+        self._silence.surveyed(survey, is_odd=is_damaged or is_doubled or has_others or self._strays.are_there)
         return repairs
 
     def _count(self, repairs: list[str]) -> None:

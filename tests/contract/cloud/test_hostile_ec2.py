@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -164,6 +165,21 @@ def test_credentials_of_another_shape_are_a_typed_error(
     with pytest.raises(CloudError) as failed:
         ec2.describe_enis(InstanceId("i-1"))
     assert len(str(failed.value)) < 1000
+
+
+def test_a_token_file_that_is_not_there_is_no_answer_of_ec2(
+    server: HostileServer, ec2: BotoEc2, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Credentials of a service account (IRSA) whose volume is not mounted: nothing was sent, and the file is named."""
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/x")
+    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "token"))
+    with pytest.raises(CloudError) as failure:
+        ec2.describe_enis(InstanceId("i-1"))
+    assert f"{tmp_path / 'token'}" in failure.value.details
+    assert "it may have taken effect" not in str(failure.value)
+    assert server.request_count == 0
 
 
 def test_attempts_are_bounded_by_the_policy(server: HostileServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -133,6 +133,13 @@ def test_a_bad_token_is_refused_at_the_start(tmp_path: Path, text: str) -> None:
         serve("127.0.0.1:0", token_file=path, state=lambda: b"", refused=lambda _: None)
 
 
+def test_a_fifo_is_no_token_file(tmp_path: Path) -> None:
+    """It would hold up the start until somebody writes into it."""
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(SettingsError, match="it is no file"):
+        serve("127.0.0.1:0", token_file=tmp_path / "fifo", state=lambda: b"", refused=lambda _: None)
+
+
 def test_a_missing_token_file_is_refused_at_the_start(tmp_path: Path) -> None:
     """With the path and the reason."""
     with pytest.raises(SettingsError, match="No such file"):

@@ -252,6 +252,14 @@ def test_its_conflist_is_renamed_and_comes_back(place: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == [CONFLIST, SAVED]
 
 
+def test_a_directory_is_nobodys_conflist(place: Path) -> None:
+    """A setting that names the folder instead of the file does not have all of it renamed."""
+    node = made(place, conflist=str(place / "net.d"))
+    assert not node.has_conflist()
+    (place / "net.d" / CONFLIST).write_text("theirs")
+    assert made(place, conflist=str(place / "net.d" / CONFLIST)).has_conflist()
+
+
 def test_refusals_of_the_disk_are_typed(place: Path) -> None:
     """A directory that is missing or in the way: the operator learns which."""
     (place / "aws-node").rmdir()

@@ -6,8 +6,10 @@ Over 300 lines because the writer has one promise, and that many ways of a disk,
 from __future__ import annotations
 
 import errno
+import json
 import os
 import threading
+import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -21,6 +23,8 @@ from ipamd.history.reader import read, read_since
 from ipamd.history.segments import listed
 from ipamd.history.writer import Boot, HistoryBounds, HistoryWriter
 from ipamd.model.history import HistoryRecord
+from ipamd.model.history_answer import HistoryQuestion, answer
+from ipamd.rpc.past import history_reply
 from tests.fakes.clock import FakeClock
 from tests.rig import wait_until
 
@@ -208,6 +212,59 @@ def test_damage_is_skipped(disk: Disk) -> None:
     assert sorted(disk.events()) == ["assigned", "unassigned"]
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"pod": "default/\ud800"},
+        {"detail": "\x1b[2J\n"},
+        {"event": "\u202e"},
+        {"count": 2**40},
+        {"code": -1},
+        {"count": 1e300},
+        {"eni_id": ["x"]},
+    ],
+    ids=str,
+)
+def test_what_was_written_by_others_can_be_answered(disk: Disk, odd: dict[str, object]) -> None:
+    """A line that is JSON, and which no answer could carry or no terminal should see: it is made safe, or left out."""
+    disk.write(disk.record())
+    (segment,) = listed(disk.directory, "history")
+    line = {"at": "2026-11-22T10:00:00Z", "event": "assigned", "address": ADDRESS} | odd
+    with segment.path.open("ab") as file:
+        file.write(json.dumps(line).encode() + b"\n")
+    question = HistoryQuestion(ADDRESS, limit=10)
+    reply = history_reply(answer(question, disk.writer.read(ADDRESS)), question, source="daemon")
+    assert "assigned" in [entry.event for entry in reply.entries]
+    assert all((one.pod + one.detail + one.event + one.eni_id).isprintable() for one in reply.entries)
+
+
+def test_a_file_of_another_kind_costs_no_memory(disk: Disk) -> None:
+    """One line of 64 MB, all of it a hole: it is read in pieces, by a start and by a question."""
+    disk.directory.mkdir()
+    with (disk.directory / "history-00000001.jsonl").open("wb") as file:
+        file.truncate(64 << 20)
+    tracemalloc.start()
+    try:
+        assert read(disk.directory, ADDRESS).records == ()
+        disk.writer.write()
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+    assert disk.size < BYTES_MAX
+
+
+def test_where_the_history_begins_is_told_though_the_first_line_is_lost(disk: Disk) -> None:
+    """By the next segment: "empty" would be wrong."""
+    disk.write(disk.record())
+    disk.clock.advance(60)
+    disk.start("two").write()
+    first, second = listed(disk.directory, "history")
+    first.path.write_bytes(b"\0" * 100)
+    assert read(disk.directory, ADDRESS).begins_at is not None
+    second.path.write_bytes(b"")
+    assert read(disk.directory, ADDRESS).begins_at is None
+
+
 FULL: list[tuple[str, Callable[[], OSError]]] = [
     ("full", lambda: OSError(errno.ENOSPC, "No space left on device")),
     ("read-only", lambda: OSError(errno.EROFS, "Read-only file system")),
@@ -229,6 +286,42 @@ def test_a_disk_that_refuses_is_a_condition(
     assert disk.events() == ["assigned", "unassigned"]
     disk.writer.write()
     assert sorted(one.event for one in read(disk.directory, ADDRESS).records) == ["assigned", "booted", "unassigned"]
+
+
+def test_a_full_disk_is_not_filled_with_empty_files(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It still makes files: a start that is tried again each minute leaves none behind, and then one with its mark."""
+    with monkeypatch.context() as patched:
+        for _ in range(5):
+            patched.setattr(os, "write", _half(FULL[0][1]))
+            with pytest.raises(OSError, match="No space"):
+                disk.writer.write()
+            assert list(disk.directory.iterdir()) == []
+    disk.write(disk.record())
+    assert [one.event for one in read(disk.directory, ADDRESS).records] == ["booted", "assigned"]
+
+
+def test_a_line_that_cannot_be_cut_off_spoils_no_other(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that fails altogether keeps half a line; the next begins anew."""
+    disk.write(disk.record("adopted"))
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", _half(FULL[2][1]))
+        patched.setattr(os, "ftruncate", _half(FULL[2][1]))
+        disk.writer.note([disk.record("assigned")])
+        with pytest.raises(OSError, match="Input/output"):
+            disk.writer.write()
+    disk.writer.write()
+    assert disk.start().read(ADDRESS).problem == ""
+    assert sorted(disk.events()) == ["adopted", "assigned"]
+
+
+def test_a_long_backlog_is_not_thrown_away_when_the_disk_is_back(disk: Disk) -> None:
+    """Three times what may be kept: the newest are, within the bound."""
+    records = [disk.record(detail=f"{number} " + "x" * 900) for number in range(3 * BYTES_MAX // 1000)]
+    disk.write(disk.record("refused", address="", pod="default/stuck"), *records)
+    assert disk.size <= BYTES_MAX
+    kept = [int(one.detail.partition(" ")[0]) for one in read(disk.directory, ADDRESS).records if one.event == "assigned"]
+    assert kept == list(range(kept[0], len(records)))
+    assert len(kept) > len(records) // 5
 
 
 def _half(make: Callable[[], OSError]) -> Callable[[int, Sequence[int]], int]:
@@ -275,6 +368,24 @@ def test_what_waits_is_bounded_and_what_is_dropped_is_counted(disk: Disk, monkey
     found = read(disk.directory, ADDRESS).records
     assert [one.count for one in found if one.event == "missed"] == [15]
     assert sorted(int(one.detail) for one in found if one.event == "assigned") == list(range(15, 25))
+
+
+def test_what_was_dropped_is_told_once_though_the_disk_fails_again(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the note of it, and before the refusals."""
+    monkeypatch.setattr(writer_module, "PENDING_MAX", 10)
+    disk.start()
+    refused = disk.record("refused", address="", pod="default/stuck")
+    disk.writer.note([*(disk.record(detail=str(number)) for number in range(25)), refused])
+
+    def full(_: bytes, *, now_s: float) -> None:
+        raise OSError(errno.ENOSPC, f"No space left on device at {now_s}")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(disk.writer._appenders["refused"], "append", full)
+        with pytest.raises(OSError, match="No space"):
+            disk.writer.write()
+    disk.writer.write()
+    assert [one.count for one in read(disk.directory, ADDRESS).records if one.event == "missed"] == [16]
 
 
 def test_a_file_that_somebody_removed_is_made_again(disk: Disk) -> None:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import tarfile
 import threading
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from ipamd.history.lines import encode
 from ipamd.ipamctl import main as ipamctl
 from ipamd.ipamctl.bundle import collect as collecting
+from ipamd.ipamctl.bundle import parts as parts_module
 from ipamd.ipamctl.bundle.collect import collect
 from ipamd.ipamctl.bundle.parts import Part, parts
 from ipamd.ipamctl.verb import EXIT_AWAY, VerbError
+from ipamd.ipamctl.verbs import bundle as verb
+from ipamd.model.history import HistoryRecord
 
 SECRETS = {
     "AKIAIOSFODNN7EXAMPLE": "key AKIAIOSFODNN7EXAMPLE was denied",
@@ -119,3 +125,28 @@ def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path, capsys: pytest.
     assert "File exists: name another with -f" in capsys.readouterr().err
     assert (tmp_path / "x").read_text() == "mine"
     assert ipamctl.main(["bundle", "-f", "-", "-o", "json"]) == 2
+
+
+def test_wrong_settings_are_no_hindrance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may be why the archive is wanted: a daemon that keeps an older generation runs on. What can be read is used."""
+    directory = tmp_path / "history"
+    directory.mkdir()
+    (directory / "history-00000001.jsonl").write_bytes(encode(HistoryRecord(datetime.now(UTC), "assigned", "10.0.0.5")))
+    (tmp_path / "settings").write_text(f"WARM_IP_TARGET=lots\nVPC_IPAMD_HISTORY_DIR={directory}\nnonsense\n")
+    monkeypatch.setenv("VPC_IPAMD_SETTINGS_FILE", str(tmp_path / "settings"))
+    found = verb._parts(lambda _rpc, **_: {}, argparse.Namespace(history_dir="", log=[]))
+    assert "10.0.0.5" in {part.name: part for part in found}["history.jsonl"].make()
+
+
+def test_of_a_long_history_the_end_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It tells of what is wrong now; a segment that cannot be read does not take the others along, and both are said."""
+    monkeypatch.setattr(parts_module, "HISTORY_BYTES", 5000)
+    now = datetime.now(UTC)
+    records = [HistoryRecord(now - timedelta(seconds=100 - n), "assigned", f"10.0.0.{n}") for n in range(100)]
+    (tmp_path / "history-00000002.jsonl").write_bytes(b"".join(map(encode, records)))
+    lines = parts_module._history(tmp_path).splitlines()
+    assert json.loads(lines[0]) == {"problem": "older ones are left out: 5000 bytes are kept"}
+    assert [json.loads(line)["address"] for line in lines[-2:]] == ["10.0.0.98", "10.0.0.99"]
+    assert len(lines) < 100
+    (tmp_path / "history-00000001.jsonl").mkdir()
+    assert "Is a directory" in json.loads(parts_module._history(tmp_path).splitlines()[0])["problem"]

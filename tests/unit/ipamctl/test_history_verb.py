@@ -84,6 +84,29 @@ def test_no_daemon_and_no_file_is_status_3(capsys: pytest.CaptureFixture[str], t
     assert f"there is no history in {tmp_path / 'none'}" in err
 
 
+def test_where_the_history_lies_is_read_from_the_settings_file_too(
+    away: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the daemon reads it; another setting that is wrong, which may be why the daemon is away, is no hindrance."""
+    monkeypatch.delenv("VPC_IPAMD_HISTORY_DIR")
+    (away.parent / "settings").write_text(f"VPC_IPAMD_HISTORY_DIR={away}\nWARM_IP_TARGET=lots\n")
+    monkeypatch.setenv("VPC_IPAMD_SETTINGS_FILE", str(away.parent / "settings"))
+    status, out, _ = run(capsys, "history", "10.0.0.5")
+    assert status == 0
+    assert f"read from {away}" in out
+
+
+@pytest.mark.parametrize(
+    "words", [("history", "\udcff"), ("explain", "\udcff"), ("history", "a", "-n", "99999999999999")], ids=str
+)
+def test_a_question_that_cannot_be_sent_is_told(away: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]) -> None:
+    """Bytes of a shell that are no UTF-8, and a number that no message holds: a sentence, no traceback."""
+    assert away.is_dir()
+    status, _, err = run(capsys, *words)
+    assert status in {1, 2, 4}
+    assert "Traceback" not in err
+
+
 @pytest.mark.parametrize(("text", "seconds"), [("30s", 30), ("90m", 5400), ("2h", 7200), ("3d", 259200), ("1w", 604800)])
 def test_durations_count_back_from_now(text: str, seconds: int) -> None:
     """2h is two hours ago."""

@@ -15,6 +15,7 @@ from ipamd.ipamctl.table import STATE_COLUMNS
 from ipamd.ipamctl.verbs import attachments, enis, status
 from ipamd.model.stock import PoolCounts
 from ipamd.model.words import CLOUD_NOT_ASKED, counted
+from ipamd.pb import introspection_pb2 as pb
 
 NOTE = "the daemon does not answer: settings in this process's environment"
 
@@ -182,3 +183,10 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         ipamctl.main(["--version"])
     assert end.value.code == 0
     assert capsys.readouterr().out == f"ipamctl {__version__}\n"
+
+
+def test_config_has_the_same_fields_with_and_without_a_daemon(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Programs that read it need not know who answered."""
+    assert ipamctl.main(["--socket", str(tmp_path / "none"), "config", "-o", "json"]) == 0
+    (first, *_) = json.loads(capsys.readouterr().out)["settings"]
+    assert list(first) == [field.name for field in pb.Setting.DESCRIPTOR.fields]

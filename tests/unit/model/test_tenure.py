@@ -75,6 +75,19 @@ def test_an_adoption_continues() -> None:
     assert spans(record(0, "assigned"), record(5, "adopted"), record(9, "reaped", since=5)) == [("default/a", 0, 9)]
 
 
+def test_a_clock_that_was_set_back_makes_no_owner_of_one_that_has_left() -> None:
+    """Its end is before its beginning then, by the times that were written; the end knows which beginning it is of."""
+    story = (record(-55, "unassigned", since=0), record(-50, "assigned", "b", since=-50), record(0, "assigned", since=0))
+    assert spans(*story) == [("default/b", -50, None), ("default/a", 0, 0)]
+    assert spans(*story[:1], story[2]) == [("default/a", 0, 0)]
+
+
+def test_a_sandbox_that_was_reaped_and_is_adopted_again_has_it_again() -> None:
+    """Another beginning, though it is the same sandbox with the same address."""
+    story = (record(0, "assigned", since=0), record(5, "reaped", since=0), record(6, "adopted", since=0))
+    assert [(pod, until) for pod, _, until in spans(*story)] == [("default/a", 5), ("default/a", None)]
+
+
 def ask(subject: str, *records: HistoryRecord, **fields: datetime) -> HistoryAnswer:
     """Ask about all records."""
     return answer(HistoryQuestion(subject, 100, **fields), Recorded(tuple(records), START))

@@ -81,8 +81,9 @@ def test_what_cannot_be_run_is_told(tmp_path: Path, what: str) -> None:
         case "no interpreter":
             path.write_text("#!/nowhere/sh\n")
             path.chmod(0o755)
-    with pytest.raises(PluginLackingError, match="cannot be run: "):
+    with pytest.raises(PluginLackingError, match="cannot be run: ") as caught:
         ask_versions(path)
+    assert ("interpreter" in str(caught.value)) == (what == "no interpreter"), "the file itself is there"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from ipamd.model.repair import RepairedObject, RepairKind
 from ipamd.plugins import bundle
 from ipamd.plugins.bundle import RECORD_NAME, SUMS_NAME, Bundle, Placed
+from tests.fakes.clock import FakeClock
 
 PLUGINS = {"loopback": b"loopback 1", "portmap": b"portmap 1"}
 
@@ -146,6 +148,46 @@ def test_a_damaged_plugin_of_the_image_is_not_put_there(node: Node) -> None:
     placed = node.start()
     assert placed.problems == [f"{node.image / 'loopback'} is damaged: its SHA-256 is not that of {SUMS_NAME}"]
     assert node.names() == {"portmap", RECORD_NAME}
+
+
+def test_what_cannot_be_put_in_place_is_not_tried_at_every_look(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each try writes into a directory that is watched, and would wake itself: why is told at every look, and it ends by itself."""
+    clock, tries, link = FakeClock(), [0], os.link
+    made = Bundle(node.image, node.bin, monotonic=clock.monotonic)
+
+    def refuse(*_: object) -> None:
+        tries[0] += 1
+        raise OSError(errno.ENOSPC, "No space left on device", "scratch")
+
+    monkeypatch.setattr(bundle.os, "link", refuse)
+    for _ in range(10):
+        assert made.put_in_place().problems == ["scratch: No space left on device"] * len(PLUGINS)
+    assert tries == [len(PLUGINS)]
+    clock.advance(bundle.AGAIN_S)
+    made.put_in_place()
+    assert tries == [2 * len(PLUGINS)]
+    monkeypatch.setattr(bundle.os, "link", link)
+    clock.advance(bundle.AGAIN_S)
+    assert len(made.put_in_place().missing) == len(PLUGINS)
+    assert made.put_in_place() == Placed()
+
+
+def test_one_of_an_earlier_image_is_replaced_when_that_can_be_done(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that is full at the start does not keep the old one until the next start."""
+    node.start()
+    node.ship({"loopback": b"loopback 2"})
+    clock, fsync = FakeClock(), os.fsync
+    made = Bundle(node.image, node.bin, monotonic=clock.monotonic)
+
+    def refuse(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "scratch")
+
+    monkeypatch.setattr(bundle.os, "fsync", refuse)
+    assert made.put_in_place().problems == ["scratch: No space left on device"]
+    monkeypatch.setattr(bundle.os, "fsync", fsync)
+    clock.advance(bundle.AGAIN_S)
+    assert made.put_in_place().replaced == [f"{node.bin / 'loopback'} was of an earlier image: replaced"]
+    assert node.content("loopback") == b"loopback 2"
 
 
 def test_a_directory_that_cannot_be_written_is_named(node: Node) -> None:

@@ -114,6 +114,22 @@ def test_one_that_comes_with_us_and_is_missing(tmp_path: Path) -> None:
     )
 
 
+def test_one_that_is_fought_over_is_not_a_matter_of_mounts(tmp_path: Path) -> None:
+    """Nothing hinders us but somebody who removes it."""
+    made = Asked(tmp_path, chained=(), bundled=frozenset({"loopback"}))
+    assert (
+        made.lacking()
+        == f"{tmp_path / 'loopback'} is missing: something removes it whenever it is put in place; it is tried again"
+    )
+
+
+def test_a_link_to_nothing_is_told(tmp_path: Path) -> None:
+    """It is somebody's, so nothing is put in its place; that the directory cannot be written would be wrong."""
+    made = Asked(tmp_path, chained=(), bundled=frozenset({"loopback"}))
+    (tmp_path / "loopback").symlink_to("nowhere")
+    assert made.lacking() == f"{tmp_path / 'loopback'} is a link to a file that is missing: mend the link, or remove it"
+
+
 def test_loopback_is_needed_where_the_runtime_runs_it(asked: Asked) -> None:
     """And then it must speak the version in which containerd calls it."""
     asked.put("loopback", ("1.0.0",))

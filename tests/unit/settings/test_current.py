@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +13,9 @@ from ipamd.model.address import AddressState
 from ipamd.model.cniresult import wired_mtu
 from ipamd.model.errors import SettingsError, WiringError
 from ipamd.settings import Change, CurrentSettings, Settings, load
+from ipamd.surroundings import Surroundings
 from tests.fakes.node import FakeNode
+from tests.patience import PATIENCE_S
 from tests.unit.test_config import GOOD
 
 
@@ -114,3 +118,25 @@ def test_a_node_follows(tmp_path: Path) -> None:
     assert row is not None
     assert row.state is AddressState.FREE
     node.assert_sound()
+
+
+def test_a_change_while_the_limits_come_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is read again when the daemon starts, which is when EC2 tells the limits: neither undoes the other."""
+    node = FakeNode(tmp_path)
+    current, pool = node.app.current, node.app.pool.maintainer
+    surroundings = Surroundings(node.app, spawn=lambda name, body: body(), stopped=threading.Event())
+    current.follow(lambda now: now.pool, lambda _: surroundings.renew_targets())
+    wanted = replace(current.now, pool=replace(current.now.pool, warm_ip_target=7))
+    change = threading.Thread(target=current.offer, args=(wanted,))
+    set_limits = pool.set_limits
+
+    def slowly(*args: Any, **kwargs: Any) -> None:
+        if not change.ident:  # by the settings that were in force until now
+            change.start()
+            change.join(0.3)
+        set_limits(*args, **kwargs)
+
+    monkeypatch.setattr(pool, "set_limits", slowly)
+    surroundings._set_limits(node.ec2.limits)
+    change.join(PATIENCE_S)
+    assert pool.settings.warm_ip_target == current.now.pool.warm_ip_target == 7

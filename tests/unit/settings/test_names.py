@@ -45,7 +45,7 @@ OF_OTHERS = [
     "POD_IP",
     "AWS_ROLE_ARN",
     "AWS_WEB_IDENTITY_TOKEN_FILE",
-    "AWS_STS_REGIONAL_ENDPOINTS",
+    "AWS_USE_FIPS_ENDPOINT",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
     "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
     "AWS_ACCESS_KEY_ID",
@@ -135,6 +135,9 @@ def test_all_kinds_at_once() -> None:
                 "ENABLE_POD_ENI": "true",
                 "AWS_REGION": "us west",
                 "AWS_ENDPOINT_URL_EC2": "nowhere",
+                "AWS_STS_REGIONAL_ENDPOINTS": "global",
+                "AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE": "ipv9",
+                "AWS_DEFAULTS_MODE": "fast",
                 "VPC_IPAMD_SETTINGS_FILE": "/there/is/none",
             }
         )
@@ -147,7 +150,10 @@ def test_all_kinds_at_once() -> None:
         "ENABLE_POD_ENI",
         "AWS_REGION",
         "AWS_ENDPOINT_URL_EC2",
+        "AWS_STS_REGIONAL_ENDPOINTS",
+        "AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE",
+        "AWS_DEFAULTS_MODE",
     ):
         assert named.count(name) == 1, refusal.value.details
     assert "/there/is/none cannot be read: No such file or directory" in refusal.value.details
-    assert refusal.value.message == "8 setting(s) are wrong"
+    assert refusal.value.message == "11 setting(s) are wrong"

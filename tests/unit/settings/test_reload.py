@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ipamd import file_follower
 from ipamd.inotify import DirectoryWatch
 from ipamd.reload import RESTART, SettingsReload
 from ipamd.service.health import Health
@@ -198,6 +199,7 @@ def test_an_error_does_not_end_the_thread(running: Follower, monkeypatch: pytest
     def breaks(_: object) -> None:
         raise RuntimeError("broken")
 
+    monkeypatch.setattr(file_follower, "FAILED_S", 0.01)
     offer = running.current.offer
     monkeypatch.setattr(running.current, "offer", breaks)
     running.path.write_text("WARM_IP_TARGET=3\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from ipamd.model.errors import SettingsError
 from ipamd.settings import describe, load
 from ipamd.settings.settings_file import SIZE_MAX, parse, read
+from tests.patience import PATIENCE_S
 
 TEXT = """\
 # targets
@@ -79,6 +81,16 @@ def test_the_file_wins_over_the_environment(tmp_path: Path) -> None:
     assert [origins[name] for name in names] == ["file", "default", "environment", "default"]
 
 
+def test_origins_are_those_of_what_is_in_force(tmp_path: Path) -> None:
+    """A file that changed and is not taken over, being wrong or waiting for a restart, is nobody's origin."""
+    environment = made(tmp_path, "WARM_IP_TARGET=5\nMAX_ENI=2\n") | {"MAX_PODS": "9"}
+    settings = load(environment)
+    made(tmp_path, "WARM_IP_TARGET=lots\nCRI_SOCKET=off\nMAX_PODS=9\n")
+    origins = {line.env: line.origin for line in describe(settings, environment)}
+    names = ("WARM_IP_TARGET", "MAX_ENI", "CRI_SOCKET", "MAX_PODS")
+    assert [origins[name] for name in names] == ["earlier file", "earlier file", "default", "file"]
+
+
 def test_a_wrong_value_in_the_environment_may_be_hidden_by_the_file(tmp_path: Path) -> None:
     """What counts is what is in force."""
     assert load(made(tmp_path, "WARM_IP_TARGET=5\n") | {"WARM_IP_TARGET": "lots"}).pool.warm_ip_target == 5
@@ -93,7 +105,19 @@ def test_unknown_names_in_the_file(tmp_path: Path) -> None:
     assert "FOO: there is no such setting; did you mean" in refusal.value.details
 
 
-@pytest.mark.parametrize("kind", ["missing", "directory", "fifo", "no text", "too large"])
+def test_a_large_file_of_another_kind_is_told_shortly_and_soon(tmp_path: Path) -> None:
+    """The nearest name to each of 20,000 would take minutes, and fill status: twenty are named, the others counted."""
+    environment = made(tmp_path, "".join(f"NAME_OF_ANOTHER_KIND_{number}=1\n" for number in range(20_000)))
+    began = time.monotonic()
+    with pytest.raises(SettingsError) as refusal:
+        load(environment)
+    assert time.monotonic() - began < PATIENCE_S
+    assert refusal.value.details.count("there is no such setting") == 20
+    assert "19980 more names in the file" in refusal.value.details
+    assert len(refusal.value.details) < 5000
+
+
+@pytest.mark.parametrize("kind", ["missing", "directory", "fifo", "no text", "too large", "too large and cut within a character"])
 def test_files_that_cannot_be_read(tmp_path: Path, kind: str) -> None:
     """Named, without blocking: settings must not be guessed."""
     path = tmp_path / "settings"
@@ -105,9 +129,12 @@ def test_files_that_cannot_be_read(tmp_path: Path, kind: str) -> None:
         path.write_bytes(b"A=\xff\n")
     elif kind == "too large":
         path.write_bytes(b"#" * (SIZE_MAX + 1))
+    elif kind == "too large and cut within a character":
+        path.write_text("#" * SIZE_MAX + "\u00fc")
     found, problems = read(str(path))
     assert found == {}
     assert len(problems) == 1
     assert problems[0].startswith(str(path))
+    assert ("is larger than" in problems[0]) == kind.startswith("too large")
     with pytest.raises(SettingsError, match="1 setting"):
         load({"VPC_IPAMD_SETTINGS_FILE": str(path)})
