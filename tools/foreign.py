@@ -1,10 +1,10 @@
 """Run a command that may execute another architecture's programs: `foreign.py ARCH COMMAND...` (ARCH as Debian names it).
 
-Where the machine has Debian's QEMU (qemu-user-static) registered with binfmt_misc, or is of that architecture, the command is run as it
-is. Elsewhere it gets a user namespace of its own with a binfmt_misc of its own (Linux 6.7 and later), in which QEMU is registered: nothing
-changes for the machine, and nothing is left behind. Users have the same numbers in it, so files belong to whom they would belong outside;
-device files cannot be made in it, and networks of the machine cannot be changed. Needs root. Runs on the standard library alone.
-Source: https://docs.kernel.org/admin-guide/binfmt-misc.html.
+Where the machine is of that architecture, or has Debian's QEMU (qemu-user-static) registered with binfmt_misc, the command is run
+as it is. Elsewhere it gets a user namespace with a binfmt_misc of its own (Linux 6.7 and later), in which QEMU is registered: nothing
+changes for the machine, and nothing is left behind. Users have the same numbers in it, so files belong to whom they would belong
+outside; but device files cannot be made in it, and networks of the machine cannot be changed. Needs root; the standard library is enough.
+Source: https://docs.kernel.org/admin-guide/binfmt-misc.html; Linux commit 21ca59b365c0, binfmt_misc: enable sandboxed mounts.
 """
 
 from __future__ import annotations

@@ -8,10 +8,10 @@
 #   all       these four, in this order (the default)
 # ARCH=amd64 or arm64 (default: this machine's); the other one is built under QEMU (tools/foreign.py). MIRROR=URL: where the base
 # comes from, for instance a date at snapshot.debian.org. SCRATCH=DIR: where trees are while they are built: 1 GB of many small files,
-# so by default in memory where 4 GB of /dev/shm are free. Runs as root.
+# so by default in memory where 4 GB of /dev/shm are free. OUT=DIR: where bases and images are, instead of build/image. Runs as root.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-native=$(dpkg --print-architecture) out=build/image venv=build/heavy/venv
+native=$(dpkg --print-architecture) out=${OUT:-build/image} venv=build/heavy/venv
 arch=${ARCH:-$native} mirror=${MIRROR:-} parent=build/image
 [ "$(df --output=avail /dev/shm 2>/dev/null | tail -n 1 || echo 0)" -lt 4000000 ] || parent=/dev/shm
 mkdir -p "$out"
@@ -19,13 +19,13 @@ scratch=$(mktemp -d "$(realpath "${SCRATCH:-$parent}")/vpc-ipamd-image.XXXXXX")
 trap 'rm -rf --one-file-system "$scratch"' EXIT
 chmod 755 "$scratch" # mmdebstrap's own users go through it
 export SOURCE_DATE_EPOCH=1767225600 # 2026-01-01: every file's newest time in the image, and the image's own
-platforms=() plugin=build/vpc-cni bom=build/sbom.json context=$out/$arch
+platforms=() plugin=build/vpc-cni libc=musl bom=build/sbom.json context=build/image/$arch
 case $arch in
     amd64) machine=x86_64 ;;
     arm64) machine=aarch64 ;;
     *) echo "image: ARCH=$arch: known are amd64 and arm64" >&2; exit 2 ;;
 esac
-[ "$arch" = "$native" ] || plugin=build/vpc-cni-$arch bom=build/sbom-$arch.json
+[ "$arch" = "$native" ] || plugin=build/vpc-cni-$arch libc=libc6-dev-$arch-cross bom=build/sbom-$arch.json
 for glibc in 2014 _2_17 _2_28 _2_34; do platforms+=(--platform "manylinux${glibc}_$machine"); done
 cannot() { echo "image: $1" >&2; exit 1; }
 tool() { command -v "$1" >/dev/null || cannot "no $1 here: \`tools/setup.sh heavy\` installs it"; }
@@ -41,15 +41,17 @@ context() {
         --python-version 3.11 --implementation cp "${platforms[@]}" --dest "$context/wheels" \
         --requirement manifests/image/requirements.lock --requirement manifests/image/build.lock
     install -m 0755 "$plugin" "$context/plugin/vpc-cni"
-    cat build/micropython/source/LICENSE /usr/share/doc/musl/copyright >"$context/plugin/vpc-cni.licences"
+    cat build/micropython/source/LICENSE "/usr/share/doc/$libc/copyright" >"$context/plugin/vpc-cni.licences"
 }
 
 base() {
-    unpack_base "$native"
-    [ "$arch" = "$native" ] || unpack_base "$arch"
+    make_base "$arch"
+    make_base "$native" # runs what the build has to run
 }
 
-unpack_base() { # ARCH
+make_base() ( # ARCH
+    exec 9>"$out/base-$1.lock"
+    flock 9 # two images at once may need the same
     [ -e "$out/base-$1.tar" ] && return 0
     tool mmdebstrap
     local foreign=()
@@ -62,7 +64,7 @@ unpack_base() { # ARCH
         --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-include=/usr/share/doc/*/copyright' \
         bookworm "$out/base-$1.tmp.tar" ${mirror:+"$mirror"} 2>"$scratch/log" || { cat "$scratch/log" >&2; cannot "no base for $1"; }
     mv "$out/base-$1.tmp.tar" "$out/base-$1.tar"
-}
+)
 
 import_base() { # ARCH NAME; prints the reference by digest
     local container
