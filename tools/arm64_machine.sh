@@ -1,19 +1,21 @@
 #!/usr/bin/env bash
 # Boot an arm64 machine whose root is the image, with Debian's kernel and the lab in it, and run a Python program there:
-# arm64_machine.sh PROGRAM. Prints its console; exits 0 if the program ended with 0.
+# arm64_machine.sh PROGRAM [IMAGE]. Prints its console; exits 0 if the program ended with 0. IMAGE: an OCI archive, by default
+# build/image/vpc-ipamd-arm64.tar.
 #
 # QEMU emulates processor and devices, so kernel, netlink and nftables are arm64's own, which QEMU for single programs (tools/foreign.py)
-# does not pass on. Needs build/image/vpc-ipamd-arm64.tar, qemu-system-arm, cpio, kmod and mmdebstrap; no KVM. The program is run by the
-# image's interpreter, with lab/ and tests/rig.py of this checkout on its path, and has 20 minutes.
+# does not pass on. Needs qemu-system-arm, cpio, kmod and mmdebstrap, no KVM. The program is run by the image's interpreter, with
+# lab/ and tests/rig.py of this checkout on its path, and has 20 minutes.
 # SCRATCH=DIR: where the machine's 1 GB of files is while it runs (default: /dev/shm). Runs as root.
 set -euo pipefail
-program=$(realpath "$1")
+program=$(realpath "$1") image=$(realpath -m "${2:-$(dirname "$0")/../build/image/vpc-ipamd-arm64.tar}")
 cd "$(dirname "$0")/.."
 cannot() { echo "arm64_machine: $1" >&2; exit 1; }
 for tool in qemu-system-aarch64 cpio depmod mmdebstrap; do
     command -v "$tool" >/dev/null || cannot "no $tool here: \`tools/setup.sh heavy\` installs it"
 done
-image=build/image/vpc-ipamd-arm64.tar extra=build/image/machine-arm64.tar
+extra=build/image/machine-arm64.tar
+mkdir -p build/image
 [ -e "$image" ] || cannot "no $image: \`make image ARCH=arm64\` builds it"
 scratch=$(mktemp -d "$(realpath "${SCRATCH:-/dev/shm}")/vpc-ipamd-machine.XXXXXX")
 trap 'rm -rf --one-file-system "$scratch"' EXIT

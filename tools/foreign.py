@@ -3,7 +3,7 @@
 Where the machine is of that architecture, or has Debian's QEMU (qemu-user-static) registered with binfmt_misc, the command is run
 as it is. Elsewhere it gets a user namespace with a binfmt_misc of its own (Linux 6.7 and later), in which QEMU is registered: nothing
 changes for the machine, and nothing is left behind. Users have the same numbers in it, so files belong to whom they would belong
-outside; but device files cannot be made in it, and networks of the machine cannot be changed. Needs root; the standard library is enough.
+outside; but device files cannot be made in it, and networks of the machine cannot be changed. Needs root, and no package of Python.
 Source: https://docs.kernel.org/admin-guide/binfmt-misc.html; Linux commit 21ca59b365c0, binfmt_misc: enable sandboxed mounts.
 """
 

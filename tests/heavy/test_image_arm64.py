@@ -1,7 +1,7 @@
 """The image for arm64, built on another machine: of arm64's files only, and its programs run under QEMU.
 
-To configure Debian's packages for the base under QEMU takes a minute or more, and so does a whole arm64 machine: both only with
-VPC_IPAMD_ARM64=1 (`make test-arm64`). Otherwise the image stands on the same packages as they are unpacked.
+To configure the base's Debian packages under QEMU takes more than a minute, so that is done only with VPC_IPAMD_ARM64=1 (`make
+test-arm64`). Otherwise the image stands on the same packages as they are unpacked; the recipe adds the same to either.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ pytestmark = [
     pytest.mark.skipif(not (ROOT / "build" / "vpc-cni-arm64").exists(), reason="no build/vpc-cni-arm64: `make plugin-arm64`"),
     pytest.mark.timeout(2400 if IS_WHOLE else 900),
 ]
-whole = pytest.mark.skipif(not IS_WHOLE, reason="takes minutes: `make test-arm64` runs it (VPC_IPAMD_ARM64=1)")
+whole = pytest.mark.skipif(not IS_WHOLE, reason="of the whole image only: `make test-arm64` runs it (VPC_IPAMD_ARM64=1)")
 
 FOREIGN = [sys.executable, str(ROOT / "tools" / "foreign.py"), "arm64"]
 INSIDE = 'mount --rbind /proc "$0/proc"; mount --rbind /dev "$0/dev"; ip link set lo up; exec chroot "$0" "$@"'
@@ -75,20 +75,28 @@ def _unpacked_base(target: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def archive(tmp_path_factory: pytest.TempPathFactory) -> Archive:
+def out(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where bases and image are; removed afterwards if they are the test's own, because pytest would keep half a gigabyte."""
+    if IS_WHOLE:
+        yield IMAGE
+        return
+    folder = tmp_path_factory.mktemp("image-arm64")
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def archive(out: Path) -> Archive:
     """The image of this checkout for arm64, by the steps of `make image ARCH=arm64`."""
     if IS_WHOLE:
         _image("context", "base", "build", "sbom", ARCH="arm64")
-        return Archive(IMAGE / "vpc-ipamd-arm64.tar")
-    out = tmp_path_factory.mktemp("image-arm64")
+        return Archive(out / "vpc-ipamd-arm64.tar")
     _unpacked_base(out / "base-arm64.tar")
     _image("base")
     (native,) = [path for path in IMAGE.glob("base-*.tar") if path.name not in ("base-arm64.tar", "base-arm64.tmp.tar")]
     shutil.copy(native, out)
     _image("context", "build", ARCH="arm64", OUT=str(out))
-    made = Archive(out / "vpc-ipamd-arm64.tar")
-    shutil.rmtree(out)  # half a gigabyte, which pytest would keep for three runs
-    return made
+    return Archive(out / "vpc-ipamd-arm64.tar")
 
 
 @pytest.fixture(scope="module")
@@ -229,12 +237,11 @@ def test_bill_of_materials(archive: Archive) -> None:
     assert architectures == {"arm64", "all"}
 
 
-@whole
 @needs("qemu-system-aarch64", "cpio", "depmod")
-def test_a_whole_machine(archive: Archive) -> None:
+def test_a_whole_machine(archive: Archive, out: Path) -> None:
     """On an arm64 kernel the image's daemon becomes ready, wires two sandboxes that packets reach, and leaves nothing behind."""
     assert archive.config["architecture"] == "arm64"
-    command = [str(ROOT / "tools" / "arm64_machine.sh"), str(ROOT / "tests" / "heavy" / "on_arm64.py")]
+    command = [ROOT / "tools" / "arm64_machine.sh", ROOT / "tests" / "heavy" / "on_arm64.py", out / "vpc-ipamd-arm64.tar"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1500, check=False)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert "DEL of both leaves nothing" in done.stdout
