@@ -69,7 +69,7 @@ def _unpacked_base(target: Path) -> None:
     """Put the base's packages into an archive without executing anything of them."""
     (included,) = re.findall(r"--include=(\S+)", (ROOT / "tools" / "image.sh").read_text())
     command = f"mmdebstrap --quiet --mode=root --variant=extract --architectures=arm64 --setup-hook={MERGED_USR}"
-    command += f" --include={included},coreutils,dash,mawk bookworm {target}"
+    command += f" --include={included},base-files,coreutils,dash,mawk bookworm {target}"
     done = subprocess.run(command.split(), capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
 
@@ -107,8 +107,6 @@ def rootfs(archive: Archive) -> Iterator[Path]:
     folder.mkdir()
     try:
         unpack(archive, folder)
-        for name in ("dev", "proc", "tmp", "run"):
-            (folder / name).mkdir(exist_ok=True)
         yield folder
     finally:
         shutil.rmtree(folder)
@@ -226,6 +224,21 @@ def test_two_builds_are_the_same(archive: Archive) -> None:
     """The same digest, so the same bytes."""
     _image("build", ARCH="arm64")
     assert Archive(IMAGE / "vpc-ipamd-arm64.tar").digest == archive.digest
+
+
+@whole
+def test_it_differs_from_the_other_image_only_where_it_must(archive: Archive) -> None:
+    """Compiled files, what lists or licenses them, and nothing else that we add: bytecode and the interpreted plugin are the same."""
+    _image("context", "base", "build")
+    (other,) = [path for path in IMAGE.glob("vpc-ipamd-*.tar") if path.name != "vpc-ipamd-arm64.tar"]
+    ours, others = (
+        {path: line for path, line in lines_of(each).items() if path.startswith("/opt/")} for each in (archive, Archive(other))
+    )
+    differing = {path for path in {*ours, *others} if ours.get(path) != others.get(path)}
+    plugins = r"/opt/vpc-ipamd/(vpc-cni|vpc-cni\.licences|plugins/(loopback|portmap|bandwidth|tuning|SHA256SUMS))"
+    compiled = r".*\.so|.*/(grpcio|protobuf|pyyaml|sqlalchemy)-[0-9.]+\.dist-info/(RECORD|WHEEL)"
+    assert {path for path in differing if not re.fullmatch(f"{plugins}|{compiled}", path)} == set()
+    assert sum(path.endswith(".pyc") for path in ours) > 1000
 
 
 @whole
