@@ -87,7 +87,7 @@ test-all: plugin plugin-arm64 heavy ## what needs heavy tools, beside `make test
 heavy: setup
 	@PYTHON=$(PYTHON) tools/setup.sh heavy
 
-image: $(if $(filter arm64,$(ARCH)),plugin-arm64,plugin) heavy ## the image by Debian's buildah, its list of contents, build/sbom.json: build/image/; ARCH=arm64 for the other one
+image: plugin $(if $(filter arm64,$(ARCH)),plugin-arm64) heavy ## the image by Debian's buildah, its list of contents, build/sbom.json: build/image/; ARCH=arm64 for the other one
 	@tools/image.sh all
 
 test-arm64: plugin plugin-arm64 heavy ## the arm64 image built whole, twice, and tried under QEMU (`make test-all` tries it on a base that is not configured)

@@ -6,7 +6,7 @@
 # QEMU emulates processor and devices, so kernel, netlink and nftables are arm64's own, which QEMU for single programs (tools/foreign.py)
 # does not pass on. Needs qemu-system-arm, cpio, kmod and mmdebstrap, no KVM. The program is run by the image's interpreter, with
 # lab/ and tests/rig.py of this checkout on its path, and has 20 minutes.
-# SCRATCH=DIR: where the machine's 1 GB of files is while it runs (default: /dev/shm). Runs as root.
+# SCRATCH=DIR: where the machine's 1 GB of files is while it is made, by default in memory where 2 GB of /dev/shm are free. Runs as root.
 set -euo pipefail
 program=$(realpath "$1") image=$(realpath -m "${2:-$(dirname "$0")/../build/image/vpc-ipamd-arm64.tar}")
 cd "$(dirname "$0")/.."
@@ -17,7 +17,9 @@ done
 extra=build/image/machine-arm64.tar
 mkdir -p build/image
 [ -e "$image" ] || cannot "no $image: \`make image ARCH=arm64\` builds it"
-scratch=$(mktemp -d "$(realpath "${SCRATCH:-/dev/shm}")/vpc-ipamd-machine.XXXXXX")
+parent=build/image
+[ "$(df --output=avail /dev/shm 2>/dev/null | tail -n 1 || echo 0)" -lt 2000000 ] || parent=/dev/shm
+scratch=$(mktemp -d "$(realpath "${SCRATCH:-$parent}")/vpc-ipamd-machine.XXXXXX")
 trap 'rm -rf --one-file-system "$scratch"' EXIT
 chmod 755 "$scratch"
 
@@ -63,7 +65,7 @@ EOS
 chmod 755 "$root/init"
 (cd "$root" && find . -print0 | LC_ALL=C sort -z | cpio --null --create --format=newc --quiet) >"$scratch/initrd"
 rm -rf --one-file-system "$root"
-timeout -k 5 1300 qemu-system-aarch64 -machine virt -cpu cortex-a72 -smp 2 -m 2560M -accel tcg,thread=multi -display none -nodefaults \
+timeout -k 5 1300 qemu-system-aarch64 -machine virt -cpu cortex-a72 -smp 2 -m 2G -accel tcg,thread=multi -display none -nodefaults \
     -no-reboot -serial stdio -kernel "$scratch/kernel" -initrd "$scratch/initrd" -append "console=ttyAMA0 quiet panic=-1 rdinit=/init" \
     </dev/null | tee "$scratch/console"
 grep -q "^arm64_machine: the program ended with 0" "$scratch/console"

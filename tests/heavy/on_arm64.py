@@ -15,7 +15,7 @@ from lab.node import node
 from tests import rig
 
 SLOWER = 20
-"""How many times longer than on a real machine things may take here. Measured: the daemon is ready after 13 to 40 s, not 1 s."""
+"""How many times longer than on a real machine a thing may take. Measured: the daemon is ready 30 to 40 s after its start, not 1 s."""
 
 wait_until = rig.wait_until
 
