@@ -24,7 +24,7 @@ FUZZ ?= usual
 PLUGIN_SOURCES := $(wildcard cni_plugin/*.py cni_plugin/micropython/*)
 
 .PHONY: help setup plugin plugin-arm64 plugin-if-possible fmt lint type imports docstrings proto proto-check unit test test-all \
-        demo chaos bench docs clean heavy image lock
+        demo chaos bench docs clean heavy image test-arm64 lock
 
 help: ## list the commands
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -87,8 +87,11 @@ test-all: plugin plugin-arm64 heavy ## what needs heavy tools, beside `make test
 heavy: setup
 	@PYTHON=$(PYTHON) tools/setup.sh heavy
 
-image: plugin heavy ## the image by Debian's buildah, with its list of contents and build/sbom.json: build/image/
+image: plugin $(if $(filter arm64,$(ARCH)),plugin-arm64) heavy ## the image by Debian's buildah, its list of contents, build/sbom.json: build/image/; ARCH=arm64 for the other one
 	@tools/image.sh all
+
+test-arm64: plugin plugin-arm64 heavy ## the arm64 image built whole, twice, and tried under QEMU (`make test-all` tries it on a base that is not configured)
+	VPC_IPAMD_ARM64=1 VPC_IPAMD_HEAVY=1 $(PYTEST) tests/heavy/test_image_arm64.py
 
 lock: heavy ## renew manifests/image/*.lock: the Python packages of the image, by hash
 	@tools/lock.sh

@@ -36,6 +36,16 @@ ELSEWHERE = {
     "make image": "tests/heavy/test_image.py runs the script that it runs",
     "skopeo copy oci-archive:build/image/vpc-ipamd-amd64.tar docker://REGISTRY/vpc-ipamd:0.1.0": "no test has a registry; "
     "tests/heavy/test_image.py names the file and reads it as an OCI archive",
+    "make image ARCH=arm64": "tests/heavy/test_image_arm64.py runs the script that it runs",
+    **dict.fromkeys(
+        (
+            "buildah manifest create vpc-ipamd",
+            "buildah manifest add vpc-ipamd oci-archive:build/image/vpc-ipamd-amd64.tar",
+            "buildah manifest add vpc-ipamd oci-archive:build/image/vpc-ipamd-arm64.tar",
+            "buildah manifest push --all vpc-ipamd docker://REGISTRY/vpc-ipamd:0.1.0",
+        ),
+        "tests/heavy/test_image_arm64.py, test_both_under_one_name, into a directory instead of a registry",
+    ),
     f"{IN_POD}ipamctl probe aws --run > report.md": "tests/lab/cloud_adapter/test_probe_cleanup.py: it takes ten seconds",
     "vpc-lab exec node-a -- ipamctl status": "tests/lab/fabric/test_cli.py",
     "vpc-lab daemon node-a log": "tests/lab/fabric/test_cli.py",

@@ -1,8 +1,15 @@
 #!/bin/sh
-# Install the locked wheels and this package for the image: image_python.sh WHEELS TARGET. Runs in the build, without network.
+# Install the locked wheels and this package for the image: image_python.sh WHEELS TARGET ARCH. Runs in the build, without network, and
+# on any machine for ARCH (amd64 or arm64): nothing that is compiled for ARCH is executed.
 # What it writes depends on its input only: no timestamps in bytecode, no order of a hash table, no path of a temporary directory.
 set -eu
 wheels=$1 target=$2
+# CPython's own variable for builds on another machine; pip takes the wheels that fit it.
+case $3 in
+    amd64) export _PYTHON_HOST_PLATFORM=linux-x86_64 ;;
+    arm64) export _PYTHON_HOST_PLATFORM=linux-aarch64 ;;
+    *) echo "image_python: $3: known are amd64 and arm64" >&2; exit 2 ;;
+esac
 export PYTHONHASHSEED=0 PYTHONDONTWRITEBYTECODE=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
 export SOURCE_DATE_EPOCH="${SOURCE_DATE_EPOCH:-1767225600}"
 

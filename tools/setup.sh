@@ -17,8 +17,12 @@ needed=(containerd:/usr/bin/containerd runc:/usr/sbin/runc nftables:/usr/sbin/nf
 heavy_packages=(
     buildah:/usr/bin/buildah
     chromium:/usr/bin/chromium
+    cpio:/usr/bin/cpio
+    kmod:/usr/sbin/depmod
     mmdebstrap:/usr/bin/mmdebstrap
     prometheus:/usr/bin/promtool
+    qemu-system-arm:/usr/bin/qemu-system-aarch64
+    qemu-user-static:/usr/bin/qemu-aarch64-static
 )
 # Their Python tools have an environment of their own, build/heavy/venv: none of them is imported by a test.
 heavy_python=("pip-tools >= 7.5, < 8" "cyclonedx-bom >= 7, < 8")

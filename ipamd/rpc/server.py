@@ -17,6 +17,7 @@ from pathlib import Path
 import grpc
 
 from ipamd.model.errors import NotServingError, SettingsError
+from ipamd.model.words import first_of
 from ipamd.pb import cni_pb2_grpc, introspection_pb2_grpc
 from ipamd.rpc.cni import CniServicer
 from ipamd.rpc.introspection import IntrospectionServicer
@@ -51,6 +52,12 @@ CONNECTION_AGE_MS, CONNECTION_GRACE_MS = 120_000, 120_000
 """A connection takes no new request after the first, and is cut after both. Ours: above every deadline of plugin and `ipamctl` (60 s).
 A peer that announces a request and never sends it holds one of our threads until then."""
 
+NAMES_OF_OURS = frozenset({LOCK_NAME, "spool", "spool.lock", "hooks", "state.db", "freeze.json"})
+"""What shows that a directory is a run directory: of a daemon, of a plugin before its first daemon, of an operator. Any other that is not
+empty is left as it is: closing /etc to all but root would take names and users from every program of the node."""
+
+NAMED_MAX = 3
+
 SPARE_THREADS = 8
 """Threads beyond the RPC limit, so that introspection answers while all CNI threads are busy. Ours."""
 
@@ -60,7 +67,7 @@ log = logging.getLogger(__name__)
 def prepare_run_dir(run_dir: Path) -> None:
     """Create the run directory, or verify the existing one.
 
-    Raises: SettingsError if it is not a directory that we own, or cannot be made.
+    Raises: SettingsError if it is not a directory that we own and nobody else uses, or cannot be made.
     """
     try:
         run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -72,6 +79,10 @@ def prepare_run_dir(run_dir: Path) -> None:
         raise SettingsError(f"{run_dir} is not a directory", details="symbolic links are not followed; remove it")
     if status.st_uid != os.geteuid():
         raise SettingsError(f"{run_dir} is owned by user {status.st_uid}", details=f"expected {os.geteuid()}; remove it")
+    present = {entry.name for entry in run_dir.iterdir()}
+    if present and not present & NAMES_OF_OURS:
+        details = f"it holds {first_of(sorted(present), NAMED_MAX)}; set VPC_IPAMD_RUN_DIR to a directory that nobody else uses"
+        raise SettingsError(f"{run_dir} is somebody else's directory", details=details)
     run_dir.chmod(0o700)
 
 

@@ -32,9 +32,10 @@ def _all(name: str, stage: str | None = None) -> list[str]:
 
 
 def test_stages() -> None:
-    """One base, that the builder names by digest; nothing is fetched, compiled or installed by a package manager in the build."""
-    assert _all("FROM") == ["${BASE} AS interpreted", "${BASE} AS daemon", "${BASE}"]
-    assert _all("ARG") == ["BASE"]
+    """One base, named by digest; the build fetches and compiles nothing, uses no package manager, and executes nothing of BASE."""
+    assert _all("FROM") == ["${BUILDER} AS interpreted", "${BUILDER} AS daemon", "${BASE}"]
+    assert _all("ARG", "") == ["BASE", "BUILDER=${BASE}"]
+    assert _all("ARG") == ["BASE", "BUILDER=${BASE}", "TARGETARCH", "TARGETARCH"]
     assert "@$(in_store images --format '{{.Digest}}'" in IMAGE_SCRIPT
     assert not [text for text in _all("RUN") if re.search(r"apt|curl|wget|gcc|git ", text)]
     assert not _all("RUN", FINAL)
@@ -49,7 +50,8 @@ def test_copied_files_exist_and_are_sent_to_the_build() -> None:
         if words[0].startswith("--from="):
             continue
         for source in [word for word in words[:-1] if not word.startswith("--")]:
-            assert any(source == path or source.startswith(path + "/") for path in sent), source
+            for made in [source.replace("${TARGETARCH}", arch) for arch in ("amd64", "arm64")]:
+                assert any(made == path or made.startswith(path + "/") for path in sent), made
             if not source.startswith("build/"):  # `tools/image.sh context` makes these
                 assert (ROOT / source).exists(), source
 
@@ -111,8 +113,9 @@ def test_bytecode_is_made_as_it_is_run() -> None:
 def test_reference_plugins_are_where_the_daemon_looks_for_them() -> None:
     """What the pinned build makes for the image's architecture is copied to the default of the setting."""
     context = IMAGE_SCRIPT.partition("\ncontext() {\n")[2].partition("\n}\n")[0]
-    assert 'tools/build_reference_plugins.sh "$out/plugins" "$arch"' in context
-    assert f"build/image/plugins {Settings().daemon.reference_plugins}" in _all("COPY", FINAL)
+    assert 'tools/build_reference_plugins.sh "$context/plugins" "$arch"' in context
+    assert f"build/image/${{TARGETARCH}}/plugins {Settings().daemon.reference_plugins}" in _all("COPY", FINAL)
+    assert '--build-arg "TARGETARCH=$arch"' in IMAGE_SCRIPT
 
 
 def test_no_image_without_reference_plugins(tmp_path: Path) -> None:
@@ -122,7 +125,7 @@ def test_no_image_without_reference_plugins(tmp_path: Path) -> None:
         path.parent.mkdir()
         path.write_text("#!/bin/sh\nexit 1\n")
         path.chmod(0o755)
-    variables = os.environ | {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "ARCH": "amd64", "SCRATCH": str(tmp_path)}
+    variables = os.environ | {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "SCRATCH": str(tmp_path)}
     command = [str(tmp_path / "tools" / "image.sh"), "context"]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
