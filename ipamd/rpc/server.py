@@ -53,8 +53,8 @@ CONNECTION_AGE_MS, CONNECTION_GRACE_MS = 120_000, 120_000
 A peer that announces a request and never sends it holds one of our threads until then."""
 
 NAMES_OF_OURS = frozenset({LOCK_NAME, "spool", "spool.lock", "hooks", "state.db", "freeze.json"})
-"""What shows that a directory is a run directory: of a daemon, of a plugin before its first daemon, of an operator. Any other that is not
-empty is left as it is: closing /etc to all but root would take names and users from every program of the node."""
+"""What shows that a directory is a run directory: of a daemon, of a plugin before its first daemon, of an operator. Any other that is
+not empty is left as it is: to close /etc to all but root would take names and users from every program of the node."""
 
 NAMED_MAX = 3
 

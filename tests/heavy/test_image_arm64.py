@@ -161,7 +161,7 @@ def test_the_packages_are_those_of_the_lock(archive: Archive) -> None:
     assert listed == {f"{name}-{version}-dist-info".replace(".", "-") for name, (version, _) in DAEMON.items()} | {
         "vpc-ipamd-0-1-0-dist-info"
     }
-    assert f"{site}/ipamd/__pycache__/daemon.cpython-311.pyc" in paths
+    assert f"/opt/ipamd/bytecode{site}/ipamd/daemon.cpython-311.opt-2.pyc" in paths
 
 
 @pytest.mark.parametrize(
