@@ -63,11 +63,16 @@ class Confinement:
         """How many packets were dropped, by reason, at the last repair; from zero again when the tables are replaced."""
         return self._dropped
 
-    def repair(self) -> tuple[list[str], list[WiringError]]:
-        """Put tables and settings in place. Returns: one sentence per repair, and what was refused; each part is tried."""
+    def repair(self, *, is_silent: bool = False) -> tuple[list[str], list[WiringError]]:
+        """Put tables and settings in place. Returns: one sentence per repair, and what was refused; each part is tried.
+
+        Args:
+            is_silent: no link was announced since the last repair; the settings of the veths wait for a repair without it.
+        """
         with self._lock:
             sentences, refusals = list[str](), list[WiringError]()
-            veths = self._look_at_veths()
+            known = self._veths_in_order if is_silent else None
+            veths = self._look_at_veths() if known is None else known
             generation = self._state.generation()
             commands = self._commands()
             accepted = list[NftTable]()

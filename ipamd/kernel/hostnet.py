@@ -88,8 +88,8 @@ class KernelHostNetwork(HostNetwork):
         if refusals:
             raise refusals[0]
 
-    def confine_sandboxes(self) -> list[str]:
-        sentences, refusals = self._confinement.repair()
+    def confine_sandboxes(self, *, is_silent: bool = False) -> list[str]:
+        sentences, refusals = self._confinement.repair(is_silent=is_silent)
         return as_repairs(sentences, CONFINEMENT) + [f"{NOT_REPAIRED}: {refusal}" for refusal in refusals]
 
     def confinement_differences(self) -> list[RoutingDifference]:
@@ -153,6 +153,7 @@ class KernelHostNetwork(HostNetwork):
         enis: Iterable[Eni],
         addresses: Container[IPv4Address] = (),
         held: Collection[RepairedObject] = (),
+        is_silent: bool = False,
     ) -> list[str]:
         """Repair what something else on the node removed or changed.
 
@@ -163,7 +164,7 @@ class KernelHostNetwork(HostNetwork):
         secondary = [eni for eni in enis if not eni.is_primary]
         with self._lock:
             with self._host.netlink() as sock:
-                look = self._looker.look(sock, [identity.primary_mac, *(eni.mac for eni in secondary)])
+                look = self._looker.look(sock, [identity.primary_mac, *(eni.mac for eni in secondary)], is_silent=is_silent)
             sentences = []
             for eni in secondary:
                 sentences += self._reconcile_eni(look, eni, held)

@@ -31,15 +31,24 @@ class HostLooker:
     def __init__(self, *, veth_prefix: str) -> None:
         self._veth_prefix = veth_prefix
         self._names: dict[MacAddress, str] = {}
+        self._last: HostLook | None = None
 
-    def look(self, sock: NetlinkSocket, macs: Iterable[MacAddress]) -> HostLook:
-        """Read everything once. Raises: KernelDumpError if a dump was interrupted in every attempt (I11); WiringError."""
-        return HostLook(
+    def look(self, sock: NetlinkSocket, macs: Iterable[MacAddress], *, is_silent: bool = False) -> HostLook:
+        """Read everything once. Raises: KernelDumpError if a dump was interrupted in every attempt (I11); WiringError.
+
+        Args:
+            is_silent: no address, route or rule was announced since the last look: only the links are read, whose settings change
+                without a word.
+        """
+        if is_silent and self._last is not None:
+            return replace(self._last, links=self.links(sock, macs))
+        self._last = HostLook(
             links=self.links(sock, macs),
             addresses=tuple(records.read_address(body) for body in sock.dump(messages.dump_addresses())),
             routes=tuple(survey.routes_of(sock)),
             rules=tuple(survey.rules_of(sock)),
         )
+        return self._last
 
     def links(self, sock: NetlinkSocket, macs: Iterable[MacAddress]) -> dict[MacAddress, records.Link]:
         """Find the links of ENIs by MAC: by the names that they had, all others in one dump. Raises: as `look`."""

@@ -111,10 +111,11 @@ class HostNetwork(Protocol):
         """Set up the node's own part: sysctls, mark rules, nftables table. Idempotent. Raises: WiringError."""
         ...
 
-    def confine_sandboxes(self) -> list[str]:
+    def confine_sandboxes(self, *, is_silent: bool = False) -> list[str]:
         """Put in place what drops a sandbox's packets with a source that is not its own, redirects and IPv6. Idempotent.
 
-        Needs no identity of the node and no ENI. Returns: one sentence per repair, and one with NOT_REPAIRED per refusal.
+        Needs no identity of the node and no ENI. `is_silent`: as in `reconcile`. Returns: one sentence per repair, and one with
+        NOT_REPAIRED per refusal.
         """
         ...
 
@@ -159,12 +160,14 @@ class HostNetwork(Protocol):
         enis: Iterable[Eni],
         addresses: Container[IPv4Address] = (),
         held: Collection[RepairedObject] = (),
+        is_silent: bool = False,
     ) -> list[str]:
         """Repair what other software on the node removed or changed; one `Repaired` per repair, one sentence per part beyond it.
 
         Args:
             addresses: all for sandboxes; none of them may be local on the host.
             held: objects to leave as they are.
+            is_silent: no link, address, route or rule was announced since the last call without it: what that read may be used again.
         """
         ...
 

@@ -38,7 +38,7 @@ class FakeHostNetwork:
         """See the port."""
         self.nodes.append(identity)
 
-    def confine_sandboxes(self) -> list[str]:
+    def confine_sandboxes(self, *, is_silent: bool = False) -> list[str]:
         """See the port: refused for as long as a test has a sentence in `confine_refusals`."""
         self.confine_count += 1
         if self.confine_refusals:
@@ -82,6 +82,7 @@ class FakeHostNetwork:
         enis: Iterable[Eni],
         addresses: Container[IPv4Address] = (),
         held: Collection[RepairedObject] = (),
+        is_silent: bool = False,
     ) -> list[str]:
         """See the port."""
         missing = [eni for eni in enis if not eni.is_primary and eni.eni_id not in self.enis]

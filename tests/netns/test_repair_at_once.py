@@ -239,3 +239,21 @@ def test_number_of_dumps_does_not_depend_on_enis(node, monkeypatch):
     alone, _ = sorted(made), made.clear()
     assert reconcile(identity=identity, enis=enis) == []
     assert sorted(made) == alone == ["dump of addresses", "dump of routes", "dump of rules", "dump of rules"]
+
+
+def test_a_silent_pass_dumps_nothing_and_compares_what_is_not_announced(node, monkeypatch):
+    """Links are asked for by name, whose settings change without a word; a dump of everything is the dear part."""
+    from ipamd.kernel.netlink import NetlinkSocket
+
+    made = []
+    real = NetlinkSocket._dump_once
+    identity, enis = node.node_info.identity(), node.datastore.enis()
+    for _ in range(2):  # the first may put a setting of a veth right, the second finds all in order
+        node.host_reconciler.confine()
+    assert node.hostnet.reconcile(identity=identity, enis=enis) == []
+    node.world.host.sh("sysctl -qw net.ipv4.conf.eth0.rp_filter=1")
+    monkeypatch.setattr(NetlinkSocket, "_dump_once", lambda sock, message: (made.append(message.step), real(sock, message))[1])
+    assert node.host_reconciler.confine(is_silent=True) == []
+    (said,) = node.hostnet.reconcile(identity=identity, enis=enis, is_silent=True)
+    assert "rp_filter was 1: set to 2" in said
+    assert made == []

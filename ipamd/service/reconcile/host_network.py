@@ -38,8 +38,7 @@ RECONCILE_INTERVAL_S = 30.0
 """Ours: amazon-vpc-cni-k8s checks only the VPC's CIDRs, also every 30 s; a reconciliation costs milliseconds."""
 
 FIRST_RECONCILE_S = 1.0
-"""Repair soon after a start, so that a daemon that restarts every few seconds repairs too (a chaos run found a sandbox without its
-route for as long as that lasted). Ours: after the ADDs that waited for the start."""
+"""A daemon that restarts every few seconds repairs too (found by a chaos run). Ours: after the ADDs that waited for the start."""
 
 log = logging.getLogger(__name__)
 
@@ -98,10 +97,10 @@ class HostNetworkReconciler:
         if (identity := self._identity()) is not None:
             self.set_up_node(identity)
 
-    def confine(self) -> list[str]:
+    def confine(self, *, is_silent: bool = False) -> list[str]:
         """Put in place what confines sandboxes; a refusal is a condition, and ends with it. Returns: one sentence per repair."""
         try:
-            repairs = self._hostnet.confine_sandboxes()
+            repairs = self._hostnet.confine_sandboxes(is_silent=is_silent)
         except IpamError as error:
             repairs = [f"{NOT_REPAIRED}: {log_text(error)}"]
         self._tell_refusals("confinement", repairs)
@@ -173,10 +172,12 @@ class HostNetworkReconciler:
             self._record(repairs)
         return repairs
 
-    def _reconcile_node(self, identity: InstanceIdentity, enis: list[Eni]) -> list[str]:
+    def _reconcile_node(self, identity: InstanceIdentity, enis: list[Eni], *, is_silent: bool) -> list[str]:
         """Repair the routing of the node and its ENIs; a failure here does not stop the repair of the sandboxes."""
         try:
-            repairs = self._hostnet.reconcile(identity=identity, enis=enis, addresses=self._addresses, held=self._held)
+            repairs = self._hostnet.reconcile(
+                identity=identity, enis=enis, addresses=self._addresses, held=self._held, is_silent=is_silent
+            )
         except IpamError as error:
             repairs = [f"{NOT_REPAIRED}: {log_text(error)}"]
         self._tell_refusals("node routing", repairs)
@@ -239,11 +240,12 @@ class HostNetworkReconciler:
 
     def reconcile(self, *, is_by_clock: bool = False) -> list[str]:
         """Compare and repair once; by the clock without what a silent kernel makes needless. Returns: one sentence per repair."""
-        repairs = self.confine()
+        is_silent = self._silence.may_leave_out() and is_by_clock
+        repairs = self.confine(is_silent=is_silent)
         identity = self._identity()
         self._held = self.fights.held()
         if identity is not None:
-            repairs += self._reconcile_routing(identity, is_by_clock=is_by_clock)
+            repairs += self._reconcile_routing(identity, is_silent=is_silent)
         self._count(repairs)
         if repairs != self._said:
             # The same sentences again mean a damage that cannot be repaired: it is logged and recorded only once.
@@ -252,7 +254,7 @@ class HostNetworkReconciler:
                 self._record(repairs)
         return repairs
 
-    def _reconcile_routing(self, identity: InstanceIdentity, *, is_by_clock: bool) -> list[str]:
+    def _reconcile_routing(self, identity: InstanceIdentity, *, is_silent: bool) -> list[str]:
         """Compare and repair what depends on which node this is."""
         attached = [eni for eni in self._datastore.enis() if eni.is_in_pool]
         self._enis.forget_unused()  # the last sandbox of an ENI that is gone may have left since
@@ -263,9 +265,8 @@ class HostNetworkReconciler:
             except IpamError as error:
                 log.warning("%s", log_text(error))
         enis = [eni for eni in self._datastore.enis() if eni.gives_addresses]
-        repairs = self._reconcile_node(identity, enis)
-        may_leave_out = self._silence.may_leave_out()
-        if not (is_by_clock and may_leave_out) or self._moved(self._datastore.attachments()):
+        repairs = self._reconcile_node(identity, enis, is_silent=is_silent)
+        if not is_silent or self._moved(self._datastore.attachments()):
             return repairs + self._reconcile_sandboxes()
         self._quarantine_service.resolve(None)
         return repairs

@@ -1,8 +1,8 @@
-"""Whether a pass by the clock must read the link, route and rules of every sandbox: not while the kernel announces no change.
+"""Whether a pass by the clock must read all links, addresses, routes and rules: not while the kernel announces no change of them.
 
 Reading them is the dearest part of a pass, and the kernel announces whatever it could find. So on a node to which nothing happens only
-one of SURVEY_TURNS passes reads them, as a net. Everything that is not announced (sysctls, the filters of other software, the inside
-of sandboxes) is compared at each pass.
+one of SURVEY_TURNS passes reads them, as a net, and with them the settings of host veths, which are not announced and are a second
+line only (docs/adr/0021). Other sysctls, nftables, the filters of other software and the inside of sandboxes are compared each time.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ import threading
 
 from ipamd.model.kernel import ChangeKind, HostChange, KernelSurvey
 
-SURVEYED = frozenset({ChangeKind.LINK, ChangeKind.VETH_GONE, ChangeKind.ROUTE, ChangeKind.RULE, ChangeKind.MISSED})
-"""What a survey shows, or may show; kube-proxy, which changes nftables every second, is not among it."""
+SURVEYED = frozenset(
+    {ChangeKind.LINK, ChangeKind.VETH_GONE, ChangeKind.ADDRESS, ChangeKind.ROUTE, ChangeKind.RULE, ChangeKind.MISSED}
+)
+"""What is read, or may be; nftables, which kube-proxy changes every second, is not among it."""
 
 SURVEY_TURNS = 4
 """Passes by the clock of which one reads the sandboxes' wiring in any case: with one pass each 30 s every two minutes. Ours: the
