@@ -68,10 +68,10 @@ class KernelHostNetwork(HostNetwork):
         self._others = OtherSoftware(host, nft, veth_prefix=config.veth_prefix)
         self._left = LeftChains(host, nft)
         self._link_wait_s = link_wait_s
-        self._looker = HostLooker(veth_prefix=config.veth_prefix)
+        self._looker, self._presence = (HostLooker(veth_prefix=config.veth_prefix) for _ in range(2))
         self._events = HostEvents(host, veth_prefix=config.veth_prefix)
         self._primary_name = ""  # of the primary ENI's link, from the last look
-        self._lock = threading.Lock()
+        self._lock, self._presence_lock = threading.Lock(), threading.Lock()
 
     def use(self, config: NetworkConfig) -> None:
         """Go by other settings from now on; the next comparison finds what differs. What confines sandboxes stays as it is."""
@@ -114,7 +114,10 @@ class KernelHostNetwork(HostNetwork):
         with self._lock:
             return self._left.remove()
 
-    def links(self) -> frozenset[MacAddress]:
+    def links(self, macs: Iterable[MacAddress] | None = None) -> frozenset[MacAddress]:
+        if macs is not None:
+            with self._presence_lock, self._host.netlink() as sock:  # not behind a repair: a link that goes is news at once
+                return frozenset(self._presence.links(sock, macs))
         with self._host.netlink() as sock:
             found = survey.links_of(sock, kind="")
         prefix = self._config.veth_prefix

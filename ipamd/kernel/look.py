@@ -26,7 +26,7 @@ class HostLook:
 
 
 class HostLooker:
-    """Looks at the host, and remembers the names of ENI links. Used under the lock of `KernelHostNetwork`."""
+    """Looks at the host, and remembers the names of ENI links. Used under a lock of `KernelHostNetwork`."""
 
     def __init__(self, *, veth_prefix: str) -> None:
         self._veth_prefix = veth_prefix

@@ -110,11 +110,12 @@ class FakeHostNetwork:
         removed, self.left_chains = self.left_chains, ""
         return removed
 
-    def links(self) -> frozenset[MacAddress]:
+    def links(self, macs: Iterable[MacAddress] | None = None) -> frozenset[MacAddress]:
         """See the port."""
         if self.fail.get("links"):
             raise self.fail["links"].pop(0)
-        return frozenset(self.plugged()) - self.unplugged
+        present = frozenset(self.plugged()) - self.unplugged
+        return present if macs is None else present.intersection(macs)
 
     def host_events(self) -> Iterator[LinkEvent | HostChange]:
         """See the port: what a test puts into `events`, until None."""

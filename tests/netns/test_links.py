@@ -64,9 +64,15 @@ def test_links_are_those_that_can_be_enis(world):
     assert not world.hostnet.links() & sandboxes
     world.host.sh("ip link set eth1 down")
     assert SECONDARY_MAC in world.hostnet.links(), "down is not gone: the reconciler raises it"
+    both = frozenset({PRIMARY_MAC, SECONDARY_MAC})
+    assert world.hostnet.links(both) == both
+    world.host.sh("ip link set eth1 name ens7")
+    assert world.hostnet.links(both) == both, "it is looked for where it was, and then everywhere"
+    world.host.sh("ip link set ens7 name eth1")
     world.host.sh("ip link add br0 type bridge; ip link set eth1 master br0; ip link del eth1")
     world.host.sh(f"ip link set br0 address {SECONDARY_MAC}")
     assert SECONDARY_MAC not in world.hostnet.links()
+    assert world.hostnet.links(both) == {PRIMARY_MAC}
 
 
 @pytest.mark.parametrize("how", ["ip link del eth1", "ip link set eth1 netns {elsewhere}"])

@@ -107,11 +107,11 @@ class LinkWatch:
                 self._freeze([eni for eni in self._attached() if eni.mac == event.mac])
 
     def compare(self) -> bool:
-        """Read the links; freeze the ENIs whose link is gone. Returns: whether the list of links is of use."""
+        """Look for the ENIs' links; freeze those whose link is gone. Returns: whether what was found is of use."""
         with self._lock:
             attached = self._attached()
             try:
-                present = self._hostnet.links()
+                present = self._hostnet.links([eni.mac for eni in self._datastore.enis()])
             except IpamError as error:
                 self._say(f"the links are read again: {log_text(error)}")
                 return False
