@@ -31,6 +31,7 @@ from ipamd.service.freeze import Freeze
 from ipamd.service.locks import KeyLocks
 from ipamd.service.pool.cloud_look import CloudLook
 from ipamd.service.pool.enis import EniService
+from ipamd.service.pool.given_back_lately import remember_given_back
 from ipamd.service.pool.maintainer import PoolMaintainer
 from ipamd.service.pool.provisioner import EniProvisioner, NewEnis
 from ipamd.service.pool.security_groups import SecurityGroups
@@ -235,6 +236,8 @@ def compose_pool(context: ServiceContext, cooldown: Cooldown, adapters: Adapters
         security_groups=security_groups,
         is_datastore_lost=adapters.has_run_before and not adapters.opened.report.is_intact,
     )
+    if not adapters.opened.report.is_intact:
+        remember_given_back(enis.recent_changes, adapters.history, adapters.clock)
     enis.use_exclusion(subnets.exclusion)
     provisioner = EniProvisioner(
         context,

@@ -127,6 +127,10 @@ class HistoryWriter:
         records = (*found.records, *(record.as_kept() for record in waiting if wanted.fits(record)))
         return Recorded(records, found.begins_at, "; ".join(problems))
 
+    def read_since(self, since: datetime) -> Recorded:
+        """See the port."""
+        return reader.read_since(self._directory, since)
+
     def run(self) -> None:
         """Thread body: write what comes, until `stop`. At idle it sleeps for an hour."""
         retry_s = RETRY_FIRST_S

@@ -1,0 +1,88 @@
+"""A datastore that is lost takes with it what was given back to EC2; the history on the node's disk still knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from ipamd.model.cloud_evidence import RECENT_S
+from ipamd.model.history import HistoryRecord
+from ipamd.ports.history import NoHistory
+from ipamd.service.pool.given_back_lately import remember_given_back
+from ipamd.service.pool.recent_changes import RecentChanges
+from tests.fakes.node import FakeNode
+from tests.unit.service.test_giving_back import SMALL, fill_and_empty, run_down
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[FakeNode]:
+    """A node with small IP targets."""
+    made = FakeNode(tmp_path, settings=SMALL)
+    made.bring_up()
+    yield made
+    made.datastore.close()
+
+
+@pytest.mark.parametrize("passed_s", [5.0, RECENT_S + 5.0])
+def test_a_stale_answer_after_a_loss_gives_nothing_back_to_us(node: FakeNode, passed_s: float) -> None:
+    """Two ENIs and some addresses are given back, the datastore is deleted, and EC2 shows all of them as they were: nothing of it is
+    recorded, so nobody gets it (I7). After RECENT_S it is EC2's word, as ever."""
+    fill_and_empty(node, 22)
+    stale = node.ec2.attached()
+    run_down(node)
+    left = {eni.eni_id: eni.secondary_addresses for eni in node.ec2.attached()}
+    gone = {address for eni in stale for address in eni.secondary_addresses - left.get(eni.eni_id, frozenset())}
+    assert len(gone) > 9
+    node.history.write()
+    node.clock.advance(passed_s)
+    node.ec2.answers = [stale]
+    node.crash(keep_datastore=False)
+    node.bring_up()
+    recorded = {row.address for row in node.datastore.addresses()}
+    assert recorded & gone == (set() if passed_s < RECENT_S else gone)
+    assert frozenset().union(*left.values()) <= recorded
+
+
+def told(node: FakeNode, *records: tuple[str, str, float]) -> RecentChanges:
+    """What is remembered of a history with (event, address, seconds ago)."""
+    now = node.clock.now()
+    node.history.note(
+        [
+            HistoryRecord(now - timedelta(seconds=ago_s), event, address=address, eni_id="eni-1")
+            for event, address, ago_s in records
+        ]
+    )
+    node.history.write()
+    changes = RecentChanges(node.clock)
+    remember_given_back(changes, node.history, node.clock)
+    return changes
+
+
+def test_what_came_back_since_is_ours(node: FakeNode) -> None:
+    """The last word about an address counts, and for as long as it is fresh; a name that is no address is left out."""
+    changes = told(
+        node,
+        ("removed", "10.0.0.77", 20),
+        ("added", "10.0.0.77", 10),
+        ("removed", "10.0.0.78", RECENT_S - 50),
+        ("removed", "10.0.0.79", RECENT_S + 1),
+        ("removed", "nothing", 1),
+    )
+    assert {str(address): eni_id for address, eni_id in changes.given_back().items()} == {"10.0.0.78": "eni-1"}
+    node.clock.advance(51)
+    assert changes.given_back() == {}
+
+
+def test_a_clock_that_was_set_back_hides_nothing(node: FakeNode) -> None:
+    """What seems to be of the future was a moment ago."""
+    assert len(told(node, ("removed", "10.0.0.78", -3600)).given_back()) == 1
+
+
+def test_without_a_history_nothing_is_remembered(node: FakeNode) -> None:
+    """It is off, or cannot be read: the start goes on."""
+    changes = RecentChanges(node.clock)
+    remember_given_back(changes, NoHistory(), node.clock)
+    assert changes.removed() == {}
