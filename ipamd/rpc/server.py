@@ -53,8 +53,8 @@ CONNECTION_AGE_MS, CONNECTION_GRACE_MS = 120_000, 120_000
 A peer that announces a request and never sends it holds one of our threads until then."""
 
 NAMES_OF_OURS = frozenset({LOCK_NAME, "spool", "spool.lock", "hooks", "state.db", "freeze.json"})
-"""What shows that a directory is a run directory: of a daemon, of a plugin before its first daemon, of an operator. Any other that is
-not empty is left as it is: to close /etc to all but root would take names and users from every program of the node."""
+"""What shows that a directory is a run directory: of a daemon, of a plugin before its first daemon, of an operator. Any other that has
+directories is left as it is: to close /etc to all but root would take names and users from every program of the node."""
 
 NAMED_MAX = 3
 
@@ -79,9 +79,12 @@ def prepare_run_dir(run_dir: Path) -> None:
         raise SettingsError(f"{run_dir} is not a directory", details="symbolic links are not followed; remove it")
     if status.st_uid != os.geteuid():
         raise SettingsError(f"{run_dir} is owned by user {status.st_uid}", details=f"expected {os.geteuid()}; remove it")
-    present = {entry.name for entry in run_dir.iterdir()}
-    if present and not present & NAMES_OF_OURS:
-        details = f"it holds {first_of(sorted(present), NAMED_MAX)}; set VPC_IPAMD_RUN_DIR to a directory that nobody else uses"
+    present = {entry.name: entry.is_dir() and not entry.is_symlink() for entry in run_dir.iterdir()}
+    if any(present.values()) and not present.keys() & NAMES_OF_OURS:
+        named = sorted(name for name, is_directory in present.items() if is_directory)
+        details = (
+            f"it has the directories {first_of(named, NAMED_MAX)}; set VPC_IPAMD_RUN_DIR to a directory that nobody else uses"
+        )
         raise SettingsError(f"{run_dir} is somebody else's directory", details=details)
     run_dir.chmod(0o700)
 

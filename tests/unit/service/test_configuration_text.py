@@ -110,20 +110,22 @@ def test_a_directory_of_others_is_left_as_it_is(tmp_path: Path) -> None:
     """VPC_IPAMD_RUN_DIR=/etc would close it to every other user of the node."""
     theirs = tmp_path / "etc"
     theirs.mkdir(mode=0o755)
-    for name in ("group", "hosts", "passwd", "services"):
-        (theirs / name).touch()
-    with pytest.raises(SettingsError, match=r"group; hosts; passwd; and 1 more; set VPC_IPAMD_RUN_DIR"):
+    for name in ("alternatives", "apt", "cni", "default"):
+        (theirs / name).mkdir()
+    (theirs / "passwd").touch()
+    with pytest.raises(SettingsError, match=r"alternatives; apt; cni; and 1 more; set VPC_IPAMD_RUN_DIR"):
         prepare_run_dir(theirs)
     assert theirs.stat().st_mode & 0o777 == 0o755
 
 
-@pytest.mark.parametrize("name", ["", "ipamd.lock", "spool", "hooks"])
+@pytest.mark.parametrize("name", ["", "network.json", "ipamd.lock", "spool", "hooks"])
 def test_an_empty_directory_and_ours_are_closed(tmp_path: Path, name: str) -> None:
-    """Of a hostPath volume, of a daemon before, of a plugin or an operator who came first."""
+    """Of a hostPath volume, of a daemon before, of a plugin or an operator who came first, also with a file of their own."""
     run_dir = tmp_path / "run"
     run_dir.mkdir(mode=0o755)
     if name:
         (run_dir / name).touch()
-        (run_dir / "other").touch()
+    if name not in ("", "network.json"):
+        (run_dir / "other").mkdir()
     prepare_run_dir(run_dir)
     assert run_dir.stat().st_mode & 0o777 == 0o700
