@@ -85,7 +85,9 @@ class Daemons:
 
     def _outwait(self, name: str, deadline: float) -> str:
         while problem := self._problem(name):
-            if self.pid(name) is None or time.monotonic() > deadline:
+            if self.pid(name) is None:
+                return self._problem(name)  # it may have ended since it was asked: how it did is what matters
+            if time.monotonic() > deadline:
                 return problem
             time.sleep(POLL_S)  # neither daemon nor containerd announces it
         return ""
