@@ -18,12 +18,12 @@ from ipamd.settings import Settings
 from lab.lab import Lab, missing_requirements
 from lab.node.node import Node
 from lab.node.process import NodeProcess
-from tests.heavy.tools import ROOT, needs
+from tests.heavy.tools import ROOT, needs, unpacked
 from tests.rig import wait_until
 from tests.unit.manifests import bundle
 from tests.unit.manifests.manifest import container, environment, init_container
 from tests.unit.manifests.test_locks import DAEMON
-from tools.image_contents import Archive, lines_of, unpack
+from tools.image_contents import Archive, lines_of
 
 pytestmark = [
     needs("buildah", "mmdebstrap", "cyclonedx-py", "runc", root=True),
@@ -62,14 +62,8 @@ def lines(archive: Archive) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def rootfs(archive: Archive) -> Iterator[Path]:
     """Its content, where a lab node sees it too: outside of /run, /etc, /opt, /var, which are the node's own."""
-    parent = Path("/dev/shm") if Path("/dev/shm").is_dir() else OUT
-    folder = parent / f"vpc-ipamd-rootfs-{os.getpid()}"
-    folder.mkdir()
-    try:
-        unpack(archive, folder)
+    with unpacked(archive, "rootfs") as folder:
         yield folder
-    finally:
-        shutil.rmtree(folder)
 
 
 def test_two_builds_are_the_same(archive: Archive, lines: dict[str, str]) -> None:

@@ -20,10 +20,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.heavy.tools import ROOT, needs
+from tests.heavy.tools import ROOT, needs, unpacked
 from tests.unit.manifests.test_locks import DAEMON
 from tools.foreign import BINFMT
-from tools.image_contents import Archive, lines_of, unpack
+from tools.image_contents import Archive, lines_of
 
 IS_WHOLE = os.environ.get("VPC_IPAMD_ARM64") == "1"
 IMAGE = ROOT / "build" / "image"
@@ -111,14 +111,8 @@ def other() -> Path:
 @pytest.fixture(scope="module")
 def rootfs(archive: Archive) -> Iterator[Path]:
     """Its content."""
-    parent = Path("/dev/shm") if Path("/dev/shm").is_dir() else IMAGE
-    folder = parent / f"vpc-ipamd-arm64-{os.getpid()}"
-    folder.mkdir()
-    try:
-        unpack(archive, folder)
+    with unpacked(archive, "arm64") as folder:
         yield folder
-    finally:
-        shutil.rmtree(folder)
 
 
 def _run(rootfs: Path, *argv: str, **variables: str) -> subprocess.CompletedProcess[str]:

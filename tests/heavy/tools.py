@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from tools.image_contents import Archive, unpack
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ROOT / "build" / "heavy"
@@ -27,3 +31,16 @@ def needs(*names: str, root: bool = False) -> pytest.MarkDecorator:
     missing = [name for name in names if find(name) is None] + (["root"] if root and os.geteuid() != 0 else [])
     reason = f"missing: {', '.join(missing)}; `tools/setup.sh heavy` installs the tools" if missing else "-"
     return pytest.mark.skipif(bool(missing), reason=reason)
+
+
+@contextmanager
+def unpacked(archive: Archive, name: str) -> Iterator[Path]:
+    """An image's content in a directory, in memory where there is such a place; outside of /run, /etc, /opt and /var."""
+    parent = Path("/dev/shm") if Path("/dev/shm").is_dir() else ROOT / "build" / "image"
+    folder = parent / f"vpc-ipamd-{name}-{os.getpid()}"
+    folder.mkdir()
+    try:
+        unpack(archive, folder)
+        yield folder
+    finally:
+        shutil.rmtree(folder)
