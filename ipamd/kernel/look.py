@@ -42,6 +42,7 @@ class HostLooker:
         """
         if is_silent and self._last is not None:
             return replace(self._last, links=self.links(sock, macs))
+        self._last = None  # of a look that fails nothing may be used again, and what was read before it is out of date
         self._last = HostLook(
             links=self.links(sock, macs),
             addresses=tuple(records.read_address(body) for body in sock.dump(messages.dump_addresses())),

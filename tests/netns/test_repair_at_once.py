@@ -12,6 +12,7 @@ import pytest
 
 from ipamd.clock import SystemClock
 from ipamd.model.eni import InstanceLimits
+from ipamd.model.errors import KernelDumpError
 from ipamd.model.repair import RepairKind
 from ipamd.service.reconcile import host_network
 from ipamd.service.request import Deadline, Steps
@@ -257,3 +258,19 @@ def test_a_silent_pass_dumps_nothing_and_compares_what_is_not_announced(node, mo
     (said,) = node.hostnet.reconcile(identity=identity, enis=enis, is_silent=True)
     assert "rp_filter was 1: set to 2" in said
     assert made == []
+
+
+def test_after_a_look_that_failed_a_silent_pass_reads_everything(node, monkeypatch):
+    """What was announced before the failed look is in no look that could be used again."""
+    from ipamd.kernel.netlink import NetlinkSocket
+
+    identity, enis = node.node_info.identity(), node.datastore.enis()
+    assert node.hostnet.reconcile(identity=identity, enis=enis) == []
+    made, real = [], NetlinkSocket._dump_once
+    with monkeypatch.context() as broken:
+        broken.setattr(NetlinkSocket, "dump", lambda *_, **__: (_ for _ in ()).throw(KernelDumpError("interrupted")))
+        with pytest.raises(KernelDumpError):
+            node.hostnet.reconcile(identity=identity, enis=enis)
+    monkeypatch.setattr(NetlinkSocket, "_dump_once", lambda sock, message: (made.append(message.step), real(sock, message))[1])
+    assert node.hostnet.reconcile(identity=identity, enis=enis, is_silent=True) == []
+    assert "dump of rules" in made
