@@ -67,13 +67,22 @@ def wait_until(is_so: Callable[[], bool], *, what: str, timeout_s: float = PATIE
     return time.monotonic() - began
 
 
+QUICK = {
+    "IP_COOLDOWN_PERIOD": "1",
+    "VPC_IPAMD_SPARE_ENI_DELAY": "0",
+    "VPC_IPAMD_METRICS_ADDRESS": "off",
+    "CRI_SOCKET": "off",
+}
+"""Settings of every daemon of a rig, unless a test says otherwise: what comes by itself comes at once, and nothing is beside it."""
+
+
 class Rig:
     """One node of a lab, its daemon and its plugin."""
 
     def __init__(self, lab: Lab, node: Node, *, env: Mapping[str, str] | None = None) -> None:
         self.lab = lab
         self.node = node
-        self.env = {"IP_COOLDOWN_PERIOD": "1", "VPC_IPAMD_METRICS_ADDRESS": "off", "CRI_SOCKET": "off"} | dict(env or {})
+        self.env = QUICK | dict(env or {})
         self.driver = Daemon(node, region=lab.vpc.region, settings=self.env)
         self.driver.install_plugin()
 

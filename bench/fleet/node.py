@@ -34,7 +34,7 @@ from ipamd.node_info import NodeInfo
 from ipamd.ports import HostNetwork, Metadata, Spool, Wiring
 from ipamd.service.backoff import Backoff
 from ipamd.service.context import ServiceContext
-from ipamd.service.cooldown import Cooldown
+from ipamd.service.cooldown import SWEEP_QUIET_S, Cooldown
 from ipamd.service.freeze import Freeze
 from ipamd.service.health import Health
 from ipamd.service.locks import KeyLocks
@@ -177,6 +177,7 @@ class FleetNode:
             uow.unassign(key, cooldown=self._cooldown.period, reason="DEL")
         self._cooldown.start(address, dying_veth=None)
         self._measure.left(now_s=self._world.now_s)
+        self._world.at(self._world.now_s + SWEEP_QUIET_S, self.demand.trigger)
         self._sweep_when_due()
 
     def _sweep_when_due(self) -> None:

@@ -123,7 +123,7 @@ class GrowthState:
     `has_stuck_eni`: it has failed for so long that its addresses are no supply.
 
     `ramp_count`: addresses that ADDs will take in the next seconds if they go on as they did. `is_settling`: an ADD took an
-    address a moment ago. `demand`: what was measured of demand, for WARM_TARGET=auto.
+    address a moment ago; `is_spare_eni_settling`: too lately for a spare ENI. `demand`: what was measured of it, for WARM_TARGET=auto.
     """
 
     creation: Refusal | None = None
@@ -144,4 +144,5 @@ class GrowthState:
     has_stuck_eni: bool = False
     ramp_count: int = 0
     is_settling: bool = False
+    is_spare_eni_settling: bool = False
     demand: SeenDemand = field(default_factory=SeenDemand)

@@ -1,9 +1,10 @@
 """Decide what to request from EC2, or to give back, so that the warm pool reaches its target. Pure.
 
 Targets have the names and the meaning of amazon-vpc-cni-k8s (pkg/ipamd/ipamd.go, datastoreTargetState; docs/eni-and-ip-target.md and
-docs/prefix-and-ip-target.md there). Different on purpose: cooling addresses are not free (I8); waiting ADDs count as demand; the
-pool never grows beyond maxPods, but for the rest of a last /28 and for what an ENI holds that could not be used when the others
-were filled; existing ENIs are filled before a new one is created, in a fixed order; ADDs that come one after the other share a call.
+docs/prefix-and-ip-target.md there). Different on purpose: cooling addresses are not free (I8), and count for half of a
+target of whole ENIs or /28s at most; waiting ADDs count as demand; the pool never grows beyond maxPods, but for the rest of a last /28
+and for what an ENI holds that could not be used when the others were filled; existing ENIs are filled before a new one is created, in
+a fixed order; ADDs that come one after the other share a call; a spare ENI is made once no ADD has come for a while.
 What is in excess is given back by `ipamd/model/release.py`, and only while the pool is short of nothing: growth always comes first.
 What is on an excluded ENI, which nobody may have, also goes while the pool is short and cannot grow.
 Overview: docs/architecture.md, The pool.
@@ -17,7 +18,7 @@ from datetime import datetime
 from ipamd.model.auto_target import resolved
 from ipamd.model.eni import ADDRESSES_PER_PREFIX, InstanceLimits
 from ipamd.model.exchange import exchange
-from ipamd.model.growth import Action, Refusal
+from ipamd.model.growth import Action, CreateEni, Refusal
 from ipamd.model.obstacles import fullness, growth_blocker, is_full
 from ipamd.model.placement import (
     STOPGAP_COUNT,
@@ -90,6 +91,8 @@ def _plan(snapshot: PoolSnapshot, settings: PoolSettings, now: datetime) -> Plan
         return Plan((exchanged,), sentence, deficit, excess)
     is_paused = snapshot.retry_at is not None and now < snapshot.retry_at
     actions = () if is_paused else tuple(growth_actions(snapshot, settings, want))
+    if actions and isinstance(actions[0], CreateEni) and _is_spare_eni_better_later(snapshot, settings):
+        return Plan((), f"{short}: a spare ENI is asked for once no ADD has come for a while", deficit, excess, is_postponed=True)
     if actions:
         sentence = f"{short}: " + "; ".join(str(action) for action in actions)
         return Plan(actions, sentence, deficit, excess)
@@ -123,7 +126,8 @@ def deficit_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
     """Count the addresses that the pool is short of, waiting ADDs included.
 
     With IP targets: max(W - free, M - total, 0), where free excludes cooling (I8). Without: what makes the free count reach
-    WARM_ENI_TARGET whole ENIs (in prefix mode WARM_PREFIX_TARGET prefixes), and at least one free address. Free addresses on an
+    WARM_ENI_TARGET whole ENIs (in prefix mode WARM_PREFIX_TARGET prefixes), of which cooling ones may be half, and at least one free
+    address. Free addresses on an
     ENI whose host routing is not in place yet count, because they will come; unless it has failed for long.
     """
     settings, free = resolved(snapshot, settings), _coming_count(snapshot)
@@ -133,7 +137,8 @@ def deficit_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
         short = max(settings.warm_ip_target - free, settings.minimum_ip_target - snapshot.pool_count, 0)
     else:
         unit, target = _warm_unit(snapshot, settings)
-        short = max(unit * target - free, 1 if target == 0 and free == 0 else 0, 0)
+        coming = free + _cooling_credit(snapshot, unit * target)
+        short = max(unit * target - coming, 1 if target == 0 and free == 0 else 0, 0)
     short = max(short, snapshot.waiting_count - free)
     return min(short, settings.max_pods - snapshot.pool_count) if settings.max_pods else short
 
@@ -146,7 +151,7 @@ def excess_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
 
 
 def surplus_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
-    """Count the free addresses that ADDs can have now and without which the pool would be short of nothing.
+    """Count the addresses that ADDs can have now, or soon (`_cooling_credit`), and without which the pool would be short of nothing.
 
     The opposite of `deficit_count`: taking away so many leaves it at 0. With IP targets: min(free - W, total - M), 0 at least.
     """
@@ -154,7 +159,13 @@ def surplus_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
     if settings.ip_targets_defined:
         return max(min(free - settings.warm_ip_target, snapshot.pool_count - settings.minimum_ip_target), 0)
     unit, target = _warm_unit(snapshot, settings)
-    return max(free - max(unit * target, 1), 0)
+    return max(free + _cooling_credit(snapshot, unit * target) - max(unit * target, 1), 0)
+
+
+def _cooling_credit(snapshot: PoolSnapshot, target: int) -> int:
+    """Count cooling addresses that stand for free ones in a target of whole ENIs or /28s, because they soon will be: at most half of
+    it, so that a load that changes all the time cannot keep the other half from growing."""
+    return min(snapshot.counts.cooling - snapshot.leaving_cooling_count, target // 2)
 
 
 def addresses_per_eni(limits: InstanceLimits, settings: PoolSettings) -> int:
@@ -208,3 +219,12 @@ def _is_better_later(snapshot: PoolSnapshot, settings: PoolSettings, want: int) 
         return False
     has_slots = sum(vacant_slots(eni, snapshot) for eni in snapshot.enis) >= want
     return has_slots and _coming_count(snapshot) > settings.warm_ip_target // 2 and settings.ip_targets_defined
+
+
+def _is_spare_eni_better_later(snapshot: PoolSnapshot, settings: PoolSettings) -> bool:
+    """Whether half of WARM_ENI_TARGET is there, no ADD waits, and ADDs came lately: they may go as they came, and other nodes that got
+    pods in the same moment may have ADDs that wait for the account's calls."""
+    if not snapshot.growth.is_spare_eni_settling or snapshot.waiting_count or settings.ip_targets_defined:
+        return False
+    unit, target = _warm_unit(snapshot, settings)
+    return 2 * _coming_count(snapshot) >= unit * target

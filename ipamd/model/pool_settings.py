@@ -19,7 +19,8 @@ class PoolSettings:
 
     `max_eni` caps ENIs per network card below the instance's limit; 0: no cap. `max_pods` caps the pool; 0: no cap.
     `warm_target_auto`: `warm_ip_target` follows demand (`ipamd/model/auto_target.py`).
-    `release_hold_s`: what was in excess for so many seconds is given back.
+    `release_hold_s`: what was in excess for so many seconds is given back. `spare_eni_delay_s`: after an ADD an ENI that only
+    WARM_ENI_TARGET wants is asked for so many seconds later; 0: at once.
     """
 
     warm_eni_target: int = 1
@@ -31,6 +32,7 @@ class PoolSettings:
     prefix_delegation: bool = False
     warm_target_auto: bool = False
     release_hold_s: float = RELEASE_HOLD_S
+    spare_eni_delay_s: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("warm_eni_target", "warm_ip_target", "minimum_ip_target", "warm_prefix_target", "max_eni", "max_pods"):
@@ -38,6 +40,10 @@ class PoolSettings:
                 raise SettingsError(f"{name} is {getattr(self, name)}", details="targets and caps must not be negative")
         if not 0 < self.release_hold_s < math.inf:
             raise SettingsError(f"release_hold_s is {self.release_hold_s}", details="it takes a number of seconds above 0")
+        if not 0 <= self.spare_eni_delay_s < math.inf:
+            raise SettingsError(
+                f"spare_eni_delay_s is {self.spare_eni_delay_s}", details="it takes a number of seconds, 0 at least"
+            )
 
     @property
     def ip_targets_defined(self) -> bool:

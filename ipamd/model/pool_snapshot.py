@@ -38,6 +38,7 @@ class PoolSnapshot:
     `unmanaged_eni_count`: attached ENIs that take a place on this card and give us nothing; `unmanaged_device_indexes`: where on
     it they are. `unready_free_count`: free addresses on ENIs whose host routing is not in place, so that no ADD can have them;
     those that are held back are not in it, because `counts.held` has them. `taken_free_count`: those of them whose ENI was taken away.
+    `leaving_cooling_count`: cooling addresses that nobody will get: of ENIs that are excluded or being detached.
     `waiting_count`: ADDs that wait for an address now. `retry_at`/`blocked_reason`: an error of ours stops all growth until
     then (aware UTC). `growth`: what EC2's refusals taught, and what is under way. `hold`: the surplus over time. `frozen`: why no ENI
     may be made and nothing given back, "" if that is allowed; addresses and prefixes on attached ENIs may be asked for all the same.
@@ -52,6 +53,7 @@ class PoolSnapshot:
     taken_free_count: int = 0
     unmanaged_eni_count: int = 0
     unmanaged_device_indexes: frozenset[int] = frozenset()
+    leaving_cooling_count: int = 0
     waiting_count: int = 0
     retry_at: datetime | None = None
     blocked_reason: str = ""
@@ -113,6 +115,7 @@ def pool_snapshot(
         total_prefix_count=sum(one.prefix_count for one in managed),
         unready_free_count=sum(one.counts.free - one.counts.held for one in usable if not one.eni.host_ready),
         taken_free_count=sum(one.counts.free - one.counts.held for one in usable if one.eni.eni_id in taken),
+        leaving_cooling_count=sum(counts.cooling for counts in leaving),
         unmanaged_eni_count=len(unmanaged),
         unmanaged_device_indexes=frozenset(index for index in unmanaged if index >= 0),
         waiting_count=waiting_count,

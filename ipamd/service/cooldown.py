@@ -53,6 +53,7 @@ class Cooldown:
         self._cooling = CoolingOrder()
         self._unmarked: set[str] = set()
         self._aborts: dict[IPv4Address, str] = {}
+        self._has_new = False
         self._stopped = threading.Event()
         self._odd = OddObjects(context.health, work="removal of links")
 
@@ -65,6 +66,7 @@ class Cooldown:
         """Start the cooldown of an address; its link, if any, waits to be deleted."""
         with self._changed:
             self._cooling.put(address, deadline=self._clock.monotonic() + self._period())
+            self._has_new = True
             if dying_veth is not None:
                 self._dying[dying_veth] = address
             self._changed.notify()
@@ -138,6 +140,10 @@ class Cooldown:
 
     def work(self) -> None:
         """Do everything that is due, once; a failed step does not stop the others. Raises: the last error."""
+        with self._changed:
+            has_new, self._has_new = self._has_new, False
+        if has_new:
+            self._demand.trigger()  # what cools is no load any more: the pool may have too much
         error: IpamError | None = None
         for step in (self.sweep, self._retry_aborts, self.release_cooled):
             try:

@@ -82,6 +82,13 @@ class PoolConfig:
         3600,
         "Seconds for which addresses are in excess before they are given back to EC2; whole ENIs of WARM_ENI_TARGET go at once.",
     )
+    spare_eni_delay_s: int = _live(
+        "VPC_IPAMD_SPARE_ENI_DELAY",
+        integer(0, 3600),
+        30,
+        "Seconds, once to twice by node, after the last ADD until an ENI that only WARM_ENI_TARGET wants is asked for; 0: at once. "
+        "What ADDs wait for, and half of the target, is asked for at once in any case.",
+    )
     cooldown_s: int = _live(
         "IP_COOLDOWN_PERIOD", integer(0, 86400), 30, "Seconds before a released address may be assigned again."
     )
@@ -242,4 +249,5 @@ class Settings:
             prefix_delegation=pool.prefix_delegation,
             warm_target_auto=pool.warm_target == "auto",
             release_hold_s=float(pool.release_hold_s),
+            spare_eni_delay_s=float(pool.spare_eni_delay_s),
         )

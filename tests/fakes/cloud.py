@@ -190,7 +190,7 @@ class FakeEc2:
             if sum(e.instance_id == instance_id for e in self.enis.values()) >= self.limits.eni_count:
                 raise EniLimitError(f"instance {instance_id} takes no further ENI", details="AttachmentLimitExceeded")
             if any((e.instance_id, e.device_index) == (instance_id, device_index) for e in self.enis.values()):
-                raise CloudError(f"instance {instance_id} has a device {device_index} already", details="InvalidParameterValue")
+                raise _refused(f"instance {instance_id} has a device {device_index} already")
             eni = self._eni(eni_id)
             self.enis[eni_id] = replace(
                 eni,
@@ -227,7 +227,7 @@ class FakeEc2:
         self._call("delete_eni")
         with self._lock:
             if eni_id in self.enis and self.enis[eni_id].attachment_id:
-                raise CloudError(f"ENI {eni_id} is currently in use", details="InvalidParameterValue")
+                raise _refused(f"ENI {eni_id} is currently in use")
             self.enis.pop(eni_id, None)
 
     def assign_addresses(self, eni_id: EniId, *, count: int) -> frozenset[IPv4Address]:
@@ -329,3 +329,10 @@ class FakeEc2:
     def _lose(self, method: str) -> None:
         if self.lose.get(method):
             raise self.lose[method].pop(0)
+
+
+def _refused(why: str) -> CloudError:
+    """A refusal that EC2 has answered, as the adapter raises it: nothing was done."""
+    error = CloudError(why, details="InvalidParameterValue")
+    error.may_have_happened = False
+    return error

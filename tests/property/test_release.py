@@ -5,14 +5,14 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from ipaddress import IPv4Address, IPv4Network
 
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ipamd.datastore.memory_state import MemoryState
 from ipamd.model.address import Address, AddressState
 from ipamd.model.eni import Eni, InstanceLimits
 from ipamd.model.growth import AllocateAddresses, AllocatePrefixes, CreateEni, ReleaseAddresses, ReleaseEni
-from ipamd.model.hold import Hold, hold_s, releasable
+from ipamd.model.hold import Hold, eni_min_age_s, hold_s, releasable
 from ipamd.model.ids import AttachmentKey, EniId, MacAddress, SubnetId
 from ipamd.model.plan import deficit_count, plan, surplus_count
 from ipamd.model.pool_settings import PoolSettings
@@ -137,6 +137,9 @@ def test_what_goes_is_free_and_the_pool_is_not_short_without_it(pool: Pool, sett
     release made possible."""
     decided = plan(pool.snapshot(settings), settings=settings, now=NOW)
     releases = [action for action in decided.actions if isinstance(action, ReleaseAddresses | ReleaseEni)]
+    assume(
+        not (releases and decided.deficit_count)
+    )  # an exchange, which makes room for a /28, is no release of what is in excess
     assert not releases or len(releases) == len(decided.actions)
     for action in releases:
         pool.apply(action)
@@ -162,7 +165,13 @@ def test_a_periodic_load_makes_no_call_after_its_first_periods(settings: PoolSet
         for _ in range(30):
             _load(pool, loads[turn % len(loads)])  # what found no address waits, and takes what has come
             snapshot = pool.snapshot(settings, _hold(pool, surplus, now_s))
-            surplus.note(surplus_count(snapshot, settings), enis=list(pool.enis), hold_s=hold_s(settings), now_s=now_s)
+            surplus.note(
+                surplus_count(snapshot, settings),
+                enis=list(pool.enis),
+                hold_s=hold_s(settings),
+                eni_min_age_s=eni_min_age_s(settings),
+                now_s=now_s,
+            )
             decided = plan(snapshot, settings=settings, now=NOW)
             if not decided.actions:
                 break

@@ -40,7 +40,9 @@ def assert_nothing_lies_about(node: FakeNode) -> None:
 
 def play(node: FakeNode) -> None:
     """The second ENI is attached and cannot be marked; 27 pods, all that 3 ENIs hold, are wanted in the end."""
-    node.ec2.fail["set_delete_on_termination"] = [CloudError("InternalError")]
+    refused = CloudError("InvalidParameterValue")
+    refused.may_have_happened = False
+    node.ec2.fail["set_delete_on_termination"] = [refused]
     node.add("s0")
     for _ in range(BOUND_S):
         node.pool.cycle()

@@ -37,6 +37,10 @@ from ipamd.service.pool.subnets import EniTarget
 from ipamd.service.pool.sync_result import EniSyncResult
 from ipamd.service.pool.tags import EniTags, description
 
+UNANSWERED_MAX_S = 900.0
+"""Age of an intent from which an ENI whose attachment EC2 does not answer for is given up and deleted; before, it is asked about
+again, because it may well be attached. Ours: longer than a disturbance of EC2 usually lasts."""
+
 log = logging.getLogger(__name__)
 
 
@@ -63,6 +67,7 @@ class EniCreation:
         self._deletion = deletion
         self._demand = context.demand
         self._adoption = Adoption(context, enis=enis)
+        self._known: dict[str, DescribedEni] = {}  # how far each intent came, as long as EC2 has answered for every step
         self._absences: Absences[str] = Absences(gap_s=GONE_AFTER_S)  # of what an intent made, by the intent's ID
 
     def begin(self, action: CreateEni, identity: InstanceIdentity, target: EniTarget) -> Eni | None:
@@ -95,7 +100,10 @@ class EniCreation:
 
         Returns: what was recorded; None if the intent was closed without an ENI. Raises: CloudError; the intent stays open.
         """
-        if "eni_id" in intent.payload:
+        described: DescribedEni | None
+        if (known := self._known.get(intent.intent_id)) is not None:
+            described = known  # EC2 throttled the next step and did nothing: it need not be asked where things stand
+        elif "eni_id" in intent.payload:
             described = self._described(intent, EniId(intent.payload["eni_id"]))
         elif REFUSED in intent.payload:
             described = self._searched(intent)
@@ -167,11 +175,16 @@ class EniCreation:
         self._failpoint("growth.named")
         try:
             described = self._attached(intent, described, identity)
-        except ThrottledError:
+        except ThrottledError as error:
+            if error.may_have_happened:
+                self._known.pop(intent.intent_id, None)
             raise  # nothing is wrong with the ENI: the intent stays open and is continued later
         except CloudError as error:
+            self._known.pop(intent.intent_id, None)
             if isinstance(error, CloudNotFoundError) and self._intents.is_too_new_to_be_gone(intent):
                 raise  # EC2 does not show the new ENI yet: the same
+            if error.may_have_happened and self._intents.age_s(intent) < UNANSWERED_MAX_S:
+                raise  # EC2 did not answer: the ENI may well be attached
             if self._datastore.eni(described.eni_id) is not None:
                 raise  # it is recorded, and sandboxes may use it: it must not be deleted, however EC2 answers (I2)
             log.warning("ENI %s could not be attached and is deleted: %s", described.eni_id, log_text(error))
@@ -179,6 +192,7 @@ class EniCreation:
             if self._adoption.adopt_enis(identity):
                 return None  # the pool plans again with what is attached already
             raise
+        self._known.pop(intent.intent_id, None)
         self._failpoint("growth.attached")
         eni = self._store(described, identity)
         self._failpoint("growth.stored")
@@ -189,7 +203,10 @@ class EniCreation:
         return eni
 
     def _attached(self, intent: Intent, described: DescribedEni, identity: InstanceIdentity) -> DescribedEni:
-        """Attach, have EC2 delete it with the instance, and verify by Describe; steps already done are skipped."""
+        """Attach, have EC2 delete it with the instance, and verify by Describe; steps already done are skipped.
+
+        `described` is not older than this process's last step, so one that shows the ENI attached verifies it."""
+        self._known[intent.intent_id] = described
         if not described.attachment_id:
             attachment_id = self._ec2.attach_eni(
                 described.eni_id,
@@ -197,13 +214,16 @@ class EniCreation:
                 device_index=int(intent.payload["device_index"]),
                 network_card=0,
             )
-            described = replace(described, attachment_id=attachment_id)
+            described = self._known[intent.intent_id] = replace(described, attachment_id=attachment_id)
             self._failpoint("growth.attach-asked")
         if described.instance_id not in ("", identity.instance_id):
             raise EniLimitError(f"ENI {described.eni_id} is attached to {described.instance_id}, not to this instance")
         if not described.delete_on_termination:
             self._ec2.set_delete_on_termination(described.eni_id, attachment_id=described.attachment_id)
+            described = self._known[intent.intent_id] = replace(described, delete_on_termination=True)
         self._enis.routing.await_link(described.mac)
+        if described.attachment_status == "attached":
+            return described
         attached = self._ec2.describe_attached_eni(described.eni_id)
         # EC2 may show a new ENI attached before its addresses (amazon-vpc-cni-k8s issues 1148, 1174); its answer to Create named them.
         return replace(

@@ -14,7 +14,7 @@ from ipamd.model.eni import ADDRESSES_PER_PREFIX
 from ipamd.model.errors import CloudDeniedError, IpamError, log_text
 from ipamd.model.exchange import needs_slot
 from ipamd.model.growth import Refusal, Release, ReleaseEni
-from ipamd.model.hold import Hold, hold_s, releasable
+from ipamd.model.hold import Hold, eni_min_age_s, hold_s, releasable
 from ipamd.model.ids import EniId
 from ipamd.model.placement import is_prefix_mode
 from ipamd.model.plan import deficit_count, surplus_count
@@ -23,12 +23,12 @@ from ipamd.model.pool_snapshot import PoolSnapshot
 from ipamd.model.release import draining
 from ipamd.service.backoff import soonest_s
 from ipamd.service.context import ServiceContext
+from ipamd.service.pool.lesson import Lesson
 from ipamd.service.pool.refusals import (
     DENIED_PAUSE_FIRST_S,
     DENIED_PAUSE_MAX_S,
     ERROR_PAUSE_FIRST_S,
     ERROR_PAUSE_MAX_S,
-    Lesson,
 )
 from ipamd.service.pool.surplus import Surplus
 
@@ -73,7 +73,8 @@ class GivingBack:
         """Record the surplus of this moment, and let what the pool can do without empty."""
         surplus = surplus_count(snapshot, settings)
         enis = [eni.eni_id for eni in snapshot.enis]
-        self._surplus.note(surplus, enis=enis, hold_s=hold_s(settings), now_s=self._clock.monotonic())
+        now_s, min_age_s = self._clock.monotonic(), eni_min_age_s(settings)
+        self._surplus.note(surplus, enis=enis, hold_s=hold_s(settings), eni_min_age_s=min_age_s, now_s=now_s)
         chosen = draining(snapshot, settings, surplus=surplus, before=self._draining)
         self._draining = chosen.enis
         self._datastore.set_draining(chosen)

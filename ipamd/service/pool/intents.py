@@ -125,4 +125,8 @@ class IntentLog:
 
     def is_too_new_to_be_gone(self, intent: Intent) -> bool:
         """Whether EC2 may answer NotFound only because of its eventual consistency, which proves nothing (I9, I11)."""
-        return self._clock.monotonic() - float(intent.payload[OPENED_AT]) < GONE_AFTER_S
+        return self.age_s(intent) < GONE_AFTER_S
+
+    def age_s(self, intent: Intent) -> float:
+        """Seconds since an intent was opened."""
+        return self._clock.monotonic() - float(intent.payload[OPENED_AT])

@@ -32,9 +32,10 @@ from ipamd.service.demand import PoolStatus
 from ipamd.service.pool.cloud_look import CloudLook
 from ipamd.service.pool.demand_meter import DemandMeter
 from ipamd.service.pool.giving_back import GivingBack
+from ipamd.service.pool.lesson import Lesson
 from ipamd.service.pool.provisioner import EniProvisioner
 from ipamd.service.pool.ramp import Ramp
-from ipamd.service.pool.refusals import ERROR_PAUSE_FIRST_S, ERROR_PAUSE_MAX_S, Lesson, Refusals
+from ipamd.service.pool.refusals import ERROR_PAUSE_FIRST_S, ERROR_PAUSE_MAX_S, Refusals
 from ipamd.service.pool.security_groups import SecurityGroups
 
 COALESCE_S = 0.02
@@ -257,6 +258,7 @@ class PoolMaintainer:
             has_stuck_eni=hosts.has_stuck_eni(),
             ramp_count=self._ramp.lasting_count(now_s=now_s),
             is_settling=self._ramp.settles_in_s(now_s=now_s) > 0,
+            is_spare_eni_settling=self._spare_eni_settles_in_s(now_s=now_s) > 0,
             demand=self._meter.seen(now_s=now_s),
         )
 
@@ -336,10 +338,14 @@ class PoolMaintainer:
             if self._settings.warm_target_auto:
                 pauses.append(self._meter.next_change_s(now_s=self._clock.monotonic()))
             if self._is_postponed:
-                pauses.append(self._ramp.settles_in_s(now_s=self._clock.monotonic()))
+                now_s = self._clock.monotonic()
+                pauses.append(self._ramp.settles_in_s(now_s=now_s) or self._spare_eni_settles_in_s(now_s=now_s))
             if self._demand.waiting()[0]:
                 pauses.append(self._provisioner.host_setup.next_retry_s())
         return soonest_s(pauses)
+
+    def _spare_eni_settles_in_s(self, *, now_s: float) -> float:
+        return self._ramp.spare_eni_settles_in_s(delay_s=self._settings.spare_eni_delay_s, now_s=now_s)
 
     def _note_success(self) -> None:
         self._fault.forget()

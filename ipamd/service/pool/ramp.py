@@ -7,7 +7,9 @@ behind that nobody needs.
 
 from __future__ import annotations
 
+import random
 from collections import deque
+from collections.abc import Callable
 
 WINDOW_S = 5.0
 """Demand lasts if ADDs took addresses in this window and in the one before it. Ours: amazon-vpc-cni-k8s looks every 5 s
@@ -20,8 +22,11 @@ SETTLE_S = WINDOW_S
 class Ramp:
     """Counts served ADDs over time. Used by the pool's thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, draw: Callable[[], float] = random.random) -> None:
+        """`draw`: 0.0 to 1.0, this node's part of a spare ENI's delay."""
         self._served_count: int | None = None
+        self._last_s = float("-inf")
+        self._part = 1.0 + draw()
         self._seen: deque[tuple[float, int]] = deque()
 
     def note(self, served_count: int, *, now_s: float) -> None:
@@ -30,6 +35,7 @@ class Ramp:
         self._served_count = served_count
         if new > 0:
             self._seen.append((now_s, new))
+            self._last_s = now_s
         while self._seen and now_s - self._seen[0][0] > 2 * WINDOW_S:
             self._seen.popleft()
 
@@ -42,3 +48,7 @@ class Ramp:
     def settles_in_s(self, *, now_s: float) -> float:
         """Seconds until the last ADD is long enough ago; 0 if it is."""
         return max(self._seen[-1][0] + SETTLE_S - now_s, 0.0) if self._seen else 0.0
+
+    def spare_eni_settles_in_s(self, *, delay_s: float, now_s: float) -> float:
+        """Seconds until the last ADD is once to twice `delay_s` ago, so that a spare ENI may be asked for; 0 if it is."""
+        return max(self._last_s + delay_s * self._part - now_s, 0.0)

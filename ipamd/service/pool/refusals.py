@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
-from ipamd.model.blocked import Blocked, blocked_by
 from ipamd.model.errors import (
     CloudDeniedError,
     CloudError,
@@ -21,15 +19,16 @@ from ipamd.model.errors import (
     SubnetChoiceError,
     SubnetExhaustedError,
     ThrottledError,
-    log_text,
 )
 from ipamd.model.growth import AllocateAddresses, AllocatePrefixes, CreateEni, Growth, GrowthState, Refusal
 from ipamd.model.ids import EniId
 from ipamd.model.words import counted
 from ipamd.ports import Clock
-from ipamd.service.backoff import Retry, soonest_s
+from ipamd.service.backoff import soonest_s
+from ipamd.service.pool.lesson import Lesson
 from ipamd.service.pool.subnet_room import PAUSE_FIRST_S
 from ipamd.service.pool.subnets import Subnets
+from ipamd.service.pool.yielding import Yielding
 
 PREFIX_PAUSE_FIRST_S = PAUSE_FIRST_S
 PREFIX_PAUSE_MAX_S = 1800.0
@@ -58,54 +57,6 @@ ERROR_PAUSE_FIRST_S = 1.0
 ERROR_PAUSE_MAX_S = 60.0
 """Doubling pause after any other EC2 error. Ours; amazon-vpc-cni-k8s pauses a minute at most too (pkg/ipamd/ipamd.go)."""
 
-YIELD_FIRST_S = 60.0
-YIELD_MAX_S = 1800.0
-YIELD_SHARE = 2.0
-"""While EC2 throttles, nothing is asked for that no ADD waits for: the account's tokens go to those who wait. For a minute, or
-for this multiple of the time for which this node has been throttled; each node has its own part of once to twice that, so that
-they do not come back together; doubled while such a call is throttled. Ours, from the fleet simulation (docs/fleet.md): 150 nodes
-that start at once took twice EC2's time for the ENIs of their pods, because the first of them took half of the tokens for spare
-ones."""
-
-
-@dataclass(slots=True)
-class Lesson:
-    """One refusal that is in force until a monotonic deadline; learned again, it lasts twice as long, up to a bound."""
-
-    first_s: float
-    max_s: float
-    is_lasting: bool = False
-    reason: str = ""
-    next_step: str = ""
-    kind: Blocked = Blocked.ERROR
-    value: int = 0
-    _retry: Retry = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._retry = Retry(first_s=self.first_s, max_s=self.max_s)
-
-    @property
-    def deadline(self) -> float:
-        """Monotonic point until which it is in force."""
-        return self._retry.deadline
-
-    def learn(self, error: BaseException, *, now_s: float, value: int = 0, reason: str = "") -> None:
-        """Put it in force."""
-        self.reason = reason or (error.cause if isinstance(error, CloudError) else log_text(error))
-        self.kind = blocked_by(error)
-        self.next_step = error.next_step if isinstance(error, CloudError) else ""
-        self.value = value
-        self._retry.put_off(now_s=now_s)
-
-    def forget(self) -> None:
-        """End it for good: what it was about has succeeded."""
-        self._retry.end()
-
-    def refusal(self, *, now_s: float) -> Refusal | None:
-        """What it says, while it is in force."""
-        left_s = self._retry.left_s(now_s=now_s)
-        return Refusal(self.reason, self.next_step, left_s, self.is_lasting, self.kind) if left_s else None
-
 
 def _error_pause() -> Lesson:
     return Lesson(ERROR_PAUSE_FIRST_S, ERROR_PAUSE_MAX_S)
@@ -126,13 +77,8 @@ class Refusals:
         throttling: Callable[[], tuple[float, float] | None] = lambda: None,
         draw: Callable[[], float] = random.random,
     ) -> None:
-        """`subnets` keeps what each subnet refused for want of room.
-
-        `throttling`: since when EC2 throttles calls of this node and when it last did, whether or not a repetition succeeded.
-        """
-        self._throttling = throttling
-        self._yield_s = YIELD_FIRST_S * (1.0 + draw())
-        self._yielding = Lesson(self._yield_s, YIELD_MAX_S * self._yield_s / YIELD_FIRST_S)
+        """`subnets` keeps what each subnet refused for want of room; `throttling` and `draw` as of `Yielding`."""
+        self._yielding = Yielding(clock=clock, throttling=throttling, draw=draw)
         self._clock = clock
         self._subnets = subnets
         self._pauses = {True: _error_pause(), False: _error_pause()}  # by: is it a creation
@@ -165,7 +111,7 @@ class Refusals:
         now_s, is_creation = self._clock.monotonic(), isinstance(action, CreateEni)
         match error:
             case ThrottledError() if not is_urgent:
-                self._yielding.learn(error, now_s=now_s)
+                self._yielding.learn(error, is_creation=is_creation)
             case SubnetExhaustedError() if is_other_subnet and not isinstance(action, CreateEni):
                 lesson = self._slots.setdefault(action.eni_id, Lesson(PREFIX_PAUSE_FIRST_S, PREFIX_PAUSE_MAX_S, is_lasting=True))
                 lesson.learn(error, now_s=now_s, value=used_slot_count)
@@ -199,11 +145,11 @@ class Refusals:
         is_creation = isinstance(action, CreateEni)
         self._pauses[is_creation].forget()
         self._denials[is_creation].forget()
+        self._yielding.succeeded(is_creation=is_creation)
         if _prefix_count(action):
             self._prefixes.forget()
         if isinstance(action, CreateEni):
             self._cap.forget()
-            self._yielding.forget()
             return
         self._slots.pop(action.eni_id, None)
         if not is_other_subnet and (room := self._subnets.home_room()) is not None:
@@ -223,9 +169,10 @@ class Refusals:
         home = self._subnets.home_room()
         subnet, room = (home.refusal(), home.count()) if home is not None else (None, None)
         cap = self._cap.refusal(now_s=now_s)
+        spare = {of: None if is_urgent else self._yielding.refusal(is_creation=of) for of in (True, False)}
         return GrowthState(
-            creation=self._of(is_creation=True) or self._subnets.creation_refusal() or (None if is_urgent else self._yields()),
-            allocation=self._of(is_creation=False) or (subnet if room == 0 else None) or (None if is_urgent else self._yields()),
+            creation=self._of(is_creation=True) or self._subnets.creation_refusal() or spare[True],
+            allocation=self._of(is_creation=False) or (subnet if room == 0 else None) or spare[False],
             prefixes=self._prefixes.refusal(now_s=now_s),
             eni_cap=self._cap.value if cap else None,
             cap=cap,
@@ -240,7 +187,7 @@ class Refusals:
         """Every refusal that is in force, for people."""
         now_s = self._clock.monotonic()
         told = [lesson.refusal(now_s=now_s) for lesson in self._lessons()]
-        return [one for one in [*told, *self._subnets.in_force(), self._yields()] if one is not None]
+        return [one for one in [*told, *self._subnets.in_force(), *self._yielding.in_force()] if one is not None]
 
     def next_retry_s(self) -> float | None:
         """Seconds until the first of them ends; None if there is none."""
@@ -249,19 +196,6 @@ class Refusals:
     def _of(self, *, is_creation: bool) -> Refusal | None:
         now_s = self._clock.monotonic()
         return self._denials[is_creation].refusal(now_s=now_s) or self._pauses[is_creation].refusal(now_s=now_s)
-
-    def _yields(self) -> Refusal | None:
-        """Why nothing is asked for that nobody waits for."""
-        now_s, throttling = self._clock.monotonic(), self._throttling()
-        if told := self._yielding.refusal(now_s=now_s):
-            return told
-        if throttling is None:
-            return None
-        began_s, last_s = throttling
-        lasted = min(max(YIELD_SHARE * (last_s - began_s) / YIELD_FIRST_S, 1.0), YIELD_MAX_S / YIELD_FIRST_S)
-        left_s = last_s + self._yield_s * lasted - now_s
-        reason = "EC2 has just throttled this node, and no ADD waits: others may need the account's calls now"
-        return Refusal(reason, left_s=left_s, kind=Blocked.THROTTLED) if left_s > 0 else None
 
     def _lessons(self) -> list[Lesson]:
         caps = (self._prefixes, self._prefix_cap, self._cap, self._creation_cap)

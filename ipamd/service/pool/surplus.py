@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ipamd.model.hold import ENI_MIN_AGE_S
 from ipamd.model.ids import EniId
 
 
@@ -18,15 +17,16 @@ class Surplus:
     """The surplus over one window of `hold_s` seconds, and for how long each ENI is known. Reading changes nothing."""
 
     def __init__(self) -> None:
-        self._hold_s = 0.0
+        self._hold_s = self._eni_min_age_s = 0.0
         self._began_monotonic_s: float | None = None
         self._lows: tuple[tuple[float, int], ...] = ()  # (point, lowest from there until now), both rising
         self._batch_count = 0
         self._rest_deadline = 0.0
         self._seen: dict[EniId, float] = {}
 
-    def note(self, count: int, *, enis: Collection[EniId], hold_s: float, now_s: float) -> None:
+    def note(self, count: int, *, enis: Collection[EniId], hold_s: float, eni_min_age_s: float, now_s: float) -> None:
         """Record what is surplus from now on. Another `hold_s` begins a new window: other targets are in force."""
+        self._eni_min_age_s = eni_min_age_s
         if hold_s != self._hold_s or self._began_monotonic_s is None:
             self._hold_s, self._began_monotonic_s = hold_s, now_s
             self._lows, self._rest_deadline = (), 0.0
@@ -68,5 +68,5 @@ class Surplus:
             return None
         points = [self._began_monotonic_s + self._hold_s, self._rest_deadline]
         points += [at_s + self._hold_s for at_s, _ in self._lows]
-        points += [at_s + min(ENI_MIN_AGE_S, self._hold_s) for at_s in self._seen.values()]
+        points += [at_s + self._eni_min_age_s for at_s in self._seen.values()]
         return min((point - now_s for point in points if point > now_s), default=None)

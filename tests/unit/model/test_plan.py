@@ -13,7 +13,7 @@ from ipamd.model.eni import EniState, InstanceLimits
 from ipamd.model.errors import SettingsError
 from ipamd.model.growth import AllocateAddresses, AllocatePrefixes, CreateEni, GrowthState, PendingEni, Refusal
 from ipamd.model.ids import EniId
-from ipamd.model.plan import deficit_count, plan
+from ipamd.model.plan import deficit_count, plan, surplus_count
 from ipamd.model.pool_settings import PoolSettings
 from ipamd.model.pool_snapshot import EniCapacity, PoolSnapshot
 from ipamd.model.stock import PoolCounts
@@ -71,6 +71,55 @@ def test_cooling_addresses_are_not_free() -> None:
     """A cooling address is not available, other than in amazon-vpc-cni-k8s (I8)."""
     snapshot = replace(snapshot_of(5, 0, limits=InstanceLimits("t", 3, 10)), counts=PoolCounts(cooling=5))
     assert deficit_count(snapshot, PoolSettings(warm_ip_target=3)) == 3
+
+
+@pytest.mark.parametrize(
+    ("free", "cooling", "leaving", "deficit", "surplus"),
+    [
+        (9, 0, 0, 0, 0),
+        (5, 4, 0, 0, 0),
+        (5, 9, 0, 0, 0),
+        (4, 9, 0, 1, 0),
+        (0, 9, 0, 5, 0),
+        (5, 4, 4, 4, 0),
+        (14, 4, 0, 0, 9),
+        (14, 9, 0, 0, 9),
+        (18, 0, 0, 0, 9),
+    ],
+)
+def test_cooling_addresses_are_half_of_a_whole_eni_at_most(
+    free: int, cooling: int, leaving: int, deficit: int, surplus: int
+) -> None:
+    """Of WARM_ENI_TARGET=1 with 9 addresses, 4 may be cooling: what is short and what is surplus agree. Those of an ENI that leaves
+    come to nobody."""
+    counts = PoolCounts(free=free, assigned=3, cooling=cooling)
+    snapshot = replace(snapshot_of(9, 0, limits=InstanceLimits("t", 3, 10)), counts=counts, leaving_cooling_count=leaving)
+    assert deficit_count(snapshot, PoolSettings()) == deficit
+    assert surplus_count(snapshot, PoolSettings()) == surplus
+
+
+@pytest.mark.parametrize(
+    ("settling", "free", "waiting", "settings", "is_postponed"),
+    [
+        (True, 5, 0, PoolSettings(), True),
+        (False, 5, 0, PoolSettings(), False),
+        (True, 4, 0, PoolSettings(), False),
+        (True, 5, 6, PoolSettings(), False),
+        (True, 5, 0, PoolSettings(warm_ip_target=6), False),
+        (True, 9, 0, PoolSettings(warm_eni_target=2), True),
+        (True, 8, 0, PoolSettings(warm_eni_target=2), False),
+    ],
+)
+def test_a_spare_eni_is_asked_for_once_no_add_has_come_for_a_while(
+    settling: bool, free: int, waiting: int, settings: PoolSettings, is_postponed: bool
+) -> None:
+    """Only one that nobody waits for, and while half of the target is there; IP targets say themselves what they want."""
+    full = snapshot_of(9, 9 - free, limits=InstanceLimits("t", 3, 10))
+    growth = GrowthState(is_spare_eni_settling=settling)
+    decided = plan(replace(full, growth=growth, waiting_count=waiting), settings=settings, now=NOW)
+    assert decided.is_postponed is is_postponed
+    assert bool(decided.actions) is not is_postponed
+    assert decided.deficit_count > 0
 
 
 def test_addresses_that_are_held_back_do_not_fill_the_node() -> None:

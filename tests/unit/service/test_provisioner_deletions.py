@@ -10,6 +10,7 @@ from ipamd.model.cloud import DescribedEni
 from ipamd.model.errors import CloudDeniedError, CloudError, EniLimitError, ThrottledError
 from ipamd.model.ids import EniId
 from ipamd.service.health import Phase
+from ipamd.service.pool.yielding import YIELD_ENI_FIRST_S
 from tests.fakes.cloud import INSTANCE, PRIMARY
 from tests.fakes.node import FakeNode
 from tests.unit.service.test_provisioner import no_eni_is_lost
@@ -74,12 +75,14 @@ def test_an_intent_for_an_eni_that_is_gone_does_not_stay_open_for_ever(node: Fak
         node.clock.advance(61)
         node.pool.cycle()
     assert not node.provisioner.has_open_intents()
+    node.clock.advance(2 * YIELD_ENI_FIRST_S)  # EC2 throttled, and no ADD waits
+    node.pool.cycle()
     assert len(node.ec2.enis) == len(node.datastore.enis()) == 2
 
 
 def refuse_attach_and_delete(node: FakeNode, *, times: int) -> None:
-    """EC2 attaches an ENI and does not say so, shows it late, and refuses to delete it."""
-    node.ec2.lose["attach_eni"] = [CloudError("not answered")]
+    """EC2 attaches an ENI and says that it refused to, shows it late, and refuses to delete it."""
+    node.ec2.lose["attach_eni"] = [EniLimitError("the answer to a repetition")]
     node.ec2.fail["delete_eni"] = [CloudError("it is in use") for _ in range(times)]
     real, stale = node.ec2.describe_eni, []
 

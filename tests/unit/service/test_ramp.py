@@ -162,3 +162,29 @@ def test_the_pool_is_topped_up_half_way_or_after_a_pause(tmp_path: Path) -> None
     node.provisioner.leaked_enis.disable()  # its one look comes a minute or two after the start
     assert node.pool._pause_s() is None, "an idle pool has no timer (I13)"
     node.datastore.close()
+
+
+def test_a_spare_eni_comes_once_no_add_has_come_for_a_while(tmp_path: Path) -> None:
+    """Half of WARM_ENI_TARGET is there: the ENI for the other half is asked for once to twice the delay after the last ADD, by the
+    pool's own timer; below half it is asked for at once."""
+    node = FakeNode(tmp_path, settings=PoolSettings(spare_eni_delay_s=30.0))
+    node.bring_up()
+    for number in range(4):  # of nine
+        node.clock.advance(10)
+        node.add(f"s{number}")
+        node.pool.run_once()
+    assert node.ec2.calls["create_eni"] == 0
+    assert "once no ADD has come for a while" in node.demand.status().sentence
+    began_s = node.clock.monotonic()
+    while not node.ec2.calls["create_eni"]:
+        pause_s = node.pool._pause_s()
+        assert pause_s is not None
+        node.clock.advance(pause_s + 0.001)
+        node.pool.run_once()
+    assert 30.0 <= node.clock.monotonic() - began_s <= 60.1
+    for number in range(10):
+        node.add(f"t{number}")
+        node.pool.run_once()
+    assert node.ec2.calls["create_eni"] == 2, "less than half of an ENI is left"
+    node.assert_sound()
+    node.datastore.close()

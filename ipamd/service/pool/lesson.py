@@ -1,0 +1,49 @@
+"""One refusal of EC2 and for how long it is believed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ipamd.model.blocked import Blocked, blocked_by
+from ipamd.model.errors import CloudError, log_text
+from ipamd.model.growth import Refusal
+from ipamd.service.backoff import Retry
+
+
+@dataclass(slots=True)
+class Lesson:
+    """One refusal that is in force until a monotonic deadline; learned again, it lasts twice as long, up to a bound."""
+
+    first_s: float
+    max_s: float
+    is_lasting: bool = False
+    reason: str = ""
+    next_step: str = ""
+    kind: Blocked = Blocked.ERROR
+    value: int = 0
+    _retry: Retry = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._retry = Retry(first_s=self.first_s, max_s=self.max_s)
+
+    @property
+    def deadline(self) -> float:
+        """Monotonic point until which it is in force."""
+        return self._retry.deadline
+
+    def learn(self, error: BaseException, *, now_s: float, value: int = 0, reason: str = "") -> None:
+        """Put it in force."""
+        self.reason = reason or (error.cause if isinstance(error, CloudError) else log_text(error))
+        self.kind = blocked_by(error)
+        self.next_step = error.next_step if isinstance(error, CloudError) else ""
+        self.value = value
+        self._retry.put_off(now_s=now_s)
+
+    def forget(self) -> None:
+        """End it for good: what it was about has succeeded."""
+        self._retry.end()
+
+    def refusal(self, *, now_s: float) -> Refusal | None:
+        """What it says, while it is in force."""
+        left_s = self._retry.left_s(now_s=now_s)
+        return Refusal(self.reason, self.next_step, left_s, self.is_lasting, self.kind) if left_s else None
