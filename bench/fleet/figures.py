@@ -26,7 +26,8 @@ def table(rows: Sequence[Row]) -> str:
         told = row["details"]
         scaled = "~" if "reference_scaled_from" in told else ""
         waits = f"{told['waits']} ({told['wait_p50_s']}, {told['wait_p99_s']})"
-        fair = f"{told['node_wait_p99_s']:,} ({told['queue_p99_s']:,}); {told['unfairness']}" if told["unfairness"] else "-"
+        fair = f"{told['node_wait_p99_s']:,} ({told['queue_p99_s']:,}); {told['unfairness']}"
+        fair = fair if told["unfairness"] and not row["name"].startswith("day") else "-"
         lines.append(
             f"| {row['name']} | {row['nodes']:,} | {row['time_s']:,} | {row['bound_s']:,} | {row['ratio']:.2f} "
             f"| {_mutating(row['calls']):,} / {scaled}{_mutating(row['reference_calls']):,} | {told['throttled']:,} "

@@ -26,6 +26,9 @@ MODES: Mapping[str, Mapping[str, str]] = {
 }
 """Targets, as the daemon's environment. The reference knows no `auto`: there it has its own default, WARM_ENI_TARGET=1."""
 
+ALONE_COUNT = 25
+"""Nodes whose median says how long one needs that nobody throttles: latencies are drawn, and one node's are chance."""
+
 REFERENCE_MOST = 1000
 """Nodes of a larger fleet run without the reference: its throttled calls grow with the square of the fleet. Its calls are then those
 of a fleet of this many nodes for each node, which is in its favour (`with_reference_scaled`)."""
@@ -170,9 +173,10 @@ def _waits(prefix: str, outcome: Outcome) -> dict[str, Any]:
 def _bound(scenario: Scenario, trace: Trace) -> tuple[float, float]:
     """Compute what EC2 allows at best: the time until all pods have addresses, and how long the slowest hundredth of nodes waits then.
 
-    A node alone, which nobody throttles, shows which calls come before its last pod has an address, and how long they take; of each
-    action the fleet needs so many times that, and EC2 accepts a bucket at once and the rest at its refill. A replacement cannot end
-    before its last part has; a disturbance gives nothing while it lasts. If no node waits, what the trace itself takes is the bound.
+    A node alone, which nobody throttles, shows which calls come before its last pod has an address, and some nodes how long that
+    takes. Of each action the fleet needs so many times that, and EC2 accepts a bucket at once and the rest at its refill. A
+    replacement cannot end before its last part has; a disturbance gives nothing while it lasts. If no node waits, what the trace
+    itself takes is the bound.
     The queue is one of all nodes: EC2 serves them one after the other as they start, and after a disturbance.
     """
     alone = run_fleet(scenario.make_trace(1), scenario.settings, seed=SEED, is_unlimited=True)
@@ -180,7 +184,8 @@ def _bound(scenario: Scenario, trace: Trace) -> tuple[float, float]:
     last_arrival_s = max(arrivals_s)
     if scenario.is_day:
         return last_arrival_s, 0.0
-    wait_s = max(alone.node_waits_s)
+    few = run_fleet(scenario.make_trace(ALONE_COUNT), scenario.settings, seed=SEED, is_unlimited=True)
+    wait_s = percentile(few.node_waits_s, 0.5)
     refill_s = max((bound_s(api, count * scenario.node_count) for api, count in alone.calls.items()), default=0.0)
     queue_s = queue_waits_s(alone.calls, [node.starts_s for node in trace.nodes])
     queue_p99_s = percentile(queue_s, 0.99) + wait_s if queue_s else 0.0

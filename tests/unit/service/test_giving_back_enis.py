@@ -1,0 +1,67 @@
+"""Whole ENIs of WARM_ENI_TARGET are given back as soon as they are surplus and a minute old, by the pool's own timer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ipamd.model.hold import ENI_MIN_AGE_S
+from ipamd.model.pool_settings import PoolSettings
+from tests.fakes.node import FakeNode
+from tests.unit.service.test_giving_back import fill_and_empty
+
+
+def let_time_pass(node: FakeNode, seconds: float) -> None:
+    """Wake the pool when it asks to be woken, and at no other moment."""
+    ends_s = node.clock.monotonic() + seconds
+    for _ in range(100):
+        pause_s = node.pool._pause_s()
+        if pause_s is None or node.clock.monotonic() + pause_s > ends_s:
+            return
+        node.clock.advance(pause_s + 0.001)
+        node.pool.run_once()
+
+
+@pytest.fixture
+def by_eni(tmp_path: Path) -> Iterator[FakeNode]:
+    """A node with the default target, one whole ENI, and 14 addresses on each; two pods have come and made it attach a spare one."""
+    made = FakeNode(tmp_path, settings=PoolSettings())
+    made.bring_up()
+    yield made
+    made.datastore.close()
+
+
+def test_an_eni_that_is_too_young_goes_once_it_is_old_enough(by_eni: FakeNode) -> None:
+    """A burst is over before the ENI that it asked for is a minute old: it goes then, though nothing else happens on the node."""
+    fill_and_empty(by_eni, 3)
+    by_eni.pool.run_once()
+    assert len(by_eni.datastore.enis()) == 2
+    let_time_pass(by_eni, ENI_MIN_AGE_S + 5)
+    assert len(by_eni.datastore.enis()) == 1
+    assert len(by_eni.ec2.enis) == 1
+
+
+def test_an_eni_goes_while_the_last_addresses_cool(by_eni: FakeNode) -> None:
+    """Up to half of the target may be cooling: the spare ENI goes when the sandboxes do, and is not asked for again."""
+    for number in range(3):
+        by_eni.add(f"pod-{number}")
+        by_eni.pool.run_once()
+    by_eni.clock.advance(ENI_MIN_AGE_S + 5)
+    by_eni.pool.run_once()
+    assert len(by_eni.datastore.enis()) == 2
+    for number in range(3):
+        by_eni.delete(f"pod-{number}")
+    by_eni.demand.wait_triggered(0)
+    by_eni.cooldown.work()
+    assert by_eni.demand.wait_triggered(0), "what cools is no load any more: the pool looks at once"
+    made = by_eni.ec2.calls["create_eni"]
+    by_eni.pool.run_once()
+    let_time_pass(by_eni, 10)
+    assert by_eni.datastore.counts().cooling == 3
+    assert len(by_eni.datastore.enis()) == 1
+    by_eni.cool()
+    let_time_pass(by_eni, 3600)
+    assert by_eni.ec2.calls["create_eni"] == made
+    by_eni.assert_sound()
