@@ -148,7 +148,7 @@ def test_a_day_with_default_targets_holds_less_with_fewer_calls_than_the_referen
 
 
 def test_nodes_that_are_done_leave_the_calls_to_others() -> None:
-    """250 nodes a minute, of which ADDs need five of six Attach calls: the slowest hundredth waits little longer than in a perfect queue.
+    """250 nodes a minute, whose ADDs need five of six Attach calls: the slowest hundredth waits little longer than in a perfect queue.
     It was twice as long while a throttled node asked for its spare ENI again after a minute."""
     trace = replacement(1250, seed=10, wave_count=5)
     outcome = run_fleet(trace, MODES["default"], seed=10)
