@@ -1,8 +1,8 @@
 """`pool_*`: EC2 calls and seconds of a node's life, in each mode: bootstrap, up to 27 and to 110 sandboxes, and back to none.
 
-EC2 has the delays of the cold pool. The hold and the cooldown are short, so that giving back can be waited for; all sandboxes leave
-one after the other, so neither changes the number of calls. A drain that does not end at the target, at EC2 and in the host's rules,
-is no figure but a failure.
+EC2 has the delays of the cold pool. The hold, the cooldown and a spare ENI's delay are short, so that what follows can be waited
+for; all sandboxes leave one after the other, so none of them changes the number of calls. A drain that does not end at the target,
+at EC2 and in the host's rules, is no figure but a failure.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MODES: Mapping[str, Mapping[str, str]] = {
 }
 """What amazon-vpc-cni-k8s documents: its defaults, targets in addresses, and its example of prefix delegation."""
 
-SHORT = {"IP_COOLDOWN_PERIOD": "3", "VPC_IPAMD_RELEASE_HOLD": "5"}
+SHORT = {"IP_COOLDOWN_PERIOD": "3", "VPC_IPAMD_RELEASE_HOLD": "5", "VPC_IPAMD_SPARE_ENI_DELAY": "0"}
 STEPS = (27, 110)
 """Sandboxes: the pods of a node of the size that most clusters have (m5.large), and kubelet's default maximum."""
 

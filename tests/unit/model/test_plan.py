@@ -98,16 +98,20 @@ def test_cooling_addresses_are_half_of_a_whole_eni_at_most(
     assert surplus_count(snapshot, PoolSettings()) == surplus
 
 
+LATER = PoolSettings(spare_eni_delay_s=30.0)
+
+
 @pytest.mark.parametrize(
     ("settling", "free", "waiting", "settings", "is_postponed"),
     [
-        (True, 5, 0, PoolSettings(), True),
-        (False, 5, 0, PoolSettings(), False),
-        (True, 4, 0, PoolSettings(), False),
-        (True, 5, 6, PoolSettings(), False),
-        (True, 5, 0, PoolSettings(warm_ip_target=6), False),
-        (True, 9, 0, PoolSettings(warm_eni_target=2), True),
-        (True, 8, 0, PoolSettings(warm_eni_target=2), False),
+        (True, 5, 0, LATER, True),
+        (False, 5, 0, LATER, False),
+        (True, 4, 0, LATER, False),
+        (True, 5, 6, LATER, False),
+        (True, 5, 0, PoolSettings(), False),
+        (True, 5, 0, replace(LATER, warm_ip_target=6), False),
+        (True, 9, 0, replace(LATER, warm_eni_target=2), True),
+        (True, 8, 0, replace(LATER, warm_eni_target=2), False),
     ],
 )
 def test_a_spare_eni_is_asked_for_once_no_add_has_come_for_a_while(
