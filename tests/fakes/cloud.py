@@ -51,6 +51,7 @@ class FakeEc2:
         self.fail: dict[str, list[IpamError]] = {}
         self.failed: Counter[str] = Counter()
         self.lose: dict[str, list[IpamError]] = {}
+        self.throttled: tuple[float, float] | None = None
         self.under_way: tuple[CallUnderWay, ...] = ()
         self.answers: list[tuple[DescribedEni, ...]] = []  # what a Describe of the instance tells first: lag, parts, oddities
         self._tokens: dict[str, EniId] = {}
@@ -287,8 +288,8 @@ class FakeEc2:
         }
 
     def throttling(self) -> tuple[float, float] | None:
-        """See the port: this one throttles nobody."""
-        return None
+        """See the port: a test may say when it throttled."""
+        return self.throttled
 
     def calls_under_way(self) -> tuple[CallUnderWay, ...]:
         """See the port: a test may say that a call is being retried."""

@@ -273,7 +273,7 @@ class PoolMaintainer:
     def _recover(self, *, is_add_waiting: bool) -> None:
         problems = self._provisioner.recover_due(is_add_waiting=is_add_waiting)
         for error in problems:
-            self._note_failure(error)
+            self._note_failure(error, is_urgent=is_add_waiting)
         if not problems:
             self._note_success()
 
@@ -300,7 +300,7 @@ class PoolMaintainer:
                 is_other_subnet=self._is_other_subnet(action),
                 is_urgent=snapshot.waiting_count > 0,
             )
-            self._note_failure(error)
+            self._note_failure(error, is_urgent=snapshot.waiting_count > 0)
         else:
             self._refusals.succeeded(action, is_other_subnet=self._is_other_subnet(action))
             self._meter.took(self._clock.monotonic() - began_s, action)
@@ -352,11 +352,11 @@ class PoolMaintainer:
         if not self._refusals.in_force() and not self._provisioner.has_open_intents():
             self._health.clear_condition("ec2")
 
-    def _note_failure(self, error: IpamError) -> None:
+    def _note_failure(self, error: IpamError, *, is_urgent: bool) -> None:
         self._health.record_error("pool", error)
         if not isinstance(error, ThrottledError | CloudDeniedError):  # a denial is logged once where EC2 is called
             log.warning("pool: %s", log_text(error))
-        if isinstance(error, CloudError):
+        if isinstance(error, CloudError) and (is_urgent or not isinstance(error, ThrottledError)):  # else it can wait, and does
             self._health.set_condition("ec2", f"EC2: {log_text(error)}")
 
     def _publish(self, status: PoolStatus) -> None:

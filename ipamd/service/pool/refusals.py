@@ -184,14 +184,14 @@ class Refusals:
         )
 
     def in_force(self) -> list[Refusal]:
-        """Every refusal that is in force, for people."""
+        """Every refusal that is in force, for people; what yields to others is none."""
         now_s = self._clock.monotonic()
         told = [lesson.refusal(now_s=now_s) for lesson in self._lessons()]
-        return [one for one in [*told, *self._subnets.in_force(), *self._yielding.in_force()] if one is not None]
+        return [one for one in [*told, *self._subnets.in_force()] if one is not None]
 
     def next_retry_s(self) -> float | None:
-        """Seconds until the first of them ends; None if there is none."""
-        return soonest_s(one.left_s for one in self.in_force())
+        """Seconds until the first of them ends, or until nothing yields any more; None if there is none."""
+        return soonest_s(one.left_s for one in [*self.in_force(), *self._yielding.in_force()])
 
     def _of(self, *, is_creation: bool) -> Refusal | None:
         now_s = self._clock.monotonic()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -11,7 +12,9 @@ from ipamd.model.growth import AllocateAddresses, CreateEni, Growth, Refusal
 from ipamd.model.ids import EniId
 from ipamd.service.pool.refusals import Refusals
 from ipamd.service.pool.subnets import Subnets
+from ipamd.service.pool.yielding import YIELD_ENI_FIRST_S
 from tests.fakes.clock import FakeClock
+from tests.fakes.node import FakeNode
 
 
 def yielding(throttling: tuple[float, float] | None, *, now_s: float, part: float = 0.0) -> Refusals:
@@ -90,3 +93,40 @@ def test_what_is_throttled_and_nobody_waits_for_stops_nothing_else(action: Growt
         assert told(is_urgent=True) == (None, None)
     known.succeeded(action)
     assert told(is_urgent=False) == (None, None)
+
+
+def test_a_node_that_yields_lacks_nothing(tmp_path: Path) -> None:
+    """EC2 throttles a spare ENI: the sentence of the pool says what it waits for, and no condition stands for half an hour."""
+    node = FakeNode(tmp_path)
+    node.bring_up()
+    node.add("a")
+    node.ec2.fail["create_eni"] = [ThrottledError("slow down")]
+    node.pool.run_once()
+    assert "throttled" in node.demand.status().blocked_by or "slow down" in node.demand.status().blocked_by
+    assert [one for one in node.health.conditions() if one.startswith("EC2")] == []
+    node.clock.advance(2 * YIELD_ENI_FIRST_S)
+    node.pool.run_once()
+    assert len(node.datastore.enis()) == 2
+    node.datastore.close()
+
+
+def test_a_condition_of_throttling_ends_with_it(tmp_path: Path) -> None:
+    """An ADD waits for what EC2 throttles: a condition, until EC2 has done it; that spare ENIs yield for longer keeps it not."""
+    node = FakeNode(tmp_path)
+    node.bring_up()
+    for number in range(9):
+        node.add(f"s{number}")
+    node.ec2.throttled = (node.clock.monotonic(), node.clock.monotonic())
+    node.ec2.fail["create_eni"] = [ThrottledError("slow down")]
+    node.demand.join()
+    node.pool.run_once()
+    assert [one for one in node.health.conditions() if one.startswith("EC2")]
+    node.clock.advance(61)
+    node.pool.run_once()
+    node.demand.leave()
+    assert len(node.datastore.enis()) == 2
+    assert [one for one in node.health.conditions() if one.startswith("EC2")] == []
+    state = node.pool.snapshot()
+    assert state is not None
+    assert state.growth.creation is not None, "it yields still"
+    node.datastore.close()
