@@ -20,7 +20,7 @@ class PoolSettings:
     `max_eni` caps ENIs per network card below the instance's limit; 0: no cap. `max_pods` caps the pool; 0: no cap.
     `warm_target_auto`: `warm_ip_target` follows demand (`ipamd/model/auto_target.py`).
     `release_hold_s`: what was in excess for so many seconds is given back. `spare_eni_delay_s`: after an ADD an ENI that only
-    WARM_ENI_TARGET wants is asked for so many seconds later; 0: at once.
+    WARM_ENI_TARGET or WARM_PREFIX_TARGET wants is asked for so many seconds later; 0: at once.
     """
 
     warm_eni_target: int = 1

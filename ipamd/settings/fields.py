@@ -86,8 +86,8 @@ class PoolConfig:
         "VPC_IPAMD_SPARE_ENI_DELAY",
         integer(0, 3600),
         30,
-        "Seconds, once to twice by node, after the last ADD until an ENI that only WARM_ENI_TARGET wants is asked for; 0: at once. "
-        "What ADDs wait for, and half of the target, is asked for at once in any case.",
+        "Seconds, once to twice by node, after the last ADD until an ENI is asked for that only WARM_ENI_TARGET or WARM_PREFIX_TARGET "
+        "wants; 0: at once. What ADDs wait for, and half of the target, is asked for at once in any case.",
     )
     cooldown_s: int = _live(
         "IP_COOLDOWN_PERIOD", integer(0, 86400), 30, "Seconds before a released address may be assigned again."
