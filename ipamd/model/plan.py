@@ -222,8 +222,8 @@ def _is_better_later(snapshot: PoolSnapshot, settings: PoolSettings, want: int) 
 
 
 def _is_spare_eni_better_later(snapshot: PoolSnapshot, settings: PoolSettings) -> bool:
-    """Whether half of WARM_ENI_TARGET or WARM_PREFIX_TARGET is there, no ADD waits, and ADDs came lately: they may go as they came, and
-    other nodes that got pods in the same moment may have ADDs that wait for the account's calls."""
+    """Whether half of WARM_ENI_TARGET or WARM_PREFIX_TARGET is there, no ADD waits, and ADDs came lately: they may go as they came,
+    and other nodes that got pods in the same moment may have ADDs that wait for the account's calls."""
     if not snapshot.growth.is_spare_eni_settling or not settings.spare_eni_delay_s:
         return False
     if snapshot.waiting_count or settings.ip_targets_defined:
