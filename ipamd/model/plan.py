@@ -127,8 +127,8 @@ def deficit_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
 
     With IP targets: max(W - free, M - total, 0), where free excludes cooling (I8). Without: what makes the free count reach
     WARM_ENI_TARGET whole ENIs (in prefix mode WARM_PREFIX_TARGET prefixes), of which cooling ones may be half, and at least one free
-    address. Free addresses on an
-    ENI whose host routing is not in place yet count, because they will come; unless it has failed for long.
+    address. Free addresses on an ENI whose host routing is not in place yet count, because they will come; unless it has failed for
+    long.
     """
     settings, free = resolved(snapshot, settings), _coming_count(snapshot)
     if settings.max_pods and snapshot.pool_count >= settings.max_pods:

@@ -191,7 +191,7 @@ class Refusals:
 
     def next_retry_s(self) -> float | None:
         """Seconds until the first of them ends, or until nothing yields any more; None if there is none."""
-        return soonest_s(one.left_s for one in [*self.in_force(), *self._yielding.in_force()])
+        return soonest_s([*(one.left_s for one in self.in_force()), self._yielding.next_retry_s()])
 
     def _of(self, *, is_creation: bool) -> Refusal | None:
         now_s = self._clock.monotonic()

@@ -13,6 +13,7 @@ from ipamd.model.blocked import Blocked
 from ipamd.model.errors import ThrottledError
 from ipamd.model.growth import Refusal
 from ipamd.ports import Clock
+from ipamd.service.backoff import soonest_s
 from ipamd.service.pool.lesson import Lesson
 
 YIELD_FIRST_S = 60.0
@@ -23,10 +24,9 @@ doubled while such a call is throttled. Ours, from the fleet simulation (docs/fl
 EC2's time for the ENIs of their pods, because the first of them took half of the tokens for spare ones."""
 
 YIELD_ENI_FIRST_S = 900.0
-"""A spare ENI: this long, once to twice by draw, doubled likewise. Ours, from the
-same: while 5,000 nodes are replaced within 20 min EC2 accepts six Attach calls for five ENIs that ADDs wait for. With a minute the
-nodes that were done came back every few minutes, and one in ten of their calls took a token: the slowest hundredth of the nodes waited
-346 s, and 50 s with a quarter of an hour. What a node needs for an ADD meanwhile it asks for at once."""
+"""A spare ENI: this long, once to twice by draw, doubled likewise. Ours, from the same: while 5,000 nodes are replaced within 20 min
+EC2 accepts six Attach calls for five ENIs that ADDs wait for. With a minute the nodes that were done came back every few minutes, and
+the slowest hundredth of the nodes waited 346 s; with a quarter of an hour 49 s. What an ADD waits for is asked for at once."""
 
 REASON = "EC2 has just throttled this node, and no ADD waits: others may need the account's calls now"
 
@@ -61,10 +61,10 @@ class Yielding:
         left_s = self._ends_s(is_creation=is_creation) - now_s
         return Refusal(REASON, left_s=left_s, kind=Blocked.THROTTLED) if left_s > 0 else None
 
-    def in_force(self) -> list[Refusal]:
-        """Both, as far as they are; one that is the same for both is named once."""
+    def next_retry_s(self) -> float | None:
+        """Seconds until one of them may be asked for again; None if both may be now."""
         told = [self.refusal(is_creation=of) for of in (True, False)]
-        return list(dict.fromkeys(one for one in told if one is not None))
+        return soonest_s(one.left_s for one in told if one is not None)
 
     def _ends_s(self, *, is_creation: bool) -> float:
         """Monotonic point; 0.0 if nothing was throttled."""

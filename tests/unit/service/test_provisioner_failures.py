@@ -191,19 +191,18 @@ def test_prefix_mode_reaches_max_pods(tmp_path: Path) -> None:
     assert node.datastore.counts().total == 20
 
 
-def spare_wanted(node: FakeNode) -> None:
-    """One ADD: the pool wants a second ENI."""
-    node.add("a")
+def go_on(node: FakeNode, *, minutes: int) -> None:
+    """Let the pool work once a minute."""
+    for _ in range(minutes):
+        node.pool.cycle()
+        node.clock.advance(61)
 
 
 def test_an_eni_is_not_given_up_because_ec2_does_not_answer(node: FakeNode) -> None:
-    """EC2 attached it, and answers nothing that is asked about it for ten minutes: it is asked again, and the ENI is taken into use.
-    (Fleet simulation: in a brown-out one node in seven deleted an ENI that it had, and made another.)"""
-    spare_wanted(node)
+    """EC2 attached it, and answers nothing about it for some minutes: it is asked again, and the ENI is taken into use."""
+    node.add("a")
     node.ec2.fail["describe_eni"] = [CloudError("Unavailable") for _ in range(8)]
-    for _ in range(20):
-        node.pool.cycle()
-        node.clock.advance(61)
+    go_on(node, minutes=20)
     assert node.ec2.failed["describe_eni"] == 8
     assert (node.ec2.calls["create_eni"], node.ec2.calls["delete_eni"]) == (1, 0)
     assert len(node.datastore.enis()) == 2
@@ -213,20 +212,14 @@ def test_an_eni_is_not_given_up_because_ec2_does_not_answer(node: FakeNode) -> N
 
 def test_an_eni_is_given_up_when_ec2_never_tells(node: FakeNode) -> None:
     """After a quarter of an hour it is deleted, and another one is made (I9)."""
-    spare_wanted(node)
+    node.add("a")
     node.ec2.fail["attach_eni"] = [CloudError("InternalError") for _ in range(100)]
-    for _ in range(14):
-        node.pool.cycle()
-        node.clock.advance(61)
+    go_on(node, minutes=14)
     assert node.ec2.calls["delete_eni"] == 0
-    for _ in range(3):
-        node.pool.cycle()
-        node.clock.advance(61)
+    go_on(node, minutes=3)
     assert node.ec2.calls["delete_eni"] == 1
     node.ec2.fail["attach_eni"] = []
-    for _ in range(3):
-        node.pool.cycle()
-        node.clock.advance(61)
+    go_on(node, minutes=3)
     assert set(node.ec2.enis) == {eni.eni_id for eni in node.datastore.enis()}
     assert len(node.ec2.enis) == 2
     node.assert_sound()
@@ -235,11 +228,9 @@ def test_an_eni_is_given_up_when_ec2_never_tells(node: FakeNode) -> None:
 @pytest.mark.parametrize("step", ["attach_eni", "set_delete_on_termination", "describe_eni"])
 def test_a_throttled_step_is_continued_without_asking_where_things_stand(node: FakeNode, step: str) -> None:
     """EC2 throttled and did nothing: no Describe is spent on that, and no step that is done is repeated."""
-    spare_wanted(node)
+    node.add("a")
     node.ec2.fail[step] = [ThrottledError("slow down") for _ in range(3)]
-    for _ in range(8):
-        node.pool.cycle()
-        node.clock.advance(61)
+    go_on(node, minutes=8)
     assert len(node.datastore.enis()) == 2
     assert node.ec2.calls["describe_eni"] - node.ec2.failed["describe_eni"] == 1, "the last one, which verifies the attachment"
     done = {
