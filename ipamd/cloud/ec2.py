@@ -36,7 +36,7 @@ from ipamd.cloud.retries import (
 from ipamd.model.call_report import CallReport
 from ipamd.model.cloud import INTENT_TAG, CallUnderWay, DescribedEni, EniRequest
 from ipamd.model.eni import InstanceLimits
-from ipamd.model.errors import CloudDeniedError, CloudError, CloudNotFoundError, EniLimitError
+from ipamd.model.errors import CloudDeniedError, CloudError, CloudNotFoundError, DeviceIndexTakenError, EniLimitError
 from ipamd.model.ids import EniId, InstanceId, SubnetId
 from ipamd.model.subnets import DescribedSubnet
 from ipamd.ports import Clock, Ec2
@@ -185,7 +185,13 @@ class BotoEc2(Ec2):
             if not isinstance(failed, BusyAttempt) and not isinstance(failed.error, EniLimitError):
                 raise failed.error from failed
             # The refusal may be due to our own first attempt, whose answer was lost: then the ENI is where we want it.
-            found = self.describe_eni(eni_id)
+            try:
+                found = self.describe_eni(eni_id)
+            except CloudError as unseen:
+                if not isinstance(failed.error, DeviceIndexTakenError):
+                    raise
+                # Not shown yet. If it is attached after all, EC2 refuses it any other place as being in use.
+                raise failed.error from unseen
             if (found.instance_id, found.device_index, found.network_card) != (instance_id, device_index, network_card):
                 raise failed.error from failed
             attachment_id = found.attachment_id

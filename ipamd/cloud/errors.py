@@ -17,6 +17,7 @@ from ipamd.model.errors import (
     CloudError,
     CloudNotFoundError,
     CloudQuotaError,
+    DeviceIndexTakenError,
     EniLimitError,
     SubnetExhaustedError,
     ThrottledError,
@@ -177,9 +178,9 @@ RULES = (
         "it is still attached; it is tried again until the detach has finished",
         contains="currently in use",
     ),
-    Rule(  # observed wording of AttachNetworkInterface (terraform-provider-aws issue 27513)
+    Rule(  # observed wording of AttachNetworkInterface (k8s-vpcnet issue 71, terraform-provider-aws issue 27513)
         ("InvalidParameterValue",),
-        CloudError,
+        DeviceIndexTakenError,
         BusyAttempt,
         "another ENI has that device index: the pool reads EC2 again and takes the next one",
         contains="already has an interface attached at device index",

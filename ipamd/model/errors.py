@@ -33,6 +33,7 @@
     |  +- CloudDeniedError            118  no     IAM does not allow the call
     |  +- CloudQuotaError             120  no     the account has no ENI left
     |  +- SubnetChoiceError           121  no     no subnet may have a new ENI
+    |  +- DeviceIndexTakenError       124  yes    another ENI is at the device index
     +- SettingsError                  119  no     settings contradict each other
     |  +- PluginLackingError          119  no     a plugin beside ours is missing, or does not answer as CNI demands
     |  +- PortTakenError              119  no     somebody else has a port of ours
@@ -274,6 +275,12 @@ class SubnetChoiceError(CloudError):
     """No subnet may have a new ENI, by its tags, by custom networking's file, or because it is of another zone or VPC."""
 
     cni_code, retryable = 121, False
+
+
+class DeviceIndexTakenError(CloudError):
+    """Another ENI, which Describe may not show, is attached at the device index that was asked for."""
+
+    cni_code = 124
 
 
 class SettingsError(IpamError):

@@ -5,7 +5,8 @@ Existing ENIs come first, because an allocation is one call, and a new ENI four 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from itertools import count as count_from
 
 from ipamd.model.eni import ADDRESSES_PER_PREFIX, EniState, InstanceLimits
 from ipamd.model.growth import AllocateAddresses, AllocatePrefixes, CreateEni, Growth
@@ -124,4 +125,9 @@ def _free_indexes(snapshot: PoolSnapshot) -> Iterator[int]:
     (amazon-vpc-cni-k8s issue 3753)."""
     taken = {0} | {eni.device_index for eni in snapshot.enis} | snapshot.unmanaged_device_indexes
     taken |= {pending.device_index for pending in snapshot.growth.pending_enis}
-    return (index for index in range(100) if index not in taken)
+    return free_indexes(taken)
+
+
+def free_indexes(taken: Collection[int]) -> Iterator[int]:
+    """Device indexes beside those that are taken, lowest first, without end: EC2 knows which is too high."""
+    return (index for index in count_from() if index not in taken)

@@ -92,9 +92,10 @@ def pool_snapshot(
 ) -> PoolSnapshot:
     """Sum up slots, prefixes and addresses for the planner; see `PoolSnapshot` for what each argument means.
 
-    `occupied`: network card and device index of attached ENIs that are not recorded; each takes its place. An ENI that EC2 does not
-    show any more takes none, though sandboxes may still have its addresses. The free addresses of an ENI that is being detached are
-    no part of the pool: nobody will get them; nor those of an excluded one. `taken`: ENIs that have been without their link for long.
+    `occupied`: network card and device index of attached ENIs that are not recorded; each takes its place, unless one that is recorded
+    has it. An ENI that EC2 does not show any more takes none, though sandboxes may still have its addresses. The free addresses of an
+    ENI that is being detached are no part of the pool: nobody will get them; nor those of an excluded one. `taken`: ENIs that have
+    been without their link for long.
     Returns: ENIs by network card and device index; all counts are of the one moment of `stock`.
     Concurrency: pure. Cost: the number of ENIs; the pool thread does this after every ADD.
     """
@@ -102,7 +103,8 @@ def pool_snapshot(
     leaving = [one.counts for one in stock.enis if one.eni.managed and _gives_nothing(one.eni)]
     usable = [one for one in managed if not _gives_nothing(one.eni)]
     unmanaged = [one.eni.device_index for one in stock.enis if not one.eni.managed and one.eni.network_card == 0]
-    unmanaged += [device_index for card, device_index in occupied if card == 0]
+    present = {*unmanaged, *(one.eni.device_index for one in managed if one.eni.network_card == 0)}
+    unmanaged += [device_index for card, device_index in occupied if card == 0 and device_index not in present]
     return PoolSnapshot(
         enis=tuple(_capacity(one) for one in managed),
         counts=replace(

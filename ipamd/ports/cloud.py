@@ -67,7 +67,7 @@ class Ec2(Protocol):
         ...
 
     def attach_eni(self, eni_id: EniId, *, instance_id: InstanceId, device_index: int, network_card: int) -> str:
-        """Attach, returning the attachment ID. EniLimitError teaches a lower cap."""
+        """Attach, returning the attachment ID. EniLimitError teaches a lower cap, DeviceIndexTakenError another place."""
         ...
 
     def set_delete_on_termination(self, eni_id: EniId, *, attachment_id: str) -> None:

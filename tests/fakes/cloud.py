@@ -14,7 +14,14 @@ from ipaddress import IPv4Address, IPv4Network
 from ipamd.model.call_report import ANSWERED, ATTEMPT_BUCKETS_MS, CallReport, Outcome, StatusReport
 from ipamd.model.cloud import INTENT_TAG, CallUnderWay, DescribedEni, EniRequest, InstanceIdentity
 from ipamd.model.eni import InstanceLimits
-from ipamd.model.errors import CloudError, CloudNotFoundError, EniLimitError, IpamError, SubnetExhaustedError
+from ipamd.model.errors import (
+    CloudError,
+    CloudNotFoundError,
+    DeviceIndexTakenError,
+    EniLimitError,
+    IpamError,
+    SubnetExhaustedError,
+)
 from ipamd.model.ids import EniId, InstanceId, MacAddress, SubnetId
 from ipamd.model.subnets import CLUSTER_TAG_PREFIX, ROLE_TAG, DescribedSubnet
 
@@ -54,6 +61,7 @@ class FakeEc2:
         self.throttled: tuple[float, float] | None = None
         self.under_way: tuple[CallUnderWay, ...] = ()
         self.answers: list[tuple[DescribedEni, ...]] = []  # what a Describe of the instance tells first: lag, parts, oddities
+        self.hidden: set[EniId] = set()  # ENIs that a Describe of the instance lacks
         self._tokens: dict[str, EniId] = {}
         self.left_count = pool_size
         self.left_prefix_count = 128
@@ -82,7 +90,8 @@ class FakeEc2:
         self._call("describe_enis")
         if self.answers:
             return self.answers.pop(0)
-        return tuple(sorted((e for e in self.enis.values() if e.instance_id == instance_id), key=lambda e: e.device_index))
+        shown = (e for e in self.enis.values() if e.instance_id == instance_id and e.eni_id not in self.hidden)
+        return tuple(sorted(shown, key=lambda e: e.device_index))
 
     def attached(self) -> tuple[DescribedEni, ...]:
         """The attached ENIs, without a call: what the hypervisor knows."""
@@ -191,7 +200,7 @@ class FakeEc2:
             if sum(e.instance_id == instance_id for e in self.enis.values()) >= self.limits.eni_count:
                 raise EniLimitError(f"instance {instance_id} takes no further ENI", details="AttachmentLimitExceeded")
             if any((e.instance_id, e.device_index) == (instance_id, device_index) for e in self.enis.values()):
-                raise _refused(f"instance {instance_id} has a device {device_index} already")
+                raise DeviceIndexTakenError(f"instance {instance_id} has a device {device_index} already")
             eni = self._eni(eni_id)
             self.enis[eni_id] = replace(
                 eni,

@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 class Adoption:
-    """One Describe per refusal (I13). Used by the provisioner's thread."""
+    """One Describe per refused action (I13). Used by the provisioner's thread."""
 
     def __init__(self, context: ServiceContext, *, enis: EniService) -> None:
         self._datastore = context.datastore

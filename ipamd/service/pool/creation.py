@@ -19,6 +19,7 @@ from ipamd.model.eni import Eni
 from ipamd.model.errors import (
     CloudError,
     CloudNotFoundError,
+    DeviceIndexTakenError,
     EniLimitError,
     InvariantError,
     ThrottledError,
@@ -36,6 +37,13 @@ from ipamd.service.pool.intents import GONE_AFTER_S, REFUSED, IntentLog
 from ipamd.service.pool.subnets import EniTarget
 from ipamd.service.pool.sync_result import EniSyncResult
 from ipamd.service.pool.tags import EniTags, description
+
+MOVES = "moves"
+"""Key in an intent's payload: how often the ENI was given another device index."""
+
+MOVES_MAX = 3
+"""Then it is deleted and the pool plans anew, with the places that EC2 refused. Ours: an EC2 that refuses every place (an error of its
+own did so on types with several network cards, cilium issue 42512) is not asked for each of them with one ENI."""
 
 UNANSWERED_MAX_S = 900.0
 """Age of an intent from which an ENI whose attachment EC2 does not answer for is given up and deleted; before, it is asked about
@@ -187,8 +195,9 @@ class EniCreation:
                 raise  # EC2 did not answer: the ENI may well be attached
             if self._datastore.eni(described.eni_id) is not None:
                 raise  # it is recorded, and sandboxes may use it: it must not be deleted, however EC2 answers (I2)
-            log.warning("ENI %s could not be attached and is deleted: %s", described.eni_id, log_text(error))
-            self._deletion.delete(intent, described.eni_id, outcome=f"not attached: {log_text(error)}")
+            if isinstance(error, DeviceIndexTakenError):
+                return self._finish_elsewhere(intent, described, identity, error)
+            self._give_up(intent, described.eni_id, error)
             if self._adoption.adopt_enis(identity):
                 return None  # the pool plans again with what is attached already
             raise
@@ -202,6 +211,37 @@ class EniCreation:
         )
         return eni
 
+    def _finish_elsewhere(
+        self, intent: Intent, described: DescribedEni, identity: InstanceIdentity, error: DeviceIndexTakenError
+    ) -> Eni | None:
+        """Attach an ENI whose place is taken at the next one, unless EC2 shows now what was not known: another plan may be right then.
+
+        Returns, raises: as `_finish`.
+        """
+        move_count = int(intent.payload.get(MOVES, "0"))
+        self._enis.places.refuse((0, int(intent.payload["device_index"])))
+        has_news = not move_count and self._adoption.adopt_enis(identity)  # one Describe a creation
+        if self._datastore.eni(described.eni_id) is not None:
+            raise error  # it was this ENI that has the place: it is taken into use at the next try
+        if not has_news and move_count < MOVES_MAX:
+            return self._finish(self._moved(intent, move_count + 1), described, identity)
+        self._give_up(intent, described.eni_id, error)
+        if has_news:
+            return None
+        raise error
+
+    def _give_up(self, intent: Intent, eni_id: EniId, error: CloudError) -> None:
+        log.warning("ENI %s could not be attached and is deleted: %s", eni_id, log_text(error))
+        self._deletion.delete(intent, eni_id, outcome=f"not attached: {log_text(error)}")
+
+    def _moved(self, intent: Intent, move_count: int) -> Intent:
+        """Give a creation the next device index that nothing known has: the ENI is wanted, and only its place was wrong."""
+        asked = [one.payload.get("device_index", "") for one in self._intents.all_open() if one.kind is IntentKind.CREATE_ENI]
+        index = self._enis.places.free_index(beside={int(index) for index in asked if index.isdecimal()})
+        said = "EC2 has another ENI as device %s, which it does not show: ENI %s is attached as device %d"
+        log.warning(said, intent.payload["device_index"], intent.payload["eni_id"], index)
+        return self._intents.mark(intent, device_index=str(index), **{MOVES: str(move_count)})
+
     def _attached(self, intent: Intent, described: DescribedEni, identity: InstanceIdentity) -> DescribedEni:
         """Attach, have EC2 delete it with the instance, and verify by Describe; steps already done are skipped.
 
@@ -214,6 +254,7 @@ class EniCreation:
                 device_index=int(intent.payload["device_index"]),
                 network_card=0,
             )
+            self._enis.places.took((0, int(intent.payload["device_index"])))
             described = self._known[intent.intent_id] = replace(described, attachment_id=attachment_id)
             self._failpoint("growth.attach-asked")
         if described.instance_id not in ("", identity.instance_id):

@@ -28,6 +28,7 @@ from ipamd.service.cooldown import Cooldown
 from ipamd.service.pool.eni_records import EniRecords
 from ipamd.service.pool.eni_routing import EniRouting
 from ipamd.service.pool.losses import EniLosses
+from ipamd.service.pool.places import Place, Places
 from ipamd.service.pool.recent_changes import RecentChanges
 from ipamd.service.pool.security_groups import SecurityGroups
 from ipamd.service.pool.sync_report import say_result
@@ -42,14 +43,11 @@ Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_NetworkInterf
 
 log = logging.getLogger(__name__)
 
-Place = tuple[int, int]
-"""Network card and device index."""
-
 
 class EniService:
     """ENIs of this instance. One comparison runs at a time; everything else may be called from any thread.
 
-    `routing`: the host's part of each ENI. `recent_changes`: what our own calls changed.
+    `routing`: the host's part of each ENI. `recent_changes`: what our own calls changed. `places`: taken by what is not recorded.
     """
 
     def __init__(
@@ -78,7 +76,7 @@ class EniService:
         self._warm_deadline = math.inf if is_datastore_lost else -math.inf
         self._comparing = threading.Lock()
         self._tell: Callable[[EniSyncResult], None] = lambda _: None
-        self._occupied: dict[EniId, Place] = {}
+        self.places = Places(clock=context.clock, datastore=context.datastore, changes=self.recent_changes)
 
     def sync_with_ec2(self, identity: InstanceIdentity, *, metadata: Iterable[MetadataEni] | None = None) -> EniSyncResult:
         """Describe this instance's ENIs (one call), weigh the answer, and update the datastore.
@@ -110,7 +108,8 @@ class EniService:
                 self._record_all(described, identity, wired, outcome)
             elif any(eni.eni_id == identity.primary_eni_id for eni in described):
                 # What even such an answer shows is there, and takes its place.
-                self._occupied |= {eni.eni_id: (eni.network_card, eni.device_index) for eni in described if eni.eni_id}
+                there = {eni.eni_id: (eni.network_card, eni.device_index) for eni in described if eni.eni_id}
+                self.places.show(there, is_whole=False)
             say_result(self._context.health, outcome, mass_loss=weighed.mass_loss)
             self._losses.forget_unused()
         self._tell(outcome)
@@ -181,13 +180,8 @@ class EniService:
         return outcome.kept
 
     def occupied(self) -> Mapping[EniId, Place]:
-        """Attached ENIs that are not recorded (no IPv4 address, unreadable, coming or going), each with the place that it takes."""
-        gone = self.recent_changes.removed()
-        return {
-            eni_id: place
-            for eni_id, place in self._occupied.items()
-            if eni_id not in gone and self._datastore.eni(eni_id) is None
-        }
+        """Attached ENIs that are not recorded (no IPv4 address, unreadable, coming or going, not shown), each with its place."""
+        return self.places.taken()
 
     def forget_unused(self) -> None:
         """Forget the ENIs that are gone and that no sandbox uses any more, with their routing. Makes no EC2 call."""
@@ -218,7 +212,7 @@ class EniService:
                 continue  # we delete it, or have: EC2 lags
             if not self._record_one(eni, identity, wired, outcome):
                 occupied[eni.eni_id or EniId(f"(no ID) {len(occupied)}")] = (eni.network_card, eni.device_index)
-        self._occupied = occupied
+        self.places.show(occupied)
         if self._warm_deadline == math.inf:
             # Until now a DEL could not know which address it released; what EC2 did not show yet may be one of those.
             self._warm_deadline = self._context.clock.monotonic() + self._cooldown.period.total_seconds()

@@ -197,6 +197,8 @@ class PoolMaintainer:
             if snapshot is None:
                 self._publish(PoolStatus(0, "the instance's limits are not known yet"))
                 return None
+            if self._refusals.attached(len(snapshot.enis) + snapshot.unmanaged_eni_count):
+                continue
             self._meter.follow(snapshot, self._settings, now_s=now_s)
             decided = plan(snapshot, settings=self._settings, now=self._clock.now())
             self._giving_back.note(snapshot, self._settings)

@@ -135,8 +135,8 @@ class EniProvisioner:
         return self._intents.close_old_in_s() == 0 or self._recovery.has_due(without=RELEASES if is_add_waiting else ())
 
     def next_retry_s(self) -> float | None:
-        """Seconds until the next open intent is tried again or ends; None if none is open."""
-        return soonest_s([self._recovery.next_retry_s(), self._intents.close_old_in_s()])
+        """Seconds until an open intent is tried again or ends, or a place may be asked for again; None without any."""
+        return soonest_s([self._recovery.next_retry_s(), self._intents.close_old_in_s(), self._enis.places.next_end_s()])
 
     def pending(self) -> GrowthState:
         """What EC2 may have done already, for the planner."""

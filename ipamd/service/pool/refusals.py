@@ -140,6 +140,17 @@ class Refusals:
             case _:
                 self._pauses[is_creation].learn(error, now_s=now_s)
 
+    def attached(self, count: int) -> bool:
+        """Compare the number of ENIs that the instance has with the most that EC2 is believed to attach.
+
+        It was counted when EC2 refused, and an ENI that Describe did not show then (a lag, after a lost datastore) was left out.
+        Returns: whether it has more, so that the lesson is forgotten and the plan has to be made anew.
+        """
+        if self._cap.refusal(now_s=self._clock.monotonic()) is None or count <= self._cap.value:
+            return False
+        self._cap.forget()
+        return True
+
     def succeeded(self, action: Growth, *, is_other_subnet: bool = False) -> None:
         """Forget what this action has disproved."""
         is_creation = isinstance(action, CreateEni)

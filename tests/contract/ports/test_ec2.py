@@ -10,7 +10,7 @@ import pytest
 from ipamd.cloud.ec2 import BotoEc2
 from ipamd.model.call_report import ANSWERED, Outcome
 from ipamd.model.cloud import INTENT_TAG, EniRequest
-from ipamd.model.errors import CloudError, CloudNotFoundError, EniLimitError
+from ipamd.model.errors import CloudError, CloudNotFoundError, DeviceIndexTakenError, EniLimitError
 from ipamd.model.ids import EniId, InstanceId, SubnetId
 from ipamd.ports import Ec2
 from ipamd.settings import CloudConfig
@@ -131,6 +131,17 @@ def test_limits_are_typed(cloud: Cloud) -> None:
     extra = cloud.ec2.create_eni(cloud.request("t3", addresses=1))
     with pytest.raises(EniLimitError):
         cloud.ec2.attach_eni(extra.eni_id, instance_id=cloud.instance_id, device_index=3, network_card=0)
+
+
+def test_a_taken_device_index_is_typed(cloud: Cloud) -> None:
+    """A place that another ENI has is refused as taken, for sure, and the ENI may be attached at the next one."""
+    cloud.attached()
+    second = cloud.ec2.create_eni(cloud.request("t2", addresses=1))
+    with pytest.raises(DeviceIndexTakenError) as refused:
+        cloud.ec2.attach_eni(second.eni_id, instance_id=cloud.instance_id, device_index=1, network_card=0)
+    assert not refused.value.may_have_happened
+    cloud.ec2.attach_eni(second.eni_id, instance_id=cloud.instance_id, device_index=2, network_card=0)
+    assert cloud.ec2.describe_attached_eni(second.eni_id).device_index == 2
 
 
 def test_what_is_gone_is_gone_quietly(cloud: Cloud) -> None:

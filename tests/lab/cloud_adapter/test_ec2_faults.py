@@ -8,7 +8,7 @@ import pytest
 
 from ipamd.cloud.budget import BudgetLimits
 from ipamd.cloud.retries import IDEMPOTENT, SETTLING
-from ipamd.model.errors import CloudDeniedError, CloudError, ThrottledError
+from ipamd.model.errors import CloudDeniedError, CloudError, DeviceIndexTakenError, ThrottledError
 from tests.lab.cloud_adapter.conftest import TAGS, Bench
 
 
@@ -96,6 +96,22 @@ def test_our_own_attachment_does_not_teach_a_lower_cap(bench: Bench) -> None:
     bench.fault("AttachNetworkInterface", error={"code": "AttachmentLimitExceeded"})
     found = bench.ec2.attach_eni(made.eni_id, instance_id=bench.instance_id, device_index=2, network_card=0)
     assert found == there.attachment_id
+
+
+def test_a_lost_attach_answer_is_found_again_as_a_taken_place(bench: Bench) -> None:
+    """EC2 may say of our own attachment that its place is taken, and may not show it yet: then another place is asked for (I9)."""
+    made = bench.ec2.create_eni(bench.request(addresses=1))
+    place = {"instance_id": bench.instance_id, "device_index": 2, "network_card": 0}
+    there = bench.vpc.interfaces.attach(made.eni_id, **place)
+    said = f"Instance '{bench.instance_id}' already has an interface attached at device index '2'."
+    bench.fault("AttachNetworkInterface", error={"code": "InvalidParameterValue", "message": said})
+    assert bench.ec2.attach_eni(made.eni_id, **place) == there.attachment_id
+    bench.fault("DescribeNetworkInterfaces", error={"code": "InvalidNetworkInterfaceID.NotFound"})
+    with pytest.raises(DeviceIndexTakenError):
+        bench.ec2.attach_eni(made.eni_id, **place)
+    bench.vpc.faults.clear()
+    with pytest.raises(CloudError, match="in use"):
+        bench.ec2.attach_eni(made.eni_id, instance_id=bench.instance_id, device_index=3, network_card=0)
 
 
 def test_an_attach_elsewhere_is_an_error(bench: Bench) -> None:
