@@ -289,12 +289,16 @@ def _reconcile(
         enis=pool.enis,
         identity=node_info.identity,
     )
+    listing = None
+    if runtime:
+        listing = RuntimeReconciler(
+            context, runtime=runtime, detach=detach, judge=judge, quarantine=quarantine, imported=imported
+        )
+        pool.look.use_adopter(listing.list_soon)
     return Reconcilers(
         spooled_deletes=SpooledDeletes(context, spool=adapters.spool, detach=detach),
         startup=startup,
-        runtime=RuntimeReconciler(context, runtime=runtime, detach=detach, judge=judge, quarantine=quarantine, imported=imported)
-        if runtime
-        else None,
+        runtime=listing,
         host_network=host_network,
         cloud=_cloud(context, adapters, pool, on_change=host_network.on_change),
         quarantine=quarantine,

@@ -4,7 +4,8 @@
         has another address than the runtime was told, or its row has: two rounds. (ExpectedState checks each creation at once.)
     I2  a living sandbox's host veth is wired with its address: two rounds. Route and rule 512 lead to it: WIRED_S, or REPAIR_S
         after chaos took them and the daemon was ready to repair. Its row is there while the daemon is ready: ROW_S (adoption
-        after a lost datastore needs a list). It answers a ping from the VPC: SILENT_S, or REPAIR_S as above.
+        after a lost datastore needs a list), or ROW_AFTER_LIE_S if EC2 hid its address. It answers a ping from the VPC: SILENT_S,
+        or REPAIR_S as above.
     I3  after its removal was answered and the daemon is ready, no row is left: DONE_S. (The kubelet reports a removal that fails.)
     I4  after the same, no wired veth is left, and nothing answers at the address that nobody has: DONE_S. (The kubelet looks for
         routes and rules when DEL is answered.)
@@ -43,6 +44,10 @@ WIRED_S = 3.0
 ROW_S = 30.0
 """Above two CRI lists, 10 s apart (ipamd/service/reconcile/runtime.py)."""
 
+ROW_AFTER_LIE_S = 60.0
+"""For a sandbox that is older than its node's last datastore, if EC2's answers lacked objects after that was lost: from the end of the
+lie. The daemon asks after 5, 10, 20 s and so on (ipamd/service/pool/eni_records.py), a lie lasts 45 s at most (lab/chaos/lies.py)."""
+
 SILENT_S = 6.0
 DONE_S = 10.0
 STRAY_S = 20.0
@@ -70,7 +75,8 @@ class NodeState:
 
 @dataclass(frozen=True)
 class Round:
-    """Everything seen in one round. `on_enis`: address -> node to which its ENI is attached ("" for none)."""
+    """Everything seen in one round. `on_enis`: address -> node to which its ENI is attached ("" for none). `lied_until`: when Describe
+    last left something out; now, if it does."""
 
     at_s: float
     before: ExpectedSnapshot
@@ -83,6 +89,7 @@ class Round:
     echoing: frozenset[str] = frozenset()
     loose_enis: frozenset[str] = frozenset()
     faultless_since: float | None = 0.0
+    lied_until: float = -1.0
     takes: Takes = field(default_factory=Takes)
     calls_a_minute: Mapping[str, int] = field(default_factory=dict)
 
@@ -167,9 +174,13 @@ class Checker:
             yield _Claim("I1", subject, f"its own eth0 has {inside}")
         if state.ready_since is not None and seen.rows is not None:
             row = seen.rows.get(record.sandbox_id)
-            if row is None and is_hit and round_.after.lost_at.get(record.node, -1.0) > record.created_at_s:
+            lost_at = round_.after.lost_at.get(record.node, -1.0)
+            if row is None and is_hit and lost_at > record.created_at_s:
                 return  # nothing tells on which ENI its address was: it is quarantined, without a row
-            if row is None:
+            if row is None and round_.lied_until > lost_at > record.created_at_s:
+                since = max(state.ready_since, round_.lied_until)
+                yield _Claim("I2", subject, "it lives, and the daemon has no row", ROW_AFTER_LIE_S, not_before=since)
+            elif row is None:
                 yield _Claim("I2", subject, "it lives, and the daemon has no row", ROW_S, not_before=state.ready_since)
             elif row != record.address:
                 yield _Claim("I1", subject, f"its row says {row}")

@@ -130,3 +130,8 @@ LIES: Mapping[str, Callable[[Random], dict[str, Any]]] = {
     "subnet-nearly-full": lambda rng: _section("subnets", {"*": {"leave": rng.randint(0, 6)}}),
     "volumes": lambda rng: _section("volumes", {"*": rng.randint(SLOTS - 8, SLOTS - 1)}),
 }
+
+DESCRIBE_LIES = frozenset(
+    {"describe-empty", "describe-headless", "describe-late-addresses", "describe-partial", "describe-stale"}
+)
+"""Those after which a node that lost its datastore cannot know where a sandbox's address is."""

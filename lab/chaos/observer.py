@@ -40,6 +40,8 @@ class Observer:
         self._history = history
         self._checker = checker
         self._faultless_since: float | None = 0.0
+        self._lied_until = -1.0
+        self._is_lying = False
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="observer", daemon=True)
         self._lookers = ThreadPoolExecutor(max_workers=len(nodes), thread_name_prefix="look")
@@ -59,6 +61,10 @@ class Observer:
     def faults_are(self, *, in_force: bool) -> None:
         """Note that cloud faults began, or that the last one ended."""
         self._faultless_since = None if in_force else self._history.now()
+
+    def describe_lies(self, *, in_force: bool) -> None:
+        """Note that Describe began to leave objects out, or that it tells all of them again."""
+        self._is_lying, self._lied_until = in_force, self._history.now()
 
     def _run(self) -> None:
         while not self._stopped.is_set():
@@ -100,6 +106,7 @@ class Observer:
             echoing=echoing,
             loose_enis=loose,
             faultless_since=self._faultless_since,
+            lied_until=at_s if self._is_lying else self._lied_until,
             takes=self._expected.book.takes(),
             calls_a_minute=calls,
         )

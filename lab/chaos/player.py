@@ -18,7 +18,7 @@ from lab.chaos.hands import OtherHands
 from lab.chaos.healing import Healing
 from lab.chaos.history import History
 from lab.chaos.kubelet import Kubelet
-from lab.chaos.lies import SLOTS
+from lab.chaos.lies import DESCRIBE_LIES, SLOTS
 from lab.chaos.node import ChaosNode
 from lab.chaos.observer import Observer
 from lab.chaos.plan import NODES, Event, Kind, Plan
@@ -110,6 +110,7 @@ class _Run:
         self._goes_on = goes_on
         self._pause = threading.Event()
         self._faults_in_force = 0
+        self._lies_in_force = 0
         self.facts: dict[str, Any] = {}
         self._nodes = {
             name: ChaosNode(lab.node(name), region=lab.vpc.region, env=plan.env[name], expected=expected, history=history)
@@ -149,6 +150,7 @@ class _Run:
             self._lab.faults.clear()
             self._lab.faults.apply(self._plan.cloud)
             self.observer.faults_are(in_force=False)
+            self.observer.describe_lies(in_force=False)
             if not self._is_over:
                 self._healing().demand()
             if not self._is_over:
@@ -189,6 +191,7 @@ class _Run:
         if event.kind is Kind.CLOUD_FAULT:
             self._faults_in_force += 1
             self.observer.faults_are(in_force=True)
+            self._lie(event, 1)
             self._lab.faults.apply(event.arg("apply"))
             self._history.say(f"fault {event.arg('name')} for {event.arg('for_s')} s", counted=f"fault {event.arg('name')}")
             return
@@ -205,10 +208,17 @@ class _Run:
 
     def _undo(self, event: Event) -> None:
         self._lab.faults.apply(event.arg("undo"))
+        self._lie(event, -1)
         self._history.note(f"fault {event.arg('name')} ended")
         self._faults_in_force -= 1
         if not self._faults_in_force:
             self.observer.faults_are(in_force=False)
+
+    def _lie(self, event: Event, more: int) -> None:
+        """Count the faults that have Describe leave objects out, and tell the observer when there are some."""
+        if event.arg("name") in DESCRIBE_LIES:
+            self._lies_in_force += more
+            self.observer.describe_lies(in_force=bool(self._lies_in_force))
 
     def _disturb(self, event: Event, node: ChaosNode) -> None:
         if self._is_over:

@@ -81,11 +81,17 @@ class CloudLook:
         self._counts: Counter[LookReason] = Counter()
         self._found: Counter[Found] = Counter()
         self._view: Callable[[], Iterable[MetadataEni] | None] = lambda: None
+        self._on_quarantined: Callable[[], None] = lambda: None
         enis.use_listener(self.note)
 
     def use_view(self, view: Callable[[], Iterable[MetadataEni] | None]) -> None:
         """Take `view` for what metadata shows of every ENI; it returns None if it does not know. Called once, before the start."""
         self._view = view
+
+    def use_adopter(self, on_quarantined: Callable[[], None]) -> None:
+        """Call `on_quarantined` when a comparison has shown the address of a sandbox that is not recorded: it can be adopted now.
+        Called once, before the start; it must not block."""
+        self._on_quarantined = on_quarantined
 
     def request(self, reason: LookReason, why: str) -> int:
         """Make a look due, `why` in a few words; returns a ticket that `is_answered` takes."""
@@ -116,6 +122,8 @@ class CloudLook:
                 # Measured in time: whoever else compares, such as a creation that is tried again, may do so every few seconds.
                 pause_s = max(result.again_s, min(now_s - self._doubt_since_monotonic_s - PATIENCE_S, DOUBT_MAX_S))
                 self._doubt_deadline = now_s + pause_s
+        if result.quarantined_count:
+            self._on_quarantined()
         self._changed.set()
 
     def trigger_due(self) -> None:

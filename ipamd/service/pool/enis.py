@@ -89,7 +89,7 @@ class EniService:
         """
         with self._comparing:
             described = self._ec2.describe_enis(identity.instance_id)
-            wired = self._records.wired_addresses()
+            survey = self._records.survey()
             known = recorded(self._datastore.snapshot(), identity)
             weighed = self._evidence.weigh(
                 described,
@@ -105,11 +105,12 @@ class EniService:
             self._losses.hold(weighed.doubted)
             self._record_doubts()
             if not weighed.implausible:
-                self._record_all(described, identity, wired, outcome)
+                self._record_all(described, identity, self._records.wired_addresses(survey), outcome)
             elif any(eni.eni_id == identity.primary_eni_id for eni in described):
                 # What even such an answer shows is there, and takes its place.
                 there = {eni.eni_id: (eni.network_card, eni.device_index) for eni in described if eni.eni_id}
                 self.places.show(there, is_whole=False)
+            outcome.look_again(self._records.unplaced_again_s(survey))
             say_result(self._context.health, outcome, mass_loss=weighed.mass_loss)
             self._losses.forget_unused()
         self._tell(outcome)
@@ -164,7 +165,7 @@ class EniService:
         self.recent_changes.note_added(
             enis=enis, addresses=self._records.new_to_us(described.secondary_addresses, described.prefixes)
         )
-        self._records.store(eni, described, outcome, wired=self._records.wired_addresses())
+        self._records.store(eni, described, outcome, wired=self._records.wired_addresses(self._records.survey()))
 
     def add_addresses(self, eni_id: EniId, addresses: frozenset[IPv4Address], prefixes: frozenset[IPv4Network]) -> list[str]:
         """Record addresses that EC2 allocated for us: they are free now, and those that were lost are not lost any more.

@@ -110,6 +110,10 @@ class RuntimeReconciler:
         """Thread body: hold the event stream open; until `stop`."""
         self._stream.run()
 
+    def list_soon(self) -> None:
+        """List now, or as soon as the gap between two lists allows. For any thread."""
+        self._wake.set()
+
     def stop(self) -> None:
         """End both threads."""
         self._stopped.set()

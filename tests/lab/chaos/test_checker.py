@@ -9,7 +9,19 @@ from typing import Any
 import pytest
 
 from lab.chaos.book import Takes
-from lab.chaos.checker import CALLS_MOST, DONE_S, LOOSE_S, REPAIR_S, ROW_S, SILENT_S, STRAY_S, Checker, NodeState, Round
+from lab.chaos.checker import (
+    CALLS_MOST,
+    DONE_S,
+    LOOSE_S,
+    REPAIR_S,
+    ROW_AFTER_LIE_S,
+    ROW_S,
+    SILENT_S,
+    STRAY_S,
+    Checker,
+    NodeState,
+    Round,
+)
 from lab.chaos.expected_state import ExpectedSnapshot
 from lab.chaos.observation import NodeObservation
 from lab.node.kernel_view import KernelView, Route, Rule, Veth
@@ -213,3 +225,18 @@ def test_too_many_calls_are_told_at_once() -> None:
     """A daemon that asks EC2 without end."""
     assert broken(round_(100, calls_a_minute={"node-a": CALLS_MOST, "node-b": 0})) == []
     assert broken(round_(100, calls_a_minute={"node-a": CALLS_MOST + 1, "node-b": 0})) == ["I13"]
+
+
+def test_a_row_that_ec2_hid_is_demanded_once_ec2_has_told() -> None:
+    """After a lost datastore nobody can adopt a sandbox whose address Describe leaves out: the time begins when it ends."""
+    lost = ExpectedSnapshot({POD.sandbox_id: POD}, {}, {"node-a": 50.0})
+
+    def hidden(at_s: float, *, lied_until: float) -> Round:
+        return round_(at_s, seen=replace(SEEN, rows={}), before=lost, after=lost, lied_until=min(at_s, lied_until))
+
+    def seconds(lied_until: float) -> float:
+        return next(span for span in range(1, 400) if lasting(lambda at: hidden(at, lied_until=lied_until), span))
+
+    assert abs(seconds(lied_until=40.0) - ROW_S) <= 2, "a lie before the loss excuses nothing"
+    assert abs(seconds(lied_until=90.0) - ROW_AFTER_LIE_S) <= 2
+    assert abs(seconds(lied_until=130.0) - 30 - ROW_AFTER_LIE_S) <= 2

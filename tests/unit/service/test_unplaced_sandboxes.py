@@ -1,0 +1,99 @@
+"""A sandbox whose address EC2 does not show after a lost datastore: it is recorded soon after EC2 shows it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+
+import pytest
+
+from ipamd.model.cloud import DescribedEni
+from ipamd.model.errors import CloudError
+from ipamd.model.ids import InstanceId
+from ipamd.model.pool_settings import PoolSettings
+from tests.fakes.cloud import PRIMARY, FakeEc2
+from tests.fakes.node import FakeNode
+from tests.stories.other_hands import described, pass_time
+from tests.stories.stale_reads import recorded, run_sandboxes
+
+WAIT_S = 10.0
+
+
+class LyingEc2(FakeEc2):
+    """Describes of the instance lack one prefix."""
+
+    lacking: IPv4Network | None = None
+
+    def describe_enis(self, instance_id: InstanceId) -> tuple[DescribedEni, ...]:
+        """See the port."""
+        shown = super().describe_enis(instance_id)
+        return tuple(replace(eni, prefixes=eni.prefixes - {self.lacking}) for eni in shown)
+
+
+@pytest.fixture
+def ec2() -> LyingEc2:
+    """EC2, true at first."""
+    return LyingEc2()
+
+
+@pytest.fixture
+def node(tmp_path: Path, ec2: LyingEc2) -> Iterator[FakeNode]:
+    """A node in prefix mode."""
+    made = FakeNode(tmp_path, settings=PoolSettings(warm_prefix_target=1, prefix_delegation=True), ec2=ec2)
+    made.bring_up()
+    yield made
+    made.datastore.close()
+
+
+def rebuilt_in_part(node: FakeNode, ec2: LyingEc2) -> dict[str, IPv4Address]:
+    """The datastore is lost while EC2's answers lack a /28 with sandboxes; metadata is silent from then on. Returns: who has what."""
+    given = run_sandboxes(node, *[f"s{number}" for number in range(20)])
+    ec2.lacking = next(prefix for prefix in ec2.enis[PRIMARY].prefixes if given["s19"] in prefix)
+    node.crash(keep_datastore=False)
+    node.bring_up()
+    node.metadata.fail = [CloudError("metadata does not answer") for _ in range(10000)]
+    assert recorded(node) != given
+    assert any("unplaced" in sentence for sentence in node.health.conditions())
+    return given
+
+
+def test_ec2_is_asked_again_at_once_and_the_runtime_with_it(node: FakeNode, ec2: LyingEc2) -> None:
+    """Chaos seed 842: a living sandbox had no row for 30 s after EC2 had begun to tell the truth, because nobody asked EC2, and
+    nothing but the next periodic list would have adopted it (I2)."""
+    given = rebuilt_in_part(node, ec2)
+    ec2.lacking = None
+    thread = threading.Thread(target=node.runtime_reconciler.run)
+    thread.start()
+    try:
+        for _ in range(6):
+            pass_time(node, 1.0)
+        until = time.monotonic() + WAIT_S
+        while recorded(node) != given and time.monotonic() < until:
+            time.sleep(0.05)
+    finally:
+        node.runtime_reconciler.stop()
+        thread.join()
+    assert recorded(node) == given
+    node.assert_sound()
+
+
+def test_ec2_is_asked_less_and_less_often(node: FakeNode, ec2: LyingEc2) -> None:
+    """It may never show the address: the looks are 5, 10, 20 s apart and so on, then minutes, and an hour in the end (I13)."""
+    rebuilt_in_part(node, ec2)
+    looks = []
+    for _ in range(8):
+        before = described(node)
+        for _ in range(900):
+            pass_time(node, 1.0)
+        looks.append(described(node) - before)
+    assert looks[0] <= 9, looks
+    assert sum(looks[4:]) <= 4, looks
+    ec2.lacking = None
+    for _ in range(60):
+        pass_time(node, 60.0)
+    node.runtime_reconciler.reconcile_once()
+    assert not any("unplaced" in sentence for sentence in node.health.conditions())
