@@ -185,13 +185,10 @@ class BotoEc2(Ec2):
             if not isinstance(failed, BusyAttempt) and not isinstance(failed.error, EniLimitError):
                 raise failed.error from failed
             # The refusal may be due to our own first attempt, whose answer was lost: then the ENI is where we want it.
-            try:
-                found = self.describe_eni(eni_id)
-            except CloudError as unseen:
-                if not isinstance(failed.error, DeviceIndexTakenError):
-                    raise
-                # Not shown yet. If it is attached after all, EC2 refuses it any other place as being in use.
-                raise failed.error from unseen
+            if isinstance(failed.error, DeviceIndexTakenError) and not failed.error.may_have_happened:
+                # Every attempt was answered, so another ENI is there. If it is this one, by a process before, it is in use elsewhere.
+                raise failed.error from failed
+            found = self.describe_eni(eni_id)
             if (found.instance_id, found.device_index, found.network_card) != (instance_id, device_index, network_card):
                 raise failed.error from failed
             attachment_id = found.attachment_id

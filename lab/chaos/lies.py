@@ -63,6 +63,7 @@ def standing_conditions(rng: Random) -> dict[str, Any]:
             "prefix_refusal": rng.choice(("by-cause", "InsufficientCidrBlocks", "InvalidParameterValue")),
             "in_use": rng.choice(("by-call", "InvalidParameterValue", "InvalidNetworkInterface.InUse")),
             "assign_answer": rng.choice(("new", "all")),
+            "attach_check": rng.choice(("eni-first", "place-first")),
         },
         "unseen": {"AttachNetworkInterface": rng.randint(0, 2), "DescribeNetworkInterfaces": rng.randint(0, 1)},
     }

@@ -14,6 +14,7 @@ from lab.vpc import errors
 from lab.vpc.faults import AttachFault, Faults
 from lab.vpc.limits import InstanceLimits
 from lab.vpc.model import AttachmentStatus, Eni, EniAttachment
+from lab.vpc.rules import AttachCheck
 from lab.vpc.store import Transaction
 from lab.vpc.world import World
 
@@ -26,7 +27,10 @@ def check_attachable(
     instance = world.instance(instance_id)
     if not instance.running:
         raise errors.Ec2Error("IncorrectInstanceState", f"Instance '{instance_id}' is not in a valid state")
-    if eni.attachment is not None:
+    bound = [other.attachment for other in world.attached_to(instance_id)]
+    on_card = [at for at in bound if at is not None and at.network_card == card]
+    is_taken = any(at.device_index == device_index for at in on_card)
+    if eni.attachment is not None and not (is_taken and faults.rules.attach_check is AttachCheck.PLACE_FIRST):
         raise errors.interface_in_use(eni.eni_id)
     if eni.az != instance.az:
         raise errors.invalid_combination(
@@ -35,9 +39,7 @@ def check_attachable(
     limit = limits[instance.instance_type]
     if not 0 <= card < len(limit.enis_per_card):
         raise errors.invalid_value(f"Network card index {card} does not exist on {instance.instance_type}")
-    bound = [other.attachment for other in world.attached_to(instance_id)]
-    on_card = [at for at in bound if at is not None and at.network_card == card]
-    if device_index < 0 or any(at.device_index == device_index for at in on_card):
+    if device_index < 0 or is_taken:
         raise errors.device_index_taken(instance_id, device_index)
     if len(on_card) + 1 > limit.enis_per_card[card]:
         raise errors.attachment_limit(len(on_card) + 1, instance.instance_type)

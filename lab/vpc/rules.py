@@ -7,6 +7,8 @@ prefix_refusal     by-cause | InsufficientCidrBlocks | InvalidParameterValue
                                              cilium 31016 and amazon-vpc-cni-k8s 3105 saw both codes when no prefix is to be had.
 in_use             by-call | InvalidParameterValue | InvalidNetworkInterface.InUse
                                              the "Error codes" page has one, amazon-vpc-cni-k8s 732 the other.
+attach_check       eni-first | place-first   whether an ENI that is attached where it is asked to be is refused as in use, or its
+                                             place as taken. Unknown.
 assign_answer      new | all                 AssignPrivateIpAddresses answers with what it added, or with all that the ENI has now; the
                                              API reference says "assigned to the network interface".
 """
@@ -55,6 +57,13 @@ class InUse(StrEnum):
     IN_USE = "InvalidNetworkInterface.InUse"
 
 
+class AttachCheck(StrEnum):
+    """What is looked at first when an ENI is to be attached."""
+
+    ENI_FIRST = "eni-first"
+    PLACE_FIRST = "place-first"
+
+
 class AssignAnswer(StrEnum):
     """What an Assign answers with."""
 
@@ -70,6 +79,7 @@ class Rules:
     token_check: TokenCheck = TokenCheck.FIRST
     prefix_refusal: PrefixRefusal = PrefixRefusal.BY_CAUSE
     in_use: InUse = InUse.BY_CALL
+    attach_check: AttachCheck = AttachCheck.ENI_FIRST
     assign_answer: AssignAnswer = AssignAnswer.NEW
 
     def reword(self, refusal: Ec2Error) -> Ec2Error:
@@ -92,5 +102,6 @@ def read_rules(reader: Reader) -> Rules:
         token_check=reader.choice("token_check", TokenCheck.FIRST),
         prefix_refusal=reader.choice("prefix_refusal", PrefixRefusal.BY_CAUSE),
         in_use=reader.choice("in_use", InUse.BY_CALL),
+        attach_check=reader.choice("attach_check", AttachCheck.ENI_FIRST),
         assign_answer=reader.choice("assign_answer", AssignAnswer.NEW),
     )

@@ -131,6 +131,19 @@ def test_two_codes_for_in_use(cloud: Any, refused: Any, code: str) -> None:
         cloud.attach(eni_id, 2)
 
 
+def test_two_orders_of_refusing_an_attach(cloud: Any, refused: Any) -> None:
+    """An ENI that is where it is asked to be is in use, or its place is taken; asked to be elsewhere, it is in use."""
+    eni_id = cloud.create()
+    cloud.attach(eni_id)
+    with refused("InvalidNetworkInterface.InUse", "in use"):
+        cloud.attach(eni_id, 1)
+    rules(cloud, attach_check="place-first")
+    with refused("InvalidParameterValue", "already has an interface attached"):
+        cloud.attach(eni_id, 1)
+    with refused("InvalidNetworkInterface.InUse", "in use"):
+        cloud.attach(eni_id, 2)
+
+
 def test_an_assign_answer_with_old_addresses(cloud: Any) -> None:
     """It holds what was added, or all that the ENI has now."""
     eni_id = cloud.create(SecondaryPrivateIpAddressCount=2)

@@ -99,19 +99,26 @@ def test_our_own_attachment_does_not_teach_a_lower_cap(bench: Bench) -> None:
 
 
 def test_a_lost_attach_answer_is_found_again_as_a_taken_place(bench: Bench) -> None:
-    """EC2 may say of our own attachment that its place is taken, and may not show it yet: then another place is asked for (I9)."""
+    """EC2 may say of our own attachment that its place is taken: the attachment is found (I9)."""
+    bench.vpc.faults.apply({"rules": {"attach_check": "place-first"}})
     made = bench.ec2.create_eni(bench.request(addresses=1))
-    place = {"instance_id": bench.instance_id, "device_index": 2, "network_card": 0}
-    there = bench.vpc.interfaces.attach(made.eni_id, **place)
-    said = f"Instance '{bench.instance_id}' already has an interface attached at device index '2'."
-    bench.fault("AttachNetworkInterface", error={"code": "InvalidParameterValue", "message": said})
-    assert bench.ec2.attach_eni(made.eni_id, **place) == there.attachment_id
-    bench.fault("DescribeNetworkInterfaces", error={"code": "InvalidNetworkInterfaceID.NotFound"})
+    bench.fault("AttachNetworkInterface", lost_answers={"count": 1})
+    attachment_id = bench.ec2.attach_eni(made.eni_id, instance_id=bench.instance_id, device_index=2, network_card=0)
+    found = bench.vpc.eni(made.eni_id).attachment
+    assert found is not None
+    assert found.attachment_id == attachment_id
+
+
+def test_a_taken_place_costs_one_call(bench: Bench) -> None:
+    """An Attach that was answered at once is no attachment of ours: nothing is described (I13). If it is one, no second is made."""
+    bench.vpc.faults.apply({"rules": {"attach_check": "place-first"}})
+    eni_id = bench.attached(device_index=1)
+    before = bench.vpc.call_counts().get("DescribeNetworkInterfaces", 0)
     with pytest.raises(DeviceIndexTakenError):
-        bench.ec2.attach_eni(made.eni_id, **place)
-    bench.vpc.faults.clear()
+        bench.ec2.attach_eni(eni_id, instance_id=bench.instance_id, device_index=1, network_card=0)
+    assert bench.vpc.call_counts().get("DescribeNetworkInterfaces", 0) == before
     with pytest.raises(CloudError, match="in use"):
-        bench.ec2.attach_eni(made.eni_id, instance_id=bench.instance_id, device_index=3, network_card=0)
+        bench.ec2.attach_eni(eni_id, instance_id=bench.instance_id, device_index=2, network_card=0)
 
 
 def test_an_attach_elsewhere_is_an_error(bench: Bench) -> None:
