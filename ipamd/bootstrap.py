@@ -273,6 +273,7 @@ def _reconcile(
 ) -> Reconcilers:
     node_info, runtime = adapters.node_info, adapters.runtime
     quarantine = QuarantineService(context, cooldown=cooldown, judge=judge, mtu=lambda: current.now.network.sandbox_mtu)
+    pool.look.use_unplaced(quarantine.is_unplaced)
     imported = ImportService(context, aws_node=adapters.aws_node, prefix=current.now.network.veth_prefix)
     startup = StartupReconciler(
         context,
@@ -294,7 +295,7 @@ def _reconcile(
         listing = RuntimeReconciler(
             context, runtime=runtime, detach=detach, judge=judge, quarantine=quarantine, imported=imported
         )
-        pool.look.use_adopter(listing.list_soon)
+        pool.enis.use_adopter(listing.list_soon)
     return Reconcilers(
         spooled_deletes=SpooledDeletes(context, spool=adapters.spool, detach=detach),
         startup=startup,

@@ -55,8 +55,9 @@ def fullness(snapshot: PoolSnapshot) -> str:
 
 
 def _full(snapshot: PoolSnapshot, settings: PoolSettings) -> Refusal:
-    limits, foreign = snapshot.limits, snapshot.unmanaged_eni_count
-    count = f"{len(snapshot.enis) + foreign}" + (f" (with {foreign} that are not ours to use)" if foreign else "")
+    limits, foreign, hidden = snapshot.limits, snapshot.unmanaged_eni_count, len(snapshot.refused_device_indexes)
+    others = [f"{foreign} that are not ours to use"] * bool(foreign) + [f"{hidden} that EC2 has and does not show"] * bool(hidden)
+    count = f"{len(snapshot.enis) + foreign + hidden}" + (f" (with {' and '.join(others)})" if others else "")
     reason = (
         f"all {count} of {eni_limit(limits, settings)} ENIs that {limits.instance_type} may have are attached "
         f"and their {limits.slots_per_eni} slots each are taken"
@@ -69,6 +70,8 @@ def _full(snapshot: PoolSnapshot, settings: PoolSettings) -> Refusal:
         steps.append(f"raise MAX_ENI ({settings.max_eni}; the instance may have {limits.eni_count})")
     if foreign:
         steps.append("detach ENIs that others attached")
+    if hidden:
+        steps.append("wait: the places of those that EC2 does not show are asked for again")
     larger = "a larger instance type"
     if not settings.prefix_delegation and limits.supports_prefixes:
         larger = f"ENABLE_PREFIX_DELEGATION=true (16 addresses a slot) or {larger} for new nodes"

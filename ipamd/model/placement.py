@@ -117,14 +117,15 @@ def _places(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
     known = snapshot.growth
     limit = eni_limit(snapshot.limits, settings)
     limit = limit if known.eni_cap is None else min(limit, known.eni_cap)
-    return limit - snapshot.unmanaged_eni_count - len(snapshot.enis) - len(known.pending_enis)
+    used = snapshot.unmanaged_eni_count + len(snapshot.refused_device_indexes) + len(snapshot.enis) + len(known.pending_enis)
+    return limit - used
 
 
 def _free_indexes(snapshot: PoolSnapshot) -> Iterator[int]:
     """Device indexes for new ENIs. 0 is never free, even if no ENI shows it: on some nodes the primary ENI is device 1
     (amazon-vpc-cni-k8s issue 3753)."""
     taken = {0} | {eni.device_index for eni in snapshot.enis} | snapshot.unmanaged_device_indexes
-    taken |= {pending.device_index for pending in snapshot.growth.pending_enis}
+    taken |= snapshot.refused_device_indexes | {pending.device_index for pending in snapshot.growth.pending_enis}
     return free_indexes(taken)
 
 

@@ -36,7 +36,8 @@ class PoolSnapshot:
     """One consistent snapshot of one network card's pool.
 
     `unmanaged_eni_count`: attached ENIs that take a place on this card and give us nothing; `unmanaged_device_indexes`: where on
-    it they are. `unready_free_count`: free addresses on ENIs whose host routing is not in place, so that no ADD can have them;
+    it they are. `refused_device_indexes`: where EC2 attached nothing, because an ENI is there that it does not show; each is a place
+    less. `unready_free_count`: free addresses on ENIs whose host routing is not in place, so that no ADD can have them;
     those that are held back are not in it, because `counts.held` has them. `taken_free_count`: those of them whose ENI was taken away.
     `leaving_cooling_count`: cooling addresses that nobody will get: of ENIs that are excluded or being detached.
     `waiting_count`: ADDs that wait for an address now. `retry_at`/`blocked_reason`: an error of ours stops all growth until
@@ -53,6 +54,7 @@ class PoolSnapshot:
     taken_free_count: int = 0
     unmanaged_eni_count: int = 0
     unmanaged_device_indexes: frozenset[int] = frozenset()
+    refused_device_indexes: frozenset[int] = frozenset()
     leaving_cooling_count: int = 0
     waiting_count: int = 0
     retry_at: datetime | None = None
@@ -65,6 +67,11 @@ class PoolSnapshot:
     def prefixes_available(self) -> bool:
         """Whether the subnet has a /28, as far as EC2 has said."""
         return self.growth.prefixes is None
+
+    @property
+    def known_eni_count(self) -> int:
+        """Attached ENIs that EC2 has shown."""
+        return len(self.enis) + self.unmanaged_eni_count
 
     @property
     def supply_count(self) -> int:
@@ -87,15 +94,16 @@ def pool_snapshot(
     blocked_reason: str = "",
     growth: GrowthState | None = None,
     occupied: Collection[tuple[int, int]] = (),
+    refused: Collection[tuple[int, int]] = (),
     taken: Collection[EniId] = (),
     frozen: str = "",
 ) -> PoolSnapshot:
     """Sum up slots, prefixes and addresses for the planner; see `PoolSnapshot` for what each argument means.
 
-    `occupied`: network card and device index of attached ENIs that are not recorded; each takes its place, unless one that is recorded
-    has it. An ENI that EC2 does not show any more takes none, though sandboxes may still have its addresses. The free addresses of an
-    ENI that is being detached are no part of the pool: nobody will get them; nor those of an excluded one. `taken`: ENIs that have
-    been without their link for long.
+    `occupied`: network card and device index of attached ENIs that are not recorded; each takes its place. `refused`: where an ENI
+    must be that nobody knows. An ENI that EC2 does not show any more takes none, though sandboxes may still have its addresses. The
+    free addresses of an ENI that is being detached are no part of the pool: nobody will get them; nor those of an excluded one.
+    `taken`: ENIs that have been without their link for long.
     Returns: ENIs by network card and device index; all counts are of the one moment of `stock`.
     Concurrency: pure. Cost: the number of ENIs; the pool thread does this after every ADD.
     """
@@ -103,8 +111,7 @@ def pool_snapshot(
     leaving = [one.counts for one in stock.enis if one.eni.managed and _gives_nothing(one.eni)]
     usable = [one for one in managed if not _gives_nothing(one.eni)]
     unmanaged = [one.eni.device_index for one in stock.enis if not one.eni.managed and one.eni.network_card == 0]
-    present = {*unmanaged, *(one.eni.device_index for one in managed if one.eni.network_card == 0)}
-    unmanaged += [device_index for card, device_index in occupied if card == 0 and device_index not in present]
+    unmanaged += [device_index for card, device_index in occupied if card == 0]
     return PoolSnapshot(
         enis=tuple(_capacity(one) for one in managed),
         counts=replace(
@@ -120,6 +127,7 @@ def pool_snapshot(
         leaving_cooling_count=sum(counts.cooling for counts in leaving),
         unmanaged_eni_count=len(unmanaged),
         unmanaged_device_indexes=frozenset(index for index in unmanaged if index >= 0),
+        refused_device_indexes=frozenset(index for card, index in refused if card == 0),
         waiting_count=waiting_count,
         retry_at=retry_at,
         blocked_reason=blocked_reason,

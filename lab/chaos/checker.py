@@ -46,7 +46,7 @@ ROW_S = 30.0
 
 ROW_AFTER_LIE_S = 60.0
 """For a sandbox that is older than its node's last datastore, if EC2's answers lacked objects after that was lost: from the end of the
-lie. The daemon asks after 5, 10, 20 s and so on (ipamd/service/pool/eni_records.py), a lie lasts 45 s at most (lab/chaos/lies.py)."""
+lie, or as long as EC2 had lied by then, because the daemon asks after 5, 10, 20 s and so on (ipamd/service/pool/cloud_look.py)."""
 
 SILENT_S = 6.0
 DONE_S = 10.0
@@ -179,7 +179,8 @@ class Checker:
                 return  # nothing tells on which ENI its address was: it is quarantined, without a row
             if row is None and round_.lied_until > lost_at > record.created_at_s:
                 since = max(state.ready_since, round_.lied_until)
-                yield _Claim("I2", subject, "it lives, and the daemon has no row", ROW_AFTER_LIE_S, not_before=since)
+                lasted_s = max(ROW_AFTER_LIE_S, round_.lied_until - lost_at)
+                yield _Claim("I2", subject, "it lives, and the daemon has no row", lasted_s, not_before=since)
             elif row is None:
                 yield _Claim("I2", subject, "it lives, and the daemon has no row", ROW_S, not_before=state.ready_since)
             elif row != record.address:

@@ -62,6 +62,9 @@ class FakeEc2:
         self.under_way: tuple[CallUnderWay, ...] = ()
         self.answers: list[tuple[DescribedEni, ...]] = []  # what a Describe of the instance tells first: lag, parts, oddities
         self.hidden: set[EniId] = set()  # ENIs that a Describe of the instance lacks
+        self.described: dict[EniId, list[DescribedEni]] = {}  # what a Describe of the ENI tells first
+        self.attached_count_max = 99  # below the limit, if volumes take places
+        self.is_place_first = False  # of an attached ENI: its place is taken, rather than it is in use
         self._tokens: dict[str, EniId] = {}
         self.left_count = pool_size
         self.left_prefix_count = 128
@@ -100,7 +103,8 @@ class FakeEc2:
     def describe_eni(self, eni_id: EniId) -> DescribedEni:
         """See the port."""
         self._call("describe_eni")
-        return self._eni(eni_id)
+        told = self.described.get(eni_id)
+        return told.pop(0) if told else self._eni(eni_id)
 
     def find_by_token(self, token: str) -> tuple[DescribedEni, ...]:
         """See the port."""
@@ -197,11 +201,15 @@ class FakeEc2:
         """See the port."""
         self._call("attach_eni")
         with self._lock:
-            if sum(e.instance_id == instance_id for e in self.enis.values()) >= self.limits.eni_count:
-                raise EniLimitError(f"instance {instance_id} takes no further ENI", details="AttachmentLimitExceeded")
+            eni = self._eni(eni_id)
+            if eni.instance_id and not (self.is_place_first and eni.device_index == device_index):
+                raise _refused(f"ENI {eni_id} is in use")
             if any((e.instance_id, e.device_index) == (instance_id, device_index) for e in self.enis.values()):
                 raise DeviceIndexTakenError(f"instance {instance_id} has a device {device_index} already")
-            eni = self._eni(eni_id)
+            if sum(e.instance_id == instance_id for e in self.enis.values()) >= min(
+                self.limits.eni_count, self.attached_count_max
+            ):
+                raise EniLimitError(f"instance {instance_id} takes no further ENI", details="AttachmentLimitExceeded")
             self.enis[eni_id] = replace(
                 eni,
                 status="in-use",

@@ -84,7 +84,7 @@ def test_a_prefix_in_use_is_never_taken_for_empty(node: FakeNode) -> None:
 
 def test_a_prefix_in_use_is_taken_for_free_without_the_kernels_word(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """If what turns up were simply free, the next pods would get the addresses of running ones."""
-    monkeypatch.setattr(EniRecords, "wired_addresses", lambda self, survey: frozenset())
+    monkeypatch.setattr(EniRecords, "wired_addresses", lambda self: frozenset())
     with pytest.raises(AssertionError, match="one address in two sandboxes"):
         play(node)
 

@@ -32,6 +32,11 @@ real mass loss is believed after ten minutes."""
 DOUBT_MAX_S = 3600.0
 """Longest pause between two looks in doubt. Ours: as for metadata that stays stuck."""
 
+UNPLACED_FIRST_S = 5.0
+UNPLACED_MAX_S = 3600.0
+"""Doubling pause between looks while a sandbox is wired whose address EC2 shows on no ENI, as a partial answer does after a lost
+datastore. Ours: that it shows an address is believed at once, so there is no second look to wait for; and it may never show it."""
+
 CONDITION = "another look"
 
 log = logging.getLogger(__name__)
@@ -78,20 +83,20 @@ class CloudLook:
         self._doubt_since_monotonic_s = 0.0
         self._doubt_deadline: float | None = None
         self._retry = Retry(first_s=RETRY_FIRST_S, max_s=RETRY_MAX_S)
+        self._unplaced = Retry(first_s=UNPLACED_FIRST_S, max_s=UNPLACED_MAX_S)
+        self._is_unplaced: Callable[[], bool] = lambda: False
         self._counts: Counter[LookReason] = Counter()
         self._found: Counter[Found] = Counter()
         self._view: Callable[[], Iterable[MetadataEni] | None] = lambda: None
-        self._on_quarantined: Callable[[], None] = lambda: None
         enis.use_listener(self.note)
 
     def use_view(self, view: Callable[[], Iterable[MetadataEni] | None]) -> None:
         """Take `view` for what metadata shows of every ENI; it returns None if it does not know. Called once, before the start."""
         self._view = view
 
-    def use_adopter(self, on_quarantined: Callable[[], None]) -> None:
-        """Call `on_quarantined` when a comparison has shown the address of a sandbox that is not recorded: it can be adopted now.
-        Called once, before the start; it must not block."""
-        self._on_quarantined = on_quarantined
+    def use_unplaced(self, is_unplaced: Callable[[], bool]) -> None:
+        """`is_unplaced` says whether a sandbox is wired with an address that has no row. Called once, before the start."""
+        self._is_unplaced = is_unplaced
 
     def request(self, reason: LookReason, why: str) -> int:
         """Make a look due, `why` in a few words; returns a ticket that `is_answered` takes."""
@@ -122,13 +127,14 @@ class CloudLook:
                 # Measured in time: whoever else compares, such as a creation that is tried again, may do so every few seconds.
                 pause_s = max(result.again_s, min(now_s - self._doubt_since_monotonic_s - PATIENCE_S, DOUBT_MAX_S))
                 self._doubt_deadline = now_s + pause_s
-        if result.quarantined_count:
-            self._on_quarantined()
         self._changed.set()
 
     def trigger_due(self) -> None:
         """Wake the pool if a look has become due by the clock: a second look, or a repetition after a refusal."""
         now = self._clock.monotonic()
+        is_unplaced = self._unplaced_left_s(now) == 0
+        if is_unplaced:
+            self._unplaced.put_off(now_s=now)
         with self._lock:
             is_in_doubt = self._doubt_deadline is not None and now >= self._doubt_deadline
             if is_in_doubt:
@@ -136,6 +142,8 @@ class CloudLook:
             is_due = bool(self._reasons) and self._retry.is_due(now_s=now)
         if is_in_doubt:
             self.request(LookReason.DOUBT, "a second look at what was not shown")
+        elif is_unplaced:
+            self.request(LookReason.DOUBT, "the address of a running sandbox was not shown")
         elif is_due:
             self._demand.trigger()
 
@@ -145,7 +153,8 @@ class CloudLook:
         with self._lock:
             second = None if self._doubt_deadline is None else max(self._doubt_deadline - now, 0.0)
             is_put_off = self._reasons and not self._retry.is_due(now_s=now)
-            return soonest_s([second, self._retry.left_s(now_s=now) if is_put_off else None])
+            pauses = [second, self._retry.left_s(now_s=now) if is_put_off else None, self._unplaced_left_s(now)]
+            return soonest_s(pauses)
 
     def wait_changed(self, timeout_s: float | None) -> None:
         """Sleep until something was requested or answered, or time is up. For one thread."""
@@ -192,6 +201,15 @@ class CloudLook:
         """What other hands did, as EC2 showed it, since the start."""
         with self._lock:
             return dict(self._found)
+
+    def _unplaced_left_s(self, now_s: float) -> float | None:
+        """Seconds until the next look because of an unplaced sandbox; None if there is none. For the thread that keeps the time."""
+        if not self._is_unplaced():
+            self._unplaced.end()
+            return None
+        if not self._unplaced.deadline:
+            self._unplaced.put_off(now_s=now_s)  # EC2 has just been looked at, which is how it became unplaced
+        return self._unplaced.left_s(now_s=now_s)
 
     def _wake(self) -> None:
         self._changed.set()

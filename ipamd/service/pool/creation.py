@@ -218,11 +218,12 @@ class EniCreation:
 
         Returns, raises: as `_finish`.
         """
-        move_count = int(intent.payload.get(MOVES, "0"))
+        moved = intent.payload.get(MOVES, "0")
+        move_count = int(moved) if moved.isdecimal() else MOVES_MAX
+        has_news = not move_count and self._adoption.adopt_enis(identity)
+        if self._datastore.eni(described.eni_id) is not None or described.eni_id in self._enis.occupied():
+            raise error  # it was this ENI that has the place: it is taken into use at a next try
         self._enis.places.refuse((0, int(intent.payload["device_index"])))
-        has_news = not move_count and self._adoption.adopt_enis(identity)  # one Describe a creation
-        if self._datastore.eni(described.eni_id) is not None:
-            raise error  # it was this ENI that has the place: it is taken into use at the next try
         if not has_news and move_count < MOVES_MAX:
             return self._finish(self._moved(intent, move_count + 1), described, identity)
         self._give_up(intent, described.eni_id, error)

@@ -6,7 +6,7 @@ prefix that is recorded elsewhere. The rest of the same ENI is recorded all the 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from datetime import timedelta
 from ipaddress import IPv4Address, IPv4Network
@@ -14,17 +14,10 @@ from ipaddress import IPv4Address, IPv4Network
 from ipamd.model.cloud import DescribedEni, all_addresses
 from ipamd.model.eni import Eni
 from ipamd.model.ids import EniId
-from ipamd.model.kernel import KernelSurvey
 from ipamd.ports import UnitOfWork
-from ipamd.service.backoff import Retry
 from ipamd.service.context import ServiceContext
 from ipamd.service.cooldown import Cooldown
 from ipamd.service.pool.sync_result import EniSyncResult
-
-UNPLACED_FIRST_S = 5.0
-UNPLACED_MAX_S = 300.0
-"""Doubling pause until EC2 is asked again while it shows the address of a sandbox of ours on no ENI, as a partial answer does after a
-lost datastore. Ours: that it shows an address is believed at once, so there is no second look to wait for."""
 
 Batch = tuple[IPv4Network | None, list[IPv4Address]]
 """Addresses with the prefix that contains them, None for single ones."""
@@ -36,32 +29,13 @@ class EniRecords:
     def __init__(self, context: ServiceContext, *, cooldown: Cooldown) -> None:
         self._datastore = context.datastore
         self._wiring = context.wiring
-        self._clock = context.clock
         self._cooldown = cooldown
-        self._unplaced = Retry(first_s=UNPLACED_FIRST_S, max_s=UNPLACED_MAX_S)
+        self.on_quarantined: Callable[[], None] = lambda: None
 
-    def survey(self) -> KernelSurvey:
-        """What is wired. Raises: KernelDumpError."""
-        return self._wiring.survey()
-
-    @staticmethod
-    def wired_addresses(survey: KernelSurvey) -> frozenset[IPv4Address]:
-        """Addresses that the kernel has wired to a sandbox, recorded or not."""
+    def wired_addresses(self) -> frozenset[IPv4Address]:
+        """Addresses that the kernel has wired to a sandbox, recorded or not. Raises: KernelDumpError."""
+        survey = self._wiring.survey()
         return frozenset(survey.routes) | {veth.address for veth in survey.veths if veth.address and not veth.is_dying}
-
-    def unplaced_again_s(self, survey: KernelSurvey) -> float | None:
-        """Seconds until another look at EC2 is useful, because a sandbox of ours is wired whose address has no row; None: it is not.
-
-        Call it once per comparison, after it has recorded what EC2 showed.
-        """
-        ours = [veth.address for veth in survey.veths if veth.key is not None and veth.address is not None and not veth.is_dying]
-        if all(self._datastore.address(address) is not None for address in ours):
-            self._unplaced.end()
-            return None
-        now_s = self._clock.monotonic()
-        if self._unplaced.is_due(now_s=now_s):  # else somebody else compares, such as a creation that is tried again
-            self._unplaced.put_off(now_s=now_s)
-        return self._unplaced.left_s(now_s=now_s)
 
     def new_to_us(self, addresses: Iterable[IPv4Address], prefixes: Iterable[IPv4Network]) -> list[IPv4Address]:
         """Those that a call of ours may have added. EC2 may name old ones with the new, and what was there before is no recent change:
@@ -98,6 +72,7 @@ class EniRecords:
         then they cool first (I8).
         Raises: InvariantError if the ENI itself contradicts a record; nothing of it is stored then.
         """
+        is_wired = False
         with self._datastore.transaction() as uow:
             known = self._datastore.eni(eni.eni_id)
             if known is not None:
@@ -107,7 +82,9 @@ class EniRecords:
             if eni.managed:
                 batches = _batches(described.secondary_addresses, described.prefixes)
                 cooldown = self._cooldown.period if may_be_warm else None
-                self._admit(uow, eni.eni_id, batches, outcome, wired=wired, cooldown=cooldown)
+                is_wired = self._admit(uow, eni.eni_id, batches, outcome, wired=wired, cooldown=cooldown)
+        if is_wired:
+            self.on_quarantined()
 
     def add(
         self,
@@ -122,10 +99,12 @@ class EniRecords:
 
         Raises: InvariantError if it is not recorded; KernelDumpError.
         """
-        wired = self.wired_addresses(self.survey())
+        wired = self.wired_addresses()
         cooldown = self._cooldown.period if may_be_warm else None
         with self._datastore.transaction() as uow:
-            self._admit(uow, eni_id, _batches(addresses, prefixes), outcome, wired=wired, cooldown=cooldown)
+            is_wired = self._admit(uow, eni_id, _batches(addresses, prefixes), outcome, wired=wired, cooldown=cooldown)
+        if is_wired:
+            self.on_quarantined()
         if may_be_warm:
             self._cooldown.resume(())
 
@@ -138,9 +117,10 @@ class EniRecords:
         *,
         wired: Collection[IPv4Address],
         cooldown: timedelta | None,
-    ) -> None:
+    ) -> bool:
         """Add what does not contradict a record. An address that is new to us but wired already is quarantined at once: after a lost
-        datastore a live sandbox may have it (I1, I2)."""
+        datastore a live sandbox may have it (I1, I2). Returns: whether there was one."""
+        is_any_wired = False
         primaries = {eni.primary_address: eni.eni_id for eni in self._datastore.enis()}
         for prefix, batch in batches:
             rows = {address: self._datastore.address(address) for address in batch}
@@ -159,11 +139,12 @@ class EniRecords:
             for address in fresh:
                 if address in wired:
                     uow.quarantine(address, reason="wired in the kernel, unknown to the datastore")
-                    outcome.quarantined_count += 1
+                    is_any_wired = True
             for shown in rows.values():
                 if shown is not None and shown.is_lost and shown.address not in taken:
                     uow.heal(shown.address, reason="EC2 shows it again")
                     outcome.healed_count += 1
+        return is_any_wired
 
 
 def _batches(addresses: Collection[IPv4Address], prefixes: Collection[IPv4Network]) -> list[Batch]:

@@ -89,7 +89,7 @@ class EniService:
         """
         with self._comparing:
             described = self._ec2.describe_enis(identity.instance_id)
-            survey = self._records.survey()
+            wired = self._records.wired_addresses()
             known = recorded(self._datastore.snapshot(), identity)
             weighed = self._evidence.weigh(
                 described,
@@ -105,12 +105,11 @@ class EniService:
             self._losses.hold(weighed.doubted)
             self._record_doubts()
             if not weighed.implausible:
-                self._record_all(described, identity, self._records.wired_addresses(survey), outcome)
+                self._record_all(described, identity, wired, outcome)
             elif any(eni.eni_id == identity.primary_eni_id for eni in described):
                 # What even such an answer shows is there, and takes its place.
                 there = {eni.eni_id: (eni.network_card, eni.device_index) for eni in described if eni.eni_id}
                 self.places.show(there, is_whole=False)
-            outcome.look_again(self._records.unplaced_again_s(survey))
             say_result(self._context.health, outcome, mass_loss=weighed.mass_loss)
             self._losses.forget_unused()
         self._tell(outcome)
@@ -122,6 +121,11 @@ class EniService:
         """Call `tell` with the result of every comparison, whoever asked for it: what is in doubt must be looked at again. Called
         once, before the start."""
         self._tell = tell
+
+    def use_adopter(self, on_quarantined: Callable[[], None]) -> None:
+        """Call `on_quarantined` when EC2 has shown the address of a sandbox that is not recorded: it can be adopted. Called once,
+        before the start; it must not block."""
+        self._records.on_quarantined = on_quarantined
 
     def use_exclusion(self, exclusion: Callable[[Eni], str]) -> None:
         """`exclusion` says why an ENI gets no new sandbox, "" if it does. Called once, before the start."""
@@ -165,7 +169,7 @@ class EniService:
         self.recent_changes.note_added(
             enis=enis, addresses=self._records.new_to_us(described.secondary_addresses, described.prefixes)
         )
-        self._records.store(eni, described, outcome, wired=self._records.wired_addresses(self._records.survey()))
+        self._records.store(eni, described, outcome, wired=self._records.wired_addresses())
 
     def add_addresses(self, eni_id: EniId, addresses: frozenset[IPv4Address], prefixes: frozenset[IPv4Network]) -> list[str]:
         """Record addresses that EC2 allocated for us: they are free now, and those that were lost are not lost any more.
@@ -181,8 +185,8 @@ class EniService:
         return outcome.kept
 
     def occupied(self) -> Mapping[EniId, Place]:
-        """Attached ENIs that are not recorded (no IPv4 address, unreadable, coming or going, not shown), each with its place."""
-        return self.places.taken()
+        """Attached ENIs that are not recorded (no IPv4 address, unreadable, coming or going), each with the place that it takes."""
+        return self.places.shown()
 
     def forget_unused(self) -> None:
         """Forget the ENIs that are gone and that no sandbox uses any more, with their routing. Makes no EC2 call."""

@@ -197,7 +197,7 @@ class PoolMaintainer:
             if snapshot is None:
                 self._publish(PoolStatus(0, "the instance's limits are not known yet"))
                 return None
-            if self._refusals.attached(len(snapshot.enis) + snapshot.unmanaged_eni_count):
+            if self._refusals.attached(snapshot.known_eni_count):
                 continue
             self._meter.follow(snapshot, self._settings, now_s=now_s)
             decided = plan(snapshot, settings=self._settings, now=self._clock.now())
@@ -234,6 +234,7 @@ class PoolMaintainer:
             blocked_reason=self._fault.reason,
             growth=self._growth(is_urgent=waiting_count > 0),
             occupied=self._provisioner.occupied(),
+            refused=self._provisioner.refused(),
             taken=self._provisioner.host_setup.taken_away(),
             frozen=self._freeze.reason,
         )
@@ -290,14 +291,13 @@ class PoolMaintainer:
         try:
             self._provisioner.execute(action)
         except IpamError as error:
-            foreign = snapshot.unmanaged_eni_count
             used = 0 if isinstance(action, CreateEni) else _used_slot_count(snapshot, action.eni_id)
-            count = len(snapshot.enis) + foreign
+            now = self.snapshot() or snapshot  # it may have been compared with EC2 meanwhile
             self._refusals.learn(
                 action,
                 error,
-                attached_count=count,
-                foreign_count=foreign,
+                attached_count=now.known_eni_count,
+                foreign_count=now.unmanaged_eni_count,
                 used_slot_count=used,
                 is_other_subnet=self._is_other_subnet(action),
                 is_urgent=snapshot.waiting_count > 0,

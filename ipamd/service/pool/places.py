@@ -20,7 +20,7 @@ from ipamd.service.pool.recent_changes import RecentChanges
 REFUSED_FIRST_S = 60.0
 REFUSED_MAX_S = 1800.0
 """For how long a refused place counts as taken; doubled each time that it is refused again. Ours: Describe lags by seconds to minutes,
-and meanwhile the node does with one ENI less."""
+and meanwhile the node does without that place."""
 
 Place = tuple[int, int]
 """Network card and device index."""
@@ -39,9 +39,12 @@ class Places:
         self._refused: dict[Place, Retry] = {}
 
     def show(self, shown: Mapping[EniId, Place], *, is_whole: bool = True) -> None:
-        """Take what a comparison showed and did not record; `is_whole`: what it lacks is there no more."""
+        """Take what a comparison showed and did not record; `is_whole`: what it lacks is there no more. An ENI that is known at a
+        refused place has explained the refusal."""
+        explained = {*shown.values(), *self._recorded()}
         with self._lock:
             self._shown = dict(shown) if is_whole else {**self._shown, **shown}
+            self._refused = {place: retry for place, retry in self._refused.items() if place not in explained}
 
     def refuse(self, place: Place) -> None:
         """EC2 attached nothing there, because something is there."""
@@ -54,6 +57,20 @@ class Places:
         with self._lock:
             self._refused.pop(place, None)
 
+    def shown(self) -> dict[EniId, Place]:
+        """ENIs that were shown attached and are not recorded."""
+        gone = self._changes.removed()
+        with self._lock:
+            shown = dict(self._shown)
+        return {eni_id: at for eni_id, at in shown.items() if eni_id not in gone and self._datastore.eni(eni_id) is None}
+
+    def refused(self) -> frozenset[Place]:
+        """Places that EC2 refused lately, without an ENI that explains it."""
+        now_s = self._clock.monotonic()
+        with self._lock:
+            refused = {place for place, retry in self._refused.items() if not retry.is_due(now_s=now_s)}
+        return frozenset(refused - {*self.shown().values(), *self._recorded()})
+
     def next_end_s(self) -> float | None:
         """Seconds until the first refused place may be asked for again; None if there is none."""
         now_s = self._clock.monotonic()
@@ -62,15 +79,8 @@ class Places:
 
     def free_index(self, *, beside: Collection[int]) -> int:
         """The lowest device index of the first network card that nothing known has, `beside` those that are asked for already."""
-        here = [(eni.network_card, eni.device_index) for eni in self._datastore.enis()]
-        return next(free_indexes({0, *beside, *(index for card, index in [*here, *self.taken().values()] if card == 0)}))
+        known = {*self._recorded(), *self.shown().values(), *self.refused()}
+        return next(free_indexes({0, *beside, *(index for card, index in known if card == 0)}))
 
-    def taken(self) -> dict[EniId, Place]:
-        """Every such place, by the ENI that was shown there; one that was refused and that nothing explains, by a word for it."""
-        now_s, gone = self._clock.monotonic(), self._changes.removed()
-        with self._lock:
-            refused = [at for at, retry in self._refused.items() if not retry.is_due(now_s=now_s)]
-            shown = {eni_id: at for eni_id, at in self._shown.items() if eni_id not in gone}
-        shown = {eni_id: at for eni_id, at in shown.items() if self._datastore.eni(eni_id) is None}
-        named = {EniId(f"(not shown) {card}/{index}"): (card, index) for card, index in refused}
-        return shown | {name: at for name, at in named.items() if at not in shown.values()}
+    def _recorded(self) -> set[Place]:
+        return {(eni.network_card, eni.device_index) for eni in self._datastore.enis()}

@@ -101,6 +101,10 @@ class EniProvisioner:
         """Network card and device index of attached ENIs that are not recorded: places where no ENI of ours can be attached."""
         return tuple(self._enis.occupied().values())
 
+    def refused(self) -> frozenset[tuple[int, int]]:
+        """Network card and device index of places where EC2 attached nothing, because an ENI is there that it does not show."""
+        return self._enis.places.refused()
+
     def execute(self, action: Growth) -> None:
         """Grow by one action at EC2 and store the answer.
 

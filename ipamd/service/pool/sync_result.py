@@ -18,11 +18,10 @@ class EniSyncResult:
 
     `eni_count`: ENIs that the answer shows attached; `adopted`: those of them that were not recorded before. `removed_count`:
     addresses forgotten; `lost_count`: addresses found absent now, the forgotten ones included; `healed_count`: lost ones that EC2
-    shows again. `lost_eni_count`: ENIs found absent now. `quarantined_count`: added addresses that a sandbox has already, which waits
-    to be adopted. `forced_count`, `forced_eni_count`: those of the lost addresses and ENIs that a sandbox had. `kept`: one sentence
-    per object that was left as it was; `foreign`: one per attached ENI that has no IPv4 address or could not be read.
-    `implausible`: why the answer was not believed, "" if it was; then nothing was added. `pending`: something is in doubt: look
-    again after `again_s`; `doubted`: the ENIs and addresses that were not shown once.
+    shows again. `lost_eni_count`: ENIs found absent now. `forced_count`, `forced_eni_count`: those of the lost addresses and ENIs that
+    a sandbox had. `kept`: one sentence per object that was left as it was; `foreign`: one per attached ENI that has no IPv4 address
+    or could not be read. `implausible`: why the answer was not believed, "" if it was; then nothing was added. `pending`: something
+    is in doubt: look again after `again_s`; `doubted`: the ENIs and addresses that were not shown once.
     """
 
     eni_count: int = 0
@@ -32,7 +31,6 @@ class EniSyncResult:
     lost_count: int = 0
     healed_count: int = 0
     lost_eni_count: int = 0
-    quarantined_count: int = 0
     forced_count: int = 0
     forced_eni_count: int = 0
     kept: list[str] = field(default_factory=list)
