@@ -18,7 +18,7 @@ from functools import partial
 from ipamd.model.auto_target import AutoTarget
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import InstanceLimits
-from ipamd.model.errors import CloudDeniedError, CloudError, IpamError, ThrottledError, log_text
+from ipamd.model.errors import CloudDeniedError, CloudError, EniLimitError, IpamError, ThrottledError, log_text
 from ipamd.model.growth import CreateEni, Growth, GrowthState, ReleaseAddresses, ReleaseEni
 from ipamd.model.hold import Hold
 from ipamd.model.ids import EniId
@@ -292,7 +292,9 @@ class PoolMaintainer:
             self._provisioner.execute(action)
         except IpamError as error:
             used = 0 if isinstance(action, CreateEni) else _used_slot_count(snapshot, action.eni_id)
-            now = self.snapshot() or snapshot  # it may have been compared with EC2 meanwhile
+            now = snapshot
+            if isinstance(error, EniLimitError):  # the creation has compared with EC2 after it: ENIs of others may be known now
+                now = self.snapshot(waiting_count=snapshot.waiting_count) or snapshot
             self._refusals.learn(
                 action,
                 error,
