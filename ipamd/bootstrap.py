@@ -273,7 +273,7 @@ def _reconcile(
 ) -> Reconcilers:
     node_info, runtime = adapters.node_info, adapters.runtime
     quarantine = QuarantineService(context, cooldown=cooldown, judge=judge, mtu=lambda: current.now.network.sandbox_mtu)
-    pool.look.use_unplaced(quarantine.is_unplaced)
+    pool.look.use_unplaced(quarantine.unplaced)
     imported = ImportService(context, aws_node=adapters.aws_node, prefix=current.now.network.veth_prefix)
     startup = StartupReconciler(
         context,

@@ -40,11 +40,15 @@ class AllocatePrefixes:
 
 @dataclass(frozen=True, slots=True)
 class CreateEni:
-    """Create and attach an ENI that comes with `address_count` addresses or `prefix_count` prefixes."""
+    """Create and attach an ENI that comes with `address_count` addresses or `prefix_count` prefixes.
+
+    `other_place_count`: places beside this one that another ENI could have, as far as is known: of use if this one is taken.
+    """
 
     device_index: int
     address_count: int = 0
     prefix_count: int = 0
+    other_place_count: int = field(default=0, compare=False)
 
     def __str__(self) -> str:
         what = counted(self.address_count, "address") if self.address_count else counted(self.prefix_count, "prefix")

@@ -102,23 +102,23 @@ def growth_actions(snapshot: PoolSnapshot, settings: PoolSettings, count: int) -
     if known.creation_room is not None:
         room = cap - placed  # another subnet: what the node's own lacks is no bound
         whole = not settings.ip_targets_defined and not is_prefix_mode(snapshot, settings)
-    for device_index, _ in zip(_free_indexes(snapshot), range(_places(snapshot, settings)), strict=False):
+    for device_index, others in zip(_free_indexes(snapshot), reversed(range(_places(snapshot, settings))), strict=False):
         if limit is not None and not by_prefix:
             room = min(room, limit - 1)  # its primary address is of the same subnet
         if want <= 0 or room <= 0:
             return
         share = min(slots if whole else want, slots, room, known.creation_cap or slots)
-        yield CreateEni(device_index, prefix_count=share) if by_prefix else CreateEni(device_index, address_count=share)
+        addresses, prefixes = (0, share) if by_prefix else (share, 0)
+        yield CreateEni(device_index, addresses, prefixes, others)
         want, room = want - share, room - share
 
 
 def _places(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
-    """ENIs that may be added: below the limit, and below what EC2 attached at most."""
+    """ENIs that may be added: below the limit, and below what EC2 attached at most, which was counted in ENIs that it shows."""
     known = snapshot.growth
-    limit = eni_limit(snapshot.limits, settings)
-    limit = limit if known.eni_cap is None else min(limit, known.eni_cap)
-    used = snapshot.unmanaged_eni_count + len(snapshot.refused_device_indexes) + len(snapshot.enis) + len(known.pending_enis)
-    return limit - used
+    used = snapshot.known_eni_count + len(known.pending_enis)
+    places = eni_limit(snapshot.limits, settings) - used - len(snapshot.refused_device_indexes)
+    return max(places if known.eni_cap is None else min(places, known.eni_cap - used), 0)
 
 
 def _free_indexes(snapshot: PoolSnapshot) -> Iterator[int]:

@@ -45,8 +45,9 @@ ROW_S = 30.0
 """Above two CRI lists, 10 s apart (ipamd/service/reconcile/runtime.py)."""
 
 ROW_AFTER_LIE_S = 60.0
-"""For a sandbox that is older than its node's last datastore, if EC2's answers lacked objects after that was lost: from the end of the
-lie, or as long as EC2 had lied by then, because the daemon asks after 5, 10, 20 s and so on (ipamd/service/pool/cloud_look.py)."""
+"""For a sandbox that has had no row since its node's datastore was lost, if EC2's answers lacked objects after that: from the end of
+the lie; or for as long as EC2 had lied by then and ROW_S, because the daemon asks after 5, 10, 20 s and so on
+(ipamd/service/pool/cloud_look.py)."""
 
 SILENT_S = 6.0
 DONE_S = 10.0
@@ -116,6 +117,7 @@ class Checker:
         self._first_wired: dict[str, float] = {}
         self._not_wired_at: dict[str, float] = {}
         self._last_round_s = 0.0
+        self._row_seen_at: dict[str, float] = {}
         self.orphans: set[str] = set()
 
     def check(self, round_: Round) -> list[Violation]:
@@ -177,9 +179,12 @@ class Checker:
             lost_at = round_.after.lost_at.get(record.node, -1.0)
             if row is None and is_hit and lost_at > record.created_at_s:
                 return  # nothing tells on which ENI its address was: it is quarantined, without a row
-            if row is None and round_.lied_until > lost_at > record.created_at_s:
+            if row is not None:
+                self._row_seen_at[record.sandbox_id] = round_.at_s
+            is_hidden = self._row_seen_at.get(record.sandbox_id, -1.0) <= lost_at and round_.lied_until > lost_at
+            if row is None and is_hidden and lost_at > record.created_at_s:
                 since = max(state.ready_since, round_.lied_until)
-                lasted_s = max(ROW_AFTER_LIE_S, round_.lied_until - lost_at)
+                lasted_s = max(ROW_AFTER_LIE_S, round_.lied_until - lost_at + ROW_S)
                 yield _Claim("I2", subject, "it lives, and the daemon has no row", lasted_s, not_before=since)
             elif row is None:
                 yield _Claim("I2", subject, "it lives, and the daemon has no row", ROW_S, not_before=state.ready_since)

@@ -64,7 +64,9 @@ class Observer:
 
     def describe_lies(self, *, in_force: bool) -> None:
         """Note that Describe began to leave objects out, or that it tells all of them again."""
-        self._is_lying, self._lied_until = in_force, self._history.now()
+        if self._is_lying or in_force:
+            self._lied_until = self._history.now()
+        self._is_lying = in_force
 
     def _run(self) -> None:
         while not self._stopped.is_set():

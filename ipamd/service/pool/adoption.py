@@ -18,6 +18,7 @@ class Adoption:
     def __init__(self, context: ServiceContext, *, enis: EniService) -> None:
         self._datastore = context.datastore
         self._enis = enis
+        self._asked_by = ""
 
     def adopt_changes(self, identity: InstanceIdentity) -> bool:
         """After a refused allocation: somebody else filled the ENI, or detached it.
@@ -26,6 +27,11 @@ class Adoption:
         """
         before = self._datastore.enis(), self._datastore.counts().total
         return self.adopt_enis(identity) or before != (self._datastore.enis(), self._datastore.counts().total)
+
+    def adopt_once(self, identity: InstanceIdentity, *, by: str) -> bool:
+        """As `adopt_enis`, but not a second time in a row for the same creation, whose ID is `by`."""
+        is_asked, self._asked_by = by == self._asked_by, by
+        return not is_asked and self.adopt_enis(identity)
 
     def adopt_enis(self, identity: InstanceIdentity) -> bool:
         """After a refusal, ask EC2 what is attached to the instance. ENIs attached by another tool are adopted or counted; the attach

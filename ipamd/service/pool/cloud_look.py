@@ -84,7 +84,8 @@ class CloudLook:
         self._doubt_deadline: float | None = None
         self._retry = Retry(first_s=RETRY_FIRST_S, max_s=RETRY_MAX_S)
         self._unplaced = Retry(first_s=UNPLACED_FIRST_S, max_s=UNPLACED_MAX_S)
-        self._is_unplaced: Callable[[], bool] = lambda: False
+        self._unplaced_names: Callable[[], frozenset[str]] = frozenset
+        self._unplaced_before: frozenset[str] = frozenset()
         self._counts: Counter[LookReason] = Counter()
         self._found: Counter[Found] = Counter()
         self._view: Callable[[], Iterable[MetadataEni] | None] = lambda: None
@@ -94,9 +95,9 @@ class CloudLook:
         """Take `view` for what metadata shows of every ENI; it returns None if it does not know. Called once, before the start."""
         self._view = view
 
-    def use_unplaced(self, is_unplaced: Callable[[], bool]) -> None:
-        """`is_unplaced` says whether a sandbox is wired with an address that has no row. Called once, before the start."""
-        self._is_unplaced = is_unplaced
+    def use_unplaced(self, unplaced: Callable[[], frozenset[str]]) -> None:
+        """`unplaced` names the sandboxes that are wired with an address that has no row. Called once, before the start."""
+        self._unplaced_names = unplaced
 
     def request(self, reason: LookReason, why: str) -> int:
         """Make a look due, `why` in a few words; returns a ticket that `is_answered` takes."""
@@ -204,11 +205,12 @@ class CloudLook:
 
     def _unplaced_left_s(self, now_s: float) -> float | None:
         """Seconds until the next look because of an unplaced sandbox; None if there is none. For the thread that keeps the time."""
-        if not self._is_unplaced():
+        before, self._unplaced_before = self._unplaced_before, self._unplaced_names()
+        if self._unplaced_before - before:
             self._unplaced.end()
-            return None
-        if not self._unplaced.deadline:
             self._unplaced.put_off(now_s=now_s)  # EC2 has just been looked at, which is how it became unplaced
+        if not self._unplaced_before:
+            return None
         return self._unplaced.left_s(now_s=now_s)
 
     def _wake(self) -> None:

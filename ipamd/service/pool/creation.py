@@ -38,12 +38,12 @@ from ipamd.service.pool.subnets import EniTarget
 from ipamd.service.pool.sync_result import EniSyncResult
 from ipamd.service.pool.tags import EniTags, description
 
-MOVES = "moves"
-"""Key in an intent's payload: how often the ENI was given another device index."""
+MOVES_LEFT = "moves_left"
+"""Key in an intent's payload: how often the ENI may be given another device index, if its own is taken."""
 
 MOVES_MAX = 3
-"""Then it is deleted and the pool plans anew, with the places that EC2 refused. Ours: an EC2 that refuses every place (an error of its
-own did so on types with several network cards, cilium issue 42512) is not asked for each of them with one ENI."""
+"""Then, or when no place is left, it is deleted and the pool plans anew, with the places that EC2 refused. Ours: an EC2 that refuses
+every place (an error of its own did so on types with several network cards, cilium issue 42512) is not asked for each of them."""
 
 UNANSWERED_MAX_S = 900.0
 """Age of an intent from which an ENI whose attachment EC2 does not answer for is given up and deleted; before, it is asked about
@@ -89,6 +89,7 @@ class EniCreation:
             {
                 "subnet_id": target.subnet_id,
                 "device_index": str(action.device_index),
+                MOVES_LEFT: str(min(action.other_place_count, MOVES_MAX)),
                 "address_count": str(action.address_count),
                 "prefix_count": str(action.prefix_count),
                 "tags": json.dumps(tags, sort_keys=True),
@@ -218,14 +219,14 @@ class EniCreation:
 
         Returns, raises: as `_finish`.
         """
-        moved = intent.payload.get(MOVES, "0")
-        move_count = int(moved) if moved.isdecimal() else MOVES_MAX
-        has_news = not move_count and self._adoption.adopt_enis(identity)
+        left = intent.payload.get(MOVES_LEFT, "0")
+        left_count = int(left) if left.isdecimal() else 0
+        has_news = self._adoption.adopt_once(identity, by=intent.intent_id)
         if self._datastore.eni(described.eni_id) is not None or described.eni_id in self._enis.occupied():
             raise error  # it was this ENI that has the place: it is taken into use at a next try
         self._enis.places.refuse((0, int(intent.payload["device_index"])))
-        if not has_news and move_count < MOVES_MAX:
-            return self._finish(self._moved(intent, move_count + 1), described, identity)
+        if not has_news and left_count:
+            return self._finish(self._moved(intent, left_count - 1), described, identity)
         self._give_up(intent, described.eni_id, error)
         if has_news:
             return None
@@ -235,13 +236,13 @@ class EniCreation:
         log.warning("ENI %s could not be attached and is deleted: %s", eni_id, log_text(error))
         self._deletion.delete(intent, eni_id, outcome=f"not attached: {log_text(error)}")
 
-    def _moved(self, intent: Intent, move_count: int) -> Intent:
+    def _moved(self, intent: Intent, left_count: int) -> Intent:
         """Give a creation the next device index that nothing known has: the ENI is wanted, and only its place was wrong."""
         asked = [one.payload.get("device_index", "") for one in self._intents.all_open() if one.kind is IntentKind.CREATE_ENI]
         index = self._enis.places.free_index(beside={int(index) for index in asked if index.isdecimal()})
         said = "EC2 has another ENI as device %s, which it does not show: ENI %s is attached as device %d"
         log.warning(said, intent.payload["device_index"], intent.payload["eni_id"], index)
-        return self._intents.mark(intent, device_index=str(index), **{MOVES: str(move_count)})
+        return self._intents.mark(intent, device_index=str(index), **{MOVES_LEFT: str(left_count)})
 
     def _attached(self, intent: Intent, described: DescribedEni, identity: InstanceIdentity) -> DescribedEni:
         """Attach, have EC2 delete it with the instance, and verify by Describe; steps already done are skipped.

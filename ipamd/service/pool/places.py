@@ -41,7 +41,7 @@ class Places:
     def show(self, shown: Mapping[EniId, Place], *, is_whole: bool = True) -> None:
         """Take what a comparison showed and did not record; `is_whole`: what it lacks is there no more. An ENI that is known at a
         refused place has explained the refusal."""
-        explained = {*shown.values(), *self._recorded()}
+        explained = {*shown.values(), *self._present()}
         with self._lock:
             self._shown = dict(shown) if is_whole else {**self._shown, **shown}
             self._refused = {place: retry for place, retry in self._refused.items() if place not in explained}
@@ -69,7 +69,7 @@ class Places:
         now_s = self._clock.monotonic()
         with self._lock:
             refused = {place for place, retry in self._refused.items() if not retry.is_due(now_s=now_s)}
-        return frozenset(refused - {*self.shown().values(), *self._recorded()})
+        return frozenset(refused - {*self.shown().values(), *self._present()}) if refused else frozenset()
 
     def next_end_s(self) -> float | None:
         """Seconds until the first refused place may be asked for again; None if there is none."""
@@ -79,8 +79,11 @@ class Places:
 
     def free_index(self, *, beside: Collection[int]) -> int:
         """The lowest device index of the first network card that nothing known has, `beside` those that are asked for already."""
-        known = {*self._recorded(), *self.shown().values(), *self.refused()}
+        recorded = {(eni.network_card, eni.device_index) for eni in self._datastore.enis()}
+        known = {*recorded, *self.shown().values(), *self.refused()}
         return next(free_indexes({0, *beside, *(index for card, index in known if card == 0)}))
 
-    def _recorded(self) -> set[Place]:
-        return {(eni.network_card, eni.device_index) for eni in self._datastore.enis()}
+    def _present(self) -> set[Place]:
+        """Places of recorded ENIs, but for those that EC2 does not show any more: such a one is perhaps what has the place."""
+        stock = self._datastore.stock().enis
+        return {(one.eni.network_card, one.eni.device_index) for one in stock if not one.has_left}

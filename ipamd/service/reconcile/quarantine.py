@@ -90,9 +90,9 @@ class QuarantineService:
         """Remember a wired sandbox whose address has no row, so that every later look judges it."""
         self._set_unplaced({**self._unplaced, veth.name: veth})
 
-    def is_unplaced(self) -> bool:
-        """Whether a sandbox is wired whose address has no row. For any thread."""
-        return bool(self._unplaced)
+    def unplaced(self) -> frozenset[str]:
+        """Host veths of sandboxes that are wired and whose address has no row. For any thread."""
+        return frozenset(self._unplaced)
 
     def remember_leftover(self, veth: HostVeth) -> None:
         """Remember wiring that nobody was promised and the kernel would not remove; its address must be quarantined meanwhile."""

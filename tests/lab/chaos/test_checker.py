@@ -22,7 +22,7 @@ from lab.chaos.checker import (
     NodeState,
     Round,
 )
-from lab.chaos.expected_state import ExpectedSnapshot
+from lab.chaos.expected_state import ExpectedSnapshot, Violation
 from lab.chaos.observation import NodeObservation
 from lab.node.kernel_view import KernelView, Route, Rule, Veth
 from tests.lab.chaos.checker_rounds import EMPTY, POD, READY, SEEN, VETH, A, B, broken, lasting, round_
@@ -238,5 +238,18 @@ def test_a_row_that_ec2_hid_is_demanded_once_ec2_has_told() -> None:
         return next(span for span in range(1, 400) if lasting(lambda at: hidden(at, lied_until=lied_until), span))
 
     assert abs(seconds(lied_until=40.0) - ROW_S) <= 2, "a lie before the loss excuses nothing"
-    assert abs(seconds(lied_until=90.0) - ROW_AFTER_LIE_S) <= 2
-    assert abs(seconds(lied_until=130.0) - 30 - 80) <= 2, "as long as it had lied"
+    assert abs(seconds(lied_until=60.0) - ROW_AFTER_LIE_S) <= 2
+    assert abs(seconds(lied_until=130.0) - 30 - 80 - ROW_S) <= 2, "as long as it had lied"
+
+
+def test_a_row_that_was_there_is_not_hidden_by_a_lie() -> None:
+    """Once the sandbox was adopted its row is demanded as ever, whatever Describe leaves out."""
+    lost = ExpectedSnapshot({POD.sandbox_id: POD}, {}, {"node-a": 50.0})
+    checker = Checker(cooldown_s=5.0)
+
+    def found(at_s: float) -> list[Violation]:
+        seen = SEEN if at_s < 200 else replace(SEEN, rows={})
+        return checker.check(round_(at_s, seen=seen, before=lost, after=lost, lied_until=min(at_s, 190.0)))
+
+    first = next(float(at_s) for at_s in range(51, 400) if found(float(at_s)))
+    assert first == 200 + ROW_S

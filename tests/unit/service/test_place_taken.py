@@ -11,7 +11,7 @@ import pytest
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import EniLimitError, ThrottledError
 from ipamd.model.ids import EniId, InstanceId, MacAddress
-from ipamd.service.pool.creation import MOVES
+from ipamd.service.pool.creation import MOVES_LEFT
 from ipamd.service.pool.places import Places
 from ipamd.service.pool.recent_changes import RecentChanges
 from tests.fakes.clock import FakeClock
@@ -264,7 +264,7 @@ def test_a_move_that_another_release_counted_otherwise_ends(tmp_path: Path) -> N
     node.pool.cycle()
     (intent,) = node.datastore.open_intents()
     with node.datastore.transaction() as uow:
-        uow.update_intent(replace(intent, payload={**intent.payload, MOVES: "many"}))
+        uow.update_intent(replace(intent, payload={**intent.payload, MOVES_LEFT: "many"}))
     hide(node, 1)
     for _ in range(40):  # longer than a spare ENI yields to other nodes
         node.clock.advance(61)
