@@ -20,6 +20,9 @@ FAILPOINT_ENV = "VPC_IPAMD_FAILPOINT"
 UNEXPECTED_END = "unexpected end"
 WATCH_S = 0.25
 TIMEOUT_S = 20.0
+STARTS_KEPT = 60
+"""More than there are in a minute."""
+
 STARTING_S = 5.0
 """Ours: a process this young may still be importing and has no handler for SIGTERM yet; then it just ends."""
 
@@ -37,6 +40,7 @@ class WatchedDaemon:
         self._is_end_asked = True
         self._ready_since: float | None = None
         self._lock = threading.RLock()  # around the process, what is expected of it and since when it is ready
+        self._started_at: tuple[float, ...] = ()
         self._closed = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name=f"watch-{daemon.node.name}", daemon=True)
 
@@ -45,6 +49,12 @@ class WatchedDaemon:
         """Seconds of the run at which the daemon became ready; None while it is not."""
         with self._lock:
             return self._ready_since
+
+    @property
+    def started_at(self) -> tuple[float, ...]:
+        """Seconds of the run at which it was started, the last ones."""
+        with self._lock:
+            return self._started_at
 
     def open(self) -> None:
         """Start the daemon and the watcher."""
@@ -63,6 +73,7 @@ class WatchedDaemon:
             self.daemon.start(env={FAILPOINT_ENV: failpoint} if failpoint else {})
             self._failpoint, self._is_end_asked = failpoint, False
             self._started_at_s = self._history.now()
+            self._started_at = (*self._started_at[-STARTS_KEPT:], self._started_at_s)
 
     def start_after(self, dead: NodeProcess) -> None:
         """Start the daemon again, unless another one has been started since that process died."""

@@ -10,6 +10,7 @@ import pytest
 
 from lab.chaos.book import Takes
 from lab.chaos.checker import (
+    CALLS_A_START,
     CALLS_MOST,
     DONE_S,
     LOOSE_S,
@@ -225,6 +226,10 @@ def test_too_many_calls_are_told_at_once() -> None:
     """A daemon that asks EC2 without end."""
     assert broken(round_(100, calls_a_minute={"node-a": CALLS_MOST, "node-b": 0})) == []
     assert broken(round_(100, calls_a_minute={"node-a": CALLS_MOST + 1, "node-b": 0})) == ["I13"]
+    restarted = replace(READY, started_at=(30.0, 41.0, 60.0, 99.0))
+    most = CALLS_MOST + 2 * CALLS_A_START
+    assert broken(round_(100, state=restarted, calls_a_minute={"node-a": most, "node-b": 0})) == []
+    assert broken(round_(100, state=restarted, calls_a_minute={"node-a": most + 1, "node-b": 0})) == ["I13"]
 
 
 def test_a_row_that_ec2_hid_is_demanded_once_ec2_has_told() -> None:
