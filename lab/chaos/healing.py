@@ -11,11 +11,11 @@ from ipaddress import IPv4Address
 from typing import Any
 
 from lab.chaos.book import notice_s
-from lab.chaos.checker import REPAIR_S
 from lab.chaos.expected_state import ExpectedState, Violation
 from lab.chaos.hands import pool_of
 from lab.chaos.history import History
 from lab.chaos.node import ChaosNode
+from lab.chaos.tolerances import REPAIR_S
 from lab.lab import Lab
 from lab.vpc.hands import NO_MANAGE
 from lab.vpc.model import Eni

@@ -7,11 +7,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from lab.chaos.checker import DONE_S, Checker, Round
+from lab.chaos.checker import Checker, Round
 from lab.chaos.expected_state import ExpectedSnapshot, ExpectedState
 from lab.chaos.history import History
 from lab.chaos.node import ChaosNode
 from lab.chaos.observation import NodeObservation, observe
+from lab.chaos.tolerances import DONE_S
 from lab.fabric.errors import FabricError
 from lab.lab import Lab
 from lab.node.errors import NodeError

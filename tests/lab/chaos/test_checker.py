@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from lab.chaos.book import Takes
-from lab.chaos.checker import (
+from lab.chaos.checker import Checker, NodeState, Round
+from lab.chaos.expected_state import ExpectedSnapshot, Violation
+from lab.chaos.observation import NodeObservation
+from lab.chaos.tolerances import (
     CALLS_A_START,
     CALLS_MOST,
     DONE_S,
@@ -19,12 +22,7 @@ from lab.chaos.checker import (
     ROW_S,
     SILENT_S,
     STRAY_S,
-    Checker,
-    NodeState,
-    Round,
 )
-from lab.chaos.expected_state import ExpectedSnapshot, Violation
-from lab.chaos.observation import NodeObservation
 from lab.node.kernel_view import KernelView, Route, Rule, Veth
 from tests.lab.chaos.checker_rounds import EMPTY, POD, READY, SEEN, VETH, A, B, broken, lasting, round_
 

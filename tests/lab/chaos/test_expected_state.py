@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from lab.chaos.book import NOTICE_S, Takes
-from lab.chaos.checker import LEAKED_S, LOOSE_S
 from lab.chaos.expected_state import ExpectedState, Violation
+from lab.chaos.tolerances import LEAKED_S, LOOSE_S
 from tests.lab.chaos.checker_rounds import POD, A, lasting, round_
 
 
