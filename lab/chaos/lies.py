@@ -63,12 +63,13 @@ def standing_conditions(rng: Random) -> dict[str, Any]:
             "prefix_refusal": rng.choice(("by-cause", "InsufficientCidrBlocks", "InvalidParameterValue")),
             "in_use": rng.choice(("by-call", "InvalidParameterValue", "InvalidNetworkInterface.InUse")),
             "assign_answer": rng.choice(("new", "all")),
-            "attach_check": rng.choice(("eni-first", "place-first")),
         },
         "unseen": {"AttachNetworkInterface": rng.randint(0, 2), "DescribeNetworkInterfaces": rng.randint(0, 1)},
     }
     if rng.random() < 1 / 2:
         cloud["large_account"] = {"page_size": rng.randint(5, 20), "sparse": rng.random() < 0.5}
+    # Drawn last, so that the plans of older seeds stay what they were.
+    cloud["rules"]["attach_check"] = rng.choice(("eni-first", "place-first"))
     return cloud
 
 
