@@ -8,9 +8,10 @@ import pytest
 
 from lab.chaos.__main__ import BUILD, main
 
-SEED, MINUTES = 25, 2
-"""Of the first hundred seeds the one whose two minutes have every kind of event, and most faults and deeds of other hands
-(`python -m lab.chaos.seeds`)."""
+SEED, MINUTES = 84, 2
+"""Of the first hundred seeds one whose two minutes have most kinds of events (24, `python -m lab.chaos.seeds`), without prefixes, and
+with no ENI taken in the second minute: where hands take most of what a node's sandboxes have, EC2 is believed after ten minutes,
+which is too long here (docs/adr/0017-absence-at-ec2-needs-two-answers.md). Longer runs have that too."""
 
 
 @pytest.mark.privileged
