@@ -184,10 +184,10 @@ class BotoEc2(Ec2):
         except AttemptError as failed:
             if not isinstance(failed, BusyAttempt) and not isinstance(failed.error, EniLimitError):
                 raise failed.error from failed
-            # The refusal may be due to our own first attempt, whose answer was lost: then the ENI is where we want it.
             if isinstance(failed.error, DeviceIndexTakenError) and not failed.error.may_have_happened:
                 # Every attempt was answered, so another ENI is there. If it is this one, by a process before, it is in use elsewhere.
                 raise failed.error from failed
+            # The refusal may be due to our own first attempt, whose answer was lost: then the ENI is where we want it.
             found = self.describe_eni(eni_id)
             if (found.instance_id, found.device_index, found.network_card) != (instance_id, device_index, network_card):
                 raise failed.error from failed
