@@ -145,18 +145,20 @@ class Dropped(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
 
 class Busy(_message.Message):
-    __slots__ = ("container_id", "ifname", "operation", "age_s", "waiting_count")
+    __slots__ = ("container_id", "ifname", "operation", "age_s", "waiting_count", "caller_left")
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     IFNAME_FIELD_NUMBER: _ClassVar[int]
     OPERATION_FIELD_NUMBER: _ClassVar[int]
     AGE_S_FIELD_NUMBER: _ClassVar[int]
     WAITING_COUNT_FIELD_NUMBER: _ClassVar[int]
+    CALLER_LEFT_FIELD_NUMBER: _ClassVar[int]
     container_id: str
     ifname: str
     operation: str
     age_s: float
     waiting_count: int
-    def __init__(self, container_id: _Optional[str] = ..., ifname: _Optional[str] = ..., operation: _Optional[str] = ..., age_s: _Optional[float] = ..., waiting_count: _Optional[int] = ...) -> None: ...
+    caller_left: bool
+    def __init__(self, container_id: _Optional[str] = ..., ifname: _Optional[str] = ..., operation: _Optional[str] = ..., age_s: _Optional[float] = ..., waiting_count: _Optional[int] = ..., caller_left: _Optional[bool] = ...) -> None: ...
 
 class Stage(_message.Message):
     __slots__ = ("name", "state", "elapsed_ms", "detail")

@@ -73,6 +73,7 @@ class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
                     operation=held.operation,
                     age_s=held.age_s,
                     waiting_count=held.waiting_count,
+                    caller_left=held.caller_left,
                 )
                 for held in sources.locks.held()
             ],

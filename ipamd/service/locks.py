@@ -20,17 +20,19 @@ from ipamd.service.request import Deadline
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Who works on a key, since when, and how many wait behind."""
+    """Who works on a key, since when, how many wait behind, and whether its caller has gone meanwhile."""
 
     key: AttachmentKey
     operation: str
     age_s: float
     waiting_count: int
+    caller_left: bool
 
 
 @dataclass(slots=True)
 class _Ticket:
     operation: str
+    deadline: Deadline
     taken_monotonic_s: float
     turn: threading.Event = field(default_factory=threading.Event)
 
@@ -51,7 +53,7 @@ class KeyLocks:
         Raises: BusyError if the deadline passes first; it names the holder and its age.
         Concurrency: first come first served per key; other keys are never blocked.
         """
-        ticket = _Ticket(operation, self._clock.monotonic())
+        ticket = _Ticket(operation, deadline, self._clock.monotonic())
         with self._guard:
             self._asked_count += 1
             queue = self._queues.setdefault(key, deque())
@@ -79,11 +81,12 @@ class KeyLocks:
         """Every key in work, oldest first."""
         now = self._clock.monotonic()
         with self._guard:
-            rows = [
-                Held(key, queue[0].operation, now - queue[0].taken_monotonic_s, len(queue) - 1)
-                for key, queue in self._queues.items()
-                if queue
-            ]
+            heads = [(key, queue[0], len(queue) - 1) for key, queue in self._queues.items() if queue]
+        # gRPC is asked without our lock: it has one of its own.
+        rows = [
+            Held(key, head.operation, now - head.taken_monotonic_s, waiting_count, head.deadline.is_cancelled())
+            for key, head, waiting_count in heads
+        ]
         return sorted(rows, key=lambda row: -row.age_s)
 
     def _leave(self, key: AttachmentKey, ticket: _Ticket) -> str:

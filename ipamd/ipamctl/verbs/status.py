@@ -36,6 +36,7 @@ def render(answer: Answer) -> str:
         lines.append(f"source   {_confinement(answer['confinement'])}")
     lines += [
         f"busy     {b['operation']} on {b['container_id']}/{b['ifname']} for {b['age_s']:.1f} s, waiting behind: {b['waiting_count']}"
+        + ("; its caller has left" if b.get("caller_left") else "")  # a daemon of an earlier release does not say
         for b in answer["busy"]
     ]
     # a daemon of an earlier release names no causes

@@ -134,6 +134,7 @@ class ExplainService:
         ]
         sentences += [
             f"{held.operation} has been running on it for {held.age_s:.1f} s; operations waiting: {held.waiting_count}"
+            + ("; its caller has left" if held.caller_left else "")
             for held in self._locks.held()
             if held.key == attachment.key
         ]

@@ -63,6 +63,9 @@ def test_callers_that_leave_and_come_back_are_counted() -> None:
         wait_until(hold.exists, what="the ADD is held")
         plugin.kill()
         plugin.wait(PATIENCE_S)
+        wait_until(
+            lambda: any(one["caller_left"] for one in (made.status() or {"busy": []})["busy"]), what="the daemon has noticed"
+        )
         hold.unlink()
         wait_until(lambda: not (made.status() or {"busy": [1]})["busy"], what="the orphaned ADD has ended")
         assert made.attachments() == {}, "its caller had left: rolled back (I5)"

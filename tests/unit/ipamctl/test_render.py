@@ -108,6 +108,15 @@ def test_lost_addresses_are_shown_where_there_are_some() -> None:
     assert "lost" not in lines_of()["pool"]
 
 
+@pytest.mark.parametrize(
+    ("said", "end"), [({"caller_left": True}, "; its caller has left"), ({"caller_left": False}, ""), ({}, "")]
+)
+def test_an_operation_in_work_says_when_nobody_waits_for_it_any_more(said: dict[str, bool], end: str) -> None:
+    """`ipamctl status`: no end where the caller is there, and where a daemon of an earlier release does not say."""
+    busy = {"operation": "ADD", "container_id": "a", "ifname": "eth0", "age_s": 12.04, "waiting_count": 1} | said
+    assert lines_of(busy=[busy])["busy"] == "ADD on a/eth0 for 12.0 s, waiting behind: 1" + end
+
+
 def test_status_says_why_a_subnet_is_not_used() -> None:
     """One line per subnet, with its free addresses; a daemon of an earlier release tells none."""
     subnets = [

@@ -98,6 +98,22 @@ def test_a_del_that_overtakes_its_add_is_final(node: FakeNode, pool: ThreadPoolE
     assert node.datastore.counts().cooling == 0
 
 
+def test_an_operation_says_that_its_caller_has_left(node: FakeNode) -> None:
+    """Who looks at a sandbox in work is told whether anybody waits for the answer."""
+    caller, seen = Caller(), []
+
+    def leave() -> None:
+        seen.append([held.caller_left for held in node.locks.held()])
+        caller.has_left = True
+        seen.append([held.caller_left for held in node.locks.held()])
+
+    at(node, "attach.wired", leave)
+    with pytest.raises(DeadlineError):
+        add(node, "a", caller)
+    assert seen == [[False], [True]]
+    nothing_of(node, "a")
+
+
 def test_a_del_before_its_add_is_final(node: FakeNode) -> None:
     """It overtook the ADD on the way: there is nothing to free, and it counts all the same."""
     assert not node.delete("a")
