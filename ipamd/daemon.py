@@ -186,11 +186,11 @@ def run(current: CurrentSettings, signals: Signals) -> int:
     probed, scraped, shown = ports = _ports(app)
     probed.start()
     log.info("alive after %.3f s: %s", health.uptime_s(), app.adapters.opened.report.detail)
+    scraped.start()
+    shown.start()  # before the start-up: who sees us ready may ask every port
     life = Lifecycle(app, end=signals.fail)
     threading.Thread(target=life.run, name="start-up", daemon=True).start()
     reload = _follow_settings(current, health)
-    scraped.start()
-    shown.start()
     reason = signals.wait(reload=reload.ask)
     reload.stop()
     drain_s = current.now.daemon.drain_s

@@ -219,7 +219,7 @@ class Rig:
 
     def assert_sound(self, *, expected: int | None = None) -> None:
         """I1-I9 from outside: rows, kernel and EC2 tell the same story about every address."""
-        wait_until(lambda: self._is_swept(), what="dying links deleted", timeout_s=5)
+        wait_until(lambda: self._is_swept(), what="dying links deleted")
         rows = self.attachments()
         assert len(set(rows.values())) == len(rows), "I1: one address has one attachment"
         if expected is not None:
@@ -231,7 +231,7 @@ class Rig:
         on_enis = self.ec2_addresses()
         assert set(rows.values()) <= set(on_enis), "I7: every assigned address is on an ENI of this node"
         # The pool may be between CreateNetworkInterface and AttachNetworkInterface right now; a leaked ENI stays as it is.
-        wait_until(self._has_no_stray_eni, what="I9: every ENI we made is attached or gone", timeout_s=10)
+        wait_until(self._has_no_stray_eni, what="I9: every ENI we made is attached or gone")
         answer = self.client(lambda client: client.audit())
         assert answer is not None
         worst = [found for found in answer["findings"] if found["severity"] != "pending"]

@@ -83,10 +83,11 @@ class Ear:
         while time.monotonic() < min(deadline, quiet_since + (0.15 if is_over or not until else timeout_s)):
             for sock in self._sockets:
                 with contextlib.suppress(BlockingIOError):
-                    data = sock.recv(2048)
-                    is_over = is_over or (bool(until) and until in data)
-                    if mark in data:
-                        found.append(data)
-                        quiet_since = time.monotonic()
+                    while time.monotonic() < deadline:  # all that is there, before the clock says that nothing came
+                        data = sock.recv(2048)
+                        is_over = is_over or (bool(until) and until in data)
+                        if mark in data:
+                            found.append(data)
+                            quiet_since = time.monotonic()
             time.sleep(0.002)
         return found

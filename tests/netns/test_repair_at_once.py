@@ -169,7 +169,7 @@ def test_our_own_changes_make_no_pass(node):
     """ADD, DEL and the sweep of their links are announced too: none of them makes the reconciler look at the host."""
     node.world.host.sh("ip rule del prio 1024")
     until("first", lambda: node.host_reconciler.fights.counts().get(RepairKind.RULE))
-    time.sleep(0.5)  # pyroute2's own repair is announced as a stranger's: its pass ends here
+    until("the pass for our own repair, which is announced as a stranger's", lambda: len(node.passes) >= 2)
     before = len(node.passes)
     for number in range(10, 12):
         node.attach(f"pod{number}")
@@ -205,6 +205,7 @@ def test_a_fight_is_named_and_backs_off(node):
     for count in range(1, 4):
         host.sh(f"ip route del {pod.address}")
         until("repaired", lambda count=count: node.host_reconciler.fights.counts().get(RepairKind.ROUTE, 0) == count)
+    until("told", node.health.conditions)
     (fight,) = node.health.conditions()
     assert f"route of {pod.address} was repaired 3 times" in fight
     host.sh(f"ip route del {pod.address}")
@@ -219,6 +220,7 @@ def test_who_changed_nftables_is_told(node):
     for count in range(1, 4):
         node.world.host.sh("nft delete table ip vpc-ipamd")
         until("repaired", lambda count=count: node.host_reconciler.fights.counts().get(RepairKind.NFT, 0) == count)
+    until("told", node.health.conditions)
     (fight,) = node.health.conditions()
     assert "nftables was changed before, probably by nft (process " in fight
     assert fight.count("(process ") == 1, "not us, whose repairs change it too"

@@ -14,6 +14,7 @@ from ipamd.model.errors import CloudError
 from ipamd.model.ids import EniId, InstanceId
 from ipamd.settings import CloudConfig
 from tests.contract.cloud.server import MISBEHAVIOURS, HostileServer, answer, misbehaviours
+from tests.patience import PATIENCE_S
 from tests.unit.cloud.clocks import FakeClock
 
 BUFFERS_BYTES = 16 << 20
@@ -26,10 +27,21 @@ XHTML = b"<html><head/><body><p>Welcome</p></body></html>"
 @pytest.fixture
 def ec2(server: HostileServer, monkeypatch: pytest.MonkeyPatch) -> BotoEc2:
     """The adapter, with one second for an answer, and one attempt."""
+    return adapter(server, monkeypatch, http_timeout_s=1)
+
+
+@pytest.fixture
+def patient_ec2(server: HostileServer, monkeypatch: pytest.MonkeyPatch) -> BotoEc2:
+    """The same where an answer is to be read."""
+    return adapter(server, monkeypatch, http_timeout_s=round(PATIENCE_S))
+
+
+def adapter(server: HostileServer, monkeypatch: pytest.MonkeyPatch, *, http_timeout_s: int) -> BotoEc2:
+    """With one attempt."""
     for policy in ("IDEMPOTENT", "SETTLING"):
         monkeypatch.setattr(f"ipamd.cloud.ec2.{policy}", HURRIED)
     clock = FakeClock()
-    config = CloudConfig(ec2_endpoint=server.url, http_timeout_s=1)
+    config = CloudConfig(ec2_endpoint=server.url, http_timeout_s=http_timeout_s)
     return BotoEc2(config, region=lambda: "us-west-2", clock=clock, sleep=clock.sleep)
 
 
@@ -105,18 +117,18 @@ def test_a_list_without_a_last_page_is_given_up(server: HostileServer, ec2: Boto
     assert server.request_count < 50
 
 
-def test_an_answer_of_megabytes_that_ends_is_read(server: HostileServer, ec2: BotoEc2) -> None:
+def test_an_answer_of_megabytes_that_ends_is_read(server: HostileServer, patient_ec2: BotoEc2) -> None:
     """The bound is above the largest instance's."""
     item = "<item><privateIpAddress>10.0.0.9</privateIpAddress><privateDnsName>ip-10-0-0-9.ec2.internal</privateDnsName></item>"
     server.script = answer(described(f"<privateIpAddressesSet>{item * 20_000}</privateIpAddressesSet>"))
-    assert len(ec2.describe_enis(InstanceId("i-1"))) == 1
+    assert len(patient_ec2.describe_enis(InstanceId("i-1"))) == 1
 
 
-def test_a_connection_is_used_again_with_the_whole_time_for_each_answer(server: HostileServer, ec2: BotoEc2) -> None:
+def test_a_connection_is_used_again_with_the_whole_time_for_each_answer(server: HostileServer, patient_ec2: BotoEc2) -> None:
     """Ten answers on kept connections: none has less time because the one before took some."""
     server.script = answer(described("<macAddress>02:00:00:00:00:01</macAddress><subnetId>subnet-1</subnetId>"))
     for _ in range(10):
-        assert len(ec2.describe_enis(InstanceId("i-1"))) == 1
+        assert len(patient_ec2.describe_enis(InstanceId("i-1"))) == 1
 
 
 @pytest.mark.parametrize("what", ["body without length", "body in crumbs"])

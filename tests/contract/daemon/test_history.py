@@ -83,6 +83,7 @@ def test_a_refused_add_is_told_after_kill_9_and_the_logs_name_the_pod() -> None:
         assert status == 0
         assert answer["sentences"][0].startswith("ADD of default/gone was refused once, at 20")
         made.delete("here")
+        wait_until(lambda: made.driver.log_text().count('"verb"') >= 3, what="the DEL's line, which is written behind its reply")
         lines = [json.loads(line) for line in made.driver.log_text().splitlines()]
         told = [(line["verb"], line["container_id"], line.get("pod"), line.get("address")) for line in lines if "verb" in line]
         assert told == [
@@ -95,8 +96,8 @@ def test_a_refused_add_is_told_after_kill_9_and_the_logs_name_the_pod() -> None:
         _, answer, _ = ctl(made, "history", "default/gone")
         assert [(one["event"], one["code"]) for one in answer["entries"]] == [("refused", 104)]
         made.start()
-        idle = "pool: at target; what is in excess is kept"  # the last line of a start whose address has cooled
-        wait_until(lambda: idle in made.driver.log_text(of_this_start=True), what="idle")
+        last = ("ready after", "pool: at target; what is in excess is kept")  # in any order, once the address has cooled
+        wait_until(lambda: all(line in made.driver.log_text(of_this_start=True) for line in last), what="idle")
         before = made.driver.log_text()
         for _ in range(3):
             made.cni("STATUS", "", netns="", version="1.1.0")

@@ -65,7 +65,7 @@ class Served:
 @pytest.fixture
 def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     """With short times, so that tests need not wait."""
-    monkeypatch.setattr(rpc_server, "HANDSHAKE_MS", 500)
+    monkeypatch.setattr(rpc_server, "HANDSHAKE_MS", 3000)
     monkeypatch.setattr(rpc_server, "CONNECTION_AGE_MS", 1000)
     monkeypatch.setattr(rpc_server, "CONNECTION_GRACE_MS", 1000)
     made = Served(tmp_path)

@@ -40,7 +40,10 @@ def test_the_mode_is_switched_under_pods(to_prefixes: bool) -> None:
         pods = {name: made.add(name) for name in ("old-0", "old-1")}
         assert [in_prefix(made, reply) for reply in pods.values()] == [not to_prefixes] * 2
         made.restart(env=made.env | after)
-        wait_until(lambda: all(held(made)), what="the pool has grown in the mode that is on now")
+        wait_until(
+            lambda: all(held(made)) and made.pool()["total_count"] == len(made.ec2_addresses()),
+            what="the pool has grown in the mode that is on now, and recorded it",
+        )
         pods["new-0"] = made.add("new-0")
         assert in_prefix(made, pods["new-0"]) is to_prefixes
         answers(made, pods)

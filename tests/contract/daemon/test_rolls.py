@@ -63,8 +63,9 @@ def status(made: Rig) -> int:
 def test_a_crash_loop_shows() -> None:
     """A daemon that dies while it starts, again and again, is not passed over for ever: its own patience counts too."""
     with rig() as made:
-        made.kill()
         mark = Path(made.node.root + RUN_DIR + "/served")
+        wait_until(mark.exists, what="the mark, which comes after ready")
+        made.kill()
         boot_id, served_ms = mark.read_text().split()
         mark.write_text(f"{boot_id}\n{int(served_ms) - 61_000}\n")
         assert status(made) == 50

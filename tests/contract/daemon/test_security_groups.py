@@ -23,7 +23,7 @@ def test_new_and_existing_enis_get_the_primary_enis_groups() -> None:
             }
 
         assert made.add("a").ok
-        wait_until(lambda: made.pool()["total_count"] == 18, what="a second ENI", timeout_s=15)
+        wait_until(lambda: made.pool()["total_count"] == 18, what="a second ENI")
         wanted = tuple(sorted((vpc.default_group_id, vpc.add_security_group("web"))))
         primary = next(
             eni
@@ -34,8 +34,8 @@ def test_new_and_existing_enis_get_the_primary_enis_groups() -> None:
         before = dict(vpc.call_counts())
         for number in range(10):
             assert made.add(f"more-{number}").ok
-        wait_until(lambda: set(groups()) == {0, 1, 2}, what="a third ENI", timeout_s=15)
-        wait_until(lambda: set(groups().values()) == {wanted}, what="every ENI has the new groups", timeout_s=10)
+        wait_until(lambda: set(groups()) == {0, 1, 2}, what="a third ENI")
+        wait_until(lambda: set(groups().values()) == {wanted}, what="every ENI has the new groups")
         after = vpc.call_counts()
         assert after["CreateNetworkInterface"] - before["CreateNetworkInterface"] == 1
         assert after["ModifyNetworkInterfaceAttribute"] - before["ModifyNetworkInterfaceAttribute"] == 2, "one mark, one change"

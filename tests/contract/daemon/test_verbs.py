@@ -12,6 +12,9 @@ from tests.rig import PLUGIN_PATH, Rig
 
 pytestmark = pytest.mark.privileged
 
+TRIES = 40
+"""What is damaged is put back within a second, perhaps before it is looked at; after three times the daemon gives way for a while."""
+
 
 @pytest.mark.parametrize("version", SUPPORTED_VERSIONS)
 def test_add_check_del_in_every_version(served: Rig, version: str) -> None:
@@ -162,13 +165,16 @@ def test_check_finds_what_was_taken_away(served: Rig) -> None:
     """CHECK names every missing part: rule, route, default route, address."""
     added = served.add("checked")
     assert served.cni("CHECK", "checked", conf={"prevResult": added.body}).ok
-    served.node.run(["ip", "rule", "del", "prio", "512", "to", str(added.address)])
-    served.node.run(["ip", "-n", "checked", "route", "del", "default"])
-    reply = served.cni("CHECK", "checked", conf={"prevResult": added.body})
+    for _ in range(TRIES):
+        served.node.run(["ip", "rule", "del", "prio", "512", "to", str(added.address)], check=False)
+        served.node.run(["ip", "-n", "checked", "route", "del", "default"], check=False)
+        reply = served.cni("CHECK", "checked", conf={"prevResult": added.body})
+        details = str((reply.body or {}).get("details"))
+        if "512" in details and "default" in details:
+            break
     assert reply.code == 103
-    assert reply.body is not None
-    assert "512" in reply.body["details"]
-    assert "default" in reply.body["details"]
+    assert "512" in details
+    assert "default" in details
     other = json.loads(json.dumps(added.body).replace(str(added.address), "10.9.9.9"))
     assert "does not carry" in (served.cni("CHECK", "checked", conf={"prevResult": other}).body or {})["details"]
     assert served.cni("CHECK", "never-added", netns="/run/netns/checked").code == 3

@@ -101,7 +101,7 @@ def test_one_source_holds_few_connections(page: Shown) -> None:
     held = [socket.create_connection(("127.0.0.1", page.port.port), timeout=PATIENCE_S) for _ in range(SOURCE_MAX + 4)]
     wait_until(lambda: page.refused.count("source") >= 4, what="the oldest are closed")
     assert page.get("/state.json")[0] == 200
-    assert threading.active_count() == before
+    assert threading.active_count() <= before, "some of earlier tests may end"
     for sock in held:
         sock.close()
 

@@ -158,4 +158,4 @@ def test_it_is_off_by_default() -> None:
     assert load({}).daemon.page_address == "off"
     before = threading.active_count()
     assert serve("off", token_file=None, state=lambda: b"", refused=lambda _: None) is None
-    assert threading.active_count() == before
+    assert threading.active_count() <= before, "some of earlier tests may end"

@@ -110,10 +110,11 @@ class Daemon(cni_pb2_grpc.CniServicer):
         self.abort: tuple[grpc.StatusCode, str] | None = None
 
     def Exec(self, request: cni_pb2.ExecRequest, context: Any) -> cni_pb2.ExecReply:
+        abort = self.abort  # of now: who sees the request may change it for the next
         self.requests.append(request)
         self.remaining_s.append(context.time_remaining())
-        if self.abort:
-            context.abort(*self.abort)
+        if abort:
+            context.abort(*abort)
         return self.reply(request)
 
 

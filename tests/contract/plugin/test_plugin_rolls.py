@@ -66,13 +66,13 @@ def test_an_add_whose_daemon_dies_is_given_to_the_next(any_plugin, run_dir, raw_
 
     def die(connection):
         connection.recv(65536)
+        (run_dir / "ipamd.sock").unlink(missing_ok=True)  # first: nobody is to come to it again
         connection.close()
         is_lost.set()
 
     with raw_peer(die):
         process = start(any_plugin, "ADD")
         assert is_lost.wait(PATIENCE_S)
-        (run_dir / "ipamd.sock").unlink()
     with serve(daemon):
         stdout, stderr = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, stdout, stderr) == (0, b"", b"")

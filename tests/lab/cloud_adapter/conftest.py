@@ -101,7 +101,7 @@ def make_bench(model_dir: Path) -> Iterator[Callable[..., Bench]]:
         for one in (server, metadata):
             one.start()
             started.append(one)
-        config = CloudConfig(ec2_endpoint=server.url, imds_endpoint=metadata.url, http_timeout_s=1)
+        config = CloudConfig(ec2_endpoint=server.url, imds_endpoint=metadata.url, http_timeout_s=10)
         return Bench(
             vpc=vpc,
             clock=clock,

@@ -213,7 +213,7 @@ def test_an_answer_that_does_not_come_is_given_up(bench: Bench) -> None:
     eni_id = bench.attached(addresses=1)
     bench.fault("AssignPrivateIpAddresses", hang=True)
     with pytest.raises(CloudError, match="was not answered"):
-        bench.ec2.assign_addresses(eni_id, count=1)
+        bench.new_ec2(http_timeout_s=1).assign_addresses(eni_id, count=1)
     bench.vpc.faults.clear()
 
 

@@ -15,6 +15,7 @@ from ipamd import __version__
 from lab.cli.main import main
 from lab.node import workspace
 from lab.node.node import REPOSITORY
+from tests.rig import wait_until
 
 pytestmark = [pytest.mark.privileged, pytest.mark.containerd]
 
@@ -112,9 +113,13 @@ def test_other_hands_attach_and_detach(cli: Cli) -> None:
 def test_other_hands_give_and_take_addresses(cli: Cli) -> None:
     """Of an ENI of the node; a plain ENI has a link."""
     eni_id = cli("hand", "attach", "node-b", "--addresses", "1", "--no-manage").split()[0]
-    (line,) = [line for line in cli("status").splitlines() if eni_id in line]
-    assert "1 secondary addresses, 0 prefixes" in line
-    assert "not wired" not in line
+
+    def line() -> str:
+        (found,) = [line for line in cli("status").splitlines() if eni_id in line]
+        return found
+
+    assert "1 secondary addresses, 0 prefixes" in line()
+    wait_until(lambda: "not wired" not in line(), what="the link, which comes after the answer")
     address = cli("hand", "assign", eni_id).split()[-1]
     assert cli("hand", "unassign", address) == f"{address} was taken from {eni_id}\n"
     assert "unassign nobody" in cli("hand", "unassign", "nobody", code=1)

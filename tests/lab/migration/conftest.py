@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from lab.fabric import talk
 from lab.fabric.netns import run_inside
 from tests import aws_node
 from tests.aws_node import Pod, Runtime
+from tests.patience import PATIENCE_S
 from tests.rig import Rig, rig
 
 ENV = {"CRI_SOCKET": aws_node.CRI_SOCKET, "WARM_ENI_TARGET": "0", "CRI_EVENTS": "false"}
@@ -35,8 +35,14 @@ class Flow:
     heard: set[tuple[str, int]] = field(default_factory=set)
     asked: set[tuple[str, int]] = field(default_factory=set)
     _stopped: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
 
-    def run(self) -> None:
+    def start(self) -> None:
+        """Send from a thread of its own."""
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
         """Thread body. The size of a question is its number: answers are as long."""
         while not self._stopped.wait(0.1):
             self.sent += 1
@@ -56,10 +62,16 @@ class Flow:
                 return
             self.heard.add((peer[0], len(answer)))
 
+    def end(self) -> None:
+        """Send no more: from now on the socket is the caller's alone."""
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join(PATIENCE_S)
+            assert not self._thread.is_alive()
+
     def stop(self) -> set[tuple[str, int]]:
         """End; returns the questions without an answer."""
-        self._stopped.set()
-        time.sleep(0)
+        self.end()
         self.listen(1.0)
         return self.asked - self.heard
 
@@ -79,13 +91,11 @@ class Migrated:
         host = self.rig.lab.hosts["host-a"]
         sock = run_inside(host.path, partial(socket.socket, socket.AF_INET, socket.SOCK_DGRAM))
         flow = Flow(sock, tuple(pod.address for pod in self.pods))
-        thread = threading.Thread(target=flow.run, daemon=True)
-        thread.start()
+        flow.start()
         try:
             yield flow
         finally:
-            flow._stopped.set()
-            thread.join(10)
+            flow.end()
             sock.close()
 
     def sh(self, script: str) -> str:

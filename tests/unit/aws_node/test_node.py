@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from ipaddress import IPv4Address
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from ipamd.model.aws_node import Allocation, render_checkpoint
 from ipamd.model.errors import ForeignStateError, TakeoverError
 from ipamd.model.ids import parse_key
 from ipamd.settings import TakeoverConfig
+from tests.patience import PATIENCE_S
 
 ONE = Allocation(parse_key("a", "eth0"), IPv4Address("10.0.0.9"), "default", "web", 5)
 CONFLIST = "10-aws.conflist"
@@ -95,8 +97,11 @@ class Health(grpc.GenericRpcHandler):
 
 
 @pytest.mark.parametrize(("name", "is_it"), [(peer.HEALTH_SERVICE, True), (b"another", False)])
-def test_the_port_of_old_releases_counts_only_if_it_is_its(place: Path, name: bytes, is_it: bool) -> None:
+def test_the_port_of_old_releases_counts_only_if_it_is_its(
+    place: Path, name: bytes, is_it: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Port 50051 is everybody's: without traces of the other it is not asked, and it must have its daemon's name."""
+    monkeypatch.setattr(peer, "is_its_daemon", partial(peer.is_its_daemon, timeout_s=PATIENCE_S))  # silence counts as it
     node = made(place)
     server = grpc.server(ThreadPoolExecutor(2))
     server.add_generic_rpc_handlers([Health(name)])
