@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -64,6 +64,14 @@ def _start(node: Node, capabilities: list[str]) -> NodeProcess:
     return bundle.start(node, argv=argv, environment=variables, capabilities=capabilities, binds=_content(), log=LOG)
 
 
+def _wait(node: Node, is_so: Callable[[], bool], *, what: str) -> None:
+    """Wait for the container; where it does not come to it, its log and status say why."""
+    try:
+        wait_until(is_so, what=what)
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{_status(node).stdout}\n{_log(node)}") from error
+
+
 def _status(node: Node) -> subprocess.CompletedProcess[str]:
     return node.run([*MODULE, "ipamd.ipamctl.main", "status"], cwd=str(REPOSITORY), check=False)
 
@@ -76,7 +84,7 @@ def test_the_container_of_the_daemonset_serves_a_sandbox(node: Node) -> None:
     """It becomes ready, gives a sandbox an address, takes it back, and writes the conflist where the node reads it."""
     container_process = _start(node, GRANTED)
     try:
-        wait_until(lambda: _status(node).returncode == 0 or container_process.poll() is not None, what="ready")
+        _wait(node, lambda: _status(node).returncode == 0 or container_process.poll() is not None, what="ready")
         assert container_process.poll() is None, _log(node)
         confined = node.run(
             ["runc", "exec", "ipamd", "sh", "-c", "grep -E '^(CapBnd|Seccomp):' /proc/1/status; touch /here 2>&1"], check=False
@@ -97,7 +105,7 @@ def test_without_sys_admin_it_says_so_and_serves_nobody(node: Node) -> None:
     """The daemon cannot enter a namespace; status says which capability it needs."""
     container_process = _start(node, [name for name in GRANTED if name != "SYS_ADMIN"])
     try:
-        wait_until(lambda: "CAP_SYS_ADMIN" in _status(node).stdout, what="the status names CAP_SYS_ADMIN")
+        _wait(node, lambda: "CAP_SYS_ADMIN" in _status(node).stdout, what="the status names CAP_SYS_ADMIN")
         assert _status(node).stdout.startswith("NOT READY")
         assert _status(node).returncode == 1
     finally:
@@ -108,7 +116,7 @@ def test_without_net_admin_no_sandbox_starts(node: Node) -> None:
     """No link can be made; the runtime is told at once."""
     container_process = _start(node, [name for name in GRANTED if name != "NET_ADMIN"])
     try:
-        wait_until(lambda: "vpc-ipamd" in _status(node).stdout, what="the daemon answers")
+        _wait(node, lambda: "vpc-ipamd" in _status(node).stdout, what="the daemon answers")
         with pytest.raises(SandboxError, match="failed to setup network"):
             node.cri.run_sandbox("probe")
     finally:
