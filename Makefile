@@ -78,7 +78,7 @@ unit: $(STAMP) ## tests that need neither root nor a runtime
 	$(PYTEST) tests/unit tests/property
 
 test: plugin-if-possible lint type imports docstrings proto-check ## everything: checks, then all tests
-	$(PYTEST) -n $(WORKERS) --dist loadfile tests
+	$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder tests
 
 test-all: plugin plugin-arm64 heavy ## what needs heavy tools, beside `make test`: image, manifests, and the plugin on arm64 under QEMU
 	VPC_CNI_ARM64=1 $(PYTEST) -n $(WORKERS) tests/contract/plugin -k arm64

@@ -18,8 +18,10 @@ NEEDS_CONTAINERD = missing_requirements(containerd=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs root, tools or a container runtime that are not here."""
+    """Skip what needs root, tools or a container runtime that are not here; put files with slow tests first."""
     for item in items:
         reason = NEEDS_CONTAINERD if item.get_closest_marker("containerd") else NEEDS_NETWORK
         if reason and (item.get_closest_marker("privileged") or item.get_closest_marker("containerd")):
             item.add_marker(pytest.mark.skip(reason=reason))
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)  # none is left for the end, when the other workers have nothing to do

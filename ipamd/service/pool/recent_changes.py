@@ -62,10 +62,13 @@ class RecentChanges:
         with self._lock:
             return {address: on for address, on in self._removed_from.items() if address in removed}
 
-    def forget_added(self, eni_id: EniId) -> None:
-        """An ENI that was attached, and whose link was set up, has lost its link: that EC2 does not show it is no lag any more."""
+    def forget_added(self, eni_id: EniId) -> bool:
+        """An ENI that was attached, and whose link was there, has lost its link: that EC2 does not show it is no lag any more.
+
+        Returns: whether it was remembered.
+        """
         with self._lock:
-            self._added.pop(eni_id, None)
+            return self._added.pop(eni_id, None) is not None
 
     def added(self) -> dict[CloudKey, float]:
         """What was added, with the seconds for which Describe may still not show it; an address is in it on its own."""

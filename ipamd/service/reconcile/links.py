@@ -102,6 +102,8 @@ class LinkWatch:
             return
         if event.mac and event.kind is LinkEventKind.SEEN:
             self._on_change(HostChange(ChangeKind.LINK))  # down, or with another MTU
+        if event.kind is LinkEventKind.GONE:
+            self._note_gone(event.mac)
         if not self.compare() and event.kind is LinkEventKind.GONE:
             with self._lock:  # the list could not be read; the event alone is enough to be careful
                 self._freeze([eni for eni in self._attached() if eni.mac == event.mac])
@@ -162,6 +164,13 @@ class LinkWatch:
                 missing.ticket = self._look.request(LookReason.LINK, f"the link of {eni.eni_id} is there again")
             elif eni.state is EniState.DETACHING and eni.mac not in present:
                 missing.ticket = None  # it has gone again: its next return is news
+
+    def _note_gone(self, mac: MacAddress) -> None:
+        """A link that the kernel says is gone was there, also if its ENI was never set up: EC2's silence about it is no lag."""
+        with self._lock:
+            for eni in self._datastore.enis():
+                if eni.mac == mac and self._enis.recent_changes.forget_added(eni.eni_id) and eni.eni_id in self._missing:
+                    self._look.request(LookReason.LINK, f"the link of {eni.eni_id} is gone")  # the last one took it for lag
 
     def _attached(self) -> list[Eni]:
         return [eni for eni in self._datastore.enis() if eni.is_in_pool]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ipamd.model.eni import InstanceLimits
-from ipamd.model.errors import CloudError, KernelDumpError, PoolEmptyError
+from ipamd.model.errors import CloudError, KernelDumpError, PoolEmptyError, WiringError
 from ipamd.model.ids import EniId
 from ipamd.model.kernel import LinkEventKind
 from ipamd.model.pool_settings import PoolSettings
@@ -93,6 +93,48 @@ def test_a_new_eni_that_loses_its_link_is_not_waited_for(tmp_path: Path) -> None
     node.pool.run_once()
     pass_time(node, 31.0)
     pass_time(node, 1.0)
+    assert node.datastore.eni(SECOND) is None
+    node.datastore.close()
+
+
+@pytest.mark.parametrize("is_seen_by_the_list_first", [False, True])
+def test_an_eni_that_is_taken_while_it_is_set_up_is_not_waited_for(tmp_path: Path, is_seen_by_the_list_first: bool) -> None:
+    """Its host routing failed because its link went: the kernel's notification says that it was there, so two looks are enough."""
+    node = FakeNode(tmp_path)
+    node.bring_up()
+    node.hostnet.fail["setup_eni"] = [WiringError("No such device")] * 50
+    run_sandboxes(node, "a")
+    eni = node.datastore.eni(SECOND)
+    assert eni is not None
+    assert not eni.host_ready
+    mac = detach_by_hand(node, SECOND).mac
+    if is_seen_by_the_list_first:
+        node.hostnet.unplugged.add(mac)
+        node.cloud_reconciler.links.compare()
+        node.pool.run_once()
+    node.hostnet.fail.clear()
+    link_event(node, mac)
+    node.pool.run_once()
+    pass_time(node, 31.0)
+    pass_time(node, 1.0)
+    assert node.datastore.eni(SECOND) is None
+    node.datastore.close()
+
+
+def test_a_link_that_never_came_is_waited_for(tmp_path: Path) -> None:
+    """Nobody has seen the link: that EC2 does not show the new ENI may be lag for some minutes."""
+    node = FakeNode(tmp_path)
+    node.bring_up()
+    node.hostnet.fail["setup_eni"] = [WiringError("No such device")] * 50
+    run_sandboxes(node, "a")
+    node.hostnet.unplugged.add(detach_by_hand(node, SECOND).mac)
+    node.cloud_reconciler.links.compare()
+    node.pool.run_once()
+    pass_time(node, 31.0)
+    pass_time(node, 1.0)
+    assert node.datastore.eni(SECOND) is not None
+    for _ in range(12):
+        pass_time(node, 31.0)
     assert node.datastore.eni(SECOND) is None
     node.datastore.close()
 
