@@ -62,13 +62,18 @@ class RecentChanges:
         with self._lock:
             return {address: on for address, on in self._removed_from.items() if address in removed}
 
-    def forget_added(self, eni_id: EniId) -> bool:
-        """An ENI that was attached, and whose link was there, has lost its link: that EC2 does not show it is no lag any more.
+    def forget_added(self, eni_id: EniId) -> float | None:
+        """An ENI that was attached, and whose link was there, has lost its link: that EC2 does not show it is no lag while it is away.
 
-        Returns: whether it was remembered.
+        Returns: the monotonic time until which it would have been remembered, for `remember_added`; None if it was not.
         """
         with self._lock:
-            return self._added.pop(eni_id, None) is not None
+            return self._added.pop(eni_id, None)
+
+    def remember_added(self, eni_id: EniId, deadline: float) -> None:
+        """The link is there again: until this monotonic time Describe may lag, as before."""
+        with self._lock:
+            self._added[eni_id] = deadline
 
     def added(self) -> dict[CloudKey, float]:
         """What was added, with the seconds for which Describe may still not show it; an address is in it on its own."""

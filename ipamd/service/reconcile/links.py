@@ -36,8 +36,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Missing:
-    """An ENI whose link is gone. `ticket`: the look that was asked for when the link came back, None while it is away."""
+    """An ENI whose link is gone. `ticket`: the look that was asked for when the link came back, None while it is away.
 
+    `recent_deadline`: until then Describe may lag behind our call that added it, once the link is there again.
+    """
+
+    recent_deadline: float | None = None
     ticket: int | None = None
     back_monotonic_s: float = 0.0
 
@@ -102,14 +106,18 @@ class LinkWatch:
             return
         if event.mac and event.kind is LinkEventKind.SEEN:
             self._on_change(HostChange(ChangeKind.LINK))  # down, or with another MTU
-        if event.kind is LinkEventKind.GONE:
-            self._note_gone(event.mac)
-        if not self.compare() and event.kind is LinkEventKind.GONE:
+        gone = event.mac if event.kind is LinkEventKind.GONE else None
+        if not self.compare(gone=gone) and gone is not None:
             with self._lock:  # the list could not be read; the event alone is enough to be careful
-                self._freeze([eni for eni in self._attached() if eni.mac == event.mac])
+                self._freeze([eni for eni in self._attached() if eni.mac == gone])
 
-    def compare(self) -> bool:
-        """Look for the ENIs' links; freeze those whose link is gone. Returns: whether what was found is of use."""
+    def compare(self, *, gone: MacAddress | None = None) -> bool:
+        """Look for the ENIs' links; freeze those whose link is gone.
+
+        Args:
+            gone: a link that the kernel has announced to be gone: it was there, also if its ENI was never set up.
+        Returns: whether what was found is of use.
+        """
         with self._lock:
             attached = self._attached()
             try:
@@ -121,7 +129,7 @@ class LinkWatch:
                 self._say("the primary ENI's link is not among them: nothing is concluded")
                 return False
             self._say("")
-            self._freeze([eni for eni in attached if eni.mac not in present])
+            self._freeze([eni for eni in attached if eni.mac not in present], gone=gone)
             self._ask_about_links_back(present)
         return True
 
@@ -161,29 +169,27 @@ class LinkWatch:
                 continue
             if missing.ticket is None and eni.mac in present:
                 missing.back_monotonic_s = self._clock.monotonic()
+                if missing.recent_deadline is not None:
+                    self._enis.recent_changes.remember_added(eni.eni_id, missing.recent_deadline)
                 missing.ticket = self._look.request(LookReason.LINK, f"the link of {eni.eni_id} is there again")
             elif eni.state is EniState.DETACHING and eni.mac not in present:
                 missing.ticket = None  # it has gone again: its next return is news
 
-    def _note_gone(self, mac: MacAddress) -> None:
-        """A link that the kernel says is gone was there, also if its ENI was never set up: EC2's silence about it is no lag."""
-        with self._lock:
-            for eni in self._datastore.enis():
-                if eni.mac == mac and self._enis.recent_changes.forget_added(eni.eni_id) and eni.eni_id in self._missing:
-                    self._look.request(LookReason.LINK, f"the link of {eni.eni_id} is gone")  # the last one took it for lag
-
     def _attached(self) -> list[Eni]:
         return [eni for eni in self._datastore.enis() if eni.is_in_pool]
 
-    def _freeze(self, enis: list[Eni]) -> None:
+    def _freeze(self, enis: list[Eni], *, gone: MacAddress | None = None) -> None:
         for eni in enis:
             missing = self._missing.get(eni.eni_id)
+            was_there = eni.host_ready or eni.mac == gone
+            recent_deadline = self._enis.recent_changes.forget_added(eni.eni_id) if was_there else None
             if missing is None or missing.ticket is not None:
-                if eni.host_ready:
-                    self._enis.recent_changes.forget_added(eni.eni_id)
                 self._look.request(LookReason.LINK, f"the link of {eni.eni_id} is gone")
                 self._enis.routing.freeze(eni.eni_id, FROZEN)
-                self._missing[eni.eni_id] = _Missing()  # last: if the disk refused, the next comparison freezes it
+                self._missing[eni.eni_id] = _Missing(recent_deadline)  # last: if the disk refused, the next comparison freezes it
+            elif recent_deadline is not None:
+                missing.recent_deadline = recent_deadline
+                self._look.request(LookReason.LINK, f"the link of {eni.eni_id} is gone")  # the last one took it for lag
 
     def _say(self, sentence: str) -> None:
         if sentence != self._said and not self._stopped.is_set():

@@ -114,14 +114,14 @@ def test_a_restart_of_the_runtime_costs_nothing(version: str) -> None:
         assert made.node.containerd is not None
         made.node.containerd.kill()
         made.node.containerd.wait(5)
-        away_s = wait_until(lambda: not runtime_view(made)["reachable"], what="known to be away")
+        away_s = wait_until(lambda: not runtime_view(made)["reachable"], what="known to be away", timeout_s=20)
         assert not runtime_view(made)["events"]
         assert set(made.attachments()) == ids
         # A DEL needs no runtime, and neither does an ADD (I12).
         assert made.add("meanwhile").ok
         assert made.delete("meanwhile").ok
         made.node.start_containerd(DIRECTORIES[version])
-        back_s = wait_until(lambda: runtime_view(made)["reachable"], what="known to be back")
+        back_s = wait_until(lambda: runtime_view(made)["reachable"], what="known to be back", timeout_s=15)
         log.info("containerd %s: known to be away after %.2f s, back %.2f s after it served", version, away_s, back_s)
         if version == "1.7":
             wait_until(lambda: runtime_view(made)["events"], what="events again")

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
-from ipamd.model.eni import InstanceLimits
+from ipamd.model.eni import EniState, InstanceLimits
 from ipamd.model.errors import CloudError, KernelDumpError, PoolEmptyError, WiringError
 from ipamd.model.ids import EniId
 from ipamd.model.kernel import LinkEventKind
 from ipamd.model.pool_settings import PoolSettings
+from ipamd.service.pool.cloud_look import LookReason
 from tests.fakes.cloud import PRIMARY, FakeEc2
 from tests.fakes.node import FakeNode
 from tests.stories.other_hands import TURN_MAX_S, described, detach_by_hand, link_event, pass_time, settle
-from tests.stories.stale_reads import run_sandboxes
+from tests.stories.stale_reads import ec2_tells, run_sandboxes
 from tests.unit.service.other_hands import SECOND, conditions, settled_node
 
 
@@ -136,6 +138,59 @@ def test_a_link_that_never_came_is_waited_for(tmp_path: Path) -> None:
     for _ in range(12):
         pass_time(node, 31.0)
     assert node.datastore.eni(SECOND) is None
+    node.datastore.close()
+
+
+def others_shown(node: FakeNode) -> AbstractContextManager[None]:
+    """Describe lags behind the attach of the second ENI."""
+    return ec2_tells(node.ec2, [one for one in node.ec2.attached() if one.eni_id != SECOND])
+
+
+def test_an_event_about_a_link_that_is_there_proves_nothing(tmp_path: Path) -> None:
+    """It is back already, or another link had its address: the list decides, and Describe may lag behind the attach as before."""
+    node = FakeNode(tmp_path)
+    node.bring_up()
+    run_sandboxes(node, "a")
+    with others_shown(node):
+        link_event(node, node.ec2.enis[SECOND].mac)
+        for _ in range(3):
+            node.cloud_reconciler._look.request(LookReason.METADATA, "of a test")
+            node.pool.run_once()
+            node.clock.advance(31.0)
+    eni = node.datastore.eni(SECOND)
+    assert eni is not None
+    assert eni.host_ready
+    assert not node.enis.routing.frozen()
+    node.assert_sound()
+    node.datastore.close()
+
+
+@pytest.mark.parametrize("was_set_up", [True, False])
+def test_a_link_that_comes_back_may_be_of_an_eni_that_describe_does_not_show_yet(tmp_path: Path, was_set_up: bool) -> None:
+    """A driver's reset a few seconds after the attach: the ENI is kept, because EC2's silence may be lag again."""
+    node = FakeNode(tmp_path)
+    node.bring_up()
+    node.hostnet.fail["setup_eni"] = [] if was_set_up else [WiringError("No such device")] * 5
+    run_sandboxes(node, "a")
+    mac = node.ec2.enis[SECOND].mac
+    with others_shown(node):
+        node.hostnet.unplugged.add(mac)
+        link_event(node, mac)
+        node.pool.run_once()
+        node.clock.advance(5.0)
+        node.hostnet.unplugged.clear()
+        node.hostnet.fail.clear()
+        link_event(node, mac, LinkEventKind.SEEN)
+        for _ in range(10):
+            pass_time(node, 8.0)
+    eni = node.datastore.eni(SECOND)
+    assert eni is not None
+    assert eni.state is EniState.ATTACHED
+    pass_time(node, 31.0)
+    eni = node.datastore.eni(SECOND)
+    assert eni is not None
+    assert eni.host_ready
+    node.assert_sound()
     node.datastore.close()
 
 
