@@ -11,6 +11,7 @@ import time
 import pytest
 
 from ipamd.clock import SystemClock
+from ipamd.kernel.netlink import NetlinkSocket
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import KernelDumpError
 from ipamd.model.repair import RepairKind
@@ -75,6 +76,19 @@ def until(what, is_so):
     while not is_so():
         assert time.monotonic() < give_up, what
         time.sleep(0.02)
+
+
+def dumps_from_now_on(monkeypatch):
+    """The steps of the dumps that this thread asks the kernel for: those that follow the host may ask at any moment."""
+    real, made, asker = NetlinkSocket._dump_once, [], threading.get_ident()
+
+    def dump(sock, message):
+        if threading.get_ident() == asker:
+            made.append(message.step)
+        return real(sock, message)
+
+    monkeypatch.setattr(NetlinkSocket, "_dump_once", dump)
+    return made
 
 
 def state(host):
@@ -228,11 +242,7 @@ def test_who_changed_nftables_is_told(node):
 
 def test_number_of_dumps_does_not_depend_on_enis(node, monkeypatch):
     """Row 11: a pass makes as many dumps with one secondary ENI as with none: all ENIs share one look."""
-    from ipamd.kernel.netlink import NetlinkSocket
-
-    made = []
-    real = NetlinkSocket._dump_once
-    monkeypatch.setattr(NetlinkSocket, "_dump_once", lambda sock, message: (made.append(message.step), real(sock, message))[1])
+    made = dumps_from_now_on(monkeypatch)
     reconcile = node.hostnet.reconcile
     identity, enis = node.node_info.identity(), node.datastore.enis()
     assert SECONDARY_MAC in {eni.mac for eni in enis}
@@ -246,16 +256,12 @@ def test_number_of_dumps_does_not_depend_on_enis(node, monkeypatch):
 
 def test_a_silent_pass_dumps_nothing_and_compares_what_is_not_announced(node, monkeypatch):
     """Links are asked for by name, whose settings change without a word; a dump of everything is the dear part."""
-    from ipamd.kernel.netlink import NetlinkSocket
-
-    made = []
-    real = NetlinkSocket._dump_once
     identity, enis = node.node_info.identity(), node.datastore.enis()
     for _ in range(2):  # the first may put a setting of a veth right, the second finds all in order
         node.host_reconciler.confine()
     assert node.hostnet.reconcile(identity=identity, enis=enis) == []
     node.world.host.sh("sysctl -qw net.ipv4.conf.eth0.rp_filter=1")
-    monkeypatch.setattr(NetlinkSocket, "_dump_once", lambda sock, message: (made.append(message.step), real(sock, message))[1])
+    made = dumps_from_now_on(monkeypatch)
     assert node.host_reconciler.confine(is_silent=True) == []
     (said,) = node.hostnet.reconcile(identity=identity, enis=enis, is_silent=True)
     assert "rp_filter was 1: set to 2" in said
@@ -264,15 +270,12 @@ def test_a_silent_pass_dumps_nothing_and_compares_what_is_not_announced(node, mo
 
 def test_after_a_look_that_failed_a_silent_pass_reads_everything(node, monkeypatch):
     """What was announced before the failed look is in no look that could be used again."""
-    from ipamd.kernel.netlink import NetlinkSocket
-
     identity, enis = node.node_info.identity(), node.datastore.enis()
     assert node.hostnet.reconcile(identity=identity, enis=enis) == []
-    made, real = [], NetlinkSocket._dump_once
     with monkeypatch.context() as broken:
         broken.setattr(NetlinkSocket, "dump", lambda *_, **__: (_ for _ in ()).throw(KernelDumpError("interrupted")))
         with pytest.raises(KernelDumpError):
             node.hostnet.reconcile(identity=identity, enis=enis)
-    monkeypatch.setattr(NetlinkSocket, "_dump_once", lambda sock, message: (made.append(message.step), real(sock, message))[1])
+    made = dumps_from_now_on(monkeypatch)
     assert node.hostnet.reconcile(identity=identity, enis=enis, is_silent=True) == []
     assert "dump of rules" in made
