@@ -105,12 +105,13 @@ def connect(current: CurrentSettings, *, has_run_before: bool) -> Adapters:
     failpoint = failpoints.from_environment(settings.daemon.run_dir)
     health = Health(clock, STAGES)
     boot_id = current_boot_id()
-    aws_node = FileAwsNode(settings.takeover, run_dir=settings.daemon.run_dir, conflist=settings.daemon.conflist_path)
-    is_overtaken = aws_node.has_run_since()
+    run_dir, conflist = settings.daemon.run_dir, settings.daemon.conflist_path
+    aws_node = FileAwsNode(settings.takeover, run_dir=run_dir, conflist=conflist, clock=clock, boot_id=boot_id)
+    is_overtaken = aws_node.has_run_since() and not aws_node.is_exporting  # exported: nothing is given by these rows any more
     path = settings.daemon.run_dir / "state.db"
     with health.stage("datastore") as stage:
         if is_overtaken:
-            _set_aside_overtaken(path, aws_node, clock)
+            _set_aside_overtaken(path, clock)
         opened = open_datastore(path, boot_id=boot_id, clock=clock, failpoint=failpoint)
         stage.detail = opened.report.detail
     history = _history(settings, opened, boot_id=boot_id, clock=clock, health=health)
@@ -149,16 +150,15 @@ def _wiring(host: HostNetns, settings: Settings, failpoint: Failpoint) -> Kernel
     return KernelWiring(host, veth_prefix=settings.network.veth_prefix, failpoint=kernel_failpoint, is_strict=is_strict)
 
 
-def _set_aside_overtaken(path: Path, aws_node: FileAwsNode, clock: Clock) -> None:
+def _set_aside_overtaken(path: Path, clock: Clock) -> None:
     """Rows from before another software gave out the addresses would free or give what is no longer theirs (I1).
 
-    Raises: DatastoreError, TakeoverError.
+    Raises: DatastoreError.
     """
     try:
         kept = set_aside(path, why="overtaken", now=clock.now())
     except OSError as error:
         raise DatastoreError(f"{path} cannot be set aside: {error}", details="look at the run directory") from error
-    aws_node.end_export()
     former = f"the former ones are kept as {kept}" if kept is not None else "there were none"
     log.warning("amazon-vpc-cni-k8s has run here since our last change, if any: the rows are made anew; %s", former)
 

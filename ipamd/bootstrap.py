@@ -18,6 +18,7 @@ from ipamd.cloud.limits import from_table
 from ipamd.freeze_files import OperatorFreeze
 from ipamd.metric_families.counts import Counts
 from ipamd.metrics import Metrics
+from ipamd.model.aws_node import GivenTwice
 from ipamd.model.kernel import HostChange
 from ipamd.model.subnets import SubnetPolicy
 from ipamd.model.words import counted
@@ -43,6 +44,7 @@ from ipamd.service.reconcile.host_network import HostNetworkReconciler
 from ipamd.service.reconcile.imported import ImportService
 from ipamd.service.reconcile.links import LinkWatch
 from ipamd.service.reconcile.metadata import MetadataWatch
+from ipamd.service.reconcile.other_daemon import OtherDaemon
 from ipamd.service.reconcile.quarantine import QuarantineService
 from ipamd.service.reconcile.runtime import RuntimeReconciler
 from ipamd.service.reconcile.spooled_deletes import SpooledDeletes
@@ -86,6 +88,7 @@ class Reconcilers:
     host_network: HostNetworkReconciler
     cloud: CloudReconciler
     quarantine: QuarantineService
+    other: OtherDaemon
     export: ExportService
 
 
@@ -137,11 +140,12 @@ def compose(adapters: Adapters, current: CurrentSettings) -> App:
     judge = SandboxJudge(context)
     sandbox = _sandbox(context, cooldown, adapters, current, judge=judge)
     pool = compose_pool(context, cooldown, adapters, current)
-    reconcile = _reconcile(context, cooldown, adapters, current, judge=judge, detach=sandbox.detach, pool=pool)
+    other = OtherDaemon(context, aws_node=adapters.aws_node)
+    reconcile = _reconcile(context, cooldown, adapters, current, judge=judge, detach=sandbox.detach, pool=pool, other=other)
     current.follow(lambda now: now.network, lambda _: reconcile.host_network.renew())
     operator = OperatorFreeze(context.freeze, run_dir=current.now.daemon.run_dir, boot_id=adapters.boot_id, clock=adapters.clock)
     past = PastService(datastore=context.datastore, history=adapters.history, refused=refused, clock=adapters.clock)
-    sources = _sources(context, cooldown, adapters, current, past=past, pool=pool, runtime=reconcile.runtime)
+    sources = _sources(context, cooldown, adapters, current, past=past, pool=pool, reconcile=reconcile)
     metrics = Metrics()
     metrics.watch(sources, _counts(adapters, sandbox=sandbox, pool=pool, reconcile=reconcile))
     return App(
@@ -270,11 +274,12 @@ def _reconcile(
     judge: SandboxJudge,
     detach: DetachService,
     pool: PoolServices,
+    other: OtherDaemon,
 ) -> Reconcilers:
     node_info, runtime = adapters.node_info, adapters.runtime
     quarantine = QuarantineService(context, cooldown=cooldown, judge=judge, mtu=lambda: current.now.network.sandbox_mtu)
     pool.look.use_unplaced(quarantine.unplaced)
-    imported = ImportService(context, aws_node=adapters.aws_node, prefix=current.now.network.veth_prefix)
+    imported = ImportService(context, aws_node=adapters.aws_node, other=other, prefix=current.now.network.veth_prefix)
     startup = StartupReconciler(
         context,
         cooldown=cooldown,
@@ -303,6 +308,7 @@ def _reconcile(
         host_network=host_network,
         cloud=_cloud(context, adapters, pool, on_change=host_network.on_change),
         quarantine=quarantine,
+        other=other,
         export=ExportService(context, cooldown=cooldown, aws_node=adapters.aws_node, prefix=current.now.network.veth_prefix),
     )
 
@@ -332,9 +338,9 @@ def _sources(
     *,
     past: PastService,
     pool: PoolServices,
-    runtime: RuntimeReconciler | None,
+    reconcile: Reconcilers,
 ) -> Sources:
-    node_info = adapters.node_info
+    node_info, runtime, given_twice = adapters.node_info, reconcile.runtime, reconcile.other.given_twice
 
     def instance_id() -> str:
         identity = node_info.identity()
@@ -354,7 +360,8 @@ def _sources(
         runtime=node_info.runtime,
         cloud=lambda: _cloud_view(adapters),
         calls_under_way=adapters.ec2.calls_under_way,
-        audit=_audit(context, adapters, enis=pool.enis),
+        audit=_audit(context, adapters, enis=pool.enis, given_twice=given_twice),
+        given_twice=given_twice,
         frozen=pool.enis.routing.frozen,
         freezings=context.freeze.in_force,
         subnets=lambda: pool.subnets.views(node_info.identity()),
@@ -363,7 +370,7 @@ def _sources(
             wiring=context.wiring,
             judgement=runtime.present_judgement if runtime is not None else None,
             quarantined=runtime.present_verdicts if runtime is not None else None,
-            present=Present(context.locks, context.clock),
+            present=Present(context.locks, context.clock, given_twice),
             past=past,
         ),
         what_if=_what_if(context, adapters, current, pool=pool),
@@ -395,7 +402,9 @@ def _cloud_view(adapters: Adapters) -> CloudView:
     return CloudView(reachable=reachable, call_count=sum(adapters.ec2.call_counts().values()), detail=detail)
 
 
-def _audit(context: ServiceContext, adapters: Adapters, *, enis: EniService) -> AuditService:
+def _audit(
+    context: ServiceContext, adapters: Adapters, *, enis: EniService, given_twice: Callable[[], tuple[GivenTwice, ...]]
+) -> AuditService:
     return AuditService(
         AuditSources(
             datastore=context.datastore,
@@ -407,5 +416,6 @@ def _audit(context: ServiceContext, adapters: Adapters, *, enis: EniService) -> 
             identity=adapters.node_info.identity,
             frozen=enis.routing.frozen,
             recent=lambda: enis.recent_changes.added().keys(),
+            given_twice=given_twice,
         )
     )

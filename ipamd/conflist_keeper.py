@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 from ipamd import conflist
 from ipamd.chained_plugins import ChainedPlugins
@@ -25,6 +27,21 @@ from ipamd.settings import DaemonConfig
 log = logging.getLogger(__name__)
 
 
+HELD_S = 1.0
+"""Between two looks while another software's daemon keeps us from giving addresses: a daemon that goes announces nothing. Ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Others:
+    """Another software on the node. `take` renames its conflist, which sorts before ours; in `directories` its coming is seen."""
+
+    take: Callable[[], str]
+    directories: Sequence[Path] = ()
+
+
+NOBODY = Others(lambda: "")
+
+
 class ConflistKeeper(FileFollower):
     """Keeps the conflist in place."""
 
@@ -36,21 +53,21 @@ class ConflistKeeper(FileFollower):
         fights: Fights,
         health: Health,
         note: Callable[[str], None],
-        take_others: Callable[[], str] = lambda: "",
+        others: Others = NOBODY,
     ) -> None:
-        """`note` records a repair in the ledger. `take_others` renames another software's conflist that sorts before ours."""
-        super().__init__(config.conflist_path, config.cni_bin_dir, subject="conflist", health=health)
+        """`note` records a repair in the ledger. `others` is looked at with our own file."""
+        super().__init__(config.conflist_path, config.cni_bin_dir, *others.directories, subject="conflist", health=health)
         self._config = config
         self._plugins = plugins
         self._fights = fights
         self._note = note
-        self._take_others = take_others
+        self._others = others
         self._thing = RepairedObject(RepairKind.CONFLIST, str(config.conflist_path))
 
     def look(self) -> None:
         """Write the file if it is not what it must be, unless it is fought over; then see to another software's. Raises: IpamError."""
         self._keep()
-        self._take_others()
+        self._others.take()
 
     def _keep(self) -> None:
         held = self._fights.held()
@@ -76,4 +93,5 @@ class ConflistKeeper(FileFollower):
             self._health.record_error("conflist", error)
 
     def _wait_s(self) -> float:
-        return soonest_s([super()._wait_s(), self._fights.wait_s()]) or SETTLE_S
+        look_s = HELD_S if self._health.is_held else super()._wait_s()
+        return soonest_s([look_s, self._fights.wait_s()]) or SETTLE_S

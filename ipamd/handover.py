@@ -1,8 +1,8 @@
 """When this node changes hands between amazon-vpc-cni-k8s and us: who may give addresses, and whose conflist the runtime finds.
 
-Two daemons that give addresses of the same ENIs give one twice (I1). So a start waits until the other one is away, its file is read
-only then, and its conflist, which sorts before ours, is renamed only once we are ready (docs/adr/0037). After `ipamctl export`
-nothing is given here any more (docs/adr/0038).
+Two daemons that give addresses of the same ENIs give one twice (I1). So a start waits until the other one has been away for a minute
+(`service/reconcile/other_daemon.py`), its file is read only then, and its conflist, which sorts before ours, is renamed only once we
+are ready (docs/adr/0037). After `ipamctl export` nothing is given here any more (docs/adr/0038).
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ import threading
 from collections.abc import Callable
 
 from ipamd.bootstrap import App
-from ipamd.model.errors import NotServingError, SettingsError, TakeoverError
+from ipamd.model.errors import NotServingError, SettingsError
 from ipamd.model.kernel import NODE
-
-CONDITION = "aws-node"
 
 LOOK_S = 1.0
 """How often a start looks whether the other daemon has gone. Ours: a connection to a socket of this node."""
@@ -34,6 +32,7 @@ class Handover:
         self._aws_node = app.adapters.aws_node
         self._is_overtaken = app.adapters.is_overtaken
         self._export = app.reconcile.export
+        self._other = app.reconcile.other
         self._health = app.context.health
         self._stopped = stopped
         self._end = end
@@ -60,15 +59,10 @@ class Handover:
             self._export.hold()
             log.warning("this node was exported to amazon-vpc-cni-k8s: DEL is served, ADD is not")
             return False
-        while listener := self._aws_node.listener():
-            sentence = (
-                f"amazon-vpc-cni-k8s serves {listener}: remove its DaemonSet aws-node from this node; two must not share it"
-            )
-            self._health.set_condition(CONDITION, f"{CONDITION}: {sentence}")
+        while self._other.look():
             if self._stopped.wait(LOOK_S):
                 raise NotServingError("vpc-ipamd is shutting down")
-        self._health.clear_condition(CONDITION)
-        if self._aws_node.has_run_since() and not self._is_overtaken:
+        if self._other.is_overtaken() and not self._is_overtaken:
             self._end("amazon-vpc-cni-k8s wrote its file after our rows had been opened: they are made anew")
             return False
         self._serve_its_plugin()
@@ -84,13 +78,13 @@ class Handover:
             self._health.record_error("cni backend", error)
             self._health.set_condition("cni-backend", f"cni-backend: the other's plugin is not served: {error}")
             return
-        self._aws_node.own_socket(str(self._backend.path))
         log.info("the plugin of amazon-vpc-cni-k8s is served on %s", self._backend.path)
 
     def settle(self) -> None:
         """Note that what the other had given is taken over. Raises: ForeignStateError, TakeoverError."""
         if self._aws_node is not None:
             self._aws_node.settle()
+            self._other.look()
 
     def tidy(self) -> str:
         """Remove the other's chains, once: its daemon is away, and our own table does for every sandbox what they did.
@@ -98,7 +92,7 @@ class Handover:
         Returns: what was removed. Raises: WiringError, KernelDumpError.
         """
         identity = self._identity()
-        if self._is_tidy or self._aws_node is None or identity is None or self._aws_node.listener():
+        if self._is_tidy or self._aws_node is None or identity is None or self._other.look():
             return ""
         if any(one.subject == NODE and one.is_repaired for one in self._hostnet.differences(identity=identity, enis=())):
             return ""  # our table is not in place yet
@@ -108,25 +102,28 @@ class Handover:
             log.warning("removed what amazon-vpc-cni-k8s had left in nftables: %s", removed)
         return removed
 
-    def take_conflist(self) -> str:
-        """Rename the other's conflist, which a runtime would use instead of ours; not while its daemon serves.
+    def look(self) -> bool:
+        """Look for its daemon while we serve. Returns: whether it is away, and gave nothing.
 
-        If it gave addresses meanwhile the process ends: pods have them that our rows call free, and the next start takes those over.
+        If it has gone and gave addresses the process ends: pods have them that our rows call free, and the next start takes those
+        over. Raises: ForeignStateError.
+        """
+        if self._other.look():
+            return False
+        if not self._other.is_overtaken():
+            return True
+        if not self._is_exported():
+            self._end("amazon-vpc-cni-k8s gave addresses while we served: our rows are made anew")
+        return False
+
+    def take_conflist(self) -> str:
+        """Rename the other's conflist, which a runtime would use instead of ours, while its daemon is away.
+
         Returns: what was done, "" if there was nothing to do. Raises: TakeoverError, ForeignStateError.
         """
         aws_node = self._aws_node
-        if aws_node is None or self._is_exported() or not aws_node.has_conflist():
-            return ""
-        listener = aws_node.listener()
-        if listener:
-            raise TakeoverError(
-                f"amazon-vpc-cni-k8s has come back: it serves {listener} and its conflist is in use",
-                details="remove its DaemonSet aws-node from this node: our daemon then takes over what it gave",
-            )
-        if self._is_exported():
-            return ""  # it was begun while the other was looked for: its conflist is what the runtime is to use
-        if aws_node.has_run_since():
-            self._end("amazon-vpc-cni-k8s gave addresses while we served: our rows are made anew")
+        # An export may begin while the other is looked for: then its conflist is what the runtime is to use.
+        if aws_node is None or self._is_exported() or not self.look() or self._is_exported():
             return ""
         said = aws_node.save_conflist()
         if said:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from ipamd import conflist
 from ipamd.bootstrap import App
 from ipamd.chained_plugins import ChainedPlugins
-from ipamd.conflist_keeper import ConflistKeeper
+from ipamd.conflist_keeper import ConflistKeeper, Others
 from ipamd.datastore.open import current_boot_id
 from ipamd.first_address import FirstAddress
 from ipamd.freeze_files import DrainHookFile
@@ -49,13 +49,18 @@ class Lifecycle:
         self._stopped = threading.Event()
         run_dir, boot_id = app.settings.daemon.run_dir, current_boot_id()
         self._served_mark = ServedMark(run_dir, boot_id=boot_id, health=self._health)
+        self._handover = Handover(app, stopped=self._stopped, quiesce=self.stop, end=end)
         self._maintenance = Maintenance(
-            app.context, spool=app.adapters.spool, leave_mark=self._served_mark.leave, replay=self._replay_spool, end=end
+            app.context,
+            spool=app.adapters.spool,
+            leave_mark=self._served_mark.leave,
+            replay=self._replay_spool,
+            look=self._handover.look,
+            end=end,
         )
         self._surroundings = Surroundings(app, spawn=self._spawn, stopped=self._stopped)
         app.current.follow(lambda now: now.pool, lambda _: self._surroundings.renew_targets())
         host_network = app.reconcile.host_network
-        self._handover = Handover(app, stopped=self._stopped, quiesce=self.stop, end=end)
         self._plugins = ChainedPlugins(
             app.settings, runtime=app.adapters.node_info.runtime, health=self._health, clock=app.context.clock
         )
@@ -65,7 +70,7 @@ class Lifecycle:
             fights=host_network.fights,
             health=self._health,
             note=host_network.note,
-            take_others=self._take_others,
+            others=Others(self._take_others, app.settings.takeover.directories),
         )
         self._drain_hook = DrainHookFile(app.context.freeze, path=app.settings.daemon.freeze_path, health=self._health)
         self._first_address = FirstAddress(app.context, run_dir=run_dir, boot_id=boot_id, stopped=self._stopped)
@@ -116,6 +121,8 @@ class Lifecycle:
         log.info("confinement: %s", "; ".join(app.reconcile.host_network.confine()) or "in place")
         self._until_done("spool", self._replay_spool)
         listed = self._surroundings.await_runtime()
+        if listed is not None:
+            app.reconcile.other.heed(listed.values())
         self._surroundings.await_cloud()
         self._until_done("kernel", lambda: self._restore(listed))
         self._until_done("aws-node", self._handover.settle)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import IPv4Address
@@ -15,9 +17,12 @@ from pathlib import Path
 
 from ipamd.pb import cri_pb2
 from lab.node.node import Node
+from lab.node.process import NodeProcess
 from tests.contract.runtime.server import FakeCri
+from tests.patience import PATIENCE_S
 
 CHECKPOINT = "/var/run/aws-node/ipam.json"
+SOCKET = "/run/aws-node/ipamd.sock"
 CONFLIST = "/etc/cni/net.d/10-aws.conflist"
 CRI_SOCKET = "/run/fake-cri.sock"
 CONFLIST_TEXT = json.dumps({"cniVersion": "0.4.0", "name": "aws-cni", "disableCheck": True, "plugins": [{"type": "aws-cni"}]})
@@ -127,17 +132,56 @@ def chains(node: Node, *, tool: str = "iptables-nft") -> None:
     node.run(["/bin/sh", "-ec", script], timeout_s=60)
 
 
+_AGENT = """
+import os, pathlib, socket, sys
+path = pathlib.Path(sys.argv[1])
+path.parent.mkdir(parents=True, exist_ok=True)
+path.unlink(missing_ok=True)
+sock = socket.socket(socket.AF_UNIX)
+sock.bind(str(path))
+sock.listen(16)
+print("listening", flush=True)
+while True:
+    sock.accept()[0].close()
+"""
+
+
+class Agent:
+    """Its daemon's process on a node: it listens while it runs, and a SIGKILL leaves its socket behind, as the real one."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._process: NodeProcess | None = None
+
+    def start(self) -> None:
+        """Return when it listens."""
+        reading, writing = os.pipe()
+        with open(reading, "rb") as said:
+            try:
+                self._process = self._node.spawn([sys.executable, "-c", _AGENT, SOCKET], stdout=writing)
+            finally:
+                os.close(writing)
+            assert said.readline() == b"listening\n"
+
+    def kill(self) -> None:
+        """SIGKILL, and wait for the end."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(PATIENCE_S)
+            self._process = None
+
+
 class Runtime(FakeCri):
     """A CRI server on the node's own socket, with pods of any name."""
 
     def __init__(self, node: Node) -> None:
         super().__init__(str(Path(node.root + CRI_SOCKET)))
 
-    def run_pod(self, container_id: str, name: str) -> None:
+    def run_pod(self, container_id: str, name: str, *, namespace: str = "default") -> None:
         """List a pod's sandbox from now on."""
         self.sandboxes[container_id] = cri_pb2.PodSandbox(
             id=container_id,
-            metadata=cri_pb2.PodSandboxMetadata(name=name, namespace="default", uid="uid"),
+            metadata=cri_pb2.PodSandboxMetadata(name=name, namespace=namespace, uid="uid"),
             state=cri_pb2.SANDBOX_READY,
         )
 

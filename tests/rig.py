@@ -79,11 +79,11 @@ QUICK = {
 class Rig:
     """One node of a lab, its daemon and its plugin."""
 
-    def __init__(self, lab: Lab, node: Node, *, env: Mapping[str, str] | None = None) -> None:
+    def __init__(self, lab: Lab, node: Node, *, env: Mapping[str, str] | None = None, module: str = "ipamd.daemon") -> None:
         self.lab = lab
         self.node = node
         self.env = QUICK | dict(env or {})
-        self.driver = Daemon(node, region=lab.vpc.region, settings=self.env)
+        self.driver = Daemon(node, region=lab.vpc.region, settings=self.env, module=module)
         self.driver.install_plugin()
 
     @property
@@ -265,8 +265,9 @@ def rig(
     attach_delay_s: float = 0.0,
     start: bool = True,
     name: str = "",
+    module: str = "ipamd.daemon",
 ) -> Iterator[Rig]:
-    """A lab with one node and one host, the daemon in it; everything is gone afterwards."""
+    """A lab with one node and one host, the daemon in it (or `module` in its place); everything is gone afterwards."""
     label = name or f"rig-{time.monotonic_ns()}"
     with Lab(
         name=label,
@@ -276,7 +277,8 @@ def rig(
         containerd=Path(containerd_directory) if containerd_directory else containerd,
         vpc=Vpc(delays=Delays(attach_s=attach_delay_s)),
     ) as lab:
-        made = Rig(lab, lab.node("node-a"), env=({"CRI_SOCKET": ""} if containerd else {}) | dict(env or {}))
+        settings = ({"CRI_SOCKET": ""} if containerd else {}) | dict(env or {})
+        made = Rig(lab, lab.node("node-a"), env=settings, module=module)
         if start:
             made.start()
         try:

@@ -42,6 +42,7 @@ do not come from experience. Start with them and adjust them to your nodes.
 | `ipamd_addresses{state="quarantined"} > 0` for 90 min | addresses are wired, no source can say for which sandbox, and the quarantine does not end | `ipamctl explain ADDRESS`: [quarantine](troubleshooting.md#addresses-are-quarantined) | it ends after an hour at most while the runtime answers |
 | `rate(ipamd_metrics_refused_connections_total[5m]) > 1` for 5 min | somebody floods this port or holds connections to it; ADD and DEL go on, scrapes may be slow | `ss -tn sport = :61678` on the node names the addresses | a scraper opens one connection at a time |
 | `increase(ipamd_repairs_total[10m]) >= 3` for 30 min | something on the node undoes what the daemon repairs: pods lose traffic again and again | `ipamctl status`, line `fight:`: [fights](troubleshooting.md#something-undoes-repairs) | three repairs of one object in 10 min are a fight |
+| `ipamd_given_twice_addresses > 0` | amazon-vpc-cni-k8s was started beside us and gave addresses that pods of ours have | `ipamctl audit` names both pods of each: [given twice](troubleshooting.md#lacks-lines-of-ipamctl-status) | it must stay 0 |
 | `increase(ipamd_defects_total[1h]) > 0` | vpc-ipamd met what must never happen; what was asked for was refused and nothing was changed | report it, with the log of that hour and `ipamctl audit` | each of them [must stay 0](#what-must-stay-0) |
 | `increase(ipamd_ec2_attempts_total{outcome="denied"}[30m]) > 0` | the node's role may not do what the pool needs | the log, and [the policy](../manifests/iam-policy.json) | a denied call is repeated after 10 min |
 | `rate(ipamd_ec2_attempts_total{outcome="throttled"}[10m]) > 0.05` for 15 min | EC2 throttles the account: new pods wait longer on every node | `ipamd_ec2_budget_rate_per_s`; who else calls EC2 in this account | 0.05 in a second is the lowest rate to which a node slows down |
@@ -69,7 +70,8 @@ a series from the start, at 0. Any increase is a defect of vpc-ipamd.
 | `unexpected-error` | a request or a loop ended in an error that is none of those that we know |
 | `datastore-differs` | `ipamctl audit` found that memory and disk differ; counted by each audit |
 
-These can be above 0 without a defect of ours, and should not stay there: `ipamd_addresses{state="lost"}` and
+These can be above 0 without a defect of ours, and should not stay there: `ipamd_given_twice_addresses` (two daemons on one node),
+`ipamd_addresses{state="lost"}` and
 `awscni_force_removed_ips` (somebody took an address that a pod has), `ipamd_addresses{state="quarantined"}`, `ipamd_conditions`,
 `ipamd_metadata_differences`, `ipamd_ec2_held_back_total`.
 """
@@ -119,6 +121,7 @@ OURS: Mapping[str, str] = {
     "ipamd_ec2_looks_total": "looks by the clock",
     "ipamd_events_total": "has no ledger",
     "ipamd_excess_addresses": "not told",
+    "ipamd_given_twice_addresses": "does not look for another daemon",
     "ipamd_held_addresses": "holds nothing back",
     "ipamd_metadata_difference_age_s": "acts on metadata at once",
     "ipamd_metadata_differences": "acts on metadata at once",

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from ipamd.aws_node import files, peer
@@ -18,50 +19,68 @@ from ipamd.model.aws_node import (
     FILE_MAX_BYTES,
     NETWORK_NAME,
     Allocation,
+    Sign,
     network_name_of,
     parse_checkpoint,
     render_checkpoint,
 )
 from ipamd.model.errors import ForeignStateError, TakeoverError
+from ipamd.ports import Clock
 from ipamd.settings import TakeoverConfig
 
 NOTE_NAME = "aws-node.json"
 NOTE_MAX_BYTES = 4096
 CONFLIST_MAX_BYTES = 1024 * 1024
+EXPORTED_SUFFIX = ".vpc-ipamd-exported"
 SAVED_SUFFIX = ".vpc-ipamd-saved"
 """Runtimes load files that end in .conf, .conflist or .json. Source: github.com/containernetworking/cni libcni/conf.go, ConfFiles;
 github.com/containerd/go-cni opts.go, loadFromConfDir."""
 
 TCP_ADDRESS = ("127.0.0.1", 50051)
-_NOBODYS = (0, 0, 0)
-
 log = logging.getLogger(__name__)
 
 
 class FileAwsNode:
     """Implements `AwsNode`. Safe from any thread: each call looks anew; changes are made by one thread at a time."""
 
-    def __init__(self, config: TakeoverConfig, *, run_dir: Path, conflist: Path) -> None:
+    def __init__(self, config: TakeoverConfig, *, run_dir: Path, conflist: Path, clock: Clock, boot_id: str) -> None:
+        self._clock = clock
+        self._boot_id = boot_id
         self._checkpoint = config.checkpoint
         self._socket = config.daemon_socket
         self._note = run_dir / NOTE_NAME
         self._datastore = run_dir / "state.db"
         self._ours = conflist
-        self._own = _NOBODYS
+        self._exported = conflist.with_name(conflist.name + EXPORTED_SUFFIX)
         self._theirs = config.conflist_beside(conflist)
         self._saved = self._theirs.with_name(self._theirs.name + SAVED_SUFFIX)
 
     def listener(self) -> str:
         if self._socket == "off":
             return ""
-        if _identity(self._socket) != self._own and peer.accepts(self._socket):
+        if peer.is_anothers(self._socket):
             return self._socket
         if (self.has_conflist() or self._checkpoint.exists()) and peer.is_its_daemon(TCP_ADDRESS):
             return f"{TCP_ADDRESS[0]}:{TCP_ADDRESS[1]}"
         return ""
 
-    def own_socket(self, path: str) -> None:
-        self._own = _identity(path) or _NOBODYS
+    def last_sign(self, *, pod: str = "") -> Sign | None:
+        note, now_s, listener = self._read_note(), self._clock.monotonic(), self.listener()
+        lasting = f"it serves {listener}" if listener else f"its pod {pod} runs" if pod else ""
+        seen = _Seen.of(note.get("seen"), boot_id=self._boot_id)
+        version = self._version()
+        if lasting:
+            seen = _Seen(self._boot_id, now_s, lasting, [] if seen is None else seen.version)
+        elif version is not None and version not in (*_known(note), [] if seen is None else seen.version):
+            # Monotonic seconds are those of the boot. A file from the future was written by a clock that was set back since: now.
+            written_s = now_s - max(self._clock.now().timestamp() - version[1] / 1e9, 0.0)
+            if written_s >= (0.0 if seen is None else seen.at_s):
+                seen = _Seen(self._boot_id, written_s, f"it wrote {self._checkpoint}", version)
+        if seen is None:
+            return None
+        if note.get("seen") != list(astuple(seen)):
+            self._write_note({**note, "seen": astuple(seen)})
+        return Sign(seen.what, 0.0 if lasting else max(now_s - seen.at_s, 0.0))
 
     def allocations(self) -> tuple[Allocation, ...]:
         try:
@@ -79,28 +98,35 @@ class FileAwsNode:
         now = self._version()
         if now is None:
             return False
-        note = self._read_note()
-        known = [note[name] for name in ("version", "next") if name in note]
+        known = _known(self._read_note())
         if known:
-            return [now.inode, now.mtime_ns] not in known
+            return now not in known
         # Never noted: without rows all is new; and a file that is older than the rows says nothing that they do not know.
         written = [one.stat().st_mtime_ns for one in self._datastore.parent.glob("state.db*") if one.is_file()]
-        return not written or now.mtime_ns > max(written)
+        return not written or now[1] > max(written)
 
     def settle(self) -> None:
-        now = self._version()
-        note: dict[str, object] = {"version": [] if now is None else [now.inode, now.mtime_ns]}
-        if self._read_note() != note:
-            self._write_note(note)
+        note = self._read_note()
+        settled = {name: note[name] for name in ("seen", "exporting") if name in note} | {"version": self._version() or []}
+        if note != settled:
+            self._write_note(settled)
 
     @property
     def is_exporting(self) -> bool:
-        return bool(self._read_note().get("exporting"))
+        return bool(self._read_note().get("exporting")) or self._exported.exists()
 
     def begin_export(self) -> None:
         self._write_note({**self._read_note(), "exporting": True})
+        try:
+            files.replace(self._exported, b"`ipamctl export --undo` removes this file\n", mode=0o644)
+        except OSError as error:
+            raise TakeoverError(f"{self._exported} cannot be written", details=error.strerror or "") from error
 
     def end_export(self) -> None:
+        try:
+            self._exported.unlink(missing_ok=True)
+        except OSError as error:
+            raise TakeoverError(f"{self._exported} cannot be removed", details=error.strerror or "") from error
         note = self._read_note()
         if note.pop("exporting", None):
             self._write_note(note)
@@ -166,9 +192,10 @@ class FileAwsNode:
                 return network_name_of(raw)
         return NETWORK_NAME
 
-    def _version(self) -> Version | None:
+    def _version(self) -> list[int] | None:
         try:
-            return files.version_of(self._checkpoint)
+            found = files.version_of(self._checkpoint)
+            return None if found is None else [found.inode, found.mtime_ns]
         except OSError as error:
             raise ForeignStateError(f"{self._checkpoint} cannot be looked at", details=error.strerror or "") from error
 
@@ -188,10 +215,24 @@ class FileAwsNode:
             raise TakeoverError(f"{self._note} cannot be written", details=error.strerror or "") from error
 
 
-def _identity(path: str) -> tuple[int, int, int] | None:
-    """Device, inode and time of what is at a path; None for nothing. A daemon that binds there anew makes another one."""
-    try:
-        status = Path(path).stat()
-    except (OSError, ValueError):
+def _known(note: Mapping[str, object]) -> list[object]:
+    """The versions of its file that we read or wrote."""
+    return [note[name] for name in ("version", "next") if name in note]
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """The last sign, as the note has it. `at_s`: monotonic; `version`: of its file, if that was the sign, or was one before."""
+
+    boot_id: str
+    at_s: float
+    what: str
+    version: list[int]
+
+    @classmethod
+    def of(cls, noted: object, *, boot_id: str) -> _Seen | None:
+        """What a note says, of this boot; None for anything else."""
+        match noted:
+            case [str(boot), int() | float() as at_s, str(what), list(version)] if boot == boot_id:
+                return cls(boot, float(at_s), what, version)
         return None
-    return status.st_dev, status.st_ino, status.st_mtime_ns

@@ -6,7 +6,9 @@ only this daemon has. Source: amazon-vpc-cni-k8s pkg/ipamd/rpc_handler.go, RunRP
 
 from __future__ import annotations
 
+import os
 import socket
+import struct
 
 import grpc
 
@@ -17,8 +19,12 @@ CONNECT_S = 1.0
 """Ours: both listeners are on this node; a connection takes microseconds or is refused."""
 
 
-def accepts(path: str) -> bool:
-    """Whether somebody accepts connections on a Unix socket; one that is too busy to does exist."""
+def is_anothers(path: str) -> bool:
+    """Whether another process than this one accepts connections on a Unix socket; one that is too busy to does exist.
+
+    The kernel says who listens; of a process in another PID namespace it says 0. An earlier process of ours does not listen any
+    more: this one has its lock. Source: unix(7), SO_PEERCRED.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as sock:
         sock.settimeout(CONNECT_S)
         try:
@@ -27,7 +33,8 @@ def accepts(path: str) -> bool:
             return True
         except (OSError, ValueError):
             return False
-    return True
+        pid, _, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    return int(pid) != os.getpid()
 
 
 def is_its_daemon(address: tuple[str, int], *, timeout_s: float = CONNECT_S) -> bool:

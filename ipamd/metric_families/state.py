@@ -122,6 +122,8 @@ class StateFamilies(Collector):
         yield gauges("ipamd_start_stage_s", text, "stage", {one.name: one.elapsed_ms / 1000 for one in stages})
 
     def _must_stay_zero(self) -> Iterator[Metric]:
+        text = "Addresses that sandboxes of ours have and amazon-vpc-cni-k8s gave to others, by its file: two daemons are on this node"
+        yield gauge("ipamd_given_twice_addresses", text, len(self._sources.given_twice()))
         found = {**self._sources.health.defects(), Defect.DATASTORE: self._sources.audit.datastore_defect_count}
         text = "What must never happen: any increase is a defect of vpc-ipamd, to be reported with its log"
         yield counters("ipamd_defects", text, "what", Defect, found)

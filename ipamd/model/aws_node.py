@@ -10,12 +10,13 @@ pkg/networkutils/names.go (GeneratePodHostVethName).
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
 from typing import Any
 
-from ipamd.model.attachment import pod_veth_name
+from ipamd.model.attachment import Attachment, pod_veth_name
 from ipamd.model.errors import ForeignStateError, IpamError
 from ipamd.model.ids import AttachmentKey, IfName, parse_key
 from ipamd.model.sandbox import Sandbox, SandboxState
@@ -28,6 +29,10 @@ NETWORK_NAME = "aws-cni"
 
 FILE_MAX_BYTES = 4 * 1024 * 1024
 """Ours: 15,000 entries of 270 bytes; the largest instance types have some 3,000 addresses."""
+
+_AGENT_POD = re.compile(r"kube-system/aws-node-[a-z0-9]{5}")
+"""A pod of its DaemonSet; aws-node-termination-handler is another program. Source: amazon-vpc-cni-k8s config/master/aws-k8s-cni.yaml;
+Kubernetes k8s.io/apimachinery pkg/util/rand, String(5)."""
 
 ENTRIES_MAX = 20_000
 NAME_MAX = 253
@@ -47,6 +52,48 @@ class Allocation:
     pod_name: str = ""
     made_at_ns: int = 0
     interface_count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """The last that was seen of its daemon in this boot. `age_s`: how long ago; 0 while it lasts."""
+
+    what: str
+    age_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class GivenTwice:
+    """An address that we gave to one sandbox, and its daemon to another (I1, I20)."""
+
+    ours: Attachment
+    theirs: Allocation
+
+    def __str__(self) -> str:
+        pod = f"{self.theirs.pod_namespace}/{self.theirs.pod_name}" if self.theirs.pod_name else "pod not known"
+        return (
+            f"{self.ours.address} was given to sandbox {self.ours.key} ({self.ours.sandbox_name or 'pod not known'}) by us, "
+            f"and to {self.theirs.key} ({pod}) by amazon-vpc-cni-k8s"
+        )
+
+
+def given_twice(attachments: Iterable[Attachment], allocations: Iterable[Allocation]) -> tuple[GivenTwice, ...]:
+    """Compare our rows with its file: the same address with another container ID. Concurrency: pure."""
+    rows = {one.address: one for one in attachments}
+    pairs = ((rows[one.address], one) for one in allocations if one.address in rows)
+    return tuple(GivenTwice(ours, theirs) for ours, theirs in pairs if ours.key.container_id != theirs.key.container_id)
+
+
+def agent_pod(sandboxes: Iterable[Sandbox]) -> str:
+    """Name the pod of its daemon whose sandbox is ready: the daemon may start there at any moment; "" if there is none."""
+    return next(
+        (
+            f"{one.pod_namespace}/{one.pod_name}"
+            for one in sandboxes
+            if one.state is SandboxState.READY and _AGENT_POD.fullmatch(f"{one.pod_namespace}/{one.pod_name}")
+        ),
+        "",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ class FreezeCause(StrEnum):
     SPOT_INTERRUPTION = "spot-interruption"
     REBALANCE = "rebalance-recommendation"
     EXPORT = "export"
+    AWS_NODE = "aws-node"
 
 
 NOTICES = frozenset({FreezeCause.SPOT_INTERRUPTION, FreezeCause.REBALANCE})

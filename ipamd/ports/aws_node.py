@@ -5,18 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from ipamd.model.aws_node import Allocation
+from ipamd.model.aws_node import Allocation, Sign
 
 
 class AwsNode(Protocol):
     """The other software that gives out this node's addresses, before us and after us. Never both at once."""
 
     def listener(self) -> str:
-        """Where its daemon accepts connections now; "" if it is away."""
+        """Where its daemon accepts connections now; "" if it is away. A process of ours that listens there is not it."""
         ...
 
-    def own_socket(self, path: str) -> None:
-        """Say that the socket which is at a path now is ours: `listener` does not take it for the other's."""
+    def last_sign(self, *, pod: str = "") -> Sign | None:
+        """The last sign of its daemon in this boot, also one that an earlier process of ours saw; None if it left none.
+
+        Args:
+            pod: of its daemon, while the runtime has its sandbox ready; "" else.
+        Raises: ForeignStateError, TakeoverError if nobody can tell.
+        """
         ...
 
     def allocations(self) -> tuple[Allocation, ...]:
@@ -31,12 +36,12 @@ class AwsNode(Protocol):
         ...
 
     def settle(self) -> None:
-        """Note that its file, as it is, has been read; ends an export. Raises: ForeignStateError, TakeoverError."""
+        """Note that its file, as it is, has been read. Raises: ForeignStateError, TakeoverError."""
         ...
 
     @property
     def is_exporting(self) -> bool:
-        """Whether an export was begun and not taken back: this node is, or is to be, the other's."""
+        """Whether an export was begun and not taken back, in whatever boot: this node is, or is to be, the other's."""
         ...
 
     def begin_export(self) -> None:

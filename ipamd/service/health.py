@@ -105,7 +105,7 @@ class Health:
         self._last_error: ErrorReport | None = None
         self._is_ready = False
         self._awaits_first_address = False
-        self._held = ""
+        self._held: dict[str, str] = {}
         self._defects: Counter[Defect] = Counter()
         self._reached_s: dict[str, float] = {}
 
@@ -147,17 +147,26 @@ class Health:
         with self._lock:
             self._awaits_first_address = is_awaited
 
-    def hold_adds(self, reason: str) -> None:
-        """Refuse every ADD from now on, whatever the phase, and end *ready*; nothing takes it back but a restart."""
+    def hold_adds(self, subject: str, reason: str) -> None:
+        """Refuse every ADD from now on, whatever the phase, and end *ready*; `serve_adds` of the same subject ends it."""
         with self._lock:
-            self._held = reason
+            self._held[subject] = reason
             self._phase_changed.notify_all()
+
+    def serve_adds(self, subject: str) -> None:
+        """End what `hold_adds` began."""
+        with self._lock:
+            self._held.pop(subject, None)
 
     @property
     def is_held(self) -> bool:
-        """Whether no address is given any more, for as long as the process lives (`hold_adds`)."""
-        with self._lock:
-            return bool(self._held)
+        """Whether no address is given, because of another daemon (`hold_adds`)."""
+        return bool(self._held)
+
+    def require_unheld(self) -> None:
+        """Raise NotServingError while ADD is held; a shutdown does not stop an ADD that is under way."""
+        if reasons := "; ".join(list(self._held.values())):
+            raise NotServingError("vpc-ipamd gives no address now", details=reasons)
 
     def set_condition(self, subject: str, sentence: str) -> None:
         """Set the degraded condition of `subject`: one sentence that says what the daemon works without."""
@@ -227,7 +236,7 @@ class Health:
     def is_starting(self) -> bool:
         """ADD is not served, though STATUS may still say yes: out of patience with a restart.
 
-        A daemon that gives no address any more (`hold_adds`) does not start: a restart of it changes no condition of the node (I17).
+        A daemon whose ADD is held does not start: a restart of it changes no condition of the node (I17).
         """
         with self._lock:
             return self._phase is Phase.DRAINING or (self._phase is not Phase.SERVING and not self._held)
@@ -248,10 +257,8 @@ class Health:
 
     def require_add_service(self) -> None:
         """Let an ADD through, or raise NotServingError with the phase and what is missing (I14)."""
-        with self._lock:
-            phase, held = self._phase, self._held
-        if held:
-            raise NotServingError("vpc-ipamd gives no address any more", details=held)
+        self.require_unheld()
+        phase = self.phase
         if phase is Phase.SERVING:
             return
         if phase is Phase.DRAINING:

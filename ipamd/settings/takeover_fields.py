@@ -41,6 +41,12 @@ class TakeoverConfig:
         "Serve its plugin on this Unix socket, as its daemon did; empty: not served (docs/migration.md).",
     )
 
+    @property
+    def directories(self) -> tuple[Path, ...]:
+        """Where its daemon makes its socket and writes its file: a change there may be its coming."""
+        paths = [self.checkpoint, *([] if self.daemon_socket == "off" else [Path(self.daemon_socket)])]
+        return tuple({path.parent: None for path in paths})
+
     def conflist_beside(self, ours: Path) -> Path:
         """Where its conflist is, by the setting or beside ours."""
         return Path(self.conflist) if self.conflist else ours.with_name(CONFLIST_NAME)

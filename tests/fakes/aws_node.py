@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ipamd.model.aws_node import Allocation
+from ipamd.model.aws_node import Allocation, Sign
 from ipamd.model.errors import ForeignStateError
+from tests.fakes.clock import FakeClock
 
 THEIRS, SAVED, OURS = "10-aws.conflist", "10-aws.conflist.vpc-ipamd-saved", "10-vpc-ipamd.conflist"
 
@@ -13,27 +14,34 @@ THEIRS, SAVED, OURS = "10-aws.conflist", "10-aws.conflist.vpc-ipamd-saved", "10-
 class FakeAwsNode:
     """Implements `AwsNode`. `told`: what its file says; `listens`: where its daemon does; `refusal`: why its file cannot be used."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: FakeClock | None = None) -> None:
+        self.clock = clock or FakeClock()
+        self._seen: Sign | None = None
+        self._seen_s = self._written_s = 0.0
         self.told: list[Allocation] | None = None
         self.refusal: ForeignStateError | None = None
         self.listens = ""
         self.written: list[list[Allocation]] = []
         self.conflists: set[str] = set()
-        self.owned: list[str] = []
         self._is_news = True
         self._is_exporting = False
 
     def tell(self, *allocations: Allocation) -> None:
         """Its daemon writes its file."""
-        self.told, self._is_news = list(allocations), True
+        self.told, self._is_news, self._written_s = list(allocations), True, self.clock.monotonic()
 
     def listener(self) -> str:
         """See the port."""
         return self.listens
 
-    def own_socket(self, path: str) -> None:
+    def last_sign(self, *, pod: str = "") -> Sign | None:
         """See the port."""
-        self.owned.append(path)
+        now_s = self.clock.monotonic()
+        if lasting := f"it serves {self.listens}" if self.listens else f"its pod {pod} runs" if pod else "":
+            self._seen, self._seen_s = Sign(lasting), now_s
+        elif self.has_run_since() and self._written_s > self._seen_s:
+            self._seen, self._seen_s = Sign("it wrote /ipam.json"), self._written_s
+        return self._seen if self._seen is None else Sign(self._seen.what, now_s - self._seen_s)
 
     def allocations(self) -> tuple[Allocation, ...]:
         """See the port."""
@@ -48,7 +56,7 @@ class FakeAwsNode:
     def settle(self) -> None:
         """See the port."""
         if self.told is not None:
-            self._is_news = self._is_exporting = False
+            self._is_news = False
 
     @property
     def is_exporting(self) -> bool:

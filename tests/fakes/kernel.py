@@ -97,7 +97,7 @@ class FakeWiring:
         self._maybe_fail("stamp")
         with self.lock:
             spec = self.foreign.pop(veth.name)
-            self.wired[veth.name] = replace(spec, key=key)
+            self.wired[veth.name] = replace(spec, key=key, address=address)
         return replace(veth, alias=encode_alias(key, address, is_imported=True), key=key, address=address)
 
     def sweep(self) -> None:

@@ -27,6 +27,7 @@ from ipamd.service.pool.sync_result import EniSyncResult
 from ipamd.service.report.past import held
 from ipamd.service.request import Deadline, Steps
 from ipamd.settings import CloudConfig, CurrentSettings, DaemonConfig, NetworkConfig, Settings, SubnetsConfig
+from tests.fakes.aws_node import FakeAwsNode
 from tests.fakes.clock import FakeClock
 from tests.fakes.cloud import IDENTITY, FakeEc2
 from tests.fakes.host_network import FakeHostNetwork
@@ -41,7 +42,7 @@ SETTINGS = Settings(cloud=CloudConfig(cluster_name="test"), daemon=DaemonConfig(
 
 
 class FakeNode:
-    """Kernel, EC2, metadata and runtime outlive `crash`, the process does not. Its graph is the one that ships (`compose`)."""
+    """Kernel, EC2, metadata, runtime and the other's daemon outlive `crash`, the process does not. `compose` makes it, as it ships."""
 
     def __init__(
         self,
@@ -65,6 +66,7 @@ class FakeNode:
         self.hostnet = FakeHostNetwork(lambda: {eni.mac for eni in self.ec2.attached()})
         self.metadata = FakeMetadata(self.ec2.attached)
         self.runtime = FakeRuntime()
+        self.aws_node = FakeAwsNode(self.clock)
         self.has_run_before = False
         self.failpoint: Failpoint = no_failpoint
         self.start()
@@ -98,6 +100,7 @@ class FakeNode:
             has_run_before=self.has_run_before,
             failpoint=self._reached,
             history=self.history,
+            aws_node=self.aws_node,
         )
         self.app = compose(adapters, CurrentSettings(replace(SETTINGS, network=self.network, subnets=self.subnets_config)))
         self._name_parts()

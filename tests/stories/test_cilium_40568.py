@@ -97,6 +97,7 @@ def play_spooled(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
         spool=node.spool,
         leave_mark=lambda: None,
         replay=lambda: replay(node) and None,
+        look=lambda: True,
         end=pytest.fail,
     )
     turns = iter([False, True])

@@ -10,11 +10,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from ipamd.handover import CONDITION, Handover
-from ipamd.model.errors import NotServingError, SettingsError, TakeoverError
+from ipamd.handover import Handover
+from ipamd.model.errors import NotServingError, SettingsError
 from ipamd.model.kernel import NODE, RoutingDifference
-from ipamd.service.reconcile.export import ExportService
-from tests.fakes.aws_node import OURS, SAVED, THEIRS, FakeAwsNode
+from ipamd.service.health import Phase
+from ipamd.service.reconcile.other_daemon import ABSENCE_S, CONDITION
+from tests.fakes.aws_node import OURS, SAVED, THEIRS
 from tests.fakes.node import FakeNode
 
 
@@ -23,15 +24,13 @@ class Hands:
 
     def __init__(self, path: Path, *, is_overtaken: bool = False, backend: object = None) -> None:
         self.node = FakeNode(path)
-        self.theirs = FakeAwsNode()
+        self.theirs = self.node.aws_node
         self.stopped = threading.Event()
         self.ended: list[str] = []
         app = self.node.app
-        export = ExportService(app.context, cooldown=app.cooldown, aws_node=self.theirs, prefix="eni")
         app = replace(
             app,
-            adapters=replace(app.adapters, aws_node=self.theirs, is_overtaken=is_overtaken),
-            reconcile=replace(app.reconcile, export=export),
+            adapters=replace(app.adapters, is_overtaken=is_overtaken),
             cni_backend=backend,  # type: ignore[arg-type]  # what is called of it
         )
         self.handover = Handover(app, stopped=self.stopped, quiesce=lambda: None, end=self.ended.append)
@@ -43,48 +42,73 @@ def hands(tmp_path: Path) -> Hands:
     return Hands(tmp_path)
 
 
-def leave_after_a_look(hands: Hands, monkeypatch: pytest.MonkeyPatch, then: Callable[[], None]) -> list[str]:
-    """Between two looks something happens; returns the conditions as they were."""
-    seen: list[str] = []
+class Waits:
+    """What a start's waits saw: one condition each. Each lasts a second; `then` says what happens in the one of a number."""
 
-    def wait(_timeout_s: float) -> bool:
-        seen.extend(hands.node.health.conditions())
-        with pytest.raises(NotServingError, match="remove its DaemonSet aws-node"):  # a refused pod's event says so too (I14)
-            hands.node.health.require_add_service()
-        then()
-        return hands.stopped.is_set()
+    def __init__(self, hands: Hands, monkeypatch: pytest.MonkeyPatch, **then: Callable[[], None]) -> None:
+        self.seen: list[str] = []
+        self._hands, self._then = hands, then
+        monkeypatch.setattr(hands.stopped, "wait", self._wait)
 
-    monkeypatch.setattr(hands.stopped, "wait", wait)
-    return seen
+    def _wait(self, timeout_s: float) -> bool:
+        health = self._hands.node.health
+        self.seen.append(health.conditions_by_subject()[CONDITION])
+        with pytest.raises(NotServingError) as refused:  # a refused pod's event says so too (I14)
+            health.require_add_service()
+        assert "remove its DaemonSet aws-node" in refused.value.details
+        health.require_status()  # ours may be the only conflist: a restart makes no node NotReady (I17)
+        self._then.get(f"after_{len(self.seen)}", lambda: None)()
+        self._hands.node.clock.advance(timeout_s)
+        return self._hands.stopped.is_set()
 
 
-def test_a_start_waits_until_the_other_is_away(hands: Hands, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The condition names the listener and what to remove, and ends with it."""
+def test_a_start_waits_until_the_other_has_been_away_for_a_minute(hands: Hands, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The condition names the listener and what to remove; a daemon that restarts is away for a moment only (I20)."""
     hands.theirs.listens = "/run/its.sock"
-    seen = leave_after_a_look(hands, monkeypatch, lambda: setattr(hands.theirs, "listens", ""))
+    waits = Waits(
+        hands,
+        monkeypatch,
+        after_2=lambda: setattr(hands.theirs, "listens", ""),
+        after_40=lambda: setattr(hands.theirs, "listens", "/run/its.sock"),
+        after_41=lambda: setattr(hands.theirs, "listens", ""),
+    )
     assert hands.handover.begin()
-    assert len(seen) == 1
-    assert "/run/its.sock: remove its DaemonSet aws-node" in seen[0]
+    assert "it serves /run/its.sock; remove its DaemonSet aws-node" in waits.seen[0]
+    assert "38 s ago" in waits.seen[39]
+    assert len(waits.seen) == 41 + ABSENCE_S - 1
     assert CONDITION not in hands.node.health.conditions_by_subject()
+    hands.node.health.require_unheld()
+
+
+def test_a_start_without_a_sign_waits_for_nothing(hands: Hands, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rolls stay as fast as they are, also where its file of long ago is."""
+    hands.theirs.tell()
+    hands.theirs.settle()
+    waits = Waits(hands, monkeypatch)
+    assert hands.handover.begin()
+    assert waits.seen == []
 
 
 def test_a_stop_ends_the_wait(hands: Hands, monkeypatch: pytest.MonkeyPatch) -> None:
     """SIGTERM while it waits."""
     hands.theirs.listens = "/run/its.sock"
-    leave_after_a_look(hands, monkeypatch, hands.stopped.set)
+    Waits(hands, monkeypatch, after_1=hands.stopped.set)
     with pytest.raises(NotServingError):
         hands.handover.begin()
 
 
-def test_rows_that_were_opened_before_it_wrote_are_not_used(tmp_path: Path) -> None:
+def test_rows_that_were_opened_before_it_wrote_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was there while our file was opened, and wrote: the process ends, and the next one sets the rows aside (I1)."""
     hands = Hands(tmp_path)
     hands.theirs.tell()
+    waits = Waits(hands, monkeypatch)
     assert not hands.handover.begin()
+    assert len(waits.seen) == ABSENCE_S, "it wrote a moment ago: it may be about to come back"
     assert "made anew" in hands.ended[0]
     (tmp_path / "next").mkdir()
     later = Hands(tmp_path / "next", is_overtaken=True)
     later.theirs.tell()
+    later.node.clock.advance(ABSENCE_S)
     assert later.handover.begin(), "they were set aside already"
     assert later.ended == []
 
@@ -100,36 +124,47 @@ def test_an_exported_node_is_not_served(hands: Hands) -> None:
 
 
 def test_its_conflist_is_taken_only_from_one_that_is_away(hands: Hands) -> None:
-    """To take it from a daemon that serves would be a fight."""
+    """To take it from a daemon that serves, or is about to serve again, would be a fight."""
+    hands.node.health.enter(Phase.SERVING)
     hands.theirs.conflists = {THEIRS, OURS}
     hands.theirs.listens = "127.0.0.1:50051"
-    with pytest.raises(TakeoverError, match="has come back"):
-        hands.handover.take_conflist()
-    assert hands.theirs.conflists == {THEIRS, OURS}
+    assert hands.handover.take_conflist() == ""
     hands.theirs.listens = ""
+    hands.node.clock.advance(ABSENCE_S - 1)
+    assert hands.handover.take_conflist() == ""
+    assert hands.theirs.conflists == {THEIRS, OURS}
+    assert hands.node.health.is_held
+    hands.node.clock.advance(1)
     assert hands.handover.take_conflist()
     assert hands.theirs.conflists == {SAVED, OURS}
+    assert not hands.node.health.is_held
     assert hands.handover.take_conflist() == ""
 
 
-def test_what_it_gave_while_we_served_is_taken_over_by_the_next_start(hands: Hands) -> None:
-    """Both were on the node, and it has gone: our rows call free what its pods have, and every ADD that gets such an address fails."""
-    hands.theirs.conflists = {THEIRS, OURS}
+@pytest.mark.parametrize("conflists", [{OURS}, {THEIRS, OURS}])
+def test_what_it_gave_while_we_served_is_taken_over_by_the_next_start(hands: Hands, conflists: set[str]) -> None:
+    """Both were on the node, and it has gone: our rows call free what its pods have, so ADD stays held until the process ends."""
+    hands.node.health.enter(Phase.SERVING)
+    hands.theirs.conflists = set(conflists)
     hands.theirs.listens = "/run/its.sock"
-    with pytest.raises(TakeoverError, match="remove its DaemonSet"):
-        hands.handover.take_conflist()
+    assert not hands.handover.look()
     hands.theirs.tell()
     hands.theirs.listens = ""
-    assert hands.handover.take_conflist() == ""
+    assert not hands.handover.look()
+    assert hands.ended == [], "it may come back"
+    hands.node.clock.advance(ABSENCE_S)
+    assert not hands.handover.look()
     assert "made anew" in hands.ended[0]
-    hands.theirs.settle()  # as the next start does
-    assert hands.handover.take_conflist()
+    assert hands.node.health.is_held
+    hands.handover.settle()  # as the next start does
+    assert hands.handover.look()
+    assert not hands.node.health.is_held
 
 
 def test_a_conflist_that_an_export_brings_back_is_not_taken(hands: Hands) -> None:
     """The keeper looks for the other's daemon, which takes up to seconds; an export that begins meanwhile wins."""
     hands.theirs.conflists = {THEIRS, OURS}
-    hands.theirs.listener = lambda: (hands.theirs.begin_export(), "")[1]  # type: ignore[method-assign]
+    hands.theirs.last_sign = lambda *, pod: hands.theirs.begin_export()  # type: ignore[method-assign]
     assert hands.handover.take_conflist() == ""
     assert hands.theirs.conflists == {THEIRS, OURS}
 
@@ -143,6 +178,7 @@ def test_chains_go_once_ours_are_in_place(hands: Hands) -> None:
     hands.theirs.listens = "/run/its.sock"
     assert hands.handover.tidy() == ""
     hands.theirs.listens = ""
+    hands.node.clock.advance(ABSENCE_S)
     kernel.node_differences = [RoutingDifference(NODE, "nftables table was missing")]
     assert hands.handover.tidy() == ""
     kernel.node_differences = [RoutingDifference(NODE, "chain AWS-SNAT-CHAIN-0 ...", is_repaired=False)]
@@ -155,11 +191,12 @@ def test_chains_go_once_ours_are_in_place(hands: Hands) -> None:
 
 
 def test_its_plugin_is_served_or_a_condition_says_why_not(tmp_path: Path) -> None:
-    """The socket becomes ours only if we listen there."""
-    backend = SimpleNamespace(path=Path("/run/its.sock"), start=lambda: None)
+    """Before ADD is, and not where somebody listens."""
+    started: list[str] = []
+    backend = SimpleNamespace(path=Path("/run/its.sock"), start=lambda: started.append("its socket"))
     hands = Hands(tmp_path, backend=backend)
     assert hands.handover.begin()
-    assert hands.theirs.owned == ["/run/its.sock"]
+    assert started == ["its socket"]
 
     def refuse() -> None:
         raise SettingsError("somebody listens on /run/its.sock")
@@ -168,5 +205,4 @@ def test_its_plugin_is_served_or_a_condition_says_why_not(tmp_path: Path) -> Non
     (tmp_path / "next").mkdir()
     refused = Hands(tmp_path / "next", backend=backend)
     assert refused.handover.begin()
-    assert refused.theirs.owned == []
     assert "somebody listens" in refused.node.health.conditions_by_subject()["cni-backend"]

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 
+from ipamd.model.attachment import pod_veth_name
 from ipamd.model.aws_node import Allocation, identify
 from ipamd.model.errors import ForeignStateError, IpamError, log_text
 from ipamd.model.kernel import HostVeth, KernelSurvey
@@ -19,6 +20,7 @@ from ipamd.model.sandbox import Sandbox
 from ipamd.model.words import counted
 from ipamd.ports import AwsNode
 from ipamd.service.context import ServiceContext
+from ipamd.service.reconcile.other_daemon import OtherDaemon
 
 CONDITION = "import"
 
@@ -47,8 +49,9 @@ class ImportResult:
 class ImportService:
     """Identifies and stamps; records nothing, so it is repeated whole after a crash."""
 
-    def __init__(self, context: ServiceContext, *, aws_node: AwsNode | None, prefix: str) -> None:
+    def __init__(self, context: ServiceContext, *, aws_node: AwsNode | None, other: OtherDaemon, prefix: str) -> None:
         """`aws_node` None: nothing is known of another software's files; kernel and runtime are asked all the same."""
+        self._other = other
         self._datastore = context.datastore
         self._wiring = context.wiring
         self._health = context.health
@@ -68,10 +71,11 @@ class ImportService:
         return self._stamp_all(foreign, survey, listed)
 
     def look_again(self, listed: Mapping[str, Sandbox]) -> list[HostVeth]:
-        """Stamp what the start could not name and can be named now, by what its file said then. Costs nothing if all were named.
+        """Look for its daemon's pod, and stamp what the start could not name and can be named now, by what its file said then.
 
         Returns: those that carry our alias now. Raises: nothing; the next list tries again.
         """
+        self._other.heed(listed.values())
         if not self._unnamed:
             return []
         try:
@@ -91,13 +95,19 @@ class ImportService:
         result = ImportResult(())
         stamped: dict[str, HostVeth] = {}
         for veth in foreign:
-            addresses = tuple(sorted(routed.get(veth.name, ())))
+            addresses = tuple(sorted(routed.get(veth.name, ()))) or self._led_elsewhere(veth, survey)
             why = self._take_over_one(veth, addresses, listed, stamped)
             if why:
                 result.unnamed.append(Unnamed(veth, addresses, why))
         result.veths = tuple(stamped.get(veth.name, veth) for veth in survey.veths)
         self._tell(result)
         return result
+
+    def _led_elsewhere(self, veth: HostVeth, survey: KernelSurvey) -> tuple[IPv4Address, ...]:
+        """The address that its file has for the pod by which a link is named, if packets to it go to another link: both gave it."""
+        named = (one for one in self._told if one.pod_name and one.address in survey.routes)
+        named = (one for one in named if pod_veth_name(one.pod_namespace, one.pod_name, prefix=self._prefix) == veth.name)
+        return tuple(one.address for one in named if one.address is not None)[:1]
 
     def _take_over_one(
         self,

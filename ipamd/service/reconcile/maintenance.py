@@ -1,4 +1,5 @@
-"""Periodic work: say that we serve, replay the spool, check that the datastore's file is still ours, drop old tombstones.
+"""Periodic work: look for another daemon, say that we serve, replay the spool, see that the datastore's file is still ours, drop old
+tombstones.
 
 A plugin also spools a DEL when the daemon was too slow to answer, so the spool is read while the daemon serves (I3). If the
 datastore's file was deleted while in use, nothing written to it survives a restart; if the disk failed so that not even a rollback
@@ -38,9 +39,12 @@ class Maintenance:
         spool: Spool,
         leave_mark: Callable[[], None],
         replay: Callable[[], None],
+        look: Callable[[], object],
         end: Callable[[str], None],
     ) -> None:
-        """`leave_mark` says that ADD is served; `replay` carries out the spooled DELs; `end` exits the process, with the reason."""
+        """`leave_mark` says that ADD is served; `replay` carries out the spooled DELs; `look` looks for another daemon; `end` exits
+        the process, with the reason."""
+        self._look = look
         self._datastore = context.datastore
         self._spool = spool
         self._health = context.health
@@ -73,6 +77,7 @@ class Maintenance:
             )
             self._end(lost)
             return
+        self._look()
         self._leave_mark()
         if self._spool.pending_count():
             self._replay()

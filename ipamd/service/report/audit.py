@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from ipamd.model.aws_node import GivenTwice
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.errors import IpamError, log_text
 from ipamd.model.ids import EniId
@@ -21,6 +22,8 @@ from ipamd.service.report.audit_cloud import against_ec2, lost_addresses, primar
 from ipamd.service.report.audit_enis import against_host
 from ipamd.service.report.audit_sandboxes import against_kernel, against_runtime
 from ipamd.service.report.finding import Finding, Severity
+
+NEXT_GIVEN_TWICE = "delete one of the two pods, and remove its DaemonSet aws-node from this node"
 
 T = TypeVar("T")
 
@@ -39,7 +42,7 @@ class AuditSources:
     """Whom the audit asks; `runtime` is None with CRI off.
 
     `frozen`: ENIs that give no address although they are attached, with the reason. `recent`: what our own calls to EC2 changed in
-    the last minutes.
+    the last minutes. `given_twice`: what amazon-vpc-cni-k8s gave besides, by its file.
     """
 
     datastore: Datastore
@@ -51,6 +54,7 @@ class AuditSources:
     identity: Callable[[], InstanceIdentity | None]
     frozen: Callable[[], Mapping[EniId, str]]
     recent: Callable[[], Collection[CloudKey]]
+    given_twice: Callable[[], tuple[GivenTwice, ...]]
 
 
 class AuditService:
@@ -74,6 +78,10 @@ class AuditService:
             for sentence in datastore.audit()
         ]
         self.datastore_defect_count += len(findings)
+        findings += [
+            Finding(Severity.VIOLATION, str(one.ours.address), f"{one} (I1, I20)", NEXT_GIVEN_TWICE)
+            for one in self._sources.given_twice()
+        ]
         findings += lost_addresses(before) + primary_addresses(before)
         findings += self._kernel(before, silent) + self._host(silent) + self._runtime(before, silent)
         if ask_ec2:

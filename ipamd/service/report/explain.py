@@ -11,11 +11,13 @@ from ipaddress import AddressValueError, IPv4Address
 
 from ipamd.model.address import Address, AddressState
 from ipamd.model.attachment import Attachment
+from ipamd.model.aws_node import GivenTwice
 from ipamd.model.errors import InvalidRequestError, IpamError, log_text
 from ipamd.model.evidence import Evidence, Judgement, Verdict
 from ipamd.model.history import HistoryEvent
 from ipamd.model.history_answer import HistoryAnswer, HistoryQuestion, refusal
 from ipamd.model.history_subject import Subject
+from ipamd.model.kernel import duplicate_addresses
 from ipamd.model.times import rfc3339
 from ipamd.ports import Clock, Datastore, Wiring
 from ipamd.service.locks import KeyLocks
@@ -33,10 +35,11 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """What tells of this moment."""
+    """What tells of this moment. `given_twice`: what amazon-vpc-cni-k8s gave besides, by its file."""
 
     locks: KeyLocks
     clock: Clock
+    given_twice: Callable[[], tuple[GivenTwice, ...]]
 
 
 class ExplainService:
@@ -61,6 +64,7 @@ class ExplainService:
         self._quarantined = quarantined
         self._locks = present.locks
         self._clock = present.clock
+        self._given_twice = present.given_twice
         self._past = past
 
     def explain(self, question: HistoryQuestion) -> Explanation:
@@ -76,6 +80,7 @@ class ExplainService:
             sentences = self._explain_address(IPv4Address(subject))
         except AddressValueError:
             sentences = self._explain_sandbox(subject)
+        sentences += [f"{one} (I1, I20)" for one in self._given_twice() if _is_about(one, Subject(subject))]
         sentences += [refusal(record) for record in past.records if record.event == HistoryEvent.REFUSED]
         if not sentences and not past.records:
             raise InvalidRequestError(f"{subject} is not known", details=f"no address, pod or sandbox; {'; '.join(past.notes)}")
@@ -151,7 +156,22 @@ class ExplainService:
             return [*sentences, f"the kernel could not be read: {log_text(error)}"]
         if survey.routes.get(attachment.address) != attachment.host_veth:
             sentences.append(f"its route leads to {survey.routes.get(attachment.address, 'nothing')}, not to its veth")
-        return sentences
+        others = [one for one in duplicate_addresses(survey).get(attachment.address, ()) if one.name != attachment.host_veth]
+        return sentences + [
+            f"{one.name} of {one.key} has the address too: delete one of the two sandboxes (I1)" for one in others
+        ]
+
+
+def _is_about(pair: GivenTwice, subject: Subject) -> bool:
+    """Whether a question is about the address that both gave, or about either sandbox."""
+    ours, theirs = pair.ours, pair.theirs
+    pods = ours.sandbox_name, f"{theirs.pod_namespace}/{theirs.pod_name}"
+    ids = ours.key.container_id, theirs.key.container_id
+    return (
+        subject.text == str(ours.address)
+        or any(map(subject.names_pod, pods))
+        or (not subject.is_address and any(one.startswith(subject.text) for one in ids))
+    )
 
 
 def _sources(evidence: Evidence) -> str:

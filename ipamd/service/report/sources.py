@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ipamd.model.auto_target import AutoTarget
+from ipamd.model.aws_node import GivenTwice
 from ipamd.model.cloud import CallUnderWay
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.freeze import Freezing
@@ -68,7 +69,7 @@ class Sources:
 
     `frozen` tells which ENIs give nothing and why, `freezings` what freezes the pool. `runtime_view` returns None with CRI off;
     `dying_count` counts host veths marked and not yet deleted; `dropped_packets` counts by reason; `is_source_checked` asks the
-    kernel, in microseconds.
+    kernel, in microseconds. `given_twice`: what amazon-vpc-cni-k8s gave besides, by its file.
     """
 
     health: Health
@@ -95,3 +96,4 @@ class Sources:
     settings: CurrentSettings
     instance_id: Callable[[], str]
     version: str
+    given_twice: Callable[[], tuple[GivenTwice, ...]]

@@ -145,6 +145,7 @@ class AttachService:
             with steps.step("commit"):
                 attachment = self._attachment(request, spec, reserved, wired)
                 deadline.check(f"attaching sandbox {key}")
+                self._health.require_unheld()  # another daemon may have come while this ADD waited for its address (I20)
                 with self._datastore.transaction() as uow:
                     uow.confirm(attachment)
         except BaseException as error:

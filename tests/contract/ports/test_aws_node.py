@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import IPv4Address
@@ -10,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from ipamd.aws_node.node import FileAwsNode
-from ipamd.model.aws_node import Allocation, render_checkpoint
+from ipamd.model.aws_node import Allocation, Sign, render_checkpoint
 from ipamd.model.ids import parse_key
 from ipamd.ports import AwsNode
 from ipamd.settings import TakeoverConfig
 from tests.fakes.aws_node import OURS, SAVED, THEIRS, FakeAwsNode
+from tests.fakes.clock import FakeClock
 
 ONE = Allocation(parse_key("a", "eth0"), IPv4Address("10.0.0.9"), "default", "web", 5)
 TWO = Allocation(parse_key("b", "eth0"), IPv4Address("10.0.0.10"))
@@ -25,6 +27,7 @@ class Other:
     """The other software on one node: what its daemon writes, and the conflists that are there."""
 
     node: AwsNode
+    clock: FakeClock
     tell: Callable[..., None]
     put: Callable[[str], None]
     conflists: Callable[[], set[str]]
@@ -33,9 +36,10 @@ class Other:
 @pytest.fixture(params=["fake", "files"])
 def other(request: pytest.FixtureRequest, tmp_path: Path) -> Other:
     """Both implementations."""
+    clock = FakeClock()
     if request.param == "fake":
-        fake = FakeAwsNode()
-        return Other(fake, fake.tell, lambda name: fake.conflists.add(name), lambda: set(fake.conflists))
+        fake = FakeAwsNode(clock)
+        return Other(fake, clock, fake.tell, lambda name: fake.conflists.add(name), lambda: set(fake.conflists))
     run, folder, path = tmp_path / "run", tmp_path / "net.d", tmp_path / "ipam.json"
     run.mkdir()
     folder.mkdir()
@@ -43,11 +47,14 @@ def other(request: pytest.FixtureRequest, tmp_path: Path) -> Other:
     def tell(*allocations: Allocation) -> None:
         scratch = tmp_path / "scratch"
         scratch.write_bytes(render_checkpoint(allocations))
+        os.utime(scratch, ns=(mtime_ns := int(clock.now().timestamp() * 10**9), mtime_ns))
         scratch.replace(path)
 
     config = TakeoverConfig(checkpoint=path, daemon_socket="off")
-    node = FileAwsNode(config, run_dir=run, conflist=folder / OURS)
-    return Other(node, tell, lambda name: (folder / name).touch(), lambda: {one.name for one in folder.iterdir()})
+    node = FileAwsNode(config, run_dir=run, conflist=folder / OURS, clock=clock, boot_id="boot")
+    return Other(
+        node, clock, tell, lambda name: (folder / name).touch(), lambda: {one.name for one in folder.glob("*.conflist*")}
+    )
 
 
 def test_what_was_read_is_no_news_until_its_daemon_writes_again(other: Other) -> None:
@@ -64,8 +71,26 @@ def test_what_was_read_is_no_news_until_its_daemon_writes_again(other: Other) ->
     assert node.has_run_since()
 
 
+def test_its_last_sign_is_its_pod_or_its_file(other: Other) -> None:
+    """None without one; the last one, and how long ago; its file only until it is read."""
+    node, clock = other.node, other.clock
+    assert node.last_sign() is None
+    other.tell(ONE)
+    clock.advance(7)
+    found = node.last_sign()
+    assert found is not None
+    assert found.what.startswith("it wrote /")
+    assert found.age_s == 7.0
+    node.settle()
+    assert node.last_sign(pod="kube-system/aws-node-abcde") == Sign("its pod kube-system/aws-node-abcde runs")
+    clock.advance(3)
+    assert node.last_sign() == Sign("its pod kube-system/aws-node-abcde runs", 3.0)
+    other.tell(TWO)
+    assert node.last_sign() == Sign(found.what, 0.0)
+
+
 def test_an_export_is_noted(other: Other) -> None:
-    """Until it is taken back, or its file has been read once more."""
+    """Until it is taken back, whatever its daemon writes."""
     node = other.node
     assert not node.is_exporting
     node.begin_export()
@@ -76,7 +101,7 @@ def test_an_export_is_noted(other: Other) -> None:
     node.begin_export()
     other.tell(TWO)
     node.settle()
-    assert not node.is_exporting
+    assert node.is_exporting
 
 
 def test_conflists_change_places(other: Other) -> None:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import IPv4Address
 
+from ipamd.service.reconcile.other_daemon import ABSENCE_S
+from lab.chaos import skewed_daemon
 from lab.fabric import talk
 from lab.fabric.netns import run_inside
 from tests import aws_node
@@ -84,6 +86,13 @@ class Migrated:
     runtime: Runtime
     pods: list[Pod]
     servers: talk.Servers
+    agent: aws_node.Agent
+    passed_s: float = 0.0
+
+    def pass_time(self, seconds: float = ABSENCE_S + 10.0) -> None:
+        """Let time pass on both clocks of our daemon; by default as long as the other's must be away."""
+        self.passed_s += seconds
+        self.rig.node.write_file(str(skewed_daemon.PASSED_PATH), str(self.passed_s).encode())
 
     @contextmanager
     def flow(self) -> Iterator[Flow]:
@@ -108,7 +117,8 @@ def migrated(
     count: int, *, instance_type: str = "m5.large", env: dict[str, str] | None = None, start: bool = False
 ) -> Iterator[Migrated]:
     """Build it: our daemon makes the ENIs, and everything of ours but these is taken away again."""
-    with rig(env=ENV | {"MINIMUM_IP_TARGET": str(count + 3)} | dict(env or {}), instance_type=instance_type, start=False) as made:
+    settings = ENV | {"MINIMUM_IP_TARGET": str(count + 3)} | dict(env or {})
+    with rig(env=settings, instance_type=instance_type, start=False, module=skewed_daemon.__name__) as made:
         runtime = Runtime(made.node)
         made.node.write_file("/opt/cni/bin/loopback", LOOPBACK, 0o755)
         with talk.Servers() as servers:
@@ -128,8 +138,11 @@ def migrated(
                 for pod in pods:
                     runtime.run_pod(pod.container_id, pod.name)
                     servers.add(pod.name, made.node.root + pod.netns)
+                node = Migrated(made, runtime, pods, servers, aws_node.Agent(made.node))
+                node.pass_time()  # since its daemon went
                 if start:
                     made.start()
-                yield Migrated(made, runtime, pods, servers)
+                yield node
+                node.agent.kill()
             finally:
                 runtime.close()

@@ -11,7 +11,7 @@ import pytest
 from tests import aws_node
 from tests.aws_node import Pod
 from tests.lab.migration.conftest import Migrated, migrated
-from tests.rig import wait_until
+from tests.rig import Rig, wait_until
 from tests.task_pages import Runner, commands
 
 pytestmark = pytest.mark.privileged
@@ -31,6 +31,14 @@ def conflists(node: Migrated) -> list[str]:
     return node.sh("ls /etc/cni/net.d").split()
 
 
+def undo(rig: Rig) -> None:
+    """Lift the export; the process ends."""
+    undone = rig.driver.ipamctl("export", "--undo")
+    assert undone.returncode == 0, undone.stdout
+    assert rig.daemon is not None
+    assert rig.daemon.wait(20) == 1  # its supervisor starts it again
+
+
 def test_there_and_back_and_there_again() -> None:
     """Row 12: pods of both daemons live through three changes of hands, each with its address."""
     with migrated(4, start=True) as node:
@@ -46,7 +54,7 @@ def test_there_and_back_and_there_again() -> None:
             assert done.returncode == 0, done.stdout + done.stderr
             wait_until(lambda: flow.sent >= 5, what="packets afterwards")
             assert flow.stop() == set()
-        assert conflists(node) == ["10-aws.conflist"]
+        assert conflists(node) == ["10-aws.conflist", "10-vpc-ipamd.conflist.vpc-ipamd-exported"]
         refused = rig.add("too-late")
         assert refused.code == 11, refused.body
         assert refused.body is not None
@@ -94,6 +102,11 @@ def test_there_and_back_and_there_again() -> None:
         keys = [{**entries[ours.address]}, stale]
         aws_node.write_file(rig.node, [*rig_pods, made], extra=keys)
 
+        rig.start(wait=False)  # ours was not taken off: the export holds until somebody lifts it, whatever the other does (I20)
+        rig.driver.wait_status(lambda s: "goes back" in s["verdict"], what="still the other's", timeout_s=30)
+        node.pass_time()
+        assert rig.add("still-too-late").code == 11
+        undo(rig)
         rig.start()  # and we come again
         wanted = {pod.container_id: pod.address for pod in [*rig_pods, made]} | {"ours-0": ours.address}
         assert rig.attachments() == wanted
@@ -101,10 +114,7 @@ def test_there_and_back_and_there_again() -> None:
         assert conflists(node) == ["10-aws.conflist.vpc-ipamd-saved", "10-vpc-ipamd.conflist"]
 
         assert rig.driver.ipamctl("export").returncode == 0
-        undone = rig.driver.ipamctl("export", "--undo")
-        assert undone.returncode == 0, undone.stdout
-        assert rig.daemon is not None
-        assert rig.daemon.wait(20) == 1  # its supervisor starts it again
+        undo(rig)
         rig.start()
         assert conflists(node) == ["10-aws.conflist.vpc-ipamd-saved", "10-vpc-ipamd.conflist"]
         assert rig.add("back-again").ok

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from ipaddress import IPv4Address
@@ -14,13 +13,14 @@ import pytest
 
 from ipamd.pb import cni_backend_pb2 as pb
 from ipamd.pb import cni_backend_pb2_grpc
+from lab.chaos import skewed_daemon
 from tests import aws_node
 from tests.aws_node import Pod
 from tests.rig import Rig, rig, wait_until
 
 pytestmark = pytest.mark.privileged
 
-SOCKET = "/run/aws-node/ipamd.sock"
+SOCKET = aws_node.SOCKET
 ENV = {"VPC_IPAMD_CNI_BACKEND_SOCKET": SOCKET, "VPC_IPAMD_AWS_NODE_SOCKET": SOCKET}
 
 
@@ -85,22 +85,25 @@ def test_its_plugin_adds_and_deletes() -> None:
 
 def test_its_daemon_keeps_us_from_starting_until_it_is_away() -> None:
     """Two daemons would give one address twice: while it listens we serve DEL only, and its socket and its port stay its own."""
-    with rig(env=ENV | {"VPC_IPAMD_METRICS_ADDRESS": ":61678"}, start=False) as made:
-        made.node.run(["mkdir", "-p", "/run/aws-node"])
+    with rig(env=ENV | {"VPC_IPAMD_METRICS_ADDRESS": ":61678"}, start=False, module=skewed_daemon.__name__) as made:
         path = Path(f"{made.node.root}{SOCKET}")
         scraped = made.node.netns.listener("", 61678)
-        with scraped, socket.socket(socket.AF_UNIX) as theirs:
-            theirs.bind(str(path))
-            theirs.listen()
+        agent = aws_node.Agent(made.node)
+        with scraped:
+            agent.start()
             inode = path.stat().st_ino
             made.start(wait=False)
             status = made.driver.wait_status(
                 lambda s: any("aws-node" in one for one in s["lacks"]), what="it waits", timeout_s=30
             )
             assert status["phase"] == "restoring"
-            assert status["verdict"].startswith(f"NOT READY: aws-node: amazon-vpc-cni-k8s serves {SOCKET}")
+            assert status["verdict"].startswith(
+                f"NOT READY: aws-node: amazon-vpc-cni-k8s may give addresses of this node: it serves {SOCKET}"
+            )
             assert any("metrics port: cannot serve on :61678" in one for one in status["lacks"])
             assert made.cni("DEL", "nobody").ok
+            agent.kill()
+        made.node.write_file(str(skewed_daemon.PASSED_PATH), b"70")  # seconds
         assert path.stat().st_ino == inode
         made.wait_ready()
         assert path.stat().st_ino != inode

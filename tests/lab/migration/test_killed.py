@@ -14,6 +14,7 @@ from tests.lab.migration.conftest import Migrated, migrated
 
 pytestmark = pytest.mark.privileged
 
+EXPORTED = ["10-aws.conflist", "10-vpc-ipamd.conflist.vpc-ipamd-exported"]
 SAVED = ["10-aws.conflist.vpc-ipamd-saved", "10-vpc-ipamd.conflist"]
 
 
@@ -56,7 +57,7 @@ def test_a_kill_at_each_step_loses_nothing() -> None:
             done = rig.driver.ipamctl("export")
             assert done.returncode == 0, (point, done.stdout, done.stderr)
             assert exported(node) == rows == rig.attachments()
-            assert conflists(node) == ["10-aws.conflist"]
+            assert conflists(node) == EXPORTED
             assert rig.lab.ping(source="host-a", targets=rows.values()) == dict.fromkeys(rows.values(), True)
             assert rig.driver.ipamctl("export", "--undo").returncode == 0
             assert rig.daemon is not None

@@ -1,125 +1,18 @@
-"""The adapter on real files and sockets: who listens, who wrote last, whose conflist is where."""
+"""The adapter on real files: what its file says, who wrote last, whose conflist is where."""
 
 from __future__ import annotations
 
 import json
 import os
-import socket
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import partial
-from ipaddress import IPv4Address
 from pathlib import Path
 
-import grpc
 import pytest
 
-from ipamd.aws_node import node as module
-from ipamd.aws_node import peer
-from ipamd.aws_node.node import FileAwsNode
-from ipamd.model.aws_node import Allocation, render_checkpoint
 from ipamd.model.errors import ForeignStateError, TakeoverError
-from ipamd.model.ids import parse_key
-from ipamd.settings import TakeoverConfig
-from tests.patience import PATIENCE_S
+from tests.unit.aws_node.conftest import ONE, made, write_theirs
 
-ONE = Allocation(parse_key("a", "eth0"), IPv4Address("10.0.0.9"), "default", "web", 5)
 CONFLIST = "10-aws.conflist"
 SAVED = f"{CONFLIST}.vpc-ipamd-saved"
-
-
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Directories as a node has them; no port of this machine is asked."""
-    for name in ("run", "net.d", "aws-node"):
-        (tmp_path / name).mkdir()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        monkeypatch.setattr(module, "TCP_ADDRESS", free.getsockname())
-    return tmp_path
-
-
-def made(place: Path, **changes: str) -> FileAwsNode:
-    """The adapter as the daemon makes it."""
-    values = {"daemon_socket": str(place / "aws-node/ipamd.sock")} | changes
-    config = TakeoverConfig(checkpoint=place / "aws-node/ipam.json", **values)
-    return FileAwsNode(config, run_dir=place / "run", conflist=place / "net.d/10-vpc-ipamd.conflist")
-
-
-def write_theirs(place: Path, *allocations: Allocation, mtime_ns: int | None = None) -> None:
-    """Its daemon writes its file."""
-    scratch = place / "aws-node/ipam.json.tmp"
-    scratch.write_bytes(render_checkpoint(allocations))
-    if mtime_ns is not None:
-        os.utime(scratch, ns=(mtime_ns, mtime_ns))
-    scratch.replace(place / "aws-node/ipam.json")
-
-
-@contextmanager
-def listening(family: socket.AddressFamily, address: str | tuple[str, int]) -> Iterator[None]:
-    """Somebody accepts connections."""
-    with socket.socket(family) as sock:
-        sock.bind(address)
-        sock.listen()
-        yield
-
-
-def test_its_socket_is_seen(place: Path) -> None:
-    """The socket of new releases; a dead socket is nobody, ours is not its, and one at the same place later is."""
-    node, path = made(place), str(place / "aws-node/ipamd.sock")
-    assert node.listener() == ""
-    with listening(socket.AF_UNIX, path):
-        assert node.listener() == path
-        assert made(place, daemon_socket="off").listener() == ""
-        node.own_socket(path)
-        assert node.listener() == "", "it is ours"
-    assert node.listener() == ""
-    Path(path).unlink()
-    with listening(socket.AF_UNIX, path):
-        assert node.listener() == path, "another one at the same place is not ours"
-
-
-class Health(grpc.GenericRpcHandler):
-    """A gRPC server's health service that knows one name."""
-
-    def __init__(self, name: bytes) -> None:
-        self._name = name
-
-    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
-        def check(request: bytes, context: grpc.ServicerContext) -> bytes:
-            if request[2:] != self._name:
-                context.abort(grpc.StatusCode.NOT_FOUND, "unknown service")
-            return b"\x08\x01"
-
-        is_asked = handler_call_details.method == peer.HEALTH_METHOD  # type: ignore[attr-defined]
-        return grpc.unary_unary_rpc_method_handler(check) if is_asked else None
-
-
-@pytest.mark.parametrize(("name", "is_it"), [(peer.HEALTH_SERVICE, True), (b"another", False)])
-def test_the_port_of_old_releases_counts_only_if_it_is_its(
-    place: Path, name: bytes, is_it: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Port 50051 is everybody's: without traces of the other it is not asked, and it must have its daemon's name."""
-    monkeypatch.setattr(peer, "is_its_daemon", partial(peer.is_its_daemon, timeout_s=PATIENCE_S))  # silence counts as it
-    node = made(place)
-    server = grpc.server(ThreadPoolExecutor(2))
-    server.add_generic_rpc_handlers([Health(name)])
-    assert server.add_insecure_port(f"127.0.0.1:{module.TCP_ADDRESS[1]}")
-    server.start()
-    try:
-        assert node.listener() == ""
-        write_theirs(place, ONE)
-        assert node.listener() == (f"127.0.0.1:{module.TCP_ADDRESS[1]}" if is_it else "")
-    finally:
-        server.stop(None).wait()
-    assert node.listener() == ""
-
-
-def test_a_port_that_says_nothing_may_be_its(place: Path) -> None:
-    """Silence is no proof that it is away (I11)."""
-    with listening(socket.AF_INET, module.TCP_ADDRESS):
-        assert peer.is_its_daemon(module.TCP_ADDRESS, timeout_s=0.2)
 
 
 def test_its_file_is_read_or_refused(place: Path) -> None:
@@ -196,8 +89,8 @@ def test_a_kill_while_its_file_is_written_is_no_news(place: Path, monkeypatch: p
     assert made(place).has_run_since(), "its daemon came"
 
 
-def test_an_export_is_noted_until_it_is_taken_back_or_overtaken(place: Path) -> None:
-    """The note outlives the process; a damaged one is none."""
+def test_an_export_is_noted_until_it_is_taken_back(place: Path) -> None:
+    """The note outlives the process and the boot; a damaged one is none."""
     node = made(place)
     assert not node.is_exporting
     node.begin_export()
@@ -209,7 +102,13 @@ def test_an_export_is_noted_until_it_is_taken_back_or_overtaken(place: Path) -> 
     node.begin_export()
     write_theirs(place, ONE)
     node.settle()
-    assert not node.is_exporting
+    assert node.is_exporting, "that its daemon came is what an export is for"
+    (place / "run/aws-node.json").unlink()
+    assert made(place, boot_id="another").is_exporting, "a reboot does not lift it"
+    node.end_export()
+    assert not made(place).is_exporting
+    (place / "run/aws-node.json").write_text('{"exporting": true}')
+    assert node.is_exporting, "of the release before"
     (place / "run/aws-node.json").write_text("[")
     assert not node.is_exporting
 

@@ -43,7 +43,7 @@ def test_rows_are_kept_while_nobody_else_wrote(tmp_path: Path) -> None:
 
 
 def test_rows_from_before_are_set_aside_and_free_addresses_cool(tmp_path: Path) -> None:
-    """`has_run_before` is what makes addresses of a lost datastore cool (I8); an export is over when the other has written."""
+    """`has_run_before` is what makes addresses of a lost datastore cool (I8); what the other writes lifts no export (I20)."""
     start(tmp_path)
     write_theirs(tmp_path)
     made = start(tmp_path)
@@ -57,6 +57,11 @@ def test_rows_from_before_are_set_aside_and_free_addresses_cool(tmp_path: Path) 
     assert again.aws_node is not None
     assert (again.is_overtaken, again.aws_node.is_exporting) == (False, True), "a restart in between changes nothing"
     write_theirs(tmp_path)
+    for _ in range(2):
+        held = start(tmp_path)
+        assert held.aws_node is not None
+        assert (held.is_overtaken, held.aws_node.is_exporting) == (False, True), "its daemon came, and ours is still there"
+    held.aws_node.end_export()
     last = start(tmp_path)
     assert last.aws_node is not None
     assert (last.is_overtaken, last.aws_node.is_exporting) == (True, False)

@@ -14,13 +14,16 @@ import pytest
 from ipamd.model.address import AddressState
 from ipamd.model.attachment import WiringSpec, pod_veth_name
 from ipamd.model.aws_node import Allocation
+from ipamd.model.defect import Defect
 from ipamd.model.errors import ForeignStateError, NotServingError, WiringError
 from ipamd.model.freeze import FreezeCause
+from ipamd.model.history_answer import HistoryQuestion
 from ipamd.model.ids import AttachmentKey, MacAddress
 from ipamd.served_mark import ServedMark
 from ipamd.service.health import Phase
 from ipamd.service.reconcile.export import ExportReport, ExportService
-from ipamd.service.reconcile.imported import CONDITION, ImportService
+from ipamd.service.reconcile.imported import CONDITION
+from ipamd.service.report.finding import Severity
 from ipamd.service.request import Deadline, Steps
 from tests.fakes.aws_node import OURS, SAVED, THEIRS, FakeAwsNode
 from tests.fakes.node import FakeNode
@@ -29,25 +32,16 @@ MAC = MacAddress("0a:58:00:00:00:01")
 
 
 @pytest.fixture
-def theirs() -> FakeAwsNode:
-    """The other software."""
-    made = FakeAwsNode()
-    made.conflists = {SAVED, OURS}
-    return made
+def node(tmp_path: Path) -> FakeNode:
+    """A node before its first start-up."""
+    return FakeNode(tmp_path)
 
 
 @pytest.fixture
-def node(tmp_path: Path, theirs: FakeAwsNode) -> FakeNode:
-    """A node with its sources joined to `theirs`, before its first start-up."""
-    made = FakeNode(tmp_path)
-    join(made, theirs)
-    return made
-
-
-def join(node: FakeNode, theirs: FakeAwsNode) -> None:
-    """What bootstrap does where there is an `AwsNode`."""
-    made = ImportService(node.app.context, aws_node=theirs, prefix="eni")
-    node.startup._imported = node.runtime_reconciler._imported = made
+def theirs(node: FakeNode) -> FakeAwsNode:
+    """The other software on it."""
+    node.aws_node.conflists = {SAVED, OURS}
+    return node.aws_node
 
 
 def free_address(node: FakeNode, index: int = 0) -> IPv4Address:
@@ -88,7 +82,6 @@ def warm(node: FakeNode) -> FakeNode:
 def start_over(node: FakeNode, theirs: FakeAwsNode, *, keep_datastore: bool = False) -> None:
     """Our next process."""
     node.crash(keep_datastore=keep_datastore)
-    join(node, theirs)
     node.bring_up()
 
 
@@ -128,7 +121,6 @@ def test_a_whole_datastore_takes_none_of_its_pods_for_a_dead_add(warm: FakeNode,
     start_over(warm, theirs, keep_datastore=True)
     assert address in warm.wiring.routes
     warm.crash()  # stamped already, and still not adopted
-    join(warm, theirs)
     warm.bring_up()
     assert address in warm.wiring.routes
 
@@ -137,7 +129,6 @@ def test_a_crash_between_stamp_and_record_is_repeated(warm: FakeNode, theirs: Fa
     """The alias is there, the row is not: the next start adopts both pods, also without the file."""
     wanted = {warm.key(name): wire_theirs(warm, theirs, name, index) for index, name in enumerate("ab")}
     warm.crash(keep_datastore=False)
-    join(warm, theirs)
 
     def die(name: str) -> None:
         if name == "import.stamped":
@@ -228,6 +219,25 @@ def test_what_it_gives_while_we_serve_is_neither_given_nor_taken_back(warm: Fake
     assert row.state is AddressState.FREE
 
 
+def test_an_address_that_both_gave_is_named_after_our_restart_too(warm: FakeNode, theirs: FakeAwsNode) -> None:
+    """Its pod has the address, and the route that ours puts back leads to our pod: audit and explain name both, nobody else gets it
+    (I1, I20)."""
+    ours = warm.add("ours")
+    warm.runtime.run("ours")
+    free = wire_theirs(warm, theirs, "theirs", 5, is_told=False)
+    del warm.wiring.routes[free]  # ours has the route to the address that both have
+    theirs.tell(Allocation(warm.key("theirs"), ours.address, "default", "pod-theirs"))
+    start_over(warm, theirs)
+    theirs.settle()
+    violations = [one for one in warm.app.introspection._sources.audit.audit().findings if one.severity is Severity.VIOLATION]
+    assert [one.subject for one in violations] == [str(ours.address)]
+    assert all(name in violations[0].what for name in (ours.host_veth, pod_veth_name("default", "pod-theirs", prefix="eni")))
+    told = warm.app.introspection._sources.explain.explain(HistoryQuestion(str(ours.address), 50)).sentences
+    assert any("theirs/eth0 has the address too" in one for one in told)
+    assert warm.health.defects()[Defect.DUPLICATE] == 1
+    assert rows(warm)[ours.key] == ours.address
+
+
 def exporter(node: FakeNode, theirs: FakeAwsNode) -> ExportService:
     """The service as bootstrap makes it."""
     return ExportService(node.app.context, cooldown=node.cooldown, aws_node=theirs, prefix="eni")
@@ -258,7 +268,7 @@ def test_an_export_freezes_writes_and_changes_the_conflists(warm: FakeNode, thei
     assert pod_veth_name("default", "mine", prefix="eni") in warm.wiring.wired
     assert {one.cause for one in warm.app.context.freeze.in_force()} == {FreezeCause.EXPORT}
     assert not warm.health.is_ready
-    with pytest.raises(NotServingError, match="gives no address any more") as refused:
+    with pytest.raises(NotServingError, match="gives no address now") as refused:
         warm.add("late")
     assert refused.value.retryable
     assert warm.delete("mine"), "DEL is served"
