@@ -1,6 +1,6 @@
 """The text of the nftables tables that confine sandboxes: which of their packets go nowhere. Pure.
 
-    from_veths     prerouting raw (-300)   before connection tracking, marks and NAT: a dropped packet leaves no trace
+    from_veths     prerouting -450, before the kernel puts fragments together: a forged one joins nobody's datagram
     from_sandbox   what every packet of a host veth passes
     extra_source   only with VPC_IPAMD_EXTRA_SOURCE_CIDRS: a source that is not routed back
     returned       prerouting dstnat+20 (-80), after DNAT; without that setting: a sandbox's packet that the VPC sends back
@@ -9,7 +9,7 @@ A packet passes if its source is routed back through the veth that it came from:
 and DEL change nothing here. `fib` does not look at marks, so no mark or sysctl of others changes its answer (the kernel's
 net/ipv4/netfilter/nft_fib_ipv4.c, nft_fib4_eval). Tables of their own, so that a new CIDR of the VPC does not touch them and a fault
 in the other table (`ruleset`) leaves them in place. One for each family: the combined family `inet` is missing in kernels without
-IPv6. Why nftables and not rp_filter: docs/adr/0021.
+IPv6. Why nftables and not rp_filter, and why one check is enough: docs/adr/0021.
 """
 
 from __future__ import annotations
@@ -28,6 +28,12 @@ ARP: Final = NftTable("arp", "vpc-ipamd-confine")
 CHAINS: Final = ("from_veths", "from_sandbox")
 """In every table; with extra sources the IPv4 one has `extra_source` too."""
 
+_BEFORE_DEFRAG: Final = "-450"
+"""NF_IP_PRI_RAW_BEFORE_DEFRAG and NF_IP6_PRI_RAW_BEFORE_DEFRAG; fragments are put together at -400, NF_IP_PRI_CONNTRACK_DEFRAG.
+
+Source: linux/netfilter_ipv4.h, linux/netfilter_ipv6.h.
+"""
+
 COUNTER_PREFIX: Final = "dropped_"
 """A named counter for each of `DROP_REASONS`, in one of the tables; nothing else in them changes by itself."""
 
@@ -44,7 +50,9 @@ def ipv4_table(config: NetworkConfig, *, other_veths: Collection[str]) -> str:
         # Services that listen on the node's loopback only are not for sandboxes; with route_localnet, which kube-proxy sets, they
         # would be reached (CVE-2020-8558).
         f"ip daddr 127.0.0.0/8 {_drop('loopback')}",
-        f"icmp type redirect {_drop('redirect')}",
+        # The type is the first byte, so it comes with offset 0. In other fragments the kernel takes what is there for it
+        # (net/netfilter/nf_tables_core.c, nft_payload_fast_eval).
+        f"icmp type redirect ip frag-off & 0x1fff == 0 {_drop('redirect')}",
         # The kernel takes 0.0.0.0 to a broadcast address for DHCP, and `fib` lets it pass.
         f"ip saddr 0.0.0.0/8 {drop_source}",
         f"fib saddr . iif oif missing {'jump extra_source' if config.extra_source_cidrs else drop_source}",
@@ -101,7 +109,9 @@ def _returned(config: NetworkConfig, other_veths: Collection[str]) -> str:
     return chain("returned", "type filter hook prerouting priority dstnat + 20; policy accept;", rules)
 
 
-def _from_veths(config: NetworkConfig, other_veths: Collection[str], *, hook: str = "prerouting", priority: str = "raw") -> str:
+def _from_veths(
+    config: NetworkConfig, other_veths: Collection[str], *, hook: str = "prerouting", priority: str = _BEFORE_DEFRAG
+) -> str:
     # By kind too, or a prefix such as `ens` would make sandboxes of the node's own links.
     rules = [f'iifname {names} meta iifkind "veth" jump from_sandbox' for names in _names(config, other_veths)]
     return chain("from_veths", f"type filter hook {hook} priority {priority}; policy accept;", rules)

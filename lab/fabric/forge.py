@@ -1,4 +1,4 @@
-"""Sends from inside a namespace what no honest program sends: a source that is not its own, a router advertisement, a redirect.
+"""Sends from inside a namespace what no honest program sends: a source that is not its own, a fragment, a router advertisement.
 
 Packets are built here whole and given to the kernel past its own checks: IPv4 by a raw socket with its own header (raw(7),
 IP_HDRINCL), IPv6 by a packet socket (packet(7)), so that neither routes nor addresses of the namespace stand in the way.
@@ -17,6 +17,7 @@ ETH_P_IPV6 = 0x86DD  # linux/if_ether.h
 ALL_NODES = IPv6Address("ff02::1")
 ALL_NODES_MAC = bytes.fromhex("333300000001")  # RFC 2464, section 7
 ROUTER_ADVERTISEMENT, ICMP_REDIRECT, ICMP_ECHO_REPLY = 134, 5, 0  # RFC 4861, RFC 792
+MORE_FRAGMENTS = 0x2000  # RFC 791, section 3.1
 _ROUTER_LIFETIME_S = 1800
 _TTL = 64
 
@@ -25,8 +26,18 @@ def udp(
     netns_path: str, *, source: IPv4Address, target: IPv4Address, payload: bytes, source_port: int = 5999, port: int = PORT
 ) -> None:
     """Send one datagram that says it comes from `source`. Raises: FabricError if the namespace cannot be entered."""
-    datagram = struct.pack("!HHHH", source_port, port, 8 + len(payload), 0) + payload  # checksum 0: none, RFC 768
-    _send_ipv4(netns_path, _ipv4(source, target, socket.IPPROTO_UDP, datagram), target)
+    _send_ipv4(netns_path, _ipv4(source, target, socket.IPPROTO_UDP, _datagram(payload, source_port, port)), target)
+
+
+def udp_fragment(
+    netns_path: str, *, source: IPv4Address, target: IPv4Address, payload: bytes, part: tuple[int, int], number: int
+) -> None:
+    """Send the bytes of `part` of the same datagram, header included, as its fragment; both ends count in 8 bytes. `number`: not 0."""
+    datagram = _datagram(payload, 5999, PORT)
+    start, end = part
+    fragment = (MORE_FRAGMENTS if end < len(datagram) else 0) | start // 8
+    packet = _ipv4(source, target, socket.IPPROTO_UDP, datagram[start:end], number=number, fragment=fragment)
+    _send_ipv4(netns_path, packet, target)
 
 
 def redirect(netns_path: str, *, source: IPv4Address, target: IPv4Address, of: IPv4Address, to: IPv4Address) -> None:
@@ -69,9 +80,23 @@ def checksum(data: bytes) -> int:
     return ~(total + (total >> 16)) & 0xFFFF
 
 
-def _ipv4(source: IPv4Address, target: IPv4Address, protocol: int, content: bytes, *, length: int = 0) -> bytes:
-    # The kernel fills in length, ID and checksum of what is sent: raw(7); not of a packet within the packet.
-    return struct.pack("!BBHHHBBH4s4s", 0x45, 0, length, 0, 0, _TTL, protocol, 0, source.packed, target.packed) + content
+def _datagram(payload: bytes, source_port: int, port: int) -> bytes:
+    return struct.pack("!HHHH", source_port, port, 8 + len(payload), 0) + payload  # checksum 0: none, RFC 768
+
+
+def _ipv4(
+    source: IPv4Address,
+    target: IPv4Address,
+    protocol: int,
+    content: bytes,
+    *,
+    length: int = 0,
+    number: int = 0,
+    fragment: int = 0,
+) -> bytes:
+    # The kernel fills in length, checksum and an ID of 0 of what is sent: raw(7); not of a packet within the packet.
+    head = struct.pack("!BBHHHBBH4s4s", 0x45, 0, length, number, fragment, _TTL, protocol, 0, source.packed, target.packed)
+    return head + content
 
 
 def _send_ipv4(netns_path: str, packet: bytes, target: IPv4Address) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network
 
@@ -50,10 +51,23 @@ class Node:
             heard = ear.heard(b"spoofed", until=b"honest")
             return [one for one in heard if one == b"spoofed" or one[9] == packets.UDP]  # not the errors that answer them
 
+    def dropped_now(self, reason):
+        """One counter, read without a repair, which would set the veths too."""
+        family = "ip6" if reason == "ipv6" else "ip"
+        listed = json.loads(self.host.sh(f"nft -j list counter {family} vpc-ipamd-confine dropped_{reason}"))
+        return next(one["counter"]["packets"] for one in listed["nftables"] if "counter" in one)
+
     def dropped(self):
         """The counters, read now."""
         assert self.world.hostnet.confine_sandboxes() == []
         return self.world.hostnet.dropped_packets()
 
+
+RELEASE_BEFORE = {
+    family: f"(echo delete table {family} vpc-ipamd-confine; nft list table {family} vpc-ipamd-confine"
+    " | sed 's/prerouting priority -450/prerouting priority raw/') | nft -f -"
+    for family in ("ip", "ip6")
+}
+"""Makes a table that of the release before, which saw what a sandbox sends after the kernel had put fragments together."""
 
 EXTRA = (IPv4Network("10.0.0.0/8"), IPv4Network("192.0.2.0/24"))

@@ -9,7 +9,7 @@ import time
 from ipaddress import IPv4Address, IPv6Address
 
 ETH_P_IP, ETH_P_IPV6, ETH_P_ALL = 0x0800, 0x86DD, 0x0003
-UDP, ICMP, ICMPV6 = 17, 1, 58
+UDP, ICMP, ICMPV6, FRAGMENT = 17, 1, 58, 44
 
 
 def checksum(data):
@@ -27,6 +27,24 @@ def ipv4(source, destination, protocol, payload):
     addresses = IPv4Address(source).packed + IPv4Address(destination).packed
     head = struct.pack("!BBHHHBBH", *fields, 0) + addresses
     return struct.pack("!BBHHHBBH", *fields, checksum(head)) + addresses + payload
+
+
+def piece(packet, start, end, *, number):
+    """The fragment with bytes `start` to `end` of an IPv4 packet's content; `number` is the datagram's. `start` is a multiple of 8."""
+    content = packet[20:]
+    has_more = 0x2000 * (end < len(content))  # RFC 791, section 3.1: flags, and the offset in units of 8 bytes
+    head = struct.pack("!HHHBBH", 20 + len(content[start:end]), number, has_more | start // 8, *packet[8:10], 0)
+    head = packet[:2] + head + packet[12:20]
+    return head[:10] + struct.pack("!H", checksum(head)) + head[12:] + content[start:end]
+
+
+def ipv6_piece(source, destination, content, start, end, *, number, following):
+    """The same for IPv6 (RFC 8200, section 4.5); `following` is the protocol of the content."""
+    has_more = int(end < len(content))
+    extension = struct.pack("!BBHI", following, 0, start | has_more, number)
+    addresses = IPv6Address(source).packed + IPv6Address(destination).packed
+    body = extension + content[start:end]
+    return struct.pack("!IHBB", 6 << 28, len(body), FRAGMENT, 64) + addresses + body
 
 
 def udp(source, destination, text, *, port=4000):

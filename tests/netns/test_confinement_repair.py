@@ -8,7 +8,7 @@ from ipamd.kernel import confine_rules
 from ipamd.kernel.hostnet import KernelHostNetwork
 from ipamd.kernel.nft import Nftables
 from ipamd.model.repair import Repaired
-from tests.netns.confined import EXTRA, OPEN, PRIMARY, SECONDARY, VPC, WORLD, Node
+from tests.netns.confined import EXTRA, OPEN, PRIMARY, RELEASE_BEFORE, SECONDARY, VPC, WORLD, Node
 from tests.netns.test_host_network import udp_peer
 
 pytestmark = pytest.mark.privileged
@@ -26,6 +26,8 @@ pytestmark = pytest.mark.privileged
         ("nft insert rule ip vpc-ipamd-confine from_veths accept", "nftables table vpc-ipamd-confine had been changed"),
         ("nft insert rule ip6 vpc-ipamd-confine from_sandbox accept", "nftables table vpc-ipamd-confine (ip6) had been changed"),
         ("nft add table ip vpc-ipamd-confine '{ flags dormant; }'", "nftables table vpc-ipamd-confine had been changed"),
+        (RELEASE_BEFORE["ip"], "nftables table vpc-ipamd-confine had been changed"),
+        (RELEASE_BEFORE["ip6"], "nftables table vpc-ipamd-confine (ip6) had been changed"),
     ],
 )
 def test_a_drop_that_others_remove_or_change_is_named_and_put_back(world, command, sentence):

@@ -5,6 +5,7 @@ Node and fabric are looked at together: most false sources never leave the node;
 
 from __future__ import annotations
 
+import json
 import subprocess
 import time
 from collections.abc import Iterator
@@ -75,6 +76,52 @@ def test_a_false_source_goes_nowhere(small: Ground, sender: str, rp_filter: str)
     heard = {pair: small.servers.who_heard(question) for pair, question in numbers.items()}
     own = {(sender, target): [target] for target in TARGETS}
     assert {pair: names for pair, names in heard.items() if names} == own
+
+
+PARTS = ((0, 16), (16, 32), (32, 48))
+FORGED_PARTS = (*PARTS, (8, 24), (24, 48))
+"""Of a datagram of 48 bytes, header included; the last two overlap honest fragments."""
+
+FORGERIES = [(part, step, place) for part in FORGED_PARTS for step in (1, -1) for place in range(len(PARTS) + 1)]
+"""What is forged; in which order the honest fragments come; how many of them before the forged one."""
+
+
+@pytest.mark.parametrize(
+    ("victim", "target", "attacker"),
+    [
+        ("pod-a", "pod-a-eth1", "pod-a-too"),
+        ("pod-a", "node-a", "pod-a-eth1"),
+        ("pod-a", "pod-b", "pod-a-too"),
+        ("pod-a", "pod-b", "pod-b-eth1"),
+        ("pod-a-eth1", "pod-b-eth1", "pod-a"),
+        ("pod-a-eth1", "node-b", "pod-b"),
+        ("pod-a", "outside", "pod-a-eth1"),
+    ],
+)
+def test_a_forged_fragment_joins_no_datagram(small: Ground, victim: str, target: str, attacker: str) -> None:
+    """I16: another sandbox's datagram arrives as it was sent, on a node and across; the attacker's own node drops each forged one."""
+    assert small.ask(victim, target) is not None  # neighbours are known
+    ends = {"source": small.addresses[victim], "target": small.addresses[target]}
+    before = dropped_sources(small, small.node_of(attacker))
+    sent = {}
+    for number, (part, step, place) in enumerate(FORGERIES, 1):
+        # The number tells datagrams apart, and the words what came of which sandbox.
+        honest, forged = (f"{word} {victim} {target} {attacker}, {number}".encode()[-40:].rjust(40) for word in ("true", "false"))
+        sent[number] = honest
+        pieces = [(victim, honest, each) for each in PARTS[::step]]
+        for sender, payload, each in (*pieces[:place], (attacker, forged, part), *pieces[place:]):
+            forge.udp_fragment(small.paths[sender], **ends, payload=payload, part=each, number=number)
+    assert small.ask(victim, target) is not None
+    heard = {number: small.servers.who_heard(honest) for number, honest in sent.items()}
+    assert {number: names for number, names in heard.items() if names != [target]} == {}
+    assert dropped_sources(small, small.node_of(attacker)) - before == len(FORGERIES)
+
+
+def dropped_sources(small: Ground, node: str) -> int:
+    """How many packets a node dropped for their source."""
+    command = "nft -j list counter ip vpc-ipamd-confine dropped_source"
+    listed = json.loads(inside(small.paths[node], command))["nftables"]
+    return next(int(one["counter"]["packets"]) for one in listed if "counter" in one)
 
 
 @pytest.mark.parametrize("sender", SENDERS)
