@@ -85,7 +85,7 @@ def _duplicates(survey: KernelSurvey) -> list[Finding]:
         Finding(
             Severity.VIOLATION,
             str(address),
-            f"{len(veths)} host veths carry it: {', '.join(veth.name for veth in veths)} (I1)",
+            f"{len(veths)} host veths carry it: {', '.join(f'{veth.name} of {veth.key}' for veth in veths)} (I1)",
             "delete the sandbox that should not have it",
         )
         for address, veths in duplicate_addresses(survey).items()
