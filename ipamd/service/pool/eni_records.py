@@ -85,6 +85,8 @@ class EniRecords:
                 is_wired = self._admit(uow, eni.eni_id, batches, outcome, wired=wired, cooldown=cooldown)
         if is_wired:
             self.on_quarantined()
+        if may_be_warm:
+            self._cooldown.resume(())
 
     def add(
         self,

@@ -160,27 +160,35 @@ class EniService:
     def record(self, eni: Eni, described: DescribedEni, outcome: EniSyncResult) -> None:
         """Store one ENI as the answer to a call of ours described it: its new addresses become free. Nothing is forgotten.
 
-        Raises: InvariantError if the ENI contradicts what is recorded.
+        If it is recorded already, a Describe read it again, and what that shows may be older than the call: after a lost datastore it
+        cools first. Raises: InvariantError if the ENI contradicts what is recorded.
         """
         self._security_groups.note(described)
         described = self._without_given_back(described)
         self._records.lose_elsewhere(eni.eni_id, described.secondary_addresses, described.prefixes)
-        enis = [eni.eni_id] if self._datastore.eni(eni.eni_id) is None else []
+        is_new = self._datastore.eni(eni.eni_id) is None
         self.recent_changes.note_added(
-            enis=enis, addresses=self._records.new_to_us(described.secondary_addresses, described.prefixes)
+            enis=[eni.eni_id] if is_new else [],
+            addresses=self._records.new_to_us(described.secondary_addresses, described.prefixes),
         )
-        self._records.store(eni, described, outcome, wired=self._records.wired_addresses())
+        may_be_warm = not is_new and self._may_be_warm()
+        self._records.store(eni, described, outcome, wired=self._records.wired_addresses(), may_be_warm=may_be_warm)
 
-    def add_addresses(self, eni_id: EniId, addresses: frozenset[IPv4Address], prefixes: frozenset[IPv4Network]) -> list[str]:
+    def add_addresses(
+        self, eni_id: EniId, addresses: frozenset[IPv4Address], prefixes: frozenset[IPv4Network], *, asked_count: int
+    ) -> list[str]:
         """Record addresses that EC2 allocated for us: they are free now, and those that were lost are not lost any more.
 
-        After a lost datastore they cool first: EC2 may name old ones with the new, which a Describe before lacked.
+        `asked_count`: addresses that the call asked for. EC2 may name old ones with the new; if more than so many are new to us, a
+        Describe before lacked some, and nobody knows which: after a lost datastore all of them cool first (I8).
         Returns: one sentence per address that is recorded on another ENI, and was left there.
         """
         self._records.lose_elsewhere(eni_id, addresses, prefixes)
-        self.recent_changes.note_added(addresses=self._records.new_to_us(addresses, prefixes))
+        new = self._records.new_to_us(addresses, prefixes)
+        self.recent_changes.note_added(addresses=new)
         outcome = EniSyncResult()
-        self._records.add(eni_id, addresses, prefixes, outcome, may_be_warm=self._may_be_warm())
+        may_be_warm = len(new) > asked_count and self._may_be_warm()
+        self._records.add(eni_id, addresses, prefixes, outcome, may_be_warm=may_be_warm)
         self._context.demand.announce_supply()
         return outcome.kept
 
@@ -242,7 +250,8 @@ class EniService:
         )
 
     def _may_be_warm(self) -> bool:
-        """Whether an address that is new to us may have been released less than a cooldown ago, before our datastore was lost (I8)."""
+        """Whether what EC2 only shows, and is new to us, may have been released less than a cooldown ago, before our datastore was lost
+        (I8). What a call of ours has just been given was not."""
         return self._context.clock.monotonic() < self._warm_deadline
 
     def _record_one(

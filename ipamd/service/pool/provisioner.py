@@ -199,15 +199,16 @@ class EniProvisioner:
     def _allocate(self, action: AllocateAddresses | AllocatePrefixes) -> None:
         of = "prefixes" if isinstance(action, AllocatePrefixes) else "addresses"
         intent = self._intents.open(IntentKind.ASSIGN, {"eni_id": action.eni_id, "count": str(action.count), "of": of})
+        count = action.count * (ADDRESSES_PER_PREFIX if of == "prefixes" else 1)
         try:
             if isinstance(action, AllocatePrefixes):
                 prefixes = self._ec2.assign_prefixes(action.eni_id, count=action.count)
                 self._failpoint("growth.allocated")
-                conflicts = self._enis.add_addresses(action.eni_id, frozenset(), prefixes)
+                conflicts = self._enis.add_addresses(action.eni_id, frozenset(), prefixes, asked_count=count)
             else:
                 addresses = self._ec2.assign_addresses(action.eni_id, count=action.count)
                 self._failpoint("growth.allocated")
-                conflicts = self._enis.add_addresses(action.eni_id, addresses, frozenset())
+                conflicts = self._enis.add_addresses(action.eni_id, addresses, frozenset(), asked_count=count)
         except CloudError as error:
             self._intents.close_if_refused(intent, error)
             if isinstance(error, EniLimitError | CloudNotFoundError) and self._adoption.adopt_changes(self._require_identity()):
@@ -215,7 +216,7 @@ class EniProvisioner:
             raise
         self._intents.close(intent, "allocated")
         if (eni := self._datastore.eni(action.eni_id)) is not None:
-            self.subnets.allocated(eni.subnet_id, action.count * (ADDRESSES_PER_PREFIX if of == "prefixes" else 1))
+            self.subnets.allocated(eni.subnet_id, count)
         if conflicts:
             self._adoption.adopt_changes(self._require_identity())
 

@@ -209,12 +209,13 @@ def test_what_was_released_before_the_datastore_was_lost_cools_wherever_it_turns
     node.ec2.enis[released.eni_id] = replace(eni, secondary_addresses=eni.secondary_addresses - {released.address})
     node.clock.advance(2 * COOLDOWN_S)  # EC2 did not answer before
     node.bring_up()
-    free = {row.eni_id for row in node.datastore.addresses(state=AddressState.FREE)}
-    assert released.eni_id not in free, "each may have been released while the daemon did not know it"
+    free = {row.address for row in node.datastore.addresses(state=AddressState.FREE)}
+    assert not free & eni.secondary_addresses, "each may have been released while the daemon did not know it"
     node.ec2.enis[released.eni_id] = eni
     node.clock.advance(COOLDOWN_S - 1)
     if shown_by == "Assign":
-        node.enis.add_addresses(released.eni_id, frozenset({released.address}), frozenset())
+        new = IPv4Address("10.0.7.1")
+        node.enis.add_addresses(released.eni_id, frozenset({released.address, new}), frozenset(), asked_count=1)
     else:
         node.enis.sync_with_ec2(IDENTITY)
     row = node.datastore.address(released.address)

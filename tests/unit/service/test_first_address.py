@@ -83,7 +83,7 @@ def test_without_an_address_it_waits_and_names_the_cause_and_status_fails_after_
         empty.health.require_status()
     primary = empty.node_info.identity()
     assert primary is not None
-    empty.enis.add_addresses(primary.primary_eni_id, frozenset({primary.primary_address + 100}), frozenset())
+    empty.enis.add_addresses(primary.primary_eni_id, frozenset({primary.primary_address + 100}), frozenset(), asked_count=1)
     waiting.end()
     assert waiting.said == "1 address can be given, 0 sandboxes attached"
     assert CONDITION not in empty.health.conditions_by_subject()

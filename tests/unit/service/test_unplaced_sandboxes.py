@@ -102,7 +102,7 @@ def test_an_answer_to_growth_has_it_adopted_too(node: FakeNode, ec2: LyingEc2) -
     rebuilt_in_part(node, ec2)
     assert ec2.lacking is not None
     node.enis.use_adopter(lambda: told.append(True))
-    node.enis.add_addresses(PRIMARY, frozenset(), frozenset({ec2.lacking}))
+    node.enis.add_addresses(PRIMARY, frozenset(), frozenset({ec2.lacking}), asked_count=16)
     assert told == [True]
 
 
