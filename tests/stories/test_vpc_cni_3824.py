@@ -60,6 +60,7 @@ def play(node: FakeNode) -> None:
         node.bring_up()
     node.clock.advance(2)
     node.pool.cycle()  # the lost answer is read back: what EC2 shows on the ENI now, the missing /28 included
+    node.cool()  # what only a Describe shows after a lost datastore is given to nobody for a while; after that, to whom?
     new = {f"t{number}": node.add(f"t{number}").address for number in range(14)}
     assert_each_its_own(node)
     for name in new:
@@ -72,8 +73,7 @@ def play(node: FakeNode) -> None:
         node.pool.cycle()
         node.runtime_reconciler.reconcile_once()
     assert recorded(node) == given | new
-    assert missing in node.ec2.enis[PRIMARY].prefixes
-    assert node.ec2.calls["unassign"] == 0
+    assert used <= node.ec2.enis[PRIMARY].prefixes, "what the sandboxes have was unassigned"
     node.assert_sound()
 
 

@@ -198,7 +198,7 @@ class EniCreation:
                 raise  # it is recorded, and sandboxes may use it: it must not be deleted, however EC2 answers (I2)
             if isinstance(error, DeviceIndexTakenError):
                 return self._finish_elsewhere(intent, described, identity, error)
-            self._give_up(intent, described.eni_id, error)
+            self._deletion.give_up(intent, described.eni_id, error)
             if self._adoption.adopt_enis(identity):
                 return None  # the pool plans again with what is attached already
             raise
@@ -227,14 +227,10 @@ class EniCreation:
         self._enis.places.refuse((0, int(intent.payload["device_index"])))
         if not has_news and left_count:
             return self._finish(self._moved(intent, left_count - 1), described, identity)
-        self._give_up(intent, described.eni_id, error)
+        self._deletion.give_up(intent, described.eni_id, error)
         if has_news:
             return None
         raise error
-
-    def _give_up(self, intent: Intent, eni_id: EniId, error: CloudError) -> None:
-        log.warning("ENI %s could not be attached and is deleted: %s", eni_id, log_text(error))
-        self._deletion.delete(intent, eni_id, outcome=f"not attached: {log_text(error)}")
 
     def _moved(self, intent: Intent, left_count: int) -> Intent:
         """Give a creation the next device index that nothing known has: the ENI is wanted, and only its place was wrong."""

@@ -45,11 +45,17 @@ class EniDeletion:
             self._intents.close(intent, "attached and recorded after all: not deleted")
             return
         self.delete(intent, eni_id, outcome="deleted after all")
-        if self._intents.is_open(intent):
-            raise CloudError(f"ENI {eni_id} is not deleted yet", details="EC2 refused; it is asked again after a pause")
+
+    def give_up(self, intent: Intent, eni_id: EniId, error: CloudError) -> None:
+        """Delete an ENI that could not be attached; what EC2 refuses now is done by the recovery of its intent."""
+        log.warning("ENI %s could not be attached and is deleted: %s", eni_id, log_text(error))
+        try:
+            self.delete(intent, eni_id, outcome=f"not attached: {log_text(error)}")
+        except IpamError as refused:
+            log.warning("ENI %s is deleted later: %s", eni_id, log_text(refused))
 
     def delete(self, intent: Intent, eni_id: EniId, *, outcome: str) -> None:
-        """Detach and delete an ENI of ours; if that fails the intent stays open and is tried again."""
+        """Detach and delete an ENI of ours. Raises: CloudError; the intent stays open and is tried again."""
         try:
             attachment_id = self._ec2.describe_eni(eni_id).attachment_id
             if attachment_id:
@@ -63,11 +69,8 @@ class EniDeletion:
             # After we asked to delete it, NotFound means that it is deleted; before, EC2 may only not show it yet.
             if DELETING not in intent.payload and self._intents.is_too_new_to_be_gone(intent):
                 log.info("ENI %s is not visible yet and is described again: %s", eni_id, log_text(error))
-                return
+                raise
             outcome = f"{outcome} (it was gone already)"
-        except IpamError as error:
-            log.warning("ENI %s is deleted later: %s", eni_id, log_text(error))
-            return
         self._intents.close(intent, outcome)
 
     def _mark_attached(self, eni_id: EniId) -> None:

@@ -15,11 +15,11 @@ from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network
 
 from ipamd.model.cloud import DescribedEni, InstanceIdentity, MetadataEni, all_addresses
-from ipamd.model.cloud_evidence import DOUBT_AGAIN_S, RECENT_S, CloudEvidence, Witnesses
+from ipamd.model.cloud_evidence import DOUBT_AGAIN_S, CloudEvidence, Witnesses
 from ipamd.model.eni import Eni, EniState
 from ipamd.model.errors import CloudError, InvariantError, log_text
 from ipamd.model.ids import EniId
-from ipamd.model.intent import SETTLED_AT, IntentKind, named
+from ipamd.model.intent import IntentKind
 from ipamd.model.metadata_evidence import ASK_AGAIN_S
 from ipamd.model.recorded import recorded
 from ipamd.ports import Ec2, HostNetwork
@@ -27,6 +27,7 @@ from ipamd.service.context import ServiceContext
 from ipamd.service.cooldown import Cooldown
 from ipamd.service.pool.eni_records import EniRecords
 from ipamd.service.pool.eni_routing import EniRouting
+from ipamd.service.pool.given_back_lately import remember_named
 from ipamd.service.pool.losses import EniLosses
 from ipamd.service.pool.places import Place, Places
 from ipamd.service.pool.recent_changes import RecentChanges
@@ -62,7 +63,7 @@ class EniService:
     ) -> None:
         self.routing = EniRouting(context, hostnet=hostnet)
         self.recent_changes = RecentChanges(context.clock)
-        _remember_given_back(self.recent_changes, context)
+        remember_named(self.recent_changes, context)
         self._losses = EniLosses(context, routing=self.routing)
         self._context = context
         self._datastore = context.datastore
@@ -250,8 +251,8 @@ class EniService:
         )
 
     def _may_be_warm(self) -> bool:
-        """Whether what EC2 only shows, and is new to us, may have been released less than a cooldown ago, before our datastore was lost
-        (I8). What a call of ours has just been given was not."""
+        """Whether what EC2 only shows, and is new to us, may have been released less than a cooldown ago, before our datastore was
+        lost (I8). What a call of ours has just been given was not."""
         return self._context.clock.monotonic() < self._warm_deadline
 
     def _record_one(
@@ -284,22 +285,6 @@ class EniService:
             self._losses.is_back(eni.eni_id)
             self.routing.set_up_again(eni.eni_id)
         return True
-
-
-def _remember_given_back(changes: RecentChanges, context: ServiceContext) -> None:
-    """Learn from its intents what an earlier process gave back, or was about to: EC2 may show it for as long as it might to that one.
-    A malformed intent is left to its recovery."""
-    now_s = context.clock.monotonic()
-    for intent in context.datastore.open_intents():
-        eni_id = EniId(intent.payload.get("eni_id", ""))
-        try:
-            left_s = float(intent.payload.get(SETTLED_AT, now_s)) + RECENT_S - now_s
-            if intent.kind is IntentKind.UNASSIGN:
-                changes.note_removed(addresses=all_addresses(*named(intent)), on=eni_id, left_s=left_s)
-            elif intent.kind is IntentKind.DELETE_ENI and intent.is_settled:
-                changes.note_removed(enis=[eni_id], left_s=left_s)
-        except ValueError as error:
-            log.warning("intent %s is not understood: %s", intent.intent_id, log_text(error))
 
 
 def _addresses_in(metadata: Iterable[MetadataEni] | None) -> frozenset[IPv4Address] | None:

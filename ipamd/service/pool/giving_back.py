@@ -23,17 +23,9 @@ from ipamd.model.pool_snapshot import PoolSnapshot
 from ipamd.model.release import draining
 from ipamd.service.backoff import soonest_s
 from ipamd.service.context import ServiceContext
-from ipamd.service.pool.lesson import Lesson
-from ipamd.service.pool.refusals import (
-    DENIED_PAUSE_FIRST_S,
-    DENIED_PAUSE_MAX_S,
-    ERROR_PAUSE_FIRST_S,
-    ERROR_PAUSE_MAX_S,
-)
+from ipamd.service.pool.lesson import Lesson, error_pause
+from ipamd.service.pool.releasing import tell_refused
 from ipamd.service.pool.surplus import Surplus
-
-CONDITION = "giving back"
-"""Condition: EC2 refuses to take back what is in excess."""
 
 log = logging.getLogger(__name__)
 
@@ -41,16 +33,16 @@ log = logging.getLogger(__name__)
 class GivingBack:
     """The surplus over time, and what EC2's refusals teach about giving back. Used by the pool's thread; `with_hold` by any."""
 
-    def __init__(self, context: ServiceContext, *, release: Callable[[Release], bool]) -> None:
-        """`release` does one at EC2. Returns: whether EC2 was asked. Raises: IpamError."""
+    def __init__(self, context: ServiceContext, *, release: Callable[[Release], bool], denial: Lesson) -> None:
+        """`release` does one at EC2. Returns: whether EC2 was asked. Raises: IpamError. `denial`: recovery learns it too."""
         self._datastore = context.datastore
         self._clock = context.clock
         self._health = context.health
         self._release = release
         self._surplus = Surplus()
         self._draining: frozenset[EniId] = frozenset()
-        self._pause = Lesson(ERROR_PAUSE_FIRST_S, ERROR_PAUSE_MAX_S)
-        self._denial = Lesson(DENIED_PAUSE_FIRST_S, DENIED_PAUSE_MAX_S)
+        self._pause = error_pause()
+        self._denial = denial
 
     def with_hold(self, snapshot: PoolSnapshot, settings: PoolSettings) -> PoolSnapshot:
         """Add to a snapshot what is known of the surplus over time, and what may be named."""
@@ -86,9 +78,8 @@ class GivingBack:
             is_asked = self._release(action)
         except IpamError as error:
             lesson = self._denial if isinstance(error, CloudDeniedError) else self._pause
-            lesson.learn(error, now_s=now_s)
-            self._health.record_error(CONDITION, error)
-            self._health.set_condition(CONDITION, f"giving back: what is in excess is kept: {log_text(error)}")
+            lesson.learn_once(error, now_s=now_s)
+            tell_refused(self._health, error)
             log.warning("%s: %s", action, log_text(error))
             return
         if not is_asked:  # pause, or a plan that never fits would be tried in a loop
@@ -96,7 +87,6 @@ class GivingBack:
             return
         self._pause.forget()
         self._denial.forget()
-        self._health.clear_condition(CONDITION)
         self._surplus.released(_count(action, snapshot), now_s=now_s)
 
     def next_retry_s(self) -> float | None:

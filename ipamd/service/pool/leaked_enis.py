@@ -22,6 +22,7 @@ from ipamd.ports import Ec2
 from ipamd.service.backoff import Retry
 from ipamd.service.context import ServiceContext
 from ipamd.service.pool.intents import IntentLog
+from ipamd.service.pool.lesson import DENIED_PAUSE_MAX_S
 from ipamd.service.pool.tags import description
 
 FIRST_LOOK_S = 60.0
@@ -34,8 +35,8 @@ SECOND_LOOK_S = 30.0
 MIN_AGE = timedelta(seconds=60)
 """By the tag, this node's own clock. Ours: enough, because every creation of ours that is under way has an open intent."""
 
-RETRY_FIRST_S, RETRY_MAX_S = 30.0, 300.0
-"""Doubling pause after EC2 refused a look. Ours: a leaked ENI costs addresses, it harms nobody."""
+RETRY_FIRST_S, RETRY_MAX_S = 30.0, DENIED_PAUSE_MAX_S
+"""Doubling pause after EC2 refused a look, in the end that of a denial. Ours: a leaked ENI costs addresses, it harms nobody."""
 
 LEAKED = "leaked"
 """Mark in a DELETE_ENI intent's payload: it was detached when it was found, and is never detached for this."""
@@ -111,12 +112,15 @@ class LeakedEnis:
             self._look_deadline = self._clock.monotonic() + SECOND_LOOK_S
             return
         self._look_deadline = None
-        for eni_id in sorted(leaked & (self._seen or frozenset())):
-            intent = self._intents.open(IntentKind.DELETE_ENI, {"eni_id": eni_id, LEAKED: "found at start"})
+        found_again = sorted(leaked & (self._seen or frozenset()))
+        opened = [self._intents.open(IntentKind.DELETE_ENI, {"eni_id": one, LEAKED: "found at start"}) for one in found_again]
+        for intent in opened:
             try:
                 self.delete(intent)
             except CloudError as error:
-                log.warning("leaked ENI %s is deleted later: %s", eni_id, log_text(error))  # by the recovery of its intent
+                # By the recovery of their intents, one after the other: what EC2 refuses for one it may refuse for all.
+                log.warning("leaked ENI %s is deleted later: %s", intent.payload["eni_id"], log_text(error))
+                break
 
     def _is_leaked(self, eni: DescribedEni, identity: InstanceIdentity) -> bool:
         """Whether it is one that this node made, and that nobody knows of."""

@@ -32,10 +32,10 @@ from ipamd.service.demand import PoolStatus
 from ipamd.service.pool.cloud_look import CloudLook
 from ipamd.service.pool.demand_meter import DemandMeter
 from ipamd.service.pool.giving_back import GivingBack
-from ipamd.service.pool.lesson import Lesson
+from ipamd.service.pool.lesson import error_pause
 from ipamd.service.pool.provisioner import EniProvisioner
 from ipamd.service.pool.ramp import Ramp
-from ipamd.service.pool.refusals import ERROR_PAUSE_FIRST_S, ERROR_PAUSE_MAX_S, Refusals
+from ipamd.service.pool.refusals import Refusals
 from ipamd.service.pool.security_groups import SecurityGroups
 
 COALESCE_S = 0.02
@@ -82,9 +82,9 @@ class PoolMaintainer:
         self._lock = threading.Lock()
         self._limits: InstanceLimits | None = None
         self._refusals = Refusals(clock=context.clock, subnets=provisioner.subnets, throttling=provisioner.throttling)
-        self._fault = Lesson(ERROR_PAUSE_FIRST_S, ERROR_PAUSE_MAX_S)  # an error of ours stops everything for a moment
+        self._fault = error_pause()  # an error of ours stops everything for a moment
         self._ramp = Ramp()
-        self._giving_back = GivingBack(context, release=provisioner.release)
+        self._giving_back = GivingBack(context, release=provisioner.release, denial=provisioner.denial)
         self._meter = DemandMeter()
         self._known: tuple[Callable[..., PoolSnapshot], Hold] | None = None
         self._is_postponed = False

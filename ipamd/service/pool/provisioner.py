@@ -27,7 +27,7 @@ from ipamd.service.pool.enis import EniService
 from ipamd.service.pool.host_setup import HostSetup
 from ipamd.service.pool.intents import IntentLog
 from ipamd.service.pool.leaked_enis import LEAKED, LeakedEnis
-from ipamd.service.pool.recovery import IntentRecovery
+from ipamd.service.pool.recovery import RELEASES, IntentRecovery
 from ipamd.service.pool.releasing import RELEASE, Releasing
 from ipamd.service.pool.subnets import Subnets
 from ipamd.service.pool.sync_result import EniSyncResult
@@ -45,9 +45,6 @@ FAILPOINTS = (
     "growth.intent-closed",
 )
 """Between every two effects of growing; `named`: the intent knows the ENI."""
-
-RELEASES = (IntentKind.UNASSIGN, IntentKind.DELETE_ENI)
-"""What gives back: no ADD waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +87,7 @@ class EniProvisioner:
         self._recovery = IntentRecovery(
             self._intents, datastore=context.datastore, clock=context.clock, odd=odd, resume=self._resume
         )
+        self.denial = self._recovery.denial
         self.leaked_enis = LeakedEnis(context, ec2=ec2, intents=self._intents)
         self.host_setup = HostSetup(context, routing=enis.routing)
 

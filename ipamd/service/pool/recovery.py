@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from ipamd.model.eni import ADDRESSES_PER_PREFIX
-from ipamd.model.errors import IpamError, ThrottledError, log_text
+from ipamd.model.errors import CloudDeniedError, IpamError, ThrottledError, log_text
 from ipamd.model.growth import GrowthState, PendingEni
 from ipamd.model.ids import EniId
 from ipamd.model.intent import Intent, IntentKind
@@ -19,10 +19,10 @@ from ipamd.service.backoff import Retry, soonest_s
 from ipamd.service.odd_objects import OddObjects
 from ipamd.service.pool.deletion import DELETING
 from ipamd.service.pool.intents import REFUSED, IntentLog
+from ipamd.service.pool.lesson import ERROR_PAUSE_FIRST_S, ERROR_PAUSE_MAX_S, denial
 
-RETRY_FIRST_S = 1.0
-RETRY_MAX_S = 60.0
-"""Pauses between two tries of one intent. Ours: as after any other EC2 error; a search is believed after two looks a minute apart."""
+RELEASES = (IntentKind.UNASSIGN, IntentKind.DELETE_ENI)
+"""What gives back: no ADD waits for it."""
 
 NUMBERS = {IntentKind.CREATE_ENI: ("device_index", "address_count", "prefix_count"), IntentKind.ASSIGN: ("count",)}
 """Decimal numbers in the payload of each kind."""
@@ -32,12 +32,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Attempts:
-    retry: Retry = field(default_factory=lambda: Retry(first_s=RETRY_FIRST_S, max_s=RETRY_MAX_S))
+    retry: Retry = field(default_factory=lambda: Retry(first_s=ERROR_PAUSE_FIRST_S, max_s=ERROR_PAUSE_MAX_S))
     error: IpamError | None = None
 
 
 class IntentRecovery:
-    """Tries open intents, each after its own pauses. Used by the provisioner's thread."""
+    """Tries open intents, each after its own pauses; those that IAM denied share one pause, after which one of them is tried, each in
+    its turn. Used by the provisioner's thread. `denial`: what IAM denied of them, and of giving back."""
 
     def __init__(
         self, intents: IntentLog, *, datastore: Datastore, clock: Clock, odd: OddObjects, resume: Callable[[Intent], None]
@@ -48,25 +49,31 @@ class IntentRecovery:
         self._clock = clock
         self._odd = odd
         self._resume = resume
-        self._attempts: dict[str, _Attempts] = {}
+        self._attempts: dict[str, _Attempts] = {}  # those that were tried last come last
+        self.denial = denial()
 
     def note(self, intent: Intent, error: IpamError | None) -> None:
         """Take note that an intent stays open after a try, and why."""
-        attempts = self._attempts.setdefault(intent.intent_id, _Attempts())
-        attempts.error = error or attempts.error
+        attempts = self._attempts.pop(intent.intent_id, None) or _Attempts()
+        self._attempts[intent.intent_id] = attempts
+        attempts.error = error
         attempts.retry.put_off(now_s=self._clock.monotonic())
+        if error is not None and self._is_denied(intent):
+            self.denial.learn_once(error, now_s=self._clock.monotonic())
 
     def recover_due(self, *, without: Collection[IntentKind] = ()) -> list[IpamError]:
-        """Try every open intent whose pause is over, but for some kinds. Returns: why those that are still open are."""
+        """Try every open intent whose pause is over, but for some kinds. Returns: what failed."""
         problems = []
-        for intent in self._intents.all_open():
+        turns = {intent_id: turn for turn, intent_id in enumerate(self._attempts)}
+        for intent in sorted(self._intents.all_open(), key=lambda one: turns.get(one.intent_id, -1)):
             if intent.kind in without or not self._is_due(intent):
                 continue
+            was_denied = self._is_denied(intent)
             try:
                 self._resume(intent)
             except IpamError as error:
                 if not isinstance(error, ThrottledError):
-                    log.warning("%s intent %s stays open: %s", intent.kind, intent.intent_id, log_text(error))
+                    log.warning("%s intent %s: %s", intent.kind, intent.intent_id, log_text(error))
                 problems.append(error)
                 self.note(intent, error)
             except Exception as error:  # noqa: BLE001  # top of the work on one intent, as another release may have left it
@@ -75,6 +82,8 @@ class IntentRecovery:
             else:
                 if self._intents.is_open(intent):
                     self.note(intent, None)
+                elif was_denied:
+                    self.denial.forget()  # the others are tried at once
         return problems
 
     def has_due(self, *, without: Collection[IntentKind] = ()) -> bool:
@@ -85,9 +94,7 @@ class IntentRecovery:
         """Seconds until an open intent is due; None if none is open."""
         open_ids = {intent.intent_id for intent in self._intents.all_open()}
         self._attempts = {intent_id: one for intent_id, one in self._attempts.items() if intent_id in open_ids}
-        now_s = self._clock.monotonic()
-        tried = {intent_id: one.retry.left_s(now_s=now_s) for intent_id, one in self._attempts.items()}
-        return soonest_s(tried.get(intent_id, 0.0) for intent_id in open_ids)
+        return soonest_s(map(self._left_s, self._intents.all_open()))
 
     def pending(self) -> GrowthState:
         """What EC2 may have done: ENIs and slots that may be taken, with the addresses that may come."""
@@ -108,8 +115,20 @@ class IntentRecovery:
         )
 
     def _is_due(self, intent: Intent) -> bool:
+        return not self._left_s(intent)
+
+    def _left_s(self, intent: Intent) -> float:
+        """Seconds left of its pause."""
+        now_s, attempts = self._clock.monotonic(), self._attempts.get(intent.intent_id)
+        if self._is_denied(intent) or (attempts is None and _takes_away(intent)):
+            return self.denial.left_s(now_s=now_s)
+        return 0.0 if attempts is None else attempts.retry.left_s(now_s=now_s)
+
+    def _is_denied(self, intent: Intent) -> bool:
+        """Whether IAM denied it. An ADD may wait for what a creation has made perhaps, before the adapter's repetition was denied."""
         attempts = self._attempts.get(intent.intent_id)
-        return attempts is None or attempts.retry.is_due(now_s=self._clock.monotonic())
+        error = None if attempts is None else attempts.error
+        return isinstance(error, CloudDeniedError) and (_takes_away(intent) or not error.may_have_happened)
 
     def _why(self) -> str:
         errors = [one.error for one in self._attempts.values() if one.error is not None]
@@ -118,6 +137,11 @@ class IntentRecovery:
 
 def _name(intent: Intent) -> str:
     return f"{intent.kind} intent {intent.intent_id}"
+
+
+def _takes_away(intent: Intent) -> bool:
+    """Whether it gives back or deletes: what IAM denies of one it denies of all, as far as anybody knows."""
+    return intent.kind in RELEASES or DELETING in intent.payload
 
 
 def _is_whole(intent: Intent) -> bool:

@@ -25,7 +25,7 @@ from ipamd.model.ids import EniId
 from ipamd.model.words import counted
 from ipamd.ports import Clock
 from ipamd.service.backoff import soonest_s
-from ipamd.service.pool.lesson import Lesson
+from ipamd.service.pool.lesson import Lesson, denial, error_pause
 from ipamd.service.pool.subnet_room import PAUSE_FIRST_S
 from ipamd.service.pool.subnets import Subnets
 from ipamd.service.pool.yielding import Yielding
@@ -41,10 +41,6 @@ LIMIT_PAUSE_MAX_S = 21600.0
 places of ENIs, and volumes come and go with pods (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/volume_limits.html), so it
 is tried again; each try makes and deletes an ENI. Ours: 6 tries a day."""
 
-DENIED_PAUSE_FIRST_S = 600.0
-DENIED_PAUSE_MAX_S = 3600.0
-"""After IAM or the account's quota refused: a person changes it, and then waits for us. Ours."""
-
 GONE_PAUSE_S = 60.0
 """After an ENI that is recorded was not found: the next comparisons with EC2 decide about it. Ours."""
 
@@ -52,18 +48,6 @@ SLOTS_CODE = "PrivateIpAddressLimitExceeded"
 """EC2's code for more addresses and /28s than an ENI takes. Of a creation it says that it asked for too many at once, not that the
 instance takes no further ENI. EC2 documents no bound for one call but the instance type's
 (https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreateNetworkInterface.html)."""
-
-ERROR_PAUSE_FIRST_S = 1.0
-ERROR_PAUSE_MAX_S = 60.0
-"""Doubling pause after any other EC2 error. Ours; amazon-vpc-cni-k8s pauses a minute at most too (pkg/ipamd/ipamd.go)."""
-
-
-def _error_pause() -> Lesson:
-    return Lesson(ERROR_PAUSE_FIRST_S, ERROR_PAUSE_MAX_S)
-
-
-def _denied() -> Lesson:
-    return Lesson(DENIED_PAUSE_FIRST_S, DENIED_PAUSE_MAX_S, is_lasting=True)
 
 
 class Refusals:
@@ -81,8 +65,8 @@ class Refusals:
         self._yielding = Yielding(clock=clock, throttling=throttling, draw=draw)
         self._clock = clock
         self._subnets = subnets
-        self._pauses = {True: _error_pause(), False: _error_pause()}  # by: is it a creation
-        self._denials = {True: _denied(), False: _denied()}
+        self._pauses = {True: error_pause(), False: error_pause()}  # by: is it a creation
+        self._denials = {True: denial(), False: denial()}
         self._prefixes = Lesson(PREFIX_PAUSE_FIRST_S, PREFIX_PAUSE_MAX_S)
         self._prefix_cap = Lesson(PREFIX_PAUSE_FIRST_S, PREFIX_PAUSE_MAX_S)
         self._cap = Lesson(LIMIT_PAUSE_FIRST_S, LIMIT_PAUSE_MAX_S, is_lasting=True)

@@ -15,13 +15,15 @@ from ipaddress import IPv4Address, IPv4Network
 
 from ipamd.model.address import Address
 from ipamd.model.cloud import all_addresses
+from ipamd.model.cloud_evidence import RECENT_S
 from ipamd.model.eni import EniState
-from ipamd.model.errors import CloudError, CloudNotFoundError, InvariantError, log_text
+from ipamd.model.errors import CloudDeniedError, CloudError, CloudNotFoundError, InvariantError, IpamError, log_text
 from ipamd.model.growth import Release, ReleaseAddresses
 from ipamd.model.ids import EniId
 from ipamd.model.intent import Intent, IntentKind, named, names_of
 from ipamd.ports import Ec2, UnitOfWork
 from ipamd.service.context import ServiceContext
+from ipamd.service.health import Health
 from ipamd.service.pool.enis import EniService
 from ipamd.service.pool.intents import IntentLog
 
@@ -34,6 +36,9 @@ FAILPOINTS = (
     "release.stored",
 )
 """Between every two effects of giving back."""
+
+CONDITION = "giving back"
+"""Condition: EC2 refuses to take back what is in excess."""
 
 RELEASE = "release"
 """Mark in the payload of an intent that deletes an ENI which served: not one whose creation failed."""
@@ -50,6 +55,7 @@ class Releasing:
 
     def __init__(self, context: ServiceContext, *, ec2: Ec2, enis: EniService, intents: IntentLog) -> None:
         self._datastore = context.datastore
+        self._health = context.health
         self._demand = context.demand
         self._clock = context.clock
         self._failpoint = context.failpoint
@@ -82,7 +88,8 @@ class Releasing:
         return True
 
     def resume(self, intent: Intent) -> None:
-        """Continue what a crash or a lost answer left open. Raises: CloudError; the intent stays open, and holds what it names.
+        """Continue what a crash or a lost answer left open. Raises: CloudError; the intent stays open, and holds what it names, unless
+        IAM denied the call and EC2 had done nothing.
 
         What a sandbox has by now, because a look at the kernel found it there, is no longer asked for (I2).
         """
@@ -93,6 +100,11 @@ class Releasing:
             self._give_back(intent)
         except _Interrupted as error:
             log.info("%s", log_text(error))
+        except CloudDeniedError as error:
+            # Of an earlier try nothing is known, but what Describe shows once it must have caught up with that.
+            if not error.may_have_happened and self._intents.age_s(intent) >= RECENT_S:
+                self._undo_denied(intent, error)
+            raise
 
     def counts(self) -> Mapping[str, int]:
         """Addresses, prefixes and ENIs that were given back since the start."""
@@ -138,13 +150,12 @@ class Releasing:
 
     def _delete(self, intent: Intent) -> None:
         eni_id = EniId(intent.payload["eni_id"])
-        eni = self._datastore.eni(eni_id)
         try:
             self._detach_and_delete(eni_id)
         except CloudNotFoundError as error:
             log.info("ENI %s is gone already: %s", eni_id, log_text(error))
         self._enis.recent_changes.note_removed(enis=[eni_id])
-        if eni is not None:
+        if (eni := self._datastore.eni(eni_id)) is not None:
             self._enis.routing.tear_down(eni)
         self._failpoint("release.torn-down")
         self._settle(intent, lambda uow: uow.remove_eni(eni_id, reason="given back to EC2"))
@@ -161,6 +172,12 @@ class Releasing:
             self._ec2.detach_eni(described.attachment_id)
             self._failpoint("release.detached")
             self._demand.coalesce(DETACHING_S)  # ends at once when an ADD waits
+        elif not described.attachment_id and (eni := self._datastore.eni(eni_id)) is not None:
+            # Detached by an earlier try: whatever becomes of the Delete, its place on the instance is free. The intent covers it (I9).
+            self._enis.routing.tear_down(eni)
+            with self._datastore.transaction() as uow:
+                uow.remove_eni(eni_id, reason="detached, to be given back to EC2")
+            self._demand.trigger()
         try:
             self._give_way(eni_id)
             self._ec2.delete_eni(eni_id)
@@ -176,6 +193,7 @@ class Releasing:
     def _settle(self, intent: Intent, forget: Callable[[UnitOfWork], None]) -> None:
         self._intents.settle(intent, forget)
         self._failpoint("release.stored")
+        self._health.clear_condition(CONDITION)
 
     def _undo(self, intent: Intent, outcome: str) -> None:
         """Nothing was given back: it may be given to sandboxes again."""
@@ -189,12 +207,37 @@ class Releasing:
             self._intents.close(intent, outcome)
         self._demand.announce_supply()
 
+    def _undo_denied(self, intent: Intent, error: CloudDeniedError) -> None:
+        """Give what EC2 still shows to sandboxes again; what it does not show goes. Raises: CloudError if EC2 does not say."""
+        try:
+            described = self._ec2.describe_eni(EniId(intent.payload["eni_id"]))
+            is_attached = described.attachment_status == "attached"
+            there = all_addresses(described.secondary_addresses, described.prefixes)
+        except CloudNotFoundError:
+            is_attached, there = False, frozenset()
+        if intent.kind is IntentKind.UNASSIGN:
+            gone = [row.address for row in self._rows(intent) if row.is_free and row.address not in there]
+            with self._datastore.transaction() as uow:
+                uow.remove_addresses(gone, reason="given back to EC2")
+        elif not is_attached:
+            return  # EC2 had begun: there is no way back
+        self._undo(intent, f"not done: {log_text(error)}")
+        tell_refused(self._health, error)
+
     def _rows(self, intent: Intent) -> list[Address]:
         eni_id = EniId(intent.payload["eni_id"])
         if intent.kind is IntentKind.DELETE_ENI:
             return [row for row in self._datastore.addresses() if row.eni_id == eni_id]
         found = (self._datastore.address(address) for address in all_addresses(*named(intent)))
         return [row for row in found if row is not None and row.eni_id == eni_id]
+
+
+def tell_refused(health: Health, error: IpamError) -> None:
+    """Say that EC2 refused to take something back, and why, until it takes something."""
+    is_begun = isinstance(error, CloudError) and error.may_have_happened
+    what = "what was begun is kept from pods and asked for again" if is_begun else "what is in excess is kept"
+    health.record_error(CONDITION, error)
+    health.set_condition(CONDITION, f"giving back: {what}: {log_text(error)}")
 
 
 class _Interrupted(CloudError):

@@ -142,12 +142,12 @@ def late(node: FakeNode) -> FakeNode:
 
 
 def test_a_mark_that_ec2_refuses_is_asked_for_again(late: FakeNode) -> None:
-    """Until the ENI is deleted with its instance the intent stays open (I9)."""
+    """Until the ENI is deleted with its instance the intent stays open (I9); IAM is asked after 10 min, then after 20."""
     late.ec2.fail["set_delete_on_termination"] = [CloudDeniedError("UnauthorizedOperation")]
     late.clock.advance(700)
     late.pool.cycle()
     assert len(late.datastore.open_intents()) == 1
-    late.clock.advance(700)
+    late.clock.advance(1300)
     late.pool.cycle()
     assert late.ec2.enis[OTHER].delete_on_termination
     assert late.datastore.open_intents() == ()

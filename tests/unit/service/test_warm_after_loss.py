@@ -65,7 +65,7 @@ def made(tmp_path: Path, settings: PoolSettings) -> FakeNode:
 
 @pytest.mark.parametrize("how", ["import", "a lost datastore"])
 def test_prefix_mode_asks_for_what_is_wanted_once(tmp_path: Path, how: str) -> None:
-    """An m5.4xlarge with two /28s and a sandbox: one call, and 16 addresses can be given at once; it was 30 calls for 30 /28s (I18)."""
+    """An m5.4xlarge with two /28s and a sandbox: one call, 16 addresses are free at once; it was 29 calls (I13)."""
     node = made(tmp_path, BY_PREFIX)
     node.add("s")
     node.pool.cycle()
@@ -80,7 +80,7 @@ def test_prefix_mode_asks_for_what_is_wanted_once(tmp_path: Path, how: str) -> N
 
 @pytest.mark.parametrize("how", ["import", "a lost datastore"])
 def test_ip_targets_ask_for_what_is_wanted_once(tmp_path: Path, how: str) -> None:
-    """WARM_IP_TARGET=3, MINIMUM_IP_TARGET=10: three more while the ten cool, in one call; it was eleven more (I18)."""
+    """WARM_IP_TARGET=3, MINIMUM_IP_TARGET=10: three more while the ten cool, in one call; it was nine calls (I13)."""
     node = made(tmp_path, BY_ADDRESS)
     assert allocated(node) == (10, 0)
     assert without_rows(node, how=how) <= 1
@@ -193,7 +193,7 @@ def test_what_we_gave_back_and_are_given_again_is_free_at_once(lost: FakeNode) -
 
 
 def test_a_kill_between_the_answer_and_its_record_costs_one_more_call(tmp_path: Path) -> None:
-    """The next process finds what it was given by a Describe: it cools, and the pool asks for what is wanted once more (I8, I18)."""
+    """The next process finds what it was given by a Describe: it cools, and the pool asks for what is wanted once more (I8)."""
     node = made(tmp_path, BY_PREFIX)
 
     class Killed(BaseException):

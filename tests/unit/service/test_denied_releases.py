@@ -1,0 +1,345 @@
+"""IAM denies what the pool gives back: nothing is held for ever, little is asked, and it is said (I7, I9, I13, I14).
+
+The pool's thread is woken when it asks to be, on a fake clock, for a day in which nothing else happens.
+Over 300 lines because what is denied, and what is undone after a kill, is told of one EC2 and counted in one way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ipamd.model.cloud_evidence import RECENT_S
+from ipamd.model.eni import EniState
+from ipamd.model.errors import CloudDeniedError, CloudError, EniLimitError, ThrottledError
+from ipamd.model.ids import EniId
+from ipamd.model.pool_settings import RELEASE_HOLD_S, PoolSettings
+from tests.fakes.cloud import INSTANCE, FakeEc2
+from tests.fakes.node import FakeNode
+from tests.unit.service.test_giving_back import SMALL, fill_and_empty
+from tests.unit.service.test_leaked_enis import leak
+
+HOUR_S = 3600.0
+HOURLY_MAX = 6
+"""Calls of any kind in an hour in which nothing happens but that IAM still denies."""
+
+IDLE_MAX = 2 + 24 * 3
+"""The same in a day, with the first tries."""
+
+
+class DenyingEc2(FakeEc2):
+    """IAM denies the methods that `denied` names, for all ENIs but those that `allowed` names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.denied: set[str] = set()
+        self.allowed: set[EniId] = set()
+
+    def delete_eni(self, eni_id: EniId) -> None:
+        """See the port."""
+        if eni_id in self.allowed:
+            self.enis.pop(eni_id, None)
+            return
+        super().delete_eni(eni_id)
+
+    def _call(self, method: str) -> None:
+        if method in self.denied and not self.fail.get(method):
+            self.fail[method] = [
+                CloudDeniedError(f"EC2 {method} failed", details="UnauthorizedOperation; allow it to the node's role")
+            ]
+        super()._call(method)
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+def kill_at(node: FakeNode, wanted: str) -> None:
+    """Kill the process when it comes to a failpoint."""
+
+    def reached(name: str) -> None:
+        if name == wanted:
+            raise Killed
+
+    node.failpoint = reached
+
+
+def pass_time(node: FakeNode, seconds: float) -> None:
+    """Wake the pool when it asks to be woken, and at no other moment."""
+    ends_s = node.clock.monotonic() + seconds
+    for _ in range(100_000):
+        pause_s = 0.0 if node.demand.wait_triggered(0) else node.pool._pause_s()
+        if pause_s is None or node.clock.monotonic() + pause_s > ends_s:
+            node.clock.advance(ends_s - node.clock.monotonic())
+            return
+        node.clock.advance(pause_s + 0.001)
+        node.pool.run_once()
+    raise AssertionError("the pool's thread spins")
+
+
+def calls_of(node: FakeNode, act: Callable[[], None]) -> int:
+    """EC2 calls while something is done."""
+    before = node.ec2.calls.total()
+    act()
+    return node.ec2.calls.total() - before
+
+
+def assert_quiet(node: FakeNode) -> None:
+    """A day passes: few calls in it, and at most a handful in each of its hours after the first."""
+    hours = [calls_of(node, lambda: pass_time(node, HOUR_S)) for _ in range(24)]
+    assert max(hours[1:]) <= HOURLY_MAX, hours
+    assert sum(hours) <= IDLE_MAX, hours
+
+
+@pytest.fixture
+def ec2() -> DenyingEc2:
+    """EC2."""
+    return DenyingEc2()
+
+
+@pytest.fixture
+def node(tmp_path: Path, ec2: DenyingEc2) -> FakeNode:
+    """22 sandboxes came and went: three ENIs, of which the targets want two. What is due after a start is over."""
+    made = FakeNode(tmp_path, settings=SMALL, ec2=ec2)
+    made.bring_up()
+    pass_time(made, 600)
+    fill_and_empty(made, 22)
+    pass_time(made, 1)
+    assert len(ec2.enis) == 3
+    return made
+
+
+def begin(node: FakeNode) -> None:
+    """Let the pool begin to give back."""
+    pass_time(node, RELEASE_HOLD_S + 60)
+
+
+def detached(node: FakeNode) -> set[EniId]:
+    """ENIs that EC2 has and that are attached to nothing."""
+    return {eni.eni_id for eni in node.ec2.enis.values() if not eni.instance_id}
+
+
+@pytest.mark.parametrize("method", ["detach_eni", "delete_eni", "describe_eni"])
+def test_a_denied_release_is_asked_for_a_few_times_an_hour(node: FakeNode, ec2: DenyingEc2, method: str) -> None:
+    """It was 2,880 calls a day, two each minute (I13)."""
+    ec2.denied = {method}
+    begin(node)
+    assert_quiet(node)
+    assert any("giving back" in sentence and "UnauthorizedOperation" in sentence for sentence in node.health.conditions())
+
+
+def test_a_denied_unassign_is_asked_for_a_few_times_an_hour(node: FakeNode, ec2: DenyingEc2) -> None:
+    """Addresses go back to the pool; one call each time."""
+    ec2.denied = {"unassign"}
+    begin(node)
+    assert_quiet(node)
+    assert node.datastore.open_intents() == () or all(one.is_settled for one in node.datastore.open_intents())
+    assert any("giving back" in sentence and "UnauthorizedOperation" in sentence for sentence in node.health.conditions())
+
+
+def test_an_eni_that_is_detached_and_may_not_be_deleted_stays_covered(node: FakeNode, ec2: DenyingEc2) -> None:
+    """Detach is allowed, Delete is denied: its intent stays open and names it (I9), one at a time; IAM is mended, and it goes."""
+    ec2.denied = {"delete_eni"}
+    begin(node)
+    pass_time(node, 24 * HOUR_S)
+    (left,) = detached(node)
+    (intent,) = [one for one in node.datastore.open_intents() if not one.is_settled]
+    assert intent.payload["eni_id"] == left
+    assert any("delete_eni" in sentence and "allow it" in sentence for sentence in node.health.conditions())
+    for number in range(27):
+        node.add(f"later-{number}", deadline_s=1.0)
+        node.pool.cycle()
+    assert len(ec2.attached()) == 3, "it takes no place on the instance any more"
+    node.assert_sound()
+    ec2.denied = set()
+    pass_time(node, HOUR_S + 60)
+    assert left not in ec2.enis
+    assert node.health.conditions() == []
+    assert not [one for one in node.datastore.open_intents() if not one.is_settled]
+    node.assert_sound()
+
+
+@pytest.mark.parametrize("count", [1, 12])
+def test_leaked_enis_that_may_not_be_deleted_share_a_try(node: FakeNode, ec2: DenyingEc2, count: int) -> None:
+    """However many were found at start: each hour one of them is tried, and all go once IAM allows it (I9, I13)."""
+    leaked = {leak(node, token=f"forgotten-{number}") for number in range(count)}
+    ec2.denied = {"delete_eni"}
+    node.crash()
+    node.bring_up()
+    pass_time(node, 180)
+    assert {one.payload["eni_id"] for one in node.datastore.open_intents()} >= leaked
+    assert_quiet(node)
+    assert any("delete_eni" in sentence and "allow it" in sentence for sentence in node.health.conditions())
+    ec2.denied = set()
+    pass_time(node, HOUR_S + 60)
+    assert not leaked & set(ec2.enis)
+    assert node.health.conditions() == []
+
+
+def test_one_that_is_denied_for_itself_keeps_no_other(node: FakeNode, ec2: DenyingEc2) -> None:
+    """The role's condition on tags lets one ENI go and not the other: each comes to its turn."""
+    leaked = [leak(node, token=f"forgotten-{number}") for number in range(3)]
+    ec2.denied = {"delete_eni"}
+    node.crash()
+    node.bring_up()
+    pass_time(node, 180)
+    ec2.allowed = set(leaked[1:])
+    pass_time(node, 6 * HOUR_S)
+    assert set(leaked) & set(ec2.enis) == {leaked[0]}
+
+
+def test_leaked_enis_that_may_not_be_looked_for_are_asked_for_rarely(tmp_path: Path, ec2: DenyingEc2) -> None:
+    """Describe is denied: the look after the start does not go on each five minutes."""
+    node = FakeNode(tmp_path, settings=SMALL, ec2=ec2)
+    node.bring_up()
+    ec2.denied = {"find_detached"}
+    pass_time(node, HOUR_S)
+    assert_quiet(node)
+
+
+def test_a_creation_that_is_given_up_and_may_not_be_deleted(tmp_path: Path, ec2: DenyingEc2) -> None:
+    """The instance takes no further ENI, and what was made for it may not be deleted: few calls, covered by its intent (I9)."""
+    node = FakeNode(tmp_path, settings=PoolSettings(), ec2=ec2)
+    node.bring_up()
+    pass_time(node, 600)
+    ec2.attached_count_max = 1
+    ec2.denied = {"delete_eni"}
+    node.add("s")
+    pass_time(node, 60)
+    assert_quiet(node)
+    covered = {one.payload.get("eni_id") for one in node.datastore.open_intents()}
+    assert detached(node)
+    assert detached(node) <= covered
+    ec2.denied = set()
+    pass_time(node, HOUR_S + 60)
+    assert not detached(node) & covered
+
+
+def begun(tmp_path: Path, ec2: DenyingEc2, *, by_eni: bool, killed_at: str) -> FakeNode:
+    """A release of a whole ENI, or of addresses, was begun, and the daemon was killed. It is not restarted yet."""
+    node = FakeNode(tmp_path, settings=SMALL, ec2=ec2)
+    node.bring_up()
+    pass_time(node, 600)
+    fill_and_empty(node, 22 if by_eni else 9)
+    pass_time(node, 1)
+    kill_at(node, killed_at)
+    with pytest.raises(Killed):
+        begin(node)
+    return node
+
+
+@pytest.fixture(params=["detach", "unassign"])
+def killed(request: pytest.FixtureRequest, tmp_path: Path, ec2: DenyingEc2) -> FakeNode:
+    """Killed after the intent of a release was written, before EC2 was asked; IAM denies the call from now on."""
+    made = begun(tmp_path, ec2, by_eni=request.param == "detach", killed_at="release.intent-opened")
+    ec2.denied = {"detach_eni", "unassign"}
+    made.crash()
+    made.bring_up()
+    return made
+
+
+def assert_all_usable(node: FakeNode) -> None:
+    """Nothing is held back: every ENI is attached and set up, every address can be given, no intent is open (I7, I9)."""
+    assert [one for one in node.datastore.open_intents() if not one.is_settled] == []
+    assert all(eni.state is EniState.ATTACHED and eni.host_ready for eni in node.datastore.enis())
+    assert {eni.eni_id for eni in node.datastore.enis()} == set(node.ec2.enis)
+    free = node.datastore.counts().free
+    assert free == node.datastore.counts().total
+    for number in range(free):
+        node.add(f"after-{number}")
+    node.assert_sound()
+
+
+def test_a_release_that_was_never_asked_for_is_undone(killed: FakeNode) -> None:
+    """The ENI was *detaching* in our records for ever, the addresses nobody's; within a quarter of an hour all of it serves again."""
+    pass_time(killed, 900)
+    assert any("giving back" in sentence and "UnauthorizedOperation" in sentence for sentence in killed.health.conditions())
+    assert_all_usable(killed)
+
+
+def test_what_is_undone_is_not_begun_again_each_minute(killed: FakeNode) -> None:
+    """The pool still has too much, and waits as after any other denial (I13); IAM is mended, and it goes."""
+    assert_quiet(killed)
+    assert isinstance(killed.ec2, DenyingEc2)
+    killed.ec2.denied = set()
+    pass_time(killed, RELEASE_HOLD_S + HOUR_S)
+    assert killed.datastore.counts().total == 10
+    assert killed.health.conditions() == []
+    killed.assert_sound()
+
+
+@pytest.mark.parametrize("error", [CloudError("no answer"), ThrottledError("slow down")], ids=["silence", "throttling"])
+@pytest.mark.parametrize("by_eni", [True, False], ids=["detach", "unassign"])
+def test_silence_and_throttling_undo_nothing(tmp_path: Path, ec2: DenyingEc2, by_eni: bool, error: CloudError) -> None:
+    """I11: neither is a refusal. What was named stays nobody's for hours, and is given back once EC2 answers."""
+    node = begun(tmp_path, ec2, by_eni=by_eni, killed_at="release.intent-opened")
+    ec2.fail = {method: [error] * 10_000 for method in ("detach_eni", "unassign")}
+    (intent,) = node.datastore.open_intents()
+    node.crash()
+    node.bring_up()
+    pass_time(node, 2 * HOUR_S)
+    assert intent.intent_id in {one.intent_id for one in node.datastore.open_intents()}
+    ec2.fail = {}
+    pass_time(node, RECENT_S + 120)
+    assert intent.intent_id not in {one.intent_id for one in node.datastore.open_intents()}
+    assert {row.address for row in node.datastore.addresses()} == {a for e in ec2.enis.values() for a in e.secondary_addresses}
+    node.assert_sound()
+
+
+def test_a_release_whose_answer_was_lost_and_that_is_denied_since(tmp_path: Path, ec2: DenyingEc2) -> None:
+    """EC2 took the addresses back, the answer was lost, and IAM denies the repetition: they are not given to anybody (I7)."""
+    node = FakeNode(tmp_path, settings=SMALL, ec2=ec2)
+    node.bring_up()
+    pass_time(node, 600)
+    fill_and_empty(node, 9)
+    real = ec2.unassign
+
+    def lossy(*args: object, **named: object) -> None:
+        real(*args, **named)  # type: ignore[arg-type]
+        ec2.denied = {"unassign"}
+        raise CloudError("connection reset")
+
+    ec2.unassign = lossy  # type: ignore[method-assign]
+    begin(node)
+    ec2.unassign = real  # type: ignore[method-assign]
+    at_ec2 = {address for eni in ec2.enis.values() for address in eni.secondary_addresses}
+    held = {row.address for row in node.datastore.addresses()} - at_ec2
+    assert held
+    pass_time(node, 2 * HOUR_S)
+    assert {row.address for row in node.datastore.addresses()} == at_ec2
+    assert [one for one in node.datastore.open_intents() if not one.is_settled] == []
+    node.assert_sound()
+
+
+def test_an_eni_whose_detach_ec2_shows_late_is_not_taken_back(tmp_path: Path, ec2: DenyingEc2) -> None:
+    """EC2 detached it, the answer was lost, and a Describe that lags shows it attached while IAM denies the repetition (I7, I11)."""
+    node = begun(tmp_path, ec2, by_eni=True, killed_at="release.detached")
+    (leaving,) = detached(node)
+    ec2.denied = {"detach_eni", "delete_eni"}
+    shown = replace(
+        ec2.enis[leaving], instance_id=INSTANCE, attachment_id="attach-x", attachment_status="attached", device_index=2
+    )
+    ec2.described[leaving] = [shown, shown]
+    node.crash()
+    node.bring_up()
+    pass_time(node, RECENT_S - 20)
+    (record,) = [eni for eni in node.datastore.enis() if eni.eni_id == leaving]
+    assert record.state is EniState.DETACHING
+    pass_time(node, 2 * HOUR_S)
+    assert leaving not in {eni.eni_id for eni in node.datastore.enis()}
+    assert leaving in {one.payload["eni_id"] for one in node.datastore.open_intents()}
+
+
+def test_an_attach_that_fails_costs_no_loop_of_deletions(tmp_path: Path, ec2: DenyingEc2) -> None:
+    """Attach and Delete are denied: each hour at most one more ENI is made, and never more than the instance has places (I9)."""
+    node = FakeNode(tmp_path, settings=PoolSettings(), ec2=ec2)
+    node.bring_up()
+    pass_time(node, 600)
+    ec2.fail["attach_eni"] = [EniLimitError("full") for _ in range(100)]
+    ec2.denied = {"delete_eni"}
+    node.add("s")
+    pass_time(node, 24 * HOUR_S)
+    assert len(ec2.enis) <= 3
