@@ -13,11 +13,13 @@ from pathlib import Path
 import pytest
 
 from ipamd.model.address import AddressState
+from ipamd.model.attachment import WiringSpec, pod_veth_name
+from ipamd.model.aws_node import Allocation
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CloudError
+from ipamd.model.ids import MacAddress
 from ipamd.model.pool_settings import PoolSettings
-from ipamd.service.reconcile.imported import ImportService
-from tests.fakes.aws_node import FakeAwsNode
+from tests.fakes.aws_node import OURS, SAVED
 from tests.fakes.cloud import IDENTITY, PRIMARY, FakeEc2
 from tests.fakes.node import COOLDOWN_S, FakeNode
 
@@ -39,17 +41,28 @@ def allocated(node: FakeNode) -> tuple[int, int]:
     return sum(len(eni.secondary_addresses) for eni in enis), sum(len(eni.prefixes) for eni in enis)
 
 
+def wire_theirs(node: FakeNode, address: IPv4Address) -> None:
+    """A pod of the other software, whose file and conflists are on the node."""
+    veth = pod_veth_name("default", "pod-theirs", prefix="eni")
+    mac = MacAddress("0a:58:00:00:00:01")
+    node.wiring.foreign[veth] = WiringSpec(node.key("theirs"), address, 254, veth, "/run/netns/theirs", 9001, mac)
+    node.wiring.routes[address], node.wiring.rules[address] = veth, 254
+    node.aws_node.conflists = {SAVED, OURS}
+    node.aws_node.told = [Allocation(node.key("theirs"), address, "default", "pod-theirs")]
+    node.runtime.run("theirs")
+
+
 def without_rows(node: FakeNode, *, how: str) -> int:
     """The next process has no rows: it takes the node over from the other software, or its datastore is lost. It serves for a while.
 
     Returns: calls that changed something at EC2 since.
     """
     before = changing_count(node)
-    node.crash(keep_datastore=False)
     if how == "import":
-        imported = ImportService(node.app.context, aws_node=FakeAwsNode(), prefix="eni")
-        node.startup._imported = node.runtime_reconciler._imported = imported
+        wire_theirs(node, max(row.address for row in node.datastore.addresses(state=AddressState.FREE)))
+    node.crash(keep_datastore=False)
     node.bring_up()
+    assert len(node.datastore.attachments()) == (how == "import")
     for _ in range(WINDOW_S):
         node.clock.advance(1)
         node.pool.run_once()
@@ -65,10 +78,9 @@ def made(tmp_path: Path, settings: PoolSettings) -> FakeNode:
 
 @pytest.mark.parametrize("how", ["import", "a lost datastore"])
 def test_prefix_mode_asks_for_what_is_wanted_once(tmp_path: Path, how: str) -> None:
-    """An m5.4xlarge with two /28s and a sandbox: one call, 16 addresses are free at once; it was 29 calls (I13)."""
-    node = made(tmp_path, BY_PREFIX)
-    node.add("s")
-    node.pool.cycle()
+    """An m5.4xlarge with two /28s: one call, 16 addresses are free at once; it was 29 calls (I13)."""
+    node = made(tmp_path, replace(BY_PREFIX, warm_prefix_target=2))
+    node.settings = BY_PREFIX
     assert allocated(node) == (0, 2)
     assert without_rows(node, how=how) <= 1
     assert allocated(node)[1] <= 3
