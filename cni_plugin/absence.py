@@ -1,11 +1,13 @@
 """How long STATUS may say "yes" while the daemon does not serve: I17, docs/adr/0033.
 
-kubelet asks every 5 s, and one failure makes the node NotReady, so that a restart of the daemon would show on the node. A short
-absence is bridged instead, counted from when the daemon last served by its own word: at most BRIDGE_MS in WINDOW_MS, all absences
-together, so that a crash loop fails STATUS within a minute. Two files below the run directory, where only root can write:
+kubelet asks every 5 s, and one failure makes the node NotReady, so that a restart of the daemon would show on the node, and an answer
+that an overloaded node has late. Both are bridged for a short time instead, counted from when the daemon last served by its own word:
+at most BRIDGE_MS in WINDOW_MS, all absences together, so that a crash loop fails STATUS within a minute. A daemon that is late leaves
+its mark all the same: lateness is counted from when STATUS asked, if that is earlier, and goes on being counted once it is refused.
+Two files below the run directory, where only root can write:
 
     served      by the daemon: boot ID, CLOCK_BOOTTIME in ms of its last sign of service (ipamd/served_mark.py)
-    bridged     by us: boot ID, then a line for each absence that was bridged: its begin and the last STATUS in it
+    bridged     by us: boot ID, then a line for each absence: its begin and the end of the last STATUS in it
 
 A mark of another boot, or one that cannot be read or trusted, bridges nothing. Damage to our own file counts as a used-up minute, so
 that it ends by itself. Rejected: a mark by each STATUS of ours (no word of a daemon that answers and does not serve).
@@ -23,6 +25,7 @@ TEMPORARY_PREFIX = ".bridged-"
 BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
 BRIDGE_MS = 60000  # ours: a restart takes seconds, a node that cannot run pods must say so within a minute
 WINDOW_MS = 600000
+LATE_PAUSE_MS = 9000  # ours: kubelet asks 5 s after an answer, so between two late ones that are closer there was none in time
 FILE_BYTES_MAX = 4096  # of either file; a line has at most 32
 ABSENCES_MAX = 100
 DIGITS_MAX = 15
@@ -30,11 +33,12 @@ DIGITS_MAX = 15
 NEVER_SERVED = "the daemon has not served since the node's boot"
 
 
-def refusal(system: "System", run_dir: str, *, is_charged: bool) -> str:
+def refusal(system: "System", run_dir: str, *, is_charged: bool, late_since_ms: int = 0) -> str:
     """Say why the present absence may not be bridged; "" if it may.
 
     Args:
         is_charged: it is bridged now, and counts. False only asks.
+        late_since_ms: when STATUS asked a daemon that has not answered, by the boot's clock; 0 if nobody was there.
     Returns: NEVER_SERVED where there is no mark of this boot; else one sentence. Never raises OSError.
     """
     try:
@@ -51,18 +55,23 @@ def refusal(system: "System", run_dir: str, *, is_charged: bool) -> str:
     times = _numbers(served[1]) if len(served) == 2 else []
     if len(times) != 1 or times[0] > now_ms:
         return "the file " + MARK_NAME + " in the run directory is damaged or not the daemon's"
-    absences = _others(system, run_dir, boot_id, bridged, served_ms=times[0], now_ms=now_ms)
-    used_ms = now_ms - times[0]
-    for begin_ms, end_ms in absences:
-        used_ms += end_ms - begin_ms
-    if used_ms > BRIDGE_MS or len(absences) >= ABSENCES_MAX:
-        cause = (
-            "it last served " + str((now_ms - times[0]) // 1000) + " s ago, and " + str(used_ms // 1000) + " s of absence within "
-        )
-        return cause + str(WINDOW_MS // 60000) + " min are more than the " + str(BRIDGE_MS // 1000) + " s that are passed over"
-    if not is_charged:
-        return ""
-    return _keep(system, run_dir, boot_id, absences + [(times[0], now_ms)])  # noqa: RUF005  # MicroPython has no unpacking there
+    begin_ms = min(times[0], late_since_ms or now_ms)
+    others = []
+    for begin, end in _absences(system, run_dir, boot_id, bridged, now_ms=now_ms):
+        if end >= begin_ms - (LATE_PAUSE_MS if late_since_ms else 0):
+            begin_ms = min(begin, begin_ms)  # the present one
+        else:
+            others.append((begin, end))
+    used_ms = now_ms - begin_ms + sum([end - begin for begin, end in others])
+    cause = ""
+    if used_ms >= BRIDGE_MS or len(others) >= ABSENCES_MAX:
+        cause = "it last served " + str((now_ms - times[0]) // 1000) + " s ago by its own word, and " + str(used_ms // 1000)
+        cause += " s without it or its answers within " + str(WINDOW_MS // 60000) + " min are more than the "
+        cause += str(BRIDGE_MS // 1000) + " s that are passed over"
+    if is_charged and len(others) < ABSENCES_MAX and (late_since_ms or not cause):
+        problem = _keep(system, run_dir, boot_id, others + [(begin_ms, now_ms)])  # noqa: RUF005  # MicroPython has no unpacking there
+        return cause or problem
+    return cause
 
 
 def _bridged(system: "System", run_dir: str) -> "list[bytes] | int":
@@ -73,10 +82,10 @@ def _bridged(system: "System", run_dir: str) -> "list[bytes] | int":
         return exc.errno or -1
 
 
-def _others(
-    system: "System", run_dir: str, boot_id: bytes, lines: "list[bytes] | int", *, served_ms: int, now_ms: int
+def _absences(
+    system: "System", run_dir: str, boot_id: bytes, lines: "list[bytes] | int", *, now_ms: int
 ) -> "list[tuple[int, int]]":
-    """Absences within the window but the present one; one of BRIDGE_MS if the file is damaged."""
+    """All within the window; one of BRIDGE_MS if the file is damaged."""
     if isinstance(lines, int):
         return [] if lines == errors.ENOENT else [(now_ms - BRIDGE_MS, now_ms)]
     if lines and lines[0] != boot_id and len(lines[0]) == len(boot_id):
@@ -87,21 +96,21 @@ def _others(
         if len(times) != 2 or not times[0] <= times[1] <= now_ms:
             lines = []
             break
-        if times[0] != served_ms and times[1] > now_ms - WINDOW_MS:
+        if times[1] > now_ms - WINDOW_MS:
             found.append((max(times[0], now_ms - WINDOW_MS), times[1]))
     return found if lines else _damaged(system, run_dir, boot_id, now_ms)
 
 
 def _damaged(system: "System", run_dir: str, boot_id: bytes, now_ms: int) -> "list[tuple[int, int]]":
     """Replace a file that says nothing by one that says that the minute is used up: it is over after WINDOW_MS."""
-    used_up = [(max(now_ms - BRIDGE_MS, 0), now_ms)]
+    used_up = [(now_ms - BRIDGE_MS, now_ms)]
     _keep(system, run_dir, boot_id, used_up)
-    return [(now_ms - BRIDGE_MS, now_ms)]
+    return used_up
 
 
 def _keep(system: "System", run_dir: str, boot_id: bytes, absences: "list[tuple[int, int]]") -> str:
     """Write the file anew, by a rename. Returns: why it could not be written; what is not counted is not bridged."""
-    text = "".join([str(begin_ms) + " " + str(end_ms) + "\n" for begin_ms, end_ms in absences])
+    text = "".join([str(max(begin_ms, 0)) + " " + str(end_ms) + "\n" for begin_ms, end_ms in absences])
     temporary = run_dir + "/" + TEMPORARY_PREFIX + system.unique()
     try:
         descriptor = system.create(temporary)

@@ -2,8 +2,9 @@
 
     PluginError   has the CNI code for the runtime; ends the process with an error document
     +- PeerError  the peer on the socket violated HTTP/2, gRPC or the envelope: never retried, never trusted
-    DaemonAway    nobody took the request, or the daemon that took it died: ADD waits for the next one, DEL is spooled
-    DaemonLate    the daemon has the request and did not answer in time, or cannot answer now: the same, with another text
+    DaemonAway    nobody took the request, or the daemon that took it died: ADD waits for the next one
+    DaemonLate    the daemon has the request and did not answer in time, or has no room for it now
+                  Of both a DEL is spooled, and STATUS bridges them for a while
 
 Codes 1-99 are the CNI specification's. 190-199 are the plugin's own; the daemon numbers its errors upwards from 100
 (`ipamd/model/errors.py`). The two must not collide, although neither imports the other.

@@ -139,21 +139,27 @@ def _delete(system: "System", run_dir: str, config: bytes, message: bytes, deadl
 
 
 def _status(system: "System", run_dir: str, message: bytes, deadline_ms: int) -> "bytes | None":
-    """STATUS: the daemon's reply, or None for a success that bridges its short absence (I17). Raises: DaemonAway, DaemonLate."""
-    reply, cause = _try(system, run_dir, message, deadline_ms, until_ms=0)
+    """STATUS: the daemon's reply, or None for a success that bridges its short absence or lateness (I17).
+
+    Raises: DaemonAway, DaemonLate.
+    """
+    asked_ms = system.boottime_ms()
+    reply, unserved = _try(system, run_dir, message, deadline_ms, until_ms=0)
     until_ms = 0
     if _is_absent(reply) and not absence.refusal(system, run_dir, is_charged=False):
         until_ms = min(system.monotonic_ms() + STATUS_PATIENCE_MS, deadline_ms)
     while _is_absent(reply) and system.monotonic_ms() < until_ms:
-        system.sleep_ms(AWAY_RETRY_MS)
-        reply, cause = _try(system, run_dir, message, deadline_ms, until_ms=until_ms)
+        system.sleep_ms(REFUSED_RETRY_MS if isinstance(unserved, DaemonLate) else AWAY_RETRY_MS)
+        reply, unserved = _try(system, run_dir, message, deadline_ms, until_ms=until_ms)
     if not _is_absent(reply):
         return reply
-    refusal = absence.refusal(system, run_dir, is_charged=True)
+    late_since_ms = asked_ms if isinstance(unserved, DaemonLate) else 0
+    refusal = absence.refusal(system, run_dir, is_charged=True, late_since_ms=late_since_ms)
     if refusal == absence.NEVER_SERVED and reply is not None:
         return reply  # the daemon's own patience with the first start of a boot
     if refusal:
-        raise DaemonAway(cause + "; " + refusal)
+        unserved.cause += "; " + refusal
+        raise unserved
     return None
 
 
@@ -162,12 +168,14 @@ def _is_absent(reply: "bytes | None") -> bool:
     return reply is None or envelope.decode_reply(reply).is_starting
 
 
-def _try(system: "System", run_dir: str, message: bytes, deadline_ms: int, *, until_ms: int) -> "tuple[bytes | None, str]":
-    """The reply, or None with the cause if the daemon is away. The cause beside a reply is for one that does not serve yet."""
+def _try(
+    system: "System", run_dir: str, message: bytes, deadline_ms: int, *, until_ms: int
+) -> "tuple[bytes | None, DaemonAway | DaemonLate]":
+    """The reply, or None with the error that says why there is none. The error beside a reply is for one that does not serve yet."""
     try:
-        return _ask_patiently(system, run_dir, message, deadline_ms, until_ms=until_ms), "it does not take ADD yet"
-    except DaemonAway as exc:
-        return None, exc.cause
+        return _ask_patiently(system, run_dir, message, deadline_ms, until_ms=until_ms), DaemonAway("it does not take ADD yet")
+    except (DaemonAway, DaemonLate) as exc:
+        return None, exc
 
 
 def _ask_patiently(system: "System", run_dir: str, message: bytes, deadline_ms: int, *, until_ms: int) -> bytes:

@@ -73,6 +73,26 @@ def test_a_crash_loop_shows() -> None:
         wait_until(lambda: status(made) == 0, what="a daemon that serves again says so")
 
 
+@pytest.mark.parametrize("is_interpreted", [False, True], ids=["static", "interpreted"])
+def test_a_daemon_that_is_stopped_is_late_not_gone(is_interpreted: bool) -> None:
+    """SIGSTOP: its socket takes connections and nobody answers. STATUS says yes for a minute after its last mark, and then 50."""
+    with rig() as made:
+        made.driver.install_plugin(is_interpreted=is_interpreted)
+        mark = Path(made.node.root + RUN_DIR + "/served")
+        wait_until(mark.exists, what="the mark, which comes after ready")
+        daemon = made.daemon
+        assert daemon is not None
+        daemon.send_signal(signal.SIGSTOP)
+        try:
+            assert status(made) == 0
+            boot_id, served_ms = mark.read_text().split()
+            mark.write_text(f"{boot_id}\n{int(served_ms) - 61_000}\n")
+            assert status(made) == 50
+        finally:
+            daemon.send_signal(signal.SIGCONT)
+        wait_until(lambda: status(made) == 0, what="its own answer")
+
+
 PAGE = (
     "import sys, urllib.request, urllib.error\n"
     "try: print(urllib.request.urlopen(sys.argv[1]).status)\n"

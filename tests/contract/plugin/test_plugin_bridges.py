@@ -5,35 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from pathlib import Path
 
 import pytest
 
 from ipamd.pb import cni_pb2
+from tests.contract.plugin.marks import BOOT_ID, BRIDGED_S, WINDOW_S, boottime_ms, bridged, served
 from tests.contract.plugin.rolls import start
 from tests.patience import PATIENCE_S
 
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 OTHER_BOOT = "11111111-2222-3333-4444-555555555555"
-BRIDGED_S = 60
-WINDOW_S = 600
-
-
-def boottime_ms():
-    """What the plugin's clock of the boot says."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
-
-
-def served(run_dir, *, ago_s=1.0, boot_id=BOOT_ID):
-    """Leave the daemon's mark."""
-    (run_dir / "served").write_text(f"{boot_id}\n{boottime_ms() - int(ago_s * 1000)}\n")
-
-
-def bridged(run_dir, *absences_s, boot_id=BOOT_ID):
-    """Leave the plugin's own file: absences as (begin, end), in seconds ago."""
-    now_ms = boottime_ms()
-    lines = [f"{now_ms - int(begin * 1000)} {now_ms - int(end * 1000)}\n" for begin, end in absences_s]
-    (run_dir / "bridged").write_text("".join([f"{boot_id}\n", *lines]))
 
 
 def test_status_bridges_a_short_absence(any_plugin, run_dir):
