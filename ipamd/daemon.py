@@ -201,7 +201,7 @@ def run(current: CurrentSettings, signals: Signals) -> int:
     is_hurried = signals.wait_again(drain_s)
     server.stop(0.0 if is_hurried else 1.0)
     if app.cni_backend is not None:
-        app.cni_backend.stop()
+        app.cni_backend.stop(1.0)
     app.cooldown.stop()
     _close(app, ports)
     os.close(lock)

@@ -2,7 +2,8 @@
 
 One line in the run directory, replaced by a rename: boot ID and CLOCK_BOOTTIME in milliseconds. Only *ready* daemons leave it, so that
 one that comes and dies again and again gains nothing. It is written by the loop of `Maintenance`, at *ready* and at SIGTERM, hence a
-kill -9 makes the absence look 5 s longer at most. It says that the daemon lives and serves ADD, not that answers come in time. `cni_plugin/absence.py` reads it. /run is a tmpfs: no disk is written.
+kill -9 makes the absence look 5 s longer at most. It says that the daemon lives and serves ADD, not that answers come in time.
+`cni_plugin/absence.py` reads it. /run is a tmpfs: no disk is written.
 """
 
 from __future__ import annotations

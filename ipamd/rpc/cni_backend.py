@@ -8,17 +8,13 @@ network could ask there. Source: amazon-vpc-cni-k8s pull request 3739; cmd/route
 from __future__ import annotations
 
 import logging
-import os
-import socket
-import stat
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
 import grpc
 
-from ipamd.model.errors import InvalidRequestError, IpamError, SettingsError, log_text
+from ipamd.model.errors import InvalidRequestError, IpamError, log_text
 from ipamd.model.ids import CONTAINER_ID_MAX, IFNAME_MAX, parse_key
 from ipamd.model.request import AttachRequest, SandboxNames
 from ipamd.model.words import printable
@@ -27,6 +23,7 @@ from ipamd.pb import cni_backend_pb2_grpc
 from ipamd.ports import Clock, Datastore
 from ipamd.rpc import codec
 from ipamd.rpc.cni import SandboxServices
+from ipamd.rpc.unix_server import SPARE_CONNECTIONS, UnixServer
 from ipamd.service.refused_adds import RefusedAdd
 from ipamd.service.request import Deadline, Steps
 
@@ -34,14 +31,13 @@ DEADLINE_S = 60.0
 """Of an ADD or DEL whose caller has none: its plugin never sets one. Ours: as our plugin's ADD."""
 
 MAX_REQUEST_BYTES = 64 * 1024
+"""Ours: a request is some names and a path."""
+
 MAX_RPCS = 64
-PRIVATE_NAME = ".vpc-ipamd"
-"""Of the directory beside the socket's place in which it is until it takes it."""
+"""Ours: as many ADDs and DELs as a runtime makes at once on a crowded node."""
 
 DIGEST = "amazon-vpc-cni-k8s"
 """Stands for the configuration, which its plugin keeps to itself: the same sandbox and namespace is the same request."""
-
-LIVE_DETAILS = "remove the DaemonSet aws-node from this node"
 
 T = TypeVar("T")
 
@@ -148,87 +144,15 @@ def _attach_request(request: pb.AddNetworkRequest) -> AttachRequest:
     )
 
 
-class CniBackendServer:
-    """The socket. Started once the other daemon is away; `stop` from any thread, also if it was never started."""
+class CniBackendServer(UnixServer):
+    """The socket. Started once the other daemon is away."""
 
     def __init__(self, servicer: CniBackendServicer, *, path: Path) -> None:
-        self.path = path
-        self._own: tuple[int, int] | None = None
-        self._server = grpc.server(
-            ThreadPoolExecutor(max_workers=MAX_RPCS, thread_name_prefix="cni-backend"),
-            maximum_concurrent_rpcs=MAX_RPCS,
-            options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", MAX_REQUEST_BYTES)],
+        super().__init__(
+            path,
+            max_rpcs=MAX_RPCS,
+            max_connections=MAX_RPCS + SPARE_CONNECTIONS,
+            max_request_bytes=MAX_REQUEST_BYTES,
+            advice="remove the DaemonSet aws-node from this node, or change VPC_IPAMD_CNI_BACKEND_SOCKET",
         )
-        cni_backend_pb2_grpc.add_CNIBackendServicer_to_server(servicer, self._server)  # type: ignore[no-untyped-call]  # generated
-
-    def start(self) -> None:
-        """Listen; a dead socket at the path is replaced, a live one never.
-
-        gRPC removes whatever socket is at its path, both when it begins and when it ends, and the other's daemon may have come back
-        there. So gRPC gets a name of its own, and a second link of that socket takes the place, which fails if it is taken.
-        Source: <https://github.com/grpc/grpc/issues/17122>.
-        Raises: SettingsError if somebody listens there, or the path cannot be used.
-        """
-        refuse_live_listener(self.path)
-        try:
-            self.path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-            self._listen(self.path.with_name(PRIVATE_NAME))
-        except FileExistsError as error:
-            raise SettingsError(f"somebody listens on {self.path}", details=LIVE_DETAILS) from error
-        except (OSError, RuntimeError) as error:
-            raise SettingsError(f"cannot listen on {self.path}", details=f"{error}; see VPC_IPAMD_CNI_BACKEND_SOCKET") from error
-        self._server.start()
-
-    def _listen(self, private: Path) -> None:
-        """Bind in a directory that nobody else can enter until the socket has its mode: a umask would be that of all threads.
-
-        Raises: FileExistsError if the place was taken meanwhile; OSError, RuntimeError.
-        """
-        scratch = private / "s"
-        private.mkdir(mode=0o700, exist_ok=True)  # both may be of a daemon that was killed
-        scratch.unlink(missing_ok=True)
-        try:
-            self._server.add_insecure_port(f"unix:{scratch}")
-            scratch.chmod(0o600)
-            os.link(scratch, self.path)
-            self._own = _inode(self.path)
-        finally:
-            scratch.unlink(missing_ok=True)
-            private.rmdir()
-
-    def stop(self) -> None:
-        """Take no request any more; those in progress have a second. A socket at the path is removed if it is ours."""
-        if self._own is not None and _inode(self.path) == self._own:
-            self.path.unlink(missing_ok=True)
-        self._server.stop(1.0).wait(2.0)
-
-
-def _inode(path: Path) -> tuple[int, int] | None:
-    """Which file is at a path; None for none."""
-    try:
-        status = path.lstat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
-
-
-def refuse_live_listener(path: Path) -> None:
-    """Remove a socket on which nobody listens. Raises: SettingsError if somebody does, or it is no socket."""
-    try:
-        mode = path.lstat().st_mode
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise SettingsError(f"cannot look at {path}", details=error.strerror or "") from error
-    if not stat.S_ISSOCK(mode):
-        raise SettingsError(f"{path} exists and is not a socket", details="remove it, or change VPC_IPAMD_CNI_BACKEND_SOCKET")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as sock:
-        sock.settimeout(1.0)
-        try:
-            sock.connect(str(path))
-        except ConnectionRefusedError:
-            path.unlink(missing_ok=True)
-            return
-        except OSError as error:
-            raise SettingsError(f"cannot tell whether somebody listens on {path}", details=str(error)) from error
-    raise SettingsError(f"somebody listens on {path}", details=LIVE_DETAILS)
+        cni_backend_pb2_grpc.add_CNIBackendServicer_to_server(servicer, self.grpc)  # type: ignore[no-untyped-call]  # generated

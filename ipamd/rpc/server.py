@@ -1,7 +1,6 @@
-"""The gRPC server on a Unix socket that only root can reach.
+"""The socket of our own plugin and of `ipamctl`, and the run directory in which it is.
 
-The directory is 0700 and owned by root, and the socket is created under umask 0177. A lock file keeps two daemons from serving one
-node, because gRPC removes an existing socket even if somebody listens on it.
+The directory is 0700 and owned by root. A lock file keeps two daemons from serving one node.
 """
 
 from __future__ import annotations
@@ -11,17 +10,14 @@ import logging
 import os
 import stat
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-
-import grpc
 
 from ipamd.model.errors import NotServingError, SettingsError
 from ipamd.model.words import first_of
 from ipamd.pb import cni_pb2_grpc, introspection_pb2_grpc
 from ipamd.rpc.cni import CniServicer
 from ipamd.rpc.introspection import IntrospectionServicer
-from ipamd.rpc.unreadable import UnreadableRequests
+from ipamd.rpc.unix_server import SPARE_CONNECTIONS, UnixServer
 
 SOCKET_NAME = "ipamd.sock"
 LOCK_NAME = "ipamd.lock"
@@ -35,22 +31,6 @@ LOCK_POLL_S = 0.05
 
 MAX_REQUEST_BYTES = 2 * 1024 * 1024
 """Twice the largest network configuration. Ours."""
-
-MAX_HEADER_BYTES = 16 * 1024
-"""Of one request, unpacked, so that bytes that refer to a long header many times (HPACK) cost no more. Ours: a request's has 300."""
-
-STREAMS_PER_CONNECTION = 8
-"""Ours: the plugin and `ipamctl` make one request on a connection; each of a hostile peer costs the headers that it unpacks."""
-
-SPARE_CONNECTIONS = 64
-"""Connections beyond the RPC limit: silent ones, and `ipamctl`. Ours."""
-
-HANDSHAKE_MS = 5_000
-"""From accept to the end of HTTP/2's opening, after which a silent peer is closed. Ours: the plugin sends it with its connect."""
-
-CONNECTION_AGE_MS, CONNECTION_GRACE_MS = 120_000, 120_000
-"""A connection takes no new request after the first, and is cut after both. Ours: above every deadline of plugin and `ipamctl` (60 s).
-A peer that announces a request and never sends it holds one of our threads until then."""
 
 NAMES_OF_OURS = frozenset({LOCK_NAME, "spool", "spool.lock", "hooks", "state.db", "freeze.json"})
 """What shows that a directory is a run directory: of a daemon, of a plugin before its first daemon, of an operator. Any other that has
@@ -117,60 +97,22 @@ def take_instance_lock(run_dir: Path, *, is_ended: Callable[[float], bool], wait
     ) from None
 
 
-class RpcServer:
+class RpcServer(UnixServer):
     """Both services on one socket."""
 
     def __init__(
         self, *, run_dir: Path, cni: CniServicer, introspection: IntrospectionServicer, max_concurrent_rpcs: int
     ) -> None:
-        self._path = run_dir / SOCKET_NAME
-        self._server = grpc.server(
-            ThreadPoolExecutor(max_workers=max_concurrent_rpcs + SPARE_THREADS, thread_name_prefix="rpc"),
-            interceptors=[UnreadableRequests()],
-            maximum_concurrent_rpcs=max_concurrent_rpcs + SPARE_THREADS,
-            options=[
-                ("grpc.so_reuseport", 0),
-                ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
-                ("grpc.max_metadata_size", MAX_HEADER_BYTES),
-                ("grpc.absolute_max_metadata_size", MAX_HEADER_BYTES),
-                ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION),
-                ("grpc.max_allowed_incoming_connections", max_concurrent_rpcs + SPARE_CONNECTIONS),
-                ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
-                ("grpc.max_connection_age_ms", CONNECTION_AGE_MS),
-                ("grpc.max_connection_age_grace_ms", CONNECTION_GRACE_MS),
-            ],
+        super().__init__(
+            run_dir / SOCKET_NAME,
+            max_rpcs=max_concurrent_rpcs + SPARE_THREADS,
+            max_connections=max_concurrent_rpcs + SPARE_CONNECTIONS,
+            max_request_bytes=MAX_REQUEST_BYTES,
+            advice="set VPC_IPAMD_RUN_DIR to a directory that nobody else uses",
         )
-        cni_pb2_grpc.add_CniServicer_to_server(cni, self._server)  # type: ignore[no-untyped-call]  # generated code
-        introspection_pb2_grpc.add_IntrospectionServicer_to_server(introspection, self._server)  # type: ignore[no-untyped-call]  # generated code
+        cni_pb2_grpc.add_CniServicer_to_server(cni, self.grpc)  # type: ignore[no-untyped-call]  # generated code
+        introspection_pb2_grpc.add_IntrospectionServicer_to_server(introspection, self.grpc)  # type: ignore[no-untyped-call]  # generated code
 
-    def start(self) -> None:
-        """Listen. A stale socket is removed; any other file at its path is an error.
-
-        Raises: SettingsError.
-        """
-        self._remove_stale()
-        before = os.umask(0o177)
-        try:
-            self._server.add_insecure_port(f"unix:{self._path}")
-        finally:
-            os.umask(before)
-        status = self._path.lstat()
-        if not stat.S_ISSOCK(status.st_mode) or status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o177:
-            raise SettingsError(
-                f"{self._path} is not the socket that was created",
-                details=f"mode {status.st_mode:o}, owner {status.st_uid}: something else writes to the run directory",
-            )
-        self._server.start()
-
-    def stop(self, grace_s: float) -> None:
-        """Stop accepting requests; those in progress have `grace_s` to finish."""
-        self._server.stop(grace_s).wait(grace_s + 1.0)
-
-    def _remove_stale(self) -> None:
-        try:
-            mode = self._path.lstat().st_mode
-        except FileNotFoundError:
-            return
-        if not stat.S_ISSOCK(mode):
-            raise SettingsError(f"{self._path} exists and is not a socket", details="remove it")
-        self._path.unlink()
+    def _is_live(self) -> bool:
+        """Nobody listens: we have the lock, and a predecessor that was killed may still be closing its socket."""
+        return False

@@ -1,6 +1,7 @@
-"""Peers on the plugin's socket that are slow, large or silent: bounded, refused with a status, and others are served meanwhile (I16).
+"""Peers on the daemon's sockets that are slow, large or silent: bounded, refused with a status, and others are served meanwhile (I16).
 
-Only root reaches the socket, so these are broken peers rather than attackers.
+Both sockets have the same bounds: ours, and the one for the plugin of amazon-vpc-cni-k8s. Only root reaches them, so these are broken
+peers rather than attackers.
 """
 
 from __future__ import annotations
@@ -10,32 +11,41 @@ import struct
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 
-from ipamd.ipamctl.client import AwayError, Client
-from ipamd.pb import cni_pb2, cni_pb2_grpc
-from ipamd.rpc import server as rpc_server
-from ipamd.rpc.server import MAX_HEADER_BYTES, MAX_REQUEST_BYTES, SPARE_CONNECTIONS, RpcServer
+from ipamd.rpc import cni_backend, unix_server
+from ipamd.rpc.cni_backend import MAX_RPCS, CniBackendServer, CniBackendServicer
+from ipamd.rpc.server import MAX_REQUEST_BYTES, SOCKET_NAME, RpcServer
+from ipamd.rpc.unix_server import MAX_HEADER_BYTES, SPARE_CONNECTIONS, STREAMS_PER_CONNECTION
 from tests.fakes.node import FakeNode
 from tests.patience import PATIENCE_S
 from tests.rig import wait_until
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0"
 RPC_COUNT = 16
+SETTINGS_MAX_CONCURRENT_STREAMS = 3  # RFC 9113, 6.5.2
 
 
 class Served:
-    """The daemon's server over fakes."""
+    """One socket of the daemon, over fakes."""
+
+    method = "/vpc_ipamd.v1.Cni/Exec"
+    request_bytes_max = MAX_REQUEST_BYTES
 
     def __init__(self, directory: Path) -> None:
         self.node = FakeNode(directory)
         self.node.bring_up()
-        self.path = str(directory / rpc_server.SOCKET_NAME)
+        self.server, self.path, self.connections_max = self.serve(directory)
+
+    def serve(self, directory: Path) -> tuple[Any, str, int]:
+        """Start it; returns the server, its socket's path, and how many connections it takes."""
         app = self.node.app
-        self.server = RpcServer(run_dir=directory, cni=app.cni, introspection=app.introspection, max_concurrent_rpcs=RPC_COUNT)
-        self.server.start()
+        server = RpcServer(run_dir=directory, cni=app.cni, introspection=app.introspection, max_concurrent_rpcs=RPC_COUNT)
+        server.start()
+        return server, str(directory / SOCKET_NAME), RPC_COUNT + SPARE_CONNECTIONS
 
     def close(self) -> None:
         """Stop at once."""
@@ -49,36 +59,59 @@ class Served:
         sock.connect(self.path)
         return sock
 
+    def call(self, request: bytes = b"", *, metadata: tuple[tuple[str, str], ...] = ()) -> grpc.StatusCode:
+        """Make one call with these bytes; returns how it ended."""
+        with grpc.insecure_channel(f"unix:{self.path}") as channel:
+            try:
+                channel.unary_unary(self.method)(request, timeout=PATIENCE_S, metadata=metadata)  # type: ignore[call-arg]  # as bytes
+            except grpc.RpcError as error:
+                status = error.code()  # type: ignore[attr-defined]  # a call's error has it
+                assert isinstance(status, grpc.StatusCode)
+                return status
+        return grpc.StatusCode.OK
+
     def answers(self) -> bool:
-        """Whether `ipamctl` gets its status."""
-        with Client(self.path) as client:
-            return client.status()["ready"] is not None
-
-    def has_room(self) -> bool:
-        """Whether it is answered, or refused for want of room."""
-        try:
-            return self.answers()
-        except AwayError:
-            return False
+        """Whether a request gets an answer: an empty one is refused, by words of ours."""
+        return self.call() in (grpc.StatusCode.OK, grpc.StatusCode.FAILED_PRECONDITION)
 
 
-@pytest.fixture
-def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+class ServedBackend(Served):
+    """The socket for the plugin of amazon-vpc-cni-k8s."""
+
+    method = "/rpc.CNIBackend/AddNetwork"
+    request_bytes_max = cni_backend.MAX_REQUEST_BYTES
+
+    def serve(self, directory: Path) -> tuple[Any, str, int]:
+        """See the base class."""
+        servicer = CniBackendServicer(
+            self.node.app.sandbox,
+            datastore=self.node.datastore,
+            clock=self.node.clock,
+            uses_external_snat=bool,
+            refused=lambda _: None,
+        )
+        server = CniBackendServer(servicer, path=directory / "theirs.sock")
+        server.start()
+        return server, str(server.path), MAX_RPCS + SPARE_CONNECTIONS
+
+
+@pytest.fixture(params=[Served, ServedBackend], ids=["ours", "cni-backend"])
+def served(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     """With short times, so that tests need not wait."""
-    monkeypatch.setattr(rpc_server, "HANDSHAKE_MS", 3000)
-    monkeypatch.setattr(rpc_server, "CONNECTION_AGE_MS", 1000)
-    monkeypatch.setattr(rpc_server, "CONNECTION_GRACE_MS", 1000)
-    made = Served(tmp_path)
+    monkeypatch.setattr(unix_server, "HANDSHAKE_MS", 3000)
+    monkeypatch.setattr(unix_server, "CONNECTION_AGE_MS", 1000)
+    monkeypatch.setattr(unix_server, "CONNECTION_GRACE_MS", 1000)
+    made: Served = request.param(tmp_path)
     yield made
     made.close()
 
 
-def headers(*extra: tuple[bytes, bytes]) -> bytes:
+def headers(served: Served, *extra: tuple[bytes, bytes]) -> bytes:
     """The header block of a request, every field as a literal."""
     fields = [
         (b":method", b"POST"),
         (b":scheme", b"http"),
-        (b":path", b"/vpc_ipamd.v1.Cni/Exec"),
+        (b":path", served.method.encode()),
         (b":authority", b"localhost"),
         (b"te", b"trailers"),
         (b"content-type", b"application/grpc"),
@@ -107,21 +140,41 @@ def is_closed(sock: socket.socket) -> bool:
 
 def test_a_request_over_the_bound_is_refused(served: Served) -> None:
     """RESOURCE_EXHAUSTED, and the next request is answered."""
-    with grpc.insecure_channel(f"unix:{served.path}") as channel:
-        stub = cni_pb2_grpc.CniStub(channel)  # type: ignore[no-untyped-call]  # generated code
-        with pytest.raises(grpc.RpcError) as failed:
-            stub.Exec(cni_pb2.ExecRequest(verb="ADD", config=b"x" * MAX_REQUEST_BYTES), timeout=PATIENCE_S)
-        assert failed.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED  # type: ignore[attr-defined]  # a call's error has it
+    assert served.call(bytes(served.request_bytes_max + 1)) is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert served.answers()
+
+
+def test_bytes_that_are_no_message_are_refused(served: Served) -> None:
+    """By us: grpcio's own refusal keeps the call and a thread (ipamd/rpc/unreadable.py)."""
+    assert served.call(b"\xff\xff\xff") is grpc.StatusCode.INVALID_ARGUMENT
     assert served.answers()
 
 
 def test_headers_over_the_bound_are_refused(served: Served) -> None:
     """One long header."""
-    with grpc.insecure_channel(f"unix:{served.path}") as channel:
-        stub = cni_pb2_grpc.CniStub(channel)  # type: ignore[no-untyped-call]  # generated code
-        with pytest.raises(grpc.RpcError):
-            stub.Exec(cni_pb2.ExecRequest(verb="ADD"), metadata=[("x", "y" * 4 * MAX_HEADER_BYTES)], timeout=PATIENCE_S)
+    assert served.call(metadata=(("x", "y" * 4 * MAX_HEADER_BYTES),)) not in (
+        grpc.StatusCode.OK,
+        grpc.StatusCode.FAILED_PRECONDITION,
+    )
     assert served.answers()
+
+
+def test_a_connection_has_few_streams(served: Served) -> None:
+    """Header blocks that expand are bounded by the number of streams that may be open: without a bound, 1.6 GiB were seen."""
+    with served.connect() as sock:
+        sock.sendall(PREFACE)
+        received = b""
+        while len(received) < 9 or len(received) < 9 + int.from_bytes(received[:3], "big"):
+            part = sock.recv(4096)
+            assert part, "the server closed the connection"
+            received += part
+    assert received[3] == 4, "SETTINGS come first"
+    payload = received[9 : 9 + int.from_bytes(received[:3], "big")]
+    announced = {
+        int.from_bytes(payload[at : at + 2], "big"): int.from_bytes(payload[at + 2 : at + 6], "big")
+        for at in range(0, len(payload), 6)
+    }
+    assert announced[SETTINGS_MAX_CONCURRENT_STREAMS] == STREAMS_PER_CONNECTION <= 16
 
 
 def resident_kib() -> int:
@@ -141,7 +194,7 @@ def test_headers_that_unpack_to_much_more_are_refused(served: Served) -> None:
         sock.sendall(PREFACE)
         try:
             for number in range(10):
-                sock.sendall(frame(1, 0x4, 2 * number + 1, headers() + inserted + b"\xbe" * 11_000))
+                sock.sendall(frame(1, 0x4, 2 * number + 1, headers(served) + inserted + b"\xbe" * 11_000))
             wait_until(lambda: is_closed(sock), what="cut off")
         except (BrokenPipeError, ConnectionResetError):
             pass  # cut off already
@@ -166,13 +219,23 @@ def test_silent_connections_are_closed(served: Served) -> None:
         wait_until(lambda: all(is_closed(sock) for sock in silent), what="all closed")
 
 
+def test_connections_without_a_request_are_closed(served: Served) -> None:
+    """They speak HTTP/2 and ask nothing: after the connection's age and grace they are gone."""
+    with ExitStack() as stack:
+        idle = [stack.enter_context(served.connect()) for _ in range(20)]
+        for sock in idle:
+            sock.sendall(PREFACE)
+        assert served.answers()
+        wait_until(lambda: all(is_closed(sock) for sock in idle), what="all closed")
+
+
 def test_requests_that_are_announced_and_never_sent_end_with_their_connection(served: Served) -> None:
     """Each holds a thread: after the connection's age and grace all are free again."""
     with ExitStack() as stack:
         slow = []
         for _ in range(RPC_COUNT // 2):
             sock = stack.enter_context(served.connect())
-            sock.sendall(PREFACE + frame(1, 0x4, 1, headers()))
+            sock.sendall(PREFACE + frame(1, 0x4, 1, headers(served)))
             slow.append(sock)
         assert served.answers()
         wait_until(lambda: all(is_closed(sock) for sock in slow), what="all closed")
@@ -182,11 +245,11 @@ def test_requests_that_are_announced_and_never_sent_end_with_their_connection(se
 def test_connections_are_bounded(served: Served) -> None:
     """Those beyond are refused, and when the others are gone there is room again."""
     with ExitStack() as stack:
-        held = [stack.enter_context(served.connect()) for _ in range(RPC_COUNT + SPARE_CONNECTIONS + 20)]
+        held = [stack.enter_context(served.connect()) for _ in range(served.connections_max + 20)]
         for sock in held:
             try:
                 sock.sendall(PREFACE)
             except OSError:
                 continue  # refused
         wait_until(lambda: sum(is_closed(sock) for sock in held) >= 20, what="those beyond are closed")
-    wait_until(served.has_room, what="room again")
+    wait_until(served.answers, what="room again")

@@ -14,8 +14,8 @@ import pytest
 from ipamd.model.errors import SettingsError
 from ipamd.pb import cni_backend_pb2 as pb
 from ipamd.pb import cni_backend_pb2_grpc
-from ipamd.rpc import cni_backend
 from ipamd.rpc.cni_backend import CniBackendServer, CniBackendServicer
+from ipamd.rpc.unix_server import PRIVATE_NAME
 from ipamd.service.refused_adds import RefusedAdd
 from tests.fakes.node import FakeNode
 
@@ -55,7 +55,7 @@ def backend(tmp_path: Path) -> Iterator[Backend]:
     """A served socket."""
     made = Backend(tmp_path)
     yield made
-    made.server.stop()
+    made.server.stop(1.0)
 
 
 def add(backend: Backend, **changed: object) -> Any:
@@ -110,45 +110,45 @@ def test_the_others_socket_is_not_removed_at_our_end(backend: Backend) -> None:
         theirs.bind(str(path))
         theirs.listen()
         inode = path.stat().st_ino
-        backend.server.stop()
+        backend.server.stop(1.0)
         assert path.stat().st_ino == inode
 
 
 def test_our_socket_is_removed_at_our_end(backend: Backend) -> None:
     """A dead one would be waited for by nobody, but it says that somebody was here."""
-    backend.server.stop()
+    backend.server.stop(1.0)
     assert sorted(path.name for path in backend.server.path.parent.glob("*.sock")) == []
-    assert not backend.server.path.with_name(".vpc-ipamd").exists()
+    assert not backend.server.path.with_name(PRIVATE_NAME).exists()
 
 
 def test_a_place_that_is_taken_meanwhile_stays_the_others(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the look and the listening its daemon came."""
-    backend.server.stop()
-    monkeypatch.setattr(cni_backend, "refuse_live_listener", lambda path: path.touch())
+    backend.server.stop(1.0)
+    monkeypatch.setattr(CniBackendServer, "_make_room", lambda server: server.path.touch())
     later = CniBackendServer(backend.servicer, path=backend.server.path)
     with pytest.raises(SettingsError, match="somebody listens on"):
         later.start()
-    later.stop()
+    later.stop(1.0)
     assert backend.server.path.is_file()
-    assert not backend.server.path.with_name(".vpc-ipamd").exists()
+    assert not backend.server.path.with_name(PRIVATE_NAME).exists()
 
 
 def test_no_other_thread_gets_a_umask_of_ours(backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is the process's: a directory that the history makes at that moment could not be entered. What a kill left is no obstacle."""
     monkeypatch.delattr(os, "umask")
-    (tmp_path / ".vpc-ipamd").mkdir()
-    (tmp_path / ".vpc-ipamd/s").touch()
+    (tmp_path / PRIVATE_NAME).mkdir()
+    (tmp_path / PRIVATE_NAME / "s").touch()
     made = CniBackendServer(backend.servicer, path=tmp_path / "its.sock")
     made.start()
     assert made.path.stat().st_mode & 0o777 == 0o600
-    made.stop()
+    made.stop(1.0)
 
 
 def test_a_missing_directory_can_be_entered_afterwards(backend: Backend, tmp_path: Path) -> None:
     """The daemon has no CAP_DAC_OVERRIDE: a directory that it makes must be one that its owner may enter."""
     made = CniBackendServer(backend.servicer, path=tmp_path / "new/below/its.sock")
     made.start()
-    made.stop()
+    made.stop(1.0)
     assert [path.stat().st_mode & 0o700 for path in (tmp_path / "new", tmp_path / "new/below")] == [0o700, 0o700]
 
 
