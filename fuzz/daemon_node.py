@@ -15,12 +15,15 @@ from ipamd.model.eni import InstanceLimits
 from ipamd.model.pool_settings import PoolSettings
 from ipamd.pb import cni_pb2, introspection_pb2
 from ipamd.rpc.server import RpcServer
+from ipamd.rpc.unix_server import SPARE_CONNECTIONS, UnixServer
+from ipamd.service.request import Deadline, Steps
 from tests.fakes.cloud import FakeEc2
 from tests.fakes.node import FakeNode
 
 EXEC = "/vpc_ipamd.v1.Cni/Exec"
 STATUS = "/vpc_ipamd.v1.Introspection/GetStatus"
 NAMESPACES = tuple(f"/run/netns/{number}" for number in range(8))
+RPCS = 8
 COOL_EVERY = 20
 WAIT_S = 20.0
 """For an answer to a good request. Ours: it takes milliseconds."""
@@ -38,13 +41,18 @@ class DaemonNode:
         for path in NAMESPACES:
             self.node.wiring.make_netns(path)
         self.node.bring_up()
-        app = self.node.app
-        self._server = RpcServer(run_dir=self.directory, cni=app.cni, introspection=app.introspection, max_concurrent_rpcs=8)
+        self._server, self.connections_max = self._made()
         self._server.start()
-        self.socket = str(self.directory / "ipamd.sock")
+        self.socket = str(self._server.path)
         options = [("grpc.max_send_message_length", 8 << 20), ("grpc.use_local_subchannel_pool", 1)]
         self._channel = grpc.insecure_channel(f"unix:{self.socket}", options=options)
         self._case_count = 0
+
+    def _made(self) -> tuple[UnixServer, int]:
+        """Make the server. Returns: it, and how many connections it may hold."""
+        app = self.node.app
+        server = RpcServer(run_dir=self.directory, cni=app.cni, introspection=app.introspection, max_concurrent_rpcs=RPCS)
+        return server, RPCS + SPARE_CONNECTIONS
 
     def ask(self, method: str, request: bytes) -> bytes | grpc.StatusCode:
         """Make a call with these bytes. Returns: the answer's bytes, or the status of a refusal."""
@@ -63,7 +71,8 @@ class DaemonNode:
     def clean_up(self) -> None:
         """Judge the log, detach every sandbox, and now and then let addresses cool. Raises: Violation."""
         for attachment in self.node.datastore.attachments():
-            self.node.delete(attachment.key.container_id) if attachment.key.ifname == "eth0" else self._delete(attachment.key)
+            deadline, steps = Deadline.after(self.node.clock, WAIT_S), Steps(self.node.clock)
+            self.node.detacher.detach_sandbox(attachment.key, deadline=deadline, steps=steps, reason="DEL")
         self._case_count += 1
         if self._case_count % COOL_EVERY == 0:
             self.node.cool()
@@ -72,6 +81,11 @@ class DaemonNode:
 
     def check(self) -> None:
         """Look whether the daemon still answers good requests and is sound. Raises: Violation."""
+        self._ask_good()
+        self.node.assert_sound()
+
+    def _ask_good(self) -> None:
+        """Raises: Violation."""
         answer = self.ask(STATUS, introspection_pb2.GetStatusRequest().SerializeToString())
         if not isinstance(answer, bytes) or introspection_pb2.GetStatusReply.FromString(answer).phase != "serving":
             raise Violation("unanswered", f"GetStatus gave {answer!r:.200}")
@@ -81,16 +95,9 @@ class DaemonNode:
         answer = self.ask(EXEC, request.SerializeToString())
         if not isinstance(answer, bytes) or cni_pb2.ExecReply.FromString(answer).HasField("error"):
             raise Violation("unanswered", f"STATUS gave {answer!r:.200}")
-        self.node.assert_sound()
 
     def close(self) -> None:
         """Stop serving."""
         self._channel.close()
         self._server.stop(0.0)
         shutil.rmtree(self.directory, ignore_errors=True)
-
-    def _delete(self, key: Any) -> None:
-        request = cni_pb2.ExecRequest(
-            verb="DEL", container_id=key.container_id, ifname=key.ifname, protocol_min=1, protocol_max=1
-        )
-        self.ask(EXEC, request.SerializeToString())

@@ -35,8 +35,8 @@ class DaemonRequests(Target):
 
     memory_bytes = 128 << 20
 
-    def __init__(self) -> None:
-        self._daemon = DaemonNode()
+    def __init__(self, daemon: DaemonNode) -> None:
+        self._daemon = daemon
 
     def generate(self, random: Random) -> Case:
         name = f"s{random.randrange(10_000_000)}" if random.random() < 0.9 else random.choice(IDS)
@@ -71,24 +71,28 @@ class DaemonRequests(Target):
         return EXEC, mutated(random, data) if kind < 0.25 else data
 
     def _one(self, method: str, data: bytes) -> None:
-        before = {attachment.key for attachment in self._daemon.node.datastore.attachments()}
+        before = set(self._daemon.node.datastore.attachments())
         answer = self._daemon.ask(method, data)
+        refusal = self._judged(method, data, answer)
+        gained = set(self._daemon.node.datastore.attachments()) - before
+        if refusal and gained:
+            raise Violation("committed", f"{method} was refused ({refusal}), but {gained}")
+
+    def _judged(self, method: str, data: bytes, answer: bytes | grpc.StatusCode) -> str:
+        """Return why it was refused, "" if it was not. Raises: Violation."""
         if isinstance(answer, grpc.StatusCode):
             if answer not in CLEAN_REFUSALS or (answer is grpc.StatusCode.INTERNAL and _is_readable(method, data)):
                 raise Violation("refusal", f"{method} ended with {answer}")
-            return
+            return str(answer)
         if method != EXEC:
-            return
+            return ""
         reply, request = cni_pb2.ExecReply.FromString(answer), cni_pb2.ExecRequest.FromString(data)
         if reply.HasField("error"):
             _judge_error(reply.error)
-            gained = {attachment.key for attachment in self._daemon.node.datastore.attachments()} - before
-            if gained:
-                raise Violation(
-                    "committed", f"{request.verb} was refused ({reply.error.code} {reply.error.message}), but {gained}"
-                )
-        elif reply.result:
+            return f"{request.verb}: {reply.error.code} {reply.error.message}"
+        if reply.result:
             _judge_result(request, reply.result)
+        return ""
 
 
 def envelope(random: Random, name: str) -> bytes:
@@ -150,4 +154,4 @@ def _judge_result(request: cni_pb2.ExecRequest, result: bytes) -> None:
 
 def make() -> Target:
     """Make the target."""
-    return DaemonRequests()
+    return DaemonRequests(DaemonNode())

@@ -106,18 +106,22 @@ def served(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
     made.close()
 
 
-def headers(served: Served, *extra: tuple[bytes, bytes]) -> bytes:
-    """The header block of a request, every field as a literal."""
-    fields = [
+def fields(served: Served) -> list[bytes]:
+    """The header fields of a request, each as a literal. Source: RFC 7541, 6.2.2."""
+    named = [
         (b":method", b"POST"),
         (b":scheme", b"http"),
         (b":path", served.method.encode()),
         (b":authority", b"localhost"),
         (b"te", b"trailers"),
         (b"content-type", b"application/grpc"),
-        *extra,
     ]
-    return b"".join(b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value for name, value in fields)
+    return [b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value for name, value in named]
+
+
+def headers(served: Served) -> bytes:
+    """The header block of a request."""
+    return b"".join(fields(served))
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
@@ -200,6 +204,23 @@ def test_headers_that_unpack_to_much_more_are_refused(served: Served) -> None:
             pass  # cut off already
     assert served.answers()
     assert resident_kib() - before < 64 * 1024
+
+
+def test_headers_on_many_streams_cost_no_more(served: Served) -> None:
+    """A field of 3,500 bytes, and three references to it on each of 60,000 streams: 600 MB of headers from 1 MB, which stayed."""
+    assert served.answers()
+    before = resident_kib()
+    remembered = b"".join(b"\x40" + field[1:] for field in fields(served))
+    inserted = b"\x40\x01x\x7f" + _integer(3500 - 127) + b"y" * 3500
+    referring = bytes(range(0xC4, 0xBE, -1)) + b"\xbe" * 3
+    streams = b"".join(frame(1, 0x4, 3 + 2 * number, referring) for number in range(60_000))
+    with served.connect() as sock:
+        try:
+            sock.sendall(PREFACE + frame(1, 0x4, 1, remembered + inserted) + streams)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # cut off already
+        assert served.answers()
+        assert resident_kib() - before < 64 * 1024
 
 
 def _integer(value: int) -> bytes:
