@@ -10,6 +10,7 @@ import pytest
 
 from ipamd.model.eni import EniState, InstanceLimits
 from ipamd.model.errors import CloudError, KernelDumpError, PoolEmptyError, WiringError
+from ipamd.model.freeze import FreezeCause
 from ipamd.model.ids import EniId
 from ipamd.model.kernel import LinkEventKind
 from ipamd.model.pool_settings import PoolSettings
@@ -172,6 +173,7 @@ def test_a_link_that_comes_back_may_be_of_an_eni_that_describe_does_not_show_yet
     node.bring_up()
     node.hostnet.fail["setup_eni"] = [] if was_set_up else [WiringError("No such device")] * 5
     run_sandboxes(node, "a")
+    node.app.context.freeze.set(FreezeCause.OPERATOR, "of a test: the ENI must not be given back for want of pods")
     mac = node.ec2.enis[SECOND].mac
     with others_shown(node):
         node.hostnet.unplugged.add(mac)
