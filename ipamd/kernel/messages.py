@@ -186,6 +186,19 @@ def look_up_route(destination: IPv4Address) -> Message:
     return Message(f"look up the route to {destination}", uapi.RTM_GETROUTE, 0, body, UNREACHABLE)
 
 
+def match_route(destination: IPv4Address, *, index: int) -> Message:
+    """Ask which entry of the route tables the kernel takes for an address through a link; an errno if it takes none."""
+    body = _ROUTE.pack(_AF_INET, 32, 0, 0, 0, 0, 0, 0, uapi.RTM_F_FIB_MATCH)
+    body += attribute(uapi.RTA_DST, destination.packed) + _u32(uapi.RTA_OIF, index)
+    return Message(f"look up the route to {destination} through link {index}", uapi.RTM_GETROUTE, 0, body)
+
+
+def get_neighbour(index: int, address: IPv4Address) -> Message:
+    """Ask for one neighbour entry; ENOENT if there is none, EOPNOTSUPP by a kernel before 5.0."""
+    body = _NEIGHBOUR.pack(_AF_INET, index, 0, 0, 0) + attribute(uapi.NDA_DST, address.packed)
+    return Message(f"look at neighbour {address}", uapi.RTM_GETNEIGH, 0, body)
+
+
 def add_neighbour(index: int, address: IPv4Address, *, mac: str, step: str) -> Message:
     """Add a permanent neighbour entry, or replace the entry of the address."""
     body = _NEIGHBOUR.pack(_AF_INET, index, uapi.NUD_PERMANENT, 0, 0)
@@ -233,11 +246,6 @@ def dump_routes(table: int = uapi.RT_TABLE_UNSPEC, *, index: int = 0) -> Message
 def dump_rules() -> Message:
     """Ask for all IPv4 rules."""
     return Message("dump of rules", uapi.RTM_GETRULE, 0, _RULE.pack(_AF_INET, 0, 0, 0, 0, 0, 0, 0, 0))
-
-
-def dump_neighbours() -> Message:
-    """Ask for all IPv4 neighbours."""
-    return Message("dump of neighbours", uapi.RTM_GETNEIGH, 0, _NEIGHBOUR.pack(_AF_INET, 0, 0, 0, 0))
 
 
 def _rule(priority: int, table: int, source: IPv4Address | None, destination: IPv4Address | None) -> tuple[bytes, str]:

@@ -3,8 +3,7 @@
 Additions ask the kernel to refuse what exists, so an object that was there all the time is neither touched nor counted. A link is
 ours if it is a veth of the recorded name whose alias or MAC is this sandbox's: one of both may have been changed. The datastore says
 who owns the address, so a route that leads elsewhere is replaced, unless it leads to another sandbox's veth (I1). A missing link
-cannot be restored: the sandbox must be created again. What runs inside a sandbox may change its own side on purpose; there only what
-is missing is put back (`sandbox_side`).
+cannot be restored: the sandbox must be created again. A sandbox's own side is its own: `checks` names what differs there.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from ipamd.kernel import checks, layout, messages, records, survey, uapi
 from ipamd.kernel.netlink import Message, NetlinkSocket
 from ipamd.model import dataplane
 from ipamd.model.attachment import WiringSpec, decode_alias
-from ipamd.model.dataplane import SANDBOX_GATEWAY
 from ipamd.model.kernel import KernelSurvey
 from ipamd.model.repair import Repaired, RepairedObject, RepairKind
 
@@ -104,32 +102,6 @@ class SandboxRepair:
                 stale = messages.delete_rule(from_sandbox, table=table, source=spec.address)
                 wanted.append((stale, f"rule {from_sandbox} from {spec.address} looked up table {table}: removed"))
         self.make(RepairKind.RULE, wanted)
-
-    def sandbox_side(self, host_link: records.Link | None) -> None:
-        """Put back the gateway's route, the default route and the gateway's neighbour entry inside the sandbox.
-
-        Only where nothing else took their place: a sandbox that has a default route of its own choice, whose interface is down, or
-        is not the other end of our veth, is left alone. `sock` is of the sandbox. Raises: KernelDumpError, WiringError.
-        """
-        spec, name = self.spec, self.spec.key.ifname
-        link = checks.find_link(self.sock, name)
-        if link is None or not link.is_up or host_link is None or host_link.peer_index != link.index:
-            return
-        routes = survey.routes_of(self.sock, table=uapi.RT_TABLE_MAIN)
-        changes = []
-        if not any(one.destination == SANDBOX_GATEWAY and one.length == 32 for one in routes):
-            add = messages.add_route(SANDBOX_GATEWAY, index=link.index, step=f"add route {SANDBOX_GATEWAY} dev {name}")
-            changes.append((add, f"route {SANDBOX_GATEWAY} was missing in {spec.key}: added"))
-        if not any(one.destination is None for one in routes):
-            add = messages.add_route(None, index=link.index, via=SANDBOX_GATEWAY, step=f"add default route via {SANDBOX_GATEWAY}")
-            changes.append((add, f"the default route was missing in {spec.key}: added"))
-        self.make(RepairKind.ROUTE, changes)
-        if not checks.has_gateway_neighbour(self.sock, spec, link):
-            mac = spec.mac("host") or host_link.mac
-            put = messages.add_neighbour(link.index, SANDBOX_GATEWAY, mac=mac, step=f"add neighbour {SANDBOX_GATEWAY}")
-            self.make(
-                RepairKind.NEIGHBOUR, [(put, f"neighbour {SANDBOX_GATEWAY} was missing or changed in {spec.key}: put back")]
-            )
 
 
 def _doubt(link: records.Link, spec: WiringSpec) -> str:

@@ -25,7 +25,7 @@ from ipamd.kernel.netns import HostNetns, opened_netns
 from ipamd.model.attachment import NetnsIdentity, Wired, WiringSpec, decode_alias, encode_alias, sandbox_mac
 from ipamd.model.errors import NetnsError, WiringError
 from ipamd.model.ids import AttachmentKey, MacAddress
-from ipamd.model.kernel import HostVeth, KernelSurvey
+from ipamd.model.kernel import INSIDE_IS_LEFT, HostVeth, KernelSurvey
 from ipamd.model.repair import RepairedObject
 from ipamd.ports import Wiring
 
@@ -149,15 +149,20 @@ class KernelWiring(Wiring):
 
     def check(self, spec: WiringSpec) -> list[str]:
         with self._host.netlink() as host:
-            differences, link = checks.host_differences(host, spec)
+            differences = checks.host_differences(host, spec)
         try:
-            with opened_netns(spec.netns) as (netns, identity):
-                self._refuse_host(spec, identity)
-                with self._host.sandbox_netlink(netns) as sandbox:
-                    differences += checks.sandbox_differences(sandbox, spec, host_link=link)
+            inside = self.check_inside(spec)
         except NetnsError as exc:
-            differences.append(str(exc))
-        return differences
+            return [*differences, str(exc)]
+        return [*differences, *inside, *([INSIDE_IS_LEFT] if inside else [])]
+
+    def check_inside(self, spec: WiringSpec) -> list[str]:
+        with opened_netns(spec.netns) as (netns, identity):
+            self._refuse_host(spec, identity)
+            with self._host.netlink() as host:
+                link = checks.find_link(host, spec.host_veth)
+            with self._host.sandbox_netlink(netns) as sandbox:
+                return checks.sandbox_differences(sandbox, spec, host_link=link)
 
     def survey(self, *, may_be_torn: bool = False) -> KernelSurvey:
         with self._host.netlink() as host:
@@ -174,16 +179,6 @@ class KernelWiring(Wiring):
                 work.host_side(seen)
                 sentences += work.sentences
         return sentences
-
-    def repair_inside(self, spec: WiringSpec, *, held: Collection[RepairedObject] = ()) -> list[str]:
-        with opened_netns(spec.netns) as (netns, identity):
-            self._refuse_host(spec, identity)
-            with self._host.netlink() as host:
-                host_link = checks.find_link(host, spec.host_veth)
-            with self._host.sandbox_netlink(netns) as sandbox:
-                work = repair.SandboxRepair(sandbox, spec, held)
-                work.sandbox_side(host_link)
-        return work.sentences
 
     def remove_leftover(self, *, host_veth: str | None, address: IPv4Address | None) -> None:
         """Remove wiring without owner: the link by name, and every route and rule of an address, in all tables.

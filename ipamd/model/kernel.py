@@ -137,6 +137,9 @@ one that the VPC sent back because it is for an address of this node that no san
 NOT_REPAIRED = "could not be repaired"
 """In a sentence of `HostNetwork.reconcile`: this part stays as it is, and is a condition until it is repaired."""
 
+INSIDE_IS_LEFT = "the inside of a sandbox is its own and left as it is: if that was not meant, delete the pod to get it anew"
+"""What is done about differences of a sandbox's own side."""
+
 
 def duplicate_addresses(survey: KernelSurvey) -> dict[IPv4Address, tuple[HostVeth, ...]]:
     """Find every address that more than one live veth has, ascending, with the veths (I1).

@@ -17,7 +17,6 @@ class RepairKind(StrEnum):
     ADDRESS = "address"
     ROUTE = "route"
     RULE = "rule"
-    NEIGHBOUR = "neighbour"
     SYSCTL = "sysctl"
     NFT = "nft"
     CONFLIST = "conflist"

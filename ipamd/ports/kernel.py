@@ -65,7 +65,14 @@ class Wiring(Protocol):
         ...
 
     def check(self, spec: WiringSpec) -> list[str]:
-        """Compare the kernel, both sides, with a spec; one sentence per difference (CHECK; may dump)."""
+        """Compare the kernel, both sides, with a spec; one sentence per difference (CHECK; may dump the host's tables)."""
+        ...
+
+    def check_inside(self, spec: WiringSpec) -> list[str]:
+        """Compare a sandbox's own side with a spec; one sentence per difference. Bounded in memory, whatever is there (I16).
+
+        Raises: NetnsError if its namespace is gone; WiringError.
+        """
         ...
 
     def repair(
@@ -79,13 +86,6 @@ class Wiring(Protocol):
         Args:
             seen: a survey that is at hand; it need not be whole.
             held: objects to leave as they are.
-        """
-        ...
-
-    def repair_inside(self, spec: WiringSpec, *, held: Collection[RepairedObject] = ()) -> list[str]:
-        """Put back what is missing inside a sandbox of gateway route, default route and neighbour entry; one sentence each.
-
-        What the sandbox put in their place is left alone. Raises: NetnsError if its namespace is gone; KernelDumpError, WiringError.
         """
         ...
 

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.privileged
         ("pod", "ip link set eth0 name eth9", "interface eth0 is missing"),
         ("pod", "ip link set eth0 down", "interface eth0 is down"),
         ("pod", "ip link set eth0 mtu 1400", "interface eth0 has MTU 1400"),
-        ("pod", "ip addr del 10.0.0.5/32 dev eth0", "interface eth0 has none, not 10.0.0.5/32"),
+        ("pod", "ip addr del 10.0.0.5/32 dev eth0", "interface eth0 does not have 10.0.0.5"),
         ("pod", "ip route del default", "the default route via 169.254.1.1 dev eth0 is missing"),
         ("pod", "ip route del default; ip route del 169.254.1.1", "the route to 169.254.1.1 dev eth0 is missing"),
         ("pod", "ip neigh del 169.254.1.1 dev eth0", "the neighbour 169.254.1.1 in the sandbox is"),

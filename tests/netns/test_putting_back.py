@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from ipamd.model.errors import NetnsError
 from ipamd.model.repair import RepairedObject, RepairKind
 
 pytestmark = pytest.mark.privileged
@@ -84,38 +83,3 @@ def test_repair_leaves_what_is_held(world):
     assert "MTU" in found
     (found,) = world.wiring.repair([spec])
     assert (found.thing, "was missing: added" in found) == (held, True)
-
-
-@pytest.mark.parametrize(
-    ("command", "sentence"),
-    [
-        ("ip route del default", "the default route was missing"),
-        ("ip route flush table main", "route 169.254.1.1 was missing"),
-        ("ip neigh del 169.254.1.1 dev eth0", "neighbour 169.254.1.1"),
-        ("ip neigh replace 169.254.1.1 lladdr 02:00:00:00:00:77 dev eth0 nud permanent", "neighbour 169.254.1.1"),
-    ],
-)
-def test_what_a_sandbox_lost_inside_is_put_back(world, command, sentence):
-    """Row 8: gateway route, default route and neighbour entry inside a sandbox."""
-    pod = world.space()
-    spec = world.spec(pod)
-    world.wiring.wire(spec)
-    assert world.wiring.repair_inside(spec) == []
-    pod.sh(command)
-    assert world.wiring.check(spec) != []
-    found = world.wiring.repair_inside(spec)
-    assert any(sentence in one for one in found), found
-    assert world.wiring.check(spec) == []
-
-
-def test_what_a_sandbox_chose_itself_is_left_alone(world):
-    """A sandbox with a default route of its own (a VPN, a second network), or whose interface is down, is not repaired inside."""
-    pod = world.space()
-    spec = world.spec(pod)
-    world.wiring.wire(spec)
-    pod.sh("ip link add tun type veth peer name nut; ip link set tun up; ip route replace default dev tun")
-    assert world.wiring.repair_inside(spec) == []
-    pod.sh("ip link set eth0 down")
-    assert world.wiring.repair_inside(spec) == []
-    with pytest.raises(NetnsError):
-        world.wiring.repair_inside(world.spec("/gone", number=9))

@@ -36,7 +36,6 @@ SUSPECTS: Mapping[RepairKind, str] = {
     RepairKind.ADDRESS: "amazon-ec2-net-utils, systemd-networkd, NetworkManager, cloud-init: `networkctl status`",
     RepairKind.ROUTE: "systemd-networkd (ManageForeignRoutes=), amazon-ec2-net-utils, another CNI: `ip monitor route`",
     RepairKind.RULE: "systemd-networkd (ManageForeignRoutingPolicyRules=), amazon-ec2-net-utils, another CNI: `ip monitor rule`",
-    RepairKind.NEIGHBOUR: "software in the sandbox itself: `nsenter --net=<netns> ip monitor`",
     RepairKind.SYSCTL: "systemd-sysctl, tuned, or a node agent: `grep -r <key> /etc/sysctl.d /usr/lib/sysctl.d`",
     RepairKind.NFT: "firewalld, an nftables service, another CNI: `nft monitor`",
     RepairKind.CONFLIST: "another CNI's installer, or configuration management: `lsof`, `auditctl -w <file>`",

@@ -26,7 +26,6 @@ from ipamd.service.context import ServiceContext
 from ipamd.service.odd_objects import OddObjects
 from ipamd.service.pool.enis import EniService
 from ipamd.service.reconcile.fights import Fights
-from ipamd.service.reconcile.inside import REPAIR_WAIT_S, InsideRepairs
 from ipamd.service.reconcile.quarantine import QuarantineService
 from ipamd.service.reconcile.relevance import ExpectedVeths, Relevance
 from ipamd.service.reconcile.silence import Silence
@@ -39,6 +38,9 @@ RECONCILE_INTERVAL_S = 30.0
 
 FIRST_RECONCILE_S = 1.0
 """A daemon that restarts every few seconds repairs too (found by a chaos run). Ours: after the ADDs that waited for the start."""
+
+REPAIR_WAIT_S = 1.0
+"""How long a repair waits for an operation on the same sandbox; it has its turn again later. Ours."""
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +85,6 @@ class HostNetworkReconciler:
         self._triggers = Triggers(context.clock)
         self._addresses = _PoolAddresses(context.datastore)
         self._held: frozenset[RepairedObject] = frozenset()
-        self._inside = InsideRepairs(context)
         self._silence = Silence()
         self.fights = Fights(clock=context.clock, health=context.health)
 
@@ -143,10 +144,6 @@ class HostNetworkReconciler:
         is_pause_over = bool(held_before - self.fights.held())
         if is_by_clock:
             self.reconcile(is_by_clock=True)
-            repairs = self._inside.take_turn(held=self._held)
-            self._count(repairs)
-            if repairs:
-                self._record(repairs)
         elif Scope.EVERYTHING in due or is_pause_over:
             self._answer(Scope.EVERYTHING, self.reconcile)
         elif Scope.TABLE in due:

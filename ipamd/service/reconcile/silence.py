@@ -2,7 +2,7 @@
 
 Reading them is the dearest part of a pass, and the kernel announces whatever it could find. So on a node to which nothing happens only
 one of SURVEY_TURNS passes reads them, as a net, and with them the settings of host veths, which are not announced and are a second
-line only (docs/adr/0021). Other sysctls, nftables, the filters of other software and the inside of sandboxes are compared each time.
+line only (docs/adr/0021). Other sysctls, nftables and the filters of other software are compared each time.
 """
 
 from __future__ import annotations

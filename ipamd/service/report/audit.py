@@ -1,19 +1,23 @@
 """Cross-check datastore, kernel, runtime and EC2: report what differs, and what will be done about it.
 
-Reads only. A `violation` breaks an invariant. A `difference` is repaired, and the finding names what repairs it. `pending` is in
-progress and needs no action. The crash tests end with this audit; operators run the same one (`ipamctl audit`).
+Reads only. A `violation` breaks an invariant. A `difference` is repaired, or is not ours to repair; the finding says which. `pending`
+is in progress and needs no action. The crash tests end with this audit; operators run the same one (`ipamctl audit`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
+from ipamd.model.attachment import Attachment
 from ipamd.model.aws_node import GivenTwice
 from ipamd.model.cloud import InstanceIdentity
+from ipamd.model.cniresult import recorded_spec
 from ipamd.model.errors import IpamError, log_text
 from ipamd.model.ids import EniId
+from ipamd.model.kernel import INSIDE_IS_LEFT, KernelSurvey
 from ipamd.model.recorded import CloudKey
 from ipamd.model.snapshot import Snapshot
 from ipamd.ports import Datastore, Ec2, HostNetwork, Runtime, Wiring
@@ -96,7 +100,21 @@ class AuditService:
             return []
         if not survey.is_whole:
             silent.append("kernel: links or routes changed without pause: nothing is concluded from what was not seen")
-        return against_kernel(before, survey, datastore=self._sources.datastore, locks=self._sources.locks)
+        findings = against_kernel(before, survey, datastore=self._sources.datastore, locks=self._sources.locks)
+        return findings + self._inside(before, survey, silent)
+
+    def _inside(self, before: Snapshot, survey: KernelSurvey, silent: list[str]) -> list[Finding]:
+        """Compare the sandboxes' own side; one whose veth or namespace path is not known is told of elsewhere."""
+        sources, findings = self._sources, list[Finding]()
+        wired = {veth.name for veth in survey.veths if not veth.is_dying}
+        busy = {held.key for held in sources.locks.held()}
+        for one in before.attachments.values():
+            if one.host_veth not in wired or one.key in busy or not one.netns:
+                continue
+            found = _ask(f"sandbox {one.key}", partial(_look_inside, sources.wiring, one), silent)
+            if found and sources.datastore.attachment(one.key) == one:  # no DEL came between
+                findings.append(Finding(Severity.DIFFERENCE, str(one.address), "; ".join(found), INSIDE_IS_LEFT))
+        return findings
 
     def _host(self, silent: list[str]) -> list[Finding]:
         sources, identity = self._sources, self._sources.identity()
@@ -129,6 +147,10 @@ class AuditService:
         if compared.implausible:
             silent.append(f"EC2: its answer is not plausible, {compared.implausible}: nothing is concluded from it")
         return list(compared.findings)
+
+
+def _look_inside(wiring: Wiring, attachment: Attachment) -> list[str]:
+    return wiring.check_inside(recorded_spec(attachment))
 
 
 def _ask(source: str, question: Callable[[], T], silent: list[str]) -> T | None:

@@ -162,7 +162,7 @@ def test_an_interface_name_that_is_taken_is_refused_whole(served: Rig) -> None:
 
 
 def test_check_finds_what_was_taken_away(served: Rig) -> None:
-    """CHECK names every missing part: rule, route, default route, address."""
+    """CHECK names every missing part: rule, route, default route, address; the audit what nobody puts back, the inside."""
     added = served.add("checked")
     assert served.cni("CHECK", "checked", conf={"prevResult": added.body}).ok
     for _ in range(TRIES):
@@ -175,6 +175,10 @@ def test_check_finds_what_was_taken_away(served: Rig) -> None:
     assert reply.code == 103
     assert "512" in details
     assert "default" in details
+    assert "delete the pod to get it anew" in details
+    told = served.client(lambda client: client.audit())
+    assert told is not None
+    assert any("the default route" in one["what"] and "delete the pod" in one["next"] for one in told["findings"])
     other = json.loads(json.dumps(added.body).replace(str(added.address), "10.9.9.9"))
     assert "does not carry" in (served.cni("CHECK", "checked", conf={"prevResult": other}).body or {})["details"]
     assert served.cni("CHECK", "never-added", netns="/run/netns/checked").code == 3

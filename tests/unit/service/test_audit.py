@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from ipamd.model.attachment import WiringSpec
 from ipamd.model.eni import EniState
-from ipamd.model.errors import KernelDumpError
+from ipamd.model.errors import KernelDumpError, WiringError
 from ipamd.model.ids import EniId
 from ipamd.model.kernel import NODE, RoutingDifference
 from ipamd.service.report.audit import AuditReport
@@ -202,6 +203,43 @@ def test_silent_sources_are_named_and_do_not_hide_the_others(node: FakeNode) -> 
     node.ec2.enis.pop(PRIMARY)
     report = audit(node)
     assert [sentence.partition(":")[0] for sentence in report.silent] == ["kernel", "host routing", "EC2"]
+
+
+def test_what_a_sandbox_did_inside_is_told_and_left(node: FakeNode) -> None:
+    """I14: the finding says what differs and what to do, at each audit, and nothing else looks inside."""
+    first, second = node.add("a"), node.add("b")
+    node.runtime.run("a")
+    node.runtime.run("b")
+    node.wiring.lost_inside = {second.key}
+    for _ in range(2):
+        node.host_reconciler.run_due(is_by_clock=True)
+        (found,) = about(audit(node), second.address)
+        assert (found.severity, found.what) == (Severity.DIFFERENCE, "the default route is missing in the sandbox")
+        assert "delete the pod" in found.next
+        assert about(audit(node), first.address) == []
+
+
+def test_a_sandbox_that_cannot_be_entered_is_silent_and_hides_no_other(node: FakeNode) -> None:
+    """I11: whoever fails to be looked at is named, and the next one is looked at."""
+    first, second = node.add("a"), node.add("b")
+    node.wiring.fail["check_inside"] = [WiringError("no descriptor is left")]
+    node.wiring.lost_inside = {first.key, second.key}
+    report = audit(node)
+    assert [one for one in report.silent if "no descriptor is left" in one] == [f"sandbox {first.key}: no descriptor is left"]
+    assert "the default route is missing in the sandbox" in [found.what for found in about(report, second.address)]
+
+
+def test_a_sandbox_that_goes_while_it_is_looked_at_is_no_finding(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a DEL took away while the audit read is no difference of the sandbox."""
+    made = node.add("a")
+
+    def look(_: WiringSpec) -> list[str]:
+        assert node.delete("a")
+        return ["interface eth0 is missing"]
+
+    monkeypatch.setattr(node.wiring, "check_inside", look)
+    report = node.app.introspection._sources.audit.audit()
+    assert "interface eth0 is missing" not in [found.what for found in about(report, made.address)]
 
 
 @pytest.mark.parametrize("ask_ec2", [True, False])

@@ -11,12 +11,10 @@ import pytest
 from ipamd.model.attachment import sandbox_mac
 from ipamd.model.errors import KernelDumpError, WiringError
 from ipamd.model.kernel import NOT_REPAIRED, ChangeKind, HostChange, HostVeth
-from ipamd.model.repair import RepairKind
 from ipamd.service.reconcile.fights import (
     FIGHT_REPAIRS,
     PAUSE_FIRST_S,
 )
-from ipamd.service.reconcile.inside import INSIDE_PER_PASS
 from ipamd.service.reconcile.triggers import CALM_S, COALESCE_S, GAP_MAX_S, Scope, Triggers
 from tests.fakes.clock import FakeClock
 from tests.fakes.node import FakeNode
@@ -186,19 +184,6 @@ def test_a_held_object_is_repaired_once_its_pause_is_over(node: FakeNode) -> Non
     node.clock.advance(PAUSE_FIRST_S)
     node.host_reconciler.run_due(is_by_clock=False)
     assert node.wiring.routes[made.address] == made.host_veth
-
-
-def test_every_sandbox_is_compared_from_inside_in_turn(node: FakeNode) -> None:
-    """Each pass by the clock takes the next few; what one of them lost is put back; one whose namespace is gone stops none."""
-    names = [f"pod{number}" for number in range(8)]
-    made = [node.add(name) for name in names]
-    del node.wiring.netns[made[0].netns]
-    node.wiring.lost_inside = {made[7].key}
-    assert len(made) <= INSIDE_PER_PASS
-    node.host_reconciler.run_due(is_by_clock=True)
-    assert sorted(node.wiring.looked_inside) == sorted(one.key for one in made)
-    assert node.wiring.lost_inside == set()
-    assert node.host_reconciler.fights.counts()[RepairKind.ROUTE] == 1
 
 
 def test_repairs_go_on_while_links_change_without_pause(node: FakeNode) -> None:

@@ -1,0 +1,176 @@
+"""The inside of a sandbox is its own: what it changed there is told by audit and CHECK, and never changed back.
+
+A VPN's kill switch is two routes of half of everything through its tunnel, and no default route: one that is put back leaks.
+Kernel, datastore and services are real; EC2, metadata and runtime are fakes. The passes are made by the test.
+"""
+
+from __future__ import annotations
+
+import tracemalloc
+from ipaddress import IPv4Address
+
+import pytest
+
+from ipamd.clock import SystemClock
+from ipamd.model.eni import InstanceLimits
+from ipamd.model.errors import CheckFailedError
+from ipamd.service.request import Deadline, Steps
+from tests.fakes.cloud import FakeEc2
+from tests.fakes.node import FakeNode
+
+pytestmark = pytest.mark.privileged
+
+TUNNEL = "ip link add tun type veth peer name nut; ip link set nut up; ip link set tun up"
+HALVES = "ip route add 0.0.0.0/1 dev tun; ip route add 128.0.0.0/1 dev tun"
+
+OWN = {
+    "kill switch": (f"{TUNNEL}; {HALVES}; ip route del default", "the default route via 169.254.1.1 dev eth0 is missing"),
+    "default route of its own": (f"{TUNNEL}; ip route replace default dev tun", "the default route via 169.254.1.1 dev eth0"),
+    "default route refused": ("ip route add unreachable 192.0.0.0/3", "No route to host"),
+    "no default route": ("ip route del default", "the default route via 169.254.1.1 dev eth0 is missing"),
+    "no routes": ("ip route flush table main", "the route to 169.254.1.1 dev eth0 is missing"),
+    "no neighbour": ("ip neigh del 169.254.1.1 dev eth0", "the neighbour 169.254.1.1 in the sandbox is none"),
+    "another neighbour": (
+        "ip neigh replace 169.254.1.1 lladdr 02:00:00:00:00:77 dev eth0 nud permanent",
+        "the neighbour 169.254.1.1 in the sandbox is 02:00:00:00:00:77",
+    ),
+    "no address": ("ip addr flush dev eth0", "does not have"),
+    "address elsewhere": ("ip addr flush dev eth0; ip addr add {address}/32 dev lo", "does not have"),
+    "link down": ("ip link set eth0 down", "interface eth0 is down"),
+    "no link": ("ip link set eth0 name eth9", "interface eth0 is missing"),
+}
+"""What a sandbox does inside, and what audit and CHECK say of it."""
+
+VPNS = {
+    "OpenVPN": f"{TUNNEL}; {HALVES}; ip route add 203.0.113.9 via 169.254.1.1 dev eth0",
+    "WireGuard": (
+        f"{TUNNEL}; ip route add default dev tun table 51820; ip rule add not fwmark 51820 table 51820;"
+        " ip rule add table main suppress_prefixlength 0"
+    ),
+    "only its own table": f"{TUNNEL}; ip route add default dev tun table 7; ip rule add prio 7 lookup 7",
+}
+"""Tunnels that leave our routes where they are."""
+
+
+class KernelNode(FakeNode):
+    """A node on a kernel, without threads."""
+
+    def __init__(self, run_dir, world):
+        super().__init__(run_dir, ec2=FakeEc2(limits=InstanceLimits("m5.large", 2, 4)))
+        self.datastore.close()
+        self.world, self.wiring, self.hostnet, self.clock = world, world.wiring, world.hostnet, SystemClock()
+        self.start()
+        self.bring_up()
+
+    def attach(self):
+        """ADD into a namespace of its own, which is returned; `request` is the ADD's."""
+        pod = self.world.space()
+        self.wiring.netns = {pod.path: None}
+        self.runtime.run("pod")
+        self.asked = self.request("pod", netns=pod.path)
+        made = self.attacher.attach_sandbox(self.asked, deadline=Deadline.after(self.clock, 60), steps=Steps(self.clock))
+        return pod, made
+
+    def pass_by(self):
+        """Everything that looks at sandboxes by itself: passes by the clock, and a restart in between."""
+        for _ in range(2):
+            self.host_reconciler.run_due(is_by_clock=True)
+        self.crash()
+        self.bring_up()
+        for _ in range(2):
+            self.host_reconciler.run_due(is_by_clock=True)
+
+    def audited(self):
+        """The findings of an audit."""
+        report = self.app.introspection._sources.audit.audit(ask_ec2=False)
+        assert not any("sandbox" in one for one in report.silent), report.silent
+        return report.findings
+
+    def check(self):
+        """CHECK; the sentence of its refusal, "" if it finds nothing."""
+        try:
+            self.checker.check_sandbox(self.asked, deadline=Deadline.after(self.clock, 60))
+        except CheckFailedError as error:
+            return error.details
+        return ""
+
+
+@pytest.fixture(name="node")
+def _node(world, tmp_path):
+    world.fabric()
+    made = KernelNode(tmp_path, world)
+    yield made
+    made.datastore.close()
+
+
+@pytest.mark.parametrize("what", OWN)
+def test_the_inside_stays_as_the_sandbox_made_it(node, what):
+    """I2, I14: passes and a restart change nothing inside, though the host's side is repaired; audit and CHECK say what differs."""
+    pod, made = node.attach()
+    node.host_reconciler.run_due(is_by_clock=True)
+    assert (node.check(), node.audited()) == ("", ())
+    command, sentence = OWN[what]
+    pod.sh(command.format(address=made.address))
+    before = pod.snapshot()
+    node.world.host.sh("ip rule del prio 512; ip route del " + str(made.address))
+    node.pass_by()
+    assert str(made.address) in node.world.host.sh("ip route")
+    assert pod.snapshot() == before
+    (finding,) = node.audited()
+    assert (finding.severity, finding.subject) == ("difference", str(made.address))
+    assert sentence in finding.what
+    assert "delete the pod" in finding.next
+    assert sentence in node.check()
+    assert "delete the pod" in node.check()
+
+
+@pytest.mark.parametrize("vpn", VPNS)
+def test_a_tunnel_beside_our_routes_is_no_difference(node, vpn):
+    """CHECK and audit have nothing to say of a sandbox that leads its packets elsewhere and keeps what ADD made."""
+    pod, _ = node.attach()
+    pod.sh(VPNS[vpn])
+    before = pod.snapshot()
+    node.pass_by()
+    assert pod.snapshot() == before
+    assert (node.check(), node.audited()) == ("", ())
+
+
+def test_the_host_end_is_repaired_for_an_inside_that_stays(node):
+    """A host end that others damaged fits the inside again once it is repaired: nothing has to be done inside."""
+    pod, made = node.attach()
+    before = pod.snapshot()
+    node.world.host.sh(f"ip link set {made.host_veth} down address 02:00:00:00:00:77 mtu 1400")
+    assert node.check() != ""
+    node.host_reconciler.run_due(is_by_clock=True)
+    assert pod.snapshot() == before
+    assert (node.check(), node.audited()) == ("", ())
+
+
+def test_a_pair_that_is_gone_is_named_and_not_made_in_a_living_sandbox(node):
+    """A host end that is deleted takes the inside along: CHECK names both, the audit waits for the DEL, no pass fails by it."""
+    pod, made = node.attach()
+    node.world.host.sh(f"ip link del {made.host_veth}")
+    node.pass_by()
+    assert pod.link_names() == set()
+    assert f"host link {made.host_veth} is missing" in node.check()
+    assert "interface eth0 is missing" in node.check()
+    assert [finding.severity for finding in node.audited()] == ["pending"]
+
+
+def test_a_crowded_sandbox_costs_passes_audit_and_restart_no_memory(node, tmp_path):
+    """I16: 100,000 routes and 20,000 neighbours in one sandbox are not read; they were 20 MB and more at once."""
+    pod, _ = node.attach()
+    node.pass_by()  # what is remembered once
+    batch = tmp_path / "batch"
+    lines = [f"route add {IPv4Address('20.0.0.0') + number} dev eth0" for number in range(100_000)]
+    lines += [f"neigh add {IPv4Address('20.0.0.0') + n} lladdr 02:00:00:00:00:07 dev eth0 nud permanent" for n in range(20_000)]
+    batch.write_text("\n".join(lines) + "\n")
+    pod.sh(f"ip -batch {batch}")
+    tracemalloc.start()
+    try:
+        node.pass_by()
+        assert (node.check(), node.audited()) == ("", ())
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 8 << 20, peak_bytes
