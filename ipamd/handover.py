@@ -94,8 +94,8 @@ class Handover:
     def settle(self) -> None:
         """Note that what the other had given is taken over. Raises: ForeignStateError, TakeoverError."""
         if self._aws_node is not None:
+            self._other.look()  # first: what is noted as taken over is no sign any more
             self._aws_node.settle()
-            self._other.look()
 
     def tidy(self) -> str:
         """Remove the other's chains, once: its daemon is away, and our own table does for every sandbox what they did.

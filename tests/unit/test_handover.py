@@ -100,6 +100,19 @@ def test_the_start_after_a_wait_has_the_patience_of_any_start(hands: Hands, monk
         hands.node.health.require_status()
 
 
+def test_what_it_wrote_while_ours_started_is_a_sign(hands: Hands) -> None:
+    """It came after the wait, while EC2 was slow, gave addresses and crashed: to take over its file does not end its minute (I20)."""
+    assert hands.handover.begin()
+    hands.theirs.tell()
+    hands.handover.settle()
+    hands.node.health.enter(Phase.SERVING)
+    assert not hands.handover.look()
+    assert hands.node.health.is_held
+    hands.node.clock.advance(ABSENCE_S)
+    assert hands.handover.look()
+    assert not hands.node.health.is_held
+
+
 def test_a_start_without_a_sign_waits_for_nothing(hands: Hands, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rolls stay as fast as they are, also where its file of long ago is."""
     hands.theirs.tell()
