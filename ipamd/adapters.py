@@ -107,8 +107,10 @@ def connect(current: CurrentSettings, *, has_run_before: bool) -> Adapters:
     boot_id = current_boot_id()
     run_dir, conflist = settings.daemon.run_dir, settings.daemon.conflist_path
     aws_node = FileAwsNode(settings.takeover, run_dir=run_dir, conflist=conflist, clock=clock, boot_id=boot_id)
-    is_overtaken = aws_node.has_run_since() and not aws_node.is_exporting  # exported: nothing is given by these rows any more
-    path = settings.daemon.run_dir / "state.db"
+    path = run_dir / "state.db"
+    # Nothing is given by the rows of an exported node; and while its daemon serves they tell what both gave.
+    is_kept = aws_node.is_exporting or (path.exists() and bool(aws_node.listener()))
+    is_overtaken = aws_node.has_run_since() and not is_kept
     with health.stage("datastore") as stage:
         if is_overtaken:
             _set_aside_overtaken(path, clock)

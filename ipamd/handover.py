@@ -27,8 +27,18 @@ log = logging.getLogger(__name__)
 class Handover:
     """One life of the daemon, as seen from the other software. Called by the start-up thread, and by the conflist's keeper."""
 
-    def __init__(self, app: App, *, stopped: threading.Event, quiesce: Callable[[], None], end: Callable[[str], None]) -> None:
-        """`quiesce` ends every loop that changes something; `end` ends the process, for the next one to begin."""
+    def __init__(
+        self,
+        app: App,
+        *,
+        stopped: threading.Event,
+        quiesce: Callable[[], None],
+        leave_mark: Callable[[], None],
+        end: Callable[[str], None],
+    ) -> None:
+        """`quiesce` ends every loop that changes something; `leave_mark` says that this daemon is at work, for STATUS; `end` ends
+        the process, for the next one to begin."""
+        self._leave_mark = leave_mark
         self._aws_node = app.adapters.aws_node
         self._is_overtaken = app.adapters.is_overtaken
         self._export = app.reconcile.export
@@ -60,6 +70,7 @@ class Handover:
             log.warning("this node was exported to amazon-vpc-cni-k8s: DEL is served, ADD is not")
             return False
         while self._other.look():
+            self._leave_mark()
             if self._stopped.wait(LOOK_S):
                 raise NotServingError("vpc-ipamd is shutting down")
         if self._other.is_overtaken() and not self._is_overtaken:
@@ -83,8 +94,8 @@ class Handover:
     def settle(self) -> None:
         """Note that what the other had given is taken over. Raises: ForeignStateError, TakeoverError."""
         if self._aws_node is not None:
+            self._other.look()  # first: what is noted as taken over is no sign any more
             self._aws_node.settle()
-            self._other.look()
 
     def tidy(self) -> str:
         """Remove the other's chains, once: its daemon is away, and our own table does for every sandbox what they did.

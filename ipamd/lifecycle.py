@@ -49,7 +49,7 @@ class Lifecycle:
         self._stopped = threading.Event()
         run_dir, boot_id = app.settings.daemon.run_dir, current_boot_id()
         self._served_mark = ServedMark(run_dir, boot_id=boot_id, health=self._health)
-        self._handover = Handover(app, stopped=self._stopped, quiesce=self.stop, end=end)
+        self._handover = Handover(app, stopped=self._stopped, quiesce=self.stop, leave_mark=self._served_mark.leave, end=end)
         self._maintenance = Maintenance(
             app.context,
             spool=app.adapters.spool,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -41,7 +42,7 @@ log = logging.getLogger(__name__)
 
 
 class FileAwsNode:
-    """Implements `AwsNode`. Safe from any thread: each call looks anew; changes are made by one thread at a time."""
+    """Implements `AwsNode`. Safe from any thread: each call looks anew; an export is one thread's work."""
 
     def __init__(self, config: TakeoverConfig, *, run_dir: Path, conflist: Path, clock: Clock, boot_id: str) -> None:
         self._clock = clock
@@ -52,6 +53,8 @@ class FileAwsNode:
         self._datastore = run_dir / "state.db"
         self._ours = conflist
         self._exported = conflist.with_name(conflist.name + EXPORTED_SUFFIX)
+        self._changing = threading.Lock()
+        self._seen: _Seen | None = None
         self._theirs = config.conflist_beside(conflist)
         self._saved = self._theirs.with_name(self._theirs.name + SAVED_SUFFIX)
 
@@ -67,7 +70,8 @@ class FileAwsNode:
     def last_sign(self, *, pod: str = "") -> Sign | None:
         note, now_s, listener = self._read_note(), self._clock.monotonic(), self.listener()
         lasting = f"it serves {listener}" if listener else f"its pod {pod} runs" if pod else ""
-        seen = _Seen.of(note.get("seen"), boot_id=self._boot_id)
+        noted = _Seen.of(note.get("seen"), boot_id=self._boot_id)
+        seen = max((one for one in (noted, self._seen) if one is not None), key=lambda one: one.at_s, default=None)
         version = self._version()
         if lasting:
             seen = _Seen(self._boot_id, now_s, lasting, [] if seen is None else seen.version)
@@ -78,8 +82,8 @@ class FileAwsNode:
                 seen = _Seen(self._boot_id, written_s, f"it wrote {self._checkpoint}", version)
         if seen is None:
             return None
-        if note.get("seen") != list(astuple(seen)):
-            self._write_note({**note, "seen": astuple(seen)})
+        self._seen = seen  # the note may not be written now, or be damaged later
+        self._change_note(seen=list(astuple(seen)))
         return Sign(seen.what, 0.0 if lasting else max(now_s - seen.at_s, 0.0))
 
     def allocations(self) -> tuple[Allocation, ...]:
@@ -106,17 +110,14 @@ class FileAwsNode:
         return not written or now[1] > max(written)
 
     def settle(self) -> None:
-        note = self._read_note()
-        settled = {name: note[name] for name in ("seen", "exporting") if name in note} | {"version": self._version() or []}
-        if note != settled:
-            self._write_note(settled)
+        self._change_note(version=self._version() or [], next=None)
 
     @property
     def is_exporting(self) -> bool:
         return bool(self._read_note().get("exporting")) or self._exported.exists()
 
     def begin_export(self) -> None:
-        self._write_note({**self._read_note(), "exporting": True})
+        self._change_note(exporting=True)
         try:
             files.replace(self._exported, b"`ipamctl export --undo` removes this file\n", mode=0o644)
         except OSError as error:
@@ -127,18 +128,14 @@ class FileAwsNode:
             self._exported.unlink(missing_ok=True)
         except OSError as error:
             raise TakeoverError(f"{self._exported} cannot be removed", details=error.strerror or "") from error
-        note = self._read_note()
-        if note.pop("exporting", None):
-            self._write_note(note)
+        self._change_note(exporting=None)
 
     def write(self, allocations: Iterable[Allocation]) -> str:
         content = render_checkpoint(allocations, network_name=self._network_name())
-        note = self._read_note()
 
         def announce(version: Version) -> None:
             # Before the rename: a process that dies between both must not take what it wrote for the other's.
-            note["next"] = [version.inode, version.mtime_ns]
-            self._write_note(note)
+            self._change_note(next=[version.inode, version.mtime_ns])
 
         try:
             self._checkpoint.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -146,8 +143,7 @@ class FileAwsNode:
         except OSError as error:
             details = f"{error.strerror}: mount {self._checkpoint.parent} into the daemon's pod"
             raise TakeoverError(f"{self._checkpoint} cannot be written", details=details) from error
-        note["version"] = note.pop("next")
-        self._write_note(note)
+        self._change_note(version=self._read_note().get("next"), next=None)
         return str(self._checkpoint)
 
     def has_conflist(self) -> bool:
@@ -208,9 +204,14 @@ class FileAwsNode:
             return {}
         return note if isinstance(note, dict) else {}
 
-    def _write_note(self, note: dict[str, object]) -> None:
+    def _change_note(self, **parts: object) -> None:
+        """Change parts of our note, from any thread: a look and an export change others. None removes one."""
         try:
-            files.replace(self._note, json.dumps(note).encode() + b"\n", mode=0o600)
+            with self._changing:
+                note = self._read_note()
+                changed = {name: part for name, part in (note | parts).items() if part is not None}
+                if changed != note:
+                    files.replace(self._note, json.dumps(changed).encode() + b"\n", mode=0o600)
         except OSError as error:
             raise TakeoverError(f"{self._note} cannot be written", details=error.strerror or "") from error
 

@@ -97,7 +97,7 @@ class Health:
         self._clock = clock
         self._lock = threading.Lock()
         self._phase_changed = threading.Condition(self._lock)
-        self._started_monotonic_s = clock.monotonic()
+        self._started_monotonic_s = self._patient_since_s = clock.monotonic()
         self._phase = Phase.STARTING
         self._stages = {name: StageReport(name) for name in stages}
         self._running: dict[str, tuple[float, Stage]] = {}
@@ -154,9 +154,10 @@ class Health:
             self._phase_changed.notify_all()
 
     def serve_adds(self, subject: str) -> None:
-        """End what `hold_adds` began."""
+        """End what `hold_adds` began; STATUS is as patient from here as after a start."""
         with self._lock:
             self._held.pop(subject, None)
+            self._patient_since_s = self._clock.monotonic()
 
     @property
     def is_held(self) -> bool:
@@ -258,8 +259,7 @@ class Health:
     def require_add_service(self) -> None:
         """Let an ADD through, or raise NotServingError with the phase and what is missing (I14)."""
         self.require_unheld()
-        phase = self.phase
-        if phase is Phase.SERVING:
+        if (phase := self.phase) is Phase.SERVING:
             return
         if phase is Phase.DRAINING:
             raise NotServingError("vpc-ipamd is shutting down", details="its successor will take this ADD: retry")
@@ -277,16 +277,16 @@ class Health:
         reason to fail: a node that is NotReady for minutes has its pods evicted; nor is a node that is being exported.
         Raises: PluginNotAvailableError.
         """
-        up_s = self.uptime_s()
         with self._lock:
             phase, awaits_address, held = self._phase, self._awaits_first_address, self._held
-        if up_s <= STATUS_GRACE_S or held:
+            for_s = self._clock.monotonic() - self._patient_since_s
+        if for_s <= STATUS_GRACE_S or held:
             return
         details = "; ".join(self.conditions()) or "see `ipamctl status`"
         if phase in (Phase.STARTING, Phase.RESTORING):
-            raise PluginNotAvailableError(f"vpc-ipamd has been {phase} for {up_s:.0f} s and does not take ADD", details=details)
+            raise PluginNotAvailableError(f"vpc-ipamd has been {phase} for {for_s:.0f} s and does not take ADD", details=details)
         if phase is Phase.SERVING and awaits_address:
-            raise PluginNotAvailableError(f"vpc-ipamd has had no address to give for {up_s:.0f} s", details=details)
+            raise PluginNotAvailableError(f"vpc-ipamd has had no address to give for {for_s:.0f} s", details=details)
 
     def _so_far(self, report: StageReport, now: float) -> StageReport:
         started, stage = self._running[report.name]

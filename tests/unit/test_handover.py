@@ -10,10 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from ipamd.handover import Handover
-from ipamd.model.errors import NotServingError, SettingsError
+from ipamd.handover import LOOK_S, Handover
+from ipamd.model.errors import NotServingError, PluginNotAvailableError, SettingsError
 from ipamd.model.kernel import NODE, RoutingDifference
-from ipamd.service.health import Phase
+from ipamd.service.health import STATUS_GRACE_S, Phase
 from ipamd.service.reconcile.other_daemon import ABSENCE_S, CONDITION
 from tests.fakes.aws_node import OURS, SAVED, THEIRS
 from tests.fakes.node import FakeNode
@@ -27,13 +27,20 @@ class Hands:
         self.theirs = self.node.aws_node
         self.stopped = threading.Event()
         self.ended: list[str] = []
+        self.marked_s: list[float] = []
         app = self.node.app
         app = replace(
             app,
             adapters=replace(app.adapters, is_overtaken=is_overtaken),
             cni_backend=backend,  # type: ignore[arg-type]  # what is called of it
         )
-        self.handover = Handover(app, stopped=self.stopped, quiesce=lambda: None, end=self.ended.append)
+        self.handover = Handover(
+            app,
+            stopped=self.stopped,
+            quiesce=lambda: None,
+            leave_mark=lambda: self.marked_s.append(self.node.clock.monotonic()),
+            end=self.ended.append,
+        )
 
 
 @pytest.fixture
@@ -78,6 +85,32 @@ def test_a_start_waits_until_the_other_has_been_away_for_a_minute(hands: Hands, 
     assert len(waits.seen) == 41 + ABSENCE_S - 1
     assert CONDITION not in hands.node.health.conditions_by_subject()
     hands.node.health.require_unheld()
+
+
+def test_the_start_after_a_wait_has_the_patience_of_any_start(hands: Hands, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has been up for longer than STATUS is patient, and its predecessor served longer ago than the plugin is (I17)."""
+    hands.node.health.enter(Phase.RESTORING)
+    hands.theirs.listens = "/run/its.sock"
+    Waits(hands, monkeypatch, after_1=lambda: setattr(hands.theirs, "listens", ""))
+    assert hands.handover.begin()
+    hands.node.health.require_status()
+    assert hands.node.clock.monotonic() - hands.marked_s[-1] <= LOOK_S
+    hands.node.clock.advance(STATUS_GRACE_S + 1)
+    with pytest.raises(PluginNotAvailableError, match="restoring"):
+        hands.node.health.require_status()
+
+
+def test_what_it_wrote_while_ours_started_is_a_sign(hands: Hands) -> None:
+    """It came after the wait, while EC2 was slow, gave addresses and crashed: to take over its file does not end its minute (I20)."""
+    assert hands.handover.begin()
+    hands.theirs.tell()
+    hands.handover.settle()
+    hands.node.health.enter(Phase.SERVING)
+    assert not hands.handover.look()
+    assert hands.node.health.is_held
+    hands.node.clock.advance(ABSENCE_S)
+    assert hands.handover.look()
+    assert not hands.node.health.is_held
 
 
 def test_a_start_without_a_sign_waits_for_nothing(hands: Hands, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,9 +144,12 @@ class ExportService:
         if aws_node.has_run_since():  # what it gave is not in our rows, and what they have may be another pod's by now
             details = "our rows are older than its file: restart the daemon, which then takes over what the other gave"
             raise TakeoverError("amazon-vpc-cni-k8s has run here since we last read or wrote its file", details=details)
-        aws_node.begin_export()
+        try:
+            aws_node.begin_export()
+        finally:
+            if aws_node.is_exporting:  # if only half of it could be written too: the next process would be held
+                self.hold()
         self._failpoint("export.begun")
-        self.hold()
         self._quiesce()
         report.steps.append("ADD is refused, and nothing is asked of EC2")
         self._await_adds()

@@ -107,6 +107,11 @@ def test_what_its_daemon_gives_beside_ours_is_named_and_taken_over_when_it_has_g
             told = rig.driver.ipamctl("explain", subject).stdout
             assert f"{given.address} was given to sandbox ours/eth0" in told, (subject, told)
             assert twice.container_id in told, (subject, told)
+        rig.kill()  # while it serves our rows stay: who asks is told the same after a restart
+        rig.start(wait=False)
+        wait_lacks(node, "given twice: ")
+        assert rig.driver.ipamctl("audit").returncode == 1
+        assert twice.container_id in rig.driver.ipamctl("explain", "default/twice").stdout
         aws_node.write_file(rig.node, [*node.pods, beside])  # that pod was deleted
         rig.driver.wait_status(lambda s: not any("given twice" in one for one in s["lacks"]), what="it has ended", timeout_s=30)
         assert "10-aws.conflist" in node.sh("ls /etc/cni/net.d").split()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,6 +19,7 @@ import pytest
 from ipamd.aws_node import node as module
 from ipamd.aws_node import peer
 from ipamd.model.aws_node import Sign
+from ipamd.model.errors import TakeoverError
 from tests.fakes.clock import FakeClock
 from tests.patience import PATIENCE_S
 from tests.unit.aws_node.conftest import ONE, made, write_theirs
@@ -85,6 +88,39 @@ def test_its_last_sign_outlives_its_daemon_and_ours(place: Path) -> None:
     clock.advance(5)
     node.settle()
     assert node.last_sign() == Sign("its pod kube-system/aws-node-abcde runs", 5.0), "what was read is not what was seen"
+
+
+def test_its_last_sign_is_remembered_where_the_note_cannot_be_written(place: Path) -> None:
+    """A full disk: who asks gets an error, and holds ADD; not the answer that nothing was ever there (I11, I20)."""
+    clock, path, note = FakeClock(), str(place / "aws-node/ipamd.sock"), place / "run/aws-node.json"
+    node = made(place, clock=clock)
+    note.mkdir()
+    with anothers(path), pytest.raises(TakeoverError):
+        node.last_sign()
+    clock.advance(20)
+    with pytest.raises(TakeoverError):
+        node.last_sign()
+    note.rmdir()
+    assert node.last_sign() == Sign(f"it serves {path}", 20.0)
+    assert made(place, clock=clock).last_sign() == Sign(f"it serves {path}", 20.0)
+
+
+def test_an_export_that_begins_during_a_look_is_not_forgotten(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both change the note: its daemon comes at the same moment, and a release back reads the note alone."""
+    node = made(place)
+    exporting = threading.Thread(target=node.begin_export)
+
+    def listener() -> str:
+        exporting.start()
+        exporting.join(0.5)
+        return "/run/its.sock"
+
+    monkeypatch.setattr(node, "listener", listener)
+    assert node.last_sign() == Sign("it serves /run/its.sock")
+    exporting.join(PATIENCE_S)
+    note = json.loads((place / "run/aws-node.json").read_text())
+    assert note["exporting"] is True
+    assert "seen" in note
 
 
 def test_its_file_is_a_sign_of_when_it_was_written(place: Path) -> None:

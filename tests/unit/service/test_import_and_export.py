@@ -15,7 +15,7 @@ from ipamd.model.address import AddressState
 from ipamd.model.attachment import WiringSpec, pod_veth_name
 from ipamd.model.aws_node import Allocation
 from ipamd.model.defect import Defect
-from ipamd.model.errors import ForeignStateError, NotServingError, WiringError
+from ipamd.model.errors import ForeignStateError, NotServingError, TakeoverError, WiringError
 from ipamd.model.freeze import FreezeCause
 from ipamd.model.history_answer import HistoryQuestion
 from ipamd.model.ids import AttachmentKey, MacAddress
@@ -335,6 +335,23 @@ def test_a_link_of_nobody_whose_route_is_missing_is_exported(warm: FakeNode, the
     finish_start(warm)
     assert exporter(warm, theirs).export().problems == []
     assert [(one.key, one.address) for one in theirs.written[-1]] == [(warm.key("a"), address)]
+
+
+def test_an_export_whose_begin_is_cut_short_holds_add_if_it_was_noted(
+    warm: FakeNode, theirs: FakeAwsNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The note is there, and the file beside the conflist is not: the next process is held, so this one is."""
+    finish_start(warm)
+    begin = theirs.begin_export
+
+    def begin_half() -> None:
+        begin()
+        raise TakeoverError("10-vpc-ipamd.conflist.vpc-ipamd-exported cannot be written")
+
+    monkeypatch.setattr(theirs, "begin_export", begin_half)
+    assert "repeat the export" in exporter(warm, theirs).export().problems[0]
+    with pytest.raises(NotServingError, match="gives no address now"):
+        warm.add("b")
 
 
 def test_an_exported_node_answers_status_after_a_restart_as_before(warm: FakeNode, theirs: FakeAwsNode) -> None:
