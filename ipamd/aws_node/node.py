@@ -1,8 +1,8 @@
 """The adapter of the port `AwsNode`: its daemon's listener, its file of allocations, its conflist, and our note about them.
 
-Its daemon listens on a Unix socket since a release of 2026, and before on 127.0.0.1:50051, which is asked only where it left a file or
-a conflist: a start must not wait for another program. Sources: amazon-vpc-cni-k8s pull request 3739;
-cmd/routed-eni-cni-plugin/cni.go before it (ipamdAddress).
+Its daemon listens on a Unix socket since a release of 2026, and before on 127.0.0.1:50051, which is asked only while its conflist is
+in place or its file is news: nothing here must wait for another program that listens there. Sources: amazon-vpc-cni-k8s pull request
+3739; cmd/routed-eni-cni-plugin/cni.go before it (ipamdAddress).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class FileAwsNode:
             return ""
         if peer.is_anothers(self._socket):
             return self._socket
-        if (self.has_conflist() or self._checkpoint.exists()) and peer.is_its_daemon(TCP_ADDRESS):
+        if (self.has_conflist() or self._is_news()) and peer.is_its_daemon(TCP_ADDRESS):
             return f"{TCP_ADDRESS[0]}:{TCP_ADDRESS[1]}"
         return ""
 
@@ -187,6 +187,13 @@ class FileAwsNode:
             if raw is not None:
                 return network_name_of(raw)
         return NETWORK_NAME
+
+    def _is_news(self) -> bool:
+        """Whether its daemon may have written its file since we read or wrote it."""
+        try:
+            return self.has_run_since()
+        except ForeignStateError:
+            return True
 
     def _version(self) -> list[int] | None:
         try:

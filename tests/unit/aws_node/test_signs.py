@@ -174,6 +174,10 @@ def test_the_port_of_old_releases_counts_only_if_it_is_its(
         assert node.listener() == ""
         write_theirs(place, ONE)
         assert node.listener() == (f"127.0.0.1:{module.TCP_ADDRESS[1]}" if is_it else "")
+        node.settle()
+        assert node.listener() == "", "the node is ours: nothing here waits for a port that is everybody's"
+        (place / "net.d/10-aws.conflist").touch()
+        assert bool(node.listener()) is is_it
     finally:
         server.stop(None).wait()
     assert node.listener() == ""
