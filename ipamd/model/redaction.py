@@ -20,8 +20,8 @@ PEM_MAX = 20_000
 _NAME = (
     r"(?:secret(?!s?-?manager)|passw(?:or)?[dt]|passphrase|passcode|(?<!client)(?<!client[_ -])token|credential|signature"
     r"|authorization|cookie|session_?id|(?<![a-z0-9])(?:auth|pass|pwd(?!=/)|sig|psk|jwt|bearer)(?![a-z0-9])"
-    r"|(?:api|access|account|private|client"
-    r"|server|secret|master|encryption|signing|ssh|shared|storage|auth|admin|hmac|jwt|rsa|tls|ssl|certificate|app|deploy)[_ .-]?key)[\w.-]*+"
+    r"|(?:api|access|account|private|client|server|secret|master|encryption|signing|ssh|shared|storage|auth|admin|hmac|jwt|rsa|tls|ssl"
+    r"|certificate|app|deploy)[_ .-]?key)[\w.-]*+"
 )
 """What tells of a secret. EC2's client tokens are none, and ours: they tell repeated calls."""
 
