@@ -1,7 +1,11 @@
 """Take secrets out of text that leaves the node: what a support archive holds, and what settings are shown.
 
-By form and by name: AWS keys and signatures, authorization headers, tokens, passwords, credentials in URLs. A secret without a known
-form or a telling name is not found; so nothing is collected that is likely to hold secrets (no environment, no pod's files).
+By form (keys, tokens and hashes that their issuers made recognizable, long words of mixed letters and digits) and by name (what stands
+after a word such as `password`). A secret without a known form or a telling name is not found; so nothing is collected that is likely
+to hold secrets (no environment, no pod's files).
+
+The time grows with the length of the text alone, whatever is in it: what may be long is matched possessively (`*+`: never given back)
+and is taken or begins at the start of a word or line; all else has a bound.
 """
 
 from __future__ import annotations
@@ -10,25 +14,133 @@ import re
 
 GONE = "[redacted]"
 
-_TELLING = r"secret|passw(?:or)?d|token|credential|private[_-]?key|api[_-]?key|access[_-]?key|signature|authorization|cookie"
-_NAME = rf"[\w.\-]*(?:{_TELLING})[\w.\-]*"
-_HARMLESS = r"(?!client_?token\b|clienttoken\b)"
-"""EC2's client tokens are ours, and no secret: they tell repeated calls."""
+PEM_MAX = 20_000
+"""Characters that go with a private key whose last line is missing. Ours: one of RSA with 16,384 bits has 12,700."""
 
-_RULES = (
-    (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----", re.S), GONE),
-    (re.compile(r"\b(?:AKIA|ASIA|AROA|AIDA)[A-Z0-9]{12,}\b"), GONE),
-    (re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"), GONE),  # JSON web tokens
-    (re.compile(r"(?i)\b(bearer|basic|aws4-hmac-sha256)\s+[\w+/=.,:;~ -]{8,}"), rf"\1 {GONE}"),
-    (re.compile(r"(?i)([a-z][a-z0-9+.-]*://)[^/\s:@\"']*:[^/\s@\"']*@"), rf"\1{GONE}@"),
-    (re.compile(rf"(?i)(\\?[\"']{_HARMLESS}{_NAME}\\?[\"']\s*:\s*\\?[\"'])(?:[^\"'\\]|\\[^\"'])*"), rf"\1{GONE}"),
-    (re.compile(rf"(?i)\b({_HARMLESS}{_NAME}\s*=\s*)[^\s&;,\"'<]+"), rf"\1{GONE}"),
-    (re.compile(r"(?i)\b((?:x-aws-ec2-metadata-token|x-amz-[\w-]*|authorization|cookie)\s*:\s*)[^\r\n\"]+"), rf"\1{GONE}"),
+_NAME = (
+    r"(?:secret(?!s?-?manager)|passw(?:or)?[dt]|passphrase|passcode|(?<!client)(?<!client[_ -])token|credential|signature"
+    r"|authorization|cookie|session_?id|(?<![a-z0-9])(?:auth|pass|pwd(?!=/)|sig|psk|jwt|bearer)(?![a-z0-9])"
+    r"|(?:api|access|account|private|client|server|secret|master|encryption|signing|ssh|shared|storage|auth|admin|hmac|jwt|rsa|tls|ssl"
+    r"|certificate|app|deploy)[_ .-]?key)[\w.-]*+"
 )
+"""What tells of a secret. EC2's client tokens are none, and ours: they tell repeated calls."""
+
+_NOT_ABOUT = r"(?<!file)(?<!path)(?<!name)(?<!type)(?<!_ttl)(?<!expiration)"
+"""The name is not that of what is only about a secret: `AWS_WEB_IDENTITY_TOKEN_FILE`."""
+
+_ODD_QUOTE = (
+    r"(?:[`\u201c-\u201f\u2018-\u201b\u00ab\u00bb\u2039\u203a\uff02\uff07]|&quot;|&#3[49];"
+    r"|\\{1,4}u(?:002[27]|201[89a-f]|00[ab]b|203[9a]|ff0[27]))"
+)
+"""What word processors, HTML and JSON make of quotes."""
+
+_QUOTE = rf"(?:\\{{0,7}}[\"']|{_ODD_QUOTE})"
+_CRI = r"(?:\S{1,40} std(?:out|err) [FP] )?"
+"""Before each line of a container's log, as kubelet keeps it."""
+
+_BLOCK = r"[|>][-+0-9]{0,2}[ \t]*+"
+_VALUE = (
+    r"(?P<value>(?P<depth>\\+)(?P<mark>[\"'])(?:(?!(?<!\\)(?:(?P=depth))?(?P=mark))[^\n])*+"
+    r'|"(?:[^"\\\n]|\\.|"")*+(?:\r?\n[^"]{0,2000}+(?="[ \t,;)]*+$))?+'
+    r"|'(?:[^'\\\n]|\\.|'')*+(?:\r?\n[^']{0,2000}+(?='[ \t,;)]*+$))?+"
+    rf"|{_ODD_QUOTE}(?:(?!{_ODD_QUOTE})[^\n])*+"
+    r"|\[(?!\[?redacted\])[^\]\n]++"
+    rf"|{_BLOCK}(?:\\{{1,4}}n[^\"\n]*+|(?:\r?\n{_CRI}[ \t][^\n]*+)++)"
+    r"|(?!\{[\"'\s\\}]|\{$|[\[<])(?:[^\s&;,\"'\\]|\\[^\"'\s])++)"
+)
+"""Quoted, at any depth of JSON in JSON, over lines if the quote ends one; a list; a block of YAML; a word."""
+
+_SPACE = r"(?:\s|\\{1,4}[nrt])"
+"""Also as JSON writes it."""
+
+_BLANK = r"(?:[ \t]|\\{1,4}[nrt](?:[ \t]{0,80}+-[ \t])?){0,80}+(?:!!\w{1,16}[ \t])?+"
+_IS = (
+    rf"(?:{_QUOTE}?[ \t]*+(?>[:?]?=[=>]?|:|->|[\uff1a\uff1d]|\\{{1,4}}uff1[ad]|%3[ad])(?:\s{{0,200}}+(?={_QUOTE})|{_BLANK})"
+    rf"|{_QUOTE}?(?:,|{_SPACE}){{1,80}}+{_QUOTE}?value{_QUOTE}?[ \t]*+[:=]{_BLANK}|{_QUOTE}>)"
+)
+"""Between name and value; also where the name is a value itself (`name: DB_PASSWORD`, then `value: ...`)."""
+
+_ON_A_LINE = rf"^{_CRI}(?P<indent>[ \t]*+)(?:-[ \t]++)?{_QUOTE}?[\w.-]{{0,64}}?{_NAME}{_NOT_ABOUT}{_QUOTE}?[ \t]*+:[ \t]*+"
+_DEEPER = rf"\r?\n{_CRI}(?P=indent)[ \t]"
+_LESS, _MORE = r"(?:<|&lt;|\\{1,4}u003c)", r"(?:>|&gt;|\\{1,4}u003e)"
+_TEXT = rf"(?P<value>(?:(?!{_LESS}).){{1,8192}}+|<!\[CDATA\[(?:(?!\]\]>).){{1,8192}}+)"
+_USER = r"[^\s/@:\"'<>]"
+
+_RULES = tuple(
+    re.compile(pattern, re.I | re.M)
+    for pattern in (
+        # XML: an element of that name, and one beside that has the name
+        rf"(?s:{_LESS}[\w:.-]{{0,64}}?{_NAME}(?:\s[^<>]{{0,200}}?)?{_MORE}{_TEXT}(?={_LESS}/|\]))",
+        rf"(?s:{_MORE}[\w:.-]{{0,64}}?{_NAME}{_LESS}/[\w:]{{1,80}}+{_MORE}{_SPACE}{{0,80}}+{_LESS}[\w:]{{1,80}}+{_MORE}{_TEXT}(?={_LESS}/))",
+        # headers, whole; schemes anywhere
+        r"(?:authorization|cookie)[ \t]*+:[ \t]*+(?P<value>(?![\"'{\[])(?:[^\r\n\"'\\]|\\[^\"'rn\r\n])++)",
+        r"(?<![\w-])bearer[ \t]++(?!tokens?\b|auth|realm)(?P<value>[\w+/=.~:-]{4,}+)",
+        r"(?<![\w-])(?:basic|negotiate)[ \t]++(?P<value>(?=[\w+/.~-]{1,200}?(?:=|(?-i:[A-Z0-9])))[\w+/=.~:-]{4,}+)",
+        # a line of YAML or of an environment: all of it, or what is indented below
+        rf"{_ON_A_LINE}(?:{_BLOCK})(?P<value>(?:{_DEEPER}[^\n]*+|\r?\n{_CRI}[ \t]*+(?=\r?\n))++)",
+        rf"{_ON_A_LINE}(?P<value>(?:{_DEEPER}[ \t]*+(?:-[ \t]++)?[^\s:{{\[\"'][^:\n]*+$)++)",
+        rf"{_ON_A_LINE}(?<=[ \t])(?!{_QUOTE}|[\s{{\[|>])(?P<value>[^\r\n]++)",
+        rf"^{_CRI}[ \t]*+(?:export[ \t]++)?[\w.-]{{0,64}}?{_NAME}{_NOT_ABOUT}=(?![\s\"'])(?P<value>\S++)",
+        # options of a command
+        rf"(?<![\w-])--?[\w-]{{0,40}}?{_NAME}{_NOT_ABOUT}"
+        rf"(?:[ \t]++|{_QUOTE},?\s{{0,80}}+(?={_QUOTE})|{_SPACE}{{1,80}}+-[ \t]++)(?!-){_VALUE}",
+        rf"(?<![\w-])-p[ \t]++(?!(?:tcp|udp|sctp|icmp(?:v?6)?|esp|ah|all|[\d:.-]+|/\S*)(?:[\s;,\"']|$)|-){_VALUE}",
+        r"\b(?:mysql\w{0,8}|mariadb[\w-]{0,8}|sshpass)\b[^\n]{0,200}?[ \t]-p(?P<value>[^\s=]\S*+)",
+        rf"(?<![\w-])(?:-u|--(?:proxy-)?user)[ \t=]++[\"']?(?!\d{{1,8}}:\d{{1,8}}\b){_USER}{{1,64}}:(?P<value>[^\s\"']++)",
+        # by name, wherever it stands. It matches with or without a value, so that no name is read twice; first letters save time
+        rf"(?=[sptcajbmehrd]){_NAME}(?:{_NOT_ABOUT}{_IS}{_VALUE})?",
+        rf"passw(?:or)?d(?:[ \t]++(?=\\{{0,7}}[\"'])|[ \t]++(?:is|was)[ \t]++(?=\S{{0,80}}\d)){_VALUE}",
+        rf"\b(?:requirepass|masterauth|identified[ \t]++by|login\s{{1,80}}\S{{1,128}}\s{{1,80}}password)\s{{1,80}}+{_VALUE}",
+        # credentials in URLs, and before a host of Go's MySQL driver
+        rf"://(?P<value>{_USER}{{0,256}}+:(?!\d{{1,5}}(?:[/?#\s\"']|$))(?:[^\s/\"'<>]{{0,256}}|[^\s\"'<>]{{0,256}})(?=@)|{_USER}{{16,256}}(?=@))",
+        rf"(?<![\w.-])(?P<value>[\w.-]{{1,64}}+:{_USER}{{1,128}})(?=@(?:tcp|udp|unix)\()",
+        # by form
+        r"(?<![A-Za-z0-9])(?P<value>(?-i:A(?:KIA|SIA|ROA|IDA)[A-Z0-9]{12,}+|AIza[\w-]{6,}+|SG\.[\w-]{6,}+\.[\w-]++|ATATT[\w=-]{6,}+|AGE-SECRET-KEY-\w++)"
+        r"|(?:gh[a-z]_|github_pat_|gl(?:pat|dt|rt|cbt|ptt|ft|soat|imt|agent|wt)-|xox[a-z]-|xapp-|[a-z]{2,5}_(?:live|test)_|whsec_|ya29\.|gocspx-"
+        r"|dckr_pat_|hv[sbr]\.|dop_v1_|shp[a-z]{2}_|sq0[a-z]{3}-|lin_api_|[np]rak-|pmak-)[\w.-]{6,}+|(?:npm_|hf_|pypi-|sk-|key-|dapi)[\w-]{20,}+)",
+        r"(?<![\w-])(?P<value>eyJ[\w-]{5,}+(?:\.[\w-]*+){1,4})",
+        r"(?P<value>\$(?:1|2[abxy]|5|6|y|apr1|argon2\w{0,2})\$[\w./$,=+-]{8,}+)",
+        r"hooks\.slack\.com/services/(?P<value>[\w/]++)",
+    )
+)
+_PEM = re.compile(r"-----(BEGIN|END) [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+_OPENING = re.compile(rf"{_QUOTE}|\[")
+_LONG = re.compile(r"(?<![\w+/-])(?<!failure message: )[A-Za-z0-9+/_-]{40,}+=*+")
+"""An encoded authorization failure is no secret, and told whole: AWS decodes it."""
 
 
 def without_secrets(text: str) -> str:
     """Return the text with everything that looks like a secret replaced."""
-    for pattern, instead in _RULES:
-        text = pattern.sub(instead, text)
-    return text
+    text = _without_pem(text)
+    for pattern in _RULES:
+        text = pattern.sub(_without_value, text)
+    return _LONG.sub(_without_random, text)
+
+
+def _without_pem(text: str) -> str:
+    kept, end, begin = [], 0, -1
+    for found in _PEM.finditer(text):
+        if found[1] == "BEGIN" and (begin < 0 or found.start() - begin > PEM_MAX):
+            if begin >= 0:
+                end = begin + PEM_MAX
+            kept += [text[end : found.start()], GONE]
+            begin = found.start()
+        elif found[1] == "END" and begin >= 0:
+            end = found.end() if found.start() - begin <= PEM_MAX else begin + PEM_MAX
+            begin = -1
+    return "".join(kept) + text[end if begin < 0 else begin + PEM_MAX :]
+
+
+def _without_value(found: re.Match[str]) -> str:
+    value = found["value"]
+    if not value or value.startswith(GONE):
+        return found[0]
+    opening = _OPENING.match(value)
+    return found[0][: -len(value)] + (opening[0] if opening else "") + GONE
+
+
+def _without_random(found: re.Match[str]) -> str:
+    word = found[0]
+    is_mixed = word.lower() != word != word.upper() and any(map(word.__contains__, "0123456789"))
+    is_path = word.startswith("/") or word.count("/") * 10 > len(word)
+    return GONE if is_mixed and not is_path else word

@@ -224,7 +224,6 @@ def _topic(kind: type[T], given: Mapping[str, str], problems: list[str]) -> T:
 
 def wrong(name: str, text: str, error: ValueError) -> str:
     """Say what is wrong with a value, with the value as far as it is short and no secret: a URL may carry a password."""
-    # Cut first: what looks for secrets takes time that grows with the square of a word's length.
     head = repr(without_secrets(text[:SHOWN_MAX]))
     shown = head if len(text) <= SHOWN_MAX else f"{head}... ({len(text)} characters)"
     return f"{name}={shown}: {printable(str(error), most=2 * SHOWN_MAX)}"

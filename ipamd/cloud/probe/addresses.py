@@ -95,8 +95,8 @@ def prefix(subject: Subject) -> None:
     raw = [item["Ipv4Prefix"] for item in answer.body.get("AssignedIpv4Prefixes") or ()]
     singles = len(answer.body.get("AssignedPrivateIpAddresses") or ())
     is_shaped = [str(network) for network in told] == raw and all(network.prefixlen == PREFIX_LENGTH for network in told)
-    is_inside = all(network.subnet_of(subject.node.identity.subnet_cidr) for network in told)
-    observed = f"{', '.join(raw) or 'no prefix'} in {subject.node.identity.subnet_cidr}, and {singles} single addresses"
+    is_inside = all(network.subnet_of(subject.identity.subnet_cidr) for network in told)
+    observed = f"{', '.join(raw) or 'no prefix'} in {subject.identity.subnet_cidr}, and {singles} single addresses"
     subject.find("prefix-answer", len(told) == 1 and is_shaped and is_inside and not singles, observed, answer)
     if raw:
         subject.change(UNASSIGN, eni.eni_id, ", ".join(raw), Ipv4Prefixes=raw)

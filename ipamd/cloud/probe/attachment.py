@@ -48,7 +48,7 @@ def _attach(subject: Subject, eni: OwnEni) -> Answer:
         "AttachNetworkInterface",
         eni.eni_id,
         eni.eni_id,
-        InstanceId=str(subject.node.identity.instance_id),
+        InstanceId=str(subject.identity.instance_id),
         DeviceIndex=subject.node.device_index,
         NetworkCardIndex=0,
     )

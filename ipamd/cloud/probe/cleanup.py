@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from ipamd.cloud.probe.calls import Answer
 from ipamd.cloud.probe.creation import find_by_tag
+from ipamd.cloud.probe.node import Refused
 from ipamd.cloud.probe.subject import NODE_TAG, RUN_TAG, NotPossible, Subject, tags_of
 
 WAITS_S = (0.0, 1.0, 2.0, 4.0, 8.0, 15.0)
@@ -54,10 +55,12 @@ def clean_up(subject: Subject) -> tuple[LeftOver, ...]:
 
 
 def former_enis(subject: Subject) -> list[Mapping[str, Any]]:
-    """Search what former runs on this node left behind."""
-    identity = subject.node.identity
+    """Search what former runs on this node left behind. Raises: Refused if EC2 does not tell (I11)."""
+    identity = subject.identity
     filters = {"subnet-id": str(identity.subnet_id), f"tag:{NODE_TAG}": str(identity.instance_id)}
     answer = subject.calls.list_enis("left-overs of former probes", filters)
+    if not answer.ok:
+        raise Refused(f"EC2 does not tell what former probes left: {answer}")
     return [entry for entry in answer.enis() if _is_former(subject, entry)]
 
 
@@ -67,8 +70,10 @@ def delete_former(subject: Subject, entries: list[Mapping[str, Any]]) -> tuple[L
     for entry in entries:
         eni_id = entry["NetworkInterfaceId"]
         subject.owned_ids.add(eni_id)
-        reason = _remove(subject, eni_id)
-        subject.owned_ids.discard(eni_id)
+        try:
+            reason = _remove(subject, eni_id)
+        finally:
+            subject.owned_ids.discard(eni_id)
         if reason:
             left.append(_named(subject, eni_id, reason))
     return tuple(left)
@@ -82,8 +87,8 @@ def named_former(subject: Subject, entries: list[Mapping[str, Any]]) -> tuple[Le
 
 def _is_former(subject: Subject, entry: Mapping[str, Any]) -> bool:
     tags = tags_of(entry)
-    elsewhere = (entry.get("Attachment") or {}).get("InstanceId") not in (None, str(subject.node.identity.instance_id))
-    is_marked = tags.get(NODE_TAG) == str(subject.node.identity.instance_id) and RUN_TAG in tags
+    elsewhere = (entry.get("Attachment") or {}).get("InstanceId") not in (None, str(subject.identity.instance_id))
+    is_marked = tags.get(NODE_TAG) == str(subject.identity.instance_id) and RUN_TAG in tags
     return is_marked and tags[RUN_TAG] != subject.run_id and not elsewhere
 
 
@@ -143,7 +148,7 @@ def _detach_or_delete(subject: Subject, eni_id: str) -> Answer:
 
 
 def _named(subject: Subject, eni_id: str, why: str) -> LeftOver:
-    region = f"aws ec2 --region {subject.node.identity.region}"
+    region = f"aws ec2 --region {subject.identity.region}"
     query = "--query 'NetworkInterfaces[].Attachment.AttachmentId' --output text"
     return LeftOver(
         eni_id,
@@ -151,12 +156,13 @@ def _named(subject: Subject, eni_id: str, why: str) -> LeftOver:
         (
             f"{region} detach-network-interface --attachment-id "
             f'"$({region} describe-network-interfaces --network-interface-ids {eni_id} {query})"',
+            f"{region} wait network-interface-available --network-interface-ids {eni_id}",
             f"{region} delete-network-interface --network-interface-id {eni_id}",
         ),
     )
 
 
 def _unsettled(subject: Subject) -> LeftOver:
-    region = f"aws ec2 --region {subject.node.identity.region}"
+    region = f"aws ec2 --region {subject.identity.region}"
     find = f"{region} describe-network-interfaces --filters Name=tag:{RUN_TAG},Values={subject.run_id}"
     return LeftOver("an ENI may exist", "a CreateNetworkInterface was never answered", (find,))

@@ -76,7 +76,7 @@ def search(subject: Subject) -> None:
     subject.find("tag-search", verdict_of(lag), str(lag), *lag.answers)
     lag = until_seen(subject, lambda: list_instance(subject), shows, since_s=since_s, enough=1)
     subject.find("list-by-instance", verdict_of(lag), str(lag), *lag.answers)
-    filters = [{"Name": "attachment.instance-id", "Values": [str(subject.node.identity.instance_id)]}]
+    filters = [{"Name": "attachment.instance-id", "Values": [str(subject.identity.instance_id)]}]
     unpaged = subject.calls.ask("DescribeNetworkInterfaces", "the instance, unpaged", Filters=filters)
     subject.find("list-unpaged", unpaged.ok, f"{unpaged}, {len(unpaged.enis())} ENIs", unpaged)
     ids = [eni.eni_id, MISSING_ENI_ID]
@@ -87,13 +87,13 @@ def search(subject: Subject) -> None:
 
 def find_by_tag(subject: Subject) -> Answer:
     """Search the ENIs of this run, in the subnet where it creates them."""
-    filters = {"subnet-id": str(subject.node.identity.subnet_id), f"tag:{RUN_TAG}": subject.run_id}
+    filters = {"subnet-id": str(subject.identity.subnet_id), f"tag:{RUN_TAG}": subject.run_id}
     return subject.calls.list_enis("the tag of this run", filters)
 
 
 def list_instance(subject: Subject) -> Answer:
     """List the instance's ENIs as the daemon does."""
-    identity = subject.node.identity
+    identity = subject.identity
     filters = {"vpc-id": identity.vpc_id, "attachment.instance-id": str(identity.instance_id)}
     return subject.calls.list_enis("the instance", filters)
 

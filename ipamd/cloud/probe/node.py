@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ LINKS_DIR = Path("/sys/class/net")
 
 
 class Refused(Exception):
-    """The probe must not run on this node now; nothing was changed."""
+    """The probe must not create an ENI on this node now."""
 
 
 def read_links(directory: Path = LINKS_DIR) -> frozenset[str]:
@@ -32,9 +32,11 @@ def read_links(directory: Path = LINKS_DIR) -> frozenset[str]:
     return frozenset(found)
 
 
-def inspect(calls: Calls, identity: InstanceIdentity) -> tuple[Node, Answer]:
+def inspect(calls: Calls, identity: InstanceIdentity, left_over: Collection[str]) -> tuple[Node, Answer]:
     """Ask EC2 for the type's limits and for what is attached: two calls.
 
+    Args:
+        left_over: ENIs of former probes. Their places are free, or will be: a Describe that lags may still show them attached.
     Returns: the node, and the answer about its limits. Raises: Refused if EC2 does not tell, or no place is free.
     """
     answer = calls.ask("DescribeInstanceTypes", identity.instance_type, InstanceTypes=[identity.instance_type])
@@ -46,12 +48,13 @@ def inspect(calls: Calls, identity: InstanceIdentity) -> tuple[Node, Answer]:
     listed = calls.list_enis("the instance", filters)
     if str(identity.primary_eni_id) not in {entry["NetworkInterfaceId"] for entry in listed.enis()}:
         raise Refused(f"EC2 does not show the primary ENI {identity.primary_eni_id}: {listed}; what is attached is not known")
-    taken = {index for entry in listed.enis() if (index := _device_index(entry)) is not None}
+    others = [entry for entry in listed.enis() if entry["NetworkInterfaceId"] not in left_over]
+    taken = {index for entry in others if (index := _device_index(entry)) is not None}
     free = [index for index in range(1, limits.eni_count) if index not in taken]
     if len(taken) >= limits.eni_count or not free:
         raise Refused(f"no place is free: {len(taken)} of {limits.eni_count} ENIs are attached; use a node with a free place")
     # The highest index: the daemon takes the lowest.
-    return Node(identity, limits, table, free[-1], _attachment_limit_type(answer)), answer
+    return Node(limits, table, free[-1], _attachment_limit_type(answer)), answer
 
 
 def _device_index(entry: Mapping[str, Any]) -> int | None:

@@ -33,7 +33,7 @@ class Permission(NamedTuple):
 
 def permissions(subject: Subject) -> tuple[Permission, ...]:
     """Make one dry run for each call that has one."""
-    instance_id = str(subject.node.identity.instance_id)
+    instance_id = str(subject.identity.instance_id)
     attachment = {"AttachmentId": MISSING_ATTACHMENT_ID, "DeleteOnTermination": True}
     runs: tuple[tuple[str, dict[str, Any]], ...] = (
         ("AttachNetworkInterface", {"NetworkInterfaceId": MISSING_ENI_ID, "InstanceId": instance_id, "DeviceIndex": 1}),

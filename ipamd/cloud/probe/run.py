@@ -1,7 +1,8 @@
-"""One run of the probe: inspect the node, dry runs, the checks in order, and the clean-up in any case.
+"""One run of the probe: what former ones left, the node, dry runs, the checks in order, and the clean-up in any case.
 
 Default is the dry run: it makes no change. A request to stop (Ctrl-C, SIGTERM, a lost terminal) takes effect before the next call, not
-in the middle of one, so no answer is lost by it; the clean-up follows. What SIGKILL leaves is found by the next run, by its tags.
+in the middle of one, so no answer is lost by it; the clean-up follows. What SIGKILL leaves is found by the next run, by its tags,
+before it looks for a place; while something is left that it cannot delete, it creates nothing.
 """
 
 from __future__ import annotations
@@ -86,13 +87,14 @@ def run(tools: Tools, identity: InstanceIdentity, *, is_real: bool) -> Outcome:
     Raises: CloudError without credentials; then nothing was done. Never for what EC2 answers.
     """
     outcome = Outcome("", is_real, tools.clock.now(), identity, answers=tools.calls.answers)
-    subject: Subject | None = None
+    subject = Subject(tools.calls, tools.sources, identity, tools.clock, tools.sleep, tools.tags)
+    outcome.run_id, outcome.findings = subject.run_id, subject.findings
     try:
-        outcome.node, limits_answer = inspect(tools.calls, identity)
-        subject = Subject(tools.calls, tools.sources, outcome.node, tools.clock, tools.sleep, tools.tags)
-        outcome.run_id, outcome.findings = subject.run_id, subject.findings
+        left_over = _clear_former(subject, outcome, tools.say)
+        outcome.node, limits_answer = inspect(tools.calls, identity, left_over)
+        subject.inspected = outcome.node
         _check_limits(subject, limits_answer)
-        _prepare(subject, outcome, tools.say)
+        _check_permissions(subject, outcome)
         if is_real:
             _check_all(subject, tools.say)
     except (Refused, Stopped, CallsUsedUp) as error:
@@ -105,9 +107,9 @@ def run(tools: Tools, identity: InstanceIdentity, *, is_real: bool) -> Outcome:
         _log.exception("the probe failed")
         outcome.ended = f"{type(error).__name__}: {error}"
     finally:
-        if subject is not None:
-            outcome.left_over += _end(subject, tools.say)
-            _complete(subject, outcome)
+        still_there = tuple(one for one in outcome.left_over if one.subject not in subject.deleted_ids)
+        outcome.left_over = still_there + _end(subject, tools.say)
+        _complete(subject, outcome)
     return outcome
 
 
@@ -123,14 +125,24 @@ def _check_limits(subject: Subject, answer: Answer) -> None:
     subject.find("limits-table", is_same, f"{numbers}; {in_table}; attachment limit type: {kind}", answer)
 
 
-def _prepare(subject: Subject, outcome: Outcome, say: Callable[[str], None]) -> None:
-    """Look for left-overs and permissions. Raises: Refused if a probe could not clean up."""
+def _clear_former(subject: Subject, outcome: Outcome, say: Callable[[str], None]) -> frozenset[str]:
+    """Delete what former probes left on this node; a dry run only names it. Returns: the ENIs that they left.
+
+    Raises: Refused if EC2 does not tell what was left, or something cannot be deleted: each run would leave one more.
+    """
     former = former_enis(subject)
+    outcome.left_over = named_former(subject, former)
     if former and outcome.is_real:
         say(f"deleting {len(former)} left over by a former probe")
-    outcome.left_over = named_former(subject, former)
-    if outcome.is_real:
         outcome.left_over = delete_former(subject, former)
+        if outcome.left_over:
+            names = ", ".join(one.subject for one in outcome.left_over)
+            raise Refused(f"{names}, left by a former probe, cannot be deleted, so nothing was created; delete it by hand")
+    return frozenset(entry["NetworkInterfaceId"] for entry in former)
+
+
+def _check_permissions(subject: Subject, outcome: Outcome) -> None:
+    """Ask what IAM allows. Raises: Refused if a probe could not clean up."""
     outcome.permissions = permissions(subject)
     denied = [one.action for one in outcome.permissions if one.verdict == DENIED and one.action in NEEDED]
     if denied:

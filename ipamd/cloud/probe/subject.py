@@ -62,7 +62,6 @@ class Sources:
 class Node:
     """The node before the probe. `device_index`: where the probe's ENI goes. `table`: what the built-in table says of the type."""
 
-    identity: InstanceIdentity
     limits: InstanceLimits
     table: InstanceLimits | None
     device_index: int
@@ -87,7 +86,7 @@ class Subject:
 
     calls: Calls
     sources: Sources
-    node: Node
+    identity: InstanceIdentity
     clock: Clock
     sleep: Callable[[float], None]
     tags: Mapping[str, str]
@@ -98,6 +97,14 @@ class Subject:
     unsettled: list[dict[str, Any]] = field(default_factory=list)
     current: OwnEni | None = None
     while_waiting: Callable[[], None] = lambda: None
+    inspected: Node | None = None
+
+    @property
+    def node(self) -> Node:
+        """The node, once it was inspected. Raises: NotPossible before."""
+        if self.inspected is None:
+            raise NotPossible("the node was not inspected")
+        return self.inspected
 
     def find(self, name: str, verdict: Verdict | bool, observed: str, *answers: Answer) -> None:
         """Record the outcome of a check; True holds, False does not. Raises: KeyError for a check that nobody declared."""
@@ -122,7 +129,7 @@ class Subject:
 
     def create_params(self, token: str) -> dict[str, Any]:
         """Parameters of CreateNetworkInterface: one secondary address, the primary ENI's subnet and groups."""
-        identity = self.node.identity
+        identity = self.identity
         tags = {**self.tags, RUN_TAG: self.run_id, NODE_TAG: str(identity.instance_id)}
         return {
             "SubnetId": str(identity.subnet_id),
@@ -181,7 +188,7 @@ class Subject:
 
     def sees_links(self) -> bool:
         """Whether the node's links are visible from here: its primary one is."""
-        return self.node.identity.primary_mac in (self.links() or ())
+        return self.identity.primary_mac in (self.links() or ())
 
     def metadata(self, leaf: str) -> str | None:
         """Read a leaf of the ENI's metadata; None if it is absent or metadata did not answer."""

@@ -30,7 +30,8 @@ vpc-ipamd: state of one node, for support. MANIFEST.json lists the files, and wh
 In it: addresses, names of pods and namespaces, sandbox IDs, ENI, subnet and instance IDs, MAC addresses, settings, the daemon's log,
 routes, rules, links, nftables and metrics of this node.
 Not in it: environments, tokens, pods' files or traffic. Text that looks like a credential (keys, tokens, authorization headers,
-passwords, credentials in URLs) was replaced by [redacted]; a secret without a known form may remain, so look before you send it on.
+passwords, credentials in URLs, long words of letters and digits) was replaced by [redacted]; a secret without a known form may remain,
+so look before you send it on.
 """
 
 
@@ -61,34 +62,39 @@ def collect(
         for part in parts:
             began = time.monotonic()
             left_s = min(part_s, deadline - began)
-            text, problem = _made(part, left_s) if left_s > 0 else ("", "left out: the time is up")
-            data = without_secrets(text).encode("utf-8", "replace")
             most = min(PART_BYTES, left_bytes)
-            if len(data) > most:
-                data, problem = data[:most], f"cut: it has {len(data)} bytes, {most} are kept"
+            data, problem = _made(part, most, left_s) if left_s > 0 else (b"", "left out: the time is up")
             left_bytes -= len(data)
             if data:
                 _put(archive, part.name, data, at_s)
             ms = round((time.monotonic() - began) * 1000, 1)
-            collected.append(Collected(part.name, part.what, len(data), ms, without_secrets(problem)))
+            collected.append(Collected(part.name, part.what, len(data), ms, problem))
         _put(archive, "MANIFEST.json", (json.dumps([asdict(one) for one in collected], indent=2) + "\n").encode(), at_s)
     return collected
 
 
-def _made(part: Part, timeout_s: float) -> tuple[str, str]:
-    """Make one part in a thread of its own, which is left behind if it hangs. Returns: its text, and its problem."""
-    done: list[tuple[str, str]] = []
+def _made(part: Part, most_bytes: int, timeout_s: float) -> tuple[bytes, str]:
+    """Make one part without its secrets in a thread of its own, left behind if it hangs. Returns: its text, and its problem."""
+    done: list[tuple[bytes, str]] = []
 
     def make() -> None:
         try:
-            done.append((part.make(), ""))
+            done.append(_clean(part.make(), most_bytes))
         except Exception as error:  # noqa: BLE001  # no part may stop the others
-            done.append(("", printable(f"{type(error).__name__}: {error}")))
+            done.append((b"", without_secrets(printable(f"{type(error).__name__}: {error}"))))
 
     thread = threading.Thread(target=make, name=part.name, daemon=True)
     thread.start()
     thread.join(timeout_s)
-    return done[0] if done else ("", f"left out: it took more than {timeout_s:.0f} s")
+    return done[0] if done else (b"", f"left out: it took more than {timeout_s:.0f} s")
+
+
+def _clean(text: str, most_bytes: int) -> tuple[bytes, str]:
+    """Cut a part, then take its secrets out: what is cut off costs no time."""
+    data = text.encode("utf-8", "replace")
+    problem = f"cut: it has {len(data)} bytes, {most_bytes} are kept" if len(data) > most_bytes else ""
+    clean = without_secrets(data[:most_bytes].decode("utf-8", "ignore")).encode()
+    return clean[:most_bytes], problem
 
 
 def _put(archive: tarfile.TarFile, name: str, data: bytes, at_s: float) -> None:

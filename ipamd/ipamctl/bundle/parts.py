@@ -197,4 +197,7 @@ def _tail(path: Path) -> str:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(size - TAIL_BYTES, 0))
         text = file.read(TAIL_BYTES).decode("utf-8", "replace")
-    return text if size <= TAIL_BYTES else f"({size - TAIL_BYTES} bytes before are left out)\n{text}"
+    if size <= TAIL_BYTES:
+        return text
+    # What is left of the first line is left out too: a secret's name may have gone before it.
+    return f"({size - TAIL_BYTES} bytes before are left out)\n{text.partition(chr(10))[2]}"

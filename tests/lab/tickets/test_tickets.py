@@ -9,13 +9,16 @@ import tarfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ipamd.model.times import rfc3339
+from lab.fabric import talk
 from lab.node.node import REPOSITORY
+from lab.vpc.model import Eni
 from tests.patience import PATIENCE_S
 from tests.rig import Rig, rig, wait_until
 from tests.task_pages import Runner, Section, commands, sections
@@ -28,6 +31,9 @@ ASKED: set[str] = set()
 
 RUN: set[str] = set()
 """Commands that were run, as the page has them."""
+
+TWO_LOOKS_S = 90.0
+"""Bound on waiting for what needs two looks at EC2, half a minute apart."""
 
 MODULES = {"ipamctl": "ipamd.ipamctl.main", "ipamd": "ipamd.daemon"}
 
@@ -111,9 +117,13 @@ def test_who_had_this_address() -> None:
     ],
 )
 def test_ec2_refuses(heading: str, code: str, quoted: tuple[str, ...]) -> None:
-    """The pool cannot grow, and says why."""
-    with growing(AssignPrivateIpAddresses=code, CreateNetworkInterface=code) as made:
+    """The pool cannot grow, and says why; pods that run answer, and a new one gets the address that is there."""
+    with growing(AssignPrivateIpAddresses=code, CreateNetworkInterface=code) as made, talk.Servers() as servers:
         told(made, heading, *quoted, status=None)
+        for name, address in made.attachments().items():
+            servers.add(name, made.node.netns_path(f"/run/netns/{name}"), address=address)
+        serve(made, servers, "meanwhile")
+        assert answering(made) == ["meanwhile", "pod-0", "pod-1"]
 
 
 def test_a_crash_loop() -> None:
@@ -162,21 +172,90 @@ def test_a_bundle() -> None:
         assert "MANIFEST.json" in names, names
 
 
-def test_an_eni_detached_by_hand() -> None:
-    """The status names it."""
-    with rig() as made:
-        assert made.add("pod").ok
-        wait_until(lambda: made.pool()["total_count"] == 18, what="two full ENIs", timeout_s=30)
-        enis = made.lab.vpc.enis_of(made.node.instance_id)
-        (attachment,) = [eni.attachment for eni in enis if eni.attachment and eni.attachment.device_index]
-        made.lab.vpc.interfaces.detach(attachment.attachment_id)
+@contextmanager
+def detached_by_hand() -> Iterator[tuple[Rig, talk.Servers, Eni, list[str]]]:
+    """A node whose secondary ENI, with three pods on it, was detached by hand; yields the ENI as it was, and the pods on it."""
+    with rig() as made, talk.Servers() as servers:
+        pods = {}
+        for number in range(12):
+            pods[name] = serve(made, servers, name := f"pod-{number}")
+        (gone,) = [
+            eni for eni in made.lab.vpc.enis_of(made.node.instance_id) if set(eni.secondary_addresses) & set(pods.values())
+        ][1:]
+        on_it = [name for name, address in pods.items() if address in gone.secondary_addresses]
+        assert len(on_it) == 3
+        host = made.lab.primary_address("host-a")
+        servers.add("host-a", made.lab.hosts["host-a"].path, address=host)
+        assert answering(made) == sorted(pods)
+        made.lab.vpc.hands.detach(gone.eni_id)
         told(made, "An ENI was detached by hand", "other hands", status=None)
+        assert answering(made) == sorted(set(pods) - set(on_it)), "pods of the ENI are silent, others are not"
+        heard = {name: talk.ask(made.node.netns_path(f"/run/netns/{name}"), host) for name in pods}
+        assert sorted(name for name, answer in heard.items() if answer is None) == sorted(on_it), "nor can they reach anybody"
+        yield made, servers, gone, on_it
+
+
+def serve(made: Rig, servers: talk.Servers, name: str) -> IPv4Address:
+    """Add a pod that answers under its name."""
+    address = made.add(name).address
+    servers.add(name, made.node.netns_path(f"/run/netns/{name}"), address=address)
+    return address
+
+
+def answering(made: Rig) -> list[str]:
+    """The pods that answer a host of the VPC."""
+    host = made.lab.hosts["host-a"].path
+    heard = [talk.ask(host, address) for address in made.attachments().values()]
+    return sorted(answer.by for answer in heard if answer is not None)
+
+
+def test_an_eni_detached_by_hand() -> None:
+    """Its pods are silent and stay so; the audit names them, and once they are deleted their successors answer."""
+    with detached_by_hand() as (made, servers, gone, on_it):
+        page = section("An ENI was detached by hand")
+        assert {"without network", "has it and no network", "kubectl delete pod"} <= page.quoted
+        status, text = ask(made, page.commands[1])
+        assert (status, f"{len(on_it)} sandboxes on it without network" in text) == (1, True), text
+
+        def named() -> list[str]:
+            lines = ask(made, page.commands[1])[1].splitlines()
+            return sorted(line.split("(default/")[1].split(")")[0] for line in lines if "has it and no network" in line)
+
+        wait_until(lambda: named() == sorted(on_it), what=f"the audit names {on_it}", timeout_s=TWO_LOOKS_S)
+        assert not set(answering(made)) & set(on_it), "nothing comes back by itself"
+        for name in named():
+            assert made.delete(name).ok
+        successors = [f"successor-of-{name}" for name in on_it]
+        for name in successors:
+            assert serve(made, servers, name) not in gone.secondary_addresses
+        assert answering(made) == sorted(made.attachments())
+        assert set(successors) <= set(answering(made))
+        made.lab.vpc.hands.delete(gone.eni_id)
+        wait_until(
+            lambda: "other hands" not in ask(made, page.commands[0])[1], what="the ENI is forgotten", timeout_s=TWO_LOOKS_S
+        )
+        made.assert_sound(expected=12)
+
+
+def test_an_eni_detached_by_hand_and_attached_again() -> None:
+    """Its pods answer again, at whatever place it is; also after EC2 has confirmed that it was gone."""
+    with detached_by_hand() as (made, _, gone, on_it):
+        page = section("An ENI was detached by hand")
+        confirmed = "has it and no network"
+        wait_until(lambda: confirmed in ask(made, page.commands[1])[1], what="EC2 has confirmed it", timeout_s=TWO_LOOKS_S)
+        made.lab.vpc.hands.attach_existing(gone.eni_id, made.node.instance_id)
+        made.lab.settle()
+        wait_until(lambda: answering(made) == sorted(made.attachments()), what=f"{on_it} answer again", timeout_s=TWO_LOOKS_S)
+        wait_until(lambda: "no network" not in ask(made, page.commands[1])[1], what="nothing is lost", timeout_s=TWO_LOOKS_S)
 
 
 def test_connectivity() -> None:
-    """The sources agree, so the cause is elsewhere."""
-    with rig() as made:
-        assert made.add("pod").ok
+    """What is ours is repaired, so that packets pass again, and the sources agree: then the cause is elsewhere."""
+    with rig() as made, talk.Servers() as servers:
+        address = serve(made, servers, "pod")
+        assert answering(made) == ["pod"]
+        made.node.run(["ip", "route", "del", f"{address}/32"])
+        wait_until(lambda: answering(made) == ["pod"], what="the route is put back, and the pod answers")
         told(made, "Pods have no connectivity", "agree")
 
 

@@ -101,6 +101,39 @@ def test_it_is_bounded_in_size_and_time(monkeypatch: pytest.MonkeyPatch) -> None
     assert problems["a.txt"] == "left out: the time is up"
 
 
+@pytest.mark.parametrize("word", ["a", "secret", "eyJ"])
+def test_a_part_with_a_word_of_a_megabyte_is_there(word: str) -> None:
+    """What looks for secrets takes no part of the archive's time that a user would notice, and loses no part."""
+    texts, problems = archived(Part("a.txt", "a", lambda: f"{word * ((1 << 20) // len(word))} 10.0.0.5 password: x9"))
+    assert problems["a.txt"] == ""
+    assert texts["a.txt"].endswith(" 10.0.0.5 password: [redacted]")
+
+
+def test_taking_secrets_out_is_within_the_time_of_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part whose text takes for ever is left out and named, as one that hangs."""
+    never = threading.Event()
+
+    def hang(text: str) -> str:
+        if "slow" in text:
+            never.wait(60)
+        return text
+
+    monkeypatch.setattr(collecting, "without_secrets", hang)
+    texts, problems = archived(Part("a.txt", "a", lambda: "slow"), Part("b.txt", "b", lambda: "fine"), part_s=2.0)
+    never.set()
+    assert problems == {"a.txt": "left out: it took more than 2 s", "b.txt": ""}
+    assert sorted(texts) == ["MANIFEST.json", "README.txt", "b.txt"]
+
+
+def test_of_a_log_that_is_cut_no_line_begins_in_its_middle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What told of the secret may be before the cut."""
+    monkeypatch.setattr(parts_module, "TAIL_BYTES", 40)
+    (tmp_path / "x.log").write_text("an earlier line\npassword: hunter2 and hunter3\nADD default/web 10.0.0.5\n")
+    text = parts_module._log((str(tmp_path / "x.log"),))
+    assert "hunter" not in text
+    assert "bytes before are left out)\nADD default/web 10.0.0.5\n" in text
+
+
 def test_every_part_fails_alone_on_a_machine_without_us(tmp_path: Path) -> None:
     """No daemon, no history, no log, no metrics: what the kernel and the files tell is there."""
 
