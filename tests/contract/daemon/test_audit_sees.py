@@ -45,7 +45,7 @@ def link_of(made: Rig, device: int) -> tuple[str, str]:
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        ("ip rule del prio 32765", "rule 32765"),
+        ("ip rule del prio 32765 lookup 2", "rule 32765"),
         ("ip rule del prio 1024", "rule 1024"),
         ("ip route flush table 2", "default route via"),
         ("ip link set {link} down", "was down"),
