@@ -11,6 +11,7 @@ and is taken or begins at the start of a word or line; all else has a bound.
 from __future__ import annotations
 
 import re
+from functools import cache
 
 GONE = "[redacted]"
 
@@ -66,42 +67,39 @@ _LESS, _MORE = r"(?:<|&lt;|\\{1,4}u003c)", r"(?:>|&gt;|\\{1,4}u003e)"
 _TEXT = rf"(?P<value>(?:(?!{_LESS}).){{1,8192}}+|<!\[CDATA\[(?:(?!\]\]>).){{1,8192}}+)"
 _USER = r"[^\s/@:\"'<>]"
 
-_RULES = tuple(
-    re.compile(pattern, re.I | re.M)
-    for pattern in (
-        # XML: an element of that name, and one beside that has the name
-        rf"(?s:{_LESS}[\w:.-]{{0,64}}?{_NAME}(?:\s[^<>]{{0,200}}?)?{_MORE}{_TEXT}(?={_LESS}/|\]))",
-        rf"(?s:{_MORE}[\w:.-]{{0,64}}?{_NAME}{_LESS}/[\w:]{{1,80}}+{_MORE}{_SPACE}{{0,80}}+{_LESS}[\w:]{{1,80}}+{_MORE}{_TEXT}(?={_LESS}/))",
-        # headers, whole; schemes anywhere
-        r"(?:authorization|cookie)[ \t]*+:[ \t]*+(?P<value>(?![\"'{\[])(?:[^\r\n\"'\\]|\\[^\"'rn\r\n])++)",
-        r"(?<![\w-])bearer[ \t]++(?!tokens?\b|auth|realm)(?P<value>[\w+/=.~:-]{4,}+)",
-        r"(?<![\w-])(?:basic|negotiate)[ \t]++(?P<value>(?=[\w+/.~-]{1,200}?(?:=|(?-i:[A-Z0-9])))[\w+/=.~:-]{4,}+)",
-        # a line of YAML or of an environment: all of it, or what is indented below
-        rf"{_ON_A_LINE}(?:{_BLOCK})(?P<value>(?:{_DEEPER}[^\n]*+|\r?\n{_CRI}[ \t]*+(?=\r?\n))++)",
-        rf"{_ON_A_LINE}(?P<value>(?:{_DEEPER}[ \t]*+(?:-[ \t]++)?[^\s:{{\[\"'][^:\n]*+$)++)",
-        rf"{_ON_A_LINE}(?<=[ \t])(?!{_QUOTE}|[\s{{\[|>])(?P<value>[^\r\n]++)",
-        rf"^{_CRI}[ \t]*+(?:export[ \t]++)?[\w.-]{{0,64}}?{_NAME}{_NOT_ABOUT}=(?![\s\"'])(?P<value>\S++)",
-        # options of a command
-        rf"(?<![\w-])--?[\w-]{{0,40}}?{_NAME}{_NOT_ABOUT}"
-        rf"(?:[ \t]++|{_QUOTE},?\s{{0,80}}+(?={_QUOTE})|{_SPACE}{{1,80}}+-[ \t]++)(?!-){_VALUE}",
-        rf"(?<![\w-])-p[ \t]++(?!(?:tcp|udp|sctp|icmp(?:v?6)?|esp|ah|all|[\d:.-]+|/\S*)(?:[\s;,\"']|$)|-){_VALUE}",
-        r"\b(?:mysql\w{0,8}|mariadb[\w-]{0,8}|sshpass)\b[^\n]{0,200}?[ \t]-p(?P<value>[^\s=]\S*+)",
-        rf"(?<![\w-])(?:-u|--(?:proxy-)?user)[ \t=]++[\"']?(?!\d{{1,8}}:\d{{1,8}}\b){_USER}{{1,64}}:(?P<value>[^\s\"']++)",
-        # by name, wherever it stands. It matches with or without a value, so that no name is read twice; first letters save time
-        rf"(?=[sptcajbmehrd]){_NAME}(?:{_NOT_ABOUT}{_IS}{_VALUE})?",
-        rf"passw(?:or)?d(?:[ \t]++(?=\\{{0,7}}[\"'])|[ \t]++(?:is|was)[ \t]++(?=\S{{0,80}}\d)){_VALUE}",
-        rf"\b(?:requirepass|masterauth|identified[ \t]++by|login\s{{1,80}}\S{{1,128}}\s{{1,80}}password)\s{{1,80}}+{_VALUE}",
-        # credentials in URLs, and before a host of Go's MySQL driver
-        rf"://(?P<value>{_USER}{{0,256}}+:(?!\d{{1,5}}(?:[/?#\s\"']|$))(?:[^\s/\"'<>]{{0,256}}|[^\s\"'<>]{{0,256}})(?=@)|{_USER}{{16,256}}(?=@))",
-        rf"(?<![\w.-])(?P<value>[\w.-]{{1,64}}+:{_USER}{{1,128}})(?=@(?:tcp|udp|unix)\()",
-        # by form
-        r"(?<![A-Za-z0-9])(?P<value>(?-i:A(?:KIA|SIA|ROA|IDA)[A-Z0-9]{12,}+|AIza[\w-]{6,}+|SG\.[\w-]{6,}+\.[\w-]++|ATATT[\w=-]{6,}+|AGE-SECRET-KEY-\w++)"
-        r"|(?:gh[a-z]_|github_pat_|gl(?:pat|dt|rt|cbt|ptt|ft|soat|imt|agent|wt)-|xox[a-z]-|xapp-|[a-z]{2,5}_(?:live|test)_|whsec_|ya29\.|gocspx-"
-        r"|dckr_pat_|hv[sbr]\.|dop_v1_|shp[a-z]{2}_|sq0[a-z]{3}-|lin_api_|[np]rak-|pmak-)[\w.-]{6,}+|(?:npm_|hf_|pypi-|sk-|key-|dapi)[\w-]{20,}+)",
-        r"(?<![\w-])(?P<value>eyJ[\w-]{5,}+(?:\.[\w-]*+){1,4})",
-        r"(?P<value>\$(?:1|2[abxy]|5|6|y|apr1|argon2\w{0,2})\$[\w./$,=+-]{8,}+)",
-        r"hooks\.slack\.com/services/(?P<value>[\w/]++)",
-    )
+_PATTERNS = (
+    # XML: an element of that name, and one beside that has the name
+    rf"(?s:{_LESS}[\w:.-]{{0,64}}?{_NAME}(?:\s[^<>]{{0,200}}?)?{_MORE}{_TEXT}(?={_LESS}/|\]))",
+    rf"(?s:{_MORE}[\w:.-]{{0,64}}?{_NAME}{_LESS}/[\w:]{{1,80}}+{_MORE}{_SPACE}{{0,80}}+{_LESS}[\w:]{{1,80}}+{_MORE}{_TEXT}(?={_LESS}/))",
+    # headers, whole; schemes anywhere
+    r"(?:authorization|cookie)[ \t]*+:[ \t]*+(?P<value>(?![\"'{\[])(?:[^\r\n\"'\\]|\\[^\"'rn\r\n])++)",
+    r"(?<![\w-])bearer[ \t]++(?!tokens?\b|auth|realm)(?P<value>[\w+/=.~:-]{4,}+)",
+    r"(?<![\w-])(?:basic|negotiate)[ \t]++(?P<value>(?=[\w+/.~-]{1,200}?(?:=|(?-i:[A-Z0-9])))[\w+/=.~:-]{4,}+)",
+    # a line of YAML or of an environment: all of it, or what is indented below
+    rf"{_ON_A_LINE}(?:{_BLOCK})(?P<value>(?:{_DEEPER}[^\n]*+|\r?\n{_CRI}[ \t]*+(?=\r?\n))++)",
+    rf"{_ON_A_LINE}(?P<value>(?:{_DEEPER}[ \t]*+(?:-[ \t]++)?[^\s:{{\[\"'][^:\n]*+$)++)",
+    rf"{_ON_A_LINE}(?<=[ \t])(?!{_QUOTE}|[\s{{\[|>])(?P<value>[^\r\n]++)",
+    rf"^{_CRI}[ \t]*+(?:export[ \t]++)?[\w.-]{{0,64}}?{_NAME}{_NOT_ABOUT}=(?![\s\"'])(?P<value>\S++)",
+    # options of a command
+    rf"(?<![\w-])--?[\w-]{{0,40}}?{_NAME}{_NOT_ABOUT}"
+    rf"(?:[ \t]++|{_QUOTE},?\s{{0,80}}+(?={_QUOTE})|{_SPACE}{{1,80}}+-[ \t]++)(?!-){_VALUE}",
+    rf"(?<![\w-])-p[ \t]++(?!(?:tcp|udp|sctp|icmp(?:v?6)?|esp|ah|all|[\d:.-]+|/\S*)(?:[\s;,\"']|$)|-){_VALUE}",
+    r"\b(?:mysql\w{0,8}|mariadb[\w-]{0,8}|sshpass)\b[^\n]{0,200}?[ \t]-p(?P<value>[^\s=]\S*+)",
+    rf"(?<![\w-])(?:-u|--(?:proxy-)?user)[ \t=]++[\"']?(?!\d{{1,8}}:\d{{1,8}}\b){_USER}{{1,64}}:(?P<value>[^\s\"']++)",
+    # by name, wherever it stands. It matches with or without a value, so that no name is read twice; first letters save time
+    rf"(?=[sptcajbmehrd]){_NAME}(?:{_NOT_ABOUT}{_IS}{_VALUE})?",
+    rf"passw(?:or)?d(?:[ \t]++(?=\\{{0,7}}[\"'])|[ \t]++(?:is|was)[ \t]++(?=\S{{0,80}}\d)){_VALUE}",
+    rf"\b(?:requirepass|masterauth|identified[ \t]++by|login\s{{1,80}}\S{{1,128}}\s{{1,80}}password)\s{{1,80}}+{_VALUE}",
+    # credentials in URLs, and before a host of Go's MySQL driver
+    rf"://(?P<value>{_USER}{{0,256}}+:(?!\d{{1,5}}(?:[/?#\s\"']|$))(?:[^\s/\"'<>]{{0,256}}|[^\s\"'<>]{{0,256}})(?=@)|{_USER}{{16,256}}(?=@))",
+    rf"(?<![\w.-])(?P<value>[\w.-]{{1,64}}+:{_USER}{{1,128}})(?=@(?:tcp|udp|unix)\()",
+    # by form
+    r"(?<![A-Za-z0-9])(?P<value>(?-i:A(?:KIA|SIA|ROA|IDA)[A-Z0-9]{12,}+|AIza[\w-]{6,}+|SG\.[\w-]{6,}+\.[\w-]++|ATATT[\w=-]{6,}+|AGE-SECRET-KEY-\w++)"
+    r"|(?:gh[a-z]_|github_pat_|gl(?:pat|dt|rt|cbt|ptt|ft|soat|imt|agent|wt)-|xox[a-z]-|xapp-|[a-z]{2,5}_(?:live|test)_|whsec_|ya29\.|gocspx-"
+    r"|dckr_pat_|hv[sbr]\.|dop_v1_|shp[a-z]{2}_|sq0[a-z]{3}-|lin_api_|[np]rak-|pmak-)[\w.-]{6,}+|(?:npm_|hf_|pypi-|sk-|key-|dapi)[\w-]{20,}+)",
+    r"(?<![\w-])(?P<value>eyJ[\w-]{5,}+(?:\.[\w-]*+){1,4})",
+    r"(?P<value>\$(?:1|2[abxy]|5|6|y|apr1|argon2\w{0,2})\$[\w./$,=+-]{8,}+)",
+    r"hooks\.slack\.com/services/(?P<value>[\w/]++)",
 )
 _PEM = re.compile(r"-----(BEGIN|END) [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _OPENING = re.compile(rf"{_QUOTE}|\[")
@@ -109,10 +107,16 @@ _LONG = re.compile(r"(?<![\w+/-])(?<!failure message: )[A-Za-z0-9+/_-]{40,}+=*+"
 """An encoded authorization failure is no secret, and told whole: AWS decodes it."""
 
 
+@cache
+def _rules() -> tuple[re.Pattern[str], ...]:
+    """Compiled at the first use: it takes tens of milliseconds, and a start has no secret to look for."""
+    return tuple(re.compile(pattern, re.I | re.M) for pattern in _PATTERNS)
+
+
 def without_secrets(text: str) -> str:
     """Return the text with everything that looks like a secret replaced."""
     text = _without_pem(text)
-    for pattern in _RULES:
+    for pattern in _rules():
         text = pattern.sub(_without_value, text)
     return _LONG.sub(_without_random, text)
 
