@@ -18,6 +18,7 @@ pytestmark = pytest.mark.privileged
 POOL = {"MINIMUM_IP_TARGET": "12", "WARM_IP_TARGET": "1", "IP_COOLDOWN_PERIOD": "2"}
 
 
+@pytest.mark.slow
 def test_restarts_are_not_noticed() -> None:
     """SIGTERM and kill -9 with the socket away for 3 s: every STATUS succeeds, and every ADD at its first call."""
     with rig(env=POOL) as made:

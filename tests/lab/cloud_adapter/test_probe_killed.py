@@ -86,6 +86,7 @@ def run_killed(bench: Bench, environment: dict[str, str], monkeypatch: pytest.Mo
         assert process.returncode == -signal.SIGKILL
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ticking")
 @pytest.mark.parametrize("after", ["create", "attach", "detach"])
 def test_what_a_killed_run_left_is_gone_before_the_next_looks_for_a_place(

@@ -39,6 +39,7 @@ def undo(rig: Rig) -> None:
     assert rig.daemon.wait(20) == 1  # its supervisor starts it again
 
 
+@pytest.mark.slow
 def test_there_and_back_and_there_again() -> None:
     """Row 12: pods of both daemons live through three changes of hands, each with its address."""
     with migrated(4, start=True) as node:

@@ -35,6 +35,7 @@ def exported(node: Migrated) -> dict[str, IPv4Address]:
     return {entry["containerID"]: IPv4Address(entry["ipv4"]) for entry in entries}
 
 
+@pytest.mark.slow
 def test_a_kill_at_each_step_loses_nothing() -> None:
     """Import: repeated. Export: whoever starts then gives no address, and the next export ends as the first would have."""
     with migrated(2) as node:

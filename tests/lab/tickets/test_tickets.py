@@ -209,6 +209,7 @@ def answering(made: Rig) -> list[str]:
     return sorted(answer.by for answer in heard if answer is not None)
 
 
+@pytest.mark.slow
 def test_an_eni_detached_by_hand() -> None:
     """Its pods are silent and stay so; the audit names them, and once they are deleted their successors answer."""
     with detached_by_hand() as (made, servers, gone, on_it):
@@ -237,6 +238,7 @@ def test_an_eni_detached_by_hand() -> None:
         made.assert_sound(expected=12)
 
 
+@pytest.mark.slow
 def test_an_eni_detached_by_hand_and_attached_again() -> None:
     """Its pods answer again, at whatever place it is; also after EC2 has confirmed that it was gone."""
     with detached_by_hand() as (made, _, gone, on_it):
