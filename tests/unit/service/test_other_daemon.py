@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from ipamd.model.sandbox import Sandbox, SandboxState
 from ipamd.pb import introspection_pb2 as pb
 from ipamd.service.reconcile.other_daemon import ABSENCE_S, CONDITION, TWICE
 from ipamd.service.report.finding import Severity
+from ipamd.service.request import Deadline, Steps
 from tests.fakes.node import FakeNode
 from tests.unit.service.metric_values import value
 
@@ -84,6 +86,16 @@ def test_an_add_that_waits_for_an_address_gives_none_when_it_has_come(node: Fake
     with pytest.raises(NotServingError, match="gives no address now"):
         node.add("a")
     assert (node.datastore.attachments(), node.wiring.wired, node.datastore.counts().cooling) == ((), {}, 1)
+
+
+def test_its_own_plugin_gets_no_address_of_ours_while_it_may_give(node: FakeNode) -> None:
+    """A request on the socket that we serve for its plugin ends in the same ADD, and is held as any other."""
+    node.aws_node.listens = "/run/aws-node/ipamd.sock"
+    look(node)
+    request = replace(node.request("soon"), is_wired_by_caller=True)
+    with pytest.raises(NotServingError, match="gives no address now"):
+        node.attacher.attach_sandbox(request, deadline=Deadline.after(node.clock, 5.0), steps=Steps(node.clock))
+    assert (node.datastore.attachments(), node.datastore.counts().cooling) == ((), 0)
 
 
 def test_its_pod_in_the_runtimes_list_holds_add_between_two_runs_of_its_daemon(node: FakeNode) -> None:
