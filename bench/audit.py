@@ -13,7 +13,7 @@ from pathlib import Path
 from bench.crowded import INSTANCE_TYPE, SETTINGS
 from bench.figures import Figure
 from bench.stage import ONEFILE_PATH, Stage
-from ipamd.service.reconcile.host_network import RECONCILE_INTERVAL_S
+from ipamd.host.network import RECONCILE_INTERVAL_S
 from lab.node.daemon import PLUGIN_PATH
 
 SANDBOX_COUNT = 660

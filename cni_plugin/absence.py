@@ -6,7 +6,7 @@ at most BRIDGE_MS in WINDOW_MS, all absences together, so that a crash loop fail
 its mark all the same: lateness is counted from when STATUS asked, if that is earlier, and goes on being counted once it is refused.
 Two files below the run directory, where only root can write:
 
-    served      by the daemon: boot ID, CLOCK_BOOTTIME in ms of its last sign of service (ipamd/served_mark.py)
+    served      by the daemon: boot ID, CLOCK_BOOTTIME in ms of its last sign of service (ipamd/ready_marks.py)
     bridged     by us: boot ID, then a line for each absence: its begin and the end of the last STATUS in it
 
 A mark of another boot, or one that cannot be read or trusted, bridges nothing. Damage to our own file counts as a used-up minute, so

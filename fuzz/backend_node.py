@@ -9,8 +9,8 @@ import grpc
 
 from fuzz.daemon_node import NAMESPACES, DaemonNode
 from fuzz.target import Violation
+from ipamd.migration.backend import MAX_RPCS, CniBackendServer, CniBackendServicer
 from ipamd.pb import cni_backend_pb2 as pb
-from ipamd.rpc.cni_backend import MAX_RPCS, CniBackendServer, CniBackendServicer
 from ipamd.rpc.unix_server import SPARE_CONNECTIONS, UnixServer
 
 ADD, DEL = "/rpc.CNIBackend/AddNetwork", "/rpc.CNIBackend/DelNetwork"

@@ -6,11 +6,12 @@ import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ipamd import failpoints, network_file
-from ipamd.aws_node.node import FileAwsNode
-from ipamd.clock import SystemClock
+from ipamd import failpoints
+from ipamd.cloud import network_file
 from ipamd.cloud.ec2 import BotoEc2
 from ipamd.cloud.metadata import ImdsMetadata
+from ipamd.core.clock import SystemClock
+from ipamd.core.health import Health
 from ipamd.datastore.open import OpenedDatastore, current_boot_id, open_datastore
 from ipamd.datastore.set_aside import set_aside
 from ipamd.datastore.spool import FileSpool
@@ -19,6 +20,7 @@ from ipamd.kernel.hostnet import KernelHostNetwork
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables
 from ipamd.kernel.wiring import KernelWiring
+from ipamd.migration.aws_node import FileAwsNode
 from ipamd.model.custom_network import CustomNetwork
 from ipamd.model.errors import DatastoreError
 from ipamd.node_info import NodeInfo
@@ -36,9 +38,8 @@ from ipamd.ports import (
     Wiring,
     no_failpoint,
 )
+from ipamd.report.past import held
 from ipamd.runtime.cri import CriRuntime
-from ipamd.service.health import Health
-from ipamd.service.report.past import held
 from ipamd.settings import CurrentSettings, Settings
 from ipamd.settings.fields import HISTORY_OFF
 

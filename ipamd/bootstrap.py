@@ -3,7 +3,6 @@
 Tests compose the same graph over fakes, so the graph under test is the graph that ships. Nothing heavy is imported or asked here that
 DEL does not need: boto3, pyroute2 and the metrics server come later, in their own threads, because a restarted daemon must take DEL
 at once (docs/architecture.md, Start).
-Over 300 lines because the composition of the whole daemon is read as one list; it decides nothing.
 """
 
 from __future__ import annotations
@@ -15,52 +14,51 @@ from pathlib import Path
 from ipamd import __version__
 from ipamd.adapters import Adapters, connect
 from ipamd.cloud.limits import from_table
-from ipamd.freeze_files import OperatorFreeze
+from ipamd.core.context import ServiceContext
+from ipamd.core.demand import Demand
+from ipamd.core.freeze import Freeze
+from ipamd.core.locks import KeyLocks
+from ipamd.core.refused_adds import RefusedAdds
+from ipamd.eni.enis import EniService
+from ipamd.eni.external_changes import CloudReconciler
+from ipamd.eni.links import LinkWatch
+from ipamd.eni.metadata import MetadataWatch
+from ipamd.eni.own_changes import remember_given_back
+from ipamd.eni.provisioner import EniProvisioner, NewEnis
+from ipamd.eni.resync import CloudLook
+from ipamd.eni.security_groups import SecurityGroups
+from ipamd.eni.subnets import Subnets
+from ipamd.eni.tags import EniTags
+from ipamd.host.freeze_files import OperatorFreeze
+from ipamd.host.network import HostNetworkReconciler
 from ipamd.metric_families.counts import Counts
 from ipamd.metrics import Metrics
+from ipamd.migration.backend import CniBackendServer, CniBackendServicer
+from ipamd.migration.export import ExportService
+from ipamd.migration.importing import ImportService
+from ipamd.migration.other_daemon import OtherDaemon
 from ipamd.model.aws_node import GivenTwice
 from ipamd.model.kernel import HostChange
 from ipamd.model.subnets import SubnetPolicy
 from ipamd.model.words import counted
+from ipamd.pool.maintainer import PoolMaintainer
+from ipamd.report.audit import AuditService, AuditSources
+from ipamd.report.explain import ExplainService, Present
+from ipamd.report.past import PastService
+from ipamd.report.sources import CloudView, Sources
+from ipamd.report.what_if import WhatIfService
 from ipamd.rpc.cni import CniServicer, SandboxServices
-from ipamd.rpc.cni_backend import CniBackendServer, CniBackendServicer
 from ipamd.rpc.introspection import IntrospectionServicer
-from ipamd.service.context import ServiceContext
-from ipamd.service.cooldown import Cooldown
-from ipamd.service.demand import Demand
-from ipamd.service.freeze import Freeze
-from ipamd.service.locks import KeyLocks
-from ipamd.service.pool.cloud_look import CloudLook
-from ipamd.service.pool.enis import EniService
-from ipamd.service.pool.given_back_lately import remember_given_back
-from ipamd.service.pool.maintainer import PoolMaintainer
-from ipamd.service.pool.provisioner import EniProvisioner, NewEnis
-from ipamd.service.pool.security_groups import SecurityGroups
-from ipamd.service.pool.subnets import Subnets
-from ipamd.service.pool.tags import EniTags
-from ipamd.service.reconcile.cloud import CloudReconciler
-from ipamd.service.reconcile.export import ExportService
-from ipamd.service.reconcile.host_network import HostNetworkReconciler
-from ipamd.service.reconcile.imported import ImportService
-from ipamd.service.reconcile.links import LinkWatch
-from ipamd.service.reconcile.metadata import MetadataWatch
-from ipamd.service.reconcile.other_daemon import OtherDaemon
-from ipamd.service.reconcile.quarantine import QuarantineService
-from ipamd.service.reconcile.runtime import RuntimeReconciler
-from ipamd.service.reconcile.spooled_deletes import SpooledDeletes
-from ipamd.service.reconcile.startup import StartupReconciler
-from ipamd.service.refused_adds import RefusedAdds
-from ipamd.service.report.audit import AuditService, AuditSources
-from ipamd.service.report.explain import ExplainService, Present
-from ipamd.service.report.past import PastService
-from ipamd.service.report.sources import CloudView, Sources
-from ipamd.service.report.what_if import WhatIfService
-from ipamd.service.sandbox.attach import AttachPolicy, AttachService
-from ipamd.service.sandbox.check import CheckService
-from ipamd.service.sandbox.detach import DetachService
-from ipamd.service.sandbox.gc import GcService
-from ipamd.service.sandbox.veth_names import VethNames
-from ipamd.service.sandbox_judge import SandboxJudge
+from ipamd.sandbox.attach import AttachPolicy, AttachService
+from ipamd.sandbox.check import CheckService
+from ipamd.sandbox.cooldown import Cooldown
+from ipamd.sandbox.detach import DetachService
+from ipamd.sandbox.gc import GcService
+from ipamd.sandbox.judge import SandboxJudge
+from ipamd.sandbox.names import VethNames
+from ipamd.sandbox.quarantine import QuarantineService
+from ipamd.sandbox.runtime import RuntimeReconciler
+from ipamd.sandbox.startup import SpooledDeletes, StartupReconciler
 from ipamd.settings import CurrentSettings, Settings, describe
 
 DEL_SHARE = 4

@@ -30,10 +30,9 @@ from ipamd.settings import CurrentSettings, load, without_meaning
 
 if TYPE_CHECKING:
     from ipamd.bootstrap import App
-    from ipamd.late_port import LatePort
-    from ipamd.metrics_port import MetricsPort
+    from ipamd.core.health import Health
+    from ipamd.metrics_port import LatePort, MetricsPort
     from ipamd.reload import SettingsReload
-    from ipamd.service.health import Health
 
 EXIT_SETTINGS = 2
 EXIT_DATASTORE = 3
@@ -212,8 +211,7 @@ def run(current: CurrentSettings, signals: Signals) -> int:
 def _ports(app: App) -> tuple[LatePort, LatePort, LatePort]:
     """What answers kubelet's probes, scrapes, and people; none of them listens yet."""
     from ipamd import metrics
-    from ipamd.health_pages import HealthPages, listen
-    from ipamd.late_port import LatePort
+    from ipamd.metrics_port import HealthPages, LatePort, listen
     from ipamd.rpc.server import SOCKET_NAME
 
     daemon, health, refused = app.settings.daemon, app.context.health, app.metrics.scrape_refused

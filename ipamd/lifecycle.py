@@ -10,23 +10,21 @@ import logging
 import threading
 from collections.abc import Callable
 
-from ipamd import conflist
 from ipamd.bootstrap import App
-from ipamd.chained_plugins import ChainedPlugins
-from ipamd.conflist_keeper import ConflistKeeper, Others
+from ipamd.core.backoff import Backoff
+from ipamd.core.deadline import Deadline
+from ipamd.core.health import Phase
 from ipamd.datastore.open import current_boot_id
-from ipamd.first_address import FirstAddress
-from ipamd.freeze_files import DrainHookFile
-from ipamd.handover import Handover
+from ipamd.host import conflist
+from ipamd.host.conflist import ChainedPlugins, ConflistKeeper, Others
+from ipamd.host.freeze_files import DrainHookFile
+from ipamd.host.maintenance import Maintenance
+from ipamd.migration.handover import Handover
 from ipamd.model.errors import DatastoreError, IpamError, KernelDumpError, NotServingError, SettingsError, log_text
 from ipamd.model.kernel import KernelSurvey
 from ipamd.model.sandbox import Sandbox
 from ipamd.model.words import counted
-from ipamd.served_mark import ServedMark
-from ipamd.service.backoff import Backoff
-from ipamd.service.health import Phase
-from ipamd.service.reconcile.maintenance import Maintenance
-from ipamd.service.request import Deadline
+from ipamd.ready_marks import FirstAddress, ServedMark
 from ipamd.surroundings import RETRY_FIRST_S, RETRY_MAX_S, Surroundings
 
 WORTH_REPEATING = (DatastoreError, SettingsError)

@@ -11,8 +11,7 @@ import sys
 from datetime import UTC, datetime
 from typing import Any
 
-from ipamd.model.times import rfc3339
-from ipamd.model.words import printable
+from ipamd.model.words import printable, rfc3339
 
 MESSAGE_MAX = 16384
 """Characters. Ours: an encoded authorization failure, which must stay whole, has 10,240 at most.

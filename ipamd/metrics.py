@@ -13,14 +13,13 @@ import time
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.exposition import choose_encoder
 
-from ipamd.health_pages import Pages, listen, plain_page
 from ipamd.metric_families.awscni import AwscniFamilies
 from ipamd.metric_families.counts import Counts
 from ipamd.metric_families.ec2 import Ec2Families
 from ipamd.metric_families.state import StateFamilies
-from ipamd.metrics_port import MetricsPort, Refusal
+from ipamd.metrics_port import MetricsPort, Pages, Refusal, listen, plain_page
 from ipamd.model.errors import log_text
-from ipamd.service.report.sources import Sources
+from ipamd.report.sources import Sources
 
 VERBS = ("ADD", "DEL", "CHECK", "GC", "STATUS")
 STEPS = ("decode", "lock", "netns", "reserve", "wire", "commit", "retire", "leftover", "check")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import re
 import selectors
 import socket
@@ -21,8 +22,13 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 
-from ipamd.model.errors import log_text
+from ipamd.core.health import Health
+from ipamd.model.errors import PortTakenError, SettingsError, log_text
+
+log = logging.getLogger(__name__)
+
 
 CONNECTIONS_MAX = 64
 """Open at once, in all. Ours: a handful of scrapers, a fraction of the least limit of descriptors that is usual, 1,024."""
@@ -55,8 +61,6 @@ READS_MAX = 16
 REQUEST = re.compile(rb"(GET|HEAD) ([!-~]+) HTTP/1\.[01]\r?\n")
 OPENMETRICS = re.compile(rb"\naccept:[^\n]*application/openmetrics-text", re.IGNORECASE)
 NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-
-log = logging.getLogger(__name__)
 
 
 class Refusal(StrEnum):
@@ -273,3 +277,144 @@ class MetricsPort:
         del self._connections[connection]
         self._selector.unregister(connection.sock)
         connection.sock.close()
+
+
+# A port of ours that somebody else has: the daemon serves without it, and listens as soon as it is free.
+#
+# amazon-vpc-cni-k8s serves its metrics on the same port as we do, so on a node that comes over it is taken until the other daemon
+# has gone, which is when ours is needed at once. And what people and scrapers look at must never keep a node from its CNI.
+
+
+RETRY_S = 1.0
+"""Ours: a bind that is refused costs 0.05 ms."""
+
+
+class LatePort:
+    """One port. `close` may be called from another thread than `start`."""
+
+    def __init__(self, name: str, listen: Callable[[], MetricsPort | None], *, health: Health) -> None:
+        """`listen` serves the port; None if it is turned off. `name`: of the thread and the condition."""
+        self._subject = name
+        self._listen = listen
+        self._health = health
+        self._port: MetricsPort | None = None
+        self._stopped = threading.Event()
+        self._listening = threading.Lock()
+
+    def start(self) -> LatePort:
+        """Listen now, or once the port is free. Raises: SettingsError if the settings are wrong."""
+        try:
+            self._port = self._listen()
+        except PortTakenError as error:
+            self._tell(error)
+            log.warning("%s; the daemon serves without it until then", log_text(error))
+            threading.Thread(target=self._run, name=self._subject, daemon=True).start()
+        return self
+
+    def close(self) -> None:
+        """End it, or the wait for it."""
+        self._stopped.set()
+        with self._listening:
+            if self._port is not None:
+                self._port.close()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(RETRY_S):
+            with self._listening:
+                if self._stopped.is_set():
+                    return
+                try:
+                    self._port = self._listen()
+                except SettingsError as error:  # also one that a file of the settings causes only now
+                    self._tell(error)
+                    continue
+            self._health.clear_condition(self._subject)
+            log.info("the %s is free: it is served", self._subject)
+            return
+
+    def _tell(self, error: SettingsError) -> None:
+        self._health.set_condition(self._subject, f"{self._subject}: {log_text(error)}; tried again every second")
+
+
+# `/healthz` and `/readyz` for kubelet's probes: an answer costs the daemon 0.1 ms, starting `ipamctl` costs 80.
+#
+# They are served twice: on a port of the node's loopback (`VPC_IPAMD_HEALTH_ADDRESS`), where kubelet asks, and beside the
+# metrics. A probe through the metrics port alone would let a pod that floods it have the daemon killed (I16). Alive means that
+# the CNI socket takes connections; ready means what `ipamctl status` means by it. Rejected: grpc.health.v1, for which kubelet
+# needs gRPC on TCP (docs/adr/0033-a-roll-changes-no-condition.md).
+
+
+PORT_MAX = 65535
+CONNECT_S = 0.5
+"""Ours: a listener's queue takes a connection at once, or is full."""
+
+LISTENING_AGE_S = 0.5
+"""Questions within it share an answer. Ours: a connection to the CNI socket costs the daemon 0.2 ms, and every pod may ask beside the
+metrics; kubelet asks every 2 s."""
+
+Pages = Callable[[str, bool], tuple[bytes, bytes]]
+"""Path and whether OpenMetrics is wanted -> head and body of the answer."""
+
+
+class HealthPages:
+    """The two pages, and 404 for anything else. One thread for each port."""
+
+    def __init__(self, *, cni_socket: Path, is_ready: Callable[[], bool]) -> None:
+        self._cni_socket = cni_socket
+        self._is_ready = is_ready
+        self._looked: tuple[float, bool] = (-math.inf, False)
+
+    def __call__(self, path: str, _is_openmetrics: bool = False) -> tuple[bytes, bytes]:
+        """Return head and body of the answer."""
+        if path == "/healthz":
+            return _told(self._is_listening(), "alive", "the CNI socket takes no connection")
+        if path == "/readyz":
+            return _told(self._is_ready(), "ready", "not ready; see ipamctl status")
+        return plain_page("404 Not Found", "there are /metrics, /healthz and /readyz")
+
+    def _is_listening(self) -> bool:
+        """Whether the CNI socket takes connections, or did a moment ago. Two threads may ask at once: then both look."""
+        looked_monotonic_s, answer = self._looked
+        if time.monotonic() - looked_monotonic_s >= LISTENING_AGE_S:
+            answer = self._takes_connections()
+            self._looked = (time.monotonic(), answer)
+        return answer
+
+    def _takes_connections(self) -> bool:
+        try:
+            with socket.socket(socket.AF_UNIX) as asking:
+                asking.settimeout(CONNECT_S)
+                asking.connect(str(self._cni_socket))
+        except OSError:
+            return False
+        return True
+
+
+def plain_page(status: str, text: str) -> tuple[bytes, bytes]:
+    """Head and body of an answer of one line."""
+    body = f"{text}\n".encode()
+    head = f"HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    return head.encode(), body
+
+
+def listen(address: str, *, variable: str, pages: Pages, refused: Callable[[Refusal], None]) -> MetricsPort | None:
+    """Serve `pages` on `host:port`; None when the address is "off".
+
+    Raises: SettingsError if it is malformed, PortTakenError if somebody else has it.
+    """
+    if address == "off":
+        return None
+    host, _, port = address.rpartition(":")
+    if not port.isdecimal() or int(port) > PORT_MAX:
+        raise SettingsError(f"{variable}={address!r}", details="expected host:port or off")
+    everywhere = "0.0.0.0"  # noqa: S104  # scraped from other nodes
+    try:
+        served = MetricsPort(host.strip("[]") or everywhere, int(port), page=pages, refused=refused)
+    except OSError as error:
+        raise PortTakenError(f"cannot serve on {address}: {error}", details=f"free the port or set {variable} to off") from error
+    served.start()
+    return served
+
+
+def _told(is_so: bool, yes: str, no: str) -> tuple[bytes, bytes]:
+    return plain_page("200 OK", yes) if is_so else plain_page("503 Service Unavailable", no)

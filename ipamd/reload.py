@@ -16,9 +16,9 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from ipamd.file_follower import FileFollower
+from ipamd.core.health import Health
+from ipamd.host.files import FileFollower
 from ipamd.model.errors import SettingsError, log_text
-from ipamd.service.health import Health
 from ipamd.settings import CurrentSettings, load
 from ipamd.settings.current import INVALID_SETTINGS
 from ipamd.settings.settings_file import content_of

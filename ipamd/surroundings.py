@@ -11,16 +11,16 @@ import threading
 from collections.abc import Callable
 
 from ipamd.bootstrap import App
+from ipamd.core.backoff import Backoff
+from ipamd.core.health import Phase
+from ipamd.eni.resync import LookReason
+from ipamd.eni.sync_result import EniSyncResult
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CloudError, IpamError, NotServingError, RuntimeUnreachableError, log_text
 from ipamd.model.sandbox import Sandbox
 from ipamd.model.words import counted
 from ipamd.ports import Runtime
-from ipamd.service.backoff import Backoff
-from ipamd.service.health import Phase
-from ipamd.service.pool.cloud_look import LookReason
-from ipamd.service.pool.sync_result import EniSyncResult
 
 CLOUD_PATIENCE_S = 0.5
 """How long a start with confirmed addresses waits for EC2. Ours, measured: with 3 s and EC2 hanging the first ADD came after 3.4 s,

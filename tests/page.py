@@ -53,7 +53,7 @@ def shown(node: FakeNode, address: str = "127.0.0.1:0", *, token_file: Path | No
 
 def add_named(node: FakeNode, container_id: str, pod_name: str) -> None:
     """ADD of a sandbox whose runtime names its pod so."""
-    from ipamd.service.request import Deadline, Steps
+    from ipamd.core.deadline import Deadline, Steps
 
     request = node.request(container_id)
     request = replace(request, names=replace(request.names, pod_name=pod_name))

@@ -30,7 +30,7 @@ in_venv "$target" --require-hashes --requirement manifests/image/requirements.lo
 in_venv "$target" --no-deps /tmp/wheel/vpc_ipamd-*.whl
 
 # From elsewhere than the sources, so that the installed package gets the trimmed model. After that botocore's own 20 MB of service
-# descriptions are read by nobody (ipamd/cloud/model_data.py). The plugin is not run from here: the image has it as one file.
+# descriptions are read by nobody (ipamd/cloud/trim_model.py). The plugin is not run from here: the image has it as one file.
 cd /
 "$target/bin/python" -m ipamd.cloud.trim_model
 rm -rf "$target"/lib/python3.11/site-packages/botocore/data "$target/bin/vpc-cni" "$target"/lib/python3.11/site-packages/*.dist-info/direct_url.json

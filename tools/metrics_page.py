@@ -7,12 +7,12 @@ from typing import Any, cast
 
 from prometheus_client import Metric
 
+from ipamd.eni.metadata import MetadataDifference
 from ipamd.metric_families.counts import Counts
 from ipamd.metrics import Metrics
 from ipamd.model.call_report import ANSWERED, CallReport, StatusReport
 from ipamd.ports import Ec2
-from ipamd.service.reconcile.metadata import MetadataDifference
-from ipamd.service.report.sources import Sources
+from ipamd.report.sources import Sources
 from tools.metrics_words import ALERTS, METRICS_HEAD, NOT_HERE, OF_THEIRS, OURS, ZERO
 
 SUFFIXES: Mapping[str, str] = {"counter": "_total", "info": "_info"}

@@ -3,8 +3,6 @@
 Answers have botocore's shape, and refusals EC2's codes, because the shipped adapter reads them. Modelled: what the pool's calls
 change. Not modelled: eventual consistency beyond the attachment (the chaos run has it), instance quotas, other users of the
 account.
-
-Over 300 lines because one action of EC2 is one short method, and they are read together.
 """
 
 from __future__ import annotations

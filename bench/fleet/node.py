@@ -24,6 +24,11 @@ from ipamd.cloud import errors
 from ipamd.cloud.calls import Ec2Calls
 from ipamd.cloud.client import Ec2Client
 from ipamd.cloud.ec2 import BotoEc2
+from ipamd.core.backoff import Backoff
+from ipamd.core.context import ServiceContext
+from ipamd.core.freeze import Freeze
+from ipamd.core.health import Health
+from ipamd.core.locks import KeyLocks
 from ipamd.datastore.examine import OpenOutcome, OpenReport
 from ipamd.datastore.open import OpenedDatastore
 from ipamd.model.address import Address
@@ -32,12 +37,7 @@ from ipamd.model.errors import IpamError, PoolEmptyError
 from ipamd.model.ids import AttachmentKey, ContainerId, IfName
 from ipamd.node_info import NodeInfo
 from ipamd.ports import HostNetwork, Metadata, Spool, Wiring
-from ipamd.service.backoff import Backoff
-from ipamd.service.context import ServiceContext
-from ipamd.service.cooldown import SWEEP_QUIET_S, Cooldown
-from ipamd.service.freeze import Freeze
-from ipamd.service.health import Health
-from ipamd.service.locks import KeyLocks
+from ipamd.sandbox.cooldown import SWEEP_QUIET_S, Cooldown
 from ipamd.settings import CloudConfig, CurrentSettings, Settings
 from ipamd.surroundings import RETRY_FIRST_S, RETRY_MAX_S
 

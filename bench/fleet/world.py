@@ -12,8 +12,8 @@ from datetime import UTC, datetime, timedelta
 
 from greenlet import getcurrent, greenlet
 
+from ipamd.core.demand import Demand
 from ipamd.ports import Clock
-from ipamd.service.demand import Demand
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 

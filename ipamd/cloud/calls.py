@@ -15,8 +15,7 @@ from ipamd.cloud.budget import CallBudget
 from ipamd.cloud.client import Ec2Client
 from ipamd.cloud.errors import AttemptError, ThrottledAttempt, UnansweredAttempt, UnseenAttempt
 from ipamd.cloud.retries import RetryPolicy
-from ipamd.cloud.statistics import CallStatistics
-from ipamd.cloud.under_way import CallsUnderWay
+from ipamd.cloud.statistics import CallStatistics, CallsUnderWay
 from ipamd.model.call_report import CallReport
 from ipamd.model.errors import CloudDeniedError, CloudError, CloudNotFoundError, ThrottledError, log_text
 from ipamd.ports import Clock

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ipamd import __version__
 from ipamd.cloud import errors
 from ipamd.cloud.bounded_http import bound_botocore
-from ipamd.cloud.model_data import DATA_DIR, trimmed_loader, why_unusable
-from ipamd.cloud.operations import OPERATIONS
+from ipamd.cloud.trim_model import DATA_DIR, OPERATIONS, trimmed_loader, why_unusable
 from ipamd.settings import CloudConfig
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ class Ec2Client:
             raise errors.unreached(api, subject, endpoint=client.meta.endpoint_url, exc=exc) from exc
 
     def undigested(self, api: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Make one attempt for a probe, which wants to see EC2's own codes (`ipamd/cloud/probe/`).
+        """Make one attempt for a probe, which wants to see EC2's own codes (`ipamd/probe/`).
 
         Raises: AttemptError without credentials, else botocore's own exceptions.
         """

@@ -3,8 +3,6 @@
 Guards I6 (answers.py), I9 (a create is repeated with its token; NotFound of a new object is not believed), I11 (a failed page
 fails the whole Describe), I13 (budget.py). Rejected: botocore's retries, which know neither our budget nor which calls may be
 sent twice.
-
-Over 300 lines because the methods of one port are read as one list.
 """
 
 from __future__ import annotations
@@ -22,7 +20,6 @@ from ipamd.cloud.answers import described_eni, described_enis, described_subnet,
 from ipamd.cloud.calls import Ec2Calls
 from ipamd.cloud.client import Ec2Client
 from ipamd.cloud.errors import AttemptError, BusyAttempt
-from ipamd.cloud.model_data import DATA_DIR
 from ipamd.cloud.retries import (
     AT_MOST_ONCE,
     ATTACHING,
@@ -33,6 +30,7 @@ from ipamd.cloud.retries import (
     UNHURRIED,
     NotAttachedYet,
 )
+from ipamd.cloud.trim_model import DATA_DIR
 from ipamd.model.call_report import CallReport
 from ipamd.model.cloud import INTENT_TAG, CallUnderWay, DescribedEni, EniRequest
 from ipamd.model.eni import InstanceLimits

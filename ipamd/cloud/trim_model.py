@@ -9,14 +9,84 @@ result is not committed. Rejected: a hand-written EC2 client, because signing, c
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from botocore.loaders import Loader
 import shutil
 import sys
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
-from ipamd.cloud.model_data import DATA_DIR, MANIFEST
-from ipamd.cloud.operations import OPERATIONS
+# The trimmed AWS service model: where it is, whether it is usable, and a botocore loader for it.
+#
+# botocore describes EC2 in 4.3 MB of JSON, of which we use ten operations; loading all of it costs a client tens of megabytes.
+# `trim_model.py` writes the needed part into `data/` at build time; nothing of botocore is committed. Data of another botocore
+# version than the installed one is never used, because parser and model must match. botocore is imported inside functions only.
+
+
+DATA_DIR = Path(__file__).with_name("data")
+
+MANIFEST = "manifest.json"
+"""Written last: if it exists, the rest is complete."""
+
+REMAKE = "run `python -m ipamd.cloud.trim_model` (make setup does)"
+
+
+def why_unusable(directory: Path, *, operations: frozenset[str]) -> str:
+    """Return why the trimmed data cannot be used; an empty string if it can.
+
+    Args:
+        directory: where `trim_model` writes.
+        operations: EC2 APIs that the data must hold.
+    """
+    import botocore
+
+    try:
+        manifest = json.loads((directory / MANIFEST).read_text())
+        made_from, held = manifest["botocore"], frozenset(manifest["operations"])
+    except FileNotFoundError:
+        return f"there is no trimmed model in {directory}: {REMAKE}"
+    except (OSError, ValueError, KeyError, TypeError) as exc:
+        return f"{directory / MANIFEST} cannot be read ({exc}): {REMAKE}"
+    if made_from != botocore.__version__:
+        return f"the trimmed model is of botocore {made_from}, installed is {botocore.__version__}: {REMAKE}"
+    missing = sorted(operations - held)
+    return f"the trimmed model lacks {', '.join(missing)}: {REMAKE}" if missing else ""
+
+
+def trimmed_loader(directory: Path) -> Loader:
+    """Make a loader that reads the trimmed data only.
+
+    The data is declared as botocore's own, because botocore resolves endpoints of other data by legacy rules.
+    """
+    from botocore.loaders import Loader
+
+    loader = Loader(extra_search_paths=[str(directory)], include_default_search_paths=False)
+    loader.BUILTIN_DATA_PATH = str(directory)
+    return loader
+
+
+# The EC2 APIs that this daemon calls: IAM must allow them, and the trimmed model contains them.
+#
+# `manifests/iam-policy.json` is the policy.
+
+
+OPERATIONS: Mapping[str, str] = {
+    "AssignPrivateIpAddresses": "assign_private_ip_addresses",
+    "AttachNetworkInterface": "attach_network_interface",
+    "CreateNetworkInterface": "create_network_interface",
+    "DeleteNetworkInterface": "delete_network_interface",
+    "DescribeInstanceTypes": "describe_instance_types",
+    "DescribeNetworkInterfaces": "describe_network_interfaces",
+    "DescribeSubnets": "describe_subnets",
+    "DetachNetworkInterface": "detach_network_interface",
+    "ModifyNetworkInterfaceAttribute": "modify_network_interface_attribute",
+    "UnassignPrivateIpAddresses": "unassign_private_ip_addresses",
+}
+"""API name -> method of a botocore client: what the port `Ec2` needs. amazon-vpc-cni-k8s calls more (its docs/iam-policy.md)."""
+
 
 KEPT: Mapping[str, tuple[str, ...]] = {
     "ec2": tuple(OPERATIONS),

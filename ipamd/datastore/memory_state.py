@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from ipaddress import IPv4Address
 from typing import TypeVar
 
-from ipamd.datastore.pool_index import PoolIndex
-from ipamd.datastore.staged import Staged
+from ipamd.datastore.buckets import PoolIndex
 from ipamd.model.absence import Doubts
 from ipamd.model.address import Address, AddressEvent, AddressState, next_state
 from ipamd.model.attachment import Attachment
@@ -25,9 +24,25 @@ from ipamd.model.errors import InvariantError, PoolEmptyError
 from ipamd.model.ids import AttachmentKey, EniId
 from ipamd.model.intent import Intent, leaving_addresses
 from ipamd.model.release import Draining
-from ipamd.model.snapshot import Snapshot
+from ipamd.model.snapshot import Snapshot, Tombstone
 from ipamd.model.stock import PoolCounts, Stock
-from ipamd.model.tombstone import Tombstone
+
+# The changes of one unit of work: an overlay over memory, dropped on rollback and applied after COMMIT.
+#
+# A value of None means "removed". Only the thread that holds the transaction lock uses it.
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Changes by identity, in the order in which they were first made; of `doubts` the last one replaces what was there."""
+
+    enis: dict[EniId, Eni | None] = field(default_factory=dict)
+    addresses: dict[IPv4Address, Address | None] = field(default_factory=dict)
+    attachments: dict[AttachmentKey, Attachment | None] = field(default_factory=dict)
+    tombstones: dict[AttachmentKey, Tombstone | None] = field(default_factory=dict)
+    intents: dict[str, Intent | None] = field(default_factory=dict)
+    doubts: list[Doubts] = field(default_factory=list)
+
 
 K = TypeVar("K")
 V = TypeVar("V")

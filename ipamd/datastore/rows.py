@@ -24,8 +24,7 @@ from ipamd.model.eni import Eni, EniState
 from ipamd.model.ids import AttachmentKey, ContainerId, EniId, IfName, MacAddress, SubnetId
 from ipamd.model.intent import Intent, IntentKind
 from ipamd.model.ledger import LedgerEntry
-from ipamd.model.snapshot import Snapshot
-from ipamd.model.tombstone import Tombstone
+from ipamd.model.snapshot import Snapshot, Tombstone
 
 PLAUSIBLE, ANY = "plausible", "any"
 """Which answers of EC2 a row of `doubt` counts."""

@@ -7,7 +7,21 @@ import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ipamd.datastore.files import sync_directory
+# Durability of names: a rename or removal is on disk only once its directory is.
+
+
+DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+"""To open a directory, and nothing that a link in its place leads to."""
+
+
+def sync_directory(path: Path) -> None:
+    """Make renames and removals in a directory durable. Raises: OSError."""
+    handle = os.open(path, DIRECTORY_FLAGS)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
 
 KEPT_COUNT = 3
 """Files kept at most, the newest ones. Ours: `/run` is memory, and the newest damage is what is diagnosed."""

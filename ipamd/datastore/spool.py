@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ipamd.datastore.files import DIRECTORY_FLAGS, sync_directory
+from ipamd.datastore.set_aside import DIRECTORY_FLAGS, sync_directory
 from ipamd.model.errors import DatastoreError, InvalidRequestError, TryAgainError, log_text
 from ipamd.model.ids import AttachmentKey, parse_key
 from ipamd.pb import cni_pb2

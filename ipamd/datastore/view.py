@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 
-from ipamd.datastore.memory_state import MemoryState
-from ipamd.datastore.staged import Staged
+from ipamd.datastore.memory_state import MemoryState, Staged
 from ipamd.model.address import Address
 from ipamd.model.attachment import Attachment
 from ipamd.model.eni import Eni
 from ipamd.model.errors import InvariantError
 from ipamd.model.ids import AttachmentKey, EniId
 from ipamd.model.intent import Intent
-from ipamd.model.tombstone import Tombstone
+from ipamd.model.snapshot import Tombstone
 
 
 @dataclass(slots=True)

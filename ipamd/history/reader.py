@@ -12,10 +12,8 @@ from datetime import datetime
 from itertools import chain
 from pathlib import Path
 
-from ipamd.history.lines import decode
-from ipamd.history.segments import KINDS, listed
-from ipamd.model.history import MARKS, HistoryRecord, Recorded
-from ipamd.model.history_subject import Subject
+from ipamd.history.appender import KINDS, decode, listed
+from ipamd.model.history import MARKS, HistoryRecord, Recorded, Subject
 
 NEEDLES_MAX = 64
 """Container IDs of one pod that are followed. Ours: a pod has one, and one more for each time its sandbox was made again."""

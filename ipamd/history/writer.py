@@ -16,11 +16,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from ipamd.history import reader
-from ipamd.history.appender import Appender
-from ipamd.history.lines import encode
-from ipamd.history.segments import KINDS, prune
-from ipamd.model.history import HistoryEvent, HistoryRecord, Recorded
-from ipamd.model.history_subject import Subject
+from ipamd.history.appender import KINDS, Appender, encode, prune
+from ipamd.model.history import HistoryEvent, HistoryRecord, Recorded, Subject
 from ipamd.ports import Clock
 
 PAUSE_S = 0.2

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from pathlib import Path
 
-    from ipamd.model.history_answer import HistoryAnswer
+    from ipamd.model.history import HistoryAnswer
 
 
 def ask_or_read(daemon: Ask, rpc: str, arguments: Namespace, *, limit: int) -> Answer:
@@ -31,7 +31,7 @@ def _read(arguments: Namespace, fields: dict[str, object], *, limit: int, why: s
     from ipamd.history.reader import read
     from ipamd.ipamctl.client import plain, request_of
     from ipamd.model.errors import InvalidRequestError
-    from ipamd.model.history_answer import answer
+    from ipamd.model.history import answer
     from ipamd.rpc.past import FROM_FILE, history_reply, question_of
 
     directory = history_directory(arguments.history_dir, why=why)

@@ -15,17 +15,17 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from ipamd.clock import SystemClock
 from ipamd.cloud.client import Ec2Client
 from ipamd.cloud.errors import AttemptError
 from ipamd.cloud.metadata import ImdsMetadata
-from ipamd.cloud.probe.calls import CHECK_CALLS, CLEANUP_CALLS, Calls
-from ipamd.cloud.probe.node import read_links
-from ipamd.cloud.probe.report import as_dict
-from ipamd.cloud.probe.run import Tools, run
-from ipamd.cloud.probe.subject import Sources
+from ipamd.core.clock import SystemClock
+from ipamd.eni.tags import CLUSTER_TAG, NO_MANAGE_TAG
 from ipamd.model.words import printable
-from ipamd.service.pool.tags import CLUSTER_TAG, NO_MANAGE_TAG
+from ipamd.probe.calls import CHECK_CALLS, CLEANUP_CALLS, Calls
+from ipamd.probe.node import read_links
+from ipamd.probe.report import as_dict
+from ipamd.probe.run import Tools, run
+from ipamd.probe.subject import Sources
 from ipamd.settings import Settings
 
 LOCK = "probe.lock"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from collections.abc import Callable, Iterator
+from collections.abc import Sequence
 
 EXIT_ATTENTION = 1
 EXIT_USAGE = 2
@@ -109,3 +110,17 @@ def moment(text: str) -> str:
     except (ValueError, OverflowError):
         raise ArgumentTypeError(f"{text[:40]!r} is neither a duration (30m, 2h, 3d) nor an RFC 3339 time") from None
     return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).isoformat()
+
+
+# Tables for people: plain text, columns as wide as their content, nothing cut off.
+
+
+STATE_COLUMNS = ("assigned", "reserved", "cooling", "quarantined", "free")
+"""Address states in the order of PoolCounts.__str__: one order everywhere."""
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Lay out rows under a header; every row as long as the header."""
+    cells = [[str(cell) for cell in row] for row in (header, *rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells)

@@ -1,6 +1,6 @@
 """The batches of netlink messages that wire and unwire one sandbox: values in, messages out, no I/O but one dump.
 
-Which routes, rules and neighbours exist is compatible with amazon-vpc-cni-k8s (`ipamd/model/dataplane.py`). `wiring` sends them.
+Which routes, rules and neighbours exist is compatible with amazon-vpc-cni-k8s (`ipamd/model/kernel.py`). `wiring` sends them.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from ipaddress import IPv4Address
 
-from ipamd.kernel import layout, messages, records, survey, uapi
+from ipamd.kernel import messages, records, survey, uapi
+from ipamd.kernel import uapi as layout
 from ipamd.kernel.netlink import Message, NetlinkSocket, Outcome
-from ipamd.model import dataplane
+from ipamd.model import kernel as dataplane
 from ipamd.model.attachment import WiringSpec
-from ipamd.model.dataplane import SANDBOX_GATEWAY
+from ipamd.model.kernel import SANDBOX_GATEWAY
 
 
 def host_side(spec: WiringSpec, index: int, *, ipv4_conf: Mapping[int, int]) -> list[Message]:

@@ -10,11 +10,12 @@ from dataclasses import replace
 from ipaddress import IPv4Address
 from typing import Final
 
-from ipamd.kernel import layout, messages, records, survey, uapi
+from ipamd.kernel import messages, records, survey, uapi
+from ipamd.kernel import uapi as layout
 from ipamd.kernel.netlink import NetlinkSocket, Outcome
-from ipamd.model import dataplane
+from ipamd.model import kernel as dataplane
 from ipamd.model.attachment import WiringSpec
-from ipamd.model.dataplane import SANDBOX_GATEWAY
+from ipamd.model.kernel import SANDBOX_GATEWAY
 
 OUTSIDE: Final = IPv4Address("192.0.2.1")
 """An address to which nothing but a default route should lead. Source: RFC 5737, TEST-NET-1: no host has it."""

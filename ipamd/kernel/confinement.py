@@ -14,13 +14,14 @@ import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from ipamd.kernel import confine_rules, devconf, layout, messages, records, survey, sysctls, uapi
+from ipamd.kernel import confine_rules, devconf, messages, records, survey, uapi
+from ipamd.kernel import node as sysctls
+from ipamd.kernel import uapi as layout
 from ipamd.kernel.netlink import BATCH_MAX
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables
 from ipamd.kernel.nft_state import NftState
-from ipamd.kernel.own_table import OwnTable
-from ipamd.kernel.ruleset import NftTable
+from ipamd.kernel.ruleset import NftTable, OwnTable
 from ipamd.model.attachment import decode_alias
 from ipamd.model.errors import KernelDumpError, WiringError
 from ipamd.settings import NetworkConfig

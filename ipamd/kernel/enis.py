@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 from ipamd.kernel import changes, records, survey, uapi
 from ipamd.kernel.changes import Change
-from ipamd.kernel.look import HostLook
+from ipamd.kernel.links import HostLook
 from ipamd.kernel.netlink import NetlinkSocket
-from ipamd.model import dataplane
+from ipamd.model import kernel as dataplane
 from ipamd.model.eni import Eni, gateway
 from ipamd.model.errors import WiringError
-from ipamd.model.repair import RepairKind
+from ipamd.model.kernel import RepairKind
 
 KERNEL_TABLES = frozenset({uapi.RT_TABLE_UNSPEC, uapi.RT_TABLE_DEFAULT, uapi.RT_TABLE_MAIN, uapi.RT_TABLE_LOCAL})
 """Tables that no ENI may fill or clear."""

@@ -3,7 +3,6 @@
 Setup and reconciliation run the same comparisons and write differences only. Reconciliation is needed because other agents flush
 rules and tables; amazon-vpc-cni-k8s restores them only at its start and when the VPC's CIDRs change (pkg/ipamd/ipamd.go,
 updateCIDRsRulesOnChange). Nothing here runs during ADD; changes go through pyroute2 (`changes`, docs/adr/0004).
-Over 300 lines because what is set up, compared and repaired, of the node and of ENIs, is one list of the same comparisons.
 """
 
 from __future__ import annotations
@@ -14,22 +13,30 @@ from ipaddress import IPv4Address
 
 from ipamd.kernel import changes, devconf, enis, links, records, survey
 from ipamd.kernel.confinement import Confinement
-from ipamd.kernel.foreign import foreign_differences, pod_address_repairs
+from ipamd.kernel.foreign import LeftChains, foreign_differences, pod_address_repairs
 from ipamd.kernel.host_events import HostEvents
-from ipamd.kernel.left_chains import LeftChains
-from ipamd.kernel.look import HostLook, HostLooker
+from ipamd.kernel.links import HostLook, HostLooker
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables
-from ipamd.kernel.node import node_repairs
+from ipamd.kernel.node import node_repairs, promote_secondaries, repair_sysctls, wrong_sysctls
 from ipamd.kernel.other_software import OtherSoftware
 from ipamd.kernel.snat_table import SnatTable
-from ipamd.kernel.sysctls import promote_secondaries, repair_sysctls, wrong_sysctls
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import Eni
 from ipamd.model.errors import WiringError
 from ipamd.model.ids import MacAddress
-from ipamd.model.kernel import NODE, NOT_REPAIRED, HostChange, LinkEvent, RoutingDifference
-from ipamd.model.repair import CONFINEMENT, Repaired, RepairedObject, RepairKind, as_repairs
+from ipamd.model.kernel import (
+    CONFINEMENT,
+    NODE,
+    NOT_REPAIRED,
+    HostChange,
+    LinkEvent,
+    Repaired,
+    RepairedObject,
+    RepairKind,
+    RoutingDifference,
+    as_repairs,
+)
 from ipamd.ports import HostNetwork
 from ipamd.settings import NetworkConfig
 

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from ipaddress import IPv4Address
 from typing import Final
 
-from ipamd.kernel import layout, uapi
+from ipamd.kernel import uapi
+from ipamd.kernel import uapi as layout
 from ipamd.kernel.netlink import Message, attribute
 
 ABSENT: Final = frozenset({errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EADDRNOTAVAIL})

@@ -11,12 +11,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 
-from ipamd.kernel import filters, nft_rules
+from ipamd.kernel import filters
+from ipamd.kernel import ruleset as nft_rules
 from ipamd.kernel.filters import Packet, Rule, Verdict
 from ipamd.kernel.legacy_tables import LegacyTable, LegacyTables
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables
-from ipamd.kernel.nft_generation import generation
+from ipamd.kernel.nft_state import generation
 from ipamd.model.errors import WiringError
 from ipamd.model.kernel import NODE, RoutingDifference
 

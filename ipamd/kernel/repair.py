@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
-from ipamd.kernel import checks, layout, messages, records, survey, uapi
+from ipamd.kernel import checks, messages, records, survey, uapi
+from ipamd.kernel import uapi as layout
 from ipamd.kernel.netlink import Message, NetlinkSocket
-from ipamd.model import dataplane
+from ipamd.model import kernel as dataplane
 from ipamd.model.attachment import WiringSpec, decode_alias
-from ipamd.model.kernel import KernelSurvey
-from ipamd.model.repair import Repaired, RepairedObject, RepairKind
+from ipamd.model.kernel import KernelSurvey, Repaired, RepairedObject, RepairKind
 
 
 @dataclass(slots=True)

@@ -14,12 +14,16 @@ transaction instead of rule by rule (docs/adr/0005).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv4Network, collapse_addresses
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from ipamd.kernel.filters import Interface, Rule, Scope, Verdict
+from ipamd.kernel.nft import Nftables
 from ipamd.model.errors import WiringError
+from ipamd.model.kernel import Followed
 from ipamd.settings import NetworkConfig
 
 TABLE: Final = "vpc-ipamd"
@@ -166,3 +170,165 @@ def chain(name: str, head: str, rules: Iterable[str]) -> str:
     body = "".join(f"    {rule}\n" for rule in rules)
     first = f"    {head}\n" if head else ""
     return f"  chain {name} {{\n{first}{body}  }}"
+
+
+# Read chains and rules out of nftables' JSON, as far as `filters` needs them. Pure.
+#
+# iptables-nft's rules are among them; what it keeps as an extension ("xt") is named there without its arguments. Source of the
+# shapes: libnftables-json(5).
+
+
+JsonObject = Mapping[str, Any]
+
+_VERDICTS: Final = {
+    "accept": Verdict.ACCEPT,
+    "drop": Verdict.DROP,
+    "reject": Verdict.DROP,
+    "return": Verdict.RETURN,
+    "jump": Verdict.JUMP,
+    "goto": Verdict.GOTO,
+}
+_HARMLESS: Final = frozenset({"counter", "log", "comment", "mangle"})
+"""Statements that neither choose packets nor end a rule."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """One chain; `hook` is empty for a chain that is not a base chain."""
+
+    family: str
+    table: str
+    name: str
+    hook: str = ""
+    policy_drops: bool = False
+
+
+def read_chains(answer: Iterable[JsonObject]) -> list[Chain]:
+    """The chains of an answer to `list chains`; objects of another shape are left out."""
+    found = []
+    for item in answer:
+        chain = item.get("chain")
+        if isinstance(chain, dict):
+            words = [word for name in ("family", "table", "name") if isinstance(word := chain.get(name), str)]
+            if len(words) == 3:
+                hook = str(chain.get("hook") or "")
+                found.append(Chain(words[0], words[1], words[2], hook, chain.get("policy") == "drop"))
+    return found
+
+
+def read_rules(answer: Iterable[JsonObject]) -> list[Rule]:
+    """The rules of an answer to `list chain`, in order."""
+    rules = [item["rule"] for item in answer if isinstance(item.get("rule"), dict)]
+    return [_rule(rule["expr"]) for rule in rules if isinstance(rule.get("expr"), list)]
+
+
+def _rule(expressions: Iterable[object]) -> Rule:
+    rule = Rule(Verdict.NONE)
+    for expression in expressions:
+        if not isinstance(expression, dict) or len(expression) != 1:
+            return replace(rule, scope=Scope.PART)
+        ((kind, body),) = expression.items()
+        if kind == "match":
+            rule = _with_match(rule, body)
+        elif kind == "xt":
+            rule = _with_extension(rule, body)
+        elif kind in _VERDICTS:
+            rule = replace(rule, verdict=_VERDICTS[kind], target=body.get("target", "") if isinstance(body, dict) else "")
+        elif kind not in _HARMLESS:
+            rule = replace(rule, scope=Scope.PART)
+    return rule
+
+
+def _with_match(rule: Rule, body: JsonObject) -> Rule:
+    left, right, operator = body.get("left"), body.get("right"), body.get("op")
+    key = left.get("meta", {}).get("key") if isinstance(left, dict) and isinstance(left.get("meta"), dict) else None
+    if key in ("iifname", "oifname") and isinstance(right, str) and operator in ("==", "!="):
+        condition = Interface(right, is_negated=operator == "!=")
+        if key == "iifname":
+            return replace(rule, incoming=(*rule.incoming, condition))
+        return replace(rule, outgoing=(*rule.outgoing, condition))
+    payload = left.get("payload") if isinstance(left, dict) else None
+    if isinstance(payload, dict) and payload.get("field") in ("saddr", "daddr"):
+        return _narrowed(rule, Scope.BY_ADDRESS)
+    return _narrowed(rule, Scope.PART)
+
+
+def _with_extension(rule: Rule, body: object) -> Rule:
+    """An iptables extension: of its arguments nothing is known, so a match but for a comment takes a part of the traffic."""
+    name, kind = (body.get("name"), body.get("type")) if isinstance(body, dict) else (None, None)
+    if kind == "match":
+        return rule if name == "comment" else _narrowed(rule, Scope.PART)
+    if name == "REJECT":
+        return replace(rule, verdict=Verdict.DROP)
+    return rule
+
+
+def _narrowed(rule: Rule, scope: Scope) -> Rule:
+    return rule if rule.scope is Scope.PART else replace(rule, scope=scope)
+
+
+# A table of ours in nftables: compare it with what it must be, and replace it.
+#
+# What nft prints is not what it was given, so the comparison is with what it printed right after our own replacement: the first
+# comparison of a process always replaces.
+
+
+COUNTED = re.compile(r"packets \d+ bytes \d+")
+"""How nft prints the present value of a counter."""
+
+
+class OwnTable:
+    """Remembers what was applied. Used under a lock of its owner.
+
+    `listing`: how nft printed the table at the last look, with the values of its counters.
+    """
+
+    def __init__(self, nft: Nftables, table: NftTable = SNAT, *, follows: str = "the VPC's CIDRs or of a setting") -> None:
+        """`follows` says what changes what the table must be."""
+        self._nft = nft
+        self._table = table
+        self._follows = follows
+        self._what = f"nftables table {table.name}" + ("" if table.family == SNAT.family else f" ({table.family})")
+        self.listing = ""
+        self._applied: tuple[str, str] | None = None  # the commands, and how nft lists the table that they made
+
+    def forget(self) -> None:
+        """Replace the table at the next repair, whatever it is like: it may be of an earlier release or configuration."""
+        self._applied = None
+
+    def difference(self, commands: str) -> str:
+        """Say in one sentence how the table differs from what `commands` make; "" if it does not. Raises: WiringError.
+
+        Before the first repair of this process only its absence is told: with what it should be like, nothing can be compared yet.
+        """
+        now = self._list()
+        if self._applied == (commands, now):
+            return ""
+        if self._applied is None:
+            return f"{self._what} was missing" if not now and commands != self._table.removal() else ""
+        if self._applied[0] != commands:
+            return f"{self._what} did not follow a change of {self._follows} yet"
+        return f"{self._what} had been changed" if now else f"{self._what} was missing"
+
+    def repair(self, commands: str) -> list[str]:
+        """Replace the table if it differs; one sentence if that changed it, `Followed` if `commands` did. Raises: WiringError."""
+        now = self._list()
+        if self._applied == (commands, now):
+            return []
+        self._nft.run(commands)
+        first_time = self._applied is None
+        was_changed_by_us = self._applied is not None and self._applied[0] != commands
+        self._applied = (commands, self._list())
+        if now == self._applied[1]:
+            return []
+        if not now:
+            return [f"{self._what} was missing: added"]
+        if not self._applied[1]:
+            return [f"{self._what} is not needed: removed"]
+        if was_changed_by_us:
+            return [Followed(f"{self._what} followed a change of {self._follows}: replaced")]
+        return [f"{self._what} {'was of an earlier start' if first_time else 'had been changed'}: replaced"]
+
+    def _list(self) -> str:
+        self.listing = self._nft.list_table(self._table.family, self._table.name)
+        return COUNTED.sub("", self.listing)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 from ipamd.kernel import records, ruleset
 from ipamd.kernel.nft import Nftables
 from ipamd.kernel.node import former_settings
-from ipamd.kernel.own_table import OwnTable
+from ipamd.kernel.ruleset import OwnTable
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.settings import NetworkConfig
 

@@ -13,9 +13,10 @@ from collections.abc import Iterable
 from functools import lru_cache
 from ipaddress import IPv4Address
 
-from ipamd.kernel import layout, messages, records, uapi
+from ipamd.kernel import messages, records, uapi
+from ipamd.kernel import uapi as layout
 from ipamd.kernel.netlink import Message, NetlinkSocket
-from ipamd.model import dataplane
+from ipamd.model import kernel as dataplane
 from ipamd.model.attachment import decode_alias
 from ipamd.model.kernel import HostVeth, KernelSurvey
 

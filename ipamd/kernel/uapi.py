@@ -164,3 +164,17 @@ BPF_RETURN: Final = 0x06  # BPF_RET | BPF_K
 # linux/sched.h, linux/nsfs.h
 CLONE_NEWNET: Final = 0x40000000
 NS_GET_NSTYPE: Final = 0xB703  # _IO(0xb7, 3): which kind of namespace a descriptor is
+
+
+# How the kernel adapters recognise a host veth: its kind, and the group of those that are to be deleted.
+#
+# Numbers that must stay compatible with amazon-vpc-cni-k8s are in `ipamd/model/kernel.py`.
+
+
+DYING_GROUP: Final = 0x1BA3D
+"""Link group of host veths that wait for deletion; one kernel call deletes them all.
+
+Ours: far from 0 (every other link) and from the small numbers that people use.
+"""
+
+VETH_KIND: Final = "veth"

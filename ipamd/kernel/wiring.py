@@ -7,7 +7,6 @@
 The kernel continues a batch after a refused message. So everything that names the link waits for the answer to `create`, and then
 uses its index: a link of another owner with the same name is never touched. All or nothing (I5): a failure is undone before it is
 raised. An existing route to the address, or an existing default route, is refused and not replaced (I1).
-Over 300 lines because each operation on a sandbox's wiring is one method here, beside what undoes it.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Address
 
-from ipamd.kernel import batches, checks, devconf, layout, messages, records, repair, uapi
+from ipamd.kernel import batches, checks, devconf, messages, records, repair, uapi
 from ipamd.kernel import survey as surveys
+from ipamd.kernel import uapi as layout
 from ipamd.kernel.netlink import BATCH_MAX, Message, NetlinkSocket, Outcome
 from ipamd.kernel.netns import HostNetns, opened_netns
 from ipamd.model.attachment import NetnsIdentity, Wired, WiringSpec, decode_alias, encode_alias, sandbox_mac
 from ipamd.model.errors import NetnsError, WiringError
 from ipamd.model.ids import AttachmentKey, MacAddress
-from ipamd.model.kernel import INSIDE_IS_LEFT, HostVeth, KernelSurvey
-from ipamd.model.repair import RepairedObject
+from ipamd.model.kernel import INSIDE_IS_LEFT, HostVeth, KernelSurvey, RepairedObject
 from ipamd.ports import Wiring
 
 Failpoint = Callable[[str], bool]

@@ -13,13 +13,13 @@ from prometheus_client import Metric
 from prometheus_client.core import HistogramMetricFamily, SummaryMetricFamily
 from prometheus_client.registry import Collector
 
+from ipamd.core.health import READY, Phase
+from ipamd.eni.resync import Found
 from ipamd.metric_families.counts import Counts, gauge, gauges
 from ipamd.model.call_report import ANSWERED, OTHER, UNANSWERED, CallReport, Outcome
 from ipamd.model.capacity import most_addresses, usable_eni_count
 from ipamd.model.stock import EniStock
-from ipamd.service.health import READY, Phase
-from ipamd.service.pool.cloud_look import Found
-from ipamd.service.report.sources import Sources
+from ipamd.report.sources import Sources
 
 START_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Source: prometheus/client_golang prometheus/histogram.go, DefBuckets, which amazon-vpc-cni-k8s uses."""

@@ -8,11 +8,11 @@ from typing import TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from ipamd.model.blocked import Blocked
-from ipamd.model.repair import RepairKind
+from ipamd.eni.metadata import MetadataDifference
+from ipamd.eni.resync import Found, LookReason
+from ipamd.model.growth import Blocked
+from ipamd.model.kernel import RepairKind
 from ipamd.ports import Ec2
-from ipamd.service.pool.cloud_look import Found, LookReason
-from ipamd.service.reconcile.metadata import MetadataDifference
 
 K = TypeVar("K", bound=str)
 

@@ -8,9 +8,9 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
+from ipamd.eni.resync import LookReason
 from ipamd.metric_families.counts import Counts, counters, gauge
 from ipamd.model.call_report import ATTEMPT_BUCKETS_MS, Outcome
-from ipamd.service.pool.cloud_look import LookReason
 
 
 class Ec2Families(Collector):

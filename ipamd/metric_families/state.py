@@ -8,16 +8,15 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, InfoMetricFamily
 from prometheus_client.registry import Collector
 
+from ipamd.core.health import StageState
 from ipamd.metric_families.counts import Counts, counters, gauge, gauges
-from ipamd.model.blocked import Blocked
-from ipamd.model.defect import Defect
+from ipamd.model.errors import Defect
 from ipamd.model.freeze import FreezeCause
-from ipamd.model.kernel import DROP_REASONS
+from ipamd.model.growth import Blocked
+from ipamd.model.kernel import DROP_REASONS, RepairKind
 from ipamd.model.ledger import LedgerEvent
-from ipamd.model.repair import RepairKind
-from ipamd.service.health import StageState
-from ipamd.service.report.sources import Sources
-from ipamd.service.report.verdict import facts
+from ipamd.report.sources import Sources
+from ipamd.report.verdict import facts
 from ipamd.settings.current import INVALID_SETTINGS
 
 RELEASED_KINDS = ("addresses", "prefixes", "enis")

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from math import ceil, sqrt
 
 from ipamd.model.eni import ADDRESSES_PER_PREFIX
+from ipamd.model.growth import SHORT_S
 from ipamd.model.placement import eni_limit, is_prefix_mode, vacant_slots
 from ipamd.model.pool_settings import PoolSettings
 from ipamd.model.pool_snapshot import PoolSnapshot
-from ipamd.model.seen_demand import SHORT_S
 
 FLOOR_COUNT = 2
 """Reserve of a node that has seen nothing. Ours: one ADD, and the next before the pool has grown."""

@@ -14,7 +14,7 @@ from ipaddress import IPv4Address
 from ipamd.model.absence import Absence, Absences, Doubts
 from ipamd.model.cloud import DescribedEni, all_addresses
 from ipamd.model.ids import MacAddress
-from ipamd.model.recorded import CloudKey, Recorded, cloud_key
+from ipamd.model.metadata_evidence import CloudKey, Recorded, cloud_key
 from ipamd.model.words import counted
 
 LOOK_GAP_S = 30.0

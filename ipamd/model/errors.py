@@ -43,12 +43,12 @@
 Codes 1-99 are the CNI specification's, 100 and up ours. A message names what failed and on which object; `details` gives the
 cause, with counts, and the next step (I14). Adapters convert third-party errors into these; `rpc/codec.py` converts these into
 wire codes.
-Over 300 lines because the tree is read as one list.
 """
 
 from __future__ import annotations
 
 import re
+from enum import StrEnum
 from typing import ClassVar
 
 
@@ -322,3 +322,27 @@ def cause_of(error: BaseException) -> str:
     """Name an error in one word of a closed list, one for each class of the tree: the label of a metric."""
     kind = next((kind for kind in type(error).__mro__ if kind.__module__ == __name__), None)
     return UNEXPECTED if kind is None else re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", kind.__name__.removesuffix("Error")).lower()
+
+
+# Things that must never happen, by name: each is counted, and any count above 0 is a defect of ours to be reported. Pure.
+
+
+class Defect(StrEnum):
+    """What must never happen.
+
+    DUPLICATE: at a start one address was wired to two sandboxes (I1). INVARIANT: a request or a loop ended because a constraint or the
+    transition table refused its change (I1-I9); nothing was changed. UNEXPECTED: it ended in an error that is none of our own.
+    DATASTORE: `ipamctl audit` found that memory and disk differ, or contradict themselves.
+    """
+
+    DUPLICATE = "duplicate-address"
+    INVARIANT = "invariant-refused"
+    UNEXPECTED = "unexpected-error"
+    DATASTORE = "datastore-differs"
+
+
+def defect_of(error: BaseException) -> Defect | None:
+    """Which defect an error that ended a request or one turn of a loop shows; None for what happens to a node without a defect."""
+    if isinstance(error, InvariantError | IllegalTransitionError):
+        return Defect.INVARIANT
+    return None if isinstance(error, IpamError) else Defect.UNEXPECTED

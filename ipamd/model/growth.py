@@ -8,12 +8,87 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network
 
-from ipamd.model.blocked import Blocked
+from ipamd.model.errors import (
+    CloudDeniedError,
+    CloudQuotaError,
+    EniLimitError,
+    SubnetChoiceError,
+    SubnetExhaustedError,
+    ThrottledError,
+)
 from ipamd.model.ids import EniId
-from ipamd.model.seen_demand import SeenDemand
 from ipamd.model.words import counted
+
+# Why there is no address, as one word of a closed list: the label of a metric. The sentence for people is `Refusal`'s. Pure.
+
+
+class Blocked(StrEnum):
+    """What keeps the pool from growing. GROWING: nothing, but the address would come after the caller's deadline."""
+
+    MAX_PODS = "max-pods"
+    NODE_FULL = "node-full"
+    SUBNET_FULL = "subnet-full"
+    SUBNET_CHOICE = "subnet-choice"
+    ENI_LIMIT = "eni-limit"
+    QUOTA = "quota"
+    DENIED = "denied"
+    THROTTLED = "throttled"
+    FROZEN = "frozen"
+    HOST_ROUTING = "host-routing"
+    ERROR = "error"
+    GROWING = "growing"
+
+
+_BY_ERROR: tuple[tuple[type[BaseException], Blocked], ...] = (
+    (ThrottledError, Blocked.THROTTLED),
+    (SubnetExhaustedError, Blocked.SUBNET_FULL),
+    (SubnetChoiceError, Blocked.SUBNET_CHOICE),
+    (EniLimitError, Blocked.ENI_LIMIT),
+    (CloudQuotaError, Blocked.QUOTA),
+    (CloudDeniedError, Blocked.DENIED),
+)
+
+
+def blocked_by(error: BaseException) -> Blocked:
+    """The word for an error of EC2 or of our own that stopped growth."""
+    return next((word for kind, word in _BY_ERROR if isinstance(error, kind)), Blocked.ERROR)
+
+
+# What the pool has seen of demand, as one value: the inputs of `WARM_TARGET=auto` (`ipamd/model/auto_target.py`). Pure.
+#
+# `ipamd/pool/demand_window.py` measures it.
+
+
+SHORT_S = 2.0
+LONG_S = 10.0
+"""Windows in which growth is measured: about one allocation on an ENI that is there, and about one new ENI. Ours: an allocation takes
+about half a second; creating, attaching and setting up an ENI up to ten."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenDemand:
+    """Demand as it was measured lately; counts in addresses.
+
+    `minute_rate`, `ten_minute_rate`: ADDs per second, each weighted over its time scale. `peak_count`: most addresses that were in
+    use, cooling or waited for at once. `short_growth_count`, `long_growth_count`: most by which that rose above its former peak
+    within SHORT_S and LONG_S. `allocation_s`, `creation_s`: how long an allocation on an attached ENI and a new ENI took.
+    `start_count`: what a node expects that was just made (`is_filling`: minutes ago), or had free when its daemon started.
+    `held_count`: the highest reserve that was computed within the hold time, so that the target does not fall at once.
+    """
+
+    minute_rate: float = 0.0
+    ten_minute_rate: float = 0.0
+    peak_count: int = 0
+    short_growth_count: int = 0
+    long_growth_count: int = 0
+    start_count: int = 0
+    is_filling: bool = False
+    allocation_s: float = 1.0
+    creation_s: float = LONG_S
+    held_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)

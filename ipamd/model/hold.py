@@ -1,7 +1,7 @@
 """What the planner knows of the surplus over time, and which addresses may be named in a release. Pure values.
 
 The surplus of one moment proves nothing: the next ADD may need it. What was surplus during a whole window was needed by nobody in it,
-so a load that repeats within the window makes no call (`ipamd/service/pool/surplus.py` measures; docs/adr/0028).
+so a load that repeats within the window makes no call (`ipamd/pool/demand_window.py` measures; docs/adr/0028).
 """
 
 from __future__ import annotations

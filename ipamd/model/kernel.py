@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network
+from typing import Final, NamedTuple
 
 from ipamd.model.ids import AttachmentKey, MacAddress
 
@@ -151,3 +152,93 @@ def duplicate_addresses(survey: KernelSurvey) -> dict[IPv4Address, tuple[HostVet
         if veth.address is not None and not veth.is_dying:
             carriers[veth.address] = (*carriers.get(veth.address, ()), veth)
     return dict(sorted((address, veths) for address, veths in carriers.items() if len(veths) > 1))
+
+
+# Numbers that amazon-vpc-cni-k8s uses in the kernel, and we too, so that a node can be moved between both without a reboot.
+#
+# Rules, routes and neighbours that one of them left must be recognised, replaced or removed by the other. Do not change a number
+# here alone: `tests/unit/model/test_data_plane_numbers.py` names each compatible value, its source and what breaks without it.
+# Route tables are in `ipamd/model/eni.py`, names of host veths in `ipamd/model/attachment.py`.
+
+
+SANDBOX_GATEWAY: Final = IPv4Address("169.254.1.1")
+"""Next hop inside every sandbox. No host has it: a permanent neighbour entry resolves it to the host veth's MAC.
+
+Source: amazon-vpc-cni-k8s cmd/routed-eni-cni-plugin/driver/driver.go, createVethPairContext.run.
+"""
+
+TO_SANDBOX_PRIORITY: Final = 512
+"""`to address lookup main`. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, ToContainerRulePriority."""
+
+MARK_PRIORITY: Final = 1024
+"""`fwmark 0x80/0x80 lookup main`. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, hostRulePriority."""
+
+EXTERNAL_SERVICE_PRIORITY: Final = 1535
+"""`to <CIDR of AWS_EXTERNAL_SERVICE_CIDRS> lookup main`.
+
+Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, externalServiceIpRulePriority.
+"""
+
+FROM_SANDBOX_PRIORITY: Final = 1536
+"""`from address lookup <ENI table>`. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, FromPodRulePriority."""
+
+FROM_ENI_PRIORITY: Final = 32765
+"""`from <ENI's primary address> lookup <ENI table>`.
+
+Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, FromPrimaryIPofENIRulePriority.
+"""
+
+
+# What the daemon repairs on the host, by kind and object, so that repairs can be counted and a fight over one object be noticed.
+#
+# Pure. A repair travels as its sentence: whoever only logs needs no more, and whoever counts finds the object in it.
+
+
+class RepairKind(StrEnum):
+    """Kinds of objects that are repaired; the label of `ipamd_repairs_total`, so the list is closed."""
+
+    LINK = "link"
+    ADDRESS = "address"
+    ROUTE = "route"
+    RULE = "rule"
+    SYSCTL = "sysctl"
+    NFT = "nft"
+    CONFLIST = "conflist"
+    PLUGIN = "plugin"
+
+
+class RepairedObject(NamedTuple):
+    """One object of the host. `subject`: an ENI's ID, a sandbox's address, NODE, "confinement", or a file's path."""
+
+    kind: RepairKind
+    subject: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} of {self.subject}"
+
+
+CONFINEMENT = RepairedObject(RepairKind.NFT, "confinement")
+"""What keeps sandboxes' packets where they belong. It is put back each time, also in a fight: a pause would leave pods unconfined."""
+
+
+class Repaired(str):
+    """One repair that was made: its sentence, and the object. A plain `str` among repairs says what was not repaired."""
+
+    thing: RepairedObject
+
+    def __new__(cls, sentence: str, thing: RepairedObject) -> Repaired:
+        """A sentence with its object."""
+        made = super().__new__(cls, sentence)
+        made.thing = thing
+        return made
+
+
+class Followed(str):
+    """What was changed because something of ours changed, a setting or a name: no repair, so there is nobody to fight with."""
+
+    __slots__ = ()
+
+
+def as_repairs(sentences: Iterable[str], thing: RepairedObject) -> list[str]:
+    """Make repairs of one object of sentences, but for those that tell of changes of ours."""
+    return [one if isinstance(one, Followed) else Repaired(one, thing) for one in sentences]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from ipaddress import IPv4Address
 
 from ipamd.model.absence import Doubts
@@ -15,7 +16,16 @@ from ipamd.model.attachment import Attachment
 from ipamd.model.eni import Eni
 from ipamd.model.ids import AttachmentKey, EniId
 from ipamd.model.intent import Intent
-from ipamd.model.tombstone import Tombstone
+
+# That DEL was done for a key: for some time a late ADD of it is refused (I4).
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """`at` is when DEL was done (aware UTC); `at_monotonic_s` the same on the machine's monotonic clock, None if not known."""
+
+    at: datetime
+    at_monotonic_s: float | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,10 @@ foreign text made safe to print.
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 CLOUD_NOT_ASKED = "not asked yet"
 """What is known of EC2 before its first answer; `ipamctl status` shows it instead of *not reachable*."""
@@ -49,3 +51,22 @@ def counted(count: int, noun: str) -> str:
     if count == 1:
         return f"1 {noun}"
     return f"{count} {noun}{'es' if noun.endswith(_PLURALS_IN_ES) else 's'}"
+
+
+# How a time is written for people and for other programs: RFC 3339 in UTC.
+
+
+def rfc3339(moment: datetime, *, timespec: str = "milliseconds") -> str:
+    """Write an aware time in UTC with a trailing Z; `timespec` as in `datetime.isoformat`, the rest is cut off."""
+    return moment.astimezone(UTC).isoformat(timespec=timespec).removesuffix("+00:00") + "Z"
+
+
+# Whether a listener's address can be reached from this host only. Pure.
+
+
+def is_loopback(host: str) -> bool:
+    """Whether this is an address of loopback. A name is not: what it resolves to may change; nor is an empty one, which is all."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

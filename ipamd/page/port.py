@@ -10,10 +10,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ipamd.health_pages import PORT_MAX
-from ipamd.metrics_port import MetricsPort, Refusal
+from ipamd.metrics_port import PORT_MAX, MetricsPort, Refusal
 from ipamd.model.errors import PortTakenError, SettingsError, log_text
-from ipamd.model.loopback import is_loopback
+from ipamd.model.words import is_loopback
 from ipamd.page.access import Denial, Gate, TokenFile
 from ipamd.page.document import COMMON_HEADERS, Document
 

@@ -13,8 +13,7 @@ import grpc
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
-from ipamd.model.times import rfc3339
-from ipamd.model.words import printable
+from ipamd.model.words import printable, rfc3339
 from ipamd.pb import introspection_pb2 as pb
 from ipamd.ports import Clock
 from ipamd.rpc.introspection import IntrospectionServicer

@@ -10,8 +10,7 @@ from ipamd.model.attachment import NetnsIdentity, Wired, WiringSpec
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import Eni
 from ipamd.model.ids import AttachmentKey, MacAddress
-from ipamd.model.kernel import HostChange, HostVeth, KernelSurvey, LinkEvent, RoutingDifference
-from ipamd.model.repair import RepairedObject
+from ipamd.model.kernel import HostChange, HostVeth, KernelSurvey, LinkEvent, RepairedObject, RoutingDifference
 
 
 class Wiring(Protocol):

@@ -15,6 +15,9 @@ from typing import Protocol
 
 import grpc
 
+from ipamd.core.deadline import Deadline, Steps
+from ipamd.core.health import Health, Phase
+from ipamd.core.refused_adds import RefusedAdd
 from ipamd.model.cniresult import convert_result
 from ipamd.model.cniversion import require_verb
 from ipamd.model.errors import InvalidConfigError, InvalidRequestError, IpamError, NotServingError, cause_of, log_text
@@ -23,13 +26,10 @@ from ipamd.model.words import printable
 from ipamd.pb import cni_pb2, cni_pb2_grpc
 from ipamd.ports import Clock
 from ipamd.rpc import codec
-from ipamd.service.health import Health, Phase
-from ipamd.service.refused_adds import RefusedAdd
-from ipamd.service.request import Deadline, Steps
-from ipamd.service.sandbox.attach import AttachService
-from ipamd.service.sandbox.check import CheckService
-from ipamd.service.sandbox.detach import DetachService
-from ipamd.service.sandbox.gc import GcService
+from ipamd.sandbox.attach import AttachService
+from ipamd.sandbox.check import CheckService
+from ipamd.sandbox.detach import DetachService
+from ipamd.sandbox.gc import GcService
 
 VERB_MAX = 20
 """Characters of an unknown verb that are quoted and logged. Ours."""

@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from ipamd.model.cniresult import require_valid
 from ipamd.model.cniversion import require_supported
 from ipamd.model.errors import (
     IncompatibleVersionError,
@@ -22,7 +23,6 @@ from ipamd.model.errors import (
     log_text,
 )
 from ipamd.model.ids import AttachmentKey, parse_key
-from ipamd.model.prev_result import require_valid
 from ipamd.model.request import AttachRequest, SandboxNames
 from ipamd.model.words import printable
 from ipamd.pb import cni_pb2

@@ -12,6 +12,8 @@ from ipaddress import IPv4Network
 
 import grpc
 
+from ipamd.core.freeze import FreezeControl
+from ipamd.migration.export import ExportService
 from ipamd.model.address import Address, AddressState
 from ipamd.model.eni import Eni
 from ipamd.model.errors import InvalidRequestError, NotServingError
@@ -20,15 +22,13 @@ from ipamd.model.placement import eni_limit
 from ipamd.model.redaction import without_secrets
 from ipamd.model.snapshot import eni_place
 from ipamd.model.stock import PoolCounts
-from ipamd.model.times import rfc3339
+from ipamd.model.words import rfc3339
 from ipamd.pb import introspection_pb2 as pb
 from ipamd.pb import introspection_pb2_grpc
+from ipamd.report.sources import Sources
+from ipamd.report.verdict import facts, verdict
 from ipamd.rpc.past import FROM_DAEMON, entry, history_reply, question_of
 from ipamd.rpc.planning import capacity_reply, plan_reply, targets
-from ipamd.service.freeze import FreezeControl
-from ipamd.service.reconcile.export import ExportService
-from ipamd.service.report.sources import Sources
-from ipamd.service.report.verdict import facts, verdict
 from ipamd.settings import ConfigLine
 from ipamd.settings.current import INVALID_SETTINGS
 

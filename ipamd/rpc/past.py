@@ -5,10 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from ipamd.model.errors import InvalidRequestError
-from ipamd.model.history import HistoryRecord
-from ipamd.model.history_answer import HistoryAnswer, HistoryQuestion
-from ipamd.model.tenure import Tenure
-from ipamd.model.times import rfc3339
+from ipamd.model.history import HistoryAnswer, HistoryQuestion, HistoryRecord, Tenure
+from ipamd.model.words import rfc3339
 from ipamd.pb import introspection_pb2 as pb
 
 HISTORY_LIMIT_DEFAULT = 100

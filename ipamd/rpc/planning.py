@@ -11,7 +11,7 @@ from ipamd.model.growth import Action, AllocateAddresses, AllocatePrefixes
 from ipamd.model.placement import eni_limit
 from ipamd.model.pool_settings import PoolSettings
 from ipamd.pb import introspection_pb2 as pb
-from ipamd.service.report.what_if import WhatIf
+from ipamd.report.what_if import WhatIf
 
 
 def plan_reply(what: WhatIf, *, changed: Iterable[str] = ()) -> pb.PlanReply:

@@ -1,37 +1,177 @@
 """Every setting: frozen dataclasses, one per topic, each field with its environment variable and a sentence.
 
-Settings of the network are in `network_fields.py`.
+Settings of the network are in `fields.py`.
 
 Names and meanings are those of amazon-vpc-cni-k8s where it has the setting (its README.md, "CNI Configuration Variables"), so
-that a DaemonSet's environment carries over; the rest of its settings are in `upstream.py`. A field made with `_live` takes effect
-while the daemon runs (`ipamd/reload.py`), one made with `_setting` at the next start.
+that a DaemonSet's environment carries over; the rest of its settings are in `upstream.py`. A field made with `live` takes effect
+while the daemon runs (`ipamd/reload.py`), one made with `setting` at the next start.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from ipaddress import IPv4Network
 from pathlib import Path
+from typing import Any
 
 from ipamd.model.pool_settings import PoolSettings
-from ipamd.settings.field_kinds import live as _live
-from ipamd.settings.field_kinds import setting as _setting
-from ipamd.settings.json_parsers import parse_cluster_name, parse_plugins, parse_tags
-from ipamd.settings.network_fields import NetworkConfig, SubnetsConfig
 from ipamd.settings.parsers import (
     choice,
     integer,
     parse_bool,
+    parse_cidrs,
+    parse_cluster_name,
     parse_conflist,
     parse_cri_socket,
+    parse_file,
     parse_file_text,
     parse_http_url,
     parse_listen_address,
     parse_path,
     parse_path_or_off,
+    parse_plugins,
     parse_run_dir,
+    parse_service_cidrs,
+    parse_socket,
+    parse_socket_or_off,
+    parse_tags,
     parse_url,
+    parse_veth_prefix,
 )
-from ipamd.settings.takeover_fields import TakeoverConfig
+
+# The two kinds of settings: one takes effect at the next start, the other while the daemon runs.
+
+
+def setting(env: str, parse: Callable[[str], Any], default: Any, text: str) -> Any:
+    """Make a field that variable `env` sets at a start; `parse` raises ValueError, `text` is a sentence for people."""
+    return field(default=default, metadata={"env": env, "parse": parse, "text": text, "is_live": False})
+
+
+def live(env: str, parse: Callable[[str], Any], default: Any, text: str) -> Any:
+    """Make a field as `setting` does, which `ipamd/reload.py` changes while the daemon runs."""
+    return field(default=default, metadata={"env": env, "parse": parse, "text": text, "is_live": True})
+
+
+# The settings of a node that changes hands between amazon-vpc-cni-k8s and us; a restart is needed for each.
+
+
+CONFLIST_NAME = "10-aws.conflist"
+"""Source: amazon-vpc-cni-k8s cmd/aws-vpc-cni/main.go."""
+
+
+@dataclass(frozen=True)
+class TakeoverConfig:
+    """What amazon-vpc-cni-k8s has on the node: read when we come, written when it comes back."""
+
+    checkpoint: Path = setting(
+        "AWS_VPC_K8S_CNI_BACKING_STORE",
+        parse_file,
+        Path("/var/run/aws-node/ipam.json"),
+        "Its file of allocations: read at the start, written by `ipamctl export`.",
+    )
+    daemon_socket: str = setting(
+        "VPC_IPAMD_AWS_NODE_SOCKET",
+        parse_socket_or_off,
+        "/var/run/aws-node/ipamd.sock",
+        "Its daemon's socket: while that or 127.0.0.1:50051 accepts connections we give no address; 'off': not looked at.",
+    )
+    conflist: str = setting(
+        "VPC_IPAMD_AWS_NODE_CONFLIST",
+        parse_file_text,
+        "",
+        "Its conflist, renamed while we are ready; empty: 10-aws.conflist beside ours.",
+    )
+    cni_backend_socket: str = setting(
+        "VPC_IPAMD_CNI_BACKEND_SOCKET",
+        parse_socket,
+        "",
+        "Serve its plugin on this Unix socket, as its daemon did; empty: not served (docs/migration.md).",
+    )
+
+    @property
+    def directories(self) -> tuple[Path, ...]:
+        """Where its daemon makes its socket and writes its file: a change there may be its coming."""
+        paths = [self.checkpoint, *([] if self.daemon_socket == "off" else [Path(self.daemon_socket)])]
+        return tuple({path.parent: None for path in paths})
+
+    def conflist_beside(self, ours: Path) -> Path:
+        """Where its conflist is, by the setting or beside ours."""
+        return Path(self.conflist) if self.conflist else ours.with_name(CONFLIST_NAME)
+
+
+# Settings of the network: how sandboxes and the node are wired, and in which subnets ENIs are made. The rest is in `fields.py`.
+
+
+NETWORK_FILE = Path("/etc/vpc-ipamd/network.json")
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """How sandboxes and the node are wired."""
+
+    eni_mtu: int = live("AWS_VPC_ENI_MTU", integer(576, 9001), 9001, "MTU of ENIs, bytes.")
+    pod_mtu: int = live("POD_MTU", integer(576, 9001), 0, "MTU of sandboxes, bytes; default: that of the ENIs.")
+    veth_prefix: str = setting("AWS_VPC_K8S_CNI_VETHPREFIX", parse_veth_prefix, "eni", "Beginning of host veth names.")
+    pod_veth_names: bool = setting(
+        "VPC_IPAMD_POD_VETH_NAMES",
+        parse_bool,
+        False,
+        "Name host veths by pod as amazon-vpc-cni-k8s does, for policy agents that compute the name.",
+    )
+    external_snat: bool = live("AWS_VPC_K8S_CNI_EXTERNALSNAT", parse_bool, False, "Leave SNAT to something outside the node.")
+    exclude_snat_cidrs: tuple[IPv4Network, ...] = live(
+        "AWS_VPC_K8S_CNI_EXCLUDE_SNAT_CIDRS",
+        parse_cidrs,
+        (),
+        "IPv4 CIDRs, comma separated, to which traffic is sent without SNAT.",
+    )
+    external_service_cidrs: tuple[IPv4Network, ...] = live(
+        "AWS_EXTERNAL_SERVICE_CIDRS",
+        parse_service_cidrs,
+        (),
+        "IPv4 CIDRs, comma separated, that every sandbox reaches through table main, whatever its ENI (rule 1535).",
+    )
+    randomize_snat: str = live(
+        "AWS_VPC_K8S_CNI_RANDOMIZESNAT", choice("prng", "hashrandom", "none"), "prng", "How SNAT chooses ports."
+    )
+    node_port_support: bool = live("AWS_VPC_CNI_NODE_PORT_SUPPORT", parse_bool, True, "Mark NodePort connections.")
+    connmark: int = live(
+        "AWS_VPC_K8S_CNI_CONNMARK", integer(1, 0xFFFFFFFF), 0x80, "Bit of the packet mark that the node's rules use."
+    )
+    extra_source_cidrs: tuple[IPv4Network, ...] = setting(
+        "VPC_IPAMD_EXTRA_SOURCE_CIDRS",
+        parse_cidrs,
+        (),
+        "IPv4 CIDRs, comma separated, from which any sandbox may send besides its own address: for those that route for others.",
+    )
+
+    @property
+    def sandbox_mtu(self) -> int:
+        """POD_MTU, or the ENIs' MTU when it is not set."""
+        return self.pod_mtu or self.eni_mtu
+
+
+@dataclass(frozen=True)
+class SubnetsConfig:
+    """In which subnets new ENIs are made."""
+
+    discovery: bool = setting(
+        "ENABLE_SUBNET_DISCOVERY",
+        parse_bool,
+        True,
+        "Make ENIs in every subnet of the zone that is tagged for it, not only in the node's.",
+    )
+    custom_networking: bool = setting(
+        "AWS_VPC_K8S_CNI_CUSTOM_NETWORK_CFG",
+        parse_bool,
+        False,
+        "Take subnet and security groups of new ENIs from a file, by availability zone; the primary ENI carries no pods.",
+    )
+    network_file: Path = setting(
+        "VPC_IPAMD_NETWORK_FILE", parse_file, NETWORK_FILE, "That file: JSON, read at the start (docs/subnets.md)."
+    )
+
 
 RUN_DIR = Path("/run/vpc-ipamd")
 CONFLIST_PATH = Path("/etc/cni/net.d/10-vpc-ipamd.conflist")
@@ -48,48 +188,48 @@ ENIS_MAX, ADDRESSES_MAX, PREFIXES_MAX = 1000, 65536, 4096
 class PoolConfig:
     """How many addresses to keep in reserve."""
 
-    warm_eni_target: int = _live(
+    warm_eni_target: int = live(
         "WARM_ENI_TARGET",
         integer(0, ENIS_MAX),
         1,
         "Whole ENIs' worth of free addresses to keep; ignored once an IP target is set.",
     )
-    warm_ip_target: int = _live(
+    warm_ip_target: int = live(
         "WARM_IP_TARGET",
         integer(0, ADDRESSES_MAX),
         0,
         "Free addresses to keep, topped up at half of it or after 5 s without an ADD; 0: not defined.",
     )
-    minimum_ip_target: int = _live("MINIMUM_IP_TARGET", integer(0, ADDRESSES_MAX), 0, "Floor for all addresses; 0: not defined.")
-    warm_target: str = _live(
+    minimum_ip_target: int = live("MINIMUM_IP_TARGET", integer(0, ADDRESSES_MAX), 0, "Floor for all addresses; 0: not defined.")
+    warm_target: str = live(
         "WARM_TARGET",
         choice("fixed", "auto"),
         "fixed",
         "auto: the free addresses to keep follow measured demand, instead of WARM_IP_TARGET, which must not be set then; "
         "MINIMUM_IP_TARGET still holds, WARM_ENI_TARGET and WARM_PREFIX_TARGET are ignored.",
     )
-    warm_prefix_target: int = _live(
+    warm_prefix_target: int = live(
         "WARM_PREFIX_TARGET", integer(0, PREFIXES_MAX), 0, "Free /28 prefixes to keep, in prefix mode."
     )
-    max_eni: int = _live("MAX_ENI", integer(0, ENIS_MAX), 0, "Cap on ENIs below the instance's own limit; 0: none.")
-    max_pods: int = _live(
+    max_eni: int = live("MAX_ENI", integer(0, ENIS_MAX), 0, "Cap on ENIs below the instance's own limit; 0: none.")
+    max_pods: int = live(
         "MAX_PODS", integer(0, ADDRESSES_MAX), 0, "Cap on the pool, in addresses; 0: what the instance type allows."
     )
-    prefix_delegation: bool = _live("ENABLE_PREFIX_DELEGATION", parse_bool, False, "Allocate /28 prefixes.")
-    release_hold_s: int = _live(
+    prefix_delegation: bool = live("ENABLE_PREFIX_DELEGATION", parse_bool, False, "Allocate /28 prefixes.")
+    release_hold_s: int = live(
         "VPC_IPAMD_RELEASE_HOLD",
         integer(1, 86400),
         3600,
         "Seconds for which addresses are in excess before they are given back to EC2; whole ENIs of WARM_ENI_TARGET go at once.",
     )
-    spare_eni_delay_s: int = _live(
+    spare_eni_delay_s: int = live(
         "VPC_IPAMD_SPARE_ENI_DELAY",
         integer(0, 3600),
         30,
         "Seconds, once to twice by node, after the last ADD until an ENI is asked for that only WARM_ENI_TARGET or WARM_PREFIX_TARGET "
         "wants; 0: at once. What ADDs wait for, and half of the target, is asked for at once in any case.",
     )
-    cooldown_s: int = _live(
+    cooldown_s: int = live(
         "IP_COOLDOWN_PERIOD", integer(0, 86400), 30, "Seconds before a released address may be assigned again."
     )
 
@@ -98,31 +238,31 @@ class PoolConfig:
 class CloudConfig:
     """How EC2 and instance metadata are reached, and how ENIs are tagged."""
 
-    ec2_endpoint: str = _setting("AWS_EC2_ENDPOINT", parse_url, "", "URL of the EC2 API; empty: the region's own.")
-    imds_endpoint: str = _setting(
+    ec2_endpoint: str = setting("AWS_EC2_ENDPOINT", parse_url, "", "URL of the EC2 API; empty: the region's own.")
+    imds_endpoint: str = setting(
         "AWS_EC2_METADATA_SERVICE_ENDPOINT", parse_http_url, "http://169.254.169.254", "URL of the instance metadata service."
     )
-    cluster_name: str = _setting("CLUSTER_NAME", parse_cluster_name, "", "Name of the EKS cluster, for tags.")
-    additional_tags: tuple[tuple[str, str], ...] = _live(
+    cluster_name: str = setting("CLUSTER_NAME", parse_cluster_name, "", "Name of the EKS cluster, for tags.")
+    additional_tags: tuple[tuple[str, str], ...] = live(
         "ADDITIONAL_ENI_TAGS", parse_tags, (), "JSON object of further tags for ENIs that we create."
     )
-    leaked_eni_cleanup_disabled: bool = _setting(
+    leaked_eni_cleanup_disabled: bool = setting(
         "DISABLE_LEAKED_ENI_CLEANUP",
         parse_bool,
         False,
         "Leave alone the ENIs that this node made and that leaked; else deleted after a start.",
     )
-    http_timeout_s: int = _setting("HTTP_TIMEOUT", integer(1, 300), 10, "Seconds for the whole answer to an HTTP request to AWS.")
+    http_timeout_s: int = setting("HTTP_TIMEOUT", integer(1, 300), 10, "Seconds for the whole answer to an HTTP request to AWS.")
 
 
 @dataclass(frozen=True)
 class RuntimeConfig:
     """How the container runtime is reached."""
 
-    cri_events: bool = _setting(
+    cri_events: bool = setting(
         "CRI_EVENTS", parse_bool, True, "Follow the runtime's events; turn off where kubelet's EventedPLEG uses containerd 1.x."
     )
-    cri_socket: str = _setting(
+    cri_socket: str = setting(
         "CRI_SOCKET", parse_cri_socket, "", "Path of the CRI socket; empty: the usual ones in turn; 'off': no CRI, no reaping."
     )
 
@@ -131,85 +271,85 @@ class RuntimeConfig:
 class DaemonConfig:
     """Where the daemon keeps its files, what it writes and serves, and how many requests it handles."""
 
-    run_dir: Path = _setting("VPC_IPAMD_RUN_DIR", parse_run_dir, RUN_DIR, "Socket, datastore and spool; owned by root, 0700.")
-    freeze_file: str = _setting(
+    run_dir: Path = setting("VPC_IPAMD_RUN_DIR", parse_run_dir, RUN_DIR, "Socket, datastore and spool; owned by root, 0700.")
+    freeze_file: str = setting(
         "VPC_IPAMD_FREEZE_FILE",
         parse_file_text,
         "",
         "A drain hook's file: while it exists no ENI is made and nothing given back; empty: hooks/freeze in the run directory.",
     )
-    settings_file: str = _setting(
+    settings_file: str = setting(
         "VPC_IPAMD_SETTINGS_FILE",
         parse_file_text,
         "",
         "A file of further settings, NAME=VALUE in each line, over the environment and read again when it changes; empty: none.",
     )
-    reload_spread_s: int = _live(
+    reload_spread_s: int = live(
         "VPC_IPAMD_RELOAD_SPREAD",
         integer(0, 3600),
         60,
         "Seconds over which the nodes of a fleet spread the reading of a changed settings file; SIGHUP reads it at once.",
     )
-    conflist_path: Path = _setting(
+    conflist_path: Path = setting(
         "VPC_IPAMD_CONFLIST", parse_conflist, CONFLIST_PATH, "Where the conflist is written once ready; ends in .conflist."
     )
-    cni_bin_dir: Path = _setting(
+    cni_bin_dir: Path = setting(
         "VPC_IPAMD_CNI_BIN_DIR", parse_path, CNI_BIN_DIR, "The node's directory of CNI plugins, where the runtime looks for them."
     )
-    reference_plugins: Path = _setting(
+    reference_plugins: Path = setting(
         "VPC_IPAMD_REFERENCE_PLUGINS",
         parse_path,
         REFERENCE_PLUGINS,
         "Directory of the plugins that come with the image (loopback, portmap, bandwidth, tuning); each is put into the node's where "
         "it is missing. Nothing is, if this directory does not exist.",
     )
-    portmap: bool = _setting("ENABLE_PORTMAP_PLUGIN", parse_bool, False, "Chain the portmap plugin, for hostPort.")
-    bandwidth: bool = _setting("ENABLE_BANDWIDTH_PLUGIN", parse_bool, False, "Chain the bandwidth plugin.")
-    chained_plugins: str = _setting(
+    portmap: bool = setting("ENABLE_PORTMAP_PLUGIN", parse_bool, False, "Chain the portmap plugin, for hostPort.")
+    bandwidth: bool = setting("ENABLE_BANDWIDTH_PLUGIN", parse_bool, False, "Chain the bandwidth plugin.")
+    chained_plugins: str = setting(
         "VPC_IPAMD_CHAINED_PLUGINS",
         parse_plugins,
         "",
         'JSON list of plugin configurations to chain last, as [{"type": "tuning"}].',
     )
-    log_level: str = _live(
+    log_level: str = live(
         "VPC_IPAMD_LOG_LEVEL", choice("debug", "info", "warning", "error"), "info", "Lowest level that is logged."
     )
-    metrics_address: str = _setting(
+    metrics_address: str = setting(
         "VPC_IPAMD_METRICS_ADDRESS", parse_listen_address, ":61678", "host:port of the Prometheus endpoint; 'off': none."
     )
-    health_address: str = _setting(
+    health_address: str = setting(
         "VPC_IPAMD_HEALTH_ADDRESS",
         parse_listen_address,
         "127.0.0.1:61677",
         "host:port of /healthz and /readyz for kubelet's probes; 'off': none.",
     )
-    page_address: str = _setting(
+    page_address: str = setting(
         "VPC_IPAMD_PAGE_ADDRESS",
         parse_listen_address,
         "off",
         "host:port of a page for people (docs/page.md), as 127.0.0.1:61676; 'off': none.",
     )
-    page_token_file: str = _setting(
+    page_token_file: str = setting(
         "VPC_IPAMD_PAGE_TOKEN_FILE",
         parse_file_text,
         "",
         "File with the token that the page asks for; empty: none, which is allowed on loopback only.",
     )
-    max_concurrent_rpcs: int = _setting("VPC_IPAMD_MAX_RPCS", integer(4, 1024), 256, "CNI requests handled at once.")
-    history_dir: str = _setting(
+    max_concurrent_rpcs: int = setting("VPC_IPAMD_MAX_RPCS", integer(4, 1024), 256, "CNI requests handled at once.")
+    history_dir: str = setting(
         "VPC_IPAMD_HISTORY_DIR",
         parse_path_or_off,
         HISTORY_DIR,
         "Directory on the node's disk for what `ipamctl history` tells, which outlives reboots; 'off': none is kept.",
     )
-    history_days: int = _setting("VPC_IPAMD_HISTORY_DAYS", integer(1, 365), 7, "Days for which the history is kept.")
-    history_bytes: int = _setting(
+    history_days: int = setting("VPC_IPAMD_HISTORY_DAYS", integer(1, 365), 7, "Days for which the history is kept.")
+    history_bytes: int = setting(
         "VPC_IPAMD_HISTORY_BYTES",
         integer(4 << 20, 1 << 40),
         32 << 20,
         "Bytes that the history may have; the oldest goes first, and a quarter is for refused ADDs.",
     )
-    drain_s: int = _live(
+    drain_s: int = live(
         "VPC_IPAMD_DRAIN", integer(0, 60), 0, "Seconds of serving DEL after the first SIGTERM; the plugin spools it anyway."
     )
 

@@ -70,8 +70,8 @@ def main(argv: Sequence[str] | None = None, *, sleep: Callable[[float], None] = 
 
 
 def _sweep(order: SweepOrder, config: CloudConfig, region: str, sleep: Callable[[float], None]) -> list[Finding]:
-    from ipamd.clock import SystemClock
     from ipamd.cloud.ec2 import BotoEc2
+    from ipamd.core.clock import SystemClock
 
     clock = SystemClock()
     ec2 = BotoEc2(config, region=lambda: region, vpc_id=lambda: order.vpc_id, clock=clock)

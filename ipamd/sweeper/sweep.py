@@ -1,8 +1,8 @@
-"""One sweep over a cluster's detached ENIs: two looks, the rule of `ipamd/model/leaked_eni.py`, then at most so many deletions.
+"""One sweep over a cluster's detached ENIs: two looks, the rule of `ipamd/model/eni.py`, then at most so many deletions.
 
 Nodes may be creating ENIs at the same moment. Three things protect those: the least age, which must exceed the longest time from a
 creation to its attachment; the second look; and EC2 itself, which deletes no attached ENI. A node whose open creation loses its ENI
-all the same finds it gone, and creates another (`ipamd/service/pool/creation.py`). Whether the tagged instance exists is not asked:
+all the same finds it gone, and creates another (`ipamd/eni/creation.py`). Whether the tagged instance exists is not asked:
 a detached ENI holds nothing of it, and DescribeInstances would be one more permission.
 """
 
@@ -14,10 +14,9 @@ from datetime import timedelta
 from enum import StrEnum
 
 from ipamd.model.cloud import DescribedEni
-from ipamd.model.eni_tags import CLUSTER_TAG, CREATED_AT_TAG, INSTANCE_TAG
+from ipamd.model.eni import CLUSTER_TAG, CREATED_AT_TAG, INSTANCE_TAG, why_kept
 from ipamd.model.errors import CloudDeniedError, CloudError, ThrottledError, log_text
 from ipamd.model.ids import EniId
-from ipamd.model.leaked_eni import why_kept
 from ipamd.ports import Clock, Ec2
 
 SECOND_LOOK_S = 60.0

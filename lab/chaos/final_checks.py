@@ -19,15 +19,15 @@ from lab.node.kernel_view import VETH_PREFIX, has_nft_tables, read_kernel
 
 READY_TIMEOUT_S = 60.0
 SETTLE_TIMEOUT_S = 75.0
-"""Ours: above the longest pause of the pool after an error, 60 s (ipamd/service/pool/maintainer.py)."""
+"""Ours: above the longest pause of the pool after an error, 60 s (ipamd/pool/maintainer.py)."""
 
 UNKNOWN_ENI = "unknown to the datastore"
-"""The audit's words (ipamd/service/report/audit_cloud.py) for an ENI that is neither recorded nor covered by an open intent."""
+"""The audit's words (ipamd/report/audit_cloud.py) for an ENI that is neither recorded nor covered by an open intent."""
 
 REMOVE_TIMEOUT_S = 180.0
 ROWS_TIMEOUT_S = 15.0
 LISTS_S = 25.0
-"""Above two CRI lists, 10 s apart: what the reaper needs first (ipamd/service/reconcile/runtime.py)."""
+"""Above two CRI lists, 10 s apart: what the reaper needs first (ipamd/sandbox/runtime.py)."""
 
 LATER_S = 3 * 3600.0
 """How much time passes for the daemon, on both clocks, so that orphans are reaped: beyond the hour of a leaked namespace."""

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 REPAIR_S = 45.0
-"""Above the 30 s between two repairs of the host network (ipamd/service/reconcile/host_network.py)."""
+"""Above the 30 s between two repairs of the host network (ipamd/host/network.py)."""
 
 WIRED_S = 3.0
 """Two rounds of the observer, and a busy machine. Ours."""
 
 ROW_S = 30.0
-"""Above two CRI lists, 10 s apart (ipamd/service/reconcile/runtime.py)."""
+"""Above two CRI lists, 10 s apart (ipamd/sandbox/runtime.py)."""
 
 ROW_AFTER_LIE_S = 60.0
 """For a sandbox that has had no row since its node's datastore was lost, if EC2's answers lacked objects after that: from the end of
 the lie; or for as long as EC2 had lied by then and ROW_S, because the daemon asks after 5, 10, 20 s and so on
-(ipamd/service/pool/cloud_look.py)."""
+(ipamd/eni/resync.py)."""
 
 SILENT_S = 6.0
 DONE_S = 10.0
 STRAY_S = 20.0
 LOOSE_S = 180.0
-"""The pool pauses up to 60 s after errors (ipamd/service/pool/maintainer.py), and deletes an ENI it could not attach at a later
+"""The pool pauses up to 60 s after errors (ipamd/pool/maintainer.py), and deletes an ENI it could not attach at a later
 try."""
 
 LEAKED_S = 540.0
 """The look after a start (up to 2 min), a pause after one that EC2 refused (5 min), the second look (30 s), and a busy machine
-(ipamd/service/pool/leaked_enis.py)."""
+(ipamd/eni/leaked.py)."""
 
 COOLDOWN_MARGIN_S = 1.0
 CALLS_MOST = 120

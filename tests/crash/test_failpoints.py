@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 import ipamd.datastore
-import ipamd.service
+import ipamd.eni
+import ipamd.migration
+import ipamd.sandbox
 from lab.lab import Lab
 from tests.crash.scenarios import ELSEWHERE, SCENARIOS
 from tests.rig import Rig, wait_until
@@ -72,7 +74,7 @@ def test_a_crash_here_loses_doubles_and_leaves_nothing(lab: Lab, name: str) -> N
 def test_every_failpoint_is_covered() -> None:
     """A failpoint that no test dies at proves nothing."""
     declared = set(KERNEL)
-    for package in (ipamd.service, ipamd.datastore):
+    for package in (ipamd.sandbox, ipamd.eni, ipamd.migration, ipamd.datastore):
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):  # rooms within rooms too
             declared |= set(getattr(importlib.import_module(found.name), "FAILPOINTS", ()))
     assert len(declared) == FAILPOINT_COUNT

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from ipamd.core.deadline import Deadline, Steps
 from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment, veth_name
 from ipamd.model.cloud_evidence import RECENT_S
 from ipamd.model.pool_settings import RELEASE_HOLD_S, PoolSettings
 from ipamd.model.request import SandboxNames
 from ipamd.model.sandbox import SandboxState
-from ipamd.service.request import Deadline, Steps
-from ipamd.service.sandbox_judge import LIST_INTERVAL_S
+from ipamd.sandbox.judge import LIST_INTERVAL_S
 from ipamd.settings import NetworkConfig
 from tests.fakes.cloud import INSTANCE
 from tests.fakes.node import FakeNode

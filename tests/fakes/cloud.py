@@ -1,7 +1,4 @@
-"""EC2 as dictionaries with one subnet.
-
-Over 300 lines because the calls of the port share one state: what one of them does the next one shows.
-"""
+"""EC2 as dictionaries with one subnet."""
 
 from __future__ import annotations
 

@@ -10,8 +10,7 @@ from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import Eni
 from ipamd.model.errors import IpamError
 from ipamd.model.ids import MacAddress
-from ipamd.model.kernel import NODE, HostChange, LinkEvent, LinkEventKind, RoutingDifference
-from ipamd.model.repair import Repaired, RepairedObject, RepairKind
+from ipamd.model.kernel import NODE, HostChange, LinkEvent, LinkEventKind, Repaired, RepairedObject, RepairKind, RoutingDifference
 
 
 class FakeHostNetwork:

@@ -11,8 +11,7 @@ from ipamd.model.attachment import NetnsIdentity, Wired, WiringSpec, decode_alia
 from ipamd.model.eni import MAIN_TABLE
 from ipamd.model.errors import IpamError, KernelDumpError, NetnsError
 from ipamd.model.ids import AttachmentKey
-from ipamd.model.kernel import HostVeth, KernelSurvey
-from ipamd.model.repair import Repaired, RepairedObject, RepairKind
+from ipamd.model.kernel import HostVeth, KernelSurvey, Repaired, RepairedObject, RepairKind
 
 
 class FakeWiring:

@@ -9,8 +9,11 @@ from pathlib import Path
 
 from ipamd.adapters import Adapters
 from ipamd.bootstrap import compose
+from ipamd.core.deadline import Deadline, Steps
+from ipamd.core.health import Health, Phase
 from ipamd.datastore.open import open_datastore
 from ipamd.datastore.spool import FileSpool
+from ipamd.eni.sync_result import EniSyncResult
 from ipamd.history.writer import Boot, HistoryBounds, HistoryWriter
 from ipamd.model.attachment import Attachment
 from ipamd.model.cloud_evidence import RECENT_S
@@ -22,10 +25,7 @@ from ipamd.model.request import AttachRequest, SandboxNames
 from ipamd.model.sandbox import Sandbox
 from ipamd.node_info import NodeInfo
 from ipamd.ports import Failpoint, no_failpoint
-from ipamd.service.health import Health, Phase
-from ipamd.service.pool.sync_result import EniSyncResult
-from ipamd.service.report.past import held
-from ipamd.service.request import Deadline, Steps
+from ipamd.report.past import held
 from ipamd.settings import CloudConfig, CurrentSettings, DaemonConfig, NetworkConfig, Settings, SubnetsConfig
 from tests.fakes.aws_node import FakeAwsNode
 from tests.fakes.clock import FakeClock

@@ -7,7 +7,7 @@ import pytest
 from ipamd.kernel import confine_rules
 from ipamd.kernel.hostnet import KernelHostNetwork
 from ipamd.kernel.nft import Nftables
-from ipamd.model.repair import Repaired
+from ipamd.model.kernel import Repaired
 from tests.netns.confined import EXTRA, OPEN, PRIMARY, RELEASE_BEFORE, SECONDARY, VPC, WORLD, Node
 from tests.netns.test_host_network import udp_peer
 

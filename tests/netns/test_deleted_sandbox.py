@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from ipamd.kernel import layout
+from ipamd.kernel import uapi as layout
 from tests.netns import packets
 from tests.netns.confined import NODE, PRIMARY, SECONDARY, VPC, WORLD, Node
 

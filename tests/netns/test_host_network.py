@@ -272,7 +272,7 @@ def test_primary_link_that_is_missing_is_an_error(world):
 
 def test_a_sysctl_that_cannot_be_set_costs_nothing_else(world, monkeypatch, tmp_path):
     """A read-only /proc/sys is said; SNAT, marks and rules are set up all the same, and packets of sandboxes are forwarded."""
-    from ipamd.kernel import sysctls
+    from ipamd.kernel import node as sysctls
 
     vpc = world.fabric()
     vpc.sh(f"{TO_SECONDARY}; ip route add 10.0.0.30/32 dev p0; ip neigh add 10.0.0.30 dev p0 lladdr 02:00:00:00:00:01")

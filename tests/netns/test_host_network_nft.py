@@ -8,7 +8,7 @@ import pytest
 
 from ipamd.kernel import ruleset
 from ipamd.kernel.nft import Nftables
-from ipamd.model import dataplane
+from ipamd.model import kernel as dataplane
 from ipamd.model.errors import WiringError
 
 pytestmark = pytest.mark.privileged

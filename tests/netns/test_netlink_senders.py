@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from ipamd.kernel import messages, netns, uapi
+from ipamd.kernel.host_events import NoticeSocket
 from ipamd.kernel.netlink import NetlinkSocket
-from ipamd.kernel.notices import NoticeSocket
 from tests.netns.conftest import Space
 
 pytestmark = pytest.mark.privileged

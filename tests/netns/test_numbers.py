@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.model import dataplane
+from ipamd.model import kernel as dataplane
 from ipamd.model.attachment import sandbox_mac, veth_name
 from ipamd.model.eni import gateway, route_table
 from ipamd.model.ids import parse_key

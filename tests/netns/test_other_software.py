@@ -14,7 +14,7 @@ import pytest
 from ipamd.kernel.legacy_tables import LegacyTables
 from ipamd.kernel.other_software import OtherSoftware
 from ipamd.model.kernel import NOT_REPAIRED
-from ipamd.service.report.audit_enis import _of_routing
+from ipamd.report.audit import _of_routing
 from tests.netns.test_host_network import udp_peer
 
 pytestmark = pytest.mark.privileged

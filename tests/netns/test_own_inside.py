@@ -11,10 +11,10 @@ from ipaddress import IPv4Address
 
 import pytest
 
-from ipamd.clock import SystemClock
+from ipamd.core.clock import SystemClock
+from ipamd.core.deadline import Deadline, Steps
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CheckFailedError
-from ipamd.service.request import Deadline, Steps
 from tests.fakes.cloud import FakeEc2
 from tests.fakes.node import FakeNode
 

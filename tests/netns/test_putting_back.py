@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ipamd.model.repair import RepairedObject, RepairKind
+from ipamd.model.kernel import RepairedObject, RepairKind
 
 pytestmark = pytest.mark.privileged
 

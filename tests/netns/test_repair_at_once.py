@@ -10,13 +10,13 @@ import time
 
 import pytest
 
-from ipamd.clock import SystemClock
+from ipamd.core.clock import SystemClock
+from ipamd.core.deadline import Deadline, Steps
+from ipamd.host import network as host_network
 from ipamd.kernel.netlink import NetlinkSocket
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import KernelDumpError
-from ipamd.model.repair import RepairKind
-from ipamd.service.reconcile import host_network
-from ipamd.service.request import Deadline, Steps
+from ipamd.model.kernel import RepairKind
 from tests.fakes.cloud import FakeEc2
 from tests.fakes.node import FakeNode
 from tests.netns.conftest import SECONDARY_MAC

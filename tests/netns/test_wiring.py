@@ -1,7 +1,4 @@
-"""ADD and DEL in the kernel: ADD wires all or nothing, DEL leaves nothing.
-
-Over 300 lines because a refusal anywhere on the way in is a way out too: wiring and unwiring are one subject.
-"""
+"""ADD and DEL in the kernel: ADD wires all or nothing, DEL leaves nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from ipamd.kernel import layout, messages
+from ipamd.kernel import messages
+from ipamd.kernel import uapi as layout
 from ipamd.model.attachment import sandbox_mac
 from ipamd.model.errors import NetnsError, WiringError
 from ipamd.model.ids import CONTAINER_ID_MAX
@@ -47,7 +45,7 @@ def test_longest_identity_fits(world):
 
 @pytest.mark.parametrize("table", [254, 2])
 def test_wired_sandbox_is_complete_on_both_sides(world, table):
-    """What `ip` shows after ADD is the data plane of amazon-vpc-cni-k8s (ipamd/model/dataplane.py)."""
+    """What `ip` shows after ADD is the data plane of amazon-vpc-cni-k8s (ipamd/model/kernel.py)."""
     pod = world.space()
     spec = world.spec(pod, table=table)
     wired = world.wiring.wire(spec)

@@ -18,7 +18,7 @@ from ipamd.model.cloud_evidence import (
     plausibility,
 )
 from ipamd.model.ids import EniId
-from ipamd.model.recorded import CloudKey
+from ipamd.model.metadata_evidence import CloudKey
 from tests.unit.model.test_cloud_evidence import PRIMARY, address, eni_id, mac, recorded, shown
 
 ENI_COUNT, PER_ENI = 4, 3

@@ -1,7 +1,4 @@
-"""The datastore against a plain-Python model, through any sequence of changes, roll-backs and crashes.
-
-Over 300 lines because a state machine is one class: the model, its rules and its invariants belong together.
-"""
+"""The datastore against a plain-Python model, through any sequence of changes, roll-backs and crashes."""
 
 # ruff: noqa: PT012 - a block is one unit of work, which must be rolled back as a whole
 

@@ -18,7 +18,7 @@ from ipamd.model.plan import deficit_count, plan, surplus_count
 from ipamd.model.pool_settings import PoolSettings
 from ipamd.model.pool_snapshot import PoolSnapshot, pool_snapshot
 from ipamd.model.snapshot import Snapshot
-from ipamd.service.pool.surplus import Surplus
+from ipamd.pool.demand_window import Surplus
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LIMITS = InstanceLimits("t", 4, 6)

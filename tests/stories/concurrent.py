@@ -14,9 +14,9 @@ from typing import Generic, TypeVar
 
 import pytest
 
+from ipamd.core.deadline import Steps
+from ipamd.core.locks import KeyLocks
 from ipamd.ports import Clock
-from ipamd.service.locks import KeyLocks
-from ipamd.service.request import Steps
 from tests.fakes.node import FakeNode
 
 T = TypeVar("T")

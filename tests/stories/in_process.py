@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from cni_plugin import _cni, vpc_cni
+from ipamd.core.deadline import Deadline
 from ipamd.pb import cni_pb2, introspection_pb2_grpc
 from ipamd.rpc.server import RpcServer
-from ipamd.service.request import Deadline
 from tests.fakes.node import FakeNode
 
 CONF = {"cniVersion": "1.0.0", "name": "vpc-ipamd", "type": "vpc-cni"}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ipamd.eni.external_changes import TURN_JITTER, TURN_S
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.kernel import LinkEvent, LinkEventKind
-from ipamd.service.reconcile.cloud import TURN_JITTER, TURN_S
 from tests.fakes.node import FakeNode
 
 TURN_MAX_S = TURN_S * (1 + TURN_JITTER)

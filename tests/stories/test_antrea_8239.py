@@ -5,8 +5,8 @@ between, succeed, and then have its interface and address taken away by the roll
 be looked up; its fix could. The first test of that fix passed without the fix too, which is why each story here has a second
 test.)
 
-What prevents it here: `service/sandbox/attach.py: attach_sandbox` holds the sandbox's lock through `_roll_back` (I5), and the
-retry that came meanwhile waits for its turn (`service/locks.py`).
+What prevents it here: `sandbox/attach.py: attach_sandbox` holds the sandbox's lock through `_roll_back` (I5), and the
+retry that came meanwhile waits for its turn (`core/locks.py`).
 
 Bound: 0 fake seconds: the retry answers as soon as the rollback has ended, with an address that the rollback does not touch.
 """

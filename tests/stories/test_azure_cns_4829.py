@@ -5,7 +5,7 @@ two stores, in opposite order: DEL found no entry yet, ADD assigned the address 
 memory. Memory said "free", the file said "owned by a container that is gone"; the address went to another pod, and the next
 restart could not tell whose it was.
 
-What prevents it here: one lock per sandbox, first come first served (`service/locks.py: KeyLocks.hold`), around the whole of
+What prevents it here: one lock per sandbox, first come first served (`core/locks.py: KeyLocks.hold`), around the whole of
 ADD and the whole of DEL; one transaction for attachment, address and tombstone; and a tombstone that refuses the late ADD
 (I1, I4). Behind the lock stands a constraint: no attachment beside a tombstone (`datastore/schema.py`).
 
@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import pytest
 
+from ipamd.core.deadline import Deadline
 from ipamd.model.attachment import Attachment
 from ipamd.model.errors import InvariantError, TombstonedError
-from ipamd.service.request import Deadline
-from ipamd.service.sandbox.detach import DetachService
+from ipamd.sandbox.detach import DetachService
 from tests.fakes.node import FakeNode
 from tests.stories.concurrent import AtStep, Concurrent, queued_on, switch_off_locks
 

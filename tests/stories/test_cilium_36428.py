@@ -4,7 +4,7 @@ The operator assigned addresses to an interface and then read all interfaces ane
 took the interface for full or the addresses for gone, and created interfaces that nobody needed. AWS promises only that a change is
 seen eventually (https://docs.aws.amazon.com/ec2/latest/devguide/eventual-consistency.html).
 
-Here: what a call of ours changed is not missed in an answer for five minutes (`ipamd/service/pool/recent_changes.py`); the call's own
+Here: what a call of ours changed is not missed in an answer for five minutes (`ipamd/eni/own_changes.py`); the call's own
 answer is believed (I7). Bound: from the call's answer on, 0 s (fake), through 270 s of answers that lag.
 """
 
@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from ipamd.eni.own_changes import RecentChanges
 from ipamd.model.pool_settings import PoolSettings
-from ipamd.service.pool.recent_changes import RecentChanges
 from tests.fakes.cloud import IDENTITY
 from tests.fakes.node import FakeNode
 from tests.stories.stale_reads import ec2_tells, run_sandboxes

@@ -6,9 +6,9 @@ was gone. Its first cure, to refuse DEL while restoring and let the plugin queue
 just after the queue had been read.
 
 What prevents it here: DEL is served from the first moment and leaves a tombstone though it knows no row
-(`service/sandbox/detach.py: _forget`), and restoring looks for tombstones before it adopts (`service/reconcile/startup.py:
-_resolve_veth`); a DEL that comes still later is caught by the transaction of `service/reconcile/quarantine.py: adopt` (I3, I4).
-A DEL that a living daemon was too slow to answer is in the spool, and `service/reconcile/maintenance.py` looks there every 5 s,
+(`sandbox/detach.py: _forget`), and restoring looks for tombstones before it adopts (`sandbox/startup.py:
+_resolve_veth`); a DEL that comes still later is caught by the transaction of `sandbox/quarantine.py: adopt` (I3, I4).
+A DEL that a living daemon was too slow to answer is in the spool, and `host/maintenance.py` looks there every 5 s,
 so that nothing waits for the next restart.
 
 Bound: the DEL's own reply (0 fake seconds); for a spooled one 5 s.
@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import pytest
 
+from ipamd.core.health import Phase
+from ipamd.host.maintenance import INTERVAL_S, Maintenance
 from ipamd.model.kernel import HostVeth, KernelSurvey
 from ipamd.model.sandbox import Sandbox
-from ipamd.service.health import Phase
-from ipamd.service.reconcile.maintenance import INTERVAL_S, Maintenance
-from ipamd.service.reconcile.quarantine import QuarantineService
+from ipamd.sandbox.quarantine import QuarantineService
 from tests.fakes.cloud import IDENTITY
 from tests.fakes.node import FakeNode
 from tests.stories.in_process import PluginProcess, ask, replay
@@ -129,7 +129,7 @@ def test_a_del_in_the_spool_of_a_living_daemon_is_carried_out(node: FakeNode, mo
 
 def test_the_deleted_sandbox_comes_back_without_tombstones(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """A DEL that only says "not found" is forgotten, and the restore makes the row again."""
-    monkeypatch.setattr("ipamd.service.sandbox.detach.DetachService._forget", lambda self, key: None)
+    monkeypatch.setattr("ipamd.sandbox.detach.DetachService._forget", lambda self, key: None)
     with pytest.raises(AssertionError, match="came back"):
         play(node)
 

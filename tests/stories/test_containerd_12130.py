@@ -17,7 +17,7 @@ from __future__ import annotations
 import pytest
 
 from ipamd.model import evidence
-from ipamd.service.reconcile.runtime import RELIST_WITH_EVENTS_S
+from ipamd.sandbox.runtime import RELIST_WITH_EVENTS_S
 from tests.fakes.node import FakeNode
 
 BOUND_S = 3660

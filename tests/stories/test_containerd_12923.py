@@ -4,7 +4,7 @@ containerd died after the CNI ADD had succeeded and before the result was on its
 and because it had no CNI result for it, it stopped and removed the sandbox without ever executing DEL. Whoever waits for DEL
 alone leaks one address for every such sandbox, until the node takes no pod any more.
 
-What prevents it here: `service/reconcile/runtime.py` lists sandboxes for ever, and `model/evidence.py: judge` frees an
+What prevents it here: `sandbox/runtime.py` lists sandboxes for ever, and `model/evidence.py: judge` frees an
 attachment when the runtime, the network namespace and the host veth all say that it is gone (docs/architecture.md, Sources;
 I2, I11). While containerd is down nothing is freed, and what it lists, NOTREADY too, is kept.
 
@@ -17,8 +17,8 @@ import pytest
 
 from ipamd.model.evidence import Judgement, Verdict
 from ipamd.model.sandbox import SandboxState
-from ipamd.service import sandbox_judge
-from ipamd.service.reconcile.runtime import RELIST_WITHOUT_EVENTS_S
+from ipamd.sandbox import judge as sandbox_judge
+from ipamd.sandbox.runtime import RELIST_WITHOUT_EVENTS_S
 from tests.fakes.node import FakeNode
 
 BOUND_S = 360

@@ -6,7 +6,7 @@ has any, and gives addresses of the living to the next pods.
 
 What prevents it here: the runtime is a source for existence only (`ports.Runtime` has no question for an address). Who has
 which address is in our datastore, and a second copy is the host veth's alias (`model/attachment.py: encode_alias`), from which
-`service/reconcile/quarantine.py` makes the rows again when the datastore is lost as well (docs/adr/0010; I1, I2). The new
+`sandbox/quarantine.py` makes the rows again when the datastore is lost as well (docs/adr/0010; I1, I2). The new
 sandboxes of the same pods are attachments of their own, because pod names decide nothing.
 
 Bound: rows are whole before the first ADD is served (0 fake seconds); replaced sandboxes give back their addresses with their

@@ -6,7 +6,7 @@ the same time, an ADD whose caller has left, and a clean-up DEL that comes late 
 caller who left holds an address for nobody.
 
 What prevents it here: two sandboxes of one pod are two attachments, names decide nothing (docs/adr/0001);
-`service/sandbox/attach.py` asks right before its transaction whether the caller is still there and in time
+`sandbox/attach.py` asks right before its transaction whether the caller is still there and in time
 (`service/deadline.py: Deadline.check`), and undoes everything if not (I5). The attempt that nobody waits for leaves nothing,
 whether its DEL comes or not.
 
@@ -21,10 +21,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from ipamd.core.deadline import Deadline
 from ipamd.failpoints import HOLD_NAME
 from ipamd.model.attachment import Attachment
 from ipamd.model.errors import DeadlineError
-from ipamd.service.request import Deadline
 from lab.node import containerd
 from lab.node.cri import CriClient
 from lab.node.errors import SandboxError

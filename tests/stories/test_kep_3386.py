@@ -4,8 +4,8 @@ kubelet put what events said into the same cache as what its lists said. Events 
 overwrote a newer list, and pods got a second set of containers or hung in termination. The proposal was rewritten in 2026 so
 that an event only asks for a list.
 
-What prevents it here: it was never anything else. `service/reconcile/events.py` turns an event into "look again" and notes it
-for one statistic (`service/reconcile/missed_events.py`); only `service/reconcile/runtime.py: _list` says who exists (I11). And
+What prevents it here: it was never anything else. `sandbox/runtime.py` turns an event into "look again" and notes it
+for one statistic (`sandbox/runtime.py`); only `sandbox/runtime.py: _list` says who exists (I11). And
 because events may cause lists in any number, two lists count as successive evidence only with `LIST_INTERVAL_S` between them.
 
 Bound: a sandbox that is listed is kept through two hours of stale events; one that vanished without any event is freed within
@@ -21,8 +21,7 @@ import pytest
 from ipamd.model.absence import Absences
 from ipamd.model.attachment import Attachment
 from ipamd.model.sandbox import EventKind, Sandbox, SandboxEvent
-from ipamd.service.reconcile.missed_events import MissedEventDetector
-from ipamd.service.reconcile.runtime import RELIST_WITH_EVENTS_S, RuntimeReconciler
+from ipamd.sandbox.runtime import RELIST_WITH_EVENTS_S, MissedEventDetector, RuntimeReconciler
 from tests.fakes.node import FakeNode
 
 SUBSCRIBED = SandboxEvent("", "", EventKind.SUBSCRIBED)

@@ -5,9 +5,9 @@ nothing to do and said success. The plugins behind it never heard of the DEL, th
 wanted them back did not start.
 
 What prevents it here: DEL needs the key and nothing else. A damaged configuration does not matter (`rpc/cni.py: _del` decodes
-the identity only); with a damaged `state.db`, which is set aside at start, `service/sandbox/detach.py: _forget` finds the
+the identity only); with a damaged `state.db`, which is set aside at start, `sandbox/detach.py: _forget` finds the
 wiring by the name that the key gives it, removes it and leaves a tombstone (I3, I4). The address, held in quarantine meanwhile,
-is free again once its wiring is gone (`service/reconcile/quarantine.py`).
+is free again once its wiring is gone (`sandbox/quarantine.py`).
 
 Bound: the DEL's own reply for the wiring, one list interval (10 s, fake) for the address.
 """
@@ -18,8 +18,8 @@ import pytest
 
 from ipamd.model.address import AddressState
 from ipamd.model.errors import TombstonedError
-from ipamd.service.reconcile.runtime import RELIST_WITHOUT_EVENTS_S
-from ipamd.service.sandbox.detach import DetachService
+from ipamd.sandbox.detach import DetachService
+from ipamd.sandbox.runtime import RELIST_WITHOUT_EVENTS_S
 from tests.fakes.node import FakeNode
 from tests.stories.in_process import ask
 

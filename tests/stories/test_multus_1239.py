@@ -3,7 +3,7 @@
 The shim ended with success whatever the plugins behind it said. containerd noted that the network was torn down, forgot the
 sandbox, and nobody came again for what was still there.
 
-What prevents it here: every DEL is done, spooled or an error (I3). `service/sandbox/detach.py: detach_sandbox` changes the row
+What prevents it here: every DEL is done, spooled or an error (I3). `sandbox/detach.py: detach_sandbox` changes the row
 only after the kernel has let go, lets every refusal through as a typed error, and `rpc/cni.py` hands it to the runtime, which
 repeats the DEL. A repeated DEL finds everything that the first one left.
 
@@ -19,7 +19,7 @@ import pytest
 
 from ipamd.model.errors import DatastoreError, IpamError, WiringError
 from ipamd.ports import UnitOfWork
-from ipamd.service.sandbox.detach import DetachService
+from ipamd.sandbox.detach import DetachService
 from tests.fakes.node import FakeNode
 from tests.stories.in_process import ask
 

@@ -4,9 +4,9 @@ A plugin that connects to the runtime while RunPodSandbox is under way gets a li
 either: it lives, and the plugin never hears of it. Whoever takes the first list for the whole truth takes its address away.
 
 What prevents it here: one list proves nothing. After a lost datastore a wired sandbox that the list does not name is
-quarantined, wiring and all (`service/reconcile/startup.py: _resolve_veth`), and `service/reconcile/runtime.py` lists for ever:
-as soon as the sandbox is listed, `service/reconcile/quarantine.py: resolve` makes its row (I2, I11). A restart in
-between changes nothing of that: what was in doubt stays in doubt (`service/sandbox_judge.py: _record_of`), though the new datastore
+quarantined, wiring and all (`sandbox/startup.py: _resolve_veth`), and `sandbox/runtime.py` lists for ever:
+as soon as the sandbox is listed, `sandbox/quarantine.py: resolve` makes its row (I2, I11). A restart in
+between changes nothing of that: what was in doubt stays in doubt (`sandbox/judge.py: _record_of`), though the new datastore
 is intact by then and "no row" would else mean "no promise".
 
 Bound: one list interval (10 s, fake) after the sandbox became listable.
@@ -19,9 +19,9 @@ import pytest
 from ipamd.model.address import AddressState
 from ipamd.model.evidence import Record
 from ipamd.model.kernel import HostVeth
-from ipamd.service.reconcile.quarantine import QuarantineService
-from ipamd.service.reconcile.runtime import RELIST_WITHOUT_EVENTS_S
-from ipamd.service.sandbox_judge import SandboxJudge
+from ipamd.sandbox.judge import SandboxJudge
+from ipamd.sandbox.quarantine import QuarantineService
+from ipamd.sandbox.runtime import RELIST_WITHOUT_EVENTS_S
 from tests.fakes.node import FakeNode
 
 

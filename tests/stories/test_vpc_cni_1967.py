@@ -17,10 +17,10 @@ from datetime import timedelta
 
 import pytest
 
+from ipamd.eni.losses import EniLosses
 from ipamd.model.address import AddressState
 from ipamd.model.errors import CloudError
-from ipamd.model.recorded import CloudKey
-from ipamd.service.pool.losses import EniLosses
+from ipamd.model.metadata_evidence import CloudKey
 from tests.fakes.cloud import IDENTITY
 from tests.fakes.node import FakeNode
 from tests.stories.stale_reads import assert_each_its_own, ec2_tells, recorded, run_sandboxes

@@ -19,9 +19,9 @@ from ipaddress import IPv4Address
 
 import pytest
 
+from ipamd.eni.losses import EniLosses
 from ipamd.model.errors import InvariantError
-from ipamd.model.recorded import CloudKey
-from ipamd.service.pool.losses import EniLosses
+from ipamd.model.metadata_evidence import CloudKey
 from tests.fakes.cloud import PRIMARY
 from tests.fakes.node import FakeNode
 from tests.stories.stale_reads import assert_each_its_own, ec2_tells, recorded, run_sandboxes

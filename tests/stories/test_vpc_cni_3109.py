@@ -14,7 +14,7 @@ from __future__ import annotations
 import pytest
 
 from ipamd.model.evidence import Evidence, Judgement, Verdict
-from ipamd.service.reconcile.runtime import RELIST_WITHOUT_EVENTS_S
+from ipamd.sandbox.runtime import RELIST_WITHOUT_EVENTS_S
 from tests.fakes.node import FakeNode
 from tests.stories.stale_reads import assert_each_its_own, recorded, run_sandboxes
 
@@ -53,6 +53,6 @@ def test_the_dead_hold_their_addresses_without_the_verdict(node: FakeNode, monke
     def never(evidence: Evidence) -> Judgement:
         return Judgement(Verdict.KEEP, ("nobody judges",))
 
-    monkeypatch.setattr("ipamd.service.sandbox_judge.judge", never)
+    monkeypatch.setattr("ipamd.sandbox.judge.judge", never)
     with pytest.raises(AssertionError, match="the dead still hold 5"):
         play(node)

@@ -12,7 +12,7 @@ runtime after the address turned up, that is 10 s (fake); and still so after 46 
 
 A restart in between makes it no worse. Such a sandbox has no row though the new datastore is whole; a start that took "no row" for "no
 ADD was answered" would remove its veth as soon as the runtime is slow to answer. Only an address that is recorded and unowned was
-being given when an ADD died (`service/sandbox_judge.py: _record_of`).
+being given when an ADD died (`sandbox/judge.py: _record_of`).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from pathlib import Path
 
 import pytest
 
+from ipamd.eni.records import EniRecords
 from ipamd.model.address import AddressState
 from ipamd.model.errors import CloudError
 from ipamd.model.evidence import Record
 from ipamd.model.kernel import HostVeth
 from ipamd.model.pool_settings import PoolSettings
-from ipamd.service.pool.eni_records import EniRecords
-from ipamd.service.reconcile.runtime import RELIST_WITHOUT_EVENTS_S
-from ipamd.service.sandbox_judge import SandboxJudge
+from ipamd.sandbox.judge import SandboxJudge
+from ipamd.sandbox.runtime import RELIST_WITHOUT_EVENTS_S
 from tests.fakes.cloud import PRIMARY
 from tests.fakes.node import FakeNode
 from tests.stories.stale_reads import assert_each_its_own, ec2_tells, recorded, run_sandboxes

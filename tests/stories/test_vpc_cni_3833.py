@@ -17,12 +17,12 @@ from ipaddress import IPv4Address
 
 import pytest
 
+from ipamd.eni.creation import Adoption
+from ipamd.eni.provisioner import EniProvisioner
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.errors import KernelDumpError
 from ipamd.model.ids import EniId, MacAddress
-from ipamd.service.pool.adoption import Adoption
-from ipamd.service.pool.provisioner import EniProvisioner
-from ipamd.service.pool.refusals import Refusals
+from ipamd.pool.refusals import Refusals
 from tests.fakes.cloud import INSTANCE, SUBNET
 from tests.fakes.node import FakeNode
 

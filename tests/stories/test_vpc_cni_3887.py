@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import pytest
 
+from ipamd.eni.enis import EniService
+from ipamd.eni.sync_result import EniSyncResult
 from ipamd.model.cloud import DescribedEni, InstanceIdentity
-from ipamd.service.pool.enis import EniService
-from ipamd.service.pool.sync_result import EniSyncResult
 from tests.fakes.cloud import PRIMARY
 from tests.fakes.node import FakeNode
 from tests.stories.stale_reads import ec2_tells, run_sandboxes

@@ -16,11 +16,11 @@ from dataclasses import replace
 
 import pytest
 
+from ipamd.eni.creation import Adoption
+from ipamd.eni.releasing import EniDeletion
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.errors import CloudError
 from ipamd.model.ids import EniId
-from ipamd.service.pool.adoption import Adoption
-from ipamd.service.pool.deletion import EniDeletion
 from tests.fakes.cloud import INSTANCE
 from tests.fakes.node import FakeNode
 

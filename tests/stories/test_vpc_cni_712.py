@@ -16,7 +16,7 @@ from dataclasses import replace
 import pytest
 
 from ipamd.model.ids import parse_key
-from ipamd.service.reconcile.quarantine import QuarantineService
+from ipamd.sandbox.quarantine import QuarantineService
 from tests.fakes.node import COOLDOWN_S, FakeNode
 from tests.stories.stale_reads import run_sandboxes
 

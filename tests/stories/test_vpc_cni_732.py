@@ -5,7 +5,7 @@ arrived. In #732 the ENI went away after a reboot; because some of its addresses
 got the others. The cure was to find the broken pods and to delete them by hand.
 
 Here the kernel says within milliseconds that the ENI's link is gone, and from then on the ENI gives no address
-(`ipamd/service/reconcile/links.py`). EC2 is looked at twice, half a minute apart, then the ENI's free addresses and its place are gone
+(`ipamd/eni/links.py`). EC2 is looked at twice, half a minute apart, then the ENI's free addresses and its place are gone
 and the pool has grown on another ENI. Sandboxes that are on it keep their addresses and are reported (I2). Bound: no address from
 the notification on, 0 s; a new ENI after 31 s (fake).
 """
@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import pytest
 
+from ipamd.eni.links import LinkWatch
 from ipamd.model.ids import EniId
-from ipamd.service.reconcile.links import LinkWatch
 from tests.fakes.cloud import PRIMARY
 from tests.fakes.node import FakeNode
 from tests.stories.other_hands import detach_by_hand, link_event, pass_time

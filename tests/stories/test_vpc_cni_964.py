@@ -4,7 +4,7 @@ An operator gave the instances another security group. EC2 changed that of the p
 those it attached afterwards, kept the old one, so pods were filtered by their place on the node (fixed in 1.7.2, pull request 1098).
 
 Here: the node's identity has one home, which instance metadata refreshes (`ipamd/node_info.py`): before an ENI is created, and about
-every minute. `ipamd/service/pool/security_groups.py` gives every managed secondary ENI the new groups, with one call an ENI and
+every minute. `ipamd/eni/security_groups.py` gives every managed secondary ENI the new groups, with one call an ENI and
 change. Metadata tells of the change: an idle node asks EC2 nothing for it (I13). ENIs that are not managed keep theirs (#2470).
 Bound: the next ENI at once; the existing ones 75 s after metadata shows the change (fake).
 """
@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 
+from ipamd.eni.security_groups import RETRY_MAX_S, SecurityGroups
 from ipamd.model.errors import CloudDeniedError, CloudError
 from ipamd.model.ids import EniId
 from ipamd.node_info import NodeInfo
-from ipamd.service.pool.security_groups import RETRY_MAX_S, SecurityGroups
 from tests.fakes.cloud import IDENTITY, PRIMARY
 from tests.fakes.node import FakeNode
 from tests.stories.other_hands import TURN_MAX_S, pass_time

@@ -3,7 +3,7 @@
 The reconciler listed pods first and read the allocations second. A pod that came to be in between was in the second and not in
 the first, so its allocation was "orphaned", freed, and given to another pod: two pods with one address.
 
-What prevents it here: `service/reconcile/runtime.py: reconcile_once` reads the datastore first and lists second, so that every
+What prevents it here: `sandbox/runtime.py: reconcile_once` reads the datastore first and lists second, so that every
 attachment it judges is older than its list. The verb GC brings a list that the runtime made before we hear of it; for
 `model/evidence.py: judge` it is a declaration only: what is younger than five minutes, or has a namespace or a veth, is kept (I2).
 
@@ -16,12 +16,12 @@ from collections.abc import Collection, Iterable
 
 import pytest
 
+from ipamd.core.deadline import Deadline, Steps
 from ipamd.model.attachment import Attachment
 from ipamd.model.evidence import Evidence, Judgement, Verdict
 from ipamd.model.sandbox import Sandbox
-from ipamd.service import sandbox_judge
-from ipamd.service.request import Deadline, Steps
-from ipamd.service.sandbox_judge import SandboxJudge
+from ipamd.sandbox import judge as sandbox_judge
+from ipamd.sandbox.judge import SandboxJudge
 from tests.fakes.node import FakeNode
 from tests.fakes.runtime import FakeRuntime
 

@@ -3,7 +3,6 @@ ours are the same.
 
 `vectors_config.json` holds the observed behaviour of amazon-vpc-cni-k8s (areas env_parse, mtu, entrypoint_validation), each with the
 environment that asks the same of us. Vectors about settings that we do not have are not in it.
-Over 300 lines because every kind of setting has its table of good and bad values here.
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ from hypothesis import strategies as st
 import ipamd
 from ipamd.model.errors import SettingsError
 from ipamd.settings import Settings, describe, load
-from ipamd.settings.json_parsers import parse_tags
-from ipamd.settings.parsers import integer, parse_bool, parse_cidrs, parse_url, parse_veth_prefix
+from ipamd.settings.parsers import integer, parse_bool, parse_cidrs, parse_tags, parse_url, parse_veth_prefix
 
 VECTORS = json.loads((Path(__file__).parent / "vectors_config.json").read_text())
 

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from ipamd import conflist, file_follower
-from ipamd.chained_plugins import ChainedPlugins
-from ipamd.clock import SystemClock
-from ipamd.conflist_keeper import ConflistKeeper
+from ipamd.core.clock import SystemClock
+from ipamd.core.health import Health
+from ipamd.host import conflist
+from ipamd.host import files as file_follower
+from ipamd.host.conflist import ChainedPlugins, ConflistKeeper
+from ipamd.host.plugin_bundle import Bundle
+from ipamd.host.repair_backoff import FIGHT_REPAIRS, Fights
 from ipamd.model.cniversion import SUPPORTED_VERSIONS
-from ipamd.model.repair import RepairKind
-from ipamd.plugins.bundle import Bundle
-from ipamd.service.health import Health
-from ipamd.service.reconcile.fights import FIGHT_REPAIRS, Fights
+from ipamd.model.kernel import RepairKind
 from ipamd.settings import DaemonConfig, RuntimeConfig, Settings
 from tests.fakes.clock import FakeClock
 from tests.patience import PATIENCE_S

@@ -6,8 +6,8 @@ import threading
 import time
 from pathlib import Path
 
-from ipamd.file_follower import FileFollower
-from ipamd.service.health import Health
+from ipamd.core.health import Health
+from ipamd.host.files import FileFollower
 from tests.fakes.clock import FakeClock
 from tests.patience import PATIENCE_S
 from tests.rig import wait_until

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from ipamd import file_follower
-from ipamd.clock import SystemClock
-from ipamd.freeze_files import OPERATOR_NAME, DrainHookFile, OperatorFreeze
+from ipamd.core.clock import SystemClock
+from ipamd.core.demand import Demand
+from ipamd.core.freeze import CONDITION, REASON_MAX, UNSAID, Freeze
+from ipamd.core.health import Health
+from ipamd.host import files as file_follower
+from ipamd.host.freeze_files import OPERATOR_NAME, DrainHookFile, OperatorFreeze
 from ipamd.model.errors import CloudError
 from ipamd.model.freeze import FreezeCause
 from ipamd.model.pool_settings import PoolSettings
-from ipamd.service.demand import Demand
-from ipamd.service.freeze import CONDITION, REASON_MAX, UNSAID, Freeze
-from ipamd.service.health import Health
 from tests.fakes.clock import FakeClock
 from tests.fakes.node import FakeNode
 from tests.patience import PATIENCE_S

@@ -10,11 +10,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from ipamd.handover import LOOK_S, Handover
+from ipamd.core.health import STATUS_GRACE_S, Phase
+from ipamd.migration.handover import LOOK_S, Handover
+from ipamd.migration.other_daemon import ABSENCE_S, CONDITION
 from ipamd.model.errors import NotServingError, PluginNotAvailableError, SettingsError
 from ipamd.model.kernel import NODE, RoutingDifference
-from ipamd.service.health import STATUS_GRACE_S, Phase
-from ipamd.service.reconcile.other_daemon import ABSENCE_S, CONDITION
 from tests.fakes.aws_node import OURS, SAVED, THEIRS
 from tests.fakes.node import FakeNode
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from ipamd import health_pages, metrics
-from ipamd.health_pages import HealthPages, listen
+from ipamd import metrics
+from ipamd import metrics_port as health_pages
 from ipamd.metrics import Metrics
-from ipamd.metrics_port import MetricsPort
+from ipamd.metrics_port import HealthPages, MetricsPort, listen
 from ipamd.model.errors import SettingsError
 from tests.patience import PATIENCE_S
 

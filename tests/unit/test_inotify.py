@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ipamd import inotify
-from ipamd.inotify import DirectoryWatch
+from ipamd.host import files as inotify
+from ipamd.host.files import DirectoryWatch
 from tests.patience import PATIENCE_S
 
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from ipamd import late_port, metrics
-from ipamd.clock import SystemClock
-from ipamd.late_port import LatePort
+from ipamd import metrics
+from ipamd import metrics_port as late_port
+from ipamd.core.clock import SystemClock
+from ipamd.core.health import Health
 from ipamd.metrics import Metrics
-from ipamd.metrics_port import MetricsPort
+from ipamd.metrics_port import LatePort, MetricsPort
 from ipamd.model.errors import SettingsError
-from ipamd.service.health import Health
 from tests.rig import wait_until
 
 SUBJECT = "metrics port"

@@ -1,7 +1,4 @@
-"""The metrics port against clients that hold, drip, flood and lie: bounded, and a scraper is always answered (I16).
-
-Over 300 lines because the port is one defence, and each kind of peer needs a test against the same limits.
-"""
+"""The metrics port against clients that hold, drip, flood and lie: bounded, and a scraper is always answered (I16)."""
 
 from __future__ import annotations
 

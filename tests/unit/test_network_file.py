@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from ipamd.cloud.network_file import load
 from ipamd.model.errors import SettingsError
-from ipamd.network_file import load
 from ipamd.settings import SubnetsConfig
 from ipamd.settings.settings_file import SIZE_MAX
 

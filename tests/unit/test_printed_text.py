@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from ipamd.core.deadline import Deadline
 from ipamd.ipamctl import main as ipamctl
 from ipamd.ipamctl.client import plain
 from ipamd.ipamctl.verb import EXIT_REFUSED, VerbError
@@ -23,7 +24,6 @@ from ipamd.model.words import TEXT_MAX
 from ipamd.pb import cni_pb2
 from ipamd.pb import introspection_pb2 as pb
 from ipamd.rpc import codec
-from ipamd.service.request import Deadline
 from tests.fakes.node import FakeNode
 from tests.unit.ipamctl.test_render import answer
 from tests.unit.ipamctl.test_verbs import ASKING, fill, positionals

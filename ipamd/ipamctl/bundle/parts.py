@@ -128,7 +128,7 @@ def _lines(rows: list[dict[str, Any]]) -> str:
 
 
 def _history(directory: Path) -> str:
-    from ipamd.history.lines import encode
+    from ipamd.history.appender import encode
     from ipamd.history.reader import read_since
 
     found = read_since(directory, datetime.now(UTC) - DAY)

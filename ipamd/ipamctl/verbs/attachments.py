@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ipamd.ipamctl.table import table
-from ipamd.ipamctl.verb import Answer, Verb
+from ipamd.ipamctl.verb import Answer, Verb, table
 
 
 def render(answer: Answer) -> str:

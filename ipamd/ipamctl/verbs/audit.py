@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ipamd.ipamctl.table import table
-from ipamd.ipamctl.verb import EXIT_ATTENTION, Answer, Verb
+from ipamd.ipamctl.verb import EXIT_ATTENTION, Answer, Verb, table
 from ipamd.model.words import counted
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import IO, TYPE_CHECKING
 
-from ipamd.ipamctl.table import table
-from ipamd.ipamctl.verb import EXIT_ATTENTION, EXIT_REFUSED, EXIT_USAGE, Answer, Ask, Verb, VerbError
+from ipamd.ipamctl.verb import EXIT_ATTENTION, EXIT_REFUSED, EXIT_USAGE, Answer, Ask, Verb, VerbError, table
 
 if TYPE_CHECKING:
     from ipamd.ipamctl.bundle.collect import Collected

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ipamd.ipamctl.table import table
-from ipamd.ipamctl.verb import EXIT_USAGE, Answer, Ask, Verb, VerbError
+from ipamd.ipamctl.verb import EXIT_USAGE, Answer, Ask, Verb, VerbError, table
 
 SOURCES = {"ec2": "EC2's answer", "table": "the built-in table", "default": "a safe default, because the type is not known"}
 

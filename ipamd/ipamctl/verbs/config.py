@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ipamd.ipamctl.table import table
-from ipamd.ipamctl.verb import EXIT_AWAY, EXIT_USAGE, Answer, Ask, Verb, VerbError
+from ipamd.ipamctl.verb import EXIT_AWAY, EXIT_USAGE, Answer, Ask, Verb, VerbError, table
 
 ORIGIN_NOTE = "the daemon does not answer: settings in this process's environment"
 

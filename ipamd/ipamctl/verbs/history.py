@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ipamd.ipamctl.table import table
-from ipamd.ipamctl.verb import EXIT_ATTENTION, Answer, Ask, Verb, subject_argument
+from ipamd.ipamctl.verb import EXIT_ATTENTION, Answer, Ask, Verb, subject_argument, table
 
 LIMIT = 100
 

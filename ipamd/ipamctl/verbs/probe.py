@@ -9,7 +9,7 @@ from ipamd.ipamctl.verb import EXIT_ATTENTION, EXIT_REFUSED, EXIT_USAGE, Answer,
 
 def render(answer: Answer) -> str:
     """Write the report as Markdown."""
-    from ipamd.cloud.probe.report import markdown
+    from ipamd.probe.report import markdown
 
     return markdown(answer)
 

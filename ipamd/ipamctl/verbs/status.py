@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ipamd.ipamctl.table import STATE_COLUMNS, table
-from ipamd.ipamctl.verb import EXIT_ATTENTION, Answer, Verb
+from ipamd.ipamctl.verb import EXIT_ATTENTION, STATE_COLUMNS, Answer, Verb, table
 from ipamd.model.words import CLOUD_NOT_ASKED, counted
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from ipamd.ipamctl.table import STATE_COLUMNS
-from ipamd.ipamctl.verb import EXIT_AWAY, Answer, Ask, Verb, VerbError
+from ipamd.ipamctl.verb import EXIT_AWAY, STATE_COLUMNS, Answer, Ask, Verb, VerbError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +43,7 @@ def _stream(daemon: Ask, arguments: argparse.Namespace) -> Iterator[Answer]:
     import time
     from datetime import UTC, datetime
 
-    from ipamd.model.times import rfc3339
+    from ipamd.model.words import rfc3339
 
     before: dict[str, dict[str, str]] = {}
     looks = 0

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ipamd.conflist import render
+from ipamd.host.conflist import render
 from ipamd.settings import DaemonConfig
 from tests.rig import PLUGIN_PATH, CniReply, Rig
 

@@ -16,8 +16,9 @@ from typing import Any
 import grpc
 import pytest
 
-from ipamd.rpc import cni_backend, unix_server
-from ipamd.rpc.cni_backend import MAX_RPCS, CniBackendServer, CniBackendServicer
+from ipamd.migration import backend as cni_backend
+from ipamd.migration.backend import MAX_RPCS, CniBackendServer, CniBackendServicer
+from ipamd.rpc import unix_server
 from ipamd.rpc.server import MAX_REQUEST_BYTES, SOCKET_NAME, RpcServer
 from ipamd.rpc.unix_server import MAX_HEADER_BYTES, SPARE_CONNECTIONS, STREAMS_PER_CONNECTION
 from tests.fakes.node import FakeNode

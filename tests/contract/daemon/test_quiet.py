@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.service.reconcile.cloud import TURN_S
-from ipamd.service.reconcile.metadata import REQUESTS_PER_TURN
+from ipamd.eni.external_changes import TURN_S
+from ipamd.eni.metadata import REQUESTS_PER_TURN
 from tests.rig import Rig, rig, wait_until
 
 pytestmark = pytest.mark.privileged

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.aws_node.node import FileAwsNode
+from ipamd.migration.aws_node import FileAwsNode
 from ipamd.model.aws_node import Allocation, Sign, render_checkpoint
 from ipamd.model.ids import parse_key
 from ipamd.ports import AwsNode

@@ -1,7 +1,4 @@
-"""Each fault, seen by a real client.
-
-Over 300 lines because the lab has that many kinds of faults, each with a test that sees it through the same client.
-"""
+"""Each fault, seen by a real client."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def measure(variant: str, url: str, instance_id: str) -> str:
         client.describe_network_interfaces(Filters=[{"Name": "attachment.instance-id", "Values": [instance_id]}])
     else:
         from ipamd.cloud.ec2 import BotoEc2
-        from ipamd.cloud.model_data import DATA_DIR
+        from ipamd.cloud.trim_model import DATA_DIR
         from ipamd.model.ids import InstanceId
         from ipamd.settings import CloudConfig
         from tests.unit.cloud.clocks import RealClock

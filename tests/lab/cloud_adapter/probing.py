@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ipamd.cloud.client import Ec2Client
-from ipamd.cloud.probe.calls import Calls
-from ipamd.cloud.probe.report import as_dict
-from ipamd.cloud.probe.run import Tools, run
-from ipamd.cloud.probe.subject import Sources
 from ipamd.ipamctl.probing import eni_tags, sender
+from ipamd.probe.calls import Calls
+from ipamd.probe.report import as_dict
+from ipamd.probe.run import Tools, run
+from ipamd.probe.subject import Sources
 from ipamd.settings import Settings
 from tests.lab.cloud_adapter.conftest import Bench
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from botocore.session import Session
 
-from ipamd.cloud.operations import OPERATIONS
+from ipamd.cloud.trim_model import OPERATIONS
 from ipamd.model.errors import CloudError
 from tests.lab.cloud_adapter.conftest import Bench
 

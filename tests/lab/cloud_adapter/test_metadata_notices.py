@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ipamd.cloud.metadata_notices import INTERRUPTION, LIFE_CYCLE, REBALANCE, read_notices
+from ipamd.cloud.metadata import INTERRUPTION, LIFE_CYCLE, REBALANCE, read_notices
 from ipamd.model.errors import CloudError
 from ipamd.model.freeze import FreezeCause
 from lab.cli.handwork import act

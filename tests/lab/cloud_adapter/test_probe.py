@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from ipamd.cloud.answers import described_eni
-from ipamd.cloud.probe.calls import CHECK_CALLS, CLEANUP_CALLS
-from ipamd.cloud.probe.checks import CHECKS
-from ipamd.cloud.probe.report import markdown
-from ipamd.cloud.probe.run import STEPS
-from ipamd.service.pool.tags import is_managed
+from ipamd.eni.tags import is_managed
+from ipamd.probe.calls import CHECK_CALLS, CLEANUP_CALLS
+from ipamd.probe.checks import CHECKS
+from ipamd.probe.report import markdown
+from ipamd.probe.run import STEPS
 from tests.lab.cloud_adapter.conftest import Bench
 from tests.lab.cloud_adapter.false_answers import CREATE, FALSE_ANSWERS, FalseAnswer
 from tests.lab.cloud_adapter.probing import ProbeOnLab, Send, enis_left, observed, verdicts

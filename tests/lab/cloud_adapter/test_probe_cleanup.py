@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from botocore.exceptions import ReadTimeoutError
 
-from ipamd.cloud.probe.report import markdown
 from ipamd.ipamctl.probing import Busy, alone
+from ipamd.probe.report import markdown
 from tests.lab.cloud_adapter.conftest import Bench
 from tests.lab.cloud_adapter.false_answers import CREATE, DELETE, DESCRIBE, is_dry, refusal
 from tests.lab.cloud_adapter.probing import Around, ProbeOnLab, Send, enis_left

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from ipamd.cloud.probe.report import markdown
 from ipamd.ipamctl.probing import alone
+from ipamd.probe.report import markdown
 from tests.lab.cloud_adapter.conftest import Bench
 from tests.lab.cloud_adapter.false_answers import DELETE, DESCRIBE, DETACH, is_dry, refusal
 from tests.lab.cloud_adapter.probing import ProbeOnLab, Send, enis_left, verdicts

@@ -8,7 +8,7 @@ from ipaddress import IPv4Address
 
 import pytest
 
-from ipamd.service.reconcile import export
+from ipamd.migration import export
 from tests import aws_node
 from tests.lab.migration.conftest import Migrated, migrated
 

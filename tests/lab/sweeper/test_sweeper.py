@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from ipamd.clock import SystemClock
 from ipamd.cloud.ec2 import BotoEc2, literal
+from ipamd.core.clock import SystemClock
 from ipamd.model.cloud import EniRequest
-from ipamd.model.eni_tags import CLUSTER_TAG, CREATED_AT_TAG, INSTANCE_TAG
+from ipamd.model.eni import CLUSTER_TAG, CREATED_AT_TAG, INSTANCE_TAG
 from ipamd.model.errors import CloudError, ThrottledError
 from ipamd.model.ids import InstanceId, SubnetId
-from ipamd.model.times import rfc3339
+from ipamd.model.words import rfc3339
 from ipamd.settings import CloudConfig
 from ipamd.sweeper import main as command
 from ipamd.sweeper.sweep import SECOND_LOOK_S, SweepOrder, Verdict, is_complete, sweep

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ipamd.model.times import rfc3339
+from ipamd.model.words import rfc3339
 from lab.fabric import talk
 from lab.node.node import REPOSITORY
 from lab.vpc.model import Eni

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.aws_node import node as module
-from ipamd.aws_node.node import FileAwsNode
+from ipamd.migration import aws_node as module
+from ipamd.migration.aws_node import FileAwsNode
 from ipamd.model.aws_node import Allocation, render_checkpoint
 from ipamd.model.ids import parse_key
 from ipamd.ports import Clock

@@ -16,8 +16,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from ipamd.aws_node import node as module
-from ipamd.aws_node import peer
+from ipamd.migration import aws_node as module
+from ipamd.migration import aws_node as peer
 from ipamd.model.aws_node import Sign
 from ipamd.model.errors import TakeoverError
 from tests.fakes.clock import FakeClock

@@ -1,4 +1,4 @@
-"""Make the body of `ipamd/cloud/limits_table.py` from the instance type facts that moto ships.
+"""Make the body of `ipamd/cloud/limits.py` from the instance type facts that moto ships.
 
 They are a recorded DescribeInstanceTypes. Run `python -m tests.unit.cloud.limits_source` and paste its output between the
 quotes of TABLE; `test_limits.py` fails when they differ.

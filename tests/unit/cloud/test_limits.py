@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ipamd.cloud import limits
-from ipamd.cloud.limits_table import TABLE
+from ipamd.cloud.limits import TABLE
 from tests.unit.cloud import limits_source
 
 # Source: amazon-vpc-cni-k8s misc/eni-max-pods.txt (pods) and DescribeInstanceTypes (the rest)

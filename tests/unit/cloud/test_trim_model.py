@@ -15,8 +15,7 @@ from botocore.model import ServiceModel, Shape
 from botocore.session import Session
 
 from ipamd.cloud import trim_model
-from ipamd.cloud.model_data import MANIFEST, trimmed_loader, why_unusable
-from ipamd.cloud.operations import OPERATIONS
+from ipamd.cloud.trim_model import MANIFEST, OPERATIONS, trimmed_loader, why_unusable
 
 NAMES = frozenset(OPERATIONS)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ipamd.cloud.errors import AttemptError
-from ipamd.cloud.under_way import CallsUnderWay
+from ipamd.cloud.statistics import CallsUnderWay
 from ipamd.model.cloud import CallUnderWay
 from ipamd.model.errors import ThrottledError
 from tests.unit.cloud.clocks import FakeClock

@@ -1,7 +1,4 @@
-"""Each change a unit of work offers: what it does, and what it refuses without changing anything.
-
-Over 300 lines because a unit of work offers that many changes, and each has its refusals beside it.
-"""
+"""Each change a unit of work offers: what it does, and what it refuses without changing anything."""
 
 # ruff: noqa: PT012 - a block is one unit of work, which must be rolled back as a whole
 
@@ -15,13 +12,7 @@ import pytest
 from ipamd.datastore.store import SqlDatastore
 from ipamd.model.address import AddressState
 from ipamd.model.eni import EniState
-from ipamd.model.errors import (
-    DatastoreError,
-    IllegalTransitionError,
-    InvariantError,
-    PoolEmptyError,
-    UnknownAttachmentError,
-)
+from ipamd.model.errors import DatastoreError, IllegalTransitionError, InvariantError, PoolEmptyError, UnknownAttachmentError
 from ipamd.model.intent import Intent, IntentKind
 from ipamd.model.ledger import LedgerEvent
 from tests.unit.datastore.support import (

@@ -1,7 +1,4 @@
-"""Files of earlier and later releases: taken forward in steps, left alone where later, taken back by command.
-
-Over 300 lines because every test needs a file of another release, and those are made here.
-"""
+"""Files of earlier and later releases: taken forward in steps, left alone where later, taken back by command."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.cloud.probe.calls import CHECK_CALLS, CLEANUP_CALLS
-from ipamd.cloud.probe.checks import CHECKS, NOT_PROBED
+from ipamd.probe.calls import CHECK_CALLS, CLEANUP_CALLS
+from ipamd.probe.checks import CHECKS, NOT_PROBED
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "docs" / "assumptions.md"

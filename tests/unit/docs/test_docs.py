@@ -1,7 +1,4 @@
-"""Everything that the pages name exists, generated files are up to date, and every invariant and decision has its place.
-
-Over 300 lines because one page of checks is easier to keep true than one for each page of the documents.
-"""
+"""Everything that the pages name exists, generated files are up to date, and every invariant and decision has its place."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from cni_plugin import errors as plugin_errors
 from ipamd import daemon
 from ipamd.ipamctl import main as ipamctl
 from ipamd.model import errors
-from ipamd.service.report.finding import Severity
+from ipamd.report.finding import Severity
 from ipamd.settings import Settings, describe
 from ipamd.settings.upstream import UPSTREAM
 from lab.cli import main as cli

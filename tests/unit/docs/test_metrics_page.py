@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ipamd.model.defect import Defect
+from ipamd.model.errors import Defect
 from tools.metrics_page import documented, exposed_name, metrics_page
 from tools.metrics_words import NOT_HERE, OF_THEIRS, OURS, ZERO
 

@@ -1,7 +1,4 @@
-"""The history's files: written behind, bounded in days and bytes, whole after a crash, and never in the way of ADD and DEL.
-
-Over 300 lines because the writer has one promise, and that many ways of a disk, a kill and a clock to break it.
-"""
+"""The history's files: written behind, bounded in days and bytes, whole after a crash, and never in the way of ADD and DEL."""
 
 from __future__ import annotations
 
@@ -18,12 +15,10 @@ from pathlib import Path
 import pytest
 
 from ipamd.history import writer as writer_module
-from ipamd.history.lines import decode, encode
+from ipamd.history.appender import decode, encode, listed
 from ipamd.history.reader import read, read_since
-from ipamd.history.segments import listed
 from ipamd.history.writer import Boot, HistoryBounds, HistoryWriter
-from ipamd.model.history import HistoryRecord
-from ipamd.model.history_answer import HistoryQuestion, answer
+from ipamd.model.history import HistoryQuestion, HistoryRecord, answer
 from ipamd.rpc.past import history_reply
 from tests.fakes.clock import FakeClock
 from tests.rig import wait_until

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.history.lines import encode
+from ipamd.history.appender import encode
 from ipamd.ipamctl import main as ipamctl
 from ipamd.ipamctl.bundle import collect as collecting
 from ipamd.ipamctl.bundle import parts as parts_module

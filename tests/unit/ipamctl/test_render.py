@@ -11,7 +11,7 @@ import yaml
 
 from ipamd import __version__
 from ipamd.ipamctl import main as ipamctl
-from ipamd.ipamctl.table import STATE_COLUMNS
+from ipamd.ipamctl.verb import STATE_COLUMNS
 from ipamd.ipamctl.verbs import attachments, enis, status
 from ipamd.model.stock import PoolCounts
 from ipamd.model.words import CLOUD_NOT_ASKED, counted

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 import ipamd
-from ipamd.health_pages import HealthPages
+from ipamd.metrics_port import HealthPages
 from ipamd.rpc.server import LOCK_WAIT_S
 from ipamd.runtime.cri import USUAL_SOCKETS
 from ipamd.settings import Settings, describe, load

@@ -14,8 +14,8 @@ from jsonschema import Draft202012Validator
 
 import ipamd
 from cni_plugin import vpc_cni
-from ipamd import conflist
-from ipamd.cloud.operations import OPERATIONS
+from ipamd.cloud.trim_model import OPERATIONS
+from ipamd.host import conflist
 from ipamd.kernel import nft
 from ipamd.settings import Settings, load
 from lab.node.daemon import SHIPPED_PYTHON

@@ -9,7 +9,7 @@ import yaml
 from jsonschema import Draft202012Validator
 
 import ipamd
-from ipamd.model.eni_tags import CLUSTER_TAG
+from ipamd.model.eni import CLUSTER_TAG
 from ipamd.sweeper import main as command
 from ipamd.sweeper.sweep import SECOND_LOOK_S
 from tests.unit.manifests.manifest import MANIFESTS, container, schema

@@ -20,8 +20,7 @@ from ipamd.model.plan import excess_count, plan
 from ipamd.model.pool_settings import PoolSettings
 from ipamd.model.pool_snapshot import EniCapacity, PoolSnapshot
 from ipamd.model.stock import PoolCounts
-from ipamd.service.pool.demand_meter import DemandMeter
-from ipamd.service.pool.ramp import Ramp
+from ipamd.pool.demand_window import DemandMeter, Ramp
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 COOLDOWN_S = 30.0

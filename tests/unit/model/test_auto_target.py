@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 
 from ipamd.model.auto_target import FLOOR_COUNT, auto_target, most_count, resolved
 from ipamd.model.eni import EniState, InstanceLimits
-from ipamd.model.growth import CreateEni, GrowthState
+from ipamd.model.growth import CreateEni, GrowthState, SeenDemand
 from ipamd.model.ids import EniId
 from ipamd.model.plan import deficit_count, plan
 from ipamd.model.pool_settings import PoolSettings
 from ipamd.model.pool_snapshot import EniCapacity, PoolSnapshot
-from ipamd.model.seen_demand import SeenDemand
 from ipamd.model.stock import PoolCounts
 from tests.unit.model.pool_simulation import NOW, Outcome, PoolSimulation, Trace
 

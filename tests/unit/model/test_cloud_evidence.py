@@ -18,7 +18,7 @@ from ipamd.model.cloud_evidence import (
     plausibility,
 )
 from ipamd.model.ids import EniId, MacAddress, SubnetId
-from ipamd.model.recorded import CloudKey, Recorded, RecordedEni
+from ipamd.model.metadata_evidence import CloudKey, Recorded, RecordedEni
 
 PRIMARY = EniId("eni-0")
 

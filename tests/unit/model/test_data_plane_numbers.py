@@ -15,14 +15,15 @@ from typing import Any, cast
 
 import pytest
 
-from ipamd.kernel import batches, devconf, enis, records, ruleset, sysctls, uapi
-from ipamd.kernel.look import HostLook
+from ipamd.eni import tags
+from ipamd.kernel import batches, devconf, enis, records, ruleset, uapi
+from ipamd.kernel import node as sysctls
+from ipamd.kernel.links import HostLook
 from ipamd.kernel.netlink import Message
-from ipamd.model import dataplane
+from ipamd.model import kernel as dataplane
 from ipamd.model.attachment import WiringSpec, veth_name
 from ipamd.model.eni import Eni, gateway
 from ipamd.model.ids import EniId, MacAddress, SubnetId, parse_key
-from ipamd.service.pool import tags
 from ipamd.settings import NetworkConfig
 
 NETWORK, HELPER = "pkg/networkutils/network.go", "pkg/networkutils/helper.go"

@@ -13,12 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ipamd.eni.tags import EniTags
 from ipamd.model.cloud import INTENT_TAG, DescribedEni
-from ipamd.model.eni_tags import CLUSTER_TAG, CREATED_AT_TAG, INSTANCE_TAG, NO_MANAGE_TAG
+from ipamd.model.eni import CLUSTER_TAG, CREATED_AT_TAG, INSTANCE_TAG, NO_MANAGE_TAG, why_kept
 from ipamd.model.ids import EniId, InstanceId, MacAddress, SubnetId
-from ipamd.model.leaked_eni import why_kept
-from ipamd.model.times import rfc3339
-from ipamd.service.pool.tags import EniTags
+from ipamd.model.words import rfc3339
 from tests.fakes.cloud import IDENTITY
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -18,11 +18,12 @@ from ipamd.model.metadata_evidence import (
     Difference,
     DifferenceKind,
     Recent,
+    RecordedContents,
     eni_differences,
     list_differences,
+    recorded_contents,
     sentence,
 )
-from ipamd.model.recorded import RecordedContents, recorded_contents
 
 MAC, OTHER = MacAddress("02:00:00:00:00:02"), MacAddress("02:00:00:00:00:03")
 ENI = EniId("eni-2")

@@ -1,7 +1,4 @@
-r"""What leaves the node: no secret of a wide set, all that support needs, in a time that grows as the text does.
-
-Over 300 lines because it is one list of the ways in which secrets are written.
-"""
+r"""What leaves the node: no secret of a wide set, all that support needs, in a time that grows as the text does."""
 
 from __future__ import annotations
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from ipamd.model.history import HistoryRecord, Recorded
-from ipamd.model.history_answer import HistoryAnswer, HistoryQuestion, answer
-from ipamd.model.tenure import tenures
+from ipamd.model.history import HistoryAnswer, HistoryQuestion, HistoryRecord, Recorded, answer, tenures
 
 START = datetime(2026, 11, 20, 12, tzinfo=UTC)
 ADDRESS = "10.0.0.5"

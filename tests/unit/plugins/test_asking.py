@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from ipamd.host.plugin_versions import OUTPUT_BYTES_MAX, SHOWN_MAX, ask_versions
 from ipamd.model.errors import PluginLackingError
-from ipamd.plugins.asking import OUTPUT_BYTES_MAX, SHOWN_MAX, ask_versions
 from tests.patience import PATIENCE_S
 
 ANSWER = '{"cniVersion":"1.1.0","supportedVersions":["0.4.0","1.0.0"]}'

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.model.repair import RepairedObject, RepairKind
-from ipamd.plugins import bundle
-from ipamd.plugins.bundle import RECORD_NAME, SUMS_NAME, Bundle, Placed
+from ipamd.host import plugin_bundle as bundle
+from ipamd.host.plugin_bundle import RECORD_NAME, SUMS_NAME, Bundle, Placed
+from ipamd.model.kernel import RepairedObject, RepairKind
 from tests.fakes.clock import FakeClock
 
 PLUGINS = {"loopback": b"loopback 1", "portmap": b"portmap 1"}

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from ipamd.host.plugin_directory import ASK_AGAIN_S, PluginDirectory, Spoken
 from ipamd.model.cniversion import SUPPORTED_VERSIONS
 from ipamd.model.errors import PluginLackingError
-from ipamd.plugins.directory import ASK_AGAIN_S, PluginDirectory, Spoken
 from tests.fakes.clock import FakeClock
 
 OLD = ("0.1.0", "0.3.1", "0.4.0", "1.0.0")

@@ -11,12 +11,12 @@ from typing import Any
 import grpc
 import pytest
 
+from ipamd.core.refused_adds import RefusedAdd
+from ipamd.migration.backend import CniBackendServer, CniBackendServicer
 from ipamd.model.errors import SettingsError
 from ipamd.pb import cni_backend_pb2 as pb
 from ipamd.pb import cni_backend_pb2_grpc
-from ipamd.rpc.cni_backend import CniBackendServer, CniBackendServicer
 from ipamd.rpc.unix_server import PRIVATE_NAME
-from ipamd.service.refused_adds import RefusedAdd
 from tests.fakes.node import FakeNode
 
 REQUEST = {

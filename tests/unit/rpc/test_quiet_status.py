@@ -9,9 +9,9 @@ from pathlib import Path
 import grpc
 import pytest
 
+from ipamd.core.health import STATUS_GRACE_S, Phase
 from ipamd.pb import cni_pb2, cni_pb2_grpc
 from ipamd.rpc.server import SOCKET_NAME
-from ipamd.service.health import STATUS_GRACE_S, Phase
 from tests.fakes.node import FakeNode
 from tests.stories.in_process import CONF, ask, listening
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ipamd.core.deadline import Deadline, Steps
 from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment
-from ipamd.service.request import Deadline, Steps
 from tests.fakes.node import FakeNode
 
 

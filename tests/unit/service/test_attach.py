@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from ipamd.core.deadline import Deadline, Steps
+from ipamd.core.health import Phase
 from ipamd.model.address import AddressState
 from ipamd.model.errors import (
     AttachmentConflictError,
@@ -18,8 +20,6 @@ from ipamd.model.errors import (
     TombstonedError,
     WiringError,
 )
-from ipamd.service.health import Phase
-from ipamd.service.request import Deadline, Steps
 from tests.fakes.node import FakeNode
 
 
@@ -232,7 +232,7 @@ def test_addresses_are_packed_onto_the_densest_eni(node: FakeNode) -> None:
 
 def _status_after(node: FakeNode):
     """What the pool loop would say right after the next ADD has begun to wait."""
-    from ipamd.service.demand import PoolStatus
+    from ipamd.core.demand import PoolStatus
 
     node.pool.cycle()
     said = node.demand.status()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipamd.service.backoff import Backoff
+from ipamd.core.backoff import Backoff
 
 
 def test_pauses_double_up_to_the_cap_and_start_over() -> None:

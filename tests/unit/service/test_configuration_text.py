@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ipamd import conflist
+from ipamd.host import conflist
 from ipamd.model.errors import SettingsError
 from ipamd.rpc.server import prepare_run_dir
 from ipamd.settings import load

@@ -9,7 +9,7 @@ from ipamd.model.growth import AllocateAddresses, CreateEni
 from ipamd.model.ids import EniId
 from ipamd.model.pool_settings import PoolSettings
 from ipamd.model.stock import PoolCounts
-from ipamd.service.pool.demand_meter import (
+from ipamd.pool.demand_window import (
     BUCKET_S,
     FILL_S,
     FULL_BUCKETS,

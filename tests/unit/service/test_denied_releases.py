@@ -1,7 +1,6 @@
 """IAM denies what the pool gives back: nothing is held for ever, little is asked, and it is said (I7, I9, I13, I14).
 
 The pool's thread is woken when it asks to be, on a fake clock, for a day in which nothing else happens.
-Over 300 lines because what is denied, and what is undone after a kill, is told of one EC2 and counted in one way.
 """
 
 from __future__ import annotations

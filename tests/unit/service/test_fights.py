@@ -4,17 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ipamd.model.repair import Repaired, RepairedObject, RepairKind
-from ipamd.service.health import Health
-from ipamd.service.reconcile.fights import (
-    CHANGERS_KEPT,
-    FIGHT_REPAIRS,
-    FIGHT_WINDOW_S,
-    PAUSE_FIRST_S,
-    PAUSE_MAX_S,
-    SUSPECTS,
-    Fights,
-)
+from ipamd.core.health import Health
+from ipamd.host.repair_backoff import CHANGERS_KEPT, FIGHT_REPAIRS, FIGHT_WINDOW_S, PAUSE_FIRST_S, PAUSE_MAX_S, SUSPECTS, Fights
+from ipamd.model.kernel import Repaired, RepairedObject, RepairKind
 from tests.fakes.clock import FakeClock
 
 RULE = RepairedObject(RepairKind.RULE, "10.0.0.5")

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.first_address import CONDITION, MARK_NAME, FirstAddress
+from ipamd.core.health import STATUS_GRACE_S
 from ipamd.model.errors import CloudDeniedError, KernelDumpError, NotServingError, PluginNotAvailableError, SubnetExhaustedError
 from ipamd.model.pool_settings import PoolSettings
-from ipamd.service.health import STATUS_GRACE_S
+from ipamd.ready_marks import CONDITION, READY_ONCE_NAME, FirstAddress
 from ipamd.surroundings import Surroundings
 from tests.fakes.cloud import FakeEc2
 from tests.fakes.node import FakeNode
@@ -104,7 +104,7 @@ def test_a_live_attachment_is_enough(tmp_path: Path) -> None:
 
 def test_once_per_boot(empty: FakeNode) -> None:
     """The mark of this boot ends the wait, another boot's does not, nor a damaged one; the end of the daemon ends it too."""
-    (empty.run_dir / MARK_NAME).write_bytes(b"\xff\xfe")
+    (empty.run_dir / READY_ONCE_NAME).write_bytes(b"\xff\xfe")
     stopped = threading.Event()
     waiting = Waiting(first_address(empty, stopped=stopped))
     until_named(empty)
@@ -123,7 +123,7 @@ def test_once_per_boot(empty: FakeNode) -> None:
 
 def test_a_mark_that_cannot_be_written_stops_nothing(empty: FakeNode) -> None:
     """A full disk costs the next start a wait, not this one its *ready*."""
-    (empty.run_dir / MARK_NAME).mkdir()
+    (empty.run_dir / READY_ONCE_NAME).mkdir()
     first_address(empty).remember()
 
 

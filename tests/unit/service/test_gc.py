@@ -6,10 +6,8 @@ import json
 
 import pytest
 
-from ipamd.model.errors import (
-    RuntimeUnreachableError,
-)
-from ipamd.service.request import Deadline, Steps
+from ipamd.core.deadline import Deadline, Steps
+from ipamd.model.errors import RuntimeUnreachableError
 from tests.fakes.node import FakeNode
 from tests.stories.in_process import CONF, ask
 

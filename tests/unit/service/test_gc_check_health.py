@@ -6,18 +6,12 @@ import threading
 
 import pytest
 
-from ipamd.model.errors import (
-    BusyError,
-    CheckFailedError,
-    PluginNotAvailableError,
-    TryAgainError,
-    UnknownAttachmentError,
-)
+from ipamd.core.deadline import Deadline
+from ipamd.core.health import STATUS_GRACE_S, Health, Phase, StageReport, StageState
+from ipamd.core.locks import KeyLocks
+from ipamd.host import network as host_network
+from ipamd.model.errors import BusyError, CheckFailedError, PluginNotAvailableError, TryAgainError, UnknownAttachmentError
 from ipamd.model.kernel import NODE, RoutingDifference
-from ipamd.service.health import STATUS_GRACE_S, Health, Phase, StageReport, StageState
-from ipamd.service.locks import KeyLocks
-from ipamd.service.reconcile import host_network
-from ipamd.service.request import Deadline
 from tests.fakes.clock import FakeClock
 from tests.fakes.node import FakeNode
 from tests.patience import PATIENCE_S

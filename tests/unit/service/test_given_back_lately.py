@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from ipamd.eni.own_changes import RecentChanges, remember_given_back
 from ipamd.model.cloud_evidence import RECENT_S
 from ipamd.model.history import HistoryRecord
 from ipamd.ports.history import NoHistory
-from ipamd.service.pool.given_back_lately import remember_given_back
-from ipamd.service.pool.recent_changes import RecentChanges
 from tests.fakes.node import FakeNode
 from tests.unit.service.test_giving_back import SMALL, fill_and_empty, run_down
 

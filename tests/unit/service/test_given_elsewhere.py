@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from ipamd.eni.sync_result import EniSyncResult
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.ids import EniId
 from ipamd.model.pool_settings import PoolSettings
-from ipamd.service.pool.sync_result import EniSyncResult
 from tests.fakes.cloud import PRIMARY, FakeEc2
 from tests.fakes.node import FakeNode
 from tests.stories.other_hands import pass_time, settle

@@ -1,7 +1,4 @@
-"""Taking over and giving back on a node of fakes: who decides, what is left alone, and what a crash between two steps leaves.
-
-Over 300 lines because coming over and going back are told of one node, whose other software is made here.
-"""
+"""Taking over and giving back on a node of fakes: who decides, what is left alone, and what a crash between two steps leaves."""
 
 from __future__ import annotations
 
@@ -11,20 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from ipamd.core.deadline import Deadline, Steps
+from ipamd.core.health import Phase
+from ipamd.migration.export import ExportReport, ExportService
+from ipamd.migration.importing import CONDITION
 from ipamd.model.address import AddressState
 from ipamd.model.attachment import WiringSpec, pod_veth_name
 from ipamd.model.aws_node import Allocation
-from ipamd.model.defect import Defect
-from ipamd.model.errors import ForeignStateError, NotServingError, TakeoverError, WiringError
+from ipamd.model.errors import Defect, ForeignStateError, NotServingError, TakeoverError, WiringError
 from ipamd.model.freeze import FreezeCause
-from ipamd.model.history_answer import HistoryQuestion
+from ipamd.model.history import HistoryQuestion
 from ipamd.model.ids import AttachmentKey, MacAddress
-from ipamd.served_mark import ServedMark
-from ipamd.service.health import Phase
-from ipamd.service.reconcile.export import ExportReport, ExportService
-from ipamd.service.reconcile.imported import CONDITION
-from ipamd.service.report.finding import Severity
-from ipamd.service.request import Deadline, Steps
+from ipamd.ready_marks import ServedMark
+from ipamd.report.finding import Severity
 from tests.fakes.aws_node import OURS, SAVED, THEIRS, FakeAwsNode
 from tests.fakes.node import FakeNode
 
@@ -466,7 +462,7 @@ def test_adds_under_way_are_awaited_and_wiring_must_be_complete(
     """Nothing is written while an ADD works, or while a route leads elsewhere."""
     made = warm.add("a")
     finish_start(warm)
-    monkeypatch.setattr("ipamd.service.reconcile.export.ADDS_WAIT_S", 0.05)
+    monkeypatch.setattr("ipamd.migration.export.ADDS_WAIT_S", 0.05)
     service = exporter(warm, theirs)
     with warm.locks.hold(warm.key("b"), "ADD", Deadline.after(warm.clock, 5.0)):
         assert "an ADD is still at work" in service.export().problems[0]

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from ipamd.eni.intents import OPENED_AT
 from ipamd.model.cloud import INTENT_TAG, DescribedEni, EniRequest
 from ipamd.model.errors import CloudDeniedError, CloudError, SubnetExhaustedError, ThrottledError
 from ipamd.model.intent import Intent, IntentKind
 from ipamd.model.pool_settings import PoolSettings
-from ipamd.service.pool.intents import OPENED_AT
 from tests.fakes.cloud import PRIMARY
 from tests.fakes.node import FakeNode
 from tests.unit.service.test_provisioner import no_eni_is_lost

@@ -8,15 +8,15 @@ from datetime import timedelta
 
 import pytest
 
+from ipamd.eni import leaked as leaked_enis
+from ipamd.eni.leaked import FIRST_LOOK_S, SECOND_LOOK_S
+from ipamd.eni.tags import EniTags, description
 from ipamd.model.cloud import INTENT_TAG, DescribedEni, EniRequest
-from ipamd.model.eni_tags import CREATED_AT_TAG, INSTANCE_TAG, NO_MANAGE_TAG
+from ipamd.model.eni import CREATED_AT_TAG, INSTANCE_TAG, NO_MANAGE_TAG
 from ipamd.model.errors import CloudError
 from ipamd.model.freeze import FreezeCause
 from ipamd.model.ids import EniId
 from ipamd.model.intent import IntentKind
-from ipamd.service.pool import leaked_enis
-from ipamd.service.pool.leaked_enis import FIRST_LOOK_S, SECOND_LOOK_S
-from ipamd.service.pool.tags import EniTags, description
 from ipamd.settings import CloudConfig
 from tests.fakes.cloud import IDENTITY, SUBNET
 from tests.fakes.node import FakeNode

@@ -1,7 +1,4 @@
-"""Nothing stays held, frozen, lost or counted for ever because nobody looks at EC2 again, and a sandbox follows its ENI.
-
-Over 300 lines because it is one list: each state that could last for ever, and what ends it.
-"""
+"""Nothing stays held, frozen, lost or counted for ever because nobody looks at EC2 again, and a sandbox follows its ENI."""
 
 from __future__ import annotations
 
@@ -14,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ipamd.datastore.unit_of_work import SqlUnitOfWork
+from ipamd.eni.sync_result import EniSyncResult
 from ipamd.model.attachment import Attachment
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.eni import Eni, EniState, InstanceLimits
@@ -21,7 +19,6 @@ from ipamd.model.errors import CloudError, DatastoreError
 from ipamd.model.ids import EniId, MacAddress, SubnetId
 from ipamd.model.kernel import LinkEventKind
 from ipamd.model.metadata_evidence import ASK_AGAIN_S
-from ipamd.service.pool.sync_result import EniSyncResult
 from tests.fakes.cloud import IDENTITY, INSTANCE, PRIMARY, SUBNET, FakeEc2
 from tests.fakes.node import FakeNode
 from tests.patience import PATIENCE_S

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipamd.service.reconcile.maintenance import TOMBSTONE_AGE, Maintenance
+from ipamd.host.maintenance import TOMBSTONE_AGE, Maintenance
 from tests.fakes.node import FakeNode
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from ipamd.core.deadline import Deadline, Steps
 from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.errors import BusyError, DatastoreError, NetnsError, WiringError
 from ipamd.pb import cni_pb2
-from ipamd.service.request import Deadline, Steps
-from ipamd.service.sandbox_judge import LIST_INTERVAL_S
+from ipamd.sandbox.judge import LIST_INTERVAL_S
 from tests.fakes.node import FakeNode
 
 

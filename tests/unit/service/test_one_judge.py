@@ -7,12 +7,12 @@ from ipaddress import IPv4Address
 
 import pytest
 
+from ipamd.core.deadline import Deadline, Steps
 from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.errors import RuntimeUnreachableError
 from ipamd.model.request import SandboxNames
-from ipamd.service.request import Deadline, Steps
-from ipamd.service.sandbox_judge import LIST_INTERVAL_S
+from ipamd.sandbox.judge import LIST_INTERVAL_S
 from tests.fakes.cloud import PRIMARY
 from tests.fakes.node import FakeNode
 from tests.unit.service.one_judge import collect, list_for, quarantine_one, vanish

@@ -9,9 +9,9 @@ import pytest
 
 from ipamd.model.address import AddressState
 from ipamd.model.evidence import Evidence, Judgement, Verdict, judge
-from ipamd.model.history_answer import HistoryQuestion
-from ipamd.service import sandbox_judge
-from ipamd.service.sandbox_judge import LIST_INTERVAL_S
+from ipamd.model.history import HistoryQuestion
+from ipamd.sandbox import judge as sandbox_judge
+from ipamd.sandbox.judge import LIST_INTERVAL_S
 from tests.fakes.node import FakeNode
 from tests.unit.service.one_judge import collect, list_for, quarantine_one, vanish
 

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from ipamd.core.deadline import Deadline, Steps
+from ipamd.migration.other_daemon import ABSENCE_S, CONDITION, TWICE
 from ipamd.model.aws_node import Allocation, agent_pod
 from ipamd.model.errors import ForeignStateError, NotServingError
 from ipamd.model.freeze import FreezeCause
-from ipamd.model.history_answer import HistoryQuestion
+from ipamd.model.history import HistoryQuestion
 from ipamd.model.ids import ContainerId
 from ipamd.model.sandbox import Sandbox, SandboxState
 from ipamd.pb import introspection_pb2 as pb
-from ipamd.service.reconcile.other_daemon import ABSENCE_S, CONDITION, TWICE
-from ipamd.service.report.finding import Severity
-from ipamd.service.request import Deadline, Steps
+from ipamd.report.finding import Severity
 from tests.fakes.node import FakeNode
 from tests.unit.service.metric_values import value
 

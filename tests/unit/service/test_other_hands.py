@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from ipamd.eni.metadata import REQUESTS_PER_TURN, VIEW_S
+from ipamd.eni.resync import DOUBT_MAX_S, LookReason
 from ipamd.model.cloud_evidence import MASS_LOSS_AGE_S
 from ipamd.model.eni import EniState, InstanceLimits
 from ipamd.model.errors import CloudError
@@ -18,8 +20,6 @@ from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.kernel import LinkEvent, LinkEventKind
 from ipamd.model.metadata_evidence import ASK_AGAIN_S
 from ipamd.model.pool_settings import PoolSettings
-from ipamd.service.pool.cloud_look import DOUBT_MAX_S, LookReason
-from ipamd.service.reconcile.metadata import REQUESTS_PER_TURN, VIEW_S
 from tests.fakes.cloud import PRIMARY, FakeEc2
 from tests.fakes.metadata import FakeMetadata
 from tests.fakes.node import FakeNode

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from ipamd.eni.resync import LookReason
 from ipamd.model.eni import EniState, InstanceLimits
 from ipamd.model.errors import CloudError, KernelDumpError, PoolEmptyError, WiringError
 from ipamd.model.freeze import FreezeCause
 from ipamd.model.ids import EniId
 from ipamd.model.kernel import LinkEventKind
 from ipamd.model.pool_settings import PoolSettings
-from ipamd.service.pool.cloud_look import LookReason
 from tests.fakes.cloud import PRIMARY, FakeEc2
 from tests.fakes.node import FakeNode
 from tests.stories.other_hands import TURN_MAX_S, described, detach_by_hand, link_event, pass_time, settle

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.model.history_answer import HistoryAnswer, HistoryQuestion
-from ipamd.model.history_subject import Subject
+from ipamd.model.history import HistoryAnswer, HistoryQuestion, Subject
 from ipamd.ports import NoHistory
-from ipamd.service.report.past import PastService, held
+from ipamd.report.past import PastService, held
 from tests.fakes.node import FakeNode
 
 

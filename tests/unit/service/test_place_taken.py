@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from ipamd.eni.creation import MOVES_LEFT
+from ipamd.eni.own_changes import Places, RecentChanges
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import EniLimitError, ThrottledError
 from ipamd.model.ids import EniId, InstanceId, MacAddress
-from ipamd.service.pool.creation import MOVES_LEFT
-from ipamd.service.pool.places import Places
-from ipamd.service.pool.recent_changes import RecentChanges
 from tests.fakes.clock import FakeClock
 from tests.fakes.cloud import IDENTITY, PRIMARY, FakeEc2
 from tests.fakes.node import FakeNode

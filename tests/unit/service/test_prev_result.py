@@ -13,11 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ipamd.model.attachment import NetnsIdentity, Wired, WiringSpec
-from ipamd.model.cniresult import build_result, convert_result
+from ipamd.model.cniresult import build_result, convert_result, require_valid
 from ipamd.model.cniversion import SUPPORTED_VERSIONS
 from ipamd.model.errors import InvalidConfigError
 from ipamd.model.ids import MacAddress, parse_key
-from ipamd.model.prev_result import require_valid
 from tests.fakes.node import FakeNode
 from tests.stories.in_process import CONF, ask
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from ipamd.core.demand import PoolStatus
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.errors import CloudError, CloudNotFoundError, EniLimitError, SubnetExhaustedError, ThrottledError
 from ipamd.model.ids import EniId
 from ipamd.model.pool_settings import PoolSettings
-from ipamd.service.demand import PoolStatus
 from tests.fakes.cloud import INSTANCE, PRIMARY, FakeEc2
 from tests.fakes.node import FakeNode
 

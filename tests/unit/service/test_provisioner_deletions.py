@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from ipamd.core.health import Phase
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.errors import CloudDeniedError, CloudError, EniLimitError, ThrottledError
 from ipamd.model.ids import EniId
-from ipamd.service.health import Phase
-from ipamd.service.pool.yielding import YIELD_ENI_FIRST_S
+from ipamd.pool.refusals import YIELD_ENI_FIRST_S
 from tests.fakes.cloud import INSTANCE, PRIMARY
 from tests.fakes.node import FakeNode
 from tests.unit.service.test_provisioner import no_eni_is_lost

@@ -10,10 +10,7 @@ import pytest
 
 from ipamd.model.address import AddressState
 from ipamd.model.eni import EniState
-from ipamd.model.errors import (
-    CloudError,
-    PoolEmptyError,
-)
+from ipamd.model.errors import CloudError, PoolEmptyError
 from ipamd.model.ids import EniId
 from ipamd.model.pool_settings import PoolSettings
 from tests.fakes.cloud import IDENTITY, PRIMARY

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from ipamd.core.deadline import Deadline, Steps
 from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.errors import DatastoreError, InvariantError, WiringError
 from ipamd.model.ids import AttachmentKey
 from ipamd.pb import cni_pb2
-from ipamd.service.request import Deadline, Steps
 from tests.fakes.cloud import IDENTITY
 from tests.fakes.node import FakeNode
 

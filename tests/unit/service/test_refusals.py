@@ -7,13 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.model.errors import (
-    CloudDeniedError,
-    CloudQuotaError,
-    EniLimitError,
-    PoolEmptyError,
-    SubnetExhaustedError,
-)
+from ipamd.model.errors import CloudDeniedError, CloudQuotaError, EniLimitError, PoolEmptyError, SubnetExhaustedError
 from ipamd.model.pool_settings import PoolSettings
 from tests.fakes.cloud import PRIMARY, SUBNET, FakeEc2
 from tests.fakes.node import FakeNode

@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.model.history import HistoryRecord, Recorded
-from ipamd.model.history_answer import HistoryQuestion
-from ipamd.model.history_subject import Subject
+from ipamd.core.deadline import Deadline
+from ipamd.core.health import Phase
+from ipamd.core.refused_adds import SERIES_MAX, TELL_S, RefusedAdd, RefusedAdds
+from ipamd.model.history import HistoryQuestion, HistoryRecord, Recorded, Subject
 from ipamd.pb import cni_pb2
-from ipamd.service.health import Phase
-from ipamd.service.refused_adds import SERIES_MAX, TELL_S, RefusedAdd, RefusedAdds
-from ipamd.service.request import Deadline
 from tests.fakes.clock import FakeClock
 from tests.fakes.node import FakeNode
 

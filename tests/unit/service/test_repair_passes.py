@@ -8,14 +8,11 @@ from ipaddress import IPv4Address
 
 import pytest
 
+from ipamd.host.repair_backoff import FIGHT_REPAIRS, PAUSE_FIRST_S
+from ipamd.host.triggers import CALM_S, COALESCE_S, GAP_MAX_S, Scope, Triggers
 from ipamd.model.attachment import sandbox_mac
 from ipamd.model.errors import KernelDumpError, WiringError
 from ipamd.model.kernel import NOT_REPAIRED, ChangeKind, HostChange, HostVeth
-from ipamd.service.reconcile.fights import (
-    FIGHT_REPAIRS,
-    PAUSE_FIRST_S,
-)
-from ipamd.service.reconcile.triggers import CALM_S, COALESCE_S, GAP_MAX_S, Scope, Triggers
 from tests.fakes.clock import FakeClock
 from tests.fakes.node import FakeNode
 

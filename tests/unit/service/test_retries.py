@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from ipamd.core.deadline import Deadline, Steps
 from ipamd.model.attachment import Attachment
 from ipamd.model.errors import DeadlineError, TombstonedError
-from ipamd.service.request import Deadline, Steps
-from ipamd.service.sandbox_judge import LIST_INTERVAL_S
+from ipamd.sandbox.judge import LIST_INTERVAL_S
 from tests.fakes.node import FakeNode
 from tests.rig import wait_until
 

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 import pytest
 
 from ipamd.model.sandbox import EventKind, SandboxEvent
-from ipamd.service.reconcile import events
-from ipamd.service.reconcile import runtime as runtime_module
-from ipamd.service.reconcile.runtime import RELIST_WITH_EVENTS_S, RELIST_WITHOUT_EVENTS_S
-from ipamd.service.sandbox_judge import LIST_INTERVAL_S
+from ipamd.sandbox import runtime as events
+from ipamd.sandbox import runtime as runtime_module
+from ipamd.sandbox.judge import LIST_INTERVAL_S
+from ipamd.sandbox.runtime import RELIST_WITH_EVENTS_S, RELIST_WITHOUT_EVENTS_S
 from tests.fakes.node import FakeNode
 from tests.patience import PATIENCE_S
 from tests.rig import wait_until

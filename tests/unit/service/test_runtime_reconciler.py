@@ -6,7 +6,7 @@ import pytest
 
 from ipamd.model.errors import KernelDumpError
 from ipamd.model.ledger import LedgerEvent
-from ipamd.service.sandbox_judge import LIST_INTERVAL_S
+from ipamd.sandbox.judge import LIST_INTERVAL_S
 from tests.fakes.node import FakeNode
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from ipamd.eni.security_groups import RETRY_FIRST_S
 from ipamd.model.errors import CloudDeniedError
 from ipamd.model.ids import EniId
-from ipamd.service.pool.security_groups import RETRY_FIRST_S
 from tests.fakes.cloud import IDENTITY, PRIMARY
 from tests.fakes.node import FakeNode
 from tests.stories.stale_reads import run_sandboxes

@@ -7,10 +7,10 @@ from ipaddress import IPv4Address
 
 import pytest
 
+from ipamd.eni import links
+from ipamd.host.triggers import SURVEY_TURNS
 from ipamd.model.errors import KernelDumpError, WiringError
 from ipamd.model.kernel import ChangeKind, HostChange, KernelSurvey, LinkEvent, LinkEventKind
-from ipamd.service.reconcile import links
-from ipamd.service.reconcile.silence import SURVEY_TURNS
 from tests.fakes.node import FakeNode
 
 

@@ -1,19 +1,16 @@
-"""After a start recorded sandboxes are kept, unrecorded ones adopted, and leftover wiring is removed.
-
-Over 300 lines because what a start finds is one list of cases, from a crash to a lost datastore.
-"""
+"""After a start recorded sandboxes are kept, unrecorded ones adopted, and leftover wiring is removed."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from ipaddress import IPv4Address
 
+from ipamd.core.deadline import Deadline
 from ipamd.model.address import AddressState
 from ipamd.model.attachment import WiringSpec
 from ipamd.model.cniresult import wired_mtu
 from ipamd.model.sandbox import SandboxState
 from ipamd.pb import cni_pb2
-from ipamd.service.request import Deadline
 from tests.fakes.cloud import IDENTITY
 from tests.fakes.node import FakeNode
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from ipamd.eni.resync import LookReason
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.errors import CloudError
 from ipamd.model.ids import InstanceId
 from ipamd.model.pool_settings import PoolSettings
-from ipamd.service.pool.cloud_look import LookReason
-from ipamd.service.reconcile import runtime
+from ipamd.sandbox import runtime
 from tests.fakes.cloud import IDENTITY, PRIMARY, FakeEc2
 from tests.fakes.node import FakeNode
 from tests.stories.other_hands import described, pass_time

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from ipamd.core.health import Phase, StageReport, StageState
 from ipamd.model.cloud import CallUnderWay
-from ipamd.service.health import Phase, StageReport, StageState
-from ipamd.service.report.verdict import Facts, facts, verdict
+from ipamd.report.verdict import Facts, facts, verdict
 from tests.fakes.node import FakeNode
 
 DENIED = "EC2 DescribeNetworkInterfaces failed for i-1: UnauthorizedOperation: no; allow ec2:DescribeNetworkInterfaces"

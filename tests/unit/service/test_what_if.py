@@ -19,8 +19,8 @@ from ipamd.model.errors import InvalidRequestError, ThrottledError
 from ipamd.model.growth import GrowthState, ReleaseAddresses, ReleaseEni
 from ipamd.model.ids import EniId
 from ipamd.model.pool_settings import PoolSettings
+from ipamd.report.what_if import changed_settings
 from ipamd.rpc.planning import plan_reply
-from ipamd.service.report.what_if import changed_settings
 from tests.fakes.cloud import FakeEc2
 from tests.fakes.node import SETTINGS, FakeNode
 

@@ -7,12 +7,11 @@ from typing import cast
 
 import pytest
 
+from ipamd.eni.subnets import Subnets
 from ipamd.model.errors import ThrottledError
 from ipamd.model.growth import AllocateAddresses, CreateEni, Growth, Refusal
 from ipamd.model.ids import EniId
-from ipamd.service.pool.refusals import Refusals
-from ipamd.service.pool.subnets import Subnets
-from ipamd.service.pool.yielding import YIELD_ENI_FIRST_S
+from ipamd.pool.refusals import YIELD_ENI_FIRST_S, Refusals
 from tests.fakes.clock import FakeClock
 from tests.fakes.node import FakeNode
 

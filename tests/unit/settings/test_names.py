@@ -10,7 +10,7 @@ from botocore.configprovider import BOTOCORE_DEFAUT_SESSION_VARIABLES
 
 from ipamd.model.errors import SettingsError
 from ipamd.settings import Settings, load
-from ipamd.settings.names import nearest, ours, unknown
+from ipamd.settings.loading import nearest, ours, unknown
 from ipamd.settings.upstream import UPSTREAM
 
 MISSPELT = {

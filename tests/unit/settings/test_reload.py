@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from ipamd import file_follower
-from ipamd.inotify import DirectoryWatch
+from ipamd.core.health import Health
+from ipamd.host import files as file_follower
+from ipamd.host.files import DirectoryWatch
 from ipamd.reload import RESTART, SettingsReload
-from ipamd.service.health import Health
 from ipamd.settings import CurrentSettings, load
 from ipamd.settings.current import INVALID_SETTINGS
 from tests.fakes.clock import FakeClock

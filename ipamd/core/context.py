@@ -1,0 +1,29 @@
+"""What every use case works with, as one value: made once by `ipamd/bootstrap.py`, handed to each service."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ipamd.core.demand import Demand
+from ipamd.core.freeze import Freeze
+from ipamd.core.health import Health
+from ipamd.core.locks import KeyLocks
+from ipamd.ports import Clock, Datastore, Failpoint, Wiring, no_failpoint
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceContext:
+    """What all services of one daemon share: datastore, kernel wiring, clock, and the objects through which they communicate.
+
+    `locks`: one operation per sandbox. `demand`: wakes ADDs and the pool maintainer. `health`: phase and conditions.
+    `freeze`: why the pool makes no ENI and gives nothing back.
+    """
+
+    datastore: Datastore
+    wiring: Wiring
+    clock: Clock
+    health: Health
+    locks: KeyLocks
+    demand: Demand
+    freeze: Freeze
+    failpoint: Failpoint = no_failpoint

@@ -1,0 +1,122 @@
+"""Let ADDs that find the pool empty wait for the pool maintainer without polling.
+
+A waiting ADD wakes the maintainer. New addresses wake the ADDs, and so does a status that says that the pool cannot grow.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+from ipamd.model.growth import Blocked
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStatus:
+    """The latest status that the pool maintainer published.
+
+    `generation`: the latest demand that it takes into account. `blocked_by`: why the pool cannot grow, empty if it can.
+    `retry_deadline`: the monotonic point at which a blocked pool tries again by itself; None if it does not. `next_step`: what helps.
+    `excess_count`: free addresses above the target, `kept`: why they are kept. `kind`: `blocked_by` in one word.
+    """
+
+    generation: int = 0
+    sentence: str = "the pool loop has not run yet"
+    blocked_by: str = ""
+    retry_deadline: float | None = None
+    next_step: str = ""
+    excess_count: int = 0
+    kept: str = ""
+    kind: Blocked = Blocked.GROWING
+
+    @property
+    def cause(self) -> str:
+        """Why there is no address now, with the next step if one is known: for people."""
+        cause = self.blocked_by or self.sentence
+        return f"{cause}; next: {self.next_step}" if self.next_step else cause
+
+
+class Demand:
+    """Counts waiting ADDs, wakes the pool maintainer, and wakes the ADDs when addresses appear. Safe from any thread."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._wake = threading.Event()
+        self._waiting = 0
+        self._generation = 0
+        self._supply = 0
+        self._served = 0
+        self._status = PoolStatus()
+
+    def trigger(self) -> None:
+        """Wake the pool maintainer: something changed."""
+        self._wake.set()
+
+    def wait_triggered(self, timeout_s: float | None) -> bool:
+        """Sleep until triggered; returns whether it was. For the maintainer's thread."""
+        is_triggered = self._wake.wait(timeout_s)
+        self._wake.clear()
+        return is_triggered
+
+    def coalesce(self, timeout_s: float) -> None:
+        """Wait a moment so that several triggers cause one cycle, but not while an ADD waits. For the maintainer's thread."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting > 0, timeout=timeout_s)
+
+    def take(self) -> None:
+        """Count an ADD that took an address, and wake the pool maintainer."""
+        with self._changed:
+            self._served += 1
+        self._wake.set()
+
+    def served_count(self) -> int:
+        """ADDs that took an address since start."""
+        with self._changed:
+            return self._served
+
+    def join(self) -> int:
+        """Start to wait, as an ADD; returns the generation from which on a status takes this ADD into account."""
+        with self._changed:
+            self._waiting += 1
+            self._generation += 1
+            generation = self._generation
+            self._changed.notify_all()
+        self._wake.set()
+        return generation
+
+    def leave(self) -> None:
+        """End the wait of an ADD."""
+        with self._changed:
+            self._waiting -= 1
+
+    def waiting(self) -> tuple[int, int]:
+        """How many ADDs wait, and the latest generation."""
+        with self._changed:
+            return self._waiting, self._generation
+
+    def announce_supply(self) -> None:
+        """Wake the waiting ADDs: addresses became free."""
+        with self._changed:
+            self._supply += 1
+            self._changed.notify_all()
+
+    def publish(self, status: PoolStatus) -> None:
+        """Publish what the maintainer decided."""
+        with self._changed:
+            self._status = status
+            self._changed.notify_all()
+
+    def status(self) -> PoolStatus:
+        """The latest published status."""
+        with self._changed:
+            return self._status
+
+    def supply_count(self) -> int:
+        """A number that grows with every announcement; read it before trying, wait on it after."""
+        with self._changed:
+            return self._supply
+
+    def wait(self, *, seen_supply: int, seen_status: PoolStatus, timeout_s: float) -> None:
+        """Sleep until supply was announced, the status changed, or time is up."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._supply != seen_supply or self._status is not seen_status, timeout=timeout_s)

@@ -1,0 +1,97 @@
+"""The causes that freeze the pool, in one place: whoever notices one sets it, the planner and every report read it.
+
+Several may be in force at once, and each ends alone: an operator's `thaw` does not undo what EC2 announced. What is not known is no
+change: a source that does not answer leaves its causes as they are (I11).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Protocol
+
+from ipamd.core.demand import Demand
+from ipamd.core.health import Health
+from ipamd.model.freeze import NOTICES, FreezeCause, Freezing
+from ipamd.model.words import printable
+from ipamd.ports import Clock
+
+CONDITION = "frozen"
+
+REASON_MAX = 200
+"""Characters of a reason. Ours: it is part of the pool's sentence and of every ADD's refusal."""
+
+UNSAID = "no reason given"
+
+log = logging.getLogger(__name__)
+
+
+class FreezeControl(Protocol):
+    """What `ipamctl freeze` and `ipamctl thaw` do. Each returns what went wrong, "" if nothing did."""
+
+    def freeze(self, reason: str) -> str:
+        """Freeze the pool until `thaw` or the next boot."""
+        ...
+
+    def thaw(self) -> str:
+        """End the operator's freeze; other causes stay in force."""
+        ...
+
+
+class Freeze:
+    """Safe from any thread."""
+
+    def __init__(self, *, clock: Clock, health: Health, demand: Demand) -> None:
+        self._clock = clock
+        self._health = health
+        self._demand = demand
+        self._lock = threading.Lock()
+        self._telling = threading.Lock()  # the last to tell tells what is in force, whoever changed it
+        self._causes: dict[FreezeCause, Freezing] = {}
+
+    def set(self, cause: FreezeCause, reason: str, *, since_at: datetime | None = None) -> None:
+        """Put a cause in force, or change its reason; it keeps the time at which it came unless `since_at` says another."""
+        text = printable(reason.strip(), most=REASON_MAX) or UNSAID
+        with self._lock:
+            known = self._causes.get(cause)
+            since_at = since_at or (known.since_at if known is not None else self._clock.now())
+            self._causes[cause] = Freezing(cause, text, since_at)
+        if known is None or known.reason != text:
+            log.warning("the pool is frozen, no new ENI and nothing is given back: %s: %s", cause, text)
+            self._tell()
+
+    def clear(self, cause: FreezeCause) -> None:
+        """End a cause; one that is not in force is fine."""
+        with self._lock:
+            known = self._causes.pop(cause, None)
+        if known is not None:
+            log.warning("the pool's freeze has ended: %s; %s", known, self.reason or "it is thawed")
+            self._tell()
+
+    def follow_notices(self, told: Mapping[FreezeCause, str]) -> None:
+        """Take over everything that metadata announces now: what it no longer announces has ended."""
+        for cause in sorted(NOTICES):
+            if cause in told:
+                self.set(cause, told[cause])
+            else:
+                self.clear(cause)
+
+    def in_force(self) -> tuple[Freezing, ...]:
+        """The causes that are in force, in the order of their names."""
+        with self._lock:
+            return tuple(self._causes[cause] for cause in sorted(self._causes))
+
+    @property
+    def reason(self) -> str:
+        """Every cause with its reason, for the planner; "" while the pool is not frozen."""
+        return "; ".join(map(str, self.in_force()))
+
+    def _tell(self) -> None:
+        with self._telling:
+            if reason := self.reason:
+                self._health.set_condition(CONDITION, f"{CONDITION}: no new ENI and nothing is given back: {reason}")
+            else:
+                self._health.clear_condition(CONDITION)
+        self._demand.trigger()  # with it another plan may be right

@@ -1,0 +1,299 @@
+"""What the daemon is doing: phase, start-up stages with timings, degraded conditions, last error.
+
+One object, read by STATUS, ipamctl, probes and metrics, so that all of them tell the same. What is kept here is bounded and safe to
+print: errors quote EC2, the runtime and requests.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+
+from ipamd.core.deadline import Deadline
+from ipamd.model.errors import Defect, NotServingError, PluginNotAvailableError, defect_of
+from ipamd.model.words import printable
+from ipamd.ports import Clock
+
+STATUS_GRACE_S = 30.0
+"""STATUS succeeds this long after start though ADD is not served yet. Ours: a failing STATUS makes containerd report the node
+NotReady (containerd pull request 11135), and a restart takes a second or two."""
+
+START = "start"
+"""Subject of the condition of a start that has stopped for good (`ipamd/lifecycle.py`)."""
+
+REPLY_MARGIN_S = 0.5
+"""Of an ADD's deadline, for its refusal. Ours."""
+
+LOOK_S = 1.0
+"""How often a waiting ADD looks whether its caller is still there. Ours; it reads memory only."""
+
+READY = "ready"
+"""Beside the phases: when the node was ready first."""
+
+WHAT_MAX = 200
+"""Characters of what was being done when an error came. Ours."""
+
+
+class Phase(StrEnum):
+    """The life of the process."""
+
+    STARTING = "starting"
+    RESTORING = "restoring"
+    SERVING = "serving"
+    DRAINING = "draining"
+
+
+class StageState(StrEnum):
+    """The state of a start-up stage. Degraded: the daemon continues without it."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    DONE = "done"
+    DEGRADED = "degraded"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class StageReport:
+    """One start-up stage."""
+
+    name: str
+    state: StageState = StageState.PENDING
+    elapsed_ms: float = 0.0
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorReport:
+    """The last thing that went wrong."""
+
+    at: datetime
+    what: str
+    message: str
+
+
+class Stage:
+    """A running stage; `detail` becomes its sentence in `ipamctl status`."""
+
+    def __init__(self) -> None:
+        self.detail = ""
+        self.degraded = False
+
+    def degrade(self, detail: str) -> None:
+        """End the stage as degraded: the daemon continues without its result."""
+        self.degraded, self.detail = True, detail
+
+
+class Health:
+    """Phase and stages; safe to use from any thread."""
+
+    def __init__(self, clock: Clock, stages: tuple[str, ...]) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._phase_changed = threading.Condition(self._lock)
+        self._started_monotonic_s = self._patient_since_s = clock.monotonic()
+        self._phase = Phase.STARTING
+        self._stages = {name: StageReport(name) for name in stages}
+        self._running: dict[str, tuple[float, Stage]] = {}
+        self._conditions: dict[str, str] = {}
+        self._last_error: ErrorReport | None = None
+        self._is_ready = False
+        self._awaits_first_address = False
+        self._held: dict[str, str] = {}
+        self._defects: Counter[Defect] = Counter()
+        self._reached_s: dict[str, float] = {}
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[Stage]:
+        """Run a stage: timed, and failed if it raises (the error passes on)."""
+        stage, started = Stage(), self._clock.monotonic()
+        self._running[name] = started, stage
+        self._report(StageReport(name, StageState.RUNNING))
+        try:
+            yield stage
+        except BaseException as error:
+            self._report(StageReport(name, StageState.FAILED, self._since_ms(started), str(error)))
+            raise
+        state = StageState.DEGRADED if stage.degraded else StageState.DONE
+        self._report(StageReport(name, state, self._since_ms(started), stage.detail))
+
+    def enter(self, phase: Phase) -> None:
+        """Change the phase. Draining is never left."""
+        with self._lock:
+            if self._phase is not Phase.DRAINING:
+                self._phase = phase
+                self._reached_s.setdefault(phase, self.uptime_s())
+            self._phase_changed.notify_all()
+
+    def mark_ready(self) -> None:
+        """Say that ADD is served, the conflist is in place, and this node could give an address in this boot."""
+        with self._lock:
+            self._is_ready = True
+            self._reached_s.setdefault(READY, self.uptime_s())
+
+    def reached_s(self, phase: str) -> float | None:
+        """Seconds from the start until a phase, or READY, was reached first; None: not yet."""
+        with self._lock:
+            return self._reached_s.get(phase)
+
+    def await_first_address(self, is_awaited: bool) -> None:
+        """Say whether *ready* waits for the first address that can be given since the boot."""
+        with self._lock:
+            self._awaits_first_address = is_awaited
+
+    def hold_adds(self, subject: str, reason: str) -> None:
+        """Refuse every ADD from now on, whatever the phase, and end *ready*; `serve_adds` of the same subject ends it."""
+        with self._lock:
+            self._held[subject] = reason
+            self._phase_changed.notify_all()
+
+    def serve_adds(self, subject: str) -> None:
+        """End what `hold_adds` began; STATUS is as patient from here as after a start."""
+        with self._lock:
+            self._held.pop(subject, None)
+            self._patient_since_s = self._clock.monotonic()
+
+    @property
+    def is_held(self) -> bool:
+        """Whether no address is given, because of another daemon (`hold_adds`)."""
+        return bool(self._held)
+
+    def require_unheld(self) -> None:
+        """Raise NotServingError while ADD is held; a shutdown does not stop an ADD that is under way."""
+        if reasons := "; ".join(list(self._held.values())):
+            raise NotServingError("vpc-ipamd gives no address now", details=reasons)
+
+    def set_condition(self, subject: str, sentence: str) -> None:
+        """Set the degraded condition of `subject`: one sentence that says what the daemon works without."""
+        with self._lock:
+            self._conditions[subject] = printable(sentence)
+            self._phase_changed.notify_all()
+
+    def clear_condition(self, subject: str) -> None:
+        """Clear the degraded condition of `subject`."""
+        with self._lock:
+            self._conditions.pop(subject, None)
+
+    def record_error(self, what: str, error: BaseException) -> None:
+        """Remember the last error for people, and count it if it shows a defect of ours."""
+        self.note_defects(defect_of(error), 1)
+        with self._lock:
+            self._last_error = ErrorReport(self._clock.now(), printable(what, most=WHAT_MAX), printable(str(error)))
+
+    def note_defects(self, defect: Defect | None, count: int) -> None:
+        """Count what must never happen; None is nothing."""
+        if defect is not None:
+            with self._lock:
+                self._defects[defect] += count
+
+    def defects(self) -> Mapping[Defect, int]:
+        """What must never happen and did, since start."""
+        with self._lock:
+            return dict(self._defects)
+
+    @property
+    def phase(self) -> Phase:
+        """The current phase."""
+        with self._lock:
+            return self._phase
+
+    @property
+    def is_ready(self) -> bool:
+        """ADD is served, the conflist was written, and this node could give an address in this boot."""
+        with self._lock:
+            return self._is_ready and self._phase is Phase.SERVING and not self._held
+
+    def stages(self) -> list[StageReport]:
+        """Start-up stages, in order; of a running one, its time and its detail so far."""
+        now = self._clock.monotonic()
+        with self._lock:
+            return [self._so_far(stage, now) if stage.state is StageState.RUNNING else stage for stage in self._stages.values()]
+
+    def conditions(self) -> list[str]:
+        """Degraded conditions, one sentence each."""
+        return sorted(self.conditions_by_subject().values())
+
+    def conditions_by_subject(self) -> dict[str, str]:
+        """Subject of each degraded condition -> its sentence."""
+        with self._lock:
+            return dict(self._conditions)
+
+    def last_error(self) -> ErrorReport | None:
+        """The last thing that went wrong since start."""
+        with self._lock:
+            return self._last_error
+
+    def uptime_s(self) -> float:
+        """Seconds since start."""
+        return self._clock.monotonic() - self._started_monotonic_s
+
+    @property
+    def is_starting(self) -> bool:
+        """ADD is not served, though STATUS may still say yes: out of patience with a restart.
+
+        A daemon whose ADD is held does not start: a restart of it changes no condition of the node (I17).
+        """
+        with self._lock:
+            return self._phase is Phase.DRAINING or (self._phase is not Phase.SERVING and not self._held)
+
+    def await_add_service(self, deadline: Deadline) -> None:
+        """Let an ADD through, which waits for the end of the start: a pod that comes during a restart needs no second try (I17).
+
+        Raises: NotServingError with the phase and what is missing (I14); DeadlineError if the caller leaves.
+        """
+        with self._phase_changed:
+            while self._phase in (Phase.STARTING, Phase.RESTORING) and START not in self._conditions and not self._held:
+                left_s = deadline.remaining_s() - REPLY_MARGIN_S
+                if left_s <= 0:
+                    break
+                deadline.check("waiting for the end of the start")
+                self._phase_changed.wait(min(left_s, LOOK_S))
+        self.require_add_service()
+
+    def require_add_service(self) -> None:
+        """Let an ADD through, or raise NotServingError with the phase and what is missing (I14)."""
+        self.require_unheld()
+        if (phase := self.phase) is Phase.SERVING:
+            return
+        if phase is Phase.DRAINING:
+            raise NotServingError("vpc-ipamd is shutting down", details="its successor will take this ADD: retry")
+        running = [stage.name for stage in self.stages() if stage.state is StageState.RUNNING]
+        work = ", ".join(running) or "; ".join(self.conditions()) or "nothing"
+        raise NotServingError(
+            f"vpc-ipamd is {phase} and does not take ADD yet",
+            details=f"up for {self.uptime_s():.1f} s, at work on: {work}; retry; see `ipamctl status`",
+        )
+
+    def require_status(self) -> None:
+        """CNI STATUS: succeed unless, for longer than a grace, ADD has not been served or no address ever given since the boot.
+
+        A runtime asks before the first *ready* of a boot if an earlier boot left a conflist. A pool that is empty later is no
+        reason to fail: a node that is NotReady for minutes has its pods evicted; nor is a node that is being exported.
+        Raises: PluginNotAvailableError.
+        """
+        with self._lock:
+            phase, awaits_address, held = self._phase, self._awaits_first_address, self._held
+            for_s = self._clock.monotonic() - self._patient_since_s
+        if for_s <= STATUS_GRACE_S or held:
+            return
+        details = "; ".join(self.conditions()) or "see `ipamctl status`"
+        if phase in (Phase.STARTING, Phase.RESTORING):
+            raise PluginNotAvailableError(f"vpc-ipamd has been {phase} for {for_s:.0f} s and does not take ADD", details=details)
+        if phase is Phase.SERVING and awaits_address:
+            raise PluginNotAvailableError(f"vpc-ipamd has had no address to give for {for_s:.0f} s", details=details)
+
+    def _so_far(self, report: StageReport, now: float) -> StageReport:
+        started, stage = self._running[report.name]
+        return replace(report, elapsed_ms=(now - started) * 1000, detail=printable(stage.detail))
+
+    def _since_ms(self, started: float) -> float:
+        return (self._clock.monotonic() - started) * 1000
+
+    def _report(self, report: StageReport) -> None:
+        with self._lock:
+            self._stages[report.name] = replace(report, detail=printable(report.detail))

@@ -1,0 +1,100 @@
+"""Refused ADDs, kept for people: who, when, with which code, why, and what to do next.
+
+A runtime repeats a refused ADD every few seconds, for days if nobody helps, each time with a new sandbox. So refusals of one pod for
+one cause are one series with a count; the history gets a series at its 1st, 2nd, 4th, 8th ... refusal and once an hour, which is what
+a kill can make it forget. The count of now is told from here.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+
+from ipamd.model.history import HistoryEvent, HistoryRecord, Subject
+from ipamd.model.words import printable
+from ipamd.ports import Clock, History
+
+SERIES_MAX = 256
+"""Series that are counted at once. Ours: a node has 110 pods, most of them with one cause."""
+
+TELL_S = 3600.0
+"""Longest time for which the history does not hear of a series that goes on."""
+
+_VARYING = re.compile(r"[0-9a-f]{12,}|\d+")
+"""What differs between two refusals for the same cause: IDs, counts, seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedAdd:
+    """One refusal. `pod` is `namespace/name`, "" if the runtime did not tell; `cause` is message and details, with the next step."""
+
+    container_id: str
+    ifname: str
+    pod: str
+    code: int
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Series:
+    record: HistoryRecord
+    told_count: int
+    told_s: float
+
+
+class RefusedAdds:
+    """Safe from any thread; touches no disk."""
+
+    def __init__(self, *, history: History, clock: Clock) -> None:
+        self._history = history
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._series: OrderedDict[tuple[str, int, str], _Series] = OrderedDict()
+
+    def note(self, refused: RefusedAdd) -> None:
+        """Count one refusal."""
+        who = refused.pod or f"{refused.container_id}/{refused.ifname}"
+        key = (who, refused.code, _VARYING.sub("#", refused.cause.replace(refused.container_id, "#")))
+        with self._lock:
+            series = self._counted(self._series.pop(key, None), refused)
+            is_due = series.record.count >= 2 * series.told_count or self._clock.monotonic() - series.told_s >= TELL_S
+            tell = [series.record] if is_due else []
+            self._series[key] = self._told(series) if is_due else series
+            if len(self._series) > SERIES_MAX:
+                _, oldest = self._series.popitem(last=False)
+                tell += _untold(oldest)
+        self._history.note(tell)
+
+    def records(self, subject: Subject) -> tuple[HistoryRecord, ...]:
+        """Tell the series about a subject as they are now."""
+        with self._lock:
+            return tuple(series.record for series in self._series.values() if subject.fits(series.record))
+
+    def tell_all(self) -> None:
+        """Give the history what it has not heard, before the process ends."""
+        with self._lock:
+            self._history.note([record for series in self._series.values() for record in _untold(series)])
+
+    def _counted(self, known: _Series | None, refused: RefusedAdd) -> _Series:
+        now = self._clock.now()
+        record = HistoryRecord(
+            now,
+            HistoryEvent.REFUSED,
+            container_id=printable(refused.container_id),
+            ifname=printable(refused.ifname),
+            detail=printable(refused.cause),
+            pod=printable(refused.pod),
+            since=known.record.since if known else now,
+            count=known.record.count + 1 if known else 1,
+            code=refused.code,
+        )
+        return replace(known, record=record) if known else _Series(record, 0, self._clock.monotonic())
+
+    def _told(self, series: _Series) -> _Series:
+        return _Series(series.record, series.record.count, self._clock.monotonic())
+
+
+def _untold(series: _Series) -> list[HistoryRecord]:
+    return [series.record] if series.record.count > series.told_count else []

@@ -1,0 +1,289 @@
+"""Compare what EC2 says about our ENIs with what is recorded, and record the difference (I6, I7).
+
+A complete and plausible Describe decides which addresses are on which ENI, and nothing else. What it shows is recorded at once; what
+it lacks is gone only after a second look (`ipamd/model/cloud_evidence.py`, docs/adr/0017), and a sandbox keeps even that (I2). One
+object that contradicts what is recorded is reported and skipped; it does not stop the others.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv4Network
+
+from ipamd.core.context import ServiceContext
+from ipamd.eni.losses import EniLosses
+from ipamd.eni.own_changes import Place, Places, RecentChanges, remember_named
+from ipamd.eni.records import EniRecords
+from ipamd.eni.routing import EniRouting
+from ipamd.eni.security_groups import SecurityGroups
+from ipamd.eni.sync_result import UNREADABLE, EniSyncResult, say_result
+from ipamd.eni.tags import is_created_by_us, is_managed
+from ipamd.model.cloud import DescribedEni, InstanceIdentity, MetadataEni, all_addresses
+from ipamd.model.cloud_evidence import DOUBT_AGAIN_S, CloudEvidence, Witnesses
+from ipamd.model.eni import Eni, EniState
+from ipamd.model.errors import CloudError, InvariantError, log_text
+from ipamd.model.ids import EniId
+from ipamd.model.intent import IntentKind
+from ipamd.model.metadata_evidence import ASK_AGAIN_S, recorded
+from ipamd.ports import Ec2, HostNetwork
+from ipamd.sandbox.cooldown import Cooldown
+
+LEAVING = frozenset({"detaching", "detached"})
+"""Attachment statuses of an ENI that is going.
+
+Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_NetworkInterfaceAttachment.html, status.
+"""
+
+log = logging.getLogger(__name__)
+
+
+class EniService:
+    """ENIs of this instance. One comparison runs at a time; everything else may be called from any thread.
+
+    `routing`: the host's part of each ENI. `recent_changes`: what our own calls changed. `places`: taken by what is not recorded.
+    """
+
+    def __init__(
+        self,
+        context: ServiceContext,
+        *,
+        ec2: Ec2,
+        hostnet: HostNetwork,
+        cooldown: Cooldown,
+        security_groups: SecurityGroups,
+        is_datastore_lost: bool,
+    ) -> None:
+        self.routing = EniRouting(context, hostnet=hostnet)
+        self.recent_changes = RecentChanges(context.clock)
+        remember_named(self.recent_changes, context)
+        self._losses = EniLosses(context, routing=self.routing)
+        self._context = context
+        self._datastore = context.datastore
+        self._evidence = CloudEvidence(self._datastore.doubts())
+        self._losses.hold(self._evidence.doubted())
+        self._ec2 = ec2
+        self._security_groups = security_groups
+        self._exclusion: Callable[[Eni], str] = lambda eni: eni.excluded
+        self._cooldown = cooldown
+        self._records = EniRecords(context, cooldown=cooldown)
+        self._warm_deadline = math.inf if is_datastore_lost else -math.inf
+        self._comparing = threading.Lock()
+        self._tell: Callable[[EniSyncResult], None] = lambda _: None
+        self.places = Places(clock=context.clock, datastore=context.datastore, changes=self.recent_changes)
+
+    def sync_with_ec2(self, identity: InstanceIdentity, *, metadata: Iterable[MetadataEni] | None = None) -> EniSyncResult:
+        """Describe this instance's ENIs (one call), weigh the answer, and update the datastore.
+
+        Args:
+            identity: names the primary ENI, without which no answer is believed.
+            metadata: what instance metadata shows of every ENI now, if the caller has just looked: a second witness of a mass loss.
+        Returns: what was changed, and when to look again. An answer that is not believed is a result, not an error.
+        Raises: CloudError if EC2 did not answer, KernelDumpError if the kernel did not; then nothing has changed (I11).
+        """
+        with self._comparing:
+            described = self._ec2.describe_enis(identity.instance_id)
+            wired = self._records.wired_addresses()
+            known = recorded(self._datastore.snapshot(), identity)
+            weighed = self._evidence.weigh(
+                described,
+                known,
+                recent=self.recent_changes.added(),  # after `known`: what is noted is noted before it is recorded
+                witnesses=Witnesses(self.routing.links(), _addresses_in(metadata)),
+                now_s=self._context.clock.monotonic(),
+            )
+            outcome = EniSyncResult(implausible=weighed.implausible, doubted=weighed.doubted)
+            outcome.look_again(weighed.again_s)
+            # Lose on all ENIs before adding to any: an address may have moved from one ENI to another.
+            self._losses.lose(weighed.absent, outcome)
+            self._losses.hold(weighed.doubted)
+            self._record_doubts()
+            if not weighed.implausible:
+                self._record_all(described, identity, wired, outcome)
+            elif any(eni.eni_id == identity.primary_eni_id for eni in described):
+                # What even such an answer shows is there, and takes its place.
+                there = {eni.eni_id: (eni.network_card, eni.device_index) for eni in described if eni.eni_id}
+                self.places.show(there, is_whole=False)
+            say_result(self._context.health, outcome, mass_loss=weighed.mass_loss)
+            self._losses.forget_unused()
+        self._tell(outcome)
+        if outcome.added_count or outcome.healed_count:
+            self._context.demand.announce_supply()
+        return outcome
+
+    def use_listener(self, tell: Callable[[EniSyncResult], None]) -> None:
+        """Call `tell` with the result of every comparison, whoever asked for it: what is in doubt must be looked at again. Called
+        once, before the start."""
+        self._tell = tell
+
+    def use_adopter(self, on_quarantined: Callable[[], None]) -> None:
+        """Call `on_quarantined` when EC2 has shown the address of a sandbox that is not recorded: it can be adopted. Called once,
+        before the start; it must not block."""
+        self._records.on_quarantined = on_quarantined
+
+    def use_exclusion(self, exclusion: Callable[[Eni], str]) -> None:
+        """`exclusion` says why an ENI gets no new sandbox, "" if it does. Called once, before the start."""
+        self._exclusion = exclusion
+
+    def eni_of(self, described: DescribedEni, identity: InstanceIdentity) -> Eni:
+        """Make the record of an attached ENI from what EC2 shows.
+
+        Raises: CloudError if it has no IPv4 address, or if its subnet is not known and not told.
+        """
+        if described.primary_address is None:
+            raise CloudError(f"ENI {described.eni_id} has no IPv4 address", details="it takes its place and is left alone")
+        is_primary = described.eni_id == identity.primary_eni_id
+        is_in_our_subnet = described.subnet_id == identity.subnet_id
+        known = self._datastore.eni(described.eni_id)
+        eni = Eni(
+            eni_id=described.eni_id,
+            mac=described.mac,
+            device_index=described.device_index,
+            network_card=described.network_card,
+            subnet_id=described.subnet_id,
+            subnet_cidr=identity.subnet_cidr if is_in_our_subnet else self._ec2.subnet_cidr(described.subnet_id),
+            primary_address=described.primary_address,
+            is_primary=is_primary,
+            state=EniState.ATTACHED,
+            created_by_us=is_created_by_us(described, identity),
+            managed=is_managed(described, is_primary=is_primary, instance_id=identity.instance_id),
+            excluded=known.excluded if known is not None else "",
+        )
+        return replace(eni, excluded=self._exclusion(eni))
+
+    def record(self, eni: Eni, described: DescribedEni, outcome: EniSyncResult) -> None:
+        """Store one ENI as the answer to a call of ours described it: its new addresses become free. Nothing is forgotten.
+
+        If it is recorded already, a Describe read it again, and what that shows may be older than the call: after a lost datastore it
+        cools first. Raises: InvariantError if the ENI contradicts what is recorded.
+        """
+        self._security_groups.note(described)
+        described = self._without_given_back(described)
+        self._records.lose_elsewhere(eni.eni_id, described.secondary_addresses, described.prefixes)
+        is_new = self._datastore.eni(eni.eni_id) is None
+        self.recent_changes.note_added(
+            enis=[eni.eni_id] if is_new else [],
+            addresses=self._records.new_to_us(described.secondary_addresses, described.prefixes),
+        )
+        may_be_warm = not is_new and self._may_be_warm()
+        self._records.store(eni, described, outcome, wired=self._records.wired_addresses(), may_be_warm=may_be_warm)
+
+    def add_addresses(
+        self, eni_id: EniId, addresses: frozenset[IPv4Address], prefixes: frozenset[IPv4Network], *, asked_count: int
+    ) -> list[str]:
+        """Record addresses that EC2 allocated for us: they are free now, and those that were lost are not lost any more.
+
+        `asked_count`: addresses that the call asked for. EC2 may name old ones with the new; if more than so many are new to us, a
+        Describe before lacked some, and nobody knows which: after a lost datastore all of them cool first (I8).
+        Returns: one sentence per address that is recorded on another ENI, and was left there.
+        """
+        self._records.lose_elsewhere(eni_id, addresses, prefixes)
+        new = self._records.new_to_us(addresses, prefixes)
+        self.recent_changes.note_added(addresses=new)
+        outcome = EniSyncResult()
+        may_be_warm = len(new) > asked_count and self._may_be_warm()
+        self._records.add(eni_id, addresses, prefixes, outcome, may_be_warm=may_be_warm)
+        self._context.demand.announce_supply()
+        return outcome.kept
+
+    def occupied(self) -> Mapping[EniId, Place]:
+        """Attached ENIs that are not recorded (no IPv4 address, unreadable, coming or going), each with the place that it takes."""
+        return self.places.shown()
+
+    def forget_unused(self) -> None:
+        """Forget the ENIs that are gone and that no sandbox uses any more, with their routing. Makes no EC2 call."""
+        self._losses.forget_unused()
+
+    def set_up_adopted(self, outcome: EniSyncResult) -> None:
+        """Set up the host routing of the ENIs that a comparison recorded first; what refuses is logged, and tried again."""
+        for problem in self.routing.set_up_all() if outcome.adopted else ():
+            log.warning("host routing: %s", problem)
+
+    def _record_doubts(self) -> None:
+        """Keep what is in doubt for the next process: it holds the same back, and its first look may be the second one."""
+        doubts = self._evidence.doubts()
+        if doubts != self._datastore.doubts():
+            with self._datastore.transaction() as uow:
+                uow.put_doubts(doubts)
+
+    def _record_all(
+        self, described: Iterable[DescribedEni], identity: InstanceIdentity, wired: frozenset[IPv4Address], outcome: EniSyncResult
+    ) -> None:
+        """Record every ENI of a believed answer; those that are not recorded are remembered by their place."""
+        occupied: dict[EniId, Place] = {}
+        removed = self.recent_changes.removed().keys() | self._leaving()
+        for eni in described:
+            if eni.attachment_status == "attached":
+                outcome.eni_count += 1
+            if eni.eni_id in removed:
+                continue  # we delete it, or have: EC2 lags
+            if not self._record_one(eni, identity, wired, outcome):
+                occupied[eni.eni_id or EniId(f"(no ID) {len(occupied)}")] = (eni.network_card, eni.device_index)
+        self.places.show(occupied)
+        if self._warm_deadline == math.inf:
+            # Until now a DEL could not know which address it released; what EC2 did not show yet may be one of those.
+            self._warm_deadline = self._context.clock.monotonic() + self._cooldown.period.total_seconds()
+        self._cooldown.resume(())
+
+    def _leaving(self) -> frozenset[EniId]:
+        """Recorded ENIs that we are deleting: Describe says nothing new about them."""
+        intents = self._datastore.open_intents()
+        asked = {EniId(one.payload.get("eni_id", "")) for one in intents if one.kind is IntentKind.DELETE_ENI}
+        known = [self._datastore.eni(eni_id) for eni_id in asked]
+        return frozenset(eni.eni_id for eni in known if eni is not None and eni.state is EniState.DETACHING)
+
+    def _without_given_back(self, described: DescribedEni) -> DescribedEni:
+        """Leave out what a call of ours took from this ENI: Describe may show it for minutes, and others may have it by now (I7)."""
+        gone = self.recent_changes.removed_from(described.eni_id)
+        if not gone:
+            return described
+        return replace(
+            described,
+            secondary_addresses=described.secondary_addresses - gone,
+            prefixes=frozenset(prefix for prefix in described.prefixes if prefix.network_address not in gone),
+        )
+
+    def _may_be_warm(self) -> bool:
+        """Whether what EC2 only shows, and is new to us, may have been released less than a cooldown ago, before our datastore was
+        lost (I8). What a call of ours has just been given was not."""
+        return self._context.clock.monotonic() < self._warm_deadline
+
+    def _record_one(
+        self, eni: DescribedEni, identity: InstanceIdentity, wired: frozenset[IPv4Address], outcome: EniSyncResult
+    ) -> bool:
+        """Record one ENI of a believed answer; returns False if it only takes its place. Raises nothing for a contradiction."""
+        known = self._datastore.eni(eni.eni_id)
+        if not eni.is_readable:
+            why = f"{UNREADABLE}: {eni.problem}" if eni.problem else f"has no IPv4 address ({eni.interface_type})"
+            outcome.foreign.append(f"ENI {eni.eni_id or '(no ID)'} {why}")
+            return False
+        if eni.attachment_status != "attached":
+            if known is not None and eni.attachment_status in LEAVING:
+                self._losses.mark_leaving(eni.eni_id)
+            outcome.look_again(DOUBT_AGAIN_S)  # it comes or goes
+            return False
+        try:
+            self._security_groups.note(eni)
+            now = self.eni_of(eni, identity)
+            self._records.store(now, self._without_given_back(eni), outcome, wired=wired, may_be_warm=self._may_be_warm())
+        except (CloudError, InvariantError) as error:
+            log.error("ENI %s is not recorded as EC2 shows it: %s", eni.eni_id, log_text(error))
+            outcome.keep(f"ENI {eni.eni_id} is not recorded as EC2 shows it: {log_text(error)}")
+            # Nobody else would ask: an ENI whose place is counted is no difference for metadata.
+            outcome.look_again(DOUBT_AGAIN_S if isinstance(error, CloudError) else ASK_AGAIN_S)
+            return False
+        if known is None:
+            outcome.adopted.append(eni.eni_id)
+        elif known.state is not EniState.ATTACHED or known.route_table != now.route_table:
+            self._losses.is_back(eni.eni_id)
+            self.routing.set_up_again(eni.eni_id)
+        return True
+
+
+def _addresses_in(metadata: Iterable[MetadataEni] | None) -> frozenset[IPv4Address] | None:
+    if metadata is None:
+        return None
+    return frozenset[IPv4Address]().union(*(all_addresses(eni.addresses, eni.prefixes) for eni in metadata))

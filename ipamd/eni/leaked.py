@@ -1,0 +1,141 @@
+"""Find this node's own leaked ENIs once after each start, and delete them: those whose intent died with the datastore (I9).
+
+One Describe a minute or two after the start, a second one half a minute later only if the first found something, then never again
+(I13). Deleted is what both showed detached, what we made (our tags, an intent's token among them) before this process began, and what
+no intent and no record names. The pool's thread does it, between two plans, so no creation of ours is under way. An ENI that is
+attached meanwhile is left alone. Rejected: to delete what amazon-vpc-cni-k8s left here: `vpc-ipamd-sweeper` does, with a longer age.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from datetime import timedelta
+
+from ipamd.core.backoff import Retry
+from ipamd.core.context import ServiceContext
+from ipamd.core.lesson import DENIED_PAUSE_MAX_S
+from ipamd.eni.intents import IntentLog
+from ipamd.eni.tags import description
+from ipamd.model.cloud import INTENT_TAG, DescribedEni, InstanceIdentity
+from ipamd.model.eni import INSTANCE_TAG, why_kept
+from ipamd.model.errors import CloudError, CloudNotFoundError, IpamError, log_text
+from ipamd.model.ids import EniId
+from ipamd.model.intent import Intent, IntentKind
+from ipamd.ports import Ec2
+
+FIRST_LOOK_S = 60.0
+"""After the start. Ours: start-up is over, and so is a call of a killed daemon. Up to as much is added at random, so
+that nodes which start together do not ask together."""
+
+SECOND_LOOK_S = 30.0
+"""Between the looks. Ours: as for the second look at what EC2 did not show."""
+
+MIN_AGE = timedelta(seconds=60)
+"""By the tag, this node's own clock. Ours: enough, because every creation of ours that is under way has an open intent."""
+
+RETRY_FIRST_S, RETRY_MAX_S = 30.0, DENIED_PAUSE_MAX_S
+"""Doubling pause after EC2 refused a look, in the end that of a denial. Ours: a leaked ENI costs addresses, it harms nobody."""
+
+LEAKED = "leaked"
+"""Mark in a DELETE_ENI intent's payload: it was detached when it was found, and is never detached for this."""
+
+FAILPOINTS = ("leaked.deleted",)
+"""After EC2 deleted it, before the intent is closed."""
+
+log = logging.getLogger(__name__)
+
+
+class LeakedEnis:
+    """Used by the pool's thread."""
+
+    def __init__(self, context: ServiceContext, *, ec2: Ec2, intents: IntentLog) -> None:
+        self._datastore = context.datastore
+        self._clock = context.clock
+        self._freeze = context.freeze
+        self._failpoint = context.failpoint
+        self._ec2 = ec2
+        self._intents = intents
+        self._started_at = context.clock.now()
+        self._retry = Retry(first_s=RETRY_FIRST_S, max_s=RETRY_MAX_S)
+        self._seen: frozenset[EniId] | None = None
+        self._look_deadline: float | None = context.clock.monotonic() + _jittered(FIRST_LOOK_S)
+
+    def disable(self) -> None:
+        """Never look. What an earlier daemon began to delete is deleted all the same: its intent is open."""
+        self._look_deadline = None
+
+    def run_due(self, identity: InstanceIdentity) -> None:
+        """Make the look that is due, if any. While the pool is frozen nothing is deleted; an error is logged, and tried again."""
+        if not self._is_due():
+            return
+        self._look_deadline = self._clock.monotonic() + RETRY_MAX_S  # a defect must not make the pool's loop spin
+        try:
+            self._look(identity)
+        except IpamError as error:
+            self._look_deadline = self._clock.monotonic() + self._retry.put_off(now_s=self._clock.monotonic())
+            log.warning("whether an ENI of this node leaked is asked again: %s", log_text(error))
+
+    def next_look_s(self) -> float | None:
+        """Seconds until a look is due; None: all is done, or the pool is frozen."""
+        if self._look_deadline is None or self._freeze.reason:
+            return None
+        return max(self._look_deadline - self._clock.monotonic(), 0.0)
+
+    def delete(self, intent: Intent) -> None:
+        """Delete what an intent of ours names, if it is detached still. Raises: CloudError; the intent stays open."""
+        eni_id = EniId(intent.payload["eni_id"])
+        try:
+            described = self._ec2.describe_eni(eni_id)
+            if described.attachment_id or self._datastore.eni(eni_id) is not None:
+                self._intents.close(intent, "attached meanwhile: not deleted")
+                return
+            self._ec2.delete_eni(eni_id)
+        except CloudNotFoundError:
+            self._intents.close(intent, "it was gone already")
+            return
+        self._failpoint("leaked.deleted")
+        self._intents.close(intent, "leaked: deleted")
+        log.warning("ENI %s was made by this node, attached to nothing and known to nobody: deleted", eni_id)
+
+    def _is_due(self) -> bool:
+        is_over = self._look_deadline is not None and self._clock.monotonic() >= self._look_deadline
+        return is_over and not self._freeze.reason
+
+    def _look(self, identity: InstanceIdentity) -> None:
+        found = self._ec2.find_detached({INSTANCE_TAG: identity.instance_id})
+        leaked = frozenset(eni.eni_id for eni in found if self._is_leaked(eni, identity))
+        self._retry.end()
+        if self._seen is None and leaked:
+            self._seen = leaked
+            self._look_deadline = self._clock.monotonic() + SECOND_LOOK_S
+            return
+        self._look_deadline = None
+        found_again = sorted(leaked & (self._seen or frozenset()))
+        opened = [self._intents.open(IntentKind.DELETE_ENI, {"eni_id": one, LEAKED: "found at start"}) for one in found_again]
+        for intent in opened:
+            try:
+                self.delete(intent)
+            except CloudError as error:
+                # By the recovery of their intents, one after the other: what EC2 refuses for one it may refuse for all.
+                log.warning("leaked ENI %s is deleted later: %s", intent.payload["eni_id"], log_text(error))
+                break
+
+    def _is_leaked(self, eni: DescribedEni, identity: InstanceIdentity) -> bool:
+        """Whether it is one that this node made, and that nobody knows of."""
+        if eni.tags.get(INSTANCE_TAG) != identity.instance_id or INTENT_TAG not in eni.tags:
+            return False
+        if eni.description != description(identity) or self._datastore.eni(eni.eni_id) is not None:
+            return False
+        for intent in self._intents.all_open():
+            if eni.tags[INTENT_TAG] == intent.client_token or eni.eni_id == intent.payload.get("eni_id"):
+                return False
+        now = self._clock.now()
+        kept = why_kept(eni, now=now, min_age=max(MIN_AGE, now - self._started_at))
+        if kept:
+            log.info("ENI %s is detached and not deleted: %s", eni.eni_id, kept)
+        return not kept
+
+
+def _jittered(seconds: float) -> float:
+    return seconds * random.uniform(1.0, 2.0)  # noqa: S311  # not for secrets

@@ -1,0 +1,197 @@
+"""Freeze an ENI as soon as its link is gone, and thaw it when the link is there again and somebody else still shows the ENI.
+
+A link that goes is the first sign, within milliseconds and at no EC2 cost, that an ENI was detached or taken away. It is no proof
+that EC2 released its addresses, so nothing is removed: new sandboxes get none of them, and a look at EC2 is due. A link that is only
+down stays in the list of links: the host network reconciler raises it. The list decides, an event only says when to read it. A list
+without the primary ENI's link is of another namespace, or of a host that changed MACs: nothing is concluded from it (I11). What else
+the kernel announces is handed to the host network reconciler.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ipamd.core.backoff import Backoff
+from ipamd.core.context import ServiceContext
+from ipamd.eni.enis import EniService
+from ipamd.eni.resync import CloudLook, LookReason
+from ipamd.model.eni import Eni, EniState
+from ipamd.model.errors import IpamError, log_text
+from ipamd.model.ids import EniId, MacAddress
+from ipamd.model.kernel import ChangeKind, HostChange, LinkEvent, LinkEventKind
+from ipamd.ports import HostNetwork
+
+REOPEN_FIRST_S = 0.5
+REOPEN_MAX_S = 30.0
+"""Doubling pause before a subscription that broke is opened again. Ours: the loop compares on its clock meanwhile."""
+
+FROZEN = "other hands: its link is gone; EC2 is asked whether it is detached"
+"""Why an ENI is frozen. Seen by people, in `ipamctl status`."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Missing:
+    """An ENI whose link is gone. `ticket`: the look that was asked for when the link came back, None while it is away.
+
+    `recent_deadline`: until then Describe may lag behind our call that added it, once the link is there again.
+    """
+
+    recent_deadline: float | None = None
+    ticket: int | None = None
+    back_monotonic_s: float = 0.0
+
+
+class LinkWatch:
+    """Compares the recorded ENIs with the links of the host's namespace. `run` is a thread body, the rest for any thread."""
+
+    def __init__(
+        self,
+        context: ServiceContext,
+        *,
+        hostnet: HostNetwork,
+        enis: EniService,
+        look: CloudLook,
+        on_change: Callable[[HostChange], None],
+    ) -> None:
+        """`on_change` is told of everything else that the kernel announces (`HostNetworkReconciler.on_change`)."""
+        self._datastore = context.datastore
+        self._clock = context.clock
+        self._health = context.health
+        self._hostnet = hostnet
+        self._enis = enis
+        self._look = look
+        self._on_change = on_change
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+        self._missing: dict[EniId, _Missing] = {}
+        self._said = ""
+
+    def run(self) -> None:
+        """Thread body: follow the kernel's notifications, until `stop`."""
+        backoff = Backoff(first_s=REOPEN_FIRST_S, max_s=REOPEN_MAX_S)
+        was_broken = False
+        while not self._stopped.is_set():
+            try:
+                for event in self._hostnet.host_events():
+                    if self._stopped.is_set():
+                        return
+                    if was_broken:
+                        was_broken = False
+                        self._on_change(HostChange(ChangeKind.MISSED))  # while nobody listened
+                    if isinstance(event, HostChange):
+                        self._on_change(event)
+                    else:
+                        self.on_event(event)
+                    backoff.reset()
+            except Exception as error:  # noqa: BLE001  # top of a loop: it must outlive any one failure
+                was_broken = True
+                self._on_change(HostChange(ChangeKind.MISSED))
+                self._health.record_error("links", error)
+                self._say(f"the link notifications are opened again after an error: {log_text(error)}")
+            self._stopped.wait(backoff.next_s())
+
+    def stop(self) -> None:
+        """End `run`."""
+        self._stopped.set()
+        self._hostnet.stop_host_events()
+
+    def on_event(self, event: LinkEvent) -> None:
+        """Compare at once if the event concerns a recorded ENI, or may hide one that does."""
+        if event.mac and all(eni.mac != event.mac for eni in self._datastore.enis()):
+            return
+        if event.mac and event.kind is LinkEventKind.SEEN:
+            self._on_change(HostChange(ChangeKind.LINK))  # down, or with another MTU
+        gone = event.mac if event.kind is LinkEventKind.GONE else None
+        if not self.compare(gone=gone) and gone is not None:
+            with self._lock:  # the list could not be read; the event alone is enough to be careful
+                self._freeze([eni for eni in self._attached() if eni.mac == gone])
+
+    def compare(self, *, gone: MacAddress | None = None) -> bool:
+        """Look for the ENIs' links; freeze those whose link is gone.
+
+        Args:
+            gone: a link that the kernel has announced to be gone: it was there, also if its ENI was never set up.
+        Returns: whether what was found is of use.
+        """
+        with self._lock:
+            attached = self._attached()
+            try:
+                present = self._hostnet.links([eni.mac for eni in self._datastore.enis()])
+            except IpamError as error:
+                self._say(f"the links are read again: {log_text(error)}")
+                return False
+            if any(eni.is_primary and eni.mac not in present for eni in attached):
+                self._say("the primary ENI's link is not among them: nothing is concluded")
+                return False
+            self._say("")
+            self._freeze([eni for eni in attached if eni.mac not in present], gone=gone)
+            self._ask_about_links_back(present)
+        return True
+
+    def thaw_confirmed(self, is_shown: Callable[[MacAddress, float], bool]) -> None:
+        """Thaw the ENIs whose link is back, if a look at EC2 since then left no doubt, or metadata shows them.
+
+        Args:
+            is_shown: whether metadata has shown a MAC since a monotonic time.
+        """
+        recorded = {eni.eni_id: eni for eni in self._datastore.enis()}
+        with self._lock:
+            for eni_id in self._missing.keys() - recorded.keys():
+                del self._missing[eni_id]  # EC2 said that it is gone; whoever believed that cleared up
+            confirmed = [eni for eni in recorded.values() if self._is_confirmed(eni, is_shown)]
+            for eni in confirmed:
+                del self._missing[eni.eni_id]
+        for eni in confirmed:
+            log.info("the link of ENI %s is there again and the ENI is ours: it gives addresses again", eni.eni_id)
+            self._enis.routing.thaw(eni.eni_id)  # outside the lock: it may wait for the link
+            with self._lock:
+                if eni.eni_id in self._missing:  # gone again meanwhile, and thawed over it
+                    self._enis.routing.freeze(eni.eni_id, FROZEN)
+
+    def _is_confirmed(self, eni: Eni, is_shown: Callable[[MacAddress, float], bool]) -> bool:
+        """Whether the link of a frozen ENI is back, and EC2 or metadata has shown the ENI since."""
+        missing = self._missing.get(eni.eni_id)
+        if missing is None or missing.ticket is None or eni.state is not EniState.ATTACHED:
+            return False
+        return self._look.is_answered(missing.ticket) or is_shown(eni.mac, missing.back_monotonic_s)
+
+    def _ask_about_links_back(self, present: frozenset[MacAddress]) -> None:
+        """Have EC2 looked at for each link that is there again, also for that of an ENI that EC2 found detached: its sandboxes
+        need it. The lock is held."""
+        for eni in self._datastore.enis():
+            missing = self._missing.get(eni.eni_id)
+            if missing is None:
+                continue
+            if missing.ticket is None and eni.mac in present:
+                missing.back_monotonic_s = self._clock.monotonic()
+                if missing.recent_deadline is not None:
+                    self._enis.recent_changes.remember_added(eni.eni_id, missing.recent_deadline)
+                missing.ticket = self._look.request(LookReason.LINK, f"the link of {eni.eni_id} is there again")
+            elif eni.state is EniState.DETACHING and eni.mac not in present:
+                missing.ticket = None  # it has gone again: its next return is news
+
+    def _attached(self) -> list[Eni]:
+        return [eni for eni in self._datastore.enis() if eni.is_in_pool]
+
+    def _freeze(self, enis: list[Eni], *, gone: MacAddress | None = None) -> None:
+        for eni in enis:
+            missing = self._missing.get(eni.eni_id)
+            was_there = eni.host_ready or eni.mac == gone
+            recent_deadline = self._enis.recent_changes.forget_added(eni.eni_id) if was_there else None
+            if missing is None or missing.ticket is not None:
+                self._look.request(LookReason.LINK, f"the link of {eni.eni_id} is gone")
+                self._enis.routing.freeze(eni.eni_id, FROZEN)
+                self._missing[eni.eni_id] = _Missing(recent_deadline)  # last: if the disk refused, the next comparison freezes it
+            elif recent_deadline is not None:
+                missing.recent_deadline = recent_deadline
+                self._look.request(LookReason.LINK, f"the link of {eni.eni_id} is gone")  # the last one took it for lag
+
+    def _say(self, sentence: str) -> None:
+        if sentence != self._said and not self._stopped.is_set():
+            self._said = sentence
+            log.info("links: %s", sentence or "compared again")

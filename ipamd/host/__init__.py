@@ -1,0 +1,1 @@
+"""What the node itself must look like: routes and rules, the conflist, the plugins beside ours."""

@@ -1,0 +1,277 @@
+"""The CNI configuration that tells the runtime to call us: written last, atomically, and never removed.
+
+Shutting down leaves it in place: without it a runtime cannot delete sandboxes (containerd #8774). `cniVersion` is one that every
+libcni accepts; `cniVersions` lets newer ones choose a later version, with GC and STATUS (docs/adr/0009). Only those versions are
+offered that every chained plugin speaks (docs/adr/0039).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ipamd.core.backoff import soonest_s
+from ipamd.core.health import Health
+from ipamd.host import conflist
+from ipamd.host.files import SETTLE_S, DirectoryWatch, FileFollower
+from ipamd.host.plugin_bundle import Bundle
+from ipamd.host.plugin_directory import PluginDirectory, Spoken
+from ipamd.host.repair_backoff import Fights
+from ipamd.model.cniversion import SUPPORTED_VERSIONS, conflist_version
+from ipamd.model.errors import IpamError, NotServingError, PluginLackingError, SettingsError
+from ipamd.model.kernel import Repaired, RepairedObject, RepairKind
+from ipamd.model.sandbox import RuntimeInfo
+from ipamd.ports import Clock
+from ipamd.settings import DaemonConfig, Settings
+
+log = logging.getLogger(__name__)
+
+
+NETWORK_NAME = "vpc-ipamd"
+PLUGIN_TYPE = "vpc-cni"
+
+
+def chained_types(config: DaemonConfig) -> tuple[str, ...]:
+    """The plugins that are chained behind ours, in their order."""
+    return tuple(str(plugin["type"]) for plugin in render(config)["plugins"][1:])
+
+
+def render(config: DaemonConfig, versions: tuple[str, ...] = SUPPORTED_VERSIONS) -> dict[str, Any]:
+    """Build the conflist; `config` says which plugins are chained behind ours, `versions` (oldest first) what all of them speak."""
+    plugins: list[dict[str, Any]] = [{"type": PLUGIN_TYPE}]
+    if config.portmap:
+        plugins.append({"type": "portmap", "snat": True, "capabilities": {"portMappings": True}})
+    if config.bandwidth:
+        plugins.append({"type": "bandwidth", "capabilities": {"bandwidth": True}})
+    plugins += json.loads(config.chained_plugins or "[]")
+    return {
+        "cniVersion": conflist_version(versions),
+        "cniVersions": list(versions),
+        "name": NETWORK_NAME,
+        "plugins": plugins,
+    }
+
+
+def difference(config: DaemonConfig, versions: tuple[str, ...] = SUPPORTED_VERSIONS) -> str:
+    """Say how the file differs from what `write` puts there; "" if it does not. Raises: SettingsError if it cannot be read."""
+    path = config.conflist_path
+    try:
+        return "" if path.read_bytes() == _content(config, versions).encode() else "had been changed"
+    except FileNotFoundError:
+        return "was missing"
+    except OSError as error:
+        raise SettingsError(f"cannot read {path}: {error.strerror}", details="mount the CNI configuration directory") from error
+
+
+def write(config: DaemonConfig, versions: tuple[str, ...] = SUPPORTED_VERSIONS) -> Path:
+    """Put the conflist in place atomically: a reader sees the whole old file or the whole new one.
+
+    Returns: its path. Raises: SettingsError if the directory cannot be written.
+    """
+    path = config.conflist_path
+    content = _content(config, versions)
+    scratch = path.with_name(f".{path.name}.tmp")
+    try:
+        if not path.is_symlink() and path.exists() and path.read_bytes() == content.encode():
+            return path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # What lies there is of a daemon that was killed, or a stranger's link: neither is written into.
+        scratch.unlink(missing_ok=True)
+        descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        with os.fdopen(descriptor, "w") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        scratch.replace(path)
+    except OSError as error:
+        raise SettingsError(f"cannot write {path}: {error.strerror}", details="mount the CNI configuration directory") from error
+    return path
+
+
+def _content(config: DaemonConfig, versions: tuple[str, ...]) -> str:
+    return json.dumps(render(config, versions), indent=2) + "\n"
+
+
+# The plugins that sandboxes need beside ours: the start waits for them, and they are looked at as long as the daemon serves.
+#
+# A conflist that names a plugin which is not there, or which does not speak the version that the runtime chooses, attracts pods
+# that never start; so it is not written, and the daemon is not *ready*, before each plugin has answered (docs/adr/0039). Later a
+# plugin that is lacking is a condition only: the conflist stays, because DEL needs it.
+
+
+CONDITION = "plugins"
+
+LOOK_S = 10.0
+"""Longest time between two looks while the start waits, whatever inotify says. Ours; a look costs a few stats."""
+
+PLUGINS_SETTLE_S = 0.1
+"""Wait after a change, so that a file which is being written is whole when it is asked. Ours."""
+
+WITHOUT_LOOPBACK = ("cri-o",)
+"""Runtimes, as CRI names them, that bring `lo` up themselves. Source: github.com/cri-o/ocicni, pkg/ocicni/util_linux.go."""
+
+
+class ChainedPlugins:
+    """What the conflist may offer. `wait`, then `restore` and `look`, from one thread at a time; `stop` from any."""
+
+    def __init__(self, settings: Settings, *, runtime: Callable[[], RuntimeInfo | None], health: Health, clock: Clock) -> None:
+        """Nothing is looked at yet. `runtime`: which one has answered, None before."""
+        config = settings.daemon
+        self._health = health
+        self._is_asked = settings.runtime.cri_socket != "off"
+        self._runtime = runtime
+        self._bundle = Bundle(config.reference_plugins, config.cni_bin_dir, monotonic=clock.monotonic)
+        self._directory = PluginDirectory(
+            config.cni_bin_dir,
+            chained=chained_types(config),
+            bundled=lambda: self._bundle.names,
+            needs_loopback=self._needs_loopback,
+            clock=clock,
+        )
+        self._watch = DirectoryWatch(config.cni_bin_dir)
+        self._stopped = threading.Event()
+        self._told = ""
+        self._hindrance = ""
+        self.versions: tuple[str, ...] = SUPPORTED_VERSIONS
+
+    def wait(self) -> str:
+        """Return when every plugin that is needed has answered, with what they speak. Raises: NotServingError if it is stopped."""
+        try:
+            while not self._stopped.is_set():
+                self._watch.arm()
+                self.restore()
+                spoken = self._spoken()
+                if spoken is not None:
+                    self.versions = spoken.versions
+                    return "; ".join([f"CNI {', '.join(spoken.versions)}", *spoken.limits])
+                self._watch.wait(LOOK_S)
+                self._stopped.wait(PLUGINS_SETTLE_S)
+        finally:
+            self._watch.close()
+        raise NotServingError("vpc-ipamd is shutting down")
+
+    def restore(self, *, but: Container[RepairedObject] = ()) -> list[Repaired]:
+        """Put in place what comes with us and is missing, `but` what is fought over. Returns: what was missing."""
+        placed = self._bundle.put_in_place(but=but)
+        self._hindrance = "; ".join(placed.problems)
+        for sentence in [*placed.missing, *placed.replaced]:
+            log.info("plugins: %s", sentence)
+        return placed.missing
+
+    def look(self) -> bool:
+        """Ask those whose files changed. Returns: whether the conflist must offer other versions than before."""
+        before, spoken = self.versions, self._spoken()
+        if spoken is not None:
+            self.versions = spoken.versions
+        return self.versions != before
+
+    def stop(self) -> None:
+        """End `wait`."""
+        self._stopped.set()
+        self._watch.stop()
+
+    def _spoken(self) -> Spoken | None:
+        """What the plugins speak; None if one is lacking, which is a condition then, and logged once."""
+        try:
+            spoken = self._directory.look(self._hindrance)
+        except PluginLackingError as error:
+            sentence = f"{CONDITION}: {error}"
+            if sentence != self._told:
+                self._told = sentence
+                log.warning("%s", sentence)
+                self._health.record_error(CONDITION, error)
+            self._health.set_condition(CONDITION, sentence)
+            return None
+        self._told = ""
+        self._health.clear_condition(CONDITION)
+        return spoken
+
+    def _needs_loopback(self) -> bool:
+        runtime = self._runtime()
+        return self._is_asked and (runtime is None or runtime.name.lower() not in WITHOUT_LOOPBACK)
+
+
+# Put the conflist back when something removes or alters it: without it the runtime calls another plugin, or cannot delete
+# sandboxes.
+#
+# Another CNI's installer, configuration management, or a clean-up of /etc/cni/net.d may do that under a running daemon. It is
+# noticed by inotify, and by the clock. So are changes of the plugins that it chains: one of ours that went is put back, and the
+# file offers what all of them speak now; what cannot be mended is a condition, and the file stays, because DEL needs it
+# (`conflist.py`). While two programs write the same file, ours backs off and a condition says so (`repair_backoff.py`). The file
+# is kept only while the daemon serves: uninstall removes the DaemonSet first.
+
+
+HELD_S = 1.0
+"""Between two looks while another software's daemon keeps us from giving addresses: a daemon that goes announces nothing. Ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Others:
+    """Another software on the node. `take` renames its conflist, which sorts before ours; in `directories` its coming is seen."""
+
+    take: Callable[[], str]
+    directories: Sequence[Path] = ()
+
+
+NOBODY = Others(lambda: "")
+
+
+class ConflistKeeper(FileFollower):
+    """Keeps the conflist in place."""
+
+    def __init__(
+        self,
+        config: DaemonConfig,
+        *,
+        plugins: ChainedPlugins,
+        fights: Fights,
+        health: Health,
+        note: Callable[[str], None],
+        others: Others = NOBODY,
+    ) -> None:
+        """`note` records a repair in the ledger. `others` is looked at with our own file."""
+        super().__init__(config.conflist_path, config.cni_bin_dir, *others.directories, subject="conflist", health=health)
+        self._config = config
+        self._plugins = plugins
+        self._fights = fights
+        self._note = note
+        self._others = others
+        self._thing = RepairedObject(RepairKind.CONFLIST, str(config.conflist_path))
+
+    def look(self) -> None:
+        """Write the file if it is not what it must be, unless it is fought over; then see to another software's. Raises: IpamError."""
+        self._keep()
+        self._others.take()
+
+    def _keep(self) -> None:
+        held = self._fights.held()
+        self._note_all(self._plugins.restore(but=held))
+        if self._plugins.look() and not self.is_stopped:
+            path = conflist.write(self._config, self._plugins.versions)
+            log.info("conflist: %s offers %s now", path, ", ".join(self._plugins.versions))
+        found = conflist.difference(self._config, self._plugins.versions)
+        if not found or self._thing in held or self.is_stopped:
+            return  # stopped: an export may have removed it while the plugins were asked
+        conflist.write(self._config, self._plugins.versions)
+        repaired = Repaired(f"{self._config.conflist_path} {found}: written again", self._thing)
+        log.warning("conflist: %s", repaired)
+        self._note_all([repaired])
+
+    def _note_all(self, repairs: Sequence[Repaired]) -> None:
+        """Count repairs, and record them in the ledger."""
+        self._fights.note(repairs)
+        try:
+            for repaired in repairs:
+                self._note(repaired)
+        except IpamError as error:
+            self._health.record_error("conflist", error)
+
+    def _wait_s(self) -> float:
+        look_s = HELD_S if self._health.is_held else super()._wait_s()
+        return soonest_s([look_s, self._fights.wait_s()]) or SETTLE_S

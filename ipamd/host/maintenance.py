@@ -1,0 +1,89 @@
+"""Periodic work: look for another daemon, say that we serve, replay the spool, see that the datastore's file is still ours, drop old
+tombstones.
+
+A plugin also spools a DEL when the daemon was too slow to answer, so the spool is read while the daemon serves (I3). If the
+datastore's file was deleted while in use, nothing written to it survives a restart; if the disk failed so that not even a rollback
+succeeded, nobody knows what the file holds: the process exits on purpose and must be restarted; the next start reads the file again,
+or rebuilds the rows from kernel and runtime.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+
+from ipamd.core.context import ServiceContext
+from ipamd.model.errors import log_text
+from ipamd.ports import Spool
+
+INTERVAL_S = 5.0
+"""Ours: a line in a tmpfs, one directory listing and one stat; DELs of a daemon that stalled wait no longer once it answers again."""
+
+TOMBSTONE_AGE = timedelta(hours=1)
+"""How long a late ADD is refused after its DEL. Ours: kubelet gives RunPodSandbox 4 minutes, and sandbox IDs are never reused."""
+
+TOMBSTONE_INTERVAL_S = 600.0
+
+log = logging.getLogger(__name__)
+
+
+class Maintenance:
+    """Does the periodic work. `run` is a thread body."""
+
+    def __init__(
+        self,
+        context: ServiceContext,
+        *,
+        spool: Spool,
+        leave_mark: Callable[[], None],
+        replay: Callable[[], None],
+        look: Callable[[], object],
+        end: Callable[[str], None],
+    ) -> None:
+        """`leave_mark` says that ADD is served; `replay` carries out the spooled DELs; `look` looks for another daemon; `end` exits
+        the process, with the reason."""
+        self._look = look
+        self._datastore = context.datastore
+        self._spool = spool
+        self._health = context.health
+        self._clock = context.clock
+        self._leave_mark = leave_mark
+        self._replay = replay
+        self._end = end
+        self._stopped = threading.Event()
+        self._tombstones_deadline = context.clock.monotonic() + TOMBSTONE_INTERVAL_S
+
+    def run(self) -> None:
+        """Thread body: do what is due once per interval, until `stop`."""
+        while not self._stopped.wait(INTERVAL_S):
+            try:
+                self.run_once()
+            except Exception as error:  # noqa: BLE001  # top of a loop: it must outlive any one failure
+                self._health.record_error("maintenance", error)
+                log.warning("maintenance continues after an error: %s", log_text(error))
+
+    def stop(self) -> None:
+        """End `run`."""
+        self._stopped.set()
+
+    def run_once(self) -> None:
+        """Do everything that is due. Raises: the first error; the next interval tries again."""
+        lost = self._datastore.file_problem()
+        if lost:
+            log.error(
+                "%s: the process exits; its next start reads the datastore again, or rebuilds it from kernel and runtime", lost
+            )
+            self._end(lost)
+            return
+        self._look()
+        self._leave_mark()
+        if self._spool.pending_count():
+            self._replay()
+        if self._clock.monotonic() >= self._tombstones_deadline:
+            self._tombstones_deadline = self._clock.monotonic() + TOMBSTONE_INTERVAL_S
+            with self._datastore.transaction() as uow:
+                count = uow.drop_tombstones(older_than=TOMBSTONE_AGE)
+            if count:
+                log.info("%d tombstones older than %s dropped", count, TOMBSTONE_AGE)

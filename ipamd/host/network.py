@@ -1,0 +1,342 @@
+"""Compare host routing with the expected state as soon as the kernel announces a change, and every 30 s; repair the differences.
+
+Other software on the node (amazon-ec2-net-utils, a firewall's reload) deletes rules and routes, and pods lose their network
+without an error anywhere. What it undoes again and again is repaired less and less often (`repair_backoff.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from ipaddress import IPv4Address
+
+from ipamd.core.backoff import soonest_s
+from ipamd.core.context import ServiceContext
+from ipamd.core.deadline import Deadline
+from ipamd.core.odd_objects import OddObjects
+from ipamd.eni.enis import EniService
+from ipamd.host.repair_backoff import Fights
+from ipamd.host.triggers import ExpectedVeths, Relevance, Scope, Silence, Triggers
+from ipamd.model.address import AddressState
+from ipamd.model.attachment import Attachment
+from ipamd.model.cloud import InstanceIdentity
+from ipamd.model.cniresult import recorded_spec
+from ipamd.model.eni import MAIN_TABLE, Eni, EniState
+from ipamd.model.errors import IpamError, log_text
+from ipamd.model.ids import AttachmentKey
+from ipamd.model.kernel import (
+    NOT_REPAIRED,
+    HostChange,
+    HostVeth,
+    KernelSurvey,
+    Repaired,
+    RepairedObject,
+    duplicate_addresses,
+    stray_rules,
+)
+from ipamd.model.ledger import LedgerEvent
+from ipamd.ports import Datastore, HostNetwork
+from ipamd.sandbox.quarantine import QuarantineService
+
+log = logging.getLogger(__name__)
+
+
+# Remove rules that lead nowhere and that nobody owns: a sandbox's namespace went before its DEL, and its row was lost.
+
+
+class StrayRules:
+    """Used by one thread."""
+
+    def __init__(self, context: ServiceContext) -> None:
+        self._datastore = context.datastore
+        self._wiring = context.wiring
+        self._odd = OddObjects(context.health, work="removal of rules that lead nowhere")
+        self._unowned: frozenset[IPv4Address] = frozenset()
+
+    @property
+    def are_there(self) -> bool:
+        """Whether the last survey showed any."""
+        return bool(self._unowned)
+
+    def remove(self, survey: KernelSurvey) -> list[str]:
+        """Remove those that this whole survey and the one before show, too: an ADD adds its rules before its row is stored.
+
+        Returns: one sentence per repair.
+        """
+        strays = stray_rules(survey, {eni.subnet_cidr for eni in self._datastore.enis()})
+        unowned = frozenset(address for address in strays if not self._has_owner(address))
+        seen_twice, self._unowned = unowned & self._unowned, unowned
+        self._odd.keep_only(str(address) for address in seen_twice)
+        repairs = []
+        for address in sorted(seen_twice):
+            with self._odd.skip(str(address)):
+                self._wiring.remove_leftover(host_veth=None, address=address)
+                repairs.append(f"rules of {address} led nowhere: removed")
+        return repairs
+
+    def _has_owner(self, address: IPv4Address) -> bool:
+        row = self._datastore.address(address)
+        return row is not None and (row.is_in_use or row.state is AddressState.QUARANTINED)
+
+
+RECONCILE_INTERVAL_S = 30.0
+"""Ours: amazon-vpc-cni-k8s checks only the VPC's CIDRs, also every 30 s; a reconciliation costs milliseconds."""
+
+FIRST_RECONCILE_S = 1.0
+"""A daemon that restarts every few seconds repairs too (found by a chaos run). Ours: after the ADDs that waited for the start."""
+
+REPAIR_WAIT_S = 1.0
+"""How long a repair waits for an operation on the same sandbox; it has its turn again later. Ours."""
+
+
+class _PoolAddresses:
+    """The addresses for sandboxes as a container: nobody needs them all at once."""
+
+    def __init__(self, datastore: Datastore) -> None:
+        self._datastore = datastore
+
+    def __contains__(self, address: object) -> bool:
+        return isinstance(address, IPv4Address) and self._datastore.address(address) is not None
+
+
+class HostNetworkReconciler:
+    """Compares host routing with the expected state, and repairs it."""
+
+    def __init__(
+        self,
+        context: ServiceContext,
+        *,
+        hostnet: HostNetwork,
+        quarantine: QuarantineService,
+        enis: EniService,
+        identity: Callable[[], InstanceIdentity | None],
+    ) -> None:
+        self._datastore = context.datastore
+        self._hostnet = hostnet
+        self._identity = identity
+        self._wiring = context.wiring
+        self._quarantine_service = quarantine
+        self._enis = enis
+        self._locks = context.locks
+        self._health = context.health
+        self._clock = context.clock
+        self._stopped = threading.Event()
+        self._said: list[str] = []
+        self._strays = StrayRules(context)
+        self._odd = OddObjects(context.health, work="repair of sandboxes")
+        self._veths = ExpectedVeths()
+        self._relevance = Relevance(context.datastore, veths=self._veths)
+        self._triggers = Triggers(context.clock)
+        self._addresses = _PoolAddresses(context.datastore)
+        self._held: frozenset[RepairedObject] = frozenset()
+        self._silence = Silence()
+        self.fights = Fights(clock=context.clock, health=context.health)
+
+    def set_up_node(self, identity: InstanceIdentity) -> None:
+        """Set up the node's own routing. Raises: WiringError; the next reconciliation tries again."""
+        self._hostnet.setup_node(identity)
+
+    def renew(self) -> None:
+        """Set up the node by changed settings now (no repair: nobody broke anything), ENIs at a pass soon. Raises: WiringError."""
+        self._triggers.mark(Scope.EVERYTHING)
+        if (identity := self._identity()) is not None:
+            self.set_up_node(identity)
+
+    def confine(self, *, is_silent: bool = False) -> list[str]:
+        """Put in place what confines sandboxes; a refusal is a condition, and ends with it. Returns: one sentence per repair."""
+        try:
+            repairs = self._hostnet.confine_sandboxes(is_silent=is_silent)
+        except IpamError as error:
+            repairs = [f"{NOT_REPAIRED}: {log_text(error)}"]
+        self._tell_refusals("confinement", repairs)
+        return repairs
+
+    def run(self) -> None:
+        """Thread body: reconcile soon after the start, after changes, and once per interval, until `stop`."""
+        clock_deadline = self._clock.monotonic() + FIRST_RECONCILE_S
+        while not self._stopped.is_set():
+            left_s = max(clock_deadline - self._clock.monotonic(), 0.0)
+            self._triggers.wait(soonest_s([left_s, self.fights.wait_s()]) or 0.0)
+            if self._stopped.is_set():
+                return
+            is_by_clock = self._clock.monotonic() >= clock_deadline
+            if is_by_clock:
+                clock_deadline = self._clock.monotonic() + RECONCILE_INTERVAL_S
+            try:
+                self.run_due(is_by_clock=is_by_clock)
+            except Exception as error:  # noqa: BLE001  # top of a loop: it must outlive any one failure
+                self._health.record_error("host network", error)
+                log.warning("the host network reconciler continues after an error: %s", log_text(error))
+
+    def stop(self) -> None:
+        """End `run`."""
+        self._stopped.set()
+        self._triggers.wake()
+
+    def on_change(self, change: HostChange) -> None:
+        """The kernel announced a change: if it concerns anything of ours, a pass is due soon. From any thread."""
+        self._silence.heard(change)
+        if change.process:
+            self.fights.note_changer(change.process)
+        scope = self._relevance.scope(change)
+        if scope is not None:
+            self._triggers.mark(scope)
+
+    def run_due(self, *, is_by_clock: bool) -> None:
+        """Make the passes that are due: by the clock, after changes, or because an object's pause is over."""
+        due, held_before = self._triggers.take(), self._held
+        is_pause_over = bool(held_before - self.fights.held())
+        if is_by_clock:
+            self.reconcile(is_by_clock=True)
+        elif Scope.EVERYTHING in due or is_pause_over:
+            self._answer(Scope.EVERYTHING, self.reconcile)
+        elif Scope.TABLE in due:
+            self._answer(Scope.TABLE, self._reconcile_table)
+
+    def _answer(self, scope: Scope, make_pass: Callable[[], list[str]]) -> None:
+        """Make a pass that a change asked for. One that fails, or is refused everything, puts the next off like one for nothing."""
+        has_repaired = False
+        try:
+            has_repaired = any(isinstance(one, Repaired) for one in make_pass())
+        finally:
+            self._triggers.done(scope, has_repaired=has_repaired)
+
+    def _reconcile_table(self) -> list[str]:
+        """Compare what is in nftables only: another program changed something there. What is refused the clock's pass records."""
+        repairs = [] if self._hostnet.is_drop_in_place() else self.confine()
+        identity = self._identity()
+        if identity is not None:
+            repairs += self._hostnet.reconcile_table(identity=identity, held=self.fights.held())
+        repairs = [one for one in repairs if NOT_REPAIRED not in one]
+        self._count(repairs)
+        if repairs:
+            self._record(repairs)
+        return repairs
+
+    def _reconcile_node(self, identity: InstanceIdentity, enis: list[Eni], *, is_silent: bool) -> list[str]:
+        """Repair the routing of the node and its ENIs; a failure here does not stop the repair of the sandboxes."""
+        try:
+            repairs = self._hostnet.reconcile(
+                identity=identity, enis=enis, addresses=self._addresses, held=self._held, is_silent=is_silent
+            )
+        except IpamError as error:
+            repairs = [f"{NOT_REPAIRED}: {log_text(error)}"]
+        self._tell_refusals("node routing", repairs)
+        return repairs
+
+    def _tell_refusals(self, subject: str, repairs: list[str]) -> None:
+        refused = [sentence for sentence in repairs if NOT_REPAIRED in sentence]
+        if refused:
+            self._health.set_condition(subject, f"{subject}: {'; '.join(refused)}")
+        else:
+            self._health.clear_condition(subject)
+
+    def _repair_sandboxes(self, survey: KernelSurvey) -> tuple[list[str], bool]:
+        """Restore links, routes and rules of attached sandboxes. Returns: one sentence per repair, and whether any was damaged.
+
+        The survey, which need not be whole, finds those that may be damaged; each is compared again, object by object, under its
+        lock, so a concurrent DEL is never undone (I4). One that refuses is named in a condition, and does not stop the others.
+        """
+        wired = {veth.name: veth for veth in survey.veths if not veth.is_dying}
+        repairs: list[str] = []
+        attachments = self._datastore.attachments()
+        self._veths.keep_only(attachments)
+        moved = self._moved(attachments)
+        damaged = [one for one in attachments if one.key in moved or not self._is_whole(one, survey, wired.get(one.host_veth))]
+        self._odd.keep_only(str(attachment.key) for attachment in damaged)
+        for attachment in damaged:
+            with (
+                self._odd.skip(str(attachment.key)),
+                self._locks.hold(attachment.key, "REPAIR", Deadline.after(self._clock, REPAIR_WAIT_S)),
+            ):
+                if self._datastore.attachment(attachment.key) == attachment:
+                    spec = recorded_spec(self._in_its_table(attachment, moved))
+                    repairs += self._wiring.repair([spec], seen=survey, held=self._held)
+        return repairs, bool(damaged)
+
+    def _moved(self, attachments: Iterable[Attachment]) -> dict[AttachmentKey, int]:
+        """Sandboxes whose ENI has another route table than theirs -> that table: the ENI was attached again at another place."""
+        tables = {
+            eni.eni_id: eni.route_table for eni in self._datastore.enis() if eni.state is EniState.ATTACHED and eni.host_ready
+        }
+        return {one.key: tables[one.eni_id] for one in attachments if tables.get(one.eni_id, one.route_table) != one.route_table}
+
+    def _is_whole(self, attachment: Attachment, survey: KernelSurvey, veth: HostVeth | None) -> bool:
+        """Whether link, route and rules of a sandbox are what they must be, as far as the survey shows."""
+        tables = () if attachment.route_table == MAIN_TABLE else (attachment.route_table,)
+        return (
+            veth is not None
+            and self._veths.fits(attachment, veth)
+            and survey.routes.get(attachment.address) == attachment.host_veth
+            and attachment.address in survey.to_rules
+            and survey.from_rules.get(attachment.address, ()) == tables
+        )
+
+    def _in_its_table(self, attachment: Attachment, moved: Mapping[AttachmentKey, int]) -> Attachment:
+        """Record the table of the sandbox's ENI if that is another one now; the record comes first, because DEL goes by it."""
+        if attachment.key not in moved:
+            return attachment
+        with self._datastore.transaction() as uow:
+            return uow.move_table(attachment.key, route_table=moved[attachment.key])
+
+    def reconcile(self, *, is_by_clock: bool = False) -> list[str]:
+        """Compare and repair once; by the clock without what a silent kernel makes needless. Returns: one sentence per repair."""
+        is_silent = self._silence.may_leave_out() and is_by_clock
+        repairs = self.confine(is_silent=is_silent)
+        identity = self._identity()
+        self._held = self.fights.held()
+        if identity is not None:
+            repairs += self._reconcile_routing(identity, is_silent=is_silent)
+        self._count(repairs)
+        if repairs != self._said:
+            # The same sentences again mean a damage that cannot be repaired: it is logged and recorded only once.
+            self._said = repairs
+            if repairs:
+                self._record(repairs)
+        return repairs
+
+    def _reconcile_routing(self, identity: InstanceIdentity, *, is_silent: bool) -> list[str]:
+        """Compare and repair what depends on which node this is."""
+        attached = [eni for eni in self._datastore.enis() if eni.is_in_pool]
+        self._enis.forget_unused()  # the last sandbox of an ENI that is gone may have left since
+        frozen = self._enis.routing.frozen()
+        for eni in (eni for eni in attached if not eni.host_ready and eni.eni_id not in frozen):
+            try:
+                self._enis.routing.set_up(eni)
+            except IpamError as error:
+                log.warning("%s", log_text(error))
+        enis = [eni for eni in self._datastore.enis() if eni.gives_addresses]
+        repairs = self._reconcile_node(identity, enis, is_silent=is_silent)
+        if not is_silent or self._moved(self._datastore.attachments()):
+            return repairs + self._reconcile_sandboxes()
+        self._quarantine_service.resolve(None)
+        return repairs
+
+    def _reconcile_sandboxes(self) -> list[str]:
+        """Compare and repair what one survey of the kernel shows: the sandboxes' wiring, and what nobody or somebody else wired."""
+        survey = self._wiring.survey(may_be_torn=True)  # one for all that follows
+        repairs, is_damaged = self._repair_sandboxes(survey)
+        if survey.is_whole:
+            repairs += self._strays.remove(survey)
+        self._quarantine_service.take_stock(survey)
+        is_doubled = bool(duplicate_addresses(survey))
+        if survey.is_whole and not is_doubled:
+            self._health.clear_condition("duplicates")
+        # Addresses of what others wired may become ours to give.
+        has_others = any(veth.key is None and not veth.is_dying for veth in survey.veths)
+        self._silence.surveyed(survey, is_odd=is_damaged or is_doubled or has_others or self._strays.are_there)
+        return repairs
+
+    def _count(self, repairs: list[str]) -> None:
+        self.fights.note(repairs)
+        self._held = self.fights.held()
+
+    def _record(self, repairs: list[str]) -> None:
+        log.warning("host routing: %s", "; ".join(repairs))
+        self.note("; ".join(repairs))
+
+    def note(self, sentence: str) -> None:
+        """Record a repair in the ledger. From any thread. Raises: DatastoreError."""
+        with self._datastore.transaction() as uow:
+            uow.note(LedgerEvent.REPAIRED, detail=sentence[:1000])

@@ -1,0 +1,158 @@
+"""Serve the plugin of amazon-vpc-cni-k8s, as its daemon did, on a Unix socket of root: for a node whose runtime still calls it.
+
+The plugin gets an address and wires the pod itself; its DEL is one of ours, which removes the wiring whole. Its releases of June 2026
+and later dial /var/run/aws-node/ipamd.sock; older ones dial 127.0.0.1:50051, which is not served, because any process on the node's
+network could ask there. Source: amazon-vpc-cni-k8s pull request 3739; cmd/routed-eni-cni-plugin/cni.go (add, del).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import grpc
+
+from ipamd.core.deadline import Deadline, Steps
+from ipamd.core.refused_adds import RefusedAdd
+from ipamd.model.errors import InvalidRequestError, IpamError, log_text
+from ipamd.model.ids import CONTAINER_ID_MAX, IFNAME_MAX, parse_key
+from ipamd.model.request import AttachRequest, SandboxNames
+from ipamd.model.words import printable
+from ipamd.pb import cni_backend_pb2 as pb
+from ipamd.pb import cni_backend_pb2_grpc
+from ipamd.ports import Clock, Datastore
+from ipamd.rpc import codec
+from ipamd.rpc.cni import SandboxServices
+from ipamd.rpc.unix_server import SPARE_CONNECTIONS, UnixServer
+
+DEADLINE_S = 60.0
+"""Of an ADD or DEL whose caller has none: its plugin never sets one. Ours: as our plugin's ADD."""
+
+MAX_REQUEST_BYTES = 64 * 1024
+"""Ours: a request is some names and a path."""
+
+MAX_RPCS = 64
+"""Ours: as many ADDs and DELs as a runtime makes at once on a crowded node."""
+
+DIGEST = "amazon-vpc-cni-k8s"
+"""Stands for the configuration, which its plugin keeps to itself: the same sandbox and namespace is the same request."""
+
+T = TypeVar("T")
+
+log = logging.getLogger("ipamd.rpc")
+
+
+class CniBackendServicer(cni_backend_pb2_grpc.CNIBackendServicer):
+    """Serves `rpc.CNIBackend`."""
+
+    def __init__(
+        self,
+        services: SandboxServices,
+        *,
+        datastore: Datastore,
+        clock: Clock,
+        uses_external_snat: Callable[[], bool],
+        refused: Callable[[RefusedAdd], None],
+    ) -> None:
+        """`uses_external_snat` reads the setting of the moment; `refused` is told every ADD that the plugin gets an error for."""
+        self._services = services
+        self._datastore = datastore
+        self._clock = clock
+        self._uses_external_snat = uses_external_snat
+        self._refused = refused
+
+    def AddNetwork(self, request: pb.AddNetworkRequest, context: grpc.ServicerContext) -> pb.AddNetworkReply:
+        """Give an address to a sandbox that the caller wires."""
+        attachment = self._done(
+            context,
+            f"ADD {request.ContainerID}",
+            lambda deadline: self._services.attach.attach_sandbox(
+                _attach_request(request), deadline=deadline, steps=Steps(self._clock)
+            ),
+            on_error=lambda error: self._refused(_refused(request, error)),
+        )
+        eni = self._datastore.eni(attachment.eni_id)
+        reply = pb.AddNetworkReply(Success=True, UseExternalSNAT=self._uses_external_snat())
+        reply.IPAllocationMetadata.add(
+            IPv4Addr=str(attachment.address),
+            DeviceNumber=eni.device_index if eni is not None else 0,
+            RouteTableId=attachment.route_table,
+        )
+        return reply
+
+    def DelNetwork(self, request: pb.DelNetworkRequest, context: grpc.ServicerContext) -> pb.DelNetworkReply:
+        """Take an address back, with all that the other's plugin wired."""
+        self._done(
+            context,
+            f"DEL {request.ContainerID}",
+            lambda deadline: self._services.detach.detach_sandbox(
+                parse_key(request.ContainerID, request.IfName), deadline=deadline, steps=Steps(self._clock), reason="DEL"
+            ),
+        )
+        return pb.DelNetworkReply(Success=True)
+
+    def _done(
+        self,
+        context: grpc.ServicerContext,
+        what: str,
+        work: Callable[[Deadline], T],
+        *,
+        on_error: Callable[[IpamError], None] = lambda _: None,
+    ) -> T:
+        """Carry out one request; an error ends the call with our words, which its plugin passes on."""
+        remaining = context.time_remaining()
+        limit_s = min(remaining, DEADLINE_S) if remaining is not None else DEADLINE_S
+        try:
+            found = work(Deadline.after(self._clock, limit_s, is_cancelled=lambda: not context.is_active()))
+        except IpamError as error:
+            log.warning("%s by the plugin of amazon-vpc-cni-k8s: %s", printable(what, most=80), log_text(error))
+            on_error(error)
+            context.abort(grpc.StatusCode.UNAVAILABLE if error.retryable else grpc.StatusCode.FAILED_PRECONDITION, str(error))
+            raise
+        log.info("%s by the plugin of amazon-vpc-cni-k8s: done", printable(what, most=80))
+        return found
+
+
+def _refused(request: pb.AddNetworkRequest, error: IpamError) -> RefusedAdd:
+    pod = f"{request.K8S_POD_NAMESPACE}/{request.K8S_POD_NAME}" if request.K8S_POD_NAME else ""
+    return RefusedAdd(
+        request.ContainerID[:CONTAINER_ID_MAX], request.IfName[:IFNAME_MAX], printable(pod), error.cni_code, log_text(error)
+    )
+
+
+def _attach_request(request: pb.AddNetworkRequest) -> AttachRequest:
+    """Decode. Raises: InvalidRequestError, InvalidConfigError."""
+    if request.RequiresMultiNICAttachment:
+        raise InvalidRequestError("several network cards are not served", details="remove the annotation nicConfig from the pod")
+    if not (request.K8S_POD_NAME and request.K8S_POD_NAMESPACE and request.Netns):
+        raise InvalidRequestError("a request needs a pod's name and namespace, and a netns")
+    if max(len(request.K8S_POD_NAME), len(request.K8S_POD_NAMESPACE)) > codec.POD_NAME_MAX:
+        # The link is named by them, so they are not cut; and a file of ours with such a name would be refused when it is read.
+        raise InvalidRequestError(f"a pod's name and namespace have at most {codec.POD_NAME_MAX} characters")
+    codec.require_netns(request.Netns)
+    codec.require_network_name(request.NetworkName)
+    return AttachRequest(
+        key=parse_key(request.ContainerID, request.IfName),
+        netns=request.Netns,
+        network_name=request.NetworkName,
+        cni_version="0.4.0",
+        config_digest=DIGEST,
+        names=SandboxNames(request.K8S_POD_NAMESPACE, request.K8S_POD_NAME),
+        is_wired_by_caller=True,
+    )
+
+
+class CniBackendServer(UnixServer):
+    """The socket. Started once the other daemon is away."""
+
+    def __init__(self, servicer: CniBackendServicer, *, path: Path) -> None:
+        super().__init__(
+            path,
+            max_rpcs=MAX_RPCS,
+            max_connections=MAX_RPCS + SPARE_CONNECTIONS,
+            max_request_bytes=MAX_REQUEST_BYTES,
+            advice="remove the DaemonSet aws-node from this node, or change VPC_IPAMD_CNI_BACKEND_SOCKET",
+        )
+        cni_backend_pb2_grpc.add_CNIBackendServicer_to_server(servicer, self.grpc)  # type: ignore[no-untyped-call]  # generated

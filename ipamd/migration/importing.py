@@ -1,0 +1,159 @@
+"""Take over the sandboxes that amazon-vpc-cni-k8s wired: find out whose each of its host veths is, and write our alias on it.
+
+From then on such a veth is like one of ours whose row was lost: kernel and runtime decide whether it is adopted (docs/adr/0010,
+docs/adr/0037). Nothing that carries its packets is changed. A veth whose sandbox nobody can name stays as it is, and its address is
+given to nobody; it is looked at again with each list of the runtime, which may name it later, or have deleted it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address
+
+from ipamd.core.context import ServiceContext
+from ipamd.migration.other_daemon import OtherDaemon
+from ipamd.model.attachment import pod_veth_name
+from ipamd.model.aws_node import Allocation, identify
+from ipamd.model.errors import ForeignStateError, IpamError, log_text
+from ipamd.model.kernel import HostVeth, KernelSurvey
+from ipamd.model.sandbox import Sandbox
+from ipamd.model.words import counted
+from ipamd.ports import AwsNode
+
+CONDITION = "import"
+
+FAILPOINTS = ("import.stamped",)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Unnamed:
+    """A host veth that nobody can name: its addresses, and why."""
+
+    veth: HostVeth
+    addresses: tuple[IPv4Address, ...]
+    why: str
+
+
+@dataclass(slots=True)
+class ImportResult:
+    """The host veths as they are after an import: those that were identified carry our alias now."""
+
+    veths: tuple[HostVeth, ...]
+    unnamed: list[Unnamed] = field(default_factory=list)
+
+
+class ImportService:
+    """Identifies and stamps; records nothing, so it is repeated whole after a crash."""
+
+    def __init__(self, context: ServiceContext, *, aws_node: AwsNode | None, other: OtherDaemon, prefix: str) -> None:
+        """`aws_node` None: nothing is known of another software's files; kernel and runtime are asked all the same."""
+        self._other = other
+        self._datastore = context.datastore
+        self._wiring = context.wiring
+        self._health = context.health
+        self._failpoint = context.failpoint
+        self._aws_node = aws_node
+        self._prefix = prefix
+        self._told: tuple[Allocation, ...] = ()
+        self._unnamed: frozenset[int] = frozenset()
+
+    def take_over(self, survey: KernelSurvey, listed: Mapping[str, Sandbox] | None) -> ImportResult:
+        """Stamp every host veth without our alias whose sandbox can be named.
+
+        Raises: nothing: a veth that refuses is unnamed, and its file that cannot be read is the last error.
+        """
+        foreign = [veth for veth in survey.veths if veth.key is None and not veth.is_dying]
+        self._told = self._allocations() if foreign else ()
+        return self._stamp_all(foreign, survey, listed)
+
+    def look_again(self, listed: Mapping[str, Sandbox]) -> list[HostVeth]:
+        """Look for its daemon's pod, and stamp what the start could not name and can be named now, by what its file said then.
+
+        Returns: those that carry our alias now. Raises: nothing; the next list tries again.
+        """
+        self._other.heed(listed.values())
+        if not self._unnamed:
+            return []
+        try:
+            survey = self._wiring.survey()
+        except IpamError as error:
+            log.info("host veths that are not ours are looked at again later: %s", log_text(error))
+            return []
+        # None but those: a link of an ADD that is under way has no alias for an instant.
+        left = [one for one in survey.veths if one.ifindex in self._unnamed and one.key is None and not one.is_dying]
+        names = {one.name for one in left}
+        return [one for one in self._stamp_all(left, survey, listed).veths if one.name in names and one.key is not None]
+
+    def _stamp_all(self, foreign: list[HostVeth], survey: KernelSurvey, listed: Mapping[str, Sandbox] | None) -> ImportResult:
+        routed: dict[str, list[IPv4Address]] = {}
+        for address, device in survey.routes.items():
+            routed.setdefault(device, []).append(address)
+        result = ImportResult(())
+        stamped: dict[str, HostVeth] = {}
+        for veth in foreign:
+            addresses = tuple(sorted(routed.get(veth.name, ()))) or self._led_elsewhere(veth, survey)
+            why = self._take_over_one(veth, addresses, listed, stamped)
+            if why:
+                result.unnamed.append(Unnamed(veth, addresses, why))
+        result.veths = tuple(stamped.get(veth.name, veth) for veth in survey.veths)
+        self._tell(result)
+        return result
+
+    def _led_elsewhere(self, veth: HostVeth, survey: KernelSurvey) -> tuple[IPv4Address, ...]:
+        """The address that its file has for the pod by which a link is named, if packets to it go to another link: both gave it."""
+        named = (one for one in self._told if one.pod_name and one.address in survey.routes)
+        named = (one for one in named if pod_veth_name(one.pod_namespace, one.pod_name, prefix=self._prefix) == veth.name)
+        return tuple(one.address for one in named if one.address is not None)[:1]
+
+    def _take_over_one(
+        self,
+        veth: HostVeth,
+        addresses: tuple[IPv4Address, ...],
+        listed: Mapping[str, Sandbox] | None,
+        stamped: dict[str, HostVeth],
+    ) -> str:
+        """Stamp one veth. Returns: why it was not, "" if it was."""
+        if len(addresses) != 1:
+            return f"main has {counted(len(addresses), 'route')} to a single address through it, not 1"
+        (address,) = addresses
+        known = next((one for one in self._datastore.attachments() if one.host_veth == veth.name), None)
+        if known is not None and known.address == address:
+            identity_key, witness = known.key, "its row"
+        else:
+            found = identify(veth.name, address, allocations=self._told, listed=listed, prefix=self._prefix)
+            if isinstance(found, str):
+                return found
+            identity_key, witness = found.key, found.witness
+        try:
+            stamped[veth.name] = self._wiring.stamp(veth, key=identity_key, address=address)
+        except Exception as error:  # noqa: BLE001  # top of the work on one veth: the others must not wait for it
+            return log_text(error)
+        self._failpoint("import.stamped")
+        log.info("host veth %s with %s is that of %s: says %s", veth.name, address, identity_key, witness)
+        return ""
+
+    def _allocations(self) -> tuple[Allocation, ...]:
+        if self._aws_node is None:
+            return ()
+        try:
+            found = self._aws_node.allocations()
+        except ForeignStateError as error:
+            self._health.record_error("import", error)
+            log.warning("sandboxes are taken over without the file of amazon-vpc-cni-k8s: %s", log_text(error))
+            return ()
+        return found
+
+    def _tell(self, result: ImportResult) -> None:
+        self._unnamed = frozenset(one.veth.ifindex for one in result.unnamed)
+        if not result.unnamed:
+            self._told = ()
+            self._health.clear_condition(CONDITION)
+            return
+        named = "; ".join(
+            f"{one.veth.name} ({', '.join(map(str, one.addresses)) or 'no address'}): {one.why}" for one in result.unnamed
+        )
+        self._health.set_condition(CONDITION, f"{CONDITION}: host veths that are not ours, left as they are: {named}")

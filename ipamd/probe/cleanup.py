@@ -1,0 +1,168 @@
+"""Delete what a probe created: this run's ENIs, and those that a former run on this node left behind.
+
+An ENI that cannot be deleted is named with the commands that delete it; none is forgotten (I9).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from ipamd.probe.calls import Answer
+from ipamd.probe.creation import find_by_tag
+from ipamd.probe.node import Refused
+from ipamd.probe.subject import NODE_TAG, RUN_TAG, NotPossible, Subject, tags_of
+
+WAITS_S = (0.0, 1.0, 2.0, 4.0, 8.0, 15.0)
+"""Before each try to delete one ENI. Ours: a detach takes seconds."""
+
+SEARCH_WAIT_S = 5.0
+"""Before the second search by tag. Ours: an ENI whose Create was never answered may be shown late."""
+
+_log = logging.getLogger(__name__)
+
+
+class LeftOver(NamedTuple):
+    """Something that is still there. `commands`: what deletes it."""
+
+    subject: str
+    why: str
+    commands: tuple[str, ...]
+
+
+def clean_up(subject: Subject) -> tuple[LeftOver, ...]:
+    """Delete every ENI of this run. Returns: what is left, or may be.
+
+    Never raises for what EC2 answers. Concurrency: a request to stop does not shorten it.
+    """
+    subject.calls.begin_cleanup()
+    why: dict[str, str] = {}
+    try:
+        is_searched = _settle(subject)
+        _delete_owned(subject, why)
+        if not is_searched:
+            subject.pause(SEARCH_WAIT_S)
+            _search(subject)
+            _delete_owned(subject, why)
+    except Exception as error:  # noqa: BLE001  # whatever fails, what is left must be named
+        _log.exception("the clean-up was cut short")
+        why["*"] = f"{type(error).__name__}: {error}"
+    left = [_named(subject, eni_id, why.get(eni_id) or why.get("*", "")) for eni_id in sorted(_living(subject))]
+    if subject.unsettled:
+        left.append(_unsettled(subject))
+    return tuple(left)
+
+
+def former_enis(subject: Subject) -> list[Mapping[str, Any]]:
+    """Search what former runs on this node left behind. Raises: Refused if EC2 does not tell (I11)."""
+    identity = subject.identity
+    filters = {"subnet-id": str(identity.subnet_id), f"tag:{NODE_TAG}": str(identity.instance_id)}
+    answer = subject.calls.list_enis("left-overs of former probes", filters)
+    if not answer.ok:
+        raise Refused(f"EC2 does not tell what former probes left: {answer}")
+    return [entry for entry in answer.enis() if _is_former(subject, entry)]
+
+
+def delete_former(subject: Subject, entries: list[Mapping[str, Any]]) -> tuple[LeftOver, ...]:
+    """Delete left-overs of former runs. The caller holds the lock that a running probe holds, so none of them is in use."""
+    left = []
+    for entry in entries:
+        eni_id = entry["NetworkInterfaceId"]
+        subject.owned_ids.add(eni_id)
+        try:
+            reason = _remove(subject, eni_id)
+        finally:
+            subject.owned_ids.discard(eni_id)
+        if reason:
+            left.append(_named(subject, eni_id, reason))
+    return tuple(left)
+
+
+def named_former(subject: Subject, entries: list[Mapping[str, Any]]) -> tuple[LeftOver, ...]:
+    """Name left-overs of former runs, and leave them."""
+    why = "left by a former probe; `ipamctl probe aws --run` deletes it"
+    return tuple(_named(subject, entry["NetworkInterfaceId"], why) for entry in entries)
+
+
+def _is_former(subject: Subject, entry: Mapping[str, Any]) -> bool:
+    tags = tags_of(entry)
+    elsewhere = (entry.get("Attachment") or {}).get("InstanceId") not in (None, str(subject.identity.instance_id))
+    is_marked = tags.get(NODE_TAG) == str(subject.identity.instance_id) and RUN_TAG in tags
+    return is_marked and tags[RUN_TAG] != subject.run_id and not elsewhere
+
+
+def _settle(subject: Subject) -> bool:
+    """Learn what unanswered Creates made: their token makes a replay give the same ENI. Returns: whether none was unanswered."""
+    was_lost = list(subject.unsettled)
+    for params in was_lost:
+        subject.unsettled.remove(params)
+        subject.create(params, "settle an unanswered Create")
+    _search(subject)
+    return not was_lost
+
+
+def _search(subject: Subject) -> None:
+    """Own every ENI that carries this run's tag; one that counts as deleted and still shows is deleted again."""
+    for entry in find_by_tag(subject).enis():
+        if subject.own(entry):
+            subject.deleted_ids.discard(entry["NetworkInterfaceId"])
+
+
+def _living(subject: Subject) -> set[str]:
+    return subject.owned_ids - subject.deleted_ids
+
+
+def _delete_owned(subject: Subject, why: dict[str, str]) -> None:
+    for eni_id in sorted(_living(subject)):
+        why[eni_id] = _remove(subject, eni_id)
+
+
+def _remove(subject: Subject, eni_id: str) -> str:
+    """Detach and delete one ENI. Returns: why it is still there; empty if it is gone."""
+    answer, absent_count = None, 0
+    for wait_s in WAITS_S:
+        subject.pause(wait_s)
+        try:
+            answer = _detach_or_delete(subject, eni_id)
+        except NotPossible as error:
+            return str(error)
+        if answer.api == "DeleteNetworkInterface":
+            absent_count += answer.is_gone
+            # One NotFound may be of an ENI too new to be seen; our own call's success needs no second.
+            if answer.ok or absent_count >= 2:
+                subject.deleted_ids.add(eni_id)
+                return ""
+    return f"{answer.api}: {answer}" if answer else "not tried"
+
+
+def _detach_or_delete(subject: Subject, eni_id: str) -> Answer:
+    """Take the next step towards deletion. Returns: the answer to it."""
+    entry = next(iter(subject.describe(eni_id).enis()), None)
+    attachment = (entry or {}).get("Attachment") or {}
+    if attachment and attachment.get("Status") != "detaching":
+        detached = subject.change("DetachNetworkInterface", eni_id, eni_id, AttachmentId=str(attachment.get("AttachmentId", "")))
+        if not detached.is_gone:
+            return detached
+    return subject.change("DeleteNetworkInterface", eni_id, eni_id)
+
+
+def _named(subject: Subject, eni_id: str, why: str) -> LeftOver:
+    region = f"aws ec2 --region {subject.identity.region}"
+    query = "--query 'NetworkInterfaces[].Attachment.AttachmentId' --output text"
+    return LeftOver(
+        eni_id,
+        why or "it was not reached",
+        (
+            f"{region} detach-network-interface --attachment-id "
+            f'"$({region} describe-network-interfaces --network-interface-ids {eni_id} {query})"',
+            f"{region} wait network-interface-available --network-interface-ids {eni_id}",
+            f"{region} delete-network-interface --network-interface-id {eni_id}",
+        ),
+    )
+
+
+def _unsettled(subject: Subject) -> LeftOver:
+    region = f"aws ec2 --region {subject.identity.region}"
+    find = f"{region} describe-network-interfaces --filters Name=tag:{RUN_TAG},Values={subject.run_id}"
+    return LeftOver("an ENI may exist", "a CreateNetworkInterface was never answered", (find,))

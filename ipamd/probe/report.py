@@ -1,0 +1,133 @@
+"""The report of a probe: a dictionary for programs, Markdown for people and for an issue. Pure.
+
+It has IDs of the node, its ENIs and its subnet's range, and no account number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ipamd import __version__
+from ipamd.model.words import rfc3339
+from ipamd.probe.calls import CHECK_CALLS, CLEANUP_CALLS, Answer
+from ipamd.probe.checks import BY_NAME, CHECKS, NOT_PROBED
+from ipamd.probe.run import Outcome
+from ipamd.probe.subject import NODE_TAG, RUN_TAG
+
+
+def as_dict(outcome: Outcome) -> dict[str, Any]:
+    """Make the report as JSON has it: every key is always there; times are seconds from the first call."""
+    began_s = outcome.answers[0].sent_s if outcome.answers else 0.0
+    identity, node = outcome.identity, outcome.node
+    return {
+        "vpc_ipamd": __version__,
+        "mode": "run" if outcome.is_real else "dry run",
+        "run_id": outcome.run_id,
+        "at": rfc3339(outcome.at, timespec="seconds"),
+        "region": identity.region,
+        "instance_id": str(identity.instance_id),
+        "instance_type": identity.instance_type,
+        "attachment_limit_type": node.attachment_limit_type if node else "",
+        "device_index": node.device_index if node else -1,
+        "call_count": len(outcome.answers),
+        "call_bound": CHECK_CALLS + CLEANUP_CALLS,
+        "ended": outcome.ended,
+        "permissions": [one._asdict() for one in outcome.permissions],
+        "checks": [_check(name, outcome) for name in BY_NAME if name in outcome.findings],
+        "not_probed": [{"what": what, "why": why} for what, why in NOT_PROBED],
+        "left_over": [{**one._asdict(), "commands": list(one.commands)} for one in outcome.left_over],
+        "answers": [_answer(answer, began_s) for answer in outcome.answers],
+    }
+
+
+def markdown(report: dict[str, Any]) -> str:
+    """Write the report for people."""
+    is_real = report["mode"] == "run"
+    parts = [
+        f"# ipamctl probe aws: {report['mode']}",
+        f"vpc-ipamd {report['vpc_ipamd']}, {report['at']}, {report['instance_type']} {report['instance_id']} in {report['region']}; "
+        f"{report['call_count']} EC2 calls.",
+    ]
+    if report["ended"]:
+        parts.append(f"**It ended early:** {report['ended']}.")
+    if report["left_over"]:
+        parts.append("\n".join(["## Left over: delete it", *_left_over(report)]))
+    if not is_real:
+        parts.append(_plan(report))
+    if report["permissions"]:
+        told = _cells(report["permissions"], ("action", "verdict", "told"))
+        parts.append("## Permissions, by dry runs\n\n" + _table(("Action", "Verdict", "EC2 said"), told))
+    if is_real:
+        keys = ("name", "verdict", "assumption", "expected", "observed")
+        parts.append("## Checks\n\n" + _table(tuple(map(str.capitalize, keys)), _cells(report["checks"], keys)))
+        parts.append("## Not probed\n\n" + _table(("What", "Why"), _cells(report["not_probed"], ("what", "why"))))
+        parts.append("## Calls\n\n" + _table(("No.", "At, s", "Took, ms", "API", "About", "Answer"), _calls(report)))
+        parts.append("Open an issue with this report: it turns unknowns of docs/assumptions.md into facts.")
+    return "\n\n".join(parts)
+
+
+def _plan(report: dict[str, Any]) -> str:
+    return (
+        f"With `--run` it creates one ENI (tags `{RUN_TAG}`, `{NODE_TAG}`, `node.k8s.amazonaws.com/no_manage=true`) in the subnet "
+        f"and with the security groups of the primary ENI, attaches it as device {report['device_index']}, takes {len(CHECKS)} "
+        f"checks, and deletes it. It makes at most {report['call_bound']} EC2 calls ({CLEANUP_CALLS} of them are kept for the "
+        "clean-up), usually about 50, and takes a minute or two. Meanwhile it uses up to 4 addresses and one /28 of the subnet, and "
+        "one place for an ENI. Nothing was changed now."
+    )
+
+
+def _cells(entries: Sequence[Mapping[str, Any]], keys: tuple[str, ...]) -> list[tuple[object, ...]]:
+    return [tuple(entry[key] for key in keys) for entry in entries]
+
+
+def _left_over(report: dict[str, Any]) -> list[str]:
+    lines = []
+    for one in report["left_over"]:
+        lines += ["", f"{one['subject']}: {one['why']}", ""]
+        lines += [f"    {command}" for command in one["commands"]]
+    return lines
+
+
+def _calls(report: dict[str, Any]) -> list[tuple[object, ...]]:
+    return [
+        (
+            a["number"],
+            f"{a['at_s']:.1f}",
+            f"{a['took_ms']:.0f}",
+            a["api"],
+            a["about"],
+            f"{a['code'] or 'accepted'} {a['message']}",
+        )
+        for a in report["answers"]
+    ]
+
+
+def _check(name: str, outcome: Outcome) -> dict[str, Any]:
+    finding = outcome.findings[name]
+    return {
+        **BY_NAME[name]._asdict(),
+        "verdict": str(finding.verdict),
+        "observed": finding.observed,
+        "calls": list(finding.calls),
+    }
+
+
+def _answer(answer: Answer, began_s: float) -> dict[str, Any]:
+    return {
+        "number": answer.number,
+        "api": answer.api,
+        "about": answer.about,
+        "code": answer.code,
+        "message": answer.message,
+        "status": answer.status,
+        "at_s": round(answer.sent_s - began_s, 3),
+        "took_ms": round((answer.answered_s - answer.sent_s) * 1000, 1),
+    }
+
+
+def _table(header: tuple[str, ...], rows: Sequence[tuple[object, ...]]) -> str:
+    lines = [header, tuple("---" for _ in header), *rows]
+    return "\n".join(
+        "| " + " | ".join(str(cell).replace("|", "\\|").replace("\n", " ").strip() for cell in line) + " |" for line in lines
+    )

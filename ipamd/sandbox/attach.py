@@ -1,0 +1,279 @@
+"""Give a sandbox an address and wire it. All or nothing, on any failure or client cancellation (I1, I4, I5).
+
+Order of effects: reserve in memory, wire in the kernel, one transaction, reply. Before the transaction nothing is promised; after any
+failure the wiring is undone and the address cools. No EC2 call is made here (I12): an empty pool wakes the pool maintainer.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from ipamd.core.context import ServiceContext
+from ipamd.core.deadline import Deadline, Steps
+from ipamd.core.demand import PoolStatus
+from ipamd.model.address import Address
+from ipamd.model.attachment import Attachment, NetnsIdentity, Wired, WiringSpec
+from ipamd.model.cniresult import build_result
+from ipamd.model.eni import Eni
+from ipamd.model.errors import (
+    AttachmentConflictError,
+    BusyError,
+    IpamError,
+    NetnsError,
+    PoolEmptyError,
+    TombstonedError,
+    WiringError,
+    log_text,
+)
+from ipamd.model.growth import Blocked
+from ipamd.model.ids import AttachmentKey, MacAddress
+from ipamd.model.request import AttachRequest, fingerprint
+from ipamd.sandbox.cooldown import Cooldown
+from ipamd.sandbox.names import VethNames
+
+POOL_WAIT_MARGIN_S = 1.0
+"""Of the caller's deadline, kept for the rollback and the refusal. Ours: an unwire takes about 20 ms, a reply 1 ms."""
+
+FAILPOINTS = ("attach.reserved", "attach.wired", "attach.committed", "attach.unwired")
+"""Between every two effects of an ADD; datastore and kernel adapter list their own."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class AttachPolicy:
+    """What ADD needs from the settings.
+
+    `waiting_limit`: ADDs that may be in work at once, so that DEL always finds a thread. `mtu` of a new one, in bytes.
+    """
+
+    mtu: Callable[[], int]
+    waiting_limit: int
+
+
+class AttachService:
+    """ADD. `replayed_count`: repeated requests that got the stored answer."""
+
+    def __init__(
+        self,
+        context: ServiceContext,
+        *,
+        cooldown: Cooldown,
+        policy: AttachPolicy,
+        veth_names: VethNames,
+        pod_names: VethNames,
+    ) -> None:
+        """`pod_names`: always by pod, for a caller that wires the sandbox itself and names the link so."""
+        self._datastore = context.datastore
+        self._wiring = context.wiring
+        self._cooldown = cooldown
+        self._demand = context.demand
+        self._health = context.health
+        self._locks = context.locks
+        self._clock = context.clock
+        self._policy = policy
+        self._veth_names = veth_names
+        self._pod_names = pod_names
+        self._failpoint = context.failpoint
+        self.replayed_count = 0
+        self._pool_empty: Counter[Blocked] = Counter()
+        self._places = threading.BoundedSemaphore(policy.waiting_limit)
+
+    def pool_empty_counts(self) -> Mapping[Blocked, int]:
+        """ADDs that were refused for lack of an address, by what kept the pool from growing."""
+        return dict(self._pool_empty)
+
+    def attach_sandbox(self, request: AttachRequest, *, deadline: Deadline, steps: Steps) -> Attachment:
+        """Attach one interface of one sandbox.
+
+        Returns: the attachment; for a repeated request (a runtime repeats after a timeout) the stored one, at once.
+        Raises: NotServingError, BusyError, TombstonedError, AttachmentConflictError, NetnsError, VethNameTakenError, PoolEmptyError,
+            WiringError, DeadlineError, DatastoreError. After any of them nothing of this request remains.
+        """
+        if not self._places.acquire(blocking=False):
+            raise BusyError(
+                f"{self._policy.waiting_limit} ADDs are at work already", details="retry: threads are kept free for DEL"
+            )
+        with ExitStack() as stack:
+            stack.callback(self._places.release)
+            self._health.await_add_service(deadline)
+            with steps.step("lock"):
+                stack.enter_context(self._locks.hold(request.key, "ADD", deadline))
+            self._health.require_add_service()  # an export waits for ADDs that hold a lock: this one may have come after its look
+            return self._attach_locked(request, deadline, steps)
+
+    def _attach_locked(self, request: AttachRequest, deadline: Deadline, steps: Steps) -> Attachment:
+        key = request.key
+        if self._datastore.is_tombstoned(key):
+            raise TombstonedError(
+                f"sandbox {key} was deleted", details="an ADD after its DEL is refused; the runtime makes a new sandbox instead"
+            )
+        with steps.step("netns"):
+            identity = self._wiring.identify_netns(request.netns)
+        known = self._datastore.attachment(key)
+        if known is not None:
+            return self._replay(known, request, identity)
+        names = self._pod_names if request.is_wired_by_caller else self._veth_names
+        with names.claimed(request, deadline) as host_veth:
+            return self._attach_new(request, identity, host_veth, deadline, steps)
+
+    def _attach_new(
+        self, request: AttachRequest, identity: NetnsIdentity, host_veth: str, deadline: Deadline, steps: Steps
+    ) -> Attachment:
+        key = request.key
+        with steps.step("reserve"):
+            reserved = self._reserve(key, deadline)
+        self._failpoint("attach.reserved")
+        try:
+            spec = self._spec(request, reserved, host_veth)
+        except BaseException:
+            self._cooldown.abort(reserved.address, reason="no ENI for the address", dying_veth=None)
+            raise
+        try:
+            with steps.step("wire"):
+                wired = (
+                    Wired(MacAddress(""), MacAddress(""), identity)
+                    if request.is_wired_by_caller
+                    else self._wire(spec, identity, deadline)
+                )
+            self._failpoint("attach.wired")
+            with steps.step("commit"):
+                attachment = self._attachment(request, spec, reserved, wired)
+                deadline.check(f"attaching sandbox {key}")
+                self._health.require_unheld()  # another daemon may have come while this ADD waited for its address (I20)
+                with self._datastore.transaction() as uow:
+                    uow.confirm(attachment)
+        except BaseException as error:
+            self._roll_back(spec, reserved, reason=log_text(error))
+            raise
+        self._failpoint("attach.committed")
+        self._demand.take()
+        return attachment
+
+    def _replay(self, known: Attachment, request: AttachRequest, identity: NetnsIdentity) -> Attachment:
+        if known.fingerprint == fingerprint(request, identity):
+            self.replayed_count += 1
+            return known
+        raise AttachmentConflictError(
+            f"sandbox {known.key} is attached already, with address {known.address}",
+            details=f"by another request (netns {known.netns}, this one {request.netns}); DEL it first",
+        )
+
+    def _reserve(self, key: AttachmentKey, deadline: Deadline) -> Address:
+        """Take a free address; while none is free, wait as long as the pool may still grow and the caller has time."""
+        try:
+            return self._datastore.reserve(key)
+        except PoolEmptyError:
+            generation = self._demand.join()
+        try:
+            while True:
+                # Read before trying, so that a change after this point ends the wait below at once.
+                supply, status = self._demand.supply_count(), self._demand.status()
+                try:
+                    return self._datastore.reserve(key)
+                except PoolEmptyError as empty:
+                    deadline.check(f"waiting for an address for sandbox {key}")
+                    left = deadline.remaining_s() - POOL_WAIT_MARGIN_S
+                    cooled_s = self._cooldown.next_due_s()
+                    cools_in_time = cooled_s is not None and cooled_s < left
+                    retries_in_time = status.retry_deadline is not None and status.retry_deadline - self._clock.monotonic() < left
+                    # A status from before `join` does not count this ADD: the maintainer has not planned since.
+                    is_blocked = status.generation >= generation and status.blocked_by
+                    is_hopeless = is_blocked and not (cools_in_time or retries_in_time)
+                    if left <= 0 or is_hopeless:
+                        raise self._refusal(key, empty, status, cooled_s) from None
+                self._demand.wait(seen_supply=supply, seen_status=status, timeout_s=min(left, 1.0))
+        finally:
+            self._demand.leave()
+
+    def _refusal(self, key: AttachmentKey, empty: PoolEmptyError, status: PoolStatus, cooled_s: float | None) -> PoolEmptyError:
+        """The cause that the pool published, and a next step that helps against it (I14)."""
+        self._pool_empty[status.kind] += 1
+        cause = status.blocked_by or status.sentence
+        step = status.next_step or "retry; `ipamctl status` shows the pool loop"
+        if cooled_s is not None:
+            step = (
+                f"an address has cooled in {cooled_s:.0f} s: retry then; or {step}"
+                if status.next_step
+                else (f"an address has cooled in {cooled_s:.0f} s: retry then")
+            )
+        return PoolEmptyError(
+            f"no address for sandbox {key}", details=f"cause: {cause}; {self._datastore.counts()}; next: {step}"
+        ).with_traceback(empty.__traceback__)
+
+    def _spec(self, request: AttachRequest, reserved: Address, host_veth: str) -> WiringSpec:
+        return WiringSpec(
+            key=request.key,
+            address=reserved.address,
+            route_table=self._eni(reserved).route_table,
+            host_veth=host_veth,
+            netns=request.netns,
+            mtu=self._policy.mtu(),
+            others_mac=MacAddress("") if request.is_wired_by_caller else None,
+        )
+
+    def _eni(self, reserved: Address) -> Eni:
+        eni = self._datastore.eni(reserved.eni_id)
+        if eni is not None:
+            return eni
+        raise WiringError(f"ENI {reserved.eni_id} of address {reserved.address} is not known any more", details="retry")
+
+    def _wire(self, spec: WiringSpec, identity: NetnsIdentity, deadline: Deadline) -> Wired:
+        deadline.check(f"wiring sandbox {spec.key}")
+        wired = self._wiring.wire(spec)
+        if wired.netns_identity != identity:
+            raise NetnsError(
+                f"netns {spec.netns} of sandbox {spec.key} was replaced while it was wired", details="the sandbox is gone; retry"
+            )
+        return wired
+
+    def _attachment(self, request: AttachRequest, spec: WiringSpec, reserved: Address, wired: Wired) -> Attachment:
+        return Attachment(
+            key=request.key,
+            address=reserved.address,
+            eni_id=reserved.eni_id,
+            route_table=spec.route_table,
+            host_veth=spec.host_veth,
+            netns=request.netns,
+            netns_identity=wired.netns_identity,
+            fingerprint=fingerprint(request, wired.netns_identity),
+            result=build_result(spec, wired, prev_result=request.prev_result),
+            created_at=self._clock.now(),
+            network_name=request.network_name,
+            pod_namespace=request.names.pod_namespace,
+            pod_name=request.names.pod_name,
+            pod_uid=request.names.pod_uid,
+        )
+
+    def _roll_back(self, spec: WiringSpec, reserved: Address, *, reason: str) -> None:
+        """Undo the wiring. If even that fails, the cooldown thread deletes the link, and the address cools until it is gone."""
+        if spec.is_imported:  # its caller has not begun to wire it: a link of its name is an earlier sandbox's
+            self._cooldown.abort(reserved.address, reason=reason, dying_veth=None)
+            return
+        dying_veth: str | None = spec.host_veth
+        is_marked = False
+        try:
+            try:
+                self._wiring.unwire(spec)
+                dying_veth = None
+            except IpamError as error:
+                log.warning("wiring of sandbox %s could not be undone; its link is deleted later: %s", spec.key, log_text(error))
+                is_marked = self._mark_after_failure(spec)
+            self._failpoint("attach.unwired")
+        finally:  # also after an unexpected error, or the address would stay reserved until a restart
+            self._cooldown.abort(reserved.address, reason=reason, dying_veth=dying_veth, is_marked=is_marked)
+
+    def _mark_after_failure(self, spec: WiringSpec) -> bool:
+        """Mark the link for deletion; returns whether the kernel accepted that."""
+        try:
+            self._wiring.mark_for_deletion(host_veth=spec.host_veth, address=spec.address, route_table=spec.route_table)
+        except IpamError as error:
+            self._health.record_error(f"undo of {spec.key}", error)
+            log.error("sandbox %s: link %s could not be marked for deletion: %s", spec.key, spec.host_veth, log_text(error))
+            return False
+        return True

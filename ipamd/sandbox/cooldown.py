@@ -1,0 +1,329 @@
+"""From DEL to free again: delete the dying link, let the address cool, free it (I4, I8).
+
+Deleting a link costs 16 to 20 ms of waiting in the kernel, so DEL only marks it; this thread deletes all marked links in one
+call. Cooldowns are measured on the monotonic clock, so a stepped wall clock changes none of them. Their ends are recorded on that
+clock too: it continues while no daemon runs, and starts over when the machine boots, as the datastore does.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from ipaddress import IPv4Address
+
+from ipamd.core.context import ServiceContext
+from ipamd.core.odd_objects import OddObjects
+from ipamd.model.address import AddressState
+from ipamd.model.attachment import veth_name
+from ipamd.model.errors import BusyError, DatastoreError, IpamError, log_text
+
+log = logging.getLogger(__name__)
+
+
+# Which address has cooled next, without looking at all of them: a node may have thousands.
+
+
+class CoolingOrder:
+    """Cooling addresses by the monotonic point at which each has cooled. Not locked: its user holds a lock."""
+
+    def __init__(self) -> None:
+        self._deadlines: dict[IPv4Address, float] = {}
+        self._in_order: list[tuple[float, IPv4Address]] = []  # a heap; an entry that `_deadlines` does not confirm is stale
+
+    def __contains__(self, address: IPv4Address) -> bool:
+        return address in self._deadlines
+
+    def put(self, address: IPv4Address, *, deadline: float) -> None:
+        """Add an address, or give it another deadline."""
+        self._deadlines[address] = deadline
+        heapq.heappush(self._in_order, (deadline, address))
+
+    def remove(self, address: IPv4Address, *, deadline: float) -> None:
+        """Remove an address that is free; one that was given and released again since keeps its new deadline."""
+        if self._deadlines.get(address) == deadline:
+            del self._deadlines[address]
+
+    def left_s(self, *, now_s: float) -> float | None:
+        """Seconds until the next address has cooled; None if there is none."""
+        while self._in_order and self._is_stale(*self._in_order[0]):
+            heapq.heappop(self._in_order)
+        return max(self._in_order[0][0] - now_s, 0.0) if self._in_order else None
+
+    def due(self, *, now_s: float) -> dict[IPv4Address, float]:
+        """What has cooled, with its deadline. It stays in order until it is removed: the disk may refuse to free it."""
+        found: dict[IPv4Address, float] = {}
+        while self._in_order and self._in_order[0][0] <= now_s:
+            deadline, address = heapq.heappop(self._in_order)
+            if not self._is_stale(deadline, address):
+                found[address] = deadline
+        for address, deadline in found.items():
+            heapq.heappush(self._in_order, (deadline, address))
+        return found
+
+    def _is_stale(self, deadline: float, address: IPv4Address) -> bool:
+        return self._deadlines.get(address) != deadline
+
+
+SWEEP_QUIET_S = 0.2
+"""A sweep waits until no request has come for so long. It holds the kernel's lock of all links for about 20 ms, and an ADD or DEL that
+meets it waits (ours, measured). Longer than the pauses between the sandboxes of a busy node, and than a runtime takes to start the
+next plugin of a chain."""
+
+SWEEP_QUIET_TRIES = 3
+"""Then it comes all the same: at the latest 0.6 s after the first DEL, within the second that I4 gives. Ours."""
+
+SWEEP_RETRY_S = 1.0
+"""Pause after the kernel refused to delete dying links. Ours: I4 asks for a second."""
+
+FAILPOINTS = ("cooling.swept", "cooling.cooled")
+
+
+class Cooldown:
+    """Owns the dying links and the cooling addresses. `run` is a thread body; everything else may be called from any thread."""
+
+    def __init__(self, context: ServiceContext, *, period_s: Callable[[], float]) -> None:
+        self._datastore = context.datastore
+        self._wiring = context.wiring
+        self._locks = context.locks
+        self._demand = context.demand
+        self._health = context.health
+        self._clock = context.clock
+        self._period = period_s
+        self._failpoint = context.failpoint
+        self._changed = threading.Condition()
+        self._dying: dict[str, IPv4Address | None] = {}
+        self._cooling = CoolingOrder()
+        self._unmarked: set[str] = set()
+        self._aborts: dict[IPv4Address, str] = {}
+        self._has_new = False
+        self._stopped = threading.Event()
+        self._odd = OddObjects(context.health, work="removal of links")
+
+    @property
+    def period(self) -> timedelta:
+        """How long an address cools."""
+        return timedelta(seconds=self._period())
+
+    def start(self, address: IPv4Address, *, dying_veth: str | None) -> None:
+        """Start the cooldown of an address; its link, if any, waits to be deleted."""
+        with self._changed:
+            self._cooling.put(address, deadline=self._clock.monotonic() + self._period())
+            self._has_new = True
+            if dying_veth is not None:
+                self._dying[dying_veth] = address
+            self._changed.notify()
+
+    def abort(self, address: IPv4Address, *, reason: str, dying_veth: str | None, is_marked: bool = True) -> None:
+        """Take a reservation back after a failed ADD: the address starts to cool.
+
+        A link that could not even be marked is removed by name; this is repeated until the kernel accepts it.
+        If the disk refuses (it is full, for example), the address stays reserved and this is repeated every second: no address is
+        lost, and the caller still gets the error of the ADD.
+        """
+        if dying_veth is not None:
+            with self._changed:
+                self._dying[dying_veth] = address
+                if not is_marked:
+                    self._unmarked.add(dying_veth)
+        try:
+            self._write_abort(address, reason)
+        except DatastoreError as error:
+            self._health.record_error(f"abort of {address}", error)
+            log.error("address %s stays reserved until the datastore accepts writes again: %s", address, log_text(error))
+            with self._changed:
+                self._aborts[address] = reason
+                self._changed.notify()
+
+    def resume(self, dying_veths: Iterable[tuple[str, IPv4Address | None]]) -> None:
+        """Continue after a restart: with the cooling addresses of the datastore and the dying links of the kernel."""
+        monotonic, period_s = self._clock.monotonic(), self._period()
+        with self._changed:
+            for row in self._datastore.addresses(state=AddressState.COOLING):
+                if row.address not in self._cooling:
+                    left = period_s if row.cooldown_deadline_s is None else row.cooldown_deadline_s - monotonic
+                    self._cooling.put(row.address, deadline=monotonic + min(max(left, 0.0), period_s))
+            self._dying.update(dying_veths)
+            self._changed.notify()
+
+    def is_dying(self, host_veth: str) -> bool:
+        """Whether a link of this name waits for its deletion."""
+        with self._changed:
+            return host_veth in self._dying
+
+    def dying_count(self) -> int:
+        """Links marked and not yet deleted."""
+        with self._changed:
+            return len(self._dying)
+
+    def next_due_s(self) -> float | None:
+        """Seconds until the next address has cooled; None if none is cooling."""
+        with self._changed:
+            return self._cooling.left_s(now_s=self._clock.monotonic())
+
+    def run(self) -> None:
+        """Thread body: sweep once a link is marked, free an address once it has cooled; until `stop`."""
+        pause, said = 0.0, ""
+        while self._sleep(pause):
+            try:
+                self.work()
+                pause, said = 0.0, ""
+            except Exception as error:  # noqa: BLE001  # top of a loop: it must outlive any one failure
+                self._health.record_error("cooldown", error)
+                if said != log_text(error):  # it is tried every second: the same words are logged once
+                    said = log_text(error)
+                    log.warning("the cooldown continues after an error: %s", said)
+                pause = SWEEP_RETRY_S
+
+    def stop(self) -> None:
+        """End `run`."""
+        with self._changed:
+            self._stopped.set()
+            self._changed.notify_all()
+
+    def work(self) -> None:
+        """Do everything that is due, once; a failed step does not stop the others. Raises: the last error."""
+        with self._changed:
+            has_new, self._has_new = self._has_new, False
+        if has_new:
+            self._demand.trigger()  # what cools is no load any more: the pool may have too much
+        error: IpamError | None = None
+        for step in (self.sweep, self._retry_aborts, self.release_cooled):
+            try:
+                step()
+            except IpamError as refused:
+                error = refused
+        if error is not None:
+            raise error
+
+    def sweep(self) -> int:
+        """Delete every link that was marked before the call; returns how many.
+
+        A link that could not be marked is removed by itself, and all of them are if the kernel refuses the group: one that refuses
+        keeps its own address back and no other. Raises: IpamError of the last that refused, after everything was tried.
+        """
+        with self._changed:
+            batch = dict(self._dying)
+            alone = set(batch) & self._unmarked
+        refused = self._remove_alone({veth: batch[veth] for veth in alone})
+        marked = {veth: address for veth, address in batch.items() if veth not in alone}
+        if marked:
+            try:
+                self._wiring.sweep()
+            except IpamError as error:  # something else is in the group, perhaps, that cannot be deleted
+                log.info("dying links are deleted one by one: %s", log_text(error))
+                refused |= self._remove_alone(marked)
+        self._odd.keep_only(refused)
+        if batch.keys() - refused.keys():
+            self._failpoint("cooling.swept")
+        with self._changed:
+            for veth in batch.keys() - refused.keys():
+                self._unmarked.discard(veth)
+                self._dying.pop(veth, None)
+        if refused:
+            raise list(refused.values())[-1]
+        return len(batch)
+
+    def _remove_alone(self, links: dict[str, IPv4Address | None]) -> dict[str, IpamError]:
+        """Remove links one by one, by name; returns those that refused.
+
+        The name comes from the key: a sandbox that was added again after a failed ADD has a new link of that name (I2).
+        """
+        refused: dict[str, IpamError] = {}
+        if not links:
+            return refused
+        recorded = {attachment.host_veth for attachment in self._datastore.attachments()}
+        busy = tuple(veth_name(held.key, prefix="") for held in self._locks.held())
+        for veth, address in sorted(links.items()):
+            if veth.endswith(busy):
+                refused[veth] = BusyError(f"link {veth} is in work", details="it is removed later")
+                continue
+            try:
+                self._wiring.remove_leftover(host_veth=None if veth in recorded else veth, address=address)
+            except IpamError as error:
+                self._odd.note(veth, error)
+                refused[veth] = error
+        return refused
+
+    def release_cooled(self) -> int:
+        """Free every address that has cooled and whose link is gone; returns how many.
+
+        Raises: the last DatastoreError, after every address was tried; what was not freed stays due.
+        """
+        now = self._clock.monotonic()
+        with self._changed:
+            dying = set(self._dying.values())
+            due = [(address, deadline) for address, deadline in self._cooling.due(now_s=now).items() if address not in dying]
+        freed, error = 0, None
+        try:
+            for address, deadline in due:
+                try:
+                    freed += self._free(address)
+                except DatastoreError as refused:
+                    error = refused
+                    continue
+                with self._changed:
+                    self._cooling.remove(address, deadline=deadline)
+        finally:
+            if freed:
+                self._demand.announce_supply()
+                self._demand.trigger()
+        if error is not None:
+            raise error
+        return freed
+
+    def _write_abort(self, address: IPv4Address, reason: str) -> None:
+        with self._datastore.transaction() as uow:
+            uow.abort(address, cooldown=self.period, reason=reason)
+        self.start(address, dying_veth=None)
+
+    def _retry_aborts(self) -> None:
+        with self._changed:
+            waiting = dict(self._aborts)
+        error: DatastoreError | None = None
+        for address, reason in waiting.items():
+            try:
+                self._write_abort(address, reason)
+            except DatastoreError as refused:
+                error = refused
+                continue
+            with self._changed:
+                del self._aborts[address]
+        if error is not None:
+            raise error
+
+    def _free(self, address: IPv4Address) -> int:
+        row = self._datastore.address(address)
+        if row is None or row.state is not AddressState.COOLING:
+            return 0  # it was adopted, quarantined or removed in the meantime
+        with self._datastore.transaction() as uow:
+            uow.free(address, reason="cooldown over and link gone")
+        self._failpoint("cooling.cooled")
+        return 1
+
+    def _sleep(self, pause_s: float) -> bool:
+        """Wait for work; False to stop."""
+        with self._changed:
+            has_dying = bool(self._dying)
+            if pause_s:
+                self._changed.wait(pause_s)
+            elif not has_dying and not self._aborts and not self._stopped.is_set():
+                left = self._cooling.left_s(now_s=self._clock.monotonic())
+                if left is None or left > 0:
+                    self._changed.wait(left)
+                has_dying = bool(self._dying)
+        if has_dying and not pause_s:
+            self._await_quiet()
+        return not self._stopped.is_set()
+
+    def _await_quiet(self) -> None:
+        """Let requests pass before a sweep, for a bounded time. Not under `_changed`: a DEL need not wake this thread again."""
+        for _ in range(SWEEP_QUIET_TRIES):
+            seen = self._locks.asked_count()
+            if self._stopped.wait(SWEEP_QUIET_S):
+                return
+            # An ADD that waits for an address to cool waits for this thread, not for the kernel.
+            if self._demand.waiting()[0] or (self._locks.asked_count() == seen and not self._locks.held()):
+                return

@@ -1,0 +1,114 @@
+"""Take a sandbox's address back: quick, idempotent and final (I3, I4).
+
+Order of effects: remove host route and rules and mark the link as dying (docs/adr/0025), then one transaction that moves the address
+to cooling and leaves a tombstone, then the reply. `cooldown` deletes the link; the address is not assignable before it is gone. No EC2
+call (I12).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ipamd.core.context import ServiceContext
+from ipamd.core.deadline import Deadline, Steps
+from ipamd.model.address import AddressState
+from ipamd.model.attachment import Attachment, veth_name
+from ipamd.model.ids import AttachmentKey
+from ipamd.model.ledger import LedgerEvent
+from ipamd.sandbox.cooldown import Cooldown
+
+FAILPOINTS = ("detach.retired", "detach.committed", "detach.tombstoned")
+"""Between every two effects of a DEL."""
+
+
+class DetachService:
+    """DEL, and what acts as one: GC, spool replay, reap."""
+
+    def __init__(
+        self,
+        context: ServiceContext,
+        *,
+        cooldown: Cooldown,
+        veth_prefix: str,
+        is_source_checked: Callable[[], bool],
+        is_named_by_pod: bool = False,
+    ) -> None:
+        """`is_named_by_pod`: a DEL does not tell the pod's name, so a link without a row is searched for by its alias."""
+        self._datastore = context.datastore
+        self._wiring = context.wiring
+        self._cooldown = cooldown
+        self._locks = context.locks
+        self._veth_prefix = veth_prefix
+        self._is_named_by_pod = is_named_by_pod
+        self._is_source_checked = is_source_checked
+        self._failpoint = context.failpoint
+
+    def detach_sandbox(
+        self,
+        key: AttachmentKey,
+        *,
+        deadline: Deadline,
+        steps: Steps,
+        reason: str,
+        event: LedgerEvent = LedgerEvent.UNASSIGNED,
+    ) -> bool:
+        """Detach one interface of one sandbox; an unknown or repeated one is fine.
+
+        Args:
+            reason: who asks (DEL, GC), or the verdict's reasons; recorded.
+            event: what the ledger says: `reaped` if no runtime asked.
+        Returns: whether an attachment was there.
+        Raises: BusyError if another operation holds the key until the deadline; WiringError, DatastoreError. Then the
+            attachment is still recorded and a retry is safe.
+        """
+        with self._locks.hold(key, "REAP" if event is LedgerEvent.REAPED else reason, deadline):
+            known = self._datastore.attachment(key)
+            if known is None:
+                with steps.step("leftover"):
+                    known = self._forget(key)
+            if known is None:
+                return False
+            steps.about(pod=known.sandbox_name, address=str(known.address))
+            with steps.step("retire"):
+                host_veth = self._present_name(known)
+                self._wiring.mark_for_deletion(
+                    host_veth=host_veth,
+                    address=known.address,
+                    route_table=known.route_table,
+                    is_source_checked=self._is_source_checked(),
+                )
+            self._failpoint("detach.retired")
+            with steps.step("commit"), self._datastore.transaction() as uow:
+                uow.unassign(key, cooldown=self._cooldown.period, reason=reason, event=event)
+                uow.put_tombstone(key)
+            self._failpoint("detach.committed")
+            self._cooldown.start(known.address, dying_veth=host_veth)
+            return True
+
+    def _present_name(self, known: Attachment) -> str:
+        """The name that the sandbox's link has: that of its record, or another one if its renaming was cut short."""
+        if self._is_named_by_pod and self._wiring.veth(known.host_veth) is None:
+            for veth in self._wiring.survey().veths:
+                if (veth.key, veth.address) == (known.key, known.address):
+                    return veth.name
+        return known.host_veth
+
+    def _forget(self, key: AttachmentKey) -> Attachment | None:
+        """DEL of a key without a row: leave a tombstone, and remove what a crash may have left in the kernel.
+
+        Returns: None; or the row, if the sandbox was adopted in the meantime (an adoption takes no sandbox lock).
+        """
+        if not self._datastore.is_tombstoned(key):
+            with self._datastore.transaction() as uow:
+                adopted = self._datastore.attachment(key)  # units of work are serialised: after ours no adoption is possible
+                if adopted is not None:
+                    return adopted
+                uow.put_tombstone(key)
+        self._failpoint("detach.tombstoned")
+        self._wiring.remove_leftover(host_veth=veth_name(key, prefix=self._veth_prefix), address=None)
+        # One that amazon-vpc-cni-k8s wired has its name by pod too; while nobody has confirmed it its address is quarantined.
+        if self._is_named_by_pod or self._datastore.addresses(state=AddressState.QUARANTINED):
+            for veth in self._wiring.survey().veths:
+                if veth.key == key:
+                    self._wiring.remove_leftover(host_veth=veth.name, address=None)
+        return None

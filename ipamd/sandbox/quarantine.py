@@ -1,0 +1,270 @@
+"""Adopt sandboxes that are wired but not recorded if kernel and runtime agree; until they do, their addresses are quarantined.
+
+What becomes of a quarantined address is the verdict of `ipamd/model/evidence.py`: adopted if the runtime lists its sandbox, cooling
+if its wiring is gone, unwired and then cooling if its DEL was done or its sandbox has been absent from the lists for an hour. The
+same holds for a wired sandbox whose address has no row (*unplaced*): EC2 did not show the address when the datastore was rebuilt.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from ipaddress import IPv4Address
+
+from ipamd.core.context import ServiceContext
+from ipamd.core.deadline import Deadline
+from ipamd.core.odd_objects import OddObjects
+from ipamd.model.address import Address, AddressState
+from ipamd.model.attachment import Attachment, NetnsIdentity, Origin, Wired, WiringSpec, is_imported_alias
+from ipamd.model.cniresult import build_result
+from ipamd.model.errors import InvariantError, IpamError, log_text
+from ipamd.model.evidence import Verdict
+from ipamd.model.ids import MacAddress
+from ipamd.model.kernel import HostVeth, KernelSurvey
+from ipamd.model.sandbox import Sandbox
+from ipamd.sandbox.cooldown import Cooldown
+from ipamd.sandbox.judge import SandboxJudge
+
+RESOLVE_WAIT_S = 1.0
+"""How long resolving waits for an operation on the same sandbox; the next list tries again. Ours."""
+
+FAILPOINTS = ("adopt.adopted", "adopt.leftover-removed", "adopt.settled")
+
+log = logging.getLogger(__name__)
+
+
+class QuarantineService:
+    """Adopts sandboxes and resolves quarantined addresses."""
+
+    def __init__(self, context: ServiceContext, *, cooldown: Cooldown, judge: SandboxJudge, mtu: Callable[[], int]) -> None:
+        self._failpoint = context.failpoint
+        self._cooldown = cooldown
+        self._judge = judge
+        self._locks = context.locks
+        self._datastore = context.datastore
+        self._wiring = context.wiring
+        self._health = context.health
+        self._clock = context.clock
+        self._mtu = mtu
+        self._odd = OddObjects(context.health, work="quarantine")
+        self._unplaced: dict[str, HostVeth] = {}
+        self._leftovers: frozenset[str] = frozenset()
+
+    @property
+    def judge(self) -> SandboxJudge:
+        """Whose verdicts are carried out here."""
+        return self._judge
+
+    def adopt(self, veth: HostVeth, sandbox: Sandbox, survey: KernelSurvey) -> str:
+        """Record a wired sandbox that the runtime lists.
+
+        Returns: an empty string, or one sentence that says why it must not be adopted.
+        """
+        if veth.key is None or veth.address is None:
+            return "the veth carries no identity"
+        row = self._datastore.address(veth.address)
+        if row is None:
+            return "the address is on no ENI of this node"
+        device = survey.routes.get(veth.address)
+        others = [
+            other for other in survey.veths if other.address == veth.address and other.name != veth.name and not other.is_dying
+        ]
+        if device != veth.name and (device is not None or others):
+            return "alias and route disagree"  # a missing route says nothing (I11): the host network reconciler restores it
+        if row.owner is not None:
+            return f"recorded for {row.owner}"
+        if self._datastore.attachment(veth.key) is not None:
+            return "the sandbox is recorded with another address"
+        try:
+            with self._datastore.transaction() as uow:
+                uow.adopt(self._attachment(veth, row, sandbox))
+        except InvariantError:
+            if not self._datastore.is_tombstoned(veth.key):
+                raise
+            return "its DEL was done"
+        self._failpoint("adopt.adopted")
+        log.info("adopted sandbox %s with %s: kernel and runtime agree", veth.key, veth.address)
+        return ""
+
+    def remember_unplaced(self, veth: HostVeth) -> None:
+        """Remember a wired sandbox whose address has no row, so that every later look judges it."""
+        self._set_unplaced({**self._unplaced, veth.name: veth})
+
+    def unplaced(self) -> frozenset[str]:
+        """Host veths of sandboxes that are wired and whose address has no row. For any thread."""
+        return frozenset(self._unplaced)
+
+    def remember_leftover(self, veth: HostVeth) -> None:
+        """Remember wiring that nobody was promised and the kernel would not remove; its address must be quarantined meanwhile."""
+        self._leftovers |= {veth.name}
+
+    def take_stock(self, survey: KernelSurvey) -> None:
+        """After a look at the kernel: quarantine what others wired, and resolve what needs no list. Raises: DatastoreError."""
+        self._hold_what_others_wired(survey)
+        self.resolve(None)
+
+    def _hold_what_others_wired(self, survey: KernelSurvey) -> None:
+        """Quarantine what is nobody's by our rows, and routed through a host veth without our alias (I1, I2).
+
+        amazon-vpc-cni-k8s gives addresses beside us where its daemon came back: an ADD that got one of them would fail, and in time
+        EC2 would be asked to take it from under its pod. It ends like every quarantine, once nothing is wired.
+        """
+        others = {veth.name for veth in survey.veths if veth.key is None and not veth.is_dying}
+        for address in [address for address, device in survey.routes.items() if device in others]:
+            row = self._datastore.address(address)
+            if row is not None and row.state in (AddressState.FREE, AddressState.COOLING):
+                with self._datastore.transaction() as uow:
+                    uow.quarantine(address, reason=f"{survey.routes[address]} has it, which is not ours")
+                log.warning("address %s is quarantined: %s has it, which is not ours", address, survey.routes[address])
+
+    def wired_sandboxes(self) -> frozenset[str] | None:
+        """Container IDs of the wired sandboxes that are quarantined or unplaced; None if the kernel could not be read.
+
+        A veth of an ADD that is under way is neither: it may be younger than the list that is about to be counted.
+        """
+        quarantined = {row.address for row in self._quarantined()}
+        if not quarantined and not self._unplaced:
+            return frozenset()
+        survey = self._survey()
+        if survey is None:
+            return None
+        judged = [veth for veth in self._unrecorded(survey) if veth.address in quarantined or veth.name in self._unplaced]
+        return frozenset(veth.key.container_id for veth in judged if veth.key is not None)
+
+    def verdicts(self, address: IPv4Address, survey: KernelSurvey, listed: Collection[str] | None) -> list[str]:
+        """Say what the verdict is now on each unrecorded veth that carries an address, one sentence each; acts on none."""
+        said = []
+        for veth in (veth for veth in self._unrecorded(survey) if veth.address == address):
+            judgement = self._judge.judge_veth(veth, listed=listed, is_unpromised=veth.name in self._leftovers)
+            said.append(f"{veth.name} of sandbox {veth.key}: {judgement.verdict}: {'; '.join(judgement.reasons)}")
+        return said
+
+    def resolve(self, listed: Mapping[str, Sandbox] | None) -> None:
+        """Carry out the verdicts on everything quarantined or unplaced.
+
+        Args:
+            listed: a complete, plausible list of the runtime; None without one: then only what needs no list is resolved.
+        Nothing is raised: an address that refuses is named in a condition, and tried again.
+        """
+        rows = self._quarantined()
+        if not rows and not self._unplaced:
+            self._odd.keep_only(())
+            return
+        survey = self._survey()
+        if survey is None:
+            return
+        unrecorded = self._unrecorded(survey)
+        self._leftovers &= {veth.name for veth in unrecorded}
+        self._odd.keep_only({str(row.address) for row in rows} | {str(veth.address) for veth in unrecorded})
+        for row in rows:
+            with self._odd.skip(str(row.address)):
+                self._resolve_row(row, unrecorded, survey, listed)
+        self._set_unplaced({veth.name: veth for veth in unrecorded if self._is_unplaced(veth)})
+        for veth in list(self._unplaced.values()):
+            with self._odd.skip(str(veth.address)):
+                self._resolve_unplaced(veth, listed)
+
+    def _resolve_row(
+        self, row: Address, unrecorded: list[HostVeth], survey: KernelSurvey, listed: Mapping[str, Sandbox] | None
+    ) -> None:
+        """Resolve one quarantined address; while several veths carry it, the end of one does not free it."""
+        carriers = [veth for veth in survey.veths if veth.address == row.address]
+        live_count = sum(not veth.is_dying for veth in carriers)
+        if not live_count:
+            judgement = self._judge.judge_unclaimed(is_routed=row.address in survey.routes)
+            if judgement.verdict is Verdict.REAP:
+                if row.address in survey.to_rules or row.address in survey.from_rules:
+                    self._wiring.remove_leftover(host_veth=None, address=row.address)
+                dying = next((veth.name for veth in carriers), None)
+                self._settle(row, judgement.reasons[0], dying_veth=dying)
+        for veth in (veth for veth in unrecorded if veth.address == row.address):
+            is_leftover = veth.name in self._leftovers
+            judgement = self._judge.judge_veth(veth, listed=listed, is_unpromised=is_leftover)
+            if judgement.verdict is Verdict.ADOPT and listed is not None and veth.key is not None:
+                refusal = self.adopt(veth, listed[veth.key.container_id], survey)
+                if refusal:
+                    log.warning("address %s stays quarantined: %s", row.address, refusal)
+            elif judgement.verdict is Verdict.UNWIRE_THEN_REAP:
+                self._unwire(veth, address=row.address if live_count == 1 else None)
+                self._failpoint("adopt.leftover-removed")
+                if live_count == 1:
+                    self._settle(row, f"sandbox {veth.key}: {judgement.reasons[0]}; its wiring was removed", dying_veth=None)
+
+    def _resolve_unplaced(self, veth: HostVeth, listed: Mapping[str, Sandbox] | None) -> None:
+        """Remove what is left of a sandbox without a row if that is the verdict; it has no address that could be freed."""
+        judgement = self._judge.judge_veth(veth, listed=listed)
+        if judgement.verdict is Verdict.UNWIRE_THEN_REAP:
+            self._unwire(veth, address=veth.address)
+            log.info("wiring %s of sandbox %s was removed: %s", veth.name, veth.key, judgement.reasons[0])
+            self._set_unplaced({name: other for name, other in self._unplaced.items() if name != veth.name})
+
+    def _unwire(self, veth: HostVeth, *, address: IPv4Address | None) -> None:
+        """Remove a veth, and with `address` its routes and rules. Raises: BusyError, WiringError, KernelDumpError."""
+        if veth.key is None:
+            raise ValueError("a veth without identity is not ours to remove")
+        with self._locks.hold(veth.key, "RESOLVE", Deadline.after(self._clock, RESOLVE_WAIT_S)):
+            # The link's name comes from the key: if the sandbox was added again meanwhile, it is the new one's (I2).
+            is_added = self._datastore.attachment(veth.key) is not None
+            self._wiring.remove_leftover(host_veth=None if is_added else veth.name, address=address)
+
+    def _settle(self, row: Address, reason: str, *, dying_veth: str | None) -> None:
+        with self._datastore.transaction() as uow:
+            now = self._datastore.address(row.address)  # units of work are serialised: another thread may have settled it
+            if now is None or now.state is not AddressState.QUARANTINED:
+                return
+            uow.resolve(row.address, cooldown=self._cooldown.period, reason=reason)
+        self._failpoint("adopt.settled")
+        self._cooldown.start(row.address, dying_veth=dying_veth)
+
+    def _unrecorded(self, survey: KernelSurvey) -> list[HostVeth]:
+        """Live veths that carry an identity of ours whose sandbox is not recorded."""
+        live = [veth for veth in survey.veths if not veth.is_dying and veth.key is not None and veth.address is not None]
+        return [veth for veth in live if veth.key is not None and self._datastore.attachment(veth.key) is None]
+
+    def _is_unplaced(self, veth: HostVeth) -> bool:
+        return veth.name in self._unplaced and veth.address is not None and self._datastore.address(veth.address) is None
+
+    def _set_unplaced(self, unplaced: dict[str, HostVeth]) -> None:
+        self._unplaced = unplaced
+        if unplaced:
+            named = ", ".join(f"{veth.address} of {veth.key}" for veth in unplaced.values())
+            self._health.set_condition("unplaced", f"unplaced: wired, but EC2 shows the address on no ENI of this node: {named}")
+        else:
+            self._health.clear_condition("unplaced")
+
+    def _survey(self) -> KernelSurvey | None:
+        try:
+            return self._wiring.survey()
+        except IpamError as error:
+            log.info("quarantined addresses are checked again at the next look: %s", log_text(error))
+            return None
+
+    def _quarantined(self) -> list[Address]:
+        return list(self._datastore.addresses(state=AddressState.QUARANTINED))
+
+    def _attachment(self, veth: HostVeth, row: Address, sandbox: Sandbox) -> Attachment:
+        """Rebuild a record from the kernel's copy. The netns path is not known; MACs are derived as at ADD, or another's."""
+        if veth.key is None:
+            raise ValueError("a veth without identity cannot be recorded")
+        eni = next(eni for eni in self._datastore.enis() if eni.eni_id == row.eni_id)
+        unknown = NetnsIdentity(0, 0)
+        others = MacAddress(veth.mac) if is_imported_alias(veth.alias) else None
+        # The setting may have changed since: a record with another MTU than the sandbox has would have it "repaired".
+        spec = WiringSpec(veth.key, row.address, eni.route_table, veth.name, "", veth.mtu or self._mtu(), others)
+        macs = Wired(spec.mac("host"), spec.mac("sandbox"), unknown)
+        return Attachment(
+            key=veth.key,
+            address=row.address,
+            eni_id=row.eni_id,
+            route_table=eni.route_table,
+            host_veth=veth.name,
+            netns="",
+            netns_identity=unknown,
+            fingerprint="",
+            result=build_result(spec, macs),
+            created_at=self._clock.now(),
+            origin=Origin.ADOPT,
+            pod_namespace=sandbox.pod_namespace,
+            pod_name=sandbox.pod_name,
+            pod_uid=sandbox.pod_uid,
+        )

@@ -1,0 +1,401 @@
+"""Compare attachments with the runtime's sandboxes, and free those that are provably gone.
+
+It subscribes to events first, then lists sandboxes again and again. An event only brings the next list forward, and a burst of
+events causes one list. A list counts as evidence if it is complete, plausible and taken after the datastore was read; attachments
+made later are not judged by it (whereabouts issue 162).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection
+from ipaddress import IPv4Address
+
+from ipamd.core.backoff import Backoff
+from ipamd.core.context import ServiceContext
+from ipamd.core.deadline import Deadline, Steps
+from ipamd.core.health import Health
+from ipamd.core.odd_objects import OddObjects
+from ipamd.migration.importing import ImportService
+from ipamd.model.attachment import Attachment
+from ipamd.model.errors import EventsUnsupportedError, IpamError, RuntimeUnreachableError, log_text
+from ipamd.model.evidence import Evidence, Judgement, Verdict
+from ipamd.model.ids import AttachmentKey
+from ipamd.model.kernel import KernelSurvey
+from ipamd.model.ledger import LedgerEvent
+from ipamd.model.sandbox import EventKind, RuntimeView, Sandbox, SandboxEvent
+from ipamd.model.words import counted
+from ipamd.ports import Clock, Runtime
+from ipamd.sandbox.detach import DetachService
+from ipamd.sandbox.judge import LIST_INTERVAL_S, SandboxJudge
+from ipamd.sandbox.quarantine import QuarantineService
+
+log = logging.getLogger(__name__)
+
+
+# Count changes of the runtime's list that no event announced: this tells operators how complete the event stream is.
+#
+# Only changes between two lists within one open stream count: changes while no stream was open could not be announced. An event
+# may come shortly after the list that shows its change, so a change counts as missed at a list LATE_EVENT_S later. Only existence
+# is compared, not READY or NOTREADY: both are reasons to keep. No decision depends on the count.
+
+
+LATE_EVENT_S = 5.0
+"""How long after the list its event may come. Ours: containerd 1.7 sends within a millisecond; the rest is for a busy machine."""
+
+ANNOUNCED_LIMIT_COUNT = 4096
+"""Announcements remembered, the oldest forgotten first. Ours: a list follows within seconds, a node has some hundreds."""
+
+Change = tuple[str, bool]
+"""Sandbox ID, and whether it was removed (True) or created (False)."""
+
+
+class MissedEventDetector:
+    """Compares events with lists. `on_event` is called by the stream's thread, `on_list` by the reconciler's."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._stream_count = 0
+        self._is_open = False
+        self._base: frozenset[str] | None = None
+        self._announced: dict[Change, None] = {}
+        self._unannounced: dict[Change, float] = {}
+        self._missed_count = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a stream is known to be open."""
+        return self._is_open
+
+    @property
+    def missed_count(self) -> int:
+        """Changes that a list found and no event announced."""
+        return self._missed_count
+
+    def on_open(self) -> None:
+        """Note that a stream is open from now on."""
+        with self._lock:
+            self._forget()
+            self._stream_count += 1
+            self._is_open = True
+
+    def on_close(self) -> None:
+        """Note that the stream ended; changes not yet counted are dropped."""
+        with self._lock:
+            self._forget()
+            self._is_open = False
+
+    def on_event(self, event: SandboxEvent) -> None:
+        """Note what an event announces.
+
+        DELETED announces the removal of the sandbox or container that it names (lists show no container IDs). Every other kind
+        announces that it exists. An event of a container also announces that its sandbox exists.
+        """
+        changes = {(event.container_id, event.kind is EventKind.DELETED)}
+        if event.sandbox_id and event.sandbox_id != event.container_id:
+            changes.add((event.sandbox_id, False))
+        with self._lock:
+            for change in changes:
+                self._announced.pop(change, None)
+                self._announced[change] = None
+                self._unannounced.pop(change, None)
+            while len(self._announced) > ANNOUNCED_LIMIT_COUNT:
+                del self._announced[next(iter(self._announced))]
+
+    def before_list(self) -> int:
+        """Return the number of the open stream, to be passed to `on_list`; 0 if none is open."""
+        with self._lock:
+            return self._stream_count if self._is_open else 0
+
+    def on_list(self, sandbox_ids: frozenset[str], *, stream: int) -> None:
+        """Compare a complete list, begun when `before_list` returned `stream`, with the one before it."""
+        with self._lock:
+            if not self._is_open or stream != self._stream_count:
+                return
+            now = self._clock.monotonic()
+            if self._base is not None:
+                for sandbox_id in self._base ^ sandbox_ids:
+                    change = (sandbox_id, sandbox_id in self._base)
+                    if change not in self._announced:
+                        self._unannounced[change] = now
+            self._base = sandbox_ids
+            late = [change for change, found_monotonic_s in self._unannounced.items() if now - found_monotonic_s >= LATE_EVENT_S]
+            for change in late:
+                del self._unannounced[change]
+            self._missed_count += len(late)
+
+    def _forget(self) -> None:
+        self._base = None
+        self._announced.clear()
+        self._unannounced.clear()
+
+
+# Keep the runtime's event stream open; every event asks for a new list of sandboxes.
+#
+# The stream is opened before the first list that counts, and again whenever it breaks. A runtime without events is asked for them
+# again every 5 min: it may be upgraded in place. Nothing else is concluded from an event (docs/architecture.md, Sources).
+
+
+RESUBSCRIBE_FIRST_S = 0.5
+RESUBSCRIBE_MAX_S = 10.0
+"""Doubling pause before a stream that broke is opened again; a list that succeeds after one that failed ends it early, a stream
+that lasted RESUBSCRIBE_MAX_S starts over. Ours: containerd restarts in a tenth of a second, and a stream that dies at once, every
+time, costs two calls in ten seconds."""
+
+UNSUPPORTED_RETRY_S = 300.0
+"""Pause before a runtime without events is asked for them again. Ours: an upgrade in place is noticed within five minutes."""
+
+
+class EventStream:
+    """One subscription at a time. `wake` is called for every event, after it was noted."""
+
+    def __init__(self, *, runtime: Runtime, health: Health, clock: Clock, wake: Callable[[], None]) -> None:
+        self.missed_events = MissedEventDetector(clock)
+        self._runtime = runtime
+        self._health = health
+        self._wake = wake
+        self._stopped = threading.Event()
+        self._retry = threading.Event()
+        self._outcome = threading.Event()
+        self._said = ""
+        self._clock = clock
+        self._opened_monotonic_s = 0.0
+
+    def run(self) -> None:
+        """Thread body: subscribe again and again, until `stop`."""
+        backoff = Backoff(first_s=RESUBSCRIBE_FIRST_S, max_s=RESUBSCRIBE_MAX_S)
+        while not self._stopped.is_set():
+            self._retry.clear()
+            is_supported = True
+            try:
+                self._follow()
+            except EventsUnsupportedError as error:
+                is_supported = False
+                self._say(f"no events: {log_text(error)}")
+            except IpamError as error:
+                self._say(f"the event stream is not open: {log_text(error)}")
+            except Exception as error:  # noqa: BLE001  # top of a loop: it must outlive any one failure
+                self._health.record_error("events", error)
+                self._say(f"the event stream is opened again after an error: {log_text(error)}")
+            if self.missed_events.is_open:
+                if self._clock.monotonic() - self._opened_monotonic_s >= RESUBSCRIBE_MAX_S:
+                    backoff.reset()
+                self.missed_events.on_close()
+                self._wake()  # what broke the stream may have changed the list
+            self._outcome.set()
+            if not self._stopped.is_set():
+                self._retry.wait(backoff.next_s() if is_supported else UNSUPPORTED_RETRY_S)
+
+    def stop(self) -> None:
+        """End `run`."""
+        self._stopped.set()
+        self._runtime.cancel_events()
+        self._retry.set()
+        self._outcome.set()
+
+    def runtime_is_back(self) -> None:
+        """A list succeeded after one that failed: subscribe again now."""
+        self._retry.set()
+
+    def wait_for_outcome(self, timeout_s: float) -> bool:
+        """Wait until the first subscription is open or refused; returns whether it is before `timeout_s`."""
+        return self._outcome.wait(timeout_s)
+
+    def _follow(self) -> None:
+        for event in self._runtime.events():
+            if self._stopped.is_set():
+                return
+            if event.kind is EventKind.SUBSCRIBED:
+                self._opened_monotonic_s = self._clock.monotonic()
+                self.missed_events.on_open()
+                self._say("the event stream is open")
+            else:
+                self.missed_events.on_event(event)
+            self._wake()
+            self._outcome.set()  # after the wake, so that one list serves both
+
+    def _say(self, sentence: str) -> None:
+        if sentence != self._said and not self._stopped.is_set():
+            self._said = sentence
+            log.info("container runtime: %s", sentence)
+
+
+RELIST_WITH_EVENTS_S = 60.0
+RELIST_WITHOUT_EVENTS_S = LIST_INTERVAL_S
+"""Ours: with events a list only confirms them; without, a sandbox that vanished is noticed within seconds (docs/adr/0013)."""
+
+RELIST_UNREACHABLE_S = 2.0
+"""After a list that failed. Ours: a restarted runtime is noticed within seconds, for one refused call every 2 s."""
+
+LIST_GAP_S = 1.0
+"""Least time from the start of one list to the next, or twice the duration of a list if that is longer. Ours: after a quiet
+second an event causes a list at once; a busy node is listed once a second, not once per event."""
+
+SUBSCRIBE_PATIENCE_S = 5.0
+"""How long the first list waits for the stream. Ours: twice the adapter's own deadline for it; then polling has to do."""
+
+REAP_DEADLINE_S = 10.0
+
+FAILPOINTS = ("reap.judged", "reap.done")
+
+
+class RuntimeReconciler:
+    """Lists sandboxes, asks the judge, and reaps. `run` and `run_events` are thread bodies."""
+
+    def __init__(
+        self,
+        context: ServiceContext,
+        *,
+        runtime: Runtime,
+        detach: DetachService,
+        judge: SandboxJudge,
+        quarantine: QuarantineService,
+        imported: ImportService,
+    ) -> None:
+        self._imported = imported
+        self._failpoint = context.failpoint
+        self._runtime = runtime
+        self._datastore = context.datastore
+        self._wiring = context.wiring
+        self._detach = detach
+        self._judge = judge
+        self._quarantine_service = quarantine
+        self._health = context.health
+        self._clock = context.clock
+        self._wake = threading.Event()
+        self._stopped = threading.Event()
+        self._seen: frozenset[str] | None = None
+        self._listed_monotonic_s: float | None = None
+        self._detail = "not listed yet"
+        self._reachable = False
+        self._stream = EventStream(runtime=runtime, health=context.health, clock=context.clock, wake=self._wake.set)
+        self._odd = OddObjects(context.health, work="reaping")
+
+    def view(self) -> RuntimeView:
+        """What is known of the runtime now."""
+        age = self._clock.monotonic() - self._listed_monotonic_s if self._listed_monotonic_s is not None else -1.0
+        count = len(self._seen) if self._seen is not None else 0
+        events = self._stream.missed_events
+        return RuntimeView(self._reachable, events.is_open, count, age, self._detail, events.missed_count)
+
+    def run(self) -> None:
+        """Thread body: wait for the first subscription, then reconcile after every event and every interval; until `stop`."""
+        self._stream.wait_for_outcome(SUBSCRIBE_PATIENCE_S)
+        while not self._stopped.is_set():
+            self._wake.clear()  # an event during the list asks for another one
+            began = self._clock.monotonic()
+            try:
+                self.reconcile_once()
+            except Exception as error:  # noqa: BLE001  # top of a loop: it must outlive any one failure
+                self._health.record_error("runtime", error)
+                log.warning("the runtime reconciler continues after an error: %s", log_text(error))
+            took_s = self._clock.monotonic() - began
+            gap_s = max(LIST_GAP_S - took_s, took_s)
+            self._stopped.wait(gap_s)
+            self._wake.wait(max(self.interval_s() - took_s - gap_s, 0.0))
+
+    def run_events(self) -> None:
+        """Thread body: hold the event stream open; until `stop`."""
+        self._stream.run()
+
+    def list_soon(self) -> None:
+        """List now, or as soon as the gap between two lists allows. For any thread."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """End both threads."""
+        self._stopped.set()
+        self._stream.stop()
+        self._wake.set()
+
+    def interval_s(self) -> float:
+        """How long until the next list if nothing happens."""
+        if not self._reachable:
+            return RELIST_UNREACHABLE_S
+        return RELIST_WITH_EVENTS_S if self._stream.missed_events.is_open else RELIST_WITHOUT_EVENTS_S
+
+    def reconcile_once(self) -> list[AttachmentKey]:
+        """List once, judge every attachment that is old enough for this list, and reap; returns what was reaped."""
+        attachments = self._datastore.attachments()
+        listed = self._list(attachments)
+        if listed is None:
+            return []
+        for veth in self._imported.look_again(listed):
+            if veth.address is not None and self._datastore.address(veth.address) is None:
+                self._quarantine_service.remember_unplaced(veth)
+        self._judge.look(attachments, listed, unrecorded=self._quarantine_service.wired_sandboxes())
+        self._quarantine_service.resolve(listed)
+        suspects = self._judge.suspects(attachments)
+        survey = self._survey() if suspects else None
+        self._odd.keep_only(str(attachment.key) for attachment in suspects)
+        reaped = []
+        for attachment in suspects:
+            with self._odd.skip(str(attachment.key)):
+                if self._decide(attachment, listed, survey):
+                    reaped.append(attachment.key)
+        return reaped
+
+    def _list(self, attachments: tuple[Attachment, ...]) -> dict[str, Sandbox] | None:
+        """A complete, plausible list of sandboxes by ID, or None: then nothing is judged (I11)."""
+        stream = self._stream.missed_events.before_list()
+        try:
+            sandboxes = self._runtime.sandboxes()
+        except RuntimeUnreachableError as error:
+            self._reachable, self._detail = False, log_text(error)
+            self._health.set_condition("cri", f"CRI: {log_text(error)}; nothing is reaped")
+            return None
+        listed: dict[str, Sandbox] = {sandbox.container_id: sandbox for sandbox in sandboxes}
+        if not self._reachable and self._listed_monotonic_s is not None:
+            self._stream.runtime_is_back()
+        self._reachable = True
+        self._seen, self._listed_monotonic_s = frozenset(listed), self._clock.monotonic()
+        self._stream.missed_events.on_list(self._seen, stream=stream)
+        missing_count = self._judge.missing_count(attachments, listed)
+        if missing_count > 1:
+            self._detail = f"implausible: none of {missing_count} wired sandboxes is in a list of {len(listed)}"
+            self._health.set_condition("cri", f"CRI: {self._detail}; nothing is reaped")
+            return None
+        self._detail = counted(len(listed), "sandbox")
+        self._health.clear_condition("cri")
+        return listed
+
+    def _decide(self, attachment: Attachment, listed: Collection[str], survey: KernelSurvey | None) -> bool:
+        """Judge one attachment and reap it if that is the verdict. Raises: whatever refuses; it is kept then."""
+        judgement = self._judge.judge_attachment(attachment, listed=listed, survey=survey)
+        if judgement.verdict is Verdict.KEEP:
+            self._judge.note_kept(attachment.key, judgement)
+            return False
+        detail = "; ".join(judgement.reasons)
+        self._failpoint("reap.judged")
+        self._detach.detach_sandbox(
+            attachment.key,
+            deadline=Deadline.after(self._clock, REAP_DEADLINE_S),
+            steps=Steps(self._clock),
+            reason=detail,
+            event=LedgerEvent.REAPED,
+        )
+        self._failpoint("reap.done")
+        log.info("reaped sandbox %s (%s): %s", attachment.key, attachment.address, detail)
+        return True
+
+    def present_judgement(self, attachment: Attachment) -> tuple[Evidence, Judgement]:
+        """Judge with what the sources say now; the runtime's part comes from the last list. Reads only."""
+        evidence = self._judge.evidence(attachment, listed=self._last_list(), survey=self._survey())
+        return evidence, self._judge.judge_evidence(evidence)
+
+    def present_verdicts(self, address: IPv4Address) -> list[str]:
+        """Say what the verdict is now on each veth that carries a quarantined address, one sentence each. Reads only."""
+        survey = self._survey()
+        return [] if survey is None else self._quarantine_service.verdicts(address, survey, self._last_list())
+
+    def _last_list(self) -> frozenset[str] | None:
+        return self._seen if self._reachable else None
+
+    def _survey(self) -> KernelSurvey | None:
+        try:
+            return self._wiring.survey()
+        except IpamError as error:
+            log.info("the kernel could not be surveyed, nothing is reaped now: %s", log_text(error))
+            return None

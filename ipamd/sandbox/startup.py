@@ -1,0 +1,285 @@
+"""Reconcile datastore, kernel and runtime after a start: keep recorded sandboxes, adopt unrecorded ones, remove leftover wiring.
+
+What a wired sandbox without a row means is the verdict of `ipamd/model/evidence.py`. If the datastore is intact and the address has a
+row that nobody has, an ADD ended before it replied: its wiring is removed before its address becomes assignable. If the datastore was
+lost, the alias of the veth is a second copy of the identity, and if the runtime lists the sandbox the row is restored from it. If the
+sources disagree or do not answer, the address is quarantined (docs/adr/0010).
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field, replace
+from ipaddress import IPv4Address
+
+from ipamd.core.context import ServiceContext
+from ipamd.core.deadline import Deadline, Steps
+from ipamd.core.odd_objects import OddObjects
+from ipamd.migration.importing import ImportService
+from ipamd.model.address import AddressState
+from ipamd.model.errors import DatastoreError, Defect, IpamError, log_text
+from ipamd.model.evidence import Verdict
+from ipamd.model.kernel import HostVeth, KernelSurvey, duplicate_addresses, stray_rules
+from ipamd.model.ledger import LedgerEvent
+from ipamd.model.sandbox import Sandbox
+from ipamd.model.words import counted
+from ipamd.ports import Runtime, Spool
+from ipamd.sandbox.cooldown import Cooldown
+from ipamd.sandbox.detach import DetachService
+from ipamd.sandbox.quarantine import QuarantineService
+
+log = logging.getLogger(__name__)
+
+
+FAILPOINTS = ("restore.leftover-removed", "restore.veth-settled", "restore.replayed", "restore.entry-done")
+
+
+@dataclass(slots=True)
+class StartupOutcome:
+    """What the reconciliation did, counted; shown as the detail of its stage."""
+
+    kept_count: int = 0
+    adopted_count: int = 0
+    removed_count: int = 0
+    dying_count: int = 0
+    missing_count: int = 0
+    duplicates: list[str] = field(default_factory=list)
+    quarantined: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        text = (
+            f"{counted(self.kept_count, 'sandbox')} kept, {self.adopted_count} adopted, "
+            f"{counted(self.removed_count, 'leftover')} removed, "
+            f"{self.dying_count} dying links swept"
+        )
+        if self.missing_count:
+            text += f", {self.missing_count} recorded without their veth (the runtime reconciler judges them)"
+        if self.quarantined:
+            text += f"; quarantined: {'; '.join(self.quarantined)}"
+        return text
+
+
+class StartupReconciler:
+    """Reconciles once, in one thread, before ADD is served; DEL may run beside it."""
+
+    def __init__(
+        self,
+        context: ServiceContext,
+        *,
+        cooldown: Cooldown,
+        runtime: Runtime | None,
+        quarantine: QuarantineService,
+        imported: ImportService,
+        is_datastore_intact: bool,
+    ) -> None:
+        self._datastore = context.datastore
+        self._wiring = context.wiring
+        self._cooldown = cooldown
+        self._runtime = runtime
+        self._judge = quarantine.judge
+        self._quarantine_service = quarantine
+        self._imported = imported
+        self._is_datastore_intact = is_datastore_intact
+        self._failpoint = context.failpoint
+        self._health = context.health
+
+    def reconcile_kernel(self, survey: KernelSurvey, listed: dict[str, Sandbox] | None) -> StartupOutcome:
+        """Resolve every veth, route and rule of ours against the datastore.
+
+        Args:
+            survey: one uninterrupted look, taken after the datastore was opened.
+            listed: sandboxes by container ID, or None if the runtime is silent.
+        An object that refuses is named in a condition, and its address is given to nobody.
+        Raises: DatastoreError if not even that can be recorded.
+        """
+        outcome = StartupOutcome()
+        taken_over = self._imported.take_over(survey, listed)
+        survey = replace(survey, veths=taken_over.veths)
+        dying = [(veth.name, veth.address) for veth in survey.veths if veth.is_dying]
+        self._cooldown.resume(dying)
+        outcome.dying_count = len(dying)
+        if dying:
+            try:
+                self._cooldown.sweep()
+            except IpamError as error:  # their addresses wait, and the cooldown thread tries again every second
+                log.warning("dying links are swept later: %s", log_text(error))
+        outcome.duplicates = [
+            f"{address} is wired to {' and to '.join(f'{veth.name} ({veth.key})' for veth in veths)}"
+            for address, veths in duplicate_addresses(survey).items()
+        ]
+        self._health.note_defects(Defect.DUPLICATE, len(outcome.duplicates))
+        claimed: set[IPv4Address] = set()
+        for veth in survey.veths:
+            if not veth.is_dying:
+                try:
+                    self._resolve_veth(veth, survey, listed, claimed, outcome)
+                except Exception as error:  # noqa: BLE001  # top of the work on one object: the others must not wait for it
+                    self._set_aside(veth, error, claimed, outcome)
+                self._failpoint("restore.veth-settled")
+        for unnamed in taken_over.unnamed:
+            for address in unnamed.addresses:
+                self._quarantine_address(address, f"{unnamed.veth.name} has it: {unnamed.why}")
+                outcome.quarantined.append(f"{address} of {unnamed.veth.name}: {unnamed.why}")
+        wired = {veth.name for veth in survey.veths if not veth.is_dying}
+        outcome.missing_count = sum(a.host_veth not in wired for a in self._datastore.attachments())
+        self._remove_stray_routes(survey, claimed, outcome)
+        self._quarantine_service.resolve(None)
+        if listed is not None or self._is_datastore_intact or self._runtime is None:
+            # What stays unresolved is quarantined, or has no row: neither passes for "no ADD was promised" at the next start.
+            with self._datastore.transaction() as uow:
+                uow.mark_restored(detail=str(outcome))
+        return outcome
+
+    def _resolve_veth(
+        self,
+        veth: HostVeth,
+        survey: KernelSurvey,
+        listed: dict[str, Sandbox] | None,
+        claimed: set[IPv4Address],
+        outcome: StartupOutcome,
+    ) -> None:
+        if veth.key is None or veth.address is None:
+            # Named like ours without our alias, and nobody knows whose it is: not ours to touch.
+            log.warning("host veth %s carries no identity of ours and is left alone", veth.name)
+            claimed.update(address for address, device in survey.routes.items() if device == veth.name)
+            return
+        known = self._datastore.attachment(veth.key)
+        if known is not None and known.address == veth.address:
+            outcome.kept_count += 1
+            claimed.add(veth.address)
+            if known.host_veth not in {one.name for one in survey.veths}:  # a crash between the names of record and link
+                self._wiring.rename_veth(host_veth=veth.name, to=known.host_veth, address=veth.address)
+        elif known is not None:
+            claimed.add(veth.address)
+            self._quarantine(veth, f"the datastore says {known.address}, the kernel {veth.address}", outcome)
+        else:
+            judgement = self._judge.judge_veth(veth, listed=listed, is_datastore_whole=self._is_datastore_intact)
+            if judgement.verdict is Verdict.UNWIRE_THEN_REAP:
+                self._remove(veth, judgement.reasons[0], outcome)
+                return
+            claimed.add(veth.address)
+            if judgement.verdict is Verdict.ADOPT and listed is not None:
+                self._adopt(veth, listed[veth.key.container_id], survey, claimed, outcome)
+            else:
+                self._quarantine(veth, judgement.reasons[0], outcome)
+
+    def _set_aside(self, veth: HostVeth, error: Exception, claimed: set[IPv4Address], outcome: StartupOutcome) -> None:
+        """Leave a veth that refused as it is; its address is given to nobody. Raises: DatastoreError."""
+        log.warning("host veth %s of %s is resolved later: %s", veth.name, veth.key, log_text(error))
+        if veth.address is not None:
+            claimed.add(veth.address)
+            self._quarantine(veth, f"it could not be resolved: {log_text(error)}", outcome)
+
+    def _adopt(
+        self,
+        veth: HostVeth,
+        sandbox: Sandbox,
+        survey: KernelSurvey,
+        claimed: set[IPv4Address],
+        outcome: StartupOutcome,
+    ) -> None:
+        refusal = self._quarantine_service.adopt(veth, sandbox, survey)
+        if not refusal:
+            outcome.adopted_count += 1
+        elif veth.key is not None and veth.address is not None and self._datastore.is_tombstoned(veth.key):
+            claimed.discard(veth.address)  # its DEL was served in the meantime
+            self._remove(veth, "its DEL was done", outcome)
+        else:
+            self._quarantine(veth, refusal, outcome)
+
+    def _quarantine(self, veth: HostVeth, why: str, outcome: StartupOutcome) -> None:
+        outcome.quarantined.append(f"{veth.address} of {veth.key}: {why}")
+        row = self._datastore.address(veth.address) if veth.address else None
+        if row is None:
+            self._quarantine_service.remember_unplaced(
+                veth
+            )  # EC2 did not show its address: nothing to quarantine, and nothing to give away
+        else:
+            self._quarantine_address(row.address, f"{veth.key}: {why}")
+
+    def _quarantine_address(self, address: IPv4Address, why: str) -> None:
+        """Quarantine an address, unless a sandbox has it or it is quarantined already."""
+        row = self._datastore.address(address)
+        if row is None or row.state in (AddressState.ASSIGNED, AddressState.QUARANTINED):
+            return
+        with self._datastore.transaction() as uow:
+            uow.quarantine(address, reason=why)
+
+    def _remove(self, veth: HostVeth, why: str, outcome: StartupOutcome) -> None:
+        row = self._datastore.address(veth.address) if veth.address else None
+        is_others = row is not None and row.owner not in (None, veth.key)
+        # Without an address only what leads to this link is removed: the routes and rules are another sandbox's (I2).
+        try:
+            self._wiring.remove_leftover(host_veth=veth.name, address=None if is_others else veth.address)
+        except IpamError:
+            self._quarantine_service.remember_leftover(veth)
+            raise
+        self._failpoint("restore.leftover-removed")
+        with self._datastore.transaction() as uow:
+            uow.note(
+                LedgerEvent.REPAIRED,
+                address=veth.address,
+                key=veth.key,
+                detail=f"wiring {veth.name} removed at start: {why}",
+            )
+        outcome.removed_count += 1
+
+    def _remove_stray_routes(self, survey: KernelSurvey, claimed: set[IPv4Address], outcome: StartupOutcome) -> None:
+        """Remove routes and rules of our addresses that belong to no veth and no attachment; EC2 may have taken the address since."""
+        owned = {attachment.address for attachment in self._datastore.attachments()} | claimed
+        known = {row.address for row in self._datastore.addresses()}
+        known |= stray_rules(survey, {eni.subnet_cidr for eni in self._datastore.enis()})
+        strays = (set(survey.to_rules) | set(survey.from_rules)) & known - owned
+        for address in sorted(strays):
+            try:
+                self._wiring.remove_leftover(host_veth=None, address=address)
+                outcome.removed_count += 1
+            except IpamError as error:
+                self._quarantine_address(address, f"a rule that leads nowhere could not be removed: {log_text(error)}")
+
+
+# Carry out the DELs that the plugin left on disk while the daemon was down or too slow (I3).
+
+
+class SpooledDeletes:
+    """Replays the spool: at start before ADD is served, and every few seconds afterwards."""
+
+    def __init__(self, context: ServiceContext, *, spool: Spool, detach: DetachService) -> None:
+        self._clock = context.clock
+        self._failpoint = context.failpoint
+        self._spool = spool
+        self._detach = detach
+        self._odd = OddObjects(context.health, work="spooled DELs")
+
+    def pending_count(self) -> int:
+        """How many DELs wait on disk."""
+        return self._spool.pending_count()
+
+    def replay(self, *, deadline: Deadline) -> int:
+        """Carry out every spooled DEL. The socket must be listening already, so that no plugin spools one unseen.
+
+        An entry that refuses stays on disk (I3), is named in a condition, and is tried again at the next replay: neither the others
+        nor a start wait for it.
+        Returns: how many were carried out. Raises: DatastoreError if the disk refuses, after all entries have been tried.
+        """
+        count = 0
+        tried: set[str] = set()
+        disk_error: DatastoreError | None = None
+        with self._spool.replay() as entries:
+            for entry in entries:
+                tried.add(str(entry.key))
+                with self._odd.skip(str(entry.key)):
+                    try:
+                        self._detach.detach_sandbox(entry.key, deadline=deadline, steps=Steps(self._clock), reason="spooled DEL")
+                    except DatastoreError as error:
+                        if error.retryable:  # the disk refuses; the others are about this entry
+                            disk_error = disk_error or error
+                        raise
+                    self._failpoint("restore.replayed")
+                    entry.done()
+                    self._failpoint("restore.entry-done")
+                    count += 1
+        self._odd.keep_only(tried)
+        if disk_error is not None:
+            raise disk_error
+        return count

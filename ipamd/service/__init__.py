@@ -1,1 +1,0 @@
-"""Use cases. They see ports (`ipamd.ports`), never adapters; `adapters.py` and `bootstrap.py` bring both together."""
