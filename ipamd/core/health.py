@@ -6,6 +6,7 @@ print: errors quote EC2, the runtime and requests.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -37,6 +38,8 @@ READY = "ready"
 
 WHAT_MAX = 200
 """Characters of what was being done when an error came. Ours."""
+
+log = logging.getLogger(__name__)
 
 
 class Phase(StrEnum):
@@ -178,6 +181,24 @@ class Health:
         """Clear the degraded condition of `subject`."""
         with self._lock:
             self._conditions.pop(subject, None)
+
+    def report(self, subject: str, problem: str, *, error: BaseException | None = None) -> None:
+        """Set the condition of `subject` to a sentence, or clear it with ""; a change is logged once, an error is remembered.
+
+        The one way in which a part says how it is: whoever finds out reports, again and again if it likes.
+        """
+        sentence = printable(problem)
+        with self._lock:
+            before = self._conditions.pop(subject, "")
+            if sentence:
+                self._conditions[subject] = sentence
+            self._phase_changed.notify_all()
+        if error is not None:
+            self.record_error(subject, error)
+        if sentence and sentence != before:
+            log.warning("%s", sentence)
+        elif before and not sentence:
+            log.info("%s: ended", before)
 
     def record_error(self, what: str, error: BaseException) -> None:
         """Remember the last error for people, and count it if it shows a defect of ours."""

@@ -39,13 +39,13 @@ SCHEDULE = re.compile(r"^\w*FIRST_S\b.* = |\bSchedule\(", re.M)
 SETTER = re.compile(r"def use_\w+\(")
 
 CEILINGS = {
-    "code tokens of ipamd and cni_plugin": 256_500,
-    "files of ipamd": 274,
+    "code tokens of ipamd and cni_plugin": 257_500,
+    "files of ipamd": 276,
     "maps and sets of ENIs, places and addresses outside the datastore": 25,
-    "mutable fields of the classes in eni, pool and host": 128,
-    "locks, events, conditions and semaphores": 72,
-    "threads beside main": 20,
-    "doubling schedules": 19,
+    "mutable fields of the classes in eni, pool and host": 130,
+    "locks, events, conditions and semaphores": 74,
+    "threads beside main": 22,
+    "doubling schedules": 22,
     "setters in the composition": 5,
 }
 
