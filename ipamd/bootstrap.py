@@ -14,6 +14,7 @@ from pathlib import Path
 from ipamd import __version__
 from ipamd.adapters import Adapters, connect
 from ipamd.cloud.limits import from_table
+from ipamd.core.agenda import Agenda
 from ipamd.core.context import ServiceContext
 from ipamd.core.demand import Demand
 from ipamd.core.freeze import Freeze
@@ -130,6 +131,7 @@ def compose(adapters: Adapters, current: CurrentSettings) -> App:
         locks=KeyLocks(adapters.clock),
         demand=demand,
         freeze=Freeze(clock=adapters.clock, health=adapters.health, demand=demand),
+        agenda=Agenda(adapters.clock),
         failpoint=adapters.failpoint,
     )
     adapters.opened.datastore.keep_history(adapters.history)

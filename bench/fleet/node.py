@@ -24,6 +24,7 @@ from ipamd.cloud import errors
 from ipamd.cloud.calls import Ec2Calls
 from ipamd.cloud.client import Ec2Client
 from ipamd.cloud.ec2 import BotoEc2
+from ipamd.core.agenda import Agenda
 from ipamd.core.backoff import Backoff
 from ipamd.core.context import ServiceContext
 from ipamd.core.freeze import Freeze
@@ -96,6 +97,7 @@ class FleetNode:
             locks=KeyLocks(self._world),
             demand=self.demand,
             freeze=Freeze(clock=self._world, health=health, demand=self.demand),
+            agenda=Agenda(self._world),
         )
         self._cooldown = Cooldown(self._context, period_s=lambda: float(settings.pool.cooldown_s))
         metadata = cast("Metadata", host)

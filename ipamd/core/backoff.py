@@ -6,9 +6,9 @@ them ask that node's own services; the EC2 adapter adds jitter to every retried 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import tenacity
+
+from ipamd.core.agenda import soonest_s as soonest_s
 
 
 class Backoff:
@@ -61,8 +61,3 @@ class Retry:
         """It succeeded: no pause runs, and the next one is the first again."""
         self.deadline = 0.0
         self._backoff.reset()
-
-
-def soonest_s(waits: Iterable[float | None]) -> float | None:
-    """The shortest of several waits in seconds; None if nothing is due by itself."""
-    return min((wait for wait in waits if wait is not None), default=None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ipamd.core.agenda import Agenda
 from ipamd.core.demand import Demand
 from ipamd.core.freeze import Freeze
 from ipamd.core.health import Health
@@ -16,7 +17,7 @@ class ServiceContext:
     """What all services of one daemon share: datastore, kernel wiring, clock, and the objects through which they communicate.
 
     `locks`: one operation per sandbox. `demand`: wakes ADDs and the pool maintainer. `health`: phase and conditions.
-    `freeze`: why the pool makes no ENI and gives nothing back.
+    `freeze`: why the pool makes no ENI and gives nothing back. `agenda`: the pauses after what failed.
     """
 
     datastore: Datastore
@@ -26,4 +27,5 @@ class ServiceContext:
     locks: KeyLocks
     demand: Demand
     freeze: Freeze
+    agenda: Agenda
     failpoint: Failpoint = no_failpoint

@@ -1,0 +1,92 @@
+"""The one agenda of pauses: what was put off is due after its schedule's pause, and whatever succeeded begins anew."""
+
+from __future__ import annotations
+
+import pytest
+
+from ipamd.core.agenda import DENIED, EC2, LIMIT, NODE, REPAIR, ROOM, Agenda, Schedule, soonest_s
+from tests.fakes.clock import FakeClock
+
+SCHEDULES = (NODE, EC2, REPAIR, ROOM, DENIED, LIMIT)
+KEY, OTHER = ("eni", "eni-1"), ("eni", "eni-2")
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda one: one.name)
+def test_pauses_double_up_to_the_longest(schedule: Schedule) -> None:
+    """The first, twice that, and so on; a loop that fails for weeks still gets the longest."""
+    pauses = [schedule.pause_s(count) for count in range(1, 5000)]
+    assert pauses[:2] == [schedule.first_s, min(2 * schedule.first_s, schedule.longest_s)]
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == schedule.longest_s
+
+
+def test_an_idle_hour_has_six_tries_of_an_ec2_call_at_most() -> None:
+    """Whatever EC2 refuses while nobody waits: no schedule of its calls ends below ten minutes (I13)."""
+    assert all(one.longest_s >= 600.0 for one in (EC2, ROOM, DENIED, LIMIT))
+
+
+@pytest.mark.parametrize(
+    ("events", "left_s", "next_pause_s"),
+    [
+        ("", 0.0, 120.0),
+        ("f", 120.0, 240.0),
+        ("ff", 240.0, 480.0),
+        ("ffff", 960.0, 1920.0),
+        ("f" * 20, 3600.0, 3600.0),
+        ("ffc", 0.0, 120.0),
+        ("ffs", 240.0, 120.0),
+        ("s", 0.0, 120.0),
+        ("p", 7.0, 120.0),
+        ("ffp", 7.0, 120.0),
+    ],
+)
+def test_what_becomes_of_a_pause(events: str, left_s: float, next_pause_s: float) -> None:
+    """f: it failed; c: it succeeded; s: something of it succeeded; p: it was put on the agenda in 7 s."""
+    clock = FakeClock()
+    agenda = Agenda(clock)
+    does = {
+        "f": lambda: agenda.put_off(KEY, ROOM),
+        "c": lambda: agenda.clear(KEY),
+        "s": lambda: agenda.shorten(KEY),
+        "p": lambda: agenda.put(KEY, in_s=7.0),
+    }
+    for event in events:
+        does[event]()
+    assert agenda.left_s(KEY) == left_s
+    assert agenda.is_due(KEY) == (left_s == 0.0)
+    assert agenda.next_s("eni") == (left_s or None)
+    clock.advance(left_s)
+    assert agenda.is_due(KEY)
+    assert agenda.put_off(KEY, ROOM) == next_pause_s
+
+
+def test_a_waiting_add_shortens_a_pause() -> None:
+    """An idle node asks in an hour; while an ADD waits ten minutes after the refusal are enough."""
+    clock = FakeClock()
+    agenda = Agenda(clock)
+    for _ in range(9):
+        agenda.put_off(KEY, ROOM)
+    clock.advance(590)
+    assert (agenda.left_s(KEY), agenda.left_s(KEY, is_urgent=True)) == (3010.0, 10.0)
+    clock.advance(10)
+    assert (agenda.is_due(KEY), agenda.is_due(KEY, is_urgent=True)) == (False, True)
+    assert agenda.next_s("eni", is_urgent=True) is None
+
+
+def test_each_object_has_a_pause_of_its_own() -> None:
+    """Another object is due; the soonest of all is the first; those that are gone are cleared together."""
+    agenda = Agenda(FakeClock())
+    agenda.put_off(KEY, ROOM)
+    agenda.put_off(OTHER, DENIED)
+    agenda.put_off(("loop",), NODE)
+    assert agenda.is_due(("eni", "eni-3"))
+    assert (agenda.next_s(), agenda.next_s("eni"), agenda.next_s("group")) == (0.5, 120.0, None)
+    agenda.keep_only("eni", {"eni-2"})
+    assert agenda.keys("eni") == (OTHER,)
+    agenda.clear(OTHER, ("loop",))
+    assert agenda.keys() == ()
+
+
+def test_the_soonest_of_waits() -> None:
+    """None waits for nothing by the clock."""
+    assert (soonest_s([3.0, None, 2.0]), soonest_s([None]), soonest_s([])) == (2.0, None, None)
