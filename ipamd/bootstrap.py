@@ -131,7 +131,7 @@ def compose(adapters: Adapters, current: CurrentSettings) -> App:
         locks=KeyLocks(adapters.clock),
         demand=demand,
         freeze=Freeze(clock=adapters.clock, health=adapters.health, demand=demand),
-        agenda=Agenda(adapters.clock),
+        agenda=Agenda(adapters.clock, is_urgent=demand.is_waited_for),
         failpoint=adapters.failpoint,
     )
     adapters.opened.datastore.keep_history(adapters.history)

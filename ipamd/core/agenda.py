@@ -2,14 +2,14 @@
 
 Whatever is put off is named by a key: what it is, then the object that it is about. What was never put off, or has been cleared, is
 due. In memory only: a new process may try everything once. While an ADD waits, a pause ends after the schedule's `urgent_s`: an
-idle node asks seldom, and nobody waits for an hour that was meant for the idle one. Rejected: a back-off in each class, because two
+idle node asks seldom, and no ADD waits for the hour that was meant for an idle node. Rejected: a back-off in each class, because two
 of them about one refusal disagree; a heap, because there are some tens of keys and most pauses are moved before they end.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass
 
 from ipamd.ports import Clock
@@ -35,9 +35,9 @@ class Schedule:
 NODE = Schedule("node", 0.5, 30.0)
 """A service of this node, or a loop of ours. Ours: containerd restarts in a tenth of a second, and to ask it again costs little."""
 
-EC2 = Schedule("ec2", 1.0, 900.0, urgent_s=60.0)
-"""An EC2 error that says nothing else. Ours: at most 4 calls in an idle hour; while an ADD waits, a minute at most, as
-amazon-vpc-cni-k8s (pkg/ipamd/ipamd.go)."""
+EC2 = Schedule("ec2", 1.0, 1800.0, urgent_s=60.0)
+"""An EC2 error that says nothing else. Ours: two tries in an idle hour, after a disturbance as long as that; while an ADD waits, a
+minute at most, as amazon-vpc-cni-k8s (pkg/ipamd/ipamd.go)."""
 
 REPAIR = Schedule("repair", 10.0, 600.0)
 """An object of this node that something else changes back. Ours: the first is short, because a pod may wait for it."""
@@ -63,15 +63,16 @@ class _Pause:
     failure_count: int = 0
 
     def left_s(self, *, now_s: float, is_urgent: bool) -> float:
-        length_s = min(self.length_s, self.urgent_s) if is_urgent else self.length_s
-        return max(self.began_s + length_s - now_s, 0.0)
+        return max(self.began_s + (min(self.length_s, self.urgent_s) if is_urgent else self.length_s) - now_s, 0.0)
 
 
 class Agenda:
     """The pauses that run. Safe from any thread; its lock is a leaf."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, *, is_urgent: Callable[[], bool] = lambda: False) -> None:
+        """`is_urgent`: whether an ADD waits now."""
         self._clock = clock
+        self._is_urgent = is_urgent
         self._lock = threading.Lock()
         self._pauses: dict[Key, _Pause] = {}
 
@@ -89,12 +90,13 @@ class Agenda:
         with self._lock:
             self._pauses[key] = _Pause(self._clock.monotonic(), in_s, float("inf"))
 
-    def is_due(self, key: Key, *, is_urgent: bool = False) -> bool:
-        """Whether no pause runs. `is_urgent`: an ADD waits for it."""
-        return not self.left_s(key, is_urgent=is_urgent)
+    def is_due(self, key: Key) -> bool:
+        """Whether no pause runs."""
+        return not self.left_s(key)
 
-    def left_s(self, key: Key, *, is_urgent: bool = False) -> float:
+    def left_s(self, key: Key) -> float:
         """Seconds left of the pause; 0.0 if none runs."""
+        is_urgent = self._is_urgent()
         with self._lock:
             pause = self._pauses.get(key)
             return 0.0 if pause is None else pause.left_s(now_s=self._clock.monotonic(), is_urgent=is_urgent)
@@ -120,10 +122,9 @@ class Agenda:
         """Clear what is about an object that is none of these: (`what`, object)."""
         self.clear(*(key for key in self.keys(what) if key[1] not in objects))
 
-    def next_s(self, *what: Hashable, is_urgent: bool = False) -> float | None:
+    def next_s(self, *what: Hashable) -> float | None:
         """Seconds until the first pause that runs is over, of the keys that begin with these words; None if none runs."""
-        lefts = (self.left_s(key, is_urgent=is_urgent) for key in self.keys(*what))
-        return min((left_s for left_s in lefts if left_s), default=None)
+        return soonest_s(left_s for key in self.keys(*what) if (left_s := self.left_s(key)))
 
 
 def soonest_s(waits: Iterable[float | None]) -> float | None:

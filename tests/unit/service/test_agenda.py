@@ -62,15 +62,19 @@ def test_what_becomes_of_a_pause(events: str, left_s: float, next_pause_s: float
 
 def test_a_waiting_add_shortens_a_pause() -> None:
     """An idle node asks in an hour; while an ADD waits ten minutes after the refusal are enough."""
-    clock = FakeClock()
-    agenda = Agenda(clock)
+    clock, waiting = FakeClock(), [False]
+    agenda = Agenda(clock, is_urgent=lambda: waiting[0])
     for _ in range(9):
         agenda.put_off(KEY, ROOM)
     clock.advance(590)
-    assert (agenda.left_s(KEY), agenda.left_s(KEY, is_urgent=True)) == (3010.0, 10.0)
+    assert agenda.left_s(KEY) == 3010.0
+    waiting[0] = True
+    assert agenda.left_s(KEY) == agenda.next_s() == 10.0
     clock.advance(10)
-    assert (agenda.is_due(KEY), agenda.is_due(KEY, is_urgent=True)) == (False, True)
-    assert agenda.next_s("eni", is_urgent=True) is None
+    assert agenda.is_due(KEY)
+    assert agenda.next_s("eni") is None
+    waiting[0] = False
+    assert not agenda.is_due(KEY)
 
 
 def test_each_object_has_a_pause_of_its_own() -> None:
