@@ -28,7 +28,7 @@ def described_eni(entry: Mapping[str, Any]) -> DescribedEni:
     """
     try:
         primary, secondary = _addresses(entry)
-        attachment = entry.get("Attachment") or {}
+        attachment, told = entry.get("Attachment") or {}, entry.get("ConnectionTrackingConfiguration") or {}
         return DescribedEni(
             eni_id=EniId(entry["NetworkInterfaceId"]),
             mac=MacAddress(entry["MacAddress"].lower()),
@@ -47,6 +47,7 @@ def described_eni(entry: Mapping[str, Any]) -> DescribedEni:
             network_card=attachment.get("NetworkCardIndex", 0),
             delete_on_termination=attachment.get("DeleteOnTermination", False),
             security_group_ids=tuple(sorted(group["GroupId"] for group in entry.get("Groups") or ())),
+            connection_tracking=tuple(sorted((name, int(told[name])) for name in told)),
         )
     except (KeyError, ValueError, TypeError, AttributeError) as exc:
         raise incomplete(f"ENI {entry.get('NetworkInterfaceId', '(no ID)')}", exc) from exc

@@ -153,6 +153,8 @@ class BotoEc2(Ec2):
             params["SecondaryPrivateIpAddressCount"] = request.address_count
         if request.prefix_count:
             params["Ipv4PrefixCount"] = request.prefix_count
+        if request.connection_tracking:
+            params["ConnectionTrackingSpecification"] = dict(request.connection_tracking)
         if request.tags:
             tags = [{"Key": key, "Value": value} for key, value in sorted(request.tags.items())]
             params["TagSpecifications"] = [{"ResourceType": "network-interface", "Tags": tags}]

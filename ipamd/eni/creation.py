@@ -20,10 +20,11 @@ from ipamd.eni.subnets import EniTarget
 from ipamd.eni.sync_result import EniSyncResult
 from ipamd.eni.tags import EniTags, description
 from ipamd.model.absence import Absences
-from ipamd.model.cloud import DescribedEni, EniRequest, InstanceIdentity
+from ipamd.model.cloud import ConnectionTracking, DescribedEni, EniRequest, InstanceIdentity
 from ipamd.model.cloud_evidence import MIN_LOOK_COUNT
 from ipamd.model.eni import Eni
 from ipamd.model.errors import (
+    CloudDeniedError,
     CloudError,
     CloudNotFoundError,
     DeviceIndexTakenError,
@@ -94,6 +95,13 @@ UNANSWERED_MAX_S = 900.0
 again, because it may well be attached. Ours: longer than a disturbance of EC2 usually lasts."""
 
 
+CONNECTION_TRACKING = "connection_tracking"
+"""Key in an intent's payload: the timeouts that the creation asks for, so that its repetition asks for the same."""
+
+TRACKING = "connection tracking"
+"""Condition: EC2 makes no ENI with the primary ENI's timeouts of connection tracking."""
+
+
 class EniCreation:
     """Creates ENIs through their intents; used by the provisioner's thread."""
 
@@ -116,6 +124,7 @@ class EniCreation:
         self._tags = tags
         self._deletion = deletion
         self._demand = context.demand
+        self._health = context.health
         self._adoption = Adoption(context, enis=enis)
         self._known: dict[str, DescribedEni] = {}  # how far each intent came, as long as EC2 has answered for every step
         self._absences: Absences[str] = Absences(gap_s=GONE_AFTER_S)  # of what an intent made, by the intent's ID
@@ -124,6 +133,22 @@ class EniCreation:
         """Create and attach an ENI. The intent holds its subnet: a replay asks for the same.
 
         Returns: what was recorded; None if others' ENIs were found instead. Raises: CloudError."""
+        tracking = self._enis.connection_tracking
+        try:
+            eni = self._create(action, identity, target, tracking)
+        except CloudError as error:
+            if not tracking or not _may_be_for_a_parameter(error):
+                raise
+            eni = self._create(action, identity, target, ())
+            sentence = f"connection tracking: new ENIs have EC2's timeouts, not the primary ENI's: {log_text(error)}"
+            self._health.report(TRACKING, sentence, error=error)
+        else:
+            self._health.report(TRACKING, "")
+        return eni
+
+    def _create(
+        self, action: CreateEni, identity: InstanceIdentity, target: EniTarget, tracking: ConnectionTracking
+    ) -> Eni | None:
         token = self._intents.new_token()
         tags = self._tags().of_new_eni(identity, created_at=self._clock.now(), token=token)
         intent = self._intents.open(
@@ -136,6 +161,7 @@ class EniCreation:
                 "prefix_count": str(action.prefix_count),
                 "tags": json.dumps(tags, sort_keys=True),
                 "security_group_ids": ",".join(target.security_group_ids),
+                CONNECTION_TRACKING: json.dumps(dict(tracking)),
             },
             token=token,
         )
@@ -182,6 +208,7 @@ class EniCreation:
                 address_count=int(payload["address_count"]),
                 prefix_count=int(payload["prefix_count"]),
                 is_urgent=self._demand.waiting()[0] > 0,
+                connection_tracking=tuple(json.loads(payload.get(CONNECTION_TRACKING, "{}")).items()),
             )
         )
 
@@ -335,3 +362,9 @@ class EniCreation:
             if outcome.kept:
                 self._enis.sync_with_ec2(identity)
         return eni
+
+
+def _may_be_for_a_parameter(error: CloudError) -> bool:
+    """Whether a creation may have been refused because of a parameter: an older EC2 does not know it, a policy may deny it."""
+    is_of_parameter = type(error) is CloudError and error.code.startswith(("InvalidParameter", "UnknownParameter", "Unsupported"))
+    return (is_of_parameter or isinstance(error, CloudDeniedError)) and not error.may_have_happened

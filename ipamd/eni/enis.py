@@ -22,7 +22,7 @@ from ipamd.eni.routing import EniRouting
 from ipamd.eni.security_groups import SecurityGroups
 from ipamd.eni.sync_result import UNREADABLE, EniSyncResult, say_result
 from ipamd.eni.tags import is_created_by_us, is_managed
-from ipamd.model.cloud import DescribedEni, InstanceIdentity, MetadataEni, all_addresses
+from ipamd.model.cloud import ConnectionTracking, DescribedEni, InstanceIdentity, MetadataEni, all_addresses
 from ipamd.model.cloud_evidence import DOUBT_AGAIN_S, CloudEvidence, Witnesses
 from ipamd.model.eni import Eni, EniState
 from ipamd.model.errors import CloudError, InvariantError, log_text
@@ -45,6 +45,7 @@ class EniService:
     """ENIs of this instance. One comparison runs at a time; everything else may be called from any thread.
 
     `routing`: the host's part of each ENI. `recent_changes`: what our own calls changed. `places`: taken by what is not recorded.
+    `connection_tracking`: timeouts that are set on the primary ENI, which new ones get too.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class EniService:
         self._records = EniRecords(context, cooldown=cooldown)
         self._warm_deadline = math.inf if is_datastore_lost else -math.inf
         self._comparing = threading.Lock()
+        self.connection_tracking: ConnectionTracking = ()
         self._tell: Callable[[EniSyncResult], None] = lambda _: None
         self.places = Places(clock=context.clock, datastore=context.datastore, changes=self.recent_changes)
 
@@ -86,6 +88,9 @@ class EniService:
         """
         with self._comparing:
             described = self._ec2.describe_enis(identity.instance_id)
+            self.connection_tracking = next(
+                (eni.connection_tracking for eni in described if eni.eni_id == identity.primary_eni_id), self.connection_tracking
+            )
             wired = self._records.wired_addresses()
             known = recorded(self._datastore.snapshot(), identity)
             weighed = self._evidence.weigh(

@@ -34,6 +34,11 @@ class InstanceIdentity:
     security_group_ids: tuple[str, ...]
 
 
+ConnectionTracking = tuple[tuple[str, int], ...]
+"""Idle timeouts of connection tracking that were set on an ENI: EC2's own names and seconds, by name. Empty: EC2's defaults.
+Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_ConnectionTrackingConfiguration.html."""
+
+
 @dataclass(frozen=True, slots=True)
 class DescribedEni:
     """One ENI as EC2 described it. Addresses never include the primary one (I6); empty IDs mean "not attached".
@@ -59,6 +64,7 @@ class DescribedEni:
     network_card: int = 0
     delete_on_termination: bool = False
     security_group_ids: tuple[str, ...] = ()
+    connection_tracking: ConnectionTracking = ()
     problem: str = ""
 
     @property
@@ -99,6 +105,7 @@ class EniRequest:
     address_count: int = 0
     prefix_count: int = 0
     is_urgent: bool = True
+    connection_tracking: ConnectionTracking = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,9 @@ from lab.vpc.addresses import AddressRequest
 from lab.vpc.interfaces import ClientToken
 from lab.vpc.state import Vpc
 
+CONNECTION_TRACKING_S = {"TcpEstablishedTimeout": (60, 432000), "UdpStreamTimeout": (60, 180), "UdpTimeout": (30, 60)}
+"""Least and most seconds. Source: API_ConnectionTrackingSpecificationRequest.html."""
+
 _DONE: Tree = {"return": True}
 _NOT_IN_FINGERPRINT = ("Action", "Version", "ClientToken")
 
@@ -43,6 +46,7 @@ def create_network_interface(vpc: Vpc, params: Params) -> Tree:
         description=params.text("Description") or "",
         tags=_tag_specification(params),
         client_token=ClientToken(token, _fingerprint(params)) if token else None,
+        connection_tracking=_connection_tracking(params),
     )
     return {"networkInterface": render.eni_tree(vpc, eni, status="pending"), "clientToken": token}
 
@@ -73,12 +77,13 @@ def delete_network_interface(vpc: Vpc, params: Params) -> Tree:
 
 
 def modify_network_interface_attribute(vpc: Vpc, params: Params) -> Tree:
-    """ModifyNetworkInterfaceAttribute: attachment, groups and description; exactly one at a time."""
+    """ModifyNetworkInterfaceAttribute: attachment, groups, connection tracking and description; exactly one at a time."""
     attachment_id = params.text("Attachment.AttachmentId")
     terminate = params.flag("Attachment.DeleteOnTermination")
     groups = _groups(vpc, params)
     description = params.text("Description.Value")
-    if [attachment_id is not None, bool(groups), description is not None].count(True) != 1:
+    tracking = _connection_tracking(params)
+    if [attachment_id is not None, bool(groups), description is not None, bool(tracking)].count(True) != 1:
         raise errors.invalid_combination("Exactly one attribute must be specified for modification")
     vpc.interfaces.modify(
         params.required("NetworkInterfaceId"),
@@ -86,6 +91,7 @@ def modify_network_interface_attribute(vpc: Vpc, params: Params) -> Tree:
         groups=groups or None,
         attachment_id=attachment_id,
         delete_on_termination=terminate,
+        connection_tracking=tracking or None,
     )
     return _DONE
 
@@ -166,6 +172,17 @@ def _groups(vpc: Vpc, params: Params) -> tuple[str, ...]:
         if vpc.group_name(group) is None:
             raise errors.group_not_found(group)
     return groups
+
+
+def _connection_tracking(params: Params) -> dict[str, int]:
+    found = {}
+    for name, (least, most) in CONNECTION_TRACKING_S.items():
+        seconds = params.integer(f"ConnectionTrackingSpecification.{name}")
+        if seconds is not None and not least <= seconds <= most:
+            raise errors.invalid_value(f"{name} must be from {least} to {most} seconds")
+        if seconds is not None:
+            found[name] = seconds
+    return found
 
 
 def _tag_specification(params: Params) -> dict[str, str]:

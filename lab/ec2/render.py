@@ -36,6 +36,7 @@ def eni_tree(vpc: Vpc, eni: Eni, *, status: str | None = None) -> Tree:
         "ipv4PrefixSet": [{"ipv4Prefix": prefix} for prefix in eni.prefixes] or None,
         "ipv6AddressesSet": [{"ipv6Address": address} for address in eni.ipv6_addresses],
         "interfaceType": eni.interface_type,
+        "connectionTrackingConfiguration": {name[0].lower() + name[1:]: s for name, s in eni.connection_tracking.items()} or None,
     }
 
 

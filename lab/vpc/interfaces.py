@@ -73,6 +73,7 @@ class Interfaces:
         description: str = "",
         tags: Mapping[str, str] | None = None,
         client_token: ClientToken | None = None,
+        connection_tracking: Mapping[str, int] | None = None,
     ) -> Eni:
         """Create an ENI, attached to nothing. `groups` have been checked by the caller."""
         with self._store.transaction("CreateNetworkInterface") as tx:
@@ -81,6 +82,9 @@ class Interfaces:
             if (made := self._made_before(tx.world, client_token)) is not None:
                 return made
             eni = self.create_in(tx, subnet_id, want, groups=groups, description=description, tags=tags)
+            if connection_tracking:
+                eni = replace(eni, connection_tracking=connection_tracking)
+                tx.put_eni(eni)
             if client_token is not None:
                 self._tokens[client_token.token] = (client_token.fingerprint, eni)
         self._faults.born(eni.eni_id)
@@ -170,6 +174,7 @@ class Interfaces:
         groups: tuple[str, ...] | None = None,
         attachment_id: str | None = None,
         delete_on_termination: bool | None = None,
+        connection_tracking: Mapping[str, int] | None = None,
     ) -> None:
         """Change attributes of an ENI; `groups` have been checked by the caller."""
         with self._store.transaction("ModifyNetworkInterfaceAttribute") as tx:
@@ -182,6 +187,8 @@ class Interfaces:
                 eni = replace(eni, description=description)
             if groups is not None:
                 eni = replace(eni, security_groups=groups)
+            if connection_tracking is not None:
+                eni = replace(eni, connection_tracking=connection_tracking)
             tx.put_eni(eni)
 
     def assign(

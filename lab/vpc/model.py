@@ -92,6 +92,7 @@ class Eni:
     tags: Mapping[str, str] = field(default_factory=dict)
     description: str = ""
     security_groups: tuple[str, ...] = ()
+    connection_tracking: Mapping[str, int] = field(default_factory=dict)
     ordinal: int = 0
     interface_type: str = "interface"
     ipv6_addresses: tuple[IPv6Address, ...] = ()

@@ -189,6 +189,7 @@ class FakeEc2:
                     tags=dict(request.tags),
                     description=request.description,
                     security_group_ids=request.security_group_ids,
+                    connection_tracking=request.connection_tracking,
                 )
                 self._tokens[request.client_token] = eni_id
         self._lose("create_eni")

@@ -69,6 +69,15 @@ def test_creation_brings_addresses_and_is_idempotent(cloud: Cloud) -> None:
     assert (first.attachment_id, first.tags["team"]) == ("", "net")
 
 
+def test_connection_tracking_timeouts_that_are_set_are_kept(cloud: Cloud) -> None:
+    """Those of a creation are shown by Describe, and nothing where none was set."""
+    timeouts = (("TcpEstablishedTimeout", 350), ("UdpTimeout", 40))
+    made = cloud.ec2.create_eni(replace(cloud.request("t1", addresses=1), connection_tracking=timeouts))
+    assert cloud.ec2.describe_eni(made.eni_id).connection_tracking == timeouts
+    plain = cloud.ec2.create_eni(cloud.request("t2", addresses=1))
+    assert cloud.ec2.describe_eni(plain.eni_id).connection_tracking == ()
+
+
 def test_an_eni_is_found_by_the_token_that_made_it(cloud: Cloud) -> None:
     """What a creation made is found by its tag, attached or not, and nothing else is; unknown tokens find nothing (I9)."""
     made = cloud.ec2.create_eni(cloud.request("t1", addresses=2))
