@@ -67,7 +67,7 @@ class Adapters:
     """The outside world behind its ports, and the datastore as it was found.
 
     `runtime` is None if CRI is off. `custom_network`: custom networking's file, None if it is off. `has_run_before`: a daemon has
-    served this run directory since the machine booted. `boot_id`: of this boot, "" if it is not known. `history_loop` writes the
+    served this run directory since the machine booted. `boot_id`: of this boot, "" if it is not known. `history_writer` writes the
     history; None if none is kept. `is_overtaken`: amazon-vpc-cni-k8s gave out addresses after our rows were written, so they were
     set aside.
     """
@@ -89,7 +89,7 @@ class Adapters:
     aws_node: AwsNode | None = None
     is_overtaken: bool = False
     history: History = field(default_factory=NoHistory)
-    history_loop: HistoryWriter | None = None
+    history_writer: HistoryWriter | None = None
 
 
 def connect(current: CurrentSettings, *, has_run_before: bool) -> Adapters:
@@ -117,7 +117,7 @@ def connect(current: CurrentSettings, *, has_run_before: bool) -> Adapters:
             _set_aside_overtaken(path, clock)
         opened = open_datastore(path, boot_id=boot_id, clock=clock, failpoint=failpoint)
         stage.detail = opened.report.detail
-    history = _history(settings, opened, boot_id=boot_id, clock=clock, health=health)
+    history = _history(settings, opened, boot_id=boot_id, clock=clock)
     host = HostNetns()
     metadata = ImdsMetadata(settings.cloud, clock=clock)
     node_info = NodeInfo(metadata, clock=clock)
@@ -140,7 +140,7 @@ def connect(current: CurrentSettings, *, has_run_before: bool) -> Adapters:
         aws_node=aws_node,
         is_overtaken=is_overtaken,
         history=history or NoHistory(),
-        history_loop=history,
+        history_writer=history,
     )
 
 
@@ -166,17 +166,11 @@ def _set_aside_overtaken(path: Path, clock: Clock) -> None:
     log.warning("amazon-vpc-cni-k8s has run here since our last change, if any: the rows are made anew; %s", former)
 
 
-def _history(settings: Settings, opened: OpenedDatastore, *, boot_id: str, clock: Clock, health: Health) -> HistoryWriter | None:
-    """The history that the settings ask for; it touches no disk yet, and its trouble is a condition."""
+def _history(settings: Settings, opened: OpenedDatastore, *, boot_id: str, clock: Clock) -> HistoryWriter | None:
+    """The history that the settings ask for; it touches no disk yet."""
     daemon = settings.daemon
     if daemon.history_dir == HISTORY_OFF:
         return None
-
-    def tell(problem: str) -> None:
-        if problem:
-            health.set_condition("history", problem)
-        else:
-            health.clear_condition("history")
 
     return HistoryWriter(
         Path(daemon.history_dir),
@@ -184,7 +178,6 @@ def _history(settings: Settings, opened: OpenedDatastore, *, boot_id: str, clock
         boot=boot_of(boot_id, clock),
         clock=clock,
         held=lambda: held(opened.datastore, clock),
-        tell=tell,
     )
 
 

@@ -17,7 +17,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -30,9 +30,7 @@ from ipamd.settings import CurrentSettings, load, without_meaning
 
 if TYPE_CHECKING:
     from ipamd.bootstrap import App
-    from ipamd.core.health import Health
-    from ipamd.metrics_port import LatePort, MetricsPort
-    from ipamd.reload import SettingsReload
+    from ipamd.metrics_port import LatePorts, MetricsPort
 
 EXIT_SETTINGS = 2
 EXIT_DATASTORE = 3
@@ -171,6 +169,7 @@ def run(current: CurrentSettings, signals: Signals) -> int:
     from ipamd.lifecycle import Lifecycle
     from ipamd.model.freeze import FreezeCause
 
+    current.follow(lambda now: now.daemon.log_level, logs.set_level)
     app = build(current, has_run_before=has_run_before)
     health = app.context.health
     server = RpcServer(
@@ -182,16 +181,15 @@ def run(current: CurrentSettings, signals: Signals) -> int:
     with health.stage("rpc") as stage:
         server.start()
         stage.detail = "DEL and introspection are served"
-    probed, scraped, shown = ports = _ports(app)
-    probed.start()
+    ports = _ports(app)
+    ports.start("health port")
     log.info("alive after %.3f s: %s", health.uptime_s(), app.adapters.opened.report.detail)
-    scraped.start()
-    shown.start()  # before the start-up: who sees us ready may ask every port
+    ports.start("metrics port")  # before the start-up: who sees us ready may ask every port
+    ports.start("page port")
+    ports.loop.start()
     life = Lifecycle(app, end=signals.fail)
     threading.Thread(target=life.run, name="start-up", daemon=True).start()
-    reload = _follow_settings(current, health)
-    reason = signals.wait(reload=reload.ask)
-    reload.stop()
+    reason = signals.wait(reload=life.reload.ask)
     drain_s = current.now.daemon.drain_s
     life.drain()
     app.context.freeze.set(FreezeCause.SHUTDOWN, reason)
@@ -201,37 +199,33 @@ def run(current: CurrentSettings, signals: Signals) -> int:
     server.stop(0.0 if is_hurried else 1.0)
     if app.cni_backend is not None:
         app.cni_backend.stop(1.0)
-    app.cooldown.stop()
+    life.close()
     _close(app, ports)
     os.close(lock)
     log.info("exiting")
     return signals.exit_status
 
 
-def _ports(app: App) -> tuple[LatePort, LatePort, LatePort]:
+def _ports(app: App) -> LatePorts:
     """What answers kubelet's probes, scrapes, and people; none of them listens yet."""
     from ipamd import metrics
-    from ipamd.metrics_port import HealthPages, LatePort, listen
+    from ipamd.metrics_port import HealthPages, LatePorts, listen
     from ipamd.rpc.server import SOCKET_NAME
 
     daemon, health, refused = app.settings.daemon, app.context.health, app.metrics.scrape_refused
     pages = HealthPages(cni_socket=daemon.run_dir / SOCKET_NAME, is_ready=lambda: health.is_ready)
     probes = partial(listen, daemon.health_address, variable="VPC_IPAMD_HEALTH_ADDRESS", pages=pages, refused=refused)
     scrapes = partial(metrics.serve, app.metrics, daemon.metrics_address, health=pages)
-    return (
-        LatePort("health port", probes, health=health),
-        LatePort("metrics port", scrapes, health=health),
-        LatePort("page port", lambda: _serve_page(app), health=health),
-    )
+    ports = {"health port": probes, "metrics port": scrapes, "page port": partial(_serve_page, app)}
+    return LatePorts(ports, health=health, clock=app.context.clock)
 
 
-def _close(app: App, ports: Iterable[LatePort]) -> None:
+def _close(app: App, ports: LatePorts) -> None:
     """Close what still answers, then the history and the datastore, which it reads."""
-    for port in ports:
-        port.close()
+    ports.close()
     app.refused.tell_all()
-    if app.adapters.history_loop is not None:
-        app.adapters.history_loop.close()
+    if app.adapters.history_writer is not None:
+        app.adapters.history_writer.close()
     app.context.datastore.close()
 
 
@@ -249,16 +243,6 @@ def _serve_page(app: App) -> MetricsPort | None:
         state=PageState(app.introspection, app.adapters.clock),
         refused=app.metrics.scrape_refused,
     )
-
-
-def _follow_settings(current: CurrentSettings, health: Health) -> SettingsReload:
-    """Start the thread that reads changed settings; the log's level follows them, as what was composed before does."""
-    from ipamd.reload import SettingsReload
-
-    current.follow(lambda now: now.daemon.log_level, logs.set_level)
-    reload = SettingsReload(current, health=health)
-    threading.Thread(target=reload.run, name="settings", daemon=True).start()
-    return reload
 
 
 if __name__ == "__main__":

@@ -1,22 +1,28 @@
 """The daemon from alive to ready, and its end: ask the sources, reconcile, set up host routing, serve ADD, have an address to give.
 
 The order is docs/architecture.md, Start. A start waits as little as it can: with an intact datastore it needs only the kernel,
-and sources that have not answered are asked again in the background (`ipamd/surroundings.py`).
+and sources that have not answered are asked again in the background (`ipamd/cloud_loop.py`).
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
+import time
 from collections.abc import Callable
 
 from ipamd.bootstrap import App
+from ipamd.cloud_loop import CloudLoop
 from ipamd.core.backoff import Backoff
 from ipamd.core.deadline import Deadline
-from ipamd.core.health import Phase
+from ipamd.core.health import START, Phase
+from ipamd.core.loop import Loop
 from ipamd.datastore.open import current_boot_id
+from ipamd.history.writer import PAUSE_S, REFUSED_MAX_S
 from ipamd.host import conflist
 from ipamd.host.conflist import ChainedPlugins, ConflistKeeper, Others
+from ipamd.host.files import FileFollowers
 from ipamd.host.freeze_files import DrainHookFile
 from ipamd.host.maintenance import Maintenance
 from ipamd.migration.handover import Handover
@@ -25,11 +31,26 @@ from ipamd.model.kernel import KernelSurvey
 from ipamd.model.sandbox import Sandbox
 from ipamd.model.words import counted
 from ipamd.ready_marks import FirstAddress, ServedMark
-from ipamd.surroundings import RETRY_FIRST_S, RETRY_MAX_S, Surroundings
+from ipamd.reload import SettingsReload
 
 WORTH_REPEATING = (DatastoreError, SettingsError)
 """Not retryable errors after which a repeated step may still succeed: DEL or EC2's answer changed a row that the step was using,
 or a directory is not mounted yet."""
+
+CLOUD_PATIENCE_S = 0.5
+"""How long a start with confirmed addresses waits for EC2. Ours, measured: with 3 s and EC2 hanging the first ADD came after 3.4 s,
+over the budget of 2 s (docs/performance.md)."""
+
+RUNTIME_PATIENCE_S = 1.0
+"""How long a start with an intact datastore waits for CRI. Ours: a list takes milliseconds; a runtime that hangs must not make
+every pod wait, and its answer only adds reasons to keep."""
+
+RETRY_FIRST_S = 0.5
+RETRY_MAX_S = 30.0
+"""Pauses after a step that failed. Ours."""
+
+LOOK_S = 0.2
+"""How long a wait for a first turn may last before the daemon's end is noticed. Ours; it reads memory only."""
 
 REPLAY_DEADLINE_S = 30.0
 SURVEY_TRIES = 5
@@ -38,40 +59,73 @@ log = logging.getLogger(__name__)
 
 
 class Lifecycle:
-    """One life of the daemon. `run` is a thread body; `stop` ends its waits and its loops."""
+    """One life of the daemon. `run` is a thread body; `stop` ends its waits and its loops. `files` and `reload`: for SIGHUP."""
 
     def __init__(self, app: App, *, end: Callable[[str], None]) -> None:
         """`end` exits the process, for a reason that only a restart can repair."""
         self._app = app
-        self._health = app.context.health
+        context, daemon = app.context, app.settings.daemon
+        self._health = context.health
         self._stopped = threading.Event()
-        run_dir, boot_id = app.settings.daemon.run_dir, current_boot_id()
+        run_dir, boot_id = daemon.run_dir, current_boot_id()
         self._served_mark = ServedMark(run_dir, boot_id=boot_id, health=self._health)
         self._handover = Handover(app, stopped=self._stopped, quiesce=self.stop, leave_mark=self._served_mark.leave, end=end)
         self._maintenance = Maintenance(
-            app.context,
+            context,
             spool=app.adapters.spool,
             leave_mark=self._served_mark.leave,
             replay=self._replay_spool,
             look=self._handover.look,
             end=end,
         )
-        self._surroundings = Surroundings(app, spawn=self._spawn, stopped=self._stopped)
-        app.current.follow(lambda now: now.pool, lambda _: self._surroundings.renew_targets())
-        host_network = app.reconcile.host_network
+        self._cloud = CloudLoop(app)
+        app.current.follow(lambda now: now.pool, lambda _: self._cloud.loop.wake())
+        self._files = FileFollowers(health=self._health, clock=context.clock)
+        self.reload = SettingsReload(app.current, health=self._health, wake=self._files.loop.wake)
+        self._drain_hook = DrainHookFile(context.freeze, path=daemon.freeze_path)
         self._plugins = ChainedPlugins(
-            app.settings, runtime=app.adapters.node_info.runtime, health=self._health, clock=app.context.clock
+            app.settings, runtime=app.adapters.node_info.runtime, health=self._health, clock=context.clock
         )
+        host_network = app.reconcile.host_network
         self._conflist = ConflistKeeper(
-            app.settings.daemon,
+            daemon,
             plugins=self._plugins,
             fights=host_network.fights,
             health=self._health,
             note=host_network.note,
+            is_stopped=self._stopped.is_set,
             others=Others(self._take_others, app.settings.takeover.directories),
         )
-        self._drain_hook = DrainHookFile(app.context.freeze, path=app.settings.daemon.freeze_path, health=self._health)
-        self._first_address = FirstAddress(app.context, run_dir=run_dir, boot_id=boot_id, stopped=self._stopped)
+        self._first_address = FirstAddress(context, run_dir=run_dir, boot_id=boot_id, stopped=self._stopped)
+        self._first, self._serving, self._last = self._loops()
+
+    def _loops(self) -> tuple[list[Loop], list[Loop], list[Loop]]:
+        """Every loop, in the order in which they are started: with the process, when ADD is served, and those that `stop` spares."""
+        app, runtime, history = self._app, self._app.reconcile.runtime, self._app.adapters.history_writer
+        first = [self._files.loop, self._cloud.loop]
+        serving = [
+            self._maintenance.loop,
+            app.pool.maintainer.loop,
+            app.reconcile.host_network.loop,
+            app.reconcile.cloud.links.loop,
+        ]
+        last = [app.cooldown.loop]  # DEL is served until the process ends, and its links must be deleted within a second (I4)
+        if runtime is not None:
+            first.append(runtime.loop)
+            serving += [runtime.events] if app.settings.runtime.cri_events else []
+        if history is not None:
+            last.append(
+                Loop(
+                    "history",
+                    history.turn,
+                    health=self._health,
+                    clock=app.context.clock,
+                    changed=history.noted,
+                    settle_s=PAUSE_S,
+                    failed_max_s=REFUSED_MAX_S,
+                )
+            )
+        return first, serving, last
 
     def run(self) -> None:
         """Go from alive to ready; a permanent error is recorded, and the daemon keeps serving DEL."""
@@ -79,10 +133,8 @@ class Lifecycle:
             self._run()
         except NotServingError:
             return  # stopped while it waited
-        except Exception as error:  # top of the thread
-            self._health.record_error("start", error)
-            self._health.set_condition("start", f"start: it stopped, ADD is not served before a restart: {log_text(error)}")
-            log.error("start-up stopped; DEL is served, ADD is not: %s", log_text(error), exc_info=error)
+        except Exception as error:  # noqa: BLE001  # top of the thread
+            self._health.report(START, f"start: it stopped, ADD is not served before a restart: {log_text(error)}", error=error)
 
     def drain(self) -> None:
         """Take no ADD any more, and say until when they were taken."""
@@ -90,38 +142,38 @@ class Lifecycle:
         self._health.enter(Phase.DRAINING)
 
     def stop(self) -> None:
-        """End every loop that was started, and every wait; but not the cooldown, which DEL needs until the process ends (I4)."""
+        """End every wait and every loop, but not the cooldown and the history, which DEL needs until the process ends."""
         self._stopped.set()
-        reconcile = self._app.reconcile
-        self._app.pool.maintainer.stop()
-        reconcile.host_network.stop()
-        reconcile.cloud.stop()
-        self._maintenance.stop()
-        self._plugins.stop()
-        self._conflist.stop()
-        self._drain_hook.stop()
-        if reconcile.runtime is not None:
-            reconcile.runtime.stop()
+        for loop in [*self._serving, *self._first]:
+            loop.stop()
+
+    def close(self) -> None:
+        """End the loops that are left."""
+        for loop in self._last:
+            loop.stop()
 
     def _run(self) -> None:
-        app, health = self._app, self._health
+        app, health, runtime = self._app, self._health, self._app.reconcile.runtime
         health.enter(Phase.RESTORING)
-        self._spawn("cooldown", app.cooldown.run)  # DEL is served already, and its links must be deleted within a second (I4)
-        if app.adapters.history_loop is not None:
-            self._spawn("history", app.adapters.history_loop.run)
+        for loop in self._last:
+            loop.start()
+        self._files.follow(self.reload)
+        self._files.loop.start()
         if not self._handover.begin():
             return
         app.operator.restore()
+        self._drain_hook.make_directory()
         self._drain_hook.look()  # before the pool may grow
-        self._spawn("drain-hook", self._drain_hook.run)
-        self._surroundings.begin_cloud()
+        self._files.follow(self._drain_hook)
+        self._cloud.loop.start()
         # Before the first sandbox is wired, and without waiting for EC2. A kernel that refuses is a condition: the node serves.
         log.info("confinement: %s", "; ".join(app.reconcile.host_network.confine()) or "in place")
         self._until_done("spool", self._replay_spool)
-        listed = self._surroundings.await_runtime()
+        listed = self._first_list()
         if listed is not None:
             app.reconcile.other.heed(listed.values())
-        self._surroundings.await_cloud()
+        has_addresses = any(eni.host_ready and eni.managed for eni in app.context.datastore.enis())
+        self._await(lambda: self._cloud.is_answered, patience_s=CLOUD_PATIENCE_S if has_addresses else math.inf)
         self._until_done("kernel", lambda: self._restore(listed))
         self._until_done("aws-node", self._handover.settle)
         self._until_done("host-routing", self._set_up_eni_routings)
@@ -129,34 +181,52 @@ class Lifecycle:
         with health.stage("serve") as stage:
             health.enter(Phase.SERVING)
             stage.detail = str(app.context.datastore.counts())
-        self._start_loops()
+        for loop in self._serving:
+            loop.start()
+        self._cloud.loop.wake()
+        if runtime is not None:
+            runtime.begin()
+        app.context.demand.announce_supply()
+        app.context.demand.trigger()
         with health.stage("first-address") as stage:
             stage.detail = self._first_address.wait()
         with health.stage("plugins") as stage:
-            stage.detail = self._plugins.wait()
+            self._files.follow(self._conflist)
+            self._await(lambda: bool(self._plugins.said))
+            stage.detail = self._plugins.said
         self._until_done("conflist", self._write_conflist)
-        self._spawn("conflist", self._conflist.run)
+        self._conflist.begin()
+        self._files.loop.wake()
         self._first_address.remember()
         health.mark_ready()
         self._served_mark.tidy()
         self._served_mark.leave()
         log.info("ready after %.2f s: %s", health.uptime_s(), app.context.datastore.counts())
 
-    def _start_loops(self) -> None:
-        """Start what runs as long as ADD is served, and wake the pool and the ADDs that came early."""
-        app = self._app
-        self._spawn("maintenance", self._maintenance.run)
-        self._spawn("pool", app.pool.maintainer.run)
-        self._spawn("host-network", app.reconcile.host_network.run)
-        self._spawn("links", app.reconcile.cloud.run_links)
-        self._spawn("other-hands", app.reconcile.cloud.run)
-        runtime = app.reconcile.runtime
-        if runtime is not None:
-            if app.settings.runtime.cri_events:
-                self._spawn("events", runtime.run_events)
-            self._spawn("runtime", runtime.run)
-        app.context.demand.announce_supply()
-        app.context.demand.trigger()
+    def _first_list(self) -> dict[str, Sandbox] | None:
+        """Wait for the runtime's first complete list.
+
+        Returns: sandboxes by ID; None if CRI is off, or if it does not answer and the datastore is intact. A datastore that is
+            not intact cannot be rebuilt without the list: then the wait has no limit.
+        """
+        runtime = self._app.reconcile.runtime
+        if runtime is None:
+            self._health.report("cri", "CRI is off: nothing is reaped")
+            return None
+        runtime.loop.start()
+        is_intact = self._app.adapters.opened.report.is_intact
+        self._await(lambda: runtime.first_list is not None, patience_s=RUNTIME_PATIENCE_S if is_intact else math.inf)
+        return runtime.first_list
+
+    def _await(self, is_done: Callable[[], bool], *, patience_s: float = math.inf) -> None:
+        """Wait for the first turn of a loop. Raises: NotServingError if the daemon is stopped."""
+        deadline = time.monotonic() + patience_s
+        while (left_s := deadline - time.monotonic()) > 0 and not self._health.wait_for(is_done, min(left_s, LOOK_S)):
+            self._require_running(0.0)
+
+    def _require_running(self, pause_s: float) -> None:
+        if self._stopped.wait(pause_s):
+            raise NotServingError("vpc-ipamd is shutting down")
 
     def _until_done(self, what: str, step: Callable[[], None]) -> None:
         """Repeat an idempotent step until it succeeds. Raises: an error that a repetition cannot repair; NotServingError."""
@@ -164,17 +234,13 @@ class Lifecycle:
         while True:
             try:
                 step()
-                self._health.clear_condition(what)
+                self._health.report(what, "")
                 return
             except IpamError as error:
                 if not (error.retryable or isinstance(error, WORTH_REPEATING)):
                     raise
-                pause_s = backoff.next_s()
-                self._health.record_error(what, error)
-                self._health.set_condition(what, f"{what}: {log_text(error)}; tried again until it succeeds")
-                log.warning("%s is tried again in %.1f s: %s", what, pause_s, log_text(error))
-            if self._stopped.wait(pause_s):
-                raise NotServingError("vpc-ipamd is shutting down")
+                self._health.report(what, f"{what}: {log_text(error)}; tried again until it succeeds", error=error)
+            self._require_running(backoff.next_s())
 
     def _replay_spool(self) -> None:
         with self._health.stage("spool") as stage:
@@ -188,7 +254,7 @@ class Lifecycle:
             stage.detail = str(outcome)
         if outcome.duplicates:
             sentence = f"{'; '.join(outcome.duplicates)}: given to nobody else; delete the sandbox that should not have it"
-            self._health.set_condition("duplicates", sentence)
+            self._health.report("duplicates", sentence)
             log.error("I1 was broken before this start: %s", sentence)
         log.info("restored: %s", outcome)
 
@@ -219,23 +285,11 @@ class Lifecycle:
     def _take_others(self) -> str:
         """Set aside what amazon-vpc-cni-k8s left: its conflist, and then its chains. Raises: IpamError."""
         said = self._handover.take_conflist()
+        problem = ""
         try:
             if removed := self._handover.tidy():
                 self._app.reconcile.host_network.note(f"removed what amazon-vpc-cni-k8s had left in nftables: {removed}")
         except IpamError as error:
-            self._health.set_condition(
-                "aws-node chains", f"aws-node chains: they could not be removed: {log_text(error)}; tried again"
-            )
-        else:
-            self._health.clear_condition("aws-node chains")
+            problem = f"aws-node chains: they could not be removed: {log_text(error)}; tried again"
+        self._health.report("aws-node chains", problem)
         return said
-
-    def _spawn(self, name: str, body: Callable[[], None]) -> None:
-        threading.Thread(target=self._guarded, args=(name, body), name=name, daemon=True).start()
-
-    def _guarded(self, name: str, body: Callable[[], None]) -> None:
-        try:
-            body()
-        except IpamError as error:
-            self._health.record_error(name, error)
-            log.error("thread %s ended: %s", name, log_text(error), exc_info=error)

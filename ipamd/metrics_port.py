@@ -19,13 +19,15 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
 from ipamd.core.health import Health
+from ipamd.core.loop import Loop
 from ipamd.model.errors import PortTakenError, SettingsError, log_text
+from ipamd.ports import Clock
 
 log = logging.getLogger(__name__)
 
@@ -289,51 +291,47 @@ RETRY_S = 1.0
 """Ours: a bind that is refused costs 0.05 ms."""
 
 
-class LatePort:
-    """One port. `close` may be called from another thread than `start`."""
+class LatePorts:
+    """Every port by its name, which is its condition too; one loop waits for those that somebody else has."""
 
-    def __init__(self, name: str, listen: Callable[[], MetricsPort | None], *, health: Health) -> None:
-        """`listen` serves the port; None if it is turned off. `name`: of the thread and the condition."""
-        self._subject = name
-        self._listen = listen
+    def __init__(self, ports: Mapping[str, Callable[[], MetricsPort | None]], *, health: Health, clock: Clock) -> None:
+        """Each of `ports` serves one; None if it is turned off."""
+        self._waiting = dict(ports)
+        self._served: list[MetricsPort] = []
         self._health = health
-        self._port: MetricsPort | None = None
-        self._stopped = threading.Event()
-        self._listening = threading.Lock()
+        self.loop = Loop("ports", self.turn, health=health, clock=clock)
 
-    def start(self) -> LatePort:
-        """Listen now, or once the port is free. Raises: SettingsError if the settings are wrong."""
+    def start(self, name: str) -> None:
+        """Listen now, or once the port is free and the loop runs. Raises: SettingsError if the settings are wrong."""
         try:
-            self._port = self._listen()
+            self._listen(name)
         except PortTakenError as error:
-            self._tell(error)
-            log.warning("%s; the daemon serves without it until then", log_text(error))
-            threading.Thread(target=self._run, name=self._subject, daemon=True).start()
-        return self
+            self._tell(name, error)
+
+    def turn(self) -> float | None:
+        """Listen where that was not possible. Returns: seconds until the next try; None if every port is served."""
+        for name in list(self._waiting):
+            try:
+                self._listen(name)
+            except SettingsError as error:  # also one that a file of the settings causes only now
+                self._tell(name, error)
+        return RETRY_S if self._waiting else None
 
     def close(self) -> None:
-        """End it, or the wait for it."""
-        self._stopped.set()
-        with self._listening:
-            if self._port is not None:
-                self._port.close()
+        """End them all, and the wait for them."""
+        self.loop.stop()
+        while self._served:
+            self._served.pop().close()
 
-    def _run(self) -> None:
-        while not self._stopped.wait(RETRY_S):
-            with self._listening:
-                if self._stopped.is_set():
-                    return
-                try:
-                    self._port = self._listen()
-                except SettingsError as error:  # also one that a file of the settings causes only now
-                    self._tell(error)
-                    continue
-            self._health.clear_condition(self._subject)
-            log.info("the %s is free: it is served", self._subject)
-            return
+    def _listen(self, name: str) -> None:
+        port = self._waiting[name]()
+        del self._waiting[name]
+        self._health.report(name, "")
+        if port is not None:
+            self._served.append(port)
 
-    def _tell(self, error: SettingsError) -> None:
-        self._health.set_condition(self._subject, f"{self._subject}: {log_text(error)}; tried again every second")
+    def _tell(self, name: str, error: SettingsError) -> None:
+        self._health.report(name, f"{name}: {log_text(error)}; the daemon serves without it; tried again every second")
 
 
 # `/healthz` and `/readyz` for kubelet's probes: an answer costs the daemon 0.1 ms, starting `ipamctl` costs 80.

@@ -67,10 +67,10 @@ class FirstAddress:
             supply, status = self._demand.supply_count(), self._demand.status()
             count, attached = assignable_count(self._datastore.stock()), len(self._datastore.attachments())
             if count or attached:
-                self._health.clear_condition(CONDITION)
+                self._health.report(CONDITION, "")
                 return f"{counted(count, 'address')} can be given, {counted(attached, 'sandbox')} attached"
             sentence = f"{CONDITION}: none can be given since the node's boot, so the node is not ready: {status.cause}"
-            self._health.set_condition(CONDITION, sentence)
+            self._health.report(CONDITION, sentence)
             self._demand.wait(seen_supply=supply, seen_status=status, timeout_s=LOOK_S)
         raise NotServingError("vpc-ipamd is shutting down")
 
@@ -102,22 +102,19 @@ class ServedMark:
         self._boot_id = boot_id
         self._health = health
         self._writing = threading.Lock()
-        self._problem = ""
 
     def leave(self) -> None:
         """Write the mark if the daemon is ready, or gives its node back: while amazon-vpc-cni-k8s takes over, ours may be the only
-        conflist. A refusal is logged once: then nothing is bridged."""
+        conflist. After a refusal nothing is bridged."""
         if not (self._health.is_ready or self._health.is_held):
             return
+        problem = ""
         try:
             with self._writing:
                 self._write()
         except OSError as error:
-            if str(error) != self._problem:
-                log.warning("STATUS will fail at a restart: %s cannot be written: %s", self._path, error.strerror)
-            self._problem = str(error)
-        else:
-            self._problem = ""
+            problem = f"served mark: {self._path} cannot be written ({error.strerror}): STATUS will fail at a restart"
+        self._health.report("served mark", problem)
 
     def tidy(self) -> None:
         """Remove what killed plugins left behind."""

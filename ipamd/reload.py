@@ -11,13 +11,12 @@ from __future__ import annotations
 import logging
 import os
 import random
-import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ipamd.core.health import Health
-from ipamd.host.files import FileFollower
+from ipamd.host.files import LOOK_S, FollowedFile
 from ipamd.model.errors import SettingsError, log_text
 from ipamd.settings import CurrentSettings, load
 from ipamd.settings.current import INVALID_SETTINGS
@@ -29,7 +28,7 @@ RESTART = "settings restart"
 log = logging.getLogger(__name__)
 
 
-class SettingsReload(FileFollower):
+class SettingsReload(FollowedFile):
     """Follows the settings file and SIGHUP. `ask` from any thread."""
 
     def __init__(
@@ -37,24 +36,27 @@ class SettingsReload(FileFollower):
         current: CurrentSettings,
         *,
         health: Health,
+        wake: Callable[[], None] = lambda: None,
         environ: Mapping[str, str] = os.environ,
         spread: Callable[[float], float] = lambda most_s: random.uniform(0.0, most_s),  # noqa: S311  # no secret
     ) -> None:
-        """`spread` chooses the delay after a change of the file, in seconds up to its argument."""
+        """`wake` has the files looked at now; `spread` chooses the delay after a change of the file, in seconds up to its argument."""
         self._file = current.now.daemon.settings_file
-        super().__init__(Path(self._file) if self._file else None, subject="settings reload", health=health)
+        super().__init__(*([Path(self._file).parent] if self._file else []), subject="settings reload")
+        self._health = health
+        self._wake = wake
         self._current = current
         self._environ = environ
         self._spread = spread
-        self._asked = threading.Event()
+        self._is_asked = False
         self._read: bytes | None = None
         self._due_monotonic_s: float | None = None
         self._has_begun = False
 
     def ask(self) -> None:
         """Have the settings read at once: SIGHUP."""
-        self._asked.set()
-        self.wake()
+        self._is_asked = True
+        self._wake()
 
     def look(self) -> None:
         """Read the settings if that was asked for, or if the file differs from what was read and its delay is over."""
@@ -62,8 +64,8 @@ class SettingsReload(FileFollower):
         if self._file and not self._has_begun:
             self._has_begun = True
             self.read("start")  # it may have changed since the process read it
-        elif self._asked.is_set():
-            self._asked.clear()
+        elif self._is_asked:
+            self._is_asked = False
             self.read("SIGHUP")
         elif not self._file or self._content() == self._read:
             self._due_monotonic_s = None
@@ -82,12 +84,11 @@ class SettingsReload(FileFollower):
         try:
             change = self._current.offer(load(self._environ))
         except SettingsError as error:
-            self._health.record_error(INVALID_SETTINGS, error)
-            self._health.set_condition(INVALID_SETTINGS, f"settings: generation {before} is kept: {log_text(error)}")
-            log.error("settings (%s): generation %d is kept: %s", cause, before, log_text(error))
+            self._health.report(INVALID_SETTINGS, f"settings: generation {before} is kept: {log_text(error)}", error=error)
             return
-        self._health.clear_condition(INVALID_SETTINGS)
-        self._tell_restart(change.needs_restart)
+        self._health.report(INVALID_SETTINGS, "")
+        waiting = ", ".join(change.needs_restart)
+        self._health.report(RESTART, waiting and f"settings: needs a restart: {waiting}")
         number = self._current.generation.number
         if number == before:
             if cause == "SIGHUP":
@@ -97,15 +98,6 @@ class SettingsReload(FileFollower):
             return
         log.info("settings (%s): generation %d; in effect: %s", cause, number, ", ".join(change.taken) or "nothing new")
 
-    def _tell_restart(self, names: tuple[str, ...]) -> None:
-        if not names:
-            self._health.clear_condition(RESTART)
-            return
-        sentence = f"settings: needs a restart: {', '.join(names)}"
-        if self._health.conditions_by_subject().get(RESTART) != sentence:
-            log.warning("%s", sentence)
-        self._health.set_condition(RESTART, sentence)
-
     def _content(self) -> bytes | None:
         """What is in the file; None if it cannot be read, which reading the settings then says."""
         try:
@@ -113,9 +105,9 @@ class SettingsReload(FileFollower):
         except OSError:
             return None
 
-    def _wait_s(self) -> float:
-        if self._asked.is_set():
+    def wait_s(self) -> float:
+        """See the base class."""
+        if self._is_asked:
             return 0.0
-        if self._due_monotonic_s is None:
-            return super()._wait_s()
-        return min(super()._wait_s(), max(self._due_monotonic_s - time.monotonic(), 0.0))
+        due_s = LOOK_S if self._due_monotonic_s is None else max(self._due_monotonic_s - time.monotonic(), 0.0)
+        return min(LOOK_S, due_s)

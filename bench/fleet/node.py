@@ -24,6 +24,7 @@ from ipamd.cloud import errors
 from ipamd.cloud.calls import Ec2Calls
 from ipamd.cloud.client import Ec2Client
 from ipamd.cloud.ec2 import BotoEc2
+from ipamd.cloud_loop import RETRY_FIRST_S, RETRY_MAX_S
 from ipamd.core.agenda import Agenda
 from ipamd.core.backoff import Backoff
 from ipamd.core.context import ServiceContext
@@ -40,7 +41,6 @@ from ipamd.node_info import NodeInfo
 from ipamd.ports import HostNetwork, Metadata, Spool, Wiring
 from ipamd.sandbox.cooldown import SWEEP_QUIET_S, Cooldown
 from ipamd.settings import CloudConfig, CurrentSettings, Settings
-from ipamd.surroundings import RETRY_FIRST_S, RETRY_MAX_S
 
 IFNAME = IfName("eth0")
 NETNS = NetnsIdentity(4, 1)
@@ -124,7 +124,7 @@ class FleetNode:
             self._world.at(pod.arrives_s, lambda number=number, pod=pod: self._arrive(number, pod))  # type: ignore[misc]
 
     def _run(self) -> None:
-        """The pool's thread, from the start of the daemon on (`ipamd/surroundings.py`, `ipamd/lifecycle.py`)."""
+        """The pool's thread, from the start of the daemon on (`ipamd/cloud_loop.py`, `ipamd/lifecycle.py`)."""
         backoff = Backoff(first_s=RETRY_FIRST_S, max_s=RETRY_MAX_S)
         while True:
             try:
@@ -136,7 +136,8 @@ class FleetNode:
                 self._world.sleep(backoff.next_s())
         self.pool.enis.routing.set_up_all()
         self.pool.maintainer.set_limits(limits, settings=self._settings.pool_settings(max_pods=NODE_TYPE.max_pods))
-        self.pool.maintainer.run()
+        while True:
+            self.demand.wait_triggered(self.pool.maintainer.turn())
 
     def _arrive(self, number: int, pod: Pod) -> None:
         """ADD."""

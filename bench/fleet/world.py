@@ -78,7 +78,7 @@ class World(Clock):
 
 
 class VirtualDemand(Demand):
-    """The shipped `Demand` with its two waits of the pool's thread in virtual time. `on_supply` is called when addresses appeared."""
+    """The shipped `Demand` with the waits of the pool's thread in virtual time. `on_supply` is called when addresses appeared."""
 
     def __init__(self, world: World, *, on_supply: Callable[[], None]) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class VirtualDemand(Demand):
             self._world.at(self._world.now_s, sleeper.switch)
 
     def wait_triggered(self, timeout_s: float | None) -> bool:
-        """See the base class."""
+        """Sleep until triggered, as the pool's loop does; returns whether it was."""
         if not self._is_triggered:
             self._wait_count += 1
             self._sleeper = getcurrent()

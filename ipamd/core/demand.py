@@ -37,11 +37,11 @@ class PoolStatus:
 
 
 class Demand:
-    """Counts waiting ADDs, wakes the pool maintainer, and wakes the ADDs when addresses appear. Safe from any thread."""
+    """Counts waiting ADDs, wakes the pool maintainer (`triggered`), and the ADDs when addresses appear. Safe from any thread."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._wake = threading.Event()
+        self.triggered = threading.Event()
         self._waiting = 0
         self._generation = 0
         self._supply = 0
@@ -50,13 +50,7 @@ class Demand:
 
     def trigger(self) -> None:
         """Wake the pool maintainer: something changed."""
-        self._wake.set()
-
-    def wait_triggered(self, timeout_s: float | None) -> bool:
-        """Sleep until triggered; returns whether it was. For the maintainer's thread."""
-        is_triggered = self._wake.wait(timeout_s)
-        self._wake.clear()
-        return is_triggered
+        self.triggered.set()
 
     def coalesce(self, timeout_s: float) -> None:
         """Wait a moment so that several triggers cause one cycle, but not while an ADD waits. For the maintainer's thread."""
@@ -67,7 +61,7 @@ class Demand:
         """Count an ADD that took an address, and wake the pool maintainer."""
         with self._changed:
             self._served += 1
-        self._wake.set()
+        self.triggered.set()
 
     def served_count(self) -> int:
         """ADDs that took an address since start."""
@@ -81,7 +75,7 @@ class Demand:
             self._generation += 1
             generation = self._generation
             self._changed.notify_all()
-        self._wake.set()
+        self.triggered.set()
         return generation
 
     def leave(self) -> None:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
 from ipamd.core.deadline import Deadline
-from ipamd.model.errors import Defect, NotServingError, PluginNotAvailableError, defect_of
+from ipamd.model.errors import Defect, IpamError, NotServingError, PluginNotAvailableError, defect_of
 from ipamd.model.words import printable
 from ipamd.ports import Clock
 
@@ -192,13 +192,20 @@ class Health:
             before = self._conditions.pop(subject, "")
             if sentence:
                 self._conditions[subject] = sentence
-            self._phase_changed.notify_all()
-        if error is not None:
-            self.record_error(subject, error)
+            self._phase_changed.notify_all()  # also of a success that changes nothing: a start may wait for it
         if sentence and sentence != before:
-            log.warning("%s", sentence)
+            if error is not None:
+                self.record_error(subject, error)
+            # A defect needs its stack. A denied or wrong thing says all in its words.
+            is_ours = error is None or isinstance(error, IpamError)
+            log.warning("%s", sentence, exc_info=None if is_ours else error)
         elif before and not sentence:
             log.info("%s: ended", before)
+
+    def wait_for(self, is_done: Callable[[], bool], timeout_s: float) -> bool:
+        """Sleep until `is_done`, asked after each change of phase or stage and each report, or time is up. Returns: whether it is."""
+        with self._phase_changed:
+            return self._phase_changed.wait_for(is_done, timeout_s)
 
     def record_error(self, what: str, error: BaseException) -> None:
         """Remember the last error for people, and count it if it shows a defect of ours."""
@@ -318,3 +325,4 @@ class Health:
     def _report(self, report: StageReport) -> None:
         with self._lock:
             self._stages[report.name] = replace(report, detail=printable(report.detail))
+            self._phase_changed.notify_all()

@@ -1,8 +1,8 @@
 """One loop for everything that the daemon does again and again: a turn, then sleep until something is due or was announced.
 
 A turn says in how many seconds the next one is due by the clock. A turn that fails is a condition with the loop's name until one
-succeeds, and is tried again after a pause that doubles. Rejected: a loop of its own in each class, each with its event, its
-`except Exception` and its constants.
+succeeds, and is tried again after a pause that doubles and that no announcement ends: a turn that announces what it failed to do
+must not spin. Rejected: a loop of its own in each class, each with its events, its `except Exception` and its constants.
 """
 
 from __future__ import annotations
@@ -10,62 +10,126 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from typing import Protocol
 
-from ipamd.core.backoff import Retry
 from ipamd.core.health import Health
-from ipamd.model.errors import log_text
+from ipamd.model.errors import BusyError, log_text
 from ipamd.ports import Clock
 
 FAILED_FIRST_S = 1.0
-FAILED_MAX_S = 60.0
+FAILED_MAX_S = 5.0
 """Pause after a turn that failed. Ours: a defect must not make a loop spin, and one that passes must not be felt."""
 
 log = logging.getLogger(__name__)
 
 
-class Loop:
-    """A thread that takes turns. `wake` and `stop` from any thread."""
+class Announced(Protocol):
+    """What ends a loop's sleep: a `threading.Event`, or what waits for files too."""
 
-    def __init__(self, name: str, turn: Callable[[], float | None], *, health: Health, clock: Clock) -> None:
-        """`turn` does what is due. Returns: seconds until something is due by the clock; None if only `wake` makes it due."""
+    def wait(self, timeout: float | None = None) -> bool:
+        """Sleep until it is set, or time is up; returns whether it is set."""
+        ...
+
+    def set(self) -> None:
+        """End the sleep, or the next one at once; from any thread."""
+        ...
+
+    def clear(self) -> None:
+        """What was announced is about to be worked on."""
+        ...
+
+
+class Loop:
+    """A thread that takes turns; the first one at once. `wake` and `stop` from any thread, the rest is the thread's."""
+
+    def __init__(
+        self,
+        name: str,
+        turn: Callable[[], float | None],
+        *,
+        health: Health,
+        clock: Clock,
+        changed: Announced | None = None,
+        settle_s: float = 0.0,
+        failed_max_s: float = FAILED_MAX_S,
+        cancel: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Start nothing yet.
+
+        Args:
+            turn: does what is due. Returns: seconds until something is due by the clock; None if only `wake` makes it due.
+            changed: what ends the sleep, if others announce something without knowing the loop.
+            settle_s: pause after an announcement, so that one turn serves all that come within it.
+            cancel: ends a turn that blocks; called by `stop`.
+        """
         self.name = name
         self._turn = turn
         self._health = health
         self._clock = clock
-        self._changed = threading.Event()
-        self._is_stopped = False
-        self._failed = Retry(first_s=FAILED_FIRST_S, max_s=FAILED_MAX_S)
+        self._changed = changed or threading.Event()
+        self._stopped = threading.Event()
+        self._settle_s = settle_s
+        self._failed_max_s = failed_max_s
+        self._cancel = cancel
+        self._has_failed, self._failed_count = False, 0
 
     def start(self) -> None:
         """Run in a thread of its own, which does not keep the process alive."""
-        threading.Thread(target=self.run, name=self.name, daemon=True).start()
+        threading.Thread(target=self.run, name=self.name.replace(" ", "-"), daemon=True).start()
 
     def run(self) -> None:
         """Thread body: take turns until `stop`."""
-        while not self._is_stopped:
+        while not self.is_stopped:
             wait_s = self.take_turn()
-            self._changed.wait(wait_s)
+            if self._changed.wait(wait_s):
+                self.pause(self._settle_s)
             self._changed.clear()
 
     def take_turn(self) -> float | None:
         """Take one turn. Returns: seconds to sleep. Never raises: a loop outlives any one failure."""
+        began_s = self._clock.monotonic()
         try:
             wait_s = self._turn()
         except Exception as error:  # noqa: BLE001  # top of a loop
-            if self._is_stopped:
-                return None
-            pause_s = self._failed.put_off(now_s=self._clock.monotonic())
-            self._health.report(self.name, f"{self.name}: {log_text(error)}; tried again", error=error)
-            return pause_s
-        self._failed.end()
-        self._health.report(self.name, "")
+            if not self.is_stopped:
+                self._put_off(error, took_s=self._clock.monotonic() - began_s)
+            return 0.0
+        self.recovered()
         return wait_s
+
+    def recovered(self) -> None:
+        """End a failure: a turn succeeded, or one that blocks for hours says that it works."""
+        if self._has_failed:
+            self._has_failed, self._failed_count = False, 0
+            self._health.report(self.name, "")
+
+    def pause(self, seconds: float) -> bool:
+        """Sleep within a turn, whatever is announced; returns whether the loop is stopped."""
+        return self._stopped.wait(seconds) if seconds else self.is_stopped
 
     def wake(self) -> None:
         """Something changed: take a turn now."""
         self._changed.set()
 
     def stop(self) -> None:
-        """End `run` after the turn that runs."""
-        self._is_stopped = True
+        """End `run` after the turn that runs; idempotent."""
+        self._stopped.set()
+        self._cancel()
         self._changed.set()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether `stop` was called: a turn that is under way must begin nothing any more."""
+        return self._stopped.is_set()
+
+    def _put_off(self, error: Exception, *, took_s: float) -> None:
+        """Say why a turn failed, and pause. One that worked for longer than the longest pause has not failed before."""
+        self._failed_count = 0 if took_s > self._failed_max_s else self._failed_count
+        pause_s = min(FAILED_FIRST_S * 2**self._failed_count, self._failed_max_s)
+        self._failed_count += pause_s < self._failed_max_s
+        if isinstance(error, BusyError):  # what another operation holds is no failure: it is only left for the next turn
+            log.info("%s waits: %s", self.name, log_text(error))
+        else:
+            self._has_failed = True
+            self._health.report(self.name, f"{self.name}: {log_text(error)}; tried again", error=error)
+        self.pause(pause_s)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 
 from ipamd.core.health import Health
-from ipamd.model.errors import BusyError, IpamError, log_text
+from ipamd.model.errors import BusyError, log_text
 from ipamd.model.words import counted, first_of
 
 NAMED_MAX = 5
@@ -44,43 +44,23 @@ class OddObjects:
         except Exception as error:  # noqa: BLE001  # top of the work on one object: the others must not wait for it
             self.note(name, error)
         else:
-            self._change({}, gone={name})
+            self._change({}, gone=(name,))
 
     def note(self, name: str, error: BaseException) -> None:
-        """Remember that an object refused; logged unless it refused with the same words before."""
-        text = log_text(error)
-        with self._lock:
-            is_news = self._refusals.get(name) != text
-        if is_news:
-            self._health.record_error(f"{self._work} of {name}", error)
-            log.warning("%s of %s is tried again later: %s", self._work, name, text, exc_info=_defect(error))
-        self._change({name: text}, gone=())
+        """Remember that an object refused; the error is recorded unless it refused with the same words before."""
+        self._change({name: log_text(error)}, error=error)
 
     def keep_only(self, names: Iterable[str]) -> None:
         """Forget every object but these: the others are gone, or no longer need this work."""
-        present = set(names)
-        with self._lock:
-            gone = self._refusals.keys() - present
-        self._change({}, gone=gone)
+        self._change({}, gone=self._refusals.keys() - set(names))
 
-    def _change(self, refused: dict[str, str], *, gone: Iterable[str]) -> None:
+    def _change(self, refused: dict[str, str], *, gone: Collection[str] = (), error: BaseException | None = None) -> None:
         with self._lock:
-            before = dict(self._refusals)
-            self._refusals |= refused
-            for name in gone:
-                self._refusals.pop(name, None)
-            if self._refusals == before:
-                return
-            if not self._refusals:
-                self._health.clear_condition(self._work)
-                return
-            self._health.set_condition(self._work, self._sentence())
+            before = self._refusals
+            self._refusals = {name: text for name, text in (before | refused).items() if name not in gone}
+            if self._refusals != before:
+                self._health.report(self._work, self._sentence() if self._refusals else "", error=error)
 
     def _sentence(self) -> str:
         named = [f"{name}: {text}" for name, text in sorted(self._refusals.items())]
         return f"{self._work}: {counted(len(named), 'object')} skipped: {first_of(named, NAMED_MAX)}; tried again"
-
-
-def _defect(error: BaseException) -> BaseException | None:
-    """The error, if it is none of our tree: then the log needs its stack."""
-    return None if isinstance(error, IpamError) else error

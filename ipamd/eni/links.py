@@ -14,8 +14,8 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ipamd.core.backoff import Backoff
 from ipamd.core.context import ServiceContext
+from ipamd.core.loop import Loop
 from ipamd.eni.enis import EniService
 from ipamd.eni.resync import CloudLook, LookReason
 from ipamd.model.eni import Eni, EniState
@@ -24,9 +24,8 @@ from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.kernel import ChangeKind, HostChange, LinkEvent, LinkEventKind
 from ipamd.ports import HostNetwork
 
-REOPEN_FIRST_S = 0.5
-REOPEN_MAX_S = 30.0
-"""Doubling pause before a subscription that broke is opened again. Ours: the loop compares on its clock meanwhile."""
+REOPEN_S = 0.5
+"""Pause before a subscription that ended is opened again. Ours: all links are compared on a clock meanwhile."""
 
 FROZEN = "other hands: its link is gone; EC2 is asked whether it is detached"
 """Why an ENI is frozen. Seen by people, in `ipamctl status`."""
@@ -47,7 +46,7 @@ class _Missing:
 
 
 class LinkWatch:
-    """Compares the recorded ENIs with the links of the host's namespace. `run` is a thread body, the rest for any thread."""
+    """Compares the recorded ENIs with the links of the host's namespace. `turn` is the loop's, the rest for any thread."""
 
     def __init__(
         self,
@@ -61,44 +60,35 @@ class LinkWatch:
         """`on_change` is told of everything else that the kernel announces (`HostNetworkReconciler.on_change`)."""
         self._datastore = context.datastore
         self._clock = context.clock
-        self._health = context.health
         self._hostnet = hostnet
         self._enis = enis
         self._look = look
         self._on_change = on_change
-        self._stopped = threading.Event()
+        self._was_broken = False
+        self.loop = Loop("links", self.turn, health=context.health, clock=context.clock, cancel=hostnet.stop_host_events)
         self._lock = threading.Lock()
         self._missing: dict[EniId, _Missing] = {}
         self._said = ""
 
-    def run(self) -> None:
-        """Thread body: follow the kernel's notifications, until `stop`."""
-        backoff = Backoff(first_s=REOPEN_FIRST_S, max_s=REOPEN_MAX_S)
-        was_broken = False
-        while not self._stopped.is_set():
-            try:
-                for event in self._hostnet.host_events():
-                    if self._stopped.is_set():
-                        return
-                    if was_broken:
-                        was_broken = False
-                        self._on_change(HostChange(ChangeKind.MISSED))  # while nobody listened
-                    if isinstance(event, HostChange):
-                        self._on_change(event)
-                    else:
-                        self.on_event(event)
-                    backoff.reset()
-            except Exception as error:  # noqa: BLE001  # top of a loop: it must outlive any one failure
-                was_broken = True
-                self._on_change(HostChange(ChangeKind.MISSED))
-                self._health.record_error("links", error)
-                self._say(f"the link notifications are opened again after an error: {log_text(error)}")
-            self._stopped.wait(backoff.next_s())
-
-    def stop(self) -> None:
-        """End `run`."""
-        self._stopped.set()
-        self._hostnet.stop_host_events()
+    def turn(self) -> float:
+        """Follow the kernel's notifications until they break. Returns: seconds until they are opened again."""
+        try:
+            for event in self._hostnet.host_events():
+                if self.loop.is_stopped:
+                    break
+                self.loop.recovered()
+                if self._was_broken:
+                    self._was_broken = False
+                    self._on_change(HostChange(ChangeKind.MISSED))  # while nobody listened
+                if isinstance(event, HostChange):
+                    self._on_change(event)
+                else:
+                    self.on_event(event)
+        except Exception:
+            self._was_broken = True
+            self._on_change(HostChange(ChangeKind.MISSED))
+            raise
+        return REOPEN_S
 
     def on_event(self, event: LinkEvent) -> None:
         """Compare at once if the event concerns a recorded ENI, or may hide one that does."""
@@ -192,6 +182,6 @@ class LinkWatch:
                 self._look.request(LookReason.LINK, f"the link of {eni.eni_id} is gone")  # the last one took it for lag
 
     def _say(self, sentence: str) -> None:
-        if sentence != self._said and not self._stopped.is_set():
+        if sentence != self._said and not self.loop.is_stopped:
             self._said = sentence
             log.info("links: %s", sentence or "compared again")

@@ -74,7 +74,7 @@ class CloudLook:
         self._demand = context.demand
         self._health = context.health
         self._clock = context.clock
-        self._changed = threading.Event()
+        self.changed = threading.Event()
         self._lock = threading.Lock()
         self._reasons: dict[str, LookReason] = {}
         self._requested = 0
@@ -128,7 +128,7 @@ class CloudLook:
                 # Measured in time: whoever else compares, such as a creation that is tried again, may do so every few seconds.
                 pause_s = max(result.again_s, min(now_s - self._doubt_since_monotonic_s - PATIENCE_S, DOUBT_MAX_S))
                 self._doubt_deadline = now_s + pause_s
-        self._changed.set()
+        self.changed.set()
 
     def trigger_due(self) -> None:
         """Wake the pool if a look has become due by the clock: a second look, or a repetition after a refusal."""
@@ -156,15 +156,6 @@ class CloudLook:
             is_put_off = self._reasons and not self._retry.is_due(now_s=now)
             pauses = [second, self._retry.left_s(now_s=now) if is_put_off else None, self._unplaced_left_s(now)]
             return soonest_s(pauses)
-
-    def wait_changed(self, timeout_s: float | None) -> None:
-        """Sleep until something was requested or answered, or time is up. For one thread."""
-        self._changed.wait(timeout_s)
-        self._changed.clear()
-
-    def wake(self) -> None:
-        """End a `wait_changed`."""
-        self._changed.set()
 
     def run_due(self) -> None:
         """Make the look that is due, if any: one Describe for all that asked. For the pool's thread."""
@@ -214,7 +205,7 @@ class CloudLook:
         return self._unplaced.left_s(now_s=now_s)
 
     def _wake(self) -> None:
-        self._changed.set()
+        self.changed.set()
         self._demand.trigger()
 
     def _put_off(self, reasons: dict[str, LookReason], error: Exception) -> None:
@@ -224,7 +215,7 @@ class CloudLook:
         sentence = f"another look: EC2 did not answer ({'; '.join(reasons)}): {log_text(error)}"
         self._health.set_condition(CONDITION, sentence)
         log.warning("%s; again in %.0f s", sentence, pause_s)
-        self._changed.set()
+        self.changed.set()
 
     def _report(self, reasons: dict[str, LookReason], result: EniSyncResult) -> None:
         sentence = f"EC2 was looked at because {'; '.join(reasons)}: {result}"

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from ipamd.history import reader
 from ipamd.history.appender import KINDS, Appender, encode, prune
+from ipamd.model.errors import IpamError, log_text
 from ipamd.model.history import HistoryEvent, HistoryRecord, Recorded, Subject
 from ipamd.ports import Clock
 
@@ -29,8 +30,8 @@ SYNC_S = 10.0
 TIDY_S = 3600.0
 """Between two looks at ages while nothing happens."""
 
-RETRY_FIRST_S = 1.0
-RETRY_MAX_S = 60.0
+REFUSED_MAX_S = 60.0
+"""Longest pause after the disk refused. Ours: a disk that is full stays so for longer."""
 
 PENDING_MAX = 20_000
 """Records that wait for the disk. Ours: about 10 MB, hours of churn."""
@@ -63,7 +64,7 @@ class Boot:
 
 
 class HistoryWriter:
-    """Implements `ports.History`. `run` is a thread body; `stop` ends it, `close` writes what is left."""
+    """Implements `ports.History`. `turn` is a loop's, which `noted` wakes; `close` writes what is left."""
 
     def __init__(
         self,
@@ -73,27 +74,23 @@ class HistoryWriter:
         boot: Boot,
         clock: Clock,
         held: Callable[[], Iterable[HistoryRecord]],
-        tell: Callable[[str], None],
     ) -> None:
         """Touch nothing yet.
 
         Args:
             held: who has which address now; written at the head of each segment, so that none depends on an older one.
-            tell: told why nothing can be written, "" once it can again.
         """
         self._directory = directory
         self._bounds = bounds
         self._boot = boot
         self._clock = clock
         self._held = held
-        self._tell = tell
         self._pending: deque[HistoryRecord] = deque(maxlen=PENDING_MAX)
         self._lock = threading.Lock()  # of `_pending` and `_dropped_count`
         self._writing = threading.Lock()
-        self._wake = threading.Event()
-        self._stopped = threading.Event()
-        self._dropped_count = 0
+        self.noted = threading.Event()
         self._problem = ""
+        self._dropped_count = 0
         self._boot_is_marked = False
         self._unsynced_since_s: float | None = None
         parts = {"refused": bounds.bytes_max // REFUSED_SHARE, "history": bounds.bytes_max - bounds.bytes_max // REFUSED_SHARE}
@@ -112,7 +109,7 @@ class HistoryWriter:
         with self._lock:
             self._dropped_count += max(len(self._pending) + len(records) - PENDING_MAX, 0)
             self._pending.extend(records)
-        self._wake.set()
+        self.noted.set()
 
     def read(self, subject: str) -> Recorded:
         """Read memory first: what moves to the disk meanwhile is found there too, and told once."""
@@ -128,40 +125,25 @@ class HistoryWriter:
         """See the port."""
         return reader.read_since(self._directory, since)
 
-    def run(self) -> None:
-        """Thread body: write what comes, until `stop`. At idle it sleeps for an hour."""
-        retry_s = RETRY_FIRST_S
-        while not self._stopped.is_set():
-            try:
-                timeout_s = self.write()
-                retry_s = RETRY_FIRST_S
-            except OSError as error:
-                self._refused(error)
-                self._stopped.wait(retry_s)  # whatever is noted meanwhile
-                retry_s = min(retry_s * 2, RETRY_MAX_S)
-                continue
-            except Exception as error:  # noqa: BLE001  # top of a loop: it must outlive any one failure
-                self._refused(error)
-                timeout_s = RETRY_MAX_S
-            if self._wake.wait(timeout_s):
-                self._stopped.wait(PAUSE_S)
-            self._wake.clear()
-
-    def stop(self) -> None:
-        """End `run` soon."""
-        self._stopped.set()
-        self._wake.set()
+    def turn(self) -> float:
+        """Write what waits. Returns: seconds until something is due; at idle an hour. Raises: IpamError; the records wait."""
+        try:
+            wait_s = self.write()
+        except OSError as error:
+            self._problem = f"nothing can be written in {self._directory} ({error.strerror or error}); ADD and DEL go on"
+            raise IpamError(self._problem) from error
+        self._problem = ""
+        return wait_s
 
     def close(self) -> None:
         """Write what is left, and release the files. A disk that refuses loses it.
 
         No sync: the successor waits for our lock, and what the kernel has outlives the process.
         """
-        self.stop()
         try:
             self.write()
         except OSError as error:
-            self._refused(error)
+            log.warning("history: what was left could not be written in %s: %s", self._directory, log_text(error))
         with self._writing:
             for appender in self._appenders.values():
                 appender.close()
@@ -177,7 +159,6 @@ class HistoryWriter:
             self._tidy()
             if self._unsynced_since_s is not None and self._clock.monotonic() - self._unsynced_since_s >= SYNC_S:
                 self._sync()
-            self._works()
             if self._unsynced_since_s is None:
                 return TIDY_S
             return max(self._unsynced_since_s + SYNC_S - self._clock.monotonic(), 0.0)
@@ -251,22 +232,6 @@ class HistoryWriter:
         """The first lines of a segment: the boot, and who has what."""
         mark = HistoryRecord(self._clock.now(), HistoryEvent.BOOTED, detail=self._boot.boot_id, since=self._boot.at)
         return b"".join(map(encode, (mark, *self._held())))
-
-    def _refused(self, error: Exception) -> None:
-        text = error.strerror or str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-        problem = f"history: nothing can be written in {self._directory} ({text}); ADD and DEL go on"
-        if problem != self._problem:
-            log.warning("%s", problem)
-        with self._lock:
-            self._problem = problem
-        self._tell(problem)
-
-    def _works(self) -> None:
-        if self._problem:
-            log.info("the history is written again")
-            with self._lock:
-                self._problem = ""
-            self._tell("")
 
     def _now_s(self) -> float:
         return self._clock.now().timestamp()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import threading
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +17,12 @@ from typing import Any
 
 from ipamd.core.backoff import soonest_s
 from ipamd.core.health import Health
-from ipamd.host import conflist
-from ipamd.host.files import SETTLE_S, DirectoryWatch, FileFollower
+from ipamd.host.files import SETTLE_S, FollowedFile
 from ipamd.host.plugin_bundle import Bundle
-from ipamd.host.plugin_directory import PluginDirectory, Spoken
+from ipamd.host.plugin_directory import PluginDirectory
 from ipamd.host.repair_backoff import Fights
 from ipamd.model.cniversion import SUPPORTED_VERSIONS, conflist_version
-from ipamd.model.errors import IpamError, NotServingError, PluginLackingError, SettingsError
+from ipamd.model.errors import IpamError, PluginLackingError, SettingsError
 from ipamd.model.kernel import Repaired, RepairedObject, RepairKind
 from ipamd.model.sandbox import RuntimeInfo
 from ipamd.ports import Clock
@@ -107,18 +105,15 @@ def _content(config: DaemonConfig, versions: tuple[str, ...]) -> str:
 
 CONDITION = "plugins"
 
-LOOK_S = 10.0
+START_LOOK_S = 10.0
 """Longest time between two looks while the start waits, whatever inotify says. Ours; a look costs a few stats."""
-
-PLUGINS_SETTLE_S = 0.1
-"""Wait after a change, so that a file which is being written is whole when it is asked. Ours."""
 
 WITHOUT_LOOPBACK = ("cri-o",)
 """Runtimes, as CRI names them, that bring `lo` up themselves. Source: github.com/cri-o/ocicni, pkg/ocicni/util_linux.go."""
 
 
 class ChainedPlugins:
-    """What the conflist may offer. `wait`, then `restore` and `look`, from one thread at a time; `stop` from any."""
+    """What the conflist may offer. `restore` and `look` from one thread; `said`: what all that are needed speak, "" before that."""
 
     def __init__(self, settings: Settings, *, runtime: Callable[[], RuntimeInfo | None], health: Health, clock: Clock) -> None:
         """Nothing is looked at yet. `runtime`: which one has answered, None before."""
@@ -134,27 +129,9 @@ class ChainedPlugins:
             needs_loopback=self._needs_loopback,
             clock=clock,
         )
-        self._watch = DirectoryWatch(config.cni_bin_dir)
-        self._stopped = threading.Event()
-        self._told = ""
         self._hindrance = ""
+        self.said = ""
         self.versions: tuple[str, ...] = SUPPORTED_VERSIONS
-
-    def wait(self) -> str:
-        """Return when every plugin that is needed has answered, with what they speak. Raises: NotServingError if it is stopped."""
-        try:
-            while not self._stopped.is_set():
-                self._watch.arm()
-                self.restore()
-                spoken = self._spoken()
-                if spoken is not None:
-                    self.versions = spoken.versions
-                    return "; ".join([f"CNI {', '.join(spoken.versions)}", *spoken.limits])
-                self._watch.wait(LOOK_S)
-                self._stopped.wait(PLUGINS_SETTLE_S)
-        finally:
-            self._watch.close()
-        raise NotServingError("vpc-ipamd is shutting down")
 
     def restore(self, *, but: Container[RepairedObject] = ()) -> list[Repaired]:
         """Put in place what comes with us and is missing, `but` what is fought over. Returns: what was missing."""
@@ -165,32 +142,17 @@ class ChainedPlugins:
         return placed.missing
 
     def look(self) -> bool:
-        """Ask those whose files changed. Returns: whether the conflist must offer other versions than before."""
-        before, spoken = self.versions, self._spoken()
-        if spoken is not None:
-            self.versions = spoken.versions
-        return self.versions != before
-
-    def stop(self) -> None:
-        """End `wait`."""
-        self._stopped.set()
-        self._watch.stop()
-
-    def _spoken(self) -> Spoken | None:
-        """What the plugins speak; None if one is lacking, which is a condition then, and logged once."""
+        """Ask those whose files changed; one that is lacking is a condition. Returns: whether other versions are to be offered."""
+        before = self.versions
         try:
             spoken = self._directory.look(self._hindrance)
         except PluginLackingError as error:
-            sentence = f"{CONDITION}: {error}"
-            if sentence != self._told:
-                self._told = sentence
-                log.warning("%s", sentence)
-                self._health.record_error(CONDITION, error)
-            self._health.set_condition(CONDITION, sentence)
-            return None
-        self._told = ""
-        self._health.clear_condition(CONDITION)
-        return spoken
+            self._health.report(CONDITION, f"{CONDITION}: {error}", error=error)
+            return False
+        self.versions = spoken.versions
+        self.said = "; ".join([f"CNI {', '.join(spoken.versions)}", *spoken.limits])
+        self._health.report(CONDITION, "")
+        return self.versions != before
 
     def _needs_loopback(self) -> bool:
         runtime = self._runtime()
@@ -222,8 +184,8 @@ class Others:
 NOBODY = Others(lambda: "")
 
 
-class ConflistKeeper(FileFollower):
-    """Keeps the conflist in place."""
+class ConflistKeeper(FollowedFile):
+    """Looks at the plugins, and from `begin` on keeps the conflist in place."""
 
     def __init__(
         self,
@@ -233,32 +195,44 @@ class ConflistKeeper(FileFollower):
         fights: Fights,
         health: Health,
         note: Callable[[str], None],
+        is_stopped: Callable[[], bool],
         others: Others = NOBODY,
     ) -> None:
         """`note` records a repair in the ledger. `others` is looked at with our own file."""
-        super().__init__(config.conflist_path, config.cni_bin_dir, *others.directories, subject="conflist", health=health)
+        super().__init__(config.conflist_path.parent, config.cni_bin_dir, *others.directories, subject="conflist")
         self._config = config
         self._plugins = plugins
         self._fights = fights
+        self._health = health
         self._note = note
+        self._is_stopped = is_stopped
         self._others = others
+        self._is_begun = False
         self._thing = RepairedObject(RepairKind.CONFLIST, str(config.conflist_path))
+
+    def begin(self) -> None:
+        """The start has written the file: it is kept from now on."""
+        self._is_begun = True
 
     def look(self) -> None:
         """Write the file if it is not what it must be, unless it is fought over; then see to another software's. Raises: IpamError."""
+        if not self._is_begun:
+            self._plugins.restore()
+            self._plugins.look()
+            return
         self._keep()
         self._others.take()
 
     def _keep(self) -> None:
         held = self._fights.held()
         self._note_all(self._plugins.restore(but=held))
-        if self._plugins.look() and not self.is_stopped:
-            path = conflist.write(self._config, self._plugins.versions)
+        if self._plugins.look() and not self._is_stopped():
+            path = write(self._config, self._plugins.versions)
             log.info("conflist: %s offers %s now", path, ", ".join(self._plugins.versions))
-        found = conflist.difference(self._config, self._plugins.versions)
-        if not found or self._thing in held or self.is_stopped:
+        found = difference(self._config, self._plugins.versions)
+        if not found or self._thing in held or self._is_stopped():
             return  # stopped: an export may have removed it while the plugins were asked
-        conflist.write(self._config, self._plugins.versions)
+        write(self._config, self._plugins.versions)
         repaired = Repaired(f"{self._config.conflist_path} {found}: written again", self._thing)
         log.warning("conflist: %s", repaired)
         self._note_all([repaired])
@@ -272,6 +246,9 @@ class ConflistKeeper(FileFollower):
         except IpamError as error:
             self._health.record_error("conflist", error)
 
-    def _wait_s(self) -> float:
-        look_s = HELD_S if self._health.is_held else super()._wait_s()
+    def wait_s(self) -> float:
+        """See the base class."""
+        if not self._is_begun:
+            return START_LOOK_S
+        look_s = HELD_S if self._health.is_held else super().wait_s()
         return soonest_s([look_s, self._fights.wait_s()]) or SETTLE_S

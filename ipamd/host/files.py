@@ -1,20 +1,19 @@
-"""Look at one file after each change in its directory, and on a clock: the thread of whatever follows or keeps a file on the host."""
+"""Follow files on the host: one thread looks at all of them after each change in their directories, and on a clock."""
 
 from __future__ import annotations
 
 import ctypes
-import logging
 import os
 import select
-import threading
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from ipamd.core.health import Health
+from ipamd.core.loop import Loop
 from ipamd.model.errors import log_text
-
-log = logging.getLogger(__name__)
-
+from ipamd.ports import Clock
 
 # Wait until something in directories changes, by inotify(7). Python has no binding of its own; three calls of the C library do.
 #
@@ -38,52 +37,47 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class DirectoryWatch:
-    """Waits for changes of directories. `wait` and `close` from one thread, `wake` and `stop` from any."""
+    """What ends a loop's sleep, as `threading.Event` does, and a change in the directories that it was armed for ends it too."""
 
-    def __init__(self, *directories: Path) -> None:
-        self._directories = directories
+    def __init__(self) -> None:
         self._fd = -1  # a node has few instances: one is taken when it is needed
-        self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._set_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
-    def arm(self) -> None:
+    def arm(self, directories: Iterable[Path]) -> None:
         """Watch what is at the paths now; look at it afterwards, so that no change is missed. Idempotent; takes the instance."""
         if self._fd < 0:
             self._fd = _libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
         if self._fd >= 0:
-            for directory in self._directories:
+            for directory in directories:
                 _libc.inotify_add_watch(self._fd, os.fsencode(directory), CHANGES)
 
-    def wait(self, timeout_s: float) -> None:
-        """Return after a change, after `wake` or `stop`, or after `timeout_s`."""
+    def wait(self, timeout: float | None = None) -> bool:
+        """Sleep until a change, `set`, or until time is up; returns False then."""
         poll = select.poll()
-        poll.register(self._stop_fd, select.POLLIN)
-        poll.register(self._wake_fd, select.POLLIN)
-        if self._fd >= 0:
-            poll.register(self._fd, select.POLLIN)
-        ready = {fd for fd, _ in poll.poll(timeout_s * 1000)}
-        if self._wake_fd in ready:
-            os.eventfd_read(self._wake_fd)
-        if self._fd in ready:
-            os.read(self._fd, EVENTS_BYTES)
+        for fd in self._fds():
+            poll.register(fd, select.POLLIN)
+        return bool(poll.poll(None if timeout is None else timeout * 1000))
 
-    def wake(self) -> None:
+    def set(self) -> None:
         """End `wait`, or the next one at once; from any thread."""
-        os.eventfd_write(self._wake_fd, 1)
+        os.eventfd_write(self._set_fd, 1)
 
-    def stop(self) -> None:
-        """End `wait`, and every later one at once; idempotent."""
-        os.eventfd_write(self._stop_fd, 1)
+    def clear(self) -> None:
+        """Forget what was noticed: it is about to be looked at."""
+        for fd in self._fds():
+            with suppress(BlockingIOError):
+                os.read(fd, EVENTS_BYTES)
 
-    def close(self) -> None:
-        """Release inotify's descriptor; those of `stop` and `wake` stay, another thread may be about to use them."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+    def _fds(self) -> list[int]:
+        return [fd for fd in (self._set_fd, self._fd) if fd >= 0]
+
+    def __del__(self) -> None:
+        for fd in self._fds():
+            os.close(fd)
 
 
 LOOK_S = 30.0
-"""Longest time between two looks at the file, whatever inotify says. Ours: as for the host's routing."""
+"""Longest time between two looks at a file, whatever inotify says. Ours: as for the host's routing."""
 
 SETTLE_S = 0.1
 """Wait after a change, so that a file which is being written is read whole. Ours."""
@@ -92,53 +86,57 @@ FAILED_S = 5.0
 """Wait after a look that failed: one that tries to write, on a full disk, changes the directory and would wake itself. Ours."""
 
 
-class FileFollower(ABC):
-    """`run` is a thread body; `stop` from any thread. A look that fails is a condition `subject`, and is made again."""
+class FollowedFile(ABC):
+    """Something on the host that is looked at after each change in `directories`, and on a clock."""
 
-    def __init__(self, path: Path | None, *directories: Path, subject: str, health: Health) -> None:
-        """Follow the file at `path`, or none (looks are made when asked for, and by the clock); a change in one of the further
-        `directories` asks for a look too."""
-        self._health = health
-        self._subject = subject
-        self._watch = DirectoryWatch(*([path.parent] if path is not None else []), *directories)
-        self._stopped = threading.Event()
+    def __init__(self, *directories: Path, subject: str) -> None:
+        """A look that fails is a condition `subject`."""
+        self.directories = directories
+        self.subject = subject
 
     @abstractmethod
     def look(self) -> None:
         """Read the file and act. May raise: the next look comes."""
 
-    def run(self) -> None:
-        """Thread body: look after each change and on the clock, until `stop`."""
-        try:
-            while not self._stopped.is_set():
-                self._watch.arm()
-                settle_s = SETTLE_S
-                try:
-                    self.look()
-                except Exception as error:  # noqa: BLE001  # top of a loop: it must outlive any one failure
-                    self._health.record_error(self._subject, error)
-                    self._health.set_condition(self._subject, f"{self._subject}: {log_text(error)}; tried again")
-                    settle_s = FAILED_S
-                else:
-                    self._health.clear_condition(self._subject)
-                self._watch.wait(self._wait_s())
-                self._stopped.wait(settle_s)
-        finally:
-            self._watch.close()
-
-    def wake(self) -> None:
-        """Ask for a look soon; from any thread."""
-        self._watch.wake()
-
-    def stop(self) -> None:
-        """End `run`."""
-        self._stopped.set()
-        self._watch.stop()
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether `stop` was called: a look that is under way must change nothing any more."""
-        return self._stopped.is_set()
-
-    def _wait_s(self) -> float:
+    def wait_s(self) -> float:
+        """Seconds until the next look, whatever inotify says."""
         return LOOK_S
+
+
+class FileFollowers:
+    """Looks at every followed file, in one thread. `follow` from any."""
+
+    def __init__(self, *, health: Health, clock: Clock) -> None:
+        self._health = health
+        self._clock = clock
+        self._followed: tuple[FollowedFile, ...] = ()
+        self._retry_deadlines: dict[FollowedFile, float] = {}
+        self._watch = DirectoryWatch()
+        self.loop = Loop("files", self.turn, health=health, clock=clock, changed=self._watch, settle_s=SETTLE_S)
+
+    def follow(self, file: FollowedFile) -> None:
+        """Look at it from now on."""
+        self._followed += (file,)
+        self.loop.wake()
+
+    def turn(self) -> float | None:
+        """Look at every file. Returns: seconds until the next look, whatever inotify says."""
+        followed = self._followed
+        self._watch.arm(directory for file in followed for directory in file.directories)
+        return min((self._look(file) for file in followed), default=None)
+
+    def _look(self, file: FollowedFile) -> float:
+        """Look at one file unless its last look has just failed; one that fails does not keep the others from their turn."""
+        now_s = self._clock.monotonic()
+        left_s = self._retry_deadlines.pop(file, now_s) - now_s
+        if left_s <= 0.0:
+            try:
+                file.look()
+            except Exception as error:  # noqa: BLE001  # top of the work on one file
+                self._health.report(file.subject, f"{file.subject}: {log_text(error)}; tried again", error=error)
+                left_s = FAILED_S
+            else:
+                self._health.report(file.subject, "")
+                return file.wait_s()
+        self._retry_deadlines[file] = now_s + left_s
+        return left_s

@@ -15,8 +15,7 @@ from datetime import datetime
 from pathlib import Path
 
 from ipamd.core.freeze import Freeze
-from ipamd.core.health import Health
-from ipamd.host.files import LOOK_S, FileFollower
+from ipamd.host.files import LOOK_S, FollowedFile
 from ipamd.model.errors import log_text
 from ipamd.model.freeze import FreezeCause
 from ipamd.ports import Clock
@@ -82,18 +81,13 @@ class OperatorFreeze:
             return ""
 
 
-class DrainHookFile(FileFollower):
+class DrainHookFile(FollowedFile):
     """Follows the file that a drain hook sets."""
 
-    def __init__(self, freeze: Freeze, *, path: Path, health: Health) -> None:
-        super().__init__(path, subject="drain hook", health=health)
+    def __init__(self, freeze: Freeze, *, path: Path) -> None:
+        super().__init__(path.parent, subject="drain hook")
         self._path = path
         self._freeze = freeze
-
-    def run(self) -> None:
-        """Thread body: make the file's directory, so that a change in it is told, and follow the file; until `stop`."""
-        self._make_directory()
-        super().run()
 
     def look(self) -> None:
         """Freeze if the file is there, with its text as the reason; end this cause if it is not."""
@@ -106,8 +100,8 @@ class DrainHookFile(FileFollower):
         else:
             self._freeze.set(FreezeCause.DRAIN_HOOK, reason or f"{self._path} is there")
 
-    def _make_directory(self) -> None:
-        """Make the file's directory; without it the clock notices."""
+    def make_directory(self) -> None:
+        """Make the file's directory, so that a change in it is told; without it the clock notices."""
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:

@@ -10,12 +10,11 @@ or rebuilds the rows from kernel and runtime.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from datetime import timedelta
 
 from ipamd.core.context import ServiceContext
-from ipamd.model.errors import log_text
+from ipamd.core.loop import Loop
 from ipamd.ports import Spool
 
 INTERVAL_S = 5.0
@@ -30,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class Maintenance:
-    """Does the periodic work. `run` is a thread body."""
+    """Does the periodic work, in a loop of its own."""
 
     def __init__(
         self,
@@ -47,36 +46,22 @@ class Maintenance:
         self._look = look
         self._datastore = context.datastore
         self._spool = spool
-        self._health = context.health
         self._clock = context.clock
         self._leave_mark = leave_mark
         self._replay = replay
         self._end = end
-        self._stopped = threading.Event()
+        self.loop = Loop("maintenance", self.turn, health=context.health, clock=context.clock)
         self._tombstones_deadline = context.clock.monotonic() + TOMBSTONE_INTERVAL_S
 
-    def run(self) -> None:
-        """Thread body: do what is due once per interval, until `stop`."""
-        while not self._stopped.wait(INTERVAL_S):
-            try:
-                self.run_once()
-            except Exception as error:  # noqa: BLE001  # top of a loop: it must outlive any one failure
-                self._health.record_error("maintenance", error)
-                log.warning("maintenance continues after an error: %s", log_text(error))
-
-    def stop(self) -> None:
-        """End `run`."""
-        self._stopped.set()
-
-    def run_once(self) -> None:
-        """Do everything that is due. Raises: the first error; the next interval tries again."""
+    def turn(self) -> float:
+        """Do everything that is due. Returns: seconds until the next turn. Raises: the first error; the next turn tries again."""
         lost = self._datastore.file_problem()
         if lost:
             log.error(
                 "%s: the process exits; its next start reads the datastore again, or rebuilds it from kernel and runtime", lost
             )
             self._end(lost)
-            return
+            return INTERVAL_S
         self._look()
         self._leave_mark()
         if self._spool.pending_count():
@@ -87,3 +72,4 @@ class Maintenance:
                 count = uow.drop_tombstones(older_than=TOMBSTONE_AGE)
             if count:
                 log.info("%d tombstones older than %s dropped", count, TOMBSTONE_AGE)
+        return INTERVAL_S

@@ -7,13 +7,13 @@ without an error anywhere. What it undoes again and again is repaired less and l
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from ipaddress import IPv4Address
 
 from ipamd.core.backoff import soonest_s
 from ipamd.core.context import ServiceContext
 from ipamd.core.deadline import Deadline
+from ipamd.core.loop import Loop
 from ipamd.core.odd_objects import OddObjects
 from ipamd.eni.enis import EniService
 from ipamd.host.repair_backoff import Fights
@@ -121,7 +121,8 @@ class HostNetworkReconciler:
         self._locks = context.locks
         self._health = context.health
         self._clock = context.clock
-        self._stopped = threading.Event()
+        self._clock_deadline: float | None = None
+        self.loop = Loop("host network", self.turn, health=context.health, clock=context.clock)
         self._said: list[str] = []
         self._strays = StrayRules(context)
         self._odd = OddObjects(context.health, work="repair of sandboxes")
@@ -139,7 +140,7 @@ class HostNetworkReconciler:
 
     def renew(self) -> None:
         """Set up the node by changed settings now (no repair: nobody broke anything), ENIs at a pass soon. Raises: WiringError."""
-        self._triggers.mark(Scope.EVERYTHING)
+        self._mark(Scope.EVERYTHING)
         if (identity := self._identity()) is not None:
             self.set_up_node(identity)
 
@@ -152,27 +153,15 @@ class HostNetworkReconciler:
         self._tell_refusals("confinement", repairs)
         return repairs
 
-    def run(self) -> None:
-        """Thread body: reconcile soon after the start, after changes, and once per interval, until `stop`."""
-        clock_deadline = self._clock.monotonic() + FIRST_RECONCILE_S
-        while not self._stopped.is_set():
-            left_s = max(clock_deadline - self._clock.monotonic(), 0.0)
-            self._triggers.wait(soonest_s([left_s, self.fights.wait_s()]) or 0.0)
-            if self._stopped.is_set():
-                return
-            is_by_clock = self._clock.monotonic() >= clock_deadline
-            if is_by_clock:
-                clock_deadline = self._clock.monotonic() + RECONCILE_INTERVAL_S
-            try:
-                self.run_due(is_by_clock=is_by_clock)
-            except Exception as error:  # noqa: BLE001  # top of a loop: it must outlive any one failure
-                self._health.record_error("host network", error)
-                log.warning("the host network reconciler continues after an error: %s", log_text(error))
-
-    def stop(self) -> None:
-        """End `run`."""
-        self._stopped.set()
-        self._triggers.wake()
+    def turn(self) -> float:
+        """Reconcile soon after the start, after changes, and once per interval. Returns: seconds until something is due."""
+        now_s = self._clock.monotonic()
+        deadline = now_s + FIRST_RECONCILE_S if self._clock_deadline is None else self._clock_deadline
+        self._clock_deadline = now_s  # of a pass that fails: the next turn, after the loop's pause, makes it anew
+        self.run_due(is_by_clock=now_s >= deadline)
+        self._clock_deadline = deadline if now_s < deadline else now_s + RECONCILE_INTERVAL_S
+        left_s = max(self._clock_deadline - self._clock.monotonic(), 0.0)
+        return soonest_s([left_s, self.fights.wait_s(), self._triggers.wait_s()]) or 0.0
 
     def on_change(self, change: HostChange) -> None:
         """The kernel announced a change: if it concerns anything of ours, a pass is due soon. From any thread."""
@@ -181,7 +170,11 @@ class HostNetworkReconciler:
             self.fights.note_changer(change.process)
         scope = self._relevance.scope(change)
         if scope is not None:
-            self._triggers.mark(scope)
+            self._mark(scope)
+
+    def _mark(self, scope: Scope) -> None:
+        self._triggers.mark(scope)
+        self.loop.wake()
 
     def run_due(self, *, is_by_clock: bool) -> None:
         """Make the passes that are due: by the clock, after changes, or because an object's pause is over."""
@@ -226,11 +219,8 @@ class HostNetworkReconciler:
         return repairs
 
     def _tell_refusals(self, subject: str, repairs: list[str]) -> None:
-        refused = [sentence for sentence in repairs if NOT_REPAIRED in sentence]
-        if refused:
-            self._health.set_condition(subject, f"{subject}: {'; '.join(refused)}")
-        else:
-            self._health.clear_condition(subject)
+        refused = "; ".join(sentence for sentence in repairs if NOT_REPAIRED in sentence)
+        self._health.report(subject, refused and f"{subject}: {refused}")
 
     def _repair_sandboxes(self, survey: KernelSurvey) -> tuple[list[str], bool]:
         """Restore links, routes and rules of attached sandboxes. Returns: one sentence per repair, and whether any was damaged.
@@ -322,7 +312,7 @@ class HostNetworkReconciler:
         self._quarantine_service.take_stock(survey)
         is_doubled = bool(duplicate_addresses(survey))
         if survey.is_whole and not is_doubled:
-            self._health.clear_condition("duplicates")
+            self._health.report("duplicates", "")
         # Addresses of what others wired may become ours to give.
         has_others = any(veth.key is None and not veth.is_dying for veth in survey.veths)
         self._silence.surveyed(survey, is_odd=is_damaged or is_doubled or has_others or self._strays.are_there)

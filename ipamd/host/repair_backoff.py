@@ -93,7 +93,7 @@ class Fights:
             said = [(thing, self._repaired(thing, str(sentence), now_s)) for thing, sentence in made.items()]
         for thing, sentence in said:
             if sentence:
-                self._health.set_condition(_subject(thing), sentence)
+                self._health.report(_subject(thing), sentence)
 
     def held(self) -> frozenset[RepairedObject]:
         """Objects that are not to be repaired now. Ends the conditions of objects that nobody has touched for a while."""
@@ -108,7 +108,7 @@ class Fights:
                 if thing != CONFINEMENT and not history.retry.is_due(now_s=now_s)
             )
         for thing in over:
-            self._health.clear_condition(_subject(thing))
+            self._health.report(_subject(thing), "")
         return found
 
     def wait_s(self) -> float | None:

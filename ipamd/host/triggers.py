@@ -54,7 +54,6 @@ class Triggers:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._wake = threading.Event()
         self._due: dict[Scope, float] = {}
         self._gaps = {scope: _Gap() for scope in Scope}
 
@@ -63,20 +62,12 @@ class Triggers:
         with self._lock:
             if scope not in self._due:
                 self._due[scope] = max(self._clock.monotonic() + COALESCE_S, self._gaps[scope].earliest_monotonic_s)
-        self._wake.set()
 
-    def wake(self) -> None:
-        """End a running `wait`."""
-        self._wake.set()
-
-    def wait(self, longest_s: float) -> None:
-        """Sleep until something is due, at most `longest_s`; may return early."""
+    def wait_s(self) -> float | None:
+        """Seconds until a scope is due; None if nothing is marked."""
+        now_s = self._clock.monotonic()
         with self._lock:
-            now_s = self._clock.monotonic()
-            wait_s = soonest_s([longest_s, *(max(at_s - now_s, 0.0) for at_s in self._due.values())]) or 0.0
-        if wait_s > 0.0:
-            self._wake.wait(wait_s)
-        self._wake.clear()
+            return soonest_s(max(at_s - now_s, 0.0) for at_s in self._due.values())
 
     def take(self) -> frozenset[Scope]:
         """The scopes that are due now; they are due no more."""

@@ -18,6 +18,7 @@ from ipamd.core.backoff import soonest_s
 from ipamd.core.context import ServiceContext
 from ipamd.core.demand import PoolStatus
 from ipamd.core.lesson import error_pause
+from ipamd.core.loop import Loop
 from ipamd.eni.provisioner import EniProvisioner
 from ipamd.eni.resync import CloudLook
 from ipamd.eni.security_groups import SecurityGroups
@@ -87,7 +88,7 @@ class PoolMaintainer:
         self._known: tuple[Callable[..., PoolSnapshot], Hold] | None = None
         self._is_postponed = False
         self._due_deadline: float | None = None
-        self._stopping = False
+        self.loop = Loop("pool", self.turn, health=context.health, clock=context.clock, changed=context.demand.triggered)
 
     @property
     def settings(self) -> PoolSettings:
@@ -132,19 +133,21 @@ class PoolMaintainer:
         """Have what belongs to the mode that is off given last, so that it comes free (docs/adr/0029)."""
         self._datastore.set_draining(Draining(prefixes=not is_prefix_mode, singles=is_prefix_mode))
 
-    def run(self) -> None:
-        """Thread body: run once per wake-up, until `stop`."""
-        while self._next_wake():
-            try:
-                self.run_once()
-            except Exception as error:  # noqa: BLE001  # top of a loop: it must outlive any one failure
-                self._health.record_error("pool", error)
-                log.warning("the pool maintainer continues after an error: %s", log_text(error))
-                self._fault.learn(error, now_s=self._clock.monotonic())
-                generation = self._demand.waiting()[1]
-                self._publish(
-                    PoolStatus(generation, log_text(error), self._fault.reason, self._fault.deadline, kind=self._fault.kind)
-                )
+    def turn(self) -> float | None:
+        """Run once. Returns: seconds until something is due by itself; None: an idle pool has no timer (I13)."""
+        self._demand.coalesce(COALESCE_S)
+        try:
+            self.run_once()
+        except Exception as error:  # noqa: BLE001  # the pause is the pool's own, which status tells and plans go by
+            self._health.record_error("pool", error)
+            log.warning("the pool maintainer continues after an error: %s", log_text(error))
+            self._fault.learn(error, now_s=self._clock.monotonic())
+            generation = self._demand.waiting()[1]
+            self._publish(
+                PoolStatus(generation, log_text(error), self._fault.reason, self._fault.deadline, kind=self._fault.kind)
+            )
+        left_s = None if self._due_deadline is None else max(self._due_deadline - self._clock.monotonic(), 0.0)
+        return soonest_s([self._pause_s(), left_s])
 
     def run_once(self) -> Plan | None:
         """Do what one wake-up asks for: security groups follow the primary ENI's, and the pool grows towards its target."""
@@ -157,11 +160,6 @@ class PoolMaintainer:
         self._follow_security_groups()
         return decided
 
-    def stop(self) -> None:
-        """End `run`."""
-        self._stopping = True
-        self._demand.trigger()
-
     def _find_leaked_enis(self) -> None:
         identity = self._identity()
         if identity is not None:
@@ -172,14 +170,6 @@ class PoolMaintainer:
         # Before the limits are known the cloud thread may be recording what EC2 shows: only one thread at a time may be in there.
         if identity is not None and self.limits is not None:
             self._security_groups.follow(identity)
-
-    def _next_wake(self) -> bool:
-        """Sleep until the next wake-up; False to stop."""
-        left_s = None if self._due_deadline is None else max(self._due_deadline - self._clock.monotonic(), 0.0)
-        self._demand.wait_triggered(soonest_s([self._pause_s(), left_s]))
-        if not self._stopping:
-            self._demand.coalesce(COALESCE_S)
-        return not self._stopping
 
     def cycle(self) -> Plan | None:
         """Plan and act until the target is reached or the pool cannot grow; returns the last plan, None before limits."""
@@ -202,7 +192,7 @@ class PoolMaintainer:
             self._giving_back.note(snapshot, self._settings)
             self._is_postponed = decided.is_postponed
             self._publish(self._status(decided, generation))
-            if self._stopping or self._left_s() > 0:
+            if self.loop.is_stopped or self._left_s() > 0:
                 return decided
             if self._provisioner.has_due_intents(is_add_waiting=waiting > 0):
                 self._recover(is_add_waiting=waiting > 0)  # their outcome changes what is needed: plan anew

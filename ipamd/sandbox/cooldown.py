@@ -15,6 +15,7 @@ from datetime import timedelta
 from ipaddress import IPv4Address
 
 from ipamd.core.context import ServiceContext
+from ipamd.core.loop import Loop
 from ipamd.core.odd_objects import OddObjects
 from ipamd.model.address import AddressState
 from ipamd.model.attachment import veth_name
@@ -82,7 +83,7 @@ FAILPOINTS = ("cooling.swept", "cooling.cooled")
 
 
 class Cooldown:
-    """Owns the dying links and the cooling addresses. `run` is a thread body; everything else may be called from any thread."""
+    """Owns the dying links and the cooling addresses. `turn` is the loop's; everything else may be called from any thread."""
 
     def __init__(self, context: ServiceContext, *, period_s: Callable[[], float]) -> None:
         self._datastore = context.datastore
@@ -93,13 +94,13 @@ class Cooldown:
         self._clock = context.clock
         self._period = period_s
         self._failpoint = context.failpoint
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._dying: dict[str, IPv4Address | None] = {}
         self._cooling = CoolingOrder()
         self._unmarked: set[str] = set()
         self._aborts: dict[IPv4Address, str] = {}
         self._has_new = False
-        self._stopped = threading.Event()
+        self.loop = Loop("cooldown", self.turn, health=context.health, clock=context.clock, failed_max_s=SWEEP_RETRY_S)
         self._odd = OddObjects(context.health, work="removal of links")
 
     @property
@@ -109,12 +110,12 @@ class Cooldown:
 
     def start(self, address: IPv4Address, *, dying_veth: str | None) -> None:
         """Start the cooldown of an address; its link, if any, waits to be deleted."""
-        with self._changed:
+        with self._lock:
             self._cooling.put(address, deadline=self._clock.monotonic() + self._period())
             self._has_new = True
             if dying_veth is not None:
                 self._dying[dying_veth] = address
-            self._changed.notify()
+            self.loop.wake()
 
     def abort(self, address: IPv4Address, *, reason: str, dying_veth: str | None, is_marked: bool = True) -> None:
         """Take a reservation back after a failed ADD: the address starts to cool.
@@ -124,7 +125,7 @@ class Cooldown:
         lost, and the caller still gets the error of the ADD.
         """
         if dying_veth is not None:
-            with self._changed:
+            with self._lock:
                 self._dying[dying_veth] = address
                 if not is_marked:
                     self._unmarked.add(dying_veth)
@@ -133,59 +134,46 @@ class Cooldown:
         except DatastoreError as error:
             self._health.record_error(f"abort of {address}", error)
             log.error("address %s stays reserved until the datastore accepts writes again: %s", address, log_text(error))
-            with self._changed:
+            with self._lock:
                 self._aborts[address] = reason
-                self._changed.notify()
+                self.loop.wake()
 
     def resume(self, dying_veths: Iterable[tuple[str, IPv4Address | None]]) -> None:
         """Continue after a restart: with the cooling addresses of the datastore and the dying links of the kernel."""
         monotonic, period_s = self._clock.monotonic(), self._period()
-        with self._changed:
+        with self._lock:
             for row in self._datastore.addresses(state=AddressState.COOLING):
                 if row.address not in self._cooling:
                     left = period_s if row.cooldown_deadline_s is None else row.cooldown_deadline_s - monotonic
                     self._cooling.put(row.address, deadline=monotonic + min(max(left, 0.0), period_s))
             self._dying.update(dying_veths)
-            self._changed.notify()
+            self.loop.wake()
 
     def is_dying(self, host_veth: str) -> bool:
         """Whether a link of this name waits for its deletion."""
-        with self._changed:
+        with self._lock:
             return host_veth in self._dying
 
     def dying_count(self) -> int:
         """Links marked and not yet deleted."""
-        with self._changed:
+        with self._lock:
             return len(self._dying)
 
     def next_due_s(self) -> float | None:
         """Seconds until the next address has cooled; None if none is cooling."""
-        with self._changed:
+        with self._lock:
             return self._cooling.left_s(now_s=self._clock.monotonic())
 
-    def run(self) -> None:
-        """Thread body: sweep once a link is marked, free an address once it has cooled; until `stop`."""
-        pause, said = 0.0, ""
-        while self._sleep(pause):
-            try:
-                self.work()
-                pause, said = 0.0, ""
-            except Exception as error:  # noqa: BLE001  # top of a loop: it must outlive any one failure
-                self._health.record_error("cooldown", error)
-                if said != log_text(error):  # it is tried every second: the same words are logged once
-                    said = log_text(error)
-                    log.warning("the cooldown continues after an error: %s", said)
-                pause = SWEEP_RETRY_S
-
-    def stop(self) -> None:
-        """End `run`."""
-        with self._changed:
-            self._stopped.set()
-            self._changed.notify_all()
+    def turn(self) -> float | None:
+        """Sweep once a link is marked, free an address once it has cooled. Returns: seconds until the next address has cooled."""
+        if self.dying_count():
+            self._await_quiet()
+        self.work()
+        return self.next_due_s()
 
     def work(self) -> None:
         """Do everything that is due, once; a failed step does not stop the others. Raises: the last error."""
-        with self._changed:
+        with self._lock:
             has_new, self._has_new = self._has_new, False
         if has_new:
             self._demand.trigger()  # what cools is no load any more: the pool may have too much
@@ -204,7 +192,7 @@ class Cooldown:
         A link that could not be marked is removed by itself, and all of them are if the kernel refuses the group: one that refuses
         keeps its own address back and no other. Raises: IpamError of the last that refused, after everything was tried.
         """
-        with self._changed:
+        with self._lock:
             batch = dict(self._dying)
             alone = set(batch) & self._unmarked
         refused = self._remove_alone({veth: batch[veth] for veth in alone})
@@ -218,7 +206,7 @@ class Cooldown:
         self._odd.keep_only(refused)
         if batch.keys() - refused.keys():
             self._failpoint("cooling.swept")
-        with self._changed:
+        with self._lock:
             for veth in batch.keys() - refused.keys():
                 self._unmarked.discard(veth)
                 self._dying.pop(veth, None)
@@ -253,7 +241,7 @@ class Cooldown:
         Raises: the last DatastoreError, after every address was tried; what was not freed stays due.
         """
         now = self._clock.monotonic()
-        with self._changed:
+        with self._lock:
             dying = set(self._dying.values())
             due = [(address, deadline) for address, deadline in self._cooling.due(now_s=now).items() if address not in dying]
         freed, error = 0, None
@@ -264,7 +252,7 @@ class Cooldown:
                 except DatastoreError as refused:
                     error = refused
                     continue
-                with self._changed:
+                with self._lock:
                     self._cooling.remove(address, deadline=deadline)
         finally:
             if freed:
@@ -280,7 +268,7 @@ class Cooldown:
         self.start(address, dying_veth=None)
 
     def _retry_aborts(self) -> None:
-        with self._changed:
+        with self._lock:
             waiting = dict(self._aborts)
         error: DatastoreError | None = None
         for address, reason in waiting.items():
@@ -289,7 +277,7 @@ class Cooldown:
             except DatastoreError as refused:
                 error = refused
                 continue
-            with self._changed:
+            with self._lock:
                 del self._aborts[address]
         if error is not None:
             raise error
@@ -303,26 +291,11 @@ class Cooldown:
         self._failpoint("cooling.cooled")
         return 1
 
-    def _sleep(self, pause_s: float) -> bool:
-        """Wait for work; False to stop."""
-        with self._changed:
-            has_dying = bool(self._dying)
-            if pause_s:
-                self._changed.wait(pause_s)
-            elif not has_dying and not self._aborts and not self._stopped.is_set():
-                left = self._cooling.left_s(now_s=self._clock.monotonic())
-                if left is None or left > 0:
-                    self._changed.wait(left)
-                has_dying = bool(self._dying)
-        if has_dying and not pause_s:
-            self._await_quiet()
-        return not self._stopped.is_set()
-
     def _await_quiet(self) -> None:
-        """Let requests pass before a sweep, for a bounded time. Not under `_changed`: a DEL need not wake this thread again."""
+        """Let requests pass before a sweep, for a bounded time."""
         for _ in range(SWEEP_QUIET_TRIES):
             seen = self._locks.asked_count()
-            if self._stopped.wait(SWEEP_QUIET_S):
+            if self.loop.pause(SWEEP_QUIET_S):
                 return
             # An ADD that waits for an address to cool waits for this thread, not for the kernel.
             if self._demand.waiting()[0] or (self._locks.asked_count() == seen and not self._locks.held()):

@@ -12,10 +12,10 @@ import threading
 from collections.abc import Callable, Collection
 from ipaddress import IPv4Address
 
-from ipamd.core.backoff import Backoff
 from ipamd.core.context import ServiceContext
 from ipamd.core.deadline import Deadline, Steps
 from ipamd.core.health import Health
+from ipamd.core.loop import Loop
 from ipamd.core.odd_objects import OddObjects
 from ipamd.migration.importing import ImportService
 from ipamd.model.attachment import Attachment
@@ -24,7 +24,7 @@ from ipamd.model.evidence import Evidence, Judgement, Verdict
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.kernel import KernelSurvey
 from ipamd.model.ledger import LedgerEvent
-from ipamd.model.sandbox import EventKind, RuntimeView, Sandbox, SandboxEvent
+from ipamd.model.sandbox import EventKind, RuntimeInfo, RuntimeView, Sandbox, SandboxEvent
 from ipamd.model.words import counted
 from ipamd.ports import Clock, Runtime
 from ipamd.sandbox.detach import DetachService
@@ -149,78 +149,63 @@ UNSUPPORTED_RETRY_S = 300.0
 
 
 class EventStream:
-    """One subscription at a time. `wake` is called for every event, after it was noted."""
+    """One subscription at a time. `wake` is called for every event, after it was noted, and for the first outcome."""
 
     def __init__(self, *, runtime: Runtime, health: Health, clock: Clock, wake: Callable[[], None]) -> None:
         self.missed_events = MissedEventDetector(clock)
         self._runtime = runtime
-        self._health = health
         self._wake = wake
-        self._stopped = threading.Event()
-        self._retry = threading.Event()
-        self._outcome = threading.Event()
         self._said = ""
         self._clock = clock
         self._opened_monotonic_s = 0.0
+        self._failed_count = 0
+        self.has_outcome = False
+        self.loop = Loop("events", self.turn, health=health, clock=clock, cancel=runtime.cancel_events)
 
-    def run(self) -> None:
-        """Thread body: subscribe again and again, until `stop`."""
-        backoff = Backoff(first_s=RESUBSCRIBE_FIRST_S, max_s=RESUBSCRIBE_MAX_S)
-        while not self._stopped.is_set():
-            self._retry.clear()
-            is_supported = True
-            try:
-                self._follow()
-            except EventsUnsupportedError as error:
-                is_supported = False
-                self._say(f"no events: {log_text(error)}")
-            except IpamError as error:
-                self._say(f"the event stream is not open: {log_text(error)}")
-            except Exception as error:  # noqa: BLE001  # top of a loop: it must outlive any one failure
-                self._health.record_error("events", error)
-                self._say(f"the event stream is opened again after an error: {log_text(error)}")
-            if self.missed_events.is_open:
+    def turn(self) -> float:
+        """Hold one subscription until it breaks. Returns: seconds until the next one."""
+        is_supported = True
+        try:
+            self._follow()
+        except EventsUnsupportedError as error:
+            is_supported = False
+            self._say(f"no events: {log_text(error)}")
+        except IpamError as error:
+            self._say(f"the event stream is not open: {log_text(error)}")
+        finally:
+            if was_open := self.missed_events.is_open:
                 if self._clock.monotonic() - self._opened_monotonic_s >= RESUBSCRIBE_MAX_S:
-                    backoff.reset()
+                    self._failed_count = 0
                 self.missed_events.on_close()
+            is_first, self.has_outcome = not self.has_outcome, True
+            if was_open or is_first:
                 self._wake()  # what broke the stream may have changed the list
-            self._outcome.set()
-            if not self._stopped.is_set():
-                self._retry.wait(backoff.next_s() if is_supported else UNSUPPORTED_RETRY_S)
-
-    def stop(self) -> None:
-        """End `run`."""
-        self._stopped.set()
-        self._runtime.cancel_events()
-        self._retry.set()
-        self._outcome.set()
-
-    def runtime_is_back(self) -> None:
-        """A list succeeded after one that failed: subscribe again now."""
-        self._retry.set()
-
-    def wait_for_outcome(self, timeout_s: float) -> bool:
-        """Wait until the first subscription is open or refused; returns whether it is before `timeout_s`."""
-        return self._outcome.wait(timeout_s)
+        pause_s = min(RESUBSCRIBE_FIRST_S * 2**self._failed_count, RESUBSCRIBE_MAX_S)
+        self._failed_count += pause_s < RESUBSCRIBE_MAX_S
+        return pause_s if is_supported else UNSUPPORTED_RETRY_S
 
     def _follow(self) -> None:
         for event in self._runtime.events():
-            if self._stopped.is_set():
+            if self.loop.is_stopped:
                 return
             if event.kind is EventKind.SUBSCRIBED:
                 self._opened_monotonic_s = self._clock.monotonic()
                 self.missed_events.on_open()
                 self._say("the event stream is open")
+                self.loop.recovered()
             else:
                 self.missed_events.on_event(event)
+            self.has_outcome = True
             self._wake()
-            self._outcome.set()  # after the wake, so that one list serves both
 
     def _say(self, sentence: str) -> None:
-        if sentence != self._said and not self._stopped.is_set():
+        if sentence != self._said and not self.loop.is_stopped:
             self._said = sentence
             log.info("container runtime: %s", sentence)
 
+
+FIRST_RETRY_S = 0.5
+"""While the start waits for the first list. Ours: a refused call."""
 
 RELIST_WITH_EVENTS_S = 60.0
 RELIST_WITHOUT_EVENTS_S = LIST_INTERVAL_S
@@ -242,7 +227,10 @@ FAILPOINTS = ("reap.judged", "reap.done")
 
 
 class RuntimeReconciler:
-    """Lists sandboxes, asks the judge, and reaps. `run` and `run_events` are thread bodies."""
+    """Lists sandboxes, asks the judge, and reaps. `first_list`: sandboxes by ID, for the start; None until the runtime answered.
+
+    Nothing is judged before `begin`: the first turns only ask for that list.
+    """
 
     def __init__(
         self,
@@ -253,8 +241,11 @@ class RuntimeReconciler:
         judge: SandboxJudge,
         quarantine: QuarantineService,
         imported: ImportService,
+        learned: Callable[[RuntimeInfo], None] = lambda _: None,
     ) -> None:
+        """`learned` takes which runtime has answered."""
         self._imported = imported
+        self._learned = learned
         self._failpoint = context.failpoint
         self._runtime = runtime
         self._datastore = context.datastore
@@ -264,13 +255,16 @@ class RuntimeReconciler:
         self._quarantine_service = quarantine
         self._health = context.health
         self._clock = context.clock
-        self._wake = threading.Event()
-        self._stopped = threading.Event()
+        self.loop = Loop("runtime", self.turn, health=context.health, clock=context.clock)
+        self.first_list: dict[str, Sandbox] | None = None
+        self._is_begun = False
+        self._patience_deadline = 0.0
         self._seen: frozenset[str] | None = None
         self._listed_monotonic_s: float | None = None
         self._detail = "not listed yet"
         self._reachable = False
-        self._stream = EventStream(runtime=runtime, health=context.health, clock=context.clock, wake=self._wake.set)
+        self._stream = EventStream(runtime=runtime, health=context.health, clock=context.clock, wake=self.loop.wake)
+        self.events = self._stream.loop
         self._odd = OddObjects(context.health, work="reaping")
 
     def view(self) -> RuntimeView:
@@ -280,35 +274,44 @@ class RuntimeReconciler:
         events = self._stream.missed_events
         return RuntimeView(self._reachable, events.is_open, count, age, self._detail, events.missed_count)
 
-    def run(self) -> None:
-        """Thread body: wait for the first subscription, then reconcile after every event and every interval; until `stop`."""
-        self._stream.wait_for_outcome(SUBSCRIBE_PATIENCE_S)
-        while not self._stopped.is_set():
-            self._wake.clear()  # an event during the list asks for another one
-            began = self._clock.monotonic()
-            try:
-                self.reconcile_once()
-            except Exception as error:  # noqa: BLE001  # top of a loop: it must outlive any one failure
-                self._health.record_error("runtime", error)
-                log.warning("the runtime reconciler continues after an error: %s", log_text(error))
-            took_s = self._clock.monotonic() - began
-            gap_s = max(LIST_GAP_S - took_s, took_s)
-            self._stopped.wait(gap_s)
-            self._wake.wait(max(self.interval_s() - took_s - gap_s, 0.0))
+    def begin(self) -> None:
+        """The start is over: judge from now on."""
+        self._patience_deadline = self._clock.monotonic() + SUBSCRIBE_PATIENCE_S
+        self._is_begun = True
+        self.loop.wake()
 
-    def run_events(self) -> None:
-        """Thread body: hold the event stream open; until `stop`."""
-        self._stream.run()
+    def turn(self) -> float | None:
+        """Reconcile after the first subscription, every event and every interval. Returns: seconds until the next list."""
+        began = self._clock.monotonic()
+        if self._is_begun and not self._stream.has_outcome and began < self._patience_deadline:
+            return self._patience_deadline - began
+        if self.first_list is None and not self._look_first():
+            return RELIST_UNREACHABLE_S if self._is_begun else FIRST_RETRY_S
+        if not self._is_begun:
+            return None
+        self.reconcile_once()
+        took_s = self._clock.monotonic() - began
+        gap_s = max(LIST_GAP_S - took_s, took_s)
+        self.loop.pause(gap_s)  # an event meanwhile asks for another list
+        return max(self.interval_s() - took_s - gap_s, 0.0)
+
+    def _look_first(self) -> bool:
+        """Ask for the runtime's version and a complete list. Returns: whether both were answered."""
+        with self._health.stage("cri") as stage:
+            try:
+                self._learned(self._runtime.info())
+                self.first_list = {sandbox.container_id: sandbox for sandbox in self._runtime.sandboxes()}
+            except RuntimeUnreachableError as error:
+                self._detail = log_text(error)
+                stage.degrade(self._detail)
+                self._health.report("cri", f"CRI: {self._detail}; nothing is reaped")
+                return False
+            stage.detail = counted(len(self.first_list), "sandbox")
+            return True
 
     def list_soon(self) -> None:
         """List now, or as soon as the gap between two lists allows. For any thread."""
-        self._wake.set()
-
-    def stop(self) -> None:
-        """End both threads."""
-        self._stopped.set()
-        self._stream.stop()
-        self._wake.set()
+        self.loop.wake()
 
     def interval_s(self) -> float:
         """How long until the next list if nothing happens."""
@@ -344,21 +347,21 @@ class RuntimeReconciler:
             sandboxes = self._runtime.sandboxes()
         except RuntimeUnreachableError as error:
             self._reachable, self._detail = False, log_text(error)
-            self._health.set_condition("cri", f"CRI: {log_text(error)}; nothing is reaped")
+            self._health.report("cri", f"CRI: {log_text(error)}; nothing is reaped")
             return None
         listed: dict[str, Sandbox] = {sandbox.container_id: sandbox for sandbox in sandboxes}
         if not self._reachable and self._listed_monotonic_s is not None:
-            self._stream.runtime_is_back()
+            self.events.wake()  # subscribe again now
         self._reachable = True
         self._seen, self._listed_monotonic_s = frozenset(listed), self._clock.monotonic()
         self._stream.missed_events.on_list(self._seen, stream=stream)
         missing_count = self._judge.missing_count(attachments, listed)
         if missing_count > 1:
             self._detail = f"implausible: none of {missing_count} wired sandboxes is in a list of {len(listed)}"
-            self._health.set_condition("cri", f"CRI: {self._detail}; nothing is reaped")
+            self._health.report("cri", f"CRI: {self._detail}; nothing is reaped")
             return None
         self._detail = counted(len(listed), "sandbox")
-        self._health.clear_condition("cri")
+        self._health.report("cri", "")
         return listed
 
     def _decide(self, attachment: Attachment, listed: Collection[str], survey: KernelSurvey | None) -> bool:

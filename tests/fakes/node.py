@@ -82,7 +82,6 @@ class FakeNode:
             boot=Boot(BOOT_ID, self.clock.now()),
             clock=self.clock,
             held=lambda: held(self.opened.datastore, self.clock),
-            tell=lambda problem: None,
         )
         self.node_info = NodeInfo(self.metadata, clock=self.clock)
         adapters = Adapters(
@@ -195,6 +194,12 @@ class FakeNode:
         return self.detacher.detach_sandbox(
             self.key(name), deadline=Deadline.after(self.clock, 30.0), steps=Steps(self.clock), reason="DEL"
         )
+
+    def was_triggered(self) -> bool:
+        """Whether the pool's loop was woken since this was asked last."""
+        was = self.demand.triggered.is_set()
+        self.demand.triggered.clear()
+        return was
 
     def cool(self) -> None:
         """Let every link be swept and every address cool."""

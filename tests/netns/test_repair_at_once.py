@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import ExitStack
 
 import pytest
 
@@ -19,6 +20,7 @@ from ipamd.model.errors import KernelDumpError
 from ipamd.model.kernel import RepairKind
 from tests.fakes.cloud import FakeEc2
 from tests.fakes.node import FakeNode
+from tests.loops import running
 from tests.netns.conftest import SECONDARY_MAC
 from tests.patience import PATIENCE_S
 
@@ -39,11 +41,8 @@ class LiveNode(FakeNode):
         self.host_reconciler.reconcile()
         real = self.host_reconciler.reconcile
         self.host_reconciler.reconcile = lambda **named: (real(**named), self.passes.append(1))[0]
-        self.threads = [
-            threading.Thread(target=body, daemon=True) for body in (self.host_reconciler.run, self.cloud_reconciler.run_links)
-        ]
-        for thread in self.threads:
-            thread.start()
+        self.threads = ExitStack()
+        self.threads.enter_context(running(self.host_reconciler.loop, self.cloud_reconciler.links.loop))
 
     def attach(self, name):
         """ADD into a namespace of its own; its attachment."""
@@ -54,11 +53,7 @@ class LiveNode(FakeNode):
 
     def stop(self):
         """End the threads."""
-        self.host_reconciler.stop()
-        self.cloud_reconciler.stop()
-        for thread in self.threads:
-            thread.join(PATIENCE_S)
-            assert not thread.is_alive()
+        self.threads.close()
         self.datastore.close()
 
 

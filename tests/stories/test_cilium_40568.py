@@ -86,7 +86,7 @@ def play_later(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     stays_deleted(node)
 
 
-def play_spooled(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def play_spooled(node: FakeNode) -> None:
     """The start is over and the spool was read; now a DEL is spooled. The daemon's maintenance runs once, 5 s later."""
     begin(node)
     assert replay(node) == 0
@@ -100,15 +100,9 @@ def play_spooled(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
         look=lambda: True,
         end=pytest.fail,
     )
-    turns = iter([False, True])
-
-    def wait(timeout: float) -> bool:
-        assert timeout == INTERVAL_S == 5
-        node.clock.advance(timeout)
-        return next(turns)
-
-    monkeypatch.setattr(maintenance._stopped, "wait", wait)
-    maintenance.run()
+    assert INTERVAL_S == 5
+    node.clock.advance(INTERVAL_S)
+    assert maintenance.turn() == INTERVAL_S
     stays_deleted(node)
 
 
@@ -122,9 +116,9 @@ def test_a_del_in_the_last_moment_is_final_too(node: FakeNode, monkeypatch: pyte
     play_later(node, monkeypatch)
 
 
-def test_a_del_in_the_spool_of_a_living_daemon_is_carried_out(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_del_in_the_spool_of_a_living_daemon_is_carried_out(node: FakeNode) -> None:
     """What is spooled after the replay at start waits 5 s, not for the next restart (I3)."""
-    play_spooled(node, monkeypatch)
+    play_spooled(node)
 
 
 def test_the_deleted_sandbox_comes_back_without_tombstones(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,6 +130,6 @@ def test_the_deleted_sandbox_comes_back_without_tombstones(node: FakeNode, monke
 
 def test_the_spooled_del_waits_for_ever_without_maintenance(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """A daemon that reads its spool at start only leaves the sandbox attached."""
-    monkeypatch.setattr(Maintenance, "run_once", lambda self: None)
+    monkeypatch.setattr(Maintenance, "turn", lambda self: INTERVAL_S)
     with pytest.raises(AssertionError, match="came back"):
-        play_spooled(node, monkeypatch)
+        play_spooled(node)

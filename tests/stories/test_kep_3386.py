@@ -35,7 +35,7 @@ def deliver(node: FakeNode, events: Sequence[SandboxEvent]) -> None:
         yield from events
 
     node.runtime.events = stream  # type: ignore[method-assign]
-    node.runtime_reconciler._stream._follow()
+    node.runtime_reconciler._stream.turn()
 
 
 def event(name: str, kind: EventKind) -> SandboxEvent:

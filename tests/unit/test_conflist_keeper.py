@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,11 +16,13 @@ from ipamd.core.health import Health
 from ipamd.host import conflist
 from ipamd.host import files as file_follower
 from ipamd.host.conflist import ChainedPlugins, ConflistKeeper
+from ipamd.host.files import FileFollowers
 from ipamd.host.plugin_bundle import Bundle
 from ipamd.host.repair_backoff import FIGHT_REPAIRS, Fights
 from ipamd.model.cniversion import SUPPORTED_VERSIONS
 from ipamd.model.kernel import RepairKind
 from ipamd.settings import DaemonConfig, RuntimeConfig, Settings
+from tests import loops
 from tests.fakes.clock import FakeClock
 from tests.patience import PATIENCE_S
 from tests.rig import wait_until
@@ -47,8 +48,15 @@ class Kept:
         settings = Settings(runtime=RuntimeConfig(cri_socket="off"), daemon=self.config)
         self.plugins = ChainedPlugins(settings, runtime=lambda: None, health=self.health, clock=clock)
         self.keeper = ConflistKeeper(
-            self.config, plugins=self.plugins, fights=self.fights, health=self.health, note=self.noted.append
+            self.config,
+            plugins=self.plugins,
+            fights=self.fights,
+            health=self.health,
+            note=self.noted.append,
+            is_stopped=lambda: self.is_stopped,
         )
+        self.keeper.begin()
+        self.is_stopped = False
 
     def is_in_place(self) -> bool:
         """Whether the file is what it must be."""
@@ -60,12 +68,10 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
     """A keeper in a thread; its clock stands still, so only notifications count."""
     monkeypatch.setattr(file_follower, "LOOK_S", 1e6)
     kept = Kept(tmp_path, SystemClock())
-    thread = threading.Thread(target=kept.keeper.run, daemon=True)
-    thread.start()
-    yield kept
-    kept.keeper.stop()
-    thread.join(PATIENCE_S)
-    assert not thread.is_alive()
+    files = FileFollowers(health=kept.health, clock=SystemClock())
+    files.follow(kept.keeper)
+    with loops.running(files.loop):
+        yield kept
 
 
 @pytest.mark.parametrize("offers_others", [False, True])
@@ -76,7 +82,7 @@ def test_a_look_that_is_under_way_when_an_export_comes_writes_nothing(
     kept = Kept(tmp_path, FakeClock())
 
     def look() -> bool:
-        kept.keeper.stop()
+        kept.is_stopped = True
         kept.path.unlink()
         return offers_others
 

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from pathlib import Path
 
+from ipamd.core.clock import SystemClock
 from ipamd.core.health import Health
-from ipamd.host.files import FileFollower
-from tests.fakes.clock import FakeClock
-from tests.patience import PATIENCE_S
+from ipamd.host.files import FileFollowers, FollowedFile
+from tests.loops import running
 from tests.rig import wait_until
 
 
-class Failing(FileFollower):
+class Failing(FollowedFile):
     """Writes into its own directory and fails, as on a full disk, until it is mended."""
 
     def __init__(self, path: Path) -> None:
-        self.health = Health(FakeClock(), ())
-        super().__init__(path, subject="it", health=self.health)
+        super().__init__(path.parent, subject="it")
         self._path = path
         self.looks = 0
 
@@ -29,16 +27,29 @@ class Failing(FileFollower):
         raise OSError("No space left on device")
 
 
-def test_a_look_that_fails_does_not_wake_itself(tmp_path: Path) -> None:
-    """Else a full disk would make it look ten times a second, as long as it is full."""
-    follower = Failing(tmp_path / "file")
-    thread = threading.Thread(target=follower.run)
-    thread.start()
-    try:
-        wait_until(lambda: bool(follower.health.conditions()), what="the condition")
-        time.sleep(1.0)
-        assert follower.looks <= 2
-    finally:
-        follower.stop()
-        thread.join(PATIENCE_S)
-    assert not thread.is_alive()
+class Working(FollowedFile):
+    """Counts its looks."""
+
+    looks = 0
+
+    def look(self) -> None:
+        """Count."""
+        self.looks += 1
+
+
+def test_a_look_that_fails_wakes_neither_itself_nor_keeps_the_others(tmp_path: Path) -> None:
+    """Else a full disk would make it look ten times a second, as long as it is full; and a drain hook would wait for it."""
+    health = Health(SystemClock(), ())
+    followers = FileFollowers(health=health, clock=SystemClock())
+    failing, working = Failing(tmp_path / "file"), Working(tmp_path, subject="other")
+    with running(followers.loop):
+        for file in (failing, working):
+            followers.follow(file)
+        wait_until(lambda: bool(health.conditions()), what="the condition")
+        time.sleep(0.5)
+        looks = working.looks
+        (tmp_path / "changed").touch()
+        wait_until(lambda: working.looks > looks, what="a look of the other")
+        time.sleep(0.5)
+    assert failing.looks == 1
+    assert health.conditions() == ["it: OSError: No space left on device; tried again"]

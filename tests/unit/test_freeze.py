@@ -17,10 +17,12 @@ from ipamd.core.demand import Demand
 from ipamd.core.freeze import CONDITION, REASON_MAX, UNSAID, Freeze
 from ipamd.core.health import Health
 from ipamd.host import files as file_follower
+from ipamd.host.files import FileFollowers
 from ipamd.host.freeze_files import OPERATOR_NAME, DrainHookFile, OperatorFreeze
 from ipamd.model.errors import CloudError
 from ipamd.model.freeze import FreezeCause
 from ipamd.model.pool_settings import PoolSettings
+from tests import loops
 from tests.fakes.clock import FakeClock
 from tests.fakes.node import FakeNode
 from tests.patience import PATIENCE_S
@@ -95,9 +97,10 @@ def test_a_change_wakes_the_pool(health: Health) -> None:
     freeze = Freeze(clock=FakeClock(), health=health, demand=demand)
     for change in (lambda: freeze.set(FreezeCause.OPERATOR, "x"), lambda: freeze.clear(FreezeCause.OPERATOR)):
         change()
-        assert demand.wait_triggered(0)
+        assert demand.triggered.is_set()
+        demand.triggered.clear()
     freeze.clear(FreezeCause.OPERATOR)
-    assert not demand.wait_triggered(0)
+    assert not demand.triggered.is_set()
 
 
 def test_an_operators_freeze_outlives_the_daemon(tmp_path: Path, health: Health) -> None:
@@ -151,17 +154,12 @@ def test_a_disk_that_refuses_is_said(freeze: Freeze, tmp_path: Path) -> None:
     assert freeze.reason == "operator: x"
 
 
-def hook(freeze: Freeze, path: Path, health: Health) -> DrainHookFile:
-    """Follows a file."""
-    return DrainHookFile(freeze, path=path, health=health)
-
-
 @pytest.mark.parametrize(("text", "reason"), [("kubectl drain\n", "kubectl drain"), ("", "{path} is there"), ("\xff", "ÿ")])
-def test_a_hooks_file_freezes_while_it_is_there(freeze: Freeze, health: Health, tmp_path: Path, text: str, reason: str) -> None:
+def test_a_hooks_file_freezes_while_it_is_there(freeze: Freeze, tmp_path: Path, text: str, reason: str) -> None:
     """Its text is the reason."""
     path = tmp_path / "freeze"
     path.write_text(text, encoding="utf-8")
-    follower = hook(freeze, path, health)
+    follower = DrainHookFile(freeze, path=path)
     follower.look()
     assert freeze.reason == f"drain-hook: {reason.format(path=path)}"
     path.unlink()
@@ -169,10 +167,10 @@ def test_a_hooks_file_freezes_while_it_is_there(freeze: Freeze, health: Health, 
     assert freeze.reason == ""
 
 
-def test_odd_things_at_the_path(freeze: Freeze, health: Health, tmp_path: Path) -> None:
+def test_odd_things_at_the_path(freeze: Freeze, tmp_path: Path) -> None:
     """A directory, a FIFO, a loop of links freeze: only "there is none" thaws; none of them blocks."""
     path = tmp_path / "freeze"
-    follower = hook(freeze, path, health)
+    follower = DrainHookFile(freeze, path=path)
     for make, remove in (
         (path.mkdir, path.rmdir),
         (lambda: os.mkfifo(path), path.unlink),
@@ -188,19 +186,15 @@ def test_odd_things_at_the_path(freeze: Freeze, health: Health, tmp_path: Path) 
 
 @pytest.fixture
 def running(freeze: Freeze, health: Health, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The path of a file that a thread follows, in a directory that the thread makes; its clock never comes, only notifications."""
+    """The path of a file that a thread follows, in a directory that is made; its clock never comes, only notifications."""
     monkeypatch.setattr(file_follower, "LOOK_S", 1e6)
     monkeypatch.setattr(file_follower, "SETTLE_S", 0.001)
-    follower = hook(freeze, tmp_path / "hooks" / "freeze", health)
-    thread = threading.Thread(target=follower.run, daemon=True)
-    thread.start()
-    until = time.monotonic() + PATIENCE_S
-    while not (tmp_path / "hooks").is_dir() and time.monotonic() < until:
-        time.sleep(0.005)
-    yield tmp_path / "hooks" / "freeze"
-    follower.stop()
-    thread.join(PATIENCE_S)
-    assert not thread.is_alive()
+    hook = DrainHookFile(freeze, path=tmp_path / "hooks" / "freeze")
+    hook.make_directory()
+    followers = FileFollowers(health=health, clock=SystemClock())
+    followers.follow(hook)
+    with loops.running(followers.loop):
+        yield tmp_path / "hooks" / "freeze"
 
 
 def test_a_hooks_file_is_noticed_at_once(freeze: Freeze, running: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -37,8 +36,8 @@ def test_a_change_ends_the_wait(tmp_path: Path, number: int, change: str) -> Non
     for folder in folders:
         folder.mkdir()
         (folder / "there").touch()
-    watch, path = DirectoryWatch(*folders), folders[number] / "there"
-    watch.arm()
+    watch, path = DirectoryWatch(), folders[number] / "there"
+    watch.arm(folders)
     match change:
         case "make":
             (folders[number] / "new").touch()
@@ -50,10 +49,21 @@ def test_a_change_ends_the_wait(tmp_path: Path, number: int, change: str) -> Non
             path.unlink()
         case "rename away":
             path.rename(tmp_path / "away")
-    began = time.monotonic()
-    watch.wait(2 * PATIENCE_S)
-    assert time.monotonic() - began < PATIENCE_S
-    watch.close()
+    assert watch.wait(PATIENCE_S)
+    watch.clear()
+    assert not watch.wait(0.0)
+
+
+def test_it_is_set_and_cleared_as_an_event_is(tmp_path: Path) -> None:
+    """Armed or not; set twice is set."""
+    watch = DirectoryWatch()
+    for _ in range(2):
+        watch.set()
+        watch.set()
+        assert watch.wait()
+        watch.clear()
+        assert not watch.wait(0.0)
+        watch.arm([tmp_path])
 
 
 def test_without_an_instance_the_clock_ends_the_wait_and_later_there_is_one(
@@ -62,26 +72,25 @@ def test_without_an_instance_the_clock_ends_the_wait_and_later_there_is_one(
     """A node whose instances are used up: the next `arm` tries again."""
     libc = Libc()
     monkeypatch.setattr(inotify, "_libc", libc)
-    watch = DirectoryWatch(tmp_path)
-    watch.arm()
-    watch.wait(0.01)
+    watch = DirectoryWatch()
+    watch.arm([tmp_path])
+    assert not watch.wait(0.01)
     libc.is_exhausted = False
-    watch.arm()
+    watch.arm([tmp_path])
     (tmp_path / "new").touch()
-    began = time.monotonic()
-    watch.wait(2 * PATIENCE_S)
-    assert time.monotonic() - began < PATIENCE_S
-    watch.close()
+    assert watch.wait(PATIENCE_S)
+    watch.clear()
+    assert not watch.wait(0.0)
 
 
 def test_a_watch_that_was_never_armed_holds_no_instance(tmp_path: Path) -> None:
     """Instances are few: 128 for a user by default."""
     before = _instances()
-    watch = DirectoryWatch(tmp_path)
+    watch = DirectoryWatch()
     assert _instances() == before
-    watch.arm()
+    watch.arm([tmp_path])
     assert _instances() == before + 1
-    watch.close()
+    del watch
     assert _instances() == before
 
 

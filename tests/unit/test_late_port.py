@@ -12,7 +12,7 @@ from ipamd import metrics_port as late_port
 from ipamd.core.clock import SystemClock
 from ipamd.core.health import Health
 from ipamd.metrics import Metrics
-from ipamd.metrics_port import LatePort, MetricsPort
+from ipamd.metrics_port import LatePorts, MetricsPort
 from ipamd.model.errors import SettingsError
 from tests.rig import wait_until
 
@@ -39,6 +39,14 @@ def serve(holder: socket.socket) -> Callable[[], MetricsPort | None]:
     return lambda: metrics.serve(Metrics(), address)
 
 
+def late(listen: Callable[[], MetricsPort | None], health: Health) -> LatePorts:
+    """The daemon's ports, begun."""
+    ports = LatePorts({SUBJECT: listen}, health=health, clock=SystemClock())
+    ports.start(SUBJECT)
+    ports.loop.start()
+    return ports
+
+
 def is_served(port_number: int) -> bool:
     """Whether a scrape is answered."""
     try:
@@ -52,7 +60,7 @@ def is_served(port_number: int) -> bool:
 def test_a_taken_port_is_served_once_it_is_free(health: Health, holder: socket.socket) -> None:
     """The other's daemon ends a while after ours began."""
     number = holder.getsockname()[1]
-    port = LatePort(SUBJECT, serve(holder), health=health).start()
+    port = late(serve(holder), health)
     said = health.conditions_by_subject()[SUBJECT]
     assert f"cannot serve on 127.0.0.1:{number}" in said
     assert "VPC_IPAMD_METRICS_ADDRESS" in said
@@ -72,7 +80,7 @@ def test_a_wait_ends_with_the_daemon(health: Health, holder: socket.socket) -> N
         asked.append(1)
         return listen()
 
-    port = LatePort(SUBJECT, count, health=health).start()
+    port = late(count, health)
     wait_until(lambda: len(asked) > 1, what="it is tried again", timeout_s=10)
     port.close()
     holder.close()
@@ -88,6 +96,6 @@ def test_wrong_settings_are_refused_at_the_start(health: Health) -> None:
         raise SettingsError("malformed")
 
     with pytest.raises(SettingsError, match="malformed"):
-        LatePort("page port", refuse, health=health).start()
-    LatePort("page port", lambda: None, health=health).start().close()
+        late(refuse, health)
+    late(lambda: None, health).close()
     assert health.conditions() == []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import threading
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -14,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from ipamd.core import loop as loop_module
+from ipamd.core.health import Health
+from ipamd.core.loop import Loop
 from ipamd.history import writer as writer_module
 from ipamd.history.appender import decode, encode, listed
 from ipamd.history.reader import read, read_since
@@ -21,6 +23,7 @@ from ipamd.history.writer import Boot, HistoryBounds, HistoryWriter
 from ipamd.model.history import HistoryQuestion, HistoryRecord, answer
 from ipamd.rpc.past import history_reply
 from tests.fakes.clock import FakeClock
+from tests.loops import running
 from tests.rig import wait_until
 
 BYTES_MAX = 256 << 10
@@ -33,7 +36,6 @@ class Disk:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.clock = FakeClock()
-        self.told: list[str] = []
         self.held: list[HistoryRecord] = []
         self.start()
 
@@ -45,7 +47,6 @@ class Disk:
             boot=Boot(boot_id, self.clock.now()),
             clock=self.clock,
             held=lambda: self.held,
-            tell=self.told.append,
         )
         return self.writer
 
@@ -336,22 +337,19 @@ def _half(make: Callable[[], OSError]) -> Callable[[int, Sequence[int]], int]:
 
 def test_the_loop_tells_its_trouble_and_its_end(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once each; a directory that cannot be made is one such trouble."""
-    monkeypatch.setattr(writer_module, "RETRY_FIRST_S", 0.02)
+    monkeypatch.setattr(loop_module, "FAILED_FIRST_S", 0.02)
     disk.directory.parent.mkdir(exist_ok=True)
     disk.directory.write_text("in the way")
-    thread = threading.Thread(target=disk.writer.run)
-    thread.start()
-    try:
+    health = Health(disk.clock, ())
+    with running(Loop("history", disk.writer.turn, health=health, clock=disk.clock, changed=disk.writer.noted)):
         disk.writer.note([disk.record()])
-        wait_until(lambda: bool(disk.told), what="the condition")
-        assert disk.told[0].startswith(f"history: nothing can be written in {disk.directory} (")
+        wait_until(lambda: bool(health.conditions()), what="the condition")
+        assert health.conditions()[0].startswith(f"history: nothing can be written in {disk.directory} (")
         assert "nothing can be written" in disk.writer.read(ADDRESS).problem
         disk.directory.unlink()
-        wait_until(lambda: disk.told[-1] == "", what="the end of the condition")
+        wait_until(lambda: not health.conditions(), what="the end of the condition")
         wait_until(lambda: "assigned" in [one.event for one in read(disk.directory, ADDRESS).records], what="the record")
-    finally:
-        disk.writer.stop()
-        thread.join()
+        assert disk.writer.read(ADDRESS).problem == ""
 
 
 def test_what_waits_is_bounded_and_what_is_dropped_is_counted(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,7 +70,7 @@ def pass_time(node: FakeNode, seconds: float) -> None:
     """Wake the pool when it asks to be woken, and at no other moment."""
     ends_s = node.clock.monotonic() + seconds
     for _ in range(100_000):
-        pause_s = 0.0 if node.demand.wait_triggered(0) else node.pool._pause_s()
+        pause_s = 0.0 if node.was_triggered() else node.pool._pause_s()
         if pause_s is None or node.clock.monotonic() + pause_s > ends_s:
             node.clock.advance(ends_s - node.clock.monotonic())
             return

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from ipamd.cloud_loop import CloudLoop
 from ipamd.core.health import STATUS_GRACE_S
 from ipamd.model.errors import CloudDeniedError, KernelDumpError, NotServingError, PluginNotAvailableError, SubnetExhaustedError
 from ipamd.model.pool_settings import PoolSettings
 from ipamd.ready_marks import CONDITION, READY_ONCE_NAME, FirstAddress
-from ipamd.surroundings import Surroundings
 from tests.fakes.cloud import FakeEc2
 from tests.fakes.node import FakeNode
 from tests.patience import PATIENCE_S
@@ -128,16 +128,8 @@ def test_a_mark_that_cannot_be_written_stops_nothing(empty: FakeNode) -> None:
 
 
 def asked(node: FakeNode) -> None:
-    """The cloud thread's questions, asked in this thread."""
-    Surroundings(node.app, spawn=lambda name, body: body(), stopped=_StopsAfterOne()).begin_cloud()
-
-
-class _StopsAfterOne(threading.Event):
-    """One round of questions: the pause after it is the end."""
-
-    def wait(self, timeout: float | None = None) -> bool:
-        self.set()
-        return True
+    """The cloud loop's first turn."""
+    CloudLoop(node.app).turn()
 
 
 def test_a_refusal_is_told_and_limits_are_not_set_on_nothing(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from ipamd.model.errors import BusyError, CheckFailedError, PluginNotAvailableEr
 from ipamd.model.kernel import NODE, RoutingDifference
 from tests.fakes.clock import FakeClock
 from tests.fakes.node import FakeNode
+from tests.loops import running
 from tests.patience import PATIENCE_S
 
 
@@ -235,11 +236,6 @@ def test_what_was_taken_while_the_daemon_was_away_is_repaired_soon_after_its_sta
     repair = node.wiring.repair
     monkeypatch.setattr(node.wiring, "repair", lambda specs, **named: (repair(specs, **named), repaired.set())[0])
     monkeypatch.setattr(host_network, "FIRST_RECONCILE_S", 0.0)
-    auditor = threading.Thread(target=node.host_reconciler.run)
-    auditor.start()
-    try:
+    with running(node.host_reconciler.loop):
         assert repaired.wait(5)
-    finally:
-        node.host_reconciler.stop()
-        auditor.join()
     assert node.wiring.routes[made.address] == made.host_veth

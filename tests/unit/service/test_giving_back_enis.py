@@ -55,9 +55,9 @@ def test_an_eni_goes_while_the_last_addresses_cool(by_eni: FakeNode) -> None:
     assert len(by_eni.datastore.enis()) == 2
     for number in range(3):
         by_eni.delete(f"pod-{number}")
-    by_eni.demand.wait_triggered(0)
+    by_eni.was_triggered()
     by_eni.cooldown.work()
-    assert by_eni.demand.wait_triggered(0), "what cools is no load any more: the pool looks at once"
+    assert by_eni.was_triggered(), "what cools is no load any more: the pool looks at once"
     made = by_eni.ec2.calls["create_eni"]
     by_eni.pool.run_once()
     let_time_pass(by_eni, 10)

@@ -20,18 +20,18 @@ def test_old_tombstones_go_and_young_ones_stay(node: FakeNode) -> None:
     node.delete("old")
     node.clock.step_wall(10 * TOMBSTONE_AGE.total_seconds())
     node.clock.advance(1000)
-    maintenance.run_once()
+    maintenance.turn()
     assert node.datastore.is_tombstoned(node.key("old")), "a clock that is set is no hour"
     node.clock.step_wall(-20 * TOMBSTONE_AGE.total_seconds())
     node.clock.advance(TOMBSTONE_AGE.total_seconds() - 999)
     node.delete("young")
-    maintenance.run_once()
+    maintenance.turn()
     assert not node.datastore.is_tombstoned(node.key("old"))
     assert node.datastore.is_tombstoned(node.key("young"))
     (node.run_dir / "spool").mkdir(exist_ok=True)
     (node.run_dir / "spool" / "del-1").write_bytes(b"x")
-    maintenance.run_once()
+    maintenance.turn()
     assert ended == ["marked", "marked", "marked", "replayed"], "what is spooled while we serve is carried out (I3)"
     (node.run_dir / "state.db").unlink()
-    maintenance.run_once()
+    maintenance.turn()
     assert "removed or replaced" in ended[-1]

@@ -78,7 +78,7 @@ class Ramp:
         self.due_s = self.node.clock.monotonic()
         end, wake_s = self.node.clock.monotonic() + total_s, float("inf")
         while self.node.clock.monotonic() < end:
-            if self.node.demand.wait_triggered(0) or self.node.clock.monotonic() >= wake_s:
+            if self.node.was_triggered() or self.node.clock.monotonic() >= wake_s:
                 self.node.pool.run_once()
                 pause_s = self.node.pool._pause_s()
                 wake_s = float("inf") if pause_s is None else self.node.clock.monotonic() + pause_s

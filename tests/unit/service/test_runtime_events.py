@@ -15,6 +15,7 @@ from ipamd.sandbox import runtime as runtime_module
 from ipamd.sandbox.judge import LIST_INTERVAL_S
 from ipamd.sandbox.runtime import RELIST_WITH_EVENTS_S, RELIST_WITHOUT_EVENTS_S
 from tests.fakes.node import FakeNode
+from tests.loops import running
 from tests.patience import PATIENCE_S
 from tests.rig import wait_until
 
@@ -22,18 +23,9 @@ from tests.rig import wait_until
 @contextmanager
 def following(node: FakeNode) -> Iterator[None]:
     """Both threads of the runtime reconciler at work, as start-up runs them; they end when they are told to."""
-    threads = [
-        threading.Thread(target=body, daemon=True) for body in (node.runtime_reconciler.run_events, node.runtime_reconciler.run)
-    ]
-    for thread in reversed(threads):  # the lister first: it must wait by itself
-        thread.start()
-    try:
+    node.runtime_reconciler.begin()
+    with running(node.runtime_reconciler.loop, node.runtime_reconciler.events):  # the lister first: it must wait by itself
         yield
-    finally:
-        node.runtime_reconciler.stop()
-        for thread in threads:
-            thread.join(PATIENCE_S)
-        assert not any(thread.is_alive() for thread in threads)
 
 
 @pytest.fixture
@@ -190,7 +182,7 @@ def test_a_runtime_upgraded_under_us_is_asked_for_events_again(node: FakeNode, q
     with following(node):
         wait_until(lambda: node.runtime_reconciler.view().reachable, what="polling")
         node.runtime.is_down = True
-        node.runtime_reconciler._wake.set()  # the next poll; nobody waits ten seconds here
+        node.runtime_reconciler.list_soon()  # the next poll; nobody waits ten seconds here
         wait_until(lambda: not node.runtime_reconciler.view().reachable, what="known to be away")
         node.runtime.is_down, node.runtime.has_events = False, True
         wait_until(lambda: is_open(node), what="stream open")
@@ -202,8 +194,8 @@ def test_stopping_needs_no_event(node: FakeNode, has_events: bool) -> None:
     node.runtime.has_events = has_events
     with following(node):
         wait_until(lambda: node.runtime.list_count > 0, what="first list")
-    node.runtime_reconciler.run_events()
-    node.runtime_reconciler.run()
+    node.runtime_reconciler.events.run()
+    node.runtime_reconciler.loop.run()
 
 
 def test_no_event_frees_and_a_missing_one_keeps_nothing(node: FakeNode) -> None:

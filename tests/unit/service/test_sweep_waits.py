@@ -2,59 +2,57 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 import pytest
 
 from tests.fakes.node import FakeNode
 
-
-class ScriptedPauses(threading.Event):
-    """Does not sleep; in the n-th pause it does what the n-th entry of `during` says."""
-
-    def __init__(self, during: list[Callable[[], object]]) -> None:
-        super().__init__()
-        self.during = during
-        self.pauses_s: list[float] = []
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Note the pause and let the other threads' part happen."""
-        self.pauses_s.append(timeout or 0.0)
-        if self.during:
-            self.during.pop(0)()
-        return self.is_set()
+Play = Callable[[list[Callable[[], object]]], list[float]]
 
 
-def _pauses(node: FakeNode, during: list[Callable[[], object]]) -> list[float]:
-    """Pauses between a DEL and the sweep that follows it, in s."""
-    pauses = ScriptedPauses(during)
-    node.cooldown._stopped = pauses
+@pytest.fixture
+def play(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> Play:
+    """Pauses between a DEL and the sweep that follows it, in s; in the n-th happens what the n-th entry says."""
+    return lambda during: _pauses(node, during, monkeypatch)
+
+
+def _pauses(node: FakeNode, during: list[Callable[[], object]], monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    pauses_s: list[float] = []
+
+    def pause(seconds: float) -> bool:
+        pauses_s.append(seconds)
+        if during:
+            during.pop(0)()
+        return False
+
+    monkeypatch.setattr(node.cooldown.loop, "pause", pause)
     node.add("gone")
     node.delete("gone")
-    assert node.cooldown._sleep(0.0) is True
-    return pauses.pauses_s
+    node.cooldown.turn()
+    assert node.cooldown.dying_count() == 0
+    return pauses_s
 
 
-def test_a_quiet_node_sweeps_after_one_pause(node: FakeNode) -> None:
+def test_a_quiet_node_sweeps_after_one_pause(play: Play) -> None:
     """Nobody asks: one pause."""
-    assert len(_pauses(node, [])) == 1
+    assert len(play([])) == 1
 
 
-def test_a_sweep_waits_for_requests_to_pass(node: FakeNode) -> None:
+def test_a_sweep_waits_for_requests_to_pass(node: FakeNode, play: Play) -> None:
     """A request in a pause costs another pause, because a sweep holds the kernel's lock of links for 20 ms."""
-    assert len(_pauses(node, [lambda: node.add("late")])) == 2
+    assert len(play([lambda: node.add("late")])) == 2
 
 
-def test_requests_without_end_do_not_put_a_sweep_off(node: FakeNode) -> None:
+def test_requests_without_end_do_not_put_a_sweep_off(node: FakeNode, play: Play) -> None:
     """I4: a dying link is gone within a second of its DEL, however busy the node is."""
     names = iter(f"more-{number}" for number in range(100))
-    pauses_s = _pauses(node, [lambda: node.add(next(names))] * 20)
+    pauses_s = play([lambda: node.add(next(names))] * 20)
     assert sum(pauses_s) < 1.0
     assert len(pauses_s) > 1
 
 
-def test_an_add_that_waits_for_an_address_does_not_wait_for_quiet(node: FakeNode) -> None:
+def test_an_add_that_waits_for_an_address_does_not_wait_for_quiet(node: FakeNode, play: Play) -> None:
     """It waits for this thread, which frees cooled addresses."""
-    pauses_s = _pauses(node, [node.demand.join, lambda: pytest.fail("a second pause")])
+    pauses_s = play([node.demand.join, lambda: pytest.fail("a second pause")])
     assert len(pauses_s) == 1

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from ipamd.cloud_loop import CloudLoop
 from ipamd.model.address import AddressState
 from ipamd.model.cniresult import wired_mtu
 from ipamd.model.errors import SettingsError, WiringError
 from ipamd.settings import Change, CurrentSettings, Settings, load
-from ipamd.surroundings import Surroundings
 from tests.fakes.node import FakeNode
 from tests.patience import PATIENCE_S
 from tests.unit.test_config import GOOD
@@ -124,8 +124,8 @@ def test_a_change_while_the_limits_come_is_not_lost(tmp_path: Path, monkeypatch:
     """The file is read again when the daemon starts, which is when EC2 tells the limits: neither undoes the other."""
     node = FakeNode(tmp_path)
     current, pool = node.app.current, node.app.pool.maintainer
-    surroundings = Surroundings(node.app, spawn=lambda name, body: body(), stopped=threading.Event())
-    current.follow(lambda now: now.pool, lambda _: surroundings.renew_targets())
+    cloud = CloudLoop(node.app)
+    node.node_info.learn_identity()
     wanted = replace(current.now, pool=replace(current.now.pool, warm_ip_target=7))
     change = threading.Thread(target=current.offer, args=(wanted,))
     set_limits = pool.set_limits
@@ -137,6 +137,7 @@ def test_a_change_while_the_limits_come_is_not_lost(tmp_path: Path, monkeypatch:
         set_limits(*args, **kwargs)
 
     monkeypatch.setattr(pool, "set_limits", slowly)
-    surroundings._set_limits(node.ec2.limits)
+    cloud.turn()
     change.join(PATIENCE_S)
+    cloud.turn()
     assert pool.settings.warm_ip_target == current.now.pool.warm_ip_target == 7

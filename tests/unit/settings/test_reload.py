@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from ipamd.core.clock import SystemClock
 from ipamd.core.health import Health
 from ipamd.host import files as file_follower
-from ipamd.host.files import DirectoryWatch
+from ipamd.host.files import FileFollowers
 from ipamd.reload import RESTART, SettingsReload
 from ipamd.settings import CurrentSettings, load
 from ipamd.settings.current import INVALID_SETTINGS
+from tests import loops
 from tests.fakes.clock import FakeClock
-from tests.patience import PATIENCE_S
 from tests.rig import wait_until
 
 
@@ -52,29 +53,19 @@ Make = Callable[..., Follower]
 
 
 @pytest.fixture
-def follower(tmp_path: Path) -> Iterator[Make]:
-    """Makes one; a machine has few inotify instances, so they are given back at the end."""
-    every: list[Follower] = []
-
-    def make(text: str = "", **options: Callable[[float], float]) -> Follower:
-        every.append(Follower(tmp_path, text, **options))
-        return every[-1]
-
-    yield make
-    for one in every:
-        one.reload._watch.close()
+def follower(tmp_path: Path) -> Make:
+    """Makes one."""
+    return partial(Follower, tmp_path)
 
 
 @pytest.fixture
 def running(follower: Make) -> Iterator[Follower]:
     """One whose thread runs."""
     made = follower()
-    thread = threading.Thread(target=made.reload.run)
-    thread.start()
-    yield made
-    made.reload.stop()
-    thread.join(PATIENCE_S)
-    assert not thread.is_alive()
+    files = FileFollowers(health=made.health, clock=SystemClock())
+    files.follow(made.reload)
+    with loops.running(files.loop):
+        yield made
 
 
 def test_asked_it_reads_at_once(follower: Make) -> None:
@@ -113,7 +104,6 @@ def test_the_delay_is_random_up_to_the_setting(follower: Make) -> None:
 def test_the_default_spread_differs_between_nodes(follower: Make) -> None:
     """Uniform from 0 to the setting."""
     reload = SettingsReload(follower().current, health=Health(FakeClock(), ()))
-    reload._watch.close()
     chosen = [reload._spread(60.0) for _ in range(50)]
     assert all(0.0 <= one <= 60.0 for one in chosen)
     assert max(chosen) - min(chosen) > 10.0
@@ -129,7 +119,7 @@ def test_a_wrong_file_keeps_the_generation(follower: Make, caplog: pytest.LogCap
     assert said.startswith("settings: generation 1 is kept: 2 setting(s) are wrong")
     assert "line 3" in said
     assert "'lots'" in said
-    assert [record.levelno for record in caplog.records if "is kept" in record.message] == [logging.ERROR]
+    assert [record.levelno for record in caplog.records if "is kept" in record.message] == [logging.WARNING]
     made.looked(3)
     assert len([record for record in caplog.records if "is kept" in record.message]) == 1, "said once"
     made.path.write_text("MAX_ENI=2\n")
@@ -181,15 +171,13 @@ def test_the_thread_notices_a_configmap(running: Follower, tmp_path: Path) -> No
 def test_the_thread_answers_a_request_without_a_file(caplog: pytest.LogCaptureFixture) -> None:
     """There is nothing to read, and that is said."""
     current = CurrentSettings(load({}))
-    reload = SettingsReload(current, health=Health(FakeClock(), ()), environ={})
-    thread = threading.Thread(target=reload.run)
-    with caplog.at_level(logging.INFO):
-        thread.start()
+    health = Health(FakeClock(), ())
+    files = FileFollowers(health=health, clock=SystemClock())
+    reload = SettingsReload(current, health=health, wake=files.loop.wake, environ={})
+    files.follow(reload)
+    with caplog.at_level(logging.INFO), loops.running(files.loop):
         reload.ask()
         wait_until(lambda: "names no file" in caplog.text, what="the request is answered")
-    reload.stop()
-    thread.join(PATIENCE_S)
-    assert not thread.is_alive()
     assert current.generation.number == 1
 
 
@@ -207,12 +195,3 @@ def test_an_error_does_not_end_the_thread(running: Follower, monkeypatch: pytest
     monkeypatch.setattr(running.current, "offer", offer)
     running.path.write_text("WARM_IP_TARGET=4\n")
     wait_until(lambda: running.target == 4, what="the next change is followed")
-
-
-def test_a_wake_ends_one_wait(tmp_path: Path) -> None:
-    """And not the next one."""
-    watch = DirectoryWatch(tmp_path)
-    watch.wake()
-    watch.wait(PATIENCE_S)
-    assert wait_until(lambda: watch.wait(0.05) is None, what="the time is up") >= 0.05
-    watch.close()

@@ -1,0 +1,165 @@
+"""The loop that asks metadata and EC2: first who this node is and what its ENIs are, then what others have changed.
+
+The first questions are repeated until they are answered; `ipamctl status` shows a stage for each. A start waits for them only if it
+must: with an intact datastore ADD is served without EC2, and the answer is used when it comes. From then on the loop keeps the time
+of `eni/external_changes.py`, and has the pool planned by the settings in force.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from ipamd.bootstrap import App
+from ipamd.core.backoff import Retry, soonest_s
+from ipamd.core.health import Phase
+from ipamd.core.loop import Loop
+from ipamd.eni.resync import LookReason
+from ipamd.eni.sync_result import EniSyncResult
+from ipamd.model.cloud import InstanceIdentity
+from ipamd.model.eni import InstanceLimits
+from ipamd.model.errors import CloudError, IpamError, log_text
+from ipamd.settings import Settings
+
+RETRY_FIRST_S = 0.5
+RETRY_MAX_S = 30.0
+"""Pauses after a first question that was not answered. Ours."""
+
+LIMITS_RETRY_S = 300.0
+"""Between two questions about an unknown instance type. Ours: as the adapter remembers a failure (`ipamd/cloud/ec2.py`)."""
+
+log = logging.getLogger(__name__)
+
+
+class CloudLoop:
+    """Asks metadata and EC2. `is_answered`: EC2 has told this node's ENIs once."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._health, self._clock = app.context.health, app.context.clock
+        self._retry = Retry(first_s=RETRY_FIRST_S, max_s=RETRY_MAX_S)
+        self._refusal = ""
+        self._limits: InstanceLimits | None = None
+        self._limits_deadline: float | None = None
+        self._planned_by: Settings | None = None
+        self.is_answered = False
+        self.loop = Loop("cloud", self.turn, health=self._health, clock=self._clock, changed=app.pool.look.changed)
+
+    def turn(self) -> float | None:
+        """Do what is due. Returns: seconds until something is due by the clock."""
+        if self._limits is None and self._retry.is_due(now_s=self._clock.monotonic()):
+            self._ask_first()
+        self._follow_limits()
+        changes = self._app.reconcile.cloud
+        is_serving = self._health.phase is Phase.SERVING  # before, the start has not said yet who has which address
+        if is_serving:
+            changes.run_once()
+        now_s = self._clock.monotonic()
+        return soonest_s(
+            [
+                changes.pause_s() if is_serving else None,
+                self._retry.left_s(now_s=now_s) if self._limits is None else None,
+                None if self._limits_deadline is None else max(self._limits_deadline - now_s, 0.0),
+            ]
+        )
+
+    def _ask_first(self) -> None:
+        try:
+            self._ask()
+        except Exception as error:  # noqa: BLE001  # whatever it is, others' changes are looked for all the same
+            self._retry.put_off(now_s=self._clock.monotonic())
+            self._refusal = log_text(error)
+            self._health.report("ec2", f"EC2: {self._refusal}; the pool cannot grow", error=error)
+            self._tell(f"{self._refusal}; asked again within {RETRY_MAX_S:.0f} s")
+
+    def _ask(self) -> None:
+        app, health = self._app, self._health
+        with health.stage("metadata") as stage:
+            stage.detail = self._tell_asking("instance metadata is being asked who this node is")
+            identity = app.adapters.node_info.learn_identity()
+            stage.detail = f"{identity.instance_id} ({identity.instance_type}) in {identity.availability_zone}"
+            self._learn_notices()  # before the pool may grow
+        with health.stage("ec2") as stage:
+            stage.detail = self._tell_asking("EC2 is being asked for this node's ENIs")
+            result = self._compare(identity)
+            self.is_answered = True
+            limits = app.adapters.ec2.instance_limits(identity.instance_type)
+            stage.detail = f"{result}; limits from {limits.source}: {limits.eni_count} x {limits.ipv4_per_eni}"
+        app.adapters.node_info.set_cloud(reachable=True, detail=f"last compared at start: {result}")
+        health.report("ec2", "")
+        self._set_up_node(identity)
+        if health.phase is Phase.SERVING:  # EC2 was late: the start has continued without it
+            for problem in app.pool.enis.routing.set_up_all():
+                log.warning("host routing: %s", problem)
+        self._set_limits(limits)
+
+    def _learn_notices(self) -> None:
+        """Ask once whether EC2 is about to end this node; metadata's turns ask again."""
+        try:
+            self._app.context.freeze.follow_notices(self._app.adapters.metadata.notices())
+        except CloudError as error:
+            log.info("whether EC2 announces an end is not known yet: %s", log_text(error))
+
+    def _compare(self, identity: InstanceIdentity) -> EniSyncResult:
+        """Compare with EC2 once.
+
+        A failure that is not EC2's does not keep the pool from growing if its ENIs are known.
+        Raises: CloudError also if nothing is known of the primary ENI afterwards: an answer without it is none, and a pool that
+            knows no ENI would create one.
+        """
+        try:
+            result = self._app.pool.enis.sync_with_ec2(identity)
+        except CloudError:
+            raise
+        except IpamError as error:
+            if not self._knows_primary():
+                raise
+            # EC2 answered, and recording it failed: the pool goes on with the ENIs it knows, and its thread looks again.
+            self._app.pool.look.request(LookReason.OTHER, "the comparison at start failed")
+            result = EniSyncResult()
+            result.keep(f"everything, because the answer could not be recorded: {log_text(error)}")
+            return result
+        if not self._knows_primary():
+            raise CloudError(
+                f"EC2's answer about {identity.instance_id} does not tell its primary ENI {identity.primary_eni_id}",
+                details=f"{result.implausible or result}; nothing is concluded from it; if this lasts, compare with the EC2 console",
+            )
+        return result
+
+    def _knows_primary(self) -> bool:
+        return any(eni.is_primary for eni in self._app.context.datastore.enis())
+
+    def _set_limits(self, limits: InstanceLimits) -> None:
+        """Have the pool plan by these limits and the settings in force; those of an unknown type are asked for again."""
+        self._limits, self._planned_by = limits, self._app.settings
+        custom = self._app.adapters.custom_network
+        is_primary_used = custom is None or custom.primary_carries_pods
+        max_pods = limits.max_pods if is_primary_used else limits.max_pods_without_primary
+        settings = self._planned_by.pool_settings(max_pods=max_pods, supports_prefixes=limits.supports_prefixes)
+        self._app.pool.maintainer.set_limits(limits, settings=settings)
+        is_known = limits.source != "default"
+        self._limits_deadline = None if is_known else self._clock.monotonic() + LIMITS_RETRY_S
+        unknown = f"limits: those of {limits.instance_type} are not known, a safe default is used"
+        self._health.report("limits", "" if is_known else unknown)
+
+    def _follow_limits(self) -> None:
+        """Ask again for limits that EC2 did not tell, and plan by settings that have changed."""
+        if self._limits is None:
+            return
+        if self._limits_deadline is not None and self._clock.monotonic() >= self._limits_deadline:
+            self._set_limits(self._app.adapters.ec2.instance_limits(self._limits.instance_type))
+        elif self._planned_by is not self._app.settings:
+            self._set_limits(self._limits)
+
+    def _tell_asking(self, what: str) -> str:
+        self._tell(f"{what}; the last answer was: {self._refusal}" if self._refusal else what)
+        return what
+
+    def _tell(self, detail: str) -> None:
+        self._app.adapters.node_info.set_cloud(reachable=False, detail=detail)
+
+    def _set_up_node(self, identity: InstanceIdentity) -> None:
+        """Set up SNAT and marks; sandboxes get addresses without them, and the host network reconciler tries again."""
+        try:
+            self._app.reconcile.host_network.set_up_node(identity)
+        except IpamError as error:
+            self._health.report("node routing", f"node routing: {log_text(error)}", error=error)
