@@ -3,7 +3,6 @@ from either hint alone."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from ipaddress import IPv4Address
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ipamd.cloud_loop import CloudLoop
 from ipamd.eni.metadata import REQUESTS_PER_TURN, VIEW_S
 from ipamd.eni.resync import DOUBT_MAX_S, LookReason
 from ipamd.model.cloud_evidence import MASS_LOSS_AGE_S
@@ -23,7 +23,8 @@ from ipamd.model.pool_settings import PoolSettings
 from tests.fakes.cloud import PRIMARY, FakeEc2
 from tests.fakes.metadata import FakeMetadata
 from tests.fakes.node import FakeNode
-from tests.patience import PATIENCE_S
+from tests.loops import running
+from tests.rig import wait_until
 from tests.stories.other_hands import TURN_MAX_S, described, detach_by_hand, pass_time, settle
 from tests.stories.stale_reads import run_sandboxes
 from tests.unit.service.other_hands import SECOND, conditions, settled_node
@@ -245,21 +246,11 @@ def test_a_mass_loss_of_addresses_is_believed_with_metadata(tmp_path: Path, eni_
     node.datastore.close()
 
 
-def test_the_threads_freeze_on_an_event_and_end_when_told(node: FakeNode) -> None:
-    """The thread bodies: an event is acted upon while the other loop sleeps, and `stop` ends both."""
-    threads = [threading.Thread(target=body) for body in (node.cloud_reconciler.run, node.cloud_reconciler.run_links)]
-    for thread in threads:
-        thread.start()
-    eni = detach_by_hand(node, SECOND)
-    node.hostnet.events.put(LinkEvent(LinkEventKind.GONE, eni.mac))
-    deadline = threading.Event()
-    for _ in range(int(PATIENCE_S * 100)):
-        if node.enis.routing.frozen():
-            break
-        deadline.wait(0.01)
-    assert set(node.enis.routing.frozen()) == {SECOND}
-    node.cloud_reconciler.stop()
-    for thread in threads:
-        thread.join(PATIENCE_S)
-        assert not thread.is_alive()
+def test_the_loops_freeze_on_an_event_and_end_when_told(node: FakeNode) -> None:
+    """An event is acted upon while the other loop sleeps, and `stop` ends both."""
+    with running(CloudLoop(node.app).loop, node.cloud_reconciler.links.loop):
+        eni = detach_by_hand(node, SECOND)
+        node.hostnet.events.put(LinkEvent(LinkEventKind.GONE, eni.mac))
+        wait_until(lambda: bool(node.enis.routing.frozen()), what="the ENI is frozen")
+        assert set(node.enis.routing.frozen()) == {SECOND}
     assert node.datastore.eni(SECOND).state is EniState.ATTACHED

@@ -7,7 +7,6 @@ from ipaddress import IPv4Address
 
 import pytest
 
-from ipamd.eni import links
 from ipamd.host.triggers import SURVEY_TURNS
 from ipamd.model.errors import KernelDumpError, WiringError
 from ipamd.model.kernel import ChangeKind, HostChange, KernelSurvey, LinkEvent, LinkEventKind
@@ -102,7 +101,8 @@ def test_what_was_not_heard_while_the_subscription_was_broken_is_looked_at(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once when it breaks, and once when it is open again: what happened in between nobody announces."""
-    monkeypatch.setattr(links, "REOPEN_FIRST_S", 0.0)
+    watch = node.cloud_reconciler.links
+    monkeypatch.setattr(watch.loop, "pause", lambda seconds: False)
     told: list[str] = []
     breaks = [WiringError("no socket")]
 
@@ -112,9 +112,9 @@ def test_what_was_not_heard_while_the_subscription_was_broken_is_looked_at(
         told.append("open")
         yield LinkEvent(LinkEventKind.OPENED)
         yield LinkEvent(LinkEventKind.OPENED)
-        node.cloud_reconciler.stop()
+        watch.loop.stop()
 
     monkeypatch.setattr(node.hostnet, "host_events", events)
-    monkeypatch.setattr(node.cloud_reconciler.links, "_on_change", lambda change: told.append(str(change.kind)))
-    node.cloud_reconciler.run_links()
+    monkeypatch.setattr(watch, "_on_change", lambda change: told.append(str(change.kind)))
+    watch.loop.run()
     assert told == ["missed", "open", "missed"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -19,6 +18,7 @@ from ipamd.model.pool_settings import PoolSettings
 from ipamd.sandbox import runtime
 from tests.fakes.cloud import IDENTITY, PRIMARY, FakeEc2
 from tests.fakes.node import FakeNode
+from tests.loops import running
 from tests.stories.other_hands import described, pass_time
 from tests.stories.stale_reads import recorded, run_sandboxes
 
@@ -79,9 +79,8 @@ def test_ec2_is_asked_again_at_once_and_the_runtime_with_it(
     nothing but the next periodic list would have adopted it (I2)."""
     monkeypatch.setattr(runtime, "SUBSCRIBE_PATIENCE_S", 0.0)
     given = rebuilt_in_part(node, ec2)
-    thread = threading.Thread(target=node.runtime_reconciler.run)
-    thread.start()
-    try:
+    node.runtime_reconciler.begin()
+    with running(node.runtime_reconciler.loop):
         wait_until(lambda: node.runtime_reconciler.view().list_age_s >= 0)
         ec2.lacking = None
         asked = described(node)
@@ -89,9 +88,6 @@ def test_ec2_is_asked_again_at_once_and_the_runtime_with_it(
             pass_time(node, 1.0)
         assert described(node) == asked + 1
         assert wait_until(lambda: recorded(node) == given) < runtime.RELIST_WITHOUT_EVENTS_S / 2
-    finally:
-        node.runtime_reconciler.stop()
-        thread.join()
     node.assert_sound()
 
 
