@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 
 from ipamd.bootstrap import App
-from ipamd.core.backoff import Retry, soonest_s
+from ipamd.core.agenda import NODE, soonest_s
 from ipamd.core.health import Phase
 from ipamd.core.loop import Loop
 from ipamd.eni.resync import LookReason
@@ -20,12 +20,14 @@ from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CloudError, IpamError, log_text
 from ipamd.settings import Settings
 
-RETRY_FIRST_S = 0.5
-RETRY_MAX_S = 30.0
-"""Pauses after a first question that was not answered. Ours."""
-
 LIMITS_RETRY_S = 300.0
 """Between two questions about an unknown instance type. Ours: as the adapter remembers a failure (`ipamd/cloud/ec2.py`)."""
+
+FIRST, LIMITS = ("first questions",), ("limits",)
+"""Keys of the agenda."""
+
+UNKNOWN = "default"
+"""Source of limits that neither EC2 nor the table knows."""
 
 log = logging.getLogger(__name__)
 
@@ -36,40 +38,32 @@ class CloudLoop:
     def __init__(self, app: App) -> None:
         self._app = app
         self._health, self._clock = app.context.health, app.context.clock
-        self._retry = Retry(first_s=RETRY_FIRST_S, max_s=RETRY_MAX_S)
+        self._agenda = app.context.agenda
         self._refusal = ""
         self._limits: InstanceLimits | None = None
-        self._limits_deadline: float | None = None
         self._planned_by: Settings | None = None
         self.is_answered = False
         self.loop = Loop("cloud", self.turn, health=self._health, clock=self._clock, changed=app.pool.look.changed)
 
     def turn(self) -> float | None:
         """Do what is due. Returns: seconds until something is due by the clock."""
-        if self._limits is None and self._retry.is_due(now_s=self._clock.monotonic()):
+        if self._limits is None and self._agenda.is_due(FIRST):
             self._ask_first()
         self._follow_limits()
         changes = self._app.reconcile.cloud
         is_serving = self._health.phase is Phase.SERVING  # before, the start has not said yet who has which address
         if is_serving:
             changes.run_once()
-        now_s = self._clock.monotonic()
-        return soonest_s(
-            [
-                changes.pause_s() if is_serving else None,
-                self._retry.left_s(now_s=now_s) if self._limits is None else None,
-                None if self._limits_deadline is None else max(self._limits_deadline - now_s, 0.0),
-            ]
-        )
+        return soonest_s([changes.pause_s() if is_serving else None, self._agenda.next_s(*FIRST), self._agenda.next_s(*LIMITS)])
 
     def _ask_first(self) -> None:
         try:
             self._ask()
         except Exception as error:  # noqa: BLE001  # whatever it is, others' changes are looked for all the same
-            self._retry.put_off(now_s=self._clock.monotonic())
+            self._agenda.put_off(FIRST, NODE)
             self._refusal = log_text(error)
             self._health.report("ec2", f"EC2: {self._refusal}; the pool cannot grow", error=error)
-            self._tell(f"{self._refusal}; asked again within {RETRY_MAX_S:.0f} s")
+            self._tell(f"{self._refusal}; asked again within {NODE.longest_s:.0f} s")
 
     def _ask(self) -> None:
         app, health = self._app, self._health
@@ -136,8 +130,10 @@ class CloudLoop:
         max_pods = limits.max_pods if is_primary_used else limits.max_pods_without_primary
         settings = self._planned_by.pool_settings(max_pods=max_pods, supports_prefixes=limits.supports_prefixes)
         self._app.pool.maintainer.set_limits(limits, settings=settings)
-        is_known = limits.source != "default"
-        self._limits_deadline = None if is_known else self._clock.monotonic() + LIMITS_RETRY_S
+        is_known = limits.source != UNKNOWN
+        self._agenda.clear(FIRST, LIMITS)
+        if not is_known:
+            self._agenda.put(LIMITS, in_s=LIMITS_RETRY_S)
         unknown = f"limits: those of {limits.instance_type} are not known, a safe default is used"
         self._health.report("limits", "" if is_known else unknown)
 
@@ -145,7 +141,7 @@ class CloudLoop:
         """Ask again for limits that EC2 did not tell, and plan by settings that have changed."""
         if self._limits is None:
             return
-        if self._limits_deadline is not None and self._clock.monotonic() >= self._limits_deadline:
+        if self._limits.source == UNKNOWN and self._agenda.is_due(LIMITS):
             self._set_limits(self._app.adapters.ec2.instance_limits(self._limits.instance_type))
         elif self._planned_by is not self._app.settings:
             self._set_limits(self._limits)

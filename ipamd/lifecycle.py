@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from ipamd.bootstrap import App
 from ipamd.cloud_loop import CloudLoop
-from ipamd.core.backoff import Backoff
+from ipamd.core.agenda import NODE
 from ipamd.core.deadline import Deadline
 from ipamd.core.health import START, Phase
 from ipamd.core.loop import Loop
@@ -44,10 +44,6 @@ over the budget of 2 s (docs/performance.md)."""
 RUNTIME_PATIENCE_S = 1.0
 """How long a start with an intact datastore waits for CRI. Ours: a list takes milliseconds; a runtime that hangs must not make
 every pod wait, and its answer only adds reasons to keep."""
-
-RETRY_FIRST_S = 0.5
-RETRY_MAX_S = 30.0
-"""Pauses after a step that failed. Ours."""
 
 LOOK_S = 0.2
 """How long a wait for a first turn may last before the daemon's end is noticed. Ours; it reads memory only."""
@@ -230,7 +226,6 @@ class Lifecycle:
 
     def _until_done(self, what: str, step: Callable[[], None]) -> None:
         """Repeat an idempotent step until it succeeds. Raises: an error that a repetition cannot repair; NotServingError."""
-        backoff = Backoff(first_s=RETRY_FIRST_S, max_s=RETRY_MAX_S)
         while True:
             try:
                 step()
@@ -240,7 +235,7 @@ class Lifecycle:
                 if not (error.retryable or isinstance(error, WORTH_REPEATING)):
                     raise
                 self._health.report(what, f"{what}: {log_text(error)}; tried again until it succeeds", error=error)
-            self._require_running(backoff.next_s())
+            self._require_running(self._app.context.agenda.put_off(("start", what), NODE))
 
     def _replay_spool(self) -> None:
         with self._health.stage("spool") as stage:

@@ -24,9 +24,7 @@ from ipamd.cloud import errors
 from ipamd.cloud.calls import Ec2Calls
 from ipamd.cloud.client import Ec2Client
 from ipamd.cloud.ec2 import BotoEc2
-from ipamd.cloud_loop import RETRY_FIRST_S, RETRY_MAX_S
-from ipamd.core.agenda import Agenda
-from ipamd.core.backoff import Backoff
+from ipamd.core.agenda import NODE, Agenda
 from ipamd.core.context import ServiceContext
 from ipamd.core.freeze import Freeze
 from ipamd.core.health import Health
@@ -125,7 +123,6 @@ class FleetNode:
 
     def _run(self) -> None:
         """The pool's thread, from the start of the daemon on (`ipamd/cloud_loop.py`, `ipamd/lifecycle.py`)."""
-        backoff = Backoff(first_s=RETRY_FIRST_S, max_s=RETRY_MAX_S)
         while True:
             try:
                 identity = self._node_info.learn_identity()
@@ -133,7 +130,7 @@ class FleetNode:
                 limits = self._ec2.instance_limits(identity.instance_type)
                 break
             except IpamError:
-                self._world.sleep(backoff.next_s())
+                self._world.sleep(self._context.agenda.put_off(("first questions",), NODE))
         self.pool.enis.routing.set_up_all()
         self.pool.maintainer.set_limits(limits, settings=self._settings.pool_settings(max_pods=NODE_TYPE.max_pods))
         while True:

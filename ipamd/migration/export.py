@@ -79,7 +79,7 @@ class ExportService:
     def hold(self) -> None:
         """Refuse ADD and leave EC2 alone, for as long as the process lives."""
         self._health.hold_adds(CONDITION, REASON)
-        self._health.set_condition(CONDITION, f"{CONDITION}: {REASON}")
+        self._health.report(CONDITION, f"{CONDITION}: {REASON}")
         self._freeze.set(FreezeCause.EXPORT, REASON)
 
     def export(self) -> ExportReport:

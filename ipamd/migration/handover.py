@@ -86,8 +86,7 @@ class Handover:
         try:
             self._backend.start()
         except SettingsError as error:
-            self._health.record_error("cni backend", error)
-            self._health.set_condition("cni-backend", f"cni-backend: the other's plugin is not served: {error}")
+            self._health.report("cni-backend", f"cni-backend: the other's plugin is not served: {error}", error=error)
             return
         log.info("the plugin of amazon-vpc-cni-k8s is served on %s", self._backend.path)
 

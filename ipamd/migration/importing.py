@@ -151,9 +151,7 @@ class ImportService:
         self._unnamed = frozenset(one.veth.ifindex for one in result.unnamed)
         if not result.unnamed:
             self._told = ()
-            self._health.clear_condition(CONDITION)
-            return
         named = "; ".join(
             f"{one.veth.name} ({', '.join(map(str, one.addresses)) or 'no address'}): {one.why}" for one in result.unnamed
         )
-        self._health.set_condition(CONDITION, f"{CONDITION}: host veths that are not ours, left as they are: {named}")
+        self._health.report(CONDITION, named and f"{CONDITION}: host veths that are not ours, left as they are: {named}")

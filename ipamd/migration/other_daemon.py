@@ -89,22 +89,17 @@ class OtherDaemon:
         return f"amazon-vpc-cni-k8s may give addresses of this node: {sign.what}{seen}"
 
     def _hold(self, why: str) -> None:
+        sentence = f"{why}; {REMOVE}; ADD is served {ABSENCE_S:.0f} s after its last sign; two must not share a node (I20)"
         if why:
-            sentence = f"{why}; {REMOVE}; ADD is served {ABSENCE_S:.0f} s after its last sign; two must not share a node (I20)"
             self._health.hold_adds(CONDITION, sentence)
-            self._health.set_condition(CONDITION, f"{CONDITION}: {sentence}")
             self._context.freeze.set(FreezeCause.AWS_NODE, "amazon-vpc-cni-k8s may use what we hold")
         elif self._held_for:
             self._health.serve_adds(CONDITION)
-            self._health.clear_condition(CONDITION)
             self._context.freeze.clear(FreezeCause.AWS_NODE)
-        if bool(why) != bool(self._held_for):
-            log.warning("ADD is held: %s", why) if why else log.warning("ADD is served again: amazon-vpc-cni-k8s is away")
+        self._health.report(CONDITION, why and f"{CONDITION}: {sentence}")
         self._held_for = why
 
     def _name_given_twice(self) -> None:
         found = [str(one) for one in self.given_twice()]
-        if not found:
-            self._health.clear_condition(TWICE)
-            return
-        self._health.set_condition(TWICE, f"{TWICE}: {first_of(found, NAMED_MAX)}; delete one pod of each pair, and {REMOVE}")
+        sentence = f"{TWICE}: {first_of(found, NAMED_MAX)}; delete one pod of each pair, and {REMOVE}"
+        self._health.report(TWICE, sentence if found else "")

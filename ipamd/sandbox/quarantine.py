@@ -226,11 +226,8 @@ class QuarantineService:
 
     def _set_unplaced(self, unplaced: dict[str, HostVeth]) -> None:
         self._unplaced = unplaced
-        if unplaced:
-            named = ", ".join(f"{veth.address} of {veth.key}" for veth in unplaced.values())
-            self._health.set_condition("unplaced", f"unplaced: wired, but EC2 shows the address on no ENI of this node: {named}")
-        else:
-            self._health.clear_condition("unplaced")
+        named = ", ".join(f"{veth.address} of {veth.key}" for veth in unplaced.values())
+        self._health.report("unplaced", named and f"unplaced: wired, but EC2 shows the address on no ENI of this node: {named}")
 
     def _survey(self) -> KernelSurvey | None:
         try:
