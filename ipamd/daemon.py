@@ -19,7 +19,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -31,7 +30,7 @@ from ipamd.settings import CurrentSettings, load, without_meaning
 if TYPE_CHECKING:
     from ipamd.bootstrap import App
     from ipamd.core.health import Health
-    from ipamd.metrics_port import LatePort, MetricsPort
+    from ipamd.metrics_port import LatePort
     from ipamd.reload import SettingsReload
 
 EXIT_SETTINGS = 2
@@ -182,11 +181,10 @@ def run(current: CurrentSettings, signals: Signals) -> int:
     with health.stage("rpc") as stage:
         server.start()
         stage.detail = "DEL and introspection are served"
-    probed, scraped, shown = ports = _ports(app)
+    probed, scraped = ports = _ports(app)
     probed.start()
     log.info("alive after %.3f s: %s", health.uptime_s(), app.adapters.opened.report.detail)
-    scraped.start()
-    shown.start()  # before the start-up: who sees us ready may ask every port
+    scraped.start()  # before the start-up: who sees us ready may ask every port
     life = Lifecycle(app, end=signals.fail)
     threading.Thread(target=life.run, name="start-up", daemon=True).start()
     reload = _follow_settings(current, health)
@@ -208,8 +206,8 @@ def run(current: CurrentSettings, signals: Signals) -> int:
     return signals.exit_status
 
 
-def _ports(app: App) -> tuple[LatePort, LatePort, LatePort]:
-    """What answers kubelet's probes, scrapes, and people; none of them listens yet."""
+def _ports(app: App) -> tuple[LatePort, LatePort]:
+    """What answers kubelet's probes and scrapes; neither listens yet."""
     from ipamd import metrics
     from ipamd.metrics_port import HealthPages, LatePort, listen
     from ipamd.rpc.server import SOCKET_NAME
@@ -221,7 +219,6 @@ def _ports(app: App) -> tuple[LatePort, LatePort, LatePort]:
     return (
         LatePort("health port", probes, health=health),
         LatePort("metrics port", scrapes, health=health),
-        LatePort("page port", lambda: _serve_page(app), health=health),
     )
 
 
@@ -233,22 +230,6 @@ def _close(app: App, ports: Iterable[LatePort]) -> None:
     if app.adapters.history_loop is not None:
         app.adapters.history_loop.close()
     app.context.datastore.close()
-
-
-def _serve_page(app: App) -> MetricsPort | None:
-    """Serve the page for people, if it is on. Nothing of it is imported otherwise."""
-    if app.settings.daemon.page_address == "off":
-        return None
-    from ipamd.page.port import serve
-    from ipamd.page.state import PageState
-
-    token_file = app.settings.daemon.page_token_file
-    return serve(
-        app.settings.daemon.page_address,
-        token_file=Path(token_file) if token_file else None,
-        state=PageState(app.introspection, app.adapters.clock),
-        refused=app.metrics.scrape_refused,
-    )
 
 
 def _follow_settings(current: CurrentSettings, health: Health) -> SettingsReload:

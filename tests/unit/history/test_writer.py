@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from ipamd.answers import history_reply
 from ipamd.history import writer as writer_module
 from ipamd.history.appender import decode, encode, listed
 from ipamd.history.reader import read, read_since
 from ipamd.history.writer import Boot, HistoryBounds, HistoryWriter
 from ipamd.model.history import HistoryQuestion, HistoryRecord, answer
-from ipamd.rpc.past import history_reply
 from tests.fakes.clock import FakeClock
 from tests.rig import wait_until
 

@@ -43,7 +43,7 @@ def look(node: FakeNode) -> str:
 
 def status(node: FakeNode) -> pb.GetStatusReply:
     """What `ipamctl status` shows."""
-    return node.app.introspection.GetStatus(pb.GetStatusRequest(), None)  # type: ignore[arg-type]  # it is not used
+    return node.app.introspection.GetStatus(pb.GetStatusRequest())
 
 
 def explained(node: FakeNode, subject: str) -> str:
