@@ -13,10 +13,7 @@ import time
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.exposition import choose_encoder
 
-from ipamd.metric_families.awscni import AwscniFamilies
-from ipamd.metric_families.counts import Counts
-from ipamd.metric_families.ec2 import Ec2Families
-from ipamd.metric_families.state import StateFamilies
+from ipamd.metric_families import AwscniFamilies, Counts, Ec2Families, StateFamilies
 from ipamd.metrics_port import MetricsPort, Pages, Refusal, listen, plain_page
 from ipamd.model.errors import log_text
 from ipamd.report.sources import Sources

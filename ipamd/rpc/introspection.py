@@ -9,14 +9,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 from google.protobuf.message_factory import GetMessageClass
 
 from ipamd.answers import answer, capacity_reply, history_limit, history_reply, question_of
 from ipamd.core.freeze import FreezeControl
-from ipamd.migration.export import ExportService
 from ipamd.model.address import Address
 from ipamd.model.eni import Eni
 from ipamd.model.errors import InvalidRequestError, NotServingError
@@ -44,6 +43,18 @@ CRI_OFF = RuntimeView(False, False, 0, -1.0, "CRI is off: nothing is reaped", 0)
 NO_RUNTIME = RuntimeInfo("", "", "")
 COUNTED = ("free", "reserved", "assigned", "cooling", "quarantined")
 """States of addresses, each a field of its own with the ending `_count`."""
+
+
+class ExportControl(Protocol):
+    """What `ipamctl export` does. Each returns what `ExportReply` holds."""
+
+    def export(self) -> object:
+        """Give the node back to amazon-vpc-cni-k8s."""
+        ...
+
+    def undo(self) -> object:
+        """Keep it after all."""
+        ...
 
 
 def handler(servicer: object) -> grpc.GenericRpcHandler[Any, Any]:
@@ -77,7 +88,7 @@ def _refusing(servicer: object, name: str) -> Callable[[Any, grpc.ServicerContex
 class IntrospectionServicer:
     """Serves `vpc_ipamd.v1.Introspection`. Every method raises: InvalidRequestError, NotServingError."""
 
-    def __init__(self, sources: Sources, control: FreezeControl, export: ExportService) -> None:
+    def __init__(self, sources: Sources, control: FreezeControl, export: ExportControl) -> None:
         self._sources = sources
         self._control = control
         self._export = export

@@ -15,7 +15,7 @@ from cni_plugin import errors as plugin_errors
 from ipamd import daemon
 from ipamd.ipamctl import main as ipamctl
 from ipamd.model import errors
-from ipamd.report.finding import Severity
+from ipamd.report.audit import Severity
 from ipamd.settings import Settings, describe
 from ipamd.settings.upstream import FORMER, UPSTREAM
 from lab.cli import main as cli
