@@ -1,6 +1,6 @@
 """Prometheus metrics: names of amazon-vpc-cni-k8s where it has one, so existing dashboards keep working; ours carry their unit.
 
-Here: what requests count, and the page. `metric_families/` reads what the daemon knows anyway, at each scrape. Label sets are closed:
+Here: what requests count, and the page. `metric_families.py` reads what the daemon knows anyway, at each scrape. Label sets are closed:
 no pod, no address, no ID but those of attached ENIs, which the instance type bounds.
 """
 
