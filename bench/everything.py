@@ -1,6 +1,6 @@
 """`everything_rss`, `idle_cpu_660`: what a daemon costs its node on a real runtime, with all that it can serve, and at rest.
 
-Memory is read with 110 sandboxes and everything on: CRI with its event stream, metrics, health pages, history, the page for people,
+Memory is read with 110 sandboxes and everything on: CRI with its event stream, metrics, health pages, history,
 the socket for the plugin of amazon-vpc-cni-k8s. Then the node fills up to 660, the daemon starts anew as it is by default, and is left
 alone but for what every node does: kubelet's STATUS and probes, and a scrape. Uses containerd 1.7, which has events, where
 `tools/fetch_containerd.sh` has unpacked it, else Debian's 1.6; the note says which.
@@ -34,7 +34,6 @@ DEFAULT = SETTINGS | {"VPC_IPAMD_METRICS_ADDRESS": "127.0.0.1:61678"}
 """A lab node's metrics are not reached from outside. The pool is not the default's, or 660 sandboxes would wait for it."""
 
 EVERYTHING = DEFAULT | {
-    "VPC_IPAMD_PAGE_ADDRESS": "127.0.0.1:61676",
     "VPC_IPAMD_CNI_BACKEND_SOCKET": "/run/aws-node/ipamd.sock",
 }
 

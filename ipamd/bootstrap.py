@@ -32,7 +32,7 @@ from ipamd.eni.subnets import Subnets
 from ipamd.eni.tags import EniTags
 from ipamd.host.freeze_files import OperatorFreeze
 from ipamd.host.network import HostNetworkReconciler
-from ipamd.metric_families.counts import Counts
+from ipamd.metric_families import Counts
 from ipamd.metrics import Metrics
 from ipamd.migration.backend import CniBackendServer, CniBackendServicer
 from ipamd.migration.export import ExportService

@@ -19,7 +19,6 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -30,7 +29,7 @@ from ipamd.settings import CurrentSettings, load, without_meaning
 
 if TYPE_CHECKING:
     from ipamd.bootstrap import App
-    from ipamd.metrics_port import LatePorts, MetricsPort
+    from ipamd.metrics_port import LatePorts
 
 EXIT_SETTINGS = 2
 EXIT_DATASTORE = 3
@@ -185,7 +184,6 @@ def run(current: CurrentSettings, signals: Signals) -> int:
     ports.start("health port")
     log.info("alive after %.3f s: %s", health.uptime_s(), app.adapters.opened.report.detail)
     ports.start("metrics port")  # before the start-up: who sees us ready may ask every port
-    ports.start("page port")
     ports.loop.start()
     life = Lifecycle(app, end=signals.fail)
     threading.Thread(target=life.run, name="start-up", daemon=True).start()
@@ -207,7 +205,7 @@ def run(current: CurrentSettings, signals: Signals) -> int:
 
 
 def _ports(app: App) -> LatePorts:
-    """What answers kubelet's probes, scrapes, and people; none of them listens yet."""
+    """What answers kubelet's probes and scrapes; neither listens yet."""
     from ipamd import metrics
     from ipamd.metrics_port import HealthPages, LatePorts, listen
     from ipamd.rpc.server import SOCKET_NAME
@@ -216,7 +214,7 @@ def _ports(app: App) -> LatePorts:
     pages = HealthPages(cni_socket=daemon.run_dir / SOCKET_NAME, is_ready=lambda: health.is_ready)
     probes = partial(listen, daemon.health_address, variable="VPC_IPAMD_HEALTH_ADDRESS", pages=pages, refused=refused)
     scrapes = partial(metrics.serve, app.metrics, daemon.metrics_address, health=pages)
-    ports = {"health port": probes, "metrics port": scrapes, "page port": partial(_serve_page, app)}
+    ports = {"health port": probes, "metrics port": scrapes}
     return LatePorts(ports, health=health, clock=app.context.clock)
 
 
@@ -227,22 +225,6 @@ def _close(app: App, ports: LatePorts) -> None:
     if app.adapters.history_writer is not None:
         app.adapters.history_writer.close()
     app.context.datastore.close()
-
-
-def _serve_page(app: App) -> MetricsPort | None:
-    """Serve the page for people, if it is on. Nothing of it is imported otherwise."""
-    if app.settings.daemon.page_address == "off":
-        return None
-    from ipamd.page.port import serve
-    from ipamd.page.state import PageState
-
-    token_file = app.settings.daemon.page_token_file
-    return serve(
-        app.settings.daemon.page_address,
-        token_file=Path(token_file) if token_file else None,
-        state=PageState(app.introspection, app.adapters.clock),
-        refused=app.metrics.scrape_refused,
-    )
 
 
 if __name__ == "__main__":

@@ -65,7 +65,20 @@ class Lifecycle:
         self._stopped = threading.Event()
         run_dir, boot_id = daemon.run_dir, current_boot_id()
         self._served_mark = ServedMark(run_dir, boot_id=boot_id, health=self._health)
-        self._handover = Handover(app, stopped=self._stopped, quiesce=self.stop, leave_mark=self._served_mark.leave, end=end)
+        self._handover = Handover(
+            aws_node=app.adapters.aws_node,
+            is_overtaken=app.adapters.is_overtaken,
+            export=app.reconcile.export,
+            other=app.reconcile.other,
+            backend=app.cni_backend,
+            hostnet=app.adapters.hostnet,
+            identity=app.adapters.node_info.identity,
+            health=self._health,
+            stopped=self._stopped,
+            quiesce=self.stop,
+            leave_mark=self._served_mark.leave,
+            end=end,
+        )
         self._maintenance = Maintenance(
             context,
             spool=app.adapters.spool,

@@ -1,6 +1,6 @@
 """Prometheus metrics: names of amazon-vpc-cni-k8s where it has one, so existing dashboards keep working; ours carry their unit.
 
-Here: what requests count, and the page. `metric_families/` reads what the daemon knows anyway, at each scrape. Label sets are closed:
+Here: what requests count. `metric_families.py` reads what the daemon knows anyway, at each scrape. Label sets are closed:
 no pod, no address, no ID but those of attached ENIs, which the instance type bounds.
 """
 
@@ -13,10 +13,7 @@ import time
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.exposition import choose_encoder
 
-from ipamd.metric_families.awscni import AwscniFamilies
-from ipamd.metric_families.counts import Counts
-from ipamd.metric_families.ec2 import Ec2Families
-from ipamd.metric_families.state import StateFamilies
+from ipamd.metric_families import AwscniFamilies, Counts, Ec2Families, StateFamilies
 from ipamd.metrics_port import MetricsPort, Pages, Refusal, listen, plain_page
 from ipamd.model.errors import log_text
 from ipamd.report.sources import Sources

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from ipamd.page.port import PagePort, serve
-from ipamd.page.state import PageState
+from ipamd.ipamctl.client import plain, request_of
+from ipamd.ipamctl.page import Answers, PagePort, state
+from ipamd.ipamctl.verb import Answer
 from tests.fakes.node import FakeNode
 from tests.patience import PATIENCE_S
 
@@ -18,15 +19,16 @@ HOSTILE = "<script>document.title='taken'</script><img src=x onerror=\"document.
 
 
 class Shown:
-    """A page's port, and how to ask it. `refused` counts by reason."""
+    """A page's port, and how to ask it."""
 
-    def __init__(self, node: FakeNode, address: str = "127.0.0.1:0", *, token_file: Path | None = None) -> None:
+    def __init__(self, node: FakeNode, *, token_file: Path | None = None) -> None:
         self.node = node
-        self.refused: list[str] = []
-        state = PageState(node.app.introspection, node.clock)
-        port = serve(address, token_file=token_file, state=state, refused=lambda why: self.refused.append(why.value))
-        assert port is not None
-        self.port: PagePort = port
+
+        def daemon(rpc: str, **fields: object) -> Answer:
+            return plain(getattr(node.app.introspection, rpc)(request_of(rpc, **fields)))
+
+        self.port = PagePort(0, answers=Answers(token_file=token_file, state=lambda: state(daemon)))
+        self.port.start()
 
     def get(
         self, path: str = "/", headers: Mapping[str, str] | None = None, *, method: str = "GET"
@@ -42,9 +44,9 @@ class Shown:
 
 
 @contextmanager
-def shown(node: FakeNode, address: str = "127.0.0.1:0", *, token_file: Path | None = None) -> Iterator[Shown]:
+def shown(node: FakeNode, *, token_file: Path | None = None) -> Iterator[Shown]:
     """Serve the page of a node while the block runs."""
-    made = Shown(node, address, token_file=token_file)
+    made = Shown(node, token_file=token_file)
     try:
         yield made
     finally:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ipamd.settings import ConfigLine, Settings, describe
-from ipamd.settings.upstream import UPSTREAM, Fate, Row
+from ipamd.settings.upstream import FORMER, UPSTREAM, Fate, Row
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))  # also when run as a script
 from tools import ipamctl_page, picture
@@ -87,6 +87,15 @@ named in one line of the log at the start.
 |---|---|---|
 """
 
+FORMER_HEAD = """\
+## Settings of earlier releases
+
+The daemon does not start with them.
+
+| Setting | Here | What to do instead |
+|---|---|---|
+"""
+
 
 def settings_page(settings: Settings | None = None) -> str:
     """Write the page: one table per topic, settings in the order of the code.
@@ -107,7 +116,8 @@ def settings_page(settings: Settings | None = None) -> str:
     honoured = [_honoured(row) for row in UPSTREAM if row.fate is Fate.HONOURED]
     others = [_upstream_row(row) for row in UPSTREAM if row.fate is not Fate.HONOURED]
     upstream = f"{UPSTREAM_HEAD}{', '.join(honoured)}.\n\n{UPSTREAM_TABLE}" + "\n".join(others)
-    return "\n".join(parts[:1]) + "\n" + "\n\n".join([*parts[1:], SETTINGS_FILE.rstrip(), upstream]) + "\n"
+    former = FORMER_HEAD + "\n".join(_upstream_row(row) for row in FORMER)
+    return "\n".join(parts[:1]) + "\n" + "\n\n".join([*parts[1:], SETTINGS_FILE.rstrip(), upstream, former]) + "\n"
 
 
 def picture_page() -> str:

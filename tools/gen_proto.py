@@ -19,6 +19,10 @@ TARGET = ROOT / "ipamd" / "pb"
 SOURCES = ("vpc_ipamd/v1/cni.proto", "vpc_ipamd/v1/introspection.proto", "runtime/v1/cri.proto", "aws_node/cni_backend.proto")
 
 
+WITHOUT_STUBS = frozenset({"introspection_pb2_grpc.py"})
+"""Not needed: server and client of this service find its methods in the descriptor."""
+
+
 def generate(into: Path) -> None:
     """Write one `<name>_pb2.py`, `.pyi` and `_pb2_grpc.py` per source, flat, into an existing directory.
 
@@ -33,6 +37,8 @@ def generate(into: Path) -> None:
             if code != 0:
                 raise SystemExit(f"protoc refused {source} (exit {code})")
         for made in sorted(Path(scratch).rglob("*_pb2*")):
+            if made.name in WITHOUT_STUBS:
+                continue
             text = re.sub(r"^from [\w.]+ import (\w+_pb2)", r"from ipamd.pb import \1", made.read_text(), flags=re.M)
             (into / made.name).write_text(text)
 

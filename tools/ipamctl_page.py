@@ -30,6 +30,7 @@ OWN: Mapping[str, Mapping[str, str]] = {
         "parts[].ms": "how long it took",
         "parts[].problem": "empty: it is whole",
     },
+    "page": {"url": "where it is", "is_token_needed": "true, false"},
     "completion": {"lines[]": "of the script"},
 }
 """Fields of verbs that do their work themselves; tests/unit/docs/test_ipamctl_page.py compares them with what they print."""

@@ -8,7 +8,7 @@ from typing import Any, cast
 from prometheus_client import Metric
 
 from ipamd.eni.metadata import MetadataDifference
-from ipamd.metric_families.counts import Counts
+from ipamd.metric_families import Counts
 from ipamd.metrics import Metrics
 from ipamd.model.call_report import ANSWERED, CallReport, StatusReport
 from ipamd.ports import Ec2

@@ -1,4 +1,4 @@
-"""The page for people: random and damaged requests; nobody reads it without loopback's own name, or without the token.
+"""The status page: random and damaged requests; nobody reads it without loopback's own name, or without the token.
 
 The sockets are those of the metrics port, which has a target of its own; here is what the page makes of a request.
 """
@@ -15,9 +15,8 @@ from random import Random
 from fuzz.log_sink import LogSink
 from fuzz.mutation import mutated
 from fuzz.target import Case, Target, Violation, blob
+from ipamd.ipamctl.page import Answers
 from ipamd.metrics_port import REQUEST
-from ipamd.page.access import Gate, TokenFile
-from ipamd.page.port import Answers
 
 TOKEN = b"0123456789abcdef0123456789abcdef"
 SECRET = b'{"who":"may read this"}'
@@ -47,8 +46,7 @@ class PageRequests(Target):
         self._folder = Path(tempfile.mkdtemp())
         path = self._folder / "token"
         path.write_bytes(TOKEN)
-        gates = (Gate(None), Gate(TokenFile(path)))
-        self._answers = [Answers(gate=gate, state=lambda: SECRET) for gate in gates]
+        self._answers = [Answers(token_file=file, state=lambda: SECRET) for file in (None, path)]
 
     def generate(self, random: Random) -> Case:
         lines = []

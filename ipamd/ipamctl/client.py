@@ -13,15 +13,16 @@ from typing import Any
 import grpc
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
 
 from ipamd.pb import introspection_pb2 as pb
-from ipamd.pb import introspection_pb2_grpc
 
 TIMEOUT_S = 5.0
 TIMEOUTS_S = {"Audit": 60.0, "Export": 60.0}
 """For RPCs that need longer. An audit asks EC2, which may make it wait; an export waits for ADDs."""
 
 DEFAULT_RUN_DIR = "/run/vpc-ipamd"
+SERVICE = pb.DESCRIPTOR.services_by_name["Introspection"]
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 
 
@@ -41,7 +42,6 @@ class Client:
         self._channel = grpc.insecure_channel(
             f"unix:{self._path}", options=[("grpc.max_receive_message_length", MAX_MESSAGE_BYTES)]
         )
-        self._stub: Any = introspection_pb2_grpc.IntrospectionStub(self._channel)  # type: ignore[no-untyped-call]  # generated code
 
     def __enter__(self) -> Client:
         return self
@@ -62,15 +62,25 @@ class Client:
         except ValueError as error:  # text that is no UTF-8, or a number that no field holds
             raise RefusedError(f"vpc-ipamd cannot be asked this: {error}") from error
         try:
-            reply = getattr(self._stub, rpc)(request, timeout=TIMEOUTS_S.get(rpc, TIMEOUT_S))
+            reply = self._call(rpc)(request, timeout=TIMEOUTS_S.get(rpc, TIMEOUT_S))
         except grpc.RpcError as error:
             status: Any = error  # at run time every RpcError of a call carries code and details
             if status.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
                 raise AwayError(
                     f"vpc-ipamd does not answer at {self._path} ({status.code().name}); is the daemon running on this node?"
                 ) from error
+            if status.code() is grpc.StatusCode.UNIMPLEMENTED:
+                raise RefusedError(f"the daemon is of another release and does not know {rpc}: use its own ipamctl") from error
             raise RefusedError(f"vpc-ipamd refused: {status.details()}") from error
         return plain(reply)
+
+    def _call(self, rpc: str) -> Any:
+        method = SERVICE.methods_by_name[rpc]
+        return self._channel.unary_unary(
+            f"/{SERVICE.full_name}/{rpc}",
+            request_serializer=GetMessageClass(method.input_type).SerializeToString,
+            response_deserializer=GetMessageClass(method.output_type).FromString,
+        )
 
     def status(self) -> dict[str, Any]:
         """Phase, stages, pool, runtime, cloud, last error (absent if there was none)."""

@@ -28,11 +28,11 @@ def ask_or_read(daemon: Ask, rpc: str, arguments: Namespace, *, limit: int) -> A
 
 
 def _read(arguments: Namespace, fields: dict[str, object], *, limit: int, why: str) -> Answer:
+    from ipamd.answers import history_reply, question_of
     from ipamd.history.reader import read
     from ipamd.ipamctl.client import plain, request_of
     from ipamd.model.errors import InvalidRequestError
     from ipamd.model.history import answer
-    from ipamd.rpc.past import FROM_FILE, history_reply, question_of
 
     directory = history_directory(arguments.history_dir, why=why)
     try:
@@ -40,7 +40,7 @@ def _read(arguments: Namespace, fields: dict[str, object], *, limit: int, why: s
     except InvalidRequestError as error:
         raise VerbError(str(error), exit_status=EXIT_USAGE) from error
     found: HistoryAnswer = answer(question, read(directory, question.subject))
-    reply = plain(history_reply(found, question, source=FROM_FILE))
+    reply = plain(history_reply(found, question, source="file"))
     reply["notes"].append(f"read from {directory}, which lacks the daemon's last second at most: {why}")
     return reply
 

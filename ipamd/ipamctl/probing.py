@@ -19,7 +19,7 @@ from ipamd.cloud.client import Ec2Client
 from ipamd.cloud.errors import AttemptError
 from ipamd.cloud.metadata import ImdsMetadata
 from ipamd.core.clock import SystemClock
-from ipamd.eni.tags import CLUSTER_TAG, NO_MANAGE_TAG
+from ipamd.model.eni import CLUSTER_TAG, NO_MANAGE_TAG
 from ipamd.model.words import printable
 from ipamd.probe.calls import CHECK_CALLS, CLEANUP_CALLS, Calls
 from ipamd.probe.node import read_links

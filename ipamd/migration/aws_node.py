@@ -20,8 +20,6 @@ from pathlib import Path
 
 import grpc
 
-from ipamd.migration import aws_node as files
-from ipamd.migration import aws_node as peer
 from ipamd.model.aws_node import (
     FILE_MAX_BYTES,
     NETWORK_NAME,
@@ -178,9 +176,9 @@ class FileAwsNode:
     def listener(self) -> str:
         if self._socket == "off":
             return ""
-        if peer.is_anothers(self._socket):
+        if is_anothers(self._socket):
             return self._socket
-        if (self.has_conflist() or self._is_news()) and peer.is_its_daemon(TCP_ADDRESS):
+        if (self.has_conflist() or self._is_news()) and is_its_daemon(TCP_ADDRESS):
             return f"{TCP_ADDRESS[0]}:{TCP_ADDRESS[1]}"
         return ""
 
@@ -205,7 +203,7 @@ class FileAwsNode:
 
     def allocations(self) -> tuple[Allocation, ...]:
         try:
-            raw = files.read_bounded(self._checkpoint, most=FILE_MAX_BYTES)
+            raw = read_bounded(self._checkpoint, most=FILE_MAX_BYTES)
         except OSError as error:
             raise ForeignStateError(f"{self._checkpoint} cannot be read", details=error.strerror or str(error)) from error
         if raw is None:
@@ -236,7 +234,7 @@ class FileAwsNode:
     def begin_export(self) -> None:
         self._change_note(exporting=True)
         try:
-            files.replace(self._exported, b"`ipamctl export --undo` removes this file\n", mode=0o644)
+            replace(self._exported, b"`ipamctl export --undo` removes this file\n", mode=0o644)
         except OSError as error:
             raise TakeoverError(f"{self._exported} cannot be written", details=error.strerror or "") from error
 
@@ -256,7 +254,7 @@ class FileAwsNode:
 
         try:
             self._checkpoint.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-            files.replace(self._checkpoint, content, mode=0o600, announce=announce)
+            replace(self._checkpoint, content, mode=0o600, announce=announce)
         except OSError as error:
             details = f"{error.strerror}: mount {self._checkpoint.parent} into the daemon's pod"
             raise TakeoverError(f"{self._checkpoint} cannot be written", details=details) from error
@@ -277,7 +275,7 @@ class FileAwsNode:
     def remove_our_conflist(self) -> str:
         try:
             self._ours.unlink()
-            files.sync_directory(self._ours.parent)
+            sync_directory(self._ours.parent)
         except FileNotFoundError:
             return ""
         except OSError as error:
@@ -287,7 +285,7 @@ class FileAwsNode:
     def _rename(self, source: Path, target: Path) -> bool:
         try:
             source.rename(target)
-            files.sync_directory(target.parent)
+            sync_directory(target.parent)
         except FileNotFoundError:
             return False
         except OSError as error:
@@ -297,7 +295,7 @@ class FileAwsNode:
     def _network_name(self) -> str:
         for path in (self._theirs, self._saved):
             try:
-                raw = files.read_bounded(path, most=CONFLIST_MAX_BYTES)
+                raw = read_bounded(path, most=CONFLIST_MAX_BYTES)
             except OSError as error:
                 log.warning("the network's name is not known from %s: %s", path, error.strerror)
                 continue
@@ -314,7 +312,7 @@ class FileAwsNode:
 
     def _version(self) -> list[int] | None:
         try:
-            found = files.version_of(self._checkpoint)
+            found = version_of(self._checkpoint)
             return None if found is None else [found.inode, found.mtime_ns]
         except OSError as error:
             raise ForeignStateError(f"{self._checkpoint} cannot be looked at", details=error.strerror or "") from error
@@ -322,7 +320,7 @@ class FileAwsNode:
     def _read_note(self) -> dict[str, object]:
         """Our note; a damaged one counts as none, so that its file is looked at again."""
         try:
-            note = json.loads(files.read_bounded(self._note, most=NOTE_MAX_BYTES) or b"{}")
+            note = json.loads(read_bounded(self._note, most=NOTE_MAX_BYTES) or b"{}")
         except (OSError, ValueError, RecursionError) as error:
             log.warning("%s cannot be used: %s", self._note, error)
             return {}
@@ -335,7 +333,7 @@ class FileAwsNode:
                 note = self._read_note()
                 changed = {name: part for name, part in (note | parts).items() if part is not None}
                 if changed != note:
-                    files.replace(self._note, json.dumps(changed).encode() + b"\n", mode=0o600)
+                    replace(self._note, json.dumps(changed).encode() + b"\n", mode=0o600)
         except OSError as error:
             raise TakeoverError(f"{self._note} cannot be written", details=error.strerror or "") from error
 

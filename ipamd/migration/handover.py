@@ -11,9 +11,14 @@ import logging
 import threading
 from collections.abc import Callable
 
-from ipamd.bootstrap import App
+from ipamd.core.health import Health
+from ipamd.migration.backend import CniBackendServer
+from ipamd.migration.export import ExportService
+from ipamd.migration.other_daemon import OtherDaemon
+from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.errors import NotServingError, SettingsError
 from ipamd.model.kernel import NODE
+from ipamd.ports import AwsNode, HostNetwork
 
 LOOK_S = 1.0
 """How often a start looks whether the other daemon has gone. Ours: a connection to a socket of this node."""
@@ -29,27 +34,35 @@ class Handover:
 
     def __init__(
         self,
-        app: App,
         *,
+        aws_node: AwsNode | None,
+        is_overtaken: bool,
+        export: ExportService,
+        other: OtherDaemon,
+        backend: CniBackendServer | None,
+        hostnet: HostNetwork,
+        identity: Callable[[], InstanceIdentity | None],
+        health: Health,
         stopped: threading.Event,
         quiesce: Callable[[], None],
         leave_mark: Callable[[], None],
         end: Callable[[str], None],
     ) -> None:
-        """`quiesce` ends every loop that changes something; `leave_mark` says that this daemon is at work, for STATUS; `end` ends
-        the process, for the next one to begin."""
+        """`is_overtaken`: its file was written after our rows, which were therefore made anew at this start. `quiesce` ends every
+        loop that changes something; `leave_mark` says that this daemon is at work, for STATUS; `end` ends the process, for the next
+        one to begin."""
         self._leave_mark = leave_mark
-        self._aws_node = app.adapters.aws_node
-        self._is_overtaken = app.adapters.is_overtaken
-        self._export = app.reconcile.export
-        self._other = app.reconcile.other
-        self._health = app.context.health
+        self._aws_node = aws_node
+        self._is_overtaken = is_overtaken
+        self._export = export
+        self._other = other
+        self._health = health
         self._stopped = stopped
         self._end = end
-        self._hostnet = app.adapters.hostnet
-        self._identity = app.adapters.node_info.identity
+        self._hostnet = hostnet
+        self._identity = identity
         self._is_tidy = False
-        self._backend = app.cni_backend
+        self._backend = backend
 
         def restart(reason: str) -> None:
             timer = threading.Timer(RESTART_PAUSE_S, end, [reason])

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 
 from ipamd.core.context import ServiceContext
 from ipamd.migration.other_daemon import OtherDaemon
 from ipamd.model.attachment import pod_veth_name
-from ipamd.model.aws_node import Allocation, identify
+from ipamd.model.aws_node import Allocation, ImportResult, Unnamed, identify
 from ipamd.model.errors import ForeignStateError, IpamError, log_text
 from ipamd.model.kernel import HostVeth, KernelSurvey
 from ipamd.model.sandbox import Sandbox
@@ -27,23 +26,6 @@ CONDITION = "import"
 FAILPOINTS = ("import.stamped",)
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class Unnamed:
-    """A host veth that nobody can name: its addresses, and why."""
-
-    veth: HostVeth
-    addresses: tuple[IPv4Address, ...]
-    why: str
-
-
-@dataclass(slots=True)
-class ImportResult:
-    """The host veths as they are after an import: those that were identified carry our alias now."""
-
-    veths: tuple[HostVeth, ...]
-    unnamed: list[Unnamed] = field(default_factory=list)
 
 
 class ImportService:

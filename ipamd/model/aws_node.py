@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
 from typing import Any
@@ -340,3 +340,20 @@ def _of_link(veth: HostVeth, address: IPv4Address, told: Allocation | None, *, p
 
 def _placeholder(host_veth: str) -> AttachmentKey:
     return parse_key(f"unknown-{host_veth}", POD_IFNAME)
+
+
+@dataclass(slots=True)
+class Unnamed:
+    """A host veth that nobody can name: its addresses, and why."""
+
+    veth: HostVeth
+    addresses: tuple[IPv4Address, ...]
+    why: str
+
+
+@dataclass(slots=True)
+class ImportResult:
+    """The host veths as they are after an import: those that were identified carry our alias now."""
+
+    veths: tuple[HostVeth, ...]
+    unnamed: list[Unnamed] = field(default_factory=list)

@@ -148,7 +148,7 @@ DESCRIPTION_PREFIX = "aws-K8S-"
 
 # Which detached ENIs are leaked: made for a node, attached to nothing, and old enough that nobody is still making them. Pure.
 #
-# One rule for a node's own, at its start, and for a cluster's (`ipamd/sweeper/`). It says why an ENI is kept, because everything
+# One rule for a node's own, at its start, and for a cluster's (`ipamd/sweeper.py`). It says why an ENI is kept, because everything
 # that it lets through is deleted. As in amazon-vpc-cni-k8s (pkg/awsutils/awsutils.go, getLeakedENIs) but for this: an ENI without
 # a readable creation time is kept for ever; there an absent time is written now, which costs a call and a permission, and an
 # unreadable one deletes at once.

@@ -171,6 +171,11 @@ class Tenure:
         """Whether any of it was at or after this instant."""
         return self.until is None or self.until >= since
 
+    @property
+    def sentence(self) -> str:
+        """The same for people."""
+        return str(self)
+
     def __str__(self) -> str:
         """One sentence."""
         name = (

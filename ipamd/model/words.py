@@ -4,7 +4,6 @@ foreign text made safe to print.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -62,11 +61,3 @@ def rfc3339(moment: datetime, *, timespec: str = "milliseconds") -> str:
 
 
 # Whether a listener's address can be reached from this host only. Pure.
-
-
-def is_loopback(host: str) -> bool:
-    """Whether this is an address of loopback. A name is not: what it resolves to may change; nor is an empty one, which is all."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False

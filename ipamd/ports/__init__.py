@@ -5,7 +5,7 @@ the same Protocols and pass the same contract tests as the adapters. All impleme
 There is no code in here, only promises.
 """
 
-from ipamd.ports.aws_node import AwsNode
+from ipamd.ports.aws_node import AwsNode, Import
 from ipamd.ports.cloud import Ec2, Metadata
 from ipamd.ports.datastore import Datastore, Spool, SpoolEntry, UnitOfWork
 from ipamd.ports.history import History, NoHistory
@@ -21,6 +21,7 @@ __all__ = [
     "Failpoint",
     "History",
     "HostNetwork",
+    "Import",
     "Metadata",
     "NoHistory",
     "Runtime",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from ipamd.model.aws_node import Allocation, Sign
+from ipamd.model.aws_node import Allocation, ImportResult, Sign
+from ipamd.model.kernel import HostVeth, KernelSurvey
+from ipamd.model.sandbox import Sandbox
 
 
 class AwsNode(Protocol):
@@ -70,4 +72,16 @@ class AwsNode(Protocol):
 
     def remove_our_conflist(self) -> str:
         """Remove ours. Returns: what was done, "" if there was none. Raises: TakeoverError."""
+        ...
+
+
+class Import(Protocol):
+    """Takes over the sandboxes that it wired: stamps those of its host veths whose sandbox can be named. Neither method raises."""
+
+    def take_over(self, survey: KernelSurvey, listed: Mapping[str, Sandbox] | None) -> ImportResult:
+        """Stamp every host veth without our alias whose sandbox can be named."""
+        ...
+
+    def look_again(self, listed: Mapping[str, Sandbox]) -> list[HostVeth]:
+        """Stamp what the start could not name and can be named now. Returns: those that carry our alias now."""
         ...

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ipamd.probe.calls import Answer
-from ipamd.probe.creation import find_by_tag
 from ipamd.probe.node import Refused
+from ipamd.probe.steps import find_by_tag
 from ipamd.probe.subject import NODE_TAG, RUN_TAG, NotPossible, Subject, tags_of
 
 WAITS_S = (0.0, 1.0, 2.0, 4.0, 8.0, 15.0)

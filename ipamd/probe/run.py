@@ -15,36 +15,35 @@ from datetime import datetime
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.errors import CloudError
 from ipamd.ports import Clock
-from ipamd.probe import addresses, attachment, creation, removal
+from ipamd.probe import steps
 from ipamd.probe.calls import Answer, Calls, CallsUsedUp, Stopped
 from ipamd.probe.checks import CHECKS, Verdict
 from ipamd.probe.cleanup import LeftOver, clean_up, delete_former, former_enis, named_former
-from ipamd.probe.node import Refused, inspect
-from ipamd.probe.permissions import DENIED, NEEDED, Permission, permissions
+from ipamd.probe.node import DENIED, NEEDED, Permission, Refused, inspect, permissions
 from ipamd.probe.subject import Finding, Node, NotPossible, Sources, Subject
 
 Step = Callable[[Subject], None]
 
 STEPS: tuple[tuple[Step, tuple[str, ...]], ...] = (
-    (creation.create, ("create-answer",)),
+    (steps.create, ("create-answer",)),
     (
-        attachment.attach,
+        steps.attach,
         (
             "attach-after-create", "create-visible", "attach-time", "link-before-attached", "attached-addresses",
             "metadata-complete", "terminate-default", "terminate-set",
         ),
     ),
-    (creation.search, ("tag-search", "list-by-instance", "list-unpaged", "list-missing-id")),
-    (creation.replay_token, ("token-replay", "token-mismatch")),
-    (attachment.attach_again, ("attach-again", "delete-in-use")),
+    (steps.search, ("tag-search", "list-by-instance", "list-unpaged", "list-missing-id")),
+    (steps.replay_token, ("token-replay", "token-mismatch")),
+    (steps.attach_again, ("attach-again", "delete-in-use")),
     (
-        addresses.addresses,
+        steps.addresses,
         ("assign-answer", "assign-visible", "assign-metadata", "assign-over-limit", "unassign-visible", "unassign-again"),
     ),
-    (addresses.prefix, ("prefix-answer",)),
-    (removal.detach, ("detach-again", "delete-detaching", "detach-time", "link-gone")),
-    (removal.delete, ("delete-visible", "delete-again")),
-    (creation.replay_after_delete, ("token-after-delete",)),
+    (steps.prefix, ("prefix-answer",)),
+    (steps.detach, ("detach-again", "delete-detaching", "detach-time", "link-gone")),
+    (steps.delete, ("delete-visible", "delete-again")),
+    (steps.replay_after_delete, ("token-after-delete",)),
 )  # fmt: skip
 """In order, each with the checks that it answers; `limits-table` is answered before the first."""
 

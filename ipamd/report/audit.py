@@ -7,27 +7,55 @@ is in progress and needs no action. The crash tests end with this audit; operato
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 from typing import TypeVar
 
 from ipamd.core.locks import KeyLocks
-from ipamd.model.attachment import Attachment
+from ipamd.model.address import Address, AddressState
+from ipamd.model.attachment import Attachment, sandbox_mac
 from ipamd.model.aws_node import GivenTwice
-from ipamd.model.cloud import InstanceIdentity
-from ipamd.model.cniresult import recorded_spec
-from ipamd.model.eni import Eni
+from ipamd.model.cloud import DescribedEni, InstanceIdentity
+from ipamd.model.cloud_evidence import addresses_on, plausibility
+from ipamd.model.cniresult import others_mac, recorded_spec
+from ipamd.model.eni import MAIN_TABLE, Eni
 from ipamd.model.errors import IpamError, log_text
-from ipamd.model.ids import EniId
-from ipamd.model.kernel import INSIDE_IS_LEFT, KernelSurvey, RoutingDifference
-from ipamd.model.metadata_evidence import CloudKey
+from ipamd.model.ids import AttachmentKey, EniId
+from ipamd.model.intent import IntentKind, leaving_addresses
+from ipamd.model.kernel import (
+    FROM_SANDBOX_PRIORITY,
+    INSIDE_IS_LEFT,
+    TO_SANDBOX_PRIORITY,
+    HostVeth,
+    KernelSurvey,
+    RoutingDifference,
+    duplicate_addresses,
+)
+from ipamd.model.metadata_evidence import CloudKey, recorded
 from ipamd.model.snapshot import Snapshot
-from ipamd.model.words import counted
+from ipamd.model.words import counted, rfc3339
 from ipamd.ports import Datastore, Ec2, HostNetwork, Runtime, Wiring
-from ipamd.report.audit_cloud import against_ec2, lost_addresses, primary_addresses
-from ipamd.report.audit_sandboxes import against_kernel, against_runtime
-from ipamd.report.finding import Finding, Severity
+
+
+class Severity(StrEnum):
+    """How much a finding matters."""
+
+    VIOLATION = "violation"
+    DIFFERENCE = "difference"
+    PENDING = "pending"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Finding:
+    """One thing that differs; `next` says what will be done about it, and by whom."""
+
+    severity: Severity
+    subject: str
+    what: str
+    next: str
+
 
 # The part of the audit about ENIs on the host: links, addresses, route tables, rules, sysctls, our nftables table, frozen ENIs.
 #
@@ -211,3 +239,254 @@ def _ask(source: str, question: Callable[[], T], silent: list[str]) -> T | None:
     except IpamError as error:
         silent.append(f"{source}: {log_text(error)}")
         return None
+
+
+# The part of the audit about sandboxes: their wiring in the kernel, and the runtime's list, against the records.
+
+
+def against_kernel(snapshot: Snapshot, survey: KernelSurvey, *, datastore: Datastore, locks: KeyLocks) -> list[Finding]:
+    """Compare the wiring of every sandbox with its record.
+
+    Args:
+        snapshot: older than `survey`; where an ADD or DEL between them may explain a difference, `datastore` is asked again.
+        locks: an ADD or DEL at work changes the kernel while we read: its sandbox is left out.
+    """
+    attachments, rows = tuple(snapshot.attachments.values()), tuple(snapshot.addresses.values())
+    busy = {held.key for held in locks.held()}
+    findings = _duplicates(survey)
+    veths = {veth.name: veth for veth in survey.veths if not veth.is_dying}
+    for attachment in attachments:
+        if attachment.key not in busy:
+            findings += _wiring_differences(attachment, survey, veths.get(attachment.host_veth))
+    findings += _unowned_links(attachments, survey, busy, datastore)
+    assigned = {attachment.address for attachment in attachments}
+    cold = {row.address for row in rows if row.state in (AddressState.FREE, AddressState.COOLING)} - assigned
+    for address in sorted(cold & (set(survey.to_rules) | set(survey.from_rules) | set(survey.routes))):
+        # The rows are older than the survey: an ADD may have wired the address since.
+        now = datastore.address(address)
+        if now is not None and now.state in (AddressState.FREE, AddressState.COOLING):
+            findings.append(
+                Finding(Severity.VIOLATION, str(address), f"{now.state}, yet it has a route or rule (I4)", "restart vpc-ipamd")
+            )
+    return findings
+
+
+def _unowned_links(
+    attachments: tuple[Attachment, ...], survey: KernelSurvey, busy: set[AttachmentKey], datastore: Datastore
+) -> list[Finding]:
+    owners = {attachment.host_veth for attachment in attachments}
+    findings = []
+    for veth in survey.veths:
+        if veth.is_dying:
+            findings.append(Finding(Severity.PENDING, veth.name, "marked for deletion", "the cooldown deletes it at once"))
+        elif veth.name not in owners and veth.key is None:
+            findings.append(Finding(Severity.DIFFERENCE, veth.name, "carries no identity of ours", "left alone"))
+        elif veth.name not in owners and veth.key not in busy:
+            row = datastore.address(veth.address) if veth.address else None
+            is_quarantined = row is not None and row.state is AddressState.QUARANTINED
+            findings.append(
+                Finding(
+                    Severity.DIFFERENCE,
+                    veth.name,
+                    f"wired for {veth.key} with {veth.address}, which the datastore does not know",
+                    "quarantined until runtime and kernel agree" if is_quarantined else "the next start resolves it",
+                )
+            )
+    return findings
+
+
+def against_runtime(snapshot: Snapshot, listed: set[str]) -> list[Finding]:
+    """Compare the records with the runtime's complete list of container IDs."""
+    return [
+        Finding(
+            Severity.PENDING,
+            str(attachment.address),
+            f"sandbox {attachment.key} is recorded and the runtime does not list it",
+            "freed by its DEL, or reaped once every source says that it is gone",
+        )
+        for attachment in snapshot.attachments.values()
+        if attachment.key.container_id not in listed
+    ]
+
+
+def _duplicates(survey: KernelSurvey) -> list[Finding]:
+    return [
+        Finding(
+            Severity.VIOLATION,
+            str(address),
+            f"{len(veths)} host veths carry it: {', '.join(f'{veth.name} of {veth.key}' for veth in veths)} (I1)",
+            "delete the sandbox that should not have it",
+        )
+        for address, veths in duplicate_addresses(survey).items()
+    ]
+
+
+def _wiring_differences(attachment: Attachment, survey: KernelSurvey, veth: HostVeth | None) -> list[Finding]:
+    subject, repair = str(attachment.address), "the host network reconciler repairs it"
+    if veth is None:
+        gone = f"sandbox {attachment.key} is recorded and its host veth {attachment.host_veth} is gone"
+        return [Finding(Severity.PENDING, subject, gone, "freed by its DEL, or reaped within minutes")] if survey.is_whole else []
+    findings = _identity_differences(attachment, veth)
+    device = survey.routes.get(attachment.address)
+    if device != attachment.host_veth and (device is not None or survey.is_whole):
+        findings.append(Finding(Severity.DIFFERENCE, subject, f"its route leads to {device or 'nothing'}", repair))
+    if attachment.address not in survey.to_rules:
+        findings.append(Finding(Severity.DIFFERENCE, subject, f"rule {TO_SANDBOX_PRIORITY} is missing", repair))
+    tables = survey.from_rules.get(attachment.address, ())
+    if attachment.route_table != MAIN_TABLE and attachment.route_table not in tables:
+        findings.append(
+            Finding(
+                Severity.DIFFERENCE, subject, f"rule {FROM_SANDBOX_PRIORITY} to table {attachment.route_table} is missing", repair
+            )
+        )
+    return findings
+
+
+def _identity_differences(attachment: Attachment, veth: HostVeth) -> list[Finding]:
+    """Compare alias and MAC of a host veth with the record: each is proof enough to put the other back."""
+    subject, repair = str(attachment.address), "the host network reconciler repairs it"
+    others = others_mac(attachment)
+    mac = sandbox_mac(attachment.key, side="host") if others is None else others or veth.mac
+    is_mac_known = veth.mac in (mac, "")
+    if veth.key is not None and (veth.key, veth.address) != (attachment.key, attachment.address):
+        return [
+            Finding(Severity.VIOLATION, subject, f"{veth.name} says {veth.key} with {veth.address} (I1)", "delete the sandbox")
+        ]
+    if veth.key is None and not is_mac_known:
+        what = f"{veth.name} has neither alias nor MAC of {attachment.key} (I1)"
+        return [Finding(Severity.VIOLATION, subject, what, "delete the sandbox")]
+    findings = []
+    if veth.key is None:
+        findings.append(Finding(Severity.DIFFERENCE, subject, f"{veth.name} has lost its alias", repair))
+    if not is_mac_known:
+        findings.append(Finding(Severity.DIFFERENCE, subject, f"{veth.name} has MAC {veth.mac}, not {mac}", repair))
+    return findings
+
+
+# The part of the audit about EC2: which addresses are on which ENI, by the records and by one answer of EC2.
+#
+# One answer proves no absence (`ipamd/model/cloud_evidence.py`): what it lacks is a difference that is not confirmed, and an answer
+# that is not plausible is not compared. What the daemon itself has found to be lost is told without EC2: a sandbox that has a lost
+# address has no network.
+
+
+NOT_CONFIRMED = "not confirmed: one answer may lag; an address is lost after a second one"
+
+
+@dataclass(frozen=True, slots=True)
+class CloudComparison:
+    """What one answer shows. `implausible`: why it is not compared, "" if it is; then there are no findings."""
+
+    findings: tuple[Finding, ...] = ()
+    implausible: str = ""
+
+
+def lost_addresses(snapshot: Snapshot) -> list[Finding]:
+    """Tell each address that the daemon found to be lost, and which sandbox has it. Asks nobody."""
+    found = []
+    for row in snapshot.addresses.values():
+        if row.lost_since is None:
+            continue
+        since = f"lost since {rfc3339(row.lost_since)}: {row.lost_reason or 'EC2 does not show it'}"
+        if not row.is_in_use:
+            what = f"{since}; it is {row.state}"
+            found.append(
+                Finding(Severity.PENDING, str(row.address), what, "given to nobody, and removed when it would become free")
+            )
+            continue
+        name = next((a.sandbox_name for a in snapshot.attachments.values() if a.key == row.owner), "")
+        what = f"{since}; sandbox {row.owner}{f' ({name})' if name else ''} has it and no network (I7)"
+        found.append(Finding(Severity.VIOLATION, str(row.address), what, "delete the pod: its successor gets another address"))
+    return found
+
+
+def primary_addresses(snapshot: Snapshot) -> list[Finding]:
+    """Tell each recorded address that is the primary address of a recorded ENI."""
+    primaries = {eni.primary_address for eni in snapshot.enis.values()}
+    return [
+        Finding(Severity.VIOLATION, str(address), "a primary address among those for sandboxes (I6)", "report it")
+        for address in snapshot.addresses
+        if address in primaries
+    ]
+
+
+def against_ec2(
+    before: Snapshot,
+    described: Iterable[DescribedEni],
+    *,
+    after: Snapshot,
+    identity: InstanceIdentity,
+    recent: Collection[CloudKey] = (),
+) -> CloudComparison:
+    """Compare the records with one complete answer.
+
+    Args:
+        before, after: what was recorded before EC2 was asked and after it answered: only what both say is told.
+        identity: names the primary ENI, without which no answer is believed.
+        recent: what our own calls changed so lately that EC2 may not show it yet.
+    Concurrency: pure.
+    """
+    enis = tuple(described)
+    recent = {*recent, *_given_back(before), *_given_back(after)}
+    implausible = plausibility(enis, recorded(before, identity), recent=recent)
+    if implausible:
+        return CloudComparison(implausible=implausible)
+    on_eni = {address: eni.eni_id for eni in enis if eni.is_readable for address in addresses_on(eni)}
+    unreadable = {eni.eni_id for eni in enis if not eni.is_readable}
+    found = [
+        _of_address(row, on_eni.get(row.address, ""), is_recent=row.address in recent or row.eni_id in recent)
+        for row in before.addresses.values()
+        if not row.is_lost
+        and on_eni.get(row.address) != row.eni_id
+        and row.eni_id not in unreadable
+        and _is_unchanged(row, after)
+    ]
+    primaries = {eni.primary_address: eni.eni_id for eni in enis if eni.primary_address is not None}
+    found += [
+        Finding(Severity.DIFFERENCE, str(address), f"EC2 has it as the primary address of {primaries[address]}", NOT_CONFIRMED)
+        for address in before.addresses.keys() & primaries.keys()
+    ]
+    return CloudComparison((*found, *_of_enis(enis, after, recent)))
+
+
+def _given_back(snapshot: Snapshot) -> set[CloudKey]:
+    """What open intents of ours take away at EC2; nobody can have it meanwhile."""
+    enis = {EniId(i.payload.get("eni_id", "")) for i in snapshot.intents.values() if i.kind is IntentKind.DELETE_ENI}
+    return {*leaving_addresses(snapshot.intents.values()), *enis}
+
+
+def _is_unchanged(row: Address, after: Snapshot) -> bool:
+    now = after.addresses.get(row.address)
+    return now is not None and now.eni_id == row.eni_id
+
+
+def _of_address(row: Address, other_id: str, *, is_recent: bool) -> Finding:
+    what = f"{row.state} on {row.eni_id}; EC2's answer has it on {other_id or 'no ENI of this node'}"
+    if is_recent:
+        return Finding(Severity.PENDING, str(row.address), what, "our own call changed it minutes ago: EC2's answer lags")
+    return Finding(Severity.DIFFERENCE, str(row.address), what, NOT_CONFIRMED)
+
+
+def _of_enis(enis: Collection[DescribedEni], after: Snapshot, recent: Collection[CloudKey]) -> list[Finding]:
+    """ENIs that only one side knows. One that was recorded while EC2 was asked, or is covered by an intent, is known."""
+    covered = {intent.payload.get("eni_id") for intent in after.intents.values()}
+    attached = {eni.eni_id for eni in enis}
+    unknown = [eni for eni in enis if eni.eni_id not in after.enis and eni.eni_id not in covered]
+    found = []
+    for eni in sorted(unknown, key=lambda eni: eni.eni_id):
+        row = after.addresses.get(eni.primary_address) if eni.primary_address is not None else None
+        is_contradiction = row is not None and row.is_lost
+        if is_contradiction:
+            what = f"attached, and takes a place only: its primary address {eni.primary_address} is still that of a sandbox"
+            next_step = "recorded once that sandbox is gone: EC2 has taken the address from the ENI where the sandbox got it"
+        elif eni.is_readable:
+            what, next_step = "attached, and unknown to the datastore", "adopted at the next comparison with EC2"
+        else:
+            what = f"attached, and takes a place only: {eni.problem or f'no IPv4 address ({eni.interface_type})'}"
+            next_step = "left alone"
+        severity = Severity.DIFFERENCE if eni.is_readable and not is_contradiction else Severity.PENDING
+        found.append(Finding(severity, eni.eni_id, what, next_step))
+    for eni_id in sorted(after.enis.keys() - attached):
+        severity = Severity.PENDING if eni_id in recent else Severity.DIFFERENCE
+        found.append(Finding(severity, eni_id, "known, and not attached by EC2's answer", "forgotten when confirmed and unused"))
+    return found

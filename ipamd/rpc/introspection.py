@@ -6,29 +6,31 @@ the history on disk, `Explain` these and the kernel, `Audit` the kernel, the run
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Mapping
-from ipaddress import IPv4Network
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import grpc
+from google.protobuf.message_factory import GetMessageClass
 
+from ipamd.answers import answer, capacity_reply, history_limit, history_reply, question_of
 from ipamd.core.freeze import FreezeControl
-from ipamd.migration.export import ExportService
-from ipamd.model.address import Address, AddressState
+from ipamd.model.address import Address
 from ipamd.model.eni import Eni
 from ipamd.model.errors import InvalidRequestError, NotServingError
+from ipamd.model.growth import Action, AllocateAddresses, AllocatePrefixes
+from ipamd.model.history import HistoryAnswer, HistoryQuestion
 from ipamd.model.kernel import DROP_REASONS
 from ipamd.model.placement import eni_limit
+from ipamd.model.pool_settings import PoolSettings
 from ipamd.model.redaction import without_secrets
+from ipamd.model.sandbox import RuntimeInfo, RuntimeView
 from ipamd.model.snapshot import eni_place
-from ipamd.model.stock import PoolCounts
-from ipamd.model.words import rfc3339
 from ipamd.pb import introspection_pb2 as pb
-from ipamd.pb import introspection_pb2_grpc
 from ipamd.report.sources import Sources
 from ipamd.report.verdict import facts, verdict
-from ipamd.rpc.past import FROM_DAEMON, entry, history_reply, question_of
-from ipamd.rpc.planning import capacity_reply, plan_reply, targets
+from ipamd.report.what_if import WhatIf
 from ipamd.settings import ConfigLine
 from ipamd.settings.current import INVALID_SETTINGS
 
@@ -36,65 +38,93 @@ EXPLAIN_LIMIT = 50
 """Entries behind an explanation. Ours: a screen."""
 
 IN_FORCE = "settings in force in the daemon"
+FROM_DAEMON = "daemon"
+CRI_OFF = RuntimeView(False, False, 0, -1.0, "CRI is off: nothing is reaped", 0)
+NO_RUNTIME = RuntimeInfo("", "", "")
+COUNTED = ("free", "reserved", "assigned", "cooling", "quarantined")
+"""States of addresses, each a field of its own with the ending `_count`."""
 
 
-class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
-    """Serves `vpc_ipamd.v1.Introspection`."""
+class ExportControl(Protocol):
+    """What `ipamctl export` does. Each returns what `ExportReply` holds."""
 
-    def __init__(self, sources: Sources, control: FreezeControl, export: ExportService) -> None:
+    def export(self) -> object:
+        """Give the node back to amazon-vpc-cni-k8s."""
+        ...
+
+    def undo(self) -> object:
+        """Keep it after all."""
+        ...
+
+
+def handler(servicer: object) -> grpc.GenericRpcHandler[Any, Any]:
+    """Serve the methods of `servicer` as `vpc_ipamd.v1.Introspection`; what they raise is the refusal."""
+    service = pb.DESCRIPTOR.services_by_name["Introspection"]
+    return grpc.method_handlers_generic_handler(
+        service.full_name,
+        {
+            method.name: grpc.unary_unary_rpc_method_handler(
+                _refusing(servicer, method.name),
+                request_deserializer=GetMessageClass(method.input_type).FromString,
+                response_serializer=GetMessageClass(method.output_type).SerializeToString,
+            )
+            for method in service.methods
+        },
+    )
+
+
+def _refusing(servicer: object, name: str) -> Callable[[Any, grpc.ServicerContext], Any]:
+    def serve(request: Any, context: grpc.ServicerContext) -> Any:
+        try:
+            return getattr(servicer, name)(request)
+        except InvalidRequestError as error:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except NotServingError as error:
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+
+    return serve
+
+
+class IntrospectionServicer:
+    """Serves `vpc_ipamd.v1.Introspection`. Every method raises: InvalidRequestError, NotServingError."""
+
+    def __init__(self, sources: Sources, control: FreezeControl, export: ExportControl) -> None:
         self._sources = sources
         self._control = control
         self._export = export
 
-    def GetStatus(self, request: pb.GetStatusRequest, context: grpc.ServicerContext) -> pb.GetStatusReply:  # noqa: ARG002  # gRPC's signature
+    def GetStatus(self, _: pb.GetStatusRequest) -> pb.GetStatusReply:
         """Report phase, start-up stages, pool, runtime, EC2, last error."""
         sources, health = self._sources, self._sources.health
         known = facts(sources)
-        reply = pb.GetStatusReply(
-            version=sources.version,
+        dropped = sources.dropped_packets()
+        return answer(
+            pb.GetStatusReply,
+            known,
+            sources,
             instance_id=sources.instance_id(),
             alive=True,
             ready=known.is_ready,
-            phase=known.phase,
             uptime_s=health.uptime_s(),
-            stages=[pb.Stage(name=s.name, state=s.state, elapsed_ms=s.elapsed_ms, detail=s.detail) for s in known.stages],
             pool=self._pool(known.assignable_count),
-            runtime=self._runtime(),
+            runtime=answer(pb.Runtime, sources.runtime_view() or CRI_OFF, sources.runtime() or NO_RUNTIME),
             lacks=sorted(known.conditions.values()),
             spooled_count=sources.spool.pending_count(),
             dying_count=sources.dying_count(),
             verdict=verdict(known),
             freezings=self._freezings(),
             settings=self._settings(known.conditions),
-            busy=[
-                pb.Busy(
-                    container_id=held.key.container_id,
-                    ifname=held.key.ifname,
-                    operation=held.operation,
-                    age_s=held.age_s,
-                    waiting_count=held.waiting_count,
-                    caller_left=held.caller_left,
-                )
-                for held in sources.locks.held()
-            ],
+            busy=[answer(pb.Busy, held, held.key) for held in sources.locks.held()],
+            confinement=pb.Confinement(
+                source_checked=sources.is_source_checked(),
+                dropped=[pb.Dropped(reason=reason, count=dropped[reason]) for reason in DROP_REASONS if reason in dropped],
+            ),
+            subnets=sources.subnets(),
+            cloud=sources.cloud(),
+            last_error=health.last_error(),
         )
-        dropped = sources.dropped_packets()
-        confinement = pb.Confinement(
-            source_checked=sources.is_source_checked(),
-            dropped=[pb.Dropped(reason=reason, count=dropped[reason]) for reason in DROP_REASONS if reason in dropped],
-        )
-        reply.confinement.CopyFrom(confinement)
-        reply.subnets.extend(
-            pb.Subnet(subnet_id=one.subnet_id, free_count=one.free_count, why_not=one.why_not) for one in sources.subnets()
-        )
-        cloud = sources.cloud()
-        reply.cloud.CopyFrom(pb.Cloud(reachable=cloud.reachable, call_count=cloud.call_count, detail=cloud.detail))
-        last = health.last_error()
-        if last is not None:
-            reply.last_error.CopyFrom(pb.LastError(at=rfc3339(last.at), what=last.what, message=last.message))
-        return reply
 
-    def ListEnis(self, request: pb.ListEnisRequest, context: grpc.ServicerContext) -> pb.ListEnisReply:  # noqa: ARG002  # gRPC's signature
+    def ListEnis(self, _: pb.ListEnisRequest) -> pb.ListEnisReply:
         """List ENIs with their addresses counted by state."""
         limits = self._sources.pool.limits
         rows: dict[str, list[Address]] = {}
@@ -108,186 +138,169 @@ class IntrospectionServicer(introspection_pb2_grpc.IntrospectionServicer):
             ]
         )
 
-    def ListAttachments(self, request: pb.ListAttachmentsRequest, context: grpc.ServicerContext) -> pb.ListAttachmentsReply:  # noqa: ARG002  # gRPC's signature
+    def ListAttachments(self, _: pb.ListAttachmentsRequest) -> pb.ListAttachmentsReply:
         """List attachments, oldest first."""
         datastore = self._sources.datastore
         return pb.ListAttachmentsReply(
             attachments=[
-                pb.Attachment(
-                    container_id=row.key.container_id,
-                    ifname=row.key.ifname,
-                    address=str(row.address),
-                    eni_id=row.eni_id,
-                    host_veth=row.host_veth,
-                    netns=row.netns,
-                    sandbox_name=row.sandbox_name,
-                    created_at=rfc3339(row.created_at),
-                    origin=row.origin,
-                    lost_since=_lost_since(datastore.address(row.address)),
-                )
+                answer(pb.Attachment, row, row.key, lost_since=_lost_since(datastore.address(row.address)))
                 for row in datastore.attachments()
             ]
         )
 
-    def GetHistory(self, request: pb.GetHistoryRequest, context: grpc.ServicerContext) -> pb.GetHistoryReply:
-        """List what happened to an address, a pod or a sandbox, oldest first, and who had which address when."""
-        try:
-            question = question_of(request, limit=request.limit)
-            return history_reply(self._sources.past.ask(question), question, source=FROM_DAEMON)
-        except InvalidRequestError as error:
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-            raise
+    def GetHistory(self, request: pb.GetHistoryRequest) -> pb.GetHistoryReply:
+        """List what happened to a subject, oldest first, and who had which address when; without a subject the newest events."""
+        past = self._sources.past
+        if not request.subject:
+            newest = HistoryQuestion("", history_limit(request.limit))
+            return history_reply(HistoryAnswer(tuple(past.latest(newest.limit)), (), ()), newest, source=FROM_DAEMON)
+        question = question_of(request, limit=request.limit)
+        return history_reply(past.ask(question), question, source=FROM_DAEMON)
 
-    def GetConfig(self, request: pb.GetConfigRequest, context: grpc.ServicerContext) -> pb.GetConfigReply:  # noqa: ARG002  # gRPC's signature
+    def GetConfig(self, _: pb.GetConfigRequest) -> pb.GetConfigReply:
         """List the settings that are in force."""
         return pb.GetConfigReply(settings=[setting(line) for line in self._sources.config()], origin_note=IN_FORCE)
 
-    def latest_entries(self, limit: int) -> list[pb.LedgerEntry]:
-        """The last `limit` entries of the ledger, oldest first; for the page, no RPC. Raises: DatastoreError."""
-        return [entry(record) for record in self._sources.past.latest(limit)]
-
-    def Audit(self, request: pb.AuditRequest, context: grpc.ServicerContext) -> pb.AuditReply:  # noqa: ARG002  # gRPC's signature
+    def Audit(self, request: pb.AuditRequest) -> pb.AuditReply:
         """Cross-check datastore, kernel, CRI and EC2."""
-        report = self._sources.audit.audit(ask_ec2=not request.skip_ec2)
-        return pb.AuditReply(
-            findings=[
-                pb.Finding(severity=found.severity, subject=found.subject, what=found.what, next=found.next)
-                for found in report.findings
-            ],
-            silent=report.silent,
-            address_count=report.address_count,
-        )
+        return answer(pb.AuditReply, self._sources.audit.audit(ask_ec2=not request.skip_ec2))
 
-    def Explain(self, request: pb.ExplainRequest, context: grpc.ServicerContext) -> pb.ExplainReply:
+    def Explain(self, request: pb.ExplainRequest) -> pb.ExplainReply:
         """Explain why an address or a sandbox is as it is."""
-        try:
-            explanation = self._sources.explain.explain(question_of(request, limit=EXPLAIN_LIMIT))
-        except InvalidRequestError as error:
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-            raise
-        return pb.ExplainReply(
-            subject=explanation.subject,
-            sentences=explanation.sentences,
-            history=[entry(record) for record in explanation.past.records],
-            notes=explanation.past.notes,
-            source=FROM_DAEMON,
-        )
+        explained = self._sources.explain.explain(question_of(request, limit=EXPLAIN_LIMIT))
+        return answer(pb.ExplainReply, explained, explained.past, history=explained.past.records, source=FROM_DAEMON)
 
-    def Freeze(self, request: pb.FreezeRequest, context: grpc.ServicerContext) -> pb.FreezeReply:  # noqa: ARG002  # gRPC's signature
+    def Freeze(self, request: pb.FreezeRequest) -> pb.FreezeReply:
         """Freeze the pool until `Thaw` or the next boot."""
         problem = self._control.freeze(request.reason)
         return pb.FreezeReply(freezings=self._freezings(), problem=problem)
 
-    def Thaw(self, request: pb.ThawRequest, context: grpc.ServicerContext) -> pb.ThawReply:  # noqa: ARG002  # gRPC's signature
+    def Thaw(self, _: pb.ThawRequest) -> pb.ThawReply:
         """End what `Freeze` began."""
         problem = self._control.thaw()
         return pb.ThawReply(freezings=self._freezings(), problem=problem)
 
-    def Export(self, request: pb.ExportRequest, context: grpc.ServicerContext) -> pb.ExportReply:  # noqa: ARG002  # gRPC's signature
+    def Export(self, request: pb.ExportRequest) -> pb.ExportReply:
         """Give the node back to amazon-vpc-cni-k8s, or keep it after all."""
-        done = self._export.undo() if request.undo else self._export.export()
-        return pb.ExportReply(steps=done.steps, problems=done.problems, exported_count=done.exported_count)
+        return answer(pb.ExportReply, self._export.undo() if request.undo else self._export.export())
+
+    def Plan(self, request: pb.PlanRequest) -> pb.PlanReply:
+        """Tell what the pool would do now, also under other settings or on another type. Nothing is changed."""
+        what = self._sources.what_if.plan(tuple(request.settings), instance_type=request.instance_type)
+        return plan_reply(what, changed=(*request.settings, *filter(None, [request.instance_type])))
+
+    def Capacity(self, _: pb.CapacityRequest) -> pb.CapacityReply:
+        """Tell how many pods this node can hold in each mode."""
+        limits, bounds, modes = self._sources.what_if.capacity()
+        return capacity_reply(limits, modes, vcpu_count=bounds.vcpu_count)
 
     def _freezings(self) -> list[pb.Freezing]:
-        return [pb.Freezing(cause=one.cause, reason=one.reason, since=rfc3339(one.since_at)) for one in self._sources.freezings()]
-
-    def Plan(self, request: pb.PlanRequest, context: grpc.ServicerContext) -> pb.PlanReply:
-        """Tell what the pool would do now, also under other settings or on another type. Nothing is changed."""
-        try:
-            what = self._sources.what_if.plan(tuple(request.settings), instance_type=request.instance_type)
-        except InvalidRequestError as error:
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-            raise
-        except NotServingError as error:
-            context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
-            raise
-        return plan_reply(what, changed=[*request.settings, *([request.instance_type] if request.instance_type else [])])
-
-    def Capacity(self, request: pb.CapacityRequest, context: grpc.ServicerContext) -> pb.CapacityReply:  # noqa: ARG002  # gRPC's signature
-        """Tell how many pods this node can hold in each mode."""
-        try:
-            limits, bounds, modes = self._sources.what_if.capacity()
-        except NotServingError as error:
-            context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
-            raise
-        return capacity_reply(limits, modes, vcpu_count=bounds.vcpu_count)
+        return [answer(pb.Freezing, one, since=one.since_at) for one in self._sources.freezings()]
 
     def _settings(self, conditions: Mapping[str, str]) -> pb.SettingsState:
         generation = self._sources.settings.generation
-        return pb.SettingsState(
+        return answer(
+            pb.SettingsState,
+            generation,
             generation=generation.number,
             file=generation.settings.daemon.settings_file,
-            needs_restart=generation.needs_restart,
             valid=INVALID_SETTINGS not in conditions,
         )
 
     def _pool(self, assignable_count: int) -> pb.Pool:
         sources = self._sources
-        counts: PoolCounts = sources.datastore.counts()
-        limits, settings, status = sources.pool.limits, sources.pool.settings, sources.demand.status()
-        auto = sources.pool.auto
-        return pb.Pool(
-            total_count=counts.total,
-            lost_count=counts.lost,
+        counts, limits, status = sources.datastore.counts(), sources.pool.limits, sources.demand.status()
+        return answer(
+            pb.Pool,
+            status,
+            **{f"{state}_count": getattr(counts, state) for state in (*COUNTED, "total", "lost")},
             assignable_count=assignable_count,
-            free_count=counts.free,
-            reserved_count=counts.reserved,
-            assigned_count=counts.assigned,
-            cooling_count=counts.cooling,
-            quarantined_count=counts.quarantined,
             eni_count=len(sources.datastore.enis()),
-            eni_limit=eni_limit(limits, settings) if limits else 0,
+            eni_limit=eni_limit(limits, sources.pool.settings) if limits else 0,
             slots_per_eni=limits.slots_per_eni if limits else 0,
             last_cycle=status.sentence,
-            excess_count=status.excess_count,
-            kept=status.kept,
-            targets=targets(settings),
-            auto=str(auto) if auto is not None else "",
+            targets=targets(sources.pool.settings),
+            auto=str(sources.pool.auto or ""),
         )
-
-    def _runtime(self) -> pb.Runtime:
-        view, info = self._sources.runtime_view(), self._sources.runtime()
-        reply = pb.Runtime(list_age_s=-1.0, detail="CRI is off: nothing is reaped" if view is None else view.detail)
-        if info is not None:
-            reply.MergeFrom(pb.Runtime(socket=info.socket, name=info.name, version=info.version))
-        if view is not None:
-            reply.reachable, reply.events = view.reachable, view.events
-            reply.sandbox_count, reply.list_age_s = view.sandbox_count, view.list_age_s
-        return reply
 
 
 def setting(line: ConfigLine) -> pb.Setting:
     """Spell one setting, without the credentials that a URL may hold."""
-    return pb.Setting(env=line.env, value=without_secrets(line.value), default=line.default, origin=line.origin, text=line.text)
+    return answer(pb.Setting, line, value=without_secrets(line.value))
 
 
-def _lost_since(row: Address | None) -> str:
-    return rfc3339(row.lost_since) if row is not None and row.lost_since is not None else ""
+def _lost_since(row: Address | None) -> object:
+    return row.lost_since if row is not None else None
 
 
 def _eni(eni: Eni, rows: list[Address], slot_count: int, frozen: str) -> pb.Eni:
-    states = Counter(row.state for row in rows if not row.is_lost)
-    prefixes: set[IPv4Network] = {row.prefix for row in rows if row.prefix is not None}
-    return pb.Eni(
-        eni_id=eni.eni_id,
-        mac=eni.mac,
-        device_index=eni.device_index,
-        network_card=eni.network_card,
+    states = Counter(row.state.value for row in rows if not row.is_lost)
+    return answer(
+        pb.Eni,
+        eni,
+        **{f"{state}_count": states[state] for state in COUNTED},
+        lost_count=sum(row.is_lost for row in rows),
         primary=eni.is_primary,
         state=eni.state if eni.managed else "unmanaged",
-        subnet_id=eni.subnet_id,
-        subnet_cidr=str(eni.subnet_cidr),
-        primary_address=str(eni.primary_address),
         slot_count=slot_count,
-        free_count=states[AddressState.FREE],
-        reserved_count=states[AddressState.RESERVED],
-        assigned_count=states[AddressState.ASSIGNED],
-        cooling_count=states[AddressState.COOLING],
-        quarantined_count=states[AddressState.QUARANTINED],
-        lost_count=sum(row.is_lost for row in rows),
         frozen=frozen,
-        excluded=eni.excluded,
-        route_table=eni.route_table,
-        host_ready=eni.host_ready,
-        prefixes=[str(prefix) for prefix in sorted(prefixes)],
+        prefixes=[str(prefix) for prefix in sorted({row.prefix for row in rows if row.prefix is not None})],
+    )
+
+
+# The pool's plan.
+
+
+def plan_reply(what: WhatIf, *, changed: tuple[str, ...] = ()) -> pb.PlanReply:
+    """Write a plan with everything it was made from."""
+    snapshot, counts = what.snapshot, what.snapshot.counts
+    return answer(
+        pb.PlanReply,
+        what.decided,
+        snapshot.limits,
+        snapshot,
+        actions=[_action(action) for action in what.decided.actions],
+        obstacles=[answer(pb.Obstacle, why, subject=subject, next=why.next_step) for subject, why in what.obstacles],
+        targets=targets(what.settings),
+        auto=answer(
+            pb.AutoTarget,
+            what.auto,
+            snapshot.growth.demand,
+            in_force=what.settings.warm_target_auto,
+            sentence=str(what.auto),
+        ),
+        changed=changed,
+        eni_limit=eni_limit(snapshot.limits, what.settings),
+        eni_count=snapshot.known_eni_count + len(snapshot.refused_device_indexes),
+        total_count=counts.total,
+        free_count=counts.free,
+        in_use_count=counts.in_use,
+        cooling_count=counts.cooling,
+        under_way=snapshot.growth.pending,
+    )
+
+
+def targets(settings: PoolSettings) -> list[pb.Target]:
+    """List the targets and caps; `defined`: whether it has an effect."""
+    is_auto = settings.warm_target_auto
+    named = {
+        "WARM_ENI_TARGET": (settings.warm_eni_target, not settings.ip_targets_defined),
+        "WARM_IP_TARGET": (settings.warm_ip_target, settings.warm_ip_target > 0 and not is_auto),
+        "MINIMUM_IP_TARGET": (settings.minimum_ip_target, settings.minimum_ip_target > 0),
+        "WARM_PREFIX_TARGET": (settings.warm_prefix_target, settings.warm_prefix_target > 0 and not is_auto),
+        "MAX_ENI": (settings.max_eni, settings.max_eni > 0),
+        "MAX_PODS": (settings.max_pods, settings.max_pods > 0),
+    }
+    return [pb.Target(name=name, value=value, defined=on) for name, (value, on) in named.items()]
+
+
+def _action(action: Action) -> pb.PlannedAction:
+    kind = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", type(action).__name__).lower()
+    addresses, prefixes = len(getattr(action, "addresses", ())), len(getattr(action, "prefixes", ()))
+    return pb.PlannedAction(
+        kind=kind,
+        eni_id=getattr(action, "eni_id", ""),
+        address_count=action.count if isinstance(action, AllocateAddresses) else getattr(action, "address_count", addresses),
+        prefix_count=action.count if isinstance(action, AllocatePrefixes) else getattr(action, "prefix_count", prefixes),
+        text=str(action),
     )

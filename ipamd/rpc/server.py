@@ -14,9 +14,9 @@ from pathlib import Path
 
 from ipamd.model.errors import NotServingError, SettingsError
 from ipamd.model.words import first_of
-from ipamd.pb import cni_pb2_grpc, introspection_pb2_grpc
+from ipamd.pb import cni_pb2_grpc
 from ipamd.rpc.cni import CniServicer
-from ipamd.rpc.introspection import IntrospectionServicer
+from ipamd.rpc.introspection import handler
 from ipamd.rpc.unix_server import SPARE_CONNECTIONS, UnixServer
 
 SOCKET_NAME = "ipamd.sock"
@@ -100,9 +100,8 @@ def take_instance_lock(run_dir: Path, *, is_ended: Callable[[float], bool], wait
 class RpcServer(UnixServer):
     """Both services on one socket."""
 
-    def __init__(
-        self, *, run_dir: Path, cni: CniServicer, introspection: IntrospectionServicer, max_concurrent_rpcs: int
-    ) -> None:
+    def __init__(self, *, run_dir: Path, cni: CniServicer, introspection: object, max_concurrent_rpcs: int) -> None:
+        """`introspection`: has a method for each RPC."""
         super().__init__(
             run_dir / SOCKET_NAME,
             max_rpcs=max_concurrent_rpcs + SPARE_THREADS,
@@ -111,7 +110,7 @@ class RpcServer(UnixServer):
             advice="set VPC_IPAMD_RUN_DIR to a directory that nobody else uses",
         )
         cni_pb2_grpc.add_CniServicer_to_server(cni, self.grpc)  # type: ignore[no-untyped-call]  # generated code
-        introspection_pb2_grpc.add_IntrospectionServicer_to_server(introspection, self.grpc)  # type: ignore[no-untyped-call]  # generated code
+        self.grpc.add_generic_rpc_handlers((handler(introspection),))
 
     def _is_live(self) -> bool:
         """Nobody listens: we have the lock, and a predecessor that was killed may still be closing its socket."""

@@ -17,7 +17,6 @@ from ipamd.core.deadline import Deadline, Steps
 from ipamd.core.health import Health
 from ipamd.core.loop import Loop
 from ipamd.core.odd_objects import OddObjects
-from ipamd.migration.importing import ImportService
 from ipamd.model.attachment import Attachment
 from ipamd.model.errors import EventsUnsupportedError, IpamError, RuntimeUnreachableError, log_text
 from ipamd.model.evidence import Evidence, Judgement, Verdict
@@ -26,7 +25,7 @@ from ipamd.model.kernel import KernelSurvey
 from ipamd.model.ledger import LedgerEvent
 from ipamd.model.sandbox import EventKind, RuntimeInfo, RuntimeView, Sandbox, SandboxEvent
 from ipamd.model.words import counted
-from ipamd.ports import Clock, Runtime
+from ipamd.ports import Clock, Import, Runtime
 from ipamd.sandbox.detach import DetachService
 from ipamd.sandbox.judge import LIST_INTERVAL_S, SandboxJudge
 from ipamd.sandbox.quarantine import QuarantineService
@@ -240,7 +239,7 @@ class RuntimeReconciler:
         detach: DetachService,
         judge: SandboxJudge,
         quarantine: QuarantineService,
-        imported: ImportService,
+        imported: Import,
         learned: Callable[[RuntimeInfo], None] = lambda _: None,
     ) -> None:
         """`learned` takes which runtime has answered."""

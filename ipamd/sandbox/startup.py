@@ -15,7 +15,6 @@ from ipaddress import IPv4Address
 from ipamd.core.context import ServiceContext
 from ipamd.core.deadline import Deadline, Steps
 from ipamd.core.odd_objects import OddObjects
-from ipamd.migration.importing import ImportService
 from ipamd.model.address import AddressState
 from ipamd.model.errors import DatastoreError, Defect, IpamError, log_text
 from ipamd.model.evidence import Verdict
@@ -23,7 +22,7 @@ from ipamd.model.kernel import HostVeth, KernelSurvey, duplicate_addresses, stra
 from ipamd.model.ledger import LedgerEvent
 from ipamd.model.sandbox import Sandbox
 from ipamd.model.words import counted
-from ipamd.ports import Runtime, Spool
+from ipamd.ports import Import, Runtime, Spool
 from ipamd.sandbox.cooldown import Cooldown
 from ipamd.sandbox.detach import DetachService
 from ipamd.sandbox.quarantine import QuarantineService
@@ -69,7 +68,7 @@ class StartupReconciler:
         cooldown: Cooldown,
         runtime: Runtime | None,
         quarantine: QuarantineService,
-        imported: ImportService,
+        imported: Import,
         is_datastore_intact: bool,
     ) -> None:
         self._datastore = context.datastore

@@ -323,18 +323,6 @@ class DaemonConfig:
         "127.0.0.1:61677",
         "host:port of /healthz and /readyz for kubelet's probes; 'off': none.",
     )
-    page_address: str = setting(
-        "VPC_IPAMD_PAGE_ADDRESS",
-        parse_listen_address,
-        "off",
-        "host:port of a page for people (docs/page.md), as 127.0.0.1:61676; 'off': none.",
-    )
-    page_token_file: str = setting(
-        "VPC_IPAMD_PAGE_TOKEN_FILE",
-        parse_file_text,
-        "",
-        "File with the token that the page asks for; empty: none, which is allowed on loopback only.",
-    )
     max_concurrent_rpcs: int = setting("VPC_IPAMD_MAX_RPCS", integer(4, 1024), 256, "CNI requests handled at once.")
     history_dir: str = setting(
         "VPC_IPAMD_HISTORY_DIR",

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from ipamd.model.errors import SettingsError
 from ipamd.model.redaction import without_secrets
-from ipamd.model.words import counted, is_loopback, printable
+from ipamd.model.words import counted, printable
 from ipamd.settings import loading as names
 from ipamd.settings import settings_file, upstream
 from ipamd.settings.fields import (
@@ -32,7 +32,7 @@ from ipamd.settings.fields import (
     TakeoverConfig,
 )
 from ipamd.settings.parsers import choice, parse_region, parse_url, parsed
-from ipamd.settings.upstream import UPSTREAM, Fate
+from ipamd.settings.upstream import FORMER, UPSTREAM, Fate
 
 FILE = "VPC_IPAMD_SETTINGS_FILE"
 
@@ -103,9 +103,6 @@ def contradictions(settings: Settings) -> list[str]:
         problems.append(
             f"WARM_TARGET=auto: must not be set with WARM_IP_TARGET ({settings.pool.warm_ip_target}), which it computes"
         )
-    page, has_token = settings.daemon.page_address, bool(settings.daemon.page_token_file)
-    if page != "off" and not has_token and not is_loopback(page.rpartition(":")[0]):
-        problems.append(f"VPC_IPAMD_PAGE_ADDRESS={page!r}: outside loopback it needs VPC_IPAMD_PAGE_TOKEN_FILE")
     problems += _clashes(settings.daemon)
     chained = {plugin["type"] for plugin in json.loads(settings.daemon.chained_plugins or "[]")}
     for name, is_on in (("portmap", settings.daemon.portmap), ("bandwidth", settings.daemon.bandwidth)):
@@ -128,7 +125,6 @@ def _clashes(daemon: DaemonConfig) -> Iterator[str]:
     addresses = {
         "VPC_IPAMD_METRICS_ADDRESS": daemon.metrics_address,
         "VPC_IPAMD_HEALTH_ADDRESS": daemon.health_address,
-        "VPC_IPAMD_PAGE_ADDRESS": daemon.page_address,
     }
     listeners = [(name, text, *_host_and_port(text)) for name, text in addresses.items() if text != "off"]
     for (one, _, host, port), (other, text, other_host, other_port) in combinations(listeners, 2):
@@ -281,7 +277,7 @@ def unknown(given: Mapping[str, str], *, is_ours: bool) -> list[str]:
     Args:
         is_ours: there is nothing but settings in it, so that a name need not look like one: the settings file.
     """
-    known = ours() | {row.name for row in UPSTREAM} | set(OTHERS_OF_OURS)
+    known = ours() | {row.name for row in (*UPSTREAM, *FORMER)} | set(OTHERS_OF_OURS)
     found = []
     names = sorted(name for name in given if name not in known and (given[name] or is_ours))
     more = max(len(names) - UNKNOWN_MAX, 0) if is_ours else 0

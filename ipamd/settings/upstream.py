@@ -167,12 +167,24 @@ UPSTREAM: tuple[Row, ...] = (
 )
 """By name; the honoured ones first. `AWS_REGION`, which cni-metrics-helper reads, is the AWS SDK's and is left to it."""
 
+FORMER: tuple[Row, ...] = (
+    _refused(
+        "VPC_IPAMD_PAGE_ADDRESS",
+        "the daemon serves no page any more: remove it, and run `ipamctl page` on the node while you look at it (docs/page.md)",
+        harmless=("off",),
+    ),
+    _refused(
+        "VPC_IPAMD_PAGE_TOKEN_FILE", "remove it, and give the file to `ipamctl page --token-file` (docs/page.md)", harmless=()
+    ),
+)
+"""Settings that this program had in an earlier release: what to do instead."""
+
 
 def refused(given: Mapping[str, str]) -> list[str]:
     """Name each value that asks for what is not done here. Returns: one sentence for each, with what to do instead."""
     return [
         f"{row.name}={printable(given[row.name], most=40)}: {row.text}"
-        for row in UPSTREAM
+        for row in (*UPSTREAM, *FORMER)
         if row.fate is Fate.REFUSED and given.get(row.name, "") and given[row.name].lower() not in row.harmless
     ]
 

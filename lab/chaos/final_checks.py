@@ -22,7 +22,7 @@ SETTLE_TIMEOUT_S = 75.0
 """Ours: above the longest pause of the pool after an error, 60 s (ipamd/pool/maintainer.py)."""
 
 UNKNOWN_ENI = "unknown to the datastore"
-"""The audit's words (ipamd/report/audit_cloud.py) for an ENI that is neither recorded nor covered by an open intent."""
+"""The audit's words (ipamd/report/audit.py) for an ENI that is neither recorded nor covered by an open intent."""
 
 REMOVE_TIMEOUT_S = 180.0
 ROWS_TIMEOUT_S = 15.0

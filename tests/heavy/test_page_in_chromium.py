@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from ipamd.ipamctl.page import STATIC, _digest
 from ipamd.model.pool_settings import PoolSettings
-from ipamd.page.document import STATIC, _digest
 from tests.fakes.node import FakeNode
 from tests.page import HOSTILE, Shown, add_named, shown
 

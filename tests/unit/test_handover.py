@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -29,13 +28,15 @@ class Hands:
         self.ended: list[str] = []
         self.marked_s: list[float] = []
         app = self.node.app
-        app = replace(
-            app,
-            adapters=replace(app.adapters, is_overtaken=is_overtaken),
-            cni_backend=backend,  # type: ignore[arg-type]  # what is called of it
-        )
         self.handover = Handover(
-            app,
+            aws_node=app.adapters.aws_node,
+            is_overtaken=is_overtaken,
+            export=app.reconcile.export,
+            other=app.reconcile.other,
+            backend=backend,  # type: ignore[arg-type]  # what is called of it
+            hostnet=app.adapters.hostnet,
+            identity=app.adapters.node_info.identity,
+            health=app.context.health,
             stopped=self.stopped,
             quiesce=lambda: None,
             leave_mark=lambda: self.marked_s.append(self.node.clock.monotonic()),

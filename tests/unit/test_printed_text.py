@@ -156,7 +156,7 @@ def test_status_is_answered_whatever_the_sources_said(node: FakeNode) -> None:
     node.node_info.set_cloud(reachable=False, detail="\ud800" + NASTY)
     with node.health.stage("datastore") as stage:
         stage.detail = "\ud800" * 10_000
-    reply = node.app.introspection.GetStatus(None, None)  # type: ignore[arg-type]  # neither is read
+    reply = node.app.introspection.GetStatus(pb.GetStatusRequest())
     assert len(reply.SerializeToString()) < 10 * TEXT_MAX
     assert is_safe("".join(reply.lacks) + reply.cloud.detail + reply.last_error.message)
 

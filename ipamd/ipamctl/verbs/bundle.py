@@ -8,8 +8,7 @@ from typing import IO, TYPE_CHECKING
 from ipamd.ipamctl.verb import EXIT_ATTENTION, EXIT_REFUSED, EXIT_USAGE, Answer, Ask, Verb, VerbError, table
 
 if TYPE_CHECKING:
-    from ipamd.ipamctl.bundle.collect import Collected
-    from ipamd.ipamctl.bundle.parts import Part
+    from ipamd.ipamctl.archive import Collected, Part
 
 STDOUT = "-"
 
@@ -65,21 +64,21 @@ def _ask(daemon: Ask, arguments: argparse.Namespace) -> Answer:
 def _parts(daemon: Ask, arguments: argparse.Namespace) -> list[Part]:
     from pathlib import Path
 
-    from ipamd.ipamctl.bundle import parts
+    from ipamd.ipamctl.archive import LOGS, parts
     from ipamd.settings import load_what_is_right
 
     settings = load_what_is_right().daemon  # wrong settings are a reason to collect
-    return parts.parts(
+    return parts(
         daemon,
         run_dir=settings.run_dir,
         history_dir=Path(arguments.history_dir or settings.history_dir),
         metrics_address=settings.metrics_address,
-        logs=tuple(arguments.log) or parts.LOGS,
+        logs=tuple(arguments.log) or LOGS,
     )
 
 
 def _written(parts: list[Part], out: IO[bytes], at_s: float) -> list[Collected]:
-    from ipamd.ipamctl.bundle.collect import collect
+    from ipamd.ipamctl.archive import collect
 
     found = collect(parts, out, at_s=at_s)
     out.flush()

@@ -40,11 +40,11 @@ def _ask(daemon: Ask, arguments: argparse.Namespace) -> Answer:
     if not arguments.instance_type:
         return daemon("Capacity")
     # Only here: the built-in table and protobuf cost every other verb time.
+    from ipamd.answers import capacity_reply
     from ipamd.cloud.limits import from_table
     from ipamd.ipamctl.client import plain
     from ipamd.model.capacity import NodeBounds, capacities
     from ipamd.model.errors import SettingsError
-    from ipamd.rpc.planning import capacity_reply
     from ipamd.settings import load
 
     limits = from_table(arguments.instance_type)

@@ -15,6 +15,7 @@ from ipamd.cloud.bounded_http import METADATA_BYTES_MAX
 from ipamd.cloud.metadata import ImdsMetadata
 from ipamd.model.errors import CloudError
 from ipamd.model.ids import MacAddress
+from ipamd.pb import introspection_pb2 as pb
 from ipamd.settings import CloudConfig
 from tests.contract.cloud.server import MISBEHAVIOURS, HostileServer, Script, answer, misbehaviours
 from tests.fakes.node import FakeNode
@@ -169,5 +170,5 @@ def test_status_is_told_whatever_the_identity_document_says(server: HostileServe
     node.node_info._metadata = imds
     with pytest.raises(CloudError):
         node.node_info.learn_identity()
-    assert node.app.introspection.GetStatus(None, None).instance_id == ""  # type: ignore[arg-type]  # neither is read
+    assert node.app.introspection.GetStatus(pb.GetStatusRequest()).instance_id == ""
     node.datastore.close()

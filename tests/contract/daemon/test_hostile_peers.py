@@ -169,7 +169,7 @@ def test_a_request_over_the_bound_is_refused(served: Served) -> None:
 
 
 def test_bytes_that_are_no_message_are_refused(served: Served) -> None:
-    """By us: grpcio's own refusal keeps the call and a thread (ipamd/rpc/unreadable.py)."""
+    """By us: grpcio's own refusal keeps the call and a thread (ipamd/rpc/unix_server.py)."""
     assert served.call(b"\xff\xff\xff") is grpc.StatusCode.INVALID_ARGUMENT
     assert served.answers()
 

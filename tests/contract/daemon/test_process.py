@@ -63,11 +63,7 @@ def test_a_successor_that_waits_can_be_ended() -> None:
     [
         ({"WARM_IP_TARGET": "many", "POD_MTU": "1"}, ["WARM_IP_TARGET", "POD_MTU"]),
         ({"AWS_EC2_METADATA_SERVICE_ENDPOINT": "ftp://x"}, ["AWS_EC2_METADATA_SERVICE_ENDPOINT"]),
-        ({"VPC_IPAMD_PAGE_ADDRESS": ":61676"}, ["VPC_IPAMD_PAGE_ADDRESS", "VPC_IPAMD_PAGE_TOKEN_FILE"]),
-        (
-            {"VPC_IPAMD_PAGE_ADDRESS": ":61676", "VPC_IPAMD_PAGE_TOKEN_FILE": "/none"},
-            ["VPC_IPAMD_PAGE_TOKEN_FILE='/none': No such file"],
-        ),
+        ({"VPC_IPAMD_PAGE_ADDRESS": "127.0.0.1:61676"}, ["VPC_IPAMD_PAGE_ADDRESS", "run `ipamctl page`"]),
         (
             {"WARM_ENI_TARGETT": "1", "ENABLE_POD_ENI": "true", "ADDITIONAL_ENI_TAGS": "[" * 30000, "AWS_REGION": "us west"},
             ["did you mean WARM_ENI_TARGET?", "ENABLE_POD_ENI=true: ", "nested too deeply", "AWS_REGION="],

@@ -1,19 +1,17 @@
-"""Who may read the page: names of the machine, tokens, and where it may listen."""
+"""Who may read the page: names of the machine, tokens, and that it listens on loopback alone."""
 
 from __future__ import annotations
 
 import base64
 import os
 import socket
-import threading
 from pathlib import Path
 
 import pytest
 
-from ipamd.model.errors import SettingsError
-from ipamd.page.access import TOKEN_MIN
-from ipamd.page.port import serve
-from ipamd.settings import load
+from ipamd.ipamctl import main as ipamctl
+from ipamd.ipamctl.page import TOKEN_MIN
+from ipamd.ipamctl.verb import EXIT_REFUSED, EXIT_USAGE
 from tests.fakes.node import FakeNode
 from tests.page import Shown, shown
 from tests.patience import PATIENCE_S
@@ -102,60 +100,41 @@ def test_a_token_that_changes_is_read_again(node: FakeNode, token_file: Path) ->
         assert page.get("/", basic(TOKEN))[0] == 200
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "", "10.0.0.10", "[::]", "localhost", "node.internal"])
-def test_outside_loopback_a_token_is_needed(host: str) -> None:
-    """Refused at the start, with the other problems of the settings and by the port itself; a name may resolve to anything."""
-    with pytest.raises(SettingsError) as refused:
-        load({"VPC_IPAMD_PAGE_ADDRESS": f"{host}:61676", "WARM_IP_TARGET": "-1"})
-    wrong = "VPC_IPAMD_PAGE_TOKEN_FILE" if host != "node.internal" else "must be host:port whose host is empty or an IP address"
-    assert wrong in refused.value.details
-    assert "WARM_IP_TARGET" in refused.value.details
-    with pytest.raises(SettingsError):
-        serve(f"{host}:0", token_file=None, state=lambda: b"", refused=lambda _: None)
-
-
-def test_with_a_token_it_may_listen_everywhere(node: FakeNode, token_file: Path) -> None:
-    """And then asks for it."""
-    settings = load({"VPC_IPAMD_PAGE_ADDRESS": "0.0.0.0:61676", "VPC_IPAMD_PAGE_TOKEN_FILE": str(token_file)})
-    assert settings.daemon.page_token_file == str(token_file)
-    for address in ("0.0.0.0:0", ":0"):
-        with shown(node, address, token_file=token_file) as page:
-            assert page.get("/")[0] == 401
-            assert page.get("/", basic(TOKEN))[0] == 200
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    """Start `ipamctl page`, which must refuse; its status and what it said."""
+    status = ipamctl.main(["page", "--port", "0", *words])
+    out, error = capsys.readouterr()
+    assert out == ""
+    return status, error
 
 
 @pytest.mark.parametrize("text", ["", "short", "a b" * 20, "x" * 5000, "ü" * 30])
-def test_a_bad_token_is_refused_at_the_start(tmp_path: Path, text: str) -> None:
+def test_a_bad_token_is_refused_at_the_start(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
     """Too short to be secret, too long for a request, or what a header cannot carry."""
     path = tmp_path / "bad"
     path.write_text(text)
-    with pytest.raises(SettingsError, match="VPC_IPAMD_PAGE_TOKEN_FILE"):
-        serve("127.0.0.1:0", token_file=path, state=lambda: b"", refused=lambda _: None)
+    status, error = refused(capsys, "--token-file", str(path))
+    assert (status, f"--token-file {path}: " in error) == (EXIT_USAGE, True)
 
 
-def test_a_fifo_is_no_token_file(tmp_path: Path) -> None:
-    """It would hold up the start until somebody writes into it."""
+def test_a_token_file_that_is_none_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A FIFO, which would hold up the start until somebody writes into it, and a file that is not there."""
     os.mkfifo(tmp_path / "fifo")
-    with pytest.raises(SettingsError, match="it is no file"):
-        serve("127.0.0.1:0", token_file=tmp_path / "fifo", state=lambda: b"", refused=lambda _: None)
+    assert "it is no file" in refused(capsys, "--token-file", str(tmp_path / "fifo"))[1]
+    assert "No such file" in refused(capsys, "--token-file", str(tmp_path / "none"))[1]
 
 
-def test_a_missing_token_file_is_refused_at_the_start(tmp_path: Path) -> None:
-    """With the path and the reason."""
-    with pytest.raises(SettingsError, match="No such file"):
-        serve("127.0.0.1:0", token_file=tmp_path / "none", state=lambda: b"", refused=lambda _: None)
+def test_a_port_that_is_taken_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """With what to do."""
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        status, error = refused(capsys, "--port", str(holder.getsockname()[1]))
+    assert status == EXIT_REFUSED
+    assert "name another with --port" in error
 
 
-@pytest.mark.parametrize("address", ["61676", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:99999"])
-def test_a_malformed_address_is_refused(address: str) -> None:
-    """With what is expected."""
-    with pytest.raises(SettingsError):
-        serve(address, token_file=None, state=lambda: b"", refused=lambda _: None)
-
-
-def test_it_is_off_by_default() -> None:
-    """No port, no thread."""
-    assert load({}).daemon.page_address == "off"
-    before = threading.active_count()
-    assert serve("off", token_file=None, state=lambda: b"", refused=lambda _: None) is None
-    assert threading.active_count() <= before, "some of earlier tests may end"
+def test_it_listens_on_loopback_alone(page: Shown) -> None:
+    """Nobody reaches it from outside the node, with a token or without; there is no option for it."""
+    assert page.port._listener.getsockname()[0] == "127.0.0.1"
+    for words in (["--port", "0.0.0.0:1"], ["--port", "-1"], ["--port", "65536"], ["--address", "0.0.0.0"]):
+        with pytest.raises(SystemExit):
+            ipamctl.main(["page", *words])

@@ -1,4 +1,4 @@
-"""The page of a real daemon: served beside its other ports, with what the daemon has, and closed with it."""
+"""`ipamctl page` beside a real daemon: it shows what the daemon has, outlives its restart, and ends with Ctrl-C."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from lab.node.node import REPOSITORY
 from tests.patience import PATIENCE_S
 from tests.rig import Rig, rig, wait_until
 
@@ -27,15 +28,25 @@ def ask(made: Rig, path: str, host: str = "127.0.0.1") -> str:
 
 
 def test_a_daemon_shows_its_sandboxes() -> None:
-    """Two pods, their addresses and their events are there; it ends with the daemon."""
-    with rig(env={"VPC_IPAMD_PAGE_ADDRESS": "127.0.0.1:61676"}) as made:
+    """Two pods, their addresses and their events are there; while the daemon is away the page says so."""
+    with rig() as made:
         addresses = {made.add(name).address for name in ("a", "b")}
-        state: Any = json.loads(ask(made, "/state.json"))
-        assert {one["address"] for one in state["attachments"]} == {str(address) for address in addresses}
-        assert state["status"]["verdict"].startswith("ready")
-        assert {"assigned"} <= {one["event"] for one in state["events"]}
-        assert "<title>vpc-ipamd</title>" in ask(made, "/")
-        assert made.driver.end(signal.SIGTERM, timeout_s=PATIENCE_S) == 0
-        wait_until(lambda: ask(made, "/") == "away", what="the port is closed")
-        made.start()
+        program = [sys.executable, "-m", "ipamd.ipamctl.main", "page"]
+        served = made.node.spawn(program, cwd=str(REPOSITORY))
+        try:
+            wait_until(lambda: ask(made, "/") != "away", what="the page is served")
+            state: Any = json.loads(ask(made, "/state.json"))
+            assert {one["address"] for one in state["attachments"]} == {str(address) for address in addresses}
+            assert state["status"]["verdict"].startswith("ready")
+            assert {"assigned"} <= {one["event"] for one in state["events"]}
+            assert "<title>vpc-ipamd</title>" in ask(made, "/")
+            assert made.driver.end(signal.SIGTERM, timeout_s=PATIENCE_S) == 0
+            wait_until(lambda: ask(made, "/state.json") == "503", what="the daemon is away")
+            made.start()
+            wait_until(lambda: ask(made, "/state.json").startswith("{"), what="it is back")
+            served.send_signal(signal.SIGINT)
+            assert served.wait(PATIENCE_S) == 0
+        finally:
+            served.kill()
+            served.wait()
         made.assert_sound(expected=2)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ipamd import sweeper as command
 from ipamd.cloud.ec2 import BotoEc2, literal
 from ipamd.core.clock import SystemClock
 from ipamd.model.cloud import EniRequest
@@ -18,8 +19,7 @@ from ipamd.model.errors import CloudError, ThrottledError
 from ipamd.model.ids import InstanceId, SubnetId
 from ipamd.model.words import rfc3339
 from ipamd.settings import CloudConfig
-from ipamd.sweeper import main as command
-from ipamd.sweeper.sweep import SECOND_LOOK_S, SweepOrder, Verdict, is_complete, sweep
+from ipamd.sweeper import SECOND_LOOK_S, SweepOrder, Verdict, is_complete, sweep
 from lab.ec2.server import Ec2Server
 from lab.vpc.state import Vpc
 from tests import aws_environment

@@ -15,9 +15,9 @@ from cni_plugin import errors as plugin_errors
 from ipamd import daemon
 from ipamd.ipamctl import main as ipamctl
 from ipamd.model import errors
-from ipamd.report.finding import Severity
+from ipamd.report.audit import Severity
 from ipamd.settings import Settings, describe
-from ipamd.settings.upstream import UPSTREAM
+from ipamd.settings.upstream import FORMER, UPSTREAM
 from lab.cli import main as cli
 from lab.vpc.fault_spec import parse as parse_faults
 from tools import gen_docs
@@ -160,7 +160,7 @@ def test_named_faults_are_faults(page: Path) -> None:
 @pages
 def test_named_settings_exist(page: Path) -> None:
     """Every variable of ours in code font is a setting, or the failpoint's."""
-    known = {line.env for line in describe(Settings(), {})} | {"VPC_IPAMD_FAILPOINT"} | {row.name for row in UPSTREAM}
+    known = {line.env for line in describe(Settings(), {})} | {"VPC_IPAMD_FAILPOINT"} | {row.name for row in (*UPSTREAM, *FORMER)}
     named = set(re.findall(r"`((?:VPC_IPAMD|ENABLE|WARM|AWS_VPC)_[A-Z0-9_]+)(?:=[^`]*)?`", page.read_text()))
     assert named <= known
 

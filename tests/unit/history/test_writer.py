@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from ipamd.answers import history_reply
 from ipamd.core import loop as loop_module
 from ipamd.core.health import Health
 from ipamd.core.loop import Loop
@@ -21,7 +22,6 @@ from ipamd.history.appender import decode, encode, listed
 from ipamd.history.reader import read, read_since
 from ipamd.history.writer import Boot, HistoryBounds, HistoryWriter
 from ipamd.model.history import HistoryQuestion, HistoryRecord, answer
-from ipamd.rpc.past import history_reply
 from tests.fakes.clock import FakeClock
 from tests.loops import running
 from tests.rig import wait_until

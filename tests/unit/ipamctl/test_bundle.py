@@ -13,11 +13,9 @@ from pathlib import Path
 import pytest
 
 from ipamd.history.appender import encode
+from ipamd.ipamctl import archive
 from ipamd.ipamctl import main as ipamctl
-from ipamd.ipamctl.bundle import collect as collecting
-from ipamd.ipamctl.bundle import parts as parts_module
-from ipamd.ipamctl.bundle.collect import collect
-from ipamd.ipamctl.bundle.parts import Part, parts
+from ipamd.ipamctl.archive import Part, collect, parts
 from ipamd.ipamctl.verb import EXIT_AWAY, VerbError
 from ipamd.ipamctl.verbs import bundle as verb
 from ipamd.model.history import HistoryRecord
@@ -92,8 +90,8 @@ def test_a_part_that_fails_is_named_and_stops_no_other() -> None:
 
 def test_it_is_bounded_in_size_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is cut or left out says so."""
-    monkeypatch.setattr(collecting, "PART_BYTES", 1000)
-    monkeypatch.setattr(collecting, "TOTAL_BYTES", 1500)
+    monkeypatch.setattr(archive, "PART_BYTES", 1000)
+    monkeypatch.setattr(archive, "TOTAL_BYTES", 1500)
     texts, problems = archived(*(Part(f"{name}.txt", name, lambda: "x" * 1200) for name in "abc"))
     assert [len(texts.get(f"{name}.txt", "")) for name in "abc"] == [1000, 500, 0]
     assert problems["a.txt"] == "cut: it has 1200 bytes, 1000 are kept"
@@ -118,7 +116,7 @@ def test_taking_secrets_out_is_within_the_time_of_a_part(monkeypatch: pytest.Mon
             never.wait(60)
         return text
 
-    monkeypatch.setattr(collecting, "without_secrets", hang)
+    monkeypatch.setattr(archive, "without_secrets", hang)
     texts, problems = archived(Part("a.txt", "a", lambda: "slow"), Part("b.txt", "b", lambda: "fine"), part_s=2.0)
     never.set()
     assert problems == {"a.txt": "left out: it took more than 2 s", "b.txt": ""}
@@ -127,9 +125,9 @@ def test_taking_secrets_out_is_within_the_time_of_a_part(monkeypatch: pytest.Mon
 
 def test_of_a_log_that_is_cut_no_line_begins_in_its_middle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What told of the secret may be before the cut."""
-    monkeypatch.setattr(parts_module, "TAIL_BYTES", 40)
+    monkeypatch.setattr(archive, "TAIL_BYTES", 40)
     (tmp_path / "x.log").write_text("an earlier line\npassword: hunter2 and hunter3\nADD default/web 10.0.0.5\n")
-    text = parts_module._log((str(tmp_path / "x.log"),))
+    text = archive._log((str(tmp_path / "x.log"),))
     assert "hunter" not in text
     assert "bytes before are left out)\nADD default/web 10.0.0.5\n" in text
 
@@ -173,13 +171,13 @@ def test_wrong_settings_are_no_hindrance(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_of_a_long_history_the_end_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It tells of what is wrong now; a segment that cannot be read does not take the others along, and both are said."""
-    monkeypatch.setattr(parts_module, "HISTORY_BYTES", 5000)
+    monkeypatch.setattr(archive, "HISTORY_BYTES", 5000)
     now = datetime.now(UTC)
     records = [HistoryRecord(now - timedelta(seconds=100 - n), "assigned", f"10.0.0.{n}") for n in range(100)]
     (tmp_path / "history-00000002.jsonl").write_bytes(b"".join(map(encode, records)))
-    lines = parts_module._history(tmp_path).splitlines()
+    lines = archive._history(tmp_path).splitlines()
     assert json.loads(lines[0]) == {"problem": "older ones are left out: 5000 bytes are kept"}
     assert [json.loads(line)["address"] for line in lines[-2:]] == ["10.0.0.98", "10.0.0.99"]
     assert len(lines) < 100
     (tmp_path / "history-00000001.jsonl").mkdir()
-    assert "Is a directory" in json.loads(parts_module._history(tmp_path).splitlines()[0])["problem"]
+    assert "Is a directory" in json.loads(archive._history(tmp_path).splitlines()[0])["problem"]

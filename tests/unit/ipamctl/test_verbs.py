@@ -54,7 +54,7 @@ def positionals(name: str) -> list[str]:
     """`x` for each positional argument of a verb, and what makes one that streams end."""
     parser = argparse.ArgumentParser()
     VERBS[name].arguments(parser)
-    ends = ["--count", "1"] if VERBS[name].stream is not None else []
+    ends = {"watch": ["--count", "1"], "page": ["--port", "0"]}.get(name, [])
     return [*("x" for action in parser._actions if not action.option_strings), *ends]
 
 

@@ -9,9 +9,9 @@ import yaml
 from jsonschema import Draft202012Validator
 
 import ipamd
+from ipamd import sweeper as command
 from ipamd.model.eni import CLUSTER_TAG
-from ipamd.sweeper import main as command
-from ipamd.sweeper.sweep import SECOND_LOOK_S
+from ipamd.sweeper import SECOND_LOOK_S
 from tests.unit.manifests.manifest import MANIFESTS, container, schema
 
 

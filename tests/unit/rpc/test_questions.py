@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from ipamd.answers import HISTORY_LIMIT_DEFAULT, HISTORY_LIMIT_MAX, question_of
 from ipamd.model.errors import InvalidRequestError
 from ipamd.pb import introspection_pb2 as pb
 from ipamd.rpc.introspection import setting
-from ipamd.rpc.past import HISTORY_LIMIT_DEFAULT, HISTORY_LIMIT_MAX, question_of
 from ipamd.settings import ConfigLine
 
 

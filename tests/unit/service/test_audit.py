@@ -11,9 +11,7 @@ from ipamd.model.eni import EniState
 from ipamd.model.errors import KernelDumpError, WiringError
 from ipamd.model.ids import EniId
 from ipamd.model.kernel import NODE, RoutingDifference
-from ipamd.report.audit import AuditReport
-from ipamd.report.audit_cloud import primary_addresses
-from ipamd.report.finding import Finding, Severity
+from ipamd.report.audit import AuditReport, Finding, Severity, primary_addresses
 from tests.fakes.cloud import IDENTITY, PRIMARY
 from tests.fakes.node import FakeNode
 

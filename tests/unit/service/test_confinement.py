@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ipamd.model.kernel import DROP_REASONS, NOT_REPAIRED
-from ipamd.report.finding import Severity
+from ipamd.report.audit import Severity
 from tests.fakes.node import FakeNode
 
 REFUSED = f"{NOT_REPAIRED}: the source of sandboxes' packets is not checked"

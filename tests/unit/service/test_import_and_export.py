@@ -20,7 +20,7 @@ from ipamd.model.freeze import FreezeCause
 from ipamd.model.history import HistoryQuestion
 from ipamd.model.ids import AttachmentKey, MacAddress
 from ipamd.ready_marks import ServedMark
-from ipamd.report.finding import Severity
+from ipamd.report.audit import Severity
 from tests.fakes.aws_node import OURS, SAVED, THEIRS, FakeAwsNode
 from tests.fakes.node import FakeNode
 

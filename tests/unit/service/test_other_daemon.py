@@ -17,7 +17,7 @@ from ipamd.model.history import HistoryQuestion
 from ipamd.model.ids import ContainerId
 from ipamd.model.sandbox import Sandbox, SandboxState
 from ipamd.pb import introspection_pb2 as pb
-from ipamd.report.finding import Severity
+from ipamd.report.audit import Severity
 from tests.fakes.node import FakeNode
 from tests.unit.service.metric_values import value
 
@@ -43,7 +43,7 @@ def look(node: FakeNode) -> str:
 
 def status(node: FakeNode) -> pb.GetStatusReply:
     """What `ipamctl status` shows."""
-    return node.app.introspection.GetStatus(pb.GetStatusRequest(), None)  # type: ignore[arg-type]  # it is not used
+    return node.app.introspection.GetStatus(pb.GetStatusRequest())
 
 
 def explained(node: FakeNode, subject: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from ipamd.model.growth import GrowthState, ReleaseAddresses, ReleaseEni
 from ipamd.model.ids import EniId
 from ipamd.model.pool_settings import PoolSettings
 from ipamd.report.what_if import changed_settings
-from ipamd.rpc.planning import plan_reply
+from ipamd.rpc.introspection import handler, plan_reply
 from tests.fakes.cloud import FakeEc2
 from tests.fakes.node import SETTINGS, FakeNode
 
@@ -41,7 +42,9 @@ class Context:
 
 def ask(node: FakeNode, rpc: str, **fields: object) -> dict[str, Any]:
     """One RPC as `ipamctl` sees it."""
-    return plain(getattr(node.app.introspection, rpc)(request_of(rpc, **fields), Context()))
+    details: Any = SimpleNamespace(method=f"/vpc_ipamd.v1.Introspection/{rpc}")
+    served: Any = handler(node.app.introspection).service(details)
+    return plain(served.unary_unary(request_of(rpc, **fields), Context()))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from ipamd.model.errors import SettingsError
 from ipamd.settings import Settings, load, without_meaning
 from ipamd.settings.loading import ours
-from ipamd.settings.upstream import UPSTREAM, Fate, Row
+from ipamd.settings.upstream import FORMER, UPSTREAM, Fate, Row
 
 ALL = {row.name: row for row in UPSTREAM}
 
@@ -65,7 +65,7 @@ def test_no_name_of_theirs_is_ours_by_accident() -> None:
     assert {name for name in ours() if not name.startswith("VPC_IPAMD_")} - set(ALL) == own
 
 
-@pytest.mark.parametrize("row", [row for row in UPSTREAM if row.fate is Fate.REFUSED], ids=lambda row: row.name)
+@pytest.mark.parametrize("row", [row for row in (*UPSTREAM, *FORMER) if row.fate is Fate.REFUSED], ids=lambda row: row.name)
 def test_refused(row: Row) -> None:
     """What asks for something is refused with what to do instead; what asks for nothing is accepted in silence."""
     asking = {"NETWORK_POLICY_ENFORCING_MODE": "strict"}.get(row.name, "false" if "true" in row.harmless else "true")
@@ -80,7 +80,7 @@ def test_refused(row: Row) -> None:
 
 def test_settings_that_a_refusal_names_exist() -> None:
     """What to do instead names settings that there are."""
-    for row in UPSTREAM:
+    for row in (*UPSTREAM, *FORMER):
         assert set(re.findall(r"\bVPC_IPAMD_\w+", row.text)) <= ours(), row.name
 
 

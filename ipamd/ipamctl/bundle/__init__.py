@@ -1,1 +1,0 @@
-"""`ipamctl bundle`: one archive of a node's state for support, without secrets (docs/ipamctl.md, Bundle)."""
