@@ -1,7 +1,7 @@
 """Compose the use cases over the ports, room by room.
 
 Tests compose the same graph over fakes, so the graph under test is the graph that ships. Nothing heavy is imported or asked here that
-DEL does not need: boto3, pyroute2 and the metrics server come later, in their own threads, because a restarted daemon must take DEL
+DEL does not need: boto3 and the metrics server come later, in their own threads, because a restarted daemon must take DEL
 at once (docs/architecture.md, Start).
 """
 

@@ -1,7 +1,8 @@
 """Every netlink message that wiring, checks and surveys send, one function each: values to bytes, no I/O.
 
 Additions use CREATE|EXCL where an existing object may belong to somebody else, and CREATE|REPLACE where only ours can be right.
-Removals tolerate "not there". pyroute2 packs what changes the node itself (`changes`).
+Removals tolerate "not there". What changes the node itself, its ENIs, tables and rules, is packed by the same functions
+(docs/adr/0004).
 Rejected: RTM_NEWLINK with NLM_F_REPLACE, which changes another owner's link of the same name.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 import errno
 import struct
 from collections.abc import Mapping
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv4Network
 from typing import Final
 
 from ipamd.kernel import uapi
@@ -145,11 +146,17 @@ def delete_group(group: int) -> Message:
     return Message(f"delete links of group {group:#x}", uapi.RTM_DELLINK, 0, body, ABSENT)
 
 
-def add_address(index: int, address: IPv4Address, *, length: int, step: str) -> Message:
-    """Add an address of global scope; EEXIST if the link has it."""
-    body = _ADDRESS.pack(_AF_INET, length, 0, uapi.RT_SCOPE_UNIVERSE, index)
-    body += attribute(uapi.IFA_LOCAL, address.packed) + attribute(uapi.IFA_ADDRESS, address.packed)
+def add_address(index: int, address: IPv4Address, *, length: int, step: str, is_connected: bool = True) -> Message:
+    """Add an address of global scope; EEXIST if the link has it. `is_connected`: with the route to its subnet in main."""
+    body = _address_body(index, address, length)
+    if not is_connected:
+        body += _u32(uapi.IFA_FLAGS, uapi.IFA_F_NOPREFIXROUTE)
     return Message(step, uapi.RTM_NEWADDR, _ADD, body)
+
+
+def delete_address(index: int, address: IPv4Address, *, length: int, step: str) -> Message:
+    """Remove an address from a link; absent is fine."""
+    return Message(step, uapi.RTM_DELADDR, 0, _address_body(index, address, length), ABSENT)
 
 
 def add_route(
@@ -158,21 +165,22 @@ def add_route(
     index: int,
     step: str,
     via: IPv4Address | None = None,
+    table: int = uapi.RT_TABLE_MAIN,
     is_replaced: bool = False,
 ) -> Message:
-    """Add a route of main to one address (/32), or the default route for None; scope link unless `via` a next hop.
+    """Add a route to one address (/32), or the default route for None; scope link unless `via` a next hop.
 
     EEXIST if there is one to the same destination, unless that `is_replaced`.
     """
     scope = uapi.RT_SCOPE_LINK if via is None else uapi.RT_SCOPE_UNIVERSE
-    body = _route_body(destination, length=32, table=uapi.RT_TABLE_MAIN, scope=scope, protocol=uapi.RTPROT_STATIC)
+    body = _route_body(destination, length=32, table=table, scope=scope, protocol=uapi.RTPROT_STATIC)
     if via is not None:
         body += attribute(uapi.RTA_GATEWAY, via.packed)
     return Message(step, uapi.RTM_NEWROUTE, _PUT if is_replaced else _ADD, body + _u32(uapi.RTA_OIF, index))
 
 
 def delete_route(destination: IPv4Address | None, *, length: int, table: int, index: int, step: str, metric: int = 0) -> Message:
-    """Remove one route through a link, of any scope and protocol; absent is fine. `metric` 0: any."""
+    """Remove one route through a link, of any scope, type and protocol; absent is fine. `index` or `metric` 0: any."""
     body = _route_body(destination, length=length, table=table, scope=uapi.RT_SCOPE_NOWHERE, protocol=0)
     if index:
         body += _u32(uapi.RTA_OIF, index)
@@ -207,17 +215,24 @@ def add_neighbour(index: int, address: IPv4Address, *, mac: str, step: str) -> M
     return Message(step, uapi.RTM_NEWNEIGH, _PUT, body)
 
 
-def add_rule(priority: int, *, table: int, source: IPv4Address | None = None, destination: IPv4Address | None = None) -> Message:
-    """Add a rule; one that is there is fine. `source` and `destination` are /32."""
-    body, words = _rule(priority, table, source, destination)
+def add_rule(
+    priority: int,
+    *,
+    table: int,
+    source: IPv4Address | None = None,
+    destination: IPv4Address | IPv4Network | None = None,
+    mark: int = 0,
+) -> Message:
+    """Add a rule for an address (/32) as source, for a destination or for a mark, which is its own mask; present is fine."""
+    body, words = _rule(priority, table, source, destination, mark)
     return Message(f"add rule {words}", uapi.RTM_NEWRULE, _ADD, body, PRESENT)
 
 
 def delete_rule(
-    priority: int, *, table: int, source: IPv4Address | None = None, destination: IPv4Address | None = None
+    priority: int, *, table: int, source: IPv4Address | None = None, destination: IPv4Address | IPv4Network | None = None
 ) -> Message:
     """Remove one rule, selected as for `add_rule`; absent is fine."""
-    body, words = _rule(priority, table, source, destination)
+    body, words = _rule(priority, table, source, destination, 0)
     return Message(f"delete rule {words}", uapi.RTM_DELRULE, 0, body, ABSENT)
 
 
@@ -249,18 +264,28 @@ def dump_rules() -> Message:
     return Message("dump of rules", uapi.RTM_GETRULE, 0, _RULE.pack(_AF_INET, 0, 0, 0, 0, 0, 0, 0, 0))
 
 
-def _rule(priority: int, table: int, source: IPv4Address | None, destination: IPv4Address | None) -> tuple[bytes, str]:
+def _address_body(index: int, address: IPv4Address, length: int) -> bytes:
+    body = _ADDRESS.pack(_AF_INET, length, 0, uapi.RT_SCOPE_UNIVERSE, index)
+    return body + attribute(uapi.IFA_LOCAL, address.packed) + attribute(uapi.IFA_ADDRESS, address.packed)
+
+
+def _rule(
+    priority: int, table: int, source: IPv4Address | None, destination: IPv4Address | IPv4Network | None, mark: int
+) -> tuple[bytes, str]:
     """Pack a rule; also return it as `ip rule` prints it."""
     small = table if table < 256 else uapi.RT_TABLE_UNSPEC
-    lengths = (32 if destination else 0, 32 if source else 0)
-    body = _RULE.pack(_AF_INET, *lengths, 0, small, 0, 0, uapi.FR_ACT_TO_TBL, 0)
+    to = IPv4Network(destination) if destination else None
+    body = _RULE.pack(_AF_INET, to.prefixlen if to else 0, 32 if source else 0, 0, small, 0, 0, uapi.FR_ACT_TO_TBL, 0)
     words = str(priority)
-    if destination:
-        body += attribute(uapi.FRA_DST, destination.packed)
+    if to:
+        body += attribute(uapi.FRA_DST, to.network_address.packed)
         words += f" to {destination}"
     if source:
         body += attribute(uapi.FRA_SRC, source.packed)
         words += f" from {source}"
+    if mark:
+        body += _u32(uapi.FRA_FWMARK, mark) + _u32(uapi.FRA_FWMASK, mark)
+        words += f" fwmark {mark:#x}/{mark:#x}"
     body += _u32(uapi.FRA_PRIORITY, priority) + _u32(uapi.FRA_TABLE, table)
     return body, f"{words} lookup {'main' if table == uapi.RT_TABLE_MAIN else table}"
 

@@ -8,7 +8,7 @@ from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Final
 
-from ipamd.kernel import changes, records, ruleset, uapi
+from ipamd.kernel import messages, records, ruleset, uapi
 from ipamd.kernel.enis import Repair
 from ipamd.kernel.netns import HostNetns
 from ipamd.model import kernel as dataplane
@@ -20,13 +20,13 @@ from ipamd.settings import NetworkConfig
 def node_repairs(link: records.Link, rules: Collection[records.Rule], config: NetworkConfig) -> Iterator[Repair]:
     """Compare the primary ENI's link and the node's rules with what they must be."""
     if link.mtu != config.eni_mtu:
-        change = changes.set_mtu(link.index, config.eni_mtu, who=link.name)
+        change = messages.change_link(link.index, step=f"set MTU of {link.name}", mtu=config.eni_mtu)
         yield Repair(change, f"{link.name} (primary) had MTU {link.mtu}", f"set to {config.eni_mtu}")
     main, mark, priority = uapi.RT_TABLE_MAIN, config.connmark, dataplane.MARK_PRIORITY
     has_mark = any(rule.priority == priority and (rule.mark, rule.mask, rule.table) == (mark, mark, main) for rule in rules)
     words = f"rule {priority} fwmark {mark:#x}"
     if ruleset.needs_mark(config) and not has_mark:
-        yield Repair(changes.add_rule(priority, table=main, mark=mark), f"{words} was missing", "added")
+        yield Repair(messages.add_rule(priority, table=main, mark=mark), f"{words} was missing", "added")
     yield from _external_service_repairs(rules, config)
 
 
@@ -55,9 +55,9 @@ def _external_service_repairs(rules: Collection[records.Rule], config: NetworkCo
         if (rule.priority, rule.table, rule.source) == (priority, main, None) and rule.destination is not None
     }
     for cidr in sorted(wanted - present):
-        yield Repair(changes.add_rule(priority, table=main, destination=cidr), f"rule {priority} to {cidr} was missing", "added")
+        yield Repair(messages.add_rule(priority, table=main, destination=cidr), f"rule {priority} to {cidr} was missing", "added")
     for cidr in sorted(present - wanted):
-        change = changes.delete_rule(priority, table=main, destination=cidr)
+        change = messages.delete_rule(priority, table=main, destination=cidr)
         yield Repair(change, f"rule {priority} to {cidr} is not needed", "removed")
 
 

@@ -20,7 +20,7 @@ from ipaddress import IPv4Address
 from ipamd.kernel import batches, checks, devconf, messages, records, repair, uapi
 from ipamd.kernel import survey as surveys
 from ipamd.kernel import uapi as layout
-from ipamd.kernel.netlink import BATCH_MAX, Message, NetlinkSocket, Outcome
+from ipamd.kernel.netlink import Message, NetlinkSocket, Outcome, must
 from ipamd.kernel.netns import HostNetns, opened_netns
 from ipamd.model.attachment import NetnsIdentity, Wired, WiringSpec, decode_alias, encode_alias, sandbox_mac
 from ipamd.model.errors import NetnsError, WiringError
@@ -90,7 +90,7 @@ class KernelWiring(Wiring):
             batch = batches.rule_removals(spec.address, spec.route_table)
             if link is not None:
                 batch.append(messages.delete_link(link.index, step=f"delete link {link.name}"))
-            _must(host.request(batch), f"unwiring of {spec.key}")
+            host.carry_out(batch, what=f"unwiring of {spec.key}")
 
     def mark_for_deletion(
         self, *, host_veth: str, address: IPv4Address, route_table: int, is_source_checked: bool = False
@@ -105,7 +105,7 @@ class KernelWiring(Wiring):
                 link = None
             if link is not None and is_source_checked:
                 *outcomes, looked = host.request([*batch, *batches.retirement(address, link)])
-                _must(outcomes, what)
+                must(outcomes, what)
                 if batches.leads_elsewhere(looked, link):
                     return
                 batch = []  # another route to the address through this link: only a link that is down has none
@@ -113,7 +113,7 @@ class KernelWiring(Wiring):
                 step = f"take link {host_veth} down"
                 down = messages.change_link(link.index, step=step, is_up=False, group=layout.DYING_GROUP)
                 batch.append(replace(down, tolerated=messages.ABSENT))
-            _must(host.request(batch), what)
+            host.carry_out(batch, what=what)
 
     def veth(self, name: str) -> HostVeth | None:
         with self._host.netlink() as host:
@@ -130,7 +130,7 @@ class KernelWiring(Wiring):
             name = messages.change_link(link.index, step=f"name it {to}", name=to)
             up = messages.change_link(link.index, step=f"raise link {to}", is_up=True)
             route = messages.add_route(address, index=link.index, step=f"add route {address} dev {to}")
-            _must(host.request([down, name, up, route]), what)
+            host.carry_out([down, name, up, route], what=what)
 
     def stamp(self, veth: HostVeth, *, key: AttachmentKey, address: IPv4Address) -> HostVeth:
         with self._host.netlink() as host:
@@ -139,12 +139,12 @@ class KernelWiring(Wiring):
                 raise WiringError(f"link {veth.name} changed while it was looked at", details="it is looked at again")
             alias = encode_alias(key, address, is_imported=True)
             named = messages.change_link(link.index, step=f"name {link.name}", alias=alias, ipv4_conf=self._ipv4_conf)
-            _must(host.request([named]), f"adoption of {link.name}")
+            host.carry_out([named], what=f"adoption of {link.name}")
         return replace(veth, alias=alias, key=key, address=address)
 
     def sweep(self) -> None:
         with self._host.netlink() as host:
-            _must(host.request([messages.delete_group(layout.DYING_GROUP)]), "sweep of dying links")
+            host.carry_out([messages.delete_group(layout.DYING_GROUP)], what="sweep of dying links")
 
     def check(self, spec: WiringSpec) -> list[str]:
         with self._host.netlink() as host:
@@ -193,8 +193,7 @@ class KernelWiring(Wiring):
                     address = address or self._address_of(host, link)
             if address is not None:
                 batch += batches.address_removals(host, address)
-            for start in range(0, len(batch), BATCH_MAX):
-                _must(host.request(batch[start : start + BATCH_MAX]), f"removal of leftover {host_veth or address}")
+            host.carry_out(batch, what=f"removal of leftover {host_veth or address}")
 
     def _address_of(self, host: NetlinkSocket, link: records.Link) -> IPv4Address | None:
         identity = decode_alias(link.alias)
@@ -236,7 +235,7 @@ class KernelWiring(Wiring):
             identity = decode_alias(link.alias)
             if identity is not None and identity[1] == spec.address:
                 batch += batches.rule_removals(spec.address, spec.route_table)
-            _must(host.request(batch), f"wiring of {spec.key}")
+            host.carry_out(batch, what=f"wiring of {spec.key}")
         return True
 
     def _apply(self, sock: NetlinkSocket, batch: Sequence[Message], *, undo: list[Message], spec: WiringSpec) -> None:
@@ -248,14 +247,14 @@ class KernelWiring(Wiring):
             raise
         added = [one.message for one in outcomes if one.errno == 0]
         undo += [removal for one in added if (removal := batches.removal_of(one)) is not None]
-        _must(outcomes, f"wiring of {spec.key}")
+        must(outcomes, f"wiring of {spec.key}")
 
     def _undo(self, spec: WiringSpec, pair: _Pair, rules: Sequence[Message], cause: BaseException) -> None:
         """Remove the pair (its routes go with it) and the added rules. A failure is appended to the details of `cause`."""
         link = messages.delete_link(pair.host_index, step=f"undo: delete link {spec.host_veth}")
         try:
             with self._host.netlink() as host:
-                _must(host.request([*rules, link]), f"rollback of {spec.key}")
+                host.carry_out([*rules, link], what=f"rollback of {spec.key}")
         except WiringError as exc:
             if not isinstance(cause, WiringError):
                 raise
@@ -280,7 +279,7 @@ class KernelWiring(Wiring):
         Raises: WiringError if it is no veth, or if its alias names another sandbox than `key`.
         """
         (looked,) = host.request([replace(messages.get_link(name), tolerated=messages.ABSENT)])
-        _must([looked], f"look at {name}")
+        must([looked], f"look at {name}")
         if not looked.replies:
             return None
         link = records.read_link(looked.replies[0])
@@ -318,10 +317,3 @@ def _why_not_made(spec: WiringSpec, made: Outcome, link: records.Link | None) ->
     if made.errno == errno.EEXIST:
         return f"{spec.netns} has an interface {spec.key.ifname} already: {made.cause}"
     return made.cause if made.errno else "the link vanished while it was created"
-
-
-def _must(outcomes: Iterable[Outcome], what: str) -> None:
-    """Raise the first refusal. Raises: WiringError naming the step, the errno and the kernel's own words."""
-    for one in outcomes:
-        if one.is_refused:
-            raise WiringError(f"{what}: {one.message.step} failed", details=one.cause)
