@@ -70,7 +70,7 @@ def foreign_differences(
 
 
 def _name(sock: NetlinkSocket, index: int) -> str:
-    link = checks.find_link_by_index(sock, index)
+    link = checks.find_link(sock, index)
     return link.name if link is not None else f"link {index}"
 
 

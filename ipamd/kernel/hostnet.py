@@ -233,7 +233,7 @@ class KernelHostNetwork(HostNetwork):
         if not link.is_up:
             found.append(RoutingDifference(identity.primary_eni_id, f"its link {link.name} is down", is_repaired=False))
         try:
-            found += [RoutingDifference(NODE, wrong.found) for wrong in wrong_sysctls(self._host)]
+            found += [RoutingDifference(NODE, what) for what in wrong_sysctls(self._host).values()]
         except WiringError as exc:
             found.append(RoutingDifference(NODE, str(exc), is_repaired=False))
         found += self._of_others()

@@ -15,7 +15,6 @@ from ipaddress import IPv4Address, IPv4Network
 from typing import Final
 
 from ipamd.kernel import uapi
-from ipamd.kernel import uapi as layout
 from ipamd.kernel.netlink import Message, attribute
 
 ABSENT: Final = frozenset({errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EADDRNOTAVAIL})
@@ -32,12 +31,12 @@ UNREACHABLE: Final = frozenset({errno.ENETUNREACH, errno.EHOSTUNREACH})
 _ADD: Final = uapi.NLM_F_CREATE | uapi.NLM_F_EXCL
 _PUT: Final = uapi.NLM_F_CREATE | uapi.NLM_F_REPLACE
 
-_LINK = struct.Struct("=BxHiII")  # ifinfomsg: family, type, index, flags, change
-_ADDRESS = struct.Struct("=BBBBI")  # ifaddrmsg: family, prefix length, flags, scope, index
-_ROUTE = struct.Struct("=BBBBBBBBI")  # rtmsg: family, dst length, src length, tos, table, protocol, scope, type, flags
-_RULE = struct.Struct("=BBBBBBBBI")  # fib_rule_hdr: family, dst length, src length, tos, table, 0, 0, action, flags
-_NEIGHBOUR = struct.Struct("=BxxxiHBB")  # ndmsg: family, index, state, flags, type
-_U32 = struct.Struct("=I")
+LINK = struct.Struct("=BxHiII")  # ifinfomsg: family, type, index, flags, change
+ADDRESS = struct.Struct("=BBBBI")  # ifaddrmsg: family, prefix length, flags, scope, index
+# fib_rule_hdr has the same layout, with the action for the type
+ROUTE = struct.Struct("=BBBBBBBBI")  # rtmsg: family, dst length, src length, tos, table, protocol, scope, type, flags
+NEIGHBOUR = struct.Struct("=BxxxiHBB")  # ndmsg: family, index, state, flags, type
+U32 = struct.Struct("=I")
 _AF_INET: Final = 2
 _AF_INET6: Final = 10
 _AF_UNSPEC: Final = 0
@@ -48,7 +47,7 @@ def create_veth(name: str, *, mac: str, peer_name: str, peer_mac: str, peer_netn
 
     `mtu` in bytes, of both ends. Creating it in the host and moving it later would cost seconds in a burst.
     """
-    peer = _LINK.pack(_AF_UNSPEC, 0, 0, 0, 0) + b"".join(
+    peer = LINK.pack(_AF_UNSPEC, 0, 0, 0, 0) + b"".join(
         (
             _text(uapi.IFLA_IFNAME, peer_name),
             attribute(uapi.IFLA_ADDRESS, _mac(peer_mac)),
@@ -58,27 +57,23 @@ def create_veth(name: str, *, mac: str, peer_name: str, peer_mac: str, peer_netn
         )
     )
     data = attribute(uapi.IFLA_INFO_DATA | uapi.NLA_F_NESTED, attribute(uapi.VETH_INFO_PEER | uapi.NLA_F_NESTED, peer))
-    body = _LINK.pack(_AF_UNSPEC, 0, 0, 0, 0) + b"".join(
+    body = LINK.pack(_AF_UNSPEC, 0, 0, 0, 0) + b"".join(
         (
             _text(uapi.IFLA_IFNAME, name),
             attribute(uapi.IFLA_ADDRESS, _mac(mac)),
             _u32(uapi.IFLA_MTU, mtu),
             _ONE_QUEUE,
-            attribute(uapi.IFLA_LINKINFO | uapi.NLA_F_NESTED, _text(uapi.IFLA_INFO_KIND, layout.VETH_KIND) + data),
+            attribute(uapi.IFLA_LINKINFO | uapi.NLA_F_NESTED, _text(uapi.IFLA_INFO_KIND, uapi.VETH_KIND) + data),
         )
     )
     return Message(f"create veth {name} and {peer_name}", uapi.RTM_NEWLINK, _ADD, body)
 
 
-def get_link(name: str) -> Message:
-    """Ask for one link by name; ENODEV if there is none."""
-    body = _LINK.pack(_AF_UNSPEC, 0, 0, 0, 0) + _text(uapi.IFLA_IFNAME, name) + _NO_STATS
-    return Message(f"look at link {name}", uapi.RTM_GETLINK, 0, body)
-
-
-def get_link_by_index(index: int) -> Message:
-    """Ask for one link by index; ENODEV if there is none."""
-    return Message(f"look at link {index}", uapi.RTM_GETLINK, 0, _LINK.pack(_AF_UNSPEC, 0, index, 0, 0) + _NO_STATS)
+def get_link(which: str | int) -> Message:
+    """Ask for one link by name or index; none is fine, and has no reply."""
+    index, name = (0, _text(uapi.IFLA_IFNAME, which)) if isinstance(which, str) else (which, b"")
+    body = LINK.pack(_AF_UNSPEC, 0, index, 0, 0) + name + _NO_STATS
+    return Message(f"look at link {which}", uapi.RTM_GETLINK, 0, body, ABSENT)
 
 
 def change_link(
@@ -100,7 +95,7 @@ def change_link(
     """
     flags = uapi.IFF_UP if is_up else 0
     change = 0 if is_up is None else uapi.IFF_UP
-    body = _LINK.pack(_AF_UNSPEC, 0, index, flags, change)
+    body = LINK.pack(_AF_UNSPEC, 0, index, flags, change)
     if alias:
         body += attribute(uapi.IFLA_IFALIAS, alias.encode())  # its length is the attribute's: no terminator
     if group is not None:
@@ -124,7 +119,7 @@ def give_no_ipv6_address(index: int, *, step: str) -> Message:
     after the raising. Source: the kernel's net/core/rtnetlink.c, validate_linkmsg and do_setlink.
     """
     mode = attribute(uapi.IFLA_INET6_ADDR_GEN_MODE, bytes([uapi.IN6_ADDR_GEN_MODE_NONE]))
-    body = _LINK.pack(_AF_UNSPEC, 0, index, 0, 0) + _family(_AF_INET6, mode)
+    body = LINK.pack(_AF_UNSPEC, 0, index, 0, 0) + _family(_AF_INET6, mode)
     return Message(step, uapi.RTM_SETLINK, 0, body, frozenset({errno.EAFNOSUPPORT}))
 
 
@@ -132,7 +127,7 @@ def delete_link(index: int, *, step: str) -> Message:
     """Delete one link; gone already is fine. The kernel answers after an RCU grace period (docs/adr/0025)."""
     if index <= 0:
         raise ValueError(f"link index {index} names no link")
-    return Message(step, uapi.RTM_DELLINK, 0, _LINK.pack(_AF_UNSPEC, 0, index, 0, 0), ABSENT)
+    return Message(step, uapi.RTM_DELLINK, 0, LINK.pack(_AF_UNSPEC, 0, index, 0, 0), ABSENT)
 
 
 def delete_group(group: int) -> Message:
@@ -142,7 +137,7 @@ def delete_group(group: int) -> Message:
     """
     if group == 0:
         raise ValueError("group 0 holds every ordinary link of the node")
-    body = _LINK.pack(_AF_UNSPEC, 0, 0, 0, 0) + _u32(uapi.IFLA_GROUP, group)
+    body = LINK.pack(_AF_UNSPEC, 0, 0, 0, 0) + _u32(uapi.IFLA_GROUP, group)
     return Message(f"delete links of group {group:#x}", uapi.RTM_DELLINK, 0, body, ABSENT)
 
 
@@ -191,26 +186,26 @@ def delete_route(destination: IPv4Address | None, *, length: int, table: int, in
 
 def look_up_route(destination: IPv4Address) -> Message:
     """Ask where the kernel would send a packet of the host's to an address; an unreachable one is fine, and has no reply."""
-    body = _ROUTE.pack(_AF_INET, 32, 0, 0, 0, 0, 0, 0, 0) + attribute(uapi.RTA_DST, destination.packed)
+    body = ROUTE.pack(_AF_INET, 32, 0, 0, 0, 0, 0, 0, 0) + attribute(uapi.RTA_DST, destination.packed)
     return Message(f"look up the route to {destination}", uapi.RTM_GETROUTE, 0, body, UNREACHABLE)
 
 
 def match_route(destination: IPv4Address, *, index: int) -> Message:
     """Ask which entry of the route tables the kernel takes for an address through a link; an errno if it takes none."""
-    body = _ROUTE.pack(_AF_INET, 32, 0, 0, 0, 0, 0, 0, uapi.RTM_F_FIB_MATCH)
+    body = ROUTE.pack(_AF_INET, 32, 0, 0, 0, 0, 0, 0, uapi.RTM_F_FIB_MATCH)
     body += attribute(uapi.RTA_DST, destination.packed) + _u32(uapi.RTA_OIF, index)
     return Message(f"look up the route to {destination} through link {index}", uapi.RTM_GETROUTE, 0, body)
 
 
 def get_neighbour(index: int, address: IPv4Address) -> Message:
     """Ask for one neighbour entry; ENOENT if there is none, EOPNOTSUPP by a kernel before 5.0."""
-    body = _NEIGHBOUR.pack(_AF_INET, index, 0, 0, 0) + attribute(uapi.NDA_DST, address.packed)
+    body = NEIGHBOUR.pack(_AF_INET, index, 0, 0, 0) + attribute(uapi.NDA_DST, address.packed)
     return Message(f"look at neighbour {address}", uapi.RTM_GETNEIGH, 0, body)
 
 
 def add_neighbour(index: int, address: IPv4Address, *, mac: str, step: str) -> Message:
     """Add a permanent neighbour entry, or replace the entry of the address."""
-    body = _NEIGHBOUR.pack(_AF_INET, index, uapi.NUD_PERMANENT, 0, 0)
+    body = NEIGHBOUR.pack(_AF_INET, index, uapi.NUD_PERMANENT, 0, 0)
     body += attribute(uapi.NDA_DST, address.packed) + attribute(uapi.NDA_LLADDR, _mac(mac))
     return Message(step, uapi.RTM_NEWNEIGH, _PUT, body)
 
@@ -238,7 +233,7 @@ def delete_rule(
 
 def dump_links(*, kind: str = "") -> Message:
     """Ask for all links, or those of a kind, without statistics."""
-    body = _LINK.pack(_AF_UNSPEC, 0, 0, 0, 0) + _NO_STATS
+    body = LINK.pack(_AF_UNSPEC, 0, 0, 0, 0) + _NO_STATS
     if kind:
         body += attribute(uapi.IFLA_LINKINFO | uapi.NLA_F_NESTED, _text(uapi.IFLA_INFO_KIND, kind))
     return Message("dump of links", uapi.RTM_GETLINK, 0, body)
@@ -246,12 +241,12 @@ def dump_links(*, kind: str = "") -> Message:
 
 def dump_addresses() -> Message:
     """Ask for all IPv4 addresses."""
-    return Message("dump of addresses", uapi.RTM_GETADDR, 0, _ADDRESS.pack(_AF_INET, 0, 0, 0, 0))
+    return Message("dump of addresses", uapi.RTM_GETADDR, 0, ADDRESS.pack(_AF_INET, 0, 0, 0, 0))
 
 
 def dump_routes(table: int = uapi.RT_TABLE_UNSPEC, *, index: int = 0) -> Message:
     """Ask for the IPv4 routes of a table and of a link, or of all; none is fine. A kernel before 4.20 sends all: filter again."""
-    body = _ROUTE.pack(_AF_INET, 0, 0, 0, 0, 0, 0, 0, 0)
+    body = ROUTE.pack(_AF_INET, 0, 0, 0, 0, 0, 0, 0, 0)
     if table:
         body += _u32(uapi.RTA_TABLE, table)
     if index:
@@ -261,11 +256,11 @@ def dump_routes(table: int = uapi.RT_TABLE_UNSPEC, *, index: int = 0) -> Message
 
 def dump_rules() -> Message:
     """Ask for all IPv4 rules."""
-    return Message("dump of rules", uapi.RTM_GETRULE, 0, _RULE.pack(_AF_INET, 0, 0, 0, 0, 0, 0, 0, 0))
+    return Message("dump of rules", uapi.RTM_GETRULE, 0, ROUTE.pack(_AF_INET, 0, 0, 0, 0, 0, 0, 0, 0))
 
 
 def _address_body(index: int, address: IPv4Address, length: int) -> bytes:
-    body = _ADDRESS.pack(_AF_INET, length, 0, uapi.RT_SCOPE_UNIVERSE, index)
+    body = ADDRESS.pack(_AF_INET, length, 0, uapi.RT_SCOPE_UNIVERSE, index)
     return body + attribute(uapi.IFA_LOCAL, address.packed) + attribute(uapi.IFA_ADDRESS, address.packed)
 
 
@@ -275,7 +270,7 @@ def _rule(
     """Pack a rule; also return it as `ip rule` prints it."""
     small = table if table < 256 else uapi.RT_TABLE_UNSPEC
     to = IPv4Network(destination) if destination else None
-    body = _RULE.pack(_AF_INET, to.prefixlen if to else 0, 32 if source else 0, 0, small, 0, 0, uapi.FR_ACT_TO_TBL, 0)
+    body = ROUTE.pack(_AF_INET, to.prefixlen if to else 0, 32 if source else 0, 0, small, 0, 0, uapi.FR_ACT_TO_TBL, 0)
     words = str(priority)
     if to:
         body += attribute(uapi.FRA_DST, to.network_address.packed)
@@ -293,16 +288,14 @@ def _rule(
 def _route_body(destination: IPv4Address | None, *, length: int, table: int, scope: int, protocol: int) -> bytes:
     small = table if table < 256 else uapi.RT_TABLE_UNSPEC
     route_type = uapi.RTN_UNICAST if scope != uapi.RT_SCOPE_NOWHERE else uapi.RTN_UNSPEC
-    if destination is None:
-        body = _ROUTE.pack(_AF_INET, 0, 0, 0, small, protocol, scope, route_type, 0)
-    else:
-        body = _ROUTE.pack(_AF_INET, length, 0, 0, small, protocol, scope, route_type, 0)
+    body = ROUTE.pack(_AF_INET, length if destination else 0, 0, 0, small, protocol, scope, route_type, 0)
+    if destination is not None:
         body += attribute(uapi.RTA_DST, destination.packed)
     return body + _u32(uapi.RTA_TABLE, table)
 
 
 def _u32(kind: int, value: int) -> bytes:
-    return attribute(kind, _U32.pack(value))
+    return attribute(kind, U32.pack(value))
 
 
 def _text(kind: int, text: str) -> bytes:

@@ -71,11 +71,6 @@ class NftState:
         self._seen: _Seen | None = None
         self._lock = threading.Lock()
 
-    def generation(self) -> bytes | None:
-        """The number of the last change to the ruleset; None if the kernel does not tell."""
-        with self._lock:
-            return self._ask(generation_by)
-
     def remember(self, tables: Iterable[NftTable], *, generation: bytes | None) -> None:
         """Remember tables that were found right, unless the ruleset has changed since `generation`, which was read before."""
         wanted = tuple(tables)
@@ -93,9 +88,9 @@ class NftState:
             seen = self._seen
             if seen is None:
                 return False
-            generation = self._ask(generation_by)
-            if generation is None or generation == seen.generation:
-                return generation is not None
+            number = generation(self._host)
+            if number is None or number == seen.generation:
+                return number is not None
             now = self._ask(lambda sock: self._look(sock, seen.tables))
             if now is None or now.content != seen.content:
                 return False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Final
@@ -72,46 +71,21 @@ SYSCTL_ROOT = Path("/proc/sys")
 """/proc/sys/net shows the namespace of the thread that opens it. Source: net/sysctl_net.c."""
 
 
-@dataclass(frozen=True, slots=True)
-class WrongSysctl:
-    """A sysctl, by its path below /proc/sys, that has another value than it must."""
-
-    key: str
-    now: str
-    wanted: str
-
-    @property
-    def found(self) -> str:
-        """What differs."""
-        return f"sysctl {self.key} was {self.now}"
-
-
 WANTED: Final = {"net/ipv4/ip_forward": "1"}
 
 
-def wrong_sysctls(host: HostNetns) -> Iterator[WrongSysctl]:
-    """Yield each sysctl that differs, reading it when its turn comes. Raises: WiringError for one that cannot be read."""
-    for key, wanted in WANTED.items():
-        with host.entered():
-            try:
-                now = (SYSCTL_ROOT / key).read_text(encoding="ascii").strip()
-            except OSError as exc:
-                raise _refused(key, wanted, exc) from exc
-        if now != wanted:
-            yield WrongSysctl(key, now, wanted)
+def wrong_sysctls(host: HostNetns) -> dict[str, str]:
+    """Say of each sysctl that differs what it is: key -> sentence. Raises: WiringError for one that cannot be read."""
+    values = {key: sysctl(host, key, wanted=wanted) for key, wanted in WANTED.items()}
+    return {key: f"sysctl {key} was {now}" for key, now in values.items() if now != WANTED[key]}
 
 
 def repair_sysctls(host: HostNetns) -> list[str]:
     """Set what differs; one sentence each. Raises: WiringError for one that cannot be read or set."""
-    sentences = []
-    for wrong in wrong_sysctls(host):
-        with host.entered():
-            try:
-                (SYSCTL_ROOT / wrong.key).write_text(wrong.wanted, encoding="ascii")
-            except OSError as exc:
-                raise _refused(wrong.key, wrong.wanted, exc) from exc
-        sentences.append(f"{wrong.found}: set to {wrong.wanted}")
-    return sentences
+    wrong = wrong_sysctls(host)
+    for key in wrong:
+        set_sysctl(host, key, WANTED[key])
+    return [f"{found}: set to {WANTED[key]}" for key, found in wrong.items()]
 
 
 def promote_secondaries(host: HostNetns, link: str) -> None:
@@ -119,12 +93,25 @@ def promote_secondaries(host: HostNetns, link: str) -> None:
 
     Source: the kernel's Documentation/networking/ip-sysctl.rst, promote_secondaries; systemd sets it for all links.
     """
-    key = f"net/ipv4/conf/{link}/promote_secondaries"
-    with host.entered():
-        try:
-            (SYSCTL_ROOT / key).write_text("1", encoding="ascii")
-        except OSError as exc:
-            raise _refused(key, "1", exc) from exc
+    set_sysctl(host, f"net/ipv4/conf/{link}/promote_secondaries", "1")
+
+
+def sysctl(host: HostNetns, key: str, *, wanted: str) -> str:
+    """Read a sysctl by its path below /proc/sys. Raises: WiringError that says what it should be."""
+    try:
+        with host.entered():
+            return (SYSCTL_ROOT / key).read_text(encoding="ascii").strip()
+    except OSError as exc:
+        raise _refused(key, wanted, exc) from exc
+
+
+def set_sysctl(host: HostNetns, key: str, value: str) -> None:
+    """Set a sysctl. Raises: WiringError."""
+    try:
+        with host.entered():
+            (SYSCTL_ROOT / key).write_text(value, encoding="ascii")
+    except OSError as exc:
+        raise _refused(key, value, exc) from exc
 
 
 def _refused(key: str, wanted: str, exc: OSError) -> WiringError:

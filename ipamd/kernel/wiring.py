@@ -19,7 +19,6 @@ from ipaddress import IPv4Address
 
 from ipamd.kernel import batches, checks, devconf, messages, records, repair, uapi
 from ipamd.kernel import survey as surveys
-from ipamd.kernel import uapi as layout
 from ipamd.kernel.netlink import Message, NetlinkSocket, Outcome, must
 from ipamd.kernel.netns import HostNetns, opened_netns
 from ipamd.model.attachment import NetnsIdentity, Wired, WiringSpec, decode_alias, encode_alias, sandbox_mac
@@ -87,7 +86,7 @@ class KernelWiring(Wiring):
     def unwire(self, spec: WiringSpec) -> None:
         with self._host.netlink() as host:
             link = self._own_veth(host, spec.host_veth, key=spec.key)
-            batch = batches.rule_removals(spec.address, spec.route_table)
+            batch = batches.sandbox_rules(messages.delete_rule, spec.address, spec.route_table)
             if link is not None:
                 batch.append(messages.delete_link(link.index, step=f"delete link {link.name}"))
             host.carry_out(batch, what=f"unwiring of {spec.key}")
@@ -100,7 +99,7 @@ class KernelWiring(Wiring):
         what = f"marking {host_veth} ({address}) for deletion"
         with self._host.netlink() as host:
             link = self._own_veth(host, host_veth)
-            batch = batches.rule_removals(address, route_table)
+            batch = batches.sandbox_rules(messages.delete_rule, address, route_table)
             if link is not None and _is_of_another(link, address):
                 link = None
             if link is not None and is_source_checked:
@@ -111,7 +110,7 @@ class KernelWiring(Wiring):
                 batch = []  # another route to the address through this link: only a link that is down has none
             if link is not None:
                 step = f"take link {host_veth} down"
-                down = messages.change_link(link.index, step=step, is_up=False, group=layout.DYING_GROUP)
+                down = messages.change_link(link.index, step=step, is_up=False, group=uapi.DYING_GROUP)
                 batch.append(replace(down, tolerated=messages.ABSENT))
             host.carry_out(batch, what=what)
 
@@ -134,8 +133,8 @@ class KernelWiring(Wiring):
 
     def stamp(self, veth: HostVeth, *, key: AttachmentKey, address: IPv4Address) -> HostVeth:
         with self._host.netlink() as host:
-            link = checks.find_link_by_index(host, veth.ifindex)
-            if link is None or link.kind != layout.VETH_KIND or link.name != veth.name or decode_alias(link.alias) is not None:
+            link = checks.find_link(host, veth.ifindex)
+            if link is None or link.kind != uapi.VETH_KIND or link.name != veth.name or decode_alias(link.alias) is not None:
                 raise WiringError(f"link {veth.name} changed while it was looked at", details="it is looked at again")
             alias = encode_alias(key, address, is_imported=True)
             named = messages.change_link(link.index, step=f"name {link.name}", alias=alias, ipv4_conf=self._ipv4_conf)
@@ -144,7 +143,7 @@ class KernelWiring(Wiring):
 
     def sweep(self) -> None:
         with self._host.netlink() as host:
-            host.carry_out([messages.delete_group(layout.DYING_GROUP)], what="sweep of dying links")
+            host.carry_out([messages.delete_group(uapi.DYING_GROUP)], what="sweep of dying links")
 
     def check(self, spec: WiringSpec) -> list[str]:
         with self._host.netlink() as host:
@@ -234,7 +233,7 @@ class KernelWiring(Wiring):
             batch = [messages.delete_link(link.index, step=f"delete leftover link {link.name} of the same sandbox")]
             identity = decode_alias(link.alias)
             if identity is not None and identity[1] == spec.address:
-                batch += batches.rule_removals(spec.address, spec.route_table)
+                batch += batches.sandbox_rules(messages.delete_rule, spec.address, spec.route_table)
             host.carry_out(batch, what=f"wiring of {spec.key}")
         return True
 
@@ -278,13 +277,13 @@ class KernelWiring(Wiring):
 
         Raises: WiringError if it is no veth, or if its alias names another sandbox than `key`.
         """
-        (looked,) = host.request([replace(messages.get_link(name), tolerated=messages.ABSENT)])
+        (looked,) = host.request([messages.get_link(name)])
         must([looked], f"look at {name}")
         if not looked.replies:
             return None
         link = records.read_link(looked.replies[0])
         identity = decode_alias(link.alias)
-        if link.kind != layout.VETH_KIND or (key and identity and identity[0] != key):
+        if link.kind != uapi.VETH_KIND or (key and identity and identity[0] != key):
             raise WiringError(
                 f"link {name} is not the host veth of {key or 'a sandbox'}: it is left alone",
                 details=f"kind {link.kind or 'hardware'}, alias {link.alias!r}; see `ip -d link show {name}`",
@@ -300,7 +299,7 @@ def _is_of_another(link: records.Link, address: IPv4Address) -> bool:
 
 def _is_own(link: records.Link, spec: WiringSpec) -> bool:
     """Whether a link is this sandbox's: by its alias, or by its MAC if a crash came before the alias was set."""
-    if link.kind != layout.VETH_KIND:
+    if link.kind != uapi.VETH_KIND:
         return False
     if link.alias:
         identity = decode_alias(link.alias)
