@@ -399,7 +399,8 @@ def _cloud_view(adapters: Adapters) -> CloudView:
     for call in adapters.ec2.calls_under_way():
         detail += f"; {call.api} for {call.subject} is at work for {call.age_s:.0f} s"
         detail += f", refused {counted(call.refusal_count, 'time')}, last: {call.last_refusal}" if call.refusal_count else ""
-    return CloudView(reachable=reachable, call_count=sum(adapters.ec2.call_counts().values()), detail=detail)
+    call_count = sum(report.count for report in adapters.ec2.call_reports().values())
+    return CloudView(reachable=reachable, call_count=call_count, detail=detail)
 
 
 def _audit(
