@@ -21,9 +21,9 @@ from ipamd.model.absence import Absence, Doubts
 from ipamd.model.address import Address, AddressState
 from ipamd.model.attachment import Attachment, NetnsIdentity, Origin
 from ipamd.model.eni import Eni, EniState
+from ipamd.model.history import HistoryRecord
 from ipamd.model.ids import AttachmentKey, ContainerId, EniId, IfName
 from ipamd.model.intent import Intent, IntentKind
-from ipamd.model.ledger import LedgerEntry
 from ipamd.model.snapshot import Snapshot, Tombstone
 
 PLAUSIBLE, ANY = "plausible", "any"
@@ -42,6 +42,8 @@ _AS_THEY_ARE = (
     *("network_name", "pod_namespace", "pod_name", "pod_uid"),
 )
 """Columns of an attachment that are spelled as the model has them."""
+
+_LEDGER = ("event", "address", "container_id", "ifname", "eni_id", "detail")
 
 
 def read_snapshot(connection: Connection) -> Snapshot:
@@ -165,9 +167,14 @@ def intent_params(intent: Intent) -> Params:
     }
 
 
-def read_entry(row: Row[Any]) -> LedgerEntry:
+def ledger_params(record: HistoryRecord) -> Params:
+    """Spell a ledger row: what it tells beside these is the history's alone."""
+    return {"at": time_text(record.at), **{name: getattr(record, name) for name in _LEDGER}}
+
+
+def read_record(row: Row[Any]) -> HistoryRecord:
     """Read a ledger row."""
-    return LedgerEntry(**{**row._mapping, "at": read_time(row.at)})
+    return HistoryRecord(read_time(row.at), **{name: getattr(row, name) for name in _LEDGER})
 
 
 def _key(row: Row[Any]) -> AttachmentKey:

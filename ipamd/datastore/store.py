@@ -19,7 +19,7 @@ from ipamd.datastore.rows import read_snapshot
 from ipamd.datastore.unit_of_work import SqlUnitOfWork
 from ipamd.datastore.view import View
 from ipamd.model.errors import DatastoreError
-from ipamd.model.ledger import LedgerEntry
+from ipamd.model.history import HistoryRecord
 from ipamd.model.snapshot import Snapshot
 from ipamd.ports import Clock, Datastore, Failpoint, History, NoHistory, no_failpoint
 
@@ -82,12 +82,12 @@ class SqlDatastore(MemoryState, Datastore):
         """Tell what is committed from now on to the history, which touches no disk (I10)."""
         self._history = history
 
-    def history(self, subject: str, *, limit: int) -> tuple[LedgerEntry, ...]:
+    def history(self, subject: str, *, limit: int) -> tuple[HistoryRecord, ...]:
         """Read the disk, after any unit of work that is open."""
         with self._reading():
             return self._ledger.read(subject, limit=limit)
 
-    def latest_history(self, *, limit: int) -> tuple[LedgerEntry, ...]:
+    def latest_history(self, *, limit: int) -> tuple[HistoryRecord, ...]:
         """Read the disk, after any unit of work that is open."""
         with self._reading():
             return self._ledger.latest(limit=limit)

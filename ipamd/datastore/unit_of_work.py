@@ -16,7 +16,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from ipamd.datastore import schema
 from ipamd.datastore import statements as sql
 from ipamd.datastore.disk import Disk
-from ipamd.datastore.ledger import Ledger, ledger_params
+from ipamd.datastore.ledger import Ledger
 from ipamd.datastore.rows import (
     Params,
     address_params,
@@ -25,6 +25,7 @@ from ipamd.datastore.rows import (
     eni_params,
     intent_params,
     key_params,
+    ledger_params,
     lost_params,
     this_attachment,
     time_text,
@@ -85,13 +86,15 @@ class Changes:
         of: Attachment | None = None,
     ) -> None:
         """Write a row to the ledger, and remember it for the history; `of` is the attachment that the event is about."""
-        at = at or self._now
-        row = ledger_params(event, at=at, address=address, key=key, eni_id=eni_id, detail=detail)
-        self._ledger_rows.append(row)
+        objects: dict[str, Any] = dict(key_params(key)) if key is not None else {}
+        record = HistoryRecord(
+            at or self._now, event.value, address=str(address or ""), eni_id=eni_id or "", detail=detail, **objects
+        )
+        self._ledger_rows.append(ledger_params(record))
+        if of is not None:
+            detail = "" if detail == of.sandbox_name else detail
+            record = replace(record, detail=detail, pod=of.sandbox_name, since=of.created_at)
         if event not in UNKEPT:
-            pod, since = (of.sandbox_name, of.created_at) if of is not None else ("", None)
-            objects: dict[str, Any] = {name: row[name] for name in ("address", "container_id", "ifname", "eni_id")}
-            record = HistoryRecord(at, event.value, **objects, detail="" if detail == pod else detail, pod=pod, since=since)
             self.recorded.append(record)
 
     def _log_address(
