@@ -1,7 +1,6 @@
 """One unit of work: each change goes to the open transaction at once, and to memory only after COMMIT.
 
-The changes are in four classes by subject; `Changes` has what they share. `ports.UnitOfWork` says what each promises; docstrings here
-add only what is specific to this implementation.
+`ports.UnitOfWork` says what each promises; docstrings here add only what is specific to this implementation.
 """
 
 from __future__ import annotations
@@ -44,15 +43,34 @@ from ipamd.model.ledger import LedgerEvent
 from ipamd.model.snapshot import Tombstone
 from ipamd.ports import Clock, UnitOfWork
 
-# What all changes of a unit of work share: the guard, the compare-and-set, the ledger row and the time.
-#
-# Every change is checked against the transition table and the view, then written with a compare-and-set on the state it was
-# checked against; the constraints of `schema` stand behind both. The first refusal fails the whole unit, so that a caller that
-# catches the error cannot commit half of it.
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
-class Changes:
-    """One transaction, as its changes see it.
+def change(method: Callable[Concatenate[SqlUnitOfWork, P], R]) -> Callable[Concatenate[SqlUnitOfWork, P], R]:
+    """Make a method fail the whole unit when it refuses, also if the caller swallows the error."""
+
+    @wraps(method)
+    def guarded(self: SqlUnitOfWork, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        self.raise_if_failed()
+        try:
+            return method(self, *args, **kwargs)
+        except DatastoreError as error:
+            self.failure = error
+            raise
+        except ValueError as error:
+            self.failure = InvariantError(f"{method.__name__}: a value has no place in the datastore", details=str(error))
+            raise self.failure from error
+
+    return guarded
+
+
+class SqlUnitOfWork(UnitOfWork):
+    """The changes of one transaction. Made by `SqlDatastore.transaction`, which commits or rolls back.
+
+    Every change is checked against the transition table and the view, then written with a compare-and-set on the state it was checked
+    against; the constraints of `schema` stand behind both. The first refusal fails the whole unit, so that a caller that catches the
+    error cannot commit half of it.
 
     `failure` is the error that failed the unit; from then on every change raises it.
     `recorded` is what the history is told once it is committed.
@@ -131,38 +149,10 @@ class Changes:
         for prefix in sorted(prefixes):
             self._disk.write(sql.DELETE_EMPTY_PREFIX, {"key_prefix": prefix}, subject=f"forgetting prefix {prefix}")
 
-
-C = TypeVar("C", bound=Changes)
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def change(method: Callable[Concatenate[C, P], R]) -> Callable[Concatenate[C, P], R]:
-    """Make a method fail the whole unit when it refuses, also if the caller swallows the error."""
-
-    @wraps(method)
-    def guarded(self: C, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        self.raise_if_failed()
-        try:
-            return method(self, *args, **kwargs)
-        except DatastoreError as error:
-            self.failure = error
-            raise
-        except ValueError as error:
-            self.failure = InvariantError(f"{method.__name__}: a value has no place in the datastore", details=str(error))
-            raise self.failure from error
-
-    return guarded
-
-
-# Addresses that EC2 does not show any more, and those that it shows again.
-#
-# `lost` is laid over the states of an address and kept in a table of its own, so that the release before can use the file. A lost
-# address keeps its sandbox (I2) and is given to nobody again (I7): where it would become free it is removed.
-
-
-class LossChanges(Changes):
-    """The part of `SqlUnitOfWork` that follows what EC2 shows."""
+    # Addresses that EC2 does not show any more, and those that it shows again.
+    #
+    # `lost` is laid over the states of an address and kept in a table of its own, so that the release before can use the file. A lost
+    # address keeps its sandbox (I2) and is given to nobody again (I7): where it would become free it is removed.
 
     @change
     def lose(self, address: IPv4Address, *, reason: str) -> None:
@@ -198,12 +188,7 @@ class LossChanges(Changes):
             self._disk.write(sql.INSERT_DOUBT, rows, subject="recording doubts")
         self._view.staged.doubts.append(doubts)
 
-
-# Changes to what is recorded besides addresses: tombstones, intents, the mark of a finished restore, notes in the ledger.
-
-
-class RecordChanges(Changes):
-    """The part of `SqlUnitOfWork` that records what was done and what is about to be asked of EC2."""
+    # Changes to what is recorded besides addresses: tombstones, intents, the mark of a finished restore, notes in the ledger.
 
     @change
     def put_tombstone(self, key: AttachmentKey) -> None:
@@ -297,19 +282,9 @@ class RecordChanges(Changes):
             raise InvariantError(f"intent {intent_id} is not open", details="I9")
         return intent
 
-
-def _told(intent: Intent) -> str:
-    payload = ", ".join(f"{name}={value}" for name, value in sorted(intent.payload.items()))
-    return f"{intent.kind} {intent.intent_id}: {payload}"
-
-
-# Changes in the life of one address, by the table in `model.address`, and of the attachment that has it.
-#
-# An address and its attachment change together: the schema's constraints let neither exist without the other (I1).
-
-
-class AddressChanges(Changes):
-    """The part of `SqlUnitOfWork` that assigns addresses and takes them back."""
+    # Changes in the life of one address, by the table in `model.address`, and of the attachment that has it.
+    #
+    # An address and its attachment change together: the schema's constraints let neither exist without the other (I1).
 
     @change
     def confirm(self, attachment: Attachment) -> None:
@@ -454,22 +429,10 @@ class AddressChanges(Changes):
         self._expect_one(sql.UPDATE_ADDRESS, params, old)
         self._view.staged.addresses[old.address] = new
 
-
-def _after(address: Address, event: AddressEvent) -> AddressState:
-    try:
-        return next_state(address.state, event)
-    except IllegalTransitionError as error:
-        raise IllegalTransitionError(f"address {address.address}: {error.message}", details=error.details) from None
-
-
-# Changes to the pool itself: ENIs, and the addresses that EC2 gives to them or takes away.
-#
-# An address enters only with an ENI that we know (I7), never as a primary address (I6), and leaves only when no sandbox has it
-# (I2).
-
-
-class PoolChanges(Changes):
-    """The part of `SqlUnitOfWork` that makes the pool larger or smaller."""
+    # Changes to the pool itself: ENIs, and the addresses that EC2 gives to them or takes away.
+    #
+    # An address enters only with an ENI that we know (I7), never as a primary address (I6), and leaves only when no sandbox has it
+    # (I2).
 
     @change
     def put_eni(self, eni: Eni) -> None:
@@ -566,10 +529,6 @@ class PoolChanges(Changes):
             raise InvariantError(f"{what}: {len(held)} in use", details=f"I2: {names}")
         self._forget(addresses, reason=reason)
 
-
-class SqlUnitOfWork(PoolChanges, AddressChanges, LossChanges, RecordChanges, UnitOfWork):
-    """The changes of one transaction. Made by `SqlDatastore.transaction`, which commits or rolls back."""
-
     def flush(self, ledger: Ledger) -> None:
         """Write the ledger rows, all in one statement: the last step before COMMIT."""
         self.raise_if_failed()
@@ -584,3 +543,15 @@ class SqlUnitOfWork(PoolChanges, AddressChanges, LossChanges, RecordChanges, Uni
         self.failure = self.failure or DatastoreError(
             "the unit of work has ended", details="a change was asked of it after its transaction; nothing was changed"
         )
+
+
+def _told(intent: Intent) -> str:
+    payload = ", ".join(f"{name}={value}" for name, value in sorted(intent.payload.items()))
+    return f"{intent.kind} {intent.intent_id}: {payload}"
+
+
+def _after(address: Address, event: AddressEvent) -> AddressState:
+    try:
+        return next_state(address.state, event)
+    except IllegalTransitionError as error:
+        raise IllegalTransitionError(f"address {address.address}: {error.message}", details=error.details) from None

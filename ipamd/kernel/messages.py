@@ -15,7 +15,7 @@ from ipaddress import IPv4Address, IPv4Network
 from typing import Final
 
 from ipamd.kernel import uapi
-from ipamd.kernel.netlink import Message, attribute
+from ipamd.kernel.netlink import Message, attribute, text_attribute
 
 ABSENT: Final = frozenset({errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EADDRNOTAVAIL})
 """The kernel's errnos if an object to be removed does not exist.
@@ -49,7 +49,7 @@ def create_veth(name: str, *, mac: str, peer_name: str, peer_mac: str, peer_netn
     """
     peer = LINK.pack(_AF_UNSPEC, 0, 0, 0, 0) + b"".join(
         (
-            _text(uapi.IFLA_IFNAME, peer_name),
+            text_attribute(uapi.IFLA_IFNAME, peer_name),
             attribute(uapi.IFLA_ADDRESS, _mac(peer_mac)),
             _u32(uapi.IFLA_MTU, mtu),
             _u32(uapi.IFLA_NET_NS_FD, peer_netns),
@@ -59,11 +59,11 @@ def create_veth(name: str, *, mac: str, peer_name: str, peer_mac: str, peer_netn
     data = attribute(uapi.IFLA_INFO_DATA | uapi.NLA_F_NESTED, attribute(uapi.VETH_INFO_PEER | uapi.NLA_F_NESTED, peer))
     body = LINK.pack(_AF_UNSPEC, 0, 0, 0, 0) + b"".join(
         (
-            _text(uapi.IFLA_IFNAME, name),
+            text_attribute(uapi.IFLA_IFNAME, name),
             attribute(uapi.IFLA_ADDRESS, _mac(mac)),
             _u32(uapi.IFLA_MTU, mtu),
             _ONE_QUEUE,
-            attribute(uapi.IFLA_LINKINFO | uapi.NLA_F_NESTED, _text(uapi.IFLA_INFO_KIND, uapi.VETH_KIND) + data),
+            attribute(uapi.IFLA_LINKINFO | uapi.NLA_F_NESTED, text_attribute(uapi.IFLA_INFO_KIND, uapi.VETH_KIND) + data),
         )
     )
     return Message(f"create veth {name} and {peer_name}", uapi.RTM_NEWLINK, _ADD, body)
@@ -71,7 +71,7 @@ def create_veth(name: str, *, mac: str, peer_name: str, peer_mac: str, peer_netn
 
 def get_link(which: str | int) -> Message:
     """Ask for one link by name or index; none is fine, and has no reply."""
-    index, name = (0, _text(uapi.IFLA_IFNAME, which)) if isinstance(which, str) else (which, b"")
+    index, name = (0, text_attribute(uapi.IFLA_IFNAME, which)) if isinstance(which, str) else (which, b"")
     body = LINK.pack(_AF_UNSPEC, 0, index, 0, 0) + name + _NO_STATS
     return Message(f"look at link {which}", uapi.RTM_GETLINK, 0, body, ABSENT)
 
@@ -101,7 +101,7 @@ def change_link(
     if group is not None:
         body += _u32(uapi.IFLA_GROUP, group)
     if name:
-        body += attribute(uapi.IFLA_IFNAME, name.encode() + b"\0")
+        body += text_attribute(uapi.IFLA_IFNAME, name)
     if ipv4_conf:
         settings = b"".join(_u32(number, value) for number, value in ipv4_conf.items())
         body += _family(_AF_INET, attribute(uapi.IFLA_INET_CONF | uapi.NLA_F_NESTED, settings))
@@ -235,7 +235,7 @@ def dump_links(*, kind: str = "") -> Message:
     """Ask for all links, or those of a kind, without statistics."""
     body = LINK.pack(_AF_UNSPEC, 0, 0, 0, 0) + _NO_STATS
     if kind:
-        body += attribute(uapi.IFLA_LINKINFO | uapi.NLA_F_NESTED, _text(uapi.IFLA_INFO_KIND, kind))
+        body += attribute(uapi.IFLA_LINKINFO | uapi.NLA_F_NESTED, text_attribute(uapi.IFLA_INFO_KIND, kind))
     return Message("dump of links", uapi.RTM_GETLINK, 0, body)
 
 
@@ -296,10 +296,6 @@ def _route_body(destination: IPv4Address | None, *, length: int, table: int, sco
 
 def _u32(kind: int, value: int) -> bytes:
     return attribute(kind, U32.pack(value))
-
-
-def _text(kind: int, text: str) -> bytes:
-    return attribute(kind, text.encode() + b"\0")
 
 
 def _family(family: int, settings: bytes) -> bytes:

@@ -272,6 +272,11 @@ def attribute(kind: int, payload: bytes) -> bytes:
     return _ATTRIBUTE.pack(4 + len(payload), kind) + payload + b"\0" * (-len(payload) % 4)
 
 
+def text_attribute(kind: int, text: str) -> bytes:
+    """Pack one attribute of text, with its terminator."""
+    return attribute(kind, text.encode() + b"\0")
+
+
 def attributes(body: bytes, start: int) -> dict[int, bytes]:
     """Read the attributes of a body from offset `start`: type without flags -> payload; the last of a type wins."""
     found: dict[int, bytes] = {}

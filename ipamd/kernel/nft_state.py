@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from ipamd.kernel import uapi
-from ipamd.kernel.netlink import Message, NetlinkSocket, attribute, attributes
+from ipamd.kernel.netlink import Message, NetlinkSocket, attributes, text_attribute
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.ruleset import NftTable
 from ipamd.model.errors import KernelDumpError, WiringError
@@ -115,21 +115,17 @@ class NftState:
         return None
 
     def _content(self, sock: NetlinkSocket, table: NftTable) -> Iterator[bytes]:
-        asked = [_message(uapi.NFT_MSG_GETTABLE, table, _text(uapi.NFTA_TABLE_NAME, table.name))]
+        asked = [_message(uapi.NFT_MSG_GETTABLE, table, text_attribute(uapi.NFTA_TABLE_NAME, table.name))]
         for name in self._chains:
-            selector = _text(uapi.NFTA_CHAIN_TABLE, table.name) + _text(uapi.NFTA_CHAIN_NAME, name)
+            selector = text_attribute(uapi.NFTA_CHAIN_TABLE, table.name) + text_attribute(uapi.NFTA_CHAIN_NAME, name)
             asked.append(_message(uapi.NFT_MSG_GETCHAIN, table, selector))
         for outcome in sock.request(asked):
             if not outcome.replies:
                 raise WiringError(f"{outcome.message.step} failed", details=outcome.cause)
             yield outcome.replies[0][NFGENMSG_BYTES:]
-        rules = sock.dump(_message(uapi.NFT_MSG_GETRULE, table, _text(uapi.NFTA_RULE_TABLE, table.name)))
+        rules = sock.dump(_message(uapi.NFT_MSG_GETRULE, table, text_attribute(uapi.NFTA_RULE_TABLE, table.name)))
         yield from (body[NFGENMSG_BYTES:] for body in rules)
 
 
 def _message(kind: int, table: NftTable, selector: bytes) -> Message:
     return Message(f"look at nftables table {table}", kind, 0, bytes((_FAMILIES[table.family], 0, 0, 0)) + selector)
-
-
-def _text(kind: int, text: str) -> bytes:
-    return attribute(kind, text.encode() + b"\0")

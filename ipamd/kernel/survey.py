@@ -118,13 +118,13 @@ def routes_of(sock: NetlinkSocket, *, table: int = 0, index: int = 0) -> list[re
     return [route for route in routes if (not table or route.table == table) and (not index or route.index == index)]
 
 
-def rules_of(sock: NetlinkSocket, *, may_be_torn: bool = False) -> list[records.Rule]:
+def rules_of(sock: NetlinkSocket) -> list[records.Rule]:
     """All IPv4 rules, of two reads that agree; of RULE_READS that never did, every rule that one had.
 
     So a rule that is not in the answer was not there; one that went while they were read may be.
-    Raises: KernelDumpError, unless it `may_be_torn` (a kernel may mark dumps of rules one day); WiringError.
+    Raises: KernelDumpError (a kernel may mark dumps of rules one day); WiringError.
     """
-    return [_rule(body) for body in _rule_bodies(sock, may_be_torn=may_be_torn)]
+    return [_rule(body) for body in _rule_bodies(sock, may_be_torn=False)]
 
 
 def _rule_bodies(sock: NetlinkSocket, *, may_be_torn: bool) -> Iterable[bytes]:
