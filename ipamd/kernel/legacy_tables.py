@@ -35,8 +35,8 @@ MAX_BYTES: Final = 32 * 1024 * 1024
 _INFO = struct.Struct("=32sI5I5III")
 _GET_ENTRIES = struct.Struct("=32sI4x")
 _ENTRY = struct.Struct("=4s4s4s4s16s16s16s16sHBBIHHI16x")
-# struct ipt_entry: source, destination, their masks; the links' names, their masks; protocol, flags, what is inverted; cache; offset of
-# the target, size, origin
+# struct ipt_entry: source, destination, their masks; the links' names, their masks; protocol, flags, what is inverted; cache; offset
+# of the target, size, origin
 _TARGET = struct.Struct("=H29sB")
 _FLAG_GOTO = 0x02
 _INVERT_IN, _INVERT_OUT = 0x01, 0x02
