@@ -1,7 +1,7 @@
 """Compose the use cases over the ports, room by room.
 
 Tests compose the same graph over fakes, so the graph under test is the graph that ships. Nothing heavy is imported or asked here that
-DEL does not need: boto3, pyroute2 and the metrics server come later, in their own threads, because a restarted daemon must take DEL
+DEL does not need: boto3 and the metrics server come later, in their own threads, because a restarted daemon must take DEL
 at once (docs/architecture.md, Start).
 """
 
@@ -405,7 +405,8 @@ def _cloud_view(adapters: Adapters) -> CloudView:
     for call in adapters.ec2.calls_under_way():
         detail += f"; {call.api} for {call.subject} is at work for {call.age_s:.0f} s"
         detail += f", refused {counted(call.refusal_count, 'time')}, last: {call.last_refusal}" if call.refusal_count else ""
-    return CloudView(reachable=reachable, call_count=sum(adapters.ec2.call_counts().values()), detail=detail)
+    call_count = sum(report.count for report in adapters.ec2.call_reports().values())
+    return CloudView(reachable=reachable, call_count=call_count, detail=detail)
 
 
 def _audit(

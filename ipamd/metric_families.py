@@ -309,7 +309,6 @@ class AwscniFamilies(Collector):
 
     def _counted(self) -> Mapping[str, tuple[str, Samples]]:
         found, reports = self._counts.found(), sorted(self._counts.ec2.call_reports().items())
-        calls = sorted(self._counts.ec2.call_counts().items())
         errors: Samples = [
             ({"api": api, "error": code}, told.count)
             for api, report in reports
@@ -323,7 +322,7 @@ class AwscniFamilies(Collector):
                 "ADDs refused because no address was free",
                 [({}, sum(self._counts.pool_empty().values()))],
             ),
-            "awscni_ec2api_req_count": ("EC2 calls, retries included", [({"fn": api}, count) for api, count in calls]),
+            "awscni_ec2api_req_count": ("EC2 calls, retries included", [({"fn": api}, report.count) for api, report in reports]),
             "awscni_ec2api_error_count": (
                 "EC2 attempts that failed, whatever the cause",
                 [({"fn": api}, _failed_count(report)) for api, report in reports],

@@ -2,14 +2,13 @@
 
 It is not built at start, because importing botocore (0.1 s) and finding credentials (instance metadata) must not delay DEL (I12).
 Its botocore session knows only the calls that we make (`trim_model`). botocore's retries are off: `retries.py` has them all.
-Concurrency: any thread. The lock is held while the client is built and while counting, never across a call (I10).
+Concurrency: any thread. The lock is held while the client is built, never across a call (I10).
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 
 class Ec2Client:
-    """Makes EC2 calls and counts them. Each is exactly one HTTP attempt, or none if there are no credentials."""
+    """Makes EC2 calls. Each is exactly one HTTP attempt, or none if there are no credentials."""
 
     def __init__(self, config: CloudConfig, *, region: Callable[[], str], model_dir: Path = DATA_DIR) -> None:
         self._config = config
@@ -48,7 +47,6 @@ class Ec2Client:
         self._model_dir = model_dir
         self._lock = threading.Lock()
         self._client: Any = None
-        self._counts: Counter[str] = Counter()
 
     def call(self, api: str, subject: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """Make one attempt.
@@ -94,11 +92,6 @@ class Ec2Client:
             raise HTTPClientError(error=errors.UnreadableAnswerError("it has no request ID, so it is not EC2's"))
         return answer
 
-    def counts(self) -> Mapping[str, int]:
-        """HTTP attempts by API since the start."""
-        with self._lock:
-            return dict(self._counts)
-
     def _built(self, api: str, subject: str) -> Any:
         """Return the client. One without credentials is not kept, because they may appear later."""
         from botocore.exceptions import BotoCoreError
@@ -140,7 +133,7 @@ class Ec2Client:
         import boto3.session
         from botocore.config import Config
 
-        client = boto3.session.Session(botocore_session=session).client(
+        return boto3.session.Session(botocore_session=session).client(
             "ec2",
             region_name=self._region(),
             endpoint_url=self._config.ec2_endpoint or None,  # None: AWS_ENDPOINT_URL_EC2, else the region's own
@@ -152,13 +145,6 @@ class Ec2Client:
                 user_agent_extra=f"vpc-ipamd/{__version__}",
             ),
         )
-        client.meta.events.register("before-send.ec2", self._count)
-        return client
-
-    def _count(self, *, event_name: str, **_: object) -> None:
-        """Count an attempt; the event is named `before-send.ec2.<API>` and fires once per HTTP request."""
-        with self._lock:
-            self._counts[event_name.rpartition(".")[2]] += 1
 
 
 def _refusal(api: str, subject: str, response: Mapping[str, Any]) -> errors.AttemptError:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ipamd.cloud import limits
 from ipamd.cloud.answers import described_eni, described_enis, described_subnet, described_subnets, incomplete
@@ -49,6 +49,8 @@ PAGES_MAX = 20
 LIMITS_RETRY_S = 300.0
 """Time after which limits that EC2 did not give are requested again. Ours: useful only for types missing in the table."""
 
+T = TypeVar("T")
+
 _log = logging.getLogger(__name__)
 
 
@@ -71,8 +73,7 @@ class BotoEc2(Ec2):
         model_dir: Path = DATA_DIR,
     ) -> None:
         """`vpc_id`: the node's VPC, "" while it is not known."""
-        self._client = Ec2Client(config, region=region, model_dir=model_dir)
-        self._calls = Ec2Calls(self._client, clock=clock, sleep=sleep)
+        self._calls = Ec2Calls(Ec2Client(config, region=region, model_dir=model_dir), clock=clock, sleep=sleep)
         self._vpc_id = vpc_id
         self._clock = clock
         self._sleep = sleep
@@ -84,8 +85,7 @@ class BotoEc2(Ec2):
         return tuple(sorted(enis, key=lambda eni: (eni.device_index, eni.network_card)))
 
     def find_by_token(self, token: str) -> tuple[DescribedEni, ...]:
-        enis = self._search(f"the ENI of request {token}", {f"tag:{INTENT_TAG}": token})
-        return tuple(sorted(enis, key=lambda eni: eni.eni_id))
+        return self._search(f"the ENI of request {token}", {f"tag:{INTENT_TAG}": token})
 
     def find_detached(self, tags: Mapping[str, str]) -> tuple[DescribedEni, ...]:
         if not tags:
@@ -93,17 +93,10 @@ class BotoEc2(Ec2):
         wanted = {f"tag:{key}": literal(value) for key, value in tags.items() if value}
         if any_value := [key for key, value in tags.items() if not value]:
             (wanted["tag-key"],) = any_value
-        enis = self._search("no instance", {**wanted, "status": "available"})
-        return tuple(sorted(enis, key=lambda eni: eni.eni_id))
+        return self._search("no instance", {**wanted, "status": "available"})
 
     def describe_eni(self, eni_id: EniId) -> DescribedEni:
-        answer = self._calls.call(
-            "DescribeNetworkInterfaces", eni_id, {"NetworkInterfaceIds": [eni_id]}, IDEMPOTENT, about=eni_id
-        )
-        entries = answer.get("NetworkInterfaces", ())
-        if not entries:
-            raise incomplete(eni_id, "NetworkInterfaces")
-        return described_eni(entries[0])
+        return described_eni(self._one("DescribeNetworkInterfaces", "NetworkInterfaces", eni_id))
 
     def describe_attached_eni(self, eni_id: EniId) -> DescribedEni:
         def look() -> DescribedEni:
@@ -125,16 +118,12 @@ class BotoEc2(Ec2):
 
     def describe_subnets(self, *, vpc_id: str, availability_zone: str) -> tuple[DescribedSubnet, ...]:
         wanted = {"vpc-id": vpc_id, "availability-zone": availability_zone}
-        params = {"Filters": [{"Name": name, "Values": [value]} for name, value in wanted.items()], "MaxResults": PAGE_SIZE}
-        found = described_subnets(self._pages("DescribeSubnets", "Subnets", f"the subnets of {availability_zone}", params))
+        found = described_subnets(self._pages("DescribeSubnets", "Subnets", f"the subnets of {availability_zone}", wanted))
         self._subnets |= {subnet.subnet_id: subnet.cidr for subnet in found}
         return tuple(sorted(found, key=lambda subnet: subnet.subnet_id))
 
     def describe_subnet(self, subnet_id: SubnetId) -> DescribedSubnet:
-        answer = self._calls.call("DescribeSubnets", subnet_id, {"SubnetIds": [subnet_id]}, IDEMPOTENT)
-        if not answer.get("Subnets"):
-            raise incomplete(subnet_id, "Subnets")
-        found = described_subnet(answer["Subnets"][0])
+        found = described_subnet(self._one("DescribeSubnets", "Subnets", subnet_id))
         self._subnets[subnet_id] = found.cidr
         return found
 
@@ -228,23 +217,15 @@ class BotoEc2(Ec2):
         self._calls.forget(eni_id)
 
     def assign_addresses(self, eni_id: EniId, *, count: int) -> frozenset[IPv4Address]:
-        # Not repeated after a lost answer, because the call has no client token: the caller asks Describe what happened.
-        params = {"NetworkInterfaceId": eni_id, "SecondaryPrivateIpAddressCount": count}
-        subject = f"{count} addresses on {eni_id}"
-        answer = self._calls.call("AssignPrivateIpAddresses", subject, params, AT_MOST_ONCE, about=eni_id)
-        try:
-            return frozenset(IPv4Address(item["PrivateIpAddress"]) for item in answer.get("AssignedPrivateIpAddresses", ()))
-        except (KeyError, ValueError) as exc:
-            raise incomplete(subject, exc) from exc
+        wanted = {"SecondaryPrivateIpAddressCount": count}
+        key = "AssignedPrivateIpAddresses"
+        return self._assign(
+            eni_id, f"{count} addresses", wanted, key=key, read=lambda item: IPv4Address(item["PrivateIpAddress"])
+        )
 
     def assign_prefixes(self, eni_id: EniId, *, count: int) -> frozenset[IPv4Network]:
-        params = {"NetworkInterfaceId": eni_id, "Ipv4PrefixCount": count}
-        subject = f"{count} prefixes on {eni_id}"
-        answer = self._calls.call("AssignPrivateIpAddresses", subject, params, AT_MOST_ONCE, about=eni_id)
-        try:
-            return frozenset(IPv4Network(item["Ipv4Prefix"]) for item in answer.get("AssignedIpv4Prefixes", ()))
-        except (KeyError, ValueError) as exc:
-            raise incomplete(subject, exc) from exc
+        wanted, key = {"Ipv4PrefixCount": count}, "AssignedIpv4Prefixes"
+        return self._assign(eni_id, f"{count} prefixes", wanted, key=key, read=lambda item: IPv4Network(item["Ipv4Prefix"]))
 
     def unassign(self, eni_id: EniId, *, addresses: Iterable[IPv4Address], prefixes: Iterable[IPv4Network]) -> None:
         wanted_addresses, wanted_prefixes = frozenset(addresses), frozenset(prefixes)
@@ -273,9 +254,6 @@ class BotoEc2(Ec2):
         self._limits[instance_type] = (found, until)
         return found
 
-    def call_counts(self) -> Mapping[str, int]:
-        return self._client.counts()
-
     def call_reports(self) -> Mapping[str, CallReport]:
         return self._calls.reports()
 
@@ -285,20 +263,42 @@ class BotoEc2(Ec2):
     def calls_under_way(self) -> tuple[CallUnderWay, ...]:
         return self._calls.under_way.list()
 
-    def _search(self, subject: str, wanted: Mapping[str, str]) -> Sequence[DescribedEni]:
-        """Describe the ENIs that filters (name -> value) select, page by page; a page that fails fails the whole (I11).
+    def _assign(
+        self, eni_id: EniId, what: str, wanted: Mapping[str, int], *, key: str, read: Callable[[Mapping[str, Any]], T]
+    ) -> frozenset[T]:
+        """Not repeated after a lost answer, because the call has no client token: the caller asks Describe what happened."""
+        subject = f"{what} on {eni_id}"
+        params = {"NetworkInterfaceId": eni_id, **wanted}
+        answer = self._calls.call("AssignPrivateIpAddresses", subject, params, AT_MOST_ONCE, about=eni_id)
+        try:
+            return frozenset(map(read, answer.get(key, ())))
+        except (KeyError, ValueError) as exc:
+            raise incomplete(subject, exc) from exc
+
+    def _one(self, api: str, key: str, object_id: str) -> Mapping[str, Any]:
+        """Describe one object: EC2 names the parameter after the answer's key."""
+        params = {f"{key.removesuffix('s')}Ids": [object_id]}
+        entries = self._calls.call(api, object_id, params, IDEMPOTENT, about=object_id).get(key, ())
+        if not entries:
+            raise incomplete(object_id, key)
+        found: Mapping[str, Any] = entries[0]
+        return found
+
+    def _search(self, subject: str, wanted: Mapping[str, str]) -> tuple[DescribedEni, ...]:
+        """Describe the ENIs that filters (name -> value) select, by ID; a page that fails fails the whole (I11).
 
         With the VPC as a filter too: an account with many ENIs refuses a Describe that has neither a page size nor a filter by
         group, MAC, private DNS name or address, subnet or VPC; and pages without it cost calls (amazon-vpc-resource-controller-k8s
         issue 403). Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeNetworkInterfaces.html.
         """
-        filters = [{"Name": name, "Values": [value]} for name, value in sorted(wanted.items())]
         if vpc_id := self._vpc_id():
-            filters.append({"Name": "vpc-id", "Values": [vpc_id]})
-        params: dict[str, Any] = {"Filters": filters, "MaxResults": PAGE_SIZE}
-        return described_enis(self._pages("DescribeNetworkInterfaces", "NetworkInterfaces", subject, params, what="the ENIs of "))
+            wanted = {**wanted, "vpc-id": vpc_id}
+        entries = self._pages("DescribeNetworkInterfaces", "NetworkInterfaces", subject, wanted, what="the ENIs of ")
+        return tuple(sorted(described_enis(entries), key=lambda eni: eni.eni_id))
 
-    def _pages(self, api: str, key: str, subject: str, params: dict[str, Any], *, what: str = "") -> list[Mapping[str, Any]]:
+    def _pages(self, api: str, key: str, subject: str, wanted: Mapping[str, str], *, what: str = "") -> list[Mapping[str, Any]]:
+        filters = [{"Name": name, "Values": [value]} for name, value in wanted.items()]
+        params: dict[str, Any] = {"Filters": filters, "MaxResults": PAGE_SIZE}
         entries: list[Mapping[str, Any]] = []
         for _ in range(PAGES_MAX):
             page = self._calls.call(api, subject, params, IDEMPOTENT)

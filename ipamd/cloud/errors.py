@@ -81,8 +81,8 @@ class Rule:
 
     codes: tuple[str, ...]
     error: type[CloudError]
-    attempt: type[AttemptError]
     advice: str
+    attempt: type[AttemptError] = AttemptError
     contains: str = ""
 
 
@@ -90,70 +90,60 @@ RULES = (
     Rule(
         ("RequestLimitExceeded", "Throttl*", "RequestThrottled*", "TooManyRequests*", "EC2ThrottledException", "SlowDown"),
         ThrottledError,
-        ThrottledAttempt,
         "this node makes fewer calls automatically; if it lasts, ask AWS for a higher limit of this API or lower the warm targets",
+        attempt=ThrottledAttempt,
     ),
     Rule(
         ("InsufficientFreeAddressesInSubnet",),
         SubnetExhaustedError,
-        AttemptError,
         "the subnet has no free address: delete unused ENIs in it, lower the warm targets or use a larger subnet",
     ),
     Rule(
         ("InsufficientCidrBlocks",),
         SubnetExhaustedError,
-        AttemptError,
         "the subnet has no free /28: reserve a part of it for prefixes (subnet CIDR reservation) or use single addresses",
     ),
     Rule(  # observed wording; the code alone says nothing (cilium issue 31016)
         ("InvalidParameterValue",),
         SubnetExhaustedError,
-        AttemptError,
         "the subnet is too full for a /28: use a larger subnet or single addresses",
         contains="sufficient free Ipv4 addresses or prefixes",
     ),
     Rule(
         ("PrivateIpAddressLimitExceeded",),
         EniLimitError,
-        AttemptError,
         "the ENI has no slot left: read it again with Describe; the pool continues with another ENI",
     ),
     Rule(
         ("AttachmentLimitExceeded",),
         EniLimitError,
-        AttemptError,
         "the instance takes no further ENI. On most types volumes take the same places: move volumes or pods elsewhere, or use a "
         "larger instance type or prefixes",
     ),
     Rule(
         ("NetworkInterfaceLimitExceeded",),
         CloudQuotaError,
-        AttemptError,
         "the account's quota of network interfaces is used up in this region: delete leaked ENIs or ask for a higher quota",
     ),
     Rule(
         ("*.NotFound",),
         CloudNotFoundError,
-        AttemptError,
         "it was deleted, or by someone else: the pool reads EC2 again; check for other controllers if this comes back",
     ),
     Rule(  # observed wording (cilium issue 15877)
         ("InvalidParameterValue",),
         CloudNotFoundError,
-        AttemptError,
         "the pool reads the ENI again; check for other controllers if this comes back",
         contains="not assigned to interface",
     ),
     Rule(
         ("UnauthorizedOperation", "AccessDenied*"),
         CloudDeniedError,
-        AttemptError,
         "allow {actions} to the node's role (manifests/iam-policy.json); conditions on tags, resources and boundaries count too",
     ),
     Rule(
         ("RequestExpired", "SignatureDoesNotMatch", "InvalidSignatureException"),
         CloudDeniedError,
-        AttemptError,
         "the request's signature was refused: check the node's clock and its credentials; IAM action {actions}",
     ),
     Rule(
@@ -162,52 +152,49 @@ RULES = (
             "MissingAuthenticationToken", "OptInRequired", "Blocked", "PendingVerification",
         ),
         CloudDeniedError,
-        AttemptError,
         "AWS refused the credentials: check the node's role and its instance profile; IAM action {actions}",
     ),
     Rule(
         ("InvalidNetworkInterface.InUse", "IncorrectState", "IncorrectInstanceState"),
         CloudError,
-        BusyAttempt,
         "it is in use or changing state, and the call is retried; if this lasts, check its attachment in EC2",
+        attempt=BusyAttempt,
     ),
     Rule(  # observed wording of DeleteNetworkInterface (cloud-nuke issue 1132)
         ("InvalidParameterValue",),
         CloudError,
-        BusyAttempt,
         "it is still attached; it is tried again until the detach has finished",
+        attempt=BusyAttempt,
         contains="currently in use",
     ),
     Rule(  # observed wording of AttachNetworkInterface (k8s-vpcnet issue 71, terraform-provider-aws issue 27513)
         ("InvalidParameterValue",),
         DeviceIndexTakenError,
-        BusyAttempt,
         "another ENI has that device index: the pool reads EC2 again and takes the next one",
+        attempt=BusyAttempt,
         contains="already has an interface attached at device index",
     ),
     Rule(
         ("IdempotentParameterMismatch",),
         CloudError,
-        AttemptError,
         "the client token was used for another request before: the pool searches for what that made, and goes on with a new token",
     ),
     Rule(
         ("OperationNotPermitted",),
         CloudDeniedError,
-        AttemptError,
         "EC2 does not allow this on this object (a primary ENI, or one that another service manages): nothing is retried soon",
     ),
     Rule(
         ("InternalError", "InternalFailure", "Unavailable", "ServiceUnavailable", "RequestTimeout"),
         CloudError,
-        UnansweredAttempt,
         "EC2 has a fault of its own: see the AWS health dashboard if it lasts",
+        attempt=UnansweredAttempt,
     ),
 )  # fmt: skip
 """First match wins."""
 
-UNKNOWN = Rule(("*",), CloudError, AttemptError, "EC2 does not accept the request: look the code up in EC2's list of error codes")
-SERVER = Rule(("*",), CloudError, UnansweredAttempt, "EC2 has a fault of its own: see the AWS health dashboard if it lasts")
+UNKNOWN = Rule(("*",), CloudError, "EC2 does not accept the request: look the code up in EC2's list of error codes")
+SERVER = Rule(("*",), CloudError, "EC2 has a fault of its own: see the AWS health dashboard if it lasts", UnansweredAttempt)
 
 UNSENT_NAMES = frozenset({"ConnectTimeoutError", "EndpointConnectionError", "ProxyConnectionError", "SSLError"})
 """botocore exceptions (by name, so that naming them imports nothing) raised before a request was sent."""

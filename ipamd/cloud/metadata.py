@@ -18,7 +18,6 @@ from http import HTTPStatus
 from ipaddress import IPv4Address, IPv4Network
 from urllib.parse import urlsplit
 
-from ipamd.cloud import metadata as metadata_notices
 from ipamd.cloud import metadata_enis
 from ipamd.cloud.bounded_http import AnswerLimitError, MetadataResponse
 from ipamd.cloud.errors import AttemptError, ThrottledAttempt, UnansweredAttempt, UnseenAttempt, UnsentAttempt
@@ -125,10 +124,10 @@ class ImdsMetadata(Metadata):
         """See the port. The life cycle is read until metadata has told it; it does not change."""
         with self._connection() as connection:
             if not self._life_cycle:
-                self._life_cycle = (self._get_once(connection, metadata_notices.LIFE_CYCLE) or "").strip()
-            if self._life_cycle != metadata_notices.SPOT:
+                self._life_cycle = (self._get_once(connection, LIFE_CYCLE) or "").strip()
+            if self._life_cycle != SPOT:
                 return {}
-            return metadata_notices.read_notices(lambda path: self._get_once(connection, path))
+            return read_notices(lambda path: self._get_once(connection, path))
 
     def request_count(self) -> int:
         return self._count

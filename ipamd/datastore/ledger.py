@@ -6,16 +6,17 @@ deleted, in the transaction that writes the newest.
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections.abc import Sequence
 from ipaddress import IPv4Address
+from typing import Any
 
-from sqlalchemy import bindparam, delete, func, insert, or_, select
+from sqlalchemy import Row, bindparam, delete, func, insert, or_, select
 
 from ipamd.datastore import schema
 from ipamd.datastore.disk import Disk
-from ipamd.datastore.rows import Params, read_entry, time_text
-from ipamd.model.ids import AttachmentKey, EniId
-from ipamd.model.ledger import LedgerEntry, LedgerEvent
+from ipamd.datastore.rows import Params, read_record
+from ipamd.model.history import HistoryRecord
+from ipamd.model.ledger import LedgerEvent
 
 LEDGER_LIMIT = 20_000
 """Rows. Ours: four rows a sandbox make 5,000 sandboxes, in about 6 MB of tmpfs."""
@@ -77,32 +78,29 @@ class Ledger:
             self._disk.execute(_PRUNE, {"last": newest - self._limit}, subject="pruning the ledger")
             self._unpruned_count = 0
 
-    def read(self, subject: str, *, limit: int) -> tuple[LedgerEntry, ...]:
+    def read(self, subject: str, *, limit: int) -> tuple[HistoryRecord, ...]:
         """Find the last `limit` rows, oldest first, of an address, of a pod (`namespace/name` or name) that was given one, or of
         container IDs that begin with `subject`.
         """
         if not subject or limit <= 0:
             return ()
-        sandboxes = () if _is_address(subject) else self._sandboxes_of(subject)
-        if not sandboxes:
-            return self._rows_of(subject, limit=limit)
-        found = {row.sequence: row for sandbox in sandboxes for row in self._rows_of(sandbox, limit=limit)}
-        return tuple(found[sequence] for sequence in sorted(found)[-limit:])
+        subjects = (() if _is_address(subject) else self._sandboxes_of(subject)) or (subject,)
+        found = {row.sequence: row for one in subjects for row in self._rows_of(one, limit=limit)}
+        return tuple(read_record(found[sequence]) for sequence in sorted(found)[-limit:])
 
     def _sandboxes_of(self, pod: str) -> tuple[str, ...]:
         """Container IDs of a pod, newest first. Looks at every row of the ledger: some milliseconds."""
         params: Params = {"subject": pod, "ending": f"/{pod}", "from_end": -len(pod) - 1}
         return tuple(self._disk.execute(_SANDBOXES_OF_POD, params, subject=f"reading the history of {pod!r}").scalars())
 
-    def _rows_of(self, subject: str, *, limit: int) -> tuple[LedgerEntry, ...]:
+    def _rows_of(self, subject: str, *, limit: int) -> Sequence[Row[Any]]:
         params: Params = {"subject": subject, "beyond": subject + _HIGHEST, "row_limit": limit}
-        rows = self._disk.execute(_HISTORY, params, subject=f"reading the history of {subject!r}").all()
-        return tuple(read_entry(row) for row in reversed(rows))
+        return self._disk.execute(_HISTORY, params, subject=f"reading the history of {subject!r}").all()
 
-    def latest(self, *, limit: int) -> tuple[LedgerEntry, ...]:
+    def latest(self, *, limit: int) -> tuple[HistoryRecord, ...]:
         """Find the last `limit` rows, oldest first."""
         rows = self._disk.execute(_LATEST, {"row_limit": max(limit, 0)}, subject="reading the latest history").all()
-        return tuple(read_entry(row) for row in reversed(rows))
+        return tuple(read_record(row) for row in reversed(rows))
 
 
 def _is_address(text: str) -> bool:
@@ -111,24 +109,3 @@ def _is_address(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def ledger_params(
-    event: LedgerEvent,
-    *,
-    at: datetime,
-    address: IPv4Address | None = None,
-    key: AttachmentKey | None = None,
-    eni_id: EniId | None = None,
-    detail: str = "",
-) -> Params:
-    """Spell one row; empty strings where an event has no such object."""
-    return {
-        "at": time_text(at),
-        "event": event.value,
-        "address": "" if address is None else str(address),
-        "container_id": "" if key is None else key.container_id,
-        "ifname": "" if key is None else key.ifname,
-        "eni_id": eni_id or "",
-        "detail": detail,
-    }

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from ipaddress import IPv4Address
 from pathlib import Path
 
 from sqlalchemy import insert
@@ -26,12 +25,13 @@ from ipamd.datastore.disk import Disk, refusals
 from ipamd.datastore.examine import OpenOutcome as OpenOutcome
 from ipamd.datastore.examine import OpenReport as OpenReport
 from ipamd.datastore.examine import examine, judge
-from ipamd.datastore.ledger import LEDGER_LIMIT, Ledger, ledger_params
+from ipamd.datastore.ledger import LEDGER_LIMIT, Ledger
 from ipamd.datastore.migrations import take_all, upgrade
-from ipamd.datastore.rows import read_snapshot, time_text
+from ipamd.datastore.rows import ledger_params, read_snapshot, time_text
 from ipamd.datastore.set_aside import set_aside
 from ipamd.datastore.store import SqlDatastore
 from ipamd.model.errors import DatastoreError, InvariantError
+from ipamd.model.history import HistoryRecord
 from ipamd.model.ledger import LedgerEvent
 from ipamd.model.snapshot import Snapshot
 from ipamd.model.words import counted
@@ -140,7 +140,7 @@ def _forget_lost(disk: Disk, *, now: datetime) -> None:
             disk.execute(sql.DELETE_LOST_FREE, subject="forgetting lost addresses")
             disk.execute(sql.DELETE_EMPTY_PREFIXES, subject="forgetting lost addresses")
             detail = "lost, and free when the datastore was opened"
-            rows = [ledger_params(LedgerEvent.REMOVED, at=now, address=IPv4Address(text), detail=detail) for text in found]
+            rows = [ledger_params(HistoryRecord(now, LedgerEvent.REMOVED.value, address=text, detail=detail)) for text in found]
             Ledger(disk).write(rows)
             disk.commit()
     finally:

@@ -21,9 +21,9 @@ from ipamd.model.absence import Absence, Doubts
 from ipamd.model.address import Address, AddressState
 from ipamd.model.attachment import Attachment, NetnsIdentity, Origin
 from ipamd.model.eni import Eni, EniState
-from ipamd.model.ids import AttachmentKey, ContainerId, EniId, IfName, MacAddress, SubnetId
+from ipamd.model.history import HistoryRecord
+from ipamd.model.ids import AttachmentKey, ContainerId, EniId, IfName
 from ipamd.model.intent import Intent, IntentKind
-from ipamd.model.ledger import LedgerEntry
 from ipamd.model.snapshot import Snapshot, Tombstone
 
 PLAUSIBLE, ANY = "plausible", "any"
@@ -36,6 +36,14 @@ _ADDRESSES = select(
     *(schema.address.c[name] for name in ("address", "eni_id", "prefix", "state", "since", "container_id", "ifname")),
     *(schema.address.c[name] for name in ("cooling_until", "cooled_at_s", "reason", "since_monotonic_s")),
 )
+
+_AS_THEY_ARE = (
+    *("eni_id", "route_table", "host_veth", "netns", "fingerprint", "result", "origin"),
+    *("network_name", "pod_namespace", "pod_name", "pod_uid"),
+)
+"""Columns of an attachment that are spelled as the model has them."""
+
+_LEDGER = ("event", "address", "container_id", "ifname", "eni_id", "detail")
 
 
 def read_snapshot(connection: Connection) -> Snapshot:
@@ -78,23 +86,16 @@ def key_params(key: AttachmentKey) -> Params:
     return {"container_id": key.container_id, "ifname": key.ifname}
 
 
+def this_attachment(key: AttachmentKey) -> Params:
+    """The same as parameters of WHERE."""
+    return {"key_container_id": key.container_id, "key_ifname": key.ifname}
+
+
 def eni_params(eni: Eni) -> Params:
     """Spell an ENI."""
-    return {
-        "eni_id": eni.eni_id,
-        "mac": eni.mac,
-        "device_index": eni.device_index,
-        "network_card": eni.network_card,
-        "subnet_id": eni.subnet_id,
-        "subnet_cidr": str(eni.subnet_cidr),
-        "primary_address": str(eni.primary_address),
-        "is_primary": int(eni.is_primary),
-        "state": eni.state.value,
-        "host_ready": int(eni.host_ready),
-        "created_by_us": int(eni.created_by_us),
-        "managed": int(eni.managed),
-        "excluded": eni.excluded or None,
-    }
+    row = {column.name: getattr(eni, column.name) for column in schema.eni.columns}
+    addresses = {"subnet_cidr": str(eni.subnet_cidr), "primary_address": str(eni.primary_address)}
+    return {**row, **addresses, "excluded": eni.excluded or None}
 
 
 def address_params(address: Address) -> Params:
@@ -146,23 +147,12 @@ def lost_params(address: Address) -> Params:
 def attachment_params(attachment: Attachment) -> Params:
     """Spell an attachment."""
     return {
-        "container_id": attachment.key.container_id,
-        "ifname": attachment.key.ifname,
+        **{name: getattr(attachment, name) for name in _AS_THEY_ARE},
+        **key_params(attachment.key),
         "address": str(attachment.address),
-        "eni_id": attachment.eni_id,
-        "route_table": attachment.route_table,
-        "host_veth": attachment.host_veth,
-        "netns": attachment.netns,
         "netns_device": attachment.netns_identity.device,
         "netns_inode": attachment.netns_identity.inode,
-        "fingerprint": attachment.fingerprint,
-        "result": attachment.result,
         "created_at": time_text(attachment.created_at),
-        "origin": attachment.origin.value,
-        "network_name": attachment.network_name,
-        "pod_namespace": attachment.pod_namespace,
-        "pod_name": attachment.pod_name,
-        "pod_uid": attachment.pod_uid,
     }
 
 
@@ -177,18 +167,14 @@ def intent_params(intent: Intent) -> Params:
     }
 
 
-def read_entry(row: Row[Any]) -> LedgerEntry:
+def ledger_params(record: HistoryRecord) -> Params:
+    """Spell a ledger row: what it tells beside these is the history's alone."""
+    return {"at": time_text(record.at), **{name: getattr(record, name) for name in _LEDGER}}
+
+
+def read_record(row: Row[Any]) -> HistoryRecord:
     """Read a ledger row."""
-    return LedgerEntry(
-        row.sequence,
-        read_time(row.at),
-        row.event,
-        address=row.address,
-        container_id=row.container_id,
-        ifname=row.ifname,
-        eni_id=row.eni_id,
-        detail=row.detail,
-    )
+    return HistoryRecord(read_time(row.at), **{name: getattr(row, name) for name in _LEDGER})
 
 
 def _key(row: Row[Any]) -> AttachmentKey:
@@ -196,21 +182,9 @@ def _key(row: Row[Any]) -> AttachmentKey:
 
 
 def _eni(row: Row[Any]) -> Eni:
-    return Eni(
-        eni_id=EniId(row.eni_id),
-        mac=MacAddress(row.mac),
-        device_index=row.device_index,
-        network_card=row.network_card,
-        subnet_id=SubnetId(row.subnet_id),
-        subnet_cidr=IPv4Network(row.subnet_cidr),
-        primary_address=IPv4Address(row.primary_address),
-        is_primary=bool(row.is_primary),
-        state=EniState(row.state),
-        host_ready=bool(row.host_ready),
-        created_by_us=bool(row.created_by_us),
-        managed=bool(row.managed),
-        excluded=row.excluded or "",
-    )
+    addresses = {"subnet_cidr": IPv4Network(row.subnet_cidr), "primary_address": IPv4Address(row.primary_address)}
+    flags = {name: bool(getattr(row, name)) for name in ("is_primary", "host_ready", "created_by_us", "managed")}
+    return Eni(**{**row._mapping, **addresses, **flags, "state": EniState(row.state), "excluded": row.excluded or ""})
 
 
 def _addresses(rows: Iterable[Sequence[Any]], lost: Mapping[str, tuple[datetime, str]]) -> Iterator[Address]:
@@ -246,23 +220,14 @@ def _ip(text: str) -> IPv4Address:
 
 
 def _attachment(row: Row[Any]) -> Attachment:
-    return Attachment(
-        key=_key(row),
-        address=IPv4Address(row.address),
-        eni_id=EniId(row.eni_id),
-        route_table=row.route_table,
-        host_veth=row.host_veth,
-        netns=row.netns,
-        netns_identity=NetnsIdentity(row.netns_device, row.netns_inode),
-        fingerprint=row.fingerprint,
-        result=row.result,
-        created_at=read_time(row.created_at),
-        origin=Origin(row.origin),
-        network_name=row.network_name,
-        pod_namespace=row.pod_namespace,
-        pod_name=row.pod_name,
-        pod_uid=row.pod_uid,
-    )
+    parsed = {
+        "key": _key(row),
+        "address": IPv4Address(row.address),
+        "netns_identity": NetnsIdentity(row.netns_device, row.netns_inode),
+        "created_at": read_time(row.created_at),
+        "origin": Origin(row.origin),
+    }
+    return Attachment(**{**{name: getattr(row, name) for name in _AS_THEY_ARE}, **parsed})
 
 
 def _intent(row: Row[Any]) -> Intent:

@@ -9,6 +9,7 @@ times (an operator with `sqlite3` could not read them).
 from __future__ import annotations
 
 import sqlite3
+from typing import Any
 
 from sqlalchemy import (
     REAL,
@@ -44,14 +45,13 @@ def _text(name: str, *, nullable: bool = False, primary_key: bool = False) -> Co
     return Column(name, Text, nullable=nullable, primary_key=primary_key)
 
 
-def _later(name: str) -> Column[float]:
+def _later(name: str, kind: type[Any] = REAL) -> Column[Any]:
     """A column that a step in `migrations` adds. `system`: SQLAlchemy leaves it out of CREATE TABLE, and of nothing else."""
-    return Column(name, REAL, nullable=True, system=True)
+    return Column(name, kind, nullable=True, system=True)
 
 
-def _later_text(name: str) -> Column[str]:
-    """The same for text."""
-    return Column(name, Text, nullable=True, system=True)
+def _integer(name: str) -> Column[int]:
+    return Column(name, Integer, nullable=False)
 
 
 def _flag(name: str) -> Column[int]:
@@ -83,8 +83,8 @@ eni = _table(
     "eni",
     _text("eni_id", primary_key=True),
     _text("mac"),
-    Column("device_index", Integer, nullable=False),
-    Column("network_card", Integer, nullable=False),
+    _integer("device_index"),
+    _integer("network_card"),
     _text("subnet_id"),
     _text("subnet_cidr"),
     _text("primary_address"),
@@ -93,7 +93,7 @@ eni = _table(
     _flag("host_ready"),
     _flag("created_by_us"),
     _flag("managed"),
-    _later_text("excluded"),
+    _later("excluded", Text),
     UniqueConstraint("primary_address"),
     _one_of("state", tuple(EniState)),
 )
@@ -142,11 +142,11 @@ attachment = _table(
     _text("ifname", primary_key=True),
     _text("address"),
     _text("eni_id"),
-    Column("route_table", Integer, nullable=False),
+    _integer("route_table"),
     _text("host_veth"),
     _text("netns"),
-    Column("netns_device", Integer, nullable=False),
-    Column("netns_inode", Integer, nullable=False),
+    _integer("netns_device"),
+    _integer("netns_inode"),
     _text("fingerprint"),
     Column("result", LargeBinary, nullable=False),
     _text("created_at"),
@@ -180,7 +180,7 @@ doubt = _table(
     _text("subject", primary_key=True),
     Column("began_monotonic_s", REAL, nullable=False),
     Column("counted_monotonic_s", REAL, nullable=False),
-    Column("look_count", Integer, nullable=False),
+    _integer("look_count"),
 )
 """ENIs and addresses that EC2 did not show lately, so that a restart neither gives them nor starts counting anew; since level 4."""
 

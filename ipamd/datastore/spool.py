@@ -16,6 +16,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from ipamd.datastore.set_aside import DIRECTORY_FLAGS, sync_directory
@@ -148,29 +149,22 @@ class FileSpool(Spool):
         log.error("spooled DEL %s is damaged and was not carried out: %s; it is kept as %s", name, reason, target)
 
 
-class FileSpoolEntry(SpoolEntry):
+@dataclass(frozen=True, slots=True)
+class FileSpoolEntry:
     """One entry; its file was read while the lock was held."""
 
-    def __init__(self, name: str, key: AttachmentKey, directory: Path) -> None:
-        self._name = name
-        self._key = key
-        self._path = directory / name
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def key(self) -> AttachmentKey:
-        return self._key
+    name: str
+    key: AttachmentKey
+    directory: Path
 
     def done(self) -> None:
         """A second call is fine."""
+        path = self.directory / self.name
         try:
-            self._path.unlink(missing_ok=True)
-            sync_directory(self._path.parent)
+            path.unlink(missing_ok=True)
+            sync_directory(self.directory)
         except OSError as error:
-            raise _refused(self._path, error) from error
+            raise _refused(path, error) from error
 
 
 def _read(name: str, directory: int) -> bytes:

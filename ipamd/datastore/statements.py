@@ -16,6 +16,9 @@ Statement = Insert | Update | Delete
 ADDRESS_CHANGES = ("state", "since", "container_id", "ifname", "cooling_until", "cooled_at_s", "reason", "since_monotonic_s")
 """What changes in an address's life; its ENI and prefix do not."""
 
+WIRING = ("route_table", "host_veth", "result")
+"""What may change of an attachment: how its sandbox is wired."""
+
 _eni_insert = upsert(schema.eni)
 UPSERT_ENI = _eni_insert.on_conflict_do_update(
     index_elements=["eni_id"],
@@ -60,12 +63,7 @@ _this_attachment = (
     schema.attachment.c.ifname == bindparam("key_ifname"),
 )
 DELETE_ATTACHMENT = delete(schema.attachment).where(*_this_attachment)
-MOVE_ATTACHMENT = update(schema.attachment).where(*_this_attachment).values(route_table=bindparam("route_table"))
-RENAME_ATTACHMENT = (
-    update(schema.attachment)
-    .where(*_this_attachment)
-    .values(host_veth=bindparam("new_host_veth"), result=bindparam("new_result"))
-)
+AMEND_ATTACHMENT = update(schema.attachment).where(*_this_attachment).values({name: bindparam(f"new_{name}") for name in WIRING})
 
 _tombstone_insert = upsert(schema.tombstone)
 UPSERT_TOMBSTONE = _tombstone_insert.on_conflict_do_update(

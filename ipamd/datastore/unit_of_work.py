@@ -1,7 +1,6 @@
 """One unit of work: each change goes to the open transaction at once, and to memory only after COMMIT.
 
-The changes are in four modules by subject: `pool_changes`, `address_changes`, `loss_changes` and `record_changes`; `changes` has what
-they share. `ports.UnitOfWork` says what each promises; docstrings here add only what is specific to this implementation.
+`ports.UnitOfWork` says what each promises; docstrings here add only what is specific to this implementation.
 """
 
 from __future__ import annotations
@@ -11,12 +10,12 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import wraps
 from ipaddress import IPv4Address, IPv4Network
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from ipamd.datastore import schema
 from ipamd.datastore import statements as sql
 from ipamd.datastore.disk import Disk
-from ipamd.datastore.ledger import Ledger, ledger_params
+from ipamd.datastore.ledger import Ledger
 from ipamd.datastore.rows import (
     Params,
     address_params,
@@ -25,7 +24,9 @@ from ipamd.datastore.rows import (
     eni_params,
     intent_params,
     key_params,
+    ledger_params,
     lost_params,
+    this_attachment,
     time_text,
 )
 from ipamd.datastore.view import View
@@ -42,15 +43,34 @@ from ipamd.model.ledger import LedgerEvent
 from ipamd.model.snapshot import Tombstone
 from ipamd.ports import Clock, UnitOfWork
 
-# What all changes of a unit of work share: the guard, the compare-and-set, the ledger row and the time.
-#
-# Every change is checked against the transition table and the view, then written with a compare-and-set on the state it was
-# checked against; the constraints of `schema` stand behind both. The first refusal fails the whole unit, so that a caller that
-# catches the error cannot commit half of it.
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
-class Changes:
-    """One transaction, as its changes see it.
+def change(method: Callable[Concatenate[SqlUnitOfWork, P], R]) -> Callable[Concatenate[SqlUnitOfWork, P], R]:
+    """Make a method fail the whole unit when it refuses, also if the caller swallows the error."""
+
+    @wraps(method)
+    def guarded(self: SqlUnitOfWork, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        self.raise_if_failed()
+        try:
+            return method(self, *args, **kwargs)
+        except DatastoreError as error:
+            self.failure = error
+            raise
+        except ValueError as error:
+            self.failure = InvariantError(f"{method.__name__}: a value has no place in the datastore", details=str(error))
+            raise self.failure from error
+
+    return guarded
+
+
+class SqlUnitOfWork(UnitOfWork):
+    """The changes of one transaction. Made by `SqlDatastore.transaction`, which commits or rolls back.
+
+    Every change is checked against the transition table and the view, then written with a compare-and-set on the state it was checked
+    against; the constraints of `schema` stand behind both. The first refusal fails the whole unit, so that a caller that catches the
+    error cannot commit half of it.
 
     `failure` is the error that failed the unit; from then on every change raises it.
     `recorded` is what the history is told once it is committed.
@@ -84,23 +104,29 @@ class Changes:
         of: Attachment | None = None,
     ) -> None:
         """Write a row to the ledger, and remember it for the history; `of` is the attachment that the event is about."""
-        self._ledger_rows.append(ledger_params(event, at=at or self._now, address=address, key=key, eni_id=eni_id, detail=detail))
-        if event in UNKEPT:
-            return
-        pod, since = (of.sandbox_name, of.created_at) if of is not None else ("", None)
-        self.recorded.append(
-            HistoryRecord(
-                at or self._now,
-                event.value,
-                address=str(address or ""),
-                container_id=key.container_id if key else "",
-                ifname=key.ifname if key else "",
-                eni_id=eni_id or "",
-                detail="" if detail == pod else detail,
-                pod=pod,
-                since=since,
-            )
+        objects: dict[str, Any] = dict(key_params(key)) if key is not None else {}
+        record = HistoryRecord(
+            at or self._now, event.value, address=str(address or ""), eni_id=eni_id or "", detail=detail, **objects
         )
+        self._ledger_rows.append(ledger_params(record))
+        if of is not None:
+            detail = "" if detail == of.sandbox_name else detail
+            record = replace(record, detail=detail, pod=of.sandbox_name, since=of.created_at)
+        if event not in UNKEPT:
+            self.recorded.append(record)
+
+    def _log_address(
+        self, event: LedgerEvent, old: Address, *, detail: str, of: Attachment | None = None, at: datetime | None = None
+    ) -> None:
+        """The same about an address as it was; the key is that of the attachment, or else of who had it reserved."""
+        key = of.key if of is not None else old.owner
+        self._log(event, at=at, address=old.address, key=key, eni_id=old.eni_id, detail=detail, of=of)
+
+    def _cooling(self, cooldown: timedelta | None) -> dict[str, Any]:
+        """When a cooldown ends, on both clocks: the wall clock may be stepped while no daemon runs (I8)."""
+        if cooldown is None:
+            return {"cooling_until": None, "cooldown_deadline_s": None}
+        return {"cooling_until": self._now + cooldown, "cooldown_deadline_s": self._now_s + cooldown.total_seconds()}
 
     def _expect_one(self, statement: sql.Statement, params: Params, address: Address) -> None:
         subject = f"changing address {address.address}"
@@ -117,44 +143,16 @@ class Changes:
             params: Params = {"key_address": str(address.address), "key_state": address.state.value}
             self._expect_one(sql.DELETE_ADDRESS, params, address)
             self._view.staged.addresses[address.address] = None
-            self._log(LedgerEvent.REMOVED, address=address.address, eni_id=address.eni_id, detail=reason)
+            self._log_address(LedgerEvent.REMOVED, address, detail=reason)
             prefixes |= {str(address.prefix)} if address.prefix is not None else set()
         # A prefix row goes with the last of its addresses: the statement leaves one that still has some.
         for prefix in sorted(prefixes):
             self._disk.write(sql.DELETE_EMPTY_PREFIX, {"key_prefix": prefix}, subject=f"forgetting prefix {prefix}")
 
-
-C = TypeVar("C", bound=Changes)
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def change(method: Callable[Concatenate[C, P], R]) -> Callable[Concatenate[C, P], R]:
-    """Make a method fail the whole unit when it refuses, also if the caller swallows the error."""
-
-    @wraps(method)
-    def guarded(self: C, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        self.raise_if_failed()
-        try:
-            return method(self, *args, **kwargs)
-        except DatastoreError as error:
-            self.failure = error
-            raise
-        except ValueError as error:
-            self.failure = InvariantError(f"{method.__name__}: a value has no place in the datastore", details=str(error))
-            raise self.failure from error
-
-    return guarded
-
-
-# Addresses that EC2 does not show any more, and those that it shows again.
-#
-# `lost` is laid over the states of an address and kept in a table of its own, so that the release before can use the file. A lost
-# address keeps its sandbox (I2) and is given to nobody again (I7): where it would become free it is removed.
-
-
-class LossChanges(Changes):
-    """The part of `SqlUnitOfWork` that follows what EC2 shows."""
+    # Addresses that EC2 does not show any more, and those that it shows again.
+    #
+    # `lost` is laid over the states of an address and kept in a table of its own, so that the release before can use the file. A lost
+    # address keeps its sandbox (I2) and is given to nobody again (I7): where it would become free it is removed.
 
     @change
     def lose(self, address: IPv4Address, *, reason: str) -> None:
@@ -163,7 +161,7 @@ class LossChanges(Changes):
         if old is None or old.is_lost:
             return
         owner = self._view.attachment(old.owner) if old.owner else None
-        self._log(LedgerEvent.LOST, address=address, key=old.owner, eni_id=old.eni_id, detail=reason, of=owner)
+        self._log_address(LedgerEvent.LOST, old, detail=reason, of=owner)
         if old.state is AddressState.FREE:
             self._forget([old], reason=f"lost: {reason}")
             return
@@ -180,7 +178,7 @@ class LossChanges(Changes):
         self._disk.write(sql.DELETE_LOST, {"key_address": str(address)}, subject=f"marking {address} as found")
         self._view.staged.addresses[address] = replace(old, lost_since=None, lost_reason="")
         owner = self._view.attachment(old.owner) if old.owner else None
-        self._log(LedgerEvent.HEALED, address=address, key=old.owner, eni_id=old.eni_id, detail=reason, of=owner)
+        self._log_address(LedgerEvent.HEALED, old, detail=reason, of=owner)
 
     @change
     def put_doubts(self, doubts: Doubts) -> None:
@@ -190,12 +188,7 @@ class LossChanges(Changes):
             self._disk.write(sql.INSERT_DOUBT, rows, subject="recording doubts")
         self._view.staged.doubts.append(doubts)
 
-
-# Changes to what is recorded besides addresses: tombstones, intents, the mark of a finished restore, notes in the ledger.
-
-
-class RecordChanges(Changes):
-    """The part of `SqlUnitOfWork` that records what was done and what is about to be asked of EC2."""
+    # Changes to what is recorded besides addresses: tombstones, intents, the mark of a finished restore, notes in the ledger.
 
     @change
     def put_tombstone(self, key: AttachmentKey) -> None:
@@ -212,7 +205,7 @@ class RecordChanges(Changes):
         old: list[AttachmentKey] = []
         for key, found in self._view.tombstones().items():
             if found.at_monotonic_s is None:  # the release before wrote it: its age counts from now
-                dated: Params = {"now_s": self._now_s, "key_container_id": key.container_id, "key_ifname": key.ifname}
+                dated = {"now_s": self._now_s, **this_attachment(key)}
                 self._disk.write(sql.DATE_TOMBSTONE, dated, subject=f"dating the tombstone of {key}")
                 self._view.staged.tombstones[key] = Tombstone(found.at, self._now_s)
             elif found.at_monotonic_s < before_s:
@@ -289,19 +282,9 @@ class RecordChanges(Changes):
             raise InvariantError(f"intent {intent_id} is not open", details="I9")
         return intent
 
-
-def _told(intent: Intent) -> str:
-    payload = ", ".join(f"{name}={value}" for name, value in sorted(intent.payload.items()))
-    return f"{intent.kind} {intent.intent_id}: {payload}"
-
-
-# Changes in the life of one address, by the table in `model.address`, and of the attachment that has it.
-#
-# An address and its attachment change together: the schema's constraints let neither exist without the other (I1).
-
-
-class AddressChanges(Changes):
-    """The part of `SqlUnitOfWork` that assigns addresses and takes them back."""
+    # Changes in the life of one address, by the table in `model.address`, and of the attachment that has it.
+    #
+    # An address and its attachment change together: the schema's constraints let neither exist without the other (I1).
 
     @change
     def confirm(self, attachment: Attachment) -> None:
@@ -310,16 +293,7 @@ class AddressChanges(Changes):
         state = _after(old, AddressEvent.CONFIRM)
         if old.owner != attachment.key:
             raise InvariantError(f"address {old.address} is reserved for {old.owner}, not for {attachment.key}", details="I1")
-        self._assign(old, attachment, state)
-        self._log(
-            LedgerEvent.ASSIGNED,
-            at=attachment.created_at,
-            address=old.address,
-            key=attachment.key,
-            eni_id=old.eni_id,
-            detail=attachment.sandbox_name,
-            of=attachment,
-        )
+        self._assign(old, attachment, state, event=LedgerEvent.ASSIGNED, detail=attachment.sandbox_name)
 
     @change
     def adopt(self, attachment: Attachment) -> None:
@@ -329,95 +303,78 @@ class AddressChanges(Changes):
         reserved = self._view.memory.reservation(attachment.key)
         if reserved is not None:
             raise InvariantError(f"sandbox {attachment.key} is just being given {reserved}", details="I1")
-        self._assign(old, attachment, state)
-        self._log(
-            LedgerEvent.ADOPTED,
-            at=attachment.created_at,
-            address=old.address,
-            key=attachment.key,
-            eni_id=old.eni_id,
-            detail=f"was {old.state}",
-            of=attachment,
-        )
+        self._assign(old, attachment, state, event=LedgerEvent.ADOPTED, detail=f"was {old.state}")
 
     @change
     def move_table(self, key: AttachmentKey, *, route_table: int) -> Attachment:
         """UnknownAttachmentError does not fail the unit, as for `unassign`."""
-        known = self._view.attachment(key)
-        if known is None:
-            raise UnknownAttachmentError(f"sandbox {key} is not attached")
-        params: Params = {"key_container_id": key.container_id, "key_ifname": key.ifname, "route_table": route_table}
-        self._disk.write(sql.MOVE_ATTACHMENT, params, subject=f"moving {key} to table {route_table}")
-        moved = replace(known, route_table=route_table)
-        self._view.staged.attachments[key] = moved
+        known = self._attached(key)
         detail = f"its ENI's table is {route_table} now, and was {known.route_table}"
-        self._log(LedgerEvent.REPAIRED, address=known.address, key=key, eni_id=known.eni_id, detail=detail, of=known)
-        return moved
+        return self._amend(known, replace(known, route_table=route_table), detail=detail)
 
     @change
     def rename_veth(self, key: AttachmentKey, *, host_veth: str, result: bytes) -> Attachment:
         """UnknownAttachmentError does not fail the unit, as for `unassign`."""
-        known = self._view.attachment(key)
-        if known is None:
-            raise UnknownAttachmentError(f"sandbox {key} is not attached")
-        names: Params = {"new_host_veth": host_veth, "new_result": result}
-        params: Params = {"key_container_id": key.container_id, "key_ifname": key.ifname, **names}
-        self._disk.write(sql.RENAME_ATTACHMENT, params, subject=f"renaming the veth of {key}")
-        renamed = replace(known, host_veth=host_veth, result=result)
-        self._view.staged.attachments[key] = renamed
+        known = self._attached(key)
         detail = f"its host veth is {host_veth} now, and was {known.host_veth}"
-        self._log(LedgerEvent.REPAIRED, address=known.address, key=key, eni_id=known.eni_id, detail=detail, of=known)
-        return renamed
+        return self._amend(known, replace(known, host_veth=host_veth, result=result), detail=detail)
 
     @change
     def unassign(
         self, key: AttachmentKey, *, cooldown: timedelta, reason: str, event: LedgerEvent = LedgerEvent.UNASSIGNED
     ) -> Attachment:
         """UnknownAttachmentError changes nothing and does not fail the unit: a DEL may come twice (I3)."""
-        attachment = self._view.attachment(key)
-        if attachment is None:
-            raise UnknownAttachmentError(f"sandbox {key} is not attached")
+        attachment = self._attached(key)
         old = self._view.known_address(attachment.address)
-        params: Params = {"key_container_id": key.container_id, "key_ifname": key.ifname}
-        self._disk.write(sql.DELETE_ATTACHMENT, params, subject=f"unassigning {old.address} from {key}")
+        self._disk.write(sql.DELETE_ATTACHMENT, this_attachment(key), subject=f"unassigning {old.address} from {key}")
         self._view.staged.attachments[key] = None
-        self._cool(old, AddressEvent.UNASSIGN, cooldown=cooldown, reason=reason)
-        self._log(event, address=old.address, key=key, eni_id=old.eni_id, detail=reason, of=attachment)
+        self._move(old, AddressEvent.UNASSIGN, log=event, reason=reason, cooldown=cooldown, of=attachment)
         return attachment
 
     @change
     def abort(self, address: IPv4Address, *, cooldown: timedelta, reason: str) -> None:
         """On disk the address was free: a reservation is in memory only (I5)."""
         old = self._view.known_address(address)
-        self._cool(old, AddressEvent.ABORT, cooldown=cooldown, reason=reason)
-        self._log(LedgerEvent.ABORTED, address=address, key=old.owner, eni_id=old.eni_id, detail=reason)
+        self._move(old, AddressEvent.ABORT, log=LedgerEvent.ABORTED, reason=reason, cooldown=cooldown)
 
     @change
     def free(self, address: IPv4Address, *, reason: str) -> None:
         """The caller decides whether the address has cooled, by the monotonic clock: a wall clock may be stepped (I8)."""
         old = self._view.known_address(address)
-        state = _after(old, AddressEvent.COOLED)
         if old.is_lost:
+            _after(old, AddressEvent.COOLED)
             self._forget([old], reason=f"{reason}; lost: {old.lost_reason}")
-            return
-        self._settle(old, state, reason=reason)
-        self._log(LedgerEvent.COOLED, address=address, eni_id=old.eni_id, detail=reason)
+        else:
+            self._move(old, AddressEvent.COOLED, log=LedgerEvent.COOLED, reason=reason)
 
     @change
     def quarantine(self, address: IPv4Address, *, reason: str) -> None:
         """Ends a reservation: the ADD that holds it can no longer confirm it."""
         old = self._view.known_address(address)
-        self._settle(old, _after(old, AddressEvent.DISAGREE), reason=reason)
-        self._log(LedgerEvent.QUARANTINED, address=address, key=old.owner, eni_id=old.eni_id, detail=reason)
+        self._move(old, AddressEvent.DISAGREE, log=LedgerEvent.QUARANTINED, reason=reason)
 
     @change
     def resolve(self, address: IPv4Address, *, cooldown: timedelta, reason: str) -> None:
         """It cools before it is free: its DEL may have come a moment ago (docs/adr/0012)."""
         old = self._view.known_address(address)
-        self._cool(old, AddressEvent.RESOLVE, cooldown=cooldown, reason=reason)
-        self._log(LedgerEvent.RESOLVED, address=address, eni_id=old.eni_id, detail=reason)
+        self._move(old, AddressEvent.RESOLVE, log=LedgerEvent.RESOLVED, reason=reason, cooldown=cooldown)
 
-    def _assign(self, old: Address, attachment: Attachment, state: AddressState) -> None:
+    def _attached(self, key: AttachmentKey) -> Attachment:
+        known = self._view.attachment(key)
+        if known is None:
+            raise UnknownAttachmentError(f"sandbox {key} is not attached")
+        return known
+
+    def _amend(self, known: Attachment, amended: Attachment, *, detail: str) -> Attachment:
+        """Replace what is recorded of how a sandbox is wired; its address stays."""
+        params = this_attachment(known.key)
+        params |= {f"new_{name}": getattr(amended, name) for name in sql.WIRING}
+        self._disk.write(sql.AMEND_ATTACHMENT, params, subject=f"amending {known.key}: {detail}")
+        self._view.staged.attachments[known.key] = amended
+        self._log(LedgerEvent.REPAIRED, address=known.address, key=known.key, eni_id=known.eni_id, detail=detail, of=known)
+        return amended
+
+    def _assign(self, old: Address, attachment: Attachment, state: AddressState, *, event: LedgerEvent, detail: str) -> None:
         key = attachment.key
         if old.eni_id != attachment.eni_id:
             raise InvariantError(f"address {old.address} is on {old.eni_id}, not on {attachment.eni_id}", details="I7")
@@ -439,8 +396,19 @@ class AddressChanges(Changes):
         )
         self._write(old, new)
         self._view.staged.attachments[key] = attachment
+        self._log_address(event, old, at=attachment.created_at, detail=detail, of=attachment)
 
-    def _cool(self, old: Address, event: AddressEvent, *, cooldown: timedelta, reason: str) -> None:
+    def _move(
+        self,
+        old: Address,
+        event: AddressEvent,
+        *,
+        log: LedgerEvent,
+        reason: str,
+        cooldown: timedelta | None = None,
+        of: Attachment | None = None,
+    ) -> None:
+        """Take an address from whoever has it, into the state that follows; `cooldown` where that is `cooling`."""
         new = replace(
             old,
             state=_after(old, event),
@@ -448,24 +416,10 @@ class AddressChanges(Changes):
             since_monotonic_s=self._now_s,
             owner=None,
             reason=reason,
-            cooling_until=self._now + cooldown,
-            # The same end on the monotonic clock: the wall clock may be stepped while no daemon runs (I8).
-            cooldown_deadline_s=self._now_s + cooldown.total_seconds(),
+            **self._cooling(cooldown),
         )
         self._write(old, new)
-
-    def _settle(self, old: Address, state: AddressState, *, reason: str) -> None:
-        new = replace(
-            old,
-            state=state,
-            since=self._now,
-            since_monotonic_s=self._now_s,
-            owner=None,
-            cooling_until=None,
-            cooldown_deadline_s=None,
-            reason=reason,
-        )
-        self._write(old, new)
+        self._log_address(log, old, detail=reason, of=of)
 
     def _write(self, old: Address, new: Address) -> None:
         row = address_params(new)
@@ -475,22 +429,10 @@ class AddressChanges(Changes):
         self._expect_one(sql.UPDATE_ADDRESS, params, old)
         self._view.staged.addresses[old.address] = new
 
-
-def _after(address: Address, event: AddressEvent) -> AddressState:
-    try:
-        return next_state(address.state, event)
-    except IllegalTransitionError as error:
-        raise IllegalTransitionError(f"address {address.address}: {error.message}", details=error.details) from None
-
-
-# Changes to the pool itself: ENIs, and the addresses that EC2 gives to them or takes away.
-#
-# An address enters only with an ENI that we know (I7), never as a primary address (I6), and leaves only when no sandbox has it
-# (I2).
-
-
-class PoolChanges(Changes):
-    """The part of `SqlUnitOfWork` that makes the pool larger or smaller."""
+    # Changes to the pool itself: ENIs, and the addresses that EC2 gives to them or takes away.
+    #
+    # An address enters only with an ENI that we know (I7), never as a primary address (I6), and leaves only when no sandbox has it
+    # (I2).
 
     @change
     def put_eni(self, eni: Eni) -> None:
@@ -541,25 +483,14 @@ class PoolChanges(Changes):
         subject = f"adding {fresh[0]} and {len(fresh) - 1} more to {eni_id}"
         if prefix is not None:
             self._put_prefix(prefix, eni_id)
-        if cooldown is None:
-            first = Address(fresh[0], eni_id, AddressState.FREE, self._now, prefix, since_monotonic_s=self._now_s)
-        else:
-            first = Address(
-                fresh[0],
-                eni_id,
-                AddressState.COOLING,
-                self._now,
-                prefix,
-                cooling_until=self._now + cooldown,
-                cooldown_deadline_s=self._now_s + cooldown.total_seconds(),
-                since_monotonic_s=self._now_s,
-            )
+        state = AddressState.FREE if cooldown is None else AddressState.COOLING
+        first = Address(fresh[0], eni_id, state, self._now, prefix, since_monotonic_s=self._now_s, **self._cooling(cooldown))
         rows = [replace(first, address=address) for address in fresh]
         self._disk.write(sql.INSERT_ADDRESS, [address_params(row) for row in rows], subject=subject)
         for row in rows:
             self._view.staged.addresses[row.address] = row
             detail = "" if prefix is None else f"in {prefix}"
-            self._log(LedgerEvent.ADDED, address=row.address, eni_id=eni_id, detail=detail)
+            self._log_address(LedgerEvent.ADDED, row, detail=detail)
 
     @change
     def remove_addresses(self, addresses: Iterable[IPv4Address], *, reason: str) -> None:
@@ -598,10 +529,6 @@ class PoolChanges(Changes):
             raise InvariantError(f"{what}: {len(held)} in use", details=f"I2: {names}")
         self._forget(addresses, reason=reason)
 
-
-class SqlUnitOfWork(PoolChanges, AddressChanges, LossChanges, RecordChanges, UnitOfWork):
-    """The changes of one transaction. Made by `SqlDatastore.transaction`, which commits or rolls back."""
-
     def flush(self, ledger: Ledger) -> None:
         """Write the ledger rows, all in one statement: the last step before COMMIT."""
         self.raise_if_failed()
@@ -616,3 +543,15 @@ class SqlUnitOfWork(PoolChanges, AddressChanges, LossChanges, RecordChanges, Uni
         self.failure = self.failure or DatastoreError(
             "the unit of work has ended", details="a change was asked of it after its transaction; nothing was changed"
         )
+
+
+def _told(intent: Intent) -> str:
+    payload = ", ".join(f"{name}={value}" for name, value in sorted(intent.payload.items()))
+    return f"{intent.kind} {intent.intent_id}: {payload}"
+
+
+def _after(address: Address, event: AddressEvent) -> AddressState:
+    try:
+        return next_state(address.state, event)
+    except IllegalTransitionError as error:
+        raise IllegalTransitionError(f"address {address.address}: {error.message}", details=error.details) from None

@@ -62,7 +62,7 @@ class View:
     def has_tombstone(self, key: AttachmentKey) -> bool:
         """Whether DEL was done for a key."""
         staged = self.staged.tombstones
-        return (staged[key] if key in staged else self.memory.tombstone(key)) is not None
+        return staged[key] is not None if key in staged else self.memory.is_tombstoned(key)
 
     def tombstones(self) -> dict[AttachmentKey, Tombstone]:
         """All tombstones."""

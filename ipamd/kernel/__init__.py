@@ -1,5 +1,4 @@
-"""The kernel adapters: sandbox wiring over netlink packed by hand, the node's own networking over pyroute2 and libnftables.
+"""The kernel adapters: netlink packed by hand for sandboxes and for the node's own links, tables and rules; nftables by libnftables.
 
-Nothing here forks. ADD uses two netlink sockets and three sends. pyroute2 is imported by `changes` only, at the first change
-to the node itself (docs/adr/0004).
+Nothing here forks. ADD uses two netlink sockets and three sends. Only the support bundle's dumps import pyroute2 (docs/adr/0004).
 """

@@ -5,12 +5,11 @@ Which routes, rules and neighbours exist is compatible with amazon-vpc-cni-k8s (
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from ipaddress import IPv4Address
 
 from ipamd.kernel import messages, records, survey, uapi
-from ipamd.kernel import uapi as layout
 from ipamd.kernel.netlink import Message, NetlinkSocket, Outcome
 from ipamd.model import kernel as dataplane
 from ipamd.model.attachment import WiringSpec
@@ -29,7 +28,7 @@ def host_side(spec: WiringSpec, index: int, *, ipv4_conf: Mapping[int, int]) -> 
         messages.change_link(index, step=f"name and raise {name}", is_up=True, alias=spec.alias, ipv4_conf=ipv4_conf),
         messages.add_route(spec.address, index=index, step=f"add route {spec.address} dev {spec.host_veth}"),
     ]
-    return batch + rule_additions(spec.address, spec.route_table)
+    return batch + sandbox_rules(messages.add_rule, spec.address, spec.route_table)
 
 
 def sandbox_side(spec: WiringSpec, index: int, host_mac: str) -> list[Message]:
@@ -44,25 +43,17 @@ def sandbox_side(spec: WiringSpec, index: int, host_mac: str) -> list[Message]:
     ]
 
 
-def rule_additions(address: IPv4Address, route_table: int) -> list[Message]:
-    """Rule 512, and rule 1536 unless the address is routed by main."""
-    batch = [messages.add_rule(dataplane.TO_SANDBOX_PRIORITY, table=uapi.RT_TABLE_MAIN, destination=address)]
+def sandbox_rules(make: Callable[..., Message], address: IPv4Address, route_table: int) -> list[Message]:
+    """Add or delete rule 512, and rule 1536 unless the address is routed by main: `make` is `messages.add_rule` or `delete_rule`."""
+    batch = [make(dataplane.TO_SANDBOX_PRIORITY, table=uapi.RT_TABLE_MAIN, destination=address)]
     if route_table != uapi.RT_TABLE_MAIN:
-        batch.append(messages.add_rule(dataplane.FROM_SANDBOX_PRIORITY, table=route_table, source=address))
-    return batch
-
-
-def rule_removals(address: IPv4Address, route_table: int) -> list[Message]:
-    """Remove what `rule_additions` adds; absent rules are fine."""
-    batch = [messages.delete_rule(dataplane.TO_SANDBOX_PRIORITY, table=uapi.RT_TABLE_MAIN, destination=address)]
-    if route_table != uapi.RT_TABLE_MAIN:
-        batch.append(messages.delete_rule(dataplane.FROM_SANDBOX_PRIORITY, table=route_table, source=address))
+        batch.append(make(dataplane.FROM_SANDBOX_PRIORITY, table=route_table, source=address))
     return batch
 
 
 def retirement(address: IPv4Address, link: records.Link) -> list[Message]:
     """Mark a host veth as dying and leave it up: its route goes, and the last message looks up where the address leads now."""
-    group = messages.change_link(link.index, step=f"mark link {link.name}", group=layout.DYING_GROUP)
+    group = messages.change_link(link.index, step=f"mark link {link.name}", group=uapi.DYING_GROUP)
     step = f"delete route {address} dev {link.name}"
     return [
         messages.delete_route(address, length=32, table=uapi.RT_TABLE_MAIN, index=link.index, step=step),

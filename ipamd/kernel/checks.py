@@ -6,12 +6,10 @@ Each sentence names the actual and the expected value; the runtime gets it uncha
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from ipaddress import IPv4Address
 from typing import Final
 
 from ipamd.kernel import messages, records, survey, uapi
-from ipamd.kernel import uapi as layout
 from ipamd.kernel.netlink import NetlinkSocket, Outcome
 from ipamd.model import kernel as dataplane
 from ipamd.model.attachment import WiringSpec
@@ -29,7 +27,7 @@ def host_differences(sock: NetlinkSocket, spec: WiringSpec) -> list[str]:
         found.append(f"host link {spec.host_veth} is missing")
     else:
         found += _link_differences(link, spec, side="host", alias=spec.alias)
-        if link.group == layout.DYING_GROUP:
+        if link.group == uapi.DYING_GROUP:
             found.append(f"host link {link.name} is marked for deletion")
     found += _route_differences(sock, spec, link)
     found += _rule_differences(sock, spec)
@@ -75,24 +73,18 @@ def sandbox_differences(sock: NetlinkSocket, spec: WiringSpec, *, host_link: rec
     return [*found, *_neighbour_differences(neighbour, spec)]
 
 
-def find_link(sock: NetlinkSocket, name: str) -> records.Link | None:
-    """Find one link by name, without a dump."""
-    (looked,) = sock.request([replace(messages.get_link(name), tolerated=messages.ABSENT)])
-    return records.read_link(looked.replies[0]) if looked.replies else None
-
-
-def find_link_by_index(sock: NetlinkSocket, index: int) -> records.Link | None:
-    """Find one link by index, without a dump; None for index 0."""
-    if index <= 0:
+def find_link(sock: NetlinkSocket, which: str | int) -> records.Link | None:
+    """Find one link by name or index, without a dump; None for index 0."""
+    if not which:
         return None
-    (looked,) = sock.request([replace(messages.get_link_by_index(index), tolerated=messages.ABSENT)])
+    (looked,) = sock.request([messages.get_link(which)])
     return records.read_link(looked.replies[0]) if looked.replies else None
 
 
 def _link_differences(link: records.Link, spec: WiringSpec, *, side: str, alias: str | None = None) -> Iterable[str]:
     what = f"host link {link.name}" if side == "host" else f"interface {link.name}"
     mac = spec.mac(side)
-    if link.kind != layout.VETH_KIND:
+    if link.kind != uapi.VETH_KIND:
         yield f"{what} is of kind {link.kind or 'hardware'}, not veth"
     if not link.is_up:
         yield f"{what} is down"

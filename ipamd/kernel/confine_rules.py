@@ -125,8 +125,7 @@ def _names(config: NetworkConfig, other_veths: Collection[str]) -> list[str]:
 
 
 def _table(table: NftTable, parts: Iterable[str]) -> str:
-    body = "\n".join(parts)
-    return f"{table.removal()}add table {table}\ntable {table} {{\n{body}\n}}\n"
+    return table.replacement("\n".join(parts))
 
 
 def _counters(*reasons: str) -> list[str]:

@@ -14,13 +14,10 @@ import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from ipamd.kernel import confine_rules, devconf, messages, records, survey, uapi
+from ipamd.kernel import confine_rules, devconf, messages, nft_state, records, survey, uapi
 from ipamd.kernel import node as sysctls
-from ipamd.kernel import uapi as layout
-from ipamd.kernel.netlink import BATCH_MAX
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables
-from ipamd.kernel.nft_state import NftState
 from ipamd.kernel.ruleset import NftTable, OwnTable
 from ipamd.model.attachment import decode_alias
 from ipamd.model.errors import KernelDumpError, WiringError
@@ -45,7 +42,7 @@ class Confinement:
             table: OwnTable(nft, table, follows="the host veths' names")
             for table in (confine_rules.IPV4, confine_rules.IPV6, confine_rules.ARP)
         }
-        self._state = NftState(host, chains=confine_rules.CHAINS)
+        self._state = nft_state.NftState(host, chains=confine_rules.CHAINS)
         self._wanted = devconf.host_veth(is_strict=not config.extra_source_cidrs)
         self._other_veths: frozenset[str] | None = None  # unknown before the first uninterrupted dump
         self._veths_in_order: list[records.Link] | None = None  # the last ones that needed no setting
@@ -74,7 +71,7 @@ class Confinement:
             sentences, refusals = list[str](), list[WiringError]()
             known = self._veths_in_order if is_silent else None
             veths = self._look_at_veths() if known is None else known
-            generation = self._state.generation()
+            generation = nft_state.generation(self._host)
             commands = self._commands()
             accepted = list[NftTable]()
             for table, text in commands.items():
@@ -84,7 +81,7 @@ class Confinement:
                 except WiringError as exc:
                     refusals.append(_not_checked(table, exc))
             if sentences:  # it was replaced, so the ruleset has another generation now
-                generation = self._state.generation()
+                generation = nft_state.generation(self._host)
             # Without the table of ARP, which a kernel may lack, sources of packets are checked all the same.
             is_checked = set(commands) <= {*accepted, confine_rules.ARP}
             self._state.remember(accepted, generation=generation if is_checked else None)
@@ -138,7 +135,7 @@ class Confinement:
         ours = [one for one in links if one.name.startswith(prefix) or decode_alias(one.alias) is not None]
         # Dying ones too: their sandboxes may still send.
         self._other_veths = frozenset(one.name for one in ours if not one.name.startswith(prefix))
-        return [one for one in ours if one.group != layout.DYING_GROUP]
+        return [one for one in ours if one.group != uapi.DYING_GROUP]
 
     def _repair_settings(self, veths: Iterable[records.Link]) -> list[str]:
         """Set what differs, by netlink. Only forwarding is worth a sentence: without it a sandbox has no network."""
@@ -147,12 +144,8 @@ class Confinement:
             replace(messages.change_link(link.index, step=f"set {link.name}", ipv4_conf=self._wanted), tolerated=messages.ABSENT)
             for link, _ in different
         ]
-        for start in range(0, len(batch), BATCH_MAX):
-            with self._host.netlink() as sock:
-                outcomes = sock.request(batch[start : start + BATCH_MAX])
-            refused = next((one for one in outcomes if one.is_refused), None)
-            if refused is not None:
-                raise WiringError(f"{refused.message.step} failed", details=refused.cause)
+        with self._host.netlink() as sock:
+            sock.carry_out(batch, what="settings of host veths")
         if different:
             names = {devconf.NAMES[number] for _, found in different for number in found}
             log.info("%s of %d host veths set by netlink", ", ".join(sorted(names)), len(different))
@@ -164,10 +157,9 @@ class Confinement:
         if not self._config.extra_source_cidrs:
             return []
         try:
-            with self._host.entered():
-                now = (sysctls.SYSCTL_ROOT / "net/ipv4/conf/all/rp_filter").read_text(encoding="ascii").strip()
-        except OSError as exc:
-            return [WiringError("sysctl net/ipv4/conf/all/rp_filter cannot be read", details=str(exc))]
+            now = sysctls.sysctl(self._host, "net/ipv4/conf/all/rp_filter", wanted=str(devconf.OFF))
+        except WiringError as exc:
+            return [exc]
         if now == str(devconf.OFF):
             return []
         what = f"sysctl net/ipv4/conf/all/rp_filter is {now}: the kernel drops what VPC_IPAMD_EXTRA_SOURCE_CIDRS allows"

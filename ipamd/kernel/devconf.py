@@ -14,7 +14,6 @@ from typing import Final
 from ipamd.kernel import messages, records, uapi
 from ipamd.kernel.netlink import attributes
 from ipamd.kernel.netns import HostNetns
-from ipamd.model.errors import WiringError
 
 OFF: Final = 0
 STRICT: Final = 1
@@ -80,9 +79,8 @@ def repair(host: HostNetns, link: records.Link, wanted: Mapping[int, int]) -> li
     sentences = [f"{what}: set to {wanted[number]}" for number, what in found(link, wanted).items()]
     if sentences:
         with host.netlink() as sock:
-            (outcome,) = sock.request([messages.change_link(link.index, step=f"set {link.name}", ipv4_conf=wanted)])
-        if outcome.is_refused:
-            raise WiringError(f"settings of {link.name} could not be set", details=outcome.cause)
+            change = messages.change_link(link.index, step=f"set {link.name}", ipv4_conf=wanted)
+            sock.carry_out([change], what="settings of links")
     return sentences
 
 

@@ -9,13 +9,13 @@ in one call and the address is added without its connected route, so traffic has
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 from ipaddress import IPv4Network
 from typing import NamedTuple
 
-from ipamd.kernel import changes, records, survey, uapi
-from ipamd.kernel.changes import Change
+from ipamd.kernel import messages, records, survey, uapi
 from ipamd.kernel.links import HostLook
-from ipamd.kernel.netlink import NetlinkSocket
+from ipamd.kernel.netlink import Message, NetlinkSocket
 from ipamd.model import kernel as dataplane
 from ipamd.model.eni import Eni, gateway
 from ipamd.model.errors import WiringError
@@ -25,7 +25,13 @@ KERNEL_TABLES = frozenset({uapi.RT_TABLE_UNSPEC, uapi.RT_TABLE_DEFAULT, uapi.RT_
 """Tables that no ENI may fill or clear."""
 
 
-KINDS = {"link": RepairKind.LINK, "addr": RepairKind.ADDRESS, "route": RepairKind.ROUTE, "rule": RepairKind.RULE}
+KINDS = {
+    uapi.RTM_NEWLINK: RepairKind.LINK,
+    uapi.RTM_NEWADDR: RepairKind.ADDRESS,
+    uapi.RTM_NEWROUTE: RepairKind.ROUTE,
+    uapi.RTM_NEWRULE: RepairKind.RULE,
+}
+"""By the first of the four message types that each kind of object has: NEW, DEL, GET, SET. Source: linux/rtnetlink.h, RTM_FAM."""
 
 
 class Repair(NamedTuple):
@@ -34,7 +40,7 @@ class Repair(NamedTuple):
     `promoted_on`: the link whose promote_secondaries must be set first, or "".
     """
 
-    change: Change
+    change: Message
     found: str
     done: str
     promoted_on: str = ""
@@ -45,7 +51,7 @@ class Repair(NamedTuple):
     @property
     def kind(self) -> RepairKind:
         """Of what kind the repaired object is."""
-        return KINDS[self.change.subject]
+        return KINDS[self.change.kind & ~3]
 
 
 def refuse_kernel_table(eni: Eni) -> None:
@@ -64,9 +70,10 @@ def link_repairs(eni: Eni, link: records.Link, *, mtu: int) -> Iterator[Repair]:
     """Compare MTU (bytes) and state of the link."""
     who = f"{link.name} ({eni.eni_id})"
     if link.mtu != mtu:
-        yield Repair(changes.set_mtu(link.index, mtu, who=who), f"{who} had MTU {link.mtu}", f"set to {mtu}")
+        change = messages.change_link(link.index, step=f"set MTU of {who}", mtu=mtu)
+        yield Repair(change, f"{who} had MTU {link.mtu}", f"set to {mtu}")
     if not link.is_up:
-        yield Repair(changes.raise_link(link.index, who=who), f"{who} was down", "raised")
+        yield Repair(messages.change_link(link.index, step=f"raise {who}", is_up=True), f"{who} was down", "raised")
 
 
 def address_repairs(look: HostLook, eni: Eni, link: records.Link) -> Iterator[Repair]:
@@ -78,8 +85,10 @@ def address_repairs(look: HostLook, eni: Eni, link: records.Link) -> Iterator[Re
         if one.scope == uapi.RT_SCOPE_UNIVERSE and (one.address, one.length) != wanted:
             yield address_removal(one, link, ours, who=who)
     if wanted not in {(one.address, one.length) for one in ours}:
-        change = changes.add_address(link.index, *wanted, who=who)
-        yield Repair(change, f"{who} lacked its address {wanted[0]}/{wanted[1]}", "added")
+        address, length = wanted
+        step = f"add address {address}/{length} to {who}"
+        change = messages.add_address(link.index, address, length=length, step=step, is_connected=False)
+        yield Repair(replace(change, tolerated=messages.PRESENT), f"{who} lacked its address {address}/{length}", "added")
     for route in look.routes:
         if (route.table, route.destination, route.length) == (
             uapi.RT_TABLE_MAIN,
@@ -100,7 +109,8 @@ def address_removal(
     """
     network = IPv4Network((one.address, one.length), strict=False)
     others = any(each.is_secondary and each.length == one.length and each.address in network for each in ours)
-    change = changes.delete_address(link.index, one.address, one.length, who=who)
+    step = f"delete address {one.address}/{one.length} from {who}"
+    change = messages.delete_address(link.index, one.address, length=one.length, step=step)
     promoted_on = link.name if others and not one.is_secondary else ""
     return Repair(change, f"{who} had a foreign address {one.address}/{one.length}", "removed", promoted_on)
 
@@ -111,11 +121,11 @@ def table_repairs(look: HostLook, eni: Eni, link: records.Link) -> Iterator[Repa
     routes = [one for one in look.routes if one.table == table and one.index == link.index]
     if not any(one.destination == router and one.length == 32 and one.via is None for one in routes):
         words = f"route {router} dev {link.name} table {table}"
-        change = changes.put_route(router, index=link.index, table=table, step=f"add {words}")
+        change = messages.add_route(router, index=link.index, table=table, step=f"add {words}", is_replaced=True)
         yield Repair(change, f"{words} of {eni.eni_id} was missing", "added")
     if not any(one.destination is None and one.via == router for one in routes):
         words = f"default route via {router} dev {link.name} table {table}"
-        change = changes.put_route(None, via=router, index=link.index, table=table, step=f"add {words}")
+        change = messages.add_route(None, via=router, index=link.index, table=table, step=f"add {words}", is_replaced=True)
         yield Repair(change, f"{words} of {eni.eni_id} was missing", "added")
 
 
@@ -126,15 +136,15 @@ def rule_repairs(look: HostLook, eni: Eni) -> Iterator[Repair]:
         rule.table for rule in look.rules if rule.priority == priority and rule.source == address and rule.source_length == 32
     ]
     if eni.route_table not in tables:
-        change = changes.add_rule(priority, table=eni.route_table, source=address)
+        change = messages.add_rule(priority, table=eni.route_table, source=address)
         yield Repair(change, f"rule {priority} from {address} lookup {eni.route_table} was missing", "added")
     for table in tables:
         if table != eni.route_table:
-            change = changes.delete_rule(priority, table=table, source=address)
+            change = messages.delete_rule(priority, table=table, source=address)
             yield Repair(change, f"rule {priority} from {address} looked up table {table}", "removed")
 
 
-def removals(sock: NetlinkSocket, eni: Eni, *, keep: Collection[Eni] = ()) -> list[Change]:
+def removals(sock: NetlinkSocket, eni: Eni, *, keep: Collection[Eni] = ()) -> list[Message]:
     """Remove everything in the ENI's table, and our rules that look it up. Dumps.
 
     `keep`: ENIs that stay. If one of them has the same table (a successor at the same device), then the table is its own, and so
@@ -143,7 +153,7 @@ def removals(sock: NetlinkSocket, eni: Eni, *, keep: Collection[Eni] = ()) -> li
     """
     table = eni.route_table
     successors = [other for other in keep if other.route_table == table and other.eni_id != eni.eni_id]
-    found: list[Change] = []
+    found: list[Message] = []
     if not successors:
         # Default routes first: the kernel removes one by itself only together with its link, not with the route to its next hop.
         routes = sorted(survey.routes_of(sock, table=table), key=lambda one: one.length)
@@ -155,11 +165,11 @@ def removals(sock: NetlinkSocket, eni: Eni, *, keep: Collection[Eni] = ()) -> li
         is_ours = rule.priority in {dataplane.FROM_ENI_PRIORITY, dataplane.FROM_SANDBOX_PRIORITY}
         is_own = rule.priority == dataplane.FROM_ENI_PRIORITY and rule.source in own_source
         if is_own or (is_ours and not successors):
-            found.append(changes.delete_rule(rule.priority, table=table, source=rule.source))
+            found.append(messages.delete_rule(rule.priority, table=table, source=rule.source))
     return found
 
 
-def _removal(route: records.Route, step: str) -> Change:
-    return changes.delete_route(
-        route.destination, route.length, index=route.index, table=route.table, metric=route.metric, step=step
+def _removal(route: records.Route, step: str) -> Message:
+    return messages.delete_route(
+        route.destination, length=route.length, index=route.index, table=route.table, metric=route.metric, step=step
     )

@@ -17,7 +17,7 @@ from ipamd.kernel import checks, records, uapi
 from ipamd.kernel import ruleset as nft_rules
 from ipamd.kernel.enis import Repair, address_removal
 from ipamd.kernel.links import HostLook
-from ipamd.kernel.netlink import Message, NetlinkSocket, attribute
+from ipamd.kernel.netlink import Message, NetlinkSocket, text_attribute
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables
 from ipamd.kernel.nft_state import NFGENMSG_BYTES
@@ -70,7 +70,7 @@ def foreign_differences(
 
 
 def _name(sock: NetlinkSocket, index: int) -> str:
-    link = checks.find_link_by_index(sock, index)
+    link = checks.find_link(sock, index)
     return link.name if link is not None else f"link {index}"
 
 
@@ -131,7 +131,7 @@ class LeftChains:
 
 def left_rules(sock: NetlinkSocket, table: str, chain: str) -> list[LeftRule]:
     """Its rules in one base chain of family ip. Raises: WiringError, KernelDumpError."""
-    selector = attribute(uapi.NFTA_RULE_TABLE, table.encode() + b"\0") + attribute(uapi.NFTA_RULE_CHAIN, chain.encode() + b"\0")
+    selector = text_attribute(uapi.NFTA_RULE_TABLE, table) + text_attribute(uapi.NFTA_RULE_CHAIN, chain)
     step = f"look at nftables chain ip {table} {chain}"
     found = []
     for body in sock.dump(Message(step, uapi.NFT_MSG_GETRULE, 0, bytes((_FAMILY_IP, 0, 0, 0)) + selector)):

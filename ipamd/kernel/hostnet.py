@@ -2,7 +2,7 @@
 
 Setup and reconciliation run the same comparisons and write differences only. Reconciliation is needed because other agents flush
 rules and tables; amazon-vpc-cni-k8s restores them only at its start and when the VPC's CIDRs change (pkg/ipamd/ipamd.go,
-updateCIDRsRulesOnChange). Nothing here runs during ADD; changes go through pyroute2 (`changes`, docs/adr/0004).
+updateCIDRsRulesOnChange). Nothing here runs during ADD.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from ipaddress import IPv4Address
 
-from ipamd.kernel import changes, devconf, enis, links, records, survey
+from ipamd.kernel import devconf, enis, links, records, survey
 from ipamd.kernel.confinement import Confinement
 from ipamd.kernel.foreign import LeftChains, foreign_differences, pod_address_repairs
 from ipamd.kernel.host_events import HostEvents
@@ -151,10 +151,8 @@ class KernelHostNetwork(HostNetwork):
 
     def teardown_eni(self, eni: Eni, *, keep: Iterable[Eni] = ()) -> None:
         enis.refuse_kernel_table(eni)
-        with self._lock:
-            with self._host.netlink() as sock:
-                found = enis.removals(sock, eni, keep=tuple(keep))
-            changes.execute(self._host, found, what=f"teardown of {eni.eni_id}")
+        with self._lock, self._host.netlink() as sock:
+            sock.carry_out(enis.removals(sock, eni, keep=tuple(keep)), what=f"teardown of {eni.eni_id}")
 
     def reconcile(
         self,
@@ -235,7 +233,7 @@ class KernelHostNetwork(HostNetwork):
         if not link.is_up:
             found.append(RoutingDifference(identity.primary_eni_id, f"its link {link.name} is down", is_repaired=False))
         try:
-            found += [RoutingDifference(NODE, wrong.found) for wrong in wrong_sysctls(self._host)]
+            found += [RoutingDifference(NODE, what) for what in wrong_sysctls(self._host).values()]
         except WiringError as exc:
             found.append(RoutingDifference(NODE, str(exc), is_repaired=False))
         found += self._of_others()
@@ -337,7 +335,8 @@ class KernelHostNetwork(HostNetwork):
             if repair.promoted_on:
                 promote_secondaries(self._host, repair.promoted_on)
         what = f"setup of {'the node' if subject == NODE else subject}"
-        changes.execute(self._host, [repair.change for repair, _ in due], what=what)
+        with self._host.netlink() as sock:
+            sock.carry_out([repair.change for repair, _ in due], what=what)
         return [Repaired(str(repair), thing) for repair, thing in due]
 
 

@@ -11,10 +11,10 @@ import mmap
 import os
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final
 
 from ipamd.kernel.filters import Interface, Rule, Scope, Verdict
 from ipamd.kernel.netns import HostNetns
@@ -35,32 +35,14 @@ MAX_BYTES: Final = 32 * 1024 * 1024
 _INFO = struct.Struct("=32sI5I5III")
 _GET_ENTRIES = struct.Struct("=32sI4x")
 _ENTRY = struct.Struct("=4s4s4s4s16s16s16s16sHBBIHHI16x")
+# struct ipt_entry: source, destination, their masks; the links' names, their masks; protocol, flags, what is inverted; cache; offset
+# of the target, size, origin
 _TARGET = struct.Struct("=H29sB")
 _FLAG_GOTO = 0x02
 _INVERT_IN, _INVERT_OUT = 0x01, 0x02
 _RETURN = -5  # linux/netfilter/x_tables.h: XT_RETURN is -NF_REPEAT - 1
 
 _libc = ctypes.CDLL(None, use_errno=True)
-
-
-class _Entry(NamedTuple):
-    """The head of struct ipt_entry."""
-
-    source: bytes
-    destination: bytes
-    source_mask: bytes
-    destination_mask: bytes
-    incoming: bytes
-    outgoing: bytes
-    in_mask: bytes
-    out_mask: bytes
-    protocol: int
-    flags: int
-    inverted: int
-    cache: int
-    target_offset: int
-    size: int
-    origin: int
 
 
 @dataclass(slots=True)
@@ -166,8 +148,7 @@ def _entries(data: bytes) -> Iterator[tuple[int, tuple[int, str, Rule | None]]]:
     """Every entry by its offset: its size, the chain that it begins, its rule."""
     offset = 0
     while offset < len(data):
-        head = _Entry(*_ENTRY.unpack_from(data, offset))
-        target_offset, size = head.target_offset, head.size
+        *head, _, target_offset, size, _ = _ENTRY.unpack_from(data, offset)
         if not _ENTRY.size <= target_offset <= size - _TARGET.size:
             raise ValueError(f"an entry of {size} bytes at {offset}")
         target_size, raw, _ = _TARGET.unpack_from(data, offset + target_offset)
@@ -181,15 +162,16 @@ def _entries(data: bytes) -> Iterator[tuple[int, tuple[int, str, Rule | None]]]:
         offset += size
 
 
-def _rule(head: _Entry, matches: bytes, target: str, body: bytes) -> Rule:
-    scope = Scope.BY_ADDRESS if any(head.source_mask + head.destination_mask) else Scope.ALL
-    if head.protocol or any(name != "comment" for name in _match_names(matches)):
+def _rule(head: Sequence[Any], matches: bytes, target: str, body: bytes) -> Rule:
+    *masks, incoming, outgoing, in_mask, out_mask, protocol, flags, inverted = head
+    scope = Scope.BY_ADDRESS if any(masks[2] + masks[3]) else Scope.ALL
+    if protocol or any(name != "comment" for name in _match_names(matches)):
         scope = Scope.PART
-    verdict, chain_offset = _verdict(target, body, is_goto=bool(head.flags & _FLAG_GOTO))
+    verdict, chain_offset = _verdict(target, body, is_goto=bool(flags & _FLAG_GOTO))
     return Rule(
         verdict,
-        _interface(head.incoming, head.in_mask, head.inverted & _INVERT_IN),
-        _interface(head.outgoing, head.out_mask, head.inverted & _INVERT_OUT),
+        _interface(incoming, in_mask, inverted & _INVERT_IN),
+        _interface(outgoing, out_mask, inverted & _INVERT_OUT),
         scope,
         str(chain_offset) if verdict in (Verdict.JUMP, Verdict.GOTO) else "",
     )

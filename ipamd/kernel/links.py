@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from ipamd.kernel import messages, records, survey, uapi
-from ipamd.kernel import uapi as layout
 from ipamd.kernel.netlink import BATCH_MAX, NetlinkSocket
 from ipamd.kernel.netns import HostNetns
 from ipamd.model.attachment import decode_alias
@@ -22,14 +21,6 @@ LINK_WAIT_S = 10.0
 
 BORROWING_KINDS = frozenset({"bridge", "bond", "team", "vlan", "macvlan", "macvtap", "macsec", "ipvlan", "ipvtap", "vrf"})
 """Links on top of others, which may have the MAC of the one below: none of them is the ENI. Source: ip-link(8), TYPE."""
-
-
-def find_by_mac(sock: NetlinkSocket, mac: MacAddress, *, veth_prefix: str) -> records.Link | None:
-    """Find the link with a MAC that may be an ENI's; the lowest index if several have it.
-
-    Raises: KernelDumpError, WiringError.
-    """
-    return lowest_by_mac(survey.links_of(sock, kind=""), mac, veth_prefix)
 
 
 def wait_for_link(
@@ -49,7 +40,7 @@ def wait_for_link(
     try:
         while True:
             with host.netlink() as sock:
-                link = find_by_mac(sock, mac, veth_prefix=veth_prefix)
+                link = lowest_by_mac(survey.links_of(sock, kind=""), mac, veth_prefix)
             if link is not None:
                 return link
             left_s = deadline - monotonic()
@@ -65,7 +56,7 @@ def wait_for_link(
 def may_be_eni(link: records.Link, *, veth_prefix: str) -> bool:
     """Whether a link can be an ENI's: no sandbox's host veth, and not of a kind that borrows its MAC."""
     is_ours = link.name.startswith(veth_prefix) or decode_alias(link.alias) is not None  # the prefix may have been changed
-    is_sandbox = link.group == layout.DYING_GROUP or (link.kind == layout.VETH_KIND and is_ours)
+    is_sandbox = link.group == uapi.DYING_GROUP or (link.kind == uapi.VETH_KIND and is_ours)
     return not is_sandbox and link.kind not in BORROWING_KINDS
 
 
@@ -124,7 +115,7 @@ class HostLooker:
         found: dict[MacAddress, records.Link] = {}
         for start in range(0, len(known), BATCH_MAX):
             batch = known[start : start + BATCH_MAX]
-            asked = [replace(messages.get_link(self._names[mac]), tolerated=messages.ABSENT) for mac in batch]
+            asked = [messages.get_link(self._names[mac]) for mac in batch]
             for mac, outcome in zip(batch, sock.request(asked), strict=True):
                 if outcome.replies:
                     link = lowest_by_mac([records.read_link(outcome.replies[0])], mac, self._veth_prefix)

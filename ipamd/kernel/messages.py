@@ -1,7 +1,8 @@
 """Every netlink message that wiring, checks and surveys send, one function each: values to bytes, no I/O.
 
 Additions use CREATE|EXCL where an existing object may belong to somebody else, and CREATE|REPLACE where only ours can be right.
-Removals tolerate "not there". pyroute2 packs what changes the node itself (`changes`).
+Removals tolerate "not there". What changes the node itself, its ENIs, tables and rules, is packed by the same functions
+(docs/adr/0004).
 Rejected: RTM_NEWLINK with NLM_F_REPLACE, which changes another owner's link of the same name.
 """
 
@@ -10,12 +11,11 @@ from __future__ import annotations
 import errno
 import struct
 from collections.abc import Mapping
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv4Network
 from typing import Final
 
 from ipamd.kernel import uapi
-from ipamd.kernel import uapi as layout
-from ipamd.kernel.netlink import Message, attribute
+from ipamd.kernel.netlink import Message, attribute, text_attribute
 
 ABSENT: Final = frozenset({errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EADDRNOTAVAIL})
 """The kernel's errnos if an object to be removed does not exist.
@@ -31,12 +31,12 @@ UNREACHABLE: Final = frozenset({errno.ENETUNREACH, errno.EHOSTUNREACH})
 _ADD: Final = uapi.NLM_F_CREATE | uapi.NLM_F_EXCL
 _PUT: Final = uapi.NLM_F_CREATE | uapi.NLM_F_REPLACE
 
-_LINK = struct.Struct("=BxHiII")  # ifinfomsg: family, type, index, flags, change
-_ADDRESS = struct.Struct("=BBBBI")  # ifaddrmsg: family, prefix length, flags, scope, index
-_ROUTE = struct.Struct("=BBBBBBBBI")  # rtmsg: family, dst length, src length, tos, table, protocol, scope, type, flags
-_RULE = struct.Struct("=BBBBBBBBI")  # fib_rule_hdr: family, dst length, src length, tos, table, 0, 0, action, flags
-_NEIGHBOUR = struct.Struct("=BxxxiHBB")  # ndmsg: family, index, state, flags, type
-_U32 = struct.Struct("=I")
+LINK = struct.Struct("=BxHiII")  # ifinfomsg: family, type, index, flags, change
+ADDRESS = struct.Struct("=BBBBI")  # ifaddrmsg: family, prefix length, flags, scope, index
+# fib_rule_hdr has the same layout, with the action for the type
+ROUTE = struct.Struct("=BBBBBBBBI")  # rtmsg: family, dst length, src length, tos, table, protocol, scope, type, flags
+NEIGHBOUR = struct.Struct("=BxxxiHBB")  # ndmsg: family, index, state, flags, type
+U32 = struct.Struct("=I")
 _AF_INET: Final = 2
 _AF_INET6: Final = 10
 _AF_UNSPEC: Final = 0
@@ -47,9 +47,9 @@ def create_veth(name: str, *, mac: str, peer_name: str, peer_mac: str, peer_netn
 
     `mtu` in bytes, of both ends. Creating it in the host and moving it later would cost seconds in a burst.
     """
-    peer = _LINK.pack(_AF_UNSPEC, 0, 0, 0, 0) + b"".join(
+    peer = LINK.pack(_AF_UNSPEC, 0, 0, 0, 0) + b"".join(
         (
-            _text(uapi.IFLA_IFNAME, peer_name),
+            text_attribute(uapi.IFLA_IFNAME, peer_name),
             attribute(uapi.IFLA_ADDRESS, _mac(peer_mac)),
             _u32(uapi.IFLA_MTU, mtu),
             _u32(uapi.IFLA_NET_NS_FD, peer_netns),
@@ -57,27 +57,23 @@ def create_veth(name: str, *, mac: str, peer_name: str, peer_mac: str, peer_netn
         )
     )
     data = attribute(uapi.IFLA_INFO_DATA | uapi.NLA_F_NESTED, attribute(uapi.VETH_INFO_PEER | uapi.NLA_F_NESTED, peer))
-    body = _LINK.pack(_AF_UNSPEC, 0, 0, 0, 0) + b"".join(
+    body = LINK.pack(_AF_UNSPEC, 0, 0, 0, 0) + b"".join(
         (
-            _text(uapi.IFLA_IFNAME, name),
+            text_attribute(uapi.IFLA_IFNAME, name),
             attribute(uapi.IFLA_ADDRESS, _mac(mac)),
             _u32(uapi.IFLA_MTU, mtu),
             _ONE_QUEUE,
-            attribute(uapi.IFLA_LINKINFO | uapi.NLA_F_NESTED, _text(uapi.IFLA_INFO_KIND, layout.VETH_KIND) + data),
+            attribute(uapi.IFLA_LINKINFO | uapi.NLA_F_NESTED, text_attribute(uapi.IFLA_INFO_KIND, uapi.VETH_KIND) + data),
         )
     )
     return Message(f"create veth {name} and {peer_name}", uapi.RTM_NEWLINK, _ADD, body)
 
 
-def get_link(name: str) -> Message:
-    """Ask for one link by name; ENODEV if there is none."""
-    body = _LINK.pack(_AF_UNSPEC, 0, 0, 0, 0) + _text(uapi.IFLA_IFNAME, name) + _NO_STATS
-    return Message(f"look at link {name}", uapi.RTM_GETLINK, 0, body)
-
-
-def get_link_by_index(index: int) -> Message:
-    """Ask for one link by index; ENODEV if there is none."""
-    return Message(f"look at link {index}", uapi.RTM_GETLINK, 0, _LINK.pack(_AF_UNSPEC, 0, index, 0, 0) + _NO_STATS)
+def get_link(which: str | int) -> Message:
+    """Ask for one link by name or index; none is fine, and has no reply."""
+    index, name = (0, text_attribute(uapi.IFLA_IFNAME, which)) if isinstance(which, str) else (which, b"")
+    body = LINK.pack(_AF_UNSPEC, 0, index, 0, 0) + name + _NO_STATS
+    return Message(f"look at link {which}", uapi.RTM_GETLINK, 0, body, ABSENT)
 
 
 def change_link(
@@ -99,13 +95,13 @@ def change_link(
     """
     flags = uapi.IFF_UP if is_up else 0
     change = 0 if is_up is None else uapi.IFF_UP
-    body = _LINK.pack(_AF_UNSPEC, 0, index, flags, change)
+    body = LINK.pack(_AF_UNSPEC, 0, index, flags, change)
     if alias:
         body += attribute(uapi.IFLA_IFALIAS, alias.encode())  # its length is the attribute's: no terminator
     if group is not None:
         body += _u32(uapi.IFLA_GROUP, group)
     if name:
-        body += attribute(uapi.IFLA_IFNAME, name.encode() + b"\0")
+        body += text_attribute(uapi.IFLA_IFNAME, name)
     if ipv4_conf:
         settings = b"".join(_u32(number, value) for number, value in ipv4_conf.items())
         body += _family(_AF_INET, attribute(uapi.IFLA_INET_CONF | uapi.NLA_F_NESTED, settings))
@@ -123,7 +119,7 @@ def give_no_ipv6_address(index: int, *, step: str) -> Message:
     after the raising. Source: the kernel's net/core/rtnetlink.c, validate_linkmsg and do_setlink.
     """
     mode = attribute(uapi.IFLA_INET6_ADDR_GEN_MODE, bytes([uapi.IN6_ADDR_GEN_MODE_NONE]))
-    body = _LINK.pack(_AF_UNSPEC, 0, index, 0, 0) + _family(_AF_INET6, mode)
+    body = LINK.pack(_AF_UNSPEC, 0, index, 0, 0) + _family(_AF_INET6, mode)
     return Message(step, uapi.RTM_SETLINK, 0, body, frozenset({errno.EAFNOSUPPORT}))
 
 
@@ -131,7 +127,7 @@ def delete_link(index: int, *, step: str) -> Message:
     """Delete one link; gone already is fine. The kernel answers after an RCU grace period (docs/adr/0025)."""
     if index <= 0:
         raise ValueError(f"link index {index} names no link")
-    return Message(step, uapi.RTM_DELLINK, 0, _LINK.pack(_AF_UNSPEC, 0, index, 0, 0), ABSENT)
+    return Message(step, uapi.RTM_DELLINK, 0, LINK.pack(_AF_UNSPEC, 0, index, 0, 0), ABSENT)
 
 
 def delete_group(group: int) -> Message:
@@ -141,15 +137,21 @@ def delete_group(group: int) -> Message:
     """
     if group == 0:
         raise ValueError("group 0 holds every ordinary link of the node")
-    body = _LINK.pack(_AF_UNSPEC, 0, 0, 0, 0) + _u32(uapi.IFLA_GROUP, group)
+    body = LINK.pack(_AF_UNSPEC, 0, 0, 0, 0) + _u32(uapi.IFLA_GROUP, group)
     return Message(f"delete links of group {group:#x}", uapi.RTM_DELLINK, 0, body, ABSENT)
 
 
-def add_address(index: int, address: IPv4Address, *, length: int, step: str) -> Message:
-    """Add an address of global scope; EEXIST if the link has it."""
-    body = _ADDRESS.pack(_AF_INET, length, 0, uapi.RT_SCOPE_UNIVERSE, index)
-    body += attribute(uapi.IFA_LOCAL, address.packed) + attribute(uapi.IFA_ADDRESS, address.packed)
+def add_address(index: int, address: IPv4Address, *, length: int, step: str, is_connected: bool = True) -> Message:
+    """Add an address of global scope; EEXIST if the link has it. `is_connected`: with the route to its subnet in main."""
+    body = _address_body(index, address, length)
+    if not is_connected:
+        body += _u32(uapi.IFA_FLAGS, uapi.IFA_F_NOPREFIXROUTE)
     return Message(step, uapi.RTM_NEWADDR, _ADD, body)
+
+
+def delete_address(index: int, address: IPv4Address, *, length: int, step: str) -> Message:
+    """Remove an address from a link; absent is fine."""
+    return Message(step, uapi.RTM_DELADDR, 0, _address_body(index, address, length), ABSENT)
 
 
 def add_route(
@@ -158,21 +160,22 @@ def add_route(
     index: int,
     step: str,
     via: IPv4Address | None = None,
+    table: int = uapi.RT_TABLE_MAIN,
     is_replaced: bool = False,
 ) -> Message:
-    """Add a route of main to one address (/32), or the default route for None; scope link unless `via` a next hop.
+    """Add a route to one address (/32), or the default route for None; scope link unless `via` a next hop.
 
     EEXIST if there is one to the same destination, unless that `is_replaced`.
     """
     scope = uapi.RT_SCOPE_LINK if via is None else uapi.RT_SCOPE_UNIVERSE
-    body = _route_body(destination, length=32, table=uapi.RT_TABLE_MAIN, scope=scope, protocol=uapi.RTPROT_STATIC)
+    body = _route_body(destination, length=32, table=table, scope=scope, protocol=uapi.RTPROT_STATIC)
     if via is not None:
         body += attribute(uapi.RTA_GATEWAY, via.packed)
     return Message(step, uapi.RTM_NEWROUTE, _PUT if is_replaced else _ADD, body + _u32(uapi.RTA_OIF, index))
 
 
 def delete_route(destination: IPv4Address | None, *, length: int, table: int, index: int, step: str, metric: int = 0) -> Message:
-    """Remove one route through a link, of any scope and protocol; absent is fine. `metric` 0: any."""
+    """Remove one route through a link, of any scope, type and protocol; absent is fine. `index` or `metric` 0: any."""
     body = _route_body(destination, length=length, table=table, scope=uapi.RT_SCOPE_NOWHERE, protocol=0)
     if index:
         body += _u32(uapi.RTA_OIF, index)
@@ -183,60 +186,67 @@ def delete_route(destination: IPv4Address | None, *, length: int, table: int, in
 
 def look_up_route(destination: IPv4Address) -> Message:
     """Ask where the kernel would send a packet of the host's to an address; an unreachable one is fine, and has no reply."""
-    body = _ROUTE.pack(_AF_INET, 32, 0, 0, 0, 0, 0, 0, 0) + attribute(uapi.RTA_DST, destination.packed)
+    body = ROUTE.pack(_AF_INET, 32, 0, 0, 0, 0, 0, 0, 0) + attribute(uapi.RTA_DST, destination.packed)
     return Message(f"look up the route to {destination}", uapi.RTM_GETROUTE, 0, body, UNREACHABLE)
 
 
 def match_route(destination: IPv4Address, *, index: int) -> Message:
     """Ask which entry of the route tables the kernel takes for an address through a link; an errno if it takes none."""
-    body = _ROUTE.pack(_AF_INET, 32, 0, 0, 0, 0, 0, 0, uapi.RTM_F_FIB_MATCH)
+    body = ROUTE.pack(_AF_INET, 32, 0, 0, 0, 0, 0, 0, uapi.RTM_F_FIB_MATCH)
     body += attribute(uapi.RTA_DST, destination.packed) + _u32(uapi.RTA_OIF, index)
     return Message(f"look up the route to {destination} through link {index}", uapi.RTM_GETROUTE, 0, body)
 
 
 def get_neighbour(index: int, address: IPv4Address) -> Message:
     """Ask for one neighbour entry; ENOENT if there is none, EOPNOTSUPP by a kernel before 5.0."""
-    body = _NEIGHBOUR.pack(_AF_INET, index, 0, 0, 0) + attribute(uapi.NDA_DST, address.packed)
+    body = NEIGHBOUR.pack(_AF_INET, index, 0, 0, 0) + attribute(uapi.NDA_DST, address.packed)
     return Message(f"look at neighbour {address}", uapi.RTM_GETNEIGH, 0, body)
 
 
 def add_neighbour(index: int, address: IPv4Address, *, mac: str, step: str) -> Message:
     """Add a permanent neighbour entry, or replace the entry of the address."""
-    body = _NEIGHBOUR.pack(_AF_INET, index, uapi.NUD_PERMANENT, 0, 0)
+    body = NEIGHBOUR.pack(_AF_INET, index, uapi.NUD_PERMANENT, 0, 0)
     body += attribute(uapi.NDA_DST, address.packed) + attribute(uapi.NDA_LLADDR, _mac(mac))
     return Message(step, uapi.RTM_NEWNEIGH, _PUT, body)
 
 
-def add_rule(priority: int, *, table: int, source: IPv4Address | None = None, destination: IPv4Address | None = None) -> Message:
-    """Add a rule; one that is there is fine. `source` and `destination` are /32."""
-    body, words = _rule(priority, table, source, destination)
+def add_rule(
+    priority: int,
+    *,
+    table: int,
+    source: IPv4Address | None = None,
+    destination: IPv4Address | IPv4Network | None = None,
+    mark: int = 0,
+) -> Message:
+    """Add a rule for an address (/32) as source, for a destination or for a mark, which is its own mask; present is fine."""
+    body, words = _rule(priority, table, source, destination, mark)
     return Message(f"add rule {words}", uapi.RTM_NEWRULE, _ADD, body, PRESENT)
 
 
 def delete_rule(
-    priority: int, *, table: int, source: IPv4Address | None = None, destination: IPv4Address | None = None
+    priority: int, *, table: int, source: IPv4Address | None = None, destination: IPv4Address | IPv4Network | None = None
 ) -> Message:
     """Remove one rule, selected as for `add_rule`; absent is fine."""
-    body, words = _rule(priority, table, source, destination)
+    body, words = _rule(priority, table, source, destination, 0)
     return Message(f"delete rule {words}", uapi.RTM_DELRULE, 0, body, ABSENT)
 
 
 def dump_links(*, kind: str = "") -> Message:
     """Ask for all links, or those of a kind, without statistics."""
-    body = _LINK.pack(_AF_UNSPEC, 0, 0, 0, 0) + _NO_STATS
+    body = LINK.pack(_AF_UNSPEC, 0, 0, 0, 0) + _NO_STATS
     if kind:
-        body += attribute(uapi.IFLA_LINKINFO | uapi.NLA_F_NESTED, _text(uapi.IFLA_INFO_KIND, kind))
+        body += attribute(uapi.IFLA_LINKINFO | uapi.NLA_F_NESTED, text_attribute(uapi.IFLA_INFO_KIND, kind))
     return Message("dump of links", uapi.RTM_GETLINK, 0, body)
 
 
 def dump_addresses() -> Message:
     """Ask for all IPv4 addresses."""
-    return Message("dump of addresses", uapi.RTM_GETADDR, 0, _ADDRESS.pack(_AF_INET, 0, 0, 0, 0))
+    return Message("dump of addresses", uapi.RTM_GETADDR, 0, ADDRESS.pack(_AF_INET, 0, 0, 0, 0))
 
 
 def dump_routes(table: int = uapi.RT_TABLE_UNSPEC, *, index: int = 0) -> Message:
     """Ask for the IPv4 routes of a table and of a link, or of all; none is fine. A kernel before 4.20 sends all: filter again."""
-    body = _ROUTE.pack(_AF_INET, 0, 0, 0, 0, 0, 0, 0, 0)
+    body = ROUTE.pack(_AF_INET, 0, 0, 0, 0, 0, 0, 0, 0)
     if table:
         body += _u32(uapi.RTA_TABLE, table)
     if index:
@@ -246,21 +256,31 @@ def dump_routes(table: int = uapi.RT_TABLE_UNSPEC, *, index: int = 0) -> Message
 
 def dump_rules() -> Message:
     """Ask for all IPv4 rules."""
-    return Message("dump of rules", uapi.RTM_GETRULE, 0, _RULE.pack(_AF_INET, 0, 0, 0, 0, 0, 0, 0, 0))
+    return Message("dump of rules", uapi.RTM_GETRULE, 0, ROUTE.pack(_AF_INET, 0, 0, 0, 0, 0, 0, 0, 0))
 
 
-def _rule(priority: int, table: int, source: IPv4Address | None, destination: IPv4Address | None) -> tuple[bytes, str]:
+def _address_body(index: int, address: IPv4Address, length: int) -> bytes:
+    body = ADDRESS.pack(_AF_INET, length, 0, uapi.RT_SCOPE_UNIVERSE, index)
+    return body + attribute(uapi.IFA_LOCAL, address.packed) + attribute(uapi.IFA_ADDRESS, address.packed)
+
+
+def _rule(
+    priority: int, table: int, source: IPv4Address | None, destination: IPv4Address | IPv4Network | None, mark: int
+) -> tuple[bytes, str]:
     """Pack a rule; also return it as `ip rule` prints it."""
     small = table if table < 256 else uapi.RT_TABLE_UNSPEC
-    lengths = (32 if destination else 0, 32 if source else 0)
-    body = _RULE.pack(_AF_INET, *lengths, 0, small, 0, 0, uapi.FR_ACT_TO_TBL, 0)
+    to = IPv4Network(destination) if destination else None
+    body = ROUTE.pack(_AF_INET, to.prefixlen if to else 0, 32 if source else 0, 0, small, 0, 0, uapi.FR_ACT_TO_TBL, 0)
     words = str(priority)
-    if destination:
-        body += attribute(uapi.FRA_DST, destination.packed)
+    if to:
+        body += attribute(uapi.FRA_DST, to.network_address.packed)
         words += f" to {destination}"
     if source:
         body += attribute(uapi.FRA_SRC, source.packed)
         words += f" from {source}"
+    if mark:
+        body += _u32(uapi.FRA_FWMARK, mark) + _u32(uapi.FRA_FWMASK, mark)
+        words += f" fwmark {mark:#x}/{mark:#x}"
     body += _u32(uapi.FRA_PRIORITY, priority) + _u32(uapi.FRA_TABLE, table)
     return body, f"{words} lookup {'main' if table == uapi.RT_TABLE_MAIN else table}"
 
@@ -268,20 +288,14 @@ def _rule(priority: int, table: int, source: IPv4Address | None, destination: IP
 def _route_body(destination: IPv4Address | None, *, length: int, table: int, scope: int, protocol: int) -> bytes:
     small = table if table < 256 else uapi.RT_TABLE_UNSPEC
     route_type = uapi.RTN_UNICAST if scope != uapi.RT_SCOPE_NOWHERE else uapi.RTN_UNSPEC
-    if destination is None:
-        body = _ROUTE.pack(_AF_INET, 0, 0, 0, small, protocol, scope, route_type, 0)
-    else:
-        body = _ROUTE.pack(_AF_INET, length, 0, 0, small, protocol, scope, route_type, 0)
+    body = ROUTE.pack(_AF_INET, length if destination else 0, 0, 0, small, protocol, scope, route_type, 0)
+    if destination is not None:
         body += attribute(uapi.RTA_DST, destination.packed)
     return body + _u32(uapi.RTA_TABLE, table)
 
 
 def _u32(kind: int, value: int) -> bytes:
-    return attribute(kind, _U32.pack(value))
-
-
-def _text(kind: int, text: str) -> bytes:
-    return attribute(kind, text.encode() + b"\0")
+    return attribute(kind, U32.pack(value))
 
 
 def _family(family: int, settings: bytes) -> bytes:

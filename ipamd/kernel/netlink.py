@@ -15,7 +15,7 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ipamd.kernel import uapi
@@ -163,6 +163,14 @@ class NetlinkSocket:
                     outcome.replies.append(data[start:end])
         return outcomes
 
+    def carry_out(self, messages: Sequence[Message], *, what: str) -> None:
+        """Send any number of messages, and continue after a refused one.
+
+        Raises: WiringError for the first refusal, naming its step, the errno and the kernel's own words; or as `request`.
+        """
+        batches = (messages[start : start + BATCH_MAX] for start in range(0, len(messages), BATCH_MAX))
+        must([outcome for batch in batches for outcome in self.request(batch)], what)
+
     def dump(self, message: Message) -> list[bytes]:
         """Read a whole table, again if it changed meanwhile.
 
@@ -252,9 +260,21 @@ class NetlinkSocket:
             raise WiringError(f"{step}: the kernel's answer was lost", details=details) from exc
 
 
+def must(outcomes: Iterable[Outcome], what: str) -> None:
+    """Raise the first refusal. Raises: WiringError naming the step, the errno and the kernel's own words."""
+    for one in outcomes:
+        if one.is_refused:
+            raise WiringError(f"{what}: {one.message.step} failed", details=one.cause)
+
+
 def attribute(kind: int, payload: bytes) -> bytes:
     """Pack one attribute, padded to four bytes as the kernel requires."""
     return _ATTRIBUTE.pack(4 + len(payload), kind) + payload + b"\0" * (-len(payload) % 4)
+
+
+def text_attribute(kind: int, text: str) -> bytes:
+    """Pack one attribute of text, with its terminator."""
+    return attribute(kind, text.encode() + b"\0")
 
 
 def attributes(body: bytes, start: int) -> dict[int, bytes]:

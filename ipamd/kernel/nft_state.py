@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from ipamd.kernel import uapi
-from ipamd.kernel.netlink import Message, NetlinkSocket, attribute, attributes
+from ipamd.kernel.netlink import Message, NetlinkSocket, attributes, text_attribute
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.ruleset import NftTable
 from ipamd.model.errors import KernelDumpError, WiringError
@@ -71,11 +71,6 @@ class NftState:
         self._seen: _Seen | None = None
         self._lock = threading.Lock()
 
-    def generation(self) -> bytes | None:
-        """The number of the last change to the ruleset; None if the kernel does not tell."""
-        with self._lock:
-            return self._ask(generation_by)
-
     def remember(self, tables: Iterable[NftTable], *, generation: bytes | None) -> None:
         """Remember tables that were found right, unless the ruleset has changed since `generation`, which was read before."""
         wanted = tuple(tables)
@@ -93,9 +88,9 @@ class NftState:
             seen = self._seen
             if seen is None:
                 return False
-            generation = self._ask(generation_by)
-            if generation is None or generation == seen.generation:
-                return generation is not None
+            number = generation(self._host)
+            if number is None or number == seen.generation:
+                return number is not None
             now = self._ask(lambda sock: self._look(sock, seen.tables))
             if now is None or now.content != seen.content:
                 return False
@@ -120,21 +115,17 @@ class NftState:
         return None
 
     def _content(self, sock: NetlinkSocket, table: NftTable) -> Iterator[bytes]:
-        asked = [_message(uapi.NFT_MSG_GETTABLE, table, _text(uapi.NFTA_TABLE_NAME, table.name))]
+        asked = [_message(uapi.NFT_MSG_GETTABLE, table, text_attribute(uapi.NFTA_TABLE_NAME, table.name))]
         for name in self._chains:
-            selector = _text(uapi.NFTA_CHAIN_TABLE, table.name) + _text(uapi.NFTA_CHAIN_NAME, name)
+            selector = text_attribute(uapi.NFTA_CHAIN_TABLE, table.name) + text_attribute(uapi.NFTA_CHAIN_NAME, name)
             asked.append(_message(uapi.NFT_MSG_GETCHAIN, table, selector))
         for outcome in sock.request(asked):
             if not outcome.replies:
                 raise WiringError(f"{outcome.message.step} failed", details=outcome.cause)
             yield outcome.replies[0][NFGENMSG_BYTES:]
-        rules = sock.dump(_message(uapi.NFT_MSG_GETRULE, table, _text(uapi.NFTA_RULE_TABLE, table.name)))
+        rules = sock.dump(_message(uapi.NFT_MSG_GETRULE, table, text_attribute(uapi.NFTA_RULE_TABLE, table.name)))
         yield from (body[NFGENMSG_BYTES:] for body in rules)
 
 
 def _message(kind: int, table: NftTable, selector: bytes) -> Message:
     return Message(f"look at nftables table {table}", kind, 0, bytes((_FAMILIES[table.family], 0, 0, 0)) + selector)
-
-
-def _text(kind: int, text: str) -> bytes:
-    return attribute(kind, text.encode() + b"\0")

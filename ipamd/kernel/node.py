@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Final
 
-from ipamd.kernel import changes, records, ruleset, uapi
+from ipamd.kernel import messages, records, ruleset, uapi
 from ipamd.kernel.enis import Repair
 from ipamd.kernel.netns import HostNetns
 from ipamd.model import kernel as dataplane
@@ -20,13 +19,13 @@ from ipamd.settings import NetworkConfig
 def node_repairs(link: records.Link, rules: Collection[records.Rule], config: NetworkConfig) -> Iterator[Repair]:
     """Compare the primary ENI's link and the node's rules with what they must be."""
     if link.mtu != config.eni_mtu:
-        change = changes.set_mtu(link.index, config.eni_mtu, who=link.name)
+        change = messages.change_link(link.index, step=f"set MTU of {link.name}", mtu=config.eni_mtu)
         yield Repair(change, f"{link.name} (primary) had MTU {link.mtu}", f"set to {config.eni_mtu}")
     main, mark, priority = uapi.RT_TABLE_MAIN, config.connmark, dataplane.MARK_PRIORITY
     has_mark = any(rule.priority == priority and (rule.mark, rule.mask, rule.table) == (mark, mark, main) for rule in rules)
     words = f"rule {priority} fwmark {mark:#x}"
     if ruleset.needs_mark(config) and not has_mark:
-        yield Repair(changes.add_rule(priority, table=main, mark=mark), f"{words} was missing", "added")
+        yield Repair(messages.add_rule(priority, table=main, mark=mark), f"{words} was missing", "added")
     yield from _external_service_repairs(rules, config)
 
 
@@ -55,9 +54,9 @@ def _external_service_repairs(rules: Collection[records.Rule], config: NetworkCo
         if (rule.priority, rule.table, rule.source) == (priority, main, None) and rule.destination is not None
     }
     for cidr in sorted(wanted - present):
-        yield Repair(changes.add_rule(priority, table=main, destination=cidr), f"rule {priority} to {cidr} was missing", "added")
+        yield Repair(messages.add_rule(priority, table=main, destination=cidr), f"rule {priority} to {cidr} was missing", "added")
     for cidr in sorted(present - wanted):
-        change = changes.delete_rule(priority, table=main, destination=cidr)
+        change = messages.delete_rule(priority, table=main, destination=cidr)
         yield Repair(change, f"rule {priority} to {cidr} is not needed", "removed")
 
 
@@ -72,46 +71,21 @@ SYSCTL_ROOT = Path("/proc/sys")
 """/proc/sys/net shows the namespace of the thread that opens it. Source: net/sysctl_net.c."""
 
 
-@dataclass(frozen=True, slots=True)
-class WrongSysctl:
-    """A sysctl, by its path below /proc/sys, that has another value than it must."""
-
-    key: str
-    now: str
-    wanted: str
-
-    @property
-    def found(self) -> str:
-        """What differs."""
-        return f"sysctl {self.key} was {self.now}"
-
-
 WANTED: Final = {"net/ipv4/ip_forward": "1"}
 
 
-def wrong_sysctls(host: HostNetns) -> Iterator[WrongSysctl]:
-    """Yield each sysctl that differs, reading it when its turn comes. Raises: WiringError for one that cannot be read."""
-    for key, wanted in WANTED.items():
-        with host.entered():
-            try:
-                now = (SYSCTL_ROOT / key).read_text(encoding="ascii").strip()
-            except OSError as exc:
-                raise _refused(key, wanted, exc) from exc
-        if now != wanted:
-            yield WrongSysctl(key, now, wanted)
+def wrong_sysctls(host: HostNetns) -> dict[str, str]:
+    """Say of each sysctl that differs what it is: key -> sentence. Raises: WiringError for one that cannot be read."""
+    values = {key: sysctl(host, key, wanted=wanted) for key, wanted in WANTED.items()}
+    return {key: f"sysctl {key} was {now}" for key, now in values.items() if now != WANTED[key]}
 
 
 def repair_sysctls(host: HostNetns) -> list[str]:
     """Set what differs; one sentence each. Raises: WiringError for one that cannot be read or set."""
-    sentences = []
-    for wrong in wrong_sysctls(host):
-        with host.entered():
-            try:
-                (SYSCTL_ROOT / wrong.key).write_text(wrong.wanted, encoding="ascii")
-            except OSError as exc:
-                raise _refused(wrong.key, wrong.wanted, exc) from exc
-        sentences.append(f"{wrong.found}: set to {wrong.wanted}")
-    return sentences
+    wrong = wrong_sysctls(host)
+    for key in wrong:
+        set_sysctl(host, key, WANTED[key])
+    return [f"{found}: set to {WANTED[key]}" for key, found in wrong.items()]
 
 
 def promote_secondaries(host: HostNetns, link: str) -> None:
@@ -119,12 +93,25 @@ def promote_secondaries(host: HostNetns, link: str) -> None:
 
     Source: the kernel's Documentation/networking/ip-sysctl.rst, promote_secondaries; systemd sets it for all links.
     """
-    key = f"net/ipv4/conf/{link}/promote_secondaries"
-    with host.entered():
-        try:
-            (SYSCTL_ROOT / key).write_text("1", encoding="ascii")
-        except OSError as exc:
-            raise _refused(key, "1", exc) from exc
+    set_sysctl(host, f"net/ipv4/conf/{link}/promote_secondaries", "1")
+
+
+def sysctl(host: HostNetns, key: str, *, wanted: str) -> str:
+    """Read a sysctl by its path below /proc/sys. Raises: WiringError that says what it should be."""
+    try:
+        with host.entered():
+            return (SYSCTL_ROOT / key).read_text(encoding="ascii").strip()
+    except OSError as exc:
+        raise _refused(key, wanted, exc) from exc
+
+
+def set_sysctl(host: HostNetns, key: str, value: str) -> None:
+    """Set a sysctl. Raises: WiringError."""
+    try:
+        with host.entered():
+            (SYSCTL_ROOT / key).write_text(value, encoding="ascii")
+    except OSError as exc:
+        raise _refused(key, value, exc) from exc
 
 
 def _refused(key: str, wanted: str, exc: OSError) -> WiringError:

@@ -5,18 +5,12 @@ Only attributes that a decision needs are read. Unknown ones are skipped, so a n
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 
 from ipamd.kernel import uapi
+from ipamd.kernel.messages import ADDRESS, LINK, NEIGHBOUR, ROUTE, U32
 from ipamd.kernel.netlink import attributes
-
-_LINK = struct.Struct("=BxHiII")
-_ADDRESS = struct.Struct("=BBBBI")
-_ROUTE = struct.Struct("=BBBBBBBBI")
-_NEIGHBOUR = struct.Struct("=BxxxiHBB")
-_U32 = struct.Struct("=I")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +82,8 @@ class Neighbour:
 
 def read_link(body: bytes) -> Link:
     """Read an RTM_NEWLINK body."""
-    _, _, index, flags, _ = _LINK.unpack_from(body)
-    found = attributes(body, _LINK.size)
+    _, _, index, flags, _ = LINK.unpack_from(body)
+    found = attributes(body, LINK.size)
     info = attributes(found[uapi.IFLA_LINKINFO], 0) if uapi.IFLA_LINKINFO in found else {}
     return Link(
         index=index,
@@ -108,8 +102,8 @@ def read_link(body: bytes) -> Link:
 
 def read_address(body: bytes) -> InterfaceAddress:
     """Read an RTM_NEWADDR body."""
-    _, length, flags, scope, index = _ADDRESS.unpack_from(body)
-    found = attributes(body, _ADDRESS.size)
+    _, length, flags, scope, index = ADDRESS.unpack_from(body)
+    found = attributes(body, ADDRESS.size)
     local = found.get(uapi.IFA_LOCAL) or found.get(uapi.IFA_ADDRESS) or bytes(4)
     is_secondary = bool(flags & uapi.IFA_F_SECONDARY)
     return InterfaceAddress(index=index, address=IPv4Address(local), length=length, scope=scope, is_secondary=is_secondary)
@@ -117,8 +111,8 @@ def read_address(body: bytes) -> InterfaceAddress:
 
 def read_route(body: bytes) -> Route:
     """Read an RTM_NEWROUTE body."""
-    _, length, _, _, table, _, _, route_type, _ = _ROUTE.unpack_from(body)
-    found = attributes(body, _ROUTE.size)
+    _, length, _, _, table, _, _, route_type, _ = ROUTE.unpack_from(body)
+    found = attributes(body, ROUTE.size)
     return Route(
         destination=_address(found.get(uapi.RTA_DST)),
         length=length,
@@ -132,8 +126,8 @@ def read_route(body: bytes) -> Route:
 
 def read_rule(body: bytes) -> Rule:
     """Read an RTM_NEWRULE body."""
-    _, destination_length, source_length, _, table, _, _, action, _ = _ROUTE.unpack_from(body)
-    found = attributes(body, _ROUTE.size)
+    _, destination_length, source_length, _, table, _, _, action, _ = ROUTE.unpack_from(body)
+    found = attributes(body, ROUTE.size)
     return Rule(
         priority=_number(found.get(uapi.FRA_PRIORITY)),
         table=(_number(found.get(uapi.FRA_TABLE)) or table) if action == uapi.FR_ACT_TO_TBL else 0,
@@ -148,8 +142,8 @@ def read_rule(body: bytes) -> Rule:
 
 def read_neighbour(body: bytes) -> Neighbour:
     """Read an RTM_NEWNEIGH body."""
-    _, index, state, _, _ = _NEIGHBOUR.unpack_from(body)
-    found = attributes(body, _NEIGHBOUR.size)
+    _, index, state, _, _ = NEIGHBOUR.unpack_from(body)
+    found = attributes(body, NEIGHBOUR.size)
     return Neighbour(
         index=index,
         address=_address(found.get(uapi.NDA_DST)),
@@ -159,7 +153,7 @@ def read_neighbour(body: bytes) -> Neighbour:
 
 
 def _number(payload: bytes | None) -> int:
-    return int(_U32.unpack(payload[:4])[0]) if payload and len(payload) >= 4 else 0
+    return int(U32.unpack(payload[:4])[0]) if payload and len(payload) >= 4 else 0
 
 
 def _text(payload: bytes | None) -> str:

@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
 from ipamd.kernel import checks, messages, records, survey, uapi
-from ipamd.kernel import uapi as layout
 from ipamd.kernel.netlink import Message, NetlinkSocket
 from ipamd.model import kernel as dataplane
 from ipamd.model.attachment import WiringSpec, decode_alias
@@ -51,7 +50,7 @@ class SandboxRepair:
         """
         spec = self.spec
         link = checks.find_link(self.sock, spec.host_veth)
-        if link is None or link.group == layout.DYING_GROUP:
+        if link is None or link.group == uapi.DYING_GROUP:
             self.sentences.append(f"host link {spec.host_veth} of {spec.key} is missing: not repaired")
             return
         doubt = _doubt(link, spec)
@@ -78,7 +77,7 @@ class SandboxRepair:
 
     def _take_back(self, link: records.Link, other: records.Route) -> None:
         spec = self.spec
-        elsewhere = checks.find_link_by_index(self.sock, other.index)
+        elsewhere = checks.find_link(self.sock, other.index)
         name = elsewhere.name if elsewhere else f"link {other.index}"
         claim = decode_alias(elsewhere.alias) if elsewhere is not None and elsewhere.index != link.index else None
         if claim is not None and claim[1] == spec.address:
@@ -107,7 +106,7 @@ class SandboxRepair:
 def _doubt(link: records.Link, spec: WiringSpec) -> str:
     """Why a link of the recorded name may be another sandbox's; "" if its alias or its MAC proves that it is this one's."""
     identity = decode_alias(link.alias)
-    if link.kind != layout.VETH_KIND:
+    if link.kind != uapi.VETH_KIND:
         return f"is of kind {link.kind or 'hardware'}, not a veth of {spec.key}"
     if identity is not None and identity != (spec.key, spec.address):
         return f"says {identity[0]} with {identity[1]}, not {spec.key}"

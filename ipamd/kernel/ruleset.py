@@ -43,6 +43,10 @@ class NftTable(NamedTuple):
         """Return commands that remove it, whether it exists or not."""
         return f"add table {self}\ndelete table {self}\n"
 
+    def replacement(self, body: str) -> str:
+        """Return commands that make it anew, as one transaction."""
+        return f"{self.removal()}add table {self}\ntable {self} {{\n{body}\n}}\n"
+
 
 SNAT: Final = NftTable(FAMILY, TABLE)
 
@@ -102,15 +106,9 @@ def replace_table(
         chains.append(_mark_out(config))
         chains.append(_snat(config, primary_address))
     if not chains:
-        return remove_table()
+        return SNAT.removal()
     body = _with_prefixes("\n".join(chains), config.veth_prefix, former.veth_prefixes)
-    # `add` makes `delete` safe when there is none; all three are one transaction
-    return f"{remove_table()}add table {FAMILY} {TABLE}\ntable {FAMILY} {TABLE} {{\n{body}\n}}\n"
-
-
-def remove_table() -> str:
-    """Return commands that remove our table, whether it exists or not."""
-    return SNAT.removal()
+    return SNAT.replacement(body)
 
 
 def needs_mark(config: NetworkConfig) -> bool:

@@ -14,7 +14,6 @@ from functools import lru_cache
 from ipaddress import IPv4Address
 
 from ipamd.kernel import messages, records, uapi
-from ipamd.kernel import uapi as layout
 from ipamd.kernel.netlink import Message, NetlinkSocket
 from ipamd.model import kernel as dataplane
 from ipamd.model.attachment import decode_alias
@@ -39,7 +38,7 @@ def survey(sock: NetlinkSocket, *, veth_prefix: str, may_be_torn: bool = False) 
     Returns: n veths by name; with sound wiring n routes and up to 2n rules.
     Raises: KernelDumpError if a dump was interrupted in every attempt; WiringError.
     """
-    links, are_links_whole = _merged(sock, messages.dump_links(kind=layout.VETH_KIND), may_be_torn=may_be_torn)
+    links, are_links_whole = _merged(sock, messages.dump_links(kind=uapi.VETH_KIND), may_be_torn=may_be_torn)
     routes, are_routes_whole = _merged(sock, messages.dump_routes(uapi.RT_TABLE_MAIN), may_be_torn=may_be_torn)
     rules = _rule_bodies(sock, may_be_torn=may_be_torn)
     return _parsed(tuple(links), tuple(routes), tuple(rules), veth_prefix, are_links_whole and are_routes_whole)
@@ -50,7 +49,7 @@ def _parsed(
     links: tuple[bytes, ...], routes: tuple[bytes, ...], rules: tuple[bytes, ...], veth_prefix: str, is_whole: bool
 ) -> KernelSurvey:
     # The last of an index wins: it is the youngest.
-    veths = {link.index: link for link in map(_link, links) if link.kind == layout.VETH_KIND}
+    veths = {link.index: link for link in map(_link, links) if link.kind == uapi.VETH_KIND}
     names = {index: link.name for index, link in veths.items()}
     to_rules = set[IPv4Address]()
     from_rules: dict[IPv4Address, tuple[int, ...]] = {}
@@ -104,7 +103,7 @@ def is_from_sandbox(rule: records.Rule) -> bool:
     return rule.priority == dataplane.FROM_SANDBOX_PRIORITY and rule.source_length == 32 and rule.table != 0
 
 
-def links_of(sock: NetlinkSocket, *, kind: str = layout.VETH_KIND) -> list[records.Link]:
+def links_of(sock: NetlinkSocket, *, kind: str = uapi.VETH_KIND) -> list[records.Link]:
     """All links of a kind, or all for an empty one. Raises: KernelDumpError, WiringError."""
     links = [_link(body) for body in sock.dump(messages.dump_links(kind=kind))]
     return [link for link in links if not kind or link.kind == kind]
@@ -119,13 +118,13 @@ def routes_of(sock: NetlinkSocket, *, table: int = 0, index: int = 0) -> list[re
     return [route for route in routes if (not table or route.table == table) and (not index or route.index == index)]
 
 
-def rules_of(sock: NetlinkSocket, *, may_be_torn: bool = False) -> list[records.Rule]:
+def rules_of(sock: NetlinkSocket) -> list[records.Rule]:
     """All IPv4 rules, of two reads that agree; of RULE_READS that never did, every rule that one had.
 
     So a rule that is not in the answer was not there; one that went while they were read may be.
-    Raises: KernelDumpError, unless it `may_be_torn` (a kernel may mark dumps of rules one day); WiringError.
+    Raises: KernelDumpError (a kernel may mark dumps of rules one day); WiringError.
     """
-    return [_rule(body) for body in _rule_bodies(sock, may_be_torn=may_be_torn)]
+    return [_rule(body) for body in _rule_bodies(sock, may_be_torn=False)]
 
 
 def _rule_bodies(sock: NetlinkSocket, *, may_be_torn: bool) -> Iterable[bytes]:
@@ -148,7 +147,7 @@ def host_veth(link: records.Link) -> HostVeth:
         name=link.name,
         ifindex=link.index,
         alias=link.alias,
-        is_dying=link.group == layout.DYING_GROUP,
+        is_dying=link.group == uapi.DYING_GROUP,
         is_up=link.is_up,
         key=key,
         address=address,

@@ -112,6 +112,7 @@ IPV6_DEVCONF_DISABLE_IPV6: Final = 26
 # linux/if_addr.h
 IFA_ADDRESS: Final = 1
 IFA_LOCAL: Final = 2
+IFA_FLAGS: Final = 8
 IFA_F_SECONDARY: Final = 0x01
 IFA_F_NOPREFIXROUTE: Final = 0x200
 

@@ -19,8 +19,7 @@ from ipaddress import IPv4Address
 
 from ipamd.kernel import batches, checks, devconf, messages, records, repair, uapi
 from ipamd.kernel import survey as surveys
-from ipamd.kernel import uapi as layout
-from ipamd.kernel.netlink import BATCH_MAX, Message, NetlinkSocket, Outcome
+from ipamd.kernel.netlink import Message, NetlinkSocket, Outcome, must
 from ipamd.kernel.netns import HostNetns, opened_netns
 from ipamd.model.attachment import NetnsIdentity, Wired, WiringSpec, decode_alias, encode_alias, sandbox_mac
 from ipamd.model.errors import NetnsError, WiringError
@@ -87,10 +86,10 @@ class KernelWiring(Wiring):
     def unwire(self, spec: WiringSpec) -> None:
         with self._host.netlink() as host:
             link = self._own_veth(host, spec.host_veth, key=spec.key)
-            batch = batches.rule_removals(spec.address, spec.route_table)
+            batch = batches.sandbox_rules(messages.delete_rule, spec.address, spec.route_table)
             if link is not None:
                 batch.append(messages.delete_link(link.index, step=f"delete link {link.name}"))
-            _must(host.request(batch), f"unwiring of {spec.key}")
+            host.carry_out(batch, what=f"unwiring of {spec.key}")
 
     def mark_for_deletion(
         self, *, host_veth: str, address: IPv4Address, route_table: int, is_source_checked: bool = False
@@ -100,20 +99,20 @@ class KernelWiring(Wiring):
         what = f"marking {host_veth} ({address}) for deletion"
         with self._host.netlink() as host:
             link = self._own_veth(host, host_veth)
-            batch = batches.rule_removals(address, route_table)
+            batch = batches.sandbox_rules(messages.delete_rule, address, route_table)
             if link is not None and _is_of_another(link, address):
                 link = None
             if link is not None and is_source_checked:
                 *outcomes, looked = host.request([*batch, *batches.retirement(address, link)])
-                _must(outcomes, what)
+                must(outcomes, what)
                 if batches.leads_elsewhere(looked, link):
                     return
                 batch = []  # another route to the address through this link: only a link that is down has none
             if link is not None:
                 step = f"take link {host_veth} down"
-                down = messages.change_link(link.index, step=step, is_up=False, group=layout.DYING_GROUP)
+                down = messages.change_link(link.index, step=step, is_up=False, group=uapi.DYING_GROUP)
                 batch.append(replace(down, tolerated=messages.ABSENT))
-            _must(host.request(batch), what)
+            host.carry_out(batch, what=what)
 
     def veth(self, name: str) -> HostVeth | None:
         with self._host.netlink() as host:
@@ -130,21 +129,21 @@ class KernelWiring(Wiring):
             name = messages.change_link(link.index, step=f"name it {to}", name=to)
             up = messages.change_link(link.index, step=f"raise link {to}", is_up=True)
             route = messages.add_route(address, index=link.index, step=f"add route {address} dev {to}")
-            _must(host.request([down, name, up, route]), what)
+            host.carry_out([down, name, up, route], what=what)
 
     def stamp(self, veth: HostVeth, *, key: AttachmentKey, address: IPv4Address) -> HostVeth:
         with self._host.netlink() as host:
-            link = checks.find_link_by_index(host, veth.ifindex)
-            if link is None or link.kind != layout.VETH_KIND or link.name != veth.name or decode_alias(link.alias) is not None:
+            link = checks.find_link(host, veth.ifindex)
+            if link is None or link.kind != uapi.VETH_KIND or link.name != veth.name or decode_alias(link.alias) is not None:
                 raise WiringError(f"link {veth.name} changed while it was looked at", details="it is looked at again")
             alias = encode_alias(key, address, is_imported=True)
             named = messages.change_link(link.index, step=f"name {link.name}", alias=alias, ipv4_conf=self._ipv4_conf)
-            _must(host.request([named]), f"adoption of {link.name}")
+            host.carry_out([named], what=f"adoption of {link.name}")
         return replace(veth, alias=alias, key=key, address=address)
 
     def sweep(self) -> None:
         with self._host.netlink() as host:
-            _must(host.request([messages.delete_group(layout.DYING_GROUP)]), "sweep of dying links")
+            host.carry_out([messages.delete_group(uapi.DYING_GROUP)], what="sweep of dying links")
 
     def check(self, spec: WiringSpec) -> list[str]:
         with self._host.netlink() as host:
@@ -193,8 +192,7 @@ class KernelWiring(Wiring):
                     address = address or self._address_of(host, link)
             if address is not None:
                 batch += batches.address_removals(host, address)
-            for start in range(0, len(batch), BATCH_MAX):
-                _must(host.request(batch[start : start + BATCH_MAX]), f"removal of leftover {host_veth or address}")
+            host.carry_out(batch, what=f"removal of leftover {host_veth or address}")
 
     def _address_of(self, host: NetlinkSocket, link: records.Link) -> IPv4Address | None:
         identity = decode_alias(link.alias)
@@ -235,8 +233,8 @@ class KernelWiring(Wiring):
             batch = [messages.delete_link(link.index, step=f"delete leftover link {link.name} of the same sandbox")]
             identity = decode_alias(link.alias)
             if identity is not None and identity[1] == spec.address:
-                batch += batches.rule_removals(spec.address, spec.route_table)
-            _must(host.request(batch), f"wiring of {spec.key}")
+                batch += batches.sandbox_rules(messages.delete_rule, spec.address, spec.route_table)
+            host.carry_out(batch, what=f"wiring of {spec.key}")
         return True
 
     def _apply(self, sock: NetlinkSocket, batch: Sequence[Message], *, undo: list[Message], spec: WiringSpec) -> None:
@@ -248,14 +246,14 @@ class KernelWiring(Wiring):
             raise
         added = [one.message for one in outcomes if one.errno == 0]
         undo += [removal for one in added if (removal := batches.removal_of(one)) is not None]
-        _must(outcomes, f"wiring of {spec.key}")
+        must(outcomes, f"wiring of {spec.key}")
 
     def _undo(self, spec: WiringSpec, pair: _Pair, rules: Sequence[Message], cause: BaseException) -> None:
         """Remove the pair (its routes go with it) and the added rules. A failure is appended to the details of `cause`."""
         link = messages.delete_link(pair.host_index, step=f"undo: delete link {spec.host_veth}")
         try:
             with self._host.netlink() as host:
-                _must(host.request([*rules, link]), f"rollback of {spec.key}")
+                host.carry_out([*rules, link], what=f"rollback of {spec.key}")
         except WiringError as exc:
             if not isinstance(cause, WiringError):
                 raise
@@ -279,13 +277,13 @@ class KernelWiring(Wiring):
 
         Raises: WiringError if it is no veth, or if its alias names another sandbox than `key`.
         """
-        (looked,) = host.request([replace(messages.get_link(name), tolerated=messages.ABSENT)])
-        _must([looked], f"look at {name}")
+        (looked,) = host.request([messages.get_link(name)])
+        must([looked], f"look at {name}")
         if not looked.replies:
             return None
         link = records.read_link(looked.replies[0])
         identity = decode_alias(link.alias)
-        if link.kind != layout.VETH_KIND or (key and identity and identity[0] != key):
+        if link.kind != uapi.VETH_KIND or (key and identity and identity[0] != key):
             raise WiringError(
                 f"link {name} is not the host veth of {key or 'a sandbox'}: it is left alone",
                 details=f"kind {link.kind or 'hardware'}, alias {link.alias!r}; see `ip -d link show {name}`",
@@ -301,7 +299,7 @@ def _is_of_another(link: records.Link, address: IPv4Address) -> bool:
 
 def _is_own(link: records.Link, spec: WiringSpec) -> bool:
     """Whether a link is this sandbox's: by its alias, or by its MAC if a crash came before the alias was set."""
-    if link.kind != layout.VETH_KIND:
+    if link.kind != uapi.VETH_KIND:
         return False
     if link.alias:
         identity = decode_alias(link.alias)
@@ -318,10 +316,3 @@ def _why_not_made(spec: WiringSpec, made: Outcome, link: records.Link | None) ->
     if made.errno == errno.EEXIST:
         return f"{spec.netns} has an interface {spec.key.ifname} already: {made.cause}"
     return made.cause if made.errno else "the link vanished while it was created"
-
-
-def _must(outcomes: Iterable[Outcome], what: str) -> None:
-    """Raise the first refusal. Raises: WiringError naming the step, the errno and the kernel's own words."""
-    for one in outcomes:
-        if one.is_refused:
-            raise WiringError(f"{what}: {one.message.step} failed", details=one.cause)

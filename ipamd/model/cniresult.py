@@ -136,15 +136,19 @@ def _drop_fields(result: dict[str, Any], sections: Mapping[str, Collection[str]]
 def _as_lists(result: JsonObject) -> dict[str, Any]:
     copied = copy.deepcopy(dict(result))
     for section in ("interfaces", "ips", "routes"):
-        value = copied.get(section)
-        value = [] if value is None else value
-        if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
-            raise InvalidConfigError(f"prevResult.{section} is not a list of objects")
-        copied[section] = value
+        copied[section] = _entries(copied, section)
     for entry in copied["ips"]:
         entry.pop("version", None)
     copied.setdefault("dns", {})
     return copied
+
+
+def _entries(result: JsonObject, section: str) -> list[Any]:
+    entries = result.get(section)
+    entries = [] if entries is None else entries
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise InvalidConfigError(f"prevResult.{section} is not a list of objects")
+    return entries
 
 
 # Judge a prevResult before anything is done with it: what is accepted here can be answered in every version (I5).
@@ -160,11 +164,7 @@ MAX_DEPTH = 50
 def require_valid(prev_result: JsonObject) -> None:
     """Raise InvalidConfigError with the path of the first entry that no result may have. Concurrency: pure."""
     for section, is_valid, wanted in _SECTIONS:
-        entries = prev_result.get(section)
-        entries = [] if entries is None else entries
-        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-            raise InvalidConfigError(f"prevResult.{section} is not a list of objects")
-        for index, entry in enumerate(entries):
+        for index, entry in enumerate(_entries(prev_result, section)):
             if not is_valid(entry):
                 raise InvalidConfigError(f"prevResult.{section}[{index}] is not valid", details=wanted)
     if not isinstance(prev_result.get("dns"), dict | None):

@@ -178,11 +178,8 @@ class Tenure:
 
     def __str__(self) -> str:
         """One sentence."""
-        name = (
-            f"{self.pod} (sandbox {self.container_id}/{self.ifname})"
-            if self.pod
-            else f"sandbox {self.container_id}/{self.ifname}"
-        )
+        sandbox = f"sandbox {self.container_id}/{self.ifname}"
+        name = f"{self.pod} ({sandbox})" if self.pod else sandbox
         end = f"until {rfc3339(self.until)}, ended by {self.ended_by}" if self.until else "and no end is recorded"
         return f"{self.address} was with {name} from {rfc3339(self.since)} {end}"
 

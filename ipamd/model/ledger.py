@@ -1,12 +1,11 @@
 """The ledger: the history of every address.
 
-Append-only, and written in the same transaction as the change that it records; `ipamctl history` shows it.
+Append-only, and written in the same transaction as the change that it records; `ipamctl history` shows it. A row is read as a
+`HistoryRecord`, whose event may be a word that a later release wrote.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import datetime
 from enum import StrEnum
 
 
@@ -34,17 +33,3 @@ class LedgerEvent(StrEnum):
     RESTORED = "restored"
     LOST = "lost"
     HEALED = "healed"
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerEntry:
-    """One row. Empty strings where an event has no such object. `event` is a LedgerEvent, or a word that a later release wrote."""
-
-    sequence: int
-    at: datetime
-    event: str
-    address: str = ""
-    container_id: str = ""
-    ifname: str = ""
-    eni_id: str = ""
-    detail: str = ""

@@ -102,10 +102,6 @@ class Ec2(Protocol):
         """DescribeInstanceTypes, then the built-in table, then a safe default. Never raises for an unknown type."""
         ...
 
-    def call_counts(self) -> Mapping[str, int]:
-        """Calls since start, retries included, by API name."""
-        ...
-
     def call_reports(self) -> Mapping[str, CallReport]:
         """What became of the calls since start, by API name; an API that was never called is not in it."""
         ...

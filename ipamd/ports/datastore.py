@@ -12,9 +12,10 @@ from ipamd.model.absence import Doubts
 from ipamd.model.address import Address, AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.eni import Eni
+from ipamd.model.history import HistoryRecord
 from ipamd.model.ids import AttachmentKey, EniId
 from ipamd.model.intent import Intent
-from ipamd.model.ledger import LedgerEntry, LedgerEvent
+from ipamd.model.ledger import LedgerEvent
 from ipamd.model.release import Draining
 from ipamd.model.snapshot import Snapshot
 from ipamd.model.stock import PoolCounts, Stock
@@ -237,11 +238,11 @@ class Datastore(Protocol):
         """ENIs and addresses that EC2 did not show lately; an earlier process may have recorded them."""
         ...
 
-    def history(self, subject: str, *, limit: int) -> tuple[LedgerEntry, ...]:
+    def history(self, subject: str, *, limit: int) -> tuple[HistoryRecord, ...]:
         """Ledger rows of an address or of container IDs that begin with `subject`, oldest first, the last `limit` of them."""
         ...
 
-    def latest_history(self, *, limit: int) -> tuple[LedgerEntry, ...]:
+    def latest_history(self, *, limit: int) -> tuple[HistoryRecord, ...]:
         """The last `limit` ledger rows of all, oldest first."""
         ...
 

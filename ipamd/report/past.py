@@ -6,11 +6,11 @@ The ledger and the history tell mostly the same; what only one has (the disk ref
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from ipamd.core.refused_adds import RefusedAdds
-from ipamd.model.attachment import Attachment
 from ipamd.model.history import HistoryAnswer, HistoryEvent, HistoryQuestion, HistoryRecord, Recorded, Subject, answer
-from ipamd.model.ledger import LedgerEntry, LedgerEvent
+from ipamd.model.ledger import LedgerEvent
 from ipamd.ports import Clock, Datastore, History
 
 LEDGER_ROWS_MAX = 2000
@@ -67,11 +67,9 @@ class PastService:
     def _ledger(self, subject: Subject) -> list[HistoryRecord]:
         return self._records(self._datastore.history(subject.text, limit=LEDGER_ROWS_MAX))
 
-    def _records(self, rows: Iterable[LedgerEntry]) -> list[HistoryRecord]:
-        known: dict[tuple[str, str], Attachment] = {
-            (one.key.container_id, one.key.ifname): one for one in self._datastore.attachments()
-        }
-        return [_record(row, known) for row in rows]
+    def _records(self, rows: Iterable[HistoryRecord]) -> list[HistoryRecord]:
+        known = {f"{one.key.container_id}/{one.key.ifname}": one.sandbox_name for one in self._datastore.attachments()}
+        return [_with_pod(row, known.get(row.sandbox, "")) for row in rows]
 
 
 def _identity(record: HistoryRecord) -> tuple[object, ...]:
@@ -79,17 +77,7 @@ def _identity(record: HistoryRecord) -> tuple[object, ...]:
     return record.at, record.event, record.address, record.container_id, record.ifname, record.eni_id
 
 
-def _record(row: LedgerEntry, known: dict[tuple[str, str], Attachment]) -> HistoryRecord:
+def _with_pod(row: HistoryRecord, pod: str) -> HistoryRecord:
     """Spell a ledger row as the history does; the pod's name is in the detail of an ADD's row."""
-    attachment = known.get((row.container_id, row.ifname))
-    pod = row.detail if row.event == LedgerEvent.ASSIGNED else attachment.sandbox_name if attachment else ""
-    return HistoryRecord(
-        row.at,
-        row.event,
-        address=row.address,
-        container_id=row.container_id,
-        ifname=row.ifname,
-        eni_id=row.eni_id,
-        detail="" if row.event == LedgerEvent.ASSIGNED else row.detail,
-        pod=pod,
-    ).as_kept()
+    named = replace(row, pod=row.detail, detail="") if row.event == LedgerEvent.ASSIGNED else replace(row, pod=pod)
+    return named.as_kept()

@@ -19,6 +19,7 @@ from ipamd.model.pool_settings import PoolSettings
 from ipamd.settings.parsers import (
     choice,
     integer,
+    or_off,
     parse_bool,
     parse_cidrs,
     parse_cluster_name,
@@ -29,12 +30,11 @@ from ipamd.settings.parsers import (
     parse_http_url,
     parse_listen_address,
     parse_path,
-    parse_path_or_off,
+    parse_path_text,
     parse_plugins,
     parse_run_dir,
     parse_service_cidrs,
     parse_socket,
-    parse_socket_or_off,
     parse_tags,
     parse_url,
     parse_veth_prefix,
@@ -72,7 +72,7 @@ class TakeoverConfig:
     )
     daemon_socket: str = setting(
         "VPC_IPAMD_AWS_NODE_SOCKET",
-        parse_socket_or_off,
+        or_off(parse_socket),
         "/var/run/aws-node/ipamd.sock",
         "Its daemon's socket: while that or 127.0.0.1:50051 accepts connections we give no address; 'off': not looked at.",
     )
@@ -326,7 +326,7 @@ class DaemonConfig:
     max_concurrent_rpcs: int = setting("VPC_IPAMD_MAX_RPCS", integer(4, 1024), 256, "CNI requests handled at once.")
     history_dir: str = setting(
         "VPC_IPAMD_HISTORY_DIR",
-        parse_path_or_off,
+        or_off(parse_path_text),
         HISTORY_DIR,
         "Directory on the node's disk for what `ipamctl history` tells, which outlives reboots; 'off': none is kept.",
     )

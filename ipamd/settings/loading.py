@@ -19,18 +19,8 @@ from typing import Any, TypeVar
 from ipamd.model.errors import SettingsError
 from ipamd.model.redaction import without_secrets
 from ipamd.model.words import counted, printable
-from ipamd.settings import loading as names
 from ipamd.settings import settings_file, upstream
-from ipamd.settings.fields import (
-    CloudConfig,
-    DaemonConfig,
-    NetworkConfig,
-    PoolConfig,
-    RuntimeConfig,
-    Settings,
-    SubnetsConfig,
-    TakeoverConfig,
-)
+from ipamd.settings.fields import DaemonConfig, Settings
 from ipamd.settings.parsers import choice, parse_region, parse_url, parsed
 from ipamd.settings.upstream import FORMER, UPSTREAM, Fate
 
@@ -81,7 +71,7 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
     problems: list[str] = []
     in_file = _from_file(environ, problems)
     given = {**environ, **in_file}
-    problems += [*names.unknown(environ, is_ours=False), *names.unknown(in_file, is_ours=True)]
+    problems += [*unknown(environ, is_ours=False), *unknown(in_file, is_ours=True)]
     problems += [*upstream.refused(given), *_of_the_sdk(environ)]
     settings = _parsed(given, problems)
     problems += contradictions(settings)
@@ -162,7 +152,7 @@ def describe(settings: Settings, environ: Mapping[str, str] | None = None) -> li
     return lines
 
 
-def _means(text: str, parse: names.Parser, value: object) -> bool:
+def _means(text: str, parse: Parser, value: object) -> bool:
     try:
         return bool(text) and parsed(text, parse) == value
     except ValueError:
@@ -189,7 +179,7 @@ def _of_the_sdk(environ: Mapping[str, str]) -> list[str]:
     return [problem for name, parse in OF_THE_SDK.items() for problem in _problem(name, environ.get(name, ""), parse)]
 
 
-def _problem(name: str, text: str, parse: names.Parser) -> list[str]:
+def _problem(name: str, text: str, parse: Parser) -> list[str]:
     try:
         if text:
             parsed(text, parse)
@@ -199,15 +189,11 @@ def _problem(name: str, text: str, parse: names.Parser) -> list[str]:
 
 
 def _parsed(given: Mapping[str, str], problems: list[str]) -> Settings:
-    return Settings(
-        pool=_topic(PoolConfig, given, problems),
-        network=_topic(NetworkConfig, given, problems),
-        subnets=_topic(SubnetsConfig, given, problems),
-        cloud=_topic(CloudConfig, given, problems),
-        runtime=_topic(RuntimeConfig, given, problems),
-        daemon=_topic(DaemonConfig, given, problems),
-        takeover=_topic(TakeoverConfig, given, problems),
-    )
+    usual = Settings()
+    topics: dict[str, Any] = {
+        topic.name: _topic(type(getattr(usual, topic.name)), given, problems) for topic in dataclasses.fields(usual)
+    }
+    return Settings(**topics)
 
 
 def _topic(kind: type[T], given: Mapping[str, str], problems: list[str]) -> T:

@@ -162,9 +162,9 @@ def parse_conflist(text: str) -> Path:
     return path
 
 
-def parse_path_or_off(text: str) -> str:
-    """Accept an absolute path, or `off`. Raises: ValueError."""
-    return text if text == "off" else parse_path_text(text)
+def or_off(parse: Callable[[str], str]) -> Callable[[str], str]:
+    """Make a parser that accepts `off` too."""
+    return lambda text: text if text == "off" else parse(text)
 
 
 def parse_run_dir(text: str) -> Path:
@@ -181,11 +181,6 @@ def parse_socket(text: str) -> str:
     if len(path.encode()) > SOCKET_BYTES_MAX:
         raise ValueError(f"must be the absolute path of a Unix socket, {SOCKET_BYTES_MAX} bytes at most")
     return path
-
-
-def parse_socket_or_off(text: str) -> str:
-    """Accept the absolute path of a Unix socket, or `off`. Raises: ValueError."""
-    return text if text == "off" else parse_socket(text)
 
 
 def parse_cri_socket(text: str) -> str:

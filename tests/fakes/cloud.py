@@ -284,10 +284,6 @@ class FakeEc2:
         """See the port."""
         return self.limits
 
-    def call_counts(self) -> Mapping[str, int]:
-        """See the port."""
-        return dict(self.calls)
-
     def call_reports(self) -> Mapping[str, CallReport]:
         """See the port: by method, as `calls`; every call takes no time, and one that was told to fail was refused."""
         return {

@@ -64,7 +64,7 @@ def test_nft_transaction_is_all_or_nothing(world):
     world.hostnet.setup_node(world.identity())
     before = world.host.sh("nft list ruleset")
     with pytest.raises(WiringError, match="syntax error"):
-        world.nft.run(ruleset.remove_table() + "add rule ip vpc-ipamd snat_out nonsense\n")
+        world.nft.run(ruleset.SNAT.removal() + "add rule ip vpc-ipamd snat_out nonsense\n")
     assert world.host.sh("nft list ruleset") == before
 
 

@@ -19,6 +19,7 @@ from ipamd.model.pool_settings import PoolSettings
 from ipamd.model.pool_snapshot import PoolSnapshot, pool_snapshot
 from ipamd.model.snapshot import Snapshot
 from ipamd.pool.demand_window import Surplus
+from tests.fakes.clock import FakeClock
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LIMITS = InstanceLimits("t", 4, 6)
@@ -71,7 +72,7 @@ class Pool:
 
     def snapshot(self, settings: PoolSettings, hold: Hold | None = None) -> PoolSnapshot:
         """The planner's input; by default all that is surplus has been so for long."""
-        made = pool_snapshot(MemoryState(self.records()).stock(), limits=LIMITS)
+        made = pool_snapshot(MemoryState(self.records(), clock=FakeClock()).stock(), limits=LIMITS)
         known = hold or Hold(
             surplus_count(made, settings),
             is_over=True,

@@ -15,6 +15,7 @@ from ipamd.model.errors import PoolEmptyError
 from ipamd.model.intent import Intent, IntentKind, leaving_addresses, names_of
 from ipamd.model.release import Draining
 from ipamd.model.snapshot import Snapshot
+from tests.fakes.clock import FakeClock
 from tests.unit.datastore.support import START, a_key, an_attachment, an_eni
 
 READINESS = st.tuples(st.sampled_from(list(EniState)), st.booleans(), st.booleans())
@@ -91,14 +92,14 @@ def _expected(snapshot: Snapshot, taken: set[IPv4Address], draining: Draining) -
 def test_order(snapshot: Snapshot, draining: Draining) -> None:
     """Until the pool is empty each reservation is the one the rule names; only ready ENIs give any, and none that an open intent gives
     back to EC2 (I7). What is draining comes last."""
-    memory = MemoryState(snapshot)
+    memory = MemoryState(snapshot, clock=FakeClock())
     memory.set_draining(draining)
     assert memory.recount() == []
     taken: set[IPv4Address] = set()
     for number in range(len(snapshot.addresses) + 1):
         expected = _expected(snapshot, taken, draining)
         try:
-            reserved = memory.reserve(a_key(number), now=START + timedelta(hours=1))
+            reserved = memory.reserve(a_key(number))
         except PoolEmptyError:
             assert expected is None
             return
@@ -110,11 +111,11 @@ def test_order(snapshot: Snapshot, draining: Draining) -> None:
 @given(pools())
 def test_claims_hide_and_come_back(snapshot: Snapshot) -> None:
     """Claimed addresses are not reserved, and once released the order is as if nothing had happened."""
-    memory = MemoryState(snapshot)
+    memory = MemoryState(snapshot, clock=FakeClock())
     for address in snapshot.addresses:
         memory.claim(address)
     try:
-        memory.reserve(a_key(0), now=START)
+        memory.reserve(a_key(0))
     except PoolEmptyError:
         pass
     else:
@@ -124,4 +125,4 @@ def test_claims_hide_and_come_back(snapshot: Snapshot) -> None:
     assert memory.recount() == []
     expected = _expected(snapshot, set(), Draining())
     if expected is not None:
-        assert memory.reserve(a_key(0), now=START).address == expected
+        assert memory.reserve(a_key(0)).address == expected

@@ -52,7 +52,7 @@ def test_describe_follows_every_page(make_bench: Callable[..., Bench], monkeypat
     assert bench.ec2.describe_enis(bench.instance_id) == whole
     assert [eni.device_index for eni in whole] == list(range(7))
     assert bench.vpc.call_counts() == {"DescribeNetworkInterfaces": 2}
-    assert bench.ec2.call_counts()["DescribeNetworkInterfaces"] == 3
+    assert bench.ec2.call_reports()["DescribeNetworkInterfaces"].count == 3
 
 
 def test_addresses_are_allocated_and_released(bench: Bench) -> None:
@@ -192,8 +192,8 @@ def test_calls_are_counted_as_ec2_counts_them(bench: Bench) -> None:
     bench.attached()
     with pytest.raises(CloudNotFoundError):
         bench.ec2.describe_eni(EniId("eni-00000000000000000"))
-    assert bench.ec2.call_counts() == dict(bench.vpc.call_counts())
-    assert bench.ec2.call_counts()["DescribeSubnets"] == 3
+    assert {api: report.count for api, report in bench.ec2.call_reports().items()} == dict(bench.vpc.call_counts())
+    assert bench.ec2.call_reports()["DescribeSubnets"].count == 3
 
 
 def test_a_fresh_adapter_makes_no_call(bench: Bench) -> None:

@@ -72,7 +72,7 @@ def test_one_client_for_all_threads(bench: Bench, monkeypatch: pytest.MonkeyPatc
     for thread in threads:
         thread.join()
     assert (built, found) == (["ec2"], [1] * 8)
-    assert bench.ec2.call_counts() == {"DescribeNetworkInterfaces": 8}
+    assert {api: report.count for api, report in bench.ec2.call_reports().items()} == {"DescribeNetworkInterfaces": 8}
 
 
 def test_the_trimmed_model_is_used_when_present(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
@@ -80,7 +80,7 @@ def test_the_trimmed_model_is_used_when_present(bench: Bench, caplog: pytest.Log
     with caplog.at_level(logging.WARNING, logger="ipamd"):
         bench.ec2.describe_enis(bench.instance_id)
     assert caplog.records == []
-    client = bench.ec2._client._client
+    client = bench.ec2._calls._client._client
     assert set(client.meta.service_model.operation_names) == set(OPERATIONS)
     assert "vpc-ipamd/" in client.meta.config.user_agent_extra
 

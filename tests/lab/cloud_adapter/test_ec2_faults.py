@@ -8,6 +8,7 @@ import pytest
 
 from ipamd.cloud.budget import BudgetLimits
 from ipamd.cloud.retries import IDEMPOTENT, SETTLING
+from ipamd.model.call_report import CallReport
 from ipamd.model.errors import CloudDeniedError, CloudError, ThrottledError
 from tests.lab.cloud_adapter.conftest import TAGS, Bench
 
@@ -236,7 +237,7 @@ def test_limits_do_not_wait_for_ec2(bench: Bench, how: str) -> None:
     assert (limits.eni_count, limits.source) == (3, "table")
     assert bench.clock.slept == []
     bench.ec2.instance_limits("m5.large")
-    assert bench.ec2.call_counts().get("DescribeInstanceTypes", 0) <= 1
+    assert bench.ec2.call_reports().get("DescribeInstanceTypes", CallReport()).count <= 1
 
 
 def test_limits_are_asked_again_later(bench: Bench) -> None:

@@ -225,7 +225,7 @@ def test_letting_go_does_not_undo_a_claim(store: SqlDatastore) -> None:
 @pytest.mark.parametrize("counter", ["free", "lost", "held"])
 def test_a_counter_that_is_wrong_is_found(store: SqlDatastore, counter: str) -> None:
     """The audit counts again what is otherwise only kept."""
-    store._memory._pool.slots[eni_id(0)].tally[counter] += 1
+    store._pool.slots[eni_id(0)].tally[counter] += 1
     (sentence,) = store.audit()
     assert sentence.startswith("memory counts ")
     assert f"{counter}=" in sentence
@@ -233,5 +233,5 @@ def test_a_counter_that_is_wrong_is_found(store: SqlDatastore, counter: str) -> 
 
 def test_an_order_that_is_wrong_is_found(store: SqlDatastore) -> None:
     """The audit sees a free address that nobody would be given."""
-    store._memory._pool.slots[eni_id(0)].buckets[None].free.pop()
+    store._pool.slots[eni_id(0)].buckets[None].free.pop()
     assert store.audit() == ["memory's lists of free addresses differ from the addresses that are free"]

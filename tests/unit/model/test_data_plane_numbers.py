@@ -16,7 +16,7 @@ from typing import Any, cast
 import pytest
 
 from ipamd.eni import tags
-from ipamd.kernel import batches, devconf, enis, records, ruleset, uapi
+from ipamd.kernel import batches, devconf, enis, messages, records, ruleset, uapi
 from ipamd.kernel import node as sysctls
 from ipamd.kernel.links import HostLook
 from ipamd.kernel.netlink import Message
@@ -81,7 +81,7 @@ def eni(device_index: int = 1, network_card: int = 0, *, is_primary: bool = Fals
 
 def sandbox_rule(priority_index: int) -> tuple[int, int, str]:
     """Priority, table and address of the rules that ADD sends: 0 to the sandbox, 1 from it."""
-    rule = records.read_rule(batches.rule_additions(SPEC.address, SPEC.route_table)[priority_index].body)
+    rule = records.read_rule(batches.sandbox_rules(messages.add_rule, SPEC.address, SPEC.route_table)[priority_index].body)
     return rule.priority, rule.table, str(rule.destination if priority_index == 0 else rule.source)
 
 
@@ -105,8 +105,8 @@ def eni_rule() -> tuple[object, object, object]:
     """The rule of a secondary ENI that has none yet: priority, table, source."""
 
     (repair,) = enis.rule_repairs(cast(HostLook, SimpleNamespace(rules=())), eni())
-    change = repair.change
-    return change.fields["priority"], change.fields["table"], change.fields["src"]
+    rule = records.read_rule(repair.change.body)
+    return rule.priority, rule.table, str(rule.source)
 
 
 def nft(config: NetworkConfig | None = None) -> str:

@@ -14,6 +14,7 @@ from ipamd.model.ids import EniId, MacAddress, SubnetId
 from ipamd.model.pool_snapshot import EniCapacity, pool_snapshot
 from ipamd.model.snapshot import Snapshot
 from ipamd.model.stock import PoolCounts, Stock
+from tests.fakes.clock import FakeClock
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LIMITS = InstanceLimits("m5.large", eni_count=3, ipv4_per_eni=10)
@@ -40,7 +41,7 @@ def an_eni(number: int, **changes: object) -> Eni:
 def taken(enis: list[Eni], rows: list[Address]) -> Stock:
     """What the datastore counts of these ENIs and addresses."""
     snapshot = Snapshot({eni.eni_id: eni for eni in enis}, {row.address: row for row in rows}, {}, {}, {})
-    return MemoryState(snapshot).stock()
+    return MemoryState(snapshot, clock=FakeClock()).stock()
 
 
 def row(text: str, number: int, state: AddressState = FREE, prefix: str | None = None) -> Address:
