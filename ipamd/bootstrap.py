@@ -22,6 +22,7 @@ from ipamd.core.locks import KeyLocks
 from ipamd.core.refused_adds import RefusedAdds
 from ipamd.eni.enis import EniService
 from ipamd.eni.external_changes import CloudReconciler
+from ipamd.eni.limits import Limits
 from ipamd.eni.links import LinkWatch
 from ipamd.eni.metadata import MetadataWatch
 from ipamd.eni.own_changes import remember_given_back
@@ -230,7 +231,8 @@ def compose_pool(context: ServiceContext, cooldown: Cooldown, adapters: Adapters
     """Make the room `pool`; the fleet simulation makes this one alone, for each of its nodes."""
     node_info, settings = adapters.node_info, current.now
     policy = SubnetPolicy(settings.subnets.discovery, settings.cloud.cluster_name, adapters.custom_network)
-    subnets = Subnets(context, ec2=adapters.ec2, policy=policy)
+    limits = Limits(context, ec2=adapters.ec2)
+    subnets = Subnets(context, ec2=adapters.ec2, policy=policy, limits=limits)
     security_groups = SecurityGroups(context, ec2=adapters.ec2, follows_primary=subnets.follows_primary)
     enis = EniService(
         context,
@@ -259,6 +261,7 @@ def compose_pool(context: ServiceContext, cooldown: Cooldown, adapters: Adapters
         provisioner=provisioner,
         look=look,
         security_groups=security_groups,
+        limits=limits,
         identity=node_info.identity,
         settings=settings.pool_settings(max_pods=0),
     )

@@ -142,10 +142,6 @@ class EniProvisioner:
         """What EC2 may have done already, for the planner."""
         return self._recovery.pending()
 
-    def throttling(self) -> tuple[float, float] | None:
-        """When EC2 began to throttle this node and when it last did, on the monotonic clock; None: not for long."""
-        return self._ec2.throttling()
-
     def _resume(self, intent: Intent) -> None:
         match intent.kind:
             case IntentKind.CREATE_ENI if DELETING in intent.payload:

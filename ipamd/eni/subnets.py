@@ -1,25 +1,25 @@
 """Choose the subnet of a new ENI, go on with the next one when EC2 refuses for want of room, and keep new pods off excluded ENIs.
 
-Each subnet that refused cools off alone (`subnets.py`): until then it is asked for no more than it had. An ENI whose subnet is
-excluded keeps its sandboxes (I2), and gets nothing new. Overview: docs/subnets.md.
+Each subnet that refused is asked for no more than it had (`limits.py`). An ENI whose subnet is excluded keeps its sandboxes (I2), and
+gets nothing new. Overview: docs/subnets.md.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from ipamd.core.backoff import Retry, soonest_s
+from ipamd.core.agenda import DENIED, ROOM
 from ipamd.core.context import ServiceContext
+from ipamd.eni.limits import ROOM_ENOUGH, Limits
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import ADDRESSES_PER_PREFIX, Eni
 from ipamd.model.errors import CloudDeniedError, CloudError, SubnetChoiceError, SubnetExhaustedError, log_text
-from ipamd.model.growth import Action, AllocateAddresses, Blocked, CreateEni, Growth, Refusal
+from ipamd.model.growth import Action, CreateEni
 from ipamd.model.ids import SubnetId
 from ipamd.model.subnets import DescribedSubnet, SubnetPolicy, SubnetView, by_room, exclusion, why_unusable
-from ipamd.model.words import counted
-from ipamd.ports import Clock, Ec2
+from ipamd.ports import Ec2
 
 log = logging.getLogger(__name__)
 
@@ -31,11 +31,11 @@ KEPT_S = 300.0
 """How long an answer is believed. Ours: tags change by hand, and a refusal for want of room asks again at once; amazon-vpc-cni-k8s
 asks before every ENI (pkg/awsutils/awsutils.go, AllocENI)."""
 
-DENIED_FIRST_S = 600.0
-DENIED_MAX_S = 3600.0
-"""Until DescribeSubnets is tried again after IAM refused it. Ours: as other denied calls (refusals.py)."""
-
 CONDITION = "subnets"
+
+DESCRIBE = ("DescribeSubnets",)
+EXCLUDED = ("excluded ENIs",)
+"""What is put off: the former after IAM has denied it, the latter while the pool is full but for ENIs that get no new sandbox."""
 
 
 class SubnetListing:
@@ -44,12 +44,12 @@ class SubnetListing:
     def __init__(self, context: ServiceContext, *, ec2: Ec2, policy: SubnetPolicy) -> None:
         self._health = context.health
         self._clock = context.clock
+        self._agenda = context.agenda
         self._ec2 = ec2
         self._policy = policy
         self._last: Mapping[SubnetId, DescribedSubnet] | None = None
         self._monotonic_s = 0.0
         self._is_stale = True
-        self._denied = Retry(first_s=DENIED_FIRST_S, max_s=DENIED_MAX_S)
 
     @property
     def last(self) -> Mapping[SubnetId, DescribedSubnet] | None:
@@ -63,14 +63,12 @@ class SubnetListing:
         subnet is used, and a condition says so. Raises: CloudError if EC2 has never answered.
         """
         now_s = self._clock.monotonic()
-        if not self._is_stale and now_s - self._monotonic_s < max_age_s:
-            return self._last
-        if not self._denied.is_due(now_s=now_s):
+        if (not self._is_stale and now_s - self._monotonic_s < max_age_s) or not self._agenda.is_due(DESCRIBE):
             return self._last
         try:
             found = self._ask(identity)
         except CloudDeniedError as error:
-            self._denied.put_off(now_s=now_s)
+            self._agenda.put_off(DESCRIBE, DENIED)
             if self._policy.custom is not None:
                 raise  # without the subnet's CIDR its ENI could not be set up
             log.warning("subnets are not discovered: %s", log_text(error))
@@ -85,7 +83,7 @@ class SubnetListing:
                 raise
             log.warning("subnets are chosen by an earlier answer: %s", log_text(error))
             return self._last
-        self._denied.end()
+        self._agenda.clear(DESCRIBE)
         self._health.clear_condition(CONDITION)
         self._last, self._monotonic_s, self._is_stale = found, now_s, False
         return found
@@ -143,105 +141,6 @@ def _mismatch(subnet: DescribedSubnet, identity: InstanceIdentity) -> str:
     return ""
 
 
-# How much fits into a subnet that is short of addresses.
-#
-# EC2 refuses a request whole if the subnet has less than it asks for. So after a refusal the subnet is described once, and less
-# is asked for: what is free, or half of what was refused where the count is no answer. The count says nothing about whole /28s.
-
-
-PAUSE_FIRST_S = 120.0
-PAUSE_MAX_S = 600.0
-"""After a subnet had no free address. The first is amazon-vpc-cni-k8s's (pkg/ipamd/ipamd.go, insufficientCidrErrorCooldown), doubled
-while it stays empty: each look is one DescribeSubnets. Ours."""
-
-
-class SubnetRoom:
-    """What is known of the subnet's free addresses since EC2 refused for want of them. Used by the pool's thread."""
-
-    def __init__(self, *, clock: Clock, free_count: Callable[[Growth], int]) -> None:
-        """`free_count` asks EC2 about the subnet of an action. Raises: CloudError."""
-        self._clock = clock
-        self._free_count = free_count
-        self._retry = Retry(first_s=PAUSE_FIRST_S, max_s=PAUSE_MAX_S)
-        self._count: int | None = None
-        self._reason = ""
-        self._next_step = ""
-
-    def refused(self, action: Growth, error: SubnetExhaustedError) -> None:
-        """Learn from a refusal: what is free according to EC2, or half of what it refused if the count should have been enough."""
-        asked = _needs(action)
-        told = self._told(action) if self._count is None else self._count
-        self._know(told if 0 <= told < asked else asked // 2, error)
-
-    def look(self, action: Growth) -> bool:
-        """Once a lesson has run out, ask for the count before asking for addresses. Returns: whether less fits than was planned."""
-        if self._count is None or not self._retry.is_due(now_s=self._clock.monotonic()):
-            return False
-        told = self._told(action)
-        if told < 0 or told >= _needs(action):
-            self._count = None
-            return False
-        self._know(told, None)
-        return True
-
-    def note(self, count: int, reason: str) -> None:
-        """Learn without a refusal that too little is free; what is known already stays."""
-        if self.count() is None:
-            self._reason, self._next_step = reason, "delete unused ENIs in the subnet, or use another one"
-            self._know(count, None)
-
-    def took(self, action: Growth) -> None:
-        """Count what an action took."""
-        if self._count is not None:
-            self._count = max(self._count - _needs(action), 0)
-            self._retry.shorten()
-
-    def count(self) -> int | None:
-        """Addresses that may be asked for; None if EC2 has not refused, or that is long ago."""
-        return None if self._retry.is_due(now_s=self._clock.monotonic()) else self._count
-
-    def refusal(self) -> Refusal | None:
-        """Why there is no room, while there is less than a new ENI needs."""
-        left_s = self._retry.left_s(now_s=self._clock.monotonic())
-        if self._count is None or not left_s:
-            return None
-        reason = f"{self._reason}; {counted(self._count, 'address')} left of it"
-        return Refusal(reason, self._next_step, left_s, is_lasting=True, kind=Blocked.SUBNET_FULL)
-
-    def _know(self, count: int, error: SubnetExhaustedError | None) -> None:
-        log.info("the subnet has room for %s", counted(count, "address"))
-        self._count = count
-        self._retry.put_off(now_s=self._clock.monotonic())
-        if error is not None:
-            self._reason, self._next_step = error.cause, error.next_step
-
-    def _told(self, action: Growth) -> int:
-        """Free addresses of the action's subnet, -1 if EC2 does not say."""
-        try:
-            return self._free_count(action)
-        except CloudError as error:
-            log.info("the subnet's free addresses are not known: %s", log_text(error))
-            return -1
-
-
-def _needs(action: Growth) -> int:
-    """Addresses of the subnet that an action takes, a new ENI's primary address included; prefixes are not counted."""
-    match action:
-        case AllocateAddresses(count=count):
-            return count
-        case CreateEni(address_count=count):
-            return count + 1
-        case _:
-            return 0
-
-
-ROOM_ENOUGH = 64
-"""Room that bounds no creation: the most addresses that an ENI of any type takes, its primary one included."""
-
-LOOK_AGAIN_S = 600.0
-"""Between two looks of a pool that is full but for excluded ENIs. Ours: 6 calls an hour at most, and only while something wakes it."""
-
-
 @dataclass(frozen=True, slots=True)
 class EniTarget:
     """Where an ENI goes. `security_group_ids`: at least one, unless nothing is known of the primary ENI's."""
@@ -253,24 +152,18 @@ class EniTarget:
 class Subnets:
     """Used by the pool's thread; `views` and `exclusion` from any."""
 
-    def __init__(self, context: ServiceContext, *, ec2: Ec2, policy: SubnetPolicy) -> None:
+    def __init__(self, context: ServiceContext, *, ec2: Ec2, policy: SubnetPolicy, limits: Limits) -> None:
         self._datastore = context.datastore
-        self._clock = context.clock
-        self._ec2 = ec2
+        self._agenda = context.agenda
         self._policy = policy
+        self._limits = limits
         self._listing = SubnetListing(context, ec2=ec2, policy=policy)
-        self._home: SubnetId | None = None
-        self._candidates: tuple[SubnetId, ...] = ()
-        self._rooms: dict[SubnetId, SubnetRoom] = {}
-        self._without_prefix: dict[SubnetId, Retry] = {}
+        self.candidates: tuple[SubnetId, ...] = ()
 
     def home(self, identity: InstanceIdentity) -> SubnetId:
         """The subnet that new ENIs go to by themselves: custom networking's for this zone, else the node's own."""
-        try:
-            self._home = custom_subnet(self._policy, identity) if self._policy.custom is not None else identity.subnet_id
-        except SubnetChoiceError:
-            self._home = identity.subnet_id
-        return self._home
+        zone = self._policy.custom.of_zone(identity.availability_zone) if self._policy.custom is not None else None
+        return identity.subnet_id if zone is None else zone.subnet_id
 
     def choose(self, action: CreateEni, identity: InstanceIdentity) -> Iterator[tuple[EniTarget, CreateEni]]:
         """Yield where to make an ENI and what to ask for there, the roomiest subnet first; go on after a refusal for want of room.
@@ -280,7 +173,7 @@ class Subnets:
         """
         listed = self._usable(identity)
         groups = self._security_groups(identity)
-        self._candidates = tuple(subnet_id for subnet_id, _ in listed)
+        self.candidates = tuple(subnet_id for subnet_id, _ in listed)
         for subnet_id, told in listed:
             fitted = self._fitted(action, subnet_id, told)
             if fitted is None:
@@ -293,56 +186,20 @@ class Subnets:
         log.info("subnet %s has no room, the next one is tried: %s", subnet_id, log_text(error))
         self._listing.disprove()
         if action.prefix_count:
-            self._prefix_retry(subnet_id).put_off(now_s=self._clock.monotonic())
+            self._agenda.put_off(("prefixes", subnet_id), ROOM)
         else:
-            self.room_of(subnet_id).refused(action, error)
+            self._limits.room_refused(subnet_id, action, error)
 
     def took(self, subnet_id: SubnetId, action: CreateEni) -> None:
         """An ENI was made there."""
-        self.room_of(subnet_id).took(action)
+        self._limits.took_room(subnet_id, action)
         self._listing.took(subnet_id, 1 + action.address_count + ADDRESSES_PER_PREFIX * action.prefix_count)
         if action.prefix_count:
-            self._prefix_retry(subnet_id).end()
+            self._agenda.clear(("prefixes", subnet_id))
 
     def allocated(self, subnet_id: SubnetId, count: int) -> None:
         """An ENI that is there got more: the last answer is counted down."""
         self._listing.took(subnet_id, count)
-
-    def room_of(self, subnet_id: SubnetId) -> SubnetRoom:
-        """What is known of one subnet's room."""
-        if subnet_id not in self._rooms:
-            self._rooms[subnet_id] = SubnetRoom(clock=self._clock, free_count=lambda _: self._ec2.subnet_free_count(subnet_id))
-        return self._rooms[subnet_id]
-
-    def home_room(self) -> SubnetRoom | None:
-        """The room of `home`; None before it is known."""
-        return None if self._home is None else self.room_of(self._home)
-
-    def creation_room(self) -> int | None:
-        """Free addresses of the roomiest subnet that a new ENI may go to; None if that can only be `home`."""
-        if not self._others():
-            return None
-        return max(self._left(subnet_id) for subnet_id in self._candidates)
-
-    def creation_refusal(self) -> Refusal | None:
-        """Why no subnet takes another ENI now; None if one may."""
-        candidates = self._candidates or tuple(filter(None, [self._home]))
-        if not candidates or any(self._left(subnet_id) >= 2 for subnet_id in candidates):  # one address for the ENI itself
-            return None
-        refusals = [one for one in (self.room_of(subnet_id).refusal() for subnet_id in candidates) if one is not None]
-        if len(refusals) == 1:
-            return refusals[0]
-        reason = "; ".join(f"{subnet_id}: {one.reason}" for subnet_id, one in zip(candidates, refusals, strict=False))
-        left_s = soonest_s(one.left_s for one in refusals)
-        return (
-            Refusal(f"no subnet has room: {reason}", refusals[0].next_step, left_s, True, Blocked.SUBNET_FULL)
-            if refusals
-            else None
-        )
-
-    def in_force(self) -> list[Refusal]:
-        """Every refusal of a subnet that is in force."""
-        return [one for one in (room.refusal() for room in list(self._rooms.values())) if one is not None]
 
     def exclusion(self, eni: Eni) -> str:
         """Why an attached ENI gets no new sandbox; "" if it does."""
@@ -368,11 +225,17 @@ class Subnets:
         """
         if self._policy.custom is not None or not any(eni.excluded for eni in self._datastore.enis()):
             return False
+        if not self._agenda.is_due(EXCLUDED):
+            return False
+        self._agenda.put_off(EXCLUDED, ROOM)
         try:
-            self._listing.refresh(identity, max_age_s=LOOK_AGAIN_S)
+            self._listing.refresh(identity)
         except CloudError as error:
             log.info("subnets are not known: %s", log_text(error))
-        return self.mark()
+        if not self.mark():
+            return False
+        self._agenda.clear(EXCLUDED)
+        return True
 
     def mark(self) -> bool:
         """Record which ENIs get no new sandbox, as far as it is known. Returns: whether one changed. Makes no EC2 call."""
@@ -399,8 +262,9 @@ class Subnets:
     def views(self, identity: InstanceIdentity | None) -> tuple[SubnetView, ...]:
         """Every subnet of the last answer, with its free addresses and why it is not used now."""
         found = () if identity is None else self._listing.views(identity)
-        refusals = {subnet_id: room.refusal() for subnet_id, room in list(self._rooms.items())}
-        return tuple(replace(one, why_not=one.why_not or str(refusals.get(one.subnet_id) or "")) for one in found)
+        return tuple(
+            replace(one, why_not=one.why_not or str(self._limits.refusal(("room", one.subnet_id)) or "")) for one in found
+        )
 
     def _usable(self, identity: InstanceIdentity) -> list[tuple[SubnetId, int | None]]:
         """Subnets that may have the ENI, roomiest first, each with its free addresses by EC2's answer, None if not known."""
@@ -433,17 +297,17 @@ class Subnets:
 
     def _fitted(self, action: CreateEni, subnet_id: SubnetId, told: int | None) -> CreateEni | None:
         """What to ask for of a subnet: the action, less of it, or None if not even the ENI itself has room."""
-        room, now_s = self.room_of(subnet_id), self._clock.monotonic()
         if action.prefix_count:
-            if not self._prefix_retry(subnet_id).is_due(now_s=now_s):
+            if not self._agenda.is_due(("prefixes", subnet_id)):
                 return None
             most = action.prefix_count if told is None else (told - 1) // ADDRESSES_PER_PREFIX
             return replace(action, prefix_count=min(action.prefix_count, most)) if most >= 1 else None
-        room.look(action)
-        known = [count for count in (told, room.count()) if count is not None]
-        most = min(known, default=ROOM_ENOUGH) - 1
+        self._limits.recheck_room(subnet_id, action, told=told)
+        cap = self._limits.cap(("room", subnet_id))
+        most = min(ROOM_ENOUGH if one is None else one for one in (told, cap)) - 1
         if most < 1:
-            room.note(most + 1, f"EC2 says that subnet {subnet_id} has no room for another ENI")
+            if cap is None:
+                self._limits.short_of_room(subnet_id, most + 1)
             return None
         return replace(action, address_count=min(action.address_count, most))
 
@@ -451,20 +315,10 @@ class Subnets:
         zone = self._policy.custom.of_zone(identity.availability_zone) if self._policy.custom is not None else None
         return (zone.security_group_ids if zone is not None else ()) or identity.security_group_ids
 
-    def _prefix_retry(self, subnet_id: SubnetId) -> Retry:
-        return self._without_prefix.setdefault(subnet_id, Retry(first_s=PAUSE_FIRST_S, max_s=PAUSE_MAX_S))
-
-    def _others(self) -> bool:
-        return any(subnet_id != self._home for subnet_id in self._candidates)
-
-    def _left(self, subnet_id: SubnetId) -> int:
-        count = self.room_of(subnet_id).count()
-        return ROOM_ENOUGH if count is None else min(int(count), ROOM_ENOUGH)
-
     def _exhausted(self, action: CreateEni) -> SubnetExhaustedError:
         return SubnetExhaustedError(
             f"no subnet has {'a free /28 for' if action.prefix_count else 'room for'} another ENI",
-            details=f"tried or known to be full: {', '.join(self._candidates)}",
+            details=f"tried or known to be full: {', '.join(self.candidates)}",
             next_step="delete unused ENIs there, or tag a subnet of this zone with kubernetes.io/role/cni=1",
         )
 

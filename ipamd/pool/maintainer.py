@@ -14,11 +14,11 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 
-from ipamd.core.backoff import soonest_s
+from ipamd.core.agenda import EC2, soonest_s
 from ipamd.core.context import ServiceContext
 from ipamd.core.demand import PoolStatus
-from ipamd.core.lesson import error_pause
 from ipamd.core.loop import Loop
+from ipamd.eni.limits import FAULT, Asked, Limits
 from ipamd.eni.provisioner import EniProvisioner
 from ipamd.eni.resync import CloudLook
 from ipamd.eni.security_groups import SecurityGroups
@@ -26,15 +26,14 @@ from ipamd.model.auto_target import AutoTarget
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CloudDeniedError, CloudError, EniLimitError, IpamError, ThrottledError, log_text
-from ipamd.model.growth import CreateEni, Growth, GrowthState, ReleaseAddresses, ReleaseEni
+from ipamd.model.growth import CreateEni, Growth, GrowthState, Refusal, ReleaseAddresses, ReleaseEni
 from ipamd.model.hold import Hold
-from ipamd.model.ids import EniId
+from ipamd.model.ids import EniId, SubnetId
 from ipamd.model.plan import Plan, plan
 from ipamd.model.pool_settings import PoolSettings
 from ipamd.model.pool_snapshot import PoolSnapshot, pool_snapshot
 from ipamd.model.release import Draining
 from ipamd.pool.demand_window import DemandMeter, Ramp
-from ipamd.pool.refusals import Refusals
 from ipamd.pool.release import GivingBack
 
 COALESCE_S = 0.02
@@ -63,6 +62,7 @@ class PoolMaintainer:
         provisioner: EniProvisioner,
         look: CloudLook,
         security_groups: SecurityGroups,
+        limits: Limits,
         identity: Callable[[], InstanceIdentity | None],
         settings: PoolSettings,
     ) -> None:
@@ -80,8 +80,7 @@ class PoolMaintainer:
         self._drain_other_kind(is_prefix_mode=settings.prefix_delegation)  # ADDs are served before the instance type is known
         self._lock = threading.Lock()
         self._limits: InstanceLimits | None = None
-        self._refusals = Refusals(clock=context.clock, subnets=provisioner.subnets, throttling=provisioner.throttling)
-        self._fault = error_pause()  # an error of ours stops everything for a moment
+        self._refused = limits
         self._ramp = Ramp()
         self._giving_back = GivingBack(context, release=provisioner.release, denial=provisioner.denial)
         self._meter = DemandMeter()
@@ -141,11 +140,8 @@ class PoolMaintainer:
         except Exception as error:  # noqa: BLE001  # the pause is the pool's own, which status tells and plans go by
             self._health.record_error("pool", error)
             log.warning("the pool maintainer continues after an error: %s", log_text(error))
-            self._fault.learn(error, now_s=self._clock.monotonic())
-            generation = self._demand.waiting()[1]
-            self._publish(
-                PoolStatus(generation, log_text(error), self._fault.reason, self._fault.deadline, kind=self._fault.kind)
-            )
+            self._refused.put_off(FAULT, error, EC2)
+            self._publish(self._status(log_text(error), self._refused.refusal(FAULT), generation=self._demand.waiting()[1]))
         left_s = None if self._due_deadline is None else max(self._due_deadline - self._clock.monotonic(), 0.0)
         return soonest_s([self._pause_s(), left_s])
 
@@ -185,14 +181,15 @@ class PoolMaintainer:
             if snapshot is None:
                 self._publish(PoolStatus(0, "the instance's limits are not known yet"))
                 return None
-            if self._refusals.attached(snapshot.known_eni_count):
+            if self._refused.drop_stale_cap(snapshot.known_eni_count):
                 continue
             self._meter.follow(snapshot, self._settings, now_s=now_s)
             decided = plan(snapshot, settings=self._settings, now=self._clock.now())
             self._giving_back.note(snapshot, self._settings)
             self._is_postponed = decided.is_postponed
-            self._publish(self._status(decided, generation))
-            if self.loop.is_stopped or self._left_s() > 0:
+            status = self._status(decided.sentence, decided.blocked, generation=generation)
+            self._publish(replace(status, excess_count=decided.excess_count, kept=decided.kept))
+            if self.loop.is_stopped or self._refused.refusal(FAULT) is not None:
                 return decided
             if self._provisioner.has_due_intents(is_add_waiting=waiting > 0):
                 self._recover(is_add_waiting=waiting > 0)  # their outcome changes what is needed: plan anew
@@ -215,11 +212,12 @@ class PoolMaintainer:
             limits = self._limits
         if limits is None:
             return None
+        fault = self._refused.refusal(FAULT)
         snapshot_of = partial(
             pool_snapshot,
             limits=limits,
-            retry_at=self._clock.now() + timedelta(seconds=self._left_s()) if self._left_s() > 0 else None,
-            blocked_reason=self._fault.reason,
+            retry_at=None if fault is None else self._clock.now() + timedelta(seconds=fault.left_s or 0.0),
+            blocked_reason="" if fault is None else fault.reason,
             growth=self._growth(is_urgent=waiting_count > 0),
             occupied=self._provisioner.occupied(),
             refused=self._provisioner.refused(),
@@ -234,7 +232,7 @@ class PoolMaintainer:
         """What stands in the way of growth, what is under way, and how fast addresses go."""
         now_s = self._clock.monotonic()
         taught, pending, hosts = (
-            self._refusals.state(is_urgent=is_urgent),
+            self._refused.state(home=self._home(), candidates=self._subnets.candidates, is_urgent=is_urgent),
             self._provisioner.pending(),
             self._provisioner.host_setup,
         )
@@ -253,13 +251,11 @@ class PoolMaintainer:
             demand=self._meter.seen(now_s=now_s),
         )
 
-    def _status(self, decided: Plan, generation: int) -> PoolStatus:
-        blocked = decided.blocked
+    def _status(self, sentence: str, blocked: Refusal | None, *, generation: int) -> PoolStatus:
         if blocked is None:
-            return PoolStatus(generation, decided.sentence, excess_count=decided.excess_count, kept=decided.kept)
+            return PoolStatus(generation, sentence)
         deadline = None if blocked.left_s is None else self._clock.monotonic() + blocked.left_s
-        status = PoolStatus(generation, decided.sentence, str(blocked), deadline, blocked.next_step)
-        return replace(status, excess_count=decided.excess_count, kept=decided.kept, kind=blocked.kind)
+        return PoolStatus(generation, sentence, str(blocked), deadline, blocked.next_step, kind=blocked.kind)
 
     def _recover(self, *, is_add_waiting: bool) -> None:
         problems = self._provisioner.recover_due(is_add_waiting=is_add_waiting)
@@ -273,28 +269,20 @@ class PoolMaintainer:
         identity = self._identity()
         if identity is not None and self._subnets.look_before(action, identity):
             return  # an ENI is excluded now, or not any more
-        if not self._is_other_subnet(action) and self._refusals.look_before(action):
+        asked = self._asked(action, snapshot)
+        if self._refused.recheck_home(asked):
             return
         began_s = self._clock.monotonic()
         try:
             self._provisioner.execute(action)
         except IpamError as error:
-            used = 0 if isinstance(action, CreateEni) else _used_slot_count(snapshot, action.eni_id)
-            now = snapshot
             if isinstance(error, EniLimitError):  # the creation has compared with EC2 after it: ENIs of others may be known now
                 now = self.snapshot(waiting_count=snapshot.waiting_count) or snapshot
-            self._refusals.learn(
-                action,
-                error,
-                attached_count=now.known_eni_count,
-                foreign_count=now.unmanaged_eni_count,
-                used_slot_count=used,
-                is_other_subnet=self._is_other_subnet(action),
-                is_urgent=snapshot.waiting_count > 0,
-            )
-            self._note_failure(error, is_urgent=snapshot.waiting_count > 0)
+                asked = replace(asked, attached_count=now.known_eni_count, foreign_count=now.unmanaged_eni_count)
+            self._refused.learn(asked, error)
+            self._note_failure(error, is_urgent=asked.is_urgent)
         else:
-            self._refusals.succeeded(action, is_other_subnet=self._is_other_subnet(action))
+            self._refused.succeeded(asked)
             self._meter.took(self._clock.monotonic() - began_s, action)
             self._note_success()
 
@@ -302,16 +290,22 @@ class PoolMaintainer:
         identity = self._identity()
         return identity is not None and self._subnets.look_again(identity)
 
-    def _is_other_subnet(self, action: Growth) -> bool:
-        """Whether an action is about an ENI of another subnet than the one where new ENIs go by themselves."""
-        known = None if isinstance(action, CreateEni) else self._datastore.eni(action.eni_id)
+    def _home(self) -> SubnetId | None:
+        """The subnet that new ENIs go to by themselves."""
         identity = self._identity()
-        return known is not None and identity is not None and known.subnet_id != self._subnets.home(identity)
+        return None if identity is None else self._subnets.home(identity)
 
-    def _left_s(self) -> float:
-        """Seconds left of the pause after an error of ours; 0 without one."""
-        refusal = self._fault.refusal(now_s=self._clock.monotonic())
-        return refusal.left_s or 0.0 if refusal is not None else 0.0
+    def _asked(self, action: Growth, snapshot: PoolSnapshot) -> Asked:
+        """An action with what the table of refusals must know of it."""
+        home = self._home()
+        known = None if isinstance(action, CreateEni) else self._datastore.eni(action.eni_id)
+        return Asked(
+            action,
+            home=home,
+            is_other_subnet=known is not None and home is not None and known.subnet_id != home,
+            is_urgent=snapshot.waiting_count > 0,
+            used_slot_count=0 if known is None else _used_slot_count(snapshot, known.eni_id),
+        )
 
     def _next_due(self) -> float | None:
         """Monotonic point at which the plan has to be made anew though nothing happens; None without one."""
@@ -322,10 +316,11 @@ class PoolMaintainer:
     def _pause_s(self) -> float | None:
         """Seconds until something is due by itself; None: an idle pool has no timer (I13)."""
         pauses = [self._security_groups.next_retry_s()]
-        if self._left_s() > 0:
-            pauses.append(self._left_s())
+        fault = self._refused.refusal(FAULT)
+        if fault is not None:
+            pauses.append(fault.left_s)
         elif self.limits is not None:
-            pauses += [self._refusals.next_retry_s(), self._provisioner.next_retry_s(), self._giving_back.next_retry_s()]
+            pauses += [self._refused.next_retry_s(), self._provisioner.next_retry_s(), self._giving_back.next_retry_s()]
             pauses.append(self._provisioner.leaked_enis.next_look_s())
             if self._settings.warm_target_auto:
                 pauses.append(self._meter.next_change_s(now_s=self._clock.monotonic()))
@@ -340,8 +335,8 @@ class PoolMaintainer:
         return self._ramp.spare_eni_settles_in_s(delay_s=self._settings.spare_eni_delay_s, now_s=now_s)
 
     def _note_success(self) -> None:
-        self._fault.forget()
-        if not self._refusals.in_force() and not self._provisioner.has_open_intents():
+        self._refused.clear(FAULT)
+        if not self._refused.in_force() and not self._provisioner.has_open_intents():
             self._health.clear_condition("ec2")
 
     def _note_failure(self, error: IpamError, *, is_urgent: bool) -> None:

@@ -102,8 +102,9 @@ class Life:
             assert one.used_slot_count == len(eni.secondary_addresses) + len(eni.prefixes)
             assert one.prefix_count == len(eni.prefixes)
             assert one.used_slot_count <= node.ec2.limits.slots_per_eni
-        assert node.pool._refusals.state().slot_caps == {}
-        assert node.pool._refusals.state().eni_cap is None
+        snapshot = node.pool.snapshot()
+        assert snapshot is not None
+        assert (snapshot.growth.slot_caps, snapshot.growth.eni_cap) == ({}, None)
         node.assert_sound()
 
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from ipamd.core.health import Phase
+from ipamd.eni.limits import CREATION, YIELD_S
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.errors import CloudDeniedError, CloudError, EniLimitError, ThrottledError
 from ipamd.model.ids import EniId
-from ipamd.pool.refusals import YIELD_ENI_FIRST_S
 from tests.fakes.cloud import INSTANCE, PRIMARY
 from tests.fakes.node import FakeNode
 from tests.unit.service.test_provisioner import no_eni_is_lost
@@ -75,7 +75,7 @@ def test_an_intent_for_an_eni_that_is_gone_does_not_stay_open_for_ever(node: Fak
         node.clock.advance(61)
         node.pool.cycle()
     assert not node.provisioner.has_open_intents()
-    node.clock.advance(2 * YIELD_ENI_FIRST_S)  # EC2 throttled, and no ADD waits
+    node.clock.advance(2 * YIELD_S[CREATION])  # EC2 throttled, and no ADD waits
     node.pool.cycle()
     assert len(node.ec2.enis) == len(node.datastore.enis()) == 2
 

@@ -48,7 +48,7 @@ def test_a_place_that_comes_free_is_found(node: FakeNode) -> None:
         node.pool.cycle()
     assert len(node.datastore.enis()) == 2
     node.ec2.limits = replace(node.ec2.limits, eni_count=3)
-    node.clock.advance(1801)
+    node.clock.advance(3601)
     node.pool.cycle()
     assert len(node.datastore.enis()) == 3
     assert node.demand.status().blocked_by == "" or "3 of 3" in node.demand.status().blocked_by
