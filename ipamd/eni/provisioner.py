@@ -242,7 +242,7 @@ class EniProvisioner:
         is_tried = intent.intent_id in self._failed
         if is_denied(self._failed.get(intent.intent_id), intent) or (intent.is_release and not is_tried):
             return self.denial.left_s(now_s=self._clock.monotonic())
-        return self._agenda.left_s((PAUSE, intent.intent_id), is_urgent=self._demand.waiting()[0] > 0)
+        return self._agenda.left_s((PAUSE, intent.intent_id))
 
     @contextmanager
     def _noting_what_stays_open(self) -> Iterator[None]:
