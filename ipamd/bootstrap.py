@@ -301,13 +301,7 @@ def _reconcile(
     listing = None
     if runtime:
         listing = RuntimeReconciler(
-            context,
-            runtime=runtime,
-            detach=detach,
-            judge=judge,
-            quarantine=quarantine,
-            imported=imported,
-            learned=node_info.set_runtime,
+            context, runtime=runtime, detach=detach, quarantine=quarantine, imported=imported, learned=node_info.set_runtime
         )
         pool.enis.use_adopter(listing.list_soon)
     return Reconcilers(

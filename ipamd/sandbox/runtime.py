@@ -27,7 +27,7 @@ from ipamd.model.sandbox import EventKind, RuntimeInfo, RuntimeView, Sandbox, Sa
 from ipamd.model.words import counted
 from ipamd.ports import Clock, Import, Runtime
 from ipamd.sandbox.detach import DetachService
-from ipamd.sandbox.judge import LIST_INTERVAL_S, SandboxJudge
+from ipamd.sandbox.judge import LIST_INTERVAL_S
 from ipamd.sandbox.quarantine import QuarantineService
 
 log = logging.getLogger(__name__)
@@ -237,7 +237,6 @@ class RuntimeReconciler:
         *,
         runtime: Runtime,
         detach: DetachService,
-        judge: SandboxJudge,
         quarantine: QuarantineService,
         imported: Import,
         learned: Callable[[RuntimeInfo], None] = lambda _: None,
@@ -250,7 +249,7 @@ class RuntimeReconciler:
         self._datastore = context.datastore
         self._wiring = context.wiring
         self._detach = detach
-        self._judge = judge
+        self._judge = quarantine.judge
         self._quarantine_service = quarantine
         self._health = context.health
         self._clock = context.clock

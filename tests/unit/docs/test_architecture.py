@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
 from html import escape
@@ -25,6 +26,39 @@ def test_files_of_the_architecture_exist() -> None:
     assert [name for name in named if not (ROOT / name).exists()] == []
     names = {path.name for folder in ("ipamd", "cni_plugin") for path in (ROOT / folder).rglob("*.py")}
     assert set(re.findall(r"\b\w+\.py\b", paths)) <= names
+
+
+def _rows(heading: str) -> list[list[str]]:
+    """Cells of each row of the table under a heading row of the architecture."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    table = text.partition(f"\n| {heading}")[2].partition("\n\n")[0]
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
+
+
+def _classes(pattern: str) -> dict[str, str]:
+    """Source of each class of the daemon that matches, by its name."""
+    beside = {"ipamctl", "probe", "sweeper", "pb"}
+    files = [path for path in (ROOT / "ipamd").rglob("*.py") if path.relative_to(ROOT / "ipamd").parts[0] not in beside]
+    texts = {
+        node.name: ast.unparse(node)
+        for path in files
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef)
+    }
+    return {name: text for name, text in texts.items() if re.search(pattern, text)}
+
+
+def test_every_thread_and_lock_stands_in_its_table() -> None:
+    """By name, with the class that has it; and nothing else does."""
+    rows = _rows("Thread | In |")
+    named = {(name.strip("`"), owner.strip("`")) for name, owner, _ in rows if name.startswith("`")}
+    loops = r"\b(?:threading\.Thread\(target=self\._run, name=|Loop\()'?(\w[\w ]*)"
+    found = {(name, owner) for owner, text in _classes(loops).items() for name in re.findall(loops, text)}
+    (start,) = re.findall(r'threading\.Thread\(target=life\.run, name="([\w-]+)"', (ROOT / "ipamd" / "daemon.py").read_text())
+    assert named == found | {(start, "Lifecycle")}
+    assert len(rows) == len(found) + 4, "main, the start-up, rpc, and the timer besides"
+    locks = {name for cell, _ in _rows("Lock of |") for name in re.findall(r"`(\w+)`", cell)}
+    assert locks == set(_classes(r"threading\.(?:R?Lock|Condition|(?:Bounded)?Semaphore)\("))
 
 
 def test_room_lists_are_complete() -> None:

@@ -309,9 +309,8 @@ def test_every_condition_is_in_the_troubleshooting() -> None:
     """Every condition that the daemon reports under *lacks* has a row."""
     text = (ROOT / "docs" / "troubleshooting.md").read_text().partition("## `lacks` lines")[2].partition("\n## ")[0]
     source = "".join(path.read_text() for path in (ROOT / "ipamd").rglob("*.py"))
-    subjects = set(re.findall(r"\.set_condition\(\s*\"([\w -]+)\"", source)) | set(
-        re.findall(r"_until_done\(\"([\w-]+)\"", source)
-    )
+    said = r"(?:\.set_condition\(|health\.report\(|\b_until_done\(|\bLoop\(|\bsubject=)\s*\"([\w -]+)\""
+    subjects = set(re.findall(said, source))
     subjects |= set(re.findall(r"^CONDITION = \"([\w -]+)\"", source, re.M))
     assert {"ec2", "cri", "spool", "security groups"} <= subjects
     shown = {"ec2": "EC2:", "cri": "CRI:", "duplicates": "is wired to"}
