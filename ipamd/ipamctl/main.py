@@ -63,11 +63,13 @@ def _written(verb: Verb, answer: Answer, output: str, *, is_line: bool = False) 
 
 
 def find_verbs() -> dict[str, Verb]:
-    """Every module of `ipamd.ipamctl.verbs` by its name (- for _), in the order of the help."""
+    """The verbs of every module of `ipamd.ipamctl.verbs`, in the order of the help."""
     # A listing of the directory: pkgutil.iter_modules does the same and costs another 15 ms, for `inspect`.
     names = (file.removesuffix(".py") for file in os.listdir(verbs.__path__[0]) if file.endswith(".py"))  # noqa: PTH208  # pathlib costs 10 ms
-    modules = {name: import_module(f"{verbs.__name__}.{name}") for name in names if name != "__init__"}
-    found: dict[str, Verb] = {name.replace("_", "-"): module.VERB for name, module in modules.items()}
+    found: dict[str, Verb] = {}
+    for name in names:
+        if name != "__init__":
+            found |= import_module(f"{verbs.__name__}.{name}").VERBS
     return dict(sorted(found.items(), key=lambda item: (item[1].position, item[0])))
 
 

@@ -1,1 +1,1 @@
-"""One module per verb of `ipamctl`: the module's name is the verb, its `VERB` says the rest. No list names them: `main` finds them."""
+"""The verbs of `ipamctl`: each module has those that are read together in its `VERBS`, by name. `main` finds the modules."""

@@ -89,12 +89,14 @@ def _exit_status(answer: Answer) -> int:
     return EXIT_ATTENTION if any(part["problem"] for part in answer["parts"]) else 0
 
 
-VERB = Verb(
-    help="one archive of this node's state for support, without secrets; exit 1 if a part is missing",
-    ask=_ask,
-    render=render,
-    arguments=_arguments,
-    exit_status=_exit_status,
-    position=9,
-    asks_daemon=False,
-)
+VERBS = {
+    "bundle": Verb(
+        help="one archive of this node's state for support, without secrets; exit 1 if a part is missing",
+        ask=_ask,
+        render=render,
+        arguments=_arguments,
+        exit_status=_exit_status,
+        position=9,
+        asks_daemon=False,
+    )
+}

@@ -56,12 +56,14 @@ def render(answer: Answer) -> str:
     return f"the status page is at {answer['url']}{', with a token' if answer['is_token_needed'] else ''}; Ctrl-C ends it"
 
 
-VERB = Verb(
-    help="a status page for a browser, on a port of the node's loopback until Ctrl-C",
-    ask=lambda daemon, _: daemon("GetStatus"),
-    render=render,
-    arguments=_arguments,
-    position=9,
-    asks_daemon=False,
-    stream=_stream,
-)
+VERBS = {
+    "page": Verb(
+        help="a status page for a browser, on a port of the node's loopback until Ctrl-C",
+        ask=lambda daemon, _: daemon("GetStatus"),
+        render=render,
+        arguments=_arguments,
+        position=9,
+        asks_daemon=False,
+        stream=_stream,
+    )
+}

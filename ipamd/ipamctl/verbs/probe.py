@@ -57,12 +57,14 @@ def _exit_status(answer: Answer) -> int:
     return EXIT_ATTENTION if differs or answer["ended"] or answer["left_over"] else 0
 
 
-VERB = Verb(
-    help="check assumptions about EC2 with one ENI of its own; a dry run unless --run",
-    ask=_ask,
-    render=render,
-    arguments=_arguments,
-    exit_status=_exit_status,
-    position=8,
-    asks_daemon=False,
-)
+VERBS = {
+    "probe": Verb(
+        help="check assumptions about EC2 with one ENI of its own; a dry run unless --run",
+        ask=_ask,
+        render=render,
+        arguments=_arguments,
+        exit_status=_exit_status,
+        position=8,
+        asks_daemon=False,
+    )
+}

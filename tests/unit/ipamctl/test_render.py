@@ -12,7 +12,7 @@ import yaml
 from ipamd import __version__
 from ipamd.ipamctl import main as ipamctl
 from ipamd.ipamctl.verb import STATE_COLUMNS
-from ipamd.ipamctl.verbs import attachments, enis, status
+from ipamd.ipamctl.verbs.present import ATTACHMENTS, ENIS, STATUS
 from ipamd.model.stock import PoolCounts
 from ipamd.model.words import CLOUD_NOT_ASKED, counted
 from ipamd.pb import introspection_pb2 as pb
@@ -45,7 +45,7 @@ def answer(**changes: Any) -> dict[str, Any]:
 
 def lines_of(**changes: Any) -> dict[str, str]:
     """First word of each line -> the rest."""
-    text = status.render(answer(**changes))
+    text = STATUS.render(answer(**changes))
     return {line.split(" ", 1)[0]: line.split(" ", 1)[1].strip() for line in text.splitlines() if " " in line}
 
 
@@ -92,16 +92,16 @@ def test_a_runtime_that_is_away_says_what_it_last_listed_and_why() -> None:
 
 def test_the_verdict_is_the_first_line() -> None:
     """Whoever reads one line reads this one; a daemon of an earlier release says none, and nothing is printed for it."""
-    assert status.render(answer()).splitlines()[:2] == ["ready: 1 address can be given", ""]
-    assert status.render(answer(verdict="")).startswith("vpc-ipamd 0.1.0")
+    assert STATUS.render(answer()).splitlines()[:2] == ["ready: 1 address can be given", ""]
+    assert STATUS.render(answer(verdict="")).startswith("vpc-ipamd 0.1.0")
 
 
 def test_lost_addresses_are_shown_where_there_are_some() -> None:
     """In the pool's line, per ENI and per attachment; otherwise no column is spent on them."""
     row = {"container_id": "c", "address": "10.0.0.5", "ifname": "eth0", "sandbox_name": "", "eni_id": "eni-1"}
     row |= {"host_veth": "eni1", "created_at": "now", "origin": "add", "lost_since": ""}
-    assert "LOST" not in attachments.render({"attachments": [row]})
-    lost = attachments.render({"attachments": [row, row | {"lost_since": "2026-01-01T00:00:00.000Z"}]}).splitlines()
+    assert "LOST" not in ATTACHMENTS.render({"attachments": [row]})
+    lost = ATTACHMENTS.render({"attachments": [row, row | {"lost_since": "2026-01-01T00:00:00.000Z"}]}).splitlines()
     assert [line.split("  ")[-1].strip() for line in lost] == ["LOST SINCE", "-", "2026-01-01T00:00:00.000Z"]
     pool = answer()["pool"] | {"lost_count": 2}
     assert ", 2 lost; " in lines_of(pool=pool)["pool"]
@@ -123,7 +123,7 @@ def test_status_says_why_a_subnet_is_not_used() -> None:
         {"subnet_id": "subnet-1", "free_count": "7", "why_not": ""},
         {"subnet_id": "subnet-2", "free_count": "0", "why_not": "full"},
     ]
-    shown = [line for line in status.render(answer(subnets=subnets)).splitlines() if line.startswith("subnet ")]
+    shown = [line for line in STATUS.render(answer(subnets=subnets)).splitlines() if line.startswith("subnet ")]
     assert shown == [
         "subnet   subnet-1 with 7 free addresses, used for new ENIs",
         "subnet   subnet-2 with 0 free addresses, not used: full",
@@ -143,18 +143,18 @@ def test_a_frozen_interface_says_why() -> None:
         "lost_count": 0,
     }
     eni |= {f"{state}_count": 0 for state in STATE_COLUMNS}
-    assert "not ready" in enis.render({"enis": [eni]})
-    assert "LOST" not in enis.render({"enis": [eni]})
-    assert "subnet-1" in enis.render({"enis": [eni]})
-    assert "eni-1 gets no new sandbox: its subnet" in enis.render({"enis": [eni | {"excluded": "its subnet"}]})
-    lines = enis.render({"enis": [eni | {"frozen": "its link is gone", "lost_count": 3}]}).splitlines()
+    assert "not ready" in ENIS.render({"enis": [eni]})
+    assert "LOST" not in ENIS.render({"enis": [eni]})
+    assert "subnet-1" in ENIS.render({"enis": [eni]})
+    assert "eni-1 gets no new sandbox: its subnet" in ENIS.render({"enis": [eni | {"excluded": "its subnet"}]})
+    lines = ENIS.render({"enis": [eni | {"frozen": "its link is gone", "lost_count": 3}]}).splitlines()
     assert (lines[0].split()[-1], lines[1].split()[-1], "frozen" in lines[1]) == ("LOST", "3", True)
     assert lines[2] == "eni-1 is frozen: its link is gone"
 
 
 def test_interfaces_have_the_counts_in_the_same_order() -> None:
     """The table's columns are in the order of the sentence."""
-    header = enis.render({"enis": []})
+    header = ENIS.render({"enis": []})
     assert header.split()[-5:] == ["ASSIGNED", "RESERVED", "COOLING", "QUARANTINED", "FREE"]
 
 

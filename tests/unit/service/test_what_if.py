@@ -14,7 +14,8 @@ import pytest
 
 from ipamd.ipamctl import main as ipamctl
 from ipamd.ipamctl.client import plain, request_of
-from ipamd.ipamctl.verbs import capacity, plan, status
+from ipamd.ipamctl.verbs.pool import CAPACITY, PLAN
+from ipamd.ipamctl.verbs.present import STATUS
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import InvalidRequestError, ThrottledError
 from ipamd.model.growth import GrowthState, ReleaseAddresses, ReleaseEni
@@ -66,7 +67,7 @@ def test_the_plan_of_a_node_at_its_target(node: FakeNode) -> None:
     assert (answer["instance_type"], answer["eni_count"], answer["eni_limit"]) == ("m5.large", 2, 3)
     assert [t["name"] for t in answer["targets"] if t["defined"]] == ["WARM_ENI_TARGET"]
     assert not answer["auto"]["in_force"]
-    text = plan.render(answer)
+    text = PLAN.render(answer)
     assert "no action" in text
     assert "auto      not in force; would be auto: " in text
 
@@ -77,8 +78,8 @@ def test_other_settings_are_planned_and_not_taken(node: FakeNode) -> None:
     answer = ask(node, "Plan", settings=["WARM_ENI_TARGET=3", "MAX_PODS=0"])
     assert [action["kind"] for action in answer["actions"]] == ["create-eni"]
     assert (answer["actions"][0]["address_count"], answer["deficit_count"]) == (9, 10)
-    assert plan.render(answer).startswith("under WARM_ENI_TARGET=3, MAX_PODS=0; nothing is changed\n")
-    assert "1. create an ENI with 9 addresses as device 2" in plan.render(answer)
+    assert PLAN.render(answer).startswith("under WARM_ENI_TARGET=3, MAX_PODS=0; nothing is changed\n")
+    assert "1. create an ENI with 9 addresses as device 2" in PLAN.render(answer)
     node.pool.cycle()
     assert (dict(node.ec2.calls), node.pool.settings) == (before, settings)
 
@@ -92,7 +93,7 @@ def test_what_would_be_given_back_is_an_action_too(node: FakeNode) -> None:
         ("release-addresses", "eni-1", 1, 1),
         ("release-eni", "eni-2", 0, 0),
     ]
-    assert "2. " in plan.render(plain(shown))
+    assert "2. " in PLAN.render(plain(shown))
 
 
 def test_auto_can_be_looked_at_before_it_is_turned_on(node: FakeNode) -> None:
@@ -155,7 +156,7 @@ def test_what_is_in_the_way_is_listed(node: FakeNode) -> None:
     node.pool.cycle()
     (found,) = [one for one in ask(node, "Plan")["obstacles"] if one["subject"] == "new ENIs"]
     assert found["left_s"] > 0
-    assert "new ENIs" in plan.render(ask(node, "Plan"))
+    assert "new ENIs" in PLAN.render(ask(node, "Plan"))
 
 
 def test_plans_are_made_beside_the_pool(node: FakeNode) -> None:
@@ -184,7 +185,7 @@ def test_the_capacity_of_the_node(node: FakeNode) -> None:
         ("single addresses", 27, True),
         ("prefixes", 432, False),
     ]
-    assert "3 ENIs x 9 slots = 27" in capacity.render(answer)
+    assert "3 ENIs x 9 slots = 27" in CAPACITY.render(answer)
 
 
 def test_the_room_of_the_subnet_narrows_the_capacity(node: FakeNode) -> None:
@@ -203,9 +204,9 @@ def test_the_status_says_the_auto_target(tmp_path: Path) -> None:
     node = FakeNode(tmp_path, settings=PoolSettings(warm_target_auto=True), ec2=FakeEc2(limits=M5_LARGE))
     node.bring_up()
     answer = ask(node, "GetStatus")
-    assert "\nauto     auto: 8 because " in status.render(answer)
+    assert "\nauto     auto: 8 because " in STATUS.render(answer)
     del answer["pool"]["auto"]
-    assert "because" not in status.render(answer)
+    assert "because" not in STATUS.render(answer)
     node.datastore.close()
 
 

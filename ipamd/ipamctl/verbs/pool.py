@@ -1,0 +1,181 @@
+"""The verbs about the pool: plan, capacity, freeze, thaw."""
+
+from __future__ import annotations
+
+import argparse
+
+from ipamd.ipamctl.verb import EXIT_ATTENTION, EXIT_USAGE, Answer, Ask, Verb, VerbError, table
+from ipamd.model.words import counted
+
+
+def render_plan(answer: Answer) -> str:
+    """Write the sentence first, then the actions in order, then what the plan was made from."""
+    changed = answer["changed"]
+    lines = [f"under {', '.join(changed)}; nothing is changed", ""] if changed else []
+    lines += [answer["sentence"], ""]
+    lines += [f"{number}. {action['text']}" for number, action in enumerate(answer["actions"], 1)] or ["no action"]
+    lines += [
+        "",
+        f"short     of {counted(answer['deficit_count'], 'address')}; {answer['excess_count']} in excess",
+        f"pool      {counted(answer['total_count'], 'address')}: {answer['in_use_count']} in use, {answer['cooling_count']} cooling, "
+        f"{answer['free_count']} free; {counted(answer['waiting_count'], 'ADD')} waiting",
+        f"limits    {answer['instance_type']}: {answer['eni_count']} of {counted(answer['eni_limit'], 'ENI')} attached, "
+        f"{counted(answer['slots_per_eni'], 'slot')} each",
+        "targets   " + (", ".join(f"{t['name']}={t['value']}" for t in answer["targets"] if t["defined"]) or "none"),
+    ]
+    lines += _auto(answer["auto"]) if "auto" in answer else []
+    lines += [f"under way {answer['under_way']}"] if answer["under_way"] else []
+    if answer["obstacles"]:
+        rows = [
+            (o["subject"], f"{o['left_s']:.0f}" if o["left_s"] else "-", o["reason"], o["next"] or "-")
+            for o in answer["obstacles"]
+        ]
+        lines += ["", table(("IN THE WAY OF", "LEFT S", "REASON", "NEXT"), rows)]
+    return "\n".join(lines)
+
+
+def _auto(auto: Answer) -> list[str]:
+    off = "" if auto["in_force"] else "not in force; would be "
+    return [
+        f"auto      {off}{auto['sentence']}",
+        f"demand    {60 * auto['minute_rate']:.1f} ADDs/min over a minute, {60 * auto['ten_minute_rate']:.1f} over ten; "
+        f"an allocation takes {auto['allocation_s']:.1f} s, a new ENI {auto['creation_s']:.1f} s",
+    ]
+
+
+def _plan_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--set", metavar="NAME=VALUE", action="append", default=[], dest="settings", help="plan under this setting (repeatable)"
+    )
+    parser.add_argument("--instance-type", metavar="TYPE", default="", help="plan with the limits of this instance type")
+
+
+def _ask_plan(daemon: Ask, arguments: argparse.Namespace) -> Answer:
+    return daemon("Plan", settings=arguments.settings, instance_type=arguments.instance_type)
+
+
+PLAN = Verb(
+    help="what the pool would do now and why, also under other settings; changes nothing",
+    ask=_ask_plan,
+    render=render_plan,
+    arguments=_plan_arguments,
+    position=7,
+)
+
+
+# `ipamctl capacity`: how many pods this node, or an instance type, can hold in each mode, and what limits it.
+
+
+SOURCES = {"ec2": "EC2's answer", "table": "the built-in table", "default": "a safe default, because the type is not known"}
+
+NOTE = "MAX PODS counts two pods on the host's network besides, as EKS does. EKS caps it: 110 below 30 vCPUs, 250 above."
+
+
+def render_capacity(answer: Answer) -> str:
+    """Write one row per mode, an asterisk at the one in force."""
+    vcpus = f", {answer['vcpu_count']} vCPUs" if answer["vcpu_count"] else ""
+    source = SOURCES.get(answer["limits_source"], answer["limits_source"])
+    rows = [
+        (
+            "*" if mode["in_force"] else "",
+            mode["mode"],
+            mode["address_count"],
+            mode["max_pods"],
+            mode["recommended"] or "-",
+            mode["formula"],
+            mode["limited_by"],
+        )
+        for mode in answer["modes"]
+    ]
+    header = ("", "MODE", "PODS WITH AN ADDRESS", "MAX PODS", "WITHIN EKS'S CAP", "FORMULA", "LIMITED BY")
+    return "\n".join([f"{answer['instance_type']}{vcpus}; limits from {source}", "", table(header, rows), "", NOTE])
+
+
+def _capacity_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--instance-type", metavar="TYPE", default="", help="of this type; the daemon is not asked")
+    parser.add_argument("--vcpus", metavar="N", type=int, default=0, help="its vCPUs, for EKS's cap")
+
+
+def _ask_capacity(daemon: Ask, arguments: argparse.Namespace) -> Answer:
+    if not arguments.instance_type:
+        return daemon("Capacity")
+    # Only here: the built-in table and protobuf cost every other verb time.
+    from ipamd.answers import capacity_reply
+    from ipamd.cloud.limits import from_table
+    from ipamd.ipamctl.client import plain
+    from ipamd.model.capacity import NodeBounds, capacities
+    from ipamd.model.errors import SettingsError
+    from ipamd.settings import load
+
+    limits = from_table(arguments.instance_type)
+    if limits is None:
+        message = f"instance type {arguments.instance_type!r} is not in the built-in table; check its spelling, as in m5.large"
+        raise VerbError(message, exit_status=EXIT_USAGE)
+    try:
+        pool = load().pool
+    except SettingsError as error:
+        raise VerbError(str(error), exit_status=EXIT_USAGE) from error
+    bounds = NodeBounds(max_eni=pool.max_eni, max_pods=pool.max_pods, vcpu_count=max(arguments.vcpus, 0))
+    modes = capacities(limits, bounds, prefixes=pool.prefix_delegation, primary_carries_pods=True)
+    return plain(capacity_reply(limits, modes, vcpu_count=bounds.vcpu_count))
+
+
+CAPACITY = Verb(
+    help="how many pods this node, or an instance type, can hold in each mode",
+    ask=_ask_capacity,
+    render=render_capacity,
+    arguments=_capacity_arguments,
+    position=7,
+)
+
+
+# `ipamctl freeze`: make no ENI and give nothing back until `ipamctl thaw` or the next boot.
+
+
+def causes(answer: Answer) -> list[str]:
+    """One line per cause that is in force."""
+    return [f"frozen  {f['cause']}: {f['reason']} (since {f['since']})" for f in answer["freezings"]]
+
+
+def render_freeze(answer: Answer) -> str:
+    """Write every cause that is in force, and what did not work."""
+    return "\n".join([*causes(answer), *filter(None, [answer["problem"]])])
+
+
+def _freeze_exit_status(answer: Answer) -> int:
+    """Return 1 if something did not work."""
+    return EXIT_ATTENTION if answer["problem"] else 0
+
+
+def _freeze_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--reason", default="", metavar="TEXT", help="for whoever reads `ipamctl status`")
+
+
+FREEZE = Verb(
+    help="make no ENI and give nothing back, until thaw or the next boot",
+    ask=lambda daemon, arguments: daemon("Freeze", reason=arguments.reason),
+    render=render_freeze,
+    arguments=_freeze_arguments,
+    exit_status=_freeze_exit_status,
+)
+
+
+# `ipamctl thaw`: end what `ipamctl freeze` began. Other causes stay in force: each ends alone.
+
+
+def render_thaw(answer: Answer) -> str:
+    """Write what did not work, and what freezes the pool still."""
+    left = causes(answer)
+    words = ["still frozen by what ends by itself:", *left] if left else ["thawed"]
+    return "\n".join([answer["problem"], *left] if answer["problem"] else words)
+
+
+THAW = Verb(
+    help="end what `ipamctl freeze` began",
+    ask=lambda daemon, _: daemon("Thaw"),
+    render=render_thaw,
+    exit_status=_freeze_exit_status,
+)
+
+
+VERBS = {"plan": PLAN, "capacity": CAPACITY, "freeze": FREEZE, "thaw": THAW}
