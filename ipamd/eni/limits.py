@@ -131,7 +131,7 @@ class Row:
 
 
 TABLE = (
-    Row(ThrottledError, "spare", "spare", EC2),
+    Row(ThrottledError, "spare", "spare", ROOM),
     Row(SubnetExhaustedError, "elsewhere", "slots", ROOM, "used_slot_count", is_lasting=True),
     Row(SubnetExhaustedError, "prefixes", *PREFIX_COUNT, ROOM, "half"),
     Row(SubnetExhaustedError, "prefix", *PREFIXES, ROOM),
@@ -194,6 +194,8 @@ class Limits:
                 self.room_refused(asked.home, asked.action, error)
             return
         if key == ENI_COUNT:
+            if ENI_SIZE in self._limits:  # it is believed for longer, or each try would halve its way down again
+                self._agenda.put_off(("limit", *ENI_SIZE), LIMIT)
             foreign = f", {asked.foreign_count} of them not ours to use" if asked.foreign_count else ""
             has = f"{counted(asked.attached_count, 'ENI')}{foreign}"
             reason = f"EC2 attaches no further ENI to this instance, which has {has}: {refused_because(error)}"

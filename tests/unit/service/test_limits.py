@@ -89,7 +89,7 @@ class Learner:
         (Asked(CREATE), OTHER, {"creation": 0}, EC2),
         (Asked(PREFIX), OTHER, {"allocation": 0}, EC2),
         (Asked(CREATE), ThrottledError("slow"), {"creation": 0}, EC2),
-        (Asked(CREATE, is_urgent=False), ThrottledError("slow"), {}, EC2),  # it yields, and stops nothing else
+        (Asked(CREATE, is_urgent=False), ThrottledError("slow"), {}, ROOM),  # it yields, and stops nothing else
         (Asked(CREATE), OSError("ours"), {"creation": 0}, EC2),
     ],
 )

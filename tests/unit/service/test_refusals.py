@@ -11,18 +11,12 @@ from ipamd.model.errors import CloudDeniedError, CloudQuotaError, EniLimitError,
 from ipamd.model.pool_settings import PoolSettings
 from tests.fakes.cloud import PRIMARY, SUBNET, FakeEc2
 from tests.fakes.node import FakeNode
+from tests.unit.service.test_idle_calls import DAY_S, calls_by_hour
 
-DAY_S = 24 * 3600
 
-
-def a_day(node: FakeNode, *, step: int = 30) -> int:
+def a_day(node: FakeNode) -> int:
     """Let the pool loop wake as often as it wants for a day; returns the EC2 calls that it made."""
-    before = sum(node.ec2.calls.values())
-    for _ in range(0, DAY_S, step):
-        node.clock.advance(step)
-        node.pool._pause_s()
-        node.pool.run_once()
-    return sum(node.ec2.calls.values()) - before
+    return sum(calls_by_hour(node))
 
 
 def test_a_full_instance_costs_a_handful_of_calls_a_day(node: FakeNode) -> None:
