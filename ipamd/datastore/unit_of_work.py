@@ -248,7 +248,7 @@ class RecordChanges(Changes):
         intent = self._known_intent(intent_id)
         self._disk.write(sql.DELETE_INTENT, {"key_intent_id": intent_id}, subject=f"closing intent {intent_id}")
         self._view.staged.intents[intent_id] = None
-        eni_id = EniId(intent.payload.get("eni_id", ""))
+        eni_id = intent.eni_id
         self._log(LedgerEvent.INTENT_CLOSED, eni_id=eni_id, detail=f"{intent.kind} {intent_id}: {outcome}")
 
     @change
@@ -271,7 +271,7 @@ class RecordChanges(Changes):
 
     def _refuse_what_is_not_free(self, intent: Intent) -> None:
         """Reading claims the rows: no reservation comes between this check and the hold that begins with the intent."""
-        eni_id = EniId(intent.payload.get("eni_id", ""))
+        eni_id = intent.eni_id
         if intent.kind is IntentKind.UNASSIGN:
             rows = [(address, self._view.address(address)) for address in sorted(all_addresses(*named(intent)))]
         elif intent.kind is IntentKind.DELETE_ENI:

@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import logging
 import random
+from collections.abc import Callable
 from datetime import timedelta
 
 from ipamd.core.backoff import Retry
 from ipamd.core.context import ServiceContext
 from ipamd.core.lesson import DENIED_PAUSE_MAX_S
-from ipamd.eni.intents import IntentLog
+from ipamd.eni.operations import OperationLog
 from ipamd.eni.tags import description
 from ipamd.model.cloud import INTENT_TAG, DescribedEni, InstanceIdentity
 from ipamd.model.eni import INSTANCE_TAG, why_kept
-from ipamd.model.errors import CloudError, CloudNotFoundError, IpamError, log_text
+from ipamd.model.errors import CloudError, IpamError, log_text
 from ipamd.model.ids import EniId
-from ipamd.model.intent import Intent, IntentKind
+from ipamd.model.intent import Delete, Intent, Why
 from ipamd.ports import Ec2
 
 FIRST_LOOK_S = 60.0
@@ -37,25 +38,22 @@ MIN_AGE = timedelta(seconds=60)
 RETRY_FIRST_S, RETRY_MAX_S = 30.0, DENIED_PAUSE_MAX_S
 """Doubling pause after EC2 refused a look, in the end that of a denial. Ours: a leaked ENI costs addresses, it harms nobody."""
 
-LEAKED = "leaked"
-"""Mark in a DELETE_ENI intent's payload: it was detached when it was found, and is never detached for this."""
-
-FAILPOINTS = ("leaked.deleted",)
-"""After EC2 deleted it, before the intent is closed."""
-
 log = logging.getLogger(__name__)
 
 
 class LeakedEnis:
     """Used by the pool's thread."""
 
-    def __init__(self, context: ServiceContext, *, ec2: Ec2, intents: IntentLog) -> None:
+    def __init__(
+        self, context: ServiceContext, *, ec2: Ec2, operations: OperationLog, delete: Callable[[Intent], object]
+    ) -> None:
+        """`delete` carries out an intent. Raises: CloudError; the intent stays open."""
         self._datastore = context.datastore
         self._clock = context.clock
         self._freeze = context.freeze
-        self._failpoint = context.failpoint
         self._ec2 = ec2
-        self._intents = intents
+        self._log = operations
+        self._delete = delete
         self._started_at = context.clock.now()
         self._retry = Retry(first_s=RETRY_FIRST_S, max_s=RETRY_MAX_S)
         self._seen: frozenset[EniId] | None = None
@@ -82,22 +80,6 @@ class LeakedEnis:
             return None
         return max(self._look_deadline - self._clock.monotonic(), 0.0)
 
-    def delete(self, intent: Intent) -> None:
-        """Delete what an intent of ours names, if it is detached still. Raises: CloudError; the intent stays open."""
-        eni_id = EniId(intent.payload["eni_id"])
-        try:
-            described = self._ec2.describe_eni(eni_id)
-            if described.attachment_id or self._datastore.eni(eni_id) is not None:
-                self._intents.close(intent, "attached meanwhile: not deleted")
-                return
-            self._ec2.delete_eni(eni_id)
-        except CloudNotFoundError:
-            self._intents.close(intent, "it was gone already")
-            return
-        self._failpoint("leaked.deleted")
-        self._intents.close(intent, "leaked: deleted")
-        log.warning("ENI %s was made by this node, attached to nothing and known to nobody: deleted", eni_id)
-
     def _is_due(self) -> bool:
         is_over = self._look_deadline is not None and self._clock.monotonic() >= self._look_deadline
         return is_over and not self._freeze.reason
@@ -112,13 +94,13 @@ class LeakedEnis:
             return
         self._look_deadline = None
         found_again = sorted(leaked & (self._seen or frozenset()))
-        opened = [self._intents.open(IntentKind.DELETE_ENI, {"eni_id": one, LEAKED: "found at start"}) for one in found_again]
+        opened = [self._log.open(Delete(eni_id, Why.LEAKED)) for eni_id in found_again]
         for intent in opened:
             try:
-                self.delete(intent)
+                self._delete(intent)
             except CloudError as error:
                 # By the recovery of their intents, one after the other: what EC2 refuses for one it may refuse for all.
-                log.warning("leaked ENI %s is deleted later: %s", intent.payload["eni_id"], log_text(error))
+                log.warning("leaked ENI %s is deleted later: %s", intent.eni_id, log_text(error))
                 break
 
     def _is_leaked(self, eni: DescribedEni, identity: InstanceIdentity) -> bool:
@@ -127,8 +109,8 @@ class LeakedEnis:
             return False
         if eni.description != description(identity) or self._datastore.eni(eni.eni_id) is not None:
             return False
-        for intent in self._intents.all_open():
-            if eni.tags[INTENT_TAG] == intent.client_token or eni.eni_id == intent.payload.get("eni_id"):
+        for intent in self._log.all_open():
+            if eni.tags[INTENT_TAG] == intent.client_token or eni.eni_id == intent.eni_id:
                 return False
         now = self._clock.now()
         kept = why_kept(eni, now=now, min_age=max(MIN_AGE, now - self._started_at))

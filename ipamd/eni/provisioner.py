@@ -1,48 +1,62 @@
-"""Execute one action of the plan at EC2, of growth or of release, without losing track of anything that EC2 creates (I9).
+"""Carry out the plan's actions at EC2, and recover what a crash or a lost answer left open, without losing track of anything (I9).
 
-Before each action an intent is stored, with the token that makes a replay idempotent; it is closed when the answer is stored. An
-intent that a crash or a lost answer left open is recovered by `recovery.py`, beside further growth.
+Each action is an operation with an intent (`operations.py`), which `steps.py` carries out, now or after a restart. Each open one is
+tried by itself: one that stays open delays no other, and no growth. Until its outcome is known it counts as if EC2 had done what was
+asked, so that it is not asked for twice (I13).
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ipamd.core.backoff import soonest_s
+from ipamd.core.agenda import EC2, soonest_s
 from ipamd.core.context import ServiceContext
+from ipamd.core.lesson import denial
 from ipamd.core.odd_objects import OddObjects
-from ipamd.eni.creation import Adoption, EniCreation
 from ipamd.eni.enis import EniService
-from ipamd.eni.intents import IntentLog
-from ipamd.eni.leaked import LEAKED, LeakedEnis
-from ipamd.eni.recovery import RELEASES, IntentRecovery
-from ipamd.eni.releasing import DELETING, RELEASE, EniDeletion, Releasing
+from ipamd.eni.leaked import LeakedEnis
+from ipamd.eni.operations import OperationLog, is_denied, new_token
 from ipamd.eni.routing import HostSetup
-from ipamd.eni.subnets import Subnets
-from ipamd.eni.sync_result import EniSyncResult
+from ipamd.eni.steps import MOVES_MAX, InterruptedByAddError, Steps, Work
+from ipamd.eni.subnets import EniTarget, Subnets
 from ipamd.eni.tags import EniTags
-from ipamd.model.cloud import InstanceIdentity
-from ipamd.model.eni import ADDRESSES_PER_PREFIX, Eni
-from ipamd.model.errors import CloudError, CloudNotFoundError, EniLimitError, IpamError, SubnetExhaustedError
-from ipamd.model.growth import AllocateAddresses, AllocatePrefixes, CreateEni, Growth, GrowthState, Release
+from ipamd.model.cloud import ConnectionTracking, InstanceIdentity
+from ipamd.model.eni import EniState
+from ipamd.model.errors import (
+    CloudDeniedError,
+    CloudError,
+    CloudNotFoundError,
+    EniLimitError,
+    InvariantError,
+    IpamError,
+    SubnetExhaustedError,
+    ThrottledError,
+    log_text,
+)
+from ipamd.model.growth import (
+    AllocateAddresses,
+    AllocatePrefixes,
+    CreateEni,
+    Growth,
+    GrowthState,
+    PendingEni,
+    Release,
+    ReleaseAddresses,
+)
 from ipamd.model.ids import EniId
-from ipamd.model.intent import Intent, IntentKind
+from ipamd.model.intent import Assign, Create, Delete, Intent, IntentKind, Unassign, Why
 from ipamd.ports import Ec2
 
-FAILPOINTS = (
-    "growth.intent-opened",
-    "growth.created",
-    "growth.named",
-    "growth.attach-asked",
-    "growth.attached",
-    "growth.stored",
-    "growth.host-ready",
-    "growth.allocated",
-    "growth.intent-closed",
-)
-"""Between every two effects of growing; `named`: the intent knows the ENI."""
+TRACKING = "connection tracking"
+"""Condition: EC2 makes no ENI with the primary ENI's timeouts of connection tracking."""
+
+PAUSE = "operation"
+"""In the agenda, with an intent's ID."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +68,10 @@ class NewEnis:
 
 
 class EniProvisioner:
-    """Creates ENIs and allocates addresses. Used by one thread, the pool maintainer's."""
+    """Creates ENIs, allocates addresses, gives back. Used by one thread, the pool maintainer's.
+
+    Operations that IAM denied share one pause, `denial`, with giving back; after it one of them is tried, each in its turn.
+    """
 
     def __init__(
         self,
@@ -68,30 +85,28 @@ class EniProvisioner:
     ) -> None:
         """`identity` returns what is known of this node; `refresh_identity` asks instance metadata first."""
         self._datastore = context.datastore
+        self._clock = context.clock
+        self._demand = context.demand
+        self._health = context.health
+        self._agenda = context.agenda
         self._failpoint = context.failpoint
         self._ec2 = ec2
         self._enis = enis
         self.subnets = new_enis.subnets
+        self._tags = new_enis.tags
         self._identity = identity
         self._refresh_identity = refresh_identity
-        self._intents = IntentLog(context)
-        self._deletion = EniDeletion(context, ec2=ec2, intents=self._intents, recent_changes=enis.recent_changes)
-        self._creation = EniCreation(
-            context, ec2=ec2, enis=enis, intents=self._intents, tags=new_enis.tags, deletion=self._deletion
-        )
-        self._adoption = Adoption(context, enis=enis)
-        self._releasing = Releasing(context, ec2=ec2, enis=enis, intents=self._intents)
-        odd = OddObjects(context.health, work="recovery")
-        self._recovery = IntentRecovery(
-            self._intents, datastore=context.datastore, clock=context.clock, odd=odd, resume=self._resume
-        )
-        self.denial = self._recovery.denial
-        self.leaked_enis = LeakedEnis(context, ec2=ec2, intents=self._intents)
+        self._log = OperationLog(context)
+        self._steps = Steps(context, ec2=ec2, enis=enis, operations=self._log)
+        self._odd = OddObjects(context.health, work="recovery")
+        self._failed: dict[str, IpamError | None] = {}  # by intent: why it is open still; those that were tried last come last
+        self.denial = denial()
+        self.leaked_enis = LeakedEnis(context, ec2=ec2, operations=self._log, delete=self._resume)
         self.host_setup = HostSetup(context, routing=enis.routing)
 
     def has_open_intents(self) -> bool:
         """Whether an intent is open: its outcome at EC2 is not known."""
-        return bool(self._intents.all_open())
+        return bool(self._log.all_open())
 
     def occupied(self) -> tuple[tuple[int, int], ...]:
         """Network card and device index of attached ENIs that are not recorded: places where no ENI of ours can be attached."""
@@ -109,132 +124,224 @@ class EniProvisioner:
         with self._noting_what_stays_open():
             match action:
                 case CreateEni():
-                    self._set_up(self._create(action, self._refresh_identity()))
+                    self._create(action, self._refresh_identity())
                 case AllocateAddresses() | AllocatePrefixes():
                     self._allocate(action)
 
     def release(self, action: Release) -> bool:
-        """Give one thing back to EC2, unless an ADD waits. Returns: whether EC2 was asked. Raises: as `execute`."""
+        """Give back what a plan names, unless somebody has come for it: an ADD that waits, or one that was faster.
+
+        Returns: whether EC2 was asked. Raises: CloudError; what may have happened stays an open intent, anything else is undone.
+        """
+        if self._demand.waiting()[0]:
+            return False
         with self._noting_what_stays_open():
-            return self._releasing.begin(action)
+            try:
+                intent = self._open_release(action)
+            except InvariantError as error:
+                log.info(
+                    "nothing is given back: %s", log_text(error)
+                )  # an ADD, or a comparison with EC2, was faster than the plan
+                return False
+            if intent is None:
+                return False
+            try:
+                self._steps.run(intent, identity=None, is_first=True)
+            except InterruptedByAddError as error:
+                log.info("%s", log_text(error))
+        return True
 
     def released_counts(self) -> Mapping[str, int]:
         """Addresses, prefixes and ENIs that were given back since the start."""
-        return self._releasing.counts()
+        return dict(self._steps.counts)
 
     def recover_due(self, *, is_add_waiting: bool = False) -> list[IpamError]:
         """Find out what EC2 did with open intents whose pause is over, and finish or undo it; what gives back waits while an ADD does.
 
         Returns: why others stay open.
         """
-        self._intents.close_old()
-        return self._recovery.recover_due(without=RELEASES if is_add_waiting else ())
+        self._log.close_old()
+        problems = []
+        turns = {intent_id: turn for turn, intent_id in enumerate(self._failed)}
+        for intent in sorted(self._log.all_open(), key=lambda one: turns.get(one.intent_id, -1)):
+            if not self._is_due(intent, is_add_waiting=is_add_waiting):
+                continue
+            was_denied, failure = is_denied(self._failed.get(intent.intent_id), intent), None
+            try:
+                self._resume(intent)
+            except InterruptedByAddError as error:
+                log.info("%s", log_text(error))
+            except IpamError as error:
+                failure = error
+                if not isinstance(error, ThrottledError):
+                    log.warning("%s intent %s: %s", intent.kind, intent.intent_id, log_text(error))
+                problems.append(error)
+            except Exception as error:  # noqa: BLE001  # top of the work on one intent, as another release may have left it
+                self._odd.note(_name(intent), error)
+            if any(one.intent_id == intent.intent_id for one in self._log.all_open()):
+                self._put_off(intent, failure)
+            elif was_denied:
+                self.denial.forget()  # the others are tried at once
+        return problems
 
     def has_due_intents(self, *, is_add_waiting: bool = False) -> bool:
         """Whether an open intent may be tried now."""
-        return self._intents.close_old_in_s() == 0 or self._recovery.has_due(without=RELEASES if is_add_waiting else ())
+        if self._log.close_old_in_s() == 0:
+            return True
+        return any(self._is_due(intent, is_add_waiting=is_add_waiting) for intent in self._log.all_open())
 
     def next_retry_s(self) -> float | None:
         """Seconds until an open intent is tried again or ends, or a place may be asked for again; None without any."""
-        return soonest_s([self._recovery.next_retry_s(), self._intents.close_old_in_s(), self._enis.places.next_end_s()])
+        opened = self._log.all_open()
+        open_ids = {intent.intent_id for intent in opened}
+        self._failed = {intent_id: error for intent_id, error in self._failed.items() if intent_id in open_ids}
+        self._agenda.keep_only(PAUSE, open_ids)
+        return soonest_s([*map(self._left_s, opened), self._log.close_old_in_s(), self._enis.places.next_end_s()])
 
     def pending(self) -> GrowthState:
-        """What EC2 may have done already, for the planner."""
-        return self._recovery.pending()
+        """What EC2 may have done, for the planner: ENIs and slots that may be taken, with the addresses that may come. An intent that
+        is malformed counts for nothing, and its recovery says why."""
+        enis: list[PendingEni] = []
+        slots: dict[EniId, int] = {}
+        address_count = 0
+        opened = self._log.all_open()
+        self._odd.keep_only(map(_name, opened))
+        for intent in opened:
+            try:
+                operation = intent.operation
+            except ValueError:
+                continue
+            creation = operation.creation if isinstance(operation, Delete) else operation
+            if isinstance(creation, Create) and self._datastore.eni(intent.eni_id) is None:
+                enis.append(PendingEni(creation.device_index, creation.supply_count if operation is creation else 0))
+            elif isinstance(operation, Assign):
+                slots[operation.eni_id] = slots.get(operation.eni_id, 0) + operation.count
+                address_count += operation.supply_count
+        errors = [error for error in self._failed.values() if error is not None]
+        why = f"EC2 is asked what became of the last call, which failed: {log_text(errors[-1])}" if errors else ""
+        return GrowthState(pending_enis=tuple(enis), pending_slots=slots, pending_address_count=address_count, pending=why)
 
     def throttling(self) -> tuple[float, float] | None:
         """When EC2 began to throttle this node and when it last did, on the monotonic clock; None: not for long."""
         return self._ec2.throttling()
 
     def _resume(self, intent: Intent) -> None:
-        match intent.kind:
-            case IntentKind.CREATE_ENI if DELETING in intent.payload:
-                self._deletion.resume(intent, EniId(intent.payload["eni_id"]))
-            case IntentKind.CREATE_ENI:
-                self._set_up(self._creation.resume(intent, self._require_identity()))
-            case IntentKind.ASSIGN:
-                self._reread(intent)
-            case IntentKind.UNASSIGN:
-                self._releasing.resume(intent)
-            case IntentKind.DELETE_ENI if RELEASE in intent.payload:
-                self._releasing.resume(intent)
-            case IntentKind.DELETE_ENI if LEAKED in intent.payload:
-                self.leaked_enis.delete(intent)
-            case IntentKind.DELETE_ENI:
-                self._deletion.delete(intent, EniId(intent.payload["eni_id"]), outcome="deleted")
+        self._set_up(self._steps.run(intent, identity=self._identity()))
+
+    def _put_off(self, intent: Intent, error: IpamError | None) -> None:
+        """It stays open after a try: it is tried again after a pause."""
+        self._failed.pop(intent.intent_id, None)
+        self._failed[intent.intent_id] = error
+        self._agenda.put_off((PAUSE, intent.intent_id), EC2)
+        if error is not None and is_denied(error, intent):
+            self.denial.learn_once(error, now_s=self._clock.monotonic())
+
+    def _is_due(self, intent: Intent, *, is_add_waiting: bool) -> bool:
+        is_for_later = is_add_waiting and intent.kind in (IntentKind.UNASSIGN, IntentKind.DELETE_ENI)
+        return not is_for_later and not self._left_s(intent)
+
+    def _left_s(self, intent: Intent) -> float:
+        """Seconds left of its pause."""
+        is_tried = intent.intent_id in self._failed
+        if is_denied(self._failed.get(intent.intent_id), intent) or (intent.is_release and not is_tried):
+            return self.denial.left_s(now_s=self._clock.monotonic())
+        return self._agenda.left_s((PAUSE, intent.intent_id))
 
     @contextmanager
     def _noting_what_stays_open(self) -> Iterator[None]:
         """What fails and leaves its intent open is continued after a pause."""
-        before = {intent.intent_id for intent in self._intents.all_open()}
+        known = {intent.intent_id for intent in self._log.all_open()}
         try:
             yield
         except IpamError as error:
-            for intent in self._intents.all_open():
-                if intent.intent_id not in before:
-                    self._recovery.note(intent, error)
+            for intent in self._log.all_open():
+                if intent.intent_id not in known:
+                    self._put_off(intent, error)
             raise
 
-    def _set_up(self, eni: Eni | None) -> None:
-        if eni is not None:
-            self.host_setup.set_up(eni)
+    def _set_up(self, work: Work) -> None:
+        if work.eni is not None:
+            self.host_setup.set_up(work.eni)
             self._failpoint("growth.host-ready")
 
-    def _create(self, action: CreateEni, identity: InstanceIdentity) -> Eni | None:
+    def _create(self, action: CreateEni, identity: InstanceIdentity) -> None:
         """Make an ENI in the roomiest subnet; one that EC2 refuses for want of room is followed by the next at once."""
         for target, fitted in self.subnets.choose(action, identity):
             try:
-                made = self._creation.begin(fitted, identity, target)
+                work = self._create_in(target, fitted, identity)
             except SubnetExhaustedError as error:
                 self.subnets.refused(target.subnet_id, fitted, error)
             else:
                 self.subnets.took(target.subnet_id, fitted)
-                return made
-        return None
+                self._set_up(work)
+                return
+
+    def _create_in(self, target: EniTarget, action: CreateEni, identity: InstanceIdentity) -> Work:
+        """With the primary ENI's timeouts of connection tracking; if EC2 may have refused it because of them, once without."""
+        tracking = self._enis.connection_tracking
+        try:
+            work = self._steps.run(self._open_creation(target, action, identity, tracking), identity=identity, is_first=True)
+        except CloudError as error:
+            if not tracking or not _may_be_for_a_parameter(error):
+                raise
+            work = self._steps.run(self._open_creation(target, action, identity, ()), identity=identity, is_first=True)
+            sentence = f"connection tracking: new ENIs have EC2's timeouts, not the primary ENI's: {log_text(error)}"
+            self._health.report(TRACKING, sentence, error=error)
+        else:
+            self._health.report(TRACKING, "")
+        return work
+
+    def _open_creation(
+        self, target: EniTarget, action: CreateEni, identity: InstanceIdentity, tracking: ConnectionTracking
+    ) -> Intent:
+        """The intent holds its subnet: a replay asks for the same."""
+        token = new_token()
+        operation = Create(
+            subnet_id=target.subnet_id,
+            device_index=action.device_index,
+            address_count=action.address_count,
+            prefix_count=action.prefix_count,
+            tags=self._tags().of_new_eni(identity, created_at=self._clock.now(), token=token),
+            security_group_ids=target.security_group_ids,
+            connection_tracking=tracking,
+            moves_left=min(action.other_place_count, MOVES_MAX),
+        )
+        return self._log.open(operation, token=token)
 
     def _allocate(self, action: AllocateAddresses | AllocatePrefixes) -> None:
-        of = "prefixes" if isinstance(action, AllocatePrefixes) else "addresses"
-        intent = self._intents.open(IntentKind.ASSIGN, {"eni_id": action.eni_id, "count": str(action.count), "of": of})
-        count = action.count * (ADDRESSES_PER_PREFIX if of == "prefixes" else 1)
+        operation = Assign(action.eni_id, action.count, isinstance(action, AllocatePrefixes))
         try:
-            if isinstance(action, AllocatePrefixes):
-                prefixes = self._ec2.assign_prefixes(action.eni_id, count=action.count)
-                self._failpoint("growth.allocated")
-                conflicts = self._enis.add_addresses(action.eni_id, frozenset(), prefixes, asked_count=count)
-            else:
-                addresses = self._ec2.assign_addresses(action.eni_id, count=action.count)
-                self._failpoint("growth.allocated")
-                conflicts = self._enis.add_addresses(action.eni_id, addresses, frozenset(), asked_count=count)
-        except CloudError as error:
-            self._intents.close_if_refused(intent, error)
-            if isinstance(error, EniLimitError | CloudNotFoundError) and self._adoption.adopt_changes(self._require_identity()):
+            work = self._steps.run(self._log.open(operation), identity=self._identity(), is_first=True)
+        except (EniLimitError, CloudNotFoundError):
+            if self._steps.adopt_changes(self._node()):
                 return  # somebody else filled or detached the ENI: the pool plans again with the new state
             raise
-        self._intents.close(intent, "allocated")
         if (eni := self._datastore.eni(action.eni_id)) is not None:
-            self.subnets.allocated(eni.subnet_id, count)
-        if conflicts:
-            self._adoption.adopt_changes(self._require_identity())
+            self.subnets.allocated(eni.subnet_id, operation.supply_count)
+        if work.conflicts:
+            self._steps.adopt_changes(self._node())
 
-    def _reread(self, intent: Intent) -> None:
-        """Recover an allocation whose answer was lost: read the ENI's addresses from EC2."""
-        eni_id = EniId(intent.payload["eni_id"])
-        known = self._datastore.eni(eni_id)
-        if known is None:
-            self._intents.close(intent, "the ENI is not ours any more")
-            return
-        outcome = EniSyncResult()
-        try:
-            described = self._ec2.describe_eni(eni_id)
-        except CloudNotFoundError:
-            self._intents.close(intent, "the ENI does not exist any more")
-            self._adoption.adopt_changes(self._require_identity())
-            return
-        self._enis.record(known, described, outcome)
-        self._intents.close(intent, f"read back: {outcome.added_count} addresses added")
+    def _open_release(self, action: Release) -> Intent | None:
+        if isinstance(action, ReleaseAddresses):
+            return self._log.open(Unassign(action.eni_id, frozenset(action.addresses), frozenset(action.prefixes)))
+        eni = self._datastore.eni(action.eni_id)
+        if eni is None or eni.is_primary or not eni.created_by_us or eni.state is not EniState.ATTACHED:
+            return None
+        leaving = replace(eni, state=EniState.DETACHING, host_ready=False)
+        return self._log.open(Delete(action.eni_id, Why.RELEASED), also=lambda uow: uow.put_eni(leaving))
 
-    def _require_identity(self) -> InstanceIdentity:
+    def _node(self) -> InstanceIdentity:
         identity = self._identity()
         if identity is None:
             raise CloudError("this node is not known yet", details="instance metadata has not answered; it is asked again")
         return identity
+
+
+def _name(intent: Intent) -> str:
+    return f"{intent.kind} intent {intent.intent_id}"
+
+
+def _may_be_for_a_parameter(error: CloudError) -> bool:
+    """Whether a creation may have been refused because of a parameter: an older EC2 does not know it, a policy may deny it."""
+    is_of_parameter = type(error) is CloudError and error.code.startswith(("InvalidParameter", "UnknownParameter", "Unsupported"))
+    return (is_of_parameter or isinstance(error, CloudDeniedError)) and not error.may_have_happened

@@ -1,25 +1,33 @@
-"""Intents: EC2 calls that are about to be made, written before the call and closed after it.
+"""Operations on EC2 as typed values, and the intents that record them, from before the first call until its answer is stored.
 
-A crash in between leaves an open intent, so nothing that EC2 created for us is lost (I9).
+A crash in between leaves an open intent, so nothing that EC2 created for us is lost (I9). On disk an intent is a kind and a dictionary
+of strings, as the release before wrote it and can read it: `decoded` and `encoded` are the one place that knows its keys. Keys that
+are not known stay as they are. Pure.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network
 
-from ipamd.model.cloud import all_addresses
+from ipamd.model.cloud import ConnectionTracking, all_addresses
+from ipamd.model.eni import ADDRESSES_PER_PREFIX
+from ipamd.model.ids import EniId, SubnetId
 
 SETTLED_AT = "settled_at_monotonic_s"
 """Key in the payload of an intent that gave something back: when EC2 had done it and it was stored. The intent stays for as long as
 Describe may still show what is gone, so that a restart knows it too."""
 
+OPENED_AT = "opened_at_monotonic_s"
+"""Key in a payload: when it was opened, on the monotonic clock, which continues across restarts and is not stepped."""
+
 
 class IntentKind(StrEnum):
-    """What an intent changes in EC2."""
+    """What an intent changes in EC2, as it is on disk."""
 
     CREATE_ENI = "create-eni"
     DELETE_ENI = "delete-eni"
@@ -27,9 +35,83 @@ class IntentKind(StrEnum):
     UNASSIGN = "unassign"
 
 
+class Why(StrEnum):
+    """Why an ENI is deleted.
+
+    RELEASED: it served and is not needed. UNATTACHED: it could not be attached. LEAKED: an earlier process made it and forgot it.
+    USELESS: nobody could be given what is on it. The first is the word for it on disk.
+    """
+
+    RELEASED = "release"
+    UNATTACHED = "unattached"
+    LEAKED = "leaked"
+    USELESS = "useless"
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Make an ENI and attach it.
+
+    `moves_left`: how often another device index may be tried. `eni_id`: of what was made, once it is known. `refused`: what EC2 said
+    when it refused to repeat the call; from then on what the call made is searched for.
+    """
+
+    subnet_id: SubnetId
+    device_index: int
+    address_count: int
+    prefix_count: int
+    tags: Mapping[str, str]
+    security_group_ids: tuple[str, ...]
+    connection_tracking: ConnectionTracking = ()
+    moves_left: int = 0
+    eni_id: EniId | None = None
+    refused: str = ""
+
+    @property
+    def supply_count(self) -> int:
+        """Addresses that may come with it: none once EC2 has refused to repeat the call, as it may never have been made."""
+        return 0 if self.refused else self.address_count + self.prefix_count * ADDRESSES_PER_PREFIX
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """Allocate `count` more addresses on an ENI, or /28 prefixes."""
+
+    eni_id: EniId
+    count: int
+    is_of_prefixes: bool = False
+
+    @property
+    def supply_count(self) -> int:
+        """Addresses that come with it."""
+        return self.count * (ADDRESSES_PER_PREFIX if self.is_of_prefixes else 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Unassign:
+    """Give single addresses and whole prefixes of an ENI back."""
+
+    eni_id: EniId
+    addresses: frozenset[IPv4Address]
+    prefixes: frozenset[IPv4Network]
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Detach an ENI and delete it. `is_asked`: EC2 has shown it, and was asked to delete it. `creation`: which it ends."""
+
+    eni_id: EniId
+    why: Why
+    is_asked: bool = False
+    creation: Create | None = None
+
+
+Operation = Create | Assign | Unassign | Delete
+
+
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """One change about to be made in EC2. `payload` holds strings only; `client_token` makes a repeated call idempotent."""
+    """One operation as it is recorded. `payload` holds strings only; `client_token` makes a repeated call idempotent."""
 
     intent_id: str
     kind: IntentKind
@@ -42,17 +124,82 @@ class Intent:
         """Whether its outcome is known and stored; it only reminds of what EC2 may still show."""
         return SETTLED_AT in self.payload
 
+    @property
+    def is_release(self) -> bool:
+        """Whether it gives back or deletes: what IAM denies of one it denies of all, as far as anybody knows."""
+        return self.kind in (IntentKind.UNASSIGN, IntentKind.DELETE_ENI) or "deleting" in self.payload
 
-def names_of(addresses: Iterable[IPv4Address], prefixes: Iterable[IPv4Network]) -> dict[str, str]:
-    """Make the part of a payload that names what is given back."""
-    return {"addresses": ",".join(map(str, addresses)), "prefixes": ",".join(map(str, prefixes))}
+    @property
+    def eni_id(self) -> EniId:
+        """The ENI that it is about; empty if it is not known."""
+        return EniId(self.payload.get("eni_id", ""))
+
+    @property
+    def operation(self) -> Operation:
+        """What it records. Raises: ValueError if it is malformed."""
+        return decoded(self.kind, self.payload)
+
+
+def decoded(kind: IntentKind, payload: Mapping[str, str]) -> Operation:
+    """Read an operation. Raises: ValueError if something is missing or malformed."""
+    try:
+        match kind:
+            case IntentKind.CREATE_ENI:
+                made = _create(payload) if "deleting" not in payload or "device_index" in payload else None
+                if made is None or "deleting" in payload:
+                    return Delete(EniId(payload["eni_id"]), Why(payload.get("why", Why.UNATTACHED)), is_asked=True, creation=made)
+                return made
+            case IntentKind.ASSIGN:
+                return Assign(EniId(payload["eni_id"]), _count(payload, "count"), payload.get("of") == "prefixes")
+            case IntentKind.UNASSIGN:
+                return Unassign(EniId(payload["eni_id"]), *_names(payload))
+            case IntentKind.DELETE_ENI:
+                why = next((one for one in (Why.RELEASED, Why.LEAKED) if one in payload), Why.UNATTACHED)
+                return Delete(EniId(payload["eni_id"]), Why(payload.get("why", why)), is_asked="deleting" in payload)
+    except (KeyError, AttributeError) as exc:
+        raise ValueError(f"{kind} intent: {exc!r} is missing or malformed") from exc
+
+
+def encoded(operation: Operation) -> tuple[IntentKind, dict[str, str]]:
+    """Write an operation, so that the release before understands it; the inverse of `decoded`."""
+    match operation:
+        case Create():
+            payload = {
+                "subnet_id": str(operation.subnet_id),
+                "device_index": str(operation.device_index),
+                "moves_left": str(operation.moves_left),
+                "address_count": str(operation.address_count),
+                "prefix_count": str(operation.prefix_count),
+                "tags": json.dumps(dict(operation.tags), sort_keys=True),
+                "security_group_ids": ",".join(operation.security_group_ids),
+                "connection_tracking": json.dumps(dict(operation.connection_tracking)),
+            }
+            named = {"eni_id": operation.eni_id, "refused": operation.refused}
+            return IntentKind.CREATE_ENI, payload | {key: value for key, value in named.items() if value}
+        case Assign():
+            of = "prefixes" if operation.is_of_prefixes else "addresses"
+            return IntentKind.ASSIGN, {"eni_id": operation.eni_id, "count": str(operation.count), "of": of}
+        case Unassign():
+            names = {"addresses": operation.addresses, "prefixes": operation.prefixes}
+            return IntentKind.UNASSIGN, {
+                "eni_id": operation.eni_id,
+                **{key: ",".join(map(str, sorted(value))) for key, value in names.items()},  # type: ignore[type-var]
+            }
+        case Delete():
+            kind, payload = IntentKind.DELETE_ENI, {}
+            if operation.creation is not None:
+                kind, payload = encoded(operation.creation)
+            marks = {"eni_id": str(operation.eni_id)} | ({"deleting": "asked"} if operation.is_asked else {})
+            if operation.why is Why.USELESS:
+                marks["why"] = Why.USELESS  # the release before deletes it too, and does not say why
+            elif operation.why is not Why.UNATTACHED:
+                marks[operation.why] = "asked"
+            return kind, payload | marks
 
 
 def named(intent: Intent) -> tuple[frozenset[IPv4Address], frozenset[IPv4Network]]:
     """Read what an intent gives back: single addresses, and prefixes. Raises: ValueError if it is malformed."""
-    addresses = (IPv4Address(text) for text in intent.payload.get("addresses", "").split(",") if text)
-    prefixes = (IPv4Network(text) for text in intent.payload.get("prefixes", "").split(",") if text)
-    return frozenset(addresses), frozenset(prefixes)
+    return _names(intent.payload)
 
 
 def leaving_addresses(intents: Iterable[Intent]) -> frozenset[IPv4Address]:
@@ -65,3 +212,31 @@ def leaving_addresses(intents: Iterable[Intent]) -> frozenset[IPv4Address]:
             except ValueError:
                 continue  # its recovery reports it
     return frozenset(found)
+
+
+def _create(payload: Mapping[str, str]) -> Create:
+    left = payload.get("moves_left", "0")
+    return Create(
+        subnet_id=SubnetId(payload["subnet_id"]),
+        device_index=_count(payload, "device_index"),
+        address_count=_count(payload, "address_count"),
+        prefix_count=_count(payload, "prefix_count"),
+        tags=json.loads(payload["tags"]),
+        security_group_ids=tuple(payload["security_group_ids"].split(",")),
+        connection_tracking=tuple(json.loads(payload.get("connection_tracking", "{}")).items()),
+        moves_left=int(left) if left.isdecimal() else 0,
+        eni_id=EniId(payload["eni_id"]) if "eni_id" in payload else None,
+        refused=payload.get("refused", ""),
+    )
+
+
+def _count(payload: Mapping[str, str], key: str) -> int:
+    if not payload[key].isdecimal():
+        raise ValueError(f"{key} is no number: {payload[key]!r}")
+    return int(payload[key])
+
+
+def _names(payload: Mapping[str, str]) -> tuple[frozenset[IPv4Address], frozenset[IPv4Network]]:
+    addresses = (IPv4Address(text) for text in payload.get("addresses", "").split(",") if text)
+    prefixes = (IPv4Network(text) for text in payload.get("prefixes", "").split(",") if text)
+    return frozenset(addresses), frozenset(prefixes)

@@ -1,7 +1,7 @@
 """When the pool gives back: it measures the surplus, waits, and asks EC2 for one release at a time, never while an ADD waits.
 
-`ipamd/model/release.py` decides what goes, `releasing.py` carries it out. A release that EC2 refuses is tried again after a pause
-of its own: it stops no growth.
+`ipamd/model/release.py` decides what goes, `ipamd/eni/steps.py` carries it out. A release that EC2 refuses is tried again after
+a pause of its own: it stops no growth.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import replace
 from ipamd.core.backoff import soonest_s
 from ipamd.core.context import ServiceContext
 from ipamd.core.lesson import Lesson, error_pause
-from ipamd.eni.releasing import tell_refused
+from ipamd.eni.steps import report_refused
 from ipamd.model.eni import ADDRESSES_PER_PREFIX
 from ipamd.model.errors import CloudDeniedError, IpamError, log_text
 from ipamd.model.growth import Refusal, Release, ReleaseEni
@@ -78,7 +78,7 @@ class GivingBack:
         except IpamError as error:
             lesson = self._denial if isinstance(error, CloudDeniedError) else self._pause
             lesson.learn_once(error, now_s=now_s)
-            tell_refused(self._health, error)
+            report_refused(self._health, error)
             log.warning("%s: %s", action, log_text(error))
             return
         if not is_asked:  # pause, or a plan that never fits would be tried in a loop

@@ -2,7 +2,7 @@
 
 Nodes may be creating ENIs at the same moment. Three things protect those: the least age, which must exceed the longest time from a
 creation to its attachment; the second look; and EC2 itself, which deletes no attached ENI. A node whose open creation loses its ENI
-all the same finds it gone, and creates another (`ipamd/eni/creation.py`). Whether the tagged instance exists is not asked:
+all the same finds it gone, and creates another (`ipamd/eni/steps.py`). Whether the tagged instance exists is not asked:
 a detached ENI holds nothing of it, and DescribeInstances would be one more permission.
 """
 

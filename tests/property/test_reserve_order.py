@@ -12,7 +12,7 @@ from ipamd.datastore.memory_state import MemoryState
 from ipamd.model.address import Address, AddressState
 from ipamd.model.eni import EniState
 from ipamd.model.errors import PoolEmptyError
-from ipamd.model.intent import Intent, IntentKind, leaving_addresses, names_of
+from ipamd.model.intent import Intent, IntentKind, leaving_addresses
 from ipamd.model.release import Draining
 from ipamd.model.snapshot import Snapshot
 from tests.unit.datastore.support import START, a_key, an_attachment, an_eni
@@ -43,7 +43,7 @@ def pools(draw: st.DrawFn) -> Snapshot:
     free = [row for row in addresses.values() if row.state is AddressState.FREE]
     named = draw(st.lists(st.sampled_from(free), max_size=4)) if free else []
     intents = {
-        str(n): Intent(str(n), IntentKind.UNASSIGN, START, {"eni_id": row.eni_id, **names_of([row.address], [])})
+        str(n): Intent(str(n), IntentKind.UNASSIGN, START, {"eni_id": row.eni_id, "addresses": str(row.address)})
         for n, row in enumerate(named)
     }
     return Snapshot(enis, addresses, attachments, {}, intents)

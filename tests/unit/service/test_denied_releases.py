@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from ipamd.core.agenda import EC2
 from ipamd.model.cloud_evidence import RECENT_S
 from ipamd.model.eni import EniState
 from ipamd.model.errors import CloudDeniedError, CloudError, EniLimitError, ThrottledError
@@ -282,7 +283,7 @@ def test_silence_and_throttling_undo_nothing(tmp_path: Path, ec2: DenyingEc2, by
     pass_time(node, 2 * HOUR_S)
     assert intent.intent_id in {one.intent_id for one in node.datastore.open_intents()}
     ec2.fail = {}
-    pass_time(node, RECENT_S + 120)
+    pass_time(node, EC2.longest_s + RECENT_S + 120)
     assert intent.intent_id not in {one.intent_id for one in node.datastore.open_intents()}
     assert {row.address for row in node.datastore.addresses()} == {a for e in ec2.enis.values() for a in e.secondary_addresses}
     node.assert_sound()

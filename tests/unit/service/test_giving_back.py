@@ -15,7 +15,7 @@ from ipamd.model.cloud_evidence import RECENT_S
 from ipamd.model.eni import EniState
 from ipamd.model.errors import CloudDeniedError, CloudError
 from ipamd.model.hold import ENI_HOLD_S, ENI_MIN_AGE_S
-from ipamd.model.intent import Intent, IntentKind, names_of
+from ipamd.model.intent import Intent, IntentKind
 from ipamd.model.pool_settings import RELEASE_HOLD_S, PoolSettings
 from tests.fakes.cloud import IDENTITY, PRIMARY
 from tests.fakes.node import FakeNode
@@ -175,7 +175,7 @@ def test_what_an_open_intent_names_is_nobodys_after_a_restart(node: FakeNode) ->
     eni_id = node.datastore.enis()[0].eni_id
     named = free[:-1]
     named = [a for a in named if node.datastore.address(a).eni_id == eni_id]  # type: ignore[union-attr]
-    intent = Intent("i", IntentKind.UNASSIGN, node.clock.now(), {"eni_id": eni_id, **names_of(named, ())})
+    intent = Intent("i", IntentKind.UNASSIGN, node.clock.now(), {"eni_id": eni_id, "addresses": ",".join(map(str, named))})
     with node.datastore.transaction() as uow:
         uow.open_intent(intent)
     node.crash()
@@ -205,7 +205,7 @@ def test_adds_that_race_a_release_never_share(node: FakeNode) -> None:
         start.wait(5)
         try:
             with node.datastore.transaction() as uow:
-                payload = {"eni_id": eni_id, **names_of(free[:2], ())}
+                payload = {"eni_id": eni_id, "addresses": ",".join(map(str, free[:2]))}
                 uow.open_intent(Intent(f"i-{turn}", IntentKind.UNASSIGN, node.clock.now(), payload))
             named = set(free[:2])
         except Exception:  # noqa: BLE001  # an ADD was faster

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.eni.intents import OPENED_AT
 from ipamd.model.cloud import INTENT_TAG, DescribedEni, EniRequest
 from ipamd.model.errors import CloudDeniedError, CloudError, SubnetExhaustedError, ThrottledError
-from ipamd.model.intent import Intent, IntentKind
+from ipamd.model.intent import OPENED_AT, Intent, IntentKind
 from ipamd.model.pool_settings import PoolSettings
 from tests.fakes.cloud import PRIMARY
 from tests.fakes.node import FakeNode

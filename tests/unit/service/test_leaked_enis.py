@@ -16,7 +16,7 @@ from ipamd.model.eni import CREATED_AT_TAG, INSTANCE_TAG, NO_MANAGE_TAG
 from ipamd.model.errors import CloudError
 from ipamd.model.freeze import FreezeCause
 from ipamd.model.ids import EniId
-from ipamd.model.intent import IntentKind
+from ipamd.model.intent import OPENED_AT, Intent, IntentKind
 from ipamd.settings import CloudConfig
 from tests.fakes.cloud import IDENTITY, SUBNET
 from tests.fakes.node import FakeNode
@@ -116,23 +116,23 @@ def test_what_is_made_since_the_start_is_left_alone(node: FakeNode) -> None:
 def test_an_open_intent_protects(node: FakeNode, is_by_token: bool) -> None:
     """Whose creation or deletion is under way is the intent's affair."""
     eni_id = leak(node, token="open-1")
-    payload = {} if is_by_token else {"eni_id": eni_id}
-    intents = node.provisioner.leaked_enis._intents
-    intents.open(IntentKind.CREATE_ENI, payload, token="open-1" if is_by_token else "other")
-    assert not node.provisioner.leaked_enis._is_leaked(node.ec2.enis[eni_id], IDENTITY)
+    payload = {OPENED_AT: repr(node.clock.monotonic())} | ({} if is_by_token else {"eni_id": eni_id})
+    token = "open-1" if is_by_token else "other"
+    with node.datastore.transaction() as uow:
+        uow.open_intent(Intent(token, IntentKind.CREATE_ENI, node.clock.now(), payload, client_token=token))
+    pass_looks(node)
+    assert eni_id in node.ec2.enis
 
 
-def test_attached_meanwhile_is_left_alone(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attached_meanwhile_is_left_alone(node: FakeNode) -> None:
     """Between the second look and the deletion somebody attached it: it is neither detached nor deleted."""
     eni_id = leak(node)
-    opened = node.provisioner.leaked_enis._intents.open
 
-    def attach_first(*args: object, **options: object) -> object:
-        intent = opened(*args, **options)
-        node.ec2.enis[eni_id] = replace(node.ec2.enis[eni_id], status="in-use", attachment_id="attach-x", instance_id="i-x")
-        return intent
+    def reached(name: str) -> None:
+        if name == "growth.intent-opened":
+            node.ec2.enis[eni_id] = replace(node.ec2.enis[eni_id], status="in-use", attachment_id="attach-x", instance_id="i-x")
 
-    monkeypatch.setattr(node.provisioner.leaked_enis._intents, "open", attach_first)
+    node.failpoint = reached
     pass_looks(node)
     assert node.ec2.enis[eni_id].attachment_id == "attach-x"
     assert node.ec2.calls["detach_eni"] == node.ec2.calls["delete_eni"] == 0

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.eni.creation import MOVES_LEFT
 from ipamd.eni.own_changes import Places, RecentChanges
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import EniLimitError, ThrottledError
@@ -263,7 +262,7 @@ def test_a_move_that_another_release_counted_otherwise_ends(tmp_path: Path) -> N
     node.pool.cycle()
     (intent,) = node.datastore.open_intents()
     with node.datastore.transaction() as uow:
-        uow.update_intent(replace(intent, payload={**intent.payload, MOVES_LEFT: "many"}))
+        uow.update_intent(replace(intent, payload={**intent.payload, "moves_left": "many"}))
     hide(node, 1)
     for _ in range(40):  # longer than a spare ENI yields to other nodes
         node.clock.advance(61)

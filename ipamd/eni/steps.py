@@ -1,0 +1,569 @@
+"""Walk the table of operations (`operations.py`): make ENIs, allocate, give back and delete, in steps that may be repeated.
+
+If the outcome of a creation is not known, it is repeated with its token; if EC2 refuses the repetition, the ENI is searched for by the
+tag that carries the token (docs/adr/0018-a-creation-is-searched-for.md). What is given back nobody can have from before the call; it
+is asked for again until EC2 confirms it, because nobody can know whether a lost answer was a yes. Guards I2, I9, I11.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from ipaddress import IPv4Address, IPv4Network
+
+from ipamd.core.context import ServiceContext
+from ipamd.core.health import Health
+from ipamd.eni.enis import EniService
+from ipamd.eni.operations import GONE_AFTER_S, Call, OperationLog, Row, State, Then, rows_of, state_of
+from ipamd.eni.sync_result import EniSyncResult
+from ipamd.eni.tags import description
+from ipamd.model.absence import Absences
+from ipamd.model.address import Address
+from ipamd.model.cloud import DescribedEni, EniRequest, InstanceIdentity, all_addresses
+from ipamd.model.cloud_evidence import MIN_LOOK_COUNT, RECENT_S
+from ipamd.model.eni import Eni, EniState
+from ipamd.model.errors import (
+    CloudDeniedError,
+    CloudError,
+    CloudNotFoundError,
+    DeviceIndexTakenError,
+    EniLimitError,
+    InvariantError,
+    IpamError,
+    ThrottledError,
+    log_text,
+)
+from ipamd.model.growth import ReleaseAddresses
+from ipamd.model.intent import Assign, Create, Delete, Intent, Operation, Unassign, Why
+from ipamd.ports import Ec2, UnitOfWork
+
+CONDITION = "giving back"
+"""Condition: EC2 refuses to take back what is in excess."""
+
+MOVES_MAX = 3
+"""Then, or when no place is left, an ENI whose device index is taken is deleted and the pool plans anew, with the places that EC2
+refused. Ours: an EC2 that refuses every place (an error of its own did so on types with several network cards, cilium issue 42512) is
+not asked for each of them."""
+
+UNANSWERED_MAX_S = 900.0
+"""Age of an intent from which an ENI whose attachment EC2 does not answer for is given up and deleted; before, it is asked about
+again, because it may well be attached. Ours: longer than a disturbance of EC2 usually lasts."""
+
+DETACHING_S = 3.0
+"""A Delete is not sent sooner after a Detach: it would be refused, and costs a token of the account all the same. Ours: detaches take
+2 to 5 s; amazon-vpc-cni-k8s sleeps 2 s (pkg/awsutils/awsutils.go, freeENI)."""
+
+OUTCOMES = {
+    Why.UNATTACHED: "not attached: deleted",
+    Why.USELESS: "nobody could be given what is on it: deleted",
+    Why.LEAKED: "leaked: deleted",
+}
+
+log = logging.getLogger(__name__)
+
+
+class InterruptedByAddError(CloudError):
+    """An ADD waits: what is left to ask of EC2 is asked later."""
+
+
+@dataclass(slots=True)
+class Work:
+    """One operation on its way. `eni`: what came of it. `found`: what the last call learnt, until it is recorded."""
+
+    intent: Intent
+    operation: Operation
+    identity: InstanceIdentity | None
+    is_first: bool = False
+    described: DescribedEni | None = None
+    eni: Eni | None = None
+    outcome: str = ""
+    addresses: frozenset[IPv4Address] = frozenset()
+    prefixes: frozenset[IPv4Network] = frozenset()
+    conflicts: list[str] = field(default_factory=list)
+
+    @property
+    def create(self) -> Create:
+        """The creation that it is."""
+        assert isinstance(self.operation, Create)
+        return self.operation
+
+    @property
+    def delete(self) -> Delete:
+        """The deletion that it is."""
+        assert isinstance(self.operation, Delete)
+        return self.operation
+
+    @property
+    def seen(self) -> DescribedEni:
+        """The ENI as EC2 showed it last."""
+        assert self.described is not None
+        return self.described
+
+    @property
+    def node(self) -> InstanceIdentity:
+        """This node. Raises: CloudError while it is not known."""
+        if self.identity is None:
+            raise CloudError("this node is not known yet", details="instance metadata has not answered; it is asked again")
+        return self.identity
+
+
+class Steps:
+    """The engine. Used by one thread, the pool maintainer's. `counts`: what was given back since the start, by kind."""
+
+    def __init__(self, context: ServiceContext, *, ec2: Ec2, enis: EniService, operations: OperationLog) -> None:
+        self._datastore = context.datastore
+        self._health = context.health
+        self._demand = context.demand
+        self._clock = context.clock
+        self._failpoint = context.failpoint
+        self._ec2 = ec2
+        self._enis = enis
+        self._log = operations
+        self.counts: Counter[str] = Counter()
+        self._throttled: dict[str, DescribedEni] = {}  # where EC2 throttled the next step, and did nothing: no Describe is needed
+        self._absences: Absences[str] = Absences(gap_s=GONE_AFTER_S)  # of what an intent made, by the intent's ID
+        self._adopted_for = ""
+        self._calls: dict[Call, Callable[[Work], State | None]] = {call: getattr(self, f"_{call}") for call in Call}
+
+    def run(self, intent: Intent, *, identity: InstanceIdentity | None, is_first: bool = False) -> Work:
+        """Walk the table from where the operation stands. Raises: CloudError; the intent stays open unless nothing happened;
+        ValueError if it is malformed."""
+        work = Work(intent, intent.operation, identity, is_first)
+        state = state_of(work.operation, is_first=is_first)
+        if (known := self._throttled.pop(intent.intent_id, None)) is not None:
+            work.described, state = known, State.NAMED
+        self._walk(work, state)
+        return work
+
+    def _walk(self, work: Work, state: State) -> None:
+        while state is not State.DONE:
+            row = rows_of(work.operation)[state]
+            try:
+                other = self._calls[row.call](work)
+            except CloudError as error:
+                state = self._after(error, row, work)
+                continue
+            if other is None and row.failpoint:
+                self._failpoint(row.failpoint)
+            state = other or row.then
+
+    def _after(self, error: CloudError, row: Row, work: Work) -> State:
+        """Do what follows a failed call. Returns: the state to go on with. Raises: the error, if that is all for now."""
+        match row.on(error):
+            case Then.CLOSE if not error.may_have_happened:
+                self._log.close(work.intent, f"refused: {log_text(error)}")
+            case Then.SEARCH if not error.may_have_happened:
+                self._mark(work, replace(work.create, refused=error.cause))
+                return State.UNREPEATABLE
+            case Then.UNDO:
+                self._undo(work, error)
+            case Then.GONE if not self._is_perhaps_unseen(work):
+                log.info("ENI %s is gone already: %s", work.intent.eni_id, log_text(error))
+                return State.DELETED
+            case Then.GIVE_UP:
+                return self._give_up(work, error)
+        if (
+            isinstance(error, ThrottledError)
+            and not error.may_have_happened
+            and isinstance(work.operation, Create)
+            and work.described
+        ):
+            self._throttled[work.intent.intent_id] = work.described
+        raise error
+
+    def _mark(self, work: Work, operation: Operation) -> None:
+        work.operation = operation
+        work.intent = self._log.mark(work.intent, operation)
+
+    # Creation
+
+    def _create(self, work: Work) -> None:
+        asked = work.create
+        work.described = self._ec2.create_eni(
+            EniRequest(
+                subnet_id=asked.subnet_id,
+                security_group_ids=asked.security_group_ids,
+                description=description(work.node),
+                tags=asked.tags,
+                client_token=work.intent.client_token,
+                address_count=asked.address_count,
+                prefix_count=asked.prefix_count,
+                is_urgent=self._demand.waiting()[0] > 0,
+                connection_tracking=asked.connection_tracking,
+            )
+        )
+
+    def _search(self, work: Work) -> State | None:
+        """Search for what the creation made, by the tag that carries its token."""
+        found = self._ec2.find_by_token(work.intent.client_token)
+        if found:
+            self._absences.forget(work.intent.intent_id)
+            work.described = found[0]
+            return None
+        if self._is_absent(work.intent):
+            self._log.close(work.intent, f"EC2 has made no ENI for it; refused: {work.create.refused}")
+            return State.DONE
+        raise CloudError(
+            f"whether creation {work.intent.client_token} made an ENI is not known yet",
+            details=f"EC2 shows none and is asked again; the repeated call was refused: {work.create.refused}",
+        )
+
+    def _describe(self, work: Work) -> State | None:
+        try:
+            work.described = self._ec2.describe_eni(work.intent.eni_id)
+        except CloudNotFoundError:
+            if self._log.is_too_new_to_be_gone(work.intent) or not self._is_absent(work.intent):
+                raise
+            self._log.close(work.intent, "the ENI is gone")
+            return State.DONE
+        self._absences.forget(work.intent.intent_id)
+        return None
+
+    def _is_absent(self, intent: Intent) -> bool:
+        """Count a look without the ENI. Returns: whether two looks apart in time had none; one may lag behind Create (I11)."""
+        self._absences.look_for(intent.intent_id, now_s=self._clock.monotonic())
+        if self._absences.count(intent.intent_id) < MIN_LOOK_COUNT:
+            return False
+        self._absences.forget(intent.intent_id)
+        return True
+
+    def _name(self, work: Work) -> None:
+        self._mark(work, replace(work.create, eni_id=work.seen.eni_id))
+
+    def _attach(self, work: Work) -> State | None:
+        if not work.seen.attachment_id:
+            place = (0, work.create.device_index)
+            attachment_id = self._ec2.attach_eni(
+                work.seen.eni_id, instance_id=work.node.instance_id, device_index=place[1], network_card=place[0]
+            )
+            self._enis.places.took(place)
+            work.described = replace(work.seen, attachment_id=attachment_id)
+            return None
+        if work.seen.instance_id not in ("", work.node.instance_id):
+            raise EniLimitError(f"ENI {work.seen.eni_id} is attached to {work.seen.instance_id}, not to this instance")
+        return State.ATTACHED
+
+    def _set_delete_on_termination(self, work: Work) -> None:
+        if not work.seen.delete_on_termination:
+            self._ec2.set_delete_on_termination(work.seen.eni_id, attachment_id=work.seen.attachment_id)
+            work.described = replace(work.seen, delete_on_termination=True)
+        self._enis.routing.await_link(work.seen.mac)
+
+    def _show(self, work: Work) -> None:
+        """Verify by Describe; what is not older than this process's last step, and shows the ENI attached, verifies it."""
+        if work.seen.attachment_status == "attached":
+            return
+        attached = self._ec2.describe_attached_eni(work.seen.eni_id)
+        # EC2 may show a new ENI attached before its addresses (amazon-vpc-cni-k8s issues 1148, 1174); its answer to Create named them.
+        work.described = replace(
+            attached,
+            secondary_addresses=attached.secondary_addresses | work.seen.secondary_addresses,
+            prefixes=attached.prefixes | work.seen.prefixes,
+        )
+
+    def _record(self, work: Work) -> None:
+        """Record the ENI, unless it contradicts a record (its primary address is a sandbox's, lost): then it takes its place, ends
+        with the instance, and is recorded by a later comparison; an open intent would pass for its addresses meanwhile.
+
+        Raises: InvariantError if EC2's answer does not show it in its place.
+        """
+        eni = replace(self._enis.eni_of(work.seen, work.node), created_by_us=True)
+        outcome = EniSyncResult()
+        work.eni, work.outcome = eni, f"attached {eni.eni_id} as device {eni.device_index}"
+        try:
+            self._enis.record(eni, work.seen, outcome)
+        except InvariantError as error:
+            log.warning("ENI %s contradicts what is recorded, EC2 is asked for all: %s", eni.eni_id, log_text(error))
+            self._enis.sync_with_ec2(work.node)
+            work.eni = self._datastore.eni(eni.eni_id)
+            if work.eni is None and eni.eni_id not in self._enis.occupied():
+                raise
+            if work.eni is None:
+                work.outcome += "; it contradicts what is recorded and is left alone"
+        else:
+            if outcome.kept:
+                self._enis.sync_with_ec2(work.node)
+
+    def _give_up(self, work: Work, error: CloudError) -> State:
+        """An ENI could not be attached: it gets another place, or is deleted. Raises: the error, if it may be attached."""
+        if self._is_perhaps_unseen(work) and isinstance(error, CloudNotFoundError):
+            raise error  # EC2 does not show the new ENI yet: nothing is wrong with it
+        if error.may_have_happened and self._log.age_s(work.intent) < UNANSWERED_MAX_S:
+            raise error  # EC2 did not answer: the ENI may well be attached
+        if self._datastore.eni(work.seen.eni_id) is not None:
+            raise error  # it is recorded, and sandboxes may use it: it must not be deleted, however EC2 answers (I2)
+        is_taken, has_news = isinstance(error, DeviceIndexTakenError), False
+        if is_taken:
+            has_news, moved = self._moved(work, error)
+            if moved is not None:
+                return moved
+        self._abandon(work, Why.UNATTACHED, error)
+        if has_news or (not is_taken and self.adopt_enis(work.node)):
+            return State.DONE  # the pool plans again with what is attached already
+        raise error
+
+    def _moved(self, work: Work, error: CloudError) -> tuple[bool, State | None]:
+        """Go to the next place that nothing known has, unless EC2 shows now what was not known: another plan may be right then.
+
+        Returns: whether it does, and the state to go on with, if any. Raises: the error, if it was this ENI that has the place.
+        """
+        asked, eni_id = work.create, work.seen.eni_id
+        is_new, self._adopted_for = self._adopted_for != work.intent.intent_id, work.intent.intent_id
+        has_news = is_new and self.adopt_enis(work.node)  # not a second time in a row for the same creation
+        if self._datastore.eni(eni_id) is not None or eni_id in self._enis.occupied():
+            raise error  # it is taken into use at a next try
+        self._enis.places.refuse((0, asked.device_index))
+        if has_news or not asked.moves_left:
+            return has_news, None
+        others = [one.payload.get("device_index", "") for one in self._log.all_open()]
+        index = self._enis.places.free_index(beside={int(other) for other in others if other.isdecimal()})
+        said = "EC2 has another ENI as device %d, which it does not show: ENI %s is attached as device %d"
+        log.warning(said, asked.device_index, eni_id, index)
+        self._mark(work, replace(asked, device_index=index, moves_left=asked.moves_left - 1))
+        return False, State.NAMED
+
+    def _abandon(self, work: Work, why: Why, error: IpamError) -> None:
+        """Delete what a creation made; what EC2 refuses now is done by the recovery of its intent."""
+        asked = work.create
+        log.warning("ENI %s is deleted (%s): %s", work.seen.eni_id, why, log_text(error))
+        work.operation, work.outcome = Delete(work.seen.eni_id, why, creation=asked), f"{OUTCOMES[why]}: {log_text(error)}"
+        try:
+            self._walk(work, State.HELD)
+        except IpamError as refused:
+            log.warning("ENI %s is deleted later: %s", work.seen.eni_id, log_text(refused))
+
+    # Allocation
+
+    def _assign(self, work: Work) -> None:
+        asked = work.operation
+        assert isinstance(asked, Assign)
+        if asked.is_of_prefixes:
+            work.prefixes = self._ec2.assign_prefixes(asked.eni_id, count=asked.count)
+        else:
+            work.addresses = self._ec2.assign_addresses(asked.eni_id, count=asked.count)
+
+    def _add(self, work: Work) -> None:
+        asked = work.operation
+        assert isinstance(asked, Assign)
+        work.outcome = "allocated"
+        work.conflicts = self._enis.add_addresses(asked.eni_id, work.addresses, work.prefixes, asked_count=asked.supply_count)
+
+    def _read(self, work: Work) -> State | None:
+        """Recover an allocation whose answer was lost: read the ENI's addresses from EC2."""
+        known = self._datastore.eni(work.intent.eni_id)
+        if known is None:
+            self._log.close(work.intent, "the ENI is not ours any more")
+            return State.DONE
+        outcome = EniSyncResult()
+        try:
+            described = self._ec2.describe_eni(known.eni_id)
+        except CloudNotFoundError:
+            self._log.close(work.intent, "the ENI does not exist any more")
+            self.adopt_changes(work.node)
+            return State.DONE
+        self._enis.record(known, described, outcome)
+        work.outcome = f"read back: {outcome.added_count} addresses added"
+        return None
+
+    def _close(self, work: Work) -> None:
+        if isinstance(work.operation, Delete):
+            work.outcome = work.outcome or OUTCOMES[work.operation.why]
+            log.warning("ENI %s: %s", work.operation.eni_id, work.outcome)
+        self._log.close(work.intent, work.outcome)
+
+    # Deletion and release
+
+    def _look(self, work: Work) -> State | None:
+        """See whether there is something to detach, and whether an ENI that failed has been taken into use after all (I2)."""
+        why, eni_id = work.delete.why, work.delete.eni_id
+        recorded = self._datastore.eni(eni_id)
+        is_in_use = recorded is not None and any(row.is_in_use for row in self._rows(work))
+        if recorded is not None and why in (Why.UNATTACHED, Why.USELESS):
+            self._mark_attached(work)
+            self._log.close(work.intent, "attached and recorded after all: not deleted")
+            return State.DONE
+        if is_in_use and why is Why.RELEASED:
+            self._restore(work, "a sandbox uses it after all: not deleted")
+            return State.DONE
+        work.described = described = self._ec2.describe_eni(eni_id)
+        if why is Why.LEAKED and (described.attachment_id or recorded is not None):
+            self._log.close(work.intent, "attached meanwhile: not deleted")
+            return State.DONE
+        is_detaching = why is Why.RELEASED and described.attachment_status == "detaching"
+        if described.attachment_id and not is_detaching:
+            return None
+        if recorded is not None and not described.attachment_id:
+            # Detached by an earlier try: whatever becomes of the Delete, its place on the instance is free. The intent covers it (I9).
+            self._enis.routing.tear_down(recorded)
+            with self._datastore.transaction() as uow:
+                uow.remove_eni(eni_id, reason="detached, to be given back to EC2")
+            self._demand.trigger()
+        return State.DETACHED
+
+    def _mark_attached(self, work: Work) -> None:
+        """Have EC2 delete it with the instance if the failed creation did not get that far: else it outlives the node (I9)."""
+        try:
+            described = self._ec2.describe_eni(work.delete.eni_id)
+            if described.attachment_id and not described.delete_on_termination:
+                self._ec2.set_delete_on_termination(described.eni_id, attachment_id=described.attachment_id)
+                self._failpoint("growth.marked")
+        except CloudNotFoundError:
+            pass  # nothing is left to mark; the next sync with EC2 forgets the ENI
+
+    def _detach(self, work: Work) -> None:
+        self._give_way(work)
+        self._ec2.detach_eni(work.seen.attachment_id)
+
+    def _delete(self, work: Work) -> None:
+        asked = work.delete
+        if asked.why is Why.RELEASED:
+            if work.seen.attachment_id and work.seen.attachment_status != "detaching":
+                self._demand.coalesce(DETACHING_S)  # ends at once when an ADD waits
+        elif asked.why is not Why.LEAKED:
+            self._mark(work, replace(asked, is_asked=True))
+        try:
+            self._give_way(work)
+            self._ec2.delete_eni(asked.eni_id)
+        except CloudError as error:
+            error.may_have_happened = True  # it is detached: there is no way back, it is deleted later
+            raise
+        self._enis.recent_changes.note_removed(enis=[asked.eni_id])
+
+    def _tear_down(self, work: Work) -> None:
+        eni_id = work.delete.eni_id
+        self._enis.recent_changes.note_removed(enis=[eni_id])
+        if (eni := self._datastore.eni(eni_id)) is not None:
+            self._enis.routing.tear_down(eni)
+
+    def _unassign(self, work: Work) -> State | None:
+        eni_id = work.intent.eni_id
+        work.addresses, work.prefixes = self._still_free(work)
+        if not work.addresses and not work.prefixes:
+            self._log.close(work.intent, "nothing of it is left to give back")
+            return State.DONE
+        self._ec2.unassign(eni_id, addresses=sorted(work.addresses), prefixes=sorted(work.prefixes))
+        return None
+
+    def _settle(self, work: Work) -> None:
+        eni_id = work.intent.eni_id
+        if isinstance(work.operation, Delete):
+            self._log.settle(work.intent, lambda uow: uow.remove_eni(eni_id, reason="given back to EC2"))
+            self.counts.update(enis=1)
+            log.info("given back to EC2: ENI %s", eni_id)
+            self._demand.trigger()  # its place is free
+        else:
+            gone = all_addresses(work.addresses, work.prefixes)
+            self._enis.recent_changes.note_removed(
+                addresses=gone, on=eni_id
+            )  # before the rows go: no comparison may add them again
+
+            def forget(uow: UnitOfWork) -> None:
+                still = [row.address for row in self._rows(work) if row.is_free and row.address in gone]
+                uow.remove_addresses(still, reason="given back to EC2")
+
+            self._log.settle(work.intent, forget)
+            self.counts.update(addresses=len(work.addresses), prefixes=len(work.prefixes))
+            log.info("given back to EC2: %s", ReleaseAddresses(eni_id, tuple(work.addresses), tuple(work.prefixes)))
+        self._health.report(CONDITION, "")
+
+    def _give_way(self, work: Work) -> None:
+        if work.delete.why is Why.RELEASED and self._demand.waiting()[0]:
+            raise InterruptedByAddError(
+                f"deleting ENI {work.delete.eni_id} goes on later", details="an ADD waits, and comes first"
+            )
+
+    def _undo(self, work: Work, error: CloudError) -> None:
+        """Nothing was done before the first try. Of an earlier one nothing is known, but what Describe shows once it must have caught
+        up with that: what it shows is sandboxes' again after a denial, what it does not show goes. Raises: CloudError.
+        """
+        if error.may_have_happened:
+            return
+        outcome = f"not done: {log_text(error)}"
+        if work.is_first:
+            self._restore(work, outcome)
+        elif isinstance(error, CloudDeniedError) and self._log.age_s(work.intent) >= RECENT_S:
+            self._restore_what_is_there(work, outcome, error)
+
+    def _restore_what_is_there(self, work: Work, outcome: str, error: CloudError) -> None:
+        try:
+            described = self._ec2.describe_eni(work.intent.eni_id)
+            is_attached = described.attachment_status == "attached"
+            there = all_addresses(described.secondary_addresses, described.prefixes)
+        except CloudNotFoundError:
+            is_attached, there = False, frozenset()
+        if isinstance(work.operation, Unassign):
+            gone = [row.address for row in self._rows(work) if row.is_free and row.address not in there]
+            with self._datastore.transaction() as uow:
+                uow.remove_addresses(gone, reason="given back to EC2")
+        elif not is_attached:
+            return  # EC2 had begun: there is no way back
+        self._restore(work, outcome)
+        report_refused(self._health, error)
+
+    def _restore(self, work: Work, outcome: str) -> None:
+        """What was held may be given to sandboxes again."""
+        eni = self._datastore.eni(work.intent.eni_id)
+        if isinstance(work.operation, Delete) and eni is not None:
+            back = replace(eni, state=EniState.ATTACHED, host_ready=False)
+            self._log.close(work.intent, outcome, also=lambda uow: uow.put_eni(back))
+            self._enis.routing.set_up_again(eni.eni_id)
+        else:
+            self._log.close(work.intent, outcome)
+        self._demand.announce_supply()
+
+    def _rows(self, work: Work) -> list[Address]:
+        eni_id = work.intent.eni_id
+        if isinstance(work.operation, Unassign):
+            named = all_addresses(work.operation.addresses, work.operation.prefixes)
+            found = (self._datastore.address(address) for address in named)
+            return [row for row in found if row is not None and row.eni_id == eni_id]
+        return [row for row in self._datastore.addresses() if row.eni_id == eni_id]
+
+    def _still_free(self, work: Work) -> tuple[frozenset[IPv4Address], frozenset[IPv4Network]]:
+        """What is named and nobody has: single addresses, and prefixes of which nobody has any address."""
+        assert isinstance(work.operation, Unassign)
+        rows = {row.address: row for row in self._rows(work)}
+        taken = {address for address, row in rows.items() if not row.is_free}
+        singles = frozenset(address for address in work.operation.addresses if address in rows.keys() - taken)
+        whole = {prefix for prefix in work.operation.prefixes if any(address in prefix for address in rows)}
+        return singles, frozenset(prefix for prefix in whole if not any(address in prefix for address in taken))
+
+    def _is_perhaps_unseen(self, work: Work) -> bool:
+        """Whether NotFound may be the lag of Describe behind our Create: after we asked to delete the ENI it is not."""
+        if isinstance(work.operation, Delete):
+            is_made_here = work.operation.why in (Why.UNATTACHED, Why.USELESS) and not work.operation.is_asked
+            return is_made_here and self._log.is_too_new_to_be_gone(work.intent)
+        return self._log.is_too_new_to_be_gone(work.intent)
+
+    # Compare with EC2 after it refused: what others attached or filled meanwhile is taken into account, and the pool plans anew. One
+    # Describe per refused action (I13).
+
+    def adopt_changes(self, identity: InstanceIdentity) -> bool:
+        """After a refused allocation: somebody else filled the ENI, or detached it. Returns: whether the datastore changed."""
+        before = self._datastore.enis(), self._datastore.counts().total
+        return self.adopt_enis(identity) or before != (self._datastore.enis(), self._datastore.counts().total)
+
+    def adopt_enis(self, identity: InstanceIdentity) -> bool:
+        """After a refusal, ask EC2 what is attached to the instance. ENIs attached by another tool are adopted or counted; the attach
+        is never retried for ever (amazon-vpc-cni-k8s issue 3833).
+
+        Returns: whether there was an ENI that the datastore did not know.
+        """
+        try:
+            outcome = self._enis.sync_with_ec2(identity)
+        except IpamError as error:
+            log.warning("the ENIs attached to the instance could not be listed: %s", log_text(error))
+            return False
+        if outcome.adopted:
+            log.warning("ENIs attached by another tool were adopted: %s", ", ".join(sorted(outcome.adopted)))
+        self._enis.set_up_adopted(outcome)
+        return bool(outcome.adopted)
+
+
+def report_refused(health: Health, error: IpamError) -> None:
+    """Say that EC2 refused to take something back, and why, until it takes something."""
+    is_begun = isinstance(error, CloudError) and error.may_have_happened
+    what = "what was begun is kept from pods and asked for again" if is_begun else "what is in excess is kept"
+    health.report(CONDITION, f"giving back: {what}: {log_text(error)}", error=error)
