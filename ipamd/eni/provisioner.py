@@ -166,21 +166,20 @@ class EniProvisioner:
         for intent in sorted(self._log.all_open(), key=lambda one: turns.get(one.intent_id, -1)):
             if not self._is_due(intent, is_add_waiting=is_add_waiting):
                 continue
-            was_denied = is_denied(self._failed.get(intent.intent_id), intent)
+            was_denied, failure = is_denied(self._failed.get(intent.intent_id), intent), None
             try:
                 self._resume(intent)
             except InterruptedByAddError as error:
                 log.info("%s", log_text(error))
             except IpamError as error:
+                failure = error
                 if not isinstance(error, ThrottledError):
                     log.warning("%s intent %s: %s", intent.kind, intent.intent_id, log_text(error))
                 problems.append(error)
-                self._put_off(intent, error)
-                continue
             except Exception as error:  # noqa: BLE001  # top of the work on one intent, as another release may have left it
                 self._odd.note(_name(intent), error)
             if any(one.intent_id == intent.intent_id for one in self._log.all_open()):
-                self._put_off(intent, None)
+                self._put_off(intent, failure)
             elif was_denied:
                 self.denial.forget()  # the others are tried at once
         return problems
