@@ -11,7 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ParamSpec, TypeVar
 
 from ipamd.cloud.budget import CallBudget
@@ -53,8 +53,7 @@ BY_ERROR: tuple[tuple[type[CloudError], Outcome], ...] = (
 @dataclass(slots=True)
 class _Api:
     outcomes: Counter[Outcome] = field(default_factory=Counter)
-    statuses: Counter[str] = field(default_factory=Counter)
-    status_ms: dict[str, float] = field(default_factory=dict)
+    statuses: dict[str, StatusReport] = field(default_factory=dict)
     buckets: list[int] = field(default_factory=lambda: [0] * len(ATTEMPT_BUCKETS_MS))
     held_back_count: int = 0
 
@@ -94,8 +93,8 @@ class CallStatistics:
         with self._lock:
             known, status = self._apis.setdefault(api, _Api()), self._status(outcome, code)
             known.outcomes[outcome] += 1
-            known.statuses[status] += 1
-            known.status_ms[status] = known.status_ms.get(status, 0.0) + took_ms
+            before = known.statuses.get(status, StatusReport(0, 0.0))
+            known.statuses[status] = StatusReport(before.count + 1, before.total_ms + took_ms)
             for index, bound_ms in enumerate(ATTEMPT_BUCKETS_MS):
                 known.buckets[index] += took_ms <= bound_ms
 
@@ -122,10 +121,10 @@ def outcome_of(failed: AttemptError) -> Outcome:
 def _report(known: _Api, left_count: float, rate_per_s: float) -> CallReport:
     return CallReport(
         outcomes=dict(known.outcomes),
-        statuses={status: StatusReport(count, known.status_ms[status]) for status, count in known.statuses.items()},
+        statuses=dict(known.statuses),
         buckets=tuple(known.buckets),
         count=known.outcomes.total(),
-        total_ms=sum(known.status_ms.values()),
+        total_ms=sum(status.total_ms for status in known.statuses.values()),
         left_count=left_count,
         rate_per_s=rate_per_s,
         held_back_count=known.held_back_count,
@@ -141,28 +140,19 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-@dataclass(slots=True)
-class _Call:
-    api: str
-    subject: str
-    began_monotonic_s: float
-    refusal_count: int = 0
-    last_refusal: str = ""
-
-
 class CallsUnderWay:
     """The calls of all threads; a thread makes one at a time. Safe from any thread; its lock is a leaf."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        self._by_thread: dict[int, _Call] = {}
+        self._by_thread: dict[int, tuple[float, CallUnderWay]] = {}  # with the beginning of each
 
     @contextmanager
     def call(self, api: str, subject: str) -> Iterator[None]:
         """Count a call of this thread as under way, its retries included."""
         with self._lock:
-            self._by_thread[threading.get_ident()] = _Call(api, subject, self._monotonic())
+            self._by_thread[threading.get_ident()] = self._monotonic(), CallUnderWay(api, subject, age_s=0.0)
         try:
             yield
         finally:
@@ -177,9 +167,11 @@ class CallsUnderWay:
                 return attempt(*args, **named)
             except AttemptError as failed:
                 with self._lock:
-                    call = self._by_thread.get(threading.get_ident())
-                    if call is not None:
-                        call.refusal_count, call.last_refusal = call.refusal_count + 1, log_text(failed.error)
+                    known = self._by_thread.get(threading.get_ident())
+                    if known is not None:
+                        began_s, call = known
+                        count, last = call.refusal_count + 1, log_text(failed.error)
+                        self._by_thread[threading.get_ident()] = began_s, replace(call, refusal_count=count, last_refusal=last)
                 raise
 
         return noted
@@ -188,14 +180,5 @@ class CallsUnderWay:
         """All calls, oldest first."""
         now = self._monotonic()
         with self._lock:
-            calls = sorted(self._by_thread.values(), key=lambda call: call.began_monotonic_s)
-            return tuple(
-                CallUnderWay(
-                    call.api,
-                    call.subject,
-                    age_s=now - call.began_monotonic_s,
-                    refusal_count=call.refusal_count,
-                    last_refusal=call.last_refusal,
-                )
-                for call in calls
-            )
+            calls = sorted(self._by_thread.values(), key=lambda one: one[0])
+        return tuple(replace(call, age_s=now - began_s) for began_s, call in calls)

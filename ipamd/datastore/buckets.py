@@ -58,17 +58,20 @@ class Bucket:
 
     def put_free(self, address: Address) -> None:
         """Insert in order; once only."""
-        entry = (address.since, int(address.address))
-        place = bisect_left(self.free, entry)
-        if place == len(self.free) or self.free[place] != entry:
+        entry, place, is_there = self._place(address)
+        if not is_there:
             self.free.insert(place, entry)
 
     def drop_free(self, address: Address) -> None:
         """Take out; absent is fine."""
+        _, place, is_there = self._place(address)
+        if is_there:
+            del self.free[place]
+
+    def _place(self, address: Address) -> tuple[tuple[datetime, int], int, bool]:
         entry = (address.since, int(address.address))
         place = bisect_left(self.free, entry)
-        if place < len(self.free) and self.free[place] == entry:
-            del self.free[place]
+        return entry, place, self.free[place : place + 1] == [entry]
 
 
 @dataclass(slots=True)
@@ -103,9 +106,9 @@ class EniSlot:
         is_draining = self.eni.eni_id in self._draining.enis
         return is_draining, self._ranks[0][0], -in_use, self.eni.network_card, self.eni.device_index, self.eni.eni_id
 
-    def densest_bucket(self) -> Bucket:
-        """Find the bucket with most addresses in use among those with one to give; `is_assignable` says that there is one."""
-        return self._by_order[self._ranks[0][2]]
+    def first(self) -> IPv4Address:
+        """The address to give, of the bucket with most in use; `is_assignable` says that there is one."""
+        return IPv4Address(self._by_order[self._ranks[0][2]].free[0][1])
 
     def put(self, address: Address, *, is_held: bool, is_offered: bool) -> None:
         """Count an address in, and let it be given if it is offered."""
@@ -220,7 +223,7 @@ class PoolIndex:
     def first(self) -> IPv4Address | None:
         """The address that is given next; None if there is none. Cost: the number of ENIs."""
         slots = [slot for slot in self.slots.values() if slot.is_assignable]
-        return IPv4Address(min(slots, key=EniSlot.preference).densest_bucket().free[0][1]) if slots else None
+        return min(slots, key=EniSlot.preference).first() if slots else None
 
     def claim(self, address: IPv4Address, found: Address | None) -> None:
         """Withdraw an address until `release`; `found` is what it is now."""

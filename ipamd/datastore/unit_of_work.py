@@ -257,10 +257,9 @@ class SqlUnitOfWork(UnitOfWork):
         *,
         address: IPv4Address | None = None,
         key: AttachmentKey | None = None,
-        eni_id: EniId | None = None,
         detail: str = "",
     ) -> None:
-        self._log(event, address=address, key=key, eni_id=eni_id, detail=detail)
+        self._log(event, address=address, key=key, detail=detail)
 
     def _refuse_what_is_not_free(self, intent: Intent) -> None:
         """Reading claims the rows: no reservation comes between this check and the hold that begins with the intent."""

@@ -56,11 +56,6 @@ def listed(directory: Path, kind: str) -> list[Segment]:
     return sorted(found, key=lambda segment: segment.number)
 
 
-def path_of(directory: Path, kind: str, number: int) -> Path:
-    """Where a segment lies."""
-    return directory / f"{kind}-{number:08d}.jsonl"
-
-
 def prune(directory: Path, kind: str, *, bytes_max: int, oldest_s: float) -> None:
     """Remove segments from the oldest on, until the rest has at most `bytes_max` and was written after `oldest_s`.
 
@@ -138,7 +133,7 @@ class Appender:
             self._write(b"\n")
 
     def _create(self, number: int, now_s: float) -> None:
-        head, path = self._head(), path_of(self._directory, self._kind, number)
+        head, path = self._head(), self._directory / f"{self._kind}-{number:08d}.jsonl"
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         self._fd, self._began_s = os.open(path, flags, 0o600), now_s
         try:

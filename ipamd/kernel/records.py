@@ -74,7 +74,6 @@ class Rule:
 class Neighbour:
     """One IPv4 neighbour entry."""
 
-    index: int
     address: IPv4Address | None
     mac: str
     is_permanent: bool
@@ -142,10 +141,9 @@ def read_rule(body: bytes) -> Rule:
 
 def read_neighbour(body: bytes) -> Neighbour:
     """Read an RTM_NEWNEIGH body."""
-    _, index, state, _, _ = NEIGHBOUR.unpack_from(body)
+    _, _, state, _, _ = NEIGHBOUR.unpack_from(body)
     found = attributes(body, NEIGHBOUR.size)
     return Neighbour(
-        index=index,
         address=_address(found.get(uapi.NDA_DST)),
         mac=_mac(found.get(uapi.NDA_LLADDR)),
         is_permanent=bool(state & uapi.NUD_PERMANENT),

@@ -173,18 +173,6 @@ def require_valid(prev_result: JsonObject) -> None:
         raise InvalidConfigError(f"prevResult is nested deeper than {MAX_DEPTH} levels")
 
 
-def _is_interface(entry: JsonObject) -> bool:
-    return isinstance(entry.get("name"), str) and isinstance(entry.get("sandbox", ""), str)
-
-
-def _is_ip(entry: JsonObject) -> bool:
-    return _is_network(entry.get("address"))
-
-
-def _is_route(entry: JsonObject) -> bool:
-    return _is_network(entry.get("dst"))
-
-
 def _is_network(value: object) -> bool:
     if not isinstance(value, str) or "/" not in value:
         return False
@@ -213,7 +201,11 @@ def _members(container: object) -> Iterable[object]:
 
 
 _SECTIONS: tuple[tuple[str, Callable[[JsonObject], bool], str], ...] = (
-    ("interfaces", _is_interface, "an interface needs a name; its sandbox is a path"),
-    ("ips", _is_ip, "an IP configuration needs an address with its mask"),
-    ("routes", _is_route, "a route needs a destination with its mask"),
+    (
+        "interfaces",
+        lambda entry: isinstance(entry.get("name"), str) and isinstance(entry.get("sandbox", ""), str),
+        "an interface needs a name; its sandbox is a path",
+    ),
+    ("ips", lambda entry: _is_network(entry.get("address")), "an IP configuration needs an address with its mask"),
+    ("routes", lambda entry: _is_network(entry.get("dst")), "a route needs a destination with its mask"),
 )

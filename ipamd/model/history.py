@@ -108,7 +108,9 @@ class Subject:
         """Whether a record may be about it: what `select` decides by looking at all of them."""
         if self.is_address:
             return record.address == self.text
-        return self.names_pod(record.pod) or self._names_sandbox(record) or self._names_eni(record)
+        if self.names_pod(record.pod) or (self.text.startswith(ENI_PREFIX) and record.eni_id == self.text):
+            return True
+        return bool(record.container_id) and (record.container_id.startswith(self.text) or record.sandbox == self.text)
 
     def select(self, records: Iterable[HistoryRecord]) -> list[HistoryRecord]:
         """Choose the records about it, oldest first, each once, and all marks; nothing if only marks are left."""
@@ -128,12 +130,6 @@ class Subject:
             if fits:
                 chosen.append(record)
         return chosen if any(record.event not in MARKS for record in chosen) else []
-
-    def _names_sandbox(self, record: HistoryRecord) -> bool:
-        return bool(record.container_id) and (record.container_id.startswith(self.text) or record.sandbox == self.text)
-
-    def _names_eni(self, record: HistoryRecord) -> bool:
-        return self.text.startswith(ENI_PREFIX) and record.eni_id == self.text
 
 
 def _in_its_place(record: HistoryRecord) -> HistoryRecord:

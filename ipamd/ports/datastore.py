@@ -152,7 +152,6 @@ class UnitOfWork(Protocol):
         *,
         address: IPv4Address | None = None,
         key: AttachmentKey | None = None,
-        eni_id: EniId | None = None,
         detail: str = "",
     ) -> None:
         """Append a ledger row that no other change writes (a refusal, a repair, a verdict)."""

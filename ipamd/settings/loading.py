@@ -62,12 +62,11 @@ class ConfigLine:
     is_live: bool
 
 
-def load(environ: Mapping[str, str] | None = None) -> Settings:
+def load(environ: Mapping[str, str] = os.environ) -> Settings:
     """Read every setting from the environment and from the file that it names; the file's lines win. Empty counts as not set.
 
     Raises: SettingsError whose details name every problem at once.
     """
-    environ = os.environ if environ is None else environ
     problems: list[str] = []
     in_file = _from_file(environ, problems)
     given = {**environ, **in_file}
@@ -80,9 +79,8 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
     return settings
 
 
-def load_what_is_right(environ: Mapping[str, str] | None = None) -> Settings:
+def load_what_is_right(environ: Mapping[str, str] = os.environ) -> Settings:
     """Read what can be read; what is wrong keeps its default. For `ipamctl`, which must help while settings are wrong."""
-    environ = os.environ if environ is None else environ
     return _parsed({**environ, **_from_file(environ, [])}, [])
 
 
@@ -127,18 +125,16 @@ def _host_and_port(text: str) -> tuple[str, int]:
     return host.replace("localhost", "127.0.0.1"), int(port)
 
 
-def without_meaning(environ: Mapping[str, str] | None = None) -> str:
+def without_meaning(environ: Mapping[str, str] = os.environ) -> str:
     """Name in one line the settings of amazon-vpc-cni-k8s that are set and mean nothing here; "" if none is. Call after `load`."""
-    environ = os.environ if environ is None else environ
     found = upstream.without_meaning({**environ, **_from_file(environ, [])})
     if not found:
         return ""
     return f"settings of amazon-vpc-cni-k8s without meaning here: {', '.join(found)} (docs/settings.md says why)"
 
 
-def describe(settings: Settings, environ: Mapping[str, str] | None = None) -> list[ConfigLine]:
+def describe(settings: Settings, environ: Mapping[str, str] = os.environ) -> list[ConfigLine]:
     """List every setting with its value, default, origin and sentence, in the order of the classes."""
-    environ = os.environ if environ is None else environ
     in_file = _from_file(environ, [])
     lines = []
     for topic in dataclasses.fields(settings):
@@ -268,7 +264,8 @@ def unknown(given: Mapping[str, str], *, is_ours: bool) -> list[str]:
     names = sorted(name for name in given if name not in known and (given[name] or is_ours))
     more = max(len(names) - UNKNOWN_MAX, 0) if is_ours else 0
     for name in names[: len(names) - more]:
-        if len(name) > LENGTH_MAX or (_is_of_a_service(name) and not is_ours):
+        # A Service may be called like a setting, and `vpc-ipamd` is likely.
+        if len(name) > LENGTH_MAX or (OF_A_SERVICE.fullmatch(name) and not is_ours):
             continue
         near = nearest(name, _meant())
         family = next((one for one in FAMILIES if name.upper().startswith(one)), "")
@@ -298,11 +295,6 @@ def _letters(name: str) -> frozenset[str]:
 def _closest(name: str, known: list[str]) -> str:
     """The known name that a far one may have been meant for: one that begins with it, or else the nearest."""
     return next((one for one in known if one.startswith(name.upper())), "") or nearest(name, known, most=LENGTH_MAX)
-
-
-def _is_of_a_service(name: str) -> bool:
-    """Whether kubelet makes such a name; a Service may be called like a setting, and `vpc-ipamd` is likely."""
-    return OF_A_SERVICE.fullmatch(name) is not None
 
 
 def _distance(one: str, other: str, most: int) -> int:
