@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ipamd.core.backoff import soonest_s
+from ipamd.core.agenda import soonest_s
 from ipamd.core.health import Health
 from ipamd.host.files import SETTLE_S, FollowedFile
 from ipamd.host.plugin_bundle import Bundle

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from ipaddress import IPv4Address
 
-from ipamd.core.backoff import soonest_s
+from ipamd.core.agenda import soonest_s
 from ipamd.core.context import ServiceContext
 from ipamd.core.deadline import Deadline
 from ipamd.core.loop import Loop
@@ -132,7 +132,7 @@ class HostNetworkReconciler:
         self._addresses = _PoolAddresses(context.datastore)
         self._held: frozenset[RepairedObject] = frozenset()
         self._silence = Silence()
-        self.fights = Fights(clock=context.clock, health=context.health)
+        self.fights = Fights(clock=context.clock, health=context.health, agenda=context.agenda)
 
     def set_up_node(self, identity: InstanceIdentity) -> None:
         """Set up the node's own routing. Raises: WiringError; the next reconciliation tries again."""

@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ipamd.core.backoff import Retry, soonest_s
+from ipamd.core.agenda import REPAIR, Agenda
 from ipamd.core.health import Health
 from ipamd.model.kernel import CONFINEMENT, Repaired, RepairedObject, RepairKind
 from ipamd.ports import Clock
@@ -24,9 +24,8 @@ FIGHT_REPAIRS = 3
 FIGHT_WINDOW_S = 600.0
 """Ours: long against the cycle of agents that correct on a clock (10 to 60 s), short against an operator's patience."""
 
-PAUSE_FIRST_S = 10.0
-PAUSE_MAX_S = 600.0
-"""Doubling pause between repairs of an object that is fought over. Ours: the first is short, because a pod may wait for it."""
+FIGHT, OPEN_FIGHT = "fight", "open fight"
+"""Of the agenda, with the object: what is left as it is until its pause is over, and what is put back each time all the same."""
 
 CHANGERS_KEPT = 16
 """Names of programs that changed nftables which are remembered. Ours: a node has a handful."""
@@ -46,7 +45,7 @@ SUSPECTS: Mapping[RepairKind, str] = {
 
 @dataclass(slots=True)
 class _History:
-    """Repairs of one object: monotonic times within the window, and when the next one is due.
+    """Repairs of one object: monotonic times within the window, and the last pause before the next one.
 
     `changers`: names of programs that changed nftables before each of them.
     """
@@ -55,14 +54,14 @@ class _History:
     count: int = 0
     changers: frozenset[str] = frozenset()
     pause_s: float = 0.0
-    retry: Retry = field(default_factory=lambda: Retry(first_s=PAUSE_FIRST_S, max_s=PAUSE_MAX_S))
 
 
 class Fights:
-    """Counts repairs and holds back those of objects that are fought over. Safe from any thread; its lock is a leaf."""
+    """Counts repairs and holds back those of objects that are fought over. Safe from any thread; in its lock the agenda's is taken."""
 
-    def __init__(self, *, clock: Clock, health: Health) -> None:
+    def __init__(self, *, clock: Clock, health: Health, agenda: Agenda) -> None:
         self._clock = clock
+        self._agenda = agenda
         self._health = health
         self._lock = threading.Lock()
         self._histories: dict[RepairedObject, _History] = {}
@@ -102,23 +101,15 @@ class Fights:
             over = [thing for thing, history in self._histories.items() if _is_over(history, now_s)]
             for thing in over:
                 del self._histories[thing]
-            found = frozenset(
-                thing
-                for thing, history in self._histories.items()
-                if thing != CONFINEMENT and not history.retry.is_due(now_s=now_s)
-            )
+            found = frozenset(thing for thing in self._histories if not self._agenda.is_due((FIGHT, thing)))
         for thing in over:
+            self._agenda.clear(_key(thing))
             self._health.report(_subject(thing), "")
         return found
 
     def wait_s(self) -> float | None:
         """Seconds until the first held object may be repaired again; None if none is held."""
-        now_s = self._clock.monotonic()
-        with self._lock:
-            held = [
-                one.retry for thing, one in self._histories.items() if thing != CONFINEMENT and not one.retry.is_due(now_s=now_s)
-            ]
-            return soonest_s(retry.left_s(now_s=now_s) for retry in held)
+        return self._agenda.next_s(FIGHT)
 
     def _repaired(self, thing: RepairedObject, sentence: str, now_s: float) -> str:
         """Record one repair; the condition's sentence if it is a fight, or "". The lock is held."""
@@ -133,7 +124,7 @@ class Fights:
         # Once it is a fight it stays one: with growing pauses fewer than FIGHT_REPAIRS repairs fall into the window.
         if history.pause_s == 0.0 and len(times) < FIGHT_REPAIRS:
             return ""
-        history.pause_s = history.retry.put_off(now_s=now_s)
+        history.pause_s = self._agenda.put_off(_key(thing), REPAIR)
         culprit = self._culprit(history) if thing.kind is RepairKind.NFT else ""
         left = "put back each time" if thing == CONFINEMENT else f"left as it is for {history.pause_s:.0f} s"
         return (
@@ -158,6 +149,10 @@ class Fights:
 def _is_over(history: _History, now_s: float) -> bool:
     """Whether an object has been left alone by others for the window and the last pause."""
     return now_s - history.repaired_monotonic_s[-1] > FIGHT_WINDOW_S + history.pause_s
+
+
+def _key(thing: RepairedObject) -> tuple[str, RepairedObject]:
+    return (OPEN_FIGHT if thing == CONFINEMENT else FIGHT), thing
 
 
 def _subject(thing: RepairedObject) -> str:

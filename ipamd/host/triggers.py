@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import IPv4Address
 
-from ipamd.core.backoff import Backoff, soonest_s
+from ipamd.core.agenda import soonest_s
 from ipamd.model import kernel as dataplane
 from ipamd.model.attachment import Attachment, encode_alias, sandbox_mac
 from ipamd.model.cniresult import others_mac, wired_mtu
@@ -43,7 +43,7 @@ class _Gap:
     """The growing gap of one scope."""
 
     def __init__(self) -> None:
-        self.backoff = Backoff(first_s=COALESCE_S, max_s=GAP_MAX_S)
+        self.next_s = COALESCE_S
         self.earliest_monotonic_s = 0.0
         self.vain_monotonic_s = float("-inf")
 
@@ -84,10 +84,11 @@ class Triggers:
         with self._lock:
             gap = self._gaps[scope]
             if has_repaired or now_s - gap.vain_monotonic_s > CALM_S:
-                gap.backoff.reset()
+                gap.next_s = COALESCE_S
             if not has_repaired:
                 gap.vain_monotonic_s = now_s
-            gap.earliest_monotonic_s = now_s + gap.backoff.next_s()
+            gap.earliest_monotonic_s = now_s + gap.next_s
+            gap.next_s = min(gap.next_s * 2, GAP_MAX_S)
 
 
 # Whether a pass by the clock must read all links, addresses, routes and rules: not while the kernel announces no change of them.

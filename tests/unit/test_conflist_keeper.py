@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from ipamd.core.agenda import Agenda
 from ipamd.core.clock import SystemClock
 from ipamd.core.health import Health
 from ipamd.host import conflist
@@ -43,7 +44,7 @@ class Kept:
         self.path = conflist.write(self.config)
         self.wanted = self.path.read_bytes()
         self.health = Health(clock, ())
-        self.fights = Fights(clock=clock, health=self.health)
+        self.fights = Fights(clock=clock, health=self.health, agenda=Agenda(clock))
         self.noted: list[str] = []
         settings = Settings(runtime=RuntimeConfig(cri_socket="off"), daemon=self.config)
         self.plugins = ChainedPlugins(settings, runtime=lambda: None, health=self.health, clock=clock)

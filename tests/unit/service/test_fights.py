@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from ipamd.core.agenda import REPAIR, Agenda
 from ipamd.core.health import Health
-from ipamd.host.repair_backoff import CHANGERS_KEPT, FIGHT_REPAIRS, FIGHT_WINDOW_S, PAUSE_FIRST_S, PAUSE_MAX_S, SUSPECTS, Fights
+from ipamd.host.repair_backoff import CHANGERS_KEPT, FIGHT_REPAIRS, FIGHT_WINDOW_S, SUSPECTS, Fights
 from ipamd.model.kernel import Repaired, RepairedObject, RepairKind
 from tests.fakes.clock import FakeClock
 
@@ -28,7 +29,7 @@ def health(clock: FakeClock) -> Health:
 @pytest.fixture
 def fights(clock: FakeClock, health: Health) -> Fights:
     """No repair yet."""
-    return Fights(clock=clock, health=health)
+    return Fights(clock=clock, health=health, agenda=Agenda(clock))
 
 
 def repaired(thing: RepairedObject) -> Repaired:
@@ -73,7 +74,7 @@ def test_the_pause_doubles_up_to_its_limit(fights: Fights, clock: FakeClock) -> 
         clock.advance(wait_s)
         assert fights.held() == frozenset()
         assert fights.wait_s() is None
-    assert pauses == [min(PAUSE_FIRST_S * 2**number, PAUSE_MAX_S) for number in range(9)]
+    assert pauses == [REPAIR.pause_s(number + 1) for number in range(9)]
 
 
 def test_a_fight_that_ends_is_forgotten(fights: Fights, health: Health, clock: FakeClock) -> None:
@@ -83,7 +84,7 @@ def test_a_fight_that_ends_is_forgotten(fights: Fights, health: Health, clock: F
     clock.advance(FIGHT_WINDOW_S)
     fights.held()
     assert len(health.conditions()) == 1
-    clock.advance(PAUSE_FIRST_S + 1)
+    clock.advance(REPAIR.first_s + 1)
     assert fights.held() == frozenset()
     assert health.conditions() == []
     fights.note([repaired(RULE)])

@@ -8,7 +8,8 @@ from ipaddress import IPv4Address
 
 import pytest
 
-from ipamd.host.repair_backoff import FIGHT_REPAIRS, PAUSE_FIRST_S
+from ipamd.core.agenda import REPAIR
+from ipamd.host.repair_backoff import FIGHT_REPAIRS
 from ipamd.host.triggers import CALM_S, COALESCE_S, GAP_MAX_S, Scope, Triggers
 from ipamd.model.attachment import sandbox_mac
 from ipamd.model.errors import KernelDumpError, WiringError
@@ -178,7 +179,7 @@ def test_a_held_object_is_repaired_once_its_pause_is_over(node: FakeNode) -> Non
     del node.wiring.routes[made.address]
     node.host_reconciler.reconcile()
     assert made.address not in node.wiring.routes
-    node.clock.advance(PAUSE_FIRST_S)
+    node.clock.advance(REPAIR.first_s)
     node.host_reconciler.run_due(is_by_clock=False)
     assert node.wiring.routes[made.address] == made.host_veth
 
