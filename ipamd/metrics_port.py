@@ -308,14 +308,16 @@ class LatePorts:
         except PortTakenError as error:
             self._tell(name, error)
 
-    def turn(self) -> float | None:
-        """Listen where that was not possible. Returns: seconds until the next try; None if every port is served."""
+    def turn(self) -> float:
+        """Listen where that was not possible; the loop ends once every port is served. Returns: seconds until the next try."""
         for name in list(self._waiting):
             try:
                 self._listen(name)
             except SettingsError as error:  # also one that a file of the settings causes only now
                 self._tell(name, error)
-        return RETRY_S if self._waiting else None
+        if not self._waiting:
+            self.loop.stop()
+        return RETRY_S
 
     def close(self) -> None:
         """End them all, and the wait for them."""
