@@ -1,4 +1,4 @@
-"""`ipamctl` beside a daemon of another release: what both know is answered, what one does not know is refused in one clear sentence."""
+"""`ipamctl` beside a daemon of another release: what both know is answered, what one does not know is named."""
 
 from __future__ import annotations
 
