@@ -60,7 +60,7 @@ class Metrics:
         )
         self._refused = Counter(
             "ipamd_metrics_refused_connections",
-            "Connections to this port, the probes' or the page's that were closed without an answer, by the bound that was reached",
+            "Connections to this port or the probes' that were closed without an answer, by the bound that was reached",
             ("reason",),
             registry=self.registry,
         )

@@ -19,15 +19,13 @@ from ipamd.model.cloud import CallUnderWay
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.freeze import Freezing
 from ipamd.model.ids import EniId
-from ipamd.model.pool_settings import PoolSettings
-from ipamd.model.pool_snapshot import PoolSnapshot
 from ipamd.model.sandbox import RuntimeInfo, RuntimeView
 from ipamd.model.subnets import SubnetView
 from ipamd.ports import Datastore, Spool
 from ipamd.report.audit import AuditService
 from ipamd.report.explain import ExplainService
 from ipamd.report.past import PastService
-from ipamd.report.what_if import WhatIfService
+from ipamd.report.what_if import PoolOutlook, WhatIfService
 from ipamd.settings import ConfigLine, CurrentSettings
 
 
@@ -40,21 +38,12 @@ class CloudView:
     detail: str
 
 
-class PoolLimits(Protocol):
+class PoolLimits(PoolOutlook, Protocol):
     """The pool's targets and limits."""
-
-    @property
-    def settings(self) -> PoolSettings:
-        """The targets."""
-        ...
 
     @property
     def limits(self) -> InstanceLimits | None:
         """Limits of this instance type; None until they are known."""
-        ...
-
-    def outlook(self) -> PoolSnapshot | None:
-        """The planner's input now; None before the pool's first cycle."""
         ...
 
     @property
