@@ -105,13 +105,17 @@ class SqlUnitOfWork(UnitOfWork):
     ) -> None:
         """Write a row to the ledger, and remember it for the history; `of` is the attachment that the event is about."""
         objects: dict[str, Any] = dict(key_params(key)) if key is not None else {}
-        record = HistoryRecord(
-            at or self._now, event.value, address=str(address or ""), eni_id=eni_id or "", detail=detail, **objects
-        )
-        self._ledger_rows.append(ledger_params(record))
         if of is not None:
-            detail = "" if detail == of.sandbox_name else detail
-            record = replace(record, detail=detail, pod=of.sandbox_name, since=of.created_at)
+            objects |= {"pod": of.sandbox_name, "since": of.created_at}
+        record = HistoryRecord(
+            at or self._now,
+            event.value,
+            address=str(address or ""),
+            eni_id=eni_id or "",
+            detail="" if of is not None and detail == of.sandbox_name else detail,
+            **objects,
+        )
+        self._ledger_rows.append({**ledger_params(record), "detail": detail})
         if event not in UNKEPT:
             self.recorded.append(record)
 
