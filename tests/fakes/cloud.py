@@ -63,6 +63,7 @@ class FakeEc2:
         self.attached_count_max = 99  # below the limit, if volumes take places
         self.is_place_first = False  # of an attached ENI: its place is taken, rather than it is in use
         self._tokens: dict[str, EniId] = {}
+        self._made_count = 1
         self.left_count = pool_size
         self.left_prefix_count = 128
         self.told_free_count: int | None = None  # what DescribeSubnets says, if it is not the truth
@@ -177,11 +178,12 @@ class FakeEc2:
                     raise EniLimitError("an ENI has fewer slots", code="PrivateIpAddressLimitExceeded")
                 if self._left(request.subnet_id) < 1 + request.address_count:
                     raise SubnetExhaustedError(f"subnet {request.subnet_id} has no {1 + request.address_count} free addresses")
-                number = len(self.enis) + 1
+                self._made_count += 1  # EC2 never uses an ID again
+                number = self._made_count
                 eni_id = EniId(f"eni-{number}")
                 self.enis[eni_id] = DescribedEni(
                     eni_id,
-                    MacAddress(f"02:00:00:00:00:{number:02x}"),
+                    MacAddress(f"02:00:00:00:{number >> 8:02x}:{number & 0xFF:02x}"),
                     request.subnet_id,
                     self._take(1, request.subnet_id).pop(),
                     frozenset(self._take(request.address_count, request.subnet_id)),

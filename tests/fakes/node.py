@@ -53,14 +53,16 @@ class FakeNode:
         network: NetworkConfig | None = None,
         subnets: SubnetsConfig | None = None,
         custom_network: CustomNetwork | None = None,
+        clock: FakeClock | None = None,
+        shipped: Settings = SETTINGS,
     ) -> None:
-        self.run_dir = run_dir
+        self.run_dir, self.shipped = run_dir, shipped
         self.history_dir = run_dir / "history"
         """On the host's disk: it outlives `crash` and `reboot`. Nothing is written before `history.write()`."""
         self.network = network or NetworkConfig()
         self.subnets_config, self.custom_network = subnets or SubnetsConfig(), custom_network
         self.settings = settings or PoolSettings()
-        self.clock = FakeClock()
+        self.clock = clock or FakeClock()
         self.wiring = FakeWiring()
         self.ec2 = ec2 or FakeEc2()
         self.hostnet = FakeHostNetwork(lambda: {eni.mac for eni in self.ec2.attached()})
@@ -101,8 +103,13 @@ class FakeNode:
             history=self.history,
             aws_node=self.aws_node,
         )
-        self.app = compose(adapters, CurrentSettings(replace(SETTINGS, network=self.network, subnets=self.subnets_config)))
+        self.current = CurrentSettings(replace(self.shipped, network=self.network, subnets=self.subnets_config))
+        self.app = compose(self.connected(adapters), self.current)
         self._name_parts()
+
+    def connected(self, adapters: Adapters) -> Adapters:
+        """What the graph gets; a test may put something in between."""
+        return adapters
 
     def _reached(self, name: str) -> None:
         """Call the failpoint of the moment: tests set it while the process runs."""

@@ -1,0 +1,400 @@
+"""EC2 as it can be: slow, late to show a change, with freed addresses that are reused at once, lost answers, refusals, other hands."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from ipaddress import IPv4Address, IPv4Network
+from random import Random
+from typing import Any
+
+from ipamd.model.cloud import INTENT_TAG, DescribedEni, EniRequest
+from ipamd.model.eni import INSTANCE_TAG, InstanceLimits
+from ipamd.model.errors import CloudDeniedError, CloudError, CloudNotFoundError, SubnetExhaustedError, ThrottledError
+from ipamd.model.ids import EniId, InstanceId, SubnetId
+from tests.fakes.cloud import INSTANCE, PRIMARY, SUBNET, FakeEc2
+from tests.property.graph.world import World
+
+CHANGES = frozenset(
+    (
+        "create_eni",
+        "attach_eni",
+        "set_delete_on_termination",
+        "set_security_groups",
+        "detach_eni",
+        "delete_eni",
+        "assign_addresses",
+        "assign_prefixes",
+        "unassign",
+    )
+)
+READS = frozenset(("describe_enis", "describe_eni", "find_by_token", "find_detached", "describe_subnets", "describe_subnet"))
+ACTIONS = (*sorted(CHANGES), *sorted(READS), "subnet_free_count")
+
+KEPT_S = 300.0
+"""For how long former states are kept, for answers that lag."""
+
+ATTACHED_AFTER_S, DETACHED_AFTER_S = (1.5, 4.0), (2.0, 5.0)
+FRESH_S = 30.0
+"""For so long the adapter does not believe that what this process made is not there (`ipamd/cloud/calls.py`)."""
+
+SHOWN_WITHIN_S = 60.0
+"""For so long the adapter waits until an ENI is shown as attached (`ipamd/cloud/retries.py`)."""
+
+
+@dataclass
+class Weather:
+    """What EC2 is like now. Shares are of calls; `lag_s` is how far Describe is behind; `refused` are denied actions."""
+
+    throttled: float = 0.0
+    failed: float = 0.0
+    lost: float = 0.0
+    partial: float = 0.0
+    lag_s: float = 0.0
+    refused: frozenset[str] = frozenset()
+    is_silent: bool = False
+    latency: tuple[float, float] = (0.1, 0.8)
+
+
+@dataclass
+class Call:
+    """One call as EC2 sees it."""
+
+    at_s: float
+    method: str
+    outcome: str = "ok"
+    detail: str = ""
+
+
+class _Noted(dict[EniId, DescribedEni]):
+    """A dictionary that tells of each change."""
+
+    changed: Callable[[], None] = staticmethod(lambda: None)
+
+    def __setitem__(self, key: EniId, value: DescribedEni) -> None:
+        super().__setitem__(key, value)
+        self.changed()
+
+    def pop(self, key: EniId, *default: Any) -> Any:
+        found = super().pop(key, *default)
+        self.changed()
+        return found
+
+
+@dataclass
+class _Freed:
+    """Free singles and /28s, what came back last first."""
+
+    singles: deque[IPv4Address] = field(default_factory=deque)
+    blocks: deque[IPv4Network] = field(default_factory=deque)
+
+
+class RoughEc2(FakeEc2):
+    """Implements `Ec2` for one life after another; `weather` is what it is like. Not a part of any life."""
+
+    def __init__(
+        self, world: World, *, limits: InstanceLimits, seed: int, address_count: int = 400, block_count: int = 40
+    ) -> None:
+        self.world = world
+        self.weather = Weather()
+        self.log: list[Call] = []
+        self.taken: dict[IPv4Address, float] = {}
+        """What other hands took from us, and when; no more once EC2 gave it to us again."""
+        self.added: set[IPv4Address] = set()
+        """What other hands put on ENIs of ours."""
+        self.left_at: dict[IPv4Address, float] = {}
+        """When an address was last taken from an ENI of ours, by whomever."""
+        self.random = Random(f"ec2/{seed}")
+        self._freed = _Freed()
+        self._made_at: dict[EniId, tuple[int, float]] = {}
+        self._past: deque[tuple[float, dict[EniId, DescribedEni]]] = deque()
+        self.foreign_count = 0
+        super().__init__(limits=limits, pool_size=address_count)
+        self.left_prefix_count = block_count
+        self.enis = _Noted(self.enis)
+        self.enis.changed = self._keep  # type: ignore[method-assign]
+        self._keep()
+
+    # What EC2 is asked.
+
+    def describe_enis(self, instance_id: InstanceId) -> tuple[DescribedEni, ...]:
+        self._call("describe_enis")
+        shown = [eni for eni in self._view().values() if eni.instance_id == instance_id]
+        if len(shown) > 1 and self.random.random() < self.weather.partial:
+            secondary = [eni for eni in shown if eni.eni_id != PRIMARY]
+            one = self.random.choice(secondary)
+            if self.random.random() < 0.5 or not one.secondary_addresses:
+                shown.remove(one)
+            else:
+                kept = frozenset(sorted(one.secondary_addresses)[1:])
+                shown[shown.index(one)] = replace(one, secondary_addresses=kept)
+            self.log[-1].detail = f"partial: {one.eni_id}"
+        return tuple(sorted(shown, key=lambda eni: eni.device_index))
+
+    def describe_eni(self, eni_id: EniId) -> DescribedEni:
+        self._call("describe_eni")
+        return self._shown(eni_id)
+
+    def find_by_token(self, token: str) -> tuple[DescribedEni, ...]:
+        self._call("find_by_token")
+        return tuple(eni for eni in self._view().values() if eni.tags.get(INTENT_TAG) == token)
+
+    def find_detached(self, tags: Mapping[str, str]) -> tuple[DescribedEni, ...]:
+        self._call("find_detached")
+        found = [eni for eni in self._view().values() if eni.status == "available"]
+        return tuple(
+            eni
+            for eni in found
+            if all(key in eni.tags and eni.tags[key] == (value or eni.tags[key]) for key, value in tags.items())
+        )
+
+    def describe_attached_eni(self, eni_id: EniId) -> DescribedEni:
+        give_up_s = self.world.monotonic() + SHOWN_WITHIN_S
+        while True:
+            eni = self.describe_eni(eni_id)
+            if eni.attachment_status == "attached":
+                return eni
+            if self.world.monotonic() >= give_up_s:
+                raise CloudError(f"ENI {eni_id} is not attached after {SHOWN_WITHIN_S:.0f} s")
+            self.world.sleep(2.0)
+
+    def create_eni(self, request: EniRequest) -> DescribedEni:
+        before = set(self.enis)
+        made = super().create_eni(request)
+        if made.eni_id not in before:
+            self._made_at[made.eni_id] = (self.world.life.number, self.world.monotonic())
+        return made
+
+    def attach_eni(self, eni_id: EniId, *, instance_id: InstanceId, device_index: int, network_card: int) -> str:
+        if eni_id in self.enis and self.enis[eni_id].attachment_status == "detaching":
+            self._call("attach_eni")
+            raise CloudError(f"ENI {eni_id} is busy")
+        given = super().attach_eni(eni_id, instance_id=instance_id, device_index=device_index, network_card=network_card)
+        self.enis[eni_id] = replace(self.enis[eni_id], attachment_status="attaching")
+        self._in(ATTACHED_AFTER_S, lambda: self._attached(eni_id))
+        return given
+
+    def detach_eni(self, attachment_id: str) -> None:
+        self._call("detach_eni")
+        self._begin_detach(attachment_id)
+        self._lose("detach_eni")
+
+    def delete_eni(self, eni_id: EniId) -> None:
+        give_up_s = self.world.monotonic() + SHOWN_WITHIN_S
+        while eni_id in self.enis and self.enis[eni_id].attachment_status == "detaching":
+            self.world.sleep(1.0)
+            if self.world.monotonic() > give_up_s:
+                break
+        before = self.enis.get(eni_id)
+        super().delete_eni(eni_id)
+        if before is not None and eni_id not in self.enis:
+            self._free(before)
+        self._lose("delete_eni")
+
+    def set_delete_on_termination(self, eni_id: EniId, *, attachment_id: str) -> None:
+        super().set_delete_on_termination(eni_id, attachment_id=attachment_id)
+        self._lose("set_delete_on_termination")
+
+    def unassign(self, eni_id: EniId, *, addresses: Iterable[IPv4Address], prefixes: Iterable[IPv4Network]) -> None:
+        singles, blocks = frozenset(addresses), frozenset(prefixes)
+        before = self.enis.get(eni_id)
+        super().unassign(eni_id, addresses=singles, prefixes=blocks)
+        if before is not None:
+            self._give_back(singles & before.secondary_addresses, blocks & before.prefixes)
+        self._lose("unassign")
+
+    # What other hands do. No life is needed.
+
+    def seize_addresses(self, addresses: Iterable[IPv4Address]) -> None:
+        """Somebody unassigns single addresses of ours."""
+        for eni in list(self.enis.values()):
+            if gone := eni.secondary_addresses & frozenset(addresses):
+                self.enis[eni.eni_id] = replace(eni, secondary_addresses=eni.secondary_addresses - gone)
+                self.taken |= dict.fromkeys(gone, self.world.monotonic())
+                self._give_back(gone, frozenset())
+
+    def seize_eni(self, eni_id: EniId, *, is_deleted: bool) -> None:
+        """Somebody detaches an ENI, and perhaps deletes it."""
+        eni = self.enis[eni_id]
+        self.taken |= dict.fromkeys(addresses_of(eni), self.world.monotonic())
+        self._begin_detach(eni.attachment_id)
+        if is_deleted:
+            self.world.at(self.world.monotonic() + DETACHED_AFTER_S[1] + 1, lambda: self._delete_seized(eni_id))
+
+    def add_addresses(self, eni_id: EniId, count: int) -> None:
+        """Somebody assigns more addresses to an ENI of ours."""
+        eni = self.enis[eni_id]
+        if len(eni.secondary_addresses) + len(eni.prefixes) + count <= self.limits.slots_per_eni and self.left_count >= count:
+            given = frozenset(self._take(count))
+            self.added |= given
+            self.enis[eni_id] = replace(eni, secondary_addresses=eni.secondary_addresses | given)
+
+    def attach_foreign(self) -> str:
+        """Somebody attaches an ENI of his own, where a place is free. Returns: which, "" if none was."""
+        places = {eni.device_index for eni in self.attached()}
+        free = sorted(set(range(self.limits.eni_count)) - places)
+        if not free or self.left_count < 2:
+            return ""
+        self.foreign_count += 1
+        taken = dict(self.taken)
+        eni_id = EniId(f"eni-foreign-{self.foreign_count}")
+        self.enis[eni_id] = DescribedEni(
+            eni_id,
+            type(self.enis[PRIMARY].mac)(f"06:00:00:00:00:{self.foreign_count:02x}"),
+            SUBNET,
+            self._take(1).pop(),
+            status="in-use",
+            attachment_id=f"attach-{eni_id}",
+            attachment_status="attached",
+            instance_id=INSTANCE,
+            device_index=free[-1],
+            tags={"node.k8s.amazonaws.com/no_manage": "true"} if self.random.random() < 0.5 else {},
+        )
+        self.taken = taken
+        return eni_id
+
+    def give_to_others(self, count: int) -> None:
+        """Somebody else in the subnet gets what was freed last."""
+        if self.left_count > count:
+            taken = dict(self.taken)
+            self._take(count)
+            self.taken = taken  # not by us
+
+    # Answers.
+
+    def ours(self) -> list[DescribedEni]:
+        """Every ENI that this node made, wherever it is."""
+        return [eni for eni in self.enis.values() if eni.tags.get(INSTANCE_TAG) == INSTANCE and eni.eni_id != PRIMARY]
+
+    def address_owner(self) -> dict[IPv4Address, EniId]:
+        """Where each address of an attached ENI is, the primary ones left out."""
+        return {address: eni.eni_id for eni in self.attached() for address in addresses_of(eni)}
+
+    def counts(self, since_s: float, until_s: float) -> Counter[str]:
+        """Calls by method."""
+        return Counter(call.method for call in self.log if since_s <= call.at_s < until_s)
+
+    # Inside.
+
+    def _call(self, method: str) -> None:
+        self.log.append(entry := Call(self.world.monotonic(), method))
+        self.calls[method] += 1
+        weather, draw = self.weather, self.random.random
+        if not self.world.is_in_hub:
+            self.world.sleep(self.random.uniform(*weather.latency))
+        error: CloudError | None = None
+        if weather.is_silent:
+            error = CloudError(f"{method}: EC2 does not answer")
+            error.may_have_happened = False
+        elif method in weather.refused:
+            error = CloudDeniedError(f"{method} is not allowed", code="UnauthorizedOperation", next_step="allow it")
+        elif draw() < weather.throttled:
+            error = ThrottledError(f"{method}: RequestLimitExceeded", code="RequestLimitExceeded")
+        elif draw() < weather.failed:
+            error = CloudError(f"{method}: InternalError", code="InternalError")
+        if error is not None:
+            entry.outcome = type(error).__name__
+            self.failed[method] += 1
+            raise error
+
+    def _lose(self, method: str) -> None:
+        if self.random.random() < self.weather.lost:
+            self.log[-1].outcome = "lost"
+            raise CloudError(f"{method}: the answer was lost")
+        if not self.world.is_in_hub:
+            self.world.sleep(self.random.uniform(0.0, 0.2))
+
+    def _keep(self) -> None:
+        now_s = self.world.monotonic()
+        self._past.append((now_s, dict(self.enis)))
+        while len(self._past) > 1 and self._past[1][0] < now_s - KEPT_S:
+            self._past.popleft()
+
+    def _view(self) -> dict[EniId, DescribedEni]:
+        """What Describe shows: an instant within the lag."""
+        if not self.weather.lag_s:
+            return dict(self.enis)
+        then_s = self.world.monotonic() - self.random.uniform(0.5, 1.0) * self.weather.lag_s
+        shown = self._past[0][1]
+        for at_s, enis in self._past:
+            if at_s <= then_s:
+                shown = enis
+        return shown
+
+    def _shown(self, eni_id: EniId) -> DescribedEni:
+        view = self._view()
+        if eni_id in view:
+            return view[eni_id]
+        life, at_s = self._made_at.get(eni_id, (-1, 0.0))
+        if life == self.world.life.number and self.world.monotonic() - at_s < FRESH_S:
+            raise CloudError(f"ENI {eni_id} is not shown yet")
+        raise CloudNotFoundError(f"ENI {eni_id} does not exist", code="InvalidNetworkInterfaceID.NotFound")
+
+    def _begin_detach(self, attachment_id: str) -> None:
+        for eni in list(self.enis.values()):
+            if attachment_id and eni.attachment_id == attachment_id and eni.attachment_status != "detaching":
+                self.enis[eni.eni_id] = replace(eni, attachment_status="detaching")
+                self._in(DETACHED_AFTER_S, lambda eni_id=eni.eni_id: self._detached(eni_id))  # type: ignore[misc]
+
+    def _in(self, seconds: tuple[float, float], do: Callable[[], object]) -> None:
+        self.world.at(self.world.monotonic() + self.random.uniform(*seconds), do)
+
+    def _attached(self, eni_id: EniId) -> None:
+        if eni_id in self.enis and self.enis[eni_id].attachment_status == "attaching":
+            self.enis[eni_id] = replace(self.enis[eni_id], attachment_status="attached")
+
+    def _detached(self, eni_id: EniId) -> None:
+        eni = self.enis.get(eni_id)
+        if eni is not None:
+            self.enis[eni_id] = replace(
+                eni, status="available", attachment_id="", attachment_status="", instance_id=InstanceId(""), device_index=-1
+            )
+            self.left_at |= dict.fromkeys(addresses_of(eni), self.world.monotonic())
+
+    def _delete_seized(self, eni_id: EniId) -> None:
+        eni = self.enis.get(eni_id)
+        if eni is not None and eni.status == "available":
+            self.enis.pop(eni_id)
+            self._free(eni)
+
+    def _free(self, eni: DescribedEni) -> None:
+        primary = frozenset() if eni.primary_address is None else frozenset((eni.primary_address,))
+        self._give_back(eni.secondary_addresses | primary, eni.prefixes)
+
+    def _give_back(self, addresses: frozenset[IPv4Address], prefixes: frozenset[IPv4Network]) -> None:
+        self._freed.singles.extendleft(sorted(addresses))
+        self._freed.blocks.extendleft(sorted(prefixes))
+        self.left_count += len(addresses)
+        self.left_prefix_count += len(prefixes)
+        self.left_at |= dict.fromkeys([*addresses, *(one for block in prefixes for one in block)], self.world.monotonic())
+
+    def _take(self, count: int, subnet_id: SubnetId = SUBNET) -> list[IPv4Address]:
+        if self.left_count < count:
+            raise SubnetExhaustedError(
+                f"subnet {subnet_id} has no {count} free addresses", code="InsufficientFreeAddressesInSubnet"
+            )
+        self.left_count -= count
+        freed = self._freed.singles
+        given = [freed.popleft() if freed else next(self._fresh) for _ in range(count)]
+        for address in given:
+            self.taken.pop(address, None)
+        return given
+
+    def _take_prefixes(self, count: int) -> frozenset[IPv4Network]:
+        if self.left_prefix_count < count:
+            raise SubnetExhaustedError(
+                f"subnet {SUBNET} has no {count} free /28s", details="InsufficientCidrBlocks", code="InsufficientCidrBlocks"
+            )
+        self.left_prefix_count -= count
+        freed = self._freed.blocks
+        given = frozenset(freed.popleft() if freed else next(self._fresh_prefixes) for _ in range(count))
+        for block in given:
+            for address in block:
+                self.taken.pop(address, None)
+        return given
+
+
+def addresses_of(eni: DescribedEni) -> frozenset[IPv4Address]:
+    """Secondary addresses, those of prefixes included."""
+    return eni.secondary_addresses.union(*eni.prefixes)

@@ -1,0 +1,664 @@
+"""What happens to a node, drawn from a seed, and what must hold whatever happens: judged as kubelet and EC2 see it.
+
+A run has four parts: a storm, in which everything goes wrong at once; a calm, after which everything must be sound; a quiet hour
+without an EC2 call; and a state that no retry can change (a denied action, a full subnet, a silent EC2), in which the calls of an
+hour are counted. The script of the storm is made first, each event with a source of randomness of its own, so that a failing script
+can be shortened event by event.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from ipaddress import IPv4Address
+from pathlib import Path
+from random import Random
+
+from ipamd.model.eni import INSTANCE_TAG, NO_MANAGE_TAG, InstanceLimits
+from ipamd.model.errors import IpamError
+from ipamd.model.ids import EniId
+from ipamd.model.sandbox import EventKind, SandboxState
+from ipamd.settings import PoolConfig
+from tests.fakes.cloud import INSTANCE, PRIMARY
+from tests.property.graph.ec2 import ACTIONS, CHANGES, RoughEc2, Weather, addresses_of
+from tests.property.graph.node import GraphNode
+from tests.property.graph.world import Killed, World, installed
+
+LIMITS = (InstanceLimits("m5.large", 3, 10), InstanceLimits("t3.small", 3, 4), InstanceLimits("m5.xlarge", 4, 15))
+COOLDOWN_S = 30.0
+
+BEGIN_S = 1000.0
+STORM_S = 1800.0
+CALM_S = 3 * 3600.0
+"""Longer than every hold and window: the hour of release, the two hours that `auto` remembers, the hour between two looks in doubt."""
+
+HOUR_S = 3600.0
+STATE_S = 2 * HOUR_S
+"""After which a state counts as lasting."""
+
+CALLS_PER_HOUR = 6
+"""Of each kind, in a state that no retry changes."""
+
+DEL_AGAIN_S = 10.0
+TAKEN_S = 1800.0
+"""For so long an address that other hands took may still be given: metadata, throttled Describes and restarts have to show it."""
+
+KINDS = (
+    ("add", 40),
+    ("delete", 24),
+    ("vanish", 3),
+    ("kill", 5),
+    ("kill-in", 14),
+    ("lose-datastore", 2),
+    ("weather", 12),
+    ("fair", 8),
+    ("deny", 6),
+    ("settings", 4),
+    ("runtime", 3),
+    ("metadata", 3),
+    ("seize-address", 3),
+    ("seize-eni", 2),
+    ("add-address", 3),
+    ("foreign", 2),
+    ("others", 4),
+    ("routes", 3),
+    ("links", 2),
+    ("burst", 3),
+)
+
+STATES = (*(f"deny {action}" for action in ACTIONS), "full", "no blocks", "attachments", "silent", "throttled")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One event of the storm. `seed`: of what it draws."""
+
+    at_s: float
+    kind: str
+    seed: str
+
+
+@dataclass
+class Pod:
+    """A sandbox as kubelet knows it. `state`: adding, live, doomed (its DEL is due) or gone."""
+
+    name: str
+    state: str = "adding"
+    address: IPv4Address | None = None
+    is_forfeited: bool = False
+
+
+@dataclass
+class Outcome:
+    """One run. `problems` is empty if everything held; `hourly`: state -> the most calls of each kind within an hour."""
+
+    seed: int
+    problems: list[str] = field(default_factory=list)
+    trace: list[str] = field(default_factory=list)
+    hourly: dict[str, Counter[str]] = field(default_factory=dict)
+    kills: int = 0
+    failpoints: frozenset[str] = frozenset()
+    state: str = ""
+
+
+class Violation(Exception):
+    """Something did not hold; the run ends."""
+
+
+def script(seed: int) -> list[Step]:
+    """The storm of a seed."""
+    draw = Random(f"script/{seed}")
+    kinds, weights = zip(*KINDS, strict=True)
+    steps, at_s = [], BEGIN_S + 20.0
+    while at_s < BEGIN_S + STORM_S:
+        steps.append(Step(at_s, draw.choices(kinds, weights)[0], f"{seed}/{len(steps)}"))
+        at_s += draw.choice((0.0, 0.3, 2.0, 5.0, 10.0, 30.0))
+    return steps
+
+
+class Run:
+    """One node's run."""
+
+    def __init__(self, world: World, seed: int, directory: Path, *, steps: Sequence[Step], state: str) -> None:
+        self.seed, self.steps, self.state = seed, steps, state
+        draw = Random(f"run/{seed}")
+        self.world = world
+        self.outcome = Outcome(seed, state=state)
+        self.pods: dict[str, Pod] = {}
+        self.cooling: dict[IPv4Address, float] = {}
+        self._pod_count = 0
+        self._seen: dict[IPv4Address, tuple[EniId, float]] = {}
+        self._seen_in = -1
+        pool = self._targets(draw)
+        self.node = GraphNode(
+            directory, self.world, limits=draw.choice(LIMITS), pool=pool, seed=seed, address_count=draw.choice((60, 120, 400))
+        )
+        self.node.trace = self.say
+        self.ec2: RoughEc2 = self.node.rough
+        self.say(f"{self.node.rough.limits.instance_type}, {_differing(pool)}")
+        if draw.random() < 0.25:
+            self._migrate(draw)
+
+    # The parts of a run.
+
+    def play(self) -> None:
+        """Everything, from the first life to the last hour. Raises: Violation."""
+        self.node.live()
+        for step in self.steps:
+            self.world.at(step.at_s, lambda step=step: self._do(step))  # type: ignore[misc]
+        self.world.at(BEGIN_S, self._kubelet)
+        self._until(BEGIN_S + STORM_S)
+        self._fair()
+        self.say("CALM")
+        self._until(BEGIN_S + STORM_S + CALM_S)
+        self._judge_sound("after the calm")
+        self._quiet_hour()
+        if not self._probe():
+            self._violated("an ADD is not served after the calm")
+        self._lasting_state()
+        self._recovered()
+
+    def finish(self) -> Outcome:
+        """What came of it."""
+        self.outcome.kills, self.outcome.failpoints = self.node.kill_count, frozenset(self.node.failpoints_seen)
+        self.node.finish()
+        return self.outcome
+
+    def say(self, text: str) -> None:
+        """A line of the trace."""
+        self.outcome.trace.append(f"{self.world.monotonic() - BEGIN_S:9.1f} {text}")
+
+    def _until(self, until_s: float) -> None:
+        while self.world.monotonic() < until_s:
+            self.world.run(min(until_s, self.world.monotonic() + 30.0), is_over=lambda: bool(self.outcome.problems))
+            self._judge()
+            if self.outcome.problems or self.world.failures:
+                raise Violation("; ".join([*self.outcome.problems, *self.world.failures]))
+
+    def _quiet_hour(self) -> None:
+        since_s = self.world.monotonic()
+        self._until(since_s + HOUR_S)
+        counted = self.ec2.counts(since_s, self.world.monotonic())
+        self._note_hour("healthy", counted)
+        if changing := {method: count for method, count in counted.items() if method in CHANGES}:
+            self._violated(f"changing calls in a quiet hour: {changing}")
+        if counted and self._is_healthy():
+            self._violated(f"EC2 calls in an idle hour of a healthy node: {dict(counted)}")
+
+    def _lasting_state(self) -> None:
+        """Want more or have too much, in a state that does not change; then count."""
+        draw = Random(f"state/{self.seed}")
+        pool = self._bitten(draw)
+        self.say(f"STATE {self.state}, {_differing(pool)}")
+        self._enter_state()
+        self.world.spawn(lambda: self.node.offer(pool), name="settings")
+        for pod in draw.sample(live := self._live(), len(live) // draw.choice((1, 2))):
+            self._delete(pod)
+        for _ in range(draw.choice((0, 3, 12))):
+            self._add()
+        self._until(self.world.monotonic() + STATE_S)
+        for _ in range(1):
+            since_s = self.world.monotonic()
+            self._until(since_s + HOUR_S)
+            counted = self.ec2.counts(since_s, self.world.monotonic())
+            self._note_hour(self.state, counted)
+            if many := {method: count for method, count in counted.items() if count > CALLS_PER_HOUR}:
+                self._violated(f"calls within an hour of the state {self.state!r}: {many}")
+
+    def _bitten(self, draw: Random) -> PoolConfig:
+        """Targets that need what the state refuses."""
+        wants_less = any(word in self.state for word in ("unassign", "detach_eni", "delete_eni"))
+        if wants_less or (self.state in ("silent", "throttled") and draw.random() < 0.5):
+            return PoolConfig(warm_ip_target=1, release_hold_s=60)
+        if "prefixes" in self.state or "blocks" in self.state:
+            return PoolConfig(prefix_delegation=True, warm_prefix_target=draw.randint(2, 6))
+        return draw.choice(
+            (PoolConfig(warm_eni_target=self.ec2.limits.eni_count), PoolConfig(warm_ip_target=draw.randint(10, 40)))
+        )
+
+    def _recovered(self) -> None:
+        """Once the state ends an ADD is served."""
+        self.say("the state ends")
+        self._fair()
+        self._until(self.world.monotonic() + HOUR_S)
+        self._judge_sound("after the state")
+
+    def _enter_state(self) -> None:
+        ec2, state = self.ec2, self.state
+        if state.startswith("deny "):
+            ec2.weather = Weather(refused=frozenset((state.removeprefix("deny "),)))
+        elif state == "full":
+            ec2.left_count = ec2.left_prefix_count = 0
+        elif state == "no blocks":
+            ec2.left_prefix_count = 0
+        elif state == "attachments":
+            ec2.attached_count_max = len(ec2.attached())
+        elif state == "silent":
+            ec2.weather = Weather(is_silent=True)
+        elif state == "throttled":
+            ec2.weather = Weather(throttled=1.0)
+
+    def _fair(self) -> None:
+        """Everything works again, and kubelet deletes what it gave up."""
+        self.ec2.weather = Weather()
+        self.ec2.attached_count_max = 99
+        self.ec2.left_count = max(self.ec2.left_count, 200)
+        self.ec2.left_prefix_count = max(self.ec2.left_prefix_count, 20)
+        self.node.runtime.is_down = False
+        self.node.is_metadata_silent = False
+        self.node.metadata.frozen = None
+        self.node.hostnet.unplugged.clear()
+        self.node.kill_in = None
+
+    # What kubelet does.
+
+    def _kubelet(self) -> None:
+        """Every few seconds: the DELs that are due."""
+        for pod in list(self.pods.values()):
+            if pod.state == "doomed":
+                self._delete(pod)
+        self.world.at(self.world.monotonic() + DEL_AGAIN_S, self._kubelet)
+
+    def _add(self, deadline_s: float = 60.0) -> None:
+        if not self.node.is_serving:
+            return
+        self._pod_count += 1
+        pod = self.pods[name] = Pod(name := f"pod{self._pod_count}")
+
+        def add() -> None:
+            try:
+                made = self.node.add(name, deadline_s=deadline_s)
+            except IpamError as error:
+                self.say(f"ADD {name} refused: {str(error)[:150]}")
+                pod.state = "doomed" if pod.state == "adding" else pod.state
+            except Killed:
+                pod.state = "doomed"
+                raise
+            else:
+                self._added(pod, made.address)
+
+        self.world.spawn(add, name=f"ADD {name}")
+
+    def _added(self, pod: Pod, address: IPv4Address) -> None:
+        now_s = self.world.monotonic()
+        self.say(f"ADD {pod.name} -> {address}")
+        for other in self.pods.values():
+            if other is not pod and other.address == address and other.state in ("live", "doomed-live"):
+                self._violated(f"I1: {address} is given to {pod.name} and {other.name} has it")
+        cooled_s = self.cooling.get(address)
+        if cooled_s is not None and now_s < cooled_s + COOLDOWN_S and self.ec2.left_at.get(address, 0.0) < cooled_s:
+            self._violated(f"I8: {address} is given to {pod.name} {now_s - cooled_s:.1f} s after it was released")
+        pod.address = address
+        if address not in self.ec2.address_owner() and now_s - self.ec2.taken.get(address, -TAKEN_S) >= TAKEN_S:
+            self._violated(f"I7: {address} is given to {pod.name} and is on no attached ENI")
+        pod.is_forfeited = address in self.ec2.taken
+        pod.state = "live"
+        self.node.runtime.run(pod.name)
+        self.node.runtime.emit(pod.name, EventKind.CREATED)
+
+    def _delete(self, pod: Pod) -> None:
+        """The sandbox stops, and its DEL comes; again if it fails."""
+        if pod.state == "gone":
+            return
+        pod.state = "doomed"
+        if pod.address is not None:
+            self.cooling.setdefault(pod.address, self.world.monotonic())
+        if pod.name in self.node.runtime.listed:
+            self.node.runtime.run(pod.name, state=SandboxState.NOTREADY)
+        if not self.node.is_up:
+            return
+
+        def delete() -> None:
+            try:
+                self.node.delete(pod.name)
+            except IpamError as error:
+                self.say(f"DEL {pod.name} refused: {str(error)[:150]}")
+            else:
+                if pod.state != "gone":
+                    self.say(f"DEL {pod.name}")
+                    self._gone(pod)
+
+        self.world.spawn(delete, name=f"DEL {pod.name}")
+
+    def _gone(self, pod: Pod) -> None:
+        pod.state = "gone"
+        self.node.wiring.netns.pop(f"/run/netns/{pod.name}", None)
+        self.node.runtime.listed.pop(pod.name, None)
+        self.node.runtime.emit(pod.name, EventKind.DELETED)
+        if pod.address is not None:
+            self.cooling[pod.address] = min(self.cooling.get(pod.address, self.world.monotonic()), self.world.monotonic())
+
+    # The storm.
+
+    def _do(self, step: Step) -> None:
+        if self.outcome.problems:
+            return
+        draw = Random(step.seed)
+        handler = getattr(self, f"_step_{step.kind.replace('-', '_')}")
+        handler(draw)
+
+    def _step_add(self, draw: Random) -> None:
+        self._add(draw.choice((2.0, 20.0, 60.0)))
+
+    def _step_burst(self, draw: Random) -> None:
+        for _ in range(draw.randint(4, 14)):
+            self._add(draw.choice((20.0, 60.0)))
+
+    def _step_delete(self, draw: Random) -> None:
+        if live := self._live():
+            self._delete(draw.choice(live))
+
+    def _step_vanish(self, draw: Random) -> None:
+        """A sandbox dies and no DEL comes."""
+        if live := self._live():
+            pod = draw.choice(live)
+            self.say(f"{pod.name} vanishes")
+            for veth, spec in list(self.node.wiring.wired.items()):
+                if spec.key.container_id == pod.name:
+                    del self.node.wiring.wired[veth]
+            self.cooling[pod.address] = self.world.monotonic()  # type: ignore[index]
+            self._gone(pod)
+
+    def _step_kill(self, draw: Random) -> None:
+        if self.node.is_up:
+            self.node.crash_now("at some moment")
+
+    def _step_kill_in(self, draw: Random) -> None:
+        self.node.kill_in = draw.randint(1, 25)
+
+    def _step_lose_datastore(self, draw: Random) -> None:
+        if self.node.is_up:
+            self.node.loses_datastore = True
+            self.node.crash_now("with its datastore")
+
+    def _step_weather(self, draw: Random) -> None:
+        share = lambda most: draw.choice((0.0, 0.0, draw.random() * most))  # noqa: E731
+        self.ec2.weather = Weather(
+            throttled=share(0.6),
+            failed=share(0.3),
+            lost=share(0.4),
+            partial=share(0.5),
+            lag_s=draw.choice((0.0, 0.0, 2.0, 10.0, 40.0, 100.0)),
+            is_silent=draw.random() < 0.08,
+            latency=draw.choice(((0.1, 0.8), (0.1, 0.8), (2.0, 9.0))),
+        )
+        self.say(f"{self.ec2.weather}")
+
+    def _step_fair(self, draw: Random) -> None:
+        self.ec2.weather = Weather()
+        self.say("fair weather")
+
+    def _step_deny(self, draw: Random) -> None:
+        self.ec2.weather = replace(self.ec2.weather, refused=frozenset(draw.sample(ACTIONS, draw.choice((1, 1, 3)))))
+        self.say(f"denied: {sorted(self.ec2.weather.refused)}")
+
+    def _step_settings(self, draw: Random) -> None:
+        pool = self._targets(draw)
+        self.say(f"settings: {_differing(pool)}")
+        self.world.spawn(lambda: self.node.offer(pool), name="settings")
+
+    def _step_runtime(self, draw: Random) -> None:
+        self.node.runtime.is_down = draw.random() < 0.6
+        if self.node.runtime.is_down:
+            self.node.runtime.break_stream()
+
+    def _step_metadata(self, draw: Random) -> None:
+        self.node.is_metadata_silent = draw.random() < 0.6
+
+    def _step_seize_address(self, draw: Random) -> None:
+        of_ours = sorted(a for eni in self.ec2.attached() if self._is_ours(eni.eni_id) for a in eni.secondary_addresses)
+        if of_ours:
+            taken = draw.sample(of_ours, min(draw.choice((1, 1, 3)), len(of_ours)))
+            self.say(f"others take {', '.join(map(str, taken))}")
+            self._forfeit(taken)
+            self.ec2.seize_addresses(taken)
+
+    def _step_seize_eni(self, draw: Random) -> None:
+        secondary = sorted(e.eni_id for e in self.ec2.ours() if e.attachment_status == "attached")
+        if secondary:
+            eni_id, is_deleted = draw.choice(secondary), draw.random() < 0.7
+            self.say(f"others detach {eni_id}{' and delete it' if is_deleted else ''}")
+            self._forfeit(addresses_of(self.ec2.enis[eni_id]))
+            self.ec2.seize_eni(eni_id, is_deleted=is_deleted)
+            self.world.at(self.world.monotonic() + 6.0, self.node.forget_links)
+
+    def _step_add_address(self, draw: Random) -> None:
+        self.ec2.add_addresses(
+            draw.choice(sorted(e.eni_id for e in self.ec2.attached() if self._is_ours(e.eni_id))), draw.randint(1, 3)
+        )
+
+    def _step_foreign(self, draw: Random) -> None:
+        if eni_id := self.ec2.attach_foreign():
+            self.say(f"others attach {eni_id}")
+
+    def _step_others(self, draw: Random) -> None:
+        self.ec2.give_to_others(draw.randint(1, 6))
+
+    def _step_routes(self, draw: Random) -> None:
+        """Somebody flushes a route, a rule or an ENI's table."""
+        wiring = self.node.wiring
+        if wiring.routes and draw.random() < 0.5:
+            wiring.routes.pop(draw.choice(sorted(wiring.routes)), None)
+        elif self.node.hostnet.enis:
+            self.node.hostnet.enis.pop(draw.choice(sorted(self.node.hostnet.enis)), None)
+
+    def _step_links(self, draw: Random) -> None:
+        """A link is out of sight for a while, and its ENI is not detached."""
+        links = sorted(e.mac for e in self.ec2.attached() if e.eni_id != PRIMARY)
+        if links:
+            mac = draw.choice(links)
+            self.say(f"the link {mac} is gone for a while")
+            self.node.hostnet.unplugged.add(mac)
+            self.world.at(self.world.monotonic() + draw.uniform(5.0, 400.0), lambda: self.node.hostnet.unplugged.discard(mac))
+
+    # What must hold.
+
+    def _judge(self) -> None:
+        """At each moment: nothing live is lost or shared, and a primary address is nobody's."""
+        wired = {spec.key.container_id: spec for spec in [*self.node.wiring.wired.values(), *self.node.wiring.foreign.values()]}
+        owner = self.ec2.address_owner()
+        held: dict[IPv4Address, str] = {}
+        for pod in self._live():
+            assert pod.address is not None
+            if other := held.setdefault(pod.address, pod.name) != pod.name:
+                self._violated(f"I1: {pod.name} and {other} have {pod.address}")
+            if pod.name not in wired or wired[pod.name].address != pod.address:
+                self._violated(f"I2: the wiring of {pod.name} ({pod.address}) is gone")
+            if pod.address not in owner and not pod.is_forfeited:
+                self._violated(f"I2: {pod.address} of {pod.name} is on no attached ENI, and no other hand took it")
+        self._judge_memory()
+        primaries = {eni.primary_address for eni in self.ec2.enis.values()}
+        for pod in self._live():
+            if pod.address in primaries and not pod.is_forfeited:
+                self._violated(f"I6: {pod.name} has the primary address {pod.address}")
+
+    def _judge_memory(self) -> None:
+        """What EC2 has had on an ENI of ours all the time stays on record: no answer, and no single silence, takes it away (I11)."""
+        try:
+            rows = {row.address: row.eni_id for row in self.node.datastore.addresses()} if self.node.is_serving else None
+        except RuntimeError:
+            rows = None  # somebody is at work in there
+        if rows is None:
+            return
+        owner, life = self.ec2.address_owner(), self.world.life.number
+        if life == self._seen_in:
+            for address, (eni_id, since_s) in self._seen.items():
+                stayed = owner.get(address) == eni_id and self.ec2.left_at.get(address, 0.0) < since_s
+                if address not in rows and stayed and address not in self.ec2.added:
+                    self._violated(f"I11: {address} of {eni_id} is forgotten, and EC2 has had it there all the time")
+        now_s = self.world.monotonic()
+        self._seen = {address: (eni_id, self._seen.get(address, (eni_id, now_s))[1]) for address, eni_id in rows.items()}
+        self._seen_in = life
+
+    def _judge_sound(self, when: str) -> None:
+        """When nothing has happened for long: records, kernel and EC2 agree, nothing is left over, and an ADD is served."""
+        found: list[str] = []
+        self.world.spawn(lambda: found.extend(self.node.audit()), name="audit")
+        self._until(self.world.monotonic() + 60.0)
+        forfeited = [str(pod.address) for pod in self._live() if pod.is_forfeited]
+        found = [one for one in found if not any(f" {address}:" in one for address in forfeited)]
+        live = {pod.name: pod.address for pod in self._live()}
+        rows = {str(one.key.container_id): one.address for one in self.node.datastore.attachments()}
+        kept = {pod.name for pod in self._live() if not pod.is_forfeited}
+        lost = {name: address for name, address in live.items() if rows.get(name) != address and name in kept}
+        if lost or rows.keys() - live.keys():
+            found.append(f"recorded attachments differ: lost {_plain(lost)}, left over {sorted(rows.keys() - live.keys())}")
+        if left := sorted({spec.key.container_id for spec in self.node.wiring.wired.values()} - live.keys()):
+            found.append(f"wiring of nobody: {left}")
+        for pod in self._live():
+            if self.node.wiring.routes.get(pod.address) is None:  # type: ignore[arg-type]
+                found.append(f"no route to {pod.name}")
+        found += self._leaks()
+        if when == "after the calm":
+            found += self._addresses_differ()
+        if found:
+            self._violated(f"{when}: {'; '.join(found)}")
+            raise Violation(self.outcome.problems[0])
+
+    def _leaks(self) -> list[str]:
+        recorded = {eni.eni_id for eni in self.node.datastore.enis()}
+        found = []
+        for eni in self.ec2.ours():
+            if not eni.instance_id and not (addresses_of(eni) & self.ec2.taken.keys()):
+                found.append(f"I9: {eni.eni_id} leaked ({eni.status})")
+            elif eni.instance_id and eni.eni_id not in recorded:
+                found.append(f"I9: {eni.eni_id} is attached and not recorded")
+            elif eni.instance_id and not eni.delete_on_termination:
+                found.append(f"I9: {eni.eni_id} would outlive its instance")
+        return found
+
+    def _addresses_differ(self) -> list[str]:
+        # What a sandbox keeps that lost its network stays on record, with its ENI.
+        kept = {pod.address for pod in self._live() if pod.is_forfeited}
+        rows = self.node.datastore.addresses()
+        kept_enis = {row.eni_id for row in rows if row.address in kept}
+        recorded = {row.address for row in rows}
+        forfeited = {
+            row.address for row in rows if row.address in kept or (row.eni_id in kept_enis and row.eni_id not in self.ec2.enis)
+        }
+        at_ec2 = {a for eni in self.ec2.attached() if self._is_ours(eni.eni_id) for a in addresses_of(eni)}
+        missing, surplus = sorted(at_ec2 - recorded), sorted(recorded - at_ec2 - forfeited)  # type: ignore[type-var]
+        return ([f"at EC2 and not recorded: {_few(missing)}"] if missing else []) + (
+            [f"recorded and not at EC2: {_few(surplus)}"] if surplus else []
+        )
+
+    def _probe(self) -> bool:
+        """Whether an ADD is served now, if the node has room."""
+        limits = self.ec2.limits
+        room = (limits.eni_count - self.ec2.foreign_count) * limits.slots_per_eni - len(self._live())
+        if room < 4:
+            return True
+        before = len(self._live())
+        self._add()
+        self._until(self.world.monotonic() + 90.0)
+        live = self._live()
+        return len(live) > before
+
+    def _is_healthy(self) -> bool:
+        """Whether the node says so."""
+        conditions = self.node.health.conditions_by_subject()
+        self.say(f"conditions: {dict(conditions)}")
+        return not conditions
+
+    # Small things.
+
+    def _violated(self, sentence: str) -> None:
+        if sentence not in self.outcome.problems:
+            self.say(f"VIOLATION {sentence}")
+            self.outcome.problems.append(sentence)
+
+    def _note_hour(self, state: str, counted: Counter[str]) -> None:
+        worst = self.outcome.hourly.setdefault(state, Counter())
+        for method, count in counted.items():
+            worst[method] = max(worst[method], count)
+
+    def _live(self) -> list[Pod]:
+        return [pod for pod in self.pods.values() if pod.state == "live"]
+
+    def _is_ours(self, eni_id: str) -> bool:
+        """Whether an ENI is the pool's: those of others without a tag are adopted."""
+        tags = self.ec2.enis[eni_id].tags  # type: ignore[index]
+        return tags.get(NO_MANAGE_TAG) != "true" and tags.get(INSTANCE_TAG, INSTANCE) == INSTANCE
+
+    def _forfeit(self, addresses: Collection[IPv4Address]) -> None:
+        for pod in self.pods.values():
+            if pod.address in addresses and pod.state != "gone":
+                pod.is_forfeited = True
+
+    def _migrate(self, draw: Random) -> None:
+        """amazon-vpc-cni-k8s was here before us, and its pods run."""
+        self.ec2.add_addresses(PRIMARY, self.ec2.limits.slots_per_eni)
+        for number in range(draw.randint(1, 5)):
+            address = self.node.wire_theirs(name := f"theirs{number}")
+            if address is not None:
+                self.pods[name] = Pod(name, "live", address)
+                self.say(f"{name} comes over with {address}")
+
+    def _targets(self, draw: Random) -> PoolConfig:
+        hold_s = draw.choice((60, 600, 3600))
+        common = PoolConfig(release_hold_s=hold_s, spare_eni_delay_s=draw.choice((0, 30)))
+        return draw.choice(
+            (
+                common,
+                replace(common, warm_ip_target=draw.randint(1, 6)),
+                replace(common, warm_ip_target=2, minimum_ip_target=draw.randint(4, 16)),
+                replace(common, prefix_delegation=True),
+                replace(common, prefix_delegation=True, warm_prefix_target=draw.randint(1, 2)),
+                replace(common, prefix_delegation=True, warm_ip_target=5),
+                replace(common, warm_target="auto"),
+                replace(common, warm_eni_target=0),
+            )
+        )
+
+
+def told(outcome: Outcome) -> str:
+    """What went wrong, and what had happened before."""
+    lines = [f"seed {outcome.seed}: {'; '.join(outcome.problems)}", *outcome.trace[-120:]]
+    return "\n".join([*lines, f"again: python -m tests.property.graph --seeds {outcome.seed} --shrink 60"])
+
+
+def _differing(pool: PoolConfig) -> str:
+    default = PoolConfig()
+    changed = [f"{name}={value}" for name, value in vars(pool).items() if value != getattr(default, name)]
+    return ", ".join(changed) or "defaults"
+
+
+def _plain(addresses: dict[str, IPv4Address | None]) -> dict[str, str]:
+    return {name: str(address) for name, address in addresses.items()}
+
+
+def _few(addresses: Sequence[object]) -> str:
+    return ", ".join(map(str, addresses[:6])) + (f" and {len(addresses) - 6} more" if len(addresses) > 6 else "")
+
+
+def run(seed: int, *, steps: Sequence[Step] | None = None, state: str | None = None) -> Outcome:
+    """Play one seed. `steps`, `state`: others than its own."""
+    random.seed(seed)
+    world, shm = World(seed), Path("/dev/shm")
+    directory = Path(tempfile.mkdtemp(prefix="graph-", dir=shm if shm.is_dir() else None))
+    was_disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with installed(world):
+            made = Run(
+                world,
+                seed,
+                directory / "node",
+                steps=script(seed) if steps is None else steps,
+                state=STATES[seed % len(STATES)] if state is None else state,
+            )
+            try:
+                made.play()
+            except Violation as violation:
+                if not made.outcome.problems:
+                    made.outcome.problems.append(str(violation))
+                    made.say(f"VIOLATION {violation}")
+            return made.finish()
+    finally:
+        logging.disable(was_disabled)
+        shutil.rmtree(directory, ignore_errors=True)
