@@ -17,6 +17,7 @@ from typing import Any
 from bench.fleet.buckets import Buckets
 from bench.fleet.traces import NODE_TYPE
 from bench.fleet.world import World
+from ipamd.model.eni import InstanceLimits
 
 LATENCY_S: Mapping[str, tuple[float, float]] = {
     "AssignPrivateIpAddresses": (0.3, 0.8),
@@ -139,11 +140,13 @@ class Ec2Model:
         self._subnets: dict[int, Subnet] = {}
         self.enis: dict[str, ModelEni] = {}
         self._of_instance: dict[int, dict[str, ModelEni]] = {}
+        self._limits: dict[int, InstanceLimits] = {}
         self._tokens: dict[str, ModelEni] = {}
         self._count = 0
 
-    def add_instance(self, index: int) -> ModelEni:
+    def add_instance(self, index: int, limits: InstanceLimits = NODE_TYPE) -> ModelEni:
         """Start an instance: returns its primary ENI."""
+        self._limits[index] = limits
         eni = self._new_eni(index // NODES_PER_SUBNET)
         eni.instance, eni.device, eni.ends_with_instance = index, 0, True
         self._of_instance[index] = {eni.eni_id: eni}
@@ -217,7 +220,7 @@ class Ec2Model:
     def _AttachNetworkInterface(self, params: Mapping[str, Any], instance: int) -> dict[str, Any]:
         eni, present = self._eni(params), self._of_instance[instance]
         if eni.eni_id not in present:
-            if len(present) >= NODE_TYPE.eni_count:
+            if len(present) >= self._limits[instance].eni_count:
                 raise Refused("AttachmentLimitExceeded", "Interface count exceeds the limit of the instance type")
             if any(other.device == params["DeviceIndex"] for other in present.values()):
                 raise Refused("InvalidParameterValue", "Instance already has an interface attached at device index")
@@ -244,10 +247,10 @@ class Ec2Model:
         self.subnet(eni.subnet).singles.append(eni.primary)
         del self.enis[eni.eni_id]
 
-    def _AssignPrivateIpAddresses(self, params: Mapping[str, Any], _: int) -> dict[str, Any]:
+    def _AssignPrivateIpAddresses(self, params: Mapping[str, Any], instance: int) -> dict[str, Any]:
         eni = self._eni(params)
         count, block_count = params.get("SecondaryPrivateIpAddressCount", 0), params.get("Ipv4PrefixCount", 0)
-        if len(eni.addresses) + len(eni.prefixes) + count + block_count > NODE_TYPE.slots_per_eni:
+        if len(eni.addresses) + len(eni.prefixes) + count + block_count > self._limits[instance].slots_per_eni:
             raise Refused("PrivateIpAddressLimitExceeded", "Number of private addresses will exceed limit.")
         addresses, blocks = self._fill(eni, count, block_count)
         return {

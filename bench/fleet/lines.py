@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from bench.fleet.traces import NODE_TYPE
+
 RATIO_MOST = 1.3
 UNFAIRNESS_MOST = 2.0
 QUEUE_SLACK = 1.1
 CALLS_SHARE_MOST = 0.1
 HELD_RATIO_MOST = 1.2
+CALM_RATIO_MOST = 1.05
 
 BURSTY = ("deploy", "brown-out", "day")
 """Traces in which many pods come at once to a node that has been at rest."""
@@ -33,8 +36,15 @@ def is_met(trace: str, mode: str, row: Mapping[str, Any], details: Mapping[str, 
     if mode == "ip5-min10":
         return bool(calls <= CALLS_SHARE_MOST and held <= HELD_RATIO_MOST)
     if mode == "default":
-        return bool(calls <= 1.0 and held <= 1.0 and min(calls, held) < 1.0)
+        return calls <= 1.0 and is_calm(
+            row["held"], reference_held=row["held"] / held, eni_size=row["nodes"] * NODE_TYPE.slots_per_eni
+        )
     return True  # no line but that every pod got an address
+
+
+def is_calm(held: float, *, reference_held: float, eni_size: int) -> bool:
+    """Whether the hold of whole ENIs costs little: 1.05 x of what the reference holds on average, or one ENI more."""
+    return held <= max(CALM_RATIO_MOST * reference_held, reference_held + eni_size)
 
 
 def _auto_is_better(trace: str, row: Mapping[str, Any], details: Mapping[str, Any]) -> bool:

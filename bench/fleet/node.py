@@ -16,7 +16,7 @@ from typing import Any, cast
 from bench.fleet.ec2 import Ec2Model, Refused
 from bench.fleet.measure import Measure
 from bench.fleet.outside import VirtualHost, empty_datastore
-from bench.fleet.traces import NODE_TYPE, NodeTrace, Pod
+from bench.fleet.traces import NodeTrace, Pod
 from bench.fleet.world import VirtualDemand, World
 from ipamd.adapters import Adapters
 from ipamd.bootstrap import compose_pool
@@ -83,7 +83,7 @@ class FleetNode:
         self._waiting: deque[tuple[int, Pod]] = deque()
         self._is_serving = False
         self._sweep_s = math.inf
-        host = VirtualHost(model, index)
+        host = VirtualHost(model, index, trace.limits)
         self._datastore = empty_datastore(self._world)
         self.demand = VirtualDemand(self._world, on_supply=self._on_supply)
         health = Health(self._world, ("pool",))
@@ -132,13 +132,13 @@ class FleetNode:
             except IpamError:
                 self._world.sleep(self._context.agenda.put_off(("first questions",), NODE))
         self.pool.enis.routing.set_up_all()
-        self.pool.maintainer.set_limits(limits, settings=self._settings.pool_settings(max_pods=NODE_TYPE.max_pods))
+        self.pool.maintainer.set_limits(limits, settings=self._settings.pool_settings(max_pods=self._trace.limits.max_pods))
         while True:
             self.demand.wait_triggered(self.pool.maintainer.turn())
 
     def _arrive(self, number: int, pod: Pod) -> None:
         """ADD."""
-        if self._waiting or not self._add(number, pod):
+        if not self._add(number, pod):  # as in the daemon: who comes asks first, and waits if there is none
             self._waiting.append((number, pod))
             self.demand.join()
 

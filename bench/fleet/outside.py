@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.fleet.ec2 import Ec2Model, ModelEni
-from bench.fleet.traces import NODE_TYPE
 from ipamd.datastore import statements as sql
 from ipamd.datastore.disk import Disk
 from ipamd.datastore.store import SqlDatastore
 from ipamd.model.cloud import InstanceIdentity
-from ipamd.model.eni import Eni
+from ipamd.model.eni import Eni, InstanceLimits
 from ipamd.model.errors import WiringError
 from ipamd.model.ids import EniId, InstanceId, MacAddress, SubnetId
 from ipamd.model.kernel import KernelSurvey
@@ -85,14 +84,14 @@ def empty_datastore(clock: Clock) -> SqlDatastore:
 class VirtualHost:
     """The node's kernel and metadata: the parts of the ports `Wiring`, `HostNetwork` and `Metadata` that the pool uses."""
 
-    def __init__(self, model: Ec2Model, instance: int) -> None:
+    def __init__(self, model: Ec2Model, instance: int, limits: InstanceLimits) -> None:
         self._model = model
         self._instance = instance
-        primary = model.add_instance(instance)
+        primary = model.add_instance(instance, limits)
         subnet = model.subnet(primary.subnet)
         self._identity = InstanceIdentity(
             instance_id=InstanceId(f"i-{instance:017x}"),
-            instance_type=NODE_TYPE.instance_type,
+            instance_type=limits.instance_type,
             region="us-west-2",
             availability_zone="us-west-2a",
             vpc_id="vpc-1",

@@ -32,7 +32,7 @@ from bench.fleet.reference_rules import (
     wanted,
 )
 from bench.fleet.reference_store import Cidr, KnownEni
-from bench.fleet.traces import NODE_TYPE, NodeTrace, Pod
+from bench.fleet.traces import NodeTrace, Pod
 from ipamd.settings import Settings
 
 LOOP_S = 5.0
@@ -53,19 +53,19 @@ class ReferenceNode:
 
     def __init__(self, model: Ec2Model, trace: NodeTrace, index: int, *, settings: Settings, measure: Measure) -> None:
         self._model, self._world, self._trace, self._index, self._measure = model, model.world, trace, index, measure
-        pool = settings.pool_settings(max_pods=NODE_TYPE.max_pods)
+        pool = settings.pool_settings(max_pods=trace.limits.max_pods)
         self._targets = Targets(
             pool.warm_ip_target,
             pool.minimum_ip_target,
             pool.warm_eni_target,
             pool.warm_prefix_target,
             pool.prefix_delegation,
-            NODE_TYPE.slots_per_eni,
-            NODE_TYPE.max_pods if not pool.prefix_delegation else 110,
+            trace.limits.slots_per_eni,
+            trace.limits.max_pods if not pool.prefix_delegation else 110,
         )
         self._cooldown_s = float(settings.pool.cooldown_s)
         self._draw = Random(f"reference/{index}")
-        self._enis: list[KnownEni] = [KnownEni(model.add_instance(index), True, 0.0)]
+        self._enis: list[KnownEni] = [KnownEni(model.add_instance(index, trace.limits), True, 0.0)]
         self._decreased_s = self._acted_s = -math.inf
         self._hot: dict[int, float] = {}
         self._calls = ReferenceCalls(model, index, self._draw)
@@ -170,7 +170,7 @@ class ReferenceNode:
         if open_enis:
             yield from self._fill(self._draw.choice(open_enis), want)
             return True
-        if len(self._enis) >= NODE_TYPE.eni_count:
+        if len(self._enis) >= self._trace.limits.eni_count:
             return False
         yield from self._allocate_eni(min(want, self._targets.slot_count))
         return True

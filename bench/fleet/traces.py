@@ -2,8 +2,8 @@
 
 A trace is a value: made from a seed, the same in every run and whatever else is simulated beside it. Times are seconds of virtual time
 since the trace's begin. The traces of a warm fleet begin with `WARM_UP_S` in which the nodes start and their resident pods get
-addresses; what is measured begins after that. Nodes are of one type, `NODE_TYPE`, because the shape of the type is no part of what is
-compared. All shapes are ours; they are made to be hard: what comes, comes on all nodes in the same seconds, and on one node at once.
+addresses; what is measured begins after that. Nodes are of one type, `NODE_TYPE`; in `bench/fleet/loads.py` of several.
+All shapes are ours; they are made to be hard: what comes, comes on all nodes in the same seconds, and on one node at once.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class NodeTrace:
 
     starts_s: float
     pods: tuple[Pod, ...]
+    limits: InstanceLimits = NODE_TYPE
 
 
 @dataclass(frozen=True, slots=True)

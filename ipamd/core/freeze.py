@@ -14,7 +14,7 @@ from typing import Protocol
 
 from ipamd.core.demand import Demand
 from ipamd.core.health import Health
-from ipamd.model.freeze import NOTICES, FreezeCause, Freezing
+from ipamd.model.freeze import NOTICES, FreezeCause, Freezing, barred_enis, is_ahead_of_need
 from ipamd.model.words import printable
 from ipamd.ports import Clock
 
@@ -59,7 +59,8 @@ class Freeze:
             since_at = since_at or (known.since_at if known is not None else self._clock.now())
             self._causes[cause] = Freezing(cause, text, since_at)
         if known is None or known.reason != text:
-            log.warning("the pool is frozen, no new ENI and nothing is given back: %s: %s", cause, text)
+            what = barred_enis(is_ahead_of_need=is_ahead_of_need({cause}))
+            log.warning("the pool is frozen, %s and nothing is given back: %s: %s", what, cause, text)
             self._tell()
 
     def clear(self, cause: FreezeCause) -> None:
@@ -88,10 +89,16 @@ class Freeze:
         """Every cause with its reason, for the planner; "" while the pool is not frozen."""
         return "; ".join(map(str, self.in_force()))
 
+    @property
+    def is_ahead_of_need(self) -> bool:
+        """Whether all causes in force let an ADD have the ENI that it waits for."""
+        return is_ahead_of_need([one.cause for one in self.in_force()])
+
     def _tell(self) -> None:
         with self._telling:
             if reason := self.reason:
-                self._health.set_condition(CONDITION, f"{CONDITION}: no new ENI and nothing is given back: {reason}")
+                what = barred_enis(is_ahead_of_need=self.is_ahead_of_need)
+                self._health.set_condition(CONDITION, f"{CONDITION}: {what} and nothing is given back: {reason}")
             else:
                 self._health.clear_condition(CONDITION)
         self._demand.trigger()  # with it another plan may be right

@@ -2,10 +2,15 @@
 
 A node that is being drained, or that EC2 is about to end, needs no other ENI, and what it gives back goes with it anyway: the calls
 are left to nodes that stay. Addresses and prefixes on attached ENIs are still asked for: an ADD that waits is a pod that waits.
+
+A rebalance recommendation stops less: EC2 may let the instance run for days after it, and until somebody drains the node pods are
+scheduled to it. No ENI is made ahead of need, and one that an ADD waits for is. After an interruption notice the node has two minutes,
+of which a new ENI takes some seconds and a pod's start the rest: there the pod is refused at once and comes up elsewhere.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -25,6 +30,20 @@ class FreezeCause(StrEnum):
 
 NOTICES = frozenset({FreezeCause.SPOT_INTERRUPTION, FreezeCause.REBALANCE})
 """What instance metadata announces."""
+
+AHEAD_OF_NEED = frozenset({FreezeCause.REBALANCE})
+"""Causes that stop only what no ADD waits for. Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html:
+the interruption may follow at once, later, or never."""
+
+
+def is_ahead_of_need(causes: Collection[FreezeCause]) -> bool:
+    """Whether what an ADD waits for may be done under all of these."""
+    return AHEAD_OF_NEED.issuperset(causes)
+
+
+def barred_enis(*, is_ahead_of_need: bool) -> str:
+    """Say which ENIs a freeze stops."""
+    return f"no new ENI{' that no ADD waits for' if is_ahead_of_need else ''}"
 
 
 @dataclass(frozen=True, slots=True)

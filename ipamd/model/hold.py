@@ -16,10 +16,9 @@ from ipamd.model.ids import EniId
 from ipamd.model.pool_settings import PoolSettings
 from ipamd.model.snapshot import Snapshot
 
-ENI_HOLD_S = 1.0
-"""Window where whole ENIs are the unit (WARM_ENI_TARGET): it takes a surplus of a whole ENI, which is a hysteresis by itself, as
-are the cooldown of its addresses and its least age. Ours, from the fleet simulation (docs/fleet.md): with a minute more addresses
-would be held on average than by amazon-vpc-cni-k8s, and no call less be made."""
+ENI_HOLD_S = 60.0
+"""Window of what is more than one whole ENI in excess, where whole ENIs are the unit (WARM_ENI_TARGET); one is held as long as single
+addresses are. Ours, from the traces of docs/fleet.md: the least age of an ENI, so that what a burst needed goes soon after it."""
 
 ENI_MIN_AGE_S = 60.0
 """A younger ENI is not given back: EC2 may not show all of it yet. Source: amazon-vpc-cni-k8s pkg/ipamd/datastore/data_store.go."""
@@ -50,13 +49,6 @@ class Hold:
     ages: Mapping[EniId, float] = field(default_factory=dict)
     releasable: Mapping[EniId, Releasable] = field(default_factory=dict)
     refusal: Refusal | None = None
-
-
-def hold_s(settings: PoolSettings) -> float:
-    """Seconds for which a surplus is held before it is given back. Shorter where only whole ENIs are."""
-    if settings.ip_targets_defined or settings.prefix_delegation:
-        return settings.release_hold_s
-    return min(ENI_HOLD_S, settings.release_hold_s)
 
 
 def eni_min_age_s(settings: PoolSettings) -> float:

@@ -94,9 +94,11 @@ def growth_actions(snapshot: PoolSnapshot, settings: PoolSettings, count: int) -
         share = min(vacant if whole else want, vacant, room)
         yield AllocatePrefixes(eni.eni_id, share) if by_prefix else AllocateAddresses(eni.eni_id, share)
         want, room, placed = want - share, room - share, placed + share
+    if snapshot.frozen:  # only what ADDs wait for
+        want = min(want, -(-(snapshot.waiting_count - snapshot.counts.free + snapshot.counts.held) // unit) - placed)
     # ENIs that are being attached, or may be, will bring addresses: counted, or a burst would create one ENI too many.
     want -= -(-pending_eni_address_count(snapshot, unit) // unit)
-    if known.creation is not None or can_wait or snapshot.frozen:
+    if known.creation is not None or can_wait or snapshot.bars_enis:
         return  # a pause of seconds is no reason for an ENI that is not needed, and a node that leaves needs no other
     limit = known.room if known.creation_room is None else known.creation_room
     if known.creation_room is not None:

@@ -17,6 +17,7 @@ from datetime import datetime
 
 from ipamd.model.auto_target import resolved
 from ipamd.model.eni import ADDRESSES_PER_PREFIX, EniState, InstanceLimits
+from ipamd.model.freeze import barred_enis
 from ipamd.model.growth import Action, Blocked, CreateEni, Refusal
 from ipamd.model.placement import (
     STOPGAP_COUNT,
@@ -50,12 +51,12 @@ def growth_blocker(snapshot: PoolSnapshot, settings: PoolSettings, now: datetime
     has_place = room_for_eni(snapshot, settings)
     is_asked_again_soon = has_slot and known.allocation is not None and not known.allocation.is_lasting
     can_allocate = has_slot and known.allocation is None
-    can_create = has_place and known.creation is None and not snapshot.frozen
+    can_create = has_place and known.creation is None and not snapshot.bars_enis
     if can_allocate or (can_create and not is_asked_again_soon) or pending_count(snapshot, settings):
         return None
     if has_slot and known.allocation is not None:
         return known.allocation
-    if has_place and snapshot.frozen:
+    if has_place and snapshot.bars_enis:
         return Refusal(f"another ENI is needed and the pool is frozen: {snapshot.frozen}", THAW, kind=Blocked.FROZEN)
     if has_place and known.creation is not None:
         return known.creation
@@ -138,7 +139,8 @@ def plan(snapshot: PoolSnapshot, *, settings: PoolSettings, now: datetime) -> Pl
     decided = _plan(snapshot, settings, now)
     if not snapshot.frozen:
         return decided
-    return replace(decided, sentence=f"{decided.sentence}; frozen, no new ENI and nothing given back: {snapshot.frozen}")
+    what = barred_enis(is_ahead_of_need=snapshot.is_frozen_ahead)
+    return replace(decided, sentence=f"{decided.sentence}; frozen, {what} and nothing given back: {snapshot.frozen}")
 
 
 def _plan(snapshot: PoolSnapshot, settings: PoolSettings, now: datetime) -> Plan:

@@ -43,6 +43,7 @@ class PoolSnapshot:
     `waiting_count`: ADDs that wait for an address now. `retry_at`/`blocked_reason`: an error of ours stops all growth until
     then (aware UTC). `growth`: what EC2's refusals taught, and what is under way. `hold`: the surplus over time. `frozen`: why no ENI
     may be made and nothing given back, "" if that is allowed; addresses and prefixes on attached ENIs may be asked for all the same.
+    `is_frozen_ahead`: but an ENI for which an ADD waits may be made.
     """
 
     enis: tuple[EniCapacity, ...]
@@ -62,6 +63,12 @@ class PoolSnapshot:
     growth: GrowthState = field(default_factory=GrowthState)
     hold: Hold = field(default_factory=Hold)
     frozen: str = ""
+    is_frozen_ahead: bool = False
+
+    @property
+    def bars_enis(self) -> bool:
+        """Whether the freeze keeps new ENIs from being made now."""
+        return bool(self.frozen) and not (self.is_frozen_ahead and self.waiting_count)
 
     @property
     def prefixes_available(self) -> bool:
@@ -97,6 +104,7 @@ def pool_snapshot(
     refused: Collection[tuple[int, int]] = (),
     taken: Collection[EniId] = (),
     frozen: str = "",
+    is_frozen_ahead: bool = False,
 ) -> PoolSnapshot:
     """Sum up slots, prefixes and addresses for the planner; see `PoolSnapshot` for what each argument means.
 
@@ -133,6 +141,7 @@ def pool_snapshot(
         blocked_reason=blocked_reason,
         growth=growth or GrowthState(),
         frozen=frozen,
+        is_frozen_ahead=is_frozen_ahead,
     )
 
 

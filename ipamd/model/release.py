@@ -14,7 +14,7 @@ from ipaddress import IPv4Address, IPv4Network
 
 from ipamd.model.eni import ADDRESSES_PER_PREFIX, EniState
 from ipamd.model.growth import Release, ReleaseAddresses, ReleaseEni
-from ipamd.model.hold import eni_min_age_s, hold_s
+from ipamd.model.hold import eni_min_age_s
 from ipamd.model.ids import EniId
 from ipamd.model.placement import asks_for_prefixes, is_prefix_mode, vacant_slots
 from ipamd.model.pool_settings import PoolSettings
@@ -86,12 +86,12 @@ def why_kept(snapshot: PoolSnapshot, settings: PoolSettings, *, surplus: int) ->
         return reason
     budget = min(snapshot.hold.settled_count, surplus)
     if not snapshot.hold.is_over or not budget:
-        return f"it has not been in excess for {hold_s(settings):.0f} s"
+        return f"it has not been in excess for {settings.release_hold_s:.0f} s"
     stays = []
     for eni in sorted(snapshot.enis, key=lambda eni: (-eni.device_index, eni.eni_id)):
         reason = _why_eni_stays(eni, snapshot, eni_min_age_s(settings))
         if not reason:
-            more = f"more than the {budget} that have been in excess for {hold_s(settings):.0f} s"
+            more = f"more than the {budget} that have been in excess for {settings.release_hold_s:.0f} s"
             reason = f"has {counted(eni.counts.total, 'address')}, {more}"
         stays.append(f"{eni.eni_id} {reason}")
     return f"no whole ENI{_other_units(snapshot, settings)} can go: {first_of(stays, NAMED_COUNT)}"

@@ -14,6 +14,7 @@ from math import exp
 
 from ipamd.model.auto_target import AutoTarget, auto_target
 from ipamd.model.growth import LONG_S, SHORT_S, Action, AllocateAddresses, AllocatePrefixes, CreateEni, SeenDemand
+from ipamd.model.hold import ENI_HOLD_S
 from ipamd.model.ids import EniId
 from ipamd.model.pool_settings import PoolSettings
 from ipamd.model.pool_snapshot import PoolSnapshot
@@ -254,10 +255,15 @@ class Ramp:
 # Measure which part of the pool nobody needed for a whole window: only that may be given back.
 #
 # The surplus is a step function of time, and the low-water mark over a sliding window is kept. A load that repeats within the
-# window touches its own peak in it, so a constant or periodic load gives nothing back and asks for nothing anew. After a batch
-# the next one waits for a window, so that a slow decline costs a call each window and not one for each pod. In memory: after a
-# restart a window is waited for again. Not locked, no clock of its own: the pool's thread passes monotonic points, and so does a
-# simulation.
+# window touches its own peak in it, so a constant or periodic load gives nothing back and asks for nothing anew. After a batch of
+# addresses the next one waits for a window, so that a slow decline costs a call each window and not one for each pod. In memory:
+# after a restart a window is waited for again. Not locked, no clock of its own: the pool's thread passes monotonic points, and so
+# does a simulation.
+#
+# Where whole ENIs are the unit, one of them is held for the window, and what is more than one for ENI_HOLD_S only. One ENI is as
+# wide a hysteresis as a constant load needs, and bounds what is held: after a burst that needed many ENIs an hour of all of them would
+# cost more addresses than the calls are worth. Rejected, by the traces of docs/fleet.md: one window for all, which either flaps at a
+# constant load (5 min) or holds too much after bursts (15 min).
 
 
 class Surplus:
@@ -265,15 +271,28 @@ class Surplus:
 
     def __init__(self) -> None:
         self._hold_s = self._eni_min_age_s = 0.0
+        self._kept_count: int | None = None
         self._began_monotonic_s: float | None = None
         self._lows: tuple[tuple[float, int], ...] = ()  # (point, lowest from there until now), both rising
         self._batch_count = 0
         self._rest_deadline = 0.0
         self._seen: dict[EniId, float] = {}
 
-    def note(self, count: int, *, enis: Collection[EniId], hold_s: float, eni_min_age_s: float, now_s: float) -> None:
-        """Record what is surplus from now on. Another `hold_s` begins a new window: other targets are in force."""
-        self._eni_min_age_s = eni_min_age_s
+    def note(
+        self,
+        count: int,
+        *,
+        enis: Collection[EniId],
+        hold_s: float,
+        eni_min_age_s: float,
+        now_s: float,
+        kept_count: int | None = None,
+    ) -> None:
+        """Record what is surplus from now on. Another `hold_s` begins a new window: other targets are in force.
+
+        `kept_count`: what is more than that is held for ENI_HOLD_S at most; None: everything is held for `hold_s`.
+        """
+        self._eni_min_age_s, self._kept_count = eni_min_age_s, kept_count
         if hold_s != self._hold_s or self._began_monotonic_s is None:
             self._hold_s, self._began_monotonic_s = hold_s, now_s
             self._lows, self._rest_deadline = (), 0.0
@@ -286,21 +305,22 @@ class Surplus:
         self._seen = {eni_id: self._seen.get(eni_id, now_s) for eni_id in enis}
 
     def is_over(self, *, now_s: float) -> bool:
-        """Whether a whole window has been seen."""
-        return self._began_monotonic_s is not None and now_s - self._began_monotonic_s >= self._hold_s
+        """Whether a whole window has been seen, the shortest that counts."""
+        return self._has_seen(min(self._windows_s()), now_s)
 
     def settled_count(self, *, now_s: float) -> int:
         """Addresses that were surplus during the whole window and may go now; what is left of a batch during the rest after it."""
-        if not self.is_over(now_s=now_s) or not self._lows:
-            return 0
-        in_force = [low for at_s, low in self._lows if at_s <= now_s - self._hold_s]
-        low = max(in_force, default=self._lows[0][1])
-        return min(low, self._batch_count) if now_s < self._rest_deadline else low
+        settled = self._low(self._hold_s, now_s)
+        if now_s < self._rest_deadline:
+            settled = min(settled, self._batch_count)
+        if self._kept_count is None:
+            return settled
+        return max(settled, self._low(min(self._windows_s()), now_s) - self._kept_count)
 
     def released(self, count: int, *, now_s: float) -> None:
         """Addresses were given back: they are surplus no more, at no time in the window."""
         settled = self.settled_count(now_s=now_s)
-        if now_s >= self._rest_deadline:
+        if self._kept_count is None and now_s >= self._rest_deadline:
             self._rest_deadline = now_s + self._hold_s
         self._batch_count = max(settled - count, 0)
         self._lows = tuple((at_s, max(low - count, 0)) for at_s, low in self._lows)
@@ -313,7 +333,19 @@ class Surplus:
         """Seconds until more may be given back by the passing of time alone; None: only if the surplus changes."""
         if self._began_monotonic_s is None or not self._lows or not self._lows[-1][1]:
             return None
-        points = [self._began_monotonic_s + self._hold_s, self._rest_deadline]
-        points += [at_s + self._hold_s for at_s, _ in self._lows]
+        starts = [self._began_monotonic_s, *(at_s for at_s, _ in self._lows)]
+        points = [self._rest_deadline, *(at_s + window_s for at_s in starts for window_s in self._windows_s())]
         points += [at_s + self._eni_min_age_s for at_s in self._seen.values()]
         return min((point - now_s for point in points if point > now_s), default=None)
+
+    def _windows_s(self) -> tuple[float, ...]:
+        return (self._hold_s,) if self._kept_count is None else (self._hold_s, min(ENI_HOLD_S, self._hold_s))
+
+    def _has_seen(self, window_s: float, now_s: float) -> bool:
+        return self._began_monotonic_s is not None and now_s - self._began_monotonic_s >= window_s
+
+    def _low(self, window_s: float, now_s: float) -> int:
+        """The lowest surplus over a window that ends now; 0 before it has been seen in full."""
+        if not self._lows or not self._has_seen(window_s, now_s):
+            return 0
+        return max((low for at_s, low in self._lows if at_s <= now_s - window_s), default=self._lows[0][1])

@@ -223,6 +223,7 @@ class PoolMaintainer:
             refused=self._provisioner.refused(),
             taken=self._provisioner.host_setup.taken_away(),
             frozen=self._freeze.reason,
+            is_frozen_ahead=self._freeze.is_ahead_of_need,
         )
         now = self._giving_back.with_hold(snapshot_of(self._datastore.stock(), waiting_count=waiting_count), self._settings)
         self._known = (snapshot_of, now.hold)

@@ -17,7 +17,7 @@ from ipamd.eni.steps import report_refused
 from ipamd.model.eni import ADDRESSES_PER_PREFIX
 from ipamd.model.errors import CloudDeniedError, IpamError, log_text
 from ipamd.model.growth import Refusal, Release, ReleaseEni
-from ipamd.model.hold import Hold, eni_min_age_s, hold_s, releasable
+from ipamd.model.hold import Hold, eni_min_age_s, releasable
 from ipamd.model.ids import EniId
 from ipamd.model.placement import is_prefix_mode
 from ipamd.model.plan import deficit_count, surplus_count
@@ -64,8 +64,15 @@ class GivingBack:
         """Record the surplus of this moment, and let what the pool can do without empty."""
         surplus = surplus_count(snapshot, settings)
         enis = [eni.eni_id for eni in snapshot.enis]
-        now_s, min_age_s = self._clock.monotonic(), eni_min_age_s(settings)
-        self._surplus.note(surplus, enis=enis, hold_s=hold_s(settings), eni_min_age_s=min_age_s, now_s=now_s)
+        is_by_eni = not settings.ip_targets_defined and not is_prefix_mode(snapshot, settings)
+        self._surplus.note(
+            surplus,
+            enis=enis,
+            hold_s=settings.release_hold_s,
+            eni_min_age_s=eni_min_age_s(settings),
+            now_s=self._clock.monotonic(),
+            kept_count=snapshot.limits.slots_per_eni if is_by_eni else None,
+        )
         chosen = draining(snapshot, settings, surplus=surplus, before=self._draining)
         self._draining = chosen.enis
         self._datastore.set_draining(chosen)

@@ -12,7 +12,7 @@ from ipamd.datastore.memory_state import MemoryState
 from ipamd.model.address import Address, AddressState
 from ipamd.model.eni import Eni, InstanceLimits
 from ipamd.model.growth import AllocateAddresses, AllocatePrefixes, CreateEni, ReleaseAddresses, ReleaseEni
-from ipamd.model.hold import Hold, eni_min_age_s, hold_s, releasable
+from ipamd.model.hold import Hold, eni_min_age_s, releasable
 from ipamd.model.ids import AttachmentKey, EniId, MacAddress, SubnetId
 from ipamd.model.plan import deficit_count, plan, surplus_count
 from ipamd.model.pool_settings import PoolSettings
@@ -161,7 +161,7 @@ def test_nothing_goes_before_its_window_is_over(pool: Pool, settings: PoolSettin
 def test_a_periodic_load_makes_no_call_after_its_first_periods(settings: PoolSettings, loads: list[int]) -> None:
     """A load that repeats within the hold window, for hours: after two windows EC2 is asked for nothing."""
     pool, surplus, now_s, calls = Pool(), Surplus(), 0.0, []
-    step_s = hold_s(settings) / (len(loads) + 1)
+    step_s = settings.release_hold_s / (len(loads) + 1)
     for turn in range(len(loads) * 12):
         for _ in range(30):
             _load(pool, loads[turn % len(loads)])  # what found no address waits, and takes what has come
@@ -169,7 +169,8 @@ def test_a_periodic_load_makes_no_call_after_its_first_periods(settings: PoolSet
             surplus.note(
                 surplus_count(snapshot, settings),
                 enis=list(pool.enis),
-                hold_s=hold_s(settings),
+                hold_s=settings.release_hold_s,
+                kept_count=None if settings.ip_targets_defined or settings.prefix_delegation else LIMITS.slots_per_eni,
                 eni_min_age_s=eni_min_age_s(settings),
                 now_s=now_s,
             )

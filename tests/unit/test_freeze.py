@@ -51,10 +51,13 @@ def test_causes_are_independent(freeze: Freeze, health: Health) -> None:
     """All are shown, each ends alone, and the condition goes with the last."""
     freeze.set(FreezeCause.OPERATOR, "maintenance")
     freeze.follow_notices({FreezeCause.REBALANCE: "soon"})
+    assert not freeze.is_ahead_of_need, "the operator's stops more"
     assert freeze.reason == "operator: maintenance; rebalance-recommendation: soon"
     assert health.conditions() == [f"frozen: no new ENI and nothing is given back: {freeze.reason}"]
     freeze.clear(FreezeCause.OPERATOR)
     assert freeze.reason == "rebalance-recommendation: soon"
+    assert health.conditions() == [f"frozen: no new ENI that no ADD waits for and nothing is given back: {freeze.reason}"]
+    assert freeze.is_ahead_of_need
     freeze.follow_notices({})
     assert (freeze.reason, freeze.in_force(), health.conditions()) == ("", (), [])
 

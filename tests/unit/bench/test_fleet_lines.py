@@ -57,15 +57,16 @@ def test_times(ratio: float, unfairness: float, queue_s: float, met: bool) -> No
     [
         ("ip5-min10", 0.1, 1.2, True),
         ("ip5-min10", 0.11, 1.0, False),
-        ("default", 1.0, 0.99, True),
-        ("default", 1.0, 1.0, False),
-        ("default", 0.5, 1.01, False),
+        ("default", 1.0, 1.5, True),
+        ("default", 1.01, 0.9, False),
+        ("default", 0.5, 1.51, False),
         ("prefix", 5.0, 5.0, True),
     ],
 )
 def test_days(mode: str, calls: float, held: float, met: bool) -> None:
     """Calls against addresses held, beside the reference."""
-    assert is_met("day", mode, {}, {"mutating_ratio": calls, "held_ratio": held}) is met
+    row = {"held": 28.0 * held, "nodes": 1}
+    assert is_met("day", mode, row, {"mutating_ratio": calls, "held_ratio": held}) is met
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,16 @@ def test_no_eni_is_made() -> None:
     assert decided.sentence.endswith(f"frozen, no new ENI and nothing given back: {WHY}")
 
 
+@pytest.mark.parametrize(("waiting", "free", "made"), [(0, 0, 0), (1, 0, 1), (2, 2, 0), (10, 0, 2)])
+def test_after_a_rebalance_recommendation_an_eni_is_made_for_adds_only(waiting: int, free: int, made: int) -> None:
+    """The instance may run for days: what ADDs wait for is made, nothing ahead of need, and no warm ENI beside it."""
+    full = replace(pool(9, waiting=waiting, free=free, eni_count=4), is_frozen_ahead=True)
+    decided = plan(full, settings=PoolSettings(), now=NOW)
+    assert [type(action) for action in decided.actions] == [CreateEni] * made
+    assert (decided.blocked is None) == bool(waiting)
+    assert "that no ADD waits for" in decided.sentence
+
+
 @pytest.mark.parametrize("is_prefix_mode", [False, True])
 def test_attached_enis_still_give(is_prefix_mode: bool) -> None:
     """An ADD that waits gets an address or a /28 of an ENI that has a slot left."""

@@ -91,9 +91,33 @@ def test_default_target_deletes_an_eni_that_is_not_needed(tmp_path: Path) -> Non
     fill_and_empty(node, 12)
     assert len(node.ec2.enis) == 3
     run_down(node, hold_s=ENI_HOLD_S + ENI_MIN_AGE_S)
+    assert len(node.ec2.enis) == 2, "what is more than one ENI in excess goes after a minute"
+    node.clock.advance(RELEASE_HOLD_S - ENI_HOLD_S - ENI_MIN_AGE_S - 60)
+    node.pool.cycle()
+    assert len(node.ec2.enis) == 2, "and one is held"
+    run_down(node, hold_s=60)
     assert set(node.ec2.enis) == {PRIMARY}
     assert node.datastore.counts().free == 9
     node.assert_sound()
+    node.datastore.close()
+
+
+@pytest.mark.parametrize("hold_s", [600.0, 7200.0])
+def test_a_job_at_the_edge_of_an_eni_makes_no_call(tmp_path: Path, hold_s: float) -> None:
+    """WARM_ENI_TARGET=1 is just met, and one job more comes within each window of VPC_IPAMD_RELEASE_HOLD: its ENI stays."""
+    node = FakeNode(tmp_path, settings=PoolSettings(release_hold_s=hold_s))
+    node.bring_up()
+    for number in range(9):
+        node.add(f"resident-{number}")
+        node.pool.cycle()
+    fill_and_empty(node, 1)
+    before = mutating(node)
+    for turn in range(1, 20):
+        run_down(node, hold_s=hold_s * 0.9)
+        fill_and_empty(node, 1, turn=turn)
+    assert mutating(node) == before
+    run_down(node, hold_s=hold_s)
+    assert mutating(node) == before + 2, "detached and deleted once nobody needs it any more"
     node.datastore.close()
 
 
