@@ -13,9 +13,8 @@ import random
 from collections.abc import Callable
 from datetime import timedelta
 
-from ipamd.core.backoff import Retry
+from ipamd.core.agenda import ROOM
 from ipamd.core.context import ServiceContext
-from ipamd.core.lesson import DENIED_PAUSE_MAX_S
 from ipamd.eni.operations import OperationLog
 from ipamd.eni.tags import description
 from ipamd.model.cloud import INTENT_TAG, DescribedEni, InstanceIdentity
@@ -35,8 +34,8 @@ SECOND_LOOK_S = 30.0
 MIN_AGE = timedelta(seconds=60)
 """By the tag, this node's own clock. Ours: enough, because every creation of ours that is under way has an open intent."""
 
-RETRY_FIRST_S, RETRY_MAX_S = 30.0, DENIED_PAUSE_MAX_S
-"""Doubling pause after EC2 refused a look, in the end that of a denial. Ours: a leaked ENI costs addresses, it harms nobody."""
+LOOK = ("leaked ENIs",)
+"""The look that is put off."""
 
 log = logging.getLogger(__name__)
 
@@ -50,49 +49,42 @@ class LeakedEnis:
         """`delete` carries out an intent. Raises: CloudError; the intent stays open."""
         self._datastore = context.datastore
         self._clock = context.clock
+        self._agenda = context.agenda
         self._freeze = context.freeze
         self._ec2 = ec2
         self._log = operations
         self._delete = delete
         self._started_at = context.clock.now()
-        self._retry = Retry(first_s=RETRY_FIRST_S, max_s=RETRY_MAX_S)
         self._seen: frozenset[EniId] | None = None
-        self._look_deadline: float | None = context.clock.monotonic() + _jittered(FIRST_LOOK_S)
+        self._is_done = False
+        self._agenda.put(LOOK, in_s=_jittered(FIRST_LOOK_S))
 
     def disable(self) -> None:
         """Never look. What an earlier daemon began to delete is deleted all the same: its intent is open."""
-        self._look_deadline = None
+        self._is_done = True
 
     def run_due(self, identity: InstanceIdentity) -> None:
         """Make the look that is due, if any. While the pool is frozen nothing is deleted; an error is logged, and tried again."""
-        if not self._is_due():
+        if self.next_look_s() != 0:
             return
-        self._look_deadline = self._clock.monotonic() + RETRY_MAX_S  # a defect must not make the pool's loop spin
+        self._agenda.put_off(LOOK, ROOM)  # now: a defect must not make the pool's loop spin
         try:
             self._look(identity)
         except IpamError as error:
-            self._look_deadline = self._clock.monotonic() + self._retry.put_off(now_s=self._clock.monotonic())
             log.warning("whether an ENI of this node leaked is asked again: %s", log_text(error))
 
     def next_look_s(self) -> float | None:
         """Seconds until a look is due; None: all is done, or the pool is frozen."""
-        if self._look_deadline is None or self._freeze.reason:
-            return None
-        return max(self._look_deadline - self._clock.monotonic(), 0.0)
-
-    def _is_due(self) -> bool:
-        is_over = self._look_deadline is not None and self._clock.monotonic() >= self._look_deadline
-        return is_over and not self._freeze.reason
+        return None if self._is_done or self._freeze.reason else self._agenda.left_s(LOOK)
 
     def _look(self, identity: InstanceIdentity) -> None:
         found = self._ec2.find_detached({INSTANCE_TAG: identity.instance_id})
         leaked = frozenset(eni.eni_id for eni in found if self._is_leaked(eni, identity))
-        self._retry.end()
         if self._seen is None and leaked:
             self._seen = leaked
-            self._look_deadline = self._clock.monotonic() + SECOND_LOOK_S
+            self._agenda.put(LOOK, in_s=SECOND_LOOK_S)
             return
-        self._look_deadline = None
+        self._is_done = True
         found_again = sorted(leaked & (self._seen or frozenset()))
         opened = [self._log.open(Delete(eni_id, Why.LEAKED)) for eni_id in found_again]
         for intent in opened:

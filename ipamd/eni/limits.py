@@ -2,7 +2,7 @@
 
 A refusal stops no more than it is about: one kind of call, one ENI, ENIs beyond a number, /28s, or more than a subnet has. Every
 refusal ends, because others change the account too; one that comes again lasts longer. In memory only: a new process may ask once.
-Rejected: one pause for all growth, after which the same request is refused again, for ever; a class for each lesson, with a clock and
+Rejected: one pause for all growth, after which the same request is refused again, for ever; a class for each refusal, with a clock and
 a pause of its own.
 """
 
@@ -47,6 +47,9 @@ Key = tuple[str, ...]
 
 CREATION, ALLOCATION = "creation", "allocation"
 PREFIXES, PREFIX_COUNT, ENI_SIZE, ENI_COUNT = ("prefixes",), ("prefixes at once",), ("addresses of a new ENI",), ("ENIs",)
+RELEASE_DENIED, RELEASE_FAILED = ("release", "denied"), ("release", "error")
+"""Giving back, and what is open and takes away; of what IAM denies one is tried after the pause. Neither stops growth."""
+
 FAULT = ("fault",)
 """An error of ours, which stops everything for a moment."""
 
@@ -147,11 +150,6 @@ TABLE = (
 """The first row that fits is taken. Halves, because EC2 refuses a request whole, and part of it may be there."""
 
 
-def schedule_of(error: BaseException) -> Schedule:
-    """When an operation that stays open is tried again, by what EC2 refused."""
-    return DENIED if isinstance(error, PERSON) else EC2
-
-
 YIELD_S = {CREATION: 900.0, ALLOCATION: 60.0}
 YIELD_MAX_S = 1800.0
 YIELD_SHARE = 2.0
@@ -209,6 +207,12 @@ class Limits:
         step = error.next_step if isinstance(error, CloudError) else ""
         self._put(key, Refusal(reason or refused_because(error), step, None, is_lasting, blocked_by(error)), cap, schedule)
 
+    def learn_release(self, error: BaseException) -> None:
+        """EC2 refused to take something back: what is refused for several objects at a time is one refusal."""
+        key, schedule = (RELEASE_DENIED, DENIED) if isinstance(error, PERSON) else (RELEASE_FAILED, EC2)
+        if self.cap(key) is None:
+            self.put_off(key, error, schedule, is_lasting=schedule is DENIED)
+
     def clear(self, *keys: Key) -> None:
         """These are disproved."""
         for key in keys:
@@ -248,8 +252,8 @@ class Limits:
         return None if limit is None or self._agenda.is_due(("limit", *key)) else limit.cap
 
     def in_force(self) -> list[Refusal]:
-        """Every refusal that is in force, for people; that spare ones yield is none."""
-        found = (self.refusal(key) for key in list(self._limits) if key[-1] != "spare")
+        """Every refusal of growth that is in force, for people; that spare ones yield is none."""
+        found = (self.refusal(key) for key in list(self._limits) if key[-1] != "spare" and key[0] != "release")
         return [one for one in found if one is not None]
 
     def next_retry_s(self) -> float | None:

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 
 from ipamd.core.agenda import EC2, soonest_s
 from ipamd.core.context import ServiceContext
-from ipamd.core.lesson import denial
 from ipamd.core.odd_objects import OddObjects
 from ipamd.eni.enis import EniService
 from ipamd.eni.leaked import LeakedEnis
+from ipamd.eni.limits import RELEASE_DENIED
 from ipamd.eni.operations import OperationLog, is_denied, new_token
 from ipamd.eni.routing import HostSetup
 from ipamd.eni.steps import MOVES_MAX, InterruptedByAddError, Steps, Work
@@ -70,7 +70,7 @@ class NewEnis:
 class EniProvisioner:
     """Creates ENIs, allocates addresses, gives back. Used by one thread, the pool maintainer's.
 
-    Operations that IAM denied share one pause, `denial`, with giving back; after it one of them is tried, each in its turn.
+    Operations that IAM denied share one pause with giving back; after it one of them is tried, each in its turn.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class EniProvisioner:
         self._steps = Steps(context, ec2=ec2, enis=enis, operations=self._log)
         self._odd = OddObjects(context.health, work="recovery")
         self._failed: dict[str, IpamError | None] = {}  # by intent: why it is open still; those that were tried last come last
-        self.denial = denial()
+        self._limits = new_enis.subnets.limits
         self.leaked_enis = LeakedEnis(context, ec2=ec2, operations=self._log, delete=self._resume)
         self.host_setup = HostSetup(context, routing=enis.routing)
 
@@ -181,7 +181,7 @@ class EniProvisioner:
             if any(one.intent_id == intent.intent_id for one in self._log.all_open()):
                 self._put_off(intent, failure)
             elif was_denied:
-                self.denial.forget()  # the others are tried at once
+                self._limits.clear(RELEASE_DENIED)  # the others are tried at once
         return problems
 
     def has_due_intents(self, *, is_add_waiting: bool = False) -> bool:
@@ -230,7 +230,7 @@ class EniProvisioner:
         self._failed[intent.intent_id] = error
         self._agenda.put_off((PAUSE, intent.intent_id), EC2)
         if error is not None and is_denied(error, intent):
-            self.denial.learn_once(error, now_s=self._clock.monotonic())
+            self._limits.learn_release(error)
 
     def _is_due(self, intent: Intent, *, is_add_waiting: bool) -> bool:
         is_for_later = is_add_waiting and intent.kind in (IntentKind.UNASSIGN, IntentKind.DELETE_ENI)
@@ -240,7 +240,7 @@ class EniProvisioner:
         """Seconds left of its pause."""
         is_tried = intent.intent_id in self._failed
         if is_denied(self._failed.get(intent.intent_id), intent) or (intent.is_release and not is_tried):
-            return self.denial.left_s(now_s=self._clock.monotonic())
+            return self._agenda.left_s(("limit", *RELEASE_DENIED))
         return self._agenda.left_s((PAUSE, intent.intent_id))
 
     @contextmanager

@@ -156,7 +156,7 @@ class Subnets:
         self._datastore = context.datastore
         self._agenda = context.agenda
         self._policy = policy
-        self._limits = limits
+        self.limits = limits
         self._listing = SubnetListing(context, ec2=ec2, policy=policy)
         self.candidates: tuple[SubnetId, ...] = ()
 
@@ -188,11 +188,11 @@ class Subnets:
         if action.prefix_count:
             self._agenda.put_off(("prefixes", subnet_id), ROOM)
         else:
-            self._limits.room_refused(subnet_id, action, error)
+            self.limits.room_refused(subnet_id, action, error)
 
     def took(self, subnet_id: SubnetId, action: CreateEni) -> None:
         """An ENI was made there."""
-        self._limits.took_room(subnet_id, action)
+        self.limits.took_room(subnet_id, action)
         self._listing.took(subnet_id, 1 + action.address_count + ADDRESSES_PER_PREFIX * action.prefix_count)
         if action.prefix_count:
             self._agenda.clear(("prefixes", subnet_id))
@@ -263,7 +263,7 @@ class Subnets:
         """Every subnet of the last answer, with its free addresses and why it is not used now."""
         found = () if identity is None else self._listing.views(identity)
         return tuple(
-            replace(one, why_not=one.why_not or str(self._limits.refusal(("room", one.subnet_id)) or "")) for one in found
+            replace(one, why_not=one.why_not or str(self.limits.refusal(("room", one.subnet_id)) or "")) for one in found
         )
 
     def _usable(self, identity: InstanceIdentity) -> list[tuple[SubnetId, int | None]]:
@@ -302,12 +302,12 @@ class Subnets:
                 return None
             most = action.prefix_count if told is None else (told - 1) // ADDRESSES_PER_PREFIX
             return replace(action, prefix_count=min(action.prefix_count, most)) if most >= 1 else None
-        self._limits.recheck_room(subnet_id, action, told=told)
-        cap = self._limits.cap(("room", subnet_id))
+        self.limits.recheck_room(subnet_id, action, told=told)
+        cap = self.limits.cap(("room", subnet_id))
         most = min(ROOM_ENOUGH if one is None else one for one in (told, cap)) - 1
         if most < 1:
             if cap is None:
-                self._limits.short_of_room(subnet_id, most + 1)
+                self.limits.short_of_room(subnet_id, most + 1)
             return None
         return replace(action, address_count=min(action.address_count, most))
 

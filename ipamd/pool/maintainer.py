@@ -82,7 +82,7 @@ class PoolMaintainer:
         self._limits: InstanceLimits | None = None
         self._refused = limits
         self._ramp = Ramp()
-        self._giving_back = GivingBack(context, release=provisioner.release, denial=provisioner.denial)
+        self._giving_back = GivingBack(context, release=provisioner.release, limits=limits)
         self._meter = DemandMeter()
         self._known: tuple[Callable[..., PoolSnapshot], Hold] | None = None
         self._is_postponed = False
@@ -266,7 +266,7 @@ class PoolMaintainer:
             self._note_success()
 
     def _act(self, action: Growth, snapshot: PoolSnapshot) -> None:
-        """Do one action; a refusal becomes a lesson."""
+        """Do one action; a refusal becomes a limit."""
         identity = self._identity()
         if identity is not None and self._subnets.look_before(action, identity):
             return  # an ENI is excluded now, or not any more

@@ -10,12 +10,12 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
-from ipamd.core.backoff import soonest_s
+from ipamd.core.agenda import EC2
 from ipamd.core.context import ServiceContext
-from ipamd.core.lesson import Lesson, error_pause
+from ipamd.eni.limits import RELEASE_DENIED, RELEASE_FAILED, Limits
 from ipamd.eni.steps import report_refused
 from ipamd.model.eni import ADDRESSES_PER_PREFIX
-from ipamd.model.errors import CloudDeniedError, IpamError, log_text
+from ipamd.model.errors import IpamError, log_text
 from ipamd.model.growth import Refusal, Release, ReleaseEni
 from ipamd.model.hold import Hold, eni_min_age_s, releasable
 from ipamd.model.ids import EniId
@@ -32,16 +32,15 @@ log = logging.getLogger(__name__)
 class GivingBack:
     """The surplus over time, and what EC2's refusals teach about giving back. Used by the pool's thread; `with_hold` by any."""
 
-    def __init__(self, context: ServiceContext, *, release: Callable[[Release], bool], denial: Lesson) -> None:
-        """`release` does one at EC2. Returns: whether EC2 was asked. Raises: IpamError. `denial`: recovery learns it too."""
+    def __init__(self, context: ServiceContext, *, release: Callable[[Release], bool], limits: Limits) -> None:
+        """`release` does one at EC2. Returns: whether EC2 was asked. Raises: IpamError."""
         self._datastore = context.datastore
         self._clock = context.clock
         self._health = context.health
         self._release = release
         self._surplus = Surplus()
         self._draining: frozenset[EniId] = frozenset()
-        self._pause = error_pause()
-        self._denial = denial
+        self._limits = limits
 
     def with_hold(self, snapshot: PoolSnapshot, settings: PoolSettings) -> PoolSnapshot:
         """Add to a snapshot what is known of the surplus over time, and what may be named."""
@@ -56,7 +55,7 @@ class GivingBack:
                 is_over=self._surplus.is_over(now_s=now_s),
                 ages=self._surplus.ages(now_s=now_s),
                 releasable=releasable(self._datastore.snapshot(), held=self._datastore.held()) if may_go else {},
-                refusal=self._denial.refusal(now_s=now_s) or self._pause.refusal(now_s=now_s) or self._under_way(),
+                refusal=self._limits.refusal(RELEASE_DENIED, RELEASE_FAILED) or self._under_way(),
             ),
         )
 
@@ -78,28 +77,24 @@ class GivingBack:
         self._datastore.set_draining(chosen)
 
     def act(self, action: Release, snapshot: PoolSnapshot) -> None:
-        """Give one thing back. A refusal is a lesson, not an error of the pool."""
+        """Give one thing back. A refusal stops no growth, and is no error of the pool."""
         now_s = self._clock.monotonic()
         try:
             is_asked = self._release(action)
         except IpamError as error:
-            lesson = self._denial if isinstance(error, CloudDeniedError) else self._pause
-            lesson.learn_once(error, now_s=now_s)
+            self._limits.learn_release(error)
             report_refused(self._health, error)
             log.warning("%s: %s", action, log_text(error))
             return
         if not is_asked:  # pause, or a plan that never fits would be tried in a loop
-            self._pause.learn(IpamError("an ADD or a comparison with EC2 was faster than the plan"), now_s=now_s)
+            self._limits.put_off(RELEASE_FAILED, IpamError("an ADD or a comparison with EC2 was faster than the plan"), EC2)
             return
-        self._pause.forget()
-        self._denial.forget()
+        self._limits.clear(RELEASE_FAILED, RELEASE_DENIED)
         self._surplus.released(_count(action, snapshot), now_s=now_s)
 
     def next_retry_s(self) -> float | None:
         """Seconds until the passing of time alone lets something go; None: not by itself."""
-        now_s = self._clock.monotonic()
-        lessons = [one.refusal(now_s=now_s) for one in (self._pause, self._denial)]
-        return soonest_s([*(one.left_s for one in lessons if one is not None), self._surplus.changes_in_s(now_s=now_s)])
+        return self._surplus.changes_in_s(now_s=self._clock.monotonic())
 
     def _under_way(self) -> Refusal | None:
         """An intent whose outcome is not known: one after the other, so that a crash leaves little open."""

@@ -7,7 +7,7 @@ attach, AttachmentLimitExceeded, delete, again and again; pods hung in Container
 Here: an ENI is an open intent from before it is asked for until it is in the datastore (I9): whatever fails in between,
 `EniProvisioner.recover_due` takes it up, and until then it counts as one that may exist. And if an attach is refused, the pool asks
 EC2 what hangs on the instance (`Steps.adopt_enis`): an ENI that came by another hand is adopted or counted, and EC2's refusal teaches
-how many it attaches (`Refusals`) (docs/architecture.md, The pool). Bound: 60 s (fake), the longest pause after an error.
+how many it attaches (`Limits`) (docs/architecture.md, The pool). Bound: 60 s (fake), the longest pause after an error.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dataclasses import replace
 from ipaddress import IPv4Address
 
 import pytest
-from ipamd.pool.refusals import Refusals
 
+from ipamd.eni.limits import Limits
 from ipamd.eni.provisioner import EniProvisioner
 from ipamd.eni.steps import Steps
 from ipamd.model.cloud import DescribedEni
@@ -135,6 +135,6 @@ def test_an_eni_of_another_hand_takes_its_place_only(node: FakeNode) -> None:
 def test_the_pool_loops_over_them_without_asking_ec2(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """If a refused attach taught nothing, it would be create, refuse, delete for ever."""
     monkeypatch.setattr(Steps, "adopt_enis", lambda self, identity: False)
-    monkeypatch.setattr(Refusals, "learn", lambda self, action, error, **_: None)
+    monkeypatch.setattr(Limits, "learn", lambda self, asked, error: None)
     with pytest.raises(AssertionError, match="created, refused and deleted"):
         play_foreign(node, tags={})

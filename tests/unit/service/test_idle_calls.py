@@ -99,6 +99,8 @@ STATES: dict[str, Callable[[FakeEc2], PoolSettings]] = {
     "IAM denies DescribeSubnets": refusing(CloudDeniedError("denied"), "describe_subnets"),
     "the account's quota of ENIs is used up": refusing(CloudQuotaError("quota"), "create_eni"),
     "EC2 throttles each call": refusing(ThrottledError("EC2 throttles"), "assign_addresses", "create_eni", "describe_subnets"),
+    "EC2 answers no creation": refusing(CloudError("no answer"), "create_eni"),
+    "EC2 answers no allocation": refusing(CloudError("no answer"), "assign_addresses"),
     "EC2 answers an allocation with an unknown code": refusing(ODD, "assign_addresses"),
     "EC2 answers a creation with an unknown code": refusing(ODD, "create_eni"),
 }

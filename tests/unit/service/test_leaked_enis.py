@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from ipamd.eni import leaked as leaked_enis
+from ipamd.core.agenda import ROOM
 from ipamd.eni.leaked import FIRST_LOOK_S, SECOND_LOOK_S
 from ipamd.eni.tags import EniTags, description
 from ipamd.model.cloud import INTENT_TAG, DescribedEni, EniRequest
@@ -185,7 +185,7 @@ def test_a_defect_does_not_make_the_loop_spin(node: FakeNode, monkeypatch: pytes
     node.clock.advance(2 * FIRST_LOOK_S)
     with pytest.raises(ValueError, match="a defect"):
         node.pool.run_once()
-    assert node.provisioner.leaked_enis.next_look_s() == leaked_enis.RETRY_MAX_S
+    assert node.provisioner.leaked_enis.next_look_s() == ROOM.first_s
 
 
 def test_the_setting_of_amazon_vpc_cni_k8s() -> None:
