@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network
+from itertools import count
 
 from ipamd.model.call_report import ANSWERED, ATTEMPT_BUCKETS_MS, CallReport, Outcome, StatusReport
 from ipamd.model.cloud import INTENT_TAG, CallUnderWay, DescribedEni, EniRequest, InstanceIdentity
@@ -177,7 +178,7 @@ class FakeEc2:
                     raise EniLimitError("an ENI has fewer slots", code="PrivateIpAddressLimitExceeded")
                 if self._left(request.subnet_id) < 1 + request.address_count:
                     raise SubnetExhaustedError(f"subnet {request.subnet_id} has no {1 + request.address_count} free addresses")
-                number = len(self.enis) + 1
+                number = next(n for n in count(len(self.enis) + 1) if f"eni-{n}" not in self.enis)
                 eni_id = EniId(f"eni-{number}")
                 self.enis[eni_id] = DescribedEni(
                     eni_id,
