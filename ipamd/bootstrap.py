@@ -20,14 +20,14 @@ from ipamd.core.demand import Demand
 from ipamd.core.freeze import Freeze
 from ipamd.core.locks import KeyLocks
 from ipamd.core.refused_adds import RefusedAdds
+from ipamd.eni.book import EniBook, remember_given_back
 from ipamd.eni.enis import EniService
 from ipamd.eni.external_changes import CloudReconciler
 from ipamd.eni.limits import Limits
 from ipamd.eni.links import LinkWatch
 from ipamd.eni.metadata import MetadataWatch
-from ipamd.eni.own_changes import remember_given_back
 from ipamd.eni.provisioner import EniProvisioner, NewEnis
-from ipamd.eni.resync import CloudLook
+from ipamd.eni.resync import ResyncScheduler
 from ipamd.eni.security_groups import SecurityGroups
 from ipamd.eni.subnets import Subnets
 from ipamd.eni.tags import EniTags
@@ -73,9 +73,18 @@ class PoolServices:
 
     enis: EniService
     provisioner: EniProvisioner
-    look: CloudLook
+    resyncs: ResyncScheduler
     maintainer: PoolMaintainer
     subnets: Subnets
+
+
+@dataclass(frozen=True, slots=True)
+class Unrecorded:
+    """Who looks after wired sandboxes that are not recorded; `runtime` is None if CRI is off."""
+
+    quarantine: QuarantineService
+    imported: ImportService
+    runtime: RuntimeReconciler | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +149,12 @@ def compose(adapters: Adapters, current: CurrentSettings) -> App:
     cooldown = Cooldown(context, period_s=lambda: float(current.now.pool.cooldown_s))
     judge = SandboxJudge(context)
     sandbox = _sandbox(context, cooldown, adapters, current, judge=judge)
-    pool = compose_pool(context, cooldown, adapters, current)
     other = OtherDaemon(context, aws_node=adapters.aws_node)
-    reconcile = _reconcile(context, cooldown, adapters, current, judge=judge, detach=sandbox.detach, pool=pool, other=other)
+    unrecorded = _unrecorded(context, cooldown, adapters, current, judge=judge, detach=sandbox.detach, other=other)
+    pool = compose_pool(context, cooldown, adapters, current, unrecorded=unrecorded)
+    reconcile = _reconcile(
+        context, cooldown, adapters, current, unrecorded=unrecorded, detach=sandbox.detach, pool=pool, other=other
+    )
     current.follow(lambda now: now.network, lambda _: reconcile.host_network.renew())
     operator = OperatorFreeze(context.freeze, run_dir=current.now.daemon.run_dir, boot_id=adapters.boot_id, clock=adapters.clock)
     past = PastService(datastore=context.datastore, history=adapters.history, refused=refused, clock=adapters.clock)
@@ -187,8 +199,8 @@ def _counts(adapters: Adapters, *, sandbox: SandboxServices, pool: PoolServices,
         ec2=adapters.ec2,
         replayed=lambda: sandbox.attach.replayed_count,
         pool_empty=sandbox.attach.pool_empty_counts,
-        looks=pool.look.counts,
-        found=pool.look.found,
+        looks=pool.resyncs.counts,
+        found=pool.resyncs.found,
         repairs=reconcile.host_network.fights.counts,
         released=pool.provisioner.released_counts,
         metadata=reconcile.cloud.metadata.difference,
@@ -227,24 +239,31 @@ def _sandbox(
     )
 
 
-def compose_pool(context: ServiceContext, cooldown: Cooldown, adapters: Adapters, current: CurrentSettings) -> PoolServices:
-    """Make the room `pool`; the fleet simulation makes this one alone, for each of its nodes."""
+def compose_pool(
+    context: ServiceContext,
+    cooldown: Cooldown,
+    adapters: Adapters,
+    current: CurrentSettings,
+    *,
+    unrecorded: Unrecorded | None = None,
+) -> PoolServices:
+    """Make the rooms `eni` and `pool`; the fleet simulation makes these alone, for each of its nodes."""
     node_info, settings = adapters.node_info, current.now
+    book = EniBook(context)
     policy = SubnetPolicy(settings.subnets.discovery, settings.cloud.cluster_name, adapters.custom_network)
     limits = Limits(context, ec2=adapters.ec2)
-    subnets = Subnets(context, ec2=adapters.ec2, policy=policy, limits=limits)
-    security_groups = SecurityGroups(context, ec2=adapters.ec2, follows_primary=subnets.follows_primary)
-    enis = EniService(
+    subnets = Subnets(
         context,
         ec2=adapters.ec2,
-        hostnet=adapters.hostnet,
-        cooldown=cooldown,
-        security_groups=security_groups,
-        is_datastore_lost=adapters.has_run_before and not adapters.opened.report.is_intact,
+        policy=policy,
+        limits=limits,
+        identity=node_info.identity,
+        groups_of=lambda eni_id: book.of(eni_id).security_groups,
     )
-    if not adapters.opened.report.is_intact:
-        remember_given_back(enis.recent_changes, adapters.history, adapters.clock)
-    enis.use_exclusion(subnets.exclusion)
+    security_groups = SecurityGroups(context, ec2=adapters.ec2, book=book, follows_primary=subnets.follows_primary)
+    resyncs = ResyncScheduler(context, unplaced=unrecorded.quarantine.unplaced if unrecorded else frozenset)
+    list_soon = unrecorded.runtime.list_soon if unrecorded and unrecorded.runtime else lambda: None
+    enis = _enis(context, cooldown, adapters, book=book, resyncs=resyncs, subnets=subnets, on_quarantined=list_soon)
     provisioner = EniProvisioner(
         context,
         ec2=adapters.ec2,
@@ -255,17 +274,71 @@ def compose_pool(context: ServiceContext, cooldown: Cooldown, adapters: Adapters
     )
     if settings.cloud.leaked_eni_cleanup_disabled:
         provisioner.leaked_enis.disable()
-    look = CloudLook(context, enis=enis, identity=node_info.identity)
     maintainer = PoolMaintainer(
         context,
         provisioner=provisioner,
-        look=look,
+        resync_due=enis.resync_due,
         security_groups=security_groups,
         limits=limits,
         identity=node_info.identity,
         settings=settings.pool_settings(max_pods=0),
     )
-    return PoolServices(enis, provisioner, look, maintainer, subnets)
+    return PoolServices(enis, provisioner, resyncs, maintainer, subnets)
+
+
+def _enis(
+    context: ServiceContext,
+    cooldown: Cooldown,
+    adapters: Adapters,
+    *,
+    book: EniBook,
+    resyncs: ResyncScheduler,
+    subnets: Subnets,
+    on_quarantined: Callable[[], None],
+) -> EniService:
+    is_intact = adapters.opened.report.is_intact
+    if not is_intact:
+        remember_given_back(book, adapters.history, adapters.clock)
+    return EniService(
+        context,
+        book=book,
+        ec2=adapters.ec2,
+        hostnet=adapters.hostnet,
+        cooldown=cooldown,
+        resyncs=resyncs,
+        identity=adapters.node_info.identity,
+        exclusion=subnets.exclusion,
+        on_quarantined=on_quarantined,
+        is_datastore_lost=adapters.has_run_before and not is_intact,
+    )
+
+
+def _unrecorded(
+    context: ServiceContext,
+    cooldown: Cooldown,
+    adapters: Adapters,
+    current: CurrentSettings,
+    *,
+    judge: SandboxJudge,
+    detach: DetachService,
+    other: OtherDaemon,
+) -> Unrecorded:
+    quarantine = QuarantineService(context, cooldown=cooldown, judge=judge, mtu=lambda: current.now.network.sandbox_mtu)
+    imported = ImportService(context, aws_node=adapters.aws_node, other=other, prefix=current.now.network.veth_prefix)
+    runtime = adapters.runtime
+    listing = (
+        RuntimeReconciler(
+            context,
+            runtime=runtime,
+            detach=detach,
+            quarantine=quarantine,
+            imported=imported,
+            learned=adapters.node_info.set_runtime,
+        )
+        if runtime
+        else None
+    )
+    return Unrecorded(quarantine, imported, listing)
 
 
 def _reconcile(
@@ -274,21 +347,18 @@ def _reconcile(
     adapters: Adapters,
     current: CurrentSettings,
     *,
-    judge: SandboxJudge,
+    unrecorded: Unrecorded,
     detach: DetachService,
     pool: PoolServices,
     other: OtherDaemon,
 ) -> Reconcilers:
-    node_info, runtime = adapters.node_info, adapters.runtime
-    quarantine = QuarantineService(context, cooldown=cooldown, judge=judge, mtu=lambda: current.now.network.sandbox_mtu)
-    pool.look.use_unplaced(quarantine.unplaced)
-    imported = ImportService(context, aws_node=adapters.aws_node, other=other, prefix=current.now.network.veth_prefix)
+    node_info, quarantine = adapters.node_info, unrecorded.quarantine
     startup = StartupReconciler(
         context,
         cooldown=cooldown,
-        runtime=runtime,
+        runtime=adapters.runtime,
         quarantine=quarantine,
-        imported=imported,
+        imported=unrecorded.imported,
         is_datastore_intact=adapters.opened.report.is_intact,
     )
     host_network = HostNetworkReconciler(
@@ -298,16 +368,10 @@ def _reconcile(
         enis=pool.enis,
         identity=node_info.identity,
     )
-    listing = None
-    if runtime:
-        listing = RuntimeReconciler(
-            context, runtime=runtime, detach=detach, quarantine=quarantine, imported=imported, learned=node_info.set_runtime
-        )
-        pool.enis.use_adopter(listing.list_soon)
     return Reconcilers(
         spooled_deletes=SpooledDeletes(context, spool=adapters.spool, detach=detach),
         startup=startup,
-        runtime=listing,
+        runtime=unrecorded.runtime,
         host_network=host_network,
         cloud=_cloud(context, adapters, pool, on_change=host_network.on_change),
         quarantine=quarantine,
@@ -325,12 +389,18 @@ def _cloud(
         metadata=adapters.metadata,
         learn_identity=node_info.learn_identity,
         identity=node_info.identity,
-        enis=pool.enis,
-        look=pool.look,
+        book=pool.enis.book,
+        resyncs=pool.resyncs,
     )
-    pool.look.use_view(metadata.view)
-    links = LinkWatch(context, hostnet=adapters.hostnet, enis=pool.enis, look=pool.look, on_change=on_change)
-    return CloudReconciler(context, links=links, metadata=metadata, look=pool.look)
+    links = LinkWatch(
+        context,
+        hostnet=adapters.hostnet,
+        book=pool.enis.book,
+        routing=pool.enis.routing,
+        resyncs=pool.resyncs,
+        on_change=on_change,
+    )
+    return CloudReconciler(context, links=links, metadata=metadata, resyncs=pool.resyncs)
 
 
 def _sources(
@@ -419,7 +489,7 @@ def _audit(
             locks=context.locks,
             identity=adapters.node_info.identity,
             frozen=enis.routing.frozen,
-            recent=lambda: enis.recent_changes.added().keys(),
+            recent=lambda: enis.book.added().keys(),
             given_twice=given_twice,
         )
     )

@@ -43,7 +43,7 @@ class CloudLoop:
         self._limits: InstanceLimits | None = None
         self._planned_by: Settings | None = None
         self.is_answered = False
-        self.loop = Loop("cloud", self.turn, health=self._health, clock=self._clock, changed=app.pool.look.changed)
+        self.loop = Loop("cloud", self.turn, health=self._health, clock=self._clock, changed=app.pool.resyncs.changed)
 
     def turn(self) -> float | None:
         """Do what is due. Returns: seconds until something is due by the clock."""
@@ -108,7 +108,7 @@ class CloudLoop:
             if not self._knows_primary():
                 raise
             # EC2 answered, and recording it failed: the pool goes on with the ENIs it knows, and its thread looks again.
-            self._app.pool.look.request(LookReason.OTHER, "the comparison at start failed")
+            self._app.pool.resyncs.request(LookReason.OTHER, "the comparison at start failed")
             result = EniSyncResult()
             result.keep(f"everything, because the answer could not be recorded: {log_text(error)}")
             return result

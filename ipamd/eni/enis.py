@@ -15,17 +15,16 @@ from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network
 
 from ipamd.core.context import ServiceContext
-from ipamd.eni.losses import EniLosses
-from ipamd.eni.own_changes import Place, Places, RecentChanges, remember_named
+from ipamd.eni.book import EniBook, Place, remember_named
 from ipamd.eni.records import EniRecords
+from ipamd.eni.resync import ResyncScheduler
 from ipamd.eni.routing import EniRouting
-from ipamd.eni.security_groups import SecurityGroups
 from ipamd.eni.sync_result import UNREADABLE, EniSyncResult, say_result
 from ipamd.eni.tags import is_created_by_us, is_managed
-from ipamd.model.cloud import ConnectionTracking, DescribedEni, InstanceIdentity, MetadataEni, all_addresses
+from ipamd.model.cloud import ConnectionTracking, DescribedEni, InstanceIdentity, all_addresses
 from ipamd.model.cloud_evidence import DOUBT_AGAIN_S, CloudEvidence, Witnesses
 from ipamd.model.eni import Eni, EniState
-from ipamd.model.errors import CloudError, InvariantError, log_text
+from ipamd.model.errors import CloudError, InvariantError, IpamError, log_text
 from ipamd.model.ids import EniId
 from ipamd.model.intent import IntentKind
 from ipamd.model.metadata_evidence import ASK_AGAIN_S, recorded
@@ -44,45 +43,65 @@ log = logging.getLogger(__name__)
 class EniService:
     """ENIs of this instance. One comparison runs at a time; everything else may be called from any thread.
 
-    `routing`: the host's part of each ENI. `recent_changes`: what our own calls changed. `places`: taken by what is not recorded.
-    `connection_tracking`: timeouts that are set on the primary ENI, which new ones get too.
+    `book`: what is known of each ENI beside its row. `routing`: the host's part of each. `connection_tracking`: timeouts that are set
+    on the primary ENI, which new ones get too.
     """
 
     def __init__(
         self,
         context: ServiceContext,
         *,
+        book: EniBook,
         ec2: Ec2,
         hostnet: HostNetwork,
         cooldown: Cooldown,
-        security_groups: SecurityGroups,
+        resyncs: ResyncScheduler,
+        identity: Callable[[], InstanceIdentity | None],
+        exclusion: Callable[[Eni], str],
+        on_quarantined: Callable[[], None],
         is_datastore_lost: bool,
     ) -> None:
-        self.routing = EniRouting(context, hostnet=hostnet)
-        self.recent_changes = RecentChanges(context.clock)
-        remember_named(self.recent_changes, context)
-        self._losses = EniLosses(context, routing=self.routing)
+        """`exclusion`: why an ENI gets no new sandbox, "" if it does. `on_quarantined`: a sandbox that is not recorded can be adopted
+        now."""
+        self.book = book
+        remember_named(book, context)
+        self.routing = EniRouting(context, hostnet=hostnet, book=book)
+        self._records = EniRecords(context, book=book, routing=self.routing, cooldown=cooldown, on_quarantined=on_quarantined)
         self._context = context
         self._datastore = context.datastore
         self._evidence = CloudEvidence(self._datastore.doubts())
-        self._losses.hold(self._evidence.doubted())
+        self._records.hold(self._evidence.doubted())
         self._ec2 = ec2
-        self._security_groups = security_groups
-        self._exclusion: Callable[[Eni], str] = lambda eni: eni.excluded
+        self._identity = identity
+        self._exclusion = exclusion
         self._cooldown = cooldown
-        self._records = EniRecords(context, cooldown=cooldown)
+        self._resyncs = resyncs
         self._warm_deadline = math.inf if is_datastore_lost else -math.inf
         self._comparing = threading.Lock()
         self.connection_tracking: ConnectionTracking = ()
-        self._tell: Callable[[EniSyncResult], None] = lambda _: None
-        self.places = Places(clock=context.clock, datastore=context.datastore, changes=self.recent_changes)
 
-    def sync_with_ec2(self, identity: InstanceIdentity, *, metadata: Iterable[MetadataEni] | None = None) -> EniSyncResult:
+    def resync_due(self) -> None:
+        """Make the resync that is due, if any: one Describe for all that asked. For the pool's thread, between two plans."""
+        identity = self._identity()
+        due = self._resyncs.take() if identity is not None else None
+        if identity is None or due is None:
+            return
+        try:
+            result = self.sync_with_ec2(identity)
+        except Exception as error:
+            self._resyncs.put_off(due, error)  # also after a defect: an ENI would stay frozen
+            if isinstance(error, IpamError):
+                return
+            raise
+        self._resyncs.answer(due, result)
+        self.set_up_adopted(result)
+        self._context.demand.trigger()  # with what it found another plan may be right
+
+    def sync_with_ec2(self, identity: InstanceIdentity) -> EniSyncResult:
         """Describe this instance's ENIs (one call), weigh the answer, and update the datastore.
 
         Args:
             identity: names the primary ENI, without which no answer is believed.
-            metadata: what instance metadata shows of every ENI now, if the caller has just looked: a second witness of a mass loss.
         Returns: what was changed, and when to look again. An answer that is not believed is a result, not an error.
         Raises: CloudError if EC2 did not answer, KernelDumpError if the kernel did not; then nothing has changed (I11).
         """
@@ -93,45 +112,32 @@ class EniService:
             )
             wired = self._records.wired_addresses()
             known = recorded(self._datastore.snapshot(), identity)
+            held = self._evidence.doubted()
             weighed = self._evidence.weigh(
                 described,
                 known,
-                recent=self.recent_changes.added(),  # after `known`: what is noted is noted before it is recorded
-                witnesses=Witnesses(self.routing.links(), _addresses_in(metadata)),
+                recent=self.book.added(),  # after `known`: what is noted is noted before it is recorded
+                witnesses=Witnesses(self.routing.links(), self._shown_by_metadata()),
                 now_s=self._context.clock.monotonic(),
             )
             outcome = EniSyncResult(implausible=weighed.implausible, doubted=weighed.doubted)
             outcome.look_again(weighed.again_s)
             # Lose on all ENIs before adding to any: an address may have moved from one ENI to another.
-            self._losses.lose(weighed.absent, outcome)
-            self._losses.hold(weighed.doubted)
+            self._records.lose(weighed.absent, outcome)
+            self._records.hold(weighed.doubted)
             self._record_doubts()
             if not weighed.implausible:
                 self._record_all(described, identity, wired, outcome)
             elif any(eni.eni_id == identity.primary_eni_id for eni in described):
                 # What even such an answer shows is there, and takes its place.
                 there = {eni.eni_id: (eni.network_card, eni.device_index) for eni in described if eni.eni_id}
-                self.places.show(there, is_whole=False)
+                self.book.show(there, is_whole=False)
             say_result(self._context.health, outcome, mass_loss=weighed.mass_loss)
-            self._losses.forget_unused()
-        self._tell(outcome)
-        if outcome.added_count or outcome.healed_count:
+            self._records.forget_unused()
+        self._resyncs.note(outcome)
+        if outcome.added_count or outcome.healed_count or held - weighed.doubted:
             self._context.demand.announce_supply()
         return outcome
-
-    def use_listener(self, tell: Callable[[EniSyncResult], None]) -> None:
-        """Call `tell` with the result of every comparison, whoever asked for it: what is in doubt must be looked at again. Called
-        once, before the start."""
-        self._tell = tell
-
-    def use_adopter(self, on_quarantined: Callable[[], None]) -> None:
-        """Call `on_quarantined` when EC2 has shown the address of a sandbox that is not recorded: it can be adopted. Called once,
-        before the start; it must not block."""
-        self._records.on_quarantined = on_quarantined
-
-    def use_exclusion(self, exclusion: Callable[[Eni], str]) -> None:
-        """`exclusion` says why an ENI gets no new sandbox, "" if it does. Called once, before the start."""
-        self._exclusion = exclusion
 
     def eni_of(self, described: DescribedEni, identity: InstanceIdentity) -> Eni:
         """Make the record of an attached ENI from what EC2 shows.
@@ -165,14 +171,12 @@ class EniService:
         If it is recorded already, a Describe read it again, and what that shows may be older than the call: after a lost datastore it
         cools first. Raises: InvariantError if the ENI contradicts what is recorded.
         """
-        self._security_groups.note(described)
+        self._note_groups(described)
         described = self._without_given_back(described)
         self._records.lose_elsewhere(eni.eni_id, described.secondary_addresses, described.prefixes)
         is_new = self._datastore.eni(eni.eni_id) is None
-        self.recent_changes.note_added(
-            enis=[eni.eni_id] if is_new else [],
-            addresses=self._records.new_to_us(described.secondary_addresses, described.prefixes),
-        )
+        new = self._records.new_to_us(described.secondary_addresses, described.prefixes)
+        self.book.note_added(eni.eni_id, addresses=new, is_new=is_new)
         may_be_warm = not is_new and self._may_be_warm()
         self._records.store(eni, described, outcome, wired=self._records.wired_addresses(), may_be_warm=may_be_warm)
 
@@ -187,7 +191,7 @@ class EniService:
         """
         self._records.lose_elsewhere(eni_id, addresses, prefixes)
         new = self._records.new_to_us(addresses, prefixes)
-        self.recent_changes.note_added(addresses=new)
+        self.book.note_added(eni_id, addresses=new)
         outcome = EniSyncResult()
         may_be_warm = len(new) > asked_count and self._may_be_warm()
         self._records.add(eni_id, addresses, prefixes, outcome, may_be_warm=may_be_warm)
@@ -196,11 +200,11 @@ class EniService:
 
     def occupied(self) -> Mapping[EniId, Place]:
         """Attached ENIs that are not recorded (no IPv4 address, unreadable, coming or going), each with the place that it takes."""
-        return self.places.shown()
+        return self.book.shown()
 
     def forget_unused(self) -> None:
         """Forget the ENIs that are gone and that no sandbox uses any more, with their routing. Makes no EC2 call."""
-        self._losses.forget_unused()
+        self._records.forget_unused()
 
     def set_up_adopted(self, outcome: EniSyncResult) -> None:
         """Set up the host routing of the ENIs that a comparison recorded first; what refuses is logged, and tried again."""
@@ -219,7 +223,7 @@ class EniService:
     ) -> None:
         """Record every ENI of a believed answer; those that are not recorded are remembered by their place."""
         occupied: dict[EniId, Place] = {}
-        removed = self.recent_changes.removed().keys() | self._leaving()
+        removed = self.book.removed().keys() | self._leaving()
         for eni in described:
             if eni.attachment_status == "attached":
                 outcome.eni_count += 1
@@ -227,7 +231,7 @@ class EniService:
                 continue  # we delete it, or have: EC2 lags
             if not self._record_one(eni, identity, wired, outcome):
                 occupied[eni.eni_id or EniId(f"(no ID) {len(occupied)}")] = (eni.network_card, eni.device_index)
-        self.places.show(occupied)
+        self.book.show(occupied)
         if self._warm_deadline == math.inf:
             # Until now a DEL could not know which address it released; what EC2 did not show yet may be one of those.
             self._warm_deadline = self._context.clock.monotonic() + self._cooldown.period.total_seconds()
@@ -242,7 +246,7 @@ class EniService:
 
     def _without_given_back(self, described: DescribedEni) -> DescribedEni:
         """Leave out what a call of ours took from this ENI: Describe may show it for minutes, and others may have it by now (I7)."""
-        gone = self.recent_changes.removed_from(described.eni_id)
+        gone = {key for key, on in self.book.removed().items() if on == described.eni_id}
         if not gone:
             return described
         return replace(
@@ -256,6 +260,15 @@ class EniService:
         lost (I8). What a call of ours has just been given was not."""
         return self._context.clock.monotonic() < self._warm_deadline
 
+    def _note_groups(self, described: DescribedEni) -> None:
+        """An answer without groups is ignored: an ENI always has one (I11)."""
+        if groups := described.security_group_ids:
+            self.book.observe(described.eni_id, security_groups=groups)
+
+    def _shown_by_metadata(self) -> frozenset[IPv4Address] | None:
+        view = self.book.metadata_view()
+        return None if view is None else frozenset().union(*(all_addresses(eni.addresses, eni.prefixes) for eni in view))
+
     def _record_one(
         self, eni: DescribedEni, identity: InstanceIdentity, wired: frozenset[IPv4Address], outcome: EniSyncResult
     ) -> bool:
@@ -267,11 +280,11 @@ class EniService:
             return False
         if eni.attachment_status != "attached":
             if known is not None and eni.attachment_status in LEAVING:
-                self._losses.mark_leaving(eni.eni_id)
+                self._records.mark_leaving(eni.eni_id)
             outcome.look_again(DOUBT_AGAIN_S)  # it comes or goes
             return False
         try:
-            self._security_groups.note(eni)
+            self._note_groups(eni)
             now = self.eni_of(eni, identity)
             self._records.store(now, self._without_given_back(eni), outcome, wired=wired, may_be_warm=self._may_be_warm())
         except (CloudError, InvariantError) as error:
@@ -283,12 +296,6 @@ class EniService:
         if known is None:
             outcome.adopted.append(eni.eni_id)
         elif known.state is not EniState.ATTACHED or known.route_table != now.route_table:
-            self._losses.is_back(eni.eni_id)
+            self._records.is_back(eni.eni_id)
             self.routing.set_up_again(eni.eni_id)
         return True
-
-
-def _addresses_in(metadata: Iterable[MetadataEni] | None) -> frozenset[IPv4Address] | None:
-    if metadata is None:
-        return None
-    return frozenset[IPv4Address]().union(*(all_addresses(eni.addresses, eni.prefixes) for eni in metadata))

@@ -15,7 +15,7 @@ from ipamd.core.backoff import soonest_s
 from ipamd.core.context import ServiceContext
 from ipamd.eni.links import LinkWatch
 from ipamd.eni.metadata import REQUESTS_PER_TURN, MetadataWatch
-from ipamd.eni.resync import CloudLook
+from ipamd.eni.resync import ResyncScheduler
 
 TURN_S = 60.0
 """Least time between two turns of metadata. Ours: one turn's requests are then the most in any minute; amazon-vpc-cni-k8s compares
@@ -31,11 +31,11 @@ LINKS_S = 60.0
 class CloudReconciler:
     """Keeps the time for both sources and for the looks at EC2. `run_once` is of the thread that asked EC2 at the start."""
 
-    def __init__(self, context: ServiceContext, *, links: LinkWatch, metadata: MetadataWatch, look: CloudLook) -> None:
+    def __init__(self, context: ServiceContext, *, links: LinkWatch, metadata: MetadataWatch, resyncs: ResyncScheduler) -> None:
         self._clock = context.clock
         self.links = links
         self.metadata = metadata
-        self._look = look
+        self._resyncs = resyncs
         self._turn_deadline = context.clock.monotonic() + _jittered(TURN_S)  # the start has just asked metadata
 
     def run_once(self) -> None:
@@ -49,12 +49,12 @@ class CloudReconciler:
         elif self.metadata.is_different:
             self.metadata.evaluate()  # what EC2 said since may have ended a difference
         self.links.thaw_confirmed(self.metadata.was_shown)
-        self._look.trigger_due()
+        self._resyncs.trigger_due()
 
     def pause_s(self) -> float:
         """Seconds until something is due by the clock."""
         turn_s = max(self._turn_deadline - self._clock.monotonic(), 0.0)
-        return soonest_s([LINKS_S, turn_s, self._look.wait_s()]) or 0.0
+        return soonest_s([LINKS_S, turn_s, self._resyncs.wait_s()]) or 0.0
 
 
 def _jittered(seconds: float) -> float:

@@ -12,12 +12,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 
 from ipamd.core.context import ServiceContext
 from ipamd.core.loop import Loop
-from ipamd.eni.enis import EniService
-from ipamd.eni.resync import CloudLook, LookReason
+from ipamd.eni.book import EniBook, MissingLink
+from ipamd.eni.resync import LookReason, ResyncScheduler
+from ipamd.eni.routing import EniRouting
 from ipamd.model.eni import Eni, EniState
 from ipamd.model.errors import IpamError, log_text
 from ipamd.model.ids import EniId, MacAddress
@@ -33,18 +34,6 @@ FROZEN = "other hands: its link is gone; EC2 is asked whether it is detached"
 log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class _Missing:
-    """An ENI whose link is gone. `ticket`: the look that was asked for when the link came back, None while it is away.
-
-    `recent_deadline`: until then Describe may lag behind our call that added it, once the link is there again.
-    """
-
-    recent_deadline: float | None = None
-    ticket: int | None = None
-    back_monotonic_s: float = 0.0
-
-
 class LinkWatch:
     """Compares the recorded ENIs with the links of the host's namespace. `turn` is the loop's, the rest for any thread."""
 
@@ -53,21 +42,22 @@ class LinkWatch:
         context: ServiceContext,
         *,
         hostnet: HostNetwork,
-        enis: EniService,
-        look: CloudLook,
+        book: EniBook,
+        routing: EniRouting,
+        resyncs: ResyncScheduler,
         on_change: Callable[[HostChange], None],
     ) -> None:
         """`on_change` is told of everything else that the kernel announces (`HostNetworkReconciler.on_change`)."""
         self._datastore = context.datastore
         self._clock = context.clock
         self._hostnet = hostnet
-        self._enis = enis
-        self._look = look
+        self._book = book
+        self._routing = routing
+        self._resyncs = resyncs
         self._on_change = on_change
         self._was_broken = False
         self.loop = Loop("links", self.turn, health=context.health, clock=context.clock, cancel=hostnet.stop_host_events)
         self._lock = threading.Lock()
-        self._missing: dict[EniId, _Missing] = {}
         self._said = ""
 
     def turn(self) -> float:
@@ -131,55 +121,61 @@ class LinkWatch:
         """
         recorded = {eni.eni_id: eni for eni in self._datastore.enis()}
         with self._lock:
-            for eni_id in self._missing.keys() - recorded.keys():
-                del self._missing[eni_id]  # EC2 said that it is gone; whoever believed that cleared up
-            confirmed = [eni for eni in recorded.values() if self._is_confirmed(eni, is_shown)]
+            for eni_id in self._missing().keys() - recorded.keys():
+                self._put(eni_id, None)  # EC2 said that it is gone; whoever believed that cleared up
+            confirmed = [
+                recorded[eni_id] for eni_id, one in self._missing().items() if self._is_confirmed(recorded[eni_id], one, is_shown)
+            ]
             for eni in confirmed:
-                del self._missing[eni.eni_id]
+                self._put(eni.eni_id, None)
         for eni in confirmed:
             log.info("the link of ENI %s is there again and the ENI is ours: it gives addresses again", eni.eni_id)
-            self._enis.routing.thaw(eni.eni_id)  # outside the lock: it may wait for the link
+            self._routing.thaw(eni.eni_id)  # outside the lock: it may wait for the link
             with self._lock:
-                if eni.eni_id in self._missing:  # gone again meanwhile, and thawed over it
-                    self._enis.routing.freeze(eni.eni_id, FROZEN)
+                if self._book.of(eni.eni_id).link is not None:  # gone again meanwhile, and thawed over it
+                    self._routing.freeze(eni.eni_id, FROZEN)
 
-    def _is_confirmed(self, eni: Eni, is_shown: Callable[[MacAddress, float], bool]) -> bool:
+    def _missing(self) -> dict[EniId, MissingLink]:
+        return {eni_id: facts.link for eni_id, facts in self._book.all().items() if facts.link is not None}
+
+    def _put(self, eni_id: EniId, link: MissingLink | None) -> None:
+        self._book.observe(eni_id, link=link)
+
+    def _is_confirmed(self, eni: Eni, missing: MissingLink, is_shown: Callable[[MacAddress, float], bool]) -> bool:
         """Whether the link of a frozen ENI is back, and EC2 or metadata has shown the ENI since."""
-        missing = self._missing.get(eni.eni_id)
-        if missing is None or missing.ticket is None or eni.state is not EniState.ATTACHED:
+        if missing.ticket is None or eni.state is not EniState.ATTACHED:
             return False
-        return self._look.is_answered(missing.ticket) or is_shown(eni.mac, missing.back_monotonic_s)
+        return self._resyncs.is_answered(missing.ticket) or is_shown(eni.mac, missing.back_monotonic_s)
 
     def _ask_about_links_back(self, present: frozenset[MacAddress]) -> None:
-        """Have EC2 looked at for each link that is there again, also for that of an ENI that EC2 found detached: its sandboxes
-        need it. The lock is held."""
-        for eni in self._datastore.enis():
-            missing = self._missing.get(eni.eni_id)
-            if missing is None:
-                continue
-            if missing.ticket is None and eni.mac in present:
-                missing.back_monotonic_s = self._clock.monotonic()
-                if missing.recent_deadline is not None:
-                    self._enis.recent_changes.remember_added(eni.eni_id, missing.recent_deadline)
-                missing.ticket = self._look.request(LookReason.LINK, f"the link of {eni.eni_id} is there again")
+        """Have EC2 asked for each link that is there again, also for that of an ENI that EC2 found detached: its sandboxes need it.
+        The lock is held."""
+        missing = self._missing()
+        for eni in (eni for eni in self._datastore.enis() if eni.eni_id in missing):
+            link = missing[eni.eni_id]
+            if link.ticket is None and eni.mac in present:
+                if link.added is not None:
+                    self._book.remember_added(link.added)
+                ticket = self._resyncs.request(LookReason.LINK, f"the link of {eni.eni_id} is there again")
+                self._put(eni.eni_id, replace(link, ticket=ticket, back_monotonic_s=self._clock.monotonic()))
             elif eni.state is EniState.DETACHING and eni.mac not in present:
-                missing.ticket = None  # it has gone again: its next return is news
+                self._put(eni.eni_id, replace(link, ticket=None))  # it has gone again: its next return is news
 
     def _attached(self) -> list[Eni]:
         return [eni for eni in self._datastore.enis() if eni.is_in_pool]
 
     def _freeze(self, enis: list[Eni], *, gone: MacAddress | None = None) -> None:
         for eni in enis:
-            missing = self._missing.get(eni.eni_id)
+            missing = self._book.of(eni.eni_id).link
             was_there = eni.host_ready or eni.mac == gone
-            recent_deadline = self._enis.recent_changes.forget_added(eni.eni_id) if was_there else None
+            added = self._book.forget_added(eni.eni_id) if was_there else None
             if missing is None or missing.ticket is not None:
-                self._look.request(LookReason.LINK, f"the link of {eni.eni_id} is gone")
-                self._enis.routing.freeze(eni.eni_id, FROZEN)
-                self._missing[eni.eni_id] = _Missing(recent_deadline)  # last: if the disk refused, the next comparison freezes it
-            elif recent_deadline is not None:
-                missing.recent_deadline = recent_deadline
-                self._look.request(LookReason.LINK, f"the link of {eni.eni_id} is gone")  # the last one took it for lag
+                self._resyncs.request(LookReason.LINK, f"the link of {eni.eni_id} is gone")
+                self._routing.freeze(eni.eni_id, FROZEN)
+                self._put(eni.eni_id, MissingLink(added))  # last: if the disk refused, the next comparison freezes it
+            elif added is not None:
+                self._put(eni.eni_id, replace(missing, added=added))
+                self._resyncs.request(LookReason.LINK, f"the link of {eni.eni_id} is gone")  # the last one took it for lag
 
     def _say(self, sentence: str) -> None:
         if sentence != self._said and not self.loop.is_stopped:

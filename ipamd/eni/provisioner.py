@@ -19,7 +19,6 @@ from ipamd.eni.enis import EniService
 from ipamd.eni.leaked import LeakedEnis
 from ipamd.eni.limits import RELEASE_DENIED
 from ipamd.eni.operations import OperationLog, is_denied, new_token
-from ipamd.eni.routing import HostSetup
 from ipamd.eni.steps import MOVES_MAX, InterruptedByAddError, Steps, Work
 from ipamd.eni.subnets import EniTarget, Subnets
 from ipamd.eni.tags import EniTags
@@ -102,7 +101,7 @@ class EniProvisioner:
         self._failed: dict[str, IpamError | None] = {}  # by intent: why it is open still; those that were tried last come last
         self._limits = new_enis.subnets.limits
         self.leaked_enis = LeakedEnis(context, ec2=ec2, operations=self._log, delete=self._resume)
-        self.host_setup = HostSetup(context, routing=enis.routing)
+        self.host_setup = enis.routing
 
     def has_open_intents(self) -> bool:
         """Whether an intent is open: its outcome at EC2 is not known."""
@@ -114,7 +113,7 @@ class EniProvisioner:
 
     def refused(self) -> frozenset[tuple[int, int]]:
         """Network card and device index of places where EC2 attached nothing, because an ENI is there that it does not show."""
-        return self._enis.places.refused()
+        return self._enis.book.refused()
 
     def execute(self, action: Growth) -> None:
         """Grow by one action at EC2 and store the answer.
@@ -196,7 +195,7 @@ class EniProvisioner:
         open_ids = {intent.intent_id for intent in opened}
         self._failed = {intent_id: error for intent_id, error in self._failed.items() if intent_id in open_ids}
         self._agenda.keep_only(PAUSE, open_ids)
-        return soonest_s([*map(self._left_s, opened), self._log.close_old_in_s(), self._enis.places.next_end_s()])
+        return soonest_s([*map(self._left_s, opened), self._log.close_old_in_s(), self._enis.book.next_end_s()])
 
     def pending(self) -> GrowthState:
         """What EC2 may have done, for the planner: ENIs and slots that may be taken, with the addresses that may come. An intent that
@@ -257,7 +256,7 @@ class EniProvisioner:
 
     def _set_up(self, work: Work) -> None:
         if work.eni is not None:
-            self.host_setup.set_up(work.eni)
+            self.host_setup.try_set_up(work.eni)
             self._failpoint("growth.host-ready")
 
     def _create(self, action: CreateEni, identity: InstanceIdentity) -> None:

@@ -1,36 +1,61 @@
-"""Record ENIs and addresses that EC2 confirmed, one transaction per ENI (I6, I7).
+"""Record what EC2 confirmed, and what its answers prove to be gone, one transaction per ENI (I6, I7).
 
 What contradicts a record is left out and reported: an address that is recorded on another ENI, or is some ENI's primary address, a
 prefix that is recorded elsewhere. The rest of the same ENI is recorded all the same.
+
+Doubted: nobody gets it. Absent: free addresses are forgotten, all others are lost: their sandbox keeps them, they keep cooling (I2,
+I8), and they are forgotten when they would become free. An ENI is forgotten, with its routing, once no address of it is left.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from datetime import timedelta
 from ipaddress import IPv4Address, IPv4Network
 
 from ipamd.core.context import ServiceContext
-from ipamd.eni.sync_result import EniSyncResult
+from ipamd.eni.book import EniBook
+from ipamd.eni.routing import EniRouting
+from ipamd.eni.sync_result import EniSyncResult, say_losses
+from ipamd.model.address import Address
 from ipamd.model.cloud import DescribedEni, all_addresses
-from ipamd.model.eni import Eni
+from ipamd.model.eni import Eni, EniState
+from ipamd.model.errors import IllegalTransitionError, InvariantError, IpamError, log_text
 from ipamd.model.ids import EniId
+from ipamd.model.metadata_evidence import CloudKey
 from ipamd.ports import UnitOfWork
 from ipamd.sandbox.cooldown import Cooldown
+
+log = logging.getLogger(__name__)
 
 Batch = tuple[IPv4Network | None, list[IPv4Address]]
 """Addresses with the prefix that contains them, None for single ones."""
 
 
 class EniRecords:
-    """Adds to the datastore what EC2 shows. `outcome` counts, and gets a sentence per contradiction."""
+    """Adds, doubts, loses and forgets. `outcome` counts, and gets a sentence per contradiction. `hold` and `lose` are called by one
+    thread at a time, the rest by any."""
 
-    def __init__(self, context: ServiceContext, *, cooldown: Cooldown) -> None:
+    def __init__(
+        self,
+        context: ServiceContext,
+        *,
+        book: EniBook,
+        routing: EniRouting,
+        cooldown: Cooldown,
+        on_quarantined: Callable[[], None],
+    ) -> None:
+        """`on_quarantined`: EC2 has shown the address of a sandbox that is not recorded: it can be adopted. It must not block."""
         self._datastore = context.datastore
         self._wiring = context.wiring
+        self._demand = context.demand
+        self._health = context.health
+        self._book = book
+        self._routing = routing
         self._cooldown = cooldown
-        self.on_quarantined: Callable[[], None] = lambda: None
+        self._on_quarantined = on_quarantined
 
     def wired_addresses(self) -> frozenset[IPv4Address]:
         """Addresses that the kernel has wired to a sandbox, recorded or not. Raises: KernelDumpError."""
@@ -84,7 +109,7 @@ class EniRecords:
                 cooldown = self._cooldown.period if may_be_warm else None
                 is_wired = self._admit(uow, eni.eni_id, batches, outcome, wired=wired, cooldown=cooldown)
         if is_wired:
-            self.on_quarantined()
+            self._on_quarantined()
         if may_be_warm:
             self._cooldown.resume(())
 
@@ -106,7 +131,7 @@ class EniRecords:
         with self._datastore.transaction() as uow:
             is_wired = self._admit(uow, eni_id, _batches(addresses, prefixes), outcome, wired=wired, cooldown=cooldown)
         if is_wired:
-            self.on_quarantined()
+            self._on_quarantined()
         if may_be_warm:
             self._cooldown.resume(())
 
@@ -147,6 +172,95 @@ class EniRecords:
                     uow.heal(shown.address, reason="EC2 shows it again")
                     outcome.healed_count += 1
         return is_any_wired
+
+    def hold(self, doubted: Collection[CloudKey]) -> None:
+        """Let nobody have the addresses that EC2 did not show once, nor those of ENIs that it did not show; replaces the last call."""
+        rows = self._datastore.addresses() if doubted else ()
+        self._datastore.hold(frozenset(row.address for row in rows if row.address in doubted or row.eni_id in doubted))
+
+    def lose(self, absent: Collection[CloudKey], outcome: EniSyncResult) -> None:
+        """Record that these are gone. One that the datastore refuses is reported, and does not stop the others."""
+        for key in sorted(absent, key=str):
+            try:
+                self._lose_address(key, outcome) if isinstance(key, IPv4Address) else self._lose_eni(key, outcome)
+            except (InvariantError, IllegalTransitionError) as error:
+                log.error("%s is gone at EC2 and stays recorded: %s", key, log_text(error))
+                outcome.keep(f"{key} is gone at EC2 and stays recorded: {log_text(error)}")
+        if outcome.lost_count:
+            self._demand.trigger()  # the pool has less than it planned with
+
+    def mark_leaving(self, eni_id: EniId) -> None:
+        """Record that EC2 shows an ENI being detached: it gives no address from now on (I7), and its sandboxes keep theirs (I2)."""
+        with self._datastore.transaction() as uow:
+            self._mark_detaching(uow, eni_id)
+
+    def is_back(self, eni_id: EniId) -> None:
+        """EC2 shows an ENI attached again."""
+        self._book.observe(eni_id, is_absent=False)
+
+    def forget_unused(self) -> None:
+        """Forget the ENIs that are gone and have no address left, with their routing; tell people what is still lost.
+
+        Called after each comparison, and by the host network reconciler, because the last sandbox may leave long after.
+        """
+        for eni_id in sorted(eni_id for eni_id, facts in self._book.all().items() if facts.is_absent):
+            eni = self._datastore.eni(eni_id)
+            if eni is None:
+                self._book.forget(eni_id)
+            elif eni.state is not EniState.DETACHING:
+                self.is_back(eni_id)
+            elif self._is_unused(eni_id):
+                self._routing.tear_down(eni)
+                try:
+                    self._forget(eni_id)
+                except IpamError as error:  # a full disk must not stop the repair of the sandboxes' routes, which comes next
+                    log.warning("ENI %s is forgotten later: %s", eni_id, log_text(error))
+        say_losses(self._health, lost_count=self._datastore.counts().lost)
+
+    def _is_unused(self, eni_id: EniId) -> bool:
+        return not any(row.eni_id == eni_id for row in self._datastore.addresses())
+
+    def _forget(self, eni_id: EniId) -> None:
+        with self._datastore.transaction() as uow:
+            eni = self._datastore.eni(eni_id)  # units of work are serialised; EC2 may have shown it again meanwhile
+            if eni is None or eni.state is not EniState.DETACHING or not self._is_unused(eni_id):
+                return
+            uow.remove_eni(eni_id, reason="EC2 no longer shows it attached")
+        self._book.forget(eni_id)
+        self._demand.trigger()  # its place is free
+
+    def _lose_address(self, address: IPv4Address, outcome: EniSyncResult) -> None:
+        row = self._datastore.address(address)
+        if row is not None:
+            with self._datastore.transaction() as uow:
+                uow.lose(address, reason="EC2 no longer shows it on this ENI")
+            self._count(row, outcome)
+
+    def _lose_eni(self, eni_id: EniId, outcome: EniSyncResult) -> None:
+        rows = [row for row in self._datastore.addresses() if row.eni_id == eni_id and not row.is_lost]
+        self._book.observe(eni_id, is_absent=True)
+        with self._datastore.transaction() as uow:
+            self._mark_detaching(uow, eni_id)
+            for row in rows:
+                uow.lose(row.address, reason="EC2 no longer shows its ENI attached")
+        outcome.lost_eni_count += 1
+        outcome.forced_eni_count += any(row.is_in_use for row in rows)
+        for row in rows:
+            self._count(row, outcome)
+
+    def _mark_detaching(self, uow: UnitOfWork, eni_id: EniId) -> None:
+        """From here on it gives no address (I7)."""
+        known = self._datastore.eni(eni_id)
+        if known is not None:
+            uow.put_eni(replace(known, state=EniState.DETACHING, host_ready=False))
+
+    def _count(self, before: Address, outcome: EniSyncResult) -> None:
+        outcome.lost_count += 1
+        outcome.forced_count += before.is_in_use
+        if self._datastore.address(before.address) is None:
+            outcome.removed_count += 1
+        elif before.is_in_use:
+            outcome.keep(f"{before.address} is in use and EC2 no longer shows it on {before.eni_id}")
 
 
 def _batches(addresses: Collection[IPv4Address], prefixes: Collection[IPv4Network]) -> list[Batch]:

@@ -1,9 +1,9 @@
-"""A look at EC2 out of turn: one Describe, asked for by whoever noticed something, made by the pool's thread.
+"""A resync with EC2: one Describe out of turn, asked for by whoever noticed something, made by the pool's thread.
 
-`EniService` and the provisioner are used by one thread at a time, the pool maintainer's. So others only say that a look is due and
+`EniService` and the provisioner are used by one thread at a time, the pool maintainer's. So others only say that a resync is due and
 why; the maintainer makes it between two plans, where no call of ours is under way, and plans again with what it found. Rejected: a
 lock around the comparison, which an allocation of many seconds would hold, and a thread that compares beside one that creates an ENI.
-A look that EC2 refused stays due. What one look leaves in doubt makes the next one due (I11), less and less often if it stays so.
+A resync that EC2 refused stays due. What one leaves in doubt makes the next one due (I11), less and less often if it stays so.
 """
 
 from __future__ import annotations
@@ -11,19 +11,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 
-from ipamd.core.backoff import Retry, soonest_s
+from ipamd.core.agenda import EC2, soonest_s
 from ipamd.core.context import ServiceContext
-from ipamd.eni.enis import EniService
 from ipamd.eni.sync_result import EniSyncResult
-from ipamd.model.cloud import InstanceIdentity, MetadataEni
-from ipamd.model.errors import IpamError, log_text
-
-RETRY_FIRST_S = 1.0
-RETRY_MAX_S = 600.0
-"""Doubling pause after EC2 did not answer. Ours: what is in doubt is not given meanwhile, so a throttled account is not hurried."""
+from ipamd.model.errors import log_text
 
 PATIENCE_S = 720.0
 """For so long in doubt looks are made as soon as they are useful; then each pause is as long as the doubt has lasted since. Ours: a
@@ -32,10 +27,9 @@ real mass loss is believed after ten minutes."""
 DOUBT_MAX_S = 3600.0
 """Longest pause between two looks in doubt. Ours: as for metadata that stays stuck."""
 
-UNPLACED_FIRST_S = 5.0
-UNPLACED_MAX_S = 3600.0
-"""Doubling pause between looks while a sandbox is wired whose address EC2 shows on no ENI, as a partial answer does after a lost
-datastore. Ours: that it shows an address is believed at once, so there is no second look to wait for; and it may never show it."""
+DOUBT, UNPLACED, AGAIN = ("resync", "doubt"), ("resync", "unplaced"), ("resync", "again")
+"""In the agenda: the second look at what was not shown; the next one for a sandbox whose address EC2 shows on no ENI, as a partial
+answer does after a lost datastore (it may never show it); and the repetition of one that EC2 did not answer."""
 
 CONDITION = "another look"
 
@@ -52,7 +46,7 @@ class LookReason(StrEnum):
 
 
 class Found(StrEnum):
-    """What comparisons with EC2 found that calls of ours do not explain: the key of `CloudLook.found`.
+    """What comparisons with EC2 found that calls of ours do not explain: the key of `ResyncScheduler.found`.
 
     ENI_ADDED to ADDRESS_REMOVED: in looks out of turn. FORCED_ENI, FORCED_ADDRESS: in any comparison, and a sandbox had it.
     """
@@ -65,15 +59,23 @@ class Found(StrEnum):
     FORCED_ADDRESS = "forced-address"
 
 
-class CloudLook:
-    """Which looks are due. Only `run_due` makes one, on the pool's thread; everything else is safe from any thread."""
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A resync to make: who asked for it, and the last ticket that it answers."""
 
-    def __init__(self, context: ServiceContext, *, enis: EniService, identity: Callable[[], InstanceIdentity | None]) -> None:
-        self._enis = enis
-        self._identity = identity
+    reasons: Mapping[str, LookReason]
+    upto: int
+
+
+class ResyncScheduler:
+    """Which resyncs are due: `EniService.resync_due` makes them, on the pool's thread. Safe from any thread."""
+
+    def __init__(self, context: ServiceContext, *, unplaced: Callable[[], frozenset[str]]) -> None:
+        """`unplaced` names the sandboxes that are wired with an address that has no row."""
         self._demand = context.demand
         self._health = context.health
         self._clock = context.clock
+        self._agenda = context.agenda
         self.changed = threading.Event()
         self._lock = threading.Lock()
         self._reasons: dict[str, LookReason] = {}
@@ -81,26 +83,13 @@ class CloudLook:
         self._answered = 0
         self._result = EniSyncResult()
         self._doubt_since_monotonic_s = 0.0
-        self._doubt_deadline: float | None = None
-        self._retry = Retry(first_s=RETRY_FIRST_S, max_s=RETRY_MAX_S)
-        self._unplaced = Retry(first_s=UNPLACED_FIRST_S, max_s=UNPLACED_MAX_S)
-        self._unplaced_names: Callable[[], frozenset[str]] = frozenset
+        self._unplaced = unplaced
         self._unplaced_before: frozenset[str] = frozenset()
         self._counts: Counter[LookReason] = Counter()
         self._found: Counter[Found] = Counter()
-        self._view: Callable[[], Iterable[MetadataEni] | None] = lambda: None
-        enis.use_listener(self.note)
-
-    def use_view(self, view: Callable[[], Iterable[MetadataEni] | None]) -> None:
-        """Take `view` for what metadata shows of every ENI; it returns None if it does not know. Called once, before the start."""
-        self._view = view
-
-    def use_unplaced(self, unplaced: Callable[[], frozenset[str]]) -> None:
-        """`unplaced` names the sandboxes that are wired with an address that has no row. Called once, before the start."""
-        self._unplaced_names = unplaced
 
     def request(self, reason: LookReason, why: str) -> int:
-        """Make a look due, `why` in a few words; returns a ticket that `is_answered` takes."""
+        """Make a resync due, `why` in a few words; returns a ticket that `is_answered` takes."""
         with self._lock:
             self._requested += 1
             ticket = self._requested
@@ -119,70 +108,65 @@ class CloudLook:
             before, self._result = self._result, result
             self._found[Found.FORCED_ENI] += result.forced_eni_count
             self._found[Found.FORCED_ADDRESS] += result.forced_count
-            if result.again_s is None:
-                self._doubt_deadline = None
-            else:
-                now_s = self._clock.monotonic()
-                if _is_progress(before, result):
-                    self._doubt_since_monotonic_s = now_s
-                # Measured in time: whoever else compares, such as a creation that is tried again, may do so every few seconds.
-                pause_s = max(result.again_s, min(now_s - self._doubt_since_monotonic_s - PATIENCE_S, DOUBT_MAX_S))
-                self._doubt_deadline = now_s + pause_s
+            now_s = self._clock.monotonic()
+            if _is_progress(before, result):
+                self._doubt_since_monotonic_s = now_s
+            lasted_s = now_s - self._doubt_since_monotonic_s
+        self._agenda.clear(DOUBT)
+        if result.again_s is not None:
+            # Measured in time: whoever else compares, such as a creation that is tried again, may do so every few seconds.
+            self._agenda.put(DOUBT, in_s=max(result.again_s, min(lasted_s - PATIENCE_S, DOUBT_MAX_S)))
         self.changed.set()
 
     def trigger_due(self) -> None:
         """Wake the pool if a look has become due by the clock: a second look, or a repetition after a refusal."""
-        now = self._clock.monotonic()
-        is_unplaced = self._unplaced_left_s(now) == 0
-        if is_unplaced:
-            self._unplaced.put_off(now_s=now)
-        with self._lock:
-            is_in_doubt = self._doubt_deadline is not None and now >= self._doubt_deadline
-            if is_in_doubt:
-                self._doubt_deadline = None
-            is_due = bool(self._reasons) and self._retry.is_due(now_s=now)
-        if is_in_doubt:
+        before, self._unplaced_before = self._unplaced_before, self._unplaced()
+        if self._unplaced_before - before:
+            self._agenda.clear(UNPLACED)
+            self._agenda.put_off(UNPLACED, EC2)  # EC2 has just been asked, which is how it became unplaced
+        if DOUBT in self._agenda.keys("resync") and self._agenda.is_due(DOUBT):
+            self._agenda.clear(DOUBT)
             self.request(LookReason.DOUBT, "a second look at what was not shown")
-        elif is_unplaced:
+        elif self._unplaced_before and self._agenda.is_due(UNPLACED):
+            self._agenda.put_off(UNPLACED, EC2)
             self.request(LookReason.DOUBT, "the address of a running sandbox was not shown")
-        elif is_due:
+        elif self._reasons and self._agenda.is_due(AGAIN):
             self._demand.trigger()
 
     def wait_s(self) -> float | None:
         """Seconds until `trigger_due` has something to do; None: until something changes."""
-        now = self._clock.monotonic()
-        with self._lock:
-            second = None if self._doubt_deadline is None else max(self._doubt_deadline - now, 0.0)
-            is_put_off = self._reasons and not self._retry.is_due(now_s=now)
-            pauses = [second, self._retry.left_s(now_s=now) if is_put_off else None, self._unplaced_left_s(now)]
-            return soonest_s(pauses)
+        keys = self._agenda.keys("resync")
+        waits = [self._agenda.left_s(DOUBT) if DOUBT in keys else None, self._agenda.next_s(*AGAIN)]
+        return soonest_s([*waits, self._agenda.left_s(UNPLACED) if self._unplaced_before else None])
 
-    def run_due(self) -> None:
-        """Make the look that is due, if any: one Describe for all that asked. For the pool's thread."""
-        identity = self._identity()
+    def take(self) -> Due | None:
+        """The resync that is due now, if any; whoever takes it makes it, and says what became of it."""
+        is_due = self._agenda.is_due(AGAIN)
         with self._lock:
-            if not self._reasons or identity is None or not self._retry.is_due(now_s=self._clock.monotonic()):
-                return
-            reasons, self._reasons, upto = self._reasons, {}, self._requested
-            self._counts.update(set(reasons.values()))
-        try:
-            result = self._enis.sync_with_ec2(identity, metadata=self._view())
-        except IpamError as error:
-            self._put_off(reasons, error)
-            return
-        except Exception as error:
-            self._put_off(reasons, error)  # a defect must not be the end of the look: an ENI would stay frozen
-            raise
+            if not self._reasons or not is_due:
+                return None
+            due, self._reasons = Due(self._reasons, self._requested), {}
+            self._counts.update(set(due.reasons.values()))
+        return due
+
+    def answer(self, due: Due, result: EniSyncResult) -> None:
+        """EC2 has answered."""
         with self._lock:
-            self._answered = upto
+            self._answered = due.upto
             self._found[Found.ENI_ADDED] += len(result.adopted)
             self._found[Found.ENI_REMOVED] += result.lost_eni_count
             self._found[Found.ADDRESS_ADDED] += result.added_count
             self._found[Found.ADDRESS_REMOVED] += result.lost_count
-        self._retry.end()
-        self._report(reasons, result)
-        self._enis.set_up_adopted(result)
-        self._demand.trigger()  # with what it found another plan may be right
+        self._agenda.clear(AGAIN)
+        self._report(due.reasons, result)
+
+    def put_off(self, due: Due, error: Exception) -> None:
+        """It failed, and stays due."""
+        with self._lock:
+            self._reasons = {**due.reasons, **self._reasons}
+        self._agenda.put_off(AGAIN, EC2)
+        self._health.report(CONDITION, f"another look: EC2 did not answer ({'; '.join(due.reasons)}): {log_text(error)}")
+        self.changed.set()
 
     def counts(self) -> Mapping[LookReason, int]:
         """Looks since the start, by reason; a look with two reasons counts for both."""
@@ -194,38 +178,16 @@ class CloudLook:
         with self._lock:
             return dict(self._found)
 
-    def _unplaced_left_s(self, now_s: float) -> float | None:
-        """Seconds until the next look because of an unplaced sandbox; None if there is none. For the thread that keeps the time."""
-        before, self._unplaced_before = self._unplaced_before, self._unplaced_names()
-        if self._unplaced_before - before:
-            self._unplaced.end()
-            self._unplaced.put_off(now_s=now_s)  # EC2 has just been looked at, which is how it became unplaced
-        if not self._unplaced_before:
-            return None
-        return self._unplaced.left_s(now_s=now_s)
-
     def _wake(self) -> None:
         self.changed.set()
         self._demand.trigger()
 
-    def _put_off(self, reasons: dict[str, LookReason], error: Exception) -> None:
-        with self._lock:
-            self._reasons = reasons | self._reasons
-            pause_s = self._retry.put_off(now_s=self._clock.monotonic())
-        sentence = f"another look: EC2 did not answer ({'; '.join(reasons)}): {log_text(error)}"
-        self._health.set_condition(CONDITION, sentence)
-        log.warning("%s; again in %.0f s", sentence, pause_s)
-        self.changed.set()
-
-    def _report(self, reasons: dict[str, LookReason], result: EniSyncResult) -> None:
+    def _report(self, reasons: Mapping[str, LookReason], result: EniSyncResult) -> None:
         sentence = f"EC2 was looked at because {'; '.join(reasons)}: {result}"
         is_different = result.added_count or result.lost_count or result.healed_count or result.kept or result.implausible
         log.log(logging.WARNING if is_different else logging.INFO, "%s", sentence)
-        if result.pending:
-            meanwhile = "it is asked again" if result.implausible else "what EC2 did not show is not given, it is asked again"
-            self._health.set_condition(CONDITION, f"another look: {result}; {meanwhile}")
-        else:
-            self._health.clear_condition(CONDITION)
+        meanwhile = "it is asked again" if result.implausible else "what EC2 did not show is not given, it is asked again"
+        self._health.report(CONDITION, f"another look: {result}; {meanwhile}" if result.pending else "")
 
 
 def _is_progress(before: EniSyncResult, result: EniSyncResult) -> bool:

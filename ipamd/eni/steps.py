@@ -238,7 +238,7 @@ class Steps:
             attachment_id = self._ec2.attach_eni(
                 work.seen.eni_id, instance_id=work.node.instance_id, device_index=place[1], network_card=place[0]
             )
-            self._enis.places.took(place)
+            self._enis.book.took(place)
             work.described = replace(work.seen, attachment_id=attachment_id)
             return None
         if work.seen.instance_id not in ("", work.node.instance_id):
@@ -314,11 +314,11 @@ class Steps:
         has_news = is_new and self.adopt_enis(work.node)  # not a second time in a row for the same creation
         if self._datastore.eni(eni_id) is not None or eni_id in self._enis.occupied():
             raise error  # it is taken into use at a next try
-        self._enis.places.refuse((0, asked.device_index))
+        self._enis.book.refuse((0, asked.device_index))
         if has_news or not asked.moves_left:
             return has_news, None
         others = [one.payload.get("device_index", "") for one in self._log.all_open()]
-        index = self._enis.places.free_index(beside={int(other) for other in others if other.isdecimal()})
+        index = self._enis.book.free_index(beside={int(other) for other in others if other.isdecimal()})
         said = "EC2 has another ENI as device %d, which it does not show: ENI %s is attached as device %d"
         log.warning(said, asked.device_index, eni_id, index)
         self._mark(work, replace(asked, device_index=index, moves_left=asked.moves_left - 1))
@@ -429,11 +429,11 @@ class Steps:
         except CloudError as error:
             error.may_have_happened = True  # it is detached: there is no way back, it is deleted later
             raise
-        self._enis.recent_changes.note_removed(enis=[asked.eni_id])
+        self._enis.book.note_removed(enis=[asked.eni_id])
 
     def _tear_down(self, work: Work) -> None:
         eni_id = work.delete.eni_id
-        self._enis.recent_changes.note_removed(enis=[eni_id])
+        self._enis.book.note_removed(enis=[eni_id])
         if (eni := self._datastore.eni(eni_id)) is not None:
             self._enis.routing.tear_down(eni)
 
@@ -455,9 +455,7 @@ class Steps:
             self._demand.trigger()  # its place is free
         else:
             gone = all_addresses(work.addresses, work.prefixes)
-            self._enis.recent_changes.note_removed(
-                addresses=gone, on=eni_id
-            )  # before the rows go: no comparison may add them again
+            self._enis.book.note_removed(addresses=gone, on=eni_id)  # before the rows go: no comparison may add them again
 
             def forget(uow: UnitOfWork) -> None:
                 still = [row.address for row in self._rows(work) if row.is_free and row.address in gone]

@@ -7,7 +7,7 @@ gets nothing new. Overview: docs/subnets.md.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from ipamd.core.agenda import DENIED, ROOM
@@ -17,7 +17,7 @@ from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import ADDRESSES_PER_PREFIX, Eni
 from ipamd.model.errors import CloudDeniedError, CloudError, SubnetChoiceError, SubnetExhaustedError, log_text
 from ipamd.model.growth import Action, CreateEni
-from ipamd.model.ids import SubnetId
+from ipamd.model.ids import EniId, SubnetId
 from ipamd.model.subnets import DescribedSubnet, SubnetPolicy, SubnetView, by_room, exclusion, why_unusable
 from ipamd.ports import Ec2
 
@@ -152,11 +152,23 @@ class EniTarget:
 class Subnets:
     """Used by the pool's thread; `views` and `exclusion` from any."""
 
-    def __init__(self, context: ServiceContext, *, ec2: Ec2, policy: SubnetPolicy, limits: Limits) -> None:
+    def __init__(
+        self,
+        context: ServiceContext,
+        *,
+        ec2: Ec2,
+        policy: SubnetPolicy,
+        limits: Limits,
+        identity: Callable[[], InstanceIdentity | None],
+        groups_of: Callable[[EniId], Collection[str]],
+    ) -> None:
+        """`groups_of`: the security groups of an ENI, as EC2 showed them last; empty if it did not yet."""
         self._datastore = context.datastore
         self._agenda = context.agenda
         self._policy = policy
         self.limits = limits
+        self._identity = identity
+        self._groups_of = groups_of
         self._listing = SubnetListing(context, ec2=ec2, policy=policy)
         self.candidates: tuple[SubnetId, ...] = ()
 
@@ -203,7 +215,9 @@ class Subnets:
 
     def exclusion(self, eni: Eni) -> str:
         """Why an attached ENI gets no new sandbox; "" if it does."""
-        return exclusion(eni, self._policy, self._listing.last)
+        identity = self._identity()
+        zone = identity.availability_zone if identity is not None else ""
+        return exclusion(eni, self._policy, self._listing.last, zone=zone, security_group_ids=self._groups_of(eni.eni_id))
 
     def look_before(self, action: Action, identity: InstanceIdentity) -> bool:
         """Before the pool grows for the first time, and before each new ENI, learn which subnets are excluded.

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, field
 
 from ipamd.core.health import Health
 from ipamd.model.ids import EniId
 from ipamd.model.metadata_evidence import CloudKey
 from ipamd.model.words import counted, first_of
-
-log = logging.getLogger(__name__)
-
 
 UNREADABLE = "cannot be read"
 """In a sentence about an ENI whose entry is malformed."""
@@ -86,24 +82,17 @@ SAID_COUNT = 5
 def say_result(health: Health, outcome: EniSyncResult, *, mass_loss: str) -> None:
     """Say what people should know until the next comparison. `mass_loss`: a sentence, or an empty string."""
     if mass_loss:
-        log.error("EC2's answer: %s", mass_loss)
-        health.set_condition(MASS_LOSS, f"EC2's answer: {mass_loss}")
-    if outcome.implausible:
-        log.warning("EC2's answer is not believed: %s", outcome.implausible)
-        health.set_condition(ANSWER, f"EC2's answer is not believed: {outcome.implausible}; nothing is concluded from it")
-        return
-    health.clear_condition(ANSWER)
-    sentences = outcome.kept + [sentence for sentence in outcome.foreign if UNREADABLE in sentence]
-    if sentences:
-        health.set_condition(DIFFERENCES, f"EC2 and the datastore differ: {first_of(sentences, SAID_COUNT)}")
-    else:
-        health.clear_condition(DIFFERENCES)
+        health.report(MASS_LOSS, f"EC2's answer: {mass_loss}")
+    why = outcome.implausible
+    health.report(ANSWER, f"EC2's answer is not believed: {why}; nothing is concluded from it" if why else "")
+    if not why:
+        sentences = outcome.kept + [sentence for sentence in outcome.foreign if UNREADABLE in sentence]
+        health.report(DIFFERENCES, f"EC2 and the datastore differ: {first_of(sentences, SAID_COUNT)}" if sentences else "")
 
 
 def say_losses(health: Health, *, lost_count: int) -> None:
     """Say how many addresses are lost now; a mass loss is over when none is left."""
-    if lost_count:
-        health.set_condition(LOST, f"{counted(lost_count, 'address')} lost: EC2 does not show them; see `ipamctl audit`")
-    else:
-        health.clear_condition(LOST)
-        health.clear_condition(MASS_LOSS)
+    lost = f"{counted(lost_count, 'address')} lost: EC2 does not show them; see `ipamctl audit`"
+    health.report(LOST, lost if lost_count else "")
+    if not lost_count:
+        health.report(MASS_LOSS, "")

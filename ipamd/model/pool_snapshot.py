@@ -112,8 +112,7 @@ def pool_snapshot(
     must be that nobody knows. An ENI that EC2 does not show any more takes none, though sandboxes may still have its addresses. The
     free addresses of an ENI that is being detached are no part of the pool: nobody will get them; nor those of an excluded one.
     `taken`: ENIs that have been without their link for long.
-    Returns: ENIs by network card and device index; all counts are of the one moment of `stock`.
-    Concurrency: pure. Cost: the number of ENIs; the pool thread does this after every ADD.
+    Returns: ENIs by network card and device index; all counts are of the one moment of `stock`. Pure; costs the number of ENIs.
     """
     managed = [one for one in stock.enis if one.eni.managed and not one.has_left]
     leaving = [one.counts for one in stock.enis if one.eni.managed and _gives_nothing(one.eni)]

@@ -7,7 +7,7 @@ there: a subnet without tags gets no new ENI, but an ENI that is in one already 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network
 
@@ -20,7 +20,10 @@ CLUSTER_TAG_PREFIX = "cni.networking.k8s.aws/cluster/"
 EXCLUDED = "0"
 """Value of ROLE_TAG that keeps pods out of a subnet; every other value but the empty one lets them in."""
 
-PRIMARY_WITHOUT_PODS = "custom networking: the primary ENI carries no pods"
+CUSTOM = "custom networking: "
+PRIMARY_WITHOUT_PODS = f"{CUSTOM}the primary ENI carries no pods"
+OTHER_SUBNET = f"{CUSTOM}its subnet is not the one that the file names"
+OTHER_GROUPS = f"{CUSTOM}its security groups are not those that the file names"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +83,38 @@ def by_room(subnets: Iterable[DescribedSubnet]) -> list[DescribedSubnet]:
     return sorted(subnets, key=lambda subnet: -subnet.free_count)
 
 
-def exclusion(eni: Eni, policy: SubnetPolicy, subnets: Mapping[SubnetId, DescribedSubnet] | None) -> str:
+def exclusion(
+    eni: Eni,
+    policy: SubnetPolicy,
+    subnets: Mapping[SubnetId, DescribedSubnet] | None,
+    *,
+    zone: str = "",
+    security_group_ids: Collection[str] = (),
+) -> str:
     """Say why an attached ENI's addresses are for no new sandbox; "" if they are.
 
     `subnets`: EC2's last answer, None before the first. A subnet that it lacks excludes nothing: it may be another account's
-    (amazon-vpc-cni-k8s issue 3753). Before the first answer an ENI keeps what is recorded of it.
+    (amazon-vpc-cni-k8s issue 3753). Before the first answer an ENI keeps what is recorded of it. `zone`: the node's, "" if it is not
+    known; `security_group_ids`: the ENI's, empty if they are not known.
     """
     if policy.custom is not None:
-        return PRIMARY_WITHOUT_PODS if eni.is_primary and not policy.custom.primary_carries_pods else ""
+        return _custom_exclusion(eni, policy.custom, zone=zone, security_group_ids=security_group_ids)
     if subnets is None:
-        return "" if eni.excluded == PRIMARY_WITHOUT_PODS else eni.excluded
+        return "" if eni.excluded.startswith(CUSTOM) else eni.excluded
     subnet = subnets.get(eni.subnet_id)
     why = "" if subnet is None else why_excluded(subnet.tags, cluster_name=policy.cluster_name)
     return f"its subnet {eni.subnet_id} is {why}" if why else ""
+
+
+def _custom_exclusion(eni: Eni, custom: CustomNetwork, *, zone: str, security_group_ids: Collection[str]) -> str:
+    """A pod gets the subnet and the groups of its ENI, so one that was made before the file said so, or by another one, gets no new
+    pod. What is not known excludes nothing new: the zone, the ENI's groups, an entry for the zone (growth names that)."""
+    if eni.is_primary:
+        return "" if custom.primary_carries_pods else PRIMARY_WITHOUT_PODS
+    named = custom.of_zone(zone) if zone else None
+    if eni.subnet_id not in ({named.subnet_id} if named is not None else {one.subnet_id for one in custom.zones.values()}):
+        return eni.excluded if zone and named is None else OTHER_SUBNET
+    if named is None or not security_group_ids:
+        return eni.excluded if eni.excluded == OTHER_GROUPS else ""
+    is_other = named.security_group_ids and {*named.security_group_ids} != {*security_group_ids}
+    return OTHER_GROUPS if is_other else ""

@@ -20,7 +20,6 @@ from ipamd.core.demand import PoolStatus
 from ipamd.core.loop import Loop
 from ipamd.eni.limits import FAULT, Asked, Limits
 from ipamd.eni.provisioner import EniProvisioner
-from ipamd.eni.resync import CloudLook
 from ipamd.eni.security_groups import SecurityGroups
 from ipamd.model.auto_target import AutoTarget
 from ipamd.model.cloud import InstanceIdentity
@@ -60,7 +59,7 @@ class PoolMaintainer:
         context: ServiceContext,
         *,
         provisioner: EniProvisioner,
-        look: CloudLook,
+        resync_due: Callable[[], None],
         security_groups: SecurityGroups,
         limits: Limits,
         identity: Callable[[], InstanceIdentity | None],
@@ -68,7 +67,7 @@ class PoolMaintainer:
     ) -> None:
         self._datastore = context.datastore
         self._provisioner = provisioner
-        self._look = look
+        self._resync_due = resync_due
         self._security_groups = security_groups
         self._subnets = provisioner.subnets
         self._identity = identity
@@ -151,7 +150,7 @@ class PoolMaintainer:
         decided = self.cycle()  # first: an ADD may wait for it, and creating an ENI asks metadata again
         self._due_deadline = self._next_due()  # now: what follows may block past it, and nothing would show it any more
         if self.limits is not None:  # as below: only one thread at a time
-            self._look.run_due()
+            self._resync_due()
             self._find_leaked_enis()
         self._follow_security_groups()
         return decided
@@ -221,7 +220,7 @@ class PoolMaintainer:
             growth=self._growth(is_urgent=waiting_count > 0),
             occupied=self._provisioner.occupied(),
             refused=self._provisioner.refused(),
-            taken=self._provisioner.host_setup.taken_away(),
+            taken=self._provisioner.host_setup.unplugged(),
             frozen=self._freeze.reason,
             is_frozen_ahead=self._freeze.is_ahead_of_need,
         )

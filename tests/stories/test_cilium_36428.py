@@ -4,7 +4,7 @@ The operator assigned addresses to an interface and then read all interfaces ane
 took the interface for full or the addresses for gone, and created interfaces that nobody needed. AWS promises only that a change is
 seen eventually (https://docs.aws.amazon.com/ec2/latest/devguide/eventual-consistency.html).
 
-Here: what a call of ours changed is not missed in an answer for five minutes (`ipamd/eni/own_changes.py`); the call's own
+Here: what a call of ours changed is not missed in an answer for five minutes (`ipamd/eni/book.py`); the call's own
 answer is believed (I7). Bound: from the call's answer on, 0 s (fake), through 270 s of answers that lag.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.eni.own_changes import RecentChanges
+from ipamd.eni.book import EniBook
 from ipamd.model.pool_settings import PoolSettings
 from tests.fakes.cloud import IDENTITY
 from tests.fakes.node import FakeNode
@@ -49,6 +49,6 @@ def test_what_ec2_gave_is_kept_while_its_answers_lag(tmp_path: Path) -> None:
 
 def test_addresses_are_lost_to_lag_without_the_memory_of_our_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If every answer counted alike, the second one would end what EC2 has just given."""
-    monkeypatch.setattr(RecentChanges, "added", lambda self: {})
+    monkeypatch.setattr(EniBook, "added", lambda self: {})
     with pytest.raises(AssertionError, match="are gone"):
         play(tmp_path)

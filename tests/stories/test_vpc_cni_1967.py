@@ -4,7 +4,7 @@ After a restart instance metadata did not show an attached ENI for a while. The 
 pods from the records by force, found it again later as an ENI without pods, counted it as surplus, detached it and deleted it.
 The pods went on running, and passed their probes, with addresses that no ENI had any more.
 
-Here: an ENI that is missing from EC2's own answers is kept as long as a sandbox has an address on it (`EniLosses.lose`; I2), and its
+Here: an ENI that is missing from EC2's own answers is kept as long as a sandbox has an address on it (`EniRecords.lose`; I2), and its
 routing with it; an answer that fails removes nothing (I11); only what the datastore knows as unused may ever be
 freed. Bound: at the very restart, and still so after ten minutes of pool cycles (fake), ten times the one-minute
 grace.
@@ -17,7 +17,7 @@ from datetime import timedelta
 
 import pytest
 
-from ipamd.eni.losses import EniLosses
+from ipamd.eni.records import EniRecords
 from ipamd.model.address import AddressState
 from ipamd.model.errors import CloudError
 from ipamd.model.metadata_evidence import CloudKey
@@ -69,9 +69,9 @@ def test_no_answer_removes_nothing(node: FakeNode) -> None:
 
 def test_sandboxes_are_struck_without_the_rule_of_use(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the force removal of amazon-vpc-cni-k8s in its place, three running sandboxes lose record and routing."""
-    real = EniLosses.hold
+    real = EniRecords.hold
 
-    def by_force(self: EniLosses, doubted: Collection[CloudKey]) -> None:
+    def by_force(self: EniRecords, doubted: Collection[CloudKey]) -> None:
         for row in self._datastore.addresses():
             if row.eni_id in doubted and row.state is AddressState.ASSIGNED and row.owner is not None:
                 with self._datastore.transaction() as uow:
@@ -79,7 +79,7 @@ def test_sandboxes_are_struck_without_the_rule_of_use(node: FakeNode, monkeypatc
                     uow.remove_addresses([row.address], reason="ENI not in the answer")
         real(self, doubted)
 
-    monkeypatch.setattr(EniLosses, "hold", by_force)
+    monkeypatch.setattr(EniRecords, "hold", by_force)
     with pytest.raises(AssertionError, match="removed from the records"):
         play(node)
     assert len(recorded(node)) == 9

@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.eni.security_groups import RETRY_MAX_S, SecurityGroups
+from ipamd.core.agenda import DENIED
+from ipamd.eni.security_groups import SecurityGroups
 from ipamd.model.errors import CloudDeniedError, CloudError
 from ipamd.model.ids import EniId
 from ipamd.node_info import NodeInfo
@@ -130,9 +131,9 @@ def test_a_refused_change_is_said_and_tried_again(node: FakeNode) -> None:
     grow(node)
     for _ in range(24 * 60):
         pass_time(node, 60.0)
-    assert 20 <= node.ec2.calls["set_security_groups"] <= 30, "once a minute at first, then once an hour, for a day"
+    assert 20 <= node.ec2.calls["set_security_groups"] <= 30, "after ten minutes at first, then once an hour, for a day"
     node.ec2.fail["set_security_groups"].clear()
-    pass_time(node, RETRY_MAX_S)
+    pass_time(node, DENIED.longest_s)
     assert set(groups_of(node).values()) == {NEW}
     assert not any("security groups" in sentence for sentence in node.health.conditions())
 

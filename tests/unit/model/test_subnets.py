@@ -20,6 +20,8 @@ from ipamd.model.pool_settings import PoolSettings
 from ipamd.model.pool_snapshot import EniCapacity, PoolSnapshot, pool_snapshot
 from ipamd.model.stock import EniStock, PoolCounts, Stock
 from ipamd.model.subnets import (
+    OTHER_GROUPS,
+    OTHER_SUBNET,
     PRIMARY_WITHOUT_PODS,
     DescribedSubnet,
     SubnetPolicy,
@@ -90,8 +92,8 @@ def test_before_the_first_answer_the_record_stands() -> None:
 
 @pytest.mark.parametrize(("is_primary", "carries", "expected"), [(True, False, True), (True, True, False), (False, False, False)])
 def test_custom_networking_keeps_pods_off_the_primary_eni(is_primary: bool, carries: bool, expected: bool) -> None:
-    """Unless its file says otherwise; secondary ENIs always carry pods, and tags do not matter."""
-    policy = SubnetPolicy(custom=CustomNetwork({"default": ZoneNetwork(SubnetId("subnet-2"))}, primary_carries_pods=carries))
+    """Unless its file says otherwise; those of the subnet that it names always carry pods, and tags do not matter."""
+    policy = SubnetPolicy(custom=CustomNetwork({"default": ZoneNetwork(SUBNET.subnet_id)}, primary_carries_pods=carries))
     excluded = {SUBNET.subnet_id: replace(SUBNET, tags={"kubernetes.io/role/cni": "0"})}
     assert bool(exclusion(replace(ENI, is_primary=is_primary), policy, excluded)) == expected
 
@@ -125,3 +127,32 @@ def test_a_full_subnet_of_the_node_does_not_bound_an_eni_elsewhere() -> None:
         assert actions == (AllocateAddresses(EniId("eni-1"), 2), CreateEni(1, address_count=expected))
     empty = replace(snapshot, growth=GrowthState(allocation=short, room=0, creation_room=50))
     assert plan(empty, settings=PoolSettings(warm_ip_target=9), now=NOW).actions == (CreateEni(1, address_count=9),)
+
+
+FILE = CustomNetwork(
+    {"us-west-2a": ZoneNetwork(SUBNET.subnet_id, ("sg-1", "sg-2")), "us-west-2b": ZoneNetwork(SubnetId("subnet-b"))}
+)
+
+
+@pytest.mark.parametrize(
+    ("zone", "subnet_id", "groups", "recorded", "expected"),
+    [
+        ("us-west-2a", SUBNET.subnet_id, ("sg-2", "sg-1"), OTHER_SUBNET, ""),
+        ("us-west-2a", SUBNET.subnet_id, ("sg-1",), "", OTHER_GROUPS),
+        ("us-west-2a", SUBNET.subnet_id, (), OTHER_GROUPS, OTHER_GROUPS),
+        ("us-west-2a", SUBNET.subnet_id, (), "", ""),
+        ("us-west-2a", "subnet-b", ("sg-1", "sg-2"), "", OTHER_SUBNET),
+        ("us-west-2b", "subnet-b", ("sg-9",), "", ""),
+        ("", "subnet-b", (), "", ""),
+        ("", "subnet-c", (), "", OTHER_SUBNET),
+        ("us-west-2c", "subnet-c", (), "", ""),
+        ("us-west-2c", "subnet-c", (), OTHER_SUBNET, OTHER_SUBNET),
+    ],
+)
+def test_custom_networking_excludes_what_was_made_otherwise(
+    zone: str, subnet_id: str, groups: tuple[str, ...], recorded: str, expected: str
+) -> None:
+    """By the entry of the node's zone: its subnet, and its groups if it names any; what is not known excludes nothing new."""
+    eni = replace(ENI, is_primary=False, subnet_id=SubnetId(subnet_id), excluded=recorded)
+    assert exclusion(eni, SubnetPolicy(custom=FILE), None, zone=zone, security_group_ids=groups) == expected
+    assert exclusion(replace(eni, excluded=expected), SubnetPolicy(), None) == "", "custom networking was switched off"

@@ -86,7 +86,7 @@ def test_an_eni_that_is_forgotten_is_not_frozen_any_more(frozen: FakeNode) -> No
 def test_recent_changes_are_those_of_our_own_calls(node: FakeNode) -> None:
     """An ENI and its addresses for five minutes after our call; not what EC2 showed by itself; a removal ends an addition."""
     node.clock.advance(RECENT_S)
-    changes = node.enis.recent_changes
+    changes = node.enis.book
     assert changes.added() == {}
     node.add("a")
     node.pool.cycle()
@@ -104,6 +104,6 @@ def test_an_eni_that_we_deleted_is_not_recorded_again(node: FakeNode) -> None:
     node.pool.cycle()
     with node.datastore.transaction() as uow:
         uow.remove_eni(OTHER, reason="deleted by us")
-    node.enis.recent_changes.note_removed(enis=[OTHER])
+    node.enis.book.note_removed(enis=[OTHER])
     node.enis.sync_with_ec2(IDENTITY)
     assert (node.datastore.eni(OTHER), OTHER in node.enis.occupied()) == (None, False)

@@ -163,7 +163,7 @@ def test_the_first_comparison_is_handed_on_and_an_exhausted_subnet_is_no_refusal
         uow.add_addresses(row.eni_id, [row.primary_address + 77])
     asked(empty)
     assert empty.pool.limits is not None
-    assert empty.app.pool.look.wait_s() is not None
+    assert empty.app.pool.resyncs.wait_s() is not None
 
 
 def test_an_answer_that_cannot_be_recorded_does_not_keep_the_pool_from_growing(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_an_answer_that_cannot_be_recorded_does_not_keep_the_pool_from_growing(t
     asked(node)
     assert node.pool.limits is not None
     before = node.ec2.calls["describe_enis"]
-    node.app.pool.look.run_due()
+    node.enis.resync_due()
     assert node.ec2.calls["describe_enis"] == before + 1
     assert "could not be recorded" in node.node_info.cloud()[1]
     node.datastore.close()

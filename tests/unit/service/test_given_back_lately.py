@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.eni.own_changes import RecentChanges, remember_given_back
+from ipamd.eni.book import EniBook, remember_given_back
 from ipamd.model.cloud_evidence import RECENT_S
 from ipamd.model.history import HistoryRecord
 from ipamd.ports.history import NoHistory
@@ -45,7 +45,7 @@ def test_a_stale_answer_after_a_loss_gives_nothing_back_to_us(node: FakeNode, pa
     assert frozenset().union(*left.values()) <= recorded
 
 
-def told(node: FakeNode, *records: tuple[str, str, float]) -> RecentChanges:
+def told(node: FakeNode, *records: tuple[str, str, float]) -> EniBook:
     """What is remembered of a history with (event, address, seconds ago)."""
     now = node.clock.now()
     node.history.note(
@@ -55,7 +55,7 @@ def told(node: FakeNode, *records: tuple[str, str, float]) -> RecentChanges:
         ]
     )
     node.history.write()
-    changes = RecentChanges(node.clock)
+    changes = EniBook(node.app.context)
     remember_given_back(changes, node.history, node.clock)
     return changes
 
@@ -70,18 +70,18 @@ def test_what_came_back_since_is_ours(node: FakeNode) -> None:
         ("removed", "10.0.0.79", RECENT_S + 1),
         ("removed", "nothing", 1),
     )
-    assert {str(address): eni_id for address, eni_id in changes.given_back().items()} == {"10.0.0.78": "eni-1"}
+    assert {str(address): eni_id for address, eni_id in changes.removed().items()} == {"10.0.0.78": "eni-1"}
     node.clock.advance(51)
-    assert changes.given_back() == {}
+    assert changes.removed() == {}
 
 
 def test_a_clock_that_was_set_back_hides_nothing(node: FakeNode) -> None:
     """What seems to be of the future was a moment ago."""
-    assert len(told(node, ("removed", "10.0.0.78", -3600)).given_back()) == 1
+    assert len(told(node, ("removed", "10.0.0.78", -3600)).removed()) == 1
 
 
 def test_without_a_history_nothing_is_remembered(node: FakeNode) -> None:
     """It is off, or cannot be read: the start goes on."""
-    changes = RecentChanges(node.clock)
+    changes = EniBook(node.app.context)
     remember_given_back(changes, NoHistory(), node.clock)
     assert changes.removed() == {}

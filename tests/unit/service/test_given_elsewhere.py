@@ -82,7 +82,7 @@ def test_old_addresses_in_an_answer_are_no_recent_change(node: FakeNode) -> None
     old = next(iter(node.ec2.enis[PRIMARY].prefixes))
     new = IPv4Network("10.0.200.16/28")
     node.provisioner._enis.add_addresses(PRIMARY, frozenset(), frozenset({old, new}), asked_count=16)
-    added = node.enis.recent_changes.added()
+    added = node.enis.book.added()
     assert set(new) <= added.keys()
     assert not set(old) & added.keys()
     node.ec2.unassign(PRIMARY, addresses=[], prefixes=[old])
@@ -99,4 +99,4 @@ def test_a_reread_eni_is_no_recent_change(node: FakeNode) -> None:
     known = node.datastore.eni(PRIMARY)
     assert known is not None
     node.enis.record(known, described, EniSyncResult())
-    assert node.enis.recent_changes.added() == {}
+    assert node.enis.book.added() == {}

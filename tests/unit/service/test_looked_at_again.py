@@ -250,7 +250,7 @@ def test_metadata_is_a_witness_on_nodes_with_many_enis(tmp_path: Path) -> None:
     for _ in range(720):
         node.clock.advance(5.0)
         node.cloud_reconciler.run_once()
-        known.append(node.cloud_reconciler.metadata.view() is not None)
+        known.append(node.enis.book.metadata_view() is not None)
     assert known[360:].count(True) >= 300
     node.datastore.close()
 
@@ -273,7 +273,7 @@ def test_a_freeze_that_the_disk_refused_is_tried_again(node: FakeNode, monkeypat
 def test_an_eni_that_is_frozen_while_its_set_up_commits_is_frozen(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """I7: the link goes after the set-up has looked and before its COMMIT; the freeze must not believe that nothing is to be done."""
     node.enis.routing.freeze(SECOND, "for a moment")
-    node.enis.routing._frozen.clear()
+    node.enis.book.observe(SECOND, frozen="")
     threads: list[threading.Thread] = []
 
     def freeze_now(name: str) -> None:
@@ -314,7 +314,7 @@ def test_an_eni_that_cannot_be_forgotten_does_not_stop_the_repair(node: FakeNode
 def test_comparisons_in_quick_succession_do_not_use_up_the_patience(node: FakeNode) -> None:
     """Chaos seed 803: a creation that was tried again compared every few seconds; by counting looks the next one was an hour away, and
     the second look at an ENI that was gone came too late for the node (I7)."""
-    look = node.app.pool.look
+    look = node.app.pool.resyncs
     doubted = EniSyncResult(implausible="it lacks 3 of 5 attached ENIs", again_s=60.0, doubted=frozenset({SECOND}))
     for _ in range(40):
         look.note(doubted)

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.eni.own_changes import Places, RecentChanges
+from ipamd.eni.book import EniBook
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import EniLimitError, ThrottledError
 from ipamd.model.ids import EniId, InstanceId, MacAddress
-from tests.fakes.clock import FakeClock
 from tests.fakes.cloud import IDENTITY, PRIMARY, FakeEc2
 from tests.fakes.node import FakeNode
 from tests.stories.other_hands import settle
@@ -134,8 +133,7 @@ def test_a_taken_place_counts_and_is_tried_again_later(tmp_path: Path) -> None:
 
 def test_a_place_that_is_refused_again_is_left_for_longer(node: FakeNode) -> None:
     """Twice as long each time, up to a bound; an ENI that is shown there explains it, and one that is attached there ends it."""
-    clock = FakeClock()
-    places = Places(clock=clock, datastore=node.datastore, changes=RecentChanges(clock))
+    clock, places = node.clock, EniBook(node.app.context)
     waits = []
     for _ in range(8):
         places.refuse((0, 2))
@@ -145,10 +143,10 @@ def test_a_place_that_is_refused_again_is_left_for_longer(node: FakeNode) -> Non
         clock.advance(waits[-1] or 0.0)
         assert not places.refused()
         assert places.free_index(beside={1}) == 2
-    assert waits == [60, 120, 240, 480, 960, 1800, 1800, 1800]
+    assert waits == [120, 240, 480, 960, 1920, 3600, 3600, 3600]
     places.took((0, 2))
     places.refuse((0, 2))
-    assert places.next_end_s() == 60
+    assert places.next_end_s() == 120
     places.show({EniId("eni-2"): (0, 2)})
     assert (places.refused(), places.shown()) == (frozenset(), {EniId("eni-2"): (0, 2)})
     places.show({})

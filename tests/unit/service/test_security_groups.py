@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.eni.security_groups import RETRY_FIRST_S
+from ipamd.core.agenda import DENIED, EC2, Schedule
 from ipamd.model.errors import CloudDeniedError
 from ipamd.model.ids import EniId
 from tests.fakes.cloud import IDENTITY, PRIMARY
@@ -109,8 +109,10 @@ def test_an_empty_list_of_groups_is_not_believed(node: FakeNode) -> None:
     assert node.ec2.enis[created].security_group_ids == OLD
 
 
-@pytest.mark.parametrize("error", [CloudDeniedError("denied"), RuntimeError("a defect of ours")])
-def test_a_failure_pauses_and_lets_the_pool_grow(node: FakeNode, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+@pytest.mark.parametrize(("error", "schedule"), [(CloudDeniedError("denied"), DENIED), (RuntimeError("a defect of ours"), EC2)])
+def test_a_failure_pauses_and_lets_the_pool_grow(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch, error: Exception, schedule: Schedule
+) -> None:
     """Whatever the error is, growth goes on, and EC2 is not asked again before the pause is over (I13)."""
 
     def fail(eni_id: EniId, *, security_group_ids: tuple[str, ...]) -> None:
@@ -122,4 +124,4 @@ def test_a_failure_pauses_and_lets_the_pool_grow(node: FakeNode, monkeypatch: py
     before = node.datastore.counts().total
     node.pool.run_once()
     assert node.datastore.counts().total > before
-    assert node.pool._pause_s() == RETRY_FIRST_S
+    assert node.pool._security_groups.next_retry_s() == schedule.first_s

@@ -271,6 +271,50 @@ def test_a_file_that_cannot_be_right_stops_growth(
     assert "VPC_IPAMD_NETWORK_FILE" in status.next_step
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (None, CUSTOM),
+        (CustomNetwork({"default": ZoneNetwork(SubnetId(SMALL), ("sg-pods",))}), CUSTOM),
+        (CustomNetwork({"default": ZoneNetwork(SubnetId(LARGE), ("sg-former",))}), CUSTOM),
+        (CUSTOM, CustomNetwork({IDENTITY.availability_zone: ZoneNetwork(SubnetId(SMALL))})),
+    ],
+    ids=["switched on", "other subnet", "other groups", "other subnet, the primary ENI's groups"],
+)
+def test_new_pods_get_the_subnet_and_groups_of_the_file_as_it_is_now(
+    started: list[FakeNode], tmp_path: Path, ec2: FakeEc2, before: CustomNetwork | None, after: CustomNetwork
+) -> None:
+    """The file says another subnet, or other groups, than the ENIs have that were made before: a pod that runs keeps its address, a
+    new one gets none of theirs, and they are given back once nobody uses them."""
+    own_only, pod_count = SubnetsConfig(discovery=False), 11 if before is None else 3  # the primary ENI has nine
+    settings = PoolSettings(warm_ip_target=pod_count + 1)
+    node = start(started, tmp_path, ec2, custom_network=before, subnets=own_only, settings=settings)
+    pods = [node.add(f"old-{number}") for number in range(pod_count)]
+    old = {eni.eni_id for eni in node.datastore.enis()}
+    assert {pod.eni_id for pod in pods} >= old - {PRIMARY}
+    node.settings = PoolSettings(warm_ip_target=5)
+    node.custom_network = after
+    node.crash()
+    node.bring_up()
+    for _ in range(3):
+        node.pool.run_once()
+    wanted = after.of_zone(IDENTITY.availability_zone)
+    assert wanted is not None
+    for number in range(5):
+        eni = ec2.enis[node.add(f"new-{number}", deadline_s=1.0).eni_id]
+        assert (eni.subnet_id, eni.eni_id in old) == (wanted.subnet_id, False)
+        assert eni.security_group_ids == (wanted.security_group_ids or IDENTITY.security_group_ids)
+    assert {one.address for one in node.datastore.attachments()} >= {pod.address for pod in pods}, "I2: running pods keep theirs"
+    for number in range(pod_count):
+        node.delete(f"old-{number}")
+    node.cool()
+    for _ in range(20):
+        node.clock.advance(400)
+        node.pool.run_once()
+    assert {eni.eni_id for eni in node.datastore.enis()} & old == {PRIMARY}, "what was made before is given back"
+    node.assert_sound()
+
+
 def test_leaving_custom_networking_gives_the_primary_eni_back(started: list[FakeNode], tmp_path: Path, ec2: FakeEc2) -> None:
     """A restart without it: the primary ENI carries pods, the others keep theirs."""
     node = start(started, tmp_path, ec2, custom_network=CUSTOM, settings=PoolSettings(warm_ip_target=5))

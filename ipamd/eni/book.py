@@ -1,0 +1,329 @@
+"""The book of ENIs: one record for each, of what is known of it beside its row in the datastore.
+
+A row says what EC2 gave and what sandboxes have. Everything else that anybody found out about an ENI is a fact in its record, with who
+said so and until when it is believed: what our own calls changed, where EC2 shows one that is not recorded, what the kernel lacks, why
+it is frozen. In memory only: a restart forgets it, and two looks apart in time still protect what was added (docs/adr/0017). What was
+given back is read again from its intents and the history. Rejected: a map of its own for each of these, in each class that learns
+one: that two of them agree has to be proven anew with each change.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from ipaddress import IPv4Address
+from typing import Any, cast
+
+from ipamd.core.agenda import ROOM
+from ipamd.core.context import ServiceContext
+from ipamd.model.cloud import MetadataEni, all_addresses
+from ipamd.model.cloud_evidence import RECENT_S
+from ipamd.model.eni import Eni, EniState
+from ipamd.model.errors import log_text
+from ipamd.model.history import HistoryRecord
+from ipamd.model.ids import EniId, MacAddress
+from ipamd.model.intent import SETTLED_AT, IntentKind, named
+from ipamd.model.ledger import LedgerEvent
+from ipamd.model.metadata_evidence import CloudKey, Difference
+from ipamd.model.placement import free_indexes
+from ipamd.ports import Clock
+from ipamd.ports.history import History
+
+VIEW_S = 750.0
+"""Age of the oldest reading in a view of metadata that counts as a witness. Ours: two ENIs a turn, so 15 are read within 600 s; and
+what EC2 has not shown for MASS_LOSS_AGE_S was changed by us RECENT_S before that or earlier, so 150 s and more before any of them."""
+
+Place = tuple[int, int]
+"""Network card and device index."""
+
+PLACE = "place"
+"""Key of a refused place in the agenda."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnChange:
+    """What a call of ours did to an ENI, or to an address of `eni_id`. `deadline`: monotonic; until then Describe and metadata may lag
+    behind it: whoever compares with them leaves it out, so that lag is not taken for an external change."""
+
+    eni_id: EniId
+    is_added: bool
+    deadline: float
+
+
+@dataclass(frozen=True, slots=True)
+class MissingLink:
+    """The link of an ENI is gone, says the kernel. `ticket`: the resync that was asked for when it came back, None while it is away.
+
+    `added`: the call of ours that added the ENI, behind which Describe may lag again once the link is there.
+    """
+
+    added: OwnChange | None = None
+    ticket: int | None = None
+    back_monotonic_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One ENI that instance metadata lists, by its MAC. `shown`: as it was read, at `monotonic_s`; None: not yet.
+
+    `tried_monotonic_s`: when it was asked for last. `known`: as EC2 showed it at the start, until it was asked for: then only its
+    addresses are read. `found`: how it differed when it was compared last; `is_fresh`: read since then.
+    """
+
+    shown: MetadataEni | None = None
+    monotonic_s: float = -math.inf
+    tried_monotonic_s: float = -math.inf
+    known: Eni | None = None
+    found: frozenset[Difference] = frozenset()
+    is_fresh: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EniFacts:
+    """What is known of one ENI beside its row.
+
+    `shown_at`: EC2 shows it attached there, and it is not recorded; `mac`: the one by which metadata has shown such an ENI.
+    `is_absent`: EC2 was found not to show it any more. `frozen`: why it gives no address, "" if nothing stops it; `is_unplugged`: it
+    was in use when it was frozen, so somebody took it away. `link`: what the kernel says. `unready_since`: the host's routing of it
+    has not been in place since then (monotonic); `unready_why`: what refused. `security_groups`: those that EC2 showed last.
+    """
+
+    shown_at: Place | None = None
+    mac: MacAddress | None = None
+    is_absent: bool = False
+    frozen: str = ""
+    is_unplugged: bool = False
+    link: MissingLink | None = None
+    unready_since: float | None = None
+    unready_why: str = ""
+    security_groups: tuple[str, ...] = ()
+
+
+NOTHING = EniFacts()
+
+
+class EniBook:
+    """The records, our own changes, and what metadata lists. Safe from any thread; its lock is a leaf, and no ADD or DEL takes it.
+
+    The agenda has, under PLACE, the places of the instance that EC2 refused: taken, though no recorded ENI is there. That EC2 refuses
+    a device index is the one sign of an ENI that Describe does not show: of another hand's, or of ours after a lost datastore. It is
+    believed for a while and then tried again, because a place comes free without a word.
+    """
+
+    def __init__(self, context: ServiceContext) -> None:
+        self._clock = context.clock
+        self._datastore = context.datastore
+        self._agenda = context.agenda
+        self._lock = threading.Lock()
+        self._enis: dict[EniId, EniFacts] = {}
+        self._own: dict[CloudKey, OwnChange] = {}
+        self._listed: dict[MacAddress, Reading] = {}
+        self._listed_monotonic_s = -math.inf
+
+    def of(self, eni_id: EniId) -> EniFacts:
+        """What is known of one ENI."""
+        with self._lock:
+            return self._enis.get(eni_id, NOTHING)
+
+    def all(self) -> dict[EniId, EniFacts]:
+        """What is known of every ENI of which anything is known."""
+        with self._lock:
+            return dict(self._enis)
+
+    def observe(self, eni_id: EniId, **facts: Any) -> EniFacts:
+        """Somebody has found out facts about one ENI: fields of `EniFacts`. Returns: what was known before."""
+        with self._lock:
+            before = self._enis.get(eni_id, NOTHING)
+            self._put(eni_id, replace(before, **facts))
+        return before
+
+    def forget(self, eni_id: EniId) -> None:
+        """The ENI is not ours any more: nothing is true of it."""
+        with self._lock:
+            self._enis.pop(eni_id, None)
+
+    def _put(self, eni_id: EniId, facts: EniFacts) -> None:
+        self._enis[eni_id] = facts
+        if facts == NOTHING:
+            del self._enis[eni_id]
+
+    def note_added(self, eni_id: EniId, *, addresses: Iterable[IPv4Address] = (), is_new: bool = False) -> None:
+        """A call of ours has added addresses to an ENI, or the ENI itself: to be said before the addresses become assignable."""
+        self._note(
+            OwnChange(eni_id, is_added=True, deadline=self._clock.monotonic() + RECENT_S), [*addresses, *[eni_id] * is_new]
+        )
+
+    def note_removed(
+        self,
+        *,
+        enis: Iterable[EniId] = (),
+        addresses: Iterable[IPv4Address] = (),
+        on: EniId | None = None,
+        left_s: float = RECENT_S,
+    ) -> None:
+        """A call of ours has removed ENIs, or addresses from the ENI `on` (its success is evidence of absence).
+
+        `left_s`: seconds for which Describe may still show them.
+        """
+        deadline = self._clock.monotonic() + left_s
+        for eni_id in enis:
+            self.forget(eni_id)
+            self._note(OwnChange(eni_id, is_added=False, deadline=deadline), [eni_id])
+        if on is not None:
+            self._note(OwnChange(on, is_added=False, deadline=deadline), addresses)
+
+    def _note(self, change: OwnChange, keys: Iterable[CloudKey]) -> None:
+        """The last word about a key counts."""
+        with self._lock:
+            recent = {key: one for key, one in self._own.items() if one.deadline > self._clock.monotonic()}
+            self._own = recent | dict.fromkeys(keys, change)
+
+    def forget_added(self, eni_id: EniId) -> OwnChange | None:
+        """An ENI that was attached, and whose link was there, has lost its link: that EC2 does not show it is no lag while it is away.
+
+        Returns: what would have been remembered, for `remember_added`; None if nothing was.
+        """
+        with self._lock:
+            change = self._own.get(eni_id)
+            return self._own.pop(eni_id) if change is not None and change.is_added else None
+
+    def remember_added(self, change: OwnChange) -> None:
+        """The link is there again: Describe may lag, as before."""
+        self._note(change, [change.eni_id])
+
+    def added(self) -> dict[CloudKey, float]:
+        """What was added, with the seconds for which Describe may still not show it; an address is in it on its own."""
+        now_s = self._clock.monotonic()
+        with self._lock:
+            own = self._own.items()
+            return {key: one.deadline - now_s for key, one in own if one.is_added and one.deadline > now_s}
+
+    def removed(self) -> dict[CloudKey, EniId]:
+        """What was removed and Describe may still show: ENIs, and addresses, each with the ENI that it was on."""
+        now_s = self._clock.monotonic()
+        with self._lock:
+            return {key: one.eni_id for key, one in self._own.items() if not one.is_added and one.deadline > now_s}
+
+    def show(self, shown: Mapping[EniId, Place], *, is_whole: bool = True) -> None:
+        """Take what a comparison showed and did not record; `is_whole`: what it lacks is there no more. An ENI that is known at a
+        refused place has explained the refusal."""
+        with self._lock:
+            for eni_id in {*self._enis, *shown}:
+                facts = self._enis.get(eni_id, NOTHING)
+                at = shown.get(eni_id, None if is_whole else facts.shown_at)
+                self._put(eni_id, replace(facts, shown_at=at, mac=facts.mac if at is not None else None))
+        self._agenda.clear(*((PLACE, place) for place in {*shown.values(), *self._present()}))
+
+    def refuse(self, place: Place) -> None:
+        """EC2 attached nothing there, because something is there."""
+        self._agenda.put_off((PLACE, place), ROOM)
+
+    def took(self, place: Place) -> None:
+        """EC2 attached an ENI there: it was free."""
+        self._agenda.clear((PLACE, place))
+
+    def shown(self) -> dict[EniId, Place]:
+        """ENIs that were shown attached and are not recorded (no IPv4 address, unreadable, coming, going), less what we took away."""
+        gone = self.removed()
+        shown = {eni_id: one.shown_at for eni_id, one in self.all().items() if one.shown_at is not None and eni_id not in gone}
+        return {eni_id: at for eni_id, at in shown.items() if self._datastore.eni(eni_id) is None}
+
+    def refused(self) -> frozenset[Place]:
+        """Places that EC2 refused lately, without an ENI that explains it."""
+        refused = [key for key in self._agenda.keys(PLACE) if not self._agenda.is_due(key)]
+        known = {*self.shown().values(), *self._present()} if refused else ()
+        return frozenset(cast("Place", place) for _, place in refused if place not in known)
+
+    def next_end_s(self) -> float | None:
+        """Seconds until the first refused place may be asked for again; None if there is none."""
+        return self._agenda.next_s(PLACE)
+
+    def free_index(self, *, beside: Collection[int]) -> int:
+        """The lowest device index of the first network card that nothing known has, `beside` those that are asked for already."""
+        recorded = {(eni.network_card, eni.device_index) for eni in self._datastore.enis()}
+        known = {*recorded, *self.shown().values(), *self.refused()}
+        return next(free_indexes({0, *beside, *(index for card, index in known if card == 0)}))
+
+    def _present(self) -> set[Place]:
+        """Places of recorded ENIs, but for those that EC2 does not show any more: such a one is perhaps what has the place."""
+        stock = self._datastore.stock().enis
+        return {(one.eni.network_card, one.eni.device_index) for one in stock if not one.has_left}
+
+    # What instance metadata lists and shows; a second witness for whoever else doubts.
+
+    def list_metadata(self, macs: Collection[MacAddress]) -> None:
+        """Metadata has listed the instance's ENIs."""
+        enis = {eni.mac: eni for eni in self._datastore.enis() if eni.state is EniState.ATTACHED}
+        with self._lock:
+            is_first, self._listed_monotonic_s = math.isinf(self._listed_monotonic_s), self._clock.monotonic()
+            self._listed = {
+                mac: self._listed.get(mac) or Reading(known=enis.get(mac) if is_first else None) for mac in sorted(macs)
+            }
+
+    def read_metadata(self, mac: MacAddress, **facts: Any) -> None:
+        """What is known of an ENI that metadata lists: fields of `Reading`."""
+        with self._lock:
+            self._listed[mac] = replace(self._listed.get(mac, Reading()), **facts)
+
+    def metadata(self) -> tuple[dict[MacAddress, Reading], float]:
+        """What metadata listed last, each with its reading, and when (monotonic)."""
+        with self._lock:
+            return dict(self._listed), self._listed_monotonic_s
+
+    def metadata_view(self) -> tuple[MetadataEni, ...] | None:
+        """Every ENI as read less than VIEW_S ago; None if one was not."""
+        listed, listed_monotonic_s = self.metadata()
+        oldest = self._clock.monotonic() - VIEW_S
+        lately = tuple(one.shown for one in listed.values() if one.shown is not None and one.monotonic_s > oldest)
+        return lately if len(lately) == len(listed) > 0 and listed_monotonic_s > oldest else None
+
+
+# What calls of ours took from ENIs before this process: told by its intents, or by the history if the datastore that knew it was
+# lost, or is of another boot.
+#
+# EC2 may show for a while what it has taken back, and its first answer to a process without records is all that this one has: a
+# chaos run saw an address given to a pod that a call of ours had returned twenty seconds before. The history is on the node's
+# disk, and lacks at most its last second.
+
+
+def remember_given_back(book: EniBook, history: History, clock: Clock) -> None:
+    """Read the last `RECENT_S` of the history. What it cannot tell is as it would be without one."""
+    now = clock.now()
+    found = history.read_since(now - timedelta(seconds=RECENT_S))
+    last: dict[str, HistoryRecord] = {}
+    for record in sorted(found.records, key=lambda record: record.at):
+        if record.event in (LedgerEvent.ADDED, LedgerEvent.REMOVED):
+            last[record.address] = record
+        elif record.event in (LedgerEvent.ENI_ADDED, LedgerEvent.ENI_REMOVED):
+            last[record.eni_id] = record
+    for key, record in last.items():
+        left_s = RECENT_S - max((now - record.at).total_seconds(), 0.0)
+        try:
+            if record.event == LedgerEvent.REMOVED:
+                book.note_removed(addresses=[IPv4Address(key)], on=EniId(record.eni_id), left_s=left_s)
+            elif record.event == LedgerEvent.ENI_REMOVED:
+                book.note_removed(enis=[EniId(key)], left_s=left_s)
+        except ValueError:
+            log.warning("the history names %r as an address: not read", key[:40])
+
+
+def remember_named(book: EniBook, context: ServiceContext) -> None:
+    """Learn from its intents what an earlier process gave back, or was about to: EC2 may show it for as long as it might to that one.
+    A malformed intent is left to its recovery."""
+    now_s = context.clock.monotonic()
+    for intent in context.datastore.open_intents():
+        eni_id = EniId(intent.payload.get("eni_id", ""))
+        try:
+            left_s = float(intent.payload.get(SETTLED_AT, now_s)) + RECENT_S - now_s
+            if intent.kind is IntentKind.UNASSIGN:
+                book.note_removed(addresses=all_addresses(*named(intent)), on=eni_id, left_s=left_s)
+            elif intent.kind is IntentKind.DELETE_ENI and intent.is_settled:
+                book.note_removed(enis=[eni_id], left_s=left_s)
+        except ValueError as error:
+            log.warning("intent %s is not understood: %s", intent.intent_id, log_text(error))
