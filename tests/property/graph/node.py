@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -101,12 +100,11 @@ class GraphNode(FakeNode):
             runtime=Gate(adapters.runtime, life),
             aws_node=Gate(adapters.aws_node, life),
             is_overtaken=self._is_overtaken,
-            history_loop=self.history,
+            history_writer=self.history,
         )
 
     def live(self) -> None:
         """Begin the life that was composed."""
-        self._descriptors = _descriptors()
         self.is_up = True
         lifecycle = Lifecycle(self.app, end=self._end)
         self.world.spawn(lifecycle.run, name="start-up")
@@ -151,8 +149,6 @@ class GraphNode(FakeNode):
         self.world.kill()
         datastore.close()
         shutil.rmtree(former_dir, ignore_errors=True)
-        for descriptor in _descriptors() - self._descriptors:
-            os.close(descriptor)
 
     def _end(self, reason: str) -> None:
         """The process exits on purpose."""
@@ -210,7 +206,7 @@ class GraphNode(FakeNode):
 
     def audit(self) -> list[str]:
         """What the audit calls a violation, in the thread of a request."""
-        reply = self.app.introspection.Audit(pb.AuditRequest(), None)  # type: ignore[arg-type]
+        reply = self.app.introspection.Audit(pb.AuditRequest())
         rows = [str(one) for one in self.datastore.audit()]
         return rows + [
             f"{one.severity} {one.subject}: {one.what}" for one in reply.findings if "violation" in str(one.severity).lower()
@@ -232,18 +228,3 @@ class GraphNode(FakeNode):
             self.is_up = False
             self.world.kill()
             self.datastore.close()
-            for descriptor in _descriptors() - self._descriptors:
-                os.close(descriptor)
-
-
-def _descriptors() -> set[int]:
-    """Descriptors of inotify and of wake-ups: a killed life closes them, here nobody does."""
-    found = set()
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            target = os.readlink(f"/proc/self/fd/{name}")
-        except OSError:
-            continue
-        if target in ("anon_inode:inotify", "anon_inode:[eventfd]"):
-            found.add(int(name))
-    return found
