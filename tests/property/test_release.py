@@ -170,7 +170,6 @@ def test_a_periodic_load_makes_no_call_after_its_first_periods(settings: PoolSet
                 surplus_count(snapshot, settings),
                 enis=list(pool.enis),
                 hold_s=settings.release_hold_s,
-                kept_count=None if settings.ip_targets_defined or settings.prefix_delegation else LIMITS.slots_per_eni,
                 eni_min_age_s=eni_min_age_s(settings),
                 now_s=now_s,
             )

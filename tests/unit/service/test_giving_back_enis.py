@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ipamd.model.hold import ENI_MIN_AGE_S
-from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool_settings import RELEASE_HOLD_S, PoolSettings
 from tests.fakes.node import FakeNode
 from tests.unit.service.test_giving_back import fill_and_empty
 
@@ -33,20 +33,22 @@ def by_eni(tmp_path: Path) -> Iterator[FakeNode]:
     made.datastore.close()
 
 
-def test_an_eni_that_is_too_young_goes_once_it_is_old_enough(by_eni: FakeNode) -> None:
-    """A burst is over before the ENI that it asked for is a minute old: it goes then, though nothing else happens on the node."""
+def test_an_eni_goes_after_its_window_though_nothing_happens(by_eni: FakeNode) -> None:
+    """A burst is over: the ENI that it asked for is held for the window, and goes then, though nothing else happens on the node."""
     let_time_pass(by_eni, 600)  # what is due after a start is over
     began_s = by_eni.clock.monotonic()
     fill_and_empty(by_eni, 3)
     by_eni.pool.run_once()
     assert len(by_eni.datastore.enis()) == 2
-    let_time_pass(by_eni, began_s + ENI_MIN_AGE_S + 2 - by_eni.clock.monotonic())
+    let_time_pass(by_eni, began_s + RELEASE_HOLD_S - 60 - by_eni.clock.monotonic())
+    assert len(by_eni.datastore.enis()) == 2
+    let_time_pass(by_eni, began_s + RELEASE_HOLD_S + 200 - by_eni.clock.monotonic())
     assert len(by_eni.datastore.enis()) == 1
     assert len(by_eni.ec2.enis) == 1
 
 
-def test_an_eni_goes_while_the_last_addresses_cool(by_eni: FakeNode) -> None:
-    """Up to half of the target may be cooling: the spare ENI goes when the sandboxes do, and is not asked for again."""
+def test_the_window_of_an_eni_begins_while_the_last_addresses_cool(by_eni: FakeNode) -> None:
+    """Up to half of the target may be cooling: the spare ENI is in excess when the sandboxes go, and is not asked for again."""
     for number in range(3):
         by_eni.add(f"pod-{number}")
         by_eni.pool.run_once()
@@ -58,12 +60,12 @@ def test_an_eni_goes_while_the_last_addresses_cool(by_eni: FakeNode) -> None:
     by_eni.was_triggered()
     by_eni.cooldown.work()
     assert by_eni.was_triggered(), "what cools is no load any more: the pool looks at once"
-    made = by_eni.ec2.calls["create_eni"]
+    made, gone_s = by_eni.ec2.calls["create_eni"], by_eni.clock.monotonic()
     by_eni.pool.run_once()
     let_time_pass(by_eni, 10)
     assert by_eni.datastore.counts().cooling == 3
-    assert len(by_eni.datastore.enis()) == 1
     by_eni.cool()
-    let_time_pass(by_eni, 3600)
+    let_time_pass(by_eni, gone_s + RELEASE_HOLD_S + 2 - by_eni.clock.monotonic())
+    assert len(by_eni.datastore.enis()) == 1
     assert by_eni.ec2.calls["create_eni"] == made
     by_eni.assert_sound()
