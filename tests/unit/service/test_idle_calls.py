@@ -109,18 +109,19 @@ STATES: dict[str, Callable[[FakeEc2], PoolSettings]] = {
 def calls_by_hour(node: FakeNode) -> list[int]:
     """A day of the pool's thread, which sleeps for as long as it likes; EC2 calls of each hour."""
     start_s, counts = node.clock.monotonic(), [sum(node.ec2.calls.values())]
-    while (age_s := node.clock.monotonic() - start_s) < DAY_S:
-        pause_s = 1.0 if node.demand.wait_triggered(0) else node.pool._pause_s()
-        hour_left_s = HOUR_S * len(counts) - age_s
-        if pause_s is None or pause_s > hour_left_s:
-            node.clock.advance(hour_left_s)
-            counts.append(sum(node.ec2.calls.values()))
-            continue
-        node.clock.advance(max(pause_s, 1.0))
+    while len(counts) <= DAY_S / HOUR_S:
         failed = node.ec2.failed.total()
-        node.pool.run_once()
+        pause_s = node.pool.turn()
         if node.ec2.failed.total() > failed and "throttles" in str(node.ec2.fail):
             node.ec2.throttled = (start_s, node.clock.monotonic())  # as the adapter remembers it
+        if node.demand.triggered.is_set():
+            node.demand.triggered.clear()
+            pause_s = 0.0
+        due_s = node.clock.monotonic() + (DAY_S if pause_s is None else max(pause_s, 1.0))
+        while len(counts) <= DAY_S / HOUR_S and start_s + HOUR_S * len(counts) < due_s:
+            node.clock.advance(start_s + HOUR_S * len(counts) - node.clock.monotonic())
+            counts.append(sum(node.ec2.calls.values()))
+        node.clock.advance(due_s - node.clock.monotonic())
     return [after - before for before, after in pairwise(counts)]
 
 
