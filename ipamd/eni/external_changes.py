@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 
-from ipamd.core.backoff import soonest_s
+from ipamd.core.agenda import soonest_s
 from ipamd.core.context import ServiceContext
 from ipamd.eni.links import LinkWatch
 from ipamd.eni.metadata import REQUESTS_PER_TURN, MetadataWatch
