@@ -57,7 +57,7 @@ def measure(stage: Stage, scale: Scale, attached: list[str]) -> list[Figure]:
 
 
 def _without_ec2(stage: Stage, number: int, delete_id: str) -> Figure:
-    """The same while EC2 takes connections and does not answer: ADD needs no EC2 at a start (docs/architecture.md, Start)."""
+    """The same while EC2 takes connections and does not answer: ADD needs no EC2 at a start (docs/life.md, Start)."""
     stage.lab.faults.apply(AWAY)
     try:
         seconds = _round(stage, number, delete_id)["ADD"]

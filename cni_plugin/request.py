@@ -22,7 +22,7 @@ READ_BYTES = 16384  # ours, as in `client.py`
 # Whole process, monotonic. kubelet gives RunPodSandbox 4 minutes, and containerd kills a plugin when its caller gives up. Each of
 # these ends well before, so that the pod's events show our message and not "signal: killed".
 DEADLINES_MS = {
-    "ADD": 60000,  # ours: an empty pool waits for one EC2 create and attach, 10-40 s (docs/architecture.md, The pool)
+    "ADD": 60000,  # ours: an empty pool waits for one EC2 create and attach, 10-40 s (docs/pool.md, The pool)
     "DEL": 30000,  # ours: never touches EC2 (I12); beyond this it is spooled
     "CHECK": 10000,  # ours: reads one record and the kernel
     "GC": 60000,  # ours: as many deletions as there are stale attachments

@@ -2,7 +2,7 @@
 
 Tests compose the same graph over fakes, so the graph under test is the graph that ships. Nothing heavy is imported or asked here that
 DEL does not need: boto3 and the metrics server come later, in their own threads, because a restarted daemon must take DEL
-at once (docs/architecture.md, Start).
+at once (docs/life.md, Start).
 """
 
 from __future__ import annotations

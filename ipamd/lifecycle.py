@@ -1,6 +1,6 @@
 """The daemon from alive to ready, and its end: ask the sources, reconcile, set up host routing, serve ADD, have an address to give.
 
-The order is docs/architecture.md, Start. A start waits as little as it can: with an intact datastore it needs only the kernel,
+The order is docs/life.md, Start. A start waits as little as it can: with an intact datastore it needs only the kernel,
 and sources that have not answered are asked again in the background (`ipamd/cloud_loop.py`).
 """
 

@@ -69,7 +69,7 @@ DELETING = RetryPolicy(SETTLING.on, attempts=20, total_s=60.0, least_wait_s=1.0)
 """Delete while its detach is under way: as SETTLING, with at least a second between two refusals."""
 
 HURRIED = RetryPolicy((), attempts=1, total_s=0.0)
-"""One attempt, for a query with a good fallback: instance limits at start (docs/architecture.md, Start)."""
+"""One attempt, for a query with a good fallback: instance limits at start (docs/life.md, Start)."""
 
 
 class NotAttachedYet(Exception):

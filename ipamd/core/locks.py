@@ -1,7 +1,7 @@
 """One operation per sandbox at a time: a lock per attachment key, first come first served, with its holder visible.
 
 threading.Lock promises no order, and a DEL that overtakes the ADD it follows leaks an address (Azure CNS issue 4829), so arrival
-order is kept here. A sandbox lock is taken before any datastore lock, never after (docs/architecture.md, Threads and locks).
+order is kept here. A sandbox lock is taken before any datastore lock, never after (docs/life.md, Threads and locks).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`ipamd datastore`: show the level of the datastore's file, and take it back for an earlier release.
 
-For the operator who goes back further than one release (docs/architecture.md, "The datastore's schema"). Works only while no daemon
+For the operator who goes back further than one release (docs/datastore.md, "The datastore's schema"). Works only while no daemon
 has the file: SQLite's lock says so.
 """
 

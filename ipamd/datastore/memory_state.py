@@ -78,7 +78,7 @@ class MemoryState:
 
     def reserve(self, key: AttachmentKey) -> Address:
         """Take a free address for `key`: not draining, densest ENI, densest prefix in it, longest free in that
-        (docs/architecture.md, "The life of an ADD").
+        (docs/life.md, "The life of an ADD").
 
         Ties go to the lower network card, device index, prefix and address; addresses outside any prefix come before prefixes.
         Only attached, host-ready, managed ENIs count (I7); lost and held addresses are not given. Cost: the number of ENIs.

@@ -1,4 +1,4 @@
-"""Steps from one form of the file to the next, and back (docs/architecture.md, "The datastore's schema").
+"""Steps from one form of the file to the next, and back (docs/datastore.md, "The datastore's schema").
 
 `user_version` is the oldest schema that a reader must know; the row `schema_level` in `meta` is how far the steps have gone. A step
 is additive if the release before can use the file as it is afterwards: then it leaves `user_version` alone, and a node can go one

@@ -2,7 +2,7 @@
 
 `examine` decides whether the file can be used; then the missing steps of `migrations` are taken, and everything is read. A damaged
 file is kept for diagnosis, never repaired and never deleted at once; the state is then rebuilt from kernel and CRI
-(docs/architecture.md, "Start").
+(docs/life.md, "Start").
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Two free sources say that something may have changed: the kernel's link notifica
 a few minutes (`metadata.py`). Neither removes anything. They make a look at EC2 due, which the pool's thread makes between two plans
 (`ipamd/eni/resync.py` says why it), and what two looks prove is acted upon there. This loop only keeps the time: the
 turns of metadata, second looks, repetitions. While nothing differs EC2 is not called at all (I13). What follows from each
-difference: docs/architecture.md, Other hands.
+difference: docs/pool.md, Other hands.
 """
 
 from __future__ import annotations

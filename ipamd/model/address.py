@@ -55,7 +55,7 @@ TRANSITIONS: dict[tuple[AddressState, AddressEvent], AddressState] = {
     (AddressState.RESERVED, AddressEvent.DISAGREE): AddressState.QUARANTINED,
     (AddressState.COOLING, AddressEvent.DISAGREE): AddressState.QUARANTINED,
     (AddressState.QUARANTINED, AddressEvent.RESOLVE): AddressState.COOLING,
-    # Adoption (docs/architecture.md, Start): a wired sandbox that the datastore does not know keeps its address.
+    # Adoption (docs/life.md, Start): a wired sandbox that the datastore does not know keeps its address.
     (AddressState.FREE, AddressEvent.ADOPT): AddressState.ASSIGNED,
     (AddressState.COOLING, AddressEvent.ADOPT): AddressState.ASSIGNED,
     (AddressState.QUARANTINED, AddressEvent.ADOPT): AddressState.ASSIGNED,

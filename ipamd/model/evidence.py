@@ -20,7 +20,7 @@ other witness can only add a reason to keep (I2). The first row that fits decide
                                absent from 2 lists and for 1 h                                  unwire-then-reap
                                otherwise                                                        keep; quarantine without a row
 
-All ages are seconds on the monotonic clock. The same table with its reasons: docs/architecture.md, Sources.
+All ages are seconds on the monotonic clock. The same table with its reasons: docs/datastore.md, Sources.
 """
 
 from __future__ import annotations

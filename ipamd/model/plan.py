@@ -7,7 +7,7 @@ and for what an ENI holds that could not be used when the others were filled; ex
 a fixed order; ADDs that come one after the other share a call; a spare ENI is made once no ADD has come for a while.
 What is in excess is given back by `ipamd/model/release.py`, and only while the pool is short of nothing: growth always comes first.
 What is on an excluded ENI, which nobody may have, also goes while the pool is short and cannot grow.
-Overview: docs/architecture.md, The pool.
+Overview: docs/pool.md, The pool.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class AttachRequest:
 def fingerprint(request: AttachRequest, identity: NetnsIdentity) -> str:
     """Identify a request: the same sandbox namespace, interface and configuration give the same text.
 
-    A repeated ADD is recognised by it (docs/architecture.md, The life of an ADD).
+    A repeated ADD is recognised by it (docs/life.md, The life of an ADD).
     """
     material = f"{identity.device}:{identity.inode}\n{request.key.ifname}\n{request.config_digest}"
     return hashlib.sha256(material.encode()).hexdigest()

@@ -134,7 +134,7 @@ class MissedEventDetector:
 # Keep the runtime's event stream open; every event asks for a new list of sandboxes.
 #
 # The stream is opened before the first list that counts, and again whenever it breaks. A runtime without events is asked for them
-# again every 5 min: it may be upgraded in place. Nothing else is concluded from an event (docs/architecture.md, Sources).
+# again every 5 min: it may be upgraded in place. Nothing else is concluded from an event (docs/datastore.md, Sources).
 
 
 RESUBSCRIBE_FIRST_S = 0.5

@@ -1,4 +1,4 @@
-"""Which address a sandbox gets: densest ENI, densest prefix, longest free (docs/architecture.md, "The life of an ADD")."""
+"""Which address a sandbox gets: densest ENI, densest prefix, longest free (docs/life.md, "The life of an ADD")."""
 
 from __future__ import annotations
 

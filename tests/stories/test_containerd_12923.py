@@ -5,7 +5,7 @@ and because it had no CNI result for it, it stopped and removed the sandbox with
 alone leaks one address for every such sandbox, until the node takes no pod any more.
 
 What prevents it here: `sandbox/runtime.py` lists sandboxes for ever, and `model/evidence.py: judge` frees an
-attachment when the runtime, the network namespace and the host veth all say that it is gone (docs/architecture.md, Sources;
+attachment when the runtime, the network namespace and the host veth all say that it is gone (docs/datastore.md, Sources;
 I2, I11). While containerd is down nothing is freed, and what it lists, NOTREADY too, is kept.
 
 Bound: 6 minutes (fake) from the sandboxes' end to the last address given back, and their cooldown; no human, no restart.

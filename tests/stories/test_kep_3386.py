@@ -115,7 +115,7 @@ def test_a_living_sandbox_is_torn_down_when_events_are_believed(node: FakeNode, 
 
 
 def test_a_storm_of_events_counts_as_one_list(node: FakeNode) -> None:
-    """Twenty lists within two seconds count as one list (docs/architecture.md, Sources)."""
+    """Twenty lists within two seconds count as one list (docs/datastore.md, Sources)."""
     play_storm(node)
 
 

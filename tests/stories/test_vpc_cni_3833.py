@@ -7,7 +7,7 @@ attach, AttachmentLimitExceeded, delete, again and again; pods hung in Container
 Here: an ENI is an open intent from before it is asked for until it is in the datastore (I9): whatever fails in between,
 `EniProvisioner.recover_due` takes it up, and until then it counts as one that may exist. And if an attach is refused, the pool asks
 EC2 what hangs on the instance (`Steps.adopt_enis`): an ENI that came by another hand is adopted or counted, and EC2's refusal teaches
-how many it attaches (`Limits`) (docs/architecture.md, The pool). Bound: 60 s (fake), the longest pause after an error.
+how many it attaches (`Limits`) (docs/pool.md, The pool). Bound: 60 s (fake), the longest pause after an error.
 """
 
 from __future__ import annotations

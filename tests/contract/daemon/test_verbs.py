@@ -74,7 +74,7 @@ def test_the_node_has_the_static_plugin_where_it_is_built(served: Rig) -> None:
 
 
 def test_a_repeated_add_gives_the_same_answer(served: Rig) -> None:
-    """The same request twice: one attachment, one answer, byte for byte (docs/architecture.md, The life of an ADD)."""
+    """The same request twice: one attachment, one answer, byte for byte (docs/life.md, The life of an ADD)."""
     first = served.add("again")
     assert served.cni("ADD", "again").body == first.body
     assert served.cni("ADD", "again", conf={"extra": 1}).code == 101

@@ -12,11 +12,15 @@ from tools import gen_docs
 
 ROOT = Path(__file__).resolve().parents[3]
 
+MAP_LINES_MAX = 150
+
 
 def test_files_of_the_architecture_exist() -> None:
     """The tree of rooms and the files of each path name files that are there."""
-    text = (ROOT / "docs" / "architecture.md").read_text()
-    rooms, paths = (text.partition(f"\n## {title}\n")[2].partition("\n## ")[0] for title in ("Rooms", "The files of each path"))
+    sections = (("architecture.md", "Rooms"), ("life.md", "The files of each path"))
+    rooms, paths = (
+        (ROOT / "docs" / page).read_text().partition(f"\n## {title}\n")[2].partition("\n## ")[0] for page, title in sections
+    )
     tree = re.findall(r"^ {6}([a-z_./]+)(?=  )", rooms, re.M)
     assert {"bootstrap.py", "sandbox/", "eni/", "probe/"} <= set(tree)
     assert [name for name in tree if not (ROOT / "ipamd" / name).exists()] == []
@@ -29,8 +33,8 @@ def test_files_of_the_architecture_exist() -> None:
 
 
 def _rows(heading: str) -> list[list[str]]:
-    """Cells of each row of the table under a heading row of the architecture."""
-    text = (ROOT / "docs" / "architecture.md").read_text()
+    """Cells of each row of the table under a heading row of the life of the process."""
+    text = (ROOT / "docs" / "life.md").read_text()
     table = text.partition(f"\n| {heading}")[2].partition("\n\n")[0]
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
 
@@ -59,6 +63,11 @@ def test_every_thread_and_lock_stands_in_its_table() -> None:
     assert len(rows) == len(found) + 4, "main, the start-up, rpc, and the timer besides"
     locks = {name for cell, _ in _rows("Lock of |") for name in re.findall(r"`(\w+)`", cell)}
     assert locks == set(_classes(r"threading\.(?:R?Lock|Condition|(?:Bounded)?Semaphore)\("))
+
+
+def test_the_map_is_one_page() -> None:
+    """What a newcomer reads first stays short; the rest is reference."""
+    assert (ROOT / "docs" / "architecture.md").read_text().count("\n") <= MAP_LINES_MAX
 
 
 def test_room_lists_are_complete() -> None:

@@ -24,7 +24,7 @@ NOTES = {
 }
 """What a citation must not name -> how it looks."""
 
-SECTION = re.compile(r"docs/architecture\.md, ([A-Z][\w ]*\w)")
+SECTION = re.compile(r"docs/(architecture|life|pool|datastore)\.md, \"?([A-Z][\w' ]*\w)")
 ADR = re.compile(r"docs/adr/(\d{4})(?![\d-])")
 FOREIGN = re.compile(r"amazon-vpc-cni-k8s\s+((?:pkg|cmd|misc|utils)/[\w./-]+?)(?=[,;:.)\s\"`]*(?:\s|$|[\"`)]))")
 SUFFIXES = (".go", ".txt", ".md")
@@ -67,13 +67,13 @@ def test_nothing_cites_notes_outside_the_repository(kind: str) -> None:
 
 
 def test_cited_sections_of_the_architecture_exist() -> None:
-    """`docs/architecture.md, The pool` names a heading of that page."""
-    headings = re.findall(r"^## (.*)$", (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"), re.M)
+    """`docs/pool.md, The pool` names a heading of that page."""
     found = [
-        f"{name}:{_line(text, match.start())}: docs/architecture.md has no section {match.group(1)!r}"
+        f"{name}:{_line(text, match.start())}: docs/{page}.md has no section {section!r}"
         for name, text in _texts()
         for match in SECTION.finditer(text)
-        if match.group(1) not in headings
+        for page, section in [match.groups()]
+        if section not in re.findall(r"^## (.*)$", (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8"), re.M)
     ]
     assert not found, "\n".join(found)
 

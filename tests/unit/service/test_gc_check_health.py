@@ -166,7 +166,7 @@ def FakeNodeKey(name: str):
 
 
 def test_the_reconciler_puts_routes_of_sandboxes_back(node: FakeNode) -> None:
-    """What something else on the node deleted is repaired within an audit, and the ledger says so (docs/architecture.md, Sources)."""
+    """What something else on the node deleted is repaired within an audit, and the ledger says so (docs/datastore.md, Sources)."""
     made = node.add("a")
     del node.wiring.routes[made.address]
     del node.wiring.rules[made.address]

@@ -36,7 +36,7 @@ def test_a_second_eni_comes_before_it_is_needed(node: FakeNode) -> None:
 
 
 def test_an_eni_costs_one_creation_call(node: FakeNode) -> None:
-    """CreateNetworkInterface brings the addresses along; no assign call follows (docs/architecture.md, The pool)."""
+    """CreateNetworkInterface brings the addresses along; no assign call follows (docs/pool.md, The pool)."""
     node.add("a")
     before = node.ec2.calls["assign_addresses"]
     node.pool.cycle()

@@ -114,7 +114,7 @@ def test_a_netns_path_that_was_used_again_is_not_the_sandbox(node: FakeNode) -> 
 
 
 def test_an_implausible_list_is_refused(node: FakeNode) -> None:
-    """A list with none of several wired sandboxes is not believed (docs/architecture.md, Sources)."""
+    """A list with none of several wired sandboxes is not believed (docs/datastore.md, Sources)."""
     for number in range(3):
         node.add(f"s{number}")
     node.clock.advance(100_000)
@@ -155,7 +155,7 @@ def test_a_sandbox_that_reappears_starts_the_count_anew(node: FakeNode) -> None:
 
 @pytest.mark.parametrize("gap_s", [0.0, LIST_INTERVAL_S - 0.1])
 def test_two_lists_in_quick_succession_count_as_one(node: FakeNode, gap_s: float) -> None:
-    """Events may cause lists at any time: they count when an interval lies between (docs/architecture.md, Sources)."""
+    """Events may cause lists at any time: they count when an interval lies between (docs/datastore.md, Sources)."""
     node.add("a")
     vanish(node, "a")
     node.clock.advance(100_000)

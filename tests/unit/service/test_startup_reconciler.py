@@ -118,7 +118,7 @@ def test_addresses_that_ec2_tells_late_are_not_given_while_wired(node: FakeNode)
 
 
 def test_alias_and_route_that_disagree_are_not_adopted(node: FakeNode) -> None:
-    """The kernel contradicts itself: the address is quarantined and reported, never guessed (docs/architecture.md, Start)."""
+    """The kernel contradicts itself: the address is quarantined and reported, never guessed (docs/life.md, Start)."""
     made = node.add("a")
     node.runtime.run("a")
     node.wiring.routes[made.address] = "somebody-else"
