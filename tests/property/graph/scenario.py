@@ -53,7 +53,8 @@ KINDS = (
     ("delete", 24),
     ("vanish", 3),
     ("kill", 5),
-    ("kill-in", 14),
+    ("kill-in", 10),
+    ("kill-at", 10),
     ("lose-datastore", 2),
     ("weather", 12),
     ("fair", 8),
@@ -371,7 +372,12 @@ class Run:
             self.node.crash_now("at some moment")
 
     def _step_kill_in(self, draw: Random) -> None:
-        self.node.kill_in = draw.randint(1, 25)
+        self.node.kill_at, self.node.kill_in = "", draw.randint(1, 25)
+
+    def _step_kill_at(self, draw: Random) -> None:
+        """The next time that an ENI is made, or whatever else has failpoints of its own."""
+        self.node.kill_at = draw.choice(("growth.", "growth.", "release.", "attach.", "detach.", "adopt.", "leaked.", "cooling."))
+        self.node.kill_in = draw.randint(1, 5)
 
     def _step_lose_datastore(self, draw: Random) -> None:
         if self.node.is_up:
