@@ -552,7 +552,9 @@ class Run:
             row.address for row in rows if row.address in kept or (row.eni_id in kept_enis and row.eni_id not in self.ec2.enis)
         }
         at_ec2 = {a for eni in self.ec2.attached() if self._is_ours(eni.eni_id) for a in addresses_of(eni)}
-        missing, surplus = sorted(at_ec2 - recorded), sorted(recorded - at_ec2 - forfeited)  # type: ignore[type-var]
+        # A taken ENI that sandboxes keep on record keeps its primary address too: if EC2 gives us that again it is left alone.
+        primaries = {eni.primary_address for eni in self.node.datastore.enis() if eni.eni_id in kept_enis}
+        missing, surplus = sorted(at_ec2 - recorded - primaries), sorted(recorded - at_ec2 - forfeited)  # type: ignore[type-var]
         return ([f"at EC2 and not recorded: {_few(missing)}"] if missing else []) + (
             [f"recorded and not at EC2: {_few(surplus)}"] if surplus else []
         )
