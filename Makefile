@@ -109,6 +109,13 @@ bench: plugin-if-possible ## measure the budgets; table and build/bench.json
 fleet: $(STAMP) ## simulate 150 to 5,000 nodes on EC2's request limits, beside amazon-vpc-cni-k8s's rules; build/fleet.json
 	$(BIN)/python -m bench.fleet
 
+# of `make randomised`
+SEEDS ?= 1-100
+
+.PHONY: randomised
+randomised: $(STAMP) ## the shipped graph in simulated time: faults, kills and other hands at random, judged from outside: SEEDS=1-2000
+	$(BIN)/python -m tests.property.graph --seeds $(SEEDS) --shrink 60
+
 .PHONY: fuzz
 fuzz: plugin-if-possible ## random and damaged input for all that reads it: SEED=1 FUZZ=usual or full; build/fuzz.json
 	$(BIN)/python -m fuzz --scale $(FUZZ) --seed $(SEED)

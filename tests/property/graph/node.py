@@ -51,6 +51,7 @@ class GraphNode(FakeNode):
         self.world, self.directory = world, directory
         self.random = Random(f"node/{seed}")
         self.kill_in: int | None = None
+        self.kill_at = ""
         self.kill_count = 0
         self.loses_datastore = False
         self.is_up = False
@@ -163,7 +164,7 @@ class GraphNode(FakeNode):
             raise Killed
         if not name.startswith(("kernel.survey", "host.links", "kernel.identify", "kernel.veth", "host.d", "host.is")):
             self.failpoints_seen.add(name)
-            if self.kill_in is not None:
+            if self.kill_in is not None and name.startswith(self.kill_at):
                 self.kill_in -= 1
                 if self.kill_in <= 0:
                     self.crash_now(f"at {name}")
