@@ -155,7 +155,7 @@ TABLE: Mapping[type[Operation] | Why, Mapping[State, Row]] = {
         State.NAMED: _growing(Call.ATTACH, State.ATTACHED, "growth.attach-asked"),
         State.ATTACHED: _growing(Call.SET_DELETE_ON_TERMINATION, State.ENDING),
         State.ENDING: _growing(Call.SHOW, State.SHOWN, "growth.attached"),
-        State.SHOWN: Row(Call.RECORD, State.RECORDED, "growth.stored"),
+        State.SHOWN: Row(Call.RECORD, State.RECORDED, "growth.stored", refused=Then.GIVE_UP),
         State.RECORDED: Row(Call.CLOSE, State.DONE),
     },
     Assign: {

@@ -8,6 +8,7 @@ asked, so that it is not asked for twice (I13).
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ from ipamd.eni.steps import MOVES_MAX, InterruptedByAddError, Steps, Work
 from ipamd.eni.subnets import EniTarget, Subnets
 from ipamd.eni.tags import EniTags
 from ipamd.model.cloud import ConnectionTracking, InstanceIdentity
-from ipamd.model.eni import EniState
+from ipamd.model.eni import ADDRESSES_PER_PREFIX, EniState
 from ipamd.model.errors import (
     CloudDeniedError,
     CloudError,
@@ -56,6 +57,25 @@ PAUSE = "operation"
 """In the agenda, with an intent's ID."""
 
 log = logging.getLogger(__name__)
+
+
+RAMP_MAX_S = 3600.0
+"""A ramp that lasts for so long ends: what it asked for may have been lost to others since. Ours."""
+
+WITHOUT_EFFECT = ("operation without effect",)
+"""In the agenda: EC2 did something, and it did not raise the figure that it was for."""
+
+WHAT_HELPS = "nothing is asked for until a pause is over; `ipamctl audit` compares with EC2; please report it"
+
+
+@dataclass(slots=True)
+class _Ramp:
+    """Since the pool was short of nothing: addresses that it was short of at most, those that ADDs took included, and asked for."""
+
+    began_s: float
+    served_count: int = 0
+    wanted_count: int = 0
+    asked_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +120,7 @@ class EniProvisioner:
         self._odd = OddObjects(context.health, work="recovery")
         self._failed: dict[str, IpamError | None] = {}  # by intent: why it is open still; those that were tried last come last
         self._limits = new_enis.subnets.limits
+        self._ramp = _Ramp(context.clock.monotonic())
         self.leaked_enis = LeakedEnis(context, ec2=ec2, operations=self._log, delete=self._resume)
         self.host_setup = enis.routing
 
@@ -118,14 +139,49 @@ class EniProvisioner:
     def execute(self, action: Growth) -> None:
         """Grow by one action at EC2 and store the answer.
 
-        Raises: CloudError and below; what is not known to have failed stays an open intent, and is recovered later.
+        Raises: CloudError and below, also for what the plan may not ask for, and for an action that EC2 did and that changed nothing
+            (I18); what is not known to have failed stays an open intent, and is recovered later.
         """
+        asked_count = self._allowed_count(action)
+        before_count = self._usable_count()
         with self._noting_what_stays_open():
-            match action:
-                case CreateEni():
-                    self._create(action, self._refresh_identity())
-                case AllocateAddresses() | AllocatePrefixes():
-                    self._allocate(action)
+            is_done = self._create(action) if isinstance(action, CreateEni) else self._allocate(action)
+        self._ramp.asked_count += asked_count
+        if not is_done or self._usable_count() > before_count:
+            self._agenda.clear(WITHOUT_EFFECT)
+            return
+        self._agenda.put_off(WITHOUT_EFFECT, EC2)
+        raise CloudError(f"EC2 did what it was asked to, and no address more is recorded: {action}", details=WHAT_HELPS)
+
+    def _usable_count(self) -> int:
+        """The figure that growth is for: addresses that are recorded, and that EC2 shows as far as is known."""
+        counts = self._datastore.counts()
+        return counts.total - counts.lost
+
+    def note_wanted(self, count: int) -> None:
+        """Take what the pool is short of now, for the bound of what a ramp asks for: it ends when nothing is wanted."""
+        now_s, served_count = self._clock.monotonic(), self._demand.served_count()
+        if not count or now_s - self._ramp.began_s > RAMP_MAX_S:
+            self._ramp = _Ramp(now_s, served_count)
+        self._ramp.wanted_count = max(self._ramp.wanted_count, count + served_count - self._ramp.served_count)
+
+    def _allowed_count(self, action: Growth) -> int:
+        """The addresses that an action asks for. Raises: CloudError if that is more than the ramp may have, or than has an effect."""
+        if not self._agenda.is_due(WITHOUT_EFFECT):
+            raise CloudError("EC2 did what it was asked to last, and no address more was recorded", details=WHAT_HELPS)
+        is_of_prefixes = isinstance(action, AllocatePrefixes) or (isinstance(action, CreateEni) and action.prefix_count > 0)
+        if isinstance(action, CreateEni):
+            count = unit = action.address_count + action.prefix_count * ADDRESSES_PER_PREFIX
+        else:
+            count, unit = (
+                action.count * (ADDRESSES_PER_PREFIX if is_of_prefixes else 1),
+                ADDRESSES_PER_PREFIX if is_of_prefixes else 1,
+            )
+        most = math.ceil(2 * self._ramp.wanted_count / max(unit, 1)) * unit
+        if self._ramp.asked_count + count > most:
+            asked = f"{self._ramp.asked_count} were asked for already, and {self._ramp.wanted_count} were wanted"
+            raise CloudError(f"the plan asks for more than is wanted ({action}): {asked}", details=WHAT_HELPS)
+        return count
 
     def release(self, action: Release) -> bool:
         """Give back what a plan names, unless somebody has come for it: an ADD that waits, or one that was faster.
@@ -259,8 +315,12 @@ class EniProvisioner:
             self.host_setup.try_set_up(work.eni)
             self._failpoint("growth.host-ready")
 
-    def _create(self, action: CreateEni, identity: InstanceIdentity) -> None:
-        """Make an ENI in the roomiest subnet; one that EC2 refuses for want of room is followed by the next at once."""
+    def _create(self, action: CreateEni) -> bool:
+        """Make an ENI in the roomiest subnet; one that EC2 refuses for want of room is followed by the next at once.
+
+        Returns: False if others' ENIs were found instead.
+        """
+        identity = self._refresh_identity()
         for target, fitted in self.subnets.choose(action, identity):
             try:
                 work = self._create_in(target, fitted, identity)
@@ -269,7 +329,8 @@ class EniProvisioner:
             else:
                 self.subnets.took(target.subnet_id, fitted)
                 self._set_up(work)
-                return
+                return work.eni is not None
+        return False
 
     def _create_in(self, target: EniTarget, action: CreateEni, identity: InstanceIdentity) -> Work:
         """With the primary ENI's timeouts of connection tracking; if EC2 may have refused it because of them, once without."""
@@ -303,18 +364,20 @@ class EniProvisioner:
         )
         return self._log.open(operation, token=token)
 
-    def _allocate(self, action: AllocateAddresses | AllocatePrefixes) -> None:
+    def _allocate(self, action: AllocateAddresses | AllocatePrefixes) -> bool:
+        """Returns: False if somebody else filled or detached the ENI: the pool plans again with the new state."""
         operation = Assign(action.eni_id, action.count, isinstance(action, AllocatePrefixes))
         try:
             work = self._steps.run(self._log.open(operation), identity=self._identity(), is_first=True)
         except (EniLimitError, CloudNotFoundError):
             if self._steps.adopt_changes(self._node()):
-                return  # somebody else filled or detached the ENI: the pool plans again with the new state
+                return False
             raise
         if (eni := self._datastore.eni(action.eni_id)) is not None:
             self.subnets.allocated(eni.subnet_id, operation.supply_count)
         if work.conflicts:
             self._steps.adopt_changes(self._node())
+        return True
 
     def _open_release(self, action: Release) -> Intent | None:
         if isinstance(action, ReleaseAddresses):

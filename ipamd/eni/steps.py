@@ -68,6 +68,10 @@ class InterruptedByAddError(CloudError):
     """An ADD waits: what is left to ask of EC2 is asked later."""
 
 
+class UselessEniError(CloudError):
+    """Nobody can be given what is on an ENI that was made: it is deleted."""
+
+
 @dataclass(slots=True)
 class Work:
     """One operation on its way. `eni`: what came of it. `found`: what the last call learnt, until it is recorded."""
@@ -232,8 +236,24 @@ class Steps:
     def _name(self, work: Work) -> None:
         self._mark(work, replace(work.create, eni_id=work.seen.eni_id))
 
+    def _why_useless(self, made: DescribedEni) -> str:
+        """Say why nobody could be given anything of a new ENI; "" if somebody can.
+
+        EC2 gives an address that somebody took from a pod to whoever asks next: as the primary address of our own ENI it is nobody's
+        to give (I6), and it is the pod's for as long as that lives (I2).
+        """
+        rows = (self._datastore.address(one) for one in all_addresses(made.secondary_addresses, made.prefixes))
+        row = self._datastore.address(made.primary_address) if made.primary_address is not None else None
+        if row is not None and row.is_in_use:
+            return f"its primary address {row.address} is that of {row.owner}, from which it was taken at EC2"
+        if (made.secondary_addresses or made.prefixes) and all(row is not None and row.is_in_use for row in rows):
+            return "every address of it is a sandbox's, on another ENI"
+        return ""
+
     def _attach(self, work: Work) -> State | None:
         if not work.seen.attachment_id:
+            if why := self._why_useless(work.seen):
+                raise UselessEniError(f"ENI {work.seen.eni_id} is of no use, and is deleted", details=why)
             place = (0, work.create.device_index)
             attachment_id = self._ec2.attach_eni(
                 work.seen.eni_id, instance_id=work.node.instance_id, device_index=place[1], network_card=place[0]
@@ -264,10 +284,9 @@ class Steps:
         )
 
     def _record(self, work: Work) -> None:
-        """Record the ENI, unless it contradicts a record (its primary address is a sandbox's, lost): then it takes its place, ends
-        with the instance, and is recorded by a later comparison; an open intent would pass for its addresses meanwhile.
+        """Record the ENI. One that contradicts a record is of no use to anybody, and is deleted.
 
-        Raises: InvariantError if EC2's answer does not show it in its place.
+        Raises: UselessEniError then; InvariantError if EC2's answer does not show it in its place.
         """
         eni = replace(self._enis.eni_of(work.seen, work.node), created_by_us=True)
         outcome = EniSyncResult()
@@ -281,7 +300,7 @@ class Steps:
             if work.eni is None and eni.eni_id not in self._enis.occupied():
                 raise
             if work.eni is None:
-                work.outcome += "; it contradicts what is recorded and is left alone"
+                raise UselessEniError(f"ENI {eni.eni_id} is of no use, and is deleted", details=log_text(error)) from error
         else:
             if outcome.kept:
                 self._enis.sync_with_ec2(work.node)
@@ -294,13 +313,13 @@ class Steps:
             raise error  # EC2 did not answer: the ENI may well be attached
         if self._datastore.eni(work.seen.eni_id) is not None:
             raise error  # it is recorded, and sandboxes may use it: it must not be deleted, however EC2 answers (I2)
-        is_taken, has_news = isinstance(error, DeviceIndexTakenError), False
-        if is_taken:
+        has_news = False
+        if isinstance(error, DeviceIndexTakenError):
             has_news, moved = self._moved(work, error)
             if moved is not None:
                 return moved
-        self._abandon(work, Why.UNATTACHED, error)
-        if has_news or (not is_taken and self.adopt_enis(work.node)):
+        self._abandon(work, Why.USELESS if isinstance(error, UselessEniError) else Why.UNATTACHED, error)
+        if has_news or (not isinstance(error, DeviceIndexTakenError | UselessEniError) and self.adopt_enis(work.node)):
             return State.DONE  # the pool plans again with what is attached already
         raise error
 

@@ -257,6 +257,12 @@ def _coming_count(snapshot: PoolSnapshot) -> int:
     return max(counts.free - counts.held - lacking, 0)
 
 
+def wanted_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
+    """Count the addresses to ask for now, whatever stands in the way: the deficit, and what a ramp will take besides."""
+    settings, deficit = resolved(snapshot, settings), deficit_count(snapshot, settings)
+    return max(_wanted_count(snapshot, settings, deficit), deficit) if deficit else 0
+
+
 def _wanted_count(snapshot: PoolSnapshot, settings: PoolSettings, deficit: int) -> int:
     """What to ask for to make up a deficit: more while a ramp lasts, less while single addresses stand in for missing /28s."""
     if not is_prefix_mode(snapshot, settings):

@@ -28,7 +28,7 @@ from ipamd.model.errors import CloudDeniedError, CloudError, EniLimitError, Ipam
 from ipamd.model.growth import CreateEni, Growth, GrowthState, Refusal, ReleaseAddresses, ReleaseEni
 from ipamd.model.hold import Hold
 from ipamd.model.ids import EniId, SubnetId
-from ipamd.model.plan import Plan, plan
+from ipamd.model.plan import Plan, plan, wanted_count
 from ipamd.model.pool_settings import PoolSettings
 from ipamd.model.pool_snapshot import PoolSnapshot, pool_snapshot
 from ipamd.model.release import Draining
@@ -183,6 +183,7 @@ class PoolMaintainer:
             if self._refused.drop_stale_cap(snapshot.known_eni_count):
                 continue
             self._meter.follow(snapshot, self._settings, now_s=now_s)
+            self._provisioner.note_wanted(wanted_count(snapshot, self._settings))
             decided = plan(snapshot, settings=self._settings, now=self._clock.now())
             self._giving_back.note(snapshot, self._settings)
             self._is_postponed = decided.is_postponed
