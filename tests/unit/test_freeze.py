@@ -276,7 +276,7 @@ def test_a_notice_that_cannot_be_read_hides_nothing_else(node: FakeNode, monkeyp
 
     monkeypatch.setattr(node.metadata, "notices", refuse)
     assert node.cloud_reconciler.metadata.take_turn() >= 3
-    assert node.cloud_reconciler.metadata.view() is not None
+    assert node.enis.book.metadata_view() is not None
 
 
 def test_many_hands_leave_a_true_condition(freeze: Freeze, health: Health) -> None:
