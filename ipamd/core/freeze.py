@@ -96,9 +96,6 @@ class Freeze:
 
     def _tell(self) -> None:
         with self._telling:
-            if reason := self.reason:
-                what = barred_enis(is_ahead_of_need=self.is_ahead_of_need)
-                self._health.set_condition(CONDITION, f"{CONDITION}: {what} and nothing is given back: {reason}")
-            else:
-                self._health.clear_condition(CONDITION)
+            reason, what = self.reason, barred_enis(is_ahead_of_need=self.is_ahead_of_need)
+            self._health.report(CONDITION, reason and f"{CONDITION}: {what} and nothing is given back: {reason}")
         self._demand.trigger()  # with it another plan may be right

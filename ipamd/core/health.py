@@ -171,17 +171,6 @@ class Health:
         if reasons := "; ".join(list(self._held.values())):
             raise NotServingError("vpc-ipamd gives no address now", details=reasons)
 
-    def set_condition(self, subject: str, sentence: str) -> None:
-        """Set the degraded condition of `subject`: one sentence that says what the daemon works without."""
-        with self._lock:
-            self._conditions[subject] = printable(sentence)
-            self._phase_changed.notify_all()
-
-    def clear_condition(self, subject: str) -> None:
-        """Clear the degraded condition of `subject`."""
-        with self._lock:
-            self._conditions.pop(subject, None)
-
     def report(self, subject: str, problem: str, *, error: BaseException | None = None) -> None:
         """Set the condition of `subject` to a sentence, or clear it with ""; a change is logged once, an error is remembered.
 

@@ -71,8 +71,7 @@ class SubnetListing:
             self._agenda.put_off(DESCRIBE, DENIED)
             if self._policy.custom is not None:
                 raise  # without the subnet's CIDR its ENI could not be set up
-            log.warning("subnets are not discovered: %s", log_text(error))
-            self._health.set_condition(
+            self._health.report(
                 CONDITION,
                 f"subnets: they are not discovered, new ENIs are made in the node's own: {log_text(error)}; "
                 "allow ec2:DescribeSubnets, or set ENABLE_SUBNET_DISCOVERY=false",
@@ -84,7 +83,7 @@ class SubnetListing:
             log.warning("subnets are chosen by an earlier answer: %s", log_text(error))
             return self._last
         self._agenda.clear(DESCRIBE)
-        self._health.clear_condition(CONDITION)
+        self._health.report(CONDITION, "")
         self._last, self._monotonic_s, self._is_stale = found, now_s, False
         return found
 

@@ -119,12 +119,8 @@ class PoolMaintainer:
             self._limits, self._settings = limits, settings
         has_prefixes = settings.prefix_delegation and limits.supports_prefixes
         self._drain_other_kind(is_prefix_mode=has_prefixes)
-        if settings.prefix_delegation and not has_prefixes:
-            sentence = NO_PREFIXES.format(limits.instance_type)
-            log.warning("%s", sentence)
-            self._health.set_condition("prefixes", sentence)
-        else:
-            self._health.clear_condition("prefixes")
+        is_without = settings.prefix_delegation and not has_prefixes
+        self._health.report("prefixes", NO_PREFIXES.format(limits.instance_type) if is_without else "")
         self._demand.trigger()
 
     def _drain_other_kind(self, *, is_prefix_mode: bool) -> None:
@@ -338,14 +334,14 @@ class PoolMaintainer:
     def _note_success(self) -> None:
         self._refused.clear(FAULT)
         if not self._refused.in_force() and not self._provisioner.has_open_intents():
-            self._health.clear_condition("ec2")
+            self._health.report("ec2", "")
 
     def _note_failure(self, error: IpamError, *, is_urgent: bool) -> None:
         self._health.record_error("pool", error)
         if not isinstance(error, ThrottledError | CloudDeniedError):  # a denial is logged once where EC2 is called
             log.warning("pool: %s", log_text(error))
         if isinstance(error, CloudError) and (is_urgent or not isinstance(error, ThrottledError)):  # else it can wait, and does
-            self._health.set_condition("ec2", f"EC2: {log_text(error)}")
+            self._health.report("ec2", f"EC2: {log_text(error)}")
 
     def _publish(self, status: PoolStatus) -> None:
         if status.sentence != self._demand.status().sentence:

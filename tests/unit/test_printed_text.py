@@ -151,7 +151,7 @@ def test_names_that_the_kernel_or_a_terminal_would_interpret_are_refused(name: s
 
 def test_status_is_answered_whatever_the_sources_said(node: FakeNode) -> None:
     """Conditions, stages and the last error quote EC2 and the runtime: a text that protobuf refuses would hide all of them."""
-    node.health.set_condition("ec2", "\ud800" + NASTY)
+    node.health.report("ec2", "\ud800" + NASTY)
     node.health.record_error("x" * 10_000 + "\ud800", RuntimeError("\ud800" + "y" * 100_000))
     node.node_info.set_cloud(reachable=False, detail="\ud800" + NASTY)
     with node.health.stage("datastore") as stage:

@@ -309,7 +309,7 @@ def test_every_condition_is_in_the_troubleshooting() -> None:
     """Every condition that the daemon reports under *lacks* has a row."""
     text = (ROOT / "docs" / "troubleshooting.md").read_text().partition("## `lacks` lines")[2].partition("\n## ")[0]
     source = "".join(path.read_text() for path in (ROOT / "ipamd").rglob("*.py"))
-    said = r"(?:\.set_condition\(|health\.report\(|\b_until_done\(|\bLoop\(|__init__\(.*subject=)\s*\"([\w -]+)\""
+    said = r"(?:health\.report\(|\b_until_done\(|\bLoop\(|__init__\(.*subject=)\s*\"([\w -]+)\""
     subjects = set(re.findall(said, source))
     subjects |= set(re.findall(r"^CONDITION = \"([\w -]+)\"", source, re.M))
     assert {"ec2", "cri", "spool", "security groups"} <= subjects

@@ -70,7 +70,7 @@ def test_an_add_waits_no_longer_than_it_helps(end: str) -> None:
     if end == "draining":
         health.enter(Phase.DRAINING)
     if end == "stopped for good":
-        health.set_condition("start", "start: it stopped")
+        health.report("start", "start: it stopped")
     deadline = Deadline.after(clock, 0.4 if end == "deadline" else 60, is_cancelled=lambda: end == "the caller leaves")
     with pytest.raises(TryAgainError):
         health.await_add_service(deadline)
