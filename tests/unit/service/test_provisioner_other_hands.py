@@ -15,6 +15,7 @@ from ipamd.model.ids import EniId
 from ipamd.model.pool_settings import PoolSettings
 from tests.fakes.cloud import IDENTITY, PRIMARY
 from tests.fakes.node import FakeNode
+from tests.stories.other_hands import settle
 from tests.unit.service.cloud_comparison import OTHER
 
 
@@ -81,11 +82,10 @@ def test_an_eni_that_another_hand_detached_does_not_stop_the_pool(tmp_path: Path
         node.pool.cycle()
     detach_by_hand(node, OTHER)
     node.add("last-on-it")
-    for _ in range(6):
-        node.clock.advance(61)
-        node.pool.cycle()
+    settle(node)
     given = node.add("served")
     assert given.eni_id in node.ec2.enis
+    assert {row.eni_id for row in node.datastore.addresses() if row.state is AddressState.FREE} <= node.ec2.enis.keys()
 
 
 @pytest.mark.parametrize("source", [PRIMARY, OTHER])
