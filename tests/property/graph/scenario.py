@@ -45,6 +45,9 @@ CALLS_PER_HOUR = 6
 """Of each kind, in a state that no retry changes."""
 
 DEL_AGAIN_S = 10.0
+SHOWN_S = 200.0
+"""Of what has been there for so long two Describes in a row tell, however late."""
+
 TAKEN_S = 1800.0
 """For so long an address that other hands took may still be given: metadata, throttled Describes and restarts have to show it."""
 
@@ -494,9 +497,14 @@ class Run:
         if rows is None:
             return
         owner, life = self.ec2.address_owner(), self.world.life.number
+        shown_s = self.world.monotonic() - SHOWN_S
         if life == self._seen_in:
             for address, (eni_id, since_s) in self._seen.items():
-                stayed = owner.get(address) == eni_id and self.ec2.left_at.get(address, 0.0) < since_s
+                stayed = (
+                    owner.get(address) == eni_id
+                    and self.ec2.left_at.get(address, 0.0) < since_s
+                    and self.ec2.came_at.get(address, 0.0) < shown_s
+                )
                 if address not in rows and stayed and address not in self.ec2.added:
                     self._violated(f"I11: {address} of {eni_id} is forgotten, and EC2 has had it there all the time")
         now_s = self.world.monotonic()
