@@ -393,7 +393,7 @@ class Run:
             throttled=share(0.6),
             failed=share(0.3),
             lost=share(0.4),
-            partial=share(0.5),
+            partial=draw.choice((0.0, 0.4, 0.9)),
             lag_s=draw.choice((0.0, 0.0, 2.0, 10.0, 40.0, 100.0)),
             is_silent=draw.random() < 0.08,
             latency=draw.choice(((0.1, 0.8), (0.1, 0.8), (2.0, 9.0))),
