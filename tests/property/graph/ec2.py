@@ -106,6 +106,9 @@ class RoughEc2(FakeEc2):
         self.left_at: dict[IPv4Address, float] = {}
         """When an address was last taken from an ENI of ours, by whomever."""
         self.random = Random(f"ec2/{seed}")
+        self.came_at: dict[IPv4Address, float] = {}
+        """When an address was last given to anybody."""
+        self._left_out: EniId | None = None
         self._freed = _Freed()
         self._made_at: dict[EniId, tuple[int, float]] = {}
         self._past: deque[tuple[float, dict[EniId, DescribedEni]]] = deque()
@@ -124,12 +127,18 @@ class RoughEc2(FakeEc2):
         if len(shown) > 1 and self.random.random() < self.weather.partial:
             secondary = [eni for eni in shown if eni.eni_id != PRIMARY]
             one = self.random.choice(secondary)
-            if self.random.random() < 0.5 or not one.secondary_addresses:
+            if one.eni_id == self._left_out:  # twice would be proof
+                self._left_out = None
+            elif self.random.random() < 0.5 or not one.secondary_addresses:
                 shown.remove(one)
+                self._left_out = one.eni_id
             else:
                 kept = frozenset(sorted(one.secondary_addresses)[1:])
                 shown[shown.index(one)] = replace(one, secondary_addresses=kept)
-            self.log[-1].detail = f"partial: {one.eni_id}"
+                self._left_out = one.eni_id
+            self.log[-1].detail = f"partial: {self._left_out}"
+        else:
+            self._left_out = None
         return tuple(sorted(shown, key=lambda eni: eni.device_index))
 
     def describe_eni(self, eni_id: EniId) -> DescribedEni:
@@ -160,8 +169,10 @@ class RoughEc2(FakeEc2):
             self.world.sleep(2.0)
 
     def create_eni(self, request: EniRequest) -> DescribedEni:
-        before = set(self.enis)
+        before, taken = set(self.enis), dict(self.taken)
         made = super().create_eni(request)
+        if made.primary_address in taken:  # it stays lost for whoever has it
+            self.taken[made.primary_address] = taken[made.primary_address]
         if made.eni_id not in before:
             self._made_at[made.eni_id] = (self.world.life.number, self.world.monotonic())
         return made
@@ -379,6 +390,7 @@ class RoughEc2(FakeEc2):
         given = [freed.popleft() if freed else next(self._fresh) for _ in range(count)]
         for address in given:
             self.taken.pop(address, None)
+            self.came_at[address] = self.world.monotonic()
         return given
 
     def _take_prefixes(self, count: int) -> frozenset[IPv4Network]:
@@ -392,6 +404,7 @@ class RoughEc2(FakeEc2):
         for block in given:
             for address in block:
                 self.taken.pop(address, None)
+                self.came_at[address] = self.world.monotonic()
         return given
 
 

@@ -1,4 +1,4 @@
-"""Bugs that the judge has to find. `test_graph.py` says within how many seeds."""
+"""Bugs that the judge has to find. `test_judge.py` says within how many seeds."""
 
 from __future__ import annotations
 

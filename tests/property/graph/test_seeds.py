@@ -1,0 +1,20 @@
+"""The shipped graph under everything at once. `make randomised SEEDS=1-2000` plays more."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.property.graph.scenario import STATES, assert_sound
+
+PER_TEST = 5
+
+
+@pytest.mark.parametrize("first", range(1, 21, PER_TEST))
+def test_nothing_is_lost_doubled_or_leaked(first: int) -> None:
+    """Whatever happens."""
+    assert_sound(first, PER_TEST)
+
+
+def test_every_lasting_state_is_played() -> None:
+    """By the seeds of this file and of `test_more_seeds.py`."""
+    assert {STATES[seed % len(STATES)] for seed in range(1, 41)} == set(STATES)
