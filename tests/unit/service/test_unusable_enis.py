@@ -142,7 +142,9 @@ def test_a_new_eni_that_contradicts_a_record_ends_its_creation(tmp_path: Path, m
         return made
 
     monkeypatch.setattr(ec2, "create_eni", create)
-    assert add_all(node, (f"s{number}" for number in range(12))) == 11, "all but the one that waited; a lost address takes no slot"
+    assert add_all(node, (f"s{number}" for number in range(12))) == 11, (
+        "all but the one that waited; a lost address takes no slot"
+    )
     assert node.datastore.open_intents() == ()
     assert node.enis.occupied() == {}
     assert EniId("eni-2") not in ec2.enis
