@@ -258,9 +258,14 @@ def _coming_count(snapshot: PoolSnapshot) -> int:
 
 
 def wanted_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
-    """Count the addresses to ask for now, whatever stands in the way: the deficit, and what a ramp will take besides."""
+    """Count the addresses to ask for now, whatever stands in the way: the deficit, and what a ramp will take besides.
+
+    Without IP targets single addresses are asked for by the ENI: whole ones are wanted then.
+    """
     settings, deficit = resolved(snapshot, settings), deficit_count(snapshot, settings)
-    return max(_wanted_count(snapshot, settings, deficit), deficit) if deficit else 0
+    wanted = max(_wanted_count(snapshot, settings, deficit), deficit) if deficit else 0
+    unit = 1 if settings.ip_targets_defined or is_prefix_mode(snapshot, settings) else snapshot.limits.slots_per_eni
+    return -(-wanted // unit) * unit
 
 
 def _wanted_count(snapshot: PoolSnapshot, settings: PoolSettings, deficit: int) -> int:

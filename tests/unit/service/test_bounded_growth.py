@@ -120,6 +120,26 @@ def test_a_ramp_of_whole_prefixes_asks_for_one_where_less_is_wanted(tmp_path: Pa
     assert asked(node) - before == 1
 
 
+@pytest.mark.parametrize("warm_eni_target", [0, 1, 2])
+@pytest.mark.parametrize(
+    "limits", [InstanceLimits("t3.small", 3, 4), InstanceLimits("m5.4xlarge", 8, 30)], ids=lambda one: one.instance_type
+)
+def test_whole_enis_are_asked_for_where_one_address_is_wanted(
+    tmp_path: Path, warm_eni_target: int, limits: InstanceLimits
+) -> None:
+    """Targets of whole ENIs fill an ENI by one call: the first pod is served at once, and each that follows."""
+    node = FakeNode(tmp_path, settings=PoolSettings(warm_eni_target=warm_eni_target), ec2=FakeEc2(limits=limits, pool_size=400))
+    node.bring_up()
+    for number in range(8):
+        reserved = node.demand.join()
+        node.pool.cycle()
+        node.demand.leave()
+        assert reserved
+        node.add(f"s-{number}", deadline_s=0.1)
+        assert not any("more than is wanted" in line for line in node.health.conditions())
+        node.clock.advance(3)
+
+
 def test_pods_that_come_want_more(tmp_path: Path) -> None:
     """What ADDs took counts as wanted: an unbroken plan fills the node, ADD after ADD, and is never held up."""
     node = FakeNode(tmp_path, settings=PoolSettings(warm_ip_target=2))
