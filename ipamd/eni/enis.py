@@ -180,6 +180,10 @@ class EniService:
         may_be_warm = not is_new and self._may_be_warm()
         self._records.store(eni, described, outcome, wired=self._records.wired_addresses(), may_be_warm=may_be_warm)
 
+    def lose_elsewhere(self, made: DescribedEni) -> None:
+        """Nobody is given from now on what EC2 has put on a new ENI of ours, though rows of other ENIs have it still (I7)."""
+        self._records.lose_elsewhere(made.eni_id, made.secondary_addresses | {made.primary_address}, made.prefixes)
+
     def add_addresses(
         self, eni_id: EniId, addresses: frozenset[IPv4Address], prefixes: frozenset[IPv4Network], *, asked_count: int
     ) -> list[str]:

@@ -234,6 +234,7 @@ class Steps:
         return True
 
     def _name(self, work: Work) -> None:
+        self._enis.lose_elsewhere(work.seen)
         self._mark(work, replace(work.create, eni_id=work.seen.eni_id))
 
     def _why_useless(self, made: DescribedEni) -> str:

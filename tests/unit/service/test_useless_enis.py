@@ -62,6 +62,21 @@ def test_ec2_that_gives_the_same_address_again_is_asked_with_pauses(node: FakeNo
     assert any("of no use" in line for line in node.health.conditions())
 
 
+def test_a_free_address_that_became_a_primary_one_is_not_given(node: FakeNode) -> None:
+    """Others took it, no Describe has shown that yet, and EC2's answer to our Create says where it is: it is believed at once (I7)."""
+    made = node.ec2.calls["create_eni"]
+    address = max(row.address for row in node.datastore.addresses() if row.eni_id == PRIMARY)
+    primary = node.ec2.enis[PRIMARY]
+    node.ec2.enis[PRIMARY] = replace(primary, secondary_addresses=primary.secondary_addresses - {address})
+    give_next(node, [address])
+    for number in range(14):
+        node.pool.cycle()
+        given = node.add(f"pod{number}", deadline_s=0.1)
+        assert given.address not in {eni.primary_address for eni in node.ec2.enis.values()}
+    assert node.ec2.calls["create_eni"] > made
+    assert address in {eni.primary_address for eni in node.ec2.enis.values()}
+
+
 @pytest.mark.parametrize("crash_at", ["growth.created", "growth.named", "growth.intent-closed"])
 def test_a_crash_leaves_none(node: FakeNode, crash_at: str) -> None:
     """Killed between two of its steps: the next process deletes it."""
