@@ -182,7 +182,8 @@ class EniService:
 
     def lose_elsewhere(self, made: DescribedEni) -> None:
         """Nobody is given from now on what EC2 has put on a new ENI of ours, though rows of other ENIs have it still (I7)."""
-        self._records.lose_elsewhere(made.eni_id, made.secondary_addresses | {made.primary_address}, made.prefixes)
+        primary = () if made.primary_address is None else (made.primary_address,)
+        self._records.lose_elsewhere(made.eni_id, made.secondary_addresses.union(primary), made.prefixes)
 
     def add_addresses(
         self, eni_id: EniId, addresses: frozenset[IPv4Address], prefixes: frozenset[IPv4Network], *, asked_count: int
