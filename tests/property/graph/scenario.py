@@ -316,7 +316,7 @@ class Run:
         if pod.state == "gone":
             return
         pod.state = "doomed"
-        if pod.address is not None:
+        if pod.address is not None and not pod.is_forfeited:
             self.cooling.setdefault(pod.address, self.world.monotonic())
         if pod.name in self.node.runtime.listed:
             self.node.runtime.run(pod.name, state=SandboxState.NOTREADY)
@@ -340,7 +340,7 @@ class Run:
         self.node.wiring.netns.pop(f"/run/netns/{pod.name}", None)
         self.node.runtime.listed.pop(pod.name, None)
         self.node.runtime.emit(pod.name, EventKind.DELETED)
-        if pod.address is not None:
+        if pod.address is not None and not pod.is_forfeited:  # else EC2 took it long ago
             self.cooling[pod.address] = min(self.cooling.get(pod.address, self.world.monotonic()), self.world.monotonic())
 
     # The storm.
