@@ -15,7 +15,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from random import Random
 
@@ -35,7 +35,8 @@ COOLDOWN_S = 30.0
 BEGIN_S = 1000.0
 STORM_S = 1800.0
 CALM_S = 3 * 3600.0
-"""Longer than every hold and window: the hour of release, the two hours that `auto` remembers, the hour between two looks in doubt."""
+AUTO_CALM_S = 5 * 3600.0
+"""Longer than every hold and window: the hour of release, and with WARM_TARGET=auto the two hours that it remembers before."""
 
 HOUR_S = 3600.0
 STATE_S = 2 * HOUR_S
@@ -161,7 +162,7 @@ class Run:
         self._until(BEGIN_S + STORM_S)
         self._fair()
         self.say("CALM")
-        self._until(BEGIN_S + STORM_S + CALM_S)
+        self._until(BEGIN_S + STORM_S + (AUTO_CALM_S if self.node.current.now.pool.warm_target == "auto" else CALM_S))
         self._judge_sound("after the calm")
         if self.is_short:
             return
@@ -283,7 +284,7 @@ class Run:
             try:
                 made = self.node.add(name, deadline_s=deadline_s)
             except IpamError as error:
-                self.say(f"ADD {name} refused: {str(error)[:150]}")
+                self.say(f"ADD {name} refused: {str(error)[:600]}")
                 pod.state = "doomed" if pod.state == "adding" else pod.state
             except Killed:
                 pod.state = "doomed"
@@ -315,7 +316,7 @@ class Run:
         if pod.state == "gone":
             return
         pod.state = "doomed"
-        if pod.address is not None:
+        if pod.address is not None and not pod.is_forfeited:
             self.cooling.setdefault(pod.address, self.world.monotonic())
         if pod.name in self.node.runtime.listed:
             self.node.runtime.run(pod.name, state=SandboxState.NOTREADY)
@@ -326,7 +327,7 @@ class Run:
             try:
                 self.node.delete(pod.name)
             except IpamError as error:
-                self.say(f"DEL {pod.name} refused: {str(error)[:150]}")
+                self.say(f"DEL {pod.name} refused: {str(error)[:600]}")
             else:
                 if pod.state != "gone":
                     self.say(f"DEL {pod.name}")
@@ -339,7 +340,7 @@ class Run:
         self.node.wiring.netns.pop(f"/run/netns/{pod.name}", None)
         self.node.runtime.listed.pop(pod.name, None)
         self.node.runtime.emit(pod.name, EventKind.DELETED)
-        if pod.address is not None:
+        if pod.address is not None and not pod.is_forfeited:  # else EC2 took it long ago
             self.cooling[pod.address] = min(self.cooling.get(pod.address, self.world.monotonic()), self.world.monotonic())
 
     # The storm.
@@ -530,7 +531,7 @@ class Run:
         if left := sorted({spec.key.container_id for spec in self.node.wiring.wired.values()} - live.keys()):
             found.append(f"wiring of nobody: {left}")
         for pod in self._live():
-            if self.node.wiring.routes.get(pod.address) is None:  # type: ignore[arg-type]
+            if not pod.is_forfeited and self.node.wiring.routes.get(pod.address) is None:  # type: ignore[arg-type]
                 found.append(f"no route to {pod.name}")
         found += self._leaks()
         if when == "after the calm":
@@ -541,15 +542,13 @@ class Run:
 
     def _leaks(self) -> list[str]:
         recorded = {eni.eni_id for eni in self.node.datastore.enis()}
-        # EC2 may make such an address the primary one of our next ENI, which is no use then; who deletes it is not settled.
-        lost = {row.address for row in self.node.datastore.addresses() if row.eni_id not in self.ec2.enis}
         found = []
         for eni in self.ec2.ours():
             if not eni.instance_id and not (addresses_of(eni) & self.ec2.taken.keys()):
                 found.append(f"I9: {eni.eni_id} leaked ({eni.status})")
-            elif eni.instance_id and eni.eni_id not in recorded and eni.primary_address not in lost:
+            elif eni.instance_id and eni.eni_id not in recorded:
                 found.append(f"I9: {eni.eni_id} is attached and not recorded")
-            elif eni.instance_id and not eni.delete_on_termination:
+            elif eni.instance_id and not eni.delete_on_termination and self.ec2.made_at_s(eni.eni_id) > self.node.lost_at_s:
                 found.append(f"I9: {eni.eni_id} would outlive its instance")
         return found
 
@@ -565,7 +564,10 @@ class Run:
         at_ec2 = {a for eni in self.ec2.attached() if self._is_ours(eni.eni_id) for a in addresses_of(eni)}
         # A taken ENI that sandboxes keep on record keeps its primary address too: if EC2 gives us that again it is left alone.
         primaries = {eni.primary_address for eni in self.node.datastore.enis() if eni.eni_id in kept_enis}
-        missing, surplus = sorted(at_ec2 - recorded - primaries), sorted(recorded - at_ec2 - forfeited)  # type: ignore[type-var]
+        # And a /28 that EC2 gives us again while one of its addresses is kept so is not taken in.
+        blocks = {IPv4Network((int(row.address) & ~0xF, 28)) for row in rows if row.eni_id in kept_enis}
+        again = {address for block in blocks for address in block}
+        missing, surplus = sorted(at_ec2 - recorded - primaries - again), sorted(recorded - at_ec2 - forfeited)  # type: ignore[type-var]
         return ([f"at EC2 and not recorded: {_few(missing)}"] if missing else []) + (
             [f"recorded and not at EC2: {_few(surplus)}"] if surplus else []
         )
