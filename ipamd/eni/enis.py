@@ -16,17 +16,18 @@ from ipaddress import IPv4Address, IPv4Network
 
 from ipamd.core.context import ServiceContext
 from ipamd.eni.book import EniBook, Place, remember_named
+from ipamd.eni.operations import OperationLog
 from ipamd.eni.records import EniRecords
 from ipamd.eni.resync import ResyncScheduler
 from ipamd.eni.routing import EniRouting
 from ipamd.eni.sync_result import UNREADABLE, EniSyncResult, say_result
 from ipamd.eni.tags import is_created_by_us, is_managed
-from ipamd.model.cloud import ConnectionTracking, DescribedEni, InstanceIdentity, all_addresses
+from ipamd.model.cloud import INTENT_TAG, ConnectionTracking, DescribedEni, InstanceIdentity, all_addresses
 from ipamd.model.cloud_evidence import DOUBT_AGAIN_S, CloudEvidence, Witnesses
 from ipamd.model.eni import Eni, EniState
 from ipamd.model.errors import CloudError, InvariantError, IpamError, log_text
 from ipamd.model.ids import EniId
-from ipamd.model.intent import IntentKind
+from ipamd.model.intent import Create, IntentKind
 from ipamd.model.metadata_evidence import ASK_AGAIN_S, recorded
 from ipamd.ports import Ec2, HostNetwork
 from ipamd.sandbox.cooldown import Cooldown
@@ -72,6 +73,7 @@ class EniService:
         self._evidence = CloudEvidence(self._datastore.doubts())
         self._records.hold(self._evidence.doubted())
         self._ec2 = ec2
+        self._log = OperationLog(context)
         self._identity = identity
         self._exclusion = exclusion
         self._cooldown = cooldown
@@ -274,6 +276,16 @@ class EniService:
         view = self.book.metadata_view()
         return None if view is None else frozenset().union(*(all_addresses(eni.addresses, eni.prefixes) for eni in view))
 
+    def _continue_creation(self, eni: DescribedEni) -> None:
+        """Reopen a creation whose intent was lost with the datastore: EC2 would keep the ENI after its instance (I9)."""
+        known = {(one.eni_id, one.client_token) for one in self._log.all_open()}
+        if any(eni.eni_id == eni_id or eni.tags.get(INTENT_TAG) == token for eni_id, token in known):
+            return  # it is being made, or deleted
+        log.warning("ENI %s of this node is not deleted with the instance: its creation goes on", eni.eni_id)
+        made = Create(eni.subnet_id, eni.device_index, 0, 0, {}, eni.security_group_ids, eni_id=eni.eni_id)
+        self._log.open(made)
+        self._context.demand.trigger()
+
     def _record_one(
         self, eni: DescribedEni, identity: InstanceIdentity, wired: frozenset[IPv4Address], outcome: EniSyncResult
     ) -> bool:
@@ -300,6 +312,8 @@ class EniService:
             return False
         if known is None:
             outcome.adopted.append(eni.eni_id)
+            if now.created_by_us and not eni.delete_on_termination:
+                self._continue_creation(eni)
         elif known.state is not EniState.ATTACHED or known.route_table != now.route_table:
             self._records.is_back(eni.eni_id)
             self.routing.set_up_again(eni.eni_id)

@@ -278,10 +278,6 @@ class RoughEc2(FakeEc2):
         """Every ENI that this node made, wherever it is."""
         return [eni for eni in self.enis.values() if eni.tags.get(INSTANCE_TAG) == INSTANCE and eni.eni_id != PRIMARY]
 
-    def made_at_s(self, eni_id: EniId) -> float:
-        """When this node made an ENI."""
-        return self._made_at.get(eni_id, (0, 0.0))[1]
-
     def address_owner(self) -> dict[IPv4Address, EniId]:
         """Where each address of an attached ENI is, the primary ones left out."""
         return {address: eni.eni_id for eni in self.attached() for address in addresses_of(eni)}

@@ -54,7 +54,6 @@ class GraphNode(FakeNode):
         self.kill_at = ""
         self.kill_count = 0
         self.loses_datastore = False
-        self.lost_at_s = 0.0
         self.is_up = False
         self.is_metadata_silent = False
         self.trace: Callable[[str], None] = lambda text: None
@@ -141,7 +140,6 @@ class GraphNode(FakeNode):
                 shutil.copy2(path, after / path.name)
         if (self.run_dir / "spool").is_dir():
             shutil.copytree(self.run_dir / "spool", after / "spool")
-        self.lost_at_s = self.world.monotonic() if self.loses_datastore else self.lost_at_s
         self.loses_datastore = False
         self.world.life.is_over = True
         former, former_dir, self.run_dir = self.datastore, self.run_dir, after

@@ -548,7 +548,7 @@ class Run:
                 found.append(f"I9: {eni.eni_id} leaked ({eni.status})")
             elif eni.instance_id and eni.eni_id not in recorded:
                 found.append(f"I9: {eni.eni_id} is attached and not recorded")
-            elif eni.instance_id and not eni.delete_on_termination and self.ec2.made_at_s(eni.eni_id) > self.node.lost_at_s:
+            elif eni.instance_id and not eni.delete_on_termination:
                 found.append(f"I9: {eni.eni_id} would outlive its instance")
         return found
 

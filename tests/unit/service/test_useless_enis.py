@@ -9,7 +9,7 @@ from itertools import chain
 
 import pytest
 
-from ipamd.model.errors import CloudError
+from ipamd.model.errors import CloudDeniedError, CloudError
 from tests.fakes.cloud import PRIMARY
 from tests.fakes.node import FakeNode
 
@@ -110,3 +110,21 @@ def test_one_that_may_not_be_deleted_stays_covered(node: FakeNode) -> None:
     grow(node, 300)
     assert intent.intent_id not in {one.intent_id for one in node.datastore.open_intents()}
     assert [eni.eni_id for eni in node.ec2.enis.values() if eni.primary_address == address] == []
+
+
+def test_an_adopted_eni_is_deleted_with_its_instance(node: FakeNode) -> None:
+    """A datastore that is lost between Attach and ModifyNetworkInterfaceAttribute: the creation goes on with the ENI found (I9)."""
+    for number in range(20):
+        node.pool.cycle()
+        node.add(f"pod{number}", deadline_s=0.1) if number < 16 else None
+    made = next(eni for eni in node.ec2.attached() if eni.eni_id != PRIMARY)
+    node.ec2.enis[made.eni_id] = replace(made, delete_on_termination=False)
+    node.crash(keep_datastore=False)
+    node.ec2.fail["set_delete_on_termination"] = [CloudDeniedError("IAM denies it")]
+    node.bring_up()
+    node.pool.cycle()
+    assert node.ec2.failed["set_delete_on_termination"] == 1
+    assert node.datastore.eni(made.eni_id) is not None
+    grow(node, 3600)
+    assert node.ec2.enis[made.eni_id].delete_on_termination
+    assert node.datastore.open_intents() == ()
