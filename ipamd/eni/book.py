@@ -30,8 +30,7 @@ from ipamd.model.intent import SETTLED_AT, IntentKind, named
 from ipamd.model.ledger import LedgerEvent
 from ipamd.model.metadata_evidence import CloudKey, Difference
 from ipamd.model.placement import free_indexes
-from ipamd.ports import Clock
-from ipamd.ports.history import History
+from ipamd.ports import Clock, History
 
 VIEW_S = 750.0
 """Age of the oldest reading in a view of metadata that counts as a witness. Ours: two ENIs a turn, so 15 are read within 600 s; and

@@ -11,7 +11,7 @@ import pytest
 from ipamd.eni.book import EniBook, remember_given_back
 from ipamd.model.cloud_evidence import RECENT_S
 from ipamd.model.history import HistoryRecord
-from ipamd.ports.history import NoHistory
+from ipamd.ports import NoHistory
 from tests.fakes.node import FakeNode
 from tests.unit.service.test_giving_back import SMALL, fill_and_empty, run_down
 

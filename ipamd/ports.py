@@ -1,0 +1,686 @@
+"""The seams between use cases and the outside world: what `service` may ask of disk, kernel, cloud and runtime.
+
+Services take these Protocols as arguments; only `adapters.py` knows who implements them. Fakes in `tests/fakes` implement
+the same Protocols and pass the same contract tests as the adapters. All implementations are safe to call from any thread.
+There is no code in here, only promises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime, timedelta
+from ipaddress import IPv4Address, IPv4Network
+from typing import Protocol
+
+from ipamd.model.absence import Doubts
+from ipamd.model.address import Address, AddressState
+from ipamd.model.attachment import Attachment, NetnsIdentity, Wired, WiringSpec
+from ipamd.model.aws_node import Allocation, ImportResult, Sign
+from ipamd.model.call_report import CallReport
+from ipamd.model.cloud import CallUnderWay, DescribedEni, EniRequest, InstanceIdentity, MetadataEni
+from ipamd.model.eni import Eni, InstanceLimits
+from ipamd.model.freeze import FreezeCause
+from ipamd.model.history import HistoryRecord, Recorded
+from ipamd.model.ids import AttachmentKey, EniId, InstanceId, MacAddress, SubnetId
+from ipamd.model.intent import Intent
+from ipamd.model.kernel import HostChange, HostVeth, KernelSurvey, LinkEvent, RepairedObject, RoutingDifference
+from ipamd.model.ledger import LedgerEvent
+from ipamd.model.release import Draining
+from ipamd.model.sandbox import RuntimeInfo, Sandbox, SandboxEvent
+from ipamd.model.snapshot import Snapshot
+from ipamd.model.stock import PoolCounts, Stock
+from ipamd.model.subnets import DescribedSubnet
+
+# What every service needs of the process: its clocks, and the points at which a test stops it.
+
+
+Failpoint = Callable[[str], None]
+"""Called with a name between two effects; tests kill or pause the process there (`ipamd.failpoints`)."""
+
+
+def no_failpoint(_name: str) -> None:
+    """Do nothing: in production no failpoint is armed."""
+
+
+class Clock(Protocol):
+    """Wall clock and monotonic clock, a port so that tests control time. The two are never mixed."""
+
+    def now(self) -> datetime:
+        """Aware UTC wall time: for records."""
+
+    def monotonic(self) -> float:
+        """Seconds that never go back: for deadlines and ages within one process."""
+
+
+# The disk: who has which address, and the DELs that the plugin kept.
+
+
+class UnitOfWork(Protocol):
+    """Changes that become true together, on disk and in memory, or not at all.
+
+    Every change writes its ledger row in the same transaction. All changes of one unit have one time, the clock's when it was
+    opened; `cooldown` counts from then. Nothing outside SQLite may be called while one is open (I10).
+    All methods raise InvariantError when a constraint refuses, IllegalTransitionError for a wrong address state; either rolls
+    the whole unit back.
+    """
+
+    def put_eni(self, eni: Eni) -> None:
+        """Add an ENI, or replace what is known of it."""
+
+    def remove_eni(self, eni_id: EniId, *, reason: str) -> None:
+        """Forget an ENI and its unassigned addresses. InvariantError if one is assigned or reserved."""
+
+    def add_addresses(
+        self,
+        eni_id: EniId,
+        addresses: Iterable[IPv4Address],
+        *,
+        prefix: IPv4Network | None = None,
+        cooldown: timedelta | None = None,
+    ) -> None:
+        """Add addresses which EC2 confirmed: free, or cooling where a lost datastore cannot tell when they were last used (I8).
+
+        An address that is known on the same ENI is left as it is; if it is lost, `heal` says that it is there again.
+        """
+
+    def remove_addresses(self, addresses: Iterable[IPv4Address], *, reason: str) -> None:
+        """Forget addresses which are neither assigned nor reserved. InvariantError otherwise (I2)."""
+
+    def confirm(self, attachment: Attachment) -> None:
+        """reserved -> assigned, with the attachment. InvariantError if the reservation is not this key's."""
+
+    def adopt(self, attachment: Attachment) -> None:
+        """free, cooling or quarantined -> assigned for a wired sandbox that the datastore did not know."""
+
+    def move_table(self, key: AttachmentKey, *, route_table: int) -> Attachment:
+        """Record that an attached sandbox uses another route table now: its ENI was attached again at another device index.
+
+        Returns: the attachment as it is now. UnknownAttachmentError if there is none; it changes nothing.
+        """
+
+    def rename_veth(self, key: AttachmentKey, *, host_veth: str, result: bytes) -> Attachment:
+        """Record that an attached sandbox's host veth has another name, which its stored result tells too.
+
+        Returns: the attachment as it is now. UnknownAttachmentError if there is none; it changes nothing.
+        """
+
+    def unassign(
+        self, key: AttachmentKey, *, cooldown: timedelta, reason: str, event: LedgerEvent = LedgerEvent.UNASSIGNED
+    ) -> Attachment:
+        """assigned -> cooling; the attachment row goes. UnknownAttachmentError if there is none.
+
+        `event` is what the ledger says: `unassigned` when the runtime asked, `reaped` when we concluded it.
+        """
+
+    def abort(self, address: IPv4Address, *, cooldown: timedelta, reason: str) -> None:
+        """reserved -> cooling: an ADD failed after its reservation."""
+
+    def free(self, address: IPv4Address, *, reason: str) -> None:
+        """cooling -> free: its cooldown is over. A lost address is removed instead."""
+
+    def lose(self, address: IPv4Address, *, reason: str) -> None:
+        """EC2 does not show an address any more: a free one is removed, any other is lost from now on. It is never given again (I7).
+
+        A lost address keeps its state and its sandbox (I2), and is removed where it would become free. Repeatable; an unknown
+        address is fine.
+        """
+
+    def heal(self, address: IPv4Address, *, reason: str) -> None:
+        """EC2 shows a lost address again. Repeatable; an unknown address, or one that is not lost, is fine."""
+
+    def put_doubts(self, doubts: Doubts) -> None:
+        """Replace what is recorded of ENIs and addresses that EC2 did not show lately."""
+
+    def quarantine(self, address: IPv4Address, *, reason: str) -> None:
+        """free, reserved or cooling -> quarantined: the sources disagree on who has it."""
+
+    def resolve(self, address: IPv4Address, *, cooldown: timedelta, reason: str) -> None:
+        """quarantined -> cooling: nothing claims the address any more."""
+
+    def put_tombstone(self, key: AttachmentKey) -> None:
+        """Remember that DEL was done for a key: a late ADD is refused (I4)."""
+
+    def drop_tombstones(self, *, older_than: timedelta) -> int:
+        """Forget tombstones older than an age on the monotonic clock; returns how many. One of unknown age is dated now."""
+
+    def open_intent(self, intent: Intent) -> None:
+        """Record what we are about to ask of EC2, before asking (I9).
+
+        InvariantError if it gives back an address (`unassign`), or an ENI with an address (`delete-eni`), that is not free (I2).
+        """
+
+    def update_intent(self, intent: Intent) -> None:
+        """Replace the payload of an open intent (an ENI ID learnt on the way, say)."""
+
+    def close_intent(self, intent_id: str, *, outcome: str) -> None:
+        """Close an intent, with its outcome for the ledger."""
+
+    def mark_restored(self, *, detail: str) -> None:
+        """Record that kernel and runtime were read completely: from now on this datastore knows every sandbox."""
+
+    def note(
+        self,
+        event: LedgerEvent,
+        *,
+        address: IPv4Address | None = None,
+        key: AttachmentKey | None = None,
+        detail: str = "",
+    ) -> None:
+        """Append a ledger row that no other change writes (a refusal, a repair, a verdict)."""
+
+
+class Datastore(Protocol):
+    """Who owns which address. Reads are from memory and never block on disk; they equal the last committed unit of work."""
+
+    def transaction(self) -> AbstractContextManager[UnitOfWork]:
+        """Open the one unit of work: serialised, BEGIN IMMEDIATE. An exception inside rolls back disk and memory."""
+
+    def reserve(self, key: AttachmentKey) -> Address:
+        """Take a free address for a key, in memory only (I5).
+
+        Densest ENI first, densest prefix within it, longest-free first within that; only attached, host-ready, managed ENIs
+        (I7). Returns: the address, now reserved. Raises: PoolEmptyError with the counts; InvariantError if the key has one.
+        """
+
+    def hold(self, addresses: frozenset[IPv4Address]) -> None:
+        """Replace the set of addresses that `reserve` must not take for now, in memory only: their proof is in doubt (I7).
+
+        It may name addresses that are not free or not known; they are held once they become free. What an open `unassign` intent
+        names is held besides, from the instant in which the intent is on disk, also after a restart.
+        """
+
+    def held(self) -> frozenset[IPv4Address]:
+        """Addresses that `reserve` does not take for now."""
+
+    def set_draining(self, draining: Draining) -> None:
+        """Replace what `reserve` takes only if nothing else has an address to give; in memory only."""
+
+    def snapshot(self) -> Snapshot:
+        """Copy everything at one moment: for readers to whom two reads must not contradict each other. Costs a full copy."""
+
+    def attachment(self, key: AttachmentKey) -> Attachment | None:
+        """Find one attachment."""
+
+    def attachments(self) -> tuple[Attachment, ...]:
+        """All attachments, by creation."""
+
+    def address(self, address: IPv4Address) -> Address | None:
+        """Find one address."""
+
+    def addresses(self, *, state: AddressState | None = None) -> tuple[Address, ...]:
+        """All addresses, or those in one state (lost ones too), ascending. Cost: the number of addresses; not for every ADD."""
+
+    def eni(self, eni_id: EniId) -> Eni | None:
+        """Find one ENI."""
+
+    def enis(self) -> tuple[Eni, ...]:
+        """All ENIs, by network card and device index."""
+
+    def counts(self) -> PoolCounts:
+        """Addresses by state over managed ENIs. Cost: the number of ENIs."""
+
+    def stock(self) -> Stock:
+        """ENIs with their counters, and the sum, all of one moment. Cost: the number of ENIs, not of addresses."""
+
+    def is_tombstoned(self, key: AttachmentKey) -> bool:
+        """Whether DEL was done for this key."""
+
+    def open_intents(self) -> tuple[Intent, ...]:
+        """Open intents, oldest first: their outcome at EC2 is not known."""
+
+    def doubts(self) -> Doubts:
+        """ENIs and addresses that EC2 did not show lately; an earlier process may have recorded them."""
+
+    def history(self, subject: str, *, limit: int) -> tuple[HistoryRecord, ...]:
+        """Ledger rows of an address or of container IDs that begin with `subject`, oldest first, the last `limit` of them."""
+
+    def latest_history(self, *, limit: int) -> tuple[HistoryRecord, ...]:
+        """The last `limit` ledger rows of all, oldest first."""
+
+    def event_counts(self) -> Mapping[str, int]:
+        """How many ledger rows this process has committed, by event (a LedgerEvent); events that did not happen may be missing."""
+
+    def file_problem(self) -> str:
+        """Say in one sentence if no change is accepted any more; else "".
+
+        The file was removed or replaced under us, or the disk failed so that nobody knows what it holds: only a restart helps.
+        """
+
+    def audit(self) -> list[str]:
+        """Compare memory with disk and check what constraints cannot say; one sentence per difference, empty if clean."""
+
+    def close(self) -> None:
+        """Finish and release the file."""
+
+
+class Spool(Protocol):
+    """DELs that the plugin stored on disk because the daemon did not answer."""
+
+    def pending_count(self) -> int:
+        """How many entries wait."""
+
+    def replay(self) -> AbstractContextManager[Iterator[SpoolEntry]]:
+        """Hold the exclusive lock and yield the entries, oldest first. Damaged ones are set aside and not yielded."""
+
+
+class SpoolEntry(Protocol):
+    """One spooled DEL."""
+
+    @property
+    def name(self) -> str:
+        """The entry's file name, for messages."""
+
+    @property
+    def key(self) -> AttachmentKey:
+        """Which interface of which sandbox is to be detached."""
+
+    def done(self) -> None:
+        """Remove the entry durably: its DEL has been carried out."""
+
+
+# EC2 and instance metadata.
+
+
+class Ec2(Protocol):
+    """The EC2 calls the pool makes. Each is one API call plus bounded retries; errors are CloudError and below."""
+
+    def describe_enis(self, instance_id: InstanceId) -> tuple[DescribedEni, ...]:
+        """All ENIs attached to the instance (one paginated call), by device index."""
+
+    def describe_eni(self, eni_id: EniId) -> DescribedEni:
+        """One ENI. CloudNotFoundError if it does not exist."""
+
+    def find_by_token(self, token: str) -> tuple[DescribedEni, ...]:
+        """ENIs whose tag `vpc-ipamd/intent` is `token`, by ID: what a creation with this token made (one paginated call).
+
+        Empty is not evidence by itself: a new ENI may not be shown yet (I11).
+        """
+
+    def find_detached(self, tags: Mapping[str, str]) -> tuple[DescribedEni, ...]:
+        """ENIs of the node's VPC that are attached to nothing (`available`) and carry all these tags, by ID (one paginated call).
+
+        `tags`: at least one; the value "" stands for any. Empty is not evidence by itself (I11).
+        """
+
+    def describe_attached_eni(self, eni_id: EniId) -> DescribedEni:
+        """Wait until EC2 shows an ENI as attached, and return its description. CloudError if it does not within a bound."""
+
+    def subnet_cidr(self, subnet_id: SubnetId) -> IPv4Network:
+        """A subnet's IPv4 block; cached for the life of the process."""
+
+    def describe_subnets(self, *, vpc_id: str, availability_zone: str) -> tuple[DescribedSubnet, ...]:
+        """The subnets of a VPC in one zone, by ID (one paginated call); those that other accounts own are not among them."""
+
+    def describe_subnet(self, subnet_id: SubnetId) -> DescribedSubnet:
+        """One subnet, now. CloudNotFoundError if it does not exist."""
+
+    def subnet_free_count(self, subnet_id: SubnetId) -> int:
+        """How many addresses of a subnet EC2 says are free, now. Says nothing about whole /28s."""
+
+    def create_eni(self, request: EniRequest) -> DescribedEni:
+        """Create an ENI with its addresses or prefixes; the same token gives the same ENI.
+
+        Raises: CloudError; its `may_have_happened` tells whether an ENI may have been created all the same.
+        """
+
+    def attach_eni(self, eni_id: EniId, *, instance_id: InstanceId, device_index: int, network_card: int) -> str:
+        """Attach, returning the attachment ID. EniLimitError teaches a lower cap, DeviceIndexTakenError another place."""
+
+    def set_delete_on_termination(self, eni_id: EniId, *, attachment_id: str) -> None:
+        """Have EC2 delete the ENI together with the instance."""
+
+    def set_security_groups(self, eni_id: EniId, *, security_group_ids: tuple[str, ...]) -> None:
+        """Replace the ENI's security groups, at least one. CloudNotFoundError if the ENI does not exist."""
+
+    def detach_eni(self, attachment_id: str) -> None:
+        """Detach; an attachment that is gone is fine."""
+
+    def delete_eni(self, eni_id: EniId) -> None:
+        """Delete; an ENI that is gone is fine."""
+
+    def assign_addresses(self, eni_id: EniId, *, count: int) -> frozenset[IPv4Address]:
+        """Allocate `count` more secondary addresses. SubnetExhaustedError, EniLimitError."""
+
+    def assign_prefixes(self, eni_id: EniId, *, count: int) -> frozenset[IPv4Network]:
+        """Allocate `count` more /28 prefixes. SubnetExhaustedError, EniLimitError."""
+
+    def unassign(self, eni_id: EniId, *, addresses: Iterable[IPv4Address], prefixes: Iterable[IPv4Network]) -> None:
+        """Release addresses and prefixes (at least one); what is not there is fine."""
+
+    def instance_limits(self, instance_type: str) -> InstanceLimits:
+        """DescribeInstanceTypes, then the built-in table, then a safe default. Never raises for an unknown type."""
+
+    def call_reports(self) -> Mapping[str, CallReport]:
+        """What became of the calls since start, by API name; an API that was never called is not in it."""
+
+    def throttling(self) -> tuple[float, float] | None:
+        """When EC2 began to throttle this process and when it last did, on the monotonic clock; None: not for minutes."""
+
+    def calls_under_way(self) -> tuple[CallUnderWay, ...]:
+        """The calls that are being made or retried now, oldest first, each with its last refusal."""
+
+
+class Metadata(Protocol):
+    """Instance metadata (IMDSv2): a hint, never a reason to remove (I7)."""
+
+    def identity(self) -> InstanceIdentity:
+        """Who this node is. CloudError if it cannot be read within its deadline."""
+
+    def list_interfaces(self) -> frozenset[MacAddress]:
+        """MACs of the ENIs that metadata shows, at least one. One request, one attempt. CloudError if it is not answered."""
+
+    def interface(self, mac: MacAddress, *, known: Eni | None = None) -> MetadataEni:
+        """One ENI: at most four requests, two when it was read before; one attempt each, in one connection.
+
+        `known` is the ENI of this MAC as EC2 has just shown it: its ID and device index need not be read.
+
+        No addresses or no prefixes there (404) are empty sets. Raises: CloudError for everything else, a vanished ENI included.
+        """
+
+    def notices(self) -> Mapping[FreezeCause, str]:
+        """What EC2 has announced about the end of this instance, in words; empty for none. One attempt each.
+
+        Two requests on a spot instance, none on others, and one more until its life cycle is known. Raises: CloudError; then nothing
+        is known.
+        """
+
+    def request_count(self) -> int:
+        """HTTP requests made since the start, unanswered ones included: whoever has a budget of them reads it here."""
+
+
+# The kernel: the wiring of sandboxes, and the host's routing.
+
+
+class Wiring(Protocol):
+    """Sandbox wiring in the kernel. No dumps, no fork, no EC2 on the ADD and DEL path; every write is idempotent."""
+
+    def identify_netns(self, path: str) -> NetnsIdentity:
+        """Which namespace a path leads to. NetnsError if it is missing or none, WiringError if that could not be found out."""
+
+    def wire(self, spec: WiringSpec) -> Wired:
+        """Create and configure the veth pair, routes and rules. On any error everything is undone before it is raised.
+
+        Raises: NetnsError, WiringError.
+        """
+
+    def unwire(self, spec: WiringSpec) -> None:
+        """Remove all wiring of a spec and wait until the link is gone (rollback). Absent parts are fine."""
+
+    def mark_for_deletion(
+        self, *, host_veth: str, address: IPv4Address, route_table: int, is_source_checked: bool = False
+    ) -> None:
+        """Drop route and rules, take the link down and put it into the dying group (DEL). Absent parts are fine.
+
+        `is_source_checked`: the host drops what comes from a source that is not routed back (`HostNetwork.is_source_checked`), so
+        the link may stay up until the sweep, if no route of the address is left.
+        """
+
+    def veth(self, name: str) -> HostVeth | None:
+        """Look at one link of the host; None if there is none of this name. WiringError if it is no veth."""
+
+    def rename_veth(self, *, host_veth: str, to: str, address: IPv4Address) -> None:
+        """Rename a sandbox's link, with its route. Idempotent; a link of that name whose alias has another address stays.
+
+        It may be down for a moment: older kernels rename only a link that is down. Raises: WiringError.
+        """
+
+    def stamp(self, veth: HostVeth, *, key: AttachmentKey, address: IPv4Address) -> HostVeth:
+        """Write our alias on a host veth that amazon-vpc-cni-k8s made; nothing that carries packets changes.
+
+        Returns: the veth as it is now. Raises: WiringError, also if it is another link by now, or has an identity already.
+        """
+
+    def sweep(self) -> None:
+        """Delete every dying link in one kernel call; returns when they are gone. None dying is fine."""
+
+    def check(self, spec: WiringSpec) -> list[str]:
+        """Compare the kernel, both sides, with a spec; one sentence per difference (CHECK; may dump the host's tables)."""
+
+    def check_inside(self, spec: WiringSpec) -> list[str]:
+        """Compare a sandbox's own side with a spec; one sentence per difference. Bounded in memory, whatever is there (I16).
+
+        Raises: NetnsError if its namespace is gone; WiringError.
+        """
+
+    def repair(
+        self, specs: Iterable[WiringSpec], *, seen: KernelSurvey | None = None, held: Collection[RepairedObject] = ()
+    ) -> list[str]:
+        """Put back route, rules, alias, MAC, MTU and up state of wired sandboxes; one sentence per repair or part beyond repair.
+
+        A repair is a `Repaired`. A link that is missing or may be another sandbox's, and a route to another sandbox's veth, are
+        reported and not touched (I1).
+
+        Args:
+            seen: a survey that is at hand; it need not be whole.
+            held: objects to leave as they are.
+        """
+
+    def survey(self, *, may_be_torn: bool = False) -> KernelSurvey:
+        """Look at all our wiring in the host namespace. KernelDumpError if every try was interrupted (I11).
+
+        `may_be_torn`: return what was seen then, with `is_whole` false: what it shows was there, what it lacks may be there.
+        """
+
+    def remove_leftover(self, *, host_veth: str | None, address: IPv4Address | None) -> None:
+        """Remove wiring that nobody owns: link by name, and every route and rule of an address, in any table.
+
+        Without `address` it is the one that the link's alias names, unless it is routed through another link.
+        """
+
+
+class HostNetwork(Protocol):
+    """Routing of the node and its ENIs: sysctls, ENI tables, mark rules, the nftables table. Repaired at once, and on a clock."""
+
+    def setup_node(self, identity: InstanceIdentity) -> None:
+        """Set up the node's own part: sysctls, mark rules, nftables table. Idempotent. Raises: WiringError."""
+
+    def confine_sandboxes(self, *, is_silent: bool = False) -> list[str]:
+        """Put in place what drops a sandbox's packets with a source that is not its own, redirects and IPv6. Idempotent.
+
+        Needs no identity of the node and no ENI. `is_silent`: as in `reconcile`. Returns: one sentence per repair, and one with
+        NOT_REPAIRED per refusal.
+        """
+
+    def confinement_differences(self) -> list[RoutingDifference]:
+        """Compare as `confine_sandboxes` does, and change nothing."""
+
+    def is_drop_in_place(self) -> bool:
+        """Whether the drop that the settings ask for was verified once, and is unchanged at this moment. As cheap as the next one."""
+
+    def is_source_checked(self) -> bool:
+        """Whether no sandbox can send with a source that is not routed to it: verified once, and unchanged at this moment.
+
+        Cheap (tens of microseconds, no lock that is held while something outside is waited for). False when in doubt (I11).
+        """
+
+    def dropped_packets(self) -> Mapping[str, int]:
+        """How many packets of sandboxes were dropped, by reason, at the last look. From memory."""
+
+    def await_link(self, mac: MacAddress) -> None:
+        """Return when the link of an ENI that is being attached has appeared. WiringError if it does not within a bound."""
+
+    def setup_eni(self, eni: Eni) -> None:
+        """Bring a secondary ENI's link up with address, table, routes and rule. WiringError if its link does not appear."""
+
+    def teardown_eni(self, eni: Eni, *, keep: Iterable[Eni] = ()) -> None:
+        """Remove an ENI's table and rules, but nothing that an ENI of `keep` needs. Idempotent.
+
+        A successor at the same place (device index and card) has the same table.
+        """
+
+    def reconcile(
+        self,
+        *,
+        identity: InstanceIdentity,
+        enis: Iterable[Eni],
+        addresses: Container[IPv4Address] = (),
+        held: Collection[RepairedObject] = (),
+        is_silent: bool = False,
+    ) -> list[str]:
+        """Repair what other software on the node removed or changed; one `Repaired` per repair, one sentence per part beyond it.
+
+        Args:
+            addresses: all for sandboxes; none of them may be local on the host.
+            held: objects to leave as they are.
+            is_silent: no link, address, route or rule was announced since the last call without it: what that read may be used again.
+        """
+
+    def reconcile_table(self, *, identity: InstanceIdentity, held: Collection[RepairedObject] = ()) -> list[str]:
+        """Repair only the nftables table, as `reconcile` does. Raises: WiringError."""
+
+    def differences(
+        self, *, identity: InstanceIdentity | None, enis: Iterable[Eni], addresses: Container[IPv4Address] = ()
+    ) -> list[RoutingDifference]:
+        """Compare as `reconcile` does, and change nothing. Without an identity the node's own part is left out.
+
+        Raises: KernelDumpError if every try was interrupted (I11).
+        """
+
+    def remove_left_chains(self) -> str:
+        """Remove what amazon-vpc-cni-k8s made with iptables-nft or nftables. The caller knows that nobody needs it any more.
+
+        Returns: what was removed, "" if there was nothing. Raises: WiringError, KernelDumpError; then nothing was.
+        """
+
+    def links(self, macs: Iterable[MacAddress] | None = None) -> frozenset[MacAddress]:
+        """MACs of the links that are present now, up or down, from one uninterrupted dump; sandboxes' links are left out.
+
+        Args:
+            macs: only these matter. Links that are where they were are then asked for by name, which costs a node with many
+                sandboxes far less.
+        Raises: KernelDumpError if every try was interrupted (I11); WiringError.
+        """
+
+    def host_events(self) -> Iterator[LinkEvent | HostChange]:
+        """Follow the kernel's notifications, blocking: links of ENIs as `LinkEvent`, all else that may need a repair as `HostChange`.
+
+        The first event, OPENED, means that the subscription is open. Changes by this daemon's own wiring are left out, or tell of
+        the state that is wanted. Lost notifications are a MISSED of both, never silence (I11).
+        Ends after `stop_host_events`. Raises: WiringError if the subscription cannot be opened or breaks. One reader at a time.
+        """
+
+    def stop_host_events(self) -> None:
+        """End a running `host_events` iterator from another thread, and every later one at once."""
+
+
+# The container runtime.
+
+
+class Runtime(Protocol):
+    """The container runtime over CRI, read side only."""
+
+    def info(self) -> RuntimeInfo:
+        """Find the socket and ask who answers. RuntimeUnreachableError otherwise."""
+
+    def sandboxes(self) -> tuple[Sandbox, ...]:
+        """Every sandbox in any state: a complete answer, or RuntimeUnreachableError (I11)."""
+
+    def events(self) -> Iterator[SandboxEvent]:
+        """Follow the event stream. Its first event, SUBSCRIBED, means that the stream is open. It ends only with an error.
+
+        Raises: EventsUnsupportedError if the runtime has no events; RuntimeUnreachableError when the stream broke.
+        """
+
+    def cancel_events(self) -> None:
+        """End a running `events` iterator from another thread."""
+
+
+# The history on the host's disk.
+
+
+class History(Protocol):
+    """Keeps records beyond a boot. Safe from any thread."""
+
+    def note(self, records: Sequence[HistoryRecord]) -> None:
+        """Take records to be written later. Touches no disk, never waits and never fails: it is called by ADD and DEL."""
+
+    def read(self, subject: str) -> Recorded:
+        """Read what is kept about a subject, with what is not written yet. A file that cannot be read is a `problem`."""
+
+    def read_since(self, since: datetime) -> Recorded:
+        """Read what was written since an instant, for the start: what waits to be written is not in it."""
+
+
+class NoHistory:
+    """VPC_IPAMD_HISTORY_DIR=off: nothing is kept beyond the datastore."""
+
+    def note(self, records: Sequence[HistoryRecord]) -> None:
+        """Drop them."""
+
+    def read(self, subject: str) -> Recorded:  # noqa: ARG002  # the port's signature
+        """Say why there is nothing."""
+        return self._nothing()
+
+    def read_since(self, since: datetime) -> Recorded:  # noqa: ARG002  # the port's signature
+        """Say why there is nothing."""
+        return self._nothing()
+
+    @staticmethod
+    def _nothing() -> Recorded:
+        return Recorded(problem="no history is kept on disk (VPC_IPAMD_HISTORY_DIR=off): only this boot's ledger is told")
+
+
+# amazon-vpc-cni-k8s's remains on this node: its file of allocations, its conflist, its listener.
+
+
+class AwsNode(Protocol):
+    """The other software that gives out this node's addresses, before us and after us. Never both at once."""
+
+    def listener(self) -> str:
+        """Where its daemon accepts connections now; "" if it is away. A process of ours that listens there is not it."""
+
+    def last_sign(self, *, pod: str = "") -> Sign | None:
+        """The last sign of its daemon in this boot, also one that an earlier process of ours saw; None if it left none.
+
+        Args:
+            pod: of its daemon, while the runtime has its sandbox ready; "" else.
+        Raises: ForeignStateError, TakeoverError if nobody can tell.
+        """
+
+    def allocations(self) -> tuple[Allocation, ...]:
+        """What its file says; nothing without a file. Raises: ForeignStateError if the file cannot be used."""
+
+    def has_run_since(self) -> bool:
+        """Whether its daemon wrote its file since we last read or wrote it: then our rows are not to be believed.
+
+        Raises: ForeignStateError if nobody can tell.
+        """
+
+    def settle(self) -> None:
+        """Note that its file, as it is, has been read. Raises: ForeignStateError, TakeoverError."""
+
+    @property
+    def is_exporting(self) -> bool:
+        """Whether an export was begun and not taken back, in whatever boot: this node is, or is to be, the other's."""
+
+    def begin_export(self) -> None:
+        """Note that the node goes to the other: no restart of ours gives an address. Raises: TakeoverError."""
+
+    def end_export(self) -> None:
+        """Take the note back. Raises: TakeoverError."""
+
+    def write(self, allocations: Iterable[Allocation]) -> str:
+        """Replace its file. Returns: its path. Raises: TakeoverError."""
+
+    def has_conflist(self) -> bool:
+        """Whether its conflist is where runtimes find it: it sorts before ours."""
+
+    def save_conflist(self) -> str:
+        """Rename its conflist so that runtimes do not load it. Returns: what was done, "" if there is none. Raises: TakeoverError."""
+
+    def restore_conflist(self) -> str:
+        """Undo `save_conflist`. Returns: what was done, "" if it is in place or was never saved. Raises: TakeoverError."""
+
+    def remove_our_conflist(self) -> str:
+        """Remove ours. Returns: what was done, "" if there was none. Raises: TakeoverError."""
+
+
+class Import(Protocol):
+    """Takes over the sandboxes that it wired: stamps those of its host veths whose sandbox can be named. Neither method raises."""
+
+    def take_over(self, survey: KernelSurvey, listed: Mapping[str, Sandbox] | None) -> ImportResult:
+        """Stamp every host veth without our alias whose sandbox can be named."""
+
+    def look_again(self, listed: Mapping[str, Sandbox]) -> list[HostVeth]:
+        """Stamp what the start could not name and can be named now. Returns: those that carry our alias now."""
