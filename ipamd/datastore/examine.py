@@ -50,7 +50,7 @@ class OpenReport:
 
     @property
     def is_intact(self) -> bool:
-        """Sound, and restored to the end once: ADD may be served without asking CRI first (docs/adr/0014).
+        """Sound, and restored to the end once: ADD may be served without asking CRI first (docs/performance.md, "Waits at start").
 
         A file that was made after a loss, by a process that died before it had read the kernel, lacks rows of live sandboxes.
         """

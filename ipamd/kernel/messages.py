@@ -124,7 +124,7 @@ def give_no_ipv6_address(index: int, *, step: str) -> Message:
 
 
 def delete_link(index: int, *, step: str) -> Message:
-    """Delete one link; gone already is fine. The kernel answers after an RCU grace period (docs/adr/0025)."""
+    """Delete one link; gone already is fine. The kernel answers after an RCU grace period (docs/performance.md)."""
     if index <= 0:
         raise ValueError(f"link index {index} names no link")
     return Message(step, uapi.RTM_DELLINK, 0, LINK.pack(_AF_UNSPEC, 0, index, 0, 0), ABSENT)

@@ -94,7 +94,7 @@ class KernelWiring(Wiring):
     def mark_for_deletion(
         self, *, host_veth: str, address: IPv4Address, route_table: int, is_source_checked: bool = False
     ) -> None:
-        # A link that goes down waits for the kernel's RCU, and longer on a busy node (docs/adr/0025). Otherwise there is no message
+        # A link that goes down waits for the kernel's RCU, and longer on a busy node. Otherwise there is no message
         # for the route: the kernel removes a link's routes with that, and a route through any other link is not this sandbox's.
         what = f"marking {host_veth} ({address}) for deletion"
         with self._host.netlink() as host:

@@ -28,7 +28,7 @@ __all__ = ["PLUGIN_PATH", "Daemon"]
 DAEMON_LOG = "/var/log/vpc-ipamd.log"
 RUN_DIR = DEFAULT_RUN_DIR
 SHIPPED_PYTHON = {"PYTHONOPTIMIZE": "2", "PYTHONNODEBUGRANGES": "1"}
-"""How the image runs Python (manifests/Dockerfile, docs/adr/0041): what the lab shows and measures is what is shipped."""
+"""How the image runs Python (manifests/Dockerfile, docs/performance.md): what the lab shows and measures is what is shipped."""
 
 BYTECODE = REPOSITORY / "build" / "bytecode"
 """Of these options: beside the checkout's own, so that neither takes the other's for its own."""

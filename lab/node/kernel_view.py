@@ -22,7 +22,7 @@ ALIAS_TAGS = ("vpc-ipamd/1", "vpc-ipamd/1-imported")
 name, address (docs/adr/0001-the-key-is-the-cri-sandbox-id.md)."""
 
 DYING_GROUP = "113213"
-"""The link group of a host veth that waits for its deletion, 0x1BA3D (docs/adr/0008-del-marks-the-link-dying.md)."""
+"""The link group of a host veth that waits for its deletion, 0x1BA3D (docs/performance.md)."""
 
 TO_PRIORITY, FROM_PRIORITY = 512, 1536
 """Rules to and from a sandbox's address. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go."""
