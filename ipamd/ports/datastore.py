@@ -16,9 +16,9 @@ from ipamd.model.history import HistoryRecord
 from ipamd.model.ids import AttachmentKey, EniId
 from ipamd.model.intent import Intent
 from ipamd.model.ledger import LedgerEvent
+from ipamd.model.pool import PoolCounts, Stock
 from ipamd.model.release import Draining
 from ipamd.model.snapshot import Snapshot
-from ipamd.model.stock import PoolCounts, Stock
 
 
 class UnitOfWork(Protocol):
