@@ -38,8 +38,8 @@ from ipamd.model.words import counted
 #
 # What has been busy at once lately may be so again, and is kept, whatever is busy of it now: a burst that comes back finds its
 # addresses, and costs no call. Cooling addresses count as busy, because they come back by themselves (I8). The reserve is for what
-# goes beyond: what arrives while the pool grows, and as much again as it has grown lately. The target stays below what WARM_ENI_TARGET=1
-# (in prefix mode WARM_PREFIX_TARGET=1) keeps free at least, and within maxPods.
+# goes beyond: what arrives while the pool grows, and as much again as it has grown lately. The target stays below what
+# WARM_ENI_TARGET=1 (in prefix mode WARM_PREFIX_TARGET=1) keeps free at least, and within maxPods.
 
 
 FLOOR_COUNT = 2
