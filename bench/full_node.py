@@ -24,8 +24,7 @@ from ipamd.model.attachment import Attachment, NetnsIdentity, veth_name
 from ipamd.model.eni import Eni, InstanceLimits
 from ipamd.model.ids import AttachmentKey, EniId, MacAddress, SubnetId, parse_key
 from ipamd.model.plan import Plan, plan
-from ipamd.model.pool_settings import PoolSettings
-from ipamd.model.pool_snapshot import pool_snapshot
+from ipamd.model.pool import PoolSettings, pool_snapshot
 
 LIMITS = InstanceLimits("c5.18xlarge", eni_count=15, ipv4_per_eni=50)
 LARGE, SMALL = (15, 49, 737), (1, 1, 10)

@@ -13,7 +13,7 @@ from fuzz.log_sink import LogSink
 from fuzz.target import Violation
 from ipamd.core.deadline import Deadline, Steps
 from ipamd.model.eni import InstanceLimits
-from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool import PoolSettings
 from ipamd.pb import cni_pb2, introspection_pb2
 from ipamd.rpc.server import RpcServer
 from ipamd.rpc.unix_server import SPARE_CONNECTIONS, UnixServer

@@ -21,8 +21,8 @@ from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables
 from ipamd.kernel.wiring import KernelWiring
 from ipamd.migration.aws_node import FileAwsNode
-from ipamd.model.custom_network import CustomNetwork
 from ipamd.model.errors import DatastoreError
+from ipamd.model.subnets import CustomNetwork
 from ipamd.node_info import NodeInfo
 from ipamd.ports import (
     AwsNode,

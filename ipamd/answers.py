@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from ipamd.model.capacity import Capacity
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import InvalidRequestError
 from ipamd.model.history import HistoryAnswer, HistoryQuestion
+from ipamd.model.placement import Capacity
 from ipamd.model.words import rfc3339
 from ipamd.pb import introspection_pb2 as pb
 

@@ -20,13 +20,12 @@ from ipamd.core.health import READY, Phase, StageState
 from ipamd.eni.metadata import MetadataDifference
 from ipamd.eni.resync import Found, LookReason
 from ipamd.model.call_report import ANSWERED, ATTEMPT_BUCKETS_MS, OTHER, UNANSWERED, CallReport, Outcome
-from ipamd.model.capacity import most_addresses, usable_eni_count
 from ipamd.model.errors import Defect
 from ipamd.model.freeze import FreezeCause
-from ipamd.model.growth import Blocked
 from ipamd.model.kernel import DROP_REASONS, RepairKind
 from ipamd.model.ledger import LedgerEvent
-from ipamd.model.stock import EniStock
+from ipamd.model.placement import most_addresses, usable_eni_count
+from ipamd.model.pool import Blocked, EniStock
 from ipamd.ports import Ec2
 from ipamd.report.sources import Sources
 from ipamd.report.verdict import facts

@@ -26,10 +26,10 @@ from ipamd.model.ids import AttachmentKey, EniId, InstanceId, MacAddress, Subnet
 from ipamd.model.intent import Intent
 from ipamd.model.kernel import HostChange, HostVeth, KernelSurvey, LinkEvent, RepairedObject, RoutingDifference
 from ipamd.model.ledger import LedgerEvent
+from ipamd.model.pool import PoolCounts, Stock
 from ipamd.model.release import Draining
 from ipamd.model.sandbox import RuntimeInfo, Sandbox, SandboxEvent
 from ipamd.model.snapshot import Snapshot
-from ipamd.model.stock import PoolCounts, Stock
 from ipamd.model.subnets import DescribedSubnet
 
 # What every service needs of the process: its clocks, and the points at which a test stops it.

@@ -17,7 +17,7 @@ from pathlib import Path
 from ipamd.core.context import ServiceContext
 from ipamd.core.health import Health
 from ipamd.model.errors import NotServingError
-from ipamd.model.stock import assignable_count
+from ipamd.model.pool import assignable_count
 from ipamd.model.words import counted
 
 log = logging.getLogger(__name__)

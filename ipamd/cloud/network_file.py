@@ -1,9 +1,9 @@
-"""Read custom networking's file at the start of the daemon: `ipamd/model/custom_network.py` says what is in it."""
+"""Read custom networking's file at the start of the daemon: `ipamd/model/subnets.py` says what is in it."""
 
 from __future__ import annotations
 
-from ipamd.model.custom_network import CustomNetwork, parse
 from ipamd.model.errors import SettingsError
+from ipamd.model.subnets import CustomNetwork, parse
 from ipamd.settings import SubnetsConfig
 from ipamd.settings.settings_file import SIZE_MAX, content_of
 

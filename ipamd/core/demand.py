@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 
-from ipamd.model.growth import Blocked
+from ipamd.model.pool import Blocked
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,9 @@ from ipaddress import IPv4Address, IPv4Network
 from ipamd.model.address import Address, AddressState
 from ipamd.model.eni import Eni
 from ipamd.model.ids import EniId
+from ipamd.model.pool import EniStock, PoolCounts, Stock
 from ipamd.model.release import Draining
 from ipamd.model.snapshot import eni_place
-from ipamd.model.stock import EniStock, PoolCounts, Stock
 
 COUNTED = (*(state.value for state in AddressState), "lost", "lost_in_use", "held")
 """What is counted for each ENI: the fields of `PoolCounts`."""

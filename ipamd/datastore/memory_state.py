@@ -22,9 +22,9 @@ from ipamd.model.eni import Eni
 from ipamd.model.errors import InvariantError, PoolEmptyError
 from ipamd.model.ids import AttachmentKey, EniId
 from ipamd.model.intent import Intent, leaving_addresses
+from ipamd.model.pool import PoolCounts, Stock
 from ipamd.model.release import Draining
 from ipamd.model.snapshot import Snapshot, Tombstone, eni_place
-from ipamd.model.stock import PoolCounts, Stock
 from ipamd.ports import Clock
 
 # The changes of one unit of work: an overlay over memory, dropped on rollback and applied after COMMIT.

@@ -26,7 +26,8 @@ from ipamd.model.errors import (
     ThrottledError,
     log_text,
 )
-from ipamd.model.growth import (
+from ipamd.model.ids import EniId, SubnetId
+from ipamd.model.pool import (
     AllocateAddresses,
     AllocatePrefixes,
     Blocked,
@@ -36,7 +37,6 @@ from ipamd.model.growth import (
     Refusal,
     blocked_by,
 )
-from ipamd.model.ids import EniId, SubnetId
 from ipamd.model.words import counted
 from ipamd.ports import Ec2
 

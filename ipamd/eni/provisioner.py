@@ -36,7 +36,9 @@ from ipamd.model.errors import (
     ThrottledError,
     log_text,
 )
-from ipamd.model.growth import (
+from ipamd.model.ids import EniId
+from ipamd.model.intent import Assign, Create, Delete, Intent, IntentKind, Unassign, Why
+from ipamd.model.pool import (
     AllocateAddresses,
     AllocatePrefixes,
     CreateEni,
@@ -46,8 +48,6 @@ from ipamd.model.growth import (
     Release,
     ReleaseAddresses,
 )
-from ipamd.model.ids import EniId
-from ipamd.model.intent import Assign, Create, Delete, Intent, IntentKind, Unassign, Why
 from ipamd.ports import Ec2
 
 TRACKING = "connection tracking"

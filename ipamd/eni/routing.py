@@ -20,8 +20,8 @@ from ipamd.core.context import ServiceContext
 from ipamd.eni.book import EniBook, EniFacts
 from ipamd.model.eni import Eni, EniState
 from ipamd.model.errors import IpamError, WiringError, log_text
-from ipamd.model.growth import Blocked, Refusal
 from ipamd.model.ids import EniId, MacAddress
+from ipamd.model.pool import Blocked, Refusal
 from ipamd.ports import HostNetwork
 
 STUCK_AFTER_S = 60.0

@@ -35,8 +35,8 @@ from ipamd.model.errors import (
     ThrottledError,
     log_text,
 )
-from ipamd.model.growth import ReleaseAddresses
 from ipamd.model.intent import Assign, Create, Delete, Intent, Operation, Unassign, Why
+from ipamd.model.pool import ReleaseAddresses
 from ipamd.ports import Ec2, UnitOfWork
 
 CONDITION = "giving back"

@@ -16,8 +16,8 @@ from ipamd.eni.limits import ROOM_ENOUGH, Limits
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import ADDRESSES_PER_PREFIX, Eni
 from ipamd.model.errors import CloudDeniedError, CloudError, SubnetChoiceError, SubnetExhaustedError, log_text
-from ipamd.model.growth import Action, CreateEni
 from ipamd.model.ids import EniId, SubnetId
+from ipamd.model.pool import Action, CreateEni
 from ipamd.model.subnets import DescribedSubnet, SubnetPolicy, SubnetView, by_room, exclusion, why_unusable
 from ipamd.ports import Ec2
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from ipamd.model.custom_network import CustomNetwork, ZoneNetwork, zone_of, zone_problem
 from ipamd.model.errors import SettingsError
+from ipamd.model.subnets import CustomNetwork, ZoneNetwork, zone_of, zone_problem
 from ipamd.model.words import counted, printable
 
 API_VERSION = "crd.k8s.amazonaws.com/v1alpha1"

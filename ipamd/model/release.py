@@ -13,13 +13,18 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 
 from ipamd.model.eni import ADDRESSES_PER_PREFIX, EniState
-from ipamd.model.growth import Release, ReleaseAddresses, ReleaseEni
-from ipamd.model.hold import eni_min_age_s
 from ipamd.model.ids import EniId
 from ipamd.model.placement import asks_for_prefixes, is_prefix_mode, vacant_slots
-from ipamd.model.pool_settings import PoolSettings
-from ipamd.model.pool_snapshot import EniCapacity, PoolSnapshot
+from ipamd.model.pool import EniCapacity, PoolSettings, PoolSnapshot, Releasable, Release, ReleaseAddresses, ReleaseEni
+from ipamd.model.snapshot import Snapshot
 from ipamd.model.words import counted, first_of
+
+ENI_HOLD_S = 60.0
+"""Window of what is more than one whole ENI in excess, where whole ENIs are the unit (WARM_ENI_TARGET); one is held as long as single
+addresses are. Ours, from the traces of docs/fleet.md: the least age of an ENI, so that what a burst needed goes soon after it."""
+
+ENI_MIN_AGE_S = 60.0
+"""A younger ENI is not given back: EC2 may not show all of it yet. Source: amazon-vpc-cni-k8s pkg/ipamd/datastore/data_store.go."""
 
 NAMED_COUNT = 3
 """ENIs that a sentence names. Ours: `ipamctl status` is for people."""
@@ -225,3 +230,38 @@ def exchange(snapshot: PoolSnapshot, settings: PoolSettings, count: int) -> Rele
             continue  # an ENI that takes no more for EC2 would not take the /28 either
         return ReleaseAddresses(eni.eni_id, free.addresses[:want])
     return None
+
+
+def eni_min_age_s(settings: PoolSettings) -> float:
+    """Seconds for which an ENI must have been known before it is given back; an operator's shorter hold shortens it too."""
+    return min(ENI_MIN_AGE_S, settings.release_hold_s)
+
+
+def releasable(snapshot: Snapshot, *, held: frozenset[IPv4Address]) -> dict[EniId, Releasable]:
+    """Name what may be given back on each ENI in the pool.
+
+    Args:
+        snapshot: one consistent read of the datastore.
+        held: addresses that are given to nobody for now.
+    Returns: only ENIs that have something to name. Cost: the number of addresses, so ask only when something may go.
+    """
+    singles: dict[EniId, list[tuple[float, int, IPv4Address]]] = {}
+    blocks: dict[tuple[EniId, IPv4Network], int] = {}
+    for row in snapshot.addresses.values():
+        eni = snapshot.enis.get(row.eni_id)
+        if eni is None or not eni.managed or eni.state is not EniState.ATTACHED or not row.is_free or row.address in held:
+            continue
+        if row.prefix is None:
+            singles.setdefault(row.eni_id, []).append((row.since.timestamp(), int(row.address), row.address))
+        else:
+            blocks[row.eni_id, row.prefix] = blocks.get((row.eni_id, row.prefix), 0) + 1
+    whole: dict[EniId, list[IPv4Network]] = {}
+    for (eni_id, prefix), count in blocks.items():
+        if count == ADDRESSES_PER_PREFIX:
+            whole.setdefault(eni_id, []).append(prefix)
+    return {
+        eni_id: Releasable(
+            tuple(address for _, _, address in sorted(singles.get(eni_id, ()))), tuple(sorted(whole.get(eni_id, ())))
+        )
+        for eni_id in sorted(singles.keys() | whole.keys())
+    }

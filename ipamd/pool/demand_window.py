@@ -12,13 +12,21 @@ from collections import deque
 from collections.abc import Callable, Collection
 from math import exp
 
-from ipamd.model.auto_target import AutoTarget, auto_target
-from ipamd.model.growth import LONG_S, SHORT_S, Action, AllocateAddresses, AllocatePrefixes, CreateEni, SeenDemand
-from ipamd.model.hold import ENI_HOLD_S
 from ipamd.model.ids import EniId
-from ipamd.model.pool_settings import PoolSettings
-from ipamd.model.pool_snapshot import PoolSnapshot
-from ipamd.model.stock import PoolCounts
+from ipamd.model.plan import AutoTarget, auto_target
+from ipamd.model.pool import (
+    LONG_S,
+    SHORT_S,
+    Action,
+    AllocateAddresses,
+    AllocatePrefixes,
+    CreateEni,
+    PoolCounts,
+    PoolSettings,
+    PoolSnapshot,
+    SeenDemand,
+)
+from ipamd.model.release import ENI_HOLD_S
 
 BUCKET_S = 600.0
 FULL_BUCKETS = 12

@@ -21,16 +21,23 @@ from ipamd.core.loop import Loop
 from ipamd.eni.limits import FAULT, Asked, Limits
 from ipamd.eni.provisioner import EniProvisioner
 from ipamd.eni.security_groups import SecurityGroups
-from ipamd.model.auto_target import AutoTarget
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CloudDeniedError, CloudError, EniLimitError, IpamError, ThrottledError, log_text
-from ipamd.model.growth import CreateEni, Growth, GrowthState, Refusal, ReleaseAddresses, ReleaseEni
-from ipamd.model.hold import Hold
 from ipamd.model.ids import EniId, SubnetId
-from ipamd.model.plan import Plan, plan, wanted_count
-from ipamd.model.pool_settings import PoolSettings
-from ipamd.model.pool_snapshot import PoolSnapshot, pool_snapshot
+from ipamd.model.plan import AutoTarget, Plan, plan, wanted_count
+from ipamd.model.pool import (
+    CreateEni,
+    Growth,
+    GrowthState,
+    Hold,
+    PoolSettings,
+    PoolSnapshot,
+    Refusal,
+    ReleaseAddresses,
+    ReleaseEni,
+    pool_snapshot,
+)
 from ipamd.model.release import Draining
 from ipamd.pool.demand_window import DemandMeter, Ramp
 from ipamd.pool.release import GivingBack

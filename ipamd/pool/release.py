@@ -16,14 +16,11 @@ from ipamd.eni.limits import RELEASE_DENIED, RELEASE_FAILED, Limits
 from ipamd.eni.steps import report_refused
 from ipamd.model.eni import ADDRESSES_PER_PREFIX
 from ipamd.model.errors import IpamError, log_text
-from ipamd.model.growth import Refusal, Release, ReleaseEni
-from ipamd.model.hold import Hold, eni_min_age_s, releasable
 from ipamd.model.ids import EniId
 from ipamd.model.placement import is_prefix_mode
 from ipamd.model.plan import deficit_count, surplus_count
-from ipamd.model.pool_settings import PoolSettings
-from ipamd.model.pool_snapshot import PoolSnapshot
-from ipamd.model.release import draining, needs_slot
+from ipamd.model.pool import Hold, PoolSettings, PoolSnapshot, Refusal, Release, ReleaseEni
+from ipamd.model.release import draining, eni_min_age_s, needs_slot, releasable
 from ipamd.pool.demand_window import Surplus
 
 log = logging.getLogger(__name__)

@@ -13,12 +13,12 @@ from typing import Protocol
 from ipamd.core.demand import Demand
 from ipamd.core.health import Health
 from ipamd.core.locks import KeyLocks
-from ipamd.model.auto_target import AutoTarget
 from ipamd.model.aws_node import GivenTwice
 from ipamd.model.cloud import CallUnderWay
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.freeze import Freezing
 from ipamd.model.ids import EniId
+from ipamd.model.plan import AutoTarget
 from ipamd.model.sandbox import RuntimeInfo, RuntimeView
 from ipamd.model.subnets import SubnetView
 from ipamd.ports import Datastore, Spool

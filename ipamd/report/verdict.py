@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ipamd.core.health import Phase, StageReport, StageState
-from ipamd.model.stock import assignable_count
+from ipamd.model.pool import assignable_count
 from ipamd.model.words import counted
 from ipamd.report.sources import Sources
 

@@ -9,14 +9,11 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any, Protocol
 
-from ipamd.model.auto_target import AutoTarget, auto_target, resolved
-from ipamd.model.capacity import Capacity, NodeBounds, capacities
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import InvalidRequestError, NotServingError
-from ipamd.model.growth import Refusal
-from ipamd.model.plan import Plan, plan
-from ipamd.model.pool_settings import PoolSettings
-from ipamd.model.pool_snapshot import PoolSnapshot
+from ipamd.model.placement import Capacity, NodeBounds, capacities
+from ipamd.model.plan import AutoTarget, Plan, auto_target, plan, resolved
+from ipamd.model.pool import PoolSettings, PoolSnapshot, Refusal
 from ipamd.ports import Clock
 from ipamd.settings import PoolConfig, Settings, contradictions
 from ipamd.settings.loading import wrong

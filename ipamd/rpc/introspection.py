@@ -19,11 +19,10 @@ from ipamd.core.freeze import FreezeControl
 from ipamd.model.address import Address
 from ipamd.model.eni import Eni
 from ipamd.model.errors import InvalidRequestError, NotServingError
-from ipamd.model.growth import Action, AllocateAddresses, AllocatePrefixes
 from ipamd.model.history import HistoryAnswer, HistoryQuestion
 from ipamd.model.kernel import DROP_REASONS
 from ipamd.model.placement import eni_limit
-from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool import Action, AllocateAddresses, AllocatePrefixes, PoolSettings
 from ipamd.model.redaction import without_secrets
 from ipamd.model.sandbox import RuntimeInfo, RuntimeView
 from ipamd.model.snapshot import eni_place

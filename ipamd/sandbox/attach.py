@@ -30,8 +30,8 @@ from ipamd.model.errors import (
     WiringError,
     log_text,
 )
-from ipamd.model.growth import Blocked
 from ipamd.model.ids import AttachmentKey, MacAddress
+from ipamd.model.pool import Blocked
 from ipamd.model.request import AttachRequest, fingerprint
 from ipamd.sandbox.cooldown import Cooldown
 from ipamd.sandbox.names import VethNames

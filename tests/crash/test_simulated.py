@@ -15,7 +15,7 @@ from ipamd.core.deadline import Deadline, Steps
 from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment, veth_name
 from ipamd.model.cloud_evidence import RECENT_S
-from ipamd.model.pool_settings import RELEASE_HOLD_S, PoolSettings
+from ipamd.model.pool import RELEASE_HOLD_S, PoolSettings
 from ipamd.model.request import SandboxNames
 from ipamd.model.sandbox import SandboxState
 from ipamd.sandbox.judge import LIST_INTERVAL_S

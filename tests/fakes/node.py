@@ -17,12 +17,12 @@ from ipamd.eni.sync_result import EniSyncResult
 from ipamd.history.writer import Boot, HistoryBounds, HistoryWriter
 from ipamd.model.attachment import Attachment
 from ipamd.model.cloud_evidence import RECENT_S
-from ipamd.model.custom_network import CustomNetwork
 from ipamd.model.errors import RuntimeUnreachableError
 from ipamd.model.ids import AttachmentKey, parse_key
-from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool import PoolSettings
 from ipamd.model.request import AttachRequest, SandboxNames
 from ipamd.model.sandbox import Sandbox
+from ipamd.model.subnets import CustomNetwork
 from ipamd.node_info import NodeInfo
 from ipamd.ports import Failpoint, no_failpoint
 from ipamd.report.past import held

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ipamd.model.custom_network import parse
+from ipamd.model.subnets import parse
 from ipamd.settings import load
 from tests.heavy.tools import HELM, needs
 from tests.unit.manifests.manifest import MANIFESTS, documents

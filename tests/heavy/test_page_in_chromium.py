@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from ipamd.ipamctl.page import STATIC, _digest
-from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool import PoolSettings
 from tests.fakes.node import FakeNode
 from tests.page import HOSTILE, Shown, add_named, shown
 

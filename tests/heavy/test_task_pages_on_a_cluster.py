@@ -22,7 +22,7 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from ipamd.model.custom_network import parse
+from ipamd.model.subnets import parse
 from tests.heavy.api_server import Cluster, serving
 from tests.heavy.tools import DEBIANS_KUBECTL, HELM, needs
 from tests.task_pages import ROOT, Runner, commands, filled

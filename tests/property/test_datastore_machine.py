@@ -22,7 +22,7 @@ from ipamd.model.attachment import Attachment
 from ipamd.model.eni import Eni
 from ipamd.model.errors import DatastoreError, InvariantError, PoolEmptyError, UnknownAttachmentError
 from ipamd.model.ids import AttachmentKey
-from ipamd.model.stock import PoolCounts
+from ipamd.model.pool import PoolCounts
 from tests.unit.datastore.support import START, FakeClock, a_key, an_attachment, an_eni, crashed_copy, eni_id, open_at
 
 FREE, RESERVED, ASSIGNED, COOLING, QUARANTINED = AddressState

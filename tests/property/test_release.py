@@ -11,12 +11,20 @@ from hypothesis import strategies as st
 from ipamd.datastore.memory_state import MemoryState
 from ipamd.model.address import Address, AddressState
 from ipamd.model.eni import Eni, InstanceLimits
-from ipamd.model.growth import AllocateAddresses, AllocatePrefixes, CreateEni, ReleaseAddresses, ReleaseEni
-from ipamd.model.hold import Hold, eni_min_age_s, releasable
 from ipamd.model.ids import AttachmentKey, EniId, MacAddress, SubnetId
 from ipamd.model.plan import deficit_count, plan, surplus_count
-from ipamd.model.pool_settings import PoolSettings
-from ipamd.model.pool_snapshot import PoolSnapshot, pool_snapshot
+from ipamd.model.pool import (
+    AllocateAddresses,
+    AllocatePrefixes,
+    CreateEni,
+    Hold,
+    PoolSettings,
+    PoolSnapshot,
+    ReleaseAddresses,
+    ReleaseEni,
+    pool_snapshot,
+)
+from ipamd.model.release import eni_min_age_s, releasable
 from ipamd.model.snapshot import Snapshot
 from ipamd.pool.demand_window import Surplus
 from tests.fakes.clock import FakeClock

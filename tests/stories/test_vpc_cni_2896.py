@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 
 from ipamd.model.errors import PoolEmptyError
-from ipamd.model.pool_settings import PoolSettings
-from ipamd.model.pool_snapshot import PoolSnapshot
+from ipamd.model.pool import PoolSettings, PoolSnapshot
 from tests.fakes.node import FakeNode
 from tests.stories.stale_reads import give_the_threads_their_turn
 

@@ -28,7 +28,7 @@ from ipamd.model.address import AddressState
 from ipamd.model.errors import CloudError
 from ipamd.model.evidence import Record
 from ipamd.model.kernel import HostVeth
-from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool import PoolSettings
 from ipamd.sandbox.judge import SandboxJudge
 from ipamd.sandbox.runtime import RELIST_WITHOUT_EVENTS_S
 from tests.fakes.cloud import PRIMARY

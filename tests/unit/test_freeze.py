@@ -21,7 +21,7 @@ from ipamd.host.files import FileFollowers
 from ipamd.host.freeze_files import OPERATOR_NAME, DrainHookFile, OperatorFreeze
 from ipamd.model.errors import CloudError
 from ipamd.model.freeze import FreezeCause
-from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool import PoolSettings
 from tests import loops
 from tests.fakes.clock import FakeClock
 from tests.fakes.node import FakeNode

@@ -110,8 +110,8 @@ def _ask_convert_eniconfig(_daemon: Ask, arguments: argparse.Namespace) -> Answe
     import json
 
     from ipamd.ipamctl.eniconfig import convert
-    from ipamd.model.custom_network import render as file_text
     from ipamd.model.errors import SettingsError
+    from ipamd.model.subnets import render as file_text
 
     zones = dict(_pair(text) for text in arguments.zone)
     documents = [document for path in arguments.files for document in _documents(path)]

@@ -103,8 +103,8 @@ def _ask_capacity(daemon: Ask, arguments: argparse.Namespace) -> Answer:
     from ipamd.answers import capacity_reply
     from ipamd.cloud.limits import from_table
     from ipamd.ipamctl.client import plain
-    from ipamd.model.capacity import NodeBounds, capacities
     from ipamd.model.errors import SettingsError
+    from ipamd.model.placement import NodeBounds, capacities
     from ipamd.settings import load
 
     limits = from_table(arguments.instance_type)

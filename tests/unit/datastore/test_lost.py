@@ -12,7 +12,7 @@ from ipamd.datastore.store import SqlDatastore
 from ipamd.model.address import AddressState
 from ipamd.model.errors import InvariantError, PoolEmptyError
 from ipamd.model.ledger import LedgerEvent
-from ipamd.model.stock import PoolCounts
+from ipamd.model.pool import PoolCounts
 from tests.unit.datastore.support import (
     COOLDOWN,
     START,

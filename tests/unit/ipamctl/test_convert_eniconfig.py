@@ -10,7 +10,7 @@ import pytest
 
 from ipamd.ipamctl.main import main
 from ipamd.ipamctl.verb import EXIT_REFUSED, EXIT_USAGE
-from ipamd.model.custom_network import parse
+from ipamd.model.subnets import parse
 
 ONE = """
 apiVersion: crd.k8s.amazonaws.com/v1alpha1

@@ -13,7 +13,7 @@ from ipamd import __version__
 from ipamd.ipamctl import main as ipamctl
 from ipamd.ipamctl.verb import STATE_COLUMNS
 from ipamd.ipamctl.verbs.present import ATTACHMENTS, ENIS, STATUS
-from ipamd.model.stock import PoolCounts
+from ipamd.model.pool import PoolCounts
 from ipamd.model.words import CLOUD_NOT_ASKED, counted
 from ipamd.pb import introspection_pb2 as pb
 

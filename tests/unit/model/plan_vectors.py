@@ -11,12 +11,9 @@ from typing import Any
 import pytest
 
 from ipamd.model.eni import EniState, InstanceLimits
-from ipamd.model.growth import AllocateAddresses, AllocatePrefixes, CreateEni
 from ipamd.model.ids import EniId
 from ipamd.model.plan import plan
-from ipamd.model.pool_settings import PoolSettings
-from ipamd.model.pool_snapshot import EniCapacity, PoolSnapshot
-from ipamd.model.stock import PoolCounts
+from ipamd.model.pool import AllocateAddresses, AllocatePrefixes, CreateEni, EniCapacity, PoolCounts, PoolSettings, PoolSnapshot
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "vectors_pool.json").read_text())

@@ -12,14 +12,19 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import count
 
-from ipamd.model.auto_target import resolved
 from ipamd.model.eni import EniState, InstanceLimits
-from ipamd.model.growth import Action, AllocateAddresses, CreateEni, GrowthState
 from ipamd.model.ids import EniId
-from ipamd.model.plan import excess_count, plan
-from ipamd.model.pool_settings import PoolSettings
-from ipamd.model.pool_snapshot import EniCapacity, PoolSnapshot
-from ipamd.model.stock import PoolCounts
+from ipamd.model.plan import excess_count, plan, resolved
+from ipamd.model.pool import (
+    Action,
+    AllocateAddresses,
+    CreateEni,
+    EniCapacity,
+    GrowthState,
+    PoolCounts,
+    PoolSettings,
+    PoolSnapshot,
+)
 from ipamd.pool.demand_window import DemandMeter, Ramp
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

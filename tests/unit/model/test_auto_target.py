@@ -10,14 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipamd.model.auto_target import FLOOR_COUNT, auto_target, most_count, resolved
 from ipamd.model.eni import EniState, InstanceLimits
-from ipamd.model.growth import CreateEni, GrowthState, SeenDemand
 from ipamd.model.ids import EniId
-from ipamd.model.plan import deficit_count, plan
-from ipamd.model.pool_settings import PoolSettings
-from ipamd.model.pool_snapshot import EniCapacity, PoolSnapshot
-from ipamd.model.stock import PoolCounts
+from ipamd.model.plan import FLOOR_COUNT, auto_target, deficit_count, most_count, plan, resolved
+from ipamd.model.pool import CreateEni, EniCapacity, GrowthState, PoolCounts, PoolSettings, PoolSnapshot, SeenDemand
 from tests.unit.model.pool_simulation import NOW, Outcome, PoolSimulation, Trace
 
 AUTO = PoolSettings(warm_target_auto=True)

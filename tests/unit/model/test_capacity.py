@@ -8,12 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipamd.model.capacity import Capacity, NodeBounds, capacities, eks_cap, most_addresses, usable_eni_count
 from ipamd.model.eni import EniState, InstanceLimits
 from ipamd.model.ids import EniId
-from ipamd.model.pool_settings import PoolSettings
-from ipamd.model.pool_snapshot import EniCapacity, PoolSnapshot
-from ipamd.model.stock import PoolCounts
+from ipamd.model.placement import Capacity, NodeBounds, capacities, eks_cap, most_addresses, usable_eni_count
+from ipamd.model.pool import EniCapacity, PoolCounts, PoolSettings, PoolSnapshot
 
 M5_LARGE = InstanceLimits("m5.large", 3, 10)
 NO_BOUNDS = NodeBounds()

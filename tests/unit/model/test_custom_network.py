@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from ipamd.model.custom_network import CustomNetwork, ZoneNetwork, parse, render
 from ipamd.model.errors import SettingsError
 from ipamd.model.ids import SubnetId
+from ipamd.model.subnets import CustomNetwork, ZoneNetwork, parse, render
 
 GOOD = {
     "zones": {

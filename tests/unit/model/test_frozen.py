@@ -10,12 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ipamd.model.eni import EniState, InstanceLimits
-from ipamd.model.growth import AllocateAddresses, AllocatePrefixes, CreateEni
 from ipamd.model.ids import EniId
 from ipamd.model.plan import plan
-from ipamd.model.pool_settings import PoolSettings
-from ipamd.model.pool_snapshot import EniCapacity, PoolSnapshot
-from ipamd.model.stock import PoolCounts
+from ipamd.model.pool import AllocateAddresses, AllocatePrefixes, CreateEni, EniCapacity, PoolCounts, PoolSettings, PoolSnapshot
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 WHY = "operator: maintenance"

@@ -11,12 +11,20 @@ from hypothesis import strategies as st
 
 from ipamd.model.eni import EniState, InstanceLimits
 from ipamd.model.errors import SettingsError
-from ipamd.model.growth import AllocateAddresses, AllocatePrefixes, CreateEni, GrowthState, PendingEni, Refusal
 from ipamd.model.ids import EniId
 from ipamd.model.plan import deficit_count, plan, surplus_count
-from ipamd.model.pool_settings import PoolSettings
-from ipamd.model.pool_snapshot import EniCapacity, PoolSnapshot
-from ipamd.model.stock import PoolCounts
+from ipamd.model.pool import (
+    AllocateAddresses,
+    AllocatePrefixes,
+    CreateEni,
+    EniCapacity,
+    GrowthState,
+    PendingEni,
+    PoolCounts,
+    PoolSettings,
+    PoolSnapshot,
+    Refusal,
+)
 from tests.unit.model.plan_vectors import NOW, converge, snapshot_of
 
 

@@ -11,13 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ipamd.model.eni import EniState, InstanceLimits
-from ipamd.model.growth import AllocateAddresses, AllocatePrefixes, CreateEni, GrowthState, Refusal, ReleaseAddresses
-from ipamd.model.hold import Hold, Releasable
 from ipamd.model.ids import EniId
 from ipamd.model.plan import deficit_count, plan
-from ipamd.model.pool_settings import PoolSettings
-from ipamd.model.pool_snapshot import EniCapacity, PoolSnapshot
-from ipamd.model.stock import PoolCounts
+from ipamd.model.pool import (
+    AllocateAddresses,
+    AllocatePrefixes,
+    CreateEni,
+    EniCapacity,
+    GrowthState,
+    Hold,
+    PoolCounts,
+    PoolSettings,
+    PoolSnapshot,
+    Refusal,
+    Releasable,
+    ReleaseAddresses,
+)
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 M5_LARGE = InstanceLimits("m5.large", 3, 10)

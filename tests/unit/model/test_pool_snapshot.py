@@ -9,11 +9,9 @@ from ipaddress import IPv4Address, IPv4Network
 from ipamd.datastore.memory_state import MemoryState
 from ipamd.model.address import Address, AddressState
 from ipamd.model.eni import Eni, EniState, InstanceLimits
-from ipamd.model.growth import GrowthState, Refusal
 from ipamd.model.ids import EniId, MacAddress, SubnetId
-from ipamd.model.pool_snapshot import EniCapacity, pool_snapshot
+from ipamd.model.pool import EniCapacity, GrowthState, PoolCounts, Refusal, Stock, pool_snapshot
 from ipamd.model.snapshot import Snapshot
-from ipamd.model.stock import PoolCounts, Stock
 from tests.fakes.clock import FakeClock
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -9,14 +9,22 @@ from typing import Any
 import pytest
 
 from ipamd.model.eni import EniState, InstanceLimits
-from ipamd.model.growth import GrowthState, PendingEni, Refusal, ReleaseAddresses, ReleaseEni
-from ipamd.model.hold import Hold, Releasable
 from ipamd.model.ids import EniId
 from ipamd.model.plan import Plan, plan, surplus_count
-from ipamd.model.pool_settings import PoolSettings
-from ipamd.model.pool_snapshot import EniCapacity, PoolSnapshot
+from ipamd.model.pool import (
+    EniCapacity,
+    GrowthState,
+    Hold,
+    PendingEni,
+    PoolCounts,
+    PoolSettings,
+    PoolSnapshot,
+    Refusal,
+    Releasable,
+    ReleaseAddresses,
+    ReleaseEni,
+)
 from ipamd.model.release import draining
-from ipamd.model.stock import PoolCounts
 from tests.unit.model.plan_vectors import NOW, settings_of, vectors
 
 LIMITS = InstanceLimits("t", 4, 15)

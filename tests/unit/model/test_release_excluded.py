@@ -12,12 +12,22 @@ import pytest
 
 from ipamd.model.address import Address, AddressState
 from ipamd.model.eni import Eni, EniState
-from ipamd.model.growth import CreateEni, ReleaseAddresses, ReleaseEni
-from ipamd.model.hold import Hold, Releasable, releasable
 from ipamd.model.ids import EniId, MacAddress, SubnetId
-from ipamd.model.pool_snapshot import EniCapacity, PoolSnapshot, pool_snapshot
+from ipamd.model.pool import (
+    CreateEni,
+    EniCapacity,
+    EniStock,
+    Hold,
+    PoolCounts,
+    PoolSnapshot,
+    Releasable,
+    ReleaseAddresses,
+    ReleaseEni,
+    Stock,
+    pool_snapshot,
+)
+from ipamd.model.release import releasable
 from ipamd.model.snapshot import Snapshot
-from ipamd.model.stock import EniStock, PoolCounts, Stock
 from tests.unit.model.test_release import LIMITS, an_eni, decide, pool
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

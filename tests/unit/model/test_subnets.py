@@ -11,20 +11,30 @@ from typing import Any
 
 import pytest
 
-from ipamd.model.custom_network import CustomNetwork, ZoneNetwork
 from ipamd.model.eni import Eni, EniState, InstanceLimits
-from ipamd.model.growth import AllocateAddresses, CreateEni, GrowthState, Refusal
 from ipamd.model.ids import EniId, MacAddress, SubnetId
 from ipamd.model.plan import plan
-from ipamd.model.pool_settings import PoolSettings
-from ipamd.model.pool_snapshot import EniCapacity, PoolSnapshot, pool_snapshot
-from ipamd.model.stock import EniStock, PoolCounts, Stock
+from ipamd.model.pool import (
+    AllocateAddresses,
+    CreateEni,
+    EniCapacity,
+    EniStock,
+    GrowthState,
+    PoolCounts,
+    PoolSettings,
+    PoolSnapshot,
+    Refusal,
+    Stock,
+    pool_snapshot,
+)
 from ipamd.model.subnets import (
     OTHER_GROUPS,
     OTHER_SUBNET,
     PRIMARY_WITHOUT_PODS,
+    CustomNetwork,
     DescribedSubnet,
     SubnetPolicy,
+    ZoneNetwork,
     by_room,
     exclusion,
     matches_cluster,

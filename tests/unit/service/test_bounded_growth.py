@@ -11,11 +11,9 @@ import pytest
 
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import PoolEmptyError
-from ipamd.model.growth import AllocateAddresses, AllocatePrefixes, CreateEni, Growth
 from ipamd.model.ids import EniId
 from ipamd.model.plan import Plan
-from ipamd.model.pool_settings import PoolSettings
-from ipamd.model.pool_snapshot import PoolSnapshot
+from ipamd.model.pool import AllocateAddresses, AllocatePrefixes, CreateEni, Growth, PoolSettings, PoolSnapshot
 from tests.fakes.cloud import PRIMARY, FakeEc2
 from tests.fakes.node import FakeNode
 

@@ -12,7 +12,7 @@ from ipamd.model.absence import Doubts
 from ipamd.model.address import AddressState
 from ipamd.model.cloud_evidence import LOOK_GAP_S, RECENT_S
 from ipamd.model.ids import EniId
-from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool import PoolSettings
 from tests.fakes.cloud import IDENTITY, PRIMARY
 from tests.fakes.node import COOLDOWN_S, FakeNode
 from tests.unit.service.cloud_comparison import OTHER, fill, foreign

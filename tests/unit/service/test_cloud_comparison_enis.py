@@ -14,7 +14,7 @@ from ipamd.model.cloud_evidence import MASS_LOSS_AGE_S
 from ipamd.model.eni import Eni, EniState
 from ipamd.model.errors import PoolEmptyError
 from ipamd.model.ids import EniId, SubnetId
-from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool import PoolSettings
 from tests.fakes.cloud import IDENTITY, PRIMARY
 from tests.fakes.node import FakeNode
 from tests.stories.stale_reads import give_the_threads_their_turn

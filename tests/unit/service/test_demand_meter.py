@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from ipamd.model.eni import InstanceLimits
-from ipamd.model.growth import AllocateAddresses, CreateEni
 from ipamd.model.ids import EniId
-from ipamd.model.pool_settings import PoolSettings
-from ipamd.model.stock import PoolCounts
+from ipamd.model.pool import AllocateAddresses, CreateEni, PoolCounts, PoolSettings
 from ipamd.pool.demand_window import (
     BUCKET_S,
     FILL_S,

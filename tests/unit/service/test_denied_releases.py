@@ -16,7 +16,7 @@ from ipamd.model.cloud_evidence import RECENT_S
 from ipamd.model.eni import EniState
 from ipamd.model.errors import CloudDeniedError, CloudError, EniLimitError, ThrottledError
 from ipamd.model.ids import EniId
-from ipamd.model.pool_settings import RELEASE_HOLD_S, PoolSettings
+from ipamd.model.pool import RELEASE_HOLD_S, PoolSettings
 from tests.fakes.cloud import INSTANCE, FakeEc2
 from tests.fakes.node import FakeNode
 from tests.unit.service.test_giving_back import SMALL, fill_and_empty

@@ -11,7 +11,7 @@ import pytest
 
 from ipamd.model.errors import CloudError
 from ipamd.model.ids import EniId, MacAddress, SubnetId
-from ipamd.model.pool_settings import RELEASE_HOLD_S, PoolSettings
+from ipamd.model.pool import RELEASE_HOLD_S, PoolSettings
 from tests.fakes.cloud import IDENTITY, PRIMARY, SUBNET, FakeEc2
 from tests.fakes.node import FakeNode
 

@@ -11,7 +11,7 @@ import pytest
 from ipamd.cloud_loop import CloudLoop
 from ipamd.core.health import STATUS_GRACE_S
 from ipamd.model.errors import CloudDeniedError, KernelDumpError, NotServingError, PluginNotAvailableError, SubnetExhaustedError
-from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool import PoolSettings
 from ipamd.ready_marks import CONDITION, READY_ONCE_NAME, FirstAddress
 from tests.fakes.cloud import FakeEc2
 from tests.fakes.node import FakeNode

@@ -12,7 +12,7 @@ import pytest
 from ipamd.eni.sync_result import EniSyncResult
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.ids import EniId
-from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool import PoolSettings
 from tests.fakes.cloud import PRIMARY, FakeEc2
 from tests.fakes.node import FakeNode
 from tests.stories.other_hands import pass_time, settle

@@ -14,9 +14,9 @@ from ipamd.model.cloud import DescribedEni
 from ipamd.model.cloud_evidence import RECENT_S
 from ipamd.model.eni import EniState
 from ipamd.model.errors import CloudDeniedError, CloudError
-from ipamd.model.hold import ENI_HOLD_S, ENI_MIN_AGE_S
 from ipamd.model.intent import Intent, IntentKind
-from ipamd.model.pool_settings import RELEASE_HOLD_S, PoolSettings
+from ipamd.model.pool import RELEASE_HOLD_S, PoolSettings
+from ipamd.model.release import ENI_HOLD_S, ENI_MIN_AGE_S
 from tests.fakes.cloud import IDENTITY, PRIMARY
 from tests.fakes.node import FakeNode
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.model.hold import ENI_MIN_AGE_S
-from ipamd.model.pool_settings import RELEASE_HOLD_S, PoolSettings
+from ipamd.model.pool import RELEASE_HOLD_S, PoolSettings
+from ipamd.model.release import ENI_MIN_AGE_S
 from tests.fakes.node import FakeNode
 from tests.unit.service.test_giving_back import fill_and_empty
 

@@ -9,7 +9,7 @@ import pytest
 from ipamd.model.cloud import INTENT_TAG, DescribedEni, EniRequest
 from ipamd.model.errors import CloudDeniedError, CloudError, SubnetExhaustedError, ThrottledError
 from ipamd.model.intent import OPENED_AT, Intent, IntentKind
-from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool import PoolSettings
 from tests.fakes.cloud import PRIMARY
 from tests.fakes.node import FakeNode
 from tests.unit.service.test_provisioner import no_eni_is_lost

@@ -22,8 +22,8 @@ from ipamd.model.errors import (
     SubnetExhaustedError,
     ThrottledError,
 )
-from ipamd.model.growth import AllocateAddresses, AllocatePrefixes, CreateEni, GrowthState
 from ipamd.model.ids import EniId
+from ipamd.model.pool import AllocateAddresses, AllocatePrefixes, CreateEni, GrowthState
 from tests.fakes.clock import FakeClock
 from tests.fakes.cloud import PRIMARY, SUBNET, FakeEc2
 from tests.fakes.node import FakeNode

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from ipamd.core.deadline import Deadline
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CloudDeniedError, InvariantError, PoolEmptyError, SubnetExhaustedError, ThrottledError
-from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool import PoolSettings
 from ipamd.pb import cni_pb2
 from ipamd.settings import SubnetsConfig
 from tests.fakes.cloud import PRIMARY, FakeEc2

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.model.custom_network import CustomNetwork, ZoneNetwork
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import PoolEmptyError
 from ipamd.model.ids import EniId, SubnetId
-from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool import PoolSettings
+from ipamd.model.subnets import CustomNetwork, ZoneNetwork
 from tests.fakes.cloud import IDENTITY, FakeEc2
 from tests.fakes.node import FakeNode
 from tests.stories.stale_reads import run_sandboxes

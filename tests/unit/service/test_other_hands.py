@@ -20,7 +20,7 @@ from ipamd.model.errors import CloudError
 from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.kernel import LinkEvent, LinkEventKind
 from ipamd.model.metadata_evidence import ASK_AGAIN_S
-from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool import PoolSettings
 from tests.fakes.cloud import PRIMARY, FakeEc2
 from tests.fakes.metadata import FakeMetadata
 from tests.fakes.node import FakeNode

@@ -14,7 +14,7 @@ from ipamd.model.errors import CloudError, KernelDumpError, PoolEmptyError, Wiri
 from ipamd.model.freeze import FreezeCause
 from ipamd.model.ids import EniId
 from ipamd.model.kernel import LinkEventKind
-from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool import PoolSettings
 from tests.fakes.cloud import PRIMARY, FakeEc2
 from tests.fakes.node import FakeNode
 from tests.stories.other_hands import TURN_MAX_S, described, detach_by_hand, link_event, pass_time, settle

@@ -7,12 +7,9 @@ from pathlib import Path
 import pytest
 
 from ipamd.model.eni import EniState, InstanceLimits
-from ipamd.model.growth import CreateEni, GrowthState, Refusal
 from ipamd.model.ids import EniId
 from ipamd.model.placement import growth_actions
-from ipamd.model.pool_settings import PoolSettings
-from ipamd.model.pool_snapshot import EniCapacity, PoolSnapshot
-from ipamd.model.stock import PoolCounts
+from ipamd.model.pool import CreateEni, EniCapacity, GrowthState, PoolCounts, PoolSettings, PoolSnapshot, Refusal
 from tests.fakes.cloud import IDENTITY, FakeEc2
 from tests.fakes.node import FakeNode
 from tests.unit.service.test_place_taken import devices, hide, node_of

@@ -10,7 +10,7 @@ import pytest
 from ipamd.model.address import AddressState
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CloudError, EniLimitError
-from ipamd.model.pool_settings import RELEASE_HOLD_S, PoolSettings
+from ipamd.model.pool import RELEASE_HOLD_S, PoolSettings
 from ipamd.settings import PoolConfig, Settings
 from tests.fakes.cloud import FakeEc2
 from tests.fakes.node import FakeNode

@@ -12,7 +12,7 @@ from ipamd.core.demand import PoolStatus
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.errors import CloudError, CloudNotFoundError, EniLimitError, SubnetExhaustedError, ThrottledError
 from ipamd.model.ids import EniId
-from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool import PoolSettings
 from tests.fakes.cloud import INSTANCE, PRIMARY, FakeEc2
 from tests.fakes.node import FakeNode
 

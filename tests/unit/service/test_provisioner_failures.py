@@ -20,7 +20,7 @@ from ipamd.model.errors import (
     WiringError,
 )
 from ipamd.model.ids import EniId, MacAddress
-from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool import PoolSettings
 from ipamd.settings import PoolConfig, Settings
 from tests.fakes.cloud import IDENTITY, INSTANCE, PRIMARY
 from tests.fakes.node import FakeNode

@@ -12,7 +12,7 @@ from ipamd.model.address import AddressState
 from ipamd.model.eni import EniState
 from ipamd.model.errors import CloudError, PoolEmptyError
 from ipamd.model.ids import EniId
-from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool import PoolSettings
 from tests.fakes.cloud import IDENTITY, PRIMARY
 from tests.fakes.node import FakeNode
 from tests.stories.other_hands import settle

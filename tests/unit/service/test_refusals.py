@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ipamd.model.errors import CloudDeniedError, CloudQuotaError, EniLimitError, PoolEmptyError, SubnetExhaustedError
-from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool import PoolSettings
 from tests.fakes.cloud import PRIMARY, SUBNET, FakeEc2
 from tests.fakes.node import FakeNode
 from tests.unit.service.test_idle_calls import DAY_S, calls_by_hour

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.model.custom_network import CustomNetwork, ZoneNetwork
 from ipamd.model.errors import CloudDeniedError, CloudError, SubnetExhaustedError
 from ipamd.model.ids import SubnetId
-from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool import PoolSettings
+from ipamd.model.subnets import CustomNetwork, ZoneNetwork
 from ipamd.settings import SubnetsConfig
 from tests.fakes.cloud import IDENTITY, PRIMARY, SUBNET, FakeEc2
 from tests.fakes.node import FakeNode

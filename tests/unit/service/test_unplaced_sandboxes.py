@@ -14,7 +14,7 @@ from ipamd.eni.resync import LookReason
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.errors import CloudError
 from ipamd.model.ids import InstanceId
-from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool import PoolSettings
 from ipamd.sandbox import runtime
 from tests.fakes.cloud import IDENTITY, PRIMARY, FakeEc2
 from tests.fakes.node import FakeNode

@@ -13,7 +13,7 @@ from ipamd.model.cloud import DescribedEni, EniRequest
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import PoolEmptyError, SubnetExhaustedError
 from ipamd.model.ids import EniId, MacAddress, SubnetId
-from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool import PoolSettings
 from tests.fakes.cloud import INSTANCE, PRIMARY, FakeEc2
 from tests.fakes.node import FakeNode
 from tests.stories.other_hands import link_event, pass_time, settle

@@ -18,9 +18,8 @@ from ipamd.ipamctl.verbs.pool import CAPACITY, PLAN
 from ipamd.ipamctl.verbs.present import STATUS
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import InvalidRequestError, ThrottledError
-from ipamd.model.growth import GrowthState, ReleaseAddresses, ReleaseEni
 from ipamd.model.ids import EniId
-from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool import GrowthState, PoolSettings, ReleaseAddresses, ReleaseEni
 from ipamd.report.what_if import changed_settings
 from ipamd.rpc.introspection import handler, plan_reply
 from tests.fakes.cloud import FakeEc2
