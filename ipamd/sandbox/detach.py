@@ -1,8 +1,8 @@
 """Take a sandbox's address back: quick, idempotent and final (I3, I4).
 
-Order of effects: remove host route and rules, mark the link as dying (docs/performance.md), then one transaction that moves the
-address to cooling and leaves a tombstone, then the reply. `cooldown` deletes the link; the address is not assignable before it is gone. No EC2
-call (I12).
+Order of effects: remove host route and rules, mark the link as dying (docs/performance.md), then one transaction that moves
+the address to cooling and leaves a tombstone, then the reply. `cooldown` deletes the link; the address is not assignable before it is
+gone. No EC2 call (I12).
 """
 
 from __future__ import annotations
