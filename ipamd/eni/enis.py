@@ -209,6 +209,14 @@ class EniService:
         """Attached ENIs that are not recorded (no IPv4 address, unreadable, coming or going), each with the place that it takes."""
         return self.book.shown()
 
+    def may_carry_unrecorded(self, eni: Eni) -> bool:
+        """Whether a sandbox is wired whose address has no row: EC2 does not show it yet, and it may be on any ENI of its subnet (I2).
+
+        Raises: KernelDumpError.
+        """
+        wired = self._records.wired_addresses()
+        return any(one in eni.subnet_cidr and self._datastore.address(one) is None for one in wired)
+
     def forget_unused(self) -> None:
         """Forget the ENIs that are gone and that no sandbox uses any more, with their routing. Makes no EC2 call."""
         self._records.forget_unused()

@@ -322,3 +322,35 @@ def test_an_intent_of_another_release_stops_nothing(node: FakeNode) -> None:
     node.pool.cycle()
     assert node.datastore.open_intents() == ()
     node.assert_sound()
+
+
+def test_an_eni_that_may_carry_a_sandbox_without_a_row_is_kept(tmp_path: Path) -> None:
+    """After a lost datastore EC2 hides the address of a live sandbox: its ENI looks unused, and is not deleted under it (I2, I7)."""
+    node = FakeNode(tmp_path, settings=PoolSettings(release_hold_s=3, warm_ip_target=1, minimum_ip_target=3))
+    node.bring_up()
+    for number in range(12):
+        node.pool.cycle()
+        node.add(f"pod{number}")
+    hidden = next(one for one in node.datastore.attachments() if one.eni_id != PRIMARY)
+    for one in node.datastore.attachments():
+        if one.key != hidden.key:
+            node.delete(one.key.container_id)
+    node.runtime.run(hidden.key.container_id)
+    node.cool()
+    node.crash(keep_datastore=False)
+    truth = node.ec2.enis[hidden.eni_id]
+    node.ec2.enis[hidden.eni_id] = replace(truth, secondary_addresses=truth.secondary_addresses - {hidden.address})
+    node.bring_up()
+    for _ in range(60):
+        node.cool()
+        node.pool.cycle()
+    assert hidden.eni_id in node.ec2.enis
+    assert node.ec2.calls["delete_eni"] == node.ec2.calls["detach_eni"] == 0
+    node.ec2.enis[hidden.eni_id] = truth
+    node.look_twice()
+    node.quarantine.resolve(node.listed())
+    for _ in range(60):
+        node.cool()
+        node.pool.cycle()
+    assert node.datastore.counts().total < 7, "what is in excess goes when every sandbox has its row"
+    assert {one.key for one in node.datastore.attachments()} == {hidden.key}
